@@ -1,0 +1,98 @@
+"""Where the sequences of a batch lie in one flat stream of tokens.
+
+Every model of the library computes on a flat token axis T. A packed batch has its sequences one
+after another with slack only at the end; a padded ``[B, S]`` batch is the same stream with gaps,
+which ``rows`` remembers so that the stock padded attention can still be asked for.
+"""
+
+import dataclasses
+import typing
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+__all__ = ["Layout", "layout_from_lengths", "padded_layout"]
+
+
+@jax.tree_util.register_dataclass
+@typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The sequences of a flat stream of T token slots.
+
+    Attributes:
+        lengths: [B] int32, tokens of each sequence; 0 for an unused slot.
+        segments: [T] int32, index of the token's sequence, -1 at padding and slack.
+        positions: [T] int32, position inside the sequence, 0 at padding and slack.
+        starts: [T] int32, stream index of the first token of the token's sequence; T at slack.
+        ends: [T] int32, one past its last token; 0 at slack, so that ``starts <= j < ends`` is
+            never true there.
+        rows: static (B, S) when the stream is a padded batch flattened row by row, else None.
+    """
+
+    lengths: Int[Array, " B"]
+    segments: Int[Array, " T"]
+    positions: Int[Array, " T"]
+    starts: Int[Array, " T"]
+    ends: Int[Array, " T"]
+    rows: tuple[int, int] | None = dataclasses.field(default=None, metadata={"static": True})
+
+    @property
+    def capacity(self) -> int:
+        """Static number of token slots T."""
+        return self.segments.shape[0]
+
+    @property
+    def valid(self) -> Array:
+        """[T] bool, true at real tokens."""
+        return self.segments >= 0
+
+
+def _layout(lengths: Array, offsets: Array, capacity: int, rows: tuple[int, int] | None) -> Layout:
+    slot = jnp.arange(capacity, dtype=jnp.int32)
+    # The last sequence that begins at or before a slot; empty sequences share their offset with
+    # the next one, and `right` picks the later, non-empty one.
+    seq = jnp.clip(jnp.searchsorted(offsets, slot, side="right") - 1, 0, lengths.shape[0] - 1)
+    seq = seq.astype(jnp.int32)
+    start, length = offsets[seq], lengths[seq]
+    valid = slot < start + length
+    return Layout(
+        lengths=lengths,
+        segments=jnp.where(valid, seq, -1),
+        positions=jnp.where(valid, slot - start, 0),
+        starts=jnp.where(valid, start, capacity),
+        ends=jnp.where(valid, start + length, 0),
+        rows=rows,
+    )
+
+
+def layout_from_lengths(lengths: Int[Array, " B"], capacity: int) -> Layout:
+    """Lay sequences one after another in a stream of static ``capacity``.
+
+    Args:
+        lengths: [B] int32, tokens of each sequence, zeros allowed.
+        capacity: static T; the caller has checked that ``sum(lengths) <= capacity``.
+
+    Returns:
+        The layout; usable under jit.
+    """
+    lengths = jnp.asarray(lengths, jnp.int32)
+    offsets = jnp.cumsum(lengths) - lengths
+    return _layout(lengths, offsets.astype(jnp.int32), capacity, None)
+
+
+def padded_layout(lengths: Int[Array, " B"], max_length: int) -> Layout:
+    """Describe a padded ``[B, S]`` batch, flattened row by row, as a stream with gaps.
+
+    Args:
+        lengths: [B] int32, real tokens at the head of each row.
+        max_length: static S.
+
+    Returns:
+        The layout, with ``rows == (B, S)``.
+    """
+    lengths = jnp.asarray(lengths, jnp.int32)
+    batch = lengths.shape[0]
+    offsets = jnp.arange(batch, dtype=jnp.int32) * max_length
+    return _layout(lengths, offsets, batch * max_length, (batch, max_length))
