@@ -1,5 +1,16 @@
 """Variable sequence length: no work on padding, anywhere."""
 
+from vsl.attention import attention
+from vsl.bias import RelativeBias, alibi_slopes
 from vsl.layout import Layout, layout_from_lengths, padded_layout
+from vsl.noise import dropout
 
-__all__ = ["Layout", "layout_from_lengths", "padded_layout"]
+__all__ = [
+    "Layout",
+    "RelativeBias",
+    "alibi_slopes",
+    "attention",
+    "dropout",
+    "layout_from_lengths",
+    "padded_layout",
+]

@@ -48,6 +48,14 @@ class Layout:
         """[T] bool, true at real tokens."""
         return self.segments >= 0
 
+    @property
+    def offsets(self) -> Array:
+        """[B] int32, stream index of each sequence's first token; T for an empty one."""
+        size = self.lengths.shape[0]
+        slot = jnp.where(self.valid, self.segments, size)  # slack goes out of bounds: dropped
+        first = jnp.full((size,), self.capacity, jnp.int32)
+        return first.at[slot].min(self.starts, mode="drop")
+
 
 def _layout(lengths: Array, offsets: Array, capacity: int, rows: tuple[int, int] | None) -> Layout:
     slot = jnp.arange(capacity, dtype=jnp.int32)

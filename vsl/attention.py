@@ -1,0 +1,188 @@
+"""The one attention entry of the library: any layout, any variant, several implementations."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+from jaxtyping import Array, Float, Key
+
+from vsl.bias import BiasFn, RelativeBias
+from vsl.blocks import BlockSizes, TileBias, blocks
+from vsl.dense import dense, padded
+from vsl.intervals import Window, key_intervals, normalize_window
+from vsl.layout import Layout
+from vsl.noise import hash_bits, seed_of
+from vsl.scores import Learned, Rule, Side
+
+__all__ = ["Implementation", "attention"]
+
+Implementation = Literal["auto", "blocks", "dense", "padded"]
+
+
+def attention(
+    q: Float[Array, "T N H"],
+    k: Float[Array, "S K H"],
+    v: Float[Array, "S K H"],
+    layout: Layout,
+    *,
+    causal: bool,
+    scale: float | None = None,
+    window: int | Window | None = None,
+    alibi_slopes: Float[Array, " N"] | np.ndarray | None = None,
+    relative_bias: RelativeBias | BiasFn | None = None,
+    softcap: float | None = None,
+    sink_tokens: int = 0,
+    dropout_rate: float = 0.0,
+    dropout_key: Key[Array, ""] | None = None,
+    kv_layout: Layout | None = None,
+    implementation: Implementation = "auto",
+) -> Float[Array, "T N H"]:
+    """Scaled dot-product attention within each sequence of a stream.
+
+    Scores are float32 whatever the inputs are. Tokens at padding and slack are neither read (they
+    may hold NaN) nor written: their output is 0.
+
+    Args:
+        q: queries; head n uses key head ``n // (N // K)``.
+        k: keys of the same stream, or of ``kv_layout``'s.
+        v: values, like ``k``.
+        layout: where the query sequences lie.
+        causal: a query sees no later position of its sequence.
+        scale: factor of the dot products; default ``H ** -0.5``.
+        window: W keeps the W positions (i - W, i], own position included, or |i - j| < W when
+            not causal; a pair (left, right) keeps [i - left, i + right].
+        alibi_slopes: slope per head, bias ``-slope * |i - j|``; differentiable.
+        relative_bias: a :class:`RelativeBias`, or a function (query positions [q], key positions
+            [k]) -> [N, q, k]; gradients flow to the table and to float arrays the function
+            closes over. The function is evaluated per tile, so it must be cheap.
+        softcap: c limits scaled products to ``c * tanh(s / c)``, before biases.
+        sink_tokens: first tokens of each sequence that stay visible outside the window.
+        dropout_rate: probability of dropping an attention weight, by (sequence, query position,
+            head, key position): the same weights in every layout and implementation.
+        dropout_key: consumed; None switches dropout off.
+        kv_layout: cross-attention: query sequence b sees key sequence b.
+        implementation: ``blocks`` visits the block pairs that exist; ``dense`` builds [T, S]
+            scores (reference; the one with forward-mode derivatives); ``padded`` builds [B, S, S]
+            scores per row of a padded batch; ``auto`` chooses blocks unless the stream is tiny.
+
+    Returns:
+        [T, N, H] in q's dtype.
+
+    Raises:
+        ValueError: shapes that do not fit the layout, bad window, ``padded`` without rows.
+    """
+    kv = layout if kv_layout is None else kv_layout
+    _check(q, k, v, layout, kv)
+    heads, group = k.shape[1], q.shape[1] // k.shape[1]
+    chosen = _choose(implementation, layout, kv)
+    rate = 0.0 if dropout_key is None else dropout_rate
+    rule = Rule(
+        scale=q.shape[2] ** -0.5 if scale is None else scale,
+        softcap=softcap,
+        sink_tokens=sink_tokens,
+        dropout_rate=rate,
+        bias=None if chosen == "blocks" else relative_bias,
+    )
+    low, high, sink = key_intervals(
+        layout, kv_layout, causal=causal, window=normalize_window(window, causal=causal)
+    )
+    noise = None
+    if dropout_key is not None and rate:
+        noise = hash_bits(hash_bits(seed_of(dropout_key), layout.segments), layout.positions)
+    slots = jnp.arange(layout.capacity, dtype=jnp.int32)
+    queries = Side(layout.positions, slots, low, high, sink, noise)
+    keys = Side(kv.positions, jnp.arange(kv.capacity, dtype=jnp.int32))
+    slopes = None if alibi_slopes is None else jnp.asarray(alibi_slopes, jnp.float32)
+
+    valid, kv_valid = layout.valid[:, None, None], kv.valid[:, None, None]
+    q = jnp.where(valid, q, 0).reshape(-1, heads, group, q.shape[2])
+    k, v = jnp.where(kv_valid, k, 0), jnp.where(kv_valid, v, 0)
+    if chosen == "blocks":
+        sizes = BlockSizes(64, 64)
+        learned, tile_bias, consts = _bias_for_blocks(
+            relative_bias, slopes, layout, kv_layout, sizes
+        )
+        out = blocks(
+            rule,
+            q,
+            k,
+            v,
+            learned,
+            queries,
+            keys,
+            sizes=sizes,
+            tile_bias=tile_bias,
+            consts=consts,
+        )
+    elif chosen == "padded":
+        batch = _rows(layout, kv)
+        out = padded(rule, q, k, v, Learned(slopes=slopes), queries, keys, batch)
+    else:
+        out = dense(rule, q, k, v, Learned(slopes=slopes), queries, keys)
+    return jnp.where(valid, out.reshape(layout.capacity, heads * group, -1), 0)
+
+
+def _check(q: Array, k: Array, v: Array, layout: Layout, kv: Layout) -> None:
+    if k.shape != v.shape or q.shape[2:] != k.shape[2:] or q.shape[1] % k.shape[1]:
+        raise ValueError(
+            f"attention: q {q.shape}, k {k.shape}, v {v.shape}: expected q [T, N, H] and k, v "
+            "[S, K, H] with N a multiple of K"
+        )
+    for name, x, lay in (("q", q, layout), ("k", k, kv)):
+        if x.shape[0] != lay.capacity:
+            raise ValueError(
+                f"attention: {name} has {x.shape[0]} token slots but its layout has "
+                f"{lay.capacity}; cross-attention takes the keys' layout as kv_layout"
+            )
+
+
+def _choose(implementation: Implementation, layout: Layout, kv: Layout) -> str:
+    if implementation != "auto":
+        return implementation
+    return "dense" if layout.capacity * kv.capacity <= 128 * 128 else "blocks"
+
+
+def _rows(layout: Layout, kv: Layout) -> int:
+    if layout.rows is None or kv.rows is None or layout.rows[0] != kv.rows[0]:
+        raise ValueError(
+            f"implementation='padded' needs layouts of padded rows, got rows={layout.rows} and "
+            f"{kv.rows}; use padded_layout, or implementation='blocks'"
+        )
+    return layout.rows[0]
+
+
+def _bias_for_blocks(
+    bias: RelativeBias | BiasFn | None,
+    slopes: Array | None,
+    layout: Layout,
+    kv_layout: Layout | None,
+    sizes: BlockSizes,
+) -> tuple[Learned, TileBias | None, tuple[Array, ...]]:
+    """Bring a bias into the form the block kernel reads."""
+    if bias is None:
+        return Learned(slopes=slopes), None, ()
+    if isinstance(bias, RelativeBias) and kv_layout is None:
+        # In one stream key position - query position = key slot - query slot, so the whole bias
+        # is one row per head: looked up once per call instead of once per tile.
+        total = layout.capacity + (-layout.capacity % sizes.q)
+        profile = bias.by_relative(jnp.arange(-total, total + sizes.k, dtype=jnp.int32))
+        return Learned(slopes=slopes, profile=profile.astype(jnp.float32)), None, ()
+    # Hoist what the function closes over, so that its gradient can be returned.
+    q_tile = jnp.zeros((sizes.q,), jnp.int32)
+    k_tile = jnp.zeros((sizes.k,), jnp.int32)
+    closed = jax.make_jaxpr(bias)(q_tile, k_tile)
+    trained = [jnp.issubdtype(c.dtype, jnp.floating) for c in closed.consts]
+    floats = tuple(c for c, t in zip(closed.consts, trained, strict=True) if t)
+    others = tuple(c for c, t in zip(closed.consts, trained, strict=True) if not t)
+
+    def tile_bias(
+        floats: tuple[Array, ...], others: tuple[Array, ...], q_pos: Array, k_pos: Array
+    ) -> Array:
+        one, two = iter(floats), iter(others)
+        consts = [next(one) if t else next(two) for t in trained]
+        (out,) = jaxpr_as_fun(closed.replace(consts=consts))(q_pos, k_pos)
+        return out.astype(jnp.float32)
+
+    return Learned(slopes=slopes, consts=floats), tile_bias, others

@@ -1,0 +1,118 @@
+"""What happens to a tile of attention scores between the two matrix products.
+
+One definition serves every implementation: scale, soft cap, ALiBi, additive bias, visibility,
+dropout of probabilities. Letters: K key heads, G query heads per key head (N = K * G), q and k
+the queries and keys of a tile.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from vsl.bias import BiasFn
+from vsl.noise import hash_bits, keep_threshold
+
+__all__ = ["HIDDEN", "Learned", "Rule", "Side", "keep_factor", "tile_scores", "visible"]
+
+HIDDEN = -1e30
+"""Score of a hidden key; finite, because inf - inf is NaN in a row that sees nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """The static part of an attention call."""
+
+    scale: float
+    softcap: float | None = None
+    sink_tokens: int = 0
+    dropout_rate: float = 0.0
+    bias: BiasFn | None = None
+
+
+class Learned(NamedTuple):
+    """The differentiable part of an attention call besides q, k, v; None where unused.
+
+    slopes: [N] float32 ALiBi slopes
+    profile: [N, E] float32 bias by stream distance, read by the block kernel only
+    consts: float arrays a bias function closes over
+    """
+
+    slopes: Array | None = None
+    profile: Array | None = None
+    consts: tuple[Array, ...] = ()
+
+
+class Side(NamedTuple):
+    """What a tile knows about its queries (all fields) or its keys (the first two).
+
+    position: [q] or [k] int32 position inside the sequence
+    slot: [q] or [k] int32 index in the stream
+    low, high, sink: [q] int32, see :class:`vsl.intervals.Keys`
+    noise: [q] uint32 state of the dropout bits, absorbed up to the query
+    """
+
+    position: Array
+    slot: Array
+    low: Array | None = None
+    high: Array | None = None
+    sink: Array | None = None
+    noise: Array | None = None
+
+
+def visible(rule: Rule, queries: Side, keys: Side) -> Bool[Array, "q k"]:
+    """Which keys of the tile each query sees."""
+    slot = keys.slot[None, :]
+    assert queries.low is not None
+    assert queries.high is not None
+    assert queries.sink is not None
+    high = queries.high[:, None]
+    seen = (slot >= queries.low[:, None]) & (slot < high)
+    if rule.sink_tokens:
+        sink = queries.sink[:, None]
+        seen |= (slot >= sink) & (slot < jnp.minimum(sink + rule.sink_tokens, high))
+    return seen
+
+
+def tile_scores(
+    rule: Rule,
+    raw: Float[Array, "K G q k"],
+    learned: Learned,
+    bias: Float[Array, "K G q k"] | None,
+    queries: Side,
+    keys: Side,
+) -> Float[Array, "K G q k"]:
+    """Turn dot products into scores; hidden pairs get :data:`HIDDEN`.
+
+    The soft cap is applied to the scaled products before any bias is added, as in Gemma 2.
+
+    Args:
+        rule: static settings.
+        raw: float32 dot products of queries and keys.
+        learned: slopes are read here.
+        bias: additive bias of the tile, already looked up.
+        queries: the tile's queries.
+        keys: the tile's keys.
+    """
+    scores = raw * rule.scale
+    if rule.softcap is not None:
+        scores = rule.softcap * jnp.tanh(scores / rule.softcap)
+    if learned.slopes is not None:
+        distance = jnp.abs(queries.position[:, None] - keys.position[None, :])
+        slopes = learned.slopes.reshape(*raw.shape[:2], 1, 1)
+        scores -= slopes * distance.astype(jnp.float32)[None, None]
+    if bias is not None:
+        scores += bias
+    return jnp.where(visible(rule, queries, keys)[None, None], scores, HIDDEN)
+
+
+def keep_factor(rule: Rule, heads: Int[Array, "K G"], queries: Side, keys: Side) -> Array | None:
+    """[K, G, q, k] factor of the probabilities: 0 or 1 / (1 - rate); None without dropout."""
+    if rule.dropout_rate == 0.0:
+        return None
+    assert queries.noise is not None
+    per_query = hash_bits(queries.noise[None, None, :], heads[:, :, None])
+    bits = hash_bits(per_query[..., None], keys.position[None, None, None, :])
+    keep = bits < jnp.uint32(keep_threshold(rule.dropout_rate))
+    return jnp.where(keep, jnp.float32(1.0 / (1.0 - rule.dropout_rate)), jnp.float32(0.0))
