@@ -1,0 +1,338 @@
+"""The one decoder: embedding, blocks, head; and the ``Model`` bundle around them.
+
+Parameters: ``embed/token/embedding``, ``layers_3/attn/query/kernel``, ``layers_3/norm1/scale``,
+``norm_f/scale``, ``lm_head/kernel``; ``position/...`` is what all layers share (ALiBi slopes, the
+relative table). Letters: T slots, D hidden, F filter, V vocabulary, L layers.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+import vsl
+from models.alias import decoder_alias
+from models.attention import Attend, Attention, decoder_slopes, stream_attend
+from models.base import Aux, Batch, Model, Stage, StageFn
+from models.decoder_config import DecoderConfig
+from models.feed_forward import Experts, FeedForward
+from models.initializers import make_initializer
+from models.layers import Dense, Embedding, Norm, leaf, project, zeros_init
+from models.losses import language_model_aux
+from models.paths import Params
+from models.positions import sinusoids
+
+__all__ = ["Block", "Embed", "Head", "Stream", "build_decoder", "layer_kinds"]
+
+Drop = Callable[[Array, float], Array]
+
+
+class Stream(NamedTuple):
+    """The carry between stages.
+
+    x: [T, D] activations in the compute dtype
+    balance: [] float32 sum of the layers' load-balancing losses; None without experts
+    depth: [] float32 1-based number of the next layer; None unless scores are divided by it
+    """
+
+    x: Array
+    balance: Array | None = None
+    depth: Array | None = None
+
+
+def no_dropout(x: Array, rate: float) -> Array:
+    """Return x."""
+    del rate
+    return x
+
+
+def stream_dropout(layout: vsl.Layout, key: Array | None) -> Drop:
+    """Drop units by (sequence, position); every call takes its own key."""
+    if key is None:
+        return no_dropout
+    calls = iter(range(1, 1 << 20))
+
+    def drop(x: Array, rate: float) -> Array:
+        return vsl.dropout(jax.random.fold_in(key, next(calls)), x, layout, rate) if rate else x
+
+    return drop
+
+
+class Embed(nn.Module):
+    """Token embedding plus learned or fixed positions, normalised and scaled when asked."""
+
+    cfg: DecoderConfig
+
+    @nn.compact
+    def __call__(
+        self, tokens: Int[Array, " T"], positions: Int[Array, " T"], drop: Drop
+    ) -> Float[Array, "T D"]:
+        """Embed the tokens at their positions."""
+        cfg = self.cfg
+        init = make_initializer(cfg.init_of("embedding"))
+        x = Embedding(cfg.vocab_size, cfg.hidden_size, init, name="token")(tokens)
+        offset = cfg.position_embedding_offset
+        rows = cfg.max_position_embeddings + offset
+        if cfg.position_embedding_type == "learned":
+            x = x + Embedding(rows, cfg.hidden_size, init, name="position")(positions + offset)
+        elif cfg.position_embedding_type == "fixed":
+            x = x + jnp.asarray(sinusoids(rows, cfg.hidden_size))[positions + offset]
+        if cfg.embedding_layer_norm:
+            x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm")(x)
+        x = (x * cfg.embeddings_scale).astype(cfg.dtype)
+        return drop(x, cfg.dropout("embedding"))
+
+
+class Block(nn.Module):
+    """One layer: attention and feed-forward, in sequence or in parallel, pre- or post-norm."""
+
+    cfg: DecoderConfig
+    local: bool = True
+
+    @nn.compact
+    def __call__(
+        self,
+        stream: Stream,
+        positions: Int[Array, " T"],
+        attend: Attend,
+        drop: Drop,
+        shared: Any = None,
+    ) -> Stream:
+        """Run the layer; arguments as in ``Attention``, ``drop(x, rate)`` drops units."""
+        cfg, x = self.cfg, stream.x
+        attention = Attention(cfg, self.local, name="attn")
+        attn = functools.partial(
+            attention, positions=positions, attend=attend, shared=shared, depth=stream.depth
+        )
+        balance = stream.balance
+        norm = functools.partial(Norm, cfg.norm_type, cfg.layer_norm_epsilon)
+        rate = cfg.dropout("residual")
+        if cfg.parallel_attention:
+            h = norm(name="norm1")(x)
+            h2 = norm(name="norm2")(x) if cfg.use_untied_layer_norm else h
+            f, balance = self._ffn(h2, balance)
+            x = x + drop(attn(h), rate) + drop(f, rate)
+        elif cfg.norm_first:
+            h = norm(name="norm1")(x)
+            a = attn(h)
+            a = norm(name="norm1_post")(a) if cfg.norm_first_sandwich else a
+            x = (h if cfg.residual_after_norm else x) + drop(a, rate)
+            h = norm(name="norm2")(x)
+            f, balance = self._ffn(h, balance)
+            f = norm(name="norm2_post")(f) if cfg.norm_first_sandwich else f
+            x = (h if cfg.residual_after_norm else x) + drop(f, rate)
+        else:
+            x = norm(name="norm1")(x + drop(attn(x), rate))
+            f, balance = self._ffn(x, balance)
+            x = norm(name="norm2")(x + drop(f, rate))
+        depth = None if stream.depth is None else stream.depth + 1
+        return Stream(x, balance, depth)
+
+    def _ffn(self, h: Array, balance: Array | None) -> tuple[Array, Array | None]:
+        cfg = self.cfg
+        parts = {
+            "hidden_size": cfg.hidden_size,
+            "filter_size": cfg.filter_size,
+            "nonlinearity": cfg.nonlinearity,
+            "use_bias": cfg.use_ffn_bias,
+            "init_in": make_initializer(cfg.init_of("ffn")),
+            "init_out": make_initializer(cfg.init_of("ffn_out")),
+        }
+        if cfg.moe is None:
+            return FeedForward(**parts, name="ffn")(h), balance
+        out, added = Experts(cfg.moe.num_experts, cfg.moe.top_k, parts, name="moe")(h)
+        return out, None if balance is None else balance + added
+
+
+class Head(nn.Module):
+    """Final norm and vocabulary scores; without a head, the normalised activations."""
+
+    cfg: DecoderConfig
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "T D"], table: Array | None = None) -> Float[Array, "T V"]:
+        """Score.
+
+        Args:
+            x: the last layer's output.
+            table: [V, D] the token embedding when it is shared.
+        """
+        cfg = self.cfg
+        if cfg.norm_first:
+            x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm_f")(x)
+        if not cfg.with_lm_head:
+            return x
+        if table is None:
+            init = make_initializer(cfg.init_of("head"))
+            logits = Dense(cfg.vocab_size, cfg.use_bias_in_output, init, name="lm_head")(x)
+        else:
+            logits = project(x, jnp.swapaxes(table, 0, 1))
+            if cfg.use_bias_in_output:
+                logits = logits + _HeadBias(cfg.vocab_size, name="lm_head")().astype(x.dtype)
+        if cfg.logits_scale != 1.0:
+            logits = logits * jnp.asarray(cfg.logits_scale, logits.dtype)
+        if cfg.final_logit_softcapping is not None:
+            cap = cfg.final_logit_softcapping
+            logits = cap * jnp.tanh(logits / cap)
+        return logits
+
+
+class _HeadBias(nn.Module):
+    size: int
+
+    @nn.compact
+    def __call__(self) -> Array:
+        return leaf(self, "bias", zeros_init, (self.size,))
+
+
+def layer_kinds(cfg: DecoderConfig) -> list[str]:
+    """Name the kind of each layer: all 'layer', or 'layer' (local) and 'layer_global' in turns."""
+    sparse = cfg.fixed_sparse_attention
+    if sparse is not None and sparse.every_other_layer:
+        return ["layer" if i % 2 else "layer_global" for i in range(cfg.num_hidden_layers)]
+    if cfg.sliding_window_every_other_decoder_layer:
+        return ["layer_global" if i % 2 else "layer" for i in range(cfg.num_hidden_layers)]
+    return ["layer"] * cfg.num_hidden_layers
+
+
+def _has_shared(cfg: DecoderConfig) -> bool:
+    slopes = cfg.alibi_trainable_slopes or cfg.alibi_slopes_in_checkpoint
+    kind = cfg.position_embedding_type
+    return kind == "relative" or (kind == "alibi" and slopes)
+
+
+def _init_shared(cfg: DecoderConfig, key: Array) -> dict[str, Any]:
+    if cfg.position_embedding_type == "alibi":
+        return {"slopes": jnp.asarray(decoder_slopes(cfg))}
+    init = make_initializer(cfg.init_of("embedding"))
+    shape = (cfg.num_relative_attention_buckets, cfg.num_heads)
+    return {"relative": {"embedding": init(key, shape)}}
+
+
+def _no_attend(q: Array, k: Array, v: Array, **rules: Any) -> Array:
+    """Stand in for attention while parameters are declared: nothing is computed."""
+    del k, v, rules
+    return q
+
+
+def _init(cfg: DecoderConfig, key: Array) -> Params:
+    one = jnp.zeros((1,), jnp.int32)
+    x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
+    shared = _init_shared(cfg, jax.random.fold_in(key, 1)) if _has_shared(cfg) else None
+    # Jitted so that the dummy forward pass is dropped, and compiled once for all layers.
+    block = jax.jit(lambda k: Block(cfg).init(k, Stream(x), one, _no_attend, no_dropout, shared))
+    embed = jax.jit(lambda k: Embed(cfg).init(k, one, one, no_dropout))
+    table = jnp.zeros((cfg.vocab_size, cfg.hidden_size)) if cfg.share_embedding_weights else None
+    head = jax.jit(lambda k: Head(cfg).init(k, x, table))
+    params: dict[str, Any] = {"embed": embed(jax.random.fold_in(key, 0))["params"]}
+    if shared is not None:
+        params["position"] = shared
+    for i in range(cfg.num_hidden_layers):
+        params[f"layers_{i}"] = block(jax.random.fold_in(key, i + 3))["params"]
+    return params | head(jax.random.fold_in(key, 2)).get("params", {})
+
+
+def _embed_fn(cfg: DecoderConfig) -> StageFn:
+    def embed(params: Params, carry: Any, batch: Batch, key: Array | None) -> Stream:
+        del carry
+        layout = batch.layout
+        drop = stream_dropout(layout, key)
+        x = Embed(cfg).apply({"params": params["embed"]}, batch.tokens, layout.positions, drop)
+        return start_stream(cfg, x)
+
+    return embed
+
+
+def start_stream(cfg: DecoderConfig, x: Any) -> Stream:
+    """Wrap embeddings into the carry, with the counters the configuration needs."""
+    balance = jnp.zeros((), jnp.float32) if cfg.moe and cfg.moe.load_balancing_loss_coef else None
+    depth = jnp.ones((), jnp.float32) if cfg.scale_qk_dot_by_layer_idx else None
+    return Stream(x, balance, depth)
+
+
+def _layer_fn(cfg: DecoderConfig, *, local: bool) -> StageFn:
+    def layer(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Stream:
+        layout = batch.layout
+        attn_key = None if key is None else jax.random.fold_in(key, 0)
+        out = Block(cfg, local).apply(
+            {"params": params["layer"]},
+            carry,
+            layout.positions,
+            stream_attend(layout, attn_key, cfg.dropout("attention")),
+            stream_dropout(layout, key),
+            params.get("position"),
+        )
+        return Stream(*out)
+
+    return layer
+
+
+def _head_fn(cfg: DecoderConfig) -> StageFn:
+    def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
+        del batch, key
+        logits = apply_head(cfg, params, carry.x)
+        return logits if carry.balance is None else (logits, carry.balance)
+
+    return head
+
+
+def apply_head(cfg: DecoderConfig, params: Params, x: Array) -> Any:
+    """Run the head on a tree (or stage) holding ``norm_f``, ``lm_head`` and the tied ``embed``."""
+    own = {k: v for k, v in params.items() if k in {"norm_f", "lm_head"}}
+    tied = cfg.share_embedding_weights and cfg.with_lm_head
+    table = params["embed"]["token"]["embedding"] if tied else None
+    return Head(cfg).apply({"params": own}, x, table)
+
+
+def _head_roles(cfg: DecoderConfig) -> tuple[str, ...]:
+    tied = cfg.share_embedding_weights and cfg.with_lm_head
+    own_head = cfg.with_lm_head and (not tied or cfg.use_bias_in_output)
+    has_norm = cfg.norm_first
+    roles = [("norm_f", has_norm), ("embed", tied), ("lm_head", own_head)]
+    return tuple(name for name, used in roles if used)
+
+
+def _objective(cfg: DecoderConfig) -> Callable[[Any, Batch], Aux]:
+    def objective(carry: Any, batch: Batch) -> Aux:
+        balance = None
+        if isinstance(carry, tuple):
+            carry, balance = carry
+        aux = language_model_aux(
+            carry,
+            batch,
+            loss_scaling=cfg.loss_scaling,
+            loss_weight=cfg.loss_weight,
+            label_smoothing=cfg.label_smoothing,
+        )
+        if balance is None or cfg.moe is None:
+            return aux
+        added = cfg.moe.load_balancing_loss_coef * balance * aux.weight
+        return aux._replace(loss_sum=aux.loss_sum + added)
+
+    return objective
+
+
+def build_decoder(cfg: DecoderConfig) -> Model:
+    """Assemble the bundle: 'embed', 'layers_0', ..., 'head'."""
+    kinds = layer_kinds(cfg)
+    shared = ("position",) if _has_shared(cfg) else ()
+    head_roles = _head_roles(cfg)
+    fns: dict[str, tuple[tuple[str, ...], StageFn]] = {"embed": (("embed",), _embed_fn(cfg))}
+    for kind in dict.fromkeys(kinds):
+        fns[kind] = (("layer", *shared), _layer_fn(cfg, local=kind == "layer"))
+    fns["head"] = (head_roles, _head_fn(cfg))
+    stages = [Stage("embed", "embed", ("embed",))]
+    stages += [Stage(f"layers_{i}", kind, (f"layers_{i}", *shared)) for i, kind in enumerate(kinds)]
+    stages.append(Stage("head", "head", head_roles))
+    return Model(
+        config=cfg,
+        init=functools.partial(_init, cfg),
+        stages=tuple(stages),
+        kinds=fns,
+        objective=_objective(cfg),
+        alias=decoder_alias,
+    )

@@ -1,0 +1,69 @@
+"""Feed-forward layers: plain, gated, and top-k routed experts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from models.initializers import InitFn
+from models.layers import GATED, Dense, activation
+
+__all__ = ["Experts", "FeedForward"]
+
+
+class FeedForward(nn.Module):
+    """``down(act(up(x)))``, or ``down(up(x) * act(gate(x)))`` for a gated nonlinearity."""
+
+    hidden_size: int
+    filter_size: int
+    nonlinearity: str | None
+    use_bias: bool
+    init_in: InitFn
+    init_out: InitFn
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
+        """Widen, activate, narrow."""
+        act = activation(self.nonlinearity)
+        h = Dense(self.filter_size, self.use_bias, self.init_in, name="up")(x)
+        if self.nonlinearity in GATED:
+            h = h * act(Dense(self.filter_size, self.use_bias, self.init_in, name="gate")(x))
+        else:
+            h = act(h)
+        return Dense(self.hidden_size, self.use_bias, self.init_out, name="down")(h)
+
+
+class Experts(nn.Module):
+    """Top-k routed feed-forward layers without dropped tokens (Mixtral; Jiang et al. 2024).
+
+    The router's softmax is float32 over all experts, then cut to the k largest and renormalised.
+    Every expert runs on every token and is weighted by 0 where not chosen: E/k times the work of
+    a gather, static shapes, and 2-D kernels that can be sparse like any other.
+    """
+
+    num_experts: int
+    top_k: int
+    parts: Mapping[str, Any]
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "T D"]) -> tuple[Float[Array, "T D"], Float[Array, ""]]:
+        """Route.
+
+        Returns:
+            The mixed output, and the load-balancing loss of Fedus et al. 2021:
+            E * sum over experts of (share of choices) * (mean router probability).
+        """
+        router = Dense(self.num_experts, False, self.parts["init_in"], name="router")
+        scores = jax.nn.softmax(router(x).astype(jnp.float32), axis=-1)
+        top, chosen = jax.lax.top_k(scores, self.top_k)
+        top = top / top.sum(-1, keepdims=True)
+        one_hot = jax.nn.one_hot(chosen, self.num_experts)
+        weight = jnp.einsum("tk,tke->te", top, one_hot).astype(x.dtype)
+        out = jnp.zeros_like(x)
+        for e in range(self.num_experts):
+            out = out + weight[:, e : e + 1] * FeedForward(**self.parts, name=f"experts_{e}")(x)
+        share = one_hot.sum(1).mean(0)
+        return out, self.num_experts * jnp.sum(share * scores.mean(0))

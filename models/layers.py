@@ -1,0 +1,176 @@
+"""The small Linen layers every family shares, and ``project``, the one matrix product.
+
+A kernel leaf may be a plain [in, out] array or any object with a method ``project(x)`` (a sparse
+weight): the layers read an existing leaf without asking Flax to check its shape.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from models.initializers import InitFn
+from models.paths import close_names
+
+__all__ = [
+    "ACTIVATIONS",
+    "GATED",
+    "Dense",
+    "Embedding",
+    "Norm",
+    "activation",
+    "leaf",
+    "project",
+    "zeros_init",
+]
+
+
+def project(x: Array, kernel: Any) -> Array:
+    """Multiply activations by a weight: ``x @ kernel`` in the dtype of ``x``.
+
+    Args:
+        x: [..., in] activations.
+        kernel: [in, out] array, or an object whose ``project(x)`` does the product.
+
+    Returns:
+        [..., out]; accumulated in float32 by the backend, rounded to the dtype of ``x``.
+    """
+    if hasattr(kernel, "project"):
+        return kernel.project(x)
+    return x @ kernel.astype(x.dtype)
+
+
+def leaf(module: nn.Module, name: str, init: InitFn, shape: tuple[int, ...]) -> Any:
+    """Read parameter ``name`` if the tree has it, whatever its type; else declare it."""
+    if module.has_variable("params", name):
+        return module.get_variable("params", name)
+    return module.param(name, init, shape)
+
+
+def zeros_init(key: Array, shape: tuple[int, ...]) -> Array:
+    """Draw zeros."""
+    del key
+    return jnp.zeros(shape, jnp.float32)
+
+
+def _ones_init(key: Array, shape: tuple[int, ...]) -> Array:
+    del key
+    return jnp.ones(shape, jnp.float32)
+
+
+class Dense(nn.Module):
+    """``x @ kernel + bias`` over the last axis."""
+
+    features: int
+    use_bias: bool
+    init_fn: InitFn
+    bias_init: InitFn = zeros_init
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Multiply [..., in] by the kernel."""
+        kernel = leaf(self, "kernel", self.init_fn, (x.shape[-1], self.features))
+        y = project(x, kernel)
+        if self.use_bias:
+            y = y + leaf(self, "bias", self.bias_init, (self.features,)).astype(y.dtype)
+        return y
+
+
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm with float32 statistics.
+
+    Attributes:
+        kind: 'layernorm' (scale, bias), 'biasless-layernorm' (scale), 'rmsnorm' (scale, no
+            mean subtracted; Zhang & Sennrich 2019) or 'nonparametric-layernorm'.
+        eps: added to the variance.
+    """
+
+    kind: str
+    eps: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Normalise the last axis."""
+        y = x.astype(jnp.float32)
+        if self.kind != "rmsnorm":
+            y = y - y.mean(-1, keepdims=True)
+        y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + self.eps)
+        features = (x.shape[-1],)
+        if self.kind != "nonparametric-layernorm":
+            y = y * leaf(self, "scale", _ones_init, features)
+        if self.kind == "layernorm":
+            y = y + leaf(self, "bias", zeros_init, features)
+        return y.astype(x.dtype)
+
+
+class Embedding(nn.Module):
+    """A table [rows, features]; ids outside it read zeros, so that padding may hold anything."""
+
+    rows: int
+    features: int
+    init_fn: InitFn
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, ids: Array) -> Array:
+        """Look ids [...] up: [..., features]."""
+        table = leaf(self, "embedding", self.init_fn, (self.rows, self.features))
+        return jnp.take(table, ids, axis=0, mode="fill", fill_value=0).astype(self.dtype)
+
+
+def _gelu_new(x: Array) -> Array:
+    return jax.nn.gelu(x, approximate=True)
+
+
+def _gelu(x: Array) -> Array:
+    return 0.5 * x * (1 + jax.lax.erf(x * 0.7071067811865476))
+
+
+def _linear(x: Array) -> Array:
+    return x
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "leaky_relu": lambda x: jax.nn.leaky_relu(x, 0.01),
+    "relu6": jax.nn.relu6,
+    "silu": jax.nn.silu,
+    "swish": jax.nn.silu,
+    "gelu": _gelu,
+    "gelu_new": _gelu_new,
+    "gelu_fast": _gelu_new,
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "squared_gelu": lambda x: jnp.square(_gelu(x)),
+    "squared_relu": lambda x: jnp.square(jax.nn.relu(x)),
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "linear": _linear,
+    "mish": jax.nn.mish,
+}
+
+# Gated units x1 * act(x2) (Shazeer 2020): the name gives act.
+GATED: dict[str, str] = {
+    "liglu": "linear",
+    "geglu": "gelu",
+    "geglu_new": "gelu_new",
+    "reglu": "relu",
+    "swiglu": "silu",
+}
+
+
+def activation(name: str | None) -> Callable[[Array], Array]:
+    """Look an activation up; for a gated name, the one on the gate; None is linear.
+
+    Raises:
+        ValueError: unknown name.
+    """
+    if name is None:
+        return _linear
+    key = GATED.get(name, name)
+    if key not in ACTIVATIONS:
+        known = [*ACTIVATIONS, *GATED]
+        raise ValueError(f"nonlinearity {name!r} is unknown{close_names(name, known)}; {known}")
+    return ACTIVATIONS[key]

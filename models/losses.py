@@ -1,0 +1,98 @@
+"""Token losses as sums, so that shards and micro-batches add up."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from models.base import Aux, Batch
+
+__all__ = ["cross_entropy", "language_model_aux", "metric_values", "token_aux"]
+
+
+def cross_entropy(
+    logits: Float[Array, "*B V"], labels: Int[Array, "*B"], label_smoothing: float = 0.0
+) -> Float[Array, "*B"]:
+    """Compute -log softmax(logits)[label] in float32; labels out of range give garbage, not NaN.
+
+    With ``label_smoothing`` e the target distribution is (1-e) one-hot + e uniform.
+    """
+    logits = logits.astype(jnp.float32)
+    norm = jax.nn.logsumexp(logits, axis=-1)
+    safe = jnp.clip(labels, 0, logits.shape[-1] - 1)
+    picked = jnp.take_along_axis(logits, safe[..., None], axis=-1)[..., 0]
+    loss = norm - picked
+    if label_smoothing:
+        uniform = norm - logits.mean(-1)
+        loss = (1 - label_smoothing) * loss + label_smoothing * uniform
+    return loss
+
+
+def token_aux(
+    logits: Float[Array, "*B V"],
+    labels: Int[Array, "*B"],
+    weights: Float[Array, "*B"],
+    *,
+    name: str = "",
+    label_smoothing: float = 0.0,
+) -> Aux:
+    """Weighted cross-entropy with accuracy and perplexity sums.
+
+    Args:
+        logits: scores.
+        labels: targets; read only where the weight is not 0.
+        weights: weight of each target.
+        name: prefix of the metric names.
+        label_smoothing: see ``cross_entropy``.
+    """
+    weights = weights.astype(jnp.float32)
+    per_token = cross_entropy(logits, labels, label_smoothing)
+    loss_sum = jnp.sum(jnp.where(weights != 0, per_token * weights, 0.0))
+    right = (logits.argmax(-1) == labels) & (weights != 0)
+    metrics = {
+        f"{name}nll_sum": loss_sum,
+        f"{name}token_sum": weights.sum(),
+        f"{name}accuracy_sum": jnp.sum(right * weights),
+    }
+    return Aux(loss_sum, weights.sum(), metrics)
+
+
+def language_model_aux(
+    logits: Float[Array, "T V"],
+    batch: Batch,
+    *,
+    loss_scaling: str,
+    loss_weight: float,
+    label_smoothing: float = 0.0,
+) -> Aux:
+    """Score a language model by the vendor's loss knobs.
+
+    ``loss_scaling: num_tokens`` divides the sum by the weights' sum; ``batch_size`` by the number
+    of sequences, then multiplies by ``loss_weight`` (the vendor's 1/average-length habit).
+    """
+    aux = token_aux(logits, batch.labels, batch.weights, label_smoothing=label_smoothing)
+    if loss_scaling == "num_tokens":
+        return aux
+    rows = jnp.sum(batch.layout.lengths > 0).astype(jnp.float32)
+    return Aux(aux.loss_sum * loss_weight, rows, aux.metrics)
+
+
+def metric_values(metrics: Mapping[str, Array]) -> dict[str, float]:
+    """Turn summed metrics into the numbers people read.
+
+    Every ``X_sum`` is divided by the matching ``token_sum`` (same prefix); ``nll`` becomes
+    perplexity. Prefix '' is the language-model head: ``accuracy`` and ``perplexity``.
+    """
+    out: dict[str, float] = {}
+    for key, value in metrics.items():
+        prefix, _, stem = key.removesuffix("_sum").rpartition("/")
+        prefix = f"{prefix}/" if prefix else ""
+        if stem == "token":
+            continue
+        mean = float(value) / max(float(metrics[f"{prefix}token_sum"]), 1e-9)
+        if stem == "nll":
+            out[f"{prefix}perplexity"] = float(jnp.exp(jnp.minimum(mean, 80.0)))
+        else:
+            out[f"{prefix}{stem}"] = mean
+    return out

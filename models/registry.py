@@ -1,0 +1,150 @@
+"""The vendor's model names: which family builds each, and what the name presets."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from models.base import Model
+from models.paths import close_names
+
+__all__ = ["MODELS", "Entry", "build", "list_models", "lookup", "parse_config"]
+
+
+class Entry(NamedTuple):
+    """One name.
+
+    family: 'decoder', 'encoder', 'seq2seq', 'vision' or 'mlp'
+    presets: keys the name sets unless the user does
+    hf: model_type in a Hugging Face config.json, '' where none exists
+    """
+
+    family: str
+    presets: Mapping[str, Any]
+    hf: str = ""
+
+
+# family -> (module, config class, build function)
+_FAMILIES = {
+    "decoder": ("models.decoder", "models.decoder_config", "DecoderConfig", "build_decoder"),
+}
+
+_GPT2: dict[str, Any] = {}
+_PARALLEL = {
+    "position_embedding_type": "rotary",
+    "parallel_attention": True,
+    "share_embedding_weights": False,
+}
+_GPTJ = _PARALLEL | {
+    "use_projection_bias_in_attention": False,
+    "use_ffn_bias_in_attention": False,
+    "use_bias_in_output": True,
+    "nonlinearity": "gelu_new",
+}
+_NO_BIAS = {
+    "use_projection_bias_in_attention": False,
+    "use_ffn_bias_in_attention": False,
+    "use_ffn_bias": False,
+}
+_LLAMA = _NO_BIAS | {
+    "position_embedding_type": "rotary",
+    "norm_type": "rmsnorm",
+    "layer_norm_epsilon": 1e-6,
+    "nonlinearity": "swiglu",
+    "share_embedding_weights": False,
+    "dropout_rate": 0.0,
+}
+_ALIBI = {"position_embedding_type": "alibi"}
+_BTLM = _ALIBI | {"nonlinearity": "swiglu", "alibi_slopes_in_checkpoint": True}
+_MQA = {"attention_module": "multiquery_attention"}
+_FALCON = _PARALLEL | _NO_BIAS | _MQA | {"share_embedding_weights": True, "dropout_rate": 0.0}
+
+MODELS: dict[str, Entry] = {
+    "gpt2": Entry("decoder", _GPT2, "gpt2"),
+    "gpt3": Entry("decoder", _GPT2, "gpt2"),
+    "cerebras-gpt": Entry("decoder", _GPT2, "gpt2"),
+    "gptj": Entry("decoder", _GPTJ, "gptj"),
+    "gpt-neox": Entry("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
+    "pythia": Entry("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
+    "codegen": Entry("decoder", _GPTJ, "codegen"),
+    "bloom": Entry("decoder", _ALIBI | {"embedding_layer_norm": True}, "bloom"),
+    "btlm": Entry("decoder", _BTLM, "btlm"),
+    "jais": Entry("decoder", _BTLM, "jais"),
+    "falcon": Entry("decoder", _FALCON, "falcon"),
+    "falcon-7b": Entry("decoder", _FALCON, "falcon"),
+    "falcon-40b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
+    "falcon-180b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
+    "mpt": Entry(
+        "decoder",
+        _ALIBI | _NO_BIAS | {"norm_type": "biasless-layernorm", "alibi_style": "mpt"},
+        "mpt",
+    ),
+    "llama": Entry("decoder", _LLAMA, "llama"),
+    "llamaV2": Entry("decoder", _LLAMA, "llama"),
+    "llama3": Entry("decoder", _LLAMA | {"rope_theta": 500000.0}, "llama"),
+    "code-llama": Entry("decoder", _LLAMA | {"rope_theta": 1e6}, "llama"),
+    "wizardlm": Entry("decoder", _LLAMA, "llama"),
+    "mistral": Entry("decoder", _LLAMA | {"layer_norm_epsilon": 1e-5}, "mistral"),
+    "mixtral": Entry(
+        "decoder", _LLAMA | {"layer_norm_epsilon": 1e-5, "rope_theta": 1e6}, "mixtral"
+    ),
+    "santacoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "starcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "octocoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "wizardcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "sqlcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+}
+
+
+def lookup(name: str) -> Entry:
+    """Find a name.
+
+    Raises:
+        ValueError: unknown name, with the nearest known one.
+    """
+    if name not in MODELS:
+        raise ValueError(
+            f"model.name: {name!r} is unknown{close_names(name, MODELS)}; known: {sorted(MODELS)}"
+        )
+    return MODELS[name]
+
+
+def parse_config(settings: Mapping[str, Any]) -> Any:
+    """Validate a ``model`` section against the class its name selects.
+
+    Args:
+        settings: the section; ``name`` is required.
+
+    Returns:
+        The frozen configuration, presets of the name filled in.
+
+    Raises:
+        ValueError: one line per wrong key.
+    """
+    name = settings.get("name")
+    if name is None:
+        raise ValueError(f"model.name: required key is missing; one of {sorted(MODELS)}")
+    entry = lookup(str(name))
+    _, module, cls, _ = _FAMILIES[entry.family]
+    config = getattr(importlib.import_module(module), cls)
+    return config.parse({**entry.presets, **settings})
+
+
+def build(settings: Any) -> Model:
+    """Build a model from a ``model`` section or from an already parsed configuration.
+
+    >>> model = build({"name": "gpt2", "num_hidden_layers": 2, "hidden_size": 8, "num_heads": 2,
+    ...                "filter_size": 16, "vocab_size": 11})
+    >>> [stage.name for stage in model.stages]
+    ['embed', 'layers_0', 'layers_1', 'head']
+
+    Raises:
+        ValueError: unknown name or key, or an impossible combination, with the reason.
+    """
+    cfg = parse_config(settings) if isinstance(settings, Mapping) else settings
+    module, _, _, function = _FAMILIES[lookup(cfg.name).family]
+    return getattr(importlib.import_module(module), function)(cfg)
+
+
+def list_models() -> dict[str, Entry]:
+    """Return every known name with its family, presets and Hugging Face model type."""
+    return dict(MODELS)
