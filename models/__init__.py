@@ -1,7 +1,28 @@
 """Flax models behind one bundle of pure functions."""
 
 from models.base import Aux, Batch, Model, Stage
+from models.counts import flops_per_token, parameter_count
 from models.losses import metric_values
 from models.registry import build, list_models
 
-__all__ = ["Aux", "Batch", "Model", "Stage", "build", "list_models", "metric_values"]
+__all__ = [
+    "Aux",
+    "Batch",
+    "Model",
+    "Stage",
+    "build",
+    "flops_per_token",
+    "generate",
+    "list_models",
+    "metric_values",
+    "parameter_count",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load what needs Flax only when it is used."""
+    if name == "generate":
+        from models.generation import generate
+
+        return generate
+    raise AttributeError(f"module 'models' has no attribute {name!r}")

@@ -26,7 +26,17 @@ from models.losses import language_model_aux
 from models.paths import Params
 from models.positions import sinusoids
 
-__all__ = ["Block", "Embed", "Head", "Stream", "build_decoder", "layer_kinds"]
+__all__ = [
+    "Block",
+    "Embed",
+    "Head",
+    "Stream",
+    "apply_head",
+    "build_decoder",
+    "layer_kinds",
+    "no_dropout",
+    "start_stream",
+]
 
 Drop = Callable[[Array, float], Array]
 

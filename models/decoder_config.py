@@ -225,6 +225,15 @@ class DecoderConfig(ModelConfig):
         by_d = self.is_mup if self.scale_qk_dot_by_d is None else self.scale_qk_dot_by_d
         return self.attention_logits_alpha / (self.head_dim if by_d else self.head_dim**0.5)
 
+    def attended_keys(self, length: int) -> float:
+        """Sum over layers of the keys an average query of a sequence sees."""
+        window = min(self.attention_sliding_window_length or length, length)
+        local = window - window * (window - 1) / (2 * length)
+        dense = (length + 1) / 2
+        every = self.sliding_window_every_other_decoder_layer
+        share = 0.5 if every else 1.0
+        return self.num_hidden_layers * (share * local + (1 - share) * dense)
+
     def init_of(self, part: str) -> Initializer:
         """Return the initialiser of a kernel group, muP and depth scaling included.
 
