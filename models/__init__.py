@@ -2,6 +2,7 @@
 
 from models.base import Aux, Batch, Model, Stage
 from models.counts import flops_per_token, parameter_count
+from models.generation import generate
 from models.losses import metric_values
 from models.registry import build, list_models
 
@@ -17,12 +18,3 @@ __all__ = [
     "metric_values",
     "parameter_count",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """Load what needs Flax only when it is used."""
-    if name == "generate":
-        from models.generation import generate
-
-        return generate
-    raise AttributeError(f"module 'models' has no attribute {name!r}")

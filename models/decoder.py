@@ -268,7 +268,7 @@ def _layer_fn(cfg: DecoderConfig, *, local: bool) -> StageFn:
     def layer(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Stream:
         layout = batch.layout
         attn_key = None if key is None else jax.random.fold_in(key, 0)
-        out = Block(cfg, local).apply(
+        out: Any = Block(cfg, local).apply(
             {"params": params["layer"]},
             carry,
             layout.positions,
@@ -276,7 +276,7 @@ def _layer_fn(cfg: DecoderConfig, *, local: bool) -> StageFn:
             stream_dropout(layout, key),
             params.get("position"),
         )
-        return Stream(*out)
+        return out
 
     return layer
 

@@ -153,8 +153,8 @@ def _run(
     prompt: Array,
     lengths: Array,
     cache: Cache,
-    key: Array,
     *,
+    key: Array,
     count: int,
     temperature: float,
     top_k: int | None,
@@ -214,14 +214,15 @@ def generate(
     """
     prompt = np.atleast_2d(np.asarray(prompt_ids, np.int32))
     lengths = np.full(len(prompt), prompt.shape[1]) if lengths is None else np.asarray(lengths)
-    _check(model, prompt, lengths, max_new_tokens, temperature, key)
+    _check(model, prompt, lengths, max_new_tokens, missing_key=bool(temperature) and key is None)
     key = jax.random.key(0) if key is None else key
     # Rounded up, so that prompts of nearby lengths share one compilation.
     prompt = np.pad(prompt, ((0, 0), (0, -prompt.shape[1] % 16)))
     start, start_lengths = jnp.asarray(prompt), jnp.asarray(lengths, jnp.int32)
-    if isinstance(model.config, DecoderConfig):
-        step = _decoder_step(model.config)
-        cache = init_cache(model.config, len(prompt), prompt.shape[1] + max_new_tokens)
+    cfg: Any = model.config
+    if isinstance(cfg, DecoderConfig):
+        step = _decoder_step(cfg)
+        cache = init_cache(cfg, len(prompt), prompt.shape[1] + max_new_tokens)
     else:
         raise ValueError(f"{model.config.name}: this family does not generate")
     top_k = None if top_k is None else min(top_k, model.config.vocab_size)
@@ -231,7 +232,7 @@ def generate(
         start,
         start_lengths,
         cache,
-        key,
+        key=key,
         count=max_new_tokens,
         temperature=float(temperature),
         top_k=top_k,
@@ -244,8 +245,8 @@ def _check(
     prompt: np.ndarray,
     lengths: np.ndarray,
     count: int,
-    temperature: float,
-    key: Array | None,
+    *,
+    missing_key: bool,
 ) -> None:
     cfg = model.config
     if not getattr(cfg, "with_lm_head", False):
@@ -262,7 +263,7 @@ def _check(
         )
     if count < 1:
         raise ValueError(f"max_new_tokens: expected at least 1, got {count}")
-    if temperature and key is None:
+    if missing_key:
         raise ValueError("key: sampling with temperature > 0 needs a random key")
     total = int(lengths.max()) + count
     if getattr(cfg, "position_embedding_type", None) in {"learned", "fixed"}:
