@@ -1,0 +1,106 @@
+"""Build the native CPU kernels, if a C++ compiler is there; pyproject.toml holds the rest.
+
+A kernel is one plain shared library (no Python module): loaded with ctypes on first use and
+registered with XLA through ``jax.ffi``. Sources listed under ``per_target`` are compiled once for
+every instruction set of the machine and chosen at load time. Without a compiler, or with one that
+fails, the install goes on and the pure JAX implementations serve.
+
+From a checkout: ``python setup.py build_ext --inplace``.
+"""
+
+import importlib.util
+import logging
+import pathlib
+import platform
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+# name of the exported table -> (floats of a vector, compiler flags)
+_BASELINE = {"baseline": (4, [])}
+_X86 = {
+    "avx512": (16, ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]),
+    "avx2": (8, ["-mavx2", "-mfma"]),
+}
+_TARGETS = _BASELINE | (_X86 if platform.machine().lower() in {"x86_64", "amd64"} else {})
+
+
+class NativeLibrary(Extension):
+    """A shared library ``package/_native.so`` with some sources compiled per instruction set."""
+
+    def __init__(self, package: str, sources: list[str], per_target: list[str]) -> None:
+        """List sources by file name inside the package; headers beside them are found."""
+        folder = pathlib.Path(*package.split("."))
+        super().__init__(
+            f"{package}._native",
+            [str(folder / name) for name in sources],
+            depends=[str(path) for path in sorted(folder.glob("*.h"))],
+            include_dirs=[str(folder)],
+            language="c++",
+            optional=True,
+        )
+        self.per_target = [str(folder / name) for name in per_target]
+        self.depends += self.per_target
+
+
+def _jaxlib_headers() -> str:
+    """Folder of the XLA FFI headers; found without importing JAX."""
+    spec = importlib.util.find_spec("jaxlib")
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError("jaxlib is not installed, so its FFI headers are not there")
+    return str(pathlib.Path(spec.submodule_search_locations[0], "include"))
+
+
+class BuildNative(build_ext):
+    """Compile and link ``NativeLibrary`` extensions; never fail the install."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Plain ``.so``: no Python ABI is involved."""
+        return str(pathlib.Path(*fullname.split("."))) + ".so"
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        """There is no ``PyInit_`` to export."""
+        return []
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile common sources once, the others once per target, and link one library."""
+        try:
+            self._build(ext)
+        except Exception as error:  # noqa: BLE001 - whatever a compiler does, the install goes on
+            logging.getLogger(__name__).warning(
+                "%s was not built (%s); the pure JAX implementation will be used", ext.name, error
+            )
+
+    def _build(self, ext: NativeLibrary) -> None:
+        flags = ["-std=c++17", "-O3", "-g0", "-fPIC", "-isystem", _jaxlib_headers()]
+        temp = pathlib.Path(self.build_temp, ext.name)
+        objects, built = [], []
+        for name, (lanes, target_flags) in _TARGETS.items():
+            macros = [("WAFER_TARGET", f"wafer_tile_{name}"), ("WAFER_LANES", str(lanes))]
+            objects += self.compiler.compile(
+                ext.per_target,
+                output_dir=str(temp / name),
+                macros=macros,
+                include_dirs=ext.include_dirs,
+                extra_postargs=flags + target_flags,
+            )
+            built.append((f"WAFER_HAS_{name.upper()}", None))
+        objects += self.compiler.compile(
+            ext.sources,
+            output_dir=str(temp),
+            macros=built,
+            include_dirs=ext.include_dirs,
+            extra_postargs=flags,
+            depends=ext.depends,
+        )
+        self.compiler.link_shared_object(
+            objects, self.get_ext_fullpath(ext.name), target_lang="c++", extra_postargs=["-pthread"]
+        )
+
+
+setup(
+    ext_modules=[
+        NativeLibrary("sparsity.kernels", ["sparse_dot.cc"], per_target=["tile.cc"]),
+    ],
+    cmdclass={"build_ext": BuildNative},
+)

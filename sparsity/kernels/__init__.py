@@ -1,0 +1,25 @@
+"""Products with sparse weights that skip the zeros, on CPU; the same results on any device."""
+
+from sparsity.kernels.choice import choose
+from sparsity.kernels.pattern import (
+    Pattern,
+    gather,
+    pattern_from_flat,
+    pattern_from_mask,
+    to_dense,
+    to_mask,
+)
+from sparsity.kernels.product import sparse_dot
+from sparsity.kernels.weight import SparseWeight
+
+__all__ = [
+    "Pattern",
+    "SparseWeight",
+    "choose",
+    "gather",
+    "pattern_from_flat",
+    "pattern_from_mask",
+    "sparse_dot",
+    "to_dense",
+    "to_mask",
+]

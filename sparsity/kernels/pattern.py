@@ -1,0 +1,136 @@
+"""Where the kept weights of a [K, N] matrix lie.
+
+``values`` [nnz] hold them in canonical order: by output column n, then by input k. That is the
+flat order of W^T, the vendor's [out, in] storage, so "lowest index first" means the same in both.
+A pattern is the compressed rows of W^T (for y = x W and for dW) and of W (for dx).
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+__all__ = ["Pattern", "gather", "pattern_from_flat", "pattern_from_mask", "to_dense", "to_mask"]
+
+
+class Pattern(NamedTuple):
+    """Positions of up to ``nnz`` kept weights; shapes are fixed, so topology never recompiles.
+
+    indices: [nnz] uint16 (int32 above 65,536 rows), k of each value
+    pointers: [N + 1] int32, values of column n are ``pointers[n] : pointers[n + 1]``. The last
+        one may be below nnz: what is left is slack, ignored and with zero gradient
+    t_indices: [nnz] uint16 or int32, n of each value, sorted by k, then n
+    t_pointers: [K + 1] int32, the same for rows k
+    order: [nnz] int32, place in ``values`` of each entry of ``t_indices``; slack stays in place
+    """
+
+    indices: Int[Array, " nnz"]
+    pointers: Int[Array, " N1"]
+    t_indices: Int[Array, " nnz"]
+    t_pointers: Int[Array, " K1"]
+    order: Int[Array, " nnz"]
+
+    @property
+    def nnz(self) -> int:
+        """Static number of stored values, slack included."""
+        return self.indices.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Static (K, N)."""
+        return self.t_pointers.shape[0] - 1, self.pointers.shape[0] - 1
+
+
+def index_dtype(size: int) -> type[np.integer]:
+    """Narrowest index type of an axis that the kernels read."""
+    return np.uint16 if size <= 1 << 16 else np.int32
+
+
+def _columns(pattern: Pattern) -> Array:
+    """[nnz] int32, n of each value in canonical order; N at slack."""
+    slots = jnp.arange(pattern.nnz, dtype=jnp.int32)
+    return jnp.searchsorted(pattern.pointers, slots, side="right").astype(jnp.int32) - 1
+
+
+def _flat(pattern: Pattern) -> Array:
+    """[nnz] int32 position n * K + k in W^T; N * K (out of bounds) at slack."""
+    rows, _ = pattern.shape
+    columns = _columns(pattern)
+    inner = jnp.where(columns < pattern.shape[1], pattern.indices.astype(jnp.int32), 0)
+    return columns * rows + inner
+
+
+@functools.partial(jax.jit, static_argnames="shape")
+def pattern_from_flat(flat: Int[Array, " nnz"], shape: tuple[int, int]) -> Pattern:
+    """Build the pattern of sorted positions ``n * K + k`` in W^T; ``K * N`` marks slack."""
+    rows, columns = shape
+    n, k = flat // max(rows, 1), flat % max(rows, 1)
+    slack = flat >= rows * columns
+    # Slack goes last in the transposed order too, where it keeps its own place.
+    order = jnp.lexsort((n, jnp.where(slack, rows, k))).astype(jnp.int32)
+    bounds = jnp.arange(columns + 1, dtype=jnp.int32)
+    t_bounds = jnp.arange(rows + 1, dtype=jnp.int32)
+    t_k = jnp.where(slack, rows, k)[order]
+    return Pattern(
+        indices=jnp.where(slack, 0, k).astype(index_dtype(rows)),
+        pointers=jnp.searchsorted(n, bounds).astype(jnp.int32),
+        t_indices=jnp.where(slack, 0, n)[order].astype(index_dtype(columns)),
+        t_pointers=jnp.searchsorted(t_k, t_bounds).astype(jnp.int32),
+        order=order,
+    )
+
+
+def pattern_from_mask(mask: Bool[Array, "K N"], nnz: int) -> Pattern:
+    """Build the pattern of a mask; usable under jit.
+
+    Args:
+        mask: [K, N] bool, true at kept weights.
+        nnz: static number of values to store. A mask with fewer leaves slack; of one with more,
+            the first in canonical order are taken.
+
+    Raises:
+        ValueError: outside jit, when the mask does not keep exactly ``nnz`` weights; or when
+            K * N does not fit in 31 bits.
+    """
+    rows, columns = mask.shape
+    if rows * columns >= 1 << 31:
+        raise ValueError(
+            f"pattern_from_mask: a {rows} x {columns} weight has 2^31 positions or more; split it, "
+            "or leave it out of the sparse group"
+        )
+    if not isinstance(mask, jax.core.Tracer) and int(np.count_nonzero(mask)) != nnz:
+        raise ValueError(
+            f"pattern_from_mask: the mask keeps {int(np.count_nonzero(mask))} weights, nnz is "
+            f"{nnz}; pass nnz=int(mask.sum())"
+        )
+    return _pattern_from_mask(mask, nnz)
+
+
+@functools.partial(jax.jit, static_argnames="nnz")
+def _pattern_from_mask(mask: Array, nnz: int) -> Pattern:
+    (flat,) = jnp.nonzero(mask.T.reshape(-1), size=nnz, fill_value=mask.size)
+    return pattern_from_flat(flat.astype(jnp.int32), mask.shape)
+
+
+def to_dense(values: Array, pattern: Pattern, fill: float = 0.0) -> Array:
+    """Spread values [nnz] to a dense [K, N] array with ``fill`` at pruned positions."""
+    rows, columns = pattern.shape
+    dense = jnp.full((columns * rows,), fill, values.dtype)
+    dense = dense.at[_flat(pattern)].set(
+        values, mode="drop", indices_are_sorted=True, unique_indices=False
+    )
+    return dense.reshape(columns, rows).T
+
+
+def to_mask(pattern: Pattern) -> Bool[Array, "K N"]:
+    """Return the dense [K, N] mask of a pattern."""
+    return to_dense(jnp.ones(pattern.nnz, bool), pattern, False)
+
+
+def gather(dense: Array, pattern: Pattern) -> Array:
+    """Take the kept values [nnz] of a dense [K, N] array; 0 at slack."""
+    flat = dense.T.reshape(-1)
+    return flat.at[_flat(pattern)].get(mode="fill", fill_value=0, indices_are_sorted=True)

@@ -1,0 +1,189 @@
+"""y = x W for a W of kept values, with zeros that cost nothing.
+
+The derivative is written by hand: dx from the transposed pattern, dW at kept positions only.
+Sums run in float32; y and dx have the dtype of x, dW that of the values.
+"""
+
+import functools
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
+from jaxtyping import Array
+
+from sparsity.kernels import native
+from sparsity.kernels.choice import choose
+from sparsity.kernels.pattern import Pattern, gather, to_dense
+
+__all__ = ["Implementation", "sparse_dot"]
+
+Implementation = Literal["auto", "masked", "csr"]
+
+
+def sparse_dot(x: Array, weight: Any, *, implementation: Implementation = "auto") -> Array:
+    """Multiply tokens by a sparse weight.
+
+    Args:
+        x: [..., K] float32 or bfloat16.
+        weight: a ``SparseWeight`` of dense shape (K, N).
+        implementation: "csr" walks kept values only (native, CPU); "masked" spreads them to a
+            dense matrix (pure JAX, any device); "auto" takes the faster for this shape and says
+            which at DEBUG.
+
+    Returns:
+        [..., N] in the dtype of ``x``, accumulated in float32.
+
+    Raises:
+        ValueError: shapes that do not fit, or an unknown implementation.
+        TypeError: "csr" with a dtype other than float32 and bfloat16.
+    """
+    values, pattern = weight.values, weight.pattern
+    rows, columns = pattern.shape
+    if x.ndim < 1 or x.shape[-1] != rows:
+        raise ValueError(
+            f"sparse_dot: x has shape {x.shape}, the weight is {rows} x {columns}; the last axis "
+            f"of x must be {rows}"
+        )
+    if values.shape != (pattern.nnz,):
+        raise ValueError(
+            f"sparse_dot: values have shape {values.shape}, the pattern stores {pattern.nnz}; "
+            "both must come from the same SparseState"
+        )
+    tokens = x.reshape(-1, rows)
+    if implementation == "auto":
+        implementation = choose(tokens.shape[0], rows, columns, pattern.nnz, x.dtype)
+    if implementation not in ("masked", "csr"):
+        raise ValueError(
+            f"sparse_dot: implementation {implementation!r}; choose auto, masked or csr"
+        )
+    if implementation == "csr" and x.dtype not in (jnp.float32, jnp.bfloat16):
+        raise TypeError(f"sparse_dot: csr takes float32 and bfloat16, x is {x.dtype}; use 'masked'")
+    y = _product(tokens, values, weight.probe, pattern, implementation)
+    return y.reshape(*x.shape[:-1], columns)
+
+
+class _Saved(NamedTuple):
+    x: Array
+    values: Array
+    probe: Array | None
+    pattern: Pattern
+    needs: "_Needs"
+
+
+@jax.tree_util.register_static
+class _Needs(tuple[bool, bool, bool]):
+    """Which of x, values and probe are differentiated; static."""
+
+    __slots__ = ()
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _product(
+    x: Array, values: Array, probe: Array | None, pattern: Pattern, implementation: str
+) -> Array:
+    del probe
+    return _IMPLEMENTATIONS[implementation].forward(x, values, pattern)
+
+
+def _product_fwd(
+    x: CustomVJPPrimal,
+    values: CustomVJPPrimal,
+    probe: CustomVJPPrimal | None,
+    pattern: Any,
+    implementation: str,
+) -> tuple[Array, _Saved]:
+    plain = jax.tree.map(
+        lambda p: p.value, pattern, is_leaf=lambda leaf: isinstance(leaf, CustomVJPPrimal)
+    )
+    needs = _Needs((x.perturbed, values.perturbed, probe is not None and probe.perturbed))
+    y = _product(x.value, values.value, None, plain, implementation)
+    return y, _Saved(x.value, values.value, None if probe is None else probe.value, plain, needs)
+
+
+def _product_bwd(implementation: str, saved: _Saved, dy: Any) -> tuple[Any, Any, Any, None]:
+    x, values, probe, pattern, needs = saved
+    if isinstance(dy, SymbolicZero):
+        return None, None, None, None
+    dy = dy.astype(x.dtype)
+    kernels = _IMPLEMENTATIONS[implementation]
+    dx = dvalues = dprobe = None
+    if needs[0] and needs[1]:
+        dx, dvalues = kernels.both(x, dy, values, pattern)
+    elif needs[0]:
+        dx = kernels.input_gradient(dy, values, pattern, x.dtype)
+    elif needs[1]:
+        dvalues = kernels.weight_gradient(x, dy, pattern)
+    if dvalues is not None:
+        dvalues = dvalues.astype(values.dtype)
+    if needs[2] and probe is not None:
+        dprobe = _dense_gradient(x, dy).astype(probe.dtype)
+    return dx, dvalues, dprobe, None
+
+
+_product.defvjp(_product_fwd, _product_bwd, symbolic_zeros=True)
+
+
+def _dense_gradient(x: Array, dy: Array) -> Array:
+    return jax.lax.dot_general(x, dy, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+class _Masked:
+    """Dense products with the weight spread out; the reference, on any device."""
+
+    @staticmethod
+    def forward(x: Array, values: Array, pattern: Pattern) -> Array:
+        kernel = to_dense(values.astype(jnp.float32), pattern)
+        return jnp.matmul(x.astype(jnp.float32), kernel).astype(x.dtype)
+
+    @staticmethod
+    def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: Any) -> Array:
+        kernel = to_dense(values.astype(jnp.float32), pattern)
+        return jnp.matmul(dy.astype(jnp.float32), kernel.T).astype(dtype)
+
+    @staticmethod
+    def weight_gradient(x: Array, dy: Array, pattern: Pattern) -> Array:
+        return gather(_dense_gradient(x, dy), pattern)
+
+    @classmethod
+    def both(cls, x: Array, dy: Array, values: Array, pattern: Pattern) -> tuple[Array, Array]:
+        dx = cls.input_gradient(dy, values, pattern, x.dtype)
+        return dx, cls.weight_gradient(x, dy, pattern)
+
+
+class _Native:
+    """The C++ kernels of ``sparse_dot.cc``."""
+
+    @staticmethod
+    def forward(x: Array, values: Array, pattern: Pattern) -> Array:
+        result = jax.ShapeDtypeStruct((x.shape[0], pattern.shape[1]), x.dtype)
+        values = values.astype(jnp.float32)
+        return native.call(
+            "wafer_sparse_multiply", result, x, values, pattern.indices, pattern.pointers
+        )
+
+    @staticmethod
+    def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: Any) -> Array:
+        result = jax.ShapeDtypeStruct((dy.shape[0], pattern.shape[0]), dtype)
+        transposed = pattern.t_indices, pattern.t_pointers, pattern.order
+        values = values.astype(jnp.float32)
+        return native.call("wafer_sparse_input_gradient", result, dy, values, *transposed)
+
+    @staticmethod
+    def weight_gradient(x: Array, dy: Array, pattern: Pattern) -> Array:
+        result = jax.ShapeDtypeStruct((pattern.nnz,), jnp.float32)
+        return native.call(
+            "wafer_sparse_weight_gradient", result, x, dy, pattern.indices, pattern.pointers
+        )
+
+    @staticmethod
+    def both(x: Array, dy: Array, values: Array, pattern: Pattern) -> tuple[Array, Array]:
+        result = (
+            jax.ShapeDtypeStruct(x.shape, x.dtype),
+            jax.ShapeDtypeStruct(values.shape, jnp.float32),
+        )
+        values = values.astype(jnp.float32)
+        return native.call("wafer_sparse_gradients", result, x, dy, values, *pattern)
+
+
+_IMPLEMENTATIONS: dict[str, Any] = {"masked": _Masked, "csr": _Native}

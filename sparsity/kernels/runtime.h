@@ -1,0 +1,126 @@
+// Shared by the native handlers: splitting work over XLA's thread pool, and scratch memory.
+#ifndef WAFER_SPARSITY_RUNTIME_H_
+#define WAFER_SPARSITY_RUNTIME_H_
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "xla/ffi/api/ffi.h"
+
+namespace wafer {
+
+// Runs work(0) .. work(items - 1) on the pool and on the calling thread; returns when all are done.
+// The caller takes items itself, so it never waits for a thread that the pool cannot give: a helper
+// that starts late finds no item left and touches nothing of the caller's frame.
+inline void ParallelFor(xla::ffi::ThreadPool& pool, int64_t items,
+                        const std::function<void(int64_t)>& work) {
+  struct State {
+    std::atomic<int64_t> next{0};
+    std::mutex mutex;
+    std::condition_variable done;
+    int64_t finished = 0;
+  };
+  if (items <= 0) return;
+  const int64_t helpers = std::min(pool.num_threads(), items) - 1;
+  if (helpers <= 0) {
+    for (int64_t i = 0; i < items; ++i) work(i);
+    return;
+  }
+  auto state = std::make_shared<State>();
+  auto run = [state, items, &work] {
+    int64_t mine = 0;
+    for (int64_t i; (i = state->next.fetch_add(1)) < items; ++mine) work(i);
+    if (mine == 0) return;
+    std::lock_guard<std::mutex> lock(state->mutex);
+    state->finished += mine;
+    if (state->finished == items) state->done.notify_all();
+  };
+  for (int64_t h = 0; h < helpers; ++h) pool.Schedule(std::function<void()>(run));
+  run();
+  std::unique_lock<std::mutex> lock(state->mutex);
+  state->done.wait(lock, [&] { return state->finished == items; });
+}
+
+// Memory kept between calls, in huge pages where the system has them: a fresh mapping costs a page
+// fault for every 4 KiB, a walk at random through small pages a TLB miss for every row.
+class Scratch {
+ public:
+  explicit Scratch(size_t bytes) : block_(Take(bytes)) {}
+  ~Scratch() {
+    std::lock_guard<std::mutex> lock(Mutex());
+    Free().push_back(block_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  float* floats() const { return static_cast<float*>(block_.data); }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(block_.data);
+  }
+  bool ok() const { return block_.data != nullptr; }
+
+ private:
+  struct Block {
+    void* data;
+    size_t bytes;
+  };
+  static constexpr size_t kHugePage = size_t{1} << 21;
+
+  // Never destroyed: threads of the pool may outlive static destructors.
+  static std::mutex& Mutex() {
+    static std::mutex* mutex = new std::mutex;
+    return *mutex;
+  }
+  static std::vector<Block>& Free() {
+    static auto* blocks = new std::vector<Block>;
+    return *blocks;
+  }
+
+  static Block Take(size_t bytes) {
+    Block stale{nullptr, 0};
+    {
+      std::lock_guard<std::mutex> lock(Mutex());
+      std::vector<Block>& blocks = Free();
+      size_t best = blocks.size();
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        if (blocks[i].bytes >= bytes && (best == blocks.size() || blocks[i].bytes < blocks[best].bytes)) {
+          best = i;
+        }
+      }
+      if (best == blocks.size() && !blocks.empty()) best = 0;  // too small: replaced, not kept
+      if (best < blocks.size()) {
+        stale = blocks[best];
+        blocks.erase(blocks.begin() + best);
+      }
+    }
+    if (stale.bytes >= bytes && stale.data != nullptr) return stale;
+    std::free(stale.data);
+    const size_t rounded = (std::max(bytes, size_t{1}) + kHugePage - 1) / kHugePage * kHugePage;
+    void* data = nullptr;
+    if (posix_memalign(&data, kHugePage, rounded) != 0) return {nullptr, 0};
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    madvise(data, rounded, MADV_HUGEPAGE);
+#endif
+    return {data, rounded};
+  }
+
+  Block block_;
+};
+
+}  // namespace wafer
+
+#endif  // WAFER_SPARSITY_RUNTIME_H_

@@ -1,0 +1,304 @@
+// y = x W and its gradients for a W kept in compressed form, as XLA FFI handlers for the CPU.
+//
+// The token axis is cut into tiles (see tile.h). Output columns of a tile are independent, so y and
+// dx do not depend on how tiles meet threads. dW sums over tokens: each thread of the pool owns a
+// fixed range of tiles and the partial sums are added in order, so a run repeats bit for bit on the
+// same number of threads.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "runtime.h"
+#include "tile.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace wafer {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// Rows of a tile read at random in one walk: 2048 rows of 64 floats are 512 KiB, a share of L2.
+constexpr int64_t kBlockRows = 2048;
+
+const TileKernels& Kernels() {
+#if defined(__x86_64__) || defined(__i386__)
+  static const TileKernels* kernels = [] {
+    __builtin_cpu_init();
+#if defined(WAFER_HAS_AVX512)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+      return &wafer_tile_avx512;
+    }
+#endif
+#if defined(WAFER_HAS_AVX2)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &wafer_tile_avx2;
+#endif
+    return &wafer_tile_baseline;
+  }();
+  return *kernels;
+#else
+  return wafer_tile_baseline;
+#endif
+}
+
+// Floats of a tile with this many columns.
+size_t TileFloats(int64_t columns) {
+  return static_cast<size_t>(columns) * Kernels().width + Kernels().lanes;
+}
+
+struct Sizes {
+  int64_t tokens, k, n, nnz;
+};
+
+bool IsFloat(ffi::DataType t) { return t == ffi::DataType::F32 || t == ffi::DataType::BF16; }
+
+Matrix AsMatrix(const ffi::AnyBuffer& buffer) {
+  return {buffer.untyped_data(), buffer.dimensions()[1],
+          buffer.element_type() == ffi::DataType::BF16};
+}
+
+// A compressed matrix and, when its tile is too large for one walk, where each block starts.
+class Walk {
+ public:
+  Walk(const ffi::AnyBuffer& indices, const ffi::Buffer<ffi::S32>& pointers, int64_t tile_rows)
+      : blocks_(std::max<int64_t>(1, (tile_rows + kBlockRows - 1) / kBlockRows)),
+        rows_(static_cast<int64_t>(pointers.element_count()) - 1),
+        starts_(blocks_ > 1 ? sizeof(int32_t) * (blocks_ + 1) * rows_ : 1) {
+    w_ = {pointers.typed_data(), indices.untyped_data(),
+          indices.element_type() != ffi::DataType::U16, rows_, nullptr, blocks_};
+    if (blocks_ > 1 && starts_.ok()) {
+      w_.wide ? Split<int32_t>() : Split<uint16_t>();
+      w_.starts = starts_.as<int32_t>();
+    }
+  }
+  bool ok() const { return starts_.ok(); }
+  const Compressed& get() const { return w_; }
+
+ private:
+  template <typename Index>
+  void Split() {
+    const Index* indices = static_cast<const Index*>(w_.indices);
+    int32_t* starts = starts_.as<int32_t>();
+    for (int64_t r = 0; r < rows_; ++r) {
+      const int32_t begin = w_.row_pointers[r], end = w_.row_pointers[r + 1];
+      for (int64_t b = 0; b <= blocks_; ++b) {
+        const auto* at = b == blocks_ ? indices + end
+                                      : std::lower_bound(indices + begin, indices + end, b * kBlockRows);
+        starts[b * rows_ + r] = static_cast<int32_t>(at - indices);
+      }
+    }
+  }
+
+  int64_t blocks_, rows_;
+  Scratch starts_;
+  Compressed w_;
+};
+
+// y = x W for every token; `rows` of W^T are split too when there are few tiles.
+bool MultiplyAll(ffi::ThreadPool& pool, const Matrix& x, const Compressed& w, const float* values,
+                 int64_t tokens, const Matrix& y) {
+  const TileKernels& kernels = Kernels();
+  const int64_t tiles = (tokens + kernels.width - 1) / kernels.width;
+  if (tiles == 0 || w.rows == 0) return true;
+  const int64_t row_blocks = (w.rows + kRowBlock - 1) / kRowBlock;
+  const int64_t splits = std::min(row_blocks, std::max<int64_t>(1, 2 * pool.num_threads() / tiles));
+  std::atomic<bool> ok{true};
+  ParallelFor(pool, tiles * splits, [&](int64_t item) {
+    const int64_t first = item / splits * kernels.width, split = item % splits;
+    const int count = static_cast<int>(std::min<int64_t>(kernels.width, tokens - first));
+    Scratch scratch(sizeof(float) * (TileFloats(x.columns) + kRowBlock * kernels.width));
+    if (!scratch.ok()) {
+      ok = false;
+      return;
+    }
+    float* sums = scratch.floats();
+    float* tile = sums + kRowBlock * kernels.width;
+    kernels.pack(x, first, count, tile);
+    kernels.multiply(w, values, tile, first, count, row_blocks * split / splits * kRowBlock,
+                     std::min(w.rows, row_blocks * (split + 1) / splits * kRowBlock), sums, y);
+  });
+  return ok;
+}
+
+// values in the order of the transposed pattern.
+bool Permute(ffi::ThreadPool& pool, const float* values, const int32_t* order, int64_t nnz,
+             float* out) {
+  constexpr int64_t kChunk = 1 << 15;
+  ParallelFor(pool, (nnz + kChunk - 1) / kChunk, [&](int64_t chunk) {
+    const int64_t end = std::min(nnz, (chunk + 1) * kChunk);
+    for (int64_t i = chunk * kChunk; i < end; ++i) out[i] = values[order[i]];
+  });
+  return true;
+}
+
+// The part of a gradient call that one thread owns: tiles [begin, end).
+struct GradientTask {
+  const Matrix& x;
+  const Matrix& dy;
+  const Compressed& w;
+  const Compressed* transposed;  // nullptr: no dx
+  const float* transposed_values;
+  const Matrix* dx;
+  int64_t tokens;
+};
+
+bool GradientTiles(const GradientTask& task, int64_t begin, int64_t end, float* dvalues) {
+  const TileKernels& kernels = Kernels();
+  const size_t sums = kRowBlock * kernels.width, x_floats = TileFloats(task.x.columns);
+  Scratch scratch(sizeof(float) * (sums + x_floats + TileFloats(task.dy.columns)));
+  if (!scratch.ok()) return false;
+  float* x_tile = scratch.floats() + sums;
+  float* dy_tile = x_tile + x_floats;
+  for (int64_t tile = begin; tile < end; ++tile) {
+    const int64_t first = tile * kernels.width;
+    const int count = static_cast<int>(std::min<int64_t>(kernels.width, task.tokens - first));
+    kernels.pack(task.dy, first, count, dy_tile);
+    if (task.transposed != nullptr) {
+      kernels.multiply(*task.transposed, task.transposed_values, dy_tile, first, count, 0,
+                       task.transposed->rows, scratch.floats(), *task.dx);
+    }
+    kernels.pack(task.x, first, count, x_tile);
+    kernels.dot(task.w, x_tile, dy_tile, count, dvalues);
+  }
+  return true;
+}
+
+bool GradientAll(ffi::ThreadPool& pool, const GradientTask& task, int64_t nnz, float* dvalues) {
+  const TileKernels& kernels = Kernels();
+  const int64_t tiles = (task.tokens + kernels.width - 1) / kernels.width;
+  const int64_t parts = std::max<int64_t>(1, std::min(pool.num_threads(), tiles));
+  const int64_t stride = (nnz + kernels.lanes + 15) / 16 * 16;
+  Scratch partial(sizeof(float) * stride * parts);
+  if (!partial.ok()) return false;
+  std::atomic<bool> ok{true};
+  ParallelFor(pool, parts, [&](int64_t part) {
+    float* mine = partial.floats() + part * stride;
+    std::memset(mine, 0, sizeof(float) * stride);
+    if (!GradientTiles(task, tiles * part / parts, tiles * (part + 1) / parts, mine)) ok = false;
+  });
+  constexpr int64_t kChunk = 1 << 15;
+  ParallelFor(pool, (nnz + kChunk - 1) / kChunk, [&](int64_t chunk) {
+    const int64_t end = std::min(nnz, (chunk + 1) * kChunk);
+    for (int64_t i = chunk * kChunk; i < end; ++i) {
+      float sum = partial.floats()[i];
+      for (int64_t part = 1; part < parts; ++part) sum += partial.floats()[part * stride + i];
+      dvalues[i] = sum;
+    }
+  });
+  return ok;
+}
+
+ffi::Error Invalid(const char* what) {
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, std::string("sparse_dot: ") + what);
+}
+ffi::Error Finish(bool ok) {
+  return ok ? ffi::Error::Success()
+            : ffi::Error(ffi::ErrorCode::kResourceExhausted, "sparse_dot: no memory for scratch");
+}
+
+// y[T, N] = x[T, K] W.
+ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::F32> values,
+                    ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
+                    ffi::Result<ffi::AnyBuffer> y) {
+  if (!IsFloat(x.element_type()) || !IsFloat(y->element_type())) return Invalid("dtype of x or y");
+  Walk walk(indices, pointers, x.dimensions()[1]);
+  if (!walk.ok()) return Finish(false);
+  return Finish(MultiplyAll(pool, AsMatrix(x), walk.get(), values.typed_data(), x.dimensions()[0],
+                            AsMatrix(*y)));
+}
+
+// dx[T, K] = dy[T, N] W^T, from the transposed pattern and the order of values in it.
+ffi::Error InputGradient(ffi::ThreadPool pool, ffi::AnyBuffer dy, ffi::Buffer<ffi::F32> values,
+                         ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
+                         ffi::Buffer<ffi::S32> order, ffi::Result<ffi::AnyBuffer> dx) {
+  if (!IsFloat(dy.element_type()) || !IsFloat(dx->element_type())) return Invalid("dtype of dy or dx");
+  const int64_t nnz = values.element_count();
+  Scratch permuted(sizeof(float) * nnz);
+  Walk walk(indices, pointers, dy.dimensions()[1]);
+  if (!walk.ok() || !permuted.ok()) return Finish(false);
+  Permute(pool, values.typed_data(), order.typed_data(), nnz, permuted.floats());
+  return Finish(MultiplyAll(pool, AsMatrix(dy), walk.get(), permuted.floats(), dy.dimensions()[0],
+                            AsMatrix(*dx)));
+}
+
+// dvalues[j] = sum_t x[t, k_j] dy[t, n_j].
+ffi::Error WeightGradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
+                          ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
+                          ffi::ResultBuffer<ffi::F32> dvalues) {
+  if (!IsFloat(x.element_type()) || !IsFloat(dy.element_type())) return Invalid("dtype of x or dy");
+  Walk walk(indices, pointers, x.dimensions()[1]);
+  if (!walk.ok()) return Finish(false);
+  const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy);
+  const GradientTask task{x_matrix, dy_matrix, walk.get(), nullptr, nullptr, nullptr, x.dimensions()[0]};
+  return Finish(GradientAll(pool, task, dvalues->element_count(), dvalues->typed_data()));
+}
+
+// Both gradients, packing dy once.
+ffi::Error Gradients(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
+                     ffi::Buffer<ffi::F32> values, ffi::AnyBuffer indices,
+                     ffi::Buffer<ffi::S32> pointers, ffi::AnyBuffer t_indices,
+                     ffi::Buffer<ffi::S32> t_pointers, ffi::Buffer<ffi::S32> order,
+                     ffi::Result<ffi::AnyBuffer> dx, ffi::ResultBuffer<ffi::F32> dvalues) {
+  if (!IsFloat(x.element_type()) || !IsFloat(dy.element_type()) || !IsFloat(dx->element_type())) {
+    return Invalid("dtype of x, dy or dx");
+  }
+  const int64_t nnz = values.element_count();
+  Scratch permuted(sizeof(float) * nnz);
+  Walk walk(indices, pointers, x.dimensions()[1]);
+  Walk t_walk(t_indices, t_pointers, dy.dimensions()[1]);
+  if (!walk.ok() || !t_walk.ok() || !permuted.ok()) return Finish(false);
+  Permute(pool, values.typed_data(), order.typed_data(), nnz, permuted.floats());
+  const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy), dx_matrix = AsMatrix(*dx);
+  const GradientTask task{x_matrix,       dy_matrix,          walk.get(),       &t_walk.get(),
+                          permuted.floats(), &dx_matrix, x.dimensions()[0]};
+  return Finish(GradientAll(pool, task, nnz, dvalues->typed_data()));
+}
+
+}  // namespace
+}  // namespace wafer
+
+namespace ffi = xla::ffi;
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_multiply, wafer::Multiply,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_input_gradient, wafer::InputGradient,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_weight_gradient, wafer::WeightGradient,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_gradients, wafer::Gradients,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+extern "C" const char* wafer_sparse_target() { return wafer::Kernels().name; }

@@ -1,0 +1,343 @@
+// Products of one tile of tokens with a compressed matrix; see tile.h. Compiled once per target
+// with WAFER_TARGET (the name of the exported table) and WAFER_LANES (floats per vector).
+//
+// Written with the vector extensions of GCC and Clang, no intrinsics: the same source serves
+// AVX-512, AVX2, SSE2 and NEON. Everything sits in an unnamed namespace, see tile.h.
+#include "tile.h"
+
+#include <cstring>
+#include <utility>
+
+namespace {
+
+using wafer::Compressed;
+using wafer::kRowBlock;
+using wafer::Matrix;
+
+constexpr int kLanes = WAFER_LANES;
+constexpr int kVectors = 4;  // vectors per tile row: one broadcast weight feeds four products
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef float UnalignedFloats __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+typedef uint16_t UnalignedHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
+
+#define WAFER_INLINE static inline __attribute__((always_inline))
+
+WAFER_INLINE Floats Splat(float x) { return Floats{} + x; }
+WAFER_INLINE Floats Load(const float* p) { return *reinterpret_cast<const Floats*>(p); }
+WAFER_INLINE void Store(float* p, Floats v) { *reinterpret_cast<Floats*>(p) = v; }
+
+// Lane l of the result is a[l] where bit `kBit` of l is clear, else b[l ^ kBit]; and its mirror.
+template <int kBit, int... kLane>
+WAFER_INLINE Floats MergeLow(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
+}
+template <int kBit, int... kLane>
+WAFER_INLINE Floats MergeHigh(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + kLane : (kLane ^ kBit))...);
+}
+// Lane l is a[l] where the bit is clear, else b[l]; and the same from the partner lane.
+template <int kBit, int... kLane>
+WAFER_INLINE Floats Own(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + kLane : kLane)...);
+}
+template <int kBit, int... kLane>
+WAFER_INLINE Floats Partner(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(a, b, (kLane & kBit ? kLanes : 0) + (kLane ^ kBit)...);
+}
+template <int... kLane>
+WAFER_INLINE Ints LaneNumbers(std::integer_sequence<int, kLane...>) {
+  return Ints{kLane...};
+}
+using AllLanes = std::make_integer_sequence<int, kLanes>;
+
+// Transposes a square of kLanes x kLanes floats held in registers, one bit of the index at a time.
+template <int kBit = kLanes / 2>
+WAFER_INLINE void Transpose(Floats (&v)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
+    if (i & kBit) continue;
+    const Floats a = v[i], b = v[i | kBit];
+    v[i] = MergeLow<kBit>(a, b, AllLanes{});
+    v[i | kBit] = MergeHigh<kBit>(a, b, AllLanes{});
+  }
+  if constexpr (kBit > 1) Transpose<kBit / 2>(v);
+}
+
+// Sums each of kLanes vectors over its lanes; lane l of the result is the sum of v[l].
+template <int kBit = kLanes / 2>
+WAFER_INLINE Floats SumEach(Floats (&v)[kLanes]) {
+  for (int i = 0; i < kBit; ++i) {
+    v[i] = Own<kBit>(v[i], v[i + kBit], AllLanes{}) + Partner<kBit>(v[i], v[i + kBit], AllLanes{});
+  }
+  if constexpr (kBit > 1) {
+    return SumEach<kBit / 2>(v);
+  } else {
+    return v[0];
+  }
+}
+
+WAFER_INLINE Floats FromBf16(Halves h) {
+  return reinterpret_cast<Floats>(__builtin_convertvector(h, Words) << 16);
+}
+
+// Rounds to nearest, ties to even; a NaN stays one.
+WAFER_INLINE Halves ToBf16(Floats f) {
+  const Words bits = reinterpret_cast<Words>(f);
+  const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Words quiet = (bits >> 16) | 0x40;
+  const Words is_nan = reinterpret_cast<Words>(f != f);
+  return __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves);
+}
+
+template <bool kBf16>
+WAFER_INLINE Floats LoadRow(const Matrix& x, int64_t at) {
+  if constexpr (kBf16) {
+    return FromBf16(*reinterpret_cast<const UnalignedHalves*>(static_cast<uint16_t*>(x.data) + at));
+  } else {
+    return *reinterpret_cast<const UnalignedFloats*>(static_cast<float*>(x.data) + at);
+  }
+}
+
+template <bool kBf16>
+WAFER_INLINE void StoreRow(const Matrix& y, int64_t at, Floats v) {
+  if constexpr (kBf16) {
+    *reinterpret_cast<UnalignedHalves*>(static_cast<uint16_t*>(y.data) + at) = ToBf16(v);
+  } else {
+    *reinterpret_cast<UnalignedFloats*>(static_cast<float*>(y.data) + at) = v;
+  }
+}
+
+// Part of a row of fewer than kLanes columns.
+template <bool kBf16>
+Floats LoadPart(const Matrix& x, int64_t at, int count) {
+  const int bytes = kBf16 ? 2 : 4;
+  alignas(64) unsigned char part[4 * kLanes] = {};
+  std::memcpy(part, static_cast<const char*>(x.data) + at * bytes, count * bytes);
+  return LoadRow<kBf16>(Matrix{part, 0, kBf16}, 0);
+}
+template <bool kBf16>
+void StorePart(const Matrix& y, int64_t at, int count, Floats v) {
+  const int bytes = kBf16 ? 2 : 4;
+  alignas(64) unsigned char part[4 * kLanes];
+  StoreRow<kBf16>(Matrix{part, 0, kBf16}, 0, v);
+  std::memcpy(static_cast<char*>(y.data) + at * bytes, part, count * bytes);
+}
+
+// One square: kLanes tokens from `first`, `columns` columns from `column`.
+template <bool kBf16>
+WAFER_INLINE void PackSquare(const Matrix& x, int64_t first, int tokens, int64_t column,
+                             int columns, float* out, int stride) {
+  Floats v[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    const int64_t at = (first + i) * x.columns + column;
+    if (i >= tokens) {
+      v[i] = Floats{};
+    } else if (columns == kLanes) {
+      v[i] = LoadRow<kBf16>(x, at);
+    } else {
+      v[i] = LoadPart<kBf16>(x, at, columns);
+    }
+  }
+  Transpose(v);
+  for (int i = 0; i < columns; ++i) Store(out + i * stride, v[i]);
+}
+
+template <bool kBf16, int V>
+void PackTile(const Matrix& x, int64_t first, int tokens, float* tile) {
+  constexpr int kStride = V * kLanes;
+  for (int64_t c = 0; c < x.columns; c += kLanes) {
+    const int columns = x.columns - c < kLanes ? static_cast<int>(x.columns - c) : kLanes;
+    for (int v = 0; v < V; ++v) {
+      const int left = tokens - v * kLanes;
+      float* out = tile + c * kStride + v * kLanes;
+      if (left >= kLanes && columns == kLanes) {
+        PackSquare<kBf16>(x, first + v * kLanes, kLanes, c, kLanes, out, kStride);
+      } else {
+        PackSquare<kBf16>(x, first + v * kLanes, left, c, columns, out, kStride);
+      }
+    }
+  }
+}
+
+// Writes columns [row0, row0 + count) of y from sums[count][V * kLanes].
+template <bool kBf16, int V>
+void Unpack(const float* sums, int64_t first, int tokens, int64_t row0, int count,
+            const Matrix& y) {
+  constexpr int kStride = V * kLanes;
+  for (int v = 0; v < V; ++v) {
+    const int left = tokens - v * kLanes < kLanes ? tokens - v * kLanes : kLanes;
+    for (int c = 0; c < count; c += kLanes) {
+      const int columns = count - c < kLanes ? count - c : kLanes;
+      Floats square[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        square[i] = i < columns ? Load(sums + (c + i) * kStride + v * kLanes) : Floats{};
+      }
+      Transpose(square);
+      const int64_t at = (first + v * kLanes) * y.columns + row0 + c;
+      if (left == kLanes && columns == kLanes) {
+        for (int i = 0; i < kLanes; ++i) StoreRow<kBf16>(y, at + i * y.columns, square[i]);
+      } else if (columns == kLanes) {
+        for (int i = 0; i < left; ++i) StoreRow<kBf16>(y, at + i * y.columns, square[i]);
+      } else {
+        for (int i = 0; i < left; ++i) {
+          StorePart<kBf16>(y, at + i * y.columns, columns, square[i]);
+        }
+      }
+    }
+  }
+}
+
+struct Range {
+  const int32_t* begin;
+  const int32_t* end;
+};
+WAFER_INLINE Range BlockRange(const Compressed& w, int64_t block) {
+  if (w.starts == nullptr) return {w.row_pointers, w.row_pointers + 1};
+  return {w.starts + block * w.rows, w.starts + (block + 1) * w.rows};
+}
+
+template <bool kBf16, int V, typename Index>
+void Multiply(const Compressed& w, const float* values, const float* tile, int64_t first,
+              int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y) {
+  constexpr int kStride = V * kLanes;
+  const Index* indices = static_cast<const Index*>(w.indices);
+  for (int64_t r0 = row0; r0 < row1; r0 += kRowBlock) {
+    const int count = row1 - r0 < kRowBlock ? static_cast<int>(row1 - r0) : kRowBlock;
+    for (int64_t block = 0; block < w.blocks; ++block) {
+      const Range range = BlockRange(w, block);
+      for (int i = 0; i < count; ++i) {
+        float* out = scratch + i * kStride;
+        Floats sum[V];
+        for (int v = 0; v < V; ++v) sum[v] = block == 0 ? Floats{} : Load(out + v * kLanes);
+        const int32_t end = range.end[r0 + i];
+#pragma GCC unroll 2
+        for (int32_t j = range.begin[r0 + i]; j < end; ++j) {
+          const Floats weight = Splat(values[j]);
+          const float* row = tile + static_cast<size_t>(indices[j]) * kStride;
+          for (int v = 0; v < V; ++v) sum[v] += weight * Load(row + v * kLanes);
+        }
+        for (int v = 0; v < V; ++v) Store(out + v * kLanes, sum[v]);
+      }
+    }
+    Unpack<kBf16, V>(scratch, first, tokens, r0, count, y);
+  }
+}
+
+// Up to kCount entries of one row against that row of dy, the rest of the lanes staying zero.
+template <int V, int kCount, typename Index>
+WAFER_INLINE void DotSome(const float* tile, const Floats (&dy)[V], const Index* indices, int count,
+                          float* out) {
+  Floats sum[kLanes];
+#pragma GCC unroll 16
+  for (int u = 0; u < kLanes; ++u) {
+    sum[u] = Floats{};
+    if (u >= kCount) continue;
+    const size_t index = u < count ? indices[u] : 0;
+    const float* row = tile + index * (V * kLanes);
+    for (int v = 0; v < V; ++v) sum[u] += dy[v] * Load(row + v * kLanes);
+  }
+  Floats total = SumEach(sum);
+  if (count < kLanes) {  // lanes past the row belong to the next one
+    const Words keep = reinterpret_cast<Words>(LaneNumbers(AllLanes{}) < count);
+    total = reinterpret_cast<Floats>(reinterpret_cast<Words>(total) & keep);
+  }
+  UnalignedFloats* to = reinterpret_cast<UnalignedFloats*>(out);
+  *to = *to + total;
+}
+
+template <int V, typename Index>
+void Dot(const Compressed& w, const float* x_tile, const float* dy_tile, float* dvalues) {
+  constexpr int kQuarter = kLanes / 4;
+  const Index* indices = static_cast<const Index*>(w.indices);
+  for (int64_t block = 0; block < w.blocks; ++block) {
+    const Range range = BlockRange(w, block);
+    for (int64_t r = 0; r < w.rows; ++r) {
+      Floats dy[V];
+      for (int v = 0; v < V; ++v) dy[v] = Load(dy_tile + (r * V + v) * kLanes);
+      int32_t j = range.begin[r];
+      const int32_t end = range.end[r];
+      for (; j + kLanes <= end; j += kLanes) {
+        DotSome<V, kLanes>(x_tile, dy, indices + j, kLanes, dvalues + j);
+      }
+      const int left = end - j;
+      if (left > 3 * kQuarter) {
+        DotSome<V, kLanes>(x_tile, dy, indices + j, left, dvalues + j);
+      } else if (left > 2 * kQuarter) {
+        DotSome<V, 3 * kQuarter>(x_tile, dy, indices + j, left, dvalues + j);
+      } else if (left > kQuarter) {
+        DotSome<V, 2 * kQuarter>(x_tile, dy, indices + j, left, dvalues + j);
+      } else if (left > 0) {
+        DotSome<V, kQuarter>(x_tile, dy, indices + j, left, dvalues + j);
+      }
+    }
+  }
+}
+
+// A tail of tokens takes a narrower tile; the caller only knows tokens.
+WAFER_INLINE int VectorsFor(int tokens) {
+  return tokens <= kLanes ? 1 : tokens <= 2 * kLanes ? 2 : kVectors;
+}
+
+template <int V>
+void PackWidth(const Matrix& x, int64_t first, int tokens, float* tile) {
+  x.bf16 ? PackTile<true, V>(x, first, tokens, tile) : PackTile<false, V>(x, first, tokens, tile);
+}
+
+void PackEntry(const Matrix& x, int64_t first, int tokens, float* tile) {
+  switch (VectorsFor(tokens)) {
+    case 1: return PackWidth<1>(x, first, tokens, tile);
+    case 2: return PackWidth<2>(x, first, tokens, tile);
+    default: return PackWidth<kVectors>(x, first, tokens, tile);
+  }
+}
+
+template <int V>
+void MultiplyWidth(const Compressed& w, const float* values, const float* tile, int64_t first,
+                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y) {
+  auto* fn = w.wide ? (y.bf16 ? Multiply<true, V, int32_t> : Multiply<false, V, int32_t>)
+                    : (y.bf16 ? Multiply<true, V, uint16_t> : Multiply<false, V, uint16_t>);
+  fn(w, values, tile, first, tokens, row0, row1, scratch, y);
+}
+
+void MultiplyEntry(const Compressed& w, const float* values, const float* tile, int64_t first,
+                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y) {
+  switch (VectorsFor(tokens)) {
+    case 1: return MultiplyWidth<1>(w, values, tile, first, tokens, row0, row1, scratch, y);
+    case 2: return MultiplyWidth<2>(w, values, tile, first, tokens, row0, row1, scratch, y);
+    default:
+      return MultiplyWidth<kVectors>(w, values, tile, first, tokens, row0, row1, scratch, y);
+  }
+}
+
+template <int V>
+void DotWidth(const Compressed& w, const float* x_tile, const float* dy_tile, float* dvalues) {
+  w.wide ? Dot<V, int32_t>(w, x_tile, dy_tile, dvalues)
+         : Dot<V, uint16_t>(w, x_tile, dy_tile, dvalues);
+}
+
+void DotEntry(const Compressed& w, const float* x_tile, const float* dy_tile, int tokens,
+              float* dvalues) {
+  switch (VectorsFor(tokens)) {
+    case 1: return DotWidth<1>(w, x_tile, dy_tile, dvalues);
+    case 2: return DotWidth<2>(w, x_tile, dy_tile, dvalues);
+    default: return DotWidth<kVectors>(w, x_tile, dy_tile, dvalues);
+  }
+}
+
+#define WAFER_STRING2(x) #x
+#define WAFER_STRING(x) WAFER_STRING2(x)
+
+}  // namespace
+
+extern "C" {
+extern const wafer::TileKernels WAFER_TARGET;
+const wafer::TileKernels WAFER_TARGET = {WAFER_STRING(WAFER_TARGET),
+                                         kVectors * kLanes,
+                                         kLanes,
+                                         PackEntry,
+                                         MultiplyEntry,
+                                         DotEntry};
+}
