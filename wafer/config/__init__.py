@@ -1,0 +1,29 @@
+"""The run file: YAML to a frozen, checked configuration, before any other work.
+
+``load`` reads a params YAML of the Cerebras 1.8 to 2.2 dialect and reports everything that is
+wrong with it in one ``ConfigError``. Importing this package does not import jax.
+"""
+
+from wafer.config.inputs import DATA_PROCESSORS, InputSection
+from wafer.config.loader import CLUSTER_DEFAULTS, RunConfig, load, parse_config
+from wafer.config.optimizer import OPTIMIZERS, Optimizer, parse_optimizer
+from wafer.config.runconfig import MODES, RunSection, total_steps
+from wafer.config.schedules import SCHEDULERS, Schedule, parse_schedules
+
+__all__ = [
+    "CLUSTER_DEFAULTS",
+    "DATA_PROCESSORS",
+    "MODES",
+    "OPTIMIZERS",
+    "SCHEDULERS",
+    "InputSection",
+    "Optimizer",
+    "RunConfig",
+    "RunSection",
+    "Schedule",
+    "load",
+    "parse_config",
+    "parse_optimizer",
+    "parse_schedules",
+    "total_steps",
+]

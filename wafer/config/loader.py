@@ -1,0 +1,237 @@
+"""The whole run file: merge flags, file and cluster defaults, check all sections, report once."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from wafer.config.base import Section, did_you_mean, parse
+from wafer.config.inputs import InputSection, parse_input
+from wafer.config.optimizer import Optimizer, parse_optimizer
+from wafer.config.runconfig import RunSection
+from wafer.config.source import Lines, read_yaml
+from wafer.errors import ConfigError, Problem
+
+__all__ = ["CLUSTER_DEFAULTS", "Check", "RunConfig", "load", "parse_config"]
+
+CLUSTER_DEFAULTS = "CEREBRAS_WAFER_SCALE_CLUSTER_DEFAULTS"
+Check = Callable[[Any], object]
+
+_JOINED = ("mount_dirs", "python_paths")  # lists of flag, file and defaults add up
+_MERGED = ("job_labels", "debug_args", "ini", "experimental")  # mappings merge key by key
+
+
+class RunConfig(Section):
+    """A checked run file.
+
+    Attributes:
+        runconfig: how long, where, on what.
+        model: the ``model`` section as written; ``models`` checks it. Read only.
+        optimizer: None when the mode only evaluates.
+        train_input: None when the mode only evaluates.
+        eval_input: None when the mode only trains.
+        sparsity: the section as written (mapping, list, number or None); ``sparsity`` checks it.
+        description: the vendor's free text, ignored.
+    """
+
+    description: Any = None
+    runconfig: Annotated[RunSection, BeforeValidator(lambda v: parse(RunSection, v))]
+    train_input: SerializeAsAny[InputSection] | None = None
+    eval_input: SerializeAsAny[InputSection] | None = None
+    model: dict[str, Any] = Field(repr=False)
+    optimizer: SerializeAsAny[Optimizer] | None = None
+    sparsity: Any = None
+
+    @property
+    def no_effect(self) -> tuple[str, ...]:
+        """Dotted keys the file sets that mean nothing on this machine, to be logged once."""
+        found = []
+        for name in ("train_input", "eval_input", "optimizer", "runconfig"):
+            section = getattr(self, name)
+            if section is not None:
+                found += [f"{name}.{key}" for key in section.no_effect]
+        return tuple(found)
+
+    def to_yaml(self) -> str:
+        """Write the resolved configuration; ``load`` reads it back to an equal one."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None)
+
+
+def load(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    checks: Mapping[str, Check] | None = None,
+) -> RunConfig:
+    """Read and check a params YAML.
+
+    Args:
+        path: the file.
+        overrides: runconfig keys given as flags; they win over the file, the file over the
+            file named by the environment variable in ``CLUSTER_DEFAULTS``. None is "not given".
+        checks: section name ('model', 'sparsity') -> function that raises ``ValueError`` for a
+            wrong section; its complaints join the others'.
+
+    Returns:
+        The configuration, frozen.
+
+    Raises:
+        ConfigError: everything that is wrong, each with its key's path, line, value and what is
+            allowed.
+    """
+    raw, lines = read_yaml(path)
+    flags = {k: v for k, v in (overrides or {}).items() if v is not None}
+    try:
+        return parse_config(raw, flags, defaults=_cluster_defaults(), checks=checks)
+    except ConfigError as err:
+        problems = [_placed(p, lines, flags) for p in err.problems]
+        raise ConfigError(problems, str(path)) from None
+
+
+def parse_config(
+    raw: Any,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    checks: Mapping[str, Check] | None = None,
+) -> RunConfig:
+    """Check a configuration given as a mapping; see ``load``.
+
+    Raises:
+        ConfigError: everything that is wrong with it.
+    """
+    if not isinstance(raw, Mapping):
+        raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
+    problems = _unknown_sections(raw)
+    sections = dict(raw)
+    try:
+        sections["runconfig"] = _merge(raw.get("runconfig"), overrides or {}, defaults or {})
+        run = parse(RunSection, sections["runconfig"])
+    except ConfigError as err:
+        problems += err.under("runconfig").problems
+        run = None
+    mode = run.mode if run else "train"
+    problems += _missing(raw, mode)
+    num_csx = run.num_csx if run else 1
+    parsed: dict[str, Any] = {"runconfig": run, "description": raw.get("description")}
+    readers: dict[str, Callable[[Any], Any]] = {
+        "train_input": lambda value: parse_input(value, num_csx),
+        "eval_input": lambda value: parse_input(value, num_csx),
+        "optimizer": parse_optimizer,
+        "model": _model,
+        "sparsity": lambda value: value,
+    }
+    for name, read in readers.items():
+        if raw.get(name) is None:
+            continue
+        try:
+            parsed[name] = read(raw[name])
+            if checks and name in checks:
+                checks[name](parsed[name])
+        except ValueError as err:
+            problems += _complaints(name, err)
+    if problems:
+        raise ConfigError(problems)
+    return parse(RunConfig, parsed)
+
+
+def _model(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
+    return dict(value)
+
+
+def _unknown_sections(raw: Mapping[str, Any]) -> list[Problem]:
+    known = tuple(RunConfig.model_fields)
+    listed = ", ".join(known)
+    return [
+        Problem(
+            (str(key),),
+            f"this is the 2.3+ layout; the sections here are {listed}"
+            if key == "trainer"
+            else f"unknown section{did_you_mean(key, known)}; known: {listed}",
+        )
+        for key in raw
+        if key not in known
+    ]
+
+
+def _missing(raw: Mapping[str, Any], mode: str) -> list[Problem]:
+    needed = ["model"]
+    if mode in ("train", "train_and_eval"):
+        needed += ["train_input", "optimizer"]
+    if mode != "train":
+        needed.append("eval_input")
+    return [
+        Problem((name,), f"missing section; mode {mode!r} needs it")
+        for name in needed
+        if raw.get(name) is None
+    ]
+
+
+def _merge(section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags win over the file, the file over the cluster's defaults."""
+    section = {} if section is None else section
+    if not isinstance(section, Mapping):
+        raise ConfigError([Problem((), f"{section!r}: expected a mapping of keys")])
+    merged = {**defaults, **section, **flags}
+    layers = (flags, section, defaults)
+    for key in _JOINED:
+        given = [_as_list(layer[key]) for layer in layers if layer.get(key) is not None]
+        if len(given) > 1:
+            merged[key] = [item for items in given for item in items]
+    for key in _MERGED:
+        given = [layer[key] for layer in reversed(layers) if isinstance(layer.get(key), Mapping)]
+        if len(given) > 1:
+            merged[key] = {k: v for layer in given for k, v in layer.items()}
+    return merged
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _cluster_defaults() -> dict[str, Any]:
+    path = os.environ.get(CLUSTER_DEFAULTS)
+    if not path:
+        return {}
+    try:
+        raw, _ = read_yaml(path)
+    except ConfigError as err:
+        message = f"{err} (named by the environment variable {CLUSTER_DEFAULTS})"
+        raise ConfigError([Problem((), message)]) from None
+    section = raw.get("runconfig", raw) if isinstance(raw, Mapping) else raw
+    if not isinstance(section, Mapping):
+        message = f"expected runconfig keys, got {section!r} (environment {CLUSTER_DEFAULTS})"
+        raise ConfigError([Problem((), message)], path)
+    return dict(section)
+
+
+def _complaints(section: str, err: ValueError) -> list[Problem]:
+    """Place what another package says about its section.
+
+    Its messages may start with the dotted key, 'model.hidden_size: ...', one to a line.
+    """
+    if isinstance(err, ConfigError):
+        return list(err.under(section).problems)
+    problems = []
+    for line in str(err).splitlines() or [type(err).__name__]:
+        head, colon, rest = line.partition(": ")
+        parts = head.split(".")
+        if colon and parts[0] == section and " " not in head:
+            problems.append(Problem(tuple(parts), rest))
+        else:
+            problems.append(Problem((section,), line))
+    return problems
+
+
+def _placed(problem: Problem, lines: Lines, flags: Mapping[str, Any]) -> Problem:
+    """Say where a value came from: a flag, or a line of the file."""
+    path = problem.path
+    if path[:1] == ("runconfig",) and len(path) > 1 and path[1] in flags:
+        return Problem(path, f"(flag --{path[1]}) {problem.message}")
+    line = lines.get(path)
+    return Problem(path, f"(line {line}) {problem.message}") if line else problem

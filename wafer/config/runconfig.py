@@ -1,0 +1,288 @@
+"""Keys of ``runconfig``: how long, how often, where, on how many systems.
+
+The keys of releases 1.8 to 2.2 are all known. Those that steer the vendor's cluster are accepted
+and reported once as having no effect; the others do what the vendor's documents say.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from wafer.config.base import (
+    Bool,
+    Choice,
+    Int,
+    NonNegativeInt,
+    PositiveInt,
+    Section,
+    parse,
+)
+from wafer.errors import ConfigError, Problem, TrainingError
+
+__all__ = ["MODES", "MemoryX", "OpProfiler", "RunSection", "total_steps"]
+
+MODES = ("train", "eval", "eval_all", "train_and_eval")
+_STATES = (
+    "model",
+    "optimizer",
+    "sparsity",
+    "dataloader",
+    "grad_scaler",
+    "lr_scheduler",
+    "global_step",
+)
+_STRATEGIES = {"pipeline": "pipelined"}  # 1.8's spelling
+
+
+class ClusterKeys(Section):
+    """Keys of the vendor's cluster, schedulers and debuggers: accepted, no effect here."""
+
+    target_device: str | None = None
+    num_workers_per_csx: NonNegativeInt | None = None
+    num_act_servers: PositiveInt | None = None
+    num_wgt_servers: Annotated[Int, Field(gt=0, le=24)] | None = None
+    job_labels: Any = None
+    job_priority: Annotated[Literal["p1", "p2", "p3"], Choice] | None = None
+    job_time_sec: PositiveInt | None = None
+    mount_dirs: Any = None
+    python_paths: Any = None
+    credentials_path: Any = None
+    mgmt_address: Any = None
+    mgmt_namespace: Any = None
+    service_dir: Any = None
+    disable_version_check: Bool | None = None
+    debug_args_path: Any = None
+    debug_args: Any = None
+    ini: Any = None
+    wsc_log_level: Any = None
+    compile_crd_memory_gi: Int | None = None
+    execute_crd_memory_gi: Int | None = None
+    wrk_memory_gi: Int | None = None
+    act_memory_gi: Int | None = None
+    cmd_memory_gi: Int | None = None
+    wgt_memory_gi: Int | None = None
+    transfer_processes: PositiveInt | None = None
+    retrace_every_iteration: Bool | None = None
+    lazy_initialization: Bool | None = None
+    drop_data: Bool | None = None
+    use_cstorch_optimizer_step: Bool | None = None
+    use_cs_grad_accum: Bool | None = None
+    use_appliance_data: Bool | None = None
+    skip_train_recv_activations: Bool | None = None
+    save_stream_size: Bool | None = None
+    show_debug_metrics: Bool | None = None
+    enable_summaries: Bool | None = None
+    save_summary_steps: PositiveInt | None = None
+    save_losses: Bool | None = None
+    log_input_summaries: Bool | None = None
+    dump_activations: Bool | None = None
+    autogen_policy: str | None = None
+    experimental: Any = None
+    experimental_api: Bool | None = None
+    enable_distributed: Bool | None = None
+    dist_backend: str | None = None
+    dist_addr: str | None = None
+    init_method: str | None = None
+    main_process_id: NonNegativeInt | None = None
+    sync_batchnorm: Bool | None = None
+
+
+class OpProfiler(Section):
+    """``{start_step, end_step}``: the steps, both included, that are profiled per operation."""
+
+    start_step: PositiveInt
+    end_step: PositiveInt
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the order."""
+        if self.end_step < self.start_step:
+            raise ValueError(f"end_step {self.end_step} is before start_step {self.start_step}")
+
+
+class MemoryX(Section):
+    """Where weight streaming keeps parameters and optimizer state.
+
+    Attributes:
+        store: 'ram', or 'file' for states larger than RAM.
+        path: the file's folder; None is ``model_dir``.
+    """
+
+    store: Annotated[Literal["ram", "file"], Choice] = "ram"
+    path: str | None = None
+
+    def model_post_init(self, _: Any) -> None:
+        """A path means a file."""
+        if self.path is not None and self.store == "ram":
+            raise ConfigError([Problem(("path",), "is read only with store: file")])
+
+
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _strategy(value: Any) -> Any:
+    value = value.lower() if isinstance(value, str) else value
+    return _STRATEGIES.get(value, value) if isinstance(value, str) else value
+
+
+def _states(value: Any) -> Any:
+    if value is None:
+        return None
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+        raise ValueError("expected a comma-separated list")
+    names = tuple(n.strip() for n in names if n.strip())
+    unknown = [n for n in names if n not in _STATES]
+    if unknown:
+        raise ValueError(f"unknown state {unknown[0]!r}; allowed: {', '.join(_STATES)}")
+    return names
+
+
+class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"}):
+    """What ``runconfig`` takes.
+
+    Attributes:
+        mode: what to do; see ``MODES``.
+        model_dir: where checkpoints, logs and summaries go.
+        max_steps: train until this global step.
+        num_steps: train so many steps from where the run starts.
+        num_epochs: train so many passes over the data.
+        steps_per_epoch: length of a pass; None is the data's own.
+        eval_steps: batches of an evaluation; None is one pass.
+        eval_frequency: training steps between evaluations in ``train_and_eval``.
+        checkpoint_steps: steps between checkpoints; None or 0 saves none. When saving, the
+            last step is always saved.
+        save_initial_checkpoint: also save step 0.
+        max_checkpoints: keep the newest so many; None keeps all.
+        autoload_last_checkpoint: continue from the newest checkpoint in ``model_dir``.
+        checkpoint_path: load this one instead.
+        load_checkpoint_states: load only these parts of it.
+        disable_strict_checkpoint_loading: accept missing and left-over parameters.
+        is_pretrained_checkpoint: load the model only and start at step 0.
+        log_steps: steps between log lines.
+        logging: level of the log.
+        summary_dir: where TensorBoard events go; None is ``model_dir``/train and /eval.
+        check_loss_values: stop at a NaN or infinite loss.
+        compile_dir: where compiled programs are kept.
+        seed: of parameters, dropout, masks and data order.
+        num_csx: systems that share the batch.
+        num_replicas: copies on one wafer in pipelined execution; -1 lets the compiler choose.
+        multireplica: same as ``num_replicas: -1``.
+        compile_only: compile and report, do not run.
+        validate_only: check the configuration and shapes only.
+        precision_opt_level: 2 computes softmax in half precision.
+        execution_strategy: None lets the run choose 'resident' when it fits.
+        memoryx: where streamed weights live.
+        op_profiler_config: steps to profile.
+    """
+
+    mode: Annotated[Literal["train", "eval", "eval_all", "train_and_eval"], Choice] = "train"
+    model_dir: Annotated[str, Field(min_length=1)] = "./model_dir"
+    max_steps: PositiveInt | None = None
+    num_steps: PositiveInt | None = None
+    num_epochs: PositiveInt | None = None
+    steps_per_epoch: PositiveInt | None = None
+    eval_steps: PositiveInt | None = None
+    eval_frequency: PositiveInt | None = None
+    checkpoint_steps: NonNegativeInt | None = None
+    save_initial_checkpoint: Bool = False
+    max_checkpoints: PositiveInt | None = None
+    autoload_last_checkpoint: Bool = True
+    checkpoint_path: str | None = None
+    load_checkpoint_states: Annotated[tuple[str, ...] | None, BeforeValidator(_states)] = None
+    disable_strict_checkpoint_loading: Bool = False
+    is_pretrained_checkpoint: Bool = False
+    log_steps: PositiveInt = 1
+    logging: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
+    ] = "INFO"
+    summary_dir: str | None = None
+    check_loss_values: Bool = True
+    compile_dir: str | None = None
+    seed: Annotated[Int, Field(ge=0, lt=2**32)] | None = None
+    num_csx: PositiveInt = 1
+    num_replicas: Annotated[Int, Field(ge=-1)] = 1
+    multireplica: Bool = False
+    compile_only: Bool = False
+    validate_only: Bool = False
+    precision_opt_level: Annotated[Int, Field(ge=0, le=2)] = 1
+    execution_strategy: Annotated[
+        Literal["resident", "weight_streaming", "pipelined"] | None, BeforeValidator(_strategy)
+    ] = None
+    memoryx: Annotated[MemoryX, BeforeValidator(lambda v: parse(MemoryX, v))] = MemoryX()
+    op_profiler_config: Annotated[
+        OpProfiler | None, BeforeValidator(lambda v: None if v is None else parse(OpProfiler, v))
+    ] = None
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the keys against each other and against the mode."""
+        problems = list(self._conflicts())
+        if self.mode in ("train", "train_and_eval"):
+            problems += self._durations()
+        if problems:
+            raise ConfigError(problems)
+
+    def _conflicts(self) -> list[Problem]:
+        problems = []
+        if self.compile_only and self.validate_only:
+            problems.append(Problem(("compile_only",), "excludes 'validate_only'; keep one"))
+        if self.num_epochs is not None and self.num_steps is not None:
+            problems.append(
+                Problem(("num_steps",), "excludes 'num_epochs'; keep the one that is meant")
+            )
+        if self.num_replicas == 0:
+            problems.append(Problem(("num_replicas",), "0: expected -1 or a whole number > 0"))
+        if self.mode == "eval_all" and self.checkpoint_path is not None:
+            message = "eval_all evaluates every checkpoint in model_dir; drop it or use mode eval"
+            problems.append(Problem(("checkpoint_path",), message))
+        if self.is_pretrained_checkpoint and self.load_checkpoint_states is not None:
+            message = "excludes 'load_checkpoint_states' (it means load_checkpoint_states: model)"
+            problems.append(Problem(("is_pretrained_checkpoint",), message))
+        return problems
+
+    def _durations(self) -> list[Problem]:
+        problems = []
+        if self.max_steps is None and self.num_steps is None and self.num_epochs is None:
+            message = "missing; training needs one of max_steps, num_steps, num_epochs"
+            problems.append(Problem(("max_steps",), message))
+        if self.mode == "train_and_eval" and not (self.eval_frequency or self.num_epochs):
+            message = "missing; train_and_eval needs eval_frequency or num_epochs"
+            problems.append(Problem(("eval_frequency",), message))
+        return problems
+
+    @property
+    def no_effect(self) -> tuple[str, ...]:
+        """Keys the file sets that mean nothing on this machine."""
+        return tuple(k for k in ClusterKeys.model_fields if k in self.model_fields_set)
+
+
+def total_steps(run: RunSection, global_step: int, data_steps: int | None) -> int:
+    """Optimizer steps still to do: the least of what the three keys ask for.
+
+    Args:
+        run: the section; ``steps_per_epoch`` wins over ``data_steps``.
+        global_step: steps already in the checkpoint.
+        data_steps: steps of one pass over the data; None when unknown.
+
+    Raises:
+        ConfigError: ``num_epochs`` and nobody knows the length of an epoch.
+        TrainingError: ``max_steps`` is already reached.
+    """
+    limits = []
+    if run.num_epochs is not None:
+        per_epoch = run.steps_per_epoch or data_steps
+        if not per_epoch:
+            message = "the data's length is unknown; add steps_per_epoch or use num_steps"
+            raise ConfigError([Problem(("runconfig", "num_epochs"), message)])
+        limits.append(run.num_epochs * per_epoch)
+    if run.num_steps is not None:
+        limits.append(run.num_steps)
+    if run.max_steps is not None:
+        if global_step >= run.max_steps:
+            raise TrainingError(
+                f"the checkpoint is at step {global_step}, runconfig.max_steps is "
+                f"{run.max_steps}: nothing is left to train; raise max_steps, use num_steps, "
+                "or start in another model_dir"
+            )
+        limits.append(run.max_steps - global_step)
+    return min(limits)

@@ -1,0 +1,124 @@
+"""Reads a YAML file strictly: no duplicate keys, 1e-5 is a number, every key knows its line.
+
+PyYAML alone keeps the last of two equal keys silently and reads ``1e-5`` as text (YAML 1.1).
+Files may come from anyone: nothing in them is executed, and aliases cannot blow up the memory.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.composer import ComposerError
+
+from wafer.config.base import did_you_mean
+from wafer.errors import ConfigError, Problem
+
+__all__ = ["Lines", "read_yaml"]
+
+Lines = dict[tuple[str | int, ...], int]
+
+_MAX_NODES = 100_000  # expanded size; the largest vendor file has a few hundred
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe loader with YAML 1.2 floats."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+
+def read_yaml(path: str | Path) -> tuple[Any, Lines]:
+    """Parse one YAML document.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The document as plain Python values, and the line of every key and list entry by path.
+
+    Raises:
+        ConfigError: no such file, not UTF-8, a syntax error or unknown tag (with its line), a
+            duplicate key (with both lines), an alias inside itself.
+    """
+    path = Path(path)
+    loader = _Loader(_text(path))
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            raise ConfigError([Problem((), "the file is empty")], str(path))
+        walk = _Walk()
+        walk.visit(node, ())
+        if walk.problems:
+            raise ConfigError(walk.problems, str(path))
+        return loader.construct_document(node), walk.lines
+    except yaml.MarkedYAMLError as err:
+        mark = err.problem_mark or err.context_mark
+        line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        context = f" ({err.context})" if err.context else ""
+        raise ConfigError(
+            [Problem((), f"{line}not valid YAML: {err.problem}{context}")], str(path)
+        ) from None
+    except (yaml.YAMLError, RecursionError) as err:
+        raise ConfigError([Problem((), f"not valid YAML: {err}")], str(path)) from None
+    finally:
+        loader.dispose()
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        kind = "is a folder, not a file" if path.is_dir() else "no such file"
+        near = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        raise ConfigError([Problem((), kind + did_you_mean(path.name, near))], str(path))
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as err:
+        raise ConfigError([Problem((), f"cannot be read: {err}")], str(path)) from None
+
+
+class _Walk:
+    """Collects lines and duplicate keys over the node graph, aliases expanded."""
+
+    def __init__(self) -> None:
+        self.lines: Lines = {}
+        self.problems: list[Problem] = []
+        self._open: set[int] = set()
+        self._count = 0
+
+    def visit(self, node: yaml.Node, path: tuple[str | int, ...]) -> None:
+        self._count += 1
+        if id(node) in self._open or self._count > _MAX_NODES:
+            raise ComposerError(
+                None, None, "an alias contains itself or expands without end", node.start_mark
+            )
+        self._open.add(id(node))
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            self._mapping(node, path)
+        elif isinstance(node, yaml.SequenceNode):
+            for i, item in enumerate(node.value):
+                self.visit(item, (*path, i))
+        self._open.discard(id(node))
+
+    def _mapping(self, node: yaml.MappingNode, path: tuple[str | int, ...]) -> None:
+        seen: dict[tuple[str, str], int] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # the constructor refuses unhashable keys itself
+            line = key.start_mark.line + 1
+            merge = key.tag == "tag:yaml.org,2002:merge"
+            identity = (key.tag, key.value)
+            if identity in seen and not merge:
+                where = f"lines {seen[identity]} and {line}"
+                self.problems.append(
+                    Problem((*path, key.value), f"duplicate key ({where}); keep one")
+                )
+            seen[identity] = line
+            inside = path if merge else (*path, key.value)
+            if not merge:
+                self.lines[inside] = line
+            self.visit(value, inside)
