@@ -1,0 +1,192 @@
+"""Sources, order, packing and host batches: exact rows, exact resume, errors that name the file."""
+
+import json
+import pathlib
+
+import h5py
+import jax
+import numpy as np
+import pytest
+
+import vsl
+from wafer.data.batches import host_batch, row_lengths, to_batch
+from wafer.data.pipeline import Loader
+from wafer.data.pystdlib import load_corpus, yardsticks
+from wafer.data.sources import FEATURES, DocumentSource, Hdf5Source, SyntheticSource
+from wafer.data.tokenizer import END_OF_TEXT, token_bytes, train_bpe
+from wafer.errors import DataError
+
+DOCUMENTS = [[5, 6, 7, 0], [8, 0], [9, 10, 0], [11, 12, 13, 14, 0]]
+
+
+@pytest.fixture
+def source_tree(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "test").mkdir()
+    (tmp_path / "a.py").write_text(
+        "class C:\n    @staticmethod\n    def m():\n        def inner():\n            pass\n"
+        "        return inner\n\ndef f(x):\n    return x\n"
+    )
+    (tmp_path / "b.py").write_text("def f(x):\n    return x\n\nasync def g():\n    return 'é'\n")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "test" / "t.py").write_text("def in_test():\n    pass\n")
+    return tmp_path
+
+
+def test_corpus_takes_outer_functions_once_and_skips_tests(source_tree):
+    corpus = load_corpus(source_tree)
+    texts = sorted(corpus.train + corpus.held_out)
+    assert texts == [
+        "@staticmethod\ndef m():\n    def inner():\n        pass\n    return inner",
+        "async def g():\n    return 'é'",
+        "def f(x):\n    return x",
+    ]
+    assert load_corpus(source_tree).digest == corpus.digest
+
+
+def test_corpus_cuts_at_bytes_without_breaking_a_character(source_tree):
+    text = next(t for t in load_corpus(source_tree, max_bytes=27).train if "async" in t)
+    assert text == "async def g():\n    return '"  # é would need bytes 28 and 29
+
+
+def test_corpus_without_sources_says_where_it_looked(tmp_path):
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+        load_corpus(tmp_path)
+
+
+def test_yardsticks_of_a_constant_text_and_of_two_symbols():
+    assert yardsticks(("a\na",))["order-0"] == pytest.approx(1.0)  # "a\na\n": two of each
+    assert yardsticks(("a" * 4000,))["bz2"] < 0.2
+
+
+def test_token_bytes_sum_to_the_text(source_tree):
+    texts = load_corpus(source_tree).train
+    tokenizer = train_bpe(texts, 300)
+    sizes = token_bytes(tokenizer)
+    for text in texts:
+        ids = tokenizer.encode(text).ids
+        assert sizes[ids].sum() == len(text.encode())
+        assert tokenizer.decode(ids) == text
+    assert sizes[tokenizer.token_to_id(END_OF_TEXT)] == 1
+
+
+def test_bpe_refuses_a_vocabulary_smaller_than_the_bytes():
+    with pytest.raises(ValueError, match="257 or more"):
+        train_bpe(["x"], 256)
+
+
+def test_documents_become_shifted_examples():
+    source = DocumentSource(DOCUMENTS, bos_id=0, max_length=4)
+    example = source[0]
+    assert example["input_ids"].tolist() == [0, 5, 6, 7]
+    assert example["labels"].tolist() == [5, 6, 7, 0]
+    assert source[3]["labels"].tolist() == [11, 12, 13, 14]  # cut at max_length
+    assert source.lengths.tolist() == [4, 2, 3, 4]
+
+
+def _loader(**kwargs) -> Loader:
+    source = SyntheticSource(50, vocab_size=40, max_length=12)
+    return Loader(source, batch_size=2, row_length=24, **kwargs)
+
+
+def test_packing_keeps_every_token_once_and_matches_the_layout():
+    loader = _loader(pack=True, num_epochs=1, drop_last=False)
+    batches = list(loader)
+    loader.close()
+    source = SyntheticSource(50, vocab_size=40, max_length=12)
+    want = sorted(tuple(source[i]["labels"]) for i in range(50))
+    got = []
+    for rows in batches:
+        layout = vsl.layout_from_spans(
+            rows["attention_span"], rows["position_ids"], rows["attention_mask"]
+        )
+        starts = np.unique(np.asarray(layout.starts)[np.asarray(layout.valid)])
+        ends = np.asarray(layout.ends)
+        labels = rows["labels"].reshape(-1)
+        got += [tuple(labels[s : ends[s]]) for s in starts]
+    assert sorted(got) == want
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_restored_loader_gives_the_same_batches_across_an_epoch(pack):
+    loader = _loader(pack=pack, shuffle=True, seed=3)
+    for _ in range(5):
+        next(loader)
+    state = json.loads(json.dumps(loader.state()))  # as the checkpoint stores it
+    rest = [next(loader) for _ in range(30)]  # 50 examples: crosses into the next epoch
+    loader.close()
+    again = _loader(pack=pack, shuffle=True, seed=3)
+    again.restore(state)
+    for want in rest:
+        jax.tree.map(np.testing.assert_array_equal, next(again), want)
+    again.close()
+
+
+def test_shards_of_a_batch_hold_the_rows_of_the_whole():
+    whole = Loader(SyntheticSource(12, 9, 6), batch_size=4, row_length=6, shuffle=True, seed=1)
+    parts = [
+        Loader(
+            SyntheticSource(12, 9, 6),
+            batch_size=2,
+            row_length=6,
+            shuffle=True,
+            seed=1,
+            task=(rank, 2),
+        )
+        for rank in range(2)
+    ]
+    both = np.concatenate([next(p)["input_ids"] for p in parts])
+    want = next(whole)["input_ids"]
+    for loader in (whole, *parts):
+        loader.close()
+    assert sorted(map(tuple, both)) == sorted(map(tuple, want))
+
+
+def _write(path: pathlib.Path, rows: np.ndarray) -> None:
+    with h5py.File(path, "w") as file:
+        file["data"] = rows.astype(np.int32)
+
+
+def test_hdf5_rows_in_name_order_over_files(tmp_path):
+    rows = np.arange(5 * 3 * 4).reshape(5, 3, 4)
+    _write(tmp_path / "b.h5", rows[3:])
+    _write(tmp_path / "a.h5", rows[:3])
+    source = Hdf5Source([tmp_path])
+    assert len(source) == 5
+    for i in range(5):
+        got = np.stack([source[i][name] for name in FEATURES])
+        np.testing.assert_array_equal(got, rows[i])
+
+
+def test_hdf5_errors_name_the_file(tmp_path):
+    with pytest.raises(DataError, match="no .h5 files"):
+        Hdf5Source([tmp_path])
+    (tmp_path / "a.h5").write_bytes(b"not hdf5")
+    with pytest.raises(DataError, match=r"a\.h5: not a readable HDF5"):
+        Hdf5Source([tmp_path])
+    _write(tmp_path / "a.h5", np.zeros((2, 4, 8)))
+    with pytest.raises(DataError, match=r"a\.h5.*shape \(2, 4, 8\)"):
+        Hdf5Source([tmp_path])
+
+
+def test_row_lengths_end_at_the_last_loss_position():
+    mask = np.array([[0, 0, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]])
+    assert row_lengths(mask).tolist() == [4, 1, 0]
+
+
+def test_stripped_and_padded_batches_hold_the_same_tokens():
+    rows = {
+        "input_ids": np.array([[1, 2, 3, 0], [4, 0, 0, 0], [5, 6, 0, 0], [7, 8, 9, 10]]),
+        "attention_mask": np.array([[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]),
+        "labels": np.array([[2, 3, 9, 0], [9, 0, 0, 0], [6, 9, 0, 0], [8, 9, 10, 9]]),
+    }
+    rows = {k: v.astype(np.int32) for k, v in rows.items()}
+    padded = host_batch(rows, num_csx=2)
+    assert padded["input_ids"].shape == (2, 1, 2, 4)
+    stripped = host_batch(rows, num_csx=2, ladder=vsl.Ladder(multiple=2))
+    assert stripped["lengths"].tolist() == [[[3, 1]], [[2, 4]]]
+    for system in range(2):
+        own = [{k: v[system, 0] for k, v in b.items()} for b in (padded, stripped)]
+        batches = [to_batch(features) for features in own]
+        tokens = [np.asarray(b.tokens)[np.asarray(b.layout.valid)].tolist() for b in batches]
+        assert tokens[0] == tokens[1] == ([1, 2, 3, 4] if system == 0 else [5, 6, 7, 8, 9, 10])
+        assert [float(b.weights.sum()) for b in batches] == [len(tokens[0])] * 2

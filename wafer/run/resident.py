@@ -1,0 +1,224 @@
+"""The resident executor: all weights on the device, one jitted step, the batch shared by N systems.
+
+SwarmX in this executor is a mesh axis: weights are broadcast (replicated), gradients reduced
+(``psum``), and the loss is the sum over all tokens of the batch divided by their number, so that
+neither the effective batch nor the result depends on N.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import Array
+
+from models.base import Aux, Batch, Model
+from sparsity import Sparsifier
+from wafer.data.batches import to_batch
+from wafer.run.state import Scaler, TrainState
+
+__all__ = ["Executor", "Resident", "swarmx_mesh"]
+
+Metrics = dict[str, Array]
+Features = Mapping[str, Any]
+
+
+class Executor(Protocol):
+    """How a model is run; every executor has these methods."""
+
+    def init(self, key: Array) -> TrainState:
+        """Make the first state. The key is consumed."""
+        ...
+
+    def place(self, features: Features) -> Features:
+        """Send host features [N, A, ...] to the systems."""
+        ...
+
+    def step(
+        self, state: TrainState, features: Features, *, topology: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        """Take one optimizer step; the state is donated.
+
+        Args:
+            state: where training stands.
+            features: placed features: N systems, A micro-batches each.
+            topology: False promises that no sparsity update is due at this step.
+        """
+        ...
+
+    def evaluate(self, state: TrainState, features: Features) -> Aux:
+        """Sum loss and metrics over a batch."""
+        ...
+
+
+class _Reduced(NamedTuple):
+    """What the reduce tree delivers: sums over micro-batches and systems."""
+
+    grads: Any
+    aux: Aux
+
+
+def swarmx_mesh(num_csx: int) -> Mesh:
+    """Mesh with one axis, 'csx', over the first ``num_csx`` devices.
+
+    Raises:
+        ValueError: fewer devices than systems.
+    """
+    devices = jax.devices()
+    if len(devices) < num_csx:
+        raise ValueError(
+            f"runconfig.num_csx: {num_csx} systems, but JAX sees {len(devices)} "
+            f"{devices[0].platform} device(s). On a CPU the command line makes as many as "
+            "needed; in Python call jax.config.update('jax_num_cpu_devices', N) before first use."
+        )
+    return jax.make_mesh((num_csx,), ("csx",), devices=devices[:num_csx])
+
+
+def _own(features: Any) -> Any:
+    """Drop the leading axis of this system's shard."""
+    return jax.tree.map(lambda x: x[0], features)
+
+
+def _batch(features: Any) -> Batch:
+    return features if isinstance(features, Batch) else to_batch(features)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Resident:
+    """All weights on the device.
+
+    Attributes:
+        model: what to train.
+        tx: optimizer, clipping included; its states follow the parameters leaf by leaf.
+        sparsifier: from ``sparsity.configure``; an empty one leaves everything dense.
+        scaler: loss-scale automaton.
+        mesh: from ``swarmx_mesh``.
+        dropout: draw dropout masks; False runs the model deterministically.
+    """
+
+    model: Model
+    tx: optax.GradientTransformation
+    sparsifier: Sparsifier
+    scaler: Scaler
+    mesh: Mesh
+    dropout: bool = False
+
+    def init(self, key: Array) -> TrainState:
+        """See ``Executor``."""
+        weights, sparse_key, run_key = jax.random.split(key, 3)
+        params = jax.jit(self.model.init)(weights)
+        sparse = self.sparsifier.init(params, sparse_key)
+        opt_state = jax.jit(self.tx.init)(params)
+        params, opt_state = self.sparsifier.prune(params, opt_state, sparse)
+        state = TrainState(
+            step=jnp.int32(0),
+            params=params,
+            opt_state=opt_state,
+            sparse=sparse,
+            scale=self.scaler.init(),
+            key=jax.random.key_data(run_key),
+        )
+        return self.replicate(state)
+
+    def replicate(self, state: TrainState) -> TrainState:
+        """Broadcast a state to all systems."""
+        return jax.device_put(state, NamedSharding(self.mesh, P()))
+
+    def place(self, features: Features) -> Features:
+        """See ``Executor``."""
+        return jax.device_put(dict(features), NamedSharding(self.mesh, P("csx")))
+
+    def step(
+        self, state: TrainState, features: Features, *, topology: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        """See ``Executor``."""
+        return self._step(state, features, topology=topology)
+
+    def lower(self, state: TrainState, features: Features) -> Any:
+        """Lower the step for these shapes, without running it."""
+        return type(self)._step.lower(self, state, features, topology=True)
+
+    @functools.partial(jax.jit, static_argnums=0, static_argnames="topology", donate_argnums=1)
+    def _step(
+        self, state: TrainState, features: Features, *, topology: bool
+    ) -> tuple[TrainState, Metrics]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+        scale = self.scaler.scale(state.scale)
+        sums = self._over_systems(self._gradients, state, features, key, scale)
+        weight = jnp.maximum(sums.aux.weight, 1e-9)
+        dense = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
+        finite = self.scaler.finite(dense)
+        grads = self.sparsifier.mask_gradients(dense, state.sparse)
+        updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
+        params: Any = optax.apply_updates(state.params, updates)
+        sparse, params, opt_state = self.sparsifier.update(
+            state.sparse, params, dense, opt_state, finite=finite, topology=topology
+        )
+        if self.scaler.dynamic:  # a step that overflowed leaves no trace but the smaller scale
+            old = (state.params, state.opt_state)
+            keep = functools.partial(jnp.where, finite)
+            params, opt_state = jax.tree.map(keep, (params, opt_state), old)
+        metrics = {
+            "loss": sums.aux.loss_sum / weight,
+            "tokens": sums.aux.weight,
+            "grad_norm": optax.global_norm(grads),
+            "loss_scale": scale,
+            "finite": finite,
+        }
+        scaled = self.scaler.update(state.scale, finite)
+        return TrainState(state.step + 1, params, opt_state, sparse, scaled, state.key), metrics
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def evaluate(self, state: TrainState, features: Features) -> Aux:
+        """See ``Executor``."""
+        return self._over_systems(self._evaluate, state, features)
+
+    def _over_systems(self, fn: Any, state: TrainState, features: Features, *rest: Array) -> Any:
+        """Run ``fn`` on every system's share of the batch."""
+        specs = (P(), P(), P("csx"), *(P() for _ in rest))
+        mapped = jax.shard_map(fn, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
+        return mapped(state.params, state.sparse, features, *rest)
+
+    def _gradients(
+        self, params: Any, sparse: Any, features: Features, key: Array, scale: Array
+    ) -> _Reduced:
+        """Gradient of the scaled loss sum over this system's tokens, then the reduce tree."""
+        compute = self.sparsifier.apply(params, sparse)
+        key = jax.random.fold_in(key, jax.lax.axis_index("csx"))
+
+        def micro(total: _Reduced | None, item: tuple[Any, Array]) -> tuple[_Reduced, None]:
+            batch, index = _batch(item[0]), item[1]
+            drop = jax.random.fold_in(key, index) if self.dropout else None
+
+            def loss_sum(weights: Any) -> tuple[Array, Aux]:
+                aux = self.model.objective(self.model.apply(weights, batch, drop), batch)
+                return aux.loss_sum * scale, aux
+
+            mine = _Reduced(*jax.grad(loss_sum, has_aux=True)(compute))
+            return mine if total is None else jax.tree.map(jnp.add, total, mine), None
+
+        return jax.lax.psum(_fold(micro, _own(features)), "csx")
+
+    def _evaluate(self, params: Any, sparse: Any, features: Features) -> Aux:
+        compute = self.sparsifier.apply(params, sparse)
+
+        def micro(total: Aux | None, item: tuple[Any, Array]) -> tuple[Aux, None]:
+            batch = _batch(item[0])
+            aux = self.model.objective(self.model.apply(compute, batch), batch)
+            return aux if total is None else jax.tree.map(jnp.add, total, aux), None
+
+        return jax.lax.psum(_fold(micro, _own(features)), "csx")
+
+
+def _fold(micro: Any, features: Any) -> Any:
+    """Sum over the micro-batch axis A, one after another; a single one costs no loop."""
+    count = jax.tree.leaves(features)[0].shape[0]
+    first, _ = micro(None, (jax.tree.map(lambda x: x[0], features), jnp.int32(0)))
+    if count == 1:
+        return first
+    rest = jax.tree.map(lambda x: x[1:], features)
+    return jax.lax.scan(micro, first, (rest, jnp.arange(1, count)))[0]
