@@ -1,1 +1,41 @@
-"""Placeholder docstring, to be replaced by the package owner."""
+"""Unstructured sparse training with the vendor's semantics, around any optax chain.
+
+>>> import sparsity
+>>> sparsifier = sparsity.configure({"algorithm": "rigl", "sparsity": 0.9, "update": {"freq": 100}})
+"""
+
+from sparsity.algorithms import (
+    GMP,
+    SET,
+    Algorithm,
+    Dynamic,
+    InitContext,
+    RigL,
+    Static,
+    UpdateContext,
+)
+from sparsity.config import configure
+from sparsity.schema import SparsityError
+from sparsity.sparsifier import Selected, Sparsifier
+from sparsity.state import SparseState, from_meta, to_meta
+from sparsity.wrap import SparseOptState, wrap
+
+__all__ = [
+    "GMP",
+    "SET",
+    "Algorithm",
+    "Dynamic",
+    "InitContext",
+    "RigL",
+    "Selected",
+    "SparseOptState",
+    "SparseState",
+    "Sparsifier",
+    "SparsityError",
+    "Static",
+    "UpdateContext",
+    "configure",
+    "from_meta",
+    "to_meta",
+    "wrap",
+]

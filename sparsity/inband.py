@@ -1,0 +1,102 @@
+"""Static sparsity of release 1.8/1.9: masks drawn on the host, levels edited between runs.
+
+Each weight is masked by numpy with the seed ``base + index of the parameter``. Starting from a
+checkpoint, positions that were pruned score below all live ones: a higher level prunes more of
+the live weights and none comes back; a lower level keeps all live ones and lets pruned ones come
+back at random, at 0.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sparsity.algorithms import Algorithm, InitContext
+from sparsity.views import View
+
+__all__ = ["InBandStatic", "inband_mask"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InBandStatic(Algorithm):
+    """The 1.8 rule; ``sparsity`` is constant.
+
+    Attributes:
+        seed: base seed; None draws it from the run's key.
+    """
+
+    seed: int | None = None
+
+    def init_mask(self, ctx: InitContext) -> Array:
+        """Mask a dense weight."""
+        return self._mask(ctx, jnp.zeros(ctx.weight.shape, bool))
+
+    def resume_mask(self, ctx: InitContext, saved: Array) -> Array:
+        """Raise or lower the level of a weight whose mask a checkpoint holds."""
+        return self._mask(ctx, ~saved)
+
+    def _mask(self, ctx: InitContext, pruned: Array) -> Array:
+        method, level = str(self.init_method), float(self.sparsity(0))
+        seed = jnp.uint32(self.seed or 0)
+        if self.seed is None:
+            seed = jax.random.bits(jax.random.fold_in(ctx.run_key, 18), dtype=jnp.uint32)
+
+        def on_host(weight: Any, pruned: Any, seed: Any) -> np.ndarray:
+            rng = np.random.default_rng(int(seed) + ctx.position)
+            return inband_mask(
+                np.asarray(weight),
+                np.asarray(pruned),
+                rng,
+                sparsity=level,
+                method=method,
+                view=ctx.view,
+            )
+
+        shape = jax.ShapeDtypeStruct(ctx.weight.shape, jnp.bool_)
+        return jax.pure_callback(on_host, shape, ctx.weight, pruned, seed)
+
+
+def inband_mask(
+    weight: np.ndarray,
+    pruned: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    sparsity: float,
+    method: str,
+    view: View,
+) -> np.ndarray:
+    """Choose which positions of a weight are kept.
+
+    Args:
+        weight: values; read for "topk" and "from_zeros" only.
+        pruned: bool, positions without a value so far.
+        rng: consumed.
+        sparsity: level; n weights keep ``n - round_half_even(sparsity * n)``. (2.x truncates.)
+        method: "random", "topk" or "from_zeros".
+        view: the rows among which weights compete.
+
+    Returns:
+        bool array of the weight's shape. A level that keeps nothing keeps nothing: the vendor's
+        slice by minus zero keeps everything.
+    """
+    if method == "from_zeros":
+        return ~pruned & (weight != 0)
+    # Random numbers are drawn for the vendor's orientation of the weight.
+    stored, live = view.to_vendor(weight), ~view.to_vendor(pruned)
+    if method == "random":
+        dtype = np.float64 if stored.dtype == np.float64 else np.float32
+        score = rng.random(stored.shape, dtype)
+        score = np.where(live, score, -score)
+    else:
+        score = np.abs(stored.astype(np.float64 if stored.dtype == np.float64 else np.float32))
+        score[~live] = -rng.random(int((~live).sum()), score.dtype)
+    rows = view.rows(view.from_vendor(score))
+    n = rows.shape[1]
+    keep = n - int(np.round(sparsity * n))
+    order = np.argsort(-rows, axis=1, kind="stable")[:, :keep]  # lowest index first among equals
+    chosen = np.zeros(rows.shape, bool)
+    np.put_along_axis(chosen, order, True, axis=1)
+    return np.asarray(view.unrows(jnp.asarray(chosen), weight.shape))

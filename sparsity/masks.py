@@ -1,0 +1,85 @@
+"""First masks: random, by magnitude, from zeros, checkerboard, or a user's function."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sparsity.selection import kept_count, topk_mask
+from sparsity.views import View
+
+__all__ = ["INIT_METHODS", "InitMethod", "checkerboard", "init_mask", "magnitude_mask"]
+
+INIT_METHODS = ("random", "topk", "from_zeros", "checkerboard")
+InitMethod = str | Callable[..., Any]
+
+
+def init_mask(
+    method: InitMethod, weight: Array, sparsity: Array | float, key: Array, view: View
+) -> Array:
+    """Compute a parameter's first mask.
+
+    Args:
+        method: one of ``INIT_METHODS``, or ``fn(weight, sparsity, key, view) -> bool array``.
+        weight: the parameter, any shape.
+        sparsity: [] level in [0, 1]; may be traced.
+        key: consumed by "random" and by a user's function.
+        view: which positions compete.
+
+    Returns:
+        bool array of the weight's shape, true where kept.
+    """
+    if callable(method):
+        return jnp.broadcast_to(method(weight, sparsity, key, view), weight.shape).astype(bool)
+    if method == "random":
+        # Drawn in the vendor's order so that both weight layouts get the same pattern.
+        scores = jax.random.uniform(key, (view.groups, view.row_length(weight.shape)))
+        return _keep_highest(scores, sparsity, weight.shape, view)
+    if method == "topk":
+        return magnitude_mask(weight, sparsity, view)
+    if method == "from_zeros":
+        return weight != 0
+    return checkerboard(weight.shape, sparsity, view)
+
+
+def _keep_highest(
+    scores: Array, sparsity: Array | float, shape: tuple[int, ...], view: View
+) -> Array:
+    return view.unrows(topk_mask(scores, kept_count(sparsity, scores.shape[-1])), shape)
+
+
+def magnitude_mask(weight: Array, sparsity: Array | float, view: View) -> Array:
+    """Keep the largest absolute weights of each row of the view."""
+    rows = view.rows(jnp.abs(weight).astype(jnp.float32))
+    return _keep_highest(rows, sparsity, weight.shape, view)
+
+
+def checkerboard(shape: tuple[int, ...], sparsity: Array | float, view: View) -> Array:
+    """Evenly spaced pattern, each row shifted against the one before (for stress tests).
+
+    The level must be concrete, as the pattern's period decides array shapes.
+    """
+    level = float(np.clip(float(sparsity), 0.0, 1.0))
+    vendor = jax.eval_shape(view.to_vendor, jax.ShapeDtypeStruct(shape, bool)).shape
+    pattern = jnp.asarray(_checkerboard(vendor, level))
+    return view.from_vendor(jnp.broadcast_to(pattern, vendor))
+
+
+@functools.lru_cache(maxsize=64)
+def _checkerboard(shape: tuple[int, ...], sparsity: float) -> np.ndarray:
+    one, eps = np.float32(1), np.float32(1e-5)
+    density = one - np.float32(sparsity)  # the vendor's arithmetic is float32 throughout
+    columns = shape[-1]
+    if density <= 0:
+        return np.zeros(columns, bool)
+    padded = columns + math.ceil(columns / density + eps)
+    row = np.diff(np.floor(np.arange(padded, dtype=np.float32) * density + eps)) > 0
+    if len(shape) != 2:
+        return row[:columns]
+    shift = math.floor(one / density - eps)
+    return np.stack([np.roll(row, -r * shift)[:columns] for r in range(shape[0])])

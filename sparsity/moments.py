@@ -1,0 +1,59 @@
+"""Find the optimizer-state arrays that belong to a parameter, whatever optimizer made them.
+
+Optax states hold trees shaped like the parameters (``mu``, ``nu``, a momentum trace), often
+wrapped in chains, masks or per-label branches. A leaf belongs to the parameter whose path ends
+the leaf's own path; it is a moment when it also has the parameter's shape, which leaves factored
+statistics, counters and placeholders alone.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from models.paths import map_named, named_leaves
+
+__all__ = ["map_moments", "moments_of"]
+
+
+def _owner(path: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    parts = path.split("/")
+    for i in range(len(parts) + 1):  # the longest suffix first; '' is a lone array's name
+        name = "/".join(parts[i:])
+        if name in shapes:
+            return name
+    return None
+
+
+def map_moments(
+    fn: Callable[[str, Any], Any], opt_state: Any, shapes: Mapping[str, tuple[int, ...]]
+) -> Any:
+    """Apply ``fn(parameter name, array)`` to every moment of the named parameters.
+
+    Args:
+        fn: returns the array's replacement.
+        opt_state: any tree.
+        shapes: parameter name -> shape its moments have. All parameters of the model should be
+            listed when some names are suffixes of others; the longest match owns the leaf.
+
+    Returns:
+        The tree with the moments replaced, other leaves untouched.
+    """
+
+    def visit(path: str, leaf: Any) -> Any:
+        owner = _owner(path, shapes)
+        if owner is None or np.shape(leaf) != tuple(shapes[owner]):
+            return leaf
+        return fn(owner, leaf)
+
+    return map_named(visit, opt_state)
+
+
+def moments_of(opt_state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str, Any]]:
+    """List each parameter's moments: parameter name -> {path in the state: array}."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in shapes}
+    for path, leaf in named_leaves(opt_state):
+        owner = _owner(path, shapes)
+        if owner is not None and np.shape(leaf) == tuple(shapes[owner]):
+            found[owner][path] = leaf
+    return found

@@ -1,0 +1,278 @@
+"""The sparsifier: a frozen bundle of pure functions around any parameter tree and optimizer.
+
+One training step, in the vendor's order (each line is the user's or the trainer's):
+
+1. ``applied = sparsifier.apply(params, sparse)``: pruned weights are 0 in the forward pass
+2. gradients, dense; ``sparsifier.mask_gradients`` selects the kept ones, so that NaN or inf at
+   pruned positions reaches nobody
+3. the optimizer step
+4. ``sparse, params, opt_state = sparsifier.update(sparse, params, dense_gradients, opt_state)``:
+   pruned weights and moments are set to 0, the step counter advances, and at a due step a new
+   topology is chosen and weights and moments are pruned to it
+
+``optimizer.wrap`` folds 2-4 into an optax transformation.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from models.paths import map_named, named_leaves
+from sparsity import topology as topologies
+from sparsity.algorithms import Algorithm, InitContext
+from sparsity.filters import Filter
+from sparsity.moments import map_moments
+from sparsity.state import SparseState
+from sparsity.views import View, WeightLayout
+
+__all__ = ["Selected", "Sparsifier"]
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selected:
+    """One parameter a sparsifier takes: its place and the group that takes it.
+
+    Attributes:
+        name: '/'-path.
+        position: place in the list of all parameters.
+        group: position of the group.
+        shape: dense shape.
+        algorithm: the group's algorithm.
+    """
+
+    name: str
+    position: int
+    group: int
+    shape: tuple[int, ...]
+    algorithm: Algorithm
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # identity hash: a bundle is static under jit
+class Sparsifier:
+    """Pure functions over a parameter tree; made by ``sparsity.configure``.
+
+    Attributes:
+        groups: (filter, algorithm) in order; the first that matches a parameter takes it.
+        weight_layout: "io" for Flax kernels [in, out], "oi" for [out, in].
+        alias: '/'-path -> the vendor's dotted name, which filters may match too.
+        order: names of all parameters in the order the 1.8 dialect seeds by; tree order when
+            None.
+        requires_dense: globs of parameters that no group may take.
+    """
+
+    groups: tuple[tuple[Filter, Algorithm], ...]
+    weight_layout: WeightLayout = "io"
+    alias: Callable[[str], str] = lambda name: name
+    order: tuple[str, ...] | None = None
+    requires_dense: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """False when no section was given: nothing is sparse."""
+        return bool(self.groups)
+
+    # --- which parameters -----------------------------------------------------------------
+
+    def group_of(self, name: str, ndim: int) -> int | None:
+        """Return the index of the first group that takes a parameter, or None."""
+        names = (name, self.alias(name))
+        if Filter("glob", self.requires_dense).matches(names, ndim):
+            return None
+        for i, (rule, _) in enumerate(self.groups):
+            if rule.matches(names, ndim):
+                return i
+        return None
+
+    def view(self, group: int) -> View:
+        """Return the group's competition rows."""
+        algorithm = self.groups[group][1]
+        return View(self.weight_layout, algorithm.out_groups, algorithm.in_groups)
+
+    def select(self, params: Any) -> dict[str, Selected]:
+        """List the parameters that become sparse, in tree order.
+
+        Args:
+            params: arrays or shapes (``jax.eval_shape``), dense.
+
+        Raises:
+            ValueError: groups that cannot divide a parameter, or an ``order`` that lacks one.
+        """
+        leaves = named_leaves(params)
+        order = [name for name, _ in leaves] if self.order is None else list(self.order)
+        place = {name: i for i, name in enumerate(order)}
+        found: dict[str, Selected] = {}
+        for name, leaf in leaves:
+            group = self.group_of(name, len(leaf.shape))
+            if group is None:
+                continue
+            if name not in place:
+                raise ValueError(f"sparsity: `order` lists no parameter {name!r}; list them all")
+            shape = tuple(leaf.shape)
+            self.view(group).check(name, shape)
+            found[name] = Selected(name, place[name], group, shape, self.groups[group][1])
+        if self.groups and not found:
+            rules = "; ".join(str(rule) for rule, _ in self.groups)
+            _LOG.warning("sparsity: no parameter matches %s; training stays dense", rules)
+        return found
+
+    # --- start ----------------------------------------------------------------------------
+
+    def init(self, params: Any, key: Array) -> SparseState:
+        """Choose the first masks.
+
+        Args:
+            params: dense parameter tree.
+            key: consumed; becomes the state's key.
+
+        Returns:
+            The state; training starts from ``prune(params, opt_state, state)``.
+        """
+        selected = self.select(params)
+        leaves = dict(named_leaves(params))
+        levels = [jnp.clip(alg.sparsity(0, 0), 0, 1) for _, alg in self.groups]
+        masks: dict[str, Array] = {}
+        for name, chosen in selected.items():
+            if chosen.algorithm.starts_sparse():
+                level = levels[chosen.group]
+                context = self.init_context(chosen, leaves[name], level, key)
+                masks[name] = chosen.algorithm.init_mask(context)
+            else:
+                masks[name] = jnp.ones(chosen.shape, bool)
+        self.log_selection(selected)
+        return SparseState(
+            masks=masks,
+            patterns={},
+            step=jnp.int32(0),
+            indices=topologies.first_indices(self.groups),
+            targets=topologies.first_targets(self.groups),
+            key=key,
+        )
+
+    def init_context(
+        self, chosen: Selected, weight: Array, level: Array | float, key: Array
+    ) -> InitContext:
+        """Gather what an algorithm needs to make one parameter's first mask."""
+        return InitContext(
+            name=chosen.name,
+            position=chosen.position,
+            weight=jnp.asarray(weight),
+            sparsity=level,
+            key=topologies.named_key(key, chosen.name),
+            run_key=key,
+            view=self.view(chosen.group),
+        )
+
+    def log_selection(self, selected: Mapping[str, Selected]) -> None:
+        """Log what became sparse: a line at INFO, each parameter at DEBUG."""
+        rules = "; ".join(f"{type(alg).__name__} on {rule}" for rule, alg in self.groups)
+        _LOG.info("Will apply sparsity to %d weights with %s", len(selected), rules)
+        for chosen in selected.values():
+            _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
+
+    # --- one step -------------------------------------------------------------------------
+
+    def apply(self, params: Any, sparse: SparseState) -> Any:
+        """Return the tree the model computes with: 0 where pruned.
+
+        Differentiating through ``apply`` gives gradients at kept positions only.
+        """
+        return _prune(params, sparse.masks)
+
+    def mask_gradients(self, grads: Any, sparse: SparseState) -> Any:
+        """Select the gradients of kept weights (not multiply: NaN at pruned ones vanishes)."""
+        return _prune(grads, sparse.masks)
+
+    def prune(self, params: Any, opt_state: Any, sparse: SparseState) -> tuple[Any, Any]:
+        """Set pruned weights, and their optimizer moments, to 0."""
+        return _prune(params, sparse.masks), _prune_moments(opt_state, params, sparse.masks)
+
+    def due(self, step: int) -> bool:
+        """True when the topology may change after the ``step``-th optimizer step (from 1).
+
+        The step about to run with ``sparse.step == n`` is the (n+1)-th: call ``due(n + 1)``.
+        A trainer may compile two steps, ``topology=True`` with dense gradients and
+        ``topology=False`` without, and choose by this.
+        """
+        return any(alg.dynamic and bool(alg.update(step)) for _, alg in self.groups)
+
+    @property
+    def needs_gradient(self) -> bool:
+        """True when some group reads dense gradients at due steps."""
+        return any(alg.dynamic and alg.needs_gradient for _, alg in self.groups)
+
+    def update(
+        self,
+        sparse: SparseState,
+        params: Any,
+        dense_grads: Any,
+        opt_state: Any,
+        *,
+        finite: Array | bool = True,
+        topology: bool = True,
+    ) -> tuple[SparseState, Any, Any]:
+        """Finish a training step: prune, count, and change the topology when it is due.
+
+        Args:
+            sparse: state in force during the step.
+            params: parameters after the optimizer step.
+            dense_grads: gradients of this step before masking, as a tree like ``params`` or a
+                dict by name; read only by groups that need them, at due steps; else None.
+            opt_state: optimizer state after the optimizer step.
+            finite: [] bool, false when the step was skipped for non-finite gradients: nothing
+                advances and nothing changes.
+            topology: False compiles a step that never changes the topology, for steps where
+                ``due`` is false.
+
+        Returns:
+            (sparse, params, opt_state), pruned weights and moments exactly 0.
+        """
+        old = sparse.masks
+        params, opt_state = self.prune(params, opt_state, sparse)
+        sparse = sparse._replace(step=sparse.step + jnp.asarray(finite, jnp.int32))
+        if not topology:
+            return sparse, params, opt_state
+        grads = {} if dense_grads is None else dict(named_leaves(dense_grads))
+        for group, (_, algorithm) in enumerate(self.groups):
+            if algorithm.dynamic:
+                mine = [n for n, m in old.items() if self.group_of(n, m.ndim) == group]
+                chosen = topologies.Group(algorithm, group, tuple(mine), self.view(group))
+                sparse = topologies.update_group(chosen, sparse, params, grads, jnp.asarray(finite))
+        # Positions that grew were pruned until now, so only the dropped ones change.
+        alive = {name: mask & sparse.masks[name] for name, mask in old.items()}
+        return sparse, _prune(params, alive), _prune_moments(opt_state, params, alive)
+
+    # --- reports --------------------------------------------------------------------------
+
+    def metrics(self, sparse: SparseState) -> dict[str, Array]:
+        """Target and actual sparsity of each parameter, under the vendor's TensorBoard tags.
+
+        Returns:
+            ``sparsity/NAME/target`` and ``sparsity/NAME/actual`` -> [] float32. Jit it.
+        """
+        out: dict[str, Array] = {}
+        for name, mask in sparse.masks.items():
+            group = self.group_of(name, mask.ndim)
+            out[f"sparsity/{name}/target"] = sparse.targets[group]
+            out[f"sparsity/{name}/actual"] = 1 - jnp.mean(mask, dtype=jnp.float32)
+        return out
+
+
+def _prune(tree: Any, masks: Mapping[str, Array]) -> Any:
+    def visit(name: str, leaf: Any) -> Any:
+        return jnp.where(masks[name], leaf, 0) if name in masks else leaf
+
+    return map_named(visit, tree)
+
+
+def _prune_moments(opt_state: Any, params: Any, masks: Mapping[str, Array]) -> Any:
+    shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
+
+    def visit(name: str, leaf: Any) -> Any:
+        return jnp.where(masks[name], leaf, 0).astype(leaf.dtype) if name in masks else leaf
+
+    return map_moments(visit, opt_state, shapes)

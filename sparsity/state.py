@@ -1,0 +1,58 @@
+"""The arrays a sparsifier carries from step to step."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+__all__ = ["SparseState", "from_meta", "to_meta"]
+
+
+class SparseState(NamedTuple):
+    """Topology and counters; a tree of arrays.
+
+    masks: parameter name -> bool mask of its shape, for parameters stored dense
+    patterns: parameter name -> ``kernels`` pattern, for parameters stored as [nnz] values
+    step: [] int32, optimizer steps taken; steps skipped for non-finite gradients do not count
+    indices: [G, 2] int32, list positions of each group's level and drop-fraction schedules
+    targets: [G] float32, the level each group last put into force
+    key: random key of the run, never consumed; draws fold in the step and the parameter
+    """
+
+    masks: Mapping[str, Array]
+    patterns: Mapping[str, Any]
+    step: Array
+    indices: Array
+    targets: Array
+    key: Array
+
+
+def to_meta(sparse: SparseState) -> dict[str, Any]:
+    """Turn everything but the topology into a JSON-able dict (a checkpoint's meta record)."""
+    return {
+        "step": int(sparse.step),
+        "indices": np.asarray(sparse.indices).tolist(),
+        "targets": np.asarray(sparse.targets, np.float64).tolist(),
+        "key": np.asarray(jax.random.key_data(sparse.key)).tolist(),
+    }
+
+
+def from_meta(meta: Mapping[str, Any], groups: int) -> SparseState:
+    """Undo ``to_meta``, with empty masks.
+
+    A section edited to another number of groups keeps the step and starts its lists anew.
+    """
+    kept = len(meta["indices"]) == groups
+    indices = meta["indices"] if kept else np.zeros((groups, 2))
+    targets = meta["targets"] if kept else np.zeros(groups)
+    return SparseState(
+        masks={},
+        patterns={},
+        step=jnp.int32(meta["step"]),
+        indices=jnp.asarray(indices, jnp.int32).reshape(groups, 2),
+        targets=jnp.asarray(targets, jnp.float32),
+        key=jax.random.wrap_key_data(jnp.asarray(meta["key"], jnp.uint32)),
+    )
