@@ -1,0 +1,493 @@
+"""Hand-counted cases of 1 to 4 PEs for every rule of the reference engine.
+
+All programs run in one vmapped call. An element issued at cycle t next door is usable at t + 6
+(2 up, 1 hop, 2 down, 1 to compute); d hops away at t + 5 + d.
+"""
+
+import numpy as np
+import pytest
+
+from wafer import fabric
+from wafer.fabric.ops import (
+    Const,
+    Op,
+    WaveletArg,
+    activate,
+    block,
+    control_wavelet,
+    fabin,
+    fabout,
+    faddh,
+    fadds,
+    fmacs,
+    fmaxs,
+    fmovs,
+    fmuls,
+    fsubs,
+    mem,
+    mov32,
+    unblock,
+    work,
+)
+
+CASES = {}
+
+
+def case(**values):
+    """Register a program builder; ``values`` are its initial arrays."""
+
+    def register(build):
+        CASES[build.__name__] = (build(), values)
+        return build
+
+    return register
+
+
+def line(width, height=1):
+    """A layout with one array of 32 float32 words."""
+    layout = fabric.Layout(width, height)
+    layout.array("a", 32)
+    return layout
+
+
+def wire(layout, color, hops=1):
+    """Route a colour east from PE 0 over ``hops`` hops into the last PE's CE."""
+    layout.route(color, "RAMP", "E", layout.x == 0)
+    if hops > 1:
+        layout.route(color, "W", "E", (layout.x > 0) & (layout.x < hops))
+    layout.route(color, "W", "RAMP", layout.x == hops)
+
+
+RAMP32 = np.arange(32, dtype=np.float32) + 1
+
+
+@case(a=RAMP32)
+def straight_code():
+    layout = line(1)
+    ops = [fmovs(mem("a", 8), mem("a"), 5), fadds(mem("a"), mem("a"), mem("a", 8), 4)]
+    layout.task("main", ops, active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def launch_overheads():
+    layout = fabric.Layout(1, overheads=True)
+    layout.array("a", 32)
+    layout.task("main", [fmovs(mem("a", 8), mem("a"), 5)] * 2, active=True)
+    return layout.build()
+
+
+@case(h=np.arange(10))
+def sixteen_bit_simd():
+    layout = fabric.Layout(1)
+    layout.array("h", 10, "float16")
+    layout.task("main", [faddh(mem("h"), mem("h"), Const(0.5), 10)], active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def strides():
+    layout = line(1)
+    rows = mem("a", 0, 1, inner=2, outer=4)  # columns 0, 1 of a 3 x 4 matrix
+    ops = [fmovs(mem("a", 16), rows, 6), fmovs(mem("a", 24), mem("a", 3, -1), 4)]
+    layout.task("main", ops, active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def arithmetic():
+    layout = line(1)
+    ops = [
+        fsubs(mem("a", 8), mem("a", 1), mem("a"), 1),
+        fmuls(mem("a", 9), mem("a", 1), mem("a", 2), 1),
+        fmacs(mem("a", 10), mem("a"), mem("a", 1), mem("a", 3, 0), 2),
+        fmaxs(mem("a", 12), mem("a"), Const(2.5), 4),
+        Op("add", mem("a", 20), mem("a"), Const(2.0**-24), n=1),
+    ]
+    layout.task("main", ops, active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def one_hop():
+    layout = line(2)
+    c = layout.color()
+    wire(layout, c)
+    layout.task("main", [fmovs(fabout(c), mem("a"), 4)], layout.x == 0, active=True)
+    layout.task("main", [fmovs(mem("a", 16), fabin(c), 4)], layout.x == 1, active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def multicast():
+    layout = line(4)
+    c = layout.color()
+    layout.route(c, "RAMP", "E", layout.x == 0)
+    layout.route(c, "W", ("RAMP", "E"), (layout.x > 0) & (layout.x < 3))
+    layout.route(c, "W", "RAMP", layout.x == 3)
+    layout.task("main", [fmovs(fabout(c), mem("a"), 3)], layout.x == 0, active=True)
+    layout.task("main", [fmovs(mem("a", 16), fabin(c), 3)], layout.x > 0, active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def back_pressure():
+    layout = line(2)
+    c = layout.color()
+    wire(layout, c)
+    layout.task("main", [fmovs(fabout(c), mem("a"), 20)], layout.x == 0, active=True)
+    receive = [work(30), fmovs(mem("a"), fabin(c), 20)]
+    layout.task("main", receive, layout.x == 1, active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def never_received():
+    layout = line(2)
+    c = layout.color()
+    wire(layout, c)
+    layout.task("main", [fmovs(fabout(c), mem("a"), 20)], layout.x == 0, active=True)
+    return layout.build()
+
+
+@case()
+def never_sent():
+    layout = line(2)
+    c = layout.color(7)
+    wire(layout, c)
+    layout.task("main", [fmovs(mem("a"), fabin(c), 3)], layout.x == 1, active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def shared_link():
+    """Colours a (0 -> 2) and b (1 -> 2) share the link from PE 1 to PE 2 and its ramp."""
+    layout = line(3)
+    a, b = layout.color(), layout.color()
+    wire(layout, a, 2)
+    layout.route(b, "RAMP", "E", layout.x == 1)
+    layout.route(b, "W", "RAMP", layout.x == 2)
+    layout.task("main", [fmovs(fabout(a), mem("a"), 8)], layout.x == 0, active=True)
+    layout.task("main", [fmovs(fabout(b), mem("a"), 8)], layout.x == 1, active=True)
+    both = [
+        fmovs(mem("a"), fabin(a), 8, thread=0),
+        fmovs(mem("a", 8), fabin(b), 8, thread=1),
+    ]
+    layout.task("main", both, layout.x == 2, active=True)
+    return layout.build()
+
+
+def merging(delay):
+    layout = line(3)
+    c = layout.color(5)
+    layout.route(c, "RAMP", "E", layout.x == 0)
+    layout.route(c, ("RAMP", "W"), "E", layout.x == 1)
+    layout.route(c, "W", "RAMP", layout.x == 2)
+    layout.task("main", [fmovs(fabout(c), mem("a"), 1)], layout.x == 0, active=True)
+    own = [*([work(delay)] if delay else []), fmovs(fabout(c), mem("a", 1), 1)]
+    layout.task("main", own, layout.x == 1, active=True)
+    layout.task("main", [fmovs(mem("a"), fabin(c), 2)], layout.x == 2, active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def merge_apart():
+    return merging(0)
+
+
+@case(a=RAMP32)
+def merge_collides():
+    return merging(1)
+
+
+def compass(layout, color, **switches):
+    """The centre of a 3 x 3 grid sends to its four neighbours over one colour."""
+    x, y = layout.x, layout.y
+    centre = (x == 1) & (y == 1)
+    positions = [{"tx": "W"}, {"tx": "E"}, {"tx": "S"}]
+    layout.route(color, "RAMP", "N", centre, switches=positions, **switches)
+    layout.route(color, "S", "RAMP", (x == 1) & (y == 0))
+    layout.route(color, "E", "RAMP", (x == 0) & (y == 1))
+    layout.route(color, "W", "RAMP", (x == 2) & (y == 1))
+    layout.route(color, "N", "RAMP", (x == 1) & (y == 2))
+    return centre, (abs(x - 1) + abs(y - 1)) == 1
+
+
+@case()
+def topic_06_switches():
+    """The tutorial: ADV, 0, ADV, 2, ADV, 4, ADV, 6 on one colour, from position 1 in ring mode."""
+    layout = fabric.Layout(3, 3)
+    layout.array("result", 1, "uint32")
+    c = layout.color()
+    centre, around = compass(layout, c, ring=True, start=1)
+    ops = []
+    for value in (0, 2, 4, 6):
+        ops += [mov32(fabout(c, control=True), control_wavelet("SWITCH_ADV"))]
+        ops += [mov32(fabout(c), Const(value + 1))]
+    layout.task("main", ops, centre, active=True)
+    layout.task("rx", [mov32(mem("result"), WaveletArg())], around, color=c)
+    return layout.build()
+
+
+@case()
+def switch_saturates():
+    layout = fabric.Layout(3, 3)
+    layout.array("result", 8, "uint32")
+    c = layout.color()
+    centre, around = compass(layout, c)
+    ops = []
+    for value in range(1, 7):
+        ops += [mov32(fabout(c, advance_switch=True), Const(value))]
+    layout.task("main", ops, centre, active=True)
+    south = (layout.x == 1) & (layout.y == 2)
+    layout.task("rx", [mov32(mem("result"), fabin(c), 1)], around & ~south, active=True)
+    layout.task("rx", [mov32(mem("result"), fabin(c), 3)], south, active=True)
+    return layout.build()
+
+
+@case()
+def topic_07_control_tasks():
+    layout = fabric.Layout(3, 3)
+    layout.array("result", 1, "uint32")
+    c = layout.color()
+    centre, around = compass(layout, c, ring=True, start=1)
+    ops = [
+        mov32(
+            fabout(c, control=True),
+            control_wavelet("SWITCH_ADV", task=40, data=value, to_ce=True),
+        )
+        for value in (10, 12, 14, 16)
+    ]
+    layout.task("main", ops, centre, active=True)
+    layout.task("ctrl", [mov32(mem("result"), WaveletArg())], around, control=40)
+    return layout.build()
+
+
+@case()
+def topic_08_range_filter():
+    """12 wavelets with indices 0..11; PE p keeps 3p .. 3p + 2 (p = 1, 2, 3)."""
+    layout = fabric.Layout(4)
+    layout.array("result", 4, "uint32")
+    layout.array("wave", 12, "uint32")
+    c = layout.color()
+    layout.route(c, "RAMP", "E", layout.x == 0)
+    for p in (1, 2, 3):
+        keep = fabric.Filter(kind="range", low=3 * p, high=3 * p + 2)
+        layout.route(c, "W", ("RAMP", "E")[: 4 - p], layout.x == p, filter=keep)
+    layout.task("main", [mov32(fabout(c), mem("wave"), 12)], layout.x == 0, active=True)
+    layout.task("main", [mov32(mem("result"), fabin(c), 3)], layout.x > 0, active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def counter_filter():
+    """Of every four wavelets the CE sees the first two."""
+    layout = line(2)
+    c = layout.color()
+    layout.route(c, "RAMP", "E", layout.x == 0)
+    keep = fabric.Filter(kind="counter", high=1, limit=3)
+    layout.route(c, "W", "RAMP", layout.x == 1, filter=keep)
+    layout.task("main", [fmovs(fabout(c), mem("a"), 8)], layout.x == 0, active=True)
+    layout.task("main", [fmovs(mem("a", 16), fabin(c), 4)], layout.x == 1, active=True)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def data_task():
+    """Each wavelet runs the task once: a running sum and a copy of the last one."""
+    layout = line(2)
+    c = layout.color()
+    wire(layout, c)
+    layout.task("main", [fmovs(fabout(c), mem("a"), 5)], layout.x == 0, active=True)
+    body = [
+        Op("add", mem("a", 20), mem("a", 20), WaveletArg()),
+        Op("mov", mem("a", 21), WaveletArg()),
+    ]
+    layout.task("on_data", body, layout.x == 1, color=c)
+    return layout.build()
+
+
+@case()
+def activation_order():
+    """Task ids decide, then priority; each appends its number through a running shift."""
+    layout = line(1)
+    tens = lambda value: [fmacs(mem("a"), Const(value), mem("a"), Const(10.0))]
+    layout.task("start", [activate("low"), activate("high"), activate("mid")], active=True)
+    layout.task("low", [*tens(1.0)])
+    layout.task("mid", tens(2.0))
+    layout.task("high", tens(3.0), high=True)
+    return layout.build()
+
+
+@case()
+def block_and_unblock():
+    layout = line(1)
+    tens = lambda value: [fmacs(mem("a"), Const(value), mem("a"), Const(10.0))]
+    layout.task("first", [*tens(1.0), block("second"), activate("third")], active=True)
+    layout.task("second", tens(2.0), active=True)
+    layout.task("third", [*tens(3.0), unblock("second")])
+    return layout.build()
+
+
+@case(a=RAMP32)
+def microthread_overlaps():
+    """Receiving 8 words by a microthread hides behind 20 cycles of work, which it delays."""
+    layout = line(2)
+    c = layout.color()
+    wire(layout, c)
+    layout.task("main", [fmovs(fabout(c), mem("a"), 8)], layout.x == 0, active=True)
+    receive = fmovs(mem("a", 8), fabin(c), 8, thread=2).then("activate", "after")
+    layout.task("main", [receive, work(20)], layout.x == 1, active=True)
+    layout.task("after", [fmuls(mem("a", 8), mem("a", 8), Const(2.0), 8)], layout.x == 1)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def switched_merge():
+    """PE 1 sends 3 words of its own, then its router takes the colour from PE 0."""
+    layout = line(3)
+    c = layout.color()
+    layout.route(c, "RAMP", "E", layout.x == 0)
+    layout.route(c, "RAMP", "E", layout.x == 1, switches=[{"rx": "W"}])
+    layout.route(c, "W", "RAMP", layout.x == 2)
+    layout.task("main", [fmovs(fabout(c), mem("a"), 4)], layout.x == 0, active=True)
+    own = [fmovs(fabout(c, advance_switch=True), mem("a", 8), 3)]
+    layout.task("main", own, layout.x == 1, active=True)
+    layout.task("main", [fmovs(mem("a", 16), fabin(c), 7)], layout.x == 2, active=True)
+    return layout.build()
+
+
+VALUES = {"topic_08_range_filter": {"wave": np.arange(12) << 16 | np.arange(100, 112)}}
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Final state of every case, from one vmapped run."""
+    programs = [program for program, _ in CASES.values()]
+    values = [VALUES.get(name, v) for name, (_, v) in CASES.items()]
+    states = fabric.run_many(programs, values, max_cycles=400)
+    return {
+        name: (program, state)
+        for (name, program), state in zip(zip(CASES, programs, strict=True), states, strict=True)
+    }
+
+
+def get(runs, name, array="a"):
+    program, state = runs[name]
+    fabric.check_finished(program, state)
+    return np.asarray(fabric.read(program, state, array)), int(fabric.cycles(state)), state
+
+
+def test_one_element_per_cycle_and_overheads(runs):
+    values, cycles, state = get(runs, "straight_code")
+    assert cycles == 5 + 4
+    assert int(state.busy[0, 0]) == 9
+    np.testing.assert_array_equal(values[0, 0, :4], [2, 4, 6, 8])
+    # 61 to start the task, 15 to launch the second operation
+    assert get(runs, "launch_overheads")[1] == 61 + 5 + 15 + 5
+
+
+def test_sixteen_bit_operands_take_four_elements_per_cycle(runs):
+    values, cycles, _ = get(runs, "sixteen_bit_simd", "h")
+    assert cycles == 3
+    np.testing.assert_array_equal(values[0, 0], np.arange(10) + 0.5)
+
+
+def test_strides_and_arithmetic(runs):
+    values, _, _ = get(runs, "strides")
+    np.testing.assert_array_equal(values[0, 0, 16:22], [1, 2, 5, 6, 9, 10])
+    np.testing.assert_array_equal(values[0, 0, 24:28], [4, 3, 2, 1])
+    values, _, _ = get(runs, "arithmetic")
+    np.testing.assert_array_equal(values[0, 0, 8:16], [1, 6, 1 + 2 * 4, 2 + 3 * 4, 2.5, 2.5, 3, 4])
+    assert values[0, 0, 20] == np.float32(1)  # 1 + 2^-24 rounds to even
+
+
+def test_latency_of_a_hop_and_of_a_multicast(runs):
+    values, cycles, state = get(runs, "one_hop")
+    assert cycles == 4 + 1 + 5
+    np.testing.assert_array_equal(values[0, 1, 16:20], [1, 2, 3, 4])
+    np.testing.assert_array_equal(state.links[:, 0, 0], [0, 4, 0, 0, 0])
+    np.testing.assert_array_equal(state.links[:, 0, 1], [0, 0, 0, 0, 4])
+    values, _, state = get(runs, "multicast")
+    np.testing.assert_array_equal(state.end[0], [3, 3 + 1 + 5, 3 + 2 + 5, 3 + 3 + 5])
+    np.testing.assert_array_equal(values[0, 1:, 16:19], [[1, 2, 3]] * 3)
+
+
+def test_back_pressure_holds_nine_words(runs):
+    _, cycles, state = get(runs, "back_pressure")
+    assert cycles == 30 + 20
+    # 2 in the ramp up, 2 + 2 in the routers, 1 in the ramp down, 2 in the queue
+    program, stuck = runs["never_received"]
+    assert int(stuck.busy[0, 0]) == 9
+    with pytest.raises(fabric.DeadlockError, match=r"PE \(0, 0\) task cannot send on colour 0"):
+        fabric.check_finished(program, stuck)
+    assert not bool(stuck.progress)
+
+
+def test_deadlock_names_the_waiting_pe(runs):
+    program, state = runs["never_sent"]
+    with pytest.raises(fabric.DeadlockError, match=r"PE \(1, 0\) task waits for .* colour 7"):
+        fabric.check_finished(program, state)
+    assert int(state.cycle) <= 2  # found at once, not after a time-out
+
+
+def test_colours_share_a_link_word_by_word(runs):
+    values, cycles, state = get(runs, "shared_link")
+    assert cycles == 2 * 8 + 6
+    assert int(state.links[1, 0, 1]) == 16
+    np.testing.assert_array_equal(values[0, 2, :16], [*range(1, 9)] * 2)
+
+
+def test_same_cycle_arrival_is_a_fault(runs):
+    values, _, _ = get(runs, "merge_apart")
+    np.testing.assert_array_equal(values[0, 2, :2], [2, 1])
+    program, state = runs["merge_collides"]
+    with pytest.raises(fabric.FaultError, match=r"cycle 3, PE \(1, 0\), colour 5: same-cycle"):
+        fabric.check_finished(program, state)
+
+
+def test_switches_topics_06_and_07(runs):
+    result, _, _ = get(runs, "topic_06_switches", "result")
+    result = result[..., 0] - 1
+    # The first ADV leaves west by position 1; the data that follow go E, S, N and W.
+    assert (result[1, 2], result[2, 1], result[0, 1], result[1, 0]) == (0, 2, 4, 6)
+    result, _, _ = get(runs, "topic_07_control_tasks", "result")
+    data = result[..., 0] & 0xFFFF
+    assert (data[1, 0], data[1, 2], data[2, 1], data[0, 1]) == (10, 12, 14, 16)
+    assert ((result[..., 0] >> 16) & 63)[1, 0] == 40
+
+
+def test_switch_stays_at_its_last_position_without_ring(runs):
+    result, _, _ = get(runs, "switch_saturates", "result")
+    assert (result[0, 1, 0], result[1, 0, 0], result[1, 2, 0]) == (1, 2, 3)
+    np.testing.assert_array_equal(result[2, 1, :3], [4, 5, 6])
+
+
+def test_filters(runs):
+    result, _, _ = get(runs, "topic_08_range_filter", "result")
+    np.testing.assert_array_equal(
+        result[0, 1:, :3] & 0xFFFF, [[103, 104, 105], [106, 107, 108], [109, 110, 111]]
+    )
+    values, _, _ = get(runs, "counter_filter")
+    np.testing.assert_array_equal(values[0, 1, 16:20], [1, 2, 5, 6])
+
+
+def test_tasks(runs):
+    values, cycles, _ = get(runs, "data_task")
+    assert (values[0, 1, 20], values[0, 1, 21]) == (15 + 21, 5)  # a[20] starts as 21
+    # the first word is usable at cycle 6, as for fabin; two operations per wavelet
+    assert cycles == 6 + 2 * 5
+    assert get(runs, "activation_order")[0][0, 0, 0] == 312
+    assert get(runs, "block_and_unblock")[0][0, 0, 0] == 132
+
+
+def test_microthread_runs_beside_its_task(runs):
+    values, cycles, state = get(runs, "microthread_overlaps")
+    # 1 to start the thread, 20 of work; its 8 words go in whenever the task leaves a cycle
+    assert cycles == 1 + 20 + 8 + 8
+    np.testing.assert_array_equal(values[0, 1, 8:16], 2 * np.arange(1, 9))
+
+
+def test_a_switch_orders_two_senders(runs):
+    values, _, _ = get(runs, "switched_merge")
+    np.testing.assert_array_equal(values[0, 2, 16:23], [9, 10, 11, 1, 2, 3, 4])

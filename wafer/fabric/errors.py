@@ -1,0 +1,25 @@
+"""What can go wrong on the fabric, each naming the PE and the colour."""
+
+from wafer.errors import WaferError
+
+__all__ = ["DeadlockError", "FabricError", "FaultError", "RouteError", "SramError"]
+
+
+class FabricError(WaferError, ValueError):
+    """A PE program that cannot be built or run."""
+
+
+class RouteError(FabricError):
+    """A colour configuration that the routers cannot hold or that loses wavelets."""
+
+
+class SramError(FabricError):
+    """More memory than one PE has."""
+
+
+class FaultError(FabricError):
+    """The architecture violation that the vendor's simulator stops at."""
+
+
+class DeadlockError(FabricError):
+    """Nothing can move any more, and some PE still waits."""

@@ -1,0 +1,231 @@
+"""DSD vector operations, as a PE program lists them: CSL's builtins on descriptors.
+
+An operation walks its descriptors one element per cycle (several for 16-bit memory operands).
+``fadds(fabout(c), mem("a"), fabin(d), n=64)`` reads as CSL's
+``@fadds(fabout_dsd, mem1d_dsd, fabin_dsd)``.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+__all__ = [
+    "Const",
+    "FabIn",
+    "FabOut",
+    "Mem",
+    "Op",
+    "Operand",
+    "WaveletArg",
+    "activate",
+    "block",
+    "control_wavelet",
+    "fabin",
+    "fabout",
+    "faddh",
+    "fadds",
+    "fmach",
+    "fmacs",
+    "fmaxs",
+    "fmovh",
+    "fmovs",
+    "fmulh",
+    "fmuls",
+    "fsubh",
+    "fsubs",
+    "mem",
+    "mov32",
+    "unblock",
+    "work",
+]
+
+SWITCH_COMMANDS = {"NOP": 0, "SWITCH_ADV": 1, "SWITCH_RST": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mem:
+    """``mem1d_dsd``: words ``offset + stride * i`` of an array; two loops with ``inner``.
+
+    Attributes:
+        array: name of the array.
+        offset: first word.
+        stride: words from one element to the next.
+        inner: length of the inner loop; 0 means one loop. With ``inner`` the address of element i
+            is ``offset + stride * (i % inner) + outer * (i // inner)``: two of ``mem4d_dsd``'s
+            loops, or a circular buffer with ``outer=0``.
+        outer: words from one inner loop to the next.
+    """
+
+    array: str
+    offset: int = 0
+    stride: int = 1
+    inner: int = 0
+    outer: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FabIn:
+    """``fabin_dsd``: the input queue of a colour; an empty queue suspends the operation."""
+
+    color: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FabOut:
+    """``fabout_dsd``: inject into a colour; a full ramp suspends the operation.
+
+    Attributes:
+        color: index the layout gave the colour.
+        control: send control wavelets.
+        advance_switch: the last wavelet also advances this PE's own switch once it has left.
+    """
+
+    color: int
+    control: bool = False
+    advance_switch: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Const:
+    """An immediate: a float for arithmetic, an int for raw wavelets."""
+
+    value: float | int
+
+
+@dataclasses.dataclass(frozen=True)
+class WaveletArg:
+    """The argument of the running data or control task: the wavelet that activated it."""
+
+
+Operand = Mem | FabIn | FabOut | Const | WaveletArg
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One entry of a task's operation list.
+
+    Attributes:
+        kind: "mov", "add", "sub", "mul", "mac", "max" or "work".
+        dst: memory or fabric output; None for "work".
+        src0: first source.
+        src1: second source.
+        scalar: third source of "mac": ``dst = src0 + src1 * scalar``.
+        n: elements.
+        dtype: element type: "float32", "float16", "bfloat16" or "uint32".
+        thread: None runs in the task (synchronous); 0..7 starts that microthread.
+        on_done: ``(action, task name)`` pairs carried out when the last element is through.
+        launch: cycles before the first element; None takes the layout's overhead.
+    """
+
+    kind: str
+    dst: Operand | None = None
+    src0: Operand | None = None
+    src1: Operand | None = None
+    scalar: Operand | None = None
+    n: int = 1
+    dtype: str = "float32"
+    thread: int | None = None
+    on_done: tuple[tuple[str, str], ...] = ()
+    launch: int | None = None
+
+    def then(self, action: str, task: str) -> "Op":
+        """Add ``activate``, ``block`` or ``unblock`` of a task at completion."""
+        return dataclasses.replace(self, on_done=(*self.on_done, (action, task)))
+
+
+def mem(array: str, offset: int = 0, stride: int = 1, inner: int = 0, outer: int = 0) -> Mem:
+    """Describe elements of an array in the PE's memory (see :class:`Mem`)."""
+    return Mem(array, offset, stride, inner, outer)
+
+
+def fabin(color: int) -> FabIn:
+    """Describe wavelets that arrive on a colour."""
+    return FabIn(color)
+
+
+def fabout(color: int, *, control: bool = False, advance_switch: bool = False) -> FabOut:
+    """Describe wavelets to send on a colour."""
+    return FabOut(color, control, advance_switch)
+
+
+def control_wavelet(
+    command: str, *, task: int = 0, data: int = 0, to_ce: bool = False, slots: tuple[str, ...] = ()
+) -> Const:
+    """Encode a control wavelet's payload, as ``<control>.encode_single_payload`` does.
+
+    Args:
+        command: "NOP", "SWITCH_ADV" or "SWITCH_RST" for slot 0.
+        task: control task id 0..63 that it activates at the CE.
+        data: 16-bit argument of that task.
+        to_ce: clear the CE-filter bit, so that the wavelet is handed to the CE.
+        slots: further commands, one per router; read only under ``per_hop_commands``. They
+            share their bits with ``data``.
+
+    Returns:
+        The 32-bit payload as an immediate.
+    """
+    if not 0 <= task < 64 or not 0 <= data < 65536:
+        raise ValueError(f"control_wavelet: task={task} must be 0..63 and data={data} 0..65535")
+    commands = (command, *slots)
+    unknown = [c for c in commands if c not in SWITCH_COMMANDS]
+    if unknown or len(commands) > 8:
+        raise ValueError(f"control_wavelet: {commands}: at most 8 of {list(SWITCH_COMMANDS)}")
+    field = sum(
+        (SWITCH_COMMANDS[c] | (0 if to_ce else 4)) << (3 * k) for k, c in enumerate(commands)
+    )
+    low = (field >> 8) & 0xFFFF
+    return Const(((field & 0xFF) << 22) | (task << 16) | (data | low))
+
+
+def work(cycles: int, *, thread: int | None = None) -> Op:
+    """Keep the CE busy for ``cycles``: scalar code that the model does not walk through."""
+    return Op("work", n=cycles, thread=thread)
+
+
+def _action(action: str, task: str) -> Op:
+    return Op("work", n=1, on_done=((action, task),))
+
+
+activate = functools.partial(_action, "activate")
+block = functools.partial(_action, "block")
+unblock = functools.partial(_action, "unblock")
+
+
+def _unary(kind: str, dtype: str) -> Callable[..., Op]:
+    def op(dst: Operand, src: Operand, n: int = 1, *, thread: int | None = None) -> Op:
+        return Op(kind, dst, src, n=n, dtype=dtype, thread=thread)
+
+    return op
+
+
+def _binary(kind: str, dtype: str) -> Callable[..., Op]:
+    def op(
+        dst: Operand, src0: Operand, src1: Operand, n: int = 1, *, thread: int | None = None
+    ) -> Op:
+        return Op(kind, dst, src0, src1, n=n, dtype=dtype, thread=thread)
+
+    return op
+
+
+def _mac(dtype: str) -> Callable[..., Op]:
+    def op(
+        dst: Operand,
+        src0: Operand,
+        src1: Operand,
+        scalar: Operand,
+        n: int = 1,
+        *,
+        thread: int | None = None,
+    ) -> Op:
+        return Op("mac", dst, src0, src1, scalar, n=n, dtype=dtype, thread=thread)
+
+    return op
+
+
+mov32 = _unary("mov", "uint32")
+fmovs, fmovh = _unary("mov", "float32"), _unary("mov", "float16")
+fadds, faddh = _binary("add", "float32"), _binary("add", "float16")
+fsubs, fsubh = _binary("sub", "float32"), _binary("sub", "float16")
+fmuls, fmulh = _binary("mul", "float32"), _binary("mul", "float16")
+fmaxs = _binary("max", "float32")
+fmacs, fmach = _mac("float32"), _mac("float16")

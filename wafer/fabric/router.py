@@ -1,0 +1,197 @@
+"""One cycle of all routers: who leaves by which ports, who arrives, which switches advance.
+
+Rules (see the table of sources in :mod:`wafer.fabric`): one wavelet per link direction and cycle;
+a multicast wavelet leaves all its ports at once or not at all; among colours that want one link
+the lowest index wins; a router takes a wavelet only if its FIFO of that colour had room at the
+start of the cycle and the switch position lists the port; two arrivals of one colour in one cycle
+are a fault.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from wafer.fabric.lanes import fifo_step, flow, moving, occupancy, pipe_step, shift_from
+from wafer.fabric.program import PORTS, Program
+from wafer.fabric.state import ADVANCE, CONTROL, FabricState
+
+__all__ = ["RouterMoves", "first_fault", "router_step"]
+
+_OPPOSITE = {"N": "S", "E": "W", "S": "N", "W": "E"}
+RAMP = PORTS["RAMP"]
+
+
+class RouterMoves(NamedTuple):
+    """What one router cycle did, for the CE's half of the cycle and the counters.
+
+    room_up: list of [C, H, W] bool, elastic room of the CE-to-router pipe
+    ports: [C, H, W] uint8, ports each colour left by
+    moved: [] bool, whether any wavelet moved
+    """
+
+    room_up: list[Array]
+    ports: Array
+    moved: Array
+
+
+def _at_position(table: Array, position: Array, switched: bool) -> Array:
+    if not switched:
+        return table[0]
+    out = table[0]
+    for k in range(1, table.shape[0]):
+        out = jnp.where(position == k, table[k], out)
+    return out
+
+
+def _command(data: Array, flag: Array) -> tuple[Array, Array]:
+    """Whether a wavelet advances or resets the switch it passes: slot 0, or ``advance_switch``."""
+    control = (flag & CONTROL) != 0
+    opcode = jnp.where(control, (data >> 22) & 3, 0)
+    return (opcode == 1) | ((flag & ADVANCE) != 0), opcode == 2
+
+
+def _advance(program: Program, position: Array, advance: Array, reset: Array) -> Array:
+    last = jnp.maximum(program.positions, 1) - 1
+    wrapped = jnp.where(program.ring, 0, last)
+    following = jnp.where(position >= last, wrapped, position + 1)
+    return jnp.where(reset, 0, jnp.where(advance, following, position)).astype(jnp.uint8)
+
+
+def _next_hop(data: Array, flag: Array) -> Array:
+    """Rotate the 24-bit field of commands by one, for the per-hop rule."""
+    field = ((data >> 22) & 0xFF) | ((data & 0xFFFF) << 8)
+    field = (field >> 3) | ((field & 7) << 21)
+    kept = data & jnp.uint32(0xC03F0000)
+    turned = kept | ((field & 0xFF) << 22) | (field >> 8)
+    return jnp.where((flag & CONTROL) != 0, turned, data)
+
+
+def _passes_filter(program: Program, state: FabricState, data: Array, flag: Array) -> Array:
+    """Whether the CE is to see the head wavelet."""
+    control = (flag & CONTROL) != 0
+    passes = ~(control & (((data >> 24) & 1) != 0))
+    if program.meta.filters:
+        kind, a, b, _ = (program.filters[i] for i in range(4))
+        index = (data >> 16).astype(jnp.int32)
+        counted = state.counter <= a
+        ranged = (index >= a) & (index <= b)
+        rule = jnp.where(kind == 1, counted, jnp.where(kind == 2, ranged, True))
+        passes = passes & (control | rule)
+    return passes
+
+
+def _arbitrate(wants: Array, ports: Array) -> Array:
+    """Grant links to the lowest colour; [C, H, W] bool."""
+    used = jnp.zeros_like(ports[0])
+    grants = []
+    for c in range(ports.shape[0]):
+        grant = wants[c] & ((ports[c] & used) == 0)
+        used = jnp.where(grant, used | ports[c], used)
+        grants.append(grant)
+    return jnp.stack(grants)
+
+
+def _collect(
+    data: Array, flag: Array, ports: Array, up: Array, up_flag: Array, per_hop: bool
+) -> tuple[Array, Array, Array]:
+    """Gather arrivals at every router: payload, flag, and how many came at once."""
+    passed = flag & jnp.uint8(255 - ADVANCE)
+    value = _next_hop(data, flag) if per_hop else data
+    got, got_flag, count = up, up_flag, (up_flag != 0).astype(jnp.int8)
+    for side, opposite in _OPPOSITE.items():
+        sent = (ports & PORTS[opposite]) != 0
+        here = shift_from(jnp.where(sent, passed, 0).astype(jnp.uint8), side)
+        got = jnp.where(here != 0, shift_from(value, side), got)
+        got_flag = got_flag | here
+        count = count + (here != 0)
+    return got, got_flag, count
+
+
+def first_fault(fault: Array, kind: int, bad: Array) -> Array:
+    """Record the first PE of a [C, H, W] mask, unless a fault is already recorded."""
+    flat = jnp.argmax(bad.reshape(-1)).astype(jnp.int32)
+    _, height, width = bad.shape
+    found = jnp.stack(
+        [jnp.int32(kind), flat // (height * width), flat // width % height, flat % width]
+    )
+    return jnp.where((fault[0] == 0) & bad.any(), found, fault)
+
+
+def router_step(program: Program, state: FabricState) -> tuple[FabricState, RouterMoves]:
+    """Advance routers, ramps and input queues; the CE's injections follow in its own step.
+
+    Args:
+        program: routes.
+        state: at the start of the cycle.
+
+    Returns:
+        The state with routers, the down pipe and the queues moved (the CE has not popped yet),
+        and the moves. The up pipe is left to the CE's step, which may add to it.
+    """
+    meta = program.meta
+    rx = _at_position(program.rx, state.pos_rx, meta.switched)
+    tx = _at_position(program.tx, state.pos_tx, meta.switched)
+    held = occupancy(state.router)
+    data, flag = state.router.data[:, 0], state.router.flag[:, 0]
+
+    # 1. Which ports could take the head of each FIFO.
+    room = held < 2
+    free = jnp.zeros_like(tx)
+    for side, opposite in _OPPOSITE.items():
+        takes = shift_from(room & ((rx & PORTS[opposite]) != 0), side)
+        free = free | jnp.where(takes, PORTS[side], 0).astype(jnp.uint8)
+    queue_room = occupancy(state.queue) < jnp.asarray(program.depth)[:, None, None]
+    room_down = flow(state.down, queue_room)
+    free = free | jnp.where(room_down[0], RAMP, 0).astype(jnp.uint8)
+
+    # 2. The CE's copy may be filtered; then one link, one wavelet.
+    passes = _passes_filter(program, state, data, flag)
+    need = jnp.where(passes, tx, tx & jnp.uint8(255 - RAMP))
+    go = _arbitrate((held > 0) & ((need & ~free) == 0), need)
+    ports = jnp.where(go, need, 0).astype(jnp.uint8)
+
+    # 3. Arrivals from neighbours and from the CE.
+    up_room = room & ((rx & RAMP) != 0)
+    room_up = flow(state.up, up_room)
+    up_flag = jnp.where(up_room, state.up.flag[:, -1], 0).astype(jnp.uint8)
+    got, got_flag, count = _collect(
+        data, flag, ports, state.up.data[:, -1], up_flag, meta.spec.per_hop_commands
+    )
+    router = fifo_step(state.router, go, got, got_flag)
+
+    # 4. Down to the CE: pipe, then queue.
+    to_ce = jnp.where((ports & RAMP) != 0, flag, 0).astype(jnp.uint8)
+    queued, queued_flag = data, to_ce
+    if state.down.flag.shape[1]:
+        queued = state.down.data[:, -1]
+        queued_flag = jnp.where(queue_room, state.down.flag[:, -1], 0).astype(jnp.uint8)
+    down = pipe_step(state.down, room_down, data, to_ce)
+    queue = fifo_step(state.queue, jnp.zeros_like(go), queued, queued_flag)
+
+    # 5. Switches: the entering side follows arrivals, the leaving side departures.
+    pos_rx, pos_tx = state.pos_rx, state.pos_tx
+    if meta.switched:
+        enters, resets = _command(got, got_flag)
+        pos_rx = _advance(program, pos_rx, enters, resets)
+        leaves, resets = _command(data, jnp.where(go, flag, 0).astype(jnp.uint8))
+        pos_tx = _advance(program, pos_tx, leaves, resets)
+    counter = state.counter
+    if meta.filters:
+        counts = go & ((tx & RAMP) != 0) & ((flag & CONTROL) == 0) & (program.filters[0] == 1)
+        wraps = counter >= program.filters[2]
+        counter = jnp.where(counts, jnp.where(wraps, 0, counter + 1), counter)
+
+    moved = go.any() | moving(state.up, room_up) | moving(state.down, room_down)
+    links = jnp.stack([((ports & bit) != 0).sum(axis=0, dtype=jnp.int32) for bit in PORTS.values()])
+    state = state._replace(
+        fault=first_fault(state.fault, 1, count > 1),
+        router=router,
+        down=down,
+        queue=queue,
+        pos_rx=pos_rx,
+        pos_tx=pos_tx,
+        counter=counter,
+        links=state.links + links,
+    )
+    return state, RouterMoves(room_up, ports, moved)
