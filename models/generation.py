@@ -221,7 +221,7 @@ def generate(
     start, start_lengths = jnp.asarray(prompt), jnp.asarray(lengths, jnp.int32)
     cfg: Any = model.config
     if isinstance(cfg, DecoderConfig):
-        step = _decoder_step(cfg)
+        step = _decoder_step(cfg)  # pyright: ignore[reportArgumentType] frozen, so hashable
         cache = init_cache(cfg, len(prompt), prompt.shape[1] + max_new_tokens)
     else:
         raise ValueError(f"{model.config.name}: this family does not generate")

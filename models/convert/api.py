@@ -1,0 +1,128 @@
+"""From a Hugging Face folder to a model and its parameters, and back."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.base import Model
+from models.convert.config_map import ConfigMap, to_foreign_config, to_our_settings
+from models.convert.decoder_configs import DECODER_CONFIGS
+from models.convert.decoder_tables import DECODER_TABLES
+from models.convert.engine import Table, export_tensors, import_tensors
+from models.convert.files import open_tensors, read_config, write_shards
+from models.paths import close_names
+from models.registry import build, lookup
+
+__all__ = ["config_from_hf", "config_to_hf", "from_hf", "hf_type", "to_hf"]
+
+_TABLES: dict[str, Callable[[Any], Table]] = {**DECODER_TABLES}
+_CONFIGS: dict[str, ConfigMap] = {**DECODER_CONFIGS}
+_OLD_TYPES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}
+
+
+def _config_map(model_type: str) -> ConfigMap:
+    model_type = _OLD_TYPES.get(model_type, model_type)
+    if model_type not in _CONFIGS:
+        hint = close_names(model_type, _CONFIGS)
+        raise ValueError(
+            f"config.json: model_type {model_type!r} cannot be converted{hint}; "
+            f"known: {sorted(_CONFIGS)}"
+        )
+    return _CONFIGS[model_type]
+
+
+def hf_type(cfg: Any) -> str:
+    """Return the Hugging Face model_type that holds a configuration.
+
+    Raises:
+        ValueError: the model has no Hugging Face form.
+    """
+    model_type = lookup(cfg.name).hf
+    if not model_type:
+        raise ValueError(f"{cfg.name}: Hugging Face has no format for this model")
+    return model_type
+
+
+def config_from_hf(foreign: Mapping[str, Any], name: str | None = None) -> dict[str, Any]:
+    """Turn config.json into a ``model`` section.
+
+    Args:
+        foreign: the parsed file, transformers v4 or v5 spelling.
+        name: our model name, when several share a model_type; default the commonest.
+
+    Raises:
+        ValueError: unknown model_type, or settings our model would compute differently.
+    """
+    map_ = _config_map(str(foreign.get("model_type")))
+    settings = to_our_settings(map_, dict(foreign))
+    architecture = next(iter(foreign.get("architectures") or [""]))
+    if architecture == map_.classes[1]:
+        settings["with_lm_head"] = False
+        settings["share_embedding_weights"] = True
+    if name is not None:
+        settings["name"] = name
+    return settings
+
+
+def config_to_hf(cfg: Any, dtype: str = "float32") -> dict[str, Any]:
+    """Turn a configuration into the content of config.json (both spellings)."""
+    return to_foreign_config(_config_map(hf_type(cfg)), cfg, dtype)
+
+
+def from_hf(
+    folder: str | Path, *, dtype: Any = np.float32, name: str | None = None
+) -> tuple[Model, dict[str, Any]]:
+    """Read a Hugging Face folder.
+
+    Args:
+        folder: holds config.json and safetensors (single or sharded) or .bin weights.
+        dtype: of the parameters; None keeps the file's.
+        name: our model name when several share a model_type.
+
+    Returns:
+        The model and its parameters (numpy arrays).
+
+    Raises:
+        ValueError: a config or tensors that do not fit; all complaints in one message.
+    """
+    model = build(config_from_hf(read_config(folder), name))
+    table = _TABLES[hf_type(model.config)](model.config)
+    params = import_tensors(model, table, open_tensors(folder), dtype=dtype)
+    return model, params
+
+
+def to_hf(
+    model: Model,
+    params: Any,
+    folder: str | Path,
+    *,
+    dtype: Any = None,
+    max_shard_bytes: int = 10 * 2**30,
+) -> list[Path]:
+    """Write a Hugging Face folder: config.json and safetensors.
+
+    Args:
+        model: of ``params``.
+        params: dense parameters; NaN marks of pruned weights become 0.
+        folder: created when missing.
+        dtype: of the tensors; None keeps the parameters'.
+        max_shard_bytes: larger models are split, with an index.
+
+    Returns:
+        The weight files.
+    """
+    table = _TABLES[hf_type(model.config)](model.config)
+    tensors = export_tensors(model, table, params, dtype=dtype)
+    first_name, first = next(tensors)
+
+    def again() -> Any:
+        yield first_name, first
+        yield from tensors
+
+    written = write_shards(again(), folder, max_shard_bytes)
+    config = config_to_hf(model.config, str(first.dtype))
+    (Path(folder) / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
+    return written

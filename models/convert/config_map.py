@@ -1,0 +1,118 @@
+"""Translate ``config.json``: tables of key names, and what does not fit a table as two hooks."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["ConfigMap", "read_rope", "to_foreign_config", "to_our_settings", "write_rope"]
+
+Settings = dict[str, Any]
+
+
+def _nothing(*args: Any) -> Settings:
+    del args
+    return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigMap:
+    """How one model_type spells our configuration.
+
+    Attributes:
+        model_type: of config.json.
+        name: our model name.
+        keys: foreign key -> ours.
+        defaults: foreign values where config.json lacks the key.
+        required: foreign key -> the only value our model computes.
+        read: foreign config -> further settings of ours.
+        write: our configuration -> further foreign keys.
+        classes: foreign class names: (with language-model head, without).
+    """
+
+    model_type: str
+    name: str
+    keys: Mapping[str, str]
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    read: Callable[[Settings], Settings] = _nothing
+    write: Callable[[Any], Settings] = _nothing
+    classes: tuple[str, str] = ("", "")
+
+
+def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
+    """Build a ``model`` section from a foreign config; keys it does not know are dropped.
+
+    Raises:
+        ValueError: a value that our model would compute differently, all in one message.
+    """
+    merged = {**map_.defaults, **{k: v for k, v in foreign.items() if v is not None}}
+    wrong = [
+        f"{key}: {merged[key]!r}, only {value!r} is computed"
+        for key, value in map_.required.items()
+        if merged.get(key, value) != value
+    ]
+    if wrong:
+        raise ValueError(f"config.json of {map_.model_type}: " + "; ".join(wrong))
+    settings: Settings = {"name": map_.name}
+    settings |= {ours: merged[key] for key, ours in map_.keys.items() if key in merged}
+    return settings | map_.read(merged)
+
+
+def to_foreign_config(map_: ConfigMap, cfg: Any, dtype: str) -> Settings:
+    """Build config.json from our configuration, in both the v4 and the v5 spelling."""
+    foreign: Settings = {"model_type": map_.model_type, "dtype": dtype, "torch_dtype": dtype}
+    architecture = map_.classes[0 if getattr(cfg, "with_lm_head", True) else 1]
+    if architecture:
+        foreign["architectures"] = [architecture]
+    foreign |= map_.required
+    foreign |= {key: getattr(cfg, ours) for key, ours in map_.keys.items()}
+    return foreign | map_.write(cfg)
+
+
+def read_rope(foreign: Settings, head_dim: int) -> Settings:
+    """Read rotary settings in either spelling (transformers v4 and v5).
+
+    v5 has ``rope_parameters {rope_theta, rope_type, partial_rotary_factor, factor}``; v4
+    ``rope_theta``, ``rope_scaling {type | rope_type, factor}``, NeoX ``rotary_pct``.
+
+    Raises:
+        ValueError: an interpolation we do not compute.
+    """
+    rope = {**(foreign.get("rope_scaling") or {}), **(foreign.get("rope_parameters") or {})}
+    theta = rope.get("rope_theta") or foreign.get("rope_theta") or foreign.get("rotary_emb_base")
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    part = rope.get("partial_rotary_factor")
+    if part is None:
+        part = foreign.get("rotary_pct", foreign.get("partial_rotary_factor", 1.0))
+    settings: Settings = {
+        "position_embedding_type": "rotary",
+        "rope_theta": float(theta or 10000.0),
+        "rotary_dim": int(head_dim * part),
+        "rotary_interleaved": False,
+    }
+    if kind == "default":
+        return settings
+    settings |= {"pos_scaling_type": kind, "pos_scaling_factor": rope["factor"]}
+    if kind == "linear":
+        return settings
+    if kind == "llama3":
+        keys = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        return settings | {"pos_scaling_extra_args": {key: rope[key] for key in keys}}
+    raise ValueError(f"rope type {kind!r} is not computed; known: default, linear, llama3")
+
+
+def write_rope(cfg: Any, *, partial: bool = False) -> Settings:
+    """Write rotary settings in both spellings; transformers 5 reads such a file correctly."""
+    scaling: Settings | None = None
+    if cfg.pos_scaling_type == "llama3":
+        extra = cfg.pos_scaling_extra_args.model_dump()
+        scaling = {"rope_type": "llama3", "factor": cfg.pos_scaling_factor, **extra}
+    elif cfg.pos_scaling_factor != 1.0:
+        scaling = {"rope_type": "linear", "type": "linear", "factor": cfg.pos_scaling_factor}
+    parameters = {"rope_theta": cfg.rope_theta, **(scaling or {"rope_type": "default"})}
+    out: Settings = {"rope_theta": cfg.rope_theta, "rope_scaling": scaling}
+    if partial:
+        share = cfg.rotary_features / cfg.head_dim
+        parameters["partial_rotary_factor"] = share
+        out |= {"rotary_pct": share, "rotary_emb_base": cfg.rope_theta}
+    return out | {"rope_parameters": {k: v for k, v in parameters.items() if k != "type"}}

@@ -1,0 +1,472 @@
+"""Config tables of the decoder families."""
+
+from typing import Any
+
+from models.convert.config_map import ConfigMap, Settings, read_rope, write_rope
+from models.decoder_config import DecoderConfig
+
+__all__ = ["DECODER_CONFIGS"]
+
+_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
+_GPT_KEYS = {
+    "vocab_size": "vocab_size",
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_heads",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_epsilon",
+    "embd_pdrop": "embedding_dropout_rate",
+    "resid_pdrop": "residual_dropout_rate",
+    "attn_pdrop": "attention_dropout_rate",
+}
+_GPT_DEFAULTS = {"embd_pdrop": 0.1, "resid_pdrop": 0.1, "attn_pdrop": 0.1}
+_LLAMA_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "filter_size",
+    "max_position_embeddings": "max_position_embeddings",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+
+
+def _shape(foreign: Settings, multiplier: int = 4) -> Settings:
+    """Read what all GPT-like configs share: the inner size and the activation."""
+    act = foreign.get("activation_function", "gelu_new")
+    return {
+        "filter_size": foreign.get("n_inner") or multiplier * foreign["n_embd"],
+        "nonlinearity": _ACTIVATIONS.get(act, act),
+        "dropout_rate": 0.0,
+    }
+
+
+def _tied(foreign: Settings, default: bool = True) -> Settings:
+    return {"share_embedding_weights": foreign.get("tie_word_embeddings", default)}
+
+
+def _kv_heads(heads: int, kv_heads: int | None) -> Settings:
+    if kv_heads is None or kv_heads == heads:
+        return {}
+    return {
+        "attention_module": "multiquery_attention",
+        "extra_attention_params": {"num_kv_groups": kv_heads},
+    }
+
+
+def _write_gpt(cfg: DecoderConfig) -> Settings:
+    return {
+        "n_inner": cfg.filter_size,
+        "activation_function": cfg.nonlinearity,
+        "tie_word_embeddings": cfg.share_embedding_weights,
+    }
+
+
+def _read_gpt2(foreign: Settings) -> Settings:
+    scaled = foreign.get("scale_attn_weights", True)
+    return {
+        **_shape(foreign),
+        **_tied(foreign),
+        "attention_type": "scaled_dot_product" if scaled else "dot_product",
+        "scale_qk_dot_by_layer_idx": foreign.get("scale_attn_by_inverse_layer_idx", False),
+    }
+
+
+def _write_gpt2(cfg: DecoderConfig) -> Settings:
+    return {
+        **_write_gpt(cfg),
+        "scale_attn_weights": cfg.attention_type == "scaled_dot_product",
+        "scale_attn_by_inverse_layer_idx": cfg.scale_qk_dot_by_layer_idx,
+    }
+
+
+def _read_btlm(foreign: Settings) -> Settings:
+    """Read BTLM and Jais; muP scales come from config, slopes from the checkpoint."""
+    factor = (foreign.get("alibi_scaling") or {}).get("factor")
+    if foreign.get("alibi_scaling") and factor is None:
+        raise ValueError("alibi_scaling: only a fixed factor is computed, not train_seq_len")
+    position = foreign.get("position_embedding_type", "alibi")
+    gate = foreign.get("mup_output_alpha", 1.0) * foreign.get("mup_width_scale", 1.0)
+    return {
+        **_read_gpt2(foreign),
+        "position_embedding_type": position,
+        "alibi_slopes_in_checkpoint": position == "alibi",
+        "pos_scaling_factor": factor or 1.0,
+        "embeddings_scale": foreign.get("mup_embeddings_scale", 1.0),
+        "output_logits_scale": gate,
+        "scale_qk_dot_by_d": foreign.get("mup_scale_qk_dot_by_d", False),
+    }
+
+
+def _write_btlm(cfg: DecoderConfig) -> Settings:
+    factor = cfg.pos_scaling_factor
+    return {
+        **_write_gpt2(cfg),
+        "position_embedding_type": cfg.position_embedding_type,
+        "mup_embeddings_scale": cfg.embeddings_scale,
+        "mup_output_alpha": cfg.logits_scale,
+        "mup_width_scale": 1.0,
+        "mup_scale_qk_dot_by_d": bool(cfg.scale_qk_dot_by_d),
+        "alibi_scaling": None if factor == 1.0 else {"type": "linear", "factor": factor},
+    }
+
+
+def _read_bigcode(foreign: Settings) -> Settings:
+    kv_heads = 1 if foreign.get("multi_query", True) else None
+    settings = _read_gpt2(foreign) | _kv_heads(foreign["n_head"], kv_heads)
+    if kv_heads is None:
+        settings |= {"attention_module": "aiayn_attention"}
+    return settings
+
+
+def _write_bigcode(cfg: DecoderConfig) -> Settings:
+    out = _write_gpt2(cfg)
+    out.pop("scale_attn_by_inverse_layer_idx")
+    if cfg.nonlinearity == "gelu_new":
+        out["activation_function"] = "gelu_pytorch_tanh"
+    return out | {"multi_query": cfg.num_kv_heads == 1, "num_key_value_heads": cfg.num_kv_heads}
+
+
+def _read_gptj(foreign: Settings) -> Settings:
+    size = foreign["n_embd"] // foreign["n_head"]
+    return {
+        **_shape(foreign),
+        **_tied(foreign, default=False),
+        "rotary_dim": foreign.get("rotary_dim") or size,
+        "rotary_interleaved": True,
+    }
+
+
+def _write_gptj(cfg: DecoderConfig) -> Settings:
+    return {**_write_gpt(cfg), "rotary_dim": cfg.rotary_features}
+
+
+def _read_neox(foreign: Settings) -> Settings:
+    parallel = foreign.get("use_parallel_residual", True)
+    bias = foreign.get("attention_bias", True)
+    return {
+        **read_rope(
+            {"rotary_pct": 0.25, **foreign},
+            foreign["hidden_size"] // foreign["num_attention_heads"],
+        ),
+        **_tied(foreign, default=False),
+        "nonlinearity": foreign.get("hidden_act", "gelu"),
+        "parallel_attention": parallel,
+        "use_untied_layer_norm": parallel,
+        "use_projection_bias_in_attention": bias,
+        "use_ffn_bias_in_attention": bias,
+        "dropout_rate": 0.0,
+    }
+
+
+def _write_neox(cfg: DecoderConfig) -> Settings:
+    return {
+        **write_rope(cfg, partial=True),
+        "hidden_act": cfg.nonlinearity,
+        "use_parallel_residual": cfg.parallel_attention,
+        "attention_bias": cfg.use_projection_bias_in_attention,
+        "tie_word_embeddings": cfg.share_embedding_weights,
+    }
+
+
+def _read_bloom(foreign: Settings) -> Settings:
+    hidden = foreign.get("hidden_size") or foreign.get("n_embed")
+    return {
+        **_tied(foreign),
+        "hidden_size": hidden,
+        "filter_size": 4 * int(hidden or 0),
+        "max_position_embeddings": foreign.get("seq_length", 2048),
+        "nonlinearity": "gelu_new",
+        "residual_after_norm": foreign.get("apply_residual_connection_post_layernorm", False),
+        "dropout_rate": 0.0,
+    }
+
+
+def _write_bloom(cfg: DecoderConfig) -> Settings:
+    return {
+        "hidden_size": cfg.hidden_size,
+        "seq_length": cfg.max_position_embeddings,
+        "apply_residual_connection_post_layernorm": cfg.residual_after_norm,
+        "tie_word_embeddings": cfg.share_embedding_weights,
+    }
+
+
+def _read_falcon(foreign: Settings) -> Settings:
+    heads = foreign["num_attention_heads"]
+    new = foreign.get("new_decoder_architecture", False)
+    multi = foreign.get("multi_query", True)
+    kv_heads = foreign.get("num_kv_heads") or heads if new else (1 if multi else heads)
+    parallel = new or foreign.get("parallel_attn", True)
+    bias = foreign.get("bias", False)
+    norms = foreign.get("num_ln_in_parallel_attn") or 2
+    settings: Settings = {
+        **_tied(foreign),
+        "filter_size": foreign.get("ffn_hidden_size") or 4 * foreign["hidden_size"],
+        "nonlinearity": foreign.get("activation", "gelu"),
+        "parallel_attention": parallel,
+        "use_untied_layer_norm": new and norms == 2,
+        "use_projection_bias_in_attention": bias,
+        "use_ffn_bias_in_attention": bias,
+        "use_ffn_bias": bias,
+        "attention_module": "aiayn_attention",
+        "dropout_rate": 0.0,
+        **_kv_heads(heads, kv_heads),
+    }
+    if foreign.get("alibi", False):
+        return settings | {"position_embedding_type": "alibi", "alibi_style": "falcon"}
+    return settings | read_rope(foreign, foreign["hidden_size"] // heads)
+
+
+def _write_falcon(cfg: DecoderConfig) -> Settings:
+    alibi = cfg.position_embedding_type == "alibi"
+    new = cfg.parallel_attention and cfg.num_kv_heads > 1
+    return {
+        **({} if alibi else write_rope(cfg)),
+        "ffn_hidden_size": cfg.filter_size,
+        "activation": cfg.nonlinearity,
+        "alibi": alibi,
+        "bias": cfg.use_ffn_bias,
+        "multi_query": new or cfg.num_kv_heads == 1,
+        "new_decoder_architecture": new,
+        "num_kv_heads": cfg.num_kv_heads,
+        "num_ln_in_parallel_attn": (2 if cfg.use_untied_layer_norm else 1) if new else None,
+        "parallel_attn": cfg.parallel_attention,
+        "tie_word_embeddings": cfg.share_embedding_weights,
+    }
+
+
+def _read_mpt(foreign: Settings) -> Settings:
+    """Read MPT. HF never has biases and fixes alibi_bias_max at 8, whatever the file says."""
+    attn = foreign.get("attn_config") or {}
+    for key in ("prefix_lm", "qk_ln"):
+        if attn.get(key):
+            raise ValueError(f"attn_config.{key}: only false is computed")
+    return {
+        **_tied(foreign),
+        "filter_size": int(foreign["d_model"] * foreign.get("expansion_ratio", 4)),
+        "position_embedding_type": "alibi" if attn.get("alibi", True) else "learned",
+        "nonlinearity": "gelu",
+        "clip_qkv": attn.get("clip_qkv"),
+        "softmax_scale": attn.get("softmax_scale"),
+        "attention_dropout_rate": attn.get("attn_pdrop", 0.0),
+        "dropout_rate": 0.0,
+    }
+
+
+def _write_mpt(cfg: DecoderConfig) -> Settings:
+    # MptForCausalLM multiplies by 4 whatever expansion_ratio says.
+    return {
+        "expansion_ratio": cfg.filter_size // cfg.hidden_size,
+        "no_bias": True,
+        "learned_pos_emb": True,
+        "tie_word_embeddings": cfg.share_embedding_weights,
+        "attn_config": {
+            "alibi": cfg.position_embedding_type == "alibi",
+            "alibi_bias_max": 8,
+            "attn_pdrop": cfg.dropout("attention"),
+            "clip_qkv": cfg.clip_qkv,
+            "softmax_scale": cfg.softmax_scale,
+            "prefix_lm": False,
+            "qk_ln": False,
+            "model_type": "",
+        },
+    }
+
+
+def _read_llama(foreign: Settings) -> Settings:
+    heads = foreign["num_attention_heads"]
+    size = foreign.get("head_dim") or foreign["hidden_size"] // heads
+    bias, ffn_bias = foreign.get("attention_bias", False), foreign.get("mlp_bias", False)
+    settings: Settings = {
+        **read_rope(foreign, size),
+        **_tied(foreign, default=False),
+        **_kv_heads(heads, foreign.get("num_key_value_heads")),
+        "use_projection_bias_in_attention": bias,
+        "use_ffn_bias_in_attention": bias,
+        "use_ffn_bias": ffn_bias,
+        "attention_dropout_rate": foreign.get("attention_dropout", 0.0),
+        "dropout_rate": 0.0,
+        "attention_sliding_window_length": foreign.get("sliding_window"),
+    }
+    if size * heads != foreign["hidden_size"]:
+        settings["attention_inner_dim"] = size * heads
+    if foreign.get("num_local_experts"):
+        settings["moe"] = {
+            "num_experts": foreign["num_local_experts"],
+            "top_k": foreign.get("num_experts_per_tok", 2),
+            "load_balancing_loss_coef": (
+                foreign.get("router_aux_loss_coef", 0.001)
+                if foreign.get("output_router_logits")
+                else 0.0
+            ),
+        }
+    return settings
+
+
+def _write_llama(cfg: DecoderConfig) -> Settings:
+    out: Settings = {
+        **write_rope(cfg),
+        "hidden_act": "silu",
+        "head_dim": cfg.head_dim,
+        "num_key_value_heads": cfg.num_kv_heads,
+        "tie_word_embeddings": cfg.share_embedding_weights,
+        "attention_dropout": cfg.dropout("attention"),
+    }
+    if cfg.name in {"mistral", "mixtral"}:
+        out["sliding_window"] = cfg.attention_sliding_window_length
+    else:
+        bias = cfg.use_projection_bias_in_attention
+        out |= {"attention_bias": bias, "mlp_bias": cfg.use_ffn_bias}
+    if cfg.moe:
+        out |= {
+            "num_local_experts": cfg.moe.num_experts,
+            "num_experts_per_tok": cfg.moe.top_k,
+            "router_aux_loss_coef": cfg.moe.load_balancing_loss_coef or 0.001,
+            "output_router_logits": bool(cfg.moe.load_balancing_loss_coef),
+        }
+    return out
+
+
+def _causal(model_type: str, name: str, stem: str, keys: Settings, **rest: Any) -> ConfigMap:
+    classes = (f"{stem}LMHeadModel" if stem == "GPT2" else f"{stem}ForCausalLM", f"{stem}Model")
+    return ConfigMap(model_type, name, keys, classes=rest.pop("classes", classes), **rest)
+
+
+_GPT2_REQUIRED = {"reorder_and_upcast_attn": False, "add_cross_attention": False}
+_REMOTE = {"keys": _GPT_KEYS, "defaults": _GPT_DEFAULTS, "read": _read_btlm, "write": _write_btlm}
+
+DECODER_CONFIGS: dict[str, ConfigMap] = {
+    "gpt2": _causal(
+        "gpt2",
+        "gpt2",
+        "GPT2",
+        _GPT_KEYS,
+        defaults=_GPT_DEFAULTS,
+        required=_GPT2_REQUIRED,
+        read=_read_gpt2,
+        write=_write_gpt2,
+    ),
+    "gpt_bigcode": _causal(
+        "gpt_bigcode",
+        "starcoder",
+        "GPTBigCode",
+        _GPT_KEYS,
+        defaults=_GPT_DEFAULTS,
+        required={"add_cross_attention": False},
+        read=_read_bigcode,
+        write=_write_bigcode,
+    ),
+    "btlm": ConfigMap("btlm", "btlm", classes=("BTLMLMHeadModel", "BTLMModel"), **_REMOTE),
+    "jais": ConfigMap("jais", "jais", classes=("JAISLMHeadModel", "JAISModel"), **_REMOTE),
+    "gptj": _causal(
+        "gptj",
+        "gptj",
+        "GPTJ",
+        _GPT_KEYS,
+        read=_read_gptj,
+        write=_write_gptj,
+    ),
+    "codegen": _causal(
+        "codegen",
+        "codegen",
+        "CodeGen",
+        _GPT_KEYS,
+        read=_read_gptj,
+        write=_write_gptj,
+    ),
+    "gpt_neox": _causal(
+        "gpt_neox",
+        "gpt-neox",
+        "GPTNeoX",
+        {
+            "vocab_size": "vocab_size",
+            "hidden_size": "hidden_size",
+            "num_hidden_layers": "num_hidden_layers",
+            "num_attention_heads": "num_heads",
+            "intermediate_size": "filter_size",
+            "max_position_embeddings": "max_position_embeddings",
+            "layer_norm_eps": "layer_norm_epsilon",
+            "hidden_dropout": "residual_dropout_rate",
+            "attention_dropout": "attention_dropout_rate",
+        },
+        read=_read_neox,
+        write=_write_neox,
+    ),
+    "bloom": _causal(
+        "bloom",
+        "bloom",
+        "Bloom",
+        {
+            "vocab_size": "vocab_size",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_heads",
+            "layer_norm_epsilon": "layer_norm_epsilon",
+            "hidden_dropout": "residual_dropout_rate",
+            "attention_dropout": "attention_dropout_rate",
+        },
+        required={"slow_but_exact": False},
+        read=_read_bloom,
+        write=_write_bloom,
+    ),
+    "falcon": _causal(
+        "falcon",
+        "falcon",
+        "Falcon",
+        {
+            "vocab_size": "vocab_size",
+            "hidden_size": "hidden_size",
+            "num_hidden_layers": "num_hidden_layers",
+            "num_attention_heads": "num_heads",
+            "max_position_embeddings": "max_position_embeddings",
+            "layer_norm_epsilon": "layer_norm_epsilon",
+            "hidden_dropout": "residual_dropout_rate",
+            "attention_dropout": "attention_dropout_rate",
+        },
+        read=_read_falcon,
+        write=_write_falcon,
+    ),
+    "mpt": _causal(
+        "mpt",
+        "mpt",
+        "Mpt",
+        {
+            "vocab_size": "vocab_size",
+            "d_model": "hidden_size",
+            "n_layers": "num_hidden_layers",
+            "n_heads": "num_heads",
+            "max_seq_len": "max_position_embeddings",
+            "layer_norm_epsilon": "layer_norm_epsilon",
+            "emb_pdrop": "embedding_dropout_rate",
+            "resid_pdrop": "residual_dropout_rate",
+        },
+        read=_read_mpt,
+        write=_write_mpt,
+    ),
+    "llama": _causal(
+        "llama",
+        "llama",
+        "Llama",
+        _LLAMA_KEYS,
+        required={"hidden_act": "silu"},
+        read=_read_llama,
+        write=_write_llama,
+    ),
+    "mistral": _causal(
+        "mistral",
+        "mistral",
+        "Mistral",
+        _LLAMA_KEYS,
+        required={"hidden_act": "silu"},
+        read=_read_llama,
+        write=_write_llama,
+    ),
+    "mixtral": _causal(
+        "mixtral",
+        "mixtral",
+        "Mixtral",
+        _LLAMA_KEYS,
+        required={"hidden_act": "silu"},
+        read=_read_llama,
+        write=_write_llama,
+    ),
+}

@@ -1,0 +1,188 @@
+"""Key tables of the decoder families: Hugging Face names on the left, ours on the right."""
+
+from collections.abc import Callable, Iterable
+
+from models.convert.codecs import trailing_one
+from models.convert.engine import Row, Table, embedding, fused, linear, norm
+from models.decoder_config import DecoderConfig
+
+__all__ = ["DECODER_TABLES"]
+
+_BUFFERS = (
+    r".*\.attn\.(bias|masked_bias|causal_mask)",
+    r".*\.(attn|attention|self_attn)\.rotary_emb\.inv_freq",
+    r".*\.attention\.(bias|masked_bias)",
+    r".*\.embed_positions",
+)
+
+
+def _table(cfg: DecoderConfig, prefix: str, rows: list[Row], head: str = "lm_head") -> Table:
+    """Put the trunk under its prefix, as models with a head have it; add the head.
+
+    Files in the wild spell the trunk both ways, so the other spelling is accepted.
+    """
+    shown = prefix if cfg.with_lm_head else ""
+    named = [row._replace(foreign=shown + row.foreign) for row in rows]
+    ignored = list(_BUFFERS)
+    if cfg.share_embedding_weights or not cfg.with_lm_head:
+        ignored.append(rf"{head}\.weight")
+
+    def spellings(name: str) -> Iterable[str]:
+        return [name.removeprefix(prefix), prefix + name]
+
+    return Table(
+        rows=[*named, *linear(head, "lm_head")],
+        layers=cfg.num_hidden_layers,
+        experts=cfg.moe.num_experts if cfg.moe else 0,
+        ignored=ignored,
+        spellings=spellings,
+    )
+
+
+def _gpt2(cfg: DecoderConfig) -> Table:
+    bigcode = cfg.name in {"santacoder", "starcoder", "octocoder", "wizardcoder", "sqlcoder"}
+    kind = "per_head" if bigcode and cfg.num_kv_heads > 1 else "concat"
+    rows = [
+        *embedding("wte", "embed/token"),
+        *embedding("wpe", "embed/position"),
+        Row("relative_pe.slopes", ("position/slopes",), trailing_one()),
+        *norm("h.{i}.ln_1", "layers_{i}/norm1"),
+        *fused("h.{i}.attn.c_attn", "layers_{i}/attn", kind, cfg, transposed=bigcode),
+        *linear("h.{i}.attn.c_proj", "layers_{i}/attn/out", transposed=bigcode),
+        *norm("h.{i}.ln_2", "layers_{i}/norm2"),
+        *linear("h.{i}.mlp.c_fc", "layers_{i}/ffn/up", transposed=bigcode),
+        *linear("h.{i}.mlp.c_fc2", "layers_{i}/ffn/gate", transposed=bigcode),
+        *linear("h.{i}.mlp.c_proj", "layers_{i}/ffn/down", transposed=bigcode),
+        *norm("ln_f", "norm_f"),
+    ]
+    return _table(cfg, "transformer.", rows)
+
+
+def _gptj(cfg: DecoderConfig) -> Table:
+    if cfg.name == "codegen":
+        attention = fused("h.{i}.attn.qkv_proj", "layers_{i}/attn", "codegen", cfg)
+    else:
+        attention = [
+            *linear("h.{i}.attn.q_proj", "layers_{i}/attn/query"),
+            *linear("h.{i}.attn.k_proj", "layers_{i}/attn/key"),
+            *linear("h.{i}.attn.v_proj", "layers_{i}/attn/value"),
+        ]
+    rows = [
+        *embedding("wte", "embed/token"),
+        *norm("h.{i}.ln_1", "layers_{i}/norm1"),
+        *attention,
+        *linear("h.{i}.attn.out_proj", "layers_{i}/attn/out"),
+        *linear("h.{i}.mlp.fc_in", "layers_{i}/ffn/up"),
+        *linear("h.{i}.mlp.fc_out", "layers_{i}/ffn/down"),
+        *norm("ln_f", "norm_f"),
+    ]
+    return _table(cfg, "transformer.", rows)
+
+
+def _neox(cfg: DecoderConfig) -> Table:
+    rows = [
+        *embedding("embed_in", "embed/token"),
+        *norm("layers.{i}.input_layernorm", "layers_{i}/norm1"),
+        *norm("layers.{i}.post_attention_layernorm", "layers_{i}/norm2"),
+        *fused("layers.{i}.attention.query_key_value", "layers_{i}/attn", "per_head", cfg),
+        *linear("layers.{i}.attention.dense", "layers_{i}/attn/out"),
+        *linear("layers.{i}.mlp.dense_h_to_4h", "layers_{i}/ffn/up"),
+        *linear("layers.{i}.mlp.dense_4h_to_h", "layers_{i}/ffn/down"),
+        *norm("final_layer_norm", "norm_f"),
+    ]
+    return _table(cfg, "gpt_neox.", rows, head="embed_out")
+
+
+def _bloom(cfg: DecoderConfig) -> Table:
+    rows = [
+        *embedding("word_embeddings", "embed/token"),
+        *norm("word_embeddings_layernorm", "embed/norm"),
+        *norm("h.{i}.input_layernorm", "layers_{i}/norm1"),
+        *fused("h.{i}.self_attention.query_key_value", "layers_{i}/attn", "per_head", cfg),
+        *linear("h.{i}.self_attention.dense", "layers_{i}/attn/out"),
+        *norm("h.{i}.post_attention_layernorm", "layers_{i}/norm2"),
+        *linear("h.{i}.mlp.dense_h_to_4h", "layers_{i}/ffn/up"),
+        *linear("h.{i}.mlp.dense_4h_to_h", "layers_{i}/ffn/down"),
+        *norm("ln_f", "norm_f"),
+    ]
+    return _table(cfg, "transformer.", rows)
+
+
+def _falcon(cfg: DecoderConfig) -> Table:
+    if cfg.use_untied_layer_norm:
+        norms = [
+            *norm("h.{i}.ln_attn", "layers_{i}/norm1"),
+            *norm("h.{i}.ln_mlp", "layers_{i}/norm2"),
+        ]
+    else:
+        norms = [
+            *norm("h.{i}.input_layernorm", "layers_{i}/norm1"),
+            *norm("h.{i}.post_attention_layernorm", "layers_{i}/norm2"),
+        ]
+    # Grouped for one kv head is [queries, k, v], the layout of the 7b model as well.
+    kind = "per_head" if cfg.num_kv_heads == cfg.num_heads else "grouped"
+    rows = [
+        *embedding("word_embeddings", "embed/token"),
+        *norms,
+        *fused("h.{i}.self_attention.query_key_value", "layers_{i}/attn", kind, cfg),
+        *linear("h.{i}.self_attention.dense", "layers_{i}/attn/out"),
+        *linear("h.{i}.mlp.dense_h_to_4h", "layers_{i}/ffn/up"),
+        *linear("h.{i}.mlp.dense_4h_to_h", "layers_{i}/ffn/down"),
+        *norm("ln_f", "norm_f"),
+    ]
+    return _table(cfg, "transformer.", rows)
+
+
+def _mpt(cfg: DecoderConfig) -> Table:
+    rows = [
+        *embedding("wte", "embed/token"),
+        *embedding("wpe", "embed/position"),
+        *norm("blocks.{i}.norm_1", "layers_{i}/norm1"),
+        *fused("blocks.{i}.attn.Wqkv", "layers_{i}/attn", "concat", cfg),
+        *linear("blocks.{i}.attn.out_proj", "layers_{i}/attn/out"),
+        *norm("blocks.{i}.norm_2", "layers_{i}/norm2"),
+        *linear("blocks.{i}.ffn.up_proj", "layers_{i}/ffn/up"),
+        *linear("blocks.{i}.ffn.down_proj", "layers_{i}/ffn/down"),
+        *norm("norm_f", "norm_f"),
+    ]
+    return _table(cfg, "transformer.", rows)
+
+
+def _llama(cfg: DecoderConfig) -> Table:
+    moe = "layers.{i}.block_sparse_moe"
+    expert, ours = moe + ".experts.{e}", "layers_{i}/moe/experts_{e}"
+    rows = [
+        *embedding("embed_tokens", "embed/token"),
+        *norm("layers.{i}.input_layernorm", "layers_{i}/norm1"),
+        *linear("layers.{i}.self_attn.q_proj", "layers_{i}/attn/query"),
+        *linear("layers.{i}.self_attn.k_proj", "layers_{i}/attn/key"),
+        *linear("layers.{i}.self_attn.v_proj", "layers_{i}/attn/value"),
+        *linear("layers.{i}.self_attn.o_proj", "layers_{i}/attn/out"),
+        *norm("layers.{i}.post_attention_layernorm", "layers_{i}/norm2"),
+        *linear("layers.{i}.mlp.gate_proj", "layers_{i}/ffn/gate"),
+        *linear("layers.{i}.mlp.up_proj", "layers_{i}/ffn/up"),
+        *linear("layers.{i}.mlp.down_proj", "layers_{i}/ffn/down"),
+        *linear(f"{moe}.gate", "layers_{i}/moe/router"),
+        *linear(f"{expert}.w1", f"{ours}/gate"),
+        *linear(f"{expert}.w3", f"{ours}/up"),
+        *linear(f"{expert}.w2", f"{ours}/down"),
+        *norm("norm", "norm_f"),
+    ]
+    return _table(cfg, "model.", rows)
+
+
+DECODER_TABLES: dict[str, Callable[[DecoderConfig], Table]] = {
+    "gpt2": _gpt2,
+    "btlm": _gpt2,
+    "jais": _gpt2,
+    "gpt_bigcode": _gpt2,
+    "gptj": _gptj,
+    "codegen": _gptj,
+    "gpt_neox": _neox,
+    "bloom": _bloom,
+    "falcon": _falcon,
+    "mpt": _mpt,
+    "llama": _llama,
+    "mistral": _llama,
+    "mixtral": _llama,
+}
