@@ -1,0 +1,130 @@
+"""Parameter groups by name: who decays, whose learning rate is scaled, who follows which schedule.
+
+A rule sees two names of every parameter, ours ('layers_0/attn/query/kernel') and the vendor's
+('...layers.0.self_attn.proj_q_dense_layer.weight'); a glob matches when it matches either whole.
+Rules are looked up from the names when a step is traced, so one optimizer serves any part of the
+tree: all of it, or the one layer a weight-streaming run updates.
+"""
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from models.paths import named_leaves
+from wafer.config import Optimizer, Schedule
+from wafer.config.base import did_you_mean
+from wafer.errors import ConfigError, Problem
+
+__all__ = ["MUP_GROUPS", "Groups", "make_groups"]
+
+# muP groups of release 2.3+ and their globs over the vendor's names; 2.2 had one for all kernels.
+MUP_GROUPS = {
+    "embedding": ("*embedding*weight",),
+    "decoder_attention": ("*decoder*attn*dense*weight",),
+    "decoder_input_ffn": ("*decoder*ffn.ffn.[!1]*weight",),
+    "decoder_output_ffn": ("*decoder*ffn.ffn.[1]*weight",),
+    "decoder_kernel": ("*decoder*attn*dense*weight", "*decoder*ffn.ffn.*weight"),
+}
+_NO_DECAY = ("bias", "norm", "ln_")
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """What a parameter's name decides.
+
+    Attributes:
+        factors: (globs, learning-rate factor), first match wins.
+        tags: (globs, tag) from ``optimizer.params``.
+        alias: our name -> the vendor's.
+    """
+
+    factors: tuple[tuple[tuple[str, ...], float], ...] = ()
+    tags: tuple[tuple[tuple[str, ...], str], ...] = ()
+    alias: Callable[[str], str] = lambda name: name
+
+    def matches(self, name: str, globs: Iterable[str]) -> bool:
+        """Whether any glob matches our name or the vendor's, whole."""
+        both = (name, self.alias(name))
+        return any(fnmatch.fnmatchcase(n, glob) for glob in globs for n in both)
+
+    def decays(self, name: str) -> bool:
+        """Biases and parameters of norms are not decayed; embeddings are."""
+        both = f"{name} {self.alias(name)}".lower()
+        return not any(word in both for word in _NO_DECAY)
+
+    def factor(self, name: str) -> float:
+        """Learning-rate factor of a parameter; 1 when no group matches."""
+        return next((f for globs, f in self.factors if self.matches(name, globs)), 1.0)
+
+    def tags_of(self, name: str) -> set[str]:
+        """Tags of a parameter."""
+        return {tag for globs, tag in self.tags if self.matches(name, globs)}
+
+    def schedule_of(self, name: str, tagged: Iterable[tuple[str, ...]]) -> int:
+        """Index of the schedule a parameter follows: 0 the untagged, i + 1 the i-th tagged."""
+        own = self.tags_of(name)
+        return next((i + 1 for i, tags in enumerate(tagged) if own & set(tags)), 0)
+
+
+def make_groups(
+    cfg: Optimizer, params: Any = None, alias: Callable[[str], str] = lambda name: name
+) -> Groups:
+    """Build the rules of an optimizer section.
+
+    Args:
+        cfg: the section.
+        params: parameters or their shapes, against which every glob is checked; None skips that.
+        alias: our name -> the vendor's.
+
+    Raises:
+        ConfigError: a group or tag matches no parameter.
+    """
+    tags = tuple(((tag.params,), tag.tag) for tag in cfg.params)
+    by_tag: dict[str, tuple[str, ...]] = {}
+    for globs, tag in tags:
+        by_tag[tag] = (*by_tag.get(tag, ()), *globs)
+    factors = tuple(
+        (by_tag.get(name) or MUP_GROUPS.get(name) or (name,), factor)
+        for name, factor in cfg.adjust_learning_rate
+    )
+    groups = Groups(factors, tags, alias)
+    if params is not None:
+        _check(cfg, groups, [name for name, _ in named_leaves(params)])
+    return groups
+
+
+def _check(cfg: Optimizer, groups: Groups, names: list[str]) -> None:
+    def unmatched(globs: Iterable[str]) -> bool:
+        return not any(groups.matches(name, globs) for name in names)
+
+    example = f"{names[0]!r} (also {groups.alias(names[0])!r})" if names else "none"
+    problems = []
+    for (key, _), (globs, _) in zip(cfg.adjust_learning_rate, groups.factors, strict=True):
+        if unmatched(globs):
+            known = [*MUP_GROUPS, *(tag.tag for tag in cfg.params)]
+            message = (
+                f"matches no parameter (globs {', '.join(globs)}){did_you_mean(key, known)}; "
+                f"use a group ({', '.join(known)}) or a glob over names such as {example}"
+            )
+            problems.append(Problem(("optimizer", "adjust_learning_rate", key), message))
+    for i, tag in enumerate(cfg.params):
+        if unmatched((tag.params,)):
+            message = f"{tag.params!r} matches no parameter; a name is {example}"
+            problems.append(Problem(("optimizer", "params", i, "params"), message))
+    if problems:
+        raise ConfigError(problems)
+
+
+def split_by_tags(
+    entries: Iterable[Schedule],
+) -> tuple[tuple[Schedule, ...], dict[tuple[str, ...], tuple[Schedule, ...]]]:
+    """Split schedules into the untagged ones and those of each tag list."""
+    plain: list[Schedule] = []
+    tagged: dict[tuple[str, ...], tuple[Schedule, ...]] = {}
+    for entry in entries:
+        if entry.param_group_tags:
+            tagged[entry.param_group_tags] = (*tagged.get(entry.param_group_tags, ()), entry)
+        else:
+            plain.append(entry)
+    return tuple(plain), tagged
