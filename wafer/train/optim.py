@@ -31,18 +31,18 @@ Rate = Callable[[Array, Array], Array]  # (learning rate, t) -> the rate that is
 class RateState(NamedTuple):
     """What the last update used.
 
-    count: [] int32 finished steps
+    step: [] int32 finished steps
     learning_rate: [G] float32, G = 1 + number of tag lists with schedules of their own
     """
 
-    count: Int[Array, ""]
+    step: Int[Array, ""]
     learning_rate: Float[Array, " G"]
 
 
 class DecayState(NamedTuple):
-    """count: [] int32 finished steps."""
+    """step: [] int32 finished steps."""
 
-    count: Int[Array, ""]
+    step: Int[Array, ""]
 
 
 class _Tagged(NamedTuple):
@@ -79,14 +79,14 @@ def _decay(cfg: Optimizer, groups: Groups) -> Transform:
         return DecayState(jnp.int32(0))
 
     def update(updates: Tree, state: DecayState, params: Tree = None) -> tuple[Tree, DecayState]:
-        strength = schedules.at(state.count)
+        strength = schedules.at(state.step)
 
         def leaf(name: str, u: Array, w: Array) -> Array:
             if not groups.decays(name):
                 return u
             return u + strength[groups.schedule_of(name, schedules.tags)].astype(w.dtype) * w
 
-        return map_named(leaf, updates, params), DecayState(optax.safe_increment(state.count))
+        return map_named(leaf, updates, params), DecayState(state.step + 1)
 
     return Transform(init, update)  # pyright: ignore[reportArgumentType]
 
@@ -101,13 +101,13 @@ def _rate(cfg: Optimizer, groups: Groups, shape: Rate = lambda rate, t: rate) ->
 
     def update(updates: Tree, state: RateState, params: Tree = None) -> tuple[Tree, RateState]:
         del params
-        rates, t = schedules.at(state.count), state.count.astype(jnp.float32)
+        rates, t = schedules.at(state.step), state.step.astype(jnp.float32)
 
         def leaf(name: str, u: Array) -> Array:
             rate = rates[groups.schedule_of(name, schedules.tags)] * groups.factor(name)
             return (-shape(rate, t) * u).astype(u.dtype)
 
-        new = RateState(optax.safe_increment(state.count), rates)
+        new = RateState(state.step + 1, rates)
         return map_named(leaf, updates), new
 
     return Transform(init, update)  # pyright: ignore[reportArgumentType]

@@ -19,8 +19,10 @@ from jaxtyping import Array, Float, Int
 from models.paths import map_named
 
 __all__ = [
+    "AmsgradState",
     "AverageState",
     "MomentState",
+    "NadamState",
     "StepSizeState",
     "SumState",
     "clip_by_norm",
@@ -40,18 +42,36 @@ Tree = Any
 class MomentState(NamedTuple):
     """State of the Adam family.
 
-    count: [] int32 finished steps
+    step: [] int32 finished steps
     exp_avg: like params, m
     exp_avg_sq: like params, v
-    max_exp_avg_sq: like params, the largest v so far (AMSGrad), else None
-    mu_product: [] float32 product of the momentum schedule (NAdam), else None
     """
 
-    count: Int[Array, ""]
+    step: Int[Array, ""]
     exp_avg: Tree
     exp_avg_sq: Tree
-    max_exp_avg_sq: Tree = None
-    mu_product: Float[Array, ""] | None = None
+
+
+class AmsgradState(NamedTuple):
+    """State of the Adam family with AMSGrad.
+
+    moments: m and v
+    max_exp_avg_sq: like params, the largest v so far
+    """
+
+    moments: MomentState
+    max_exp_avg_sq: Tree
+
+
+class NadamState(NamedTuple):
+    """State of NAdam.
+
+    moments: m and v
+    mu_product: [] float32 product of the momenta μ so far
+    """
+
+    moments: MomentState
+    mu_product: Float[Array, ""]
 
 
 class SumState(NamedTuple):
@@ -74,11 +94,11 @@ class StepSizeState(NamedTuple):
 class AverageState(NamedTuple):
     """Averaged parameters of ASGD.
 
-    count: [] int32 finished steps
+    step: [] int32 finished steps
     average: like params; all steps before ``t0`` count as the start
     """
 
-    count: Int[Array, ""]
+    step: Int[Array, ""]
     average: Tree
 
 
@@ -91,8 +111,8 @@ def _init_moments(params: Tree) -> MomentState:
 
 
 def _moments(grads: Tree, state: MomentState, b1: float, b2: float) -> MomentState:
-    return state._replace(
-        count=optax.safe_increment(state.count),
+    return MomentState(
+        step=state.step + 1,
         exp_avg=jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.exp_avg),
         exp_avg_sq=jax.tree.map(lambda g, v: b2 * v + (1 - b2) * g * g, grads, state.exp_avg_sq),
     )
@@ -116,25 +136,27 @@ def scale_by_adam(
         amsgrad: divide by the largest v so far.
     """
 
-    def init(params: Tree) -> MomentState:
+    def init(params: Tree) -> MomentState | AmsgradState:
         state = _init_moments(params)
-        return state._replace(max_exp_avg_sq=_zeros(params)) if amsgrad else state
+        return AmsgradState(state, _zeros(params)) if amsgrad else state
 
-    def update(grads: Tree, state: MomentState, params: Tree = None) -> tuple[Tree, MomentState]:
-        del params
-        state = _moments(grads, state, b1, b2)
-        second = state.exp_avg_sq
-        if amsgrad:
-            second = jax.tree.map(jnp.maximum, state.max_exp_avg_sq, second)
-            state = state._replace(max_exp_avg_sq=second)
+    def direction(state: MomentState, second: Tree) -> Tree:
         scale = jnp.float32(1)
         if correct_bias:
-            t = state.count.astype(jnp.float32)
+            t = state.step.astype(jnp.float32)
             scale = jnp.sqrt(1 - jnp.float32(b2) ** t) / (1 - jnp.float32(b1) ** t)
-        updates = jax.tree.map(
+        return jax.tree.map(
             lambda m, v: (scale * m / (jnp.sqrt(v) + eps)).astype(m.dtype), state.exp_avg, second
         )
-        return updates, state
+
+    def update(grads: Tree, state: Any, params: Tree = None) -> tuple[Tree, Any]:
+        del params
+        if not amsgrad:
+            state = _moments(grads, state, b1, b2)
+            return direction(state, state.exp_avg_sq), state
+        moments = _moments(grads, state.moments, b1, b2)
+        largest = jax.tree.map(jnp.maximum, state.max_exp_avg_sq, moments.exp_avg_sq)
+        return direction(moments, largest), AmsgradState(moments, largest)
 
     return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
 
@@ -156,7 +178,7 @@ def scale_by_radam(
     def update(grads: Tree, state: MomentState, params: Tree = None) -> tuple[Tree, MomentState]:
         del params
         state = _moments(grads, state, b1, b2)
-        t = state.count.astype(jnp.float32)
+        t = state.step.astype(jnp.float32)
         left = jnp.float32(b2) ** t
         rho = length(t)
         safe = jnp.maximum(rho, 5.0)
@@ -185,13 +207,13 @@ def scale_by_nadam(
     def momentum(t: Array) -> Array:
         return b1 * (1 - 0.5 * jnp.float32(0.96) ** (t * momentum_decay))
 
-    def init(params: Tree) -> MomentState:
-        return _init_moments(params)._replace(mu_product=jnp.float32(1))
+    def init(params: Tree) -> NadamState:
+        return NadamState(_init_moments(params), jnp.float32(1))
 
-    def update(grads: Tree, state: MomentState, params: Tree = None) -> tuple[Tree, MomentState]:
+    def update(grads: Tree, state: NadamState, params: Tree = None) -> tuple[Tree, NadamState]:
         del params
-        state = _moments(grads, state, b1, b2)
-        t = state.count.astype(jnp.float32)
+        moments = _moments(grads, state.moments, b1, b2)
+        t = moments.step.astype(jnp.float32)
         mu, following = momentum(t), momentum(t + 1)
         product = state.mu_product * mu
         by_gradient, by_moment = (1 - mu) / (1 - product), following / (1 - product * following)
@@ -200,8 +222,8 @@ def scale_by_nadam(
         def leaf(g: Array, m: Array, v: Array) -> Array:
             return (by_gradient * g + by_moment * m) / (jnp.sqrt(v / correction) + eps)
 
-        updates = jax.tree.map(leaf, grads, state.exp_avg, state.exp_avg_sq)
-        return updates, state._replace(mu_product=product)
+        updates = jax.tree.map(leaf, grads, moments.exp_avg, moments.exp_avg_sq)
+        return updates, NadamState(moments, product)
 
     return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
 
@@ -282,11 +304,11 @@ def track_average(t0: float) -> optax.GradientTransformation:
         return AverageState(jnp.int32(0), jax.tree.map(jnp.array, params))  # a copy: donated apart
 
     def update(updates: Tree, state: AverageState, params: Tree = None) -> tuple[Tree, Any]:
-        weight = 1 / jnp.maximum(1, state.count.astype(jnp.float32) - t0)
+        weight = 1 / jnp.maximum(1, state.step.astype(jnp.float32) - t0)
         average = jax.tree.map(
             lambda a, w, u: a + (w + u - a) * weight, state.average, params, updates
         )
-        return updates, AverageState(optax.safe_increment(state.count), average)
+        return updates, AverageState(state.step + 1, average)
 
     return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
 
