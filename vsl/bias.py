@@ -75,7 +75,7 @@ class RelativeBias:
     bidirectional: bool = dataclasses.field(default=True, metadata={"static": True})
     max_distance: int = dataclasses.field(default=128, metadata={"static": True})
 
-    def by_relative(self, relative: Int[Array, "*shape"]) -> Float[Array, "N *shape"]:
+    def by_relative(self, relative: Int[Array, "..."]) -> Float[Array, "N ..."]:
         """Bias at relative positions ``key - query``."""
         index = relative_bucket(
             relative,

@@ -12,29 +12,28 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from vsl.intervals import Keys, block_ranges
-from vsl.scores import HIDDEN, Learned, Rule, Side, keep_factor, tile_scores
+from vsl.intervals import BlockSizes, Keys, block_ranges
+from vsl.scores import (
+    HIDDEN,
+    QKV,
+    KeySide,
+    Learned,
+    Pair,
+    QuerySide,
+    Rule,
+    keep_factor,
+    tile_scores,
+)
 
-__all__ = ["BlockSizes", "blocks"]
+__all__ = ["blocks"]
 
 _FLOOR = -1e20
 """First running maximum: above HIDDEN, so that a hidden key has probability exp(-huge) = 0."""
 
 TileBias = Callable[[tuple[Array, ...], tuple[Array, ...], Array, Array], Array]
 """(float consts, other consts, query positions, key positions) -> bias [N, q, k]."""
-
-
-class BlockSizes(NamedTuple):
-    """Static tile sizes.
-
-    q: queries per block
-    k: keys per block
-    """
-
-    q: int
-    k: int
 
 
 class _Plan(NamedTuple):
@@ -55,8 +54,8 @@ class _Tables(NamedTuple):
     consts: arrays a tile bias reads and that have no gradient
     """
 
-    queries: Side
-    keys: Side
+    queries: QuerySide
+    keys: KeySide
     first: Array
     last: Array
     heads: Array
@@ -110,17 +109,16 @@ def _tile(
     plan: _Plan,
     raw: Array,
     local: Learned,
-    queries: Side,
-    keys: Side,
+    pair: Pair,
     consts: tuple[Array, ...],
 ) -> Float[Array, "K G q k"]:
     bias = None
     if local.profile is not None:
         bias = _band(local.profile, plan.sizes)
     elif plan.tile_bias is not None:
-        bias = plan.tile_bias(local.consts, consts, queries.position, keys.position)
+        bias = plan.tile_bias(local.consts, consts, pair.queries.position, pair.keys.position)
         bias = bias.reshape(raw.shape)
-    return tile_scores(plan.rule, raw, local, bias, queries, keys)
+    return tile_scores(plan.rule, raw, local, bias, pair)
 
 
 def _products(q: Array, k: Array) -> Array:
@@ -159,28 +157,30 @@ def _reduce(p: Array, x: Array) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: _Plan, q: Array, k: Array, v: Array, learned: Learned, tables: _Tables) -> Array:
-    return _forward(plan, q, k, v, learned, tables)[0]
+def _attend(plan: _Plan, qkv: QKV, learned: Learned, tables: _Tables) -> Array:
+    return _forward(plan, qkv, learned, tables)[0]
 
 
 def _forward(
-    plan: _Plan, q: Array, k: Array, v: Array, learned: Learned, tables: _Tables
-) -> tuple[Array, Array]:
-    """q [I, K, G, q, H], k and v [J, K, k, H] -> (out like q, log-sum-exp [I, K, G, q])."""
+    plan: _Plan, qkv: QKV, learned: Learned, tables: _Tables
+) -> tuple[Float[Array, "I K G q H"], Float[Array, "I K G q"]]:
+    """Output and log-sum-exp, from q [I, K, G, q, H], k and v [J, K, k, H]."""
+    q, k, v = qkv
 
     def query_block(i: Array) -> tuple[Array, Array]:
-        q_i, queries = _take(q, i), _take(tables.queries, i)
+        q_i, queries = _take((q, tables.queries), i)
 
         def key_block(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             top, total, acc = carry
-            k_j, v_j, keys = _take(k, j), _take(v, j), _take(tables.keys, j)
+            k_j, v_j, keys = _take((k, v, tables.keys), j)
+            pair = Pair(queries, keys)
             local = _local(plan, tables, learned, i, j)
-            s = _tile(plan, _products(q_i, k_j), local, queries, keys, tables.consts)
+            s = _tile(plan, _products(q_i, k_j), local, pair, tables.consts)
             new_top = jnp.maximum(top, jnp.max(s, axis=-1))
             p = jnp.exp(s - new_top[..., None])
             shrink = jnp.exp(top - new_top)
             total = total * shrink + jnp.sum(p, axis=-1)
-            keep = keep_factor(plan.rule, tables.heads, queries, keys)
+            keep = keep_factor(plan.rule, tables.heads, pair)
             p = p if keep is None else p * keep
             return new_top, total, acc * shrink[..., None] + _apply(p, v_j)
 
@@ -193,22 +193,21 @@ def _forward(
         seen = total > 0
         total = jnp.where(seen, total, 1.0)
         # A row that sees nothing: output 0, and exp(s - lse) = 0 in the backward pass.
-        return (acc / total[..., None]).astype(q.dtype), jnp.where(
-            seen, top + jnp.log(total), -HIDDEN
-        )
+        lse = jnp.where(seen, top + jnp.log(total), -HIDDEN)
+        return (acc / total[..., None]).astype(q.dtype), lse
 
     return jax.lax.map(query_block, jnp.arange(q.shape[0]))
 
 
 def _attend_fwd(
-    plan: _Plan, q: Array, k: Array, v: Array, learned: Learned, tables: _Tables
+    plan: _Plan, qkv: QKV, learned: Learned, tables: _Tables
 ) -> tuple[Array, tuple[Any, ...]]:
-    out, lse = _forward(plan, q, k, v, learned, tables)
-    return out, (q, k, v, learned, tables, out, lse)
+    out, lse = _forward(plan, qkv, learned, tables)
+    return out, (qkv, learned, tables, out, lse)
 
 
 def _attend_bwd(plan: _Plan, residuals: tuple[Any, ...], d_out: Array) -> tuple[Any, ...]:
-    q, k, v, learned, tables, out, lse = residuals
+    (q, k, v), learned, tables, out, lse = residuals
     delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1)
 
     def query_block(carry: Any, i: Array) -> tuple[Any, Array]:
@@ -216,50 +215,43 @@ def _attend_bwd(plan: _Plan, residuals: tuple[Any, ...], d_out: Array) -> tuple[
 
         def key_block(j: Array, carry: Any) -> Any:
             dq_i, dk, dv, d_learned = carry
-            k_j, v_j, keys = _take(k, j), _take(v, j), _take(tables.keys, j)
+            k_j, v_j, keys = _take((k, v, tables.keys), j)
+            pair = Pair(queries, keys)
             local = _local(plan, tables, learned, i, j)
-            score = functools.partial(_tile, plan, queries=queries, keys=keys, consts=tables.consts)
+            score = functools.partial(_tile, plan, pair=pair, consts=tables.consts)
             s, pull = jax.vjp(score, _products(q_i, k_j), local)
             p = jnp.exp(s - lse_i[..., None])
             dp = _products(do_i, v_j)
-            keep = keep_factor(plan.rule, tables.heads, queries, keys)
+            keep = keep_factor(plan.rule, tables.heads, pair)
             if keep is not None:
                 dp *= keep
             d_raw, d_local = pull(p * (dp - delta_i[..., None]))
             used = p if keep is None else p * keep
             dk = dk.at[j].add(_reduce(d_raw, q_i))
             dv = dv.at[j].add(_reduce(used, do_i))
-            d_learned = _accumulate(plan, tables, d_learned, d_local, i, j)
+            start = _band_start(plan, tables, i, j)
+            d_learned = _accumulate(d_learned, d_local, start)
             return dq_i + _apply(d_raw, k_j), dk, dv, d_learned
 
         start = (jnp.zeros(q_i.shape, jnp.float32), *carry)
         dq_i, *carry = jax.lax.fori_loop(tables.first[i], tables.last[i], key_block, start)
         return tuple(carry), dq_i.astype(q.dtype)
 
-    zeros = (
-        jnp.zeros(k.shape, jnp.float32),
-        jnp.zeros(v.shape, jnp.float32),
-        jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), learned),
-    )
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (k, v, learned))
     (dk, dv, d_learned), dq = jax.lax.scan(query_block, zeros, jnp.arange(q.shape[0]))
     d_learned = jax.tree.map(lambda d, x: d.astype(x.dtype), d_learned, learned)
-    return dq, dk.astype(k.dtype), dv.astype(v.dtype), d_learned, None
+    return QKV(dq, dk.astype(k.dtype), dv.astype(v.dtype)), d_learned, None
 
 
-def _accumulate(
-    plan: _Plan, tables: _Tables, total: Learned, part: Learned, i: Array, j: Array
-) -> Learned:
+def _accumulate(total: Learned, part: Learned, start: Array) -> Learned:
     """Add one tile's gradient of the learned values to the running sum."""
     profile = total.profile
-    if profile is not None:
-        start = _band_start(plan, tables, i, j)
-        width = plan.sizes.q + plan.sizes.k
+    if profile is not None and part.profile is not None:
+        width = part.profile.shape[2]
         old = jax.lax.dynamic_slice_in_dim(profile, start, width, axis=2)
         profile = jax.lax.dynamic_update_slice_in_dim(profile, old + part.profile, start, axis=2)
-    rest = jax.tree.map(
-        lambda t, p: t + p, total._replace(profile=None), part._replace(profile=None)
-    )
-    return rest._replace(profile=profile)
+    total, part = total._replace(profile=None), part._replace(profile=None)
+    return jax.tree.map(jnp.add, total, part)._replace(profile=profile)
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)
@@ -267,64 +259,51 @@ _attend.defvjp(_attend_fwd, _attend_bwd)
 
 def blocks(
     rule: Rule,
-    q: Float[Array, "T K G H"],
-    k: Float[Array, "S K H"],
-    v: Float[Array, "S K H"],
+    qkv: QKV,
     learned: Learned,
-    queries: Side,
-    keys: Side,
+    pair: Pair,
     *,
     sizes: BlockSizes,
-    tile_bias: TileBias | None,
-    consts: tuple[Array, ...],
+    tile_bias: TileBias | None = None,
+    consts: tuple[Array, ...] = (),
 ) -> Float[Array, "T K G H"]:
     """Run attention block by block; reverse-mode differentiable, no forward mode.
 
     Args:
         rule: static settings; its ``bias`` is not read here.
-        q: queries.
-        k: keys.
-        v: values.
-        learned: slopes; ``profile`` [N, 2 * padded T] bias by distance ``key slot - query slot``
-            from minus the padded T on; or the constants of ``tile_bias``.
-        queries: the stream's queries.
-        keys: the stream's keys.
+        qkv: queries, keys and values.
+        learned: slopes; ``profile`` [N, 2 * padded T + k] bias by ``key slot - query slot``, from
+            minus the padded T on; or the constants of ``tile_bias``.
+        pair: the stream's queries and keys.
         sizes: tile sizes.
         tile_bias: a bias that is no function of the distance.
         consts: what it reads and has no gradient.
     """
-    heads, group = q.shape[1:3]
-    length = q.shape[0]
-    tables = _tables(rule, queries, keys, sizes, jnp.arange(heads * group).reshape(heads, group))
-    tables = tables._replace(consts=consts)
-    q_blocks = _cut(_pad(q, sizes.q), sizes.q).transpose(0, 2, 3, 1, 4)
-    k_blocks = _cut(_pad(k, sizes.k), sizes.k).transpose(0, 2, 1, 3)
-    v_blocks = _cut(_pad(v, sizes.k), sizes.k).transpose(0, 2, 1, 3)
+    length, heads, group, width = qkv.q.shape
+    q = _cut(_pad(qkv.q, sizes.q), sizes.q).transpose(0, 2, 3, 1, 4)
+    k = _cut(_pad(qkv.k, sizes.k), sizes.k).transpose(0, 2, 1, 3)
+    v = _cut(_pad(qkv.v, sizes.k), sizes.k).transpose(0, 2, 1, 3)
     if learned.profile is not None:
         learned = learned._replace(profile=learned.profile.reshape(heads, group, -1))
-    plan = _Plan(rule=rule, sizes=sizes, tile_bias=tile_bias)
-    out = _attend(plan, q_blocks, k_blocks, v_blocks, learned, tables)
-    return out.transpose(0, 3, 1, 2, 4).reshape(-1, heads, group, q.shape[3])[:length]
+    tables = _tables(rule, pair, sizes, consts)
+    tables = tables._replace(heads=jnp.arange(heads * group).reshape(heads, group))
+    out = _attend(_Plan(rule, sizes, tile_bias), QKV(q, k, v), learned, tables)
+    return out.transpose(0, 3, 1, 2, 4).reshape(-1, heads, group, width)[:length]
 
 
-def _tables(
-    rule: Rule, queries: Side, keys: Side, sizes: BlockSizes, heads: Int[Array, "K G"]
-) -> _Tables:
-    assert queries.low is not None
-    assert queries.high is not None
-    assert queries.sink is not None
+def _tables(rule: Rule, pair: Pair, sizes: BlockSizes, consts: tuple[Array, ...]) -> _Tables:
     # A padded query slot has low = high = 0: it sees nothing.
-    queries = jax.tree.map(lambda x: _pad(x, sizes.q), queries)
+    queries = jax.tree.map(lambda x: _pad(x, sizes.q), pair.queries)
     first, last = block_ranges(
-        Keys(queries.low, queries.high, queries.sink),
-        sizes.q,
-        sizes.k,
-        sinks=rule.sink_tokens > 0,
+        Keys(queries.low, queries.high, queries.sink), sizes, sinks=rule.sink_tokens > 0
     )
-    slots = jnp.arange(keys.slot.shape[0] + (-keys.slot.shape[0] % sizes.k), dtype=jnp.int32)
-    keys = Side(position=_pad(keys.position, sizes.k), slot=slots)
-    queries, keys = (
-        jax.tree.map(lambda x: _cut(x, sizes.q), queries),
-        jax.tree.map(lambda x: _cut(x, sizes.k), keys),
+    position = _pad(pair.keys.position, sizes.k)
+    slot = jnp.arange(position.shape[0], dtype=jnp.int32)
+    return _Tables(
+        queries=jax.tree.map(lambda x: _cut(x, sizes.q), queries),
+        keys=KeySide(_cut(position, sizes.k), _cut(slot, sizes.k)),
+        first=first,
+        last=last,
+        heads=jnp.zeros((0,), jnp.int32),
+        consts=consts,
     )
-    return _Tables(queries=queries, keys=keys, first=first, last=last, heads=heads, consts=())

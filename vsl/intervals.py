@@ -13,9 +13,20 @@ from jaxtyping import Array, Int
 
 from vsl.layout import Layout
 
-__all__ = ["Keys", "Window", "block_ranges", "key_intervals", "normalize_window"]
+__all__ = ["BlockSizes", "Keys", "Window", "block_ranges", "key_intervals", "normalize_window"]
 
 Window = tuple[int, int]
+
+
+class BlockSizes(NamedTuple):
+    """Static tile sizes.
+
+    q: queries per block
+    k: keys per block
+    """
+
+    q: int
+    k: int
 
 
 class Keys(NamedTuple):
@@ -91,14 +102,13 @@ def key_intervals(
 
 
 def block_ranges(
-    keys: Keys, block_q: int, block_k: int, *, sinks: bool
+    keys: Keys, sizes: BlockSizes, *, sinks: bool
 ) -> tuple[Int[Array, " I"], Int[Array, " I"]]:
     """Bound, for each block of queries, the key blocks that hold a visible key.
 
     Args:
-        keys: intervals of the queries, their number a multiple of ``block_q``.
-        block_q: queries per block.
-        block_k: keys per block.
+        keys: intervals of the queries, their number a multiple of ``sizes.q``.
+        sizes: queries and keys per block.
         sinks: whether sink tokens reach back to the start of the sequence.
 
     Returns:
@@ -107,7 +117,7 @@ def block_ranges(
     first = keys.sink if sinks else keys.low
     seen = keys.high > first
     big = jnp.iinfo(jnp.int32).max
-    low = jnp.min(jnp.where(seen, first, big).reshape(-1, block_q), axis=1) // block_k
-    high = jnp.max(jnp.where(seen, keys.high, 0).reshape(-1, block_q), axis=1)
-    high = -(-high // block_k)
+    low = jnp.min(jnp.where(seen, first, big).reshape(-1, sizes.q), axis=1) // sizes.k
+    high = jnp.max(jnp.where(seen, keys.high, 0).reshape(-1, sizes.q), axis=1)
+    high = -(-high // sizes.k)
     return jnp.minimum(low, high), high

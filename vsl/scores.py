@@ -14,7 +14,18 @@ from jaxtyping import Array, Bool, Float, Int
 from vsl.bias import BiasFn
 from vsl.noise import hash_bits, keep_threshold
 
-__all__ = ["HIDDEN", "Learned", "Rule", "Side", "keep_factor", "tile_scores", "visible"]
+__all__ = [
+    "HIDDEN",
+    "QKV",
+    "KeySide",
+    "Learned",
+    "Pair",
+    "QuerySide",
+    "Rule",
+    "keep_factor",
+    "tile_scores",
+    "visible",
+]
 
 HIDDEN = -1e30
 """Score of a hidden key; finite, because inf - inf is NaN in a row that sees nothing."""
@@ -44,29 +55,51 @@ class Learned(NamedTuple):
     consts: tuple[Array, ...] = ()
 
 
-class Side(NamedTuple):
-    """What a tile knows about its queries (all fields) or its keys (the first two).
+class QKV(NamedTuple):
+    """Queries [T, K, G, H], keys [S, K, H] and values [S, K, H], or blocks of them."""
 
-    position: [q] or [k] int32 position inside the sequence
-    slot: [q] or [k] int32 index in the stream
+    q: Array
+    k: Array
+    v: Array
+
+
+class QuerySide(NamedTuple):
+    """What a tile knows about its queries.
+
+    position: [q] int32 position inside the sequence
     low, high, sink: [q] int32, see :class:`vsl.intervals.Keys`
-    noise: [q] uint32 state of the dropout bits, absorbed up to the query
+    noise: [q] uint32 state of the dropout bits, absorbed up to the query; None without dropout
+    """
+
+    position: Array
+    low: Array
+    high: Array
+    sink: Array
+    noise: Array | None = None
+
+
+class KeySide(NamedTuple):
+    """What a tile knows about its keys.
+
+    position: [k] int32 position inside the sequence
+    slot: [k] int32 index in the stream
     """
 
     position: Array
     slot: Array
-    low: Array | None = None
-    high: Array | None = None
-    sink: Array | None = None
-    noise: Array | None = None
 
 
-def visible(rule: Rule, queries: Side, keys: Side) -> Bool[Array, "q k"]:
+class Pair(NamedTuple):
+    """Queries and keys of one tile, or of a whole stream."""
+
+    queries: QuerySide
+    keys: KeySide
+
+
+def visible(rule: Rule, pair: Pair) -> Bool[Array, "q k"]:
     """Which keys of the tile each query sees."""
-    slot = keys.slot[None, :]
-    assert queries.low is not None
-    assert queries.high is not None
-    assert queries.sink is not None
+    queries = pair.queries
+    slot = pair.keys.slot[None, :]
     high = queries.high[:, None]
     seen = (slot >= queries.low[:, None]) & (slot < high)
     if rule.sink_tokens:
@@ -80,8 +113,7 @@ def tile_scores(
     raw: Float[Array, "K G q k"],
     learned: Learned,
     bias: Float[Array, "K G q k"] | None,
-    queries: Side,
-    keys: Side,
+    pair: Pair,
 ) -> Float[Array, "K G q k"]:
     """Turn dot products into scores; hidden pairs get :data:`HIDDEN`.
 
@@ -92,27 +124,26 @@ def tile_scores(
         raw: float32 dot products of queries and keys.
         learned: slopes are read here.
         bias: additive bias of the tile, already looked up.
-        queries: the tile's queries.
-        keys: the tile's keys.
+        pair: the tile's queries and keys.
     """
     scores = raw * rule.scale
     if rule.softcap is not None:
         scores = rule.softcap * jnp.tanh(scores / rule.softcap)
     if learned.slopes is not None:
-        distance = jnp.abs(queries.position[:, None] - keys.position[None, :])
+        distance = jnp.abs(pair.queries.position[:, None] - pair.keys.position[None, :])
         slopes = learned.slopes.reshape(*raw.shape[:2], 1, 1)
         scores -= slopes * distance.astype(jnp.float32)[None, None]
     if bias is not None:
         scores += bias
-    return jnp.where(visible(rule, queries, keys)[None, None], scores, HIDDEN)
+    return jnp.where(visible(rule, pair)[None, None], scores, HIDDEN)
 
 
-def keep_factor(rule: Rule, heads: Int[Array, "K G"], queries: Side, keys: Side) -> Array | None:
+def keep_factor(rule: Rule, heads: Int[Array, "K G"], pair: Pair) -> Array | None:
     """[K, G, q, k] factor of the probabilities: 0 or 1 / (1 - rate); None without dropout."""
     if rule.dropout_rate == 0.0:
         return None
-    assert queries.noise is not None
-    per_query = hash_bits(queries.noise[None, None, :], heads[:, :, None])
-    bits = hash_bits(per_query[..., None], keys.position[None, None, None, :])
+    assert pair.queries.noise is not None
+    per_query = hash_bits(pair.queries.noise[None, None, :], heads[:, :, None])
+    bits = hash_bits(per_query[..., None], pair.keys.position[None, None, None, :])
     keep = bits < jnp.uint32(keep_threshold(rule.dropout_rate))
     return jnp.where(keep, jnp.float32(1.0 / (1.0 - rule.dropout_rate)), jnp.float32(0.0))

@@ -1,0 +1,251 @@
+"""Every attention variant, every implementation, forward and gradients, against the dense form."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vsl
+
+# One-token rows, an empty row, a row longer than two blocks, and slack at the end.
+LENGTHS = np.array([70, 1, 0, 130, 33])
+CAPACITY = 250
+S = 130
+N, K, H = 4, 2, 8
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "window": {"window": 20},
+    "window_pair": {"window": (5, 9)},
+    "sink": {"window": 16, "sink_tokens": 3},
+    "alibi": {"alibi": True},
+    "t5": {"bias": "t5"},
+    "function": {"bias": "function"},
+    "softcap": {"softcap": 2.0, "scale": 0.7},
+    "dropout": {"dropout_rate": 0.3},
+    "all": {"alibi": True, "bias": "t5", "softcap": 3.0, "window": 33, "dropout_rate": 0.2},
+}
+
+
+def _inputs(keys: int = CAPACITY) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    shapes = {"q": (CAPACITY, N, H), "k": (keys, K, H), "v": (keys, K, H), "do": (CAPACITY, N, H)}
+    out = {n: jnp.asarray(rng.normal(size=s), jnp.float32) for n, s in shapes.items()}
+    out["slopes"] = jnp.asarray(vsl.alibi_slopes(N))
+    out["table"] = jnp.asarray(rng.normal(size=(32, N)), jnp.float32)
+    return out
+
+
+def _run(
+    inputs: dict[str, Any], layout: vsl.Layout, *, causal: bool, implementation: str, **variant: Any
+) -> dict[str, np.ndarray]:
+    """Output and the gradients of q, k, v, slopes and table."""
+
+    def loss(x: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+        options = dict(variant)
+        t5 = vsl.RelativeBias(table=x["table"], bidirectional=not causal)
+        bias = options.pop("bias", None)
+        if options.pop("alibi", False):
+            options["alibi_slopes"] = x["slopes"]
+        if bias == "t5":
+            options["relative_bias"] = t5
+        elif bias == "function":
+            options["relative_bias"] = lambda q, k: t5(q, k) * 0.5 + 0.1 * q[:, None]
+        if "dropout_rate" in options:
+            options["dropout_key"] = jax.random.key(3)
+        out = vsl.attention(
+            x["q"], x["k"], x["v"], layout, causal=causal, implementation=implementation, **options
+        )
+        return jnp.sum(out * x["do"]), out
+
+    grads, out = jax.jit(jax.grad(loss, has_aux=True))(inputs)
+    grads["out"] = out
+    del grads["do"]
+    return jax.tree.map(np.asarray, grads)
+
+
+def _assert_close(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
+    for name, value in want.items():
+        top = np.abs(value).max()
+        np.testing.assert_allclose(got[name], value, atol=3e-6 * max(top, 1e-3), err_msg=name)
+
+
+def _token_index(layout: vsl.Layout) -> np.ndarray:
+    return np.flatnonzero(np.asarray(layout.valid))
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_blocks_equal_dense_forward_and_gradients(variant: str, causal: bool) -> None:
+    layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    options = VARIANTS[variant]
+    inputs = _inputs()
+    want = _run(inputs, layout, causal=causal, implementation="dense", **options)
+    got = _run(inputs, layout, causal=causal, implementation="blocks", **options)
+    assert np.abs(want["out"]).max() > 0.1
+    assert (np.abs(want["slopes"]).max() > 0) == ("alibi" in options)
+    assert (np.abs(want["table"]).max() > 0) == ("bias" in options)
+    _assert_close(got, want)
+
+
+@pytest.mark.parametrize("implementation", ["dense", "padded", "blocks"])
+@pytest.mark.parametrize(("variant", "causal"), [("all", True), ("function", False)])
+def test_padded_batch_equals_packed_batch(
+    variant: str, causal: bool, implementation: str
+) -> None:
+    """Also: what padding holds is never read, not even NaN, and its gradients are 0."""
+    packed = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    rows = vsl.padded_layout(jnp.asarray(LENGTHS), S)
+    here, there = _token_index(packed), _token_index(rows)
+    inputs = _inputs()
+    spread = dict(inputs)
+    for name in ("q", "k", "v", "do"):
+        x = jnp.full((LENGTHS.size * S, *inputs[name].shape[1:]), 0.0 if name == "do" else jnp.nan)
+        spread[name] = x.at[there].set(inputs[name][here])
+    options = VARIANTS[variant]
+    want = _run(inputs, packed, causal=causal, implementation="dense", **options)
+    got = _run(spread, rows, causal=causal, implementation=implementation, **options)
+    padding = np.setdiff1d(np.arange(rows.capacity), there)
+    for name in ("q", "k", "v", "out"):
+        assert not got[name][padding].any()
+        got[name], want[name] = got[name][there], want[name][here]
+    _assert_close(got, want)
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+def test_cross_attention_matches_sequences_by_index(causal: bool) -> None:
+    kv_lengths = np.array([30, 60, 5, 0, 90])
+    layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    kv = vsl.layout_from_lengths(jnp.asarray(kv_lengths), 190)
+    inputs = _inputs(keys=190)
+    options = {"kv_layout": kv, "alibi": True, "bias": "t5", "window": 40}
+    want = _run(inputs, layout, causal=causal, implementation="dense", **options)
+    got = _run(inputs, layout, causal=causal, implementation="blocks", **options)
+    _assert_close(got, want)
+    # Sequence 0 alone, by hand.
+    q, k, v = inputs["q"][:70], inputs["k"][:30], inputs["v"][:30]
+    plain = _run(inputs, layout, causal=False, implementation="blocks", kv_layout=kv)["out"]
+    scores = np.einsum("tnh,snh->nts", q, np.repeat(k, 2, axis=1)) / np.sqrt(H)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    out = np.einsum("nts,snh->tnh", p / p.sum(-1, keepdims=True), np.repeat(v, 2, axis=1))
+    np.testing.assert_allclose(plain[:70], out, atol=2e-6)
+    # Sequence 3 has no keys: nothing to attend to, output 0 and no NaN.
+    assert not plain[71:201].any()
+
+
+def test_windows_by_hand() -> None:
+    """Equal scores make the output the mean of the visible values."""
+    layout = vsl.layout_from_lengths(jnp.array([5]), 5)
+    zero = jnp.zeros((5, 1, 2))
+    v = jnp.arange(5.0)[:, None, None] * jnp.ones((1, 1, 2))
+
+    def means(causal: bool, **options: Any) -> list[float]:
+        for implementation in ("blocks", "dense"):
+            out = vsl.attention(
+                zero, zero, v, layout, causal=causal, implementation=implementation, **options
+            )
+        return [round(float(x), 4) for x in out[:, 0, 0]]
+
+    assert means(True) == [0, 0.5, 1, 1.5, 2]
+    assert means(True, window=2) == [0, 0.5, 1.5, 2.5, 3.5]
+    assert means(True, window=(2, 0)) == [0, 0.5, 1, 2, 3]  # Model Zoo 2.2: W previous tokens
+    assert means(False, window=2) == [0.5, 1, 2, 3, 3.5]
+    assert means(True, window=1, sink_tokens=1) == [0, 0.5, 1, 1.5, 2]
+
+
+def test_alibi_slopes_follow_the_paper() -> None:
+    np.testing.assert_allclose(vsl.alibi_slopes(8), [2.0**-i for i in range(1, 9)])
+    # 12 heads: those of 8, then every other one of 16.
+    np.testing.assert_allclose(
+        vsl.alibi_slopes(12)[8:], [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5], rtol=1e-6
+    )
+
+
+def test_relative_buckets_by_hand() -> None:
+    """T5, 32 buckets, distance 128: exact below 8, logarithmic beyond, sign in the upper half."""
+    relative = jnp.array([0, -1, -7, -8, -127, -500, 1, 7, 8, 500])
+    bias = vsl.RelativeBias(table=jnp.arange(32.0)[:, None])
+    np.testing.assert_array_equal(
+        bias.by_relative(relative)[0], [0, 1, 7, 8, 15, 15, 17, 23, 24, 31]
+    )
+    decoder = vsl.RelativeBias(table=jnp.arange(32.0)[:, None], bidirectional=False)
+    np.testing.assert_array_equal(
+        decoder.by_relative(relative)[0], [0, 1, 7, 8, 31, 31, 0, 0, 0, 0]
+    )
+
+
+def test_bfloat16_accumulates_in_float32() -> None:
+    layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    inputs = _inputs()
+    q, k, v = (inputs[n].astype(jnp.bfloat16) for n in "qkv")
+    want = vsl.attention(
+        *(x.astype(jnp.float32) for x in (q, k, v)), layout, causal=True, implementation="dense"
+    )
+    for implementation in ("blocks", "dense"):
+        got = vsl.attention(q, k, v, layout, causal=True, implementation=implementation)
+        assert got.dtype == jnp.bfloat16
+        assert float(jnp.abs(got.astype(jnp.float32) - want).max()) < 0.03
+
+
+def test_sequences_do_not_see_each_other() -> None:
+    """The Jacobian between tokens of different sequences is exactly 0."""
+    layout = vsl.layout_from_lengths(jnp.array([3, 2]), 6)
+    x = _inputs()
+
+    def out(k: jax.Array) -> jax.Array:
+        q, v = x["q"][:6], x["v"][:6]
+        return vsl.attention(q, k, v, layout, causal=False, implementation="blocks")
+
+    jacobian = np.asarray(jax.jacrev(out)(x["k"][:6]))  # [T, N, H, T, K, H]
+    strength = np.abs(jacobian).sum(axis=(1, 2, 4, 5))
+    assert (strength[:3, :3] > 0).all()
+    assert not strength[:3, 3:].any()
+    assert not strength[3:, :3].any()
+    assert not strength[5].any()
+
+
+def test_nothing_quadratic_is_in_memory() -> None:
+    """Temporaries of forward and backward grow with T, not with T * T."""
+
+    def temporary(capacity: int) -> int:
+        layout = vsl.layout_from_lengths(jnp.array([capacity]), capacity)
+        q = jax.ShapeDtypeStruct((capacity, 2, 8), jnp.float32)
+
+        def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+            return vsl.attention(q, k, v, layout, causal=True, implementation="blocks").sum()
+
+        compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(q, q, q).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    small, large = temporary(1024), temporary(4096)
+    assert large < 4.5 * small
+    assert large < 4096 * 4096
+
+
+def test_auto_is_one_of_the_implementations() -> None:
+    layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    x = _inputs()
+    auto = vsl.attention(x["q"], x["k"], x["v"], layout, causal=True)
+    blocks = vsl.attention(x["q"], x["k"], x["v"], layout, causal=True, implementation="blocks")
+    np.testing.assert_array_equal(auto, blocks)
+
+
+def test_errors_say_what_is_wrong() -> None:
+    layout = vsl.layout_from_lengths(jnp.array([4]), 4)
+    q, k = jnp.zeros((4, 4, 2)), jnp.zeros((4, 2, 2))
+    with pytest.raises(ValueError, match="N a multiple of K"):
+        vsl.attention(q[:, :3], k, k, layout, causal=True)
+    with pytest.raises(ValueError, match="q has 3 token slots but its layout has 4"):
+        vsl.attention(q[:3], k, k, layout, causal=True)
+    with pytest.raises(ValueError, match=r"k has 3 token slots.*kv_layout"):
+        vsl.attention(q, k[:3], k[:3], layout, causal=True)
+    with pytest.raises(ValueError, match="needs W >= 1"):
+        vsl.attention(q, k, k, layout, causal=True, window=0)
+    with pytest.raises(ValueError, match="needs layouts of padded rows"):
+        vsl.attention(q, k, k, layout, causal=True, implementation="padded")
+    with pytest.raises(ValueError, match="0 <= rate < 1"):
+        vsl.attention(
+            q, k, k, layout, causal=True, dropout_rate=1.0, dropout_key=jax.random.key(0)
+        )

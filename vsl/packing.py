@@ -1,0 +1,185 @@
+"""Which examples share a batch, and how many token slots it gets; on the host, in NumPy.
+
+Two ways to few compiled shapes: keep the batches and round their token count up on a ladder of
+capacities, or fill a fixed token budget by first fit over a window of examples (one shape).
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+__all__ = ["Ladder", "ShapeLog", "budget_batches", "first_fit", "length_groups"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ladder:
+    """Capacities that grow by a bounded factor.
+
+    Attributes:
+        growth: largest ratio of neighbouring rungs, once rungs are long enough for ``multiple``.
+        multiple: every rung is a multiple of it; also the first rung.
+    """
+
+    growth: float = 1.125
+    multiple: int = 128
+
+    def __post_init__(self) -> None:
+        if self.growth <= 1.0 or self.multiple < 1:
+            raise ValueError(
+                f"Ladder(growth={self.growth}, multiple={self.multiple}): expected growth > 1 and "
+                "multiple >= 1"
+            )
+
+    def capacity(self, tokens: int) -> int:
+        """Smallest rung that holds ``tokens``."""
+        rung = self.multiple
+        while rung < tokens:
+            grown = int(rung * self.growth) // self.multiple * self.multiple
+            rung = max(rung + self.multiple, grown)
+        return rung
+
+    def rungs(self, most: int) -> list[int]:
+        """All capacities up to the one that holds ``most`` tokens: the shapes there can be."""
+        out = [self.multiple]
+        while out[-1] < most:
+            out.append(self.capacity(out[-1] + 1))
+        return out
+
+
+class ShapeLog:
+    """Reports each new batch shape in DEBUG: under jit each one is a compilation."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.shapes: dict[tuple[int, ...], int] = {}
+
+    def see(self, *shape: int) -> bool:
+        """Count a batch of this shape; True, and a DEBUG line, the first time."""
+        new = shape not in self.shapes
+        self.shapes[shape] = self.shapes.get(shape, 0) + 1
+        if new:
+            _log.debug("%s: shape %s is new, compilation %d", self.name, shape, len(self.shapes))
+        return new
+
+
+def first_fit(
+    lengths: Sequence[int] | np.ndarray,
+    capacity: int,
+    *,
+    max_sequences: int | None = None,
+    decreasing: bool = True,
+    newest_first: bool = False,
+) -> list[list[int]]:
+    """Put sequences into bins of ``capacity`` tokens.
+
+    Args:
+        lengths: tokens of each sequence.
+        capacity: tokens a bin holds.
+        max_sequences: sequences a bin holds at most.
+        decreasing: place long sequences first (first-fit decreasing); else in the given order.
+        newest_first: try the youngest bin first, as Model Zoo's VSL packing does.
+
+    Returns:
+        Bins of indices into ``lengths``.
+
+    Raises:
+        ValueError: a sequence longer than ``capacity``.
+    """
+    lengths = np.asarray(lengths)
+    if lengths.size and lengths.max() > capacity:
+        i = int(lengths.argmax())
+        raise ValueError(
+            f"sequence {i} has {lengths[i]} tokens > capacity {capacity}: no bin can hold it; "
+            "split it, drop it, or raise the capacity"
+        )
+    order = np.argsort(-lengths, kind="stable") if decreasing else np.arange(lengths.size)
+    limit = lengths.size if max_sequences is None else max_sequences
+    bins: list[list[int]] = []
+    room: list[int] = []  # free tokens per bin; -1 once it holds `limit` sequences
+    for i in order:
+        need = int(lengths[i])
+        places = range(len(bins) - 1, -1, -1) if newest_first else range(len(bins))
+        b = next((b for b in places if room[b] >= need), None)
+        if b is None:
+            b = len(bins)
+            bins.append([])
+            room.append(capacity)
+        bins[b].append(int(i))
+        room[b] = room[b] - need if len(bins[b]) < limit else -1
+    return bins
+
+
+def budget_batches(
+    lengths: Iterable[int], budget: int, *, max_sequences: int, window: int = 512
+) -> Iterator[list[int]]:
+    """Yield batches of nearly ``budget`` tokens each: one shape for all of them.
+
+    A window of examples is packed by first fit, longest first; bins are released full, and the
+    emptiest bin of a window is put back into the next one, so that only the last batch is short.
+
+    Args:
+        lengths: tokens of each example, in data order.
+        budget: token slots of a batch.
+        max_sequences: sequence slots of a batch.
+        window: examples looked at together; how far examples may move from data order.
+
+    Yields:
+        Indices of the examples of one batch, in data order within the batch.
+    """
+    source = enumerate(lengths)
+    held: list[tuple[int, int]] = []
+    ended = False
+    while not ended:
+        while len(held) < window:
+            item = next(source, None)
+            if item is None:
+                ended = True
+                break
+            held.append(item)
+        if not held:
+            return
+        bins = first_fit([n for _, n in held], budget, max_sequences=max_sequences)
+        if not ended and len(bins) > 1:
+            # Release the full bins only: what the emptiest ones hold meets new company.
+            fill = [sum(held[i][1] for i in b) for b in bins]
+            mean = sum(fill) / len(fill)
+            ready = [b for b, tokens in zip(bins, fill, strict=True) if tokens >= mean]
+        else:
+            ready = bins
+        taken = {i for b in ready for i in b}
+        for b in sorted(ready, key=min):
+            yield sorted(held[i][0] for i in b)
+        held = [item for i, item in enumerate(held) if i not in taken]
+
+
+def length_groups(
+    lengths: Sequence[int] | np.ndarray,
+    batch_size: int,
+    *,
+    window: int = 0,
+    seed: int | None = None,
+) -> list[list[int]]:
+    """Group examples of similar length into batches of ``batch_size``.
+
+    Args:
+        lengths: tokens of each example.
+        batch_size: examples per batch; the last group of a window may be smaller.
+        window: sort within windows of this many examples; 0 sorts everything.
+        seed: shuffle the order of the batches; None keeps it.
+
+    Returns:
+        Lists of indices.
+    """
+    lengths = np.asarray(lengths)
+    step = window or max(lengths.size, 1)
+    groups: list[list[int]] = []
+    for low in range(0, lengths.size, step):
+        order = low + np.argsort(lengths[low : low + step], kind="stable")
+        groups += [order[at : at + batch_size].tolist() for at in range(0, order.size, batch_size)]
+    if seed is not None:
+        np.random.default_rng(seed).shuffle(groups)
+    return groups

@@ -1,0 +1,239 @@
+"""Strip padding from tensors and restore it: selection matrices, each the other's transpose.
+
+The functional form of the vendor's StripPadding and RestorePadding layers (Model Zoo 1.7 and
+1.8): a row ends at the first 0 of its mask. Both directions are gathers, forward and backward.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Int
+
+from vsl.checks import check_fit, check_prefix_mask
+from vsl.layout import Layout, layout_from_lengths
+from vsl.lengths import lengths_from_mask
+
+__all__ = ["Ragged", "RestorePadding", "StripPadding", "restore_padding", "strip_padding"]
+
+
+@jax.custom_vjp
+def _select(x: Array, index: Array, inverse: Array) -> Array:
+    """Rows ``x[index]``, 0 where ``index`` is out of range; ``inverse`` gathers back."""
+    del inverse
+    return x.at[index].get(mode="fill", fill_value=0)
+
+
+def _select_fwd(x: Array, index: Array, inverse: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _select(x, index, inverse), (index, inverse)
+
+
+def _select_bwd(residuals: tuple[Array, Array], g: Array) -> tuple[Array, None, None]:
+    index, inverse = residuals
+    return _select(g, inverse, index), None, None
+
+
+_select.defvjp(_select_fwd, _select_bwd)
+
+
+@jax.tree_util.register_dataclass
+@typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ragged:
+    """One or several tensors without their padding.
+
+    Attributes:
+        values: a tree of arrays [T, ...]; 0 at slack.
+        layout: where the rows lie in the stream.
+        slots: [T] int32, flat index ``row * S + column`` each token came from; B * S at slack.
+        places: [B * S] int32, where each flat index went; T at padding.
+        rows: static (B, S).
+        axis: static, sequence axis of the padded tensors.
+        domain: static name of the set of positions; values of different domains do not mix.
+    """
+
+    values: Any
+    layout: Layout
+    slots: Int[Array, " T"]
+    places: Int[Array, " P"]
+    rows: tuple[int, int] = dataclasses.field(metadata={"static": True})
+    axis: int = dataclasses.field(default=1, metadata={"static": True})
+    domain: str = dataclasses.field(default="tokens", metadata={"static": True})
+
+    def map(self, fn: Callable[..., Any], *others: "Ragged") -> "Ragged":
+        """Apply a token-wise function to the values of one or several tensors.
+
+        Args:
+            fn: values -> new values, [T, ...] again.
+            *others: further arguments; same domain, same capacity.
+
+        Raises:
+            ValueError: the arguments are not about the same positions, or fn changed T.
+        """
+        for other in others:
+            if other.domain != self.domain:
+                raise ValueError(
+                    f"cannot combine ragged domains {self.domain!r} and {other.domain!r}: they "
+                    "hold different positions; take them to one domain first (ragged_take)"
+                )
+            if other.layout.capacity != self.layout.capacity:
+                raise ValueError(
+                    f"cannot combine capacities {self.layout.capacity} and "
+                    f"{other.layout.capacity} of domain {self.domain!r}; strip both by one mask"
+                )
+        values = fn(self.values, *(other.values for other in others))
+        for leaf in jax.tree.leaves(values):
+            if leaf.shape[:1] != (self.layout.capacity,):
+                raise ValueError(
+                    f"a token-wise function must keep the {self.layout.capacity} token slots, it "
+                    f"returned shape {leaf.shape}"
+                )
+        return dataclasses.replace(self, values=values)
+
+
+def _front(x: Array, axis: int) -> Array:
+    """Bring (batch, sequence) to the front; the batch axis is 0, or 1 if the sequence has 0."""
+    axis %= x.ndim
+    return jnp.moveaxis(x, (1 if axis == 0 else 0, axis), (0, 1))
+
+
+def _back(x: Array, axis: int) -> Array:
+    axis %= x.ndim
+    return jnp.moveaxis(x, (0, 1), (1 if axis == 0 else 0, axis))
+
+
+Holes = Literal["error", "truncate", "keep"]
+
+
+def strip_padding(
+    x: Any,
+    mask: Array,
+    axis: int = 1,
+    *,
+    capacity: int | None = None,
+    holes: Holes = "error",
+    domain: str = "tokens",
+    debug: bool = False,
+) -> Ragged:
+    """Take the real tokens out of padded tensors, one row after another.
+
+    Works inside jit, where ``capacity`` is static and defaults to B * S, and outside, where it
+    defaults to the exact number of real tokens.
+
+    Args:
+        x: an array, or a tree of arrays, with a batch axis (0, or 1 when ``axis`` is 0) and a
+            sequence axis; the other axes are kept in order.
+        mask: [B, S], 0 or False at padding; every array is stripped by it.
+        axis: sequence axis.
+        capacity: static number T of token slots. If the mask has more real tokens, floating
+            values become NaN, so that a loss cannot look healthy; see ``debug``.
+        holes: what to do about a 0 before a row's last 1. ``error`` raises on the host and
+            truncates under jit, where nothing can raise; ``truncate`` ends the row there, as the
+            vendor does; ``keep`` strips the hole and keeps what follows.
+        domain: static name for this set of positions.
+        debug: under ``checkify``, report overflow and holes instead.
+
+    Returns:
+        The values [T, ...], and what is needed to restore them.
+
+    Raises:
+        ValueError: a shape that does not fit the mask; on the host also holes, empty rows are
+            allowed, and tokens beyond ``capacity``.
+    """
+    mask = jnp.asarray(mask)
+    if mask.ndim != 2:
+        raise ValueError(f"strip_padding: mask has shape {mask.shape}, expected [B, S]")
+    batch, length = mask.shape
+    concrete = not isinstance(mask, Tracer)
+    if concrete and holes == "error":
+        lengths_from_mask(np.asarray(mask), allow_empty=True)
+    if debug and holes == "error":
+        check_prefix_mask(mask, allow_empty=True)
+    real = mask != 0 if holes == "keep" else jnp.cumprod(mask != 0, axis=1).astype(bool)
+    lengths = real.sum(axis=1, dtype=jnp.int32)
+    if capacity is None:
+        capacity = max(int(lengths.sum()), 1) if concrete else batch * length
+    elif concrete and int(lengths.sum()) > capacity:
+        raise ValueError(
+            f"strip_padding: {int(lengths.sum())} real tokens > capacity {capacity}; raise it"
+        )
+    if debug:
+        check_fit(lengths, capacity)
+    layout = layout_from_lengths(lengths, capacity)
+    if holes == "keep":
+        (slots,) = jnp.nonzero(real.reshape(-1), size=capacity, fill_value=batch * length)
+        slots = slots.astype(jnp.int32)
+    else:
+        slot = layout.segments * length + layout.positions
+        slots = jnp.where(layout.valid, slot, batch * length)
+    place = jnp.cumsum(real.reshape(-1), dtype=jnp.int32) - 1
+    places = jnp.where(real.reshape(-1), jnp.minimum(place, capacity), capacity)
+    overflow = lengths.sum() > capacity
+
+    def strip(path: tuple[Any, ...], leaf: Array) -> Array:
+        leaf = jnp.asarray(leaf)
+        front = _front(leaf, axis) if leaf.ndim >= 2 else leaf
+        if front.shape[:2] != (batch, length):
+            raise ValueError(
+                f"strip_padding: {jax.tree_util.keystr(path) or 'x'} has shape {leaf.shape}; with "
+                f"axis={axis} its batch and sequence axes must measure {(batch, length)} like the "
+                "mask"
+            )
+        out = _select(front.reshape(batch * length, *front.shape[2:]), slots, places)
+        poison = jnp.issubdtype(out.dtype, jnp.inexact) and not concrete
+        return jnp.where(overflow, jnp.nan, out) if poison else out
+
+    return Ragged(
+        values=jax.tree_util.tree_map_with_path(strip, x),
+        layout=layout,
+        slots=slots,
+        places=places,
+        rows=(batch, length),
+        axis=axis,
+        domain=domain,
+    )
+
+
+def restore_padding(x: Ragged, axis: int | None = None, pad_value: float = 0) -> Any:
+    """Put values back where they came from.
+
+    Args:
+        x: from :func:`strip_padding`, or derived from it by :meth:`Ragged.map`.
+        axis: sequence axis of the result; None for the axis it was stripped along.
+        pad_value: value at padding; constant, so its gradient is the stripped one.
+
+    Returns:
+        An array, or the tree of arrays, with axes B and S instead of T.
+    """
+    axis = x.axis if axis is None else axis
+    batch, length = x.rows
+    real = x.places < x.layout.capacity
+
+    def restore(leaf: Array) -> Array:
+        out = _select(leaf, x.places, x.slots)
+        keep = real.reshape(-1, *(1,) * (out.ndim - 1))
+        out = jnp.where(keep, out, jnp.asarray(pad_value, out.dtype))
+        return _back(out.reshape(batch, length, *out.shape[1:]), axis)
+
+    return jax.tree.map(restore, x.values)
+
+
+class StripPadding:
+    """The vendor's layer name for :func:`strip_padding`."""
+
+    def __call__(self, input: Any, mask: Array, axis: int = 1) -> Ragged:
+        """Strip ``input`` by ``mask`` along ``axis``."""
+        return strip_padding(input, mask, axis)
+
+
+class RestorePadding:
+    """The vendor's layer name for :func:`restore_padding`."""
+
+    def __call__(self, input: Ragged, axis: int = 1, pad_value: float = 0) -> Any:
+        """Pad ``input`` back to full length along ``axis`` with ``pad_value``."""
+        return restore_padding(input, axis, pad_value)

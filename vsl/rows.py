@@ -1,0 +1,103 @@
+"""Rows that pack several documents: Model Zoo's ``attention_span`` and ``position_ids``.
+
+Since Model Zoo 1.9 a VSL row carries, per key j, how many later queries may attend it
+(``attention_span``, counting down to 0 inside each document) and its position
+(``position_ids``, counting up from 0). Causal: query i sees key j iff j <= i <= j + span[j].
+"""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from vsl.layout import Layout
+
+__all__ = ["layout_from_spans", "row_features", "spans_from_layout"]
+
+
+def layout_from_spans(
+    attention_span: Int[Array, "B S"],
+    position_ids: Int[Array, "B S"],
+    loss_mask: Array | None = None,
+    max_sequences: int | None = None,
+) -> Layout:
+    """Describe packed rows, flattened, as a stream with gaps.
+
+    Padding has span 0 and position 0, and so has a document of one token; the loss mask tells
+    them apart. Where both agree the slot carries no loss, so treating it as padding is exact.
+
+    Args:
+        attention_span: later queries of the same document, per key.
+        position_ids: position inside the document.
+        loss_mask: [B, S] the row's ``attention_mask``; None takes slots with span and position 0
+            for padding.
+        max_sequences: static bound on the documents of the batch; default B * S, always enough.
+
+    Returns:
+        The layout, with ``rows == (B, S)``; usable under jit.
+    """
+    batch, length = attention_span.shape
+    span = jnp.asarray(attention_span, jnp.int32).reshape(-1)
+    position = jnp.asarray(position_ids, jnp.int32).reshape(-1)
+    total = batch * length
+    valid = (span > 0) | (position > 0)
+    if loss_mask is not None:
+        valid |= jnp.asarray(loss_mask).reshape(-1) != 0
+    slot = jnp.arange(total, dtype=jnp.int32)
+    first = valid & (position == 0)
+    seq = jnp.cumsum(first, dtype=jnp.int32) - 1
+    count = total if max_sequences is None else max_sequences
+    lengths = jnp.zeros((count,), jnp.int32)
+    lengths = lengths.at[jnp.where(first, seq, count)].set(span + 1, mode="drop")
+    return Layout(
+        lengths=lengths,
+        segments=jnp.where(valid, seq, -1),
+        positions=jnp.where(valid, position, 0),
+        starts=jnp.where(valid, slot - position, total),
+        ends=jnp.where(valid, slot + span + 1, 0),
+        rows=(batch, length),
+    )
+
+
+def spans_from_layout(layout: Layout) -> tuple[Int[Array, "..."], Int[Array, "..."]]:
+    """(attention_span, position_ids) of a layout: [B, S] if it has rows, else [T]; 0 at padding."""
+    slot = jnp.arange(layout.capacity, dtype=jnp.int32)
+    span = jnp.where(layout.valid, layout.ends - 1 - slot, 0)
+    shape = layout.rows or (layout.capacity,)
+    return span.reshape(shape), layout.positions.reshape(shape)
+
+
+def row_features(
+    documents: Sequence[Sequence[int]], max_length: int, pad_id: int = 0
+) -> Int[np.ndarray, "5 S"]:
+    """Write documents into one row of the vendor's five VSL features.
+
+    Args:
+        documents: token ids; a document of n tokens takes n - 1 positions, since its labels do
+            not cross into the next.
+        max_length: static S.
+        pad_id: id of unused positions.
+
+    Returns:
+        int32 rows ``input_ids, attention_mask, labels, attention_span, position_ids``.
+
+    Raises:
+        ValueError: documents that do not fit, or one without a label.
+    """
+    out = np.zeros((5, max_length), np.int32)
+    out[0] = out[2] = pad_id
+    at = 0
+    for i, document in enumerate(documents):
+        tokens = np.asarray(document, np.int32)
+        n = len(tokens) - 1
+        if n < 1:
+            raise ValueError(f"document {i} has {len(tokens)} tokens; a label needs at least 2")
+        if at + n > max_length:
+            total = sum(len(d) - 1 for d in documents)
+            raise ValueError(f"{total} positions > max_length {max_length} at document {i}")
+        index = np.arange(n)
+        block = (tokens[:-1], np.ones(n), tokens[1:], index[::-1], index)
+        out[:, at : at + n] = np.stack(block)
+        at += n
+    return out
