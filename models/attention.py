@@ -1,4 +1,4 @@
-"""Self-attention of the decoder: projections, positions, then whoever ``attend`` is.
+"""Attention of every stack: projections, positions, then whoever ``attend`` is.
 
 ``attend`` hides how keys are stored: ``vsl.attention`` over a stream in training, a cache in
 generation. It is called once per layer as ``attend(q, k, v, **rules)``.
@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 import vsl
-from models.decoder_config import DecoderConfig, FixedSparse
+from models.block_config import BlockConfig, FixedSparse
 from models.initializers import make_initializer
 from models.layers import Dense, Norm, leaf
 from models.positions import mpt_alibi_slopes, rotary_frequencies, rotate
 from vsl import Layout
 
-__all__ = ["Attend", "Attention", "decoder_slopes", "fixed_sparse_bias", "stream_attend"]
+__all__ = ["Attend", "Attention", "block_slopes", "fixed_sparse_bias", "stream_attend"]
 
 Attend = Callable[..., Array]
 """(q [T, N, H], k [T, K, H], v [T, K, H], **rules of vsl.attention) -> [T, N, H]"""
@@ -30,24 +30,35 @@ Attend = Callable[..., Array]
 _HIDDEN = -1e30
 
 
-def stream_attend(layout: Layout, key: Array | None, rate: float) -> Attend:
-    """Attend within the sequences of a stream, with dropout of attention weights."""
-    return functools.partial(vsl.attention, layout=layout, dropout_rate=rate, dropout_key=key)
+def stream_attend(
+    layout: Layout, key: Array | None, rate: float, kv_layout: Layout | None = None
+) -> Attend:
+    """Attend within the sequences of a stream, with dropout of attention weights.
+
+    Args:
+        layout: of the queries.
+        key: dropout key, consumed; None switches dropout off.
+        rate: probability of dropping an attention weight.
+        kv_layout: of the keys in cross-attention.
+    """
+    return functools.partial(
+        vsl.attention, layout=layout, kv_layout=kv_layout, dropout_rate=rate, dropout_key=key
+    )
 
 
-def decoder_slopes(cfg: DecoderConfig) -> np.ndarray:
+def block_slopes(cfg: BlockConfig) -> np.ndarray:
     """Compute the [N] ALiBi slopes of a configuration."""
     if cfg.alibi_style == "mpt":
         return mpt_alibi_slopes(cfg.num_heads)
     return vsl.alibi_slopes(cfg.num_heads)
 
 
-def _falcon_bias(cfg: DecoderConfig) -> Callable[[Array, Array], Array]:
+def _falcon_bias(cfg: BlockConfig) -> Callable[[Array, Array], Array]:
     """Bias of Falcon-RW: slope * key position in bfloat16, scaled like the scores.
 
     Rounding makes it depend on the key's own position, not on the distance alone.
     """
-    slopes = decoder_slopes(cfg).astype(jnp.bfloat16)
+    slopes = block_slopes(cfg).astype(jnp.bfloat16)
 
     def bias(query: Int[Array, " q"], key: Int[Array, " k"]) -> Float[Array, "N q k"]:
         per_key = jnp.asarray(slopes)[:, None] * key.astype(jnp.bfloat16)[None]
@@ -73,15 +84,17 @@ def fixed_sparse_bias(rule: FixedSparse, num_heads: int) -> Callable[[Array, Arr
 
 
 class Attention(nn.Module):
-    """Multi-head, grouped or multi-query causal self-attention.
+    """Multi-head, grouped or multi-query attention, to its own stream or to a memory.
 
     Attributes:
-        cfg: the decoder's knobs.
+        cfg: the stack's knobs.
         local: whether this layer has the sliding window or the fixed sparse pattern.
+        cross: keys and values come from ``memory``, without position rules.
     """
 
-    cfg: DecoderConfig
+    cfg: BlockConfig
     local: bool = True
+    cross: bool = False
 
     @nn.compact
     def __call__(
@@ -89,8 +102,10 @@ class Attention(nn.Module):
         x: Float[Array, "T D"],
         positions: Int[Array, " T"],
         attend: Attend,
+        *,
         shared: Any = None,
         depth: Array | None = None,
+        memory: Any = None,
     ) -> Float[Array, "T D"]:
         """Project, rotate, attend, project.
 
@@ -100,55 +115,62 @@ class Attention(nn.Module):
             attend: see the module.
             shared: the tree's 'position' branch: ALiBi slopes or the relative table.
             depth: [] float32 1-based layer number when scores are divided by it.
+            memory: [S, D] the encoder's output; or keys and values [S, K, H] already projected.
         """
         cfg = self.cfg
-        q, k, v = self._project(x)
-        if cfg.position_embedding_type == "rotary":
+        q, k, v = self._project(x, memory)
+        if cfg.position_embedding_type == "rotary" and not self.cross:
             llama3 = cfg.pos_scaling_extra_args if cfg.pos_scaling_type == "llama3" else None
             frequencies = rotary_frequencies(
                 cfg.rotary_features, cfg.rope_theta, cfg.pos_scaling_factor, llama3
             )
-            q, k = (
-                rotate(h, positions, frequencies, interleaved=cfg.rotary_interleaved)
-                for h in (q, k)
+            turn = functools.partial(
+                rotate,
+                positions=positions,
+                frequencies=frequencies,
+                interleaved=cfg.rotary_interleaved,
             )
+            q, k = turn(q), turn(k)
         if depth is not None:
             q = q / depth.astype(q.dtype)
+        window = cfg.attention_sliding_window_length if self.local and not self.cross else None
         out = attend(
             q,
             k,
             v,
-            causal=True,
+            causal=cfg.causal and not self.cross,
             scale=cfg.attention_scale,
             softcap=cfg.attention_logit_softcapping,
-            window=cfg.attention_sliding_window_length if self.local else None,
-            **self._bias(shared),
+            window=window,
+            **({} if self.cross else self._bias(shared)),
         )
         init = make_initializer(cfg.init_of("attention_out"))
         dense = Dense(cfg.hidden_size, cfg.use_ffn_bias_in_attention, init, name="out")
         return dense(out.reshape(x.shape[0], -1))
 
-    def _project(self, x: Array) -> tuple[Array, Array, Array]:
-        cfg, size = self.cfg, self.cfg.head_dim
-        init = make_initializer(cfg.init_of("attention"))
-        heads = []
-        for name, count in (
-            ("query", cfg.num_heads),
-            ("key", cfg.num_kv_heads),
-            ("value", cfg.num_kv_heads),
-        ):
-            h = Dense(count * size, cfg.use_projection_bias_in_attention, init, name=name)(x)
-            if cfg.clip_qkv is not None:
-                h = jnp.clip(h, -cfg.clip_qkv, cfg.clip_qkv)
-            h = h.reshape(x.shape[0], count, size)
-            if cfg.attention_qk_norm_layer and name != "value":
-                kind, eps = cfg.attention_qk_norm_layer, cfg.attention_qk_norm_eps
-                h = Norm(kind, eps, name=f"{name}_norm")(h)
-            heads.append(h)
-        q, k, v = heads
+    def _project(self, x: Array, memory: Any) -> tuple[Array, Array, Array]:
+        cfg = self.cfg
+        source = x if memory is None else memory
+        q = self._heads("query", x, cfg.num_heads)
+        if isinstance(source, tuple):
+            return q, *source
+        k = self._heads("key", source, cfg.num_kv_heads)
+        v = self._heads("value", source, cfg.num_kv_heads)
         if cfg.attention_type == "scaled_cosine":
             q, k = self._cosine(q, k)
         return q, k, v
+
+    def _heads(self, name: str, x: Array, count: int) -> Array:
+        cfg = self.cfg
+        init = make_initializer(cfg.init_of("attention"))
+        features = count * cfg.head_dim
+        h = Dense(features, cfg.use_projection_bias_in_attention, init, name=name)(x)
+        if cfg.clip_qkv is not None:
+            h = jnp.clip(h, -cfg.clip_qkv, cfg.clip_qkv)
+        h = h.reshape(x.shape[0], count, cfg.head_dim)
+        if cfg.attention_qk_norm_layer and name != "value":
+            h = Norm(cfg.attention_qk_norm_layer, cfg.attention_qk_norm_eps, name=f"{name}_norm")(h)
+        return h
 
     def _cosine(self, q: Array, k: Array) -> tuple[Array, Array]:
         """Normalise q and k; a learned scale per head, at most 100, sharpens (Liu et al. 2022)."""
@@ -169,7 +191,7 @@ class Attention(nn.Module):
         if kind == "relative":
             table = vsl.RelativeBias(
                 table=shared["relative"]["embedding"],
-                bidirectional=False,
+                bidirectional=not cfg.causal,
                 max_distance=cfg.max_relative_distance,
             )
             return {"relative_bias": table}
@@ -178,8 +200,8 @@ class Attention(nn.Module):
         return {}
 
 
-def _slopes(cfg: DecoderConfig, shared: Any) -> Array | np.ndarray:
+def _slopes(cfg: BlockConfig, shared: Any) -> Array | np.ndarray:
     if not shared or "slopes" not in shared:
-        return decoder_slopes(cfg)
+        return block_slopes(cfg)
     slopes = shared["slopes"]
     return slopes if cfg.alibi_trainable_slopes else jax.lax.stop_gradient(slopes)

@@ -7,19 +7,28 @@ relative table). Letters: T slots, D hidden, F filter, V vocabulary, L layers.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-import vsl
 from models.alias import decoder_alias
-from models.attention import Attend, Attention, decoder_slopes, stream_attend
+from models.attention import stream_attend
 from models.base import Aux, Batch, Model, Stage, StageFn
+from models.blocks import (
+    Block,
+    Drop,
+    Stream,
+    has_shared,
+    init_shared,
+    no_attend,
+    no_dropout,
+    start_stream,
+    stream_dropout,
+)
 from models.decoder_config import DecoderConfig
-from models.feed_forward import Experts, FeedForward
 from models.initializers import make_initializer
 from models.layers import Dense, Embedding, Norm, leaf, project, zeros_init
 from models.losses import language_model_aux
@@ -37,39 +46,6 @@ __all__ = [
     "no_dropout",
     "start_stream",
 ]
-
-Drop = Callable[[Array, float], Array]
-
-
-class Stream(NamedTuple):
-    """The carry between stages.
-
-    x: [T, D] activations in the compute dtype
-    balance: [] float32 sum of the layers' load-balancing losses; None without experts
-    depth: [] float32 1-based number of the next layer; None unless scores are divided by it
-    """
-
-    x: Array
-    balance: Array | None = None
-    depth: Array | None = None
-
-
-def no_dropout(x: Array, rate: float) -> Array:
-    """Return x."""
-    del rate
-    return x
-
-
-def stream_dropout(layout: vsl.Layout, key: Array | None) -> Drop:
-    """Drop units by (sequence, position); every call takes its own key."""
-    if key is None:
-        return no_dropout
-    calls = iter(range(1, 1 << 20))
-
-    def drop(x: Array, rate: float) -> Array:
-        return vsl.dropout(jax.random.fold_in(key, next(calls)), x, layout, rate) if rate else x
-
-    return drop
 
 
 class Embed(nn.Module):
@@ -95,67 +71,6 @@ class Embed(nn.Module):
             x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm")(x)
         x = (x * cfg.embeddings_scale).astype(cfg.dtype)
         return drop(x, cfg.dropout("embedding"))
-
-
-class Block(nn.Module):
-    """One layer: attention and feed-forward, in sequence or in parallel, pre- or post-norm."""
-
-    cfg: DecoderConfig
-    local: bool = True
-
-    @nn.compact
-    def __call__(
-        self,
-        stream: Stream,
-        positions: Int[Array, " T"],
-        attend: Attend,
-        drop: Drop,
-        shared: Any = None,
-    ) -> Stream:
-        """Run the layer; arguments as in ``Attention``, ``drop(x, rate)`` drops units."""
-        cfg, x = self.cfg, stream.x
-        attention = Attention(cfg, self.local, name="attn")
-        attn = functools.partial(
-            attention, positions=positions, attend=attend, shared=shared, depth=stream.depth
-        )
-        balance = stream.balance
-        norm = functools.partial(Norm, cfg.norm_type, cfg.layer_norm_epsilon)
-        rate = cfg.dropout("residual")
-        if cfg.parallel_attention:
-            h = norm(name="norm1")(x)
-            h2 = norm(name="norm2")(x) if cfg.use_untied_layer_norm else h
-            f, balance = self._ffn(h2, balance)
-            x = x + drop(attn(h), rate) + drop(f, rate)
-        elif cfg.norm_first:
-            h = norm(name="norm1")(x)
-            a = attn(h)
-            a = norm(name="norm1_post")(a) if cfg.norm_first_sandwich else a
-            x = (h if cfg.residual_after_norm else x) + drop(a, rate)
-            h = norm(name="norm2")(x)
-            f, balance = self._ffn(h, balance)
-            f = norm(name="norm2_post")(f) if cfg.norm_first_sandwich else f
-            x = (h if cfg.residual_after_norm else x) + drop(f, rate)
-        else:
-            x = norm(name="norm1")(x + drop(attn(x), rate))
-            f, balance = self._ffn(x, balance)
-            x = norm(name="norm2")(x + drop(f, rate))
-        depth = None if stream.depth is None else stream.depth + 1
-        return Stream(x, balance, depth)
-
-    def _ffn(self, h: Array, balance: Array | None) -> tuple[Array, Array | None]:
-        cfg = self.cfg
-        parts = {
-            "hidden_size": cfg.hidden_size,
-            "filter_size": cfg.filter_size,
-            "nonlinearity": cfg.nonlinearity,
-            "use_bias": cfg.use_ffn_bias,
-            "init_in": make_initializer(cfg.init_of("ffn")),
-            "init_out": make_initializer(cfg.init_of("ffn_out")),
-        }
-        if cfg.moe is None:
-            return FeedForward(**parts, name="ffn")(h), balance
-        out, added = Experts(cfg.moe.num_experts, cfg.moe.top_k, parts, name="moe")(h)
-        return out, None if balance is None else balance + added
 
 
 class Head(nn.Module):
@@ -209,32 +124,12 @@ def layer_kinds(cfg: DecoderConfig) -> list[str]:
     return ["layer"] * cfg.num_hidden_layers
 
 
-def _has_shared(cfg: DecoderConfig) -> bool:
-    slopes = cfg.alibi_trainable_slopes or cfg.alibi_slopes_in_checkpoint
-    kind = cfg.position_embedding_type
-    return kind == "relative" or (kind == "alibi" and slopes)
-
-
-def _init_shared(cfg: DecoderConfig, key: Array) -> dict[str, Any]:
-    if cfg.position_embedding_type == "alibi":
-        return {"slopes": jnp.asarray(decoder_slopes(cfg))}
-    init = make_initializer(cfg.init_of("embedding"))
-    shape = (cfg.num_relative_attention_buckets, cfg.num_heads)
-    return {"relative": {"embedding": init(key, shape)}}
-
-
-def _no_attend(q: Array, k: Array, v: Array, **rules: Any) -> Array:
-    """Stand in for attention while parameters are declared: nothing is computed."""
-    del k, v, rules
-    return q
-
-
 def _init(cfg: DecoderConfig, key: Array) -> Params:
     one = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
-    shared = _init_shared(cfg, jax.random.fold_in(key, 1)) if _has_shared(cfg) else None
+    shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
     # Jitted so that the dummy forward pass is dropped, and compiled once for all layers.
-    block = jax.jit(lambda k: Block(cfg).init(k, Stream(x), one, _no_attend, no_dropout, shared))
+    block = jax.jit(lambda k: Block(cfg).init(k, Stream(x), one, no_attend, no_dropout, shared))
     embed = jax.jit(lambda k: Embed(cfg).init(k, one, one, no_dropout))
     table = jnp.zeros((cfg.vocab_size, cfg.hidden_size)) if cfg.share_embedding_weights else None
     head = jax.jit(lambda k: Head(cfg).init(k, x, table))
@@ -255,13 +150,6 @@ def _embed_fn(cfg: DecoderConfig) -> StageFn:
         return start_stream(cfg, x)
 
     return embed
-
-
-def start_stream(cfg: DecoderConfig, x: Any) -> Stream:
-    """Wrap embeddings into the carry, with the counters the configuration needs."""
-    balance = jnp.zeros((), jnp.float32) if cfg.moe and cfg.moe.load_balancing_loss_coef else None
-    depth = jnp.ones((), jnp.float32) if cfg.scale_qk_dot_by_layer_idx else None
-    return Stream(x, balance, depth)
 
 
 def _layer_fn(cfg: DecoderConfig, *, local: bool) -> StageFn:
@@ -329,7 +217,7 @@ def _objective(cfg: DecoderConfig) -> Callable[[Any, Batch], Aux]:
 def build_decoder(cfg: DecoderConfig) -> Model:
     """Assemble the bundle: 'embed', 'layers_0', ..., 'head'."""
     kinds = layer_kinds(cfg)
-    shared = ("position",) if _has_shared(cfg) else ()
+    shared = ("position",) if has_shared(cfg) else ()
     head_roles = _head_roles(cfg)
     fns: dict[str, tuple[tuple[str, ...], StageFn]] = {"embed": (("embed",), _embed_fn(cfg))}
     for kind in dict.fromkeys(kinds):

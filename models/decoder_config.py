@@ -1,210 +1,36 @@
-"""Every knob of the one decoder, under the vendor's names (Model Zoo 1.8 to 2.10).
+"""Every knob of the one decoder: a layer's knobs plus embedding, head and loss.
 
 GPT-2, GPT-J, NeoX, BLOOM, Falcon, LLaMA, ... are settings of this class; ``models.registry`` holds
 the defaults behind each name.
 """
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from models.initializers import make_initializer, scaled
-from models.layers import GATED, activation
-from models.positions import RopeScaling
-from models.schema import Initializer, ModelConfig, Section
+from models.block_config import BlockConfig
 
-__all__ = ["DecoderConfig", "ExtraAttention", "FixedSparse", "LoraConfig", "MoeConfig", "NormType"]
-
-NormType = Literal["layernorm", "rmsnorm", "biasless-layernorm", "nonparametric-layernorm"]
+__all__ = ["DecoderConfig"]
 
 
-class ExtraAttention(Section):
-    """``extra_attention_params``: num_kv_groups key/value heads, shared by groups of queries."""
+class DecoderConfig(BlockConfig):
+    """A causal decoder. ``with_lm_head`` False, a key of ours, is the headless model."""
 
-    num_kv_groups: int = 1
-
-
-class FixedSparse(Section):
-    """``fixed_sparse_attention``: the "fixed" pattern of Child et al. 2019 (GPT-3's odd layers).
-
-    A query sees its own block of ``local_attn_ctx`` tokens and, in every earlier block, a group
-    of ``vert_size`` summary columns; heads take different groups, counted from the block's end,
-    when ``different_layout_per_head``.
-    """
-
-    attn_type: Literal["fixed"] = "fixed"
-    local_attn_ctx: int = 128
-    vert_size: int = 8
-    num_verts: int = 1
-    different_layout_per_head: bool = True
-    every_other_layer: bool = True
-
-
-class MoeConfig(Section):
-    """``moe``: top-k routed experts in place of the feed-forward (Mixtral)."""
-
-    num_experts: int
-    top_k: int = 2
-    load_balancing_loss_coef: float = 0.0
-
-
-class LoraConfig(Section):
-    """``lora_params``: low-rank updates beside frozen kernels (Hu et al. 2021).
-
-    Attributes:
-        r: rank.
-        alpha: the update is scaled by alpha / r.
-        dropout: on the update's input.
-        target_modules: substrings of parameter names; kernels containing one are adapted.
-    """
-
-    r: int = 0
-    alpha: float = 1.0
-    dropout: float = 0.0
-    fan_in_fan_out: bool = False
-    merge_weights: bool = False
-    target_modules: tuple[str, ...] = ("attn/query", "attn/value")
-
-
-class DecoderConfig(ModelConfig):
-    """A causal decoder. Defaults are the vendor's for GPT-2 (release 2.2).
-
-    Keys of ours, not the vendor's: ``rotary_interleaved`` (the vendor's own layout is True; weights
-    from Hugging Face keep theirs), ``residual_after_norm`` (BLOOM), ``clip_qkv`` and
-    ``softmax_scale`` (MPT), ``alibi_style``, ``parallel_attention``, ``with_lm_head`` (False is
-    the headless model) and ``norm_first`` False (post-LN).
-    """
-
-    # sizes
-    vocab_size: int = 50257
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_heads: int = 12
-    filter_size: int = 3072
-    max_position_embeddings: int = 1024
-    attention_inner_dim: int | None = None
-    # positions
-    position_embedding_type: Literal["learned", "fixed", "relative", "rotary", "alibi"] | None = (
-        "learned"
-    )
-    position_embedding_offset: int = 0
-    rotary_dim: int | None = None
-    rope_theta: float = 10000.0
-    rotary_interleaved: bool = True
-    pos_scaling_factor: float = 1.0
-    pos_scaling_type: Literal["linear", "llama3"] = "linear"
-    pos_scaling_extra_args: RopeScaling | None = None
-    alibi_trainable_slopes: bool = False
-    alibi_slopes_in_checkpoint: bool = False
-    alibi_style: Literal["standard", "mpt", "falcon"] = "standard"
-    num_relative_attention_buckets: int = 32
-    max_relative_distance: int = 128
     # embedding and head
     embedding_layer_norm: bool = False
     share_embedding_weights: bool = True
     use_bias_in_output: bool = False
     with_lm_head: bool = True
     final_logit_softcapping: float | None = None
-    # dropout; None means dropout_rate
-    dropout_rate: float = 0.1
-    residual_dropout_rate: float | None = None
-    embedding_dropout_rate: float | None = None
-    attention_dropout_rate: float | None = None
-    # block
-    norm_type: NormType = "layernorm"
-    use_rms_norm: bool | None = None
-    layer_norm_epsilon: float = 1e-5
-    norm_first: bool = True
-    norm_first_sandwich: bool = False
-    parallel_attention: bool = False
-    use_untied_layer_norm: bool = False
-    residual_after_norm: bool = False
-    nonlinearity: str | None = "gelu"
-    use_ffn_bias: bool = True
-    moe: MoeConfig | None = None
-    # attention
-    attention_module: Literal["aiayn_attention", "multiquery_attention"] = "aiayn_attention"
-    extra_attention_params: ExtraAttention | None = None
-    attention_type: Literal["dot_product", "scaled_dot_product", "scaled_cosine"] = (
-        "scaled_dot_product"
-    )
-    use_projection_bias_in_attention: bool = True
-    use_ffn_bias_in_attention: bool = True
-    attention_sliding_window_length: int | None = None
-    sliding_window_every_other_decoder_layer: bool = False
-    attention_logit_softcapping: float | None = None
-    attention_qk_norm_layer: NormType | None = None
-    attention_qk_norm_eps: float = 1e-5
-    scale_qk_dot_by_layer_idx: bool = False
-    fixed_sparse_attention: FixedSparse | None = None
-    clip_qkv: float | None = None
-    softmax_scale: float | None = None
-    # initialisers
-    initializer_range: float = 0.02
-    initializer: Initializer | None = None
-    embedding_initializer: Initializer | None = None
-    attention_initializer: Initializer | None = None
-    ffn_initializer: Initializer | None = None
-    output_layer_initializer: Initializer | None = None
-    ffn_output_layer_initializer: Initializer | None = None
-    head_initializer: Initializer | None = None
-    # muP: explicit (2.2) and derived from base sizes (2.3+)
-    scale_qk_dot_by_d: bool | None = None
+    # muP scales of the ends; the layers' are in BlockConfig
     embeddings_scale: float = 1.0
     output_logits_scale: float | None = None
-    mup_base_hidden_size: int | None = None
-    mup_base_filter_size: int | None = None
-    attention_logits_alpha: float = 1.0
     output_logits_alpha: float | None = None
     scale_output_logits_by_d: bool = True
     # loss
     loss_scaling: Literal["num_tokens", "batch_size"] = "num_tokens"
     loss_weight: float = 1.0
     label_smoothing: float = 0.0
-    # fine-tuning
-    lora_params: LoraConfig | None = None
-
-    @property
-    def head_dim(self) -> int:
-        """H, features per head."""
-        return (self.attention_inner_dim or self.hidden_size) // self.num_heads
-
-    @property
-    def num_kv_heads(self) -> int:
-        """K, key/value heads."""
-        if self.attention_module == "aiayn_attention":
-            return self.num_heads
-        return (self.extra_attention_params or ExtraAttention()).num_kv_groups
-
-    @property
-    def rotary_features(self) -> int:
-        """R, rotated features per head; the vendor's default is a quarter of the head."""
-        return int(self.head_dim * 0.25) if self.rotary_dim is None else self.rotary_dim
-
-    @property
-    def gated(self) -> bool:
-        """Whether the feed-forward multiplies by a second, activated projection."""
-        return self.nonlinearity in GATED
-
-    def dropout(self, part: Literal["residual", "embedding", "attention"]) -> float:
-        """Return the dropout rate of a part, ``dropout_rate`` unless set."""
-        rate = getattr(self, f"{part}_dropout_rate")
-        return self.dropout_rate if rate is None else rate
-
-    @property
-    def is_mup(self) -> bool:
-        """Whether the 2.3+ muP scalings derive from base sizes."""
-        return self.mup_base_hidden_size is not None
-
-    @property
-    def mup_hidden_multiplier(self) -> float:
-        """Width over the base width of the proxy model; 1 without muP."""
-        return self.hidden_size / (self.mup_base_hidden_size or self.hidden_size)
-
-    @property
-    def mup_filter_multiplier(self) -> float:
-        """Filter size over that of the proxy model; 1 without muP."""
-        return self.filter_size / (self.mup_base_filter_size or self.filter_size)
 
     @property
     def logits_scale(self) -> float:
@@ -215,112 +41,19 @@ class DecoderConfig(ModelConfig):
         multiplier = self.mup_hidden_multiplier
         return alpha / (multiplier if self.scale_output_logits_by_d else multiplier**0.5)
 
-    @property
-    def attention_scale(self) -> float:
-        """Factor on q.k: 1/sqrt(H), 1/H under muP, 1 for ``dot_product``."""
-        if self.softmax_scale is not None:
-            return self.softmax_scale
-        if self.attention_type != "scaled_dot_product":
-            return 1.0
-        by_d = self.is_mup if self.scale_qk_dot_by_d is None else self.scale_qk_dot_by_d
-        return self.attention_logits_alpha / (self.head_dim if by_d else self.head_dim**0.5)
-
-    def attended_keys(self, length: int) -> float:
-        """Sum over layers of the keys an average query of a sequence sees."""
-        window = min(self.attention_sliding_window_length or length, length)
-        local = window - window * (window - 1) / (2 * length)
-        dense = (length + 1) / 2
-        every = self.sliding_window_every_other_decoder_layer
-        share = 0.5 if every else 1.0
-        return self.num_hidden_layers * (share * local + (1 - share) * dense)
-
-    def init_of(self, part: str) -> Initializer:
-        """Return the initialiser of a kernel group, muP and depth scaling included.
-
-        Args:
-            part: 'embedding', 'attention', 'attention_out', 'ffn', 'ffn_out' or 'head'.
-        """
-        base = self.initializer or Initializer(name="truncated_normal", std=self.initializer_range)
-        attention = self.attention_initializer or base
-        ffn = self.ffn_initializer or base
-        depth = (2 * self.num_hidden_layers) ** -0.5
-        narrow = self.mup_hidden_multiplier**-0.5
-        if part == "embedding":
-            return self.embedding_initializer or base
-        if part == "head":
-            return self.head_initializer or Initializer(name="normal", std=self.initializer_range)
-        if part == "attention":
-            return scaled(attention, narrow)
-        if part == "ffn":
-            return scaled(ffn, narrow)
-        wide = narrow if part == "attention_out" else self.mup_filter_multiplier**-0.5
-        explicit = self.output_layer_initializer
-        if part == "ffn_out":
-            explicit = self.ffn_output_layer_initializer or explicit
-        if explicit is not None and not self.is_mup:
-            return explicit
-        return scaled(explicit or (attention if part == "attention_out" else ffn), wide * depth)
-
     @model_validator(mode="before")
     @classmethod
-    def _old_spellings(cls, data: dict) -> dict:
-        data = dict(data)
-        if data.pop("use_rms_norm", None):
-            data["norm_type"] = "rmsnorm"
-        for key in ("embedding_layer_norm",):
-            data[key] = bool(data.get(key, False))
+    def _null_means_false(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("embedding_layer_norm", False) is None:
+            return data | {"embedding_layer_norm": False}
         return data
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
-        """Refuse what cannot be computed, with the reason."""
-        self._check_heads()
-        self._check_positions()
-        self._check_mup()
-        activation(self.nonlinearity)
-        for part in ("embedding", "attention", "attention_out", "ffn", "ffn_out", "head"):
-            make_initializer(self.init_of(part))
-        if self.parallel_attention and not self.norm_first:
-            raise ValueError("norm_first: parallel attention has no post-LN form; use true")
-        if self.use_untied_layer_norm and not self.parallel_attention:
-            raise ValueError("use_untied_layer_norm: only a parallel block can share its norm")
-        if self.fixed_sparse_attention and self.attention_sliding_window_length:
-            raise ValueError("fixed_sparse_attention: cannot be combined with a sliding window")
+    def _ends_fit(self) -> Self:
         if not self.share_embedding_weights and not self.with_lm_head:
             raise ValueError("with_lm_head: a model without head has no untied lm_head weights")
-        return self
-
-    def _check_heads(self) -> None:
-        inner = self.attention_inner_dim or self.hidden_size
-        if inner % self.num_heads:
-            raise ValueError(f"num_heads: {self.num_heads} does not divide {inner} features")
-        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"extra_attention_params.num_kv_groups: {self.num_kv_heads} key/value heads cannot "
-                f"be shared by {self.num_heads} query heads; it must divide num_heads"
-            )
-        if self.extra_attention_params and self.attention_module == "aiayn_attention":
-            raise ValueError(
-                "extra_attention_params: num_kv_groups needs attention_module multiquery_attention"
-            )
-
-    def _check_positions(self) -> None:
-        if self.position_embedding_type == "rotary":
-            features = self.rotary_features
-            if features % 2 or not 0 < features <= self.head_dim:
-                raise ValueError(
-                    f"rotary_dim: {features} must be even, positive and at most the head size "
-                    f"{self.head_dim}"
-                )
-        if self.pos_scaling_type == "llama3" and self.pos_scaling_extra_args is None:
-            raise ValueError("pos_scaling_extra_args: required by pos_scaling_type llama3")
-        if self.alibi_trainable_slopes and self.position_embedding_type != "alibi":
-            raise ValueError("alibi_trainable_slopes: needs position_embedding_type alibi")
-
-    def _check_mup(self) -> None:
-        if (self.mup_base_hidden_size is None) != (self.mup_base_filter_size is None):
-            raise ValueError("mup_base_hidden_size and mup_base_filter_size: give both or neither")
         if self.is_mup and self.output_logits_scale is not None:
             raise ValueError(
                 "output_logits_scale: muP base sizes derive it; use output_logits_alpha instead"
             )
+        return self

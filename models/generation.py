@@ -15,7 +15,8 @@ from jaxtyping import Array, Float, Int
 
 import vsl
 from models.base import Model
-from models.decoder import Block, Embed, apply_head, layer_kinds, no_dropout, start_stream
+from models.blocks import Block, no_dropout, start_stream
+from models.decoder import Embed, apply_head, layer_kinds
 from models.decoder_config import DecoderConfig
 from models.paths import Params
 from vsl import Layout

@@ -1,0 +1,174 @@
+"""The transformer layer all stacks share, and what flows between layers."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+import vsl
+from models.attention import Attend, Attention, block_slopes
+from models.block_config import BlockConfig
+from models.feed_forward import Experts, FeedForward
+from models.initializers import make_initializer
+from models.layers import Norm
+
+__all__ = [
+    "Block",
+    "Drop",
+    "Stream",
+    "has_shared",
+    "init_shared",
+    "no_attend",
+    "no_dropout",
+    "start_stream",
+    "stream_dropout",
+]
+
+Drop = Callable[[Array, float], Array]
+
+
+class Stream(NamedTuple):
+    """The carry between stages.
+
+    x: [T, D] activations in the compute dtype
+    balance: [] float32 sum of the layers' load-balancing losses; None without experts
+    depth: [] float32 1-based number of the next layer; None unless scores are divided by it
+    """
+
+    x: Array
+    balance: Array | None = None
+    depth: Array | None = None
+
+
+def no_dropout(x: Array, rate: float) -> Array:
+    """Return x."""
+    del rate
+    return x
+
+
+def stream_dropout(layout: vsl.Layout, key: Array | None) -> Drop:
+    """Drop units by (sequence, position); every call takes its own key."""
+    if key is None:
+        return no_dropout
+    calls = iter(range(1, 1 << 20))
+
+    def drop(x: Array, rate: float) -> Array:
+        return vsl.dropout(jax.random.fold_in(key, next(calls)), x, layout, rate) if rate else x
+
+    return drop
+
+
+def no_attend(q: Array, k: Array, v: Array, **rules: Any) -> Array:
+    """Stand in for attention while parameters are declared: nothing is computed."""
+    del k, v, rules
+    return q
+
+
+class Block(nn.Module):
+    """One layer: attention and feed-forward, in sequence or in parallel, pre- or post-norm."""
+
+    cfg: BlockConfig
+    local: bool = True
+    cross: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        stream: Stream,
+        positions: Int[Array, " T"],
+        attend: Attend,
+        drop: Drop,
+        shared: Any = None,
+        *,
+        memory: Any = None,
+        cross_attend: Attend = no_attend,
+    ) -> Stream:
+        """Run the layer.
+
+        Args:
+            stream: the carry.
+            positions: [T] position of each slot in its sequence.
+            attend: self-attention, see ``models.attention``.
+            drop: (x, rate) -> x with units dropped.
+            shared: the tree's 'position' branch.
+            memory: what a layer with ``cross`` attends to after itself.
+            cross_attend: how.
+        """
+        cfg, x = self.cfg, stream.x
+        balance = stream.balance
+        norm = functools.partial(Norm, cfg.norm_type, cfg.layer_norm_epsilon)
+        rate = cfg.dropout("residual")
+
+        def attn(h: Array) -> Array:
+            module = Attention(cfg, self.local, name="attn")
+            a = module(h, positions, attend, shared=shared, depth=stream.depth)
+            return norm(name="norm1_post")(a) if cfg.norm_first_sandwich else a
+
+        def cross(h: Array) -> Array:
+            module = Attention(cfg, cross=True, name="cross")
+            return module(h, positions, cross_attend, memory=memory)
+
+        if cfg.parallel_attention:
+            h = norm(name="norm1")(x)
+            h2 = norm(name="norm2")(x) if cfg.use_untied_layer_norm else h
+            f, balance = self._ffn(h2, balance)
+            x = x + drop(attn(h), rate) + drop(f, rate)
+        elif cfg.norm_first:
+            h = norm(name="norm1")(x)
+            x = (h if cfg.residual_after_norm else x) + drop(attn(h), rate)
+            if self.cross:
+                x = x + drop(cross(norm(name="norm_cross")(x)), rate)
+            h = norm(name="norm2")(x)
+            f, balance = self._ffn(h, balance)
+            f = norm(name="norm2_post")(f) if cfg.norm_first_sandwich else f
+            x = (h if cfg.residual_after_norm else x) + drop(f, rate)
+        else:
+            x = norm(name="norm1")(x + drop(attn(x), rate))
+            if self.cross:
+                x = norm(name="norm_cross")(x + drop(cross(x), rate))
+            f, balance = self._ffn(x, balance)
+            x = norm(name="norm2")(x + drop(f, rate))
+        depth = None if stream.depth is None else stream.depth + 1
+        return Stream(x, balance, depth)
+
+    def _ffn(self, h: Array, balance: Array | None) -> tuple[Array, Array | None]:
+        cfg = self.cfg
+        parts = {
+            "hidden_size": cfg.hidden_size,
+            "filter_size": cfg.filter_size,
+            "nonlinearity": cfg.nonlinearity,
+            "use_bias": cfg.use_ffn_bias,
+            "init_in": make_initializer(cfg.init_of("ffn")),
+            "init_out": make_initializer(cfg.init_of("ffn_out")),
+        }
+        if cfg.moe is None:
+            return FeedForward(**parts, name="ffn")(h), balance
+        out, added = Experts(cfg.moe.num_experts, cfg.moe.top_k, parts, name="moe")(h)
+        return out, None if balance is None else balance + added
+
+
+def has_shared(cfg: BlockConfig) -> bool:
+    """Whether layers share trainable position parameters: the tree's 'position' branch."""
+    slopes = cfg.alibi_trainable_slopes or cfg.alibi_slopes_in_checkpoint
+    kind = cfg.position_embedding_type
+    return kind == "relative" or (kind == "alibi" and slopes)
+
+
+def init_shared(cfg: BlockConfig, key: Array) -> dict[str, Any]:
+    """Draw the 'position' branch."""
+    if cfg.position_embedding_type == "alibi":
+        return {"slopes": jnp.asarray(block_slopes(cfg))}
+    init = make_initializer(cfg.init_of("embedding"))
+    shape = (cfg.num_relative_attention_buckets, cfg.num_heads)
+    return {"relative": {"embedding": init(key, shape)}}
+
+
+def start_stream(cfg: BlockConfig, x: Any) -> Stream:
+    """Wrap embeddings into the carry, with the counters the configuration needs."""
+    balance = jnp.zeros((), jnp.float32) if cfg.moe and cfg.moe.load_balancing_loss_coef else None
+    depth = jnp.ones((), jnp.float32) if cfg.scale_qk_dot_by_layer_idx else None
+    return Stream(x, balance, depth)
