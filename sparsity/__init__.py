@@ -16,6 +16,7 @@ from sparsity.algorithms import (
 )
 from sparsity.config import configure
 from sparsity.schema import SparsityError
+from sparsity.sentinel import SentinelError, decode, encode, require_dense
 from sparsity.sparsifier import Selected, Sparsifier
 from sparsity.state import SparseState, from_meta, to_meta
 from sparsity.wrap import SparseOptState, wrap
@@ -28,6 +29,7 @@ __all__ = [
     "InitContext",
     "RigL",
     "Selected",
+    "SentinelError",
     "SparseOptState",
     "SparseState",
     "Sparsifier",
@@ -35,7 +37,10 @@ __all__ = [
     "Static",
     "UpdateContext",
     "configure",
+    "decode",
+    "encode",
     "from_meta",
+    "require_dense",
     "to_meta",
     "wrap",
 ]

@@ -50,7 +50,7 @@ def configure(
     section: Any,
     *,
     weight_layout: WeightLayout = "io",
-    alias: Callable[[str], str] = lambda name: name,
+    aliases: Callable[[str], str] = lambda name: name,
     order: Sequence[str] | None = None,
     requires_dense: Sequence[str] = (),
 ) -> Sparsifier:
@@ -61,7 +61,7 @@ def configure(
             dialect, an ``Algorithm``, or a list of dicts and ``(filter, Algorithm)`` pairs, of
             which the first that matches a parameter takes it.
         weight_layout: "io" when weights are stored [in, out] as in Flax, "oi" for [out, in].
-        alias: '/'-path -> the vendor's dotted name; filters may match either.
+        aliases: '/'-path -> the vendor's dotted name; filters may match either.
         order: names of all parameters in the order the 1.8 dialect counts them for its seeds;
             tree order when None.
         requires_dense: globs of parameters that stay dense whatever the filters say.
@@ -76,7 +76,7 @@ def configure(
     return Sparsifier(
         groups=tuple(groups),
         weight_layout=weight_layout,
-        alias=alias,
+        aliases=aliases,
         order=None if order is None else tuple(order),
         requires_dense=tuple(requires_dense),
     )

@@ -43,7 +43,9 @@ def _break_ties(above: Array, equal: Array, missing: Array) -> Array:
 
     # The largest end with fewer than missing + 1 ties before it.
     def body(i: Array, end: Array) -> Array:
-        trial = end | (jnp.uint32(1) << (jnp.uint32(n.bit_length() - 1) - jnp.asarray(i, jnp.uint32)))
+        trial = end | (
+            jnp.uint32(1) << (jnp.uint32(n.bit_length() - 1) - jnp.asarray(i, jnp.uint32))
+        )
         return jnp.where(count_before(trial) <= missing, trial, end)
 
     end = jax.lax.fori_loop(0, n.bit_length(), body, jnp.zeros_like(missing, jnp.uint32))

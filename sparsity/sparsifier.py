@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from models.paths import map_named, named_leaves
-from sparsity import topology as topologies
+from sparsity import resume as resumption, topology as topologies
 from sparsity.algorithms import Algorithm, InitContext
 from sparsity.filters import Filter
 from sparsity.moments import map_moments
@@ -60,7 +60,7 @@ class Sparsifier:
     Attributes:
         groups: (filter, algorithm) in order; the first that matches a parameter takes it.
         weight_layout: "io" for Flax kernels [in, out], "oi" for [out, in].
-        alias: '/'-path -> the vendor's dotted name, which filters may match too.
+        aliases: '/'-path -> the vendor's dotted name, which filters may match too.
         order: names of all parameters in the order the 1.8 dialect seeds by; tree order when
             None.
         requires_dense: globs of parameters that no group may take.
@@ -68,7 +68,7 @@ class Sparsifier:
 
     groups: tuple[tuple[Filter, Algorithm], ...]
     weight_layout: WeightLayout = "io"
-    alias: Callable[[str], str] = lambda name: name
+    aliases: Callable[[str], str] = lambda name: name
     order: tuple[str, ...] | None = None
     requires_dense: tuple[str, ...] = ()
 
@@ -80,7 +80,7 @@ class Sparsifier:
 
     def group_of(self, name: str, ndim: int) -> int | None:
         """Return the index of the first group that takes a parameter, or None."""
-        names = (name, self.alias(name))
+        names = (name, self.aliases(name))
         if Filter("glob", self.requires_dense).matches(names, ndim):
             return None
         for i, (rule, _) in enumerate(self.groups):
@@ -134,24 +134,30 @@ class Sparsifier:
         """
         selected = self.select(params)
         leaves = dict(named_leaves(params))
-        levels = [jnp.clip(alg.sparsity(0, 0), 0, 1) for _, alg in self.groups]
         masks: dict[str, Array] = {}
         for name, chosen in selected.items():
-            if chosen.algorithm.starts_sparse():
-                level = levels[chosen.group]
-                context = self.init_context(chosen, leaves[name], level, key)
-                masks[name] = chosen.algorithm.init_mask(context)
-            else:
-                masks[name] = jnp.ones(chosen.shape, bool)
+            level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
+            context = self.init_context(chosen, leaves[name], level, key)
+            masks[name] = self.first_mask(chosen, context)
         self.log_selection(selected)
+        return self.blank(key)._replace(masks=masks)
+
+    def blank(self, key: Array) -> SparseState:
+        """Return the state of step 0 without masks."""
         return SparseState(
-            masks=masks,
+            masks={},
             patterns={},
             step=jnp.int32(0),
             indices=topologies.first_indices(self.groups),
             targets=topologies.first_targets(self.groups),
             key=key,
         )
+
+    def first_mask(self, chosen: Selected, context: InitContext) -> Array:
+        """Return a parameter's first mask; all true for a group that starts dense."""
+        if chosen.algorithm.starts_sparse():
+            return chosen.algorithm.init_mask(context)
+        return jnp.ones(chosen.shape, bool)
 
     def init_context(
         self, chosen: Selected, weight: Array, level: Array | float, key: Array
@@ -173,6 +179,12 @@ class Sparsifier:
         _LOG.info("Will apply sparsity to %d weights with %s", len(selected), rules)
         for chosen in selected.values():
             _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
+
+    def resume(
+        self, params: Any, opt_state: Any, key: Array, meta: Mapping[str, Any] | None = None
+    ) -> tuple[SparseState, Any, Any]:
+        """Go on from stored, dense weights with NaN at pruned positions; see ``resume.py``."""
+        return resumption.resume(self, params, opt_state, key, meta)
 
     # --- one step -------------------------------------------------------------------------
 

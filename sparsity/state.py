@@ -33,6 +33,7 @@ class SparseState(NamedTuple):
 def to_meta(sparse: SparseState) -> dict[str, Any]:
     """Turn everything but the topology into a JSON-able dict (a checkpoint's meta record)."""
     return {
+        "parameters": sorted([*sparse.masks, *sparse.patterns]),
         "step": int(sparse.step),
         "indices": np.asarray(sparse.indices).tolist(),
         "targets": np.asarray(sparse.targets, np.float64).tolist(),

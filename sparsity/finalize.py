@@ -1,0 +1,235 @@
+"""Bake the zeros in: from a checkpoint with NaN at pruned positions to a plain dense one.
+
+``python -m sparsity.finalize -i IN -o OUT`` reads an Orbax checkpoint (a step's folder) or the
+vendor's ``.mdl`` file. Tensors go through one at a time, so memory does not grow with the model.
+The output appears under its name only when it is complete.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import logging
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from sparsity.mdl import MdlFile, write_mdl_as_orbax
+from sparsity.stored import CheckpointDamagedError, StoredTree, find_items
+
+__all__ = ["Report", "TensorReport", "clear_nan", "finalize", "main"]
+
+_LOG = logging.getLogger(__name__)
+_BLOCK = 1 << 20  # elements; keeps the scan for NaN in cache
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorReport:
+    """What was found in one tensor.
+
+    Attributes:
+        name: '/'-path in the checkpoint.
+        shape: dense shape.
+        dtype: numpy name.
+        pruned: positions that held NaN.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    pruned: int
+
+    @property
+    def sparsity(self) -> float:
+        """Share of pruned positions."""
+        return self.pruned / max(int(np.prod(self.shape)), 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What ``finalize`` did.
+
+    Attributes:
+        source: the checkpoint read.
+        target: the checkpoint written.
+        tensors: every tensor, by name.
+    """
+
+    source: pathlib.Path
+    target: pathlib.Path
+    tensors: tuple[TensorReport, ...]
+
+    @property
+    def sparse(self) -> tuple[TensorReport, ...]:
+        """The tensors that held NaN."""
+        return tuple(t for t in self.tensors if t.pruned)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as text, one line per sparse tensor."""
+        width = max((len(t.name) for t in self.sparse), default=0)
+        for t in self.sparse:
+            shape = "x".join(map(str, t.shape))
+            yield f"{t.name:<{width}}  {shape:>14}  {t.dtype:<9} {t.sparsity:7.2%} pruned"
+        pruned = sum(t.pruned for t in self.sparse)
+        yield (
+            f"{len(self.sparse)} of {len(self.tensors)} tensors were sparse; {pruned:,} NaN became"
+            f" 0 in {self.target}"
+        )
+
+
+def clear_nan(array: np.ndarray) -> int:
+    """Put 0 at every NaN, in place; return how many there were."""
+    flat = array.reshape(-1)
+    found = 0
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK]
+        nan = _is_nan(block)
+        count = int(np.count_nonzero(nan))
+        if count:
+            np.copyto(block, block.dtype.type(0), where=nan)
+            found += count
+    return found
+
+
+def _is_nan(block: np.ndarray) -> np.ndarray:
+    if block.dtype.name == "bfloat16":  # numpy walks it element by element
+        return (block.view(np.uint16) & 0x7FFF) > 0x7F80
+    return np.isnan(block)
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return np.issubdtype(dtype, np.floating) or dtype.name.startswith(("bfloat", "float"))
+
+
+def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Report:
+    """Turn a sentinel checkpoint into a plain one with zeros at pruned positions.
+
+    Args:
+        source: a step's folder of an Orbax checkpoint, a folder Orbax saved a tree to, or a
+            vendor ``.mdl`` file (read by names and tensors only, nothing in it is executed).
+        target: does not exist yet; gets the same layout (from ``.mdl``: an Orbax checkpoint
+            with the tensors under their own names, '.' as tree levels).
+
+    Returns:
+        What was found, per tensor.
+
+    Raises:
+        FileExistsError: ``target`` exists.
+        FileNotFoundError: ``source`` does not exist.
+        CheckpointDamagedError: names the tensor or file that cannot be read; nothing is written.
+    """
+    source, target = pathlib.Path(source).resolve(), pathlib.Path(target).resolve()
+    if target.exists():
+        raise FileExistsError(f"{target} exists; finalize never overwrites, choose another name")
+    if not source.exists():
+        raise FileNotFoundError(f"{source} does not exist")
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if source.is_file():
+            tensors = _finalize_mdl(source, partial)
+        else:
+            tensors = _finalize_orbax(source, partial)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Report(source, target, tuple(tensors))
+
+
+def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
+    items = find_items(source)
+    reports: list[TensorReport] = []
+    for item in items:
+        place = target if item == source else target / item.name
+        reports += _convert(StoredTree(item), place)
+    if items != [source]:
+        _copy_rest(source, target, items)
+    return reports
+
+
+def _convert(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
+    tree.copy_other_files(target)
+    writer = tree.writer(target)
+
+    def write(name: str, value: np.ndarray, pruned: int) -> None:
+        if pruned:
+            writer.write(name, value)
+        else:
+            writer.copy(name)
+
+    return _stream(list(tree), tree.read, write)
+
+
+def _stream(
+    names: Sequence[str],
+    read: Callable[[str], np.ndarray],
+    write: Callable[[str, np.ndarray, int], None],
+) -> list[TensorReport]:
+    """Read, clear and write tensors, two at a time, so that both cores have work."""
+
+    def one(name: str) -> TensorReport:
+        value = read(name)
+        if _is_float(value.dtype) and not value.flags.writeable:
+            value = value.copy()
+        pruned = clear_nan(value) if _is_float(value.dtype) else 0
+        write(name, value, pruned)
+        return TensorReport(name, tuple(value.shape), value.dtype.name, pruned)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, names))
+
+
+def _copy_rest(source: pathlib.Path, target: pathlib.Path, done: list[pathlib.Path]) -> None:
+    """Copy the step's other items; the JSON record loses its sparsity entry."""
+    for entry in source.iterdir():
+        if entry in done:
+            continue
+        if entry.is_dir():
+            shutil.copytree(entry, target / entry.name)
+        else:
+            shutil.copy2(entry, target / entry.name)
+    record = target / "meta" / "metadata"
+    if record.is_file():
+        meta: dict[str, Any] = json.loads(record.read_text())
+        if isinstance(meta, dict) and meta.pop("sparsity", None) is not None:
+            record.write_text(json.dumps(meta))
+
+
+def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
+    reports: list[TensorReport] = []
+    with MdlFile(source) as stored:
+
+        def tensors() -> Iterator[tuple[str, np.ndarray]]:
+            for name in stored:
+                value = stored.read(name)
+                pruned = clear_nan(value) if _is_float(value.dtype) else 0
+                path = name.replace(".", "/")
+                reports.append(TensorReport(path, value.shape, value.dtype.name, pruned))
+                yield path, value
+
+        write_mdl_as_orbax(tensors(), [name.replace(".", "/") for name in stored], target)
+    return reports
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="finalize", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("-i", "--input", required=True, help="checkpoint folder or .mdl file")
+    parser.add_argument("-o", "--output", required=True, help="must not exist")
+    args = parser.parse_args(argv)
+    try:
+        report = finalize(args.input, args.output)
+    except (CheckpointDamagedError, OSError) as error:
+        sys.stderr.write(f"finalize: {error}\n")
+        return 1
+    sys.stdout.write("\n".join(report.lines()) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

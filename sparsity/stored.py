@@ -1,0 +1,219 @@
+"""Orbax checkpoints on disk, one tensor at a time.
+
+Orbax stores a tree as zarr arrays (each named by its path, joined by '.') in one OCDBT database,
+or as plain folders. TensorStore, which Orbax itself uses, opens the arrays one by one; nothing
+else of a checkpoint needs to be in memory.
+"""
+
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorstore as ts
+
+__all__ = ["CheckpointDamagedError", "StoredTree", "find_items"]
+
+_META = "_METADATA"
+_DATA = ("d", "manifest.ocdbt")
+
+
+class CheckpointDamagedError(ValueError):
+    """A checkpoint that is not complete; names the file or tensor."""
+
+
+def find_items(path: pathlib.Path) -> list[pathlib.Path]:
+    """List the folders of a checkpoint that hold arrays.
+
+    Args:
+        path: a step's folder (``model_dir/checkpoints/STEP``) or a folder Orbax saved a tree to.
+
+    Raises:
+        CheckpointDamagedError: nothing of the kind; says what is there.
+    """
+    if (path / _META).is_file():
+        return [path]
+    if path.is_dir():
+        items = sorted(p.parent for p in path.glob(f"*/{_META}"))
+        if items:
+            return items
+        steps = sorted(int(p.name) for p in path.glob("**/*") if p.is_dir() and p.name.isdigit())
+        if steps:
+            raise CheckpointDamagedError(
+                f"{path} holds checkpoints, it is not one; give the folder of a step, for example"
+                f" .../{steps[-1]} (found {steps[:8]})"
+            )
+    raise CheckpointDamagedError(
+        f"{path} is not a complete Orbax checkpoint: neither it nor a folder in it has {_META}"
+    )
+
+
+class StoredTree:
+    """The arrays of one Orbax item.
+
+    Attributes:
+        path: the item's folder.
+        names: path of each array in the tree -> its name in the database.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self._context = ts.Context({"cache_pool": {"total_bytes_limit": 0}})
+        self._index = self._read_index()
+        self._kv = self._open_kv(path)
+        self.keys = self._list()
+        self.names = self._match()
+
+    def _read_index(self) -> Mapping[str, Any]:
+        try:
+            return json.loads((self.path / _META).read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointDamagedError(f"{self.path / _META} cannot be read: {error}") from None
+
+    @property
+    def _ocdbt(self) -> bool:
+        return bool(self._index.get("use_ocdbt", (self.path / "manifest.ocdbt").exists()))
+
+    def _kv_spec(self, path: pathlib.Path, name: str = "") -> dict[str, Any]:
+        if self._ocdbt:
+            return {"driver": "ocdbt", "base": f"file://{path}", "path": name}
+        return {"driver": "file", "path": f"{path}/{name}"}
+
+    def _open_kv(self, path: pathlib.Path) -> Any:
+        return ts.KvStore.open(self._kv_spec(path), context=self._context).result()
+
+    def _list(self) -> dict[str, list[str]]:
+        """Database name of each array -> its keys."""
+        try:
+            keys = [key.decode() for key in self._kv.list().result()]
+        except ValueError as error:
+            raise CheckpointDamagedError(f"{self.path}: unreadable index: {error}") from None
+        arrays = {k.rpartition("/")[0]: [] for k in keys if k.endswith(("/.zarray", "/zarr.json"))}
+        for key in keys:
+            name = key
+            while name and name not in arrays:  # zarr3 chunks lie deeper: NAME/c/0/0
+                name = name.rpartition("/")[0]
+            if name:
+                arrays[name].append(key)
+        return arrays
+
+    def _match(self) -> dict[str, str]:
+        names: dict[str, str] = {}
+        for entry in self._index.get("tree_metadata", {}).values():
+            if entry["value_metadata"].get("value_type") in ("None", "Dict", "List"):
+                continue
+            parts = [str(key["key"]) for key in entry["key_metadata"]]
+            stored = ".".join(parts)
+            if stored not in self.keys:
+                raise CheckpointDamagedError(f"{self.path}: tensor {'/'.join(parts)} is missing")
+            names["/".join(parts)] = stored
+        return names
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the arrays' paths in name order."""
+        return iter(sorted(self.names))
+
+    def open(self, name: str) -> ts.TensorStore:
+        """Open an array without reading it; raises for missing pieces."""
+        stored = self.names[name]
+        zarr3 = f"{stored}/zarr.json" in self.keys[stored]
+        spec = {
+            "driver": "zarr3" if zarr3 else "zarr",
+            "kvstore": self._kv_spec(self.path, f"{stored}/"),
+        }
+        try:
+            array = ts.open(spec, context=self._context, read=True).result()
+        except ValueError as error:
+            raise CheckpointDamagedError(f"{self.path}: tensor {name}: {error}") from None
+        self._require_chunks(name, array)
+        return array
+
+    def _require_chunks(self, name: str, array: ts.TensorStore) -> None:
+        """A missing chunk would silently read as the fill value."""
+        if not self._index.get("store_array_data_equal_to_fill_value", False):
+            return
+        chunk: Any = array.chunk_layout.write_chunk.shape
+        want = math.prod(-(-n // c) for n, c in zip(array.shape, chunk, strict=True))
+        have = len(self.keys[self.names[name]]) - 1
+        if have < want:
+            raise CheckpointDamagedError(
+                f"{self.path}: tensor {name} has {have} of its {want} pieces; the checkpoint is"
+                " incomplete"
+            )
+
+    def read(self, name: str) -> np.ndarray:
+        """Read one array into memory."""
+        return self.finish(name, self.open(name).read())
+
+    def finish(self, name: str, pending: Any) -> np.ndarray:
+        """Wait for a read begun with ``open(name).read()``."""
+        try:
+            return np.asarray(pending.result())
+        except ValueError as error:
+            raise CheckpointDamagedError(
+                f"{self.path}: tensor {name} cannot be read, the checkpoint is damaged: {error}"
+            ) from None
+
+    def copy_other_files(self, target: pathlib.Path) -> None:
+        """Copy everything that is not array data: tree structure, commit marks."""
+        target.mkdir(parents=True)
+        for source in self.path.iterdir():
+            is_data = source.name in _DATA or source.name.startswith("ocdbt.process_")
+            if not is_data and source.is_file():
+                (target / source.name).write_bytes(source.read_bytes())
+            elif source.name == "array_metadatas":
+                for piece in source.iterdir():
+                    (target / source.name).mkdir(exist_ok=True)
+                    (target / source.name / piece.name).write_bytes(piece.read_bytes())
+
+    def writer(self, target: pathlib.Path) -> "StoredWriter":
+        """Write arrays of the same shapes and dtypes to another folder."""
+        return StoredWriter(self, self._open_kv(target), self._kv, target)
+
+    def target_spec(self, name: str, target: pathlib.Path) -> dict[str, Any]:
+        """Describe the array a writer creates: same metadata, other place."""
+        spec = self.open(name).spec(retain_context=False).to_json()
+        return {
+            "driver": spec["driver"],
+            "metadata": spec["metadata"],
+            "kvstore": self._kv_spec(target, f"{self.names[name]}/"),
+            "create": True,
+        }
+
+    def replace(self, name: str, value: np.ndarray) -> None:
+        """Write an array of any shape and dtype in the place of one of this tree."""
+        spec = {
+            "driver": "zarr",
+            "kvstore": self._kv_spec(self.path, f"{self.names[name]}/"),
+            "metadata": {"compressor": {"id": "zstd", "level": 1}},
+            "create": True,
+            "delete_existing": True,
+        }
+        options = {"dtype": value.dtype, "shape": value.shape, "context": self._context}
+        ts.open(spec, **options).result().write(value).result()
+
+    @property
+    def context(self) -> ts.Context:
+        """TensorStore context without a cache, so that memory stays flat."""
+        return self._context
+
+
+class StoredWriter:
+    """Writes a ``StoredTree``'s arrays elsewhere, changed or as they are."""
+
+    def __init__(self, tree: StoredTree, out: Any, source: Any, target: pathlib.Path) -> None:
+        self._tree, self._out, self._source, self._target = tree, out, source, target
+
+    def write(self, name: str, value: np.ndarray) -> None:
+        """Write changed values."""
+        spec = self._tree.target_spec(name, self._target)
+        array = ts.open(spec, context=self._tree.context).result()
+        array.write(value, can_reference_source_data_indefinitely=True).result()
+
+    def copy(self, name: str) -> None:
+        """Copy an array's stored bytes."""
+        stored = self._tree.names[name]
+        for key in self._tree.keys[stored]:
+            self._out.write(key, self._source.read(key).result().value).result()
