@@ -1,10 +1,23 @@
 """The vendor's dotted parameter names, so that filters written for them select ours."""
 
 import re
+from collections.abc import Callable
 
-__all__ = ["decoder_alias"]
+__all__ = ["decoder_alias", "encoder_alias", "seq2seq_alias"]
 
-_DECODER = (
+_Rules = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
+
+_LAYER: _Rules = (
+    (r"attn/(query|key|value)/", lambda m: f"self_attn.proj_{m[1][0]}_dense_layer."),
+    (r"attn/(query|key)_norm/", r"self_attn.\1_norm."),
+    (r"attn/out/", "self_attn.proj_output_dense_layer."),
+    (r"moe/router/", "ffn.gate."),
+    (r"moe/experts_(\d+)/", r"ffn.experts.\1/"),
+    (r"(^|[./])(ffn|experts\.\d+)/up/", r"\1\2.ffn.0.linear_layer."),
+    (r"(^|[./])(ffn|experts\.\d+)/gate/", r"\1\2.ffn.0.linear_layer_for_glu."),
+    (r"(^|[./])(ffn|experts\.\d+)/down/", r"\1\2.ffn.1.linear_layer."),
+)
+_DECODER: _Rules = (
     (r"embed/token/embedding", "embedding_layer.word_embeddings.weight"),
     (r"embed/position/embedding", "embedding_layer.position_embeddings.embed.weight"),
     (r"embed/norm/", "embedding_ln_f."),
@@ -17,15 +30,14 @@ _DECODER = (
     (r"norm1_post/", "norm2."),
     (r"norm2/", "norm3."),
     (r"norm1/", "norm1."),
-    (r"attn/(query|key|value)/", lambda m: f"self_attn.proj_{m[1][0]}_dense_layer."),
-    (r"attn/(query|key)_norm/", r"self_attn.\1_norm."),
-    (r"attn/out/", "self_attn.proj_output_dense_layer."),
-    (r"moe/router/", "ffn.gate."),
-    (r"moe/experts_(\d+)/", r"ffn.experts.\1/"),
-    (r"(^|[./])(ffn|experts\.\d+)/up/", r"\1\2.ffn.0.linear_layer."),
-    (r"(^|[./])(ffn|experts\.\d+)/gate/", r"\1\2.ffn.0.linear_layer_for_glu."),
-    (r"(^|[./])(ffn|experts\.\d+)/down/", r"\1\2.ffn.1.linear_layer."),
 )
+
+
+def _shared_alias(name: str) -> str:
+    for pattern, replacement in _LAYER:
+        name = re.sub(pattern, replacement, name)
+    name = re.sub(r"(kernel|scale|embedding)$", "weight", name)
+    return f"model.{name.replace('/', '.')}"
 
 
 def decoder_alias(name: str) -> str:
@@ -36,5 +48,55 @@ def decoder_alias(name: str) -> str:
     """
     for pattern, replacement in _DECODER:
         name = re.sub(pattern, replacement, name)
-    name = re.sub(r"(kernel|scale|embedding)$", "weight", name)
-    return f"model.{name.replace('/', '.')}"
+    return _shared_alias(name)
+
+
+_ENCODER: _Rules = (
+    (r"^embed/token/embedding", "bert_encoder.embedding_layer.word_embeddings.weight"),
+    (r"^embed/segment/embedding", "bert_encoder.embedding_layer.segment_embeddings.weight"),
+    (r"^embed/position/embedding", "bert_encoder.embedding_layer.position_embeddings.embed.weight"),
+    (r"^embed/norm/", "bert_encoder.embed_ln_f."),
+    (r"^layers_(\d+)/", r"bert_encoder.transformer_encoder.layers.\1."),
+    (r"^pooler/", "bert_encoder.pooler.pooler.ffn.0.linear_layer."),
+    (r"^mlm_dense/", "bert_mlm_head.ffn.ffn.0.linear_layer."),
+    (r"^mlm_norm/", "bert_mlm_head.ln."),
+    (r"^lm_head_bias$", "bert_mlm_head.classifier.ffn.0.linear_layer.bias"),
+    (r"^nsp/", "bert_cls_head.classifier.ffn.0.linear_layer."),
+)
+_SEQ2SEQ: _Rules = (
+    (r"^embed/token/embedding", "encoder_embeddings.word_embeddings.weight"),
+    (r"^decoder_embed/token/embedding", "decoder_embeddings.word_embeddings.weight"),
+    (r"^(encoder|decoder)_layers_(\d+)/", r"\1.layers.\2."),
+    (r"^(encoder|decoder)_norm_f/", r"\1.norm."),
+    (
+        r"^(encoder|decoder)_position/relative/embedding",
+        r"relative_position_\1.relative_attention_bias.weight",
+    ),
+    (r"cross/(query|key|value)/", lambda m: f"multihead_attn.proj_{m[1][0]}_dense_layer."),
+    (r"cross/out/", "multihead_attn.proj_output_dense_layer."),
+)
+
+
+def encoder_alias(name: str) -> str:
+    """Translate a parameter path of an encoder.
+
+    >>> encoder_alias("layers_0/norm2/scale")
+    'model.bert_encoder.transformer_encoder.layers.0.norm2.weight'
+    """
+    for pattern, replacement in _ENCODER:
+        name = re.sub(pattern, replacement, name)
+    return _shared_alias(name)
+
+
+def seq2seq_alias(name: str) -> str:
+    """Translate a parameter path of an encoder-decoder.
+
+    >>> seq2seq_alias("decoder_layers_1/cross/query/kernel")
+    'model.decoder.layers.1.multihead_attn.proj_q_dense_layer.weight'
+    """
+    decoder = name.startswith("decoder_layers")
+    for pattern, replacement in _SEQ2SEQ:
+        name = re.sub(pattern, replacement, name)
+    if decoder:
+        name = name.replace("norm2/", "norm3/").replace("norm_cross/", "norm2/")
+    return _shared_alias(name)

@@ -13,7 +13,7 @@ __all__ = ["MODELS", "Entry", "build", "list_models", "lookup", "parse_config"]
 class Entry(NamedTuple):
     """One name.
 
-    family: 'decoder', 'encoder', 'seq2seq', 'vision' or 'mlp'
+    family: 'decoder', 'encoder', 'seq2seq', 'vision', 'llava' or 'mlp'
     presets: keys the name sets unless the user does
     hf: model_type in a Hugging Face config.json, '' where none exists
     """
@@ -26,6 +26,11 @@ class Entry(NamedTuple):
 # family -> (module, config class, build function)
 _FAMILIES = {
     "decoder": ("models.decoder", "models.decoder_config", "DecoderConfig", "build_decoder"),
+    "encoder": ("models.encoder", "models.encoder_config", "EncoderConfig", "build_encoder"),
+    "seq2seq": ("models.seq2seq", "models.seq2seq_config", "Seq2SeqConfig", "build_seq2seq"),
+    "vision": ("models.vision", "models.vision", "VisionConfig", "build_vision"),
+    "llava": ("models.llava", "models.llava", "LlavaConfig", "build_llava"),
+    "mlp": ("models.fc_mnist", "models.fc_mnist", "FcMnistConfig", "build_fc_mnist"),
 }
 
 _GPT2: dict[str, Any] = {}
@@ -57,6 +62,33 @@ _ALIBI = {"position_embedding_type": "alibi"}
 _BTLM = _ALIBI | {"nonlinearity": "swiglu", "alibi_slopes_in_checkpoint": True}
 _MQA = {"attention_module": "multiquery_attention"}
 _FALCON = _PARALLEL | _NO_BIAS | _MQA | {"share_embedding_weights": True, "dropout_rate": 0.0}
+
+_ROBERTA = {
+    "position_embedding_offset": 2,
+    "disable_nsp": True,
+    "num_segments": 1,
+    "head": "mlm",
+    "vocab_size": 50265,
+}
+_T5 = _NO_BIAS | {
+    "norm_type": "rmsnorm",
+    "attention_type": "dot_product",
+    "nonlinearity": "relu",
+    "scale_logits": True,
+}
+_T5_11 = _T5 | {
+    "nonlinearity": "geglu_new",
+    "scale_logits": False,
+    "share_embedding_weights": False,
+}
+_UL2 = _T5_11 | {"nonlinearity": "swiglu"}
+_TRANSFORMER: dict[str, Any] = {
+    "position_embedding_type": "fixed",
+    "norm_first": False,
+    "layer_norm_epsilon": 1e-5,
+    "nonlinearity": "relu",
+    "scale_embedding": True,
+}
 
 MODELS: dict[str, Entry] = {
     "gpt2": Entry("decoder", _GPT2, "gpt2"),
@@ -91,6 +123,24 @@ MODELS: dict[str, Entry] = {
     "starcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
     "octocoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
     "wizardcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "bert": Entry("encoder", {}, "bert"),
+    "bert-sequence-classifier": Entry("encoder", {"head": "classification"}, "bert"),
+    "bert-token-classifier": Entry("encoder", {"head": "token_classification"}, "bert"),
+    "bert-q&a": Entry("encoder", {"head": "qa"}, "bert"),
+    "bert-summarization": Entry("encoder", {"head": "summarization"}),
+    "roberta": Entry("encoder", _ROBERTA, "roberta"),
+    "dpr-question-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),
+    "dpr-context-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),
+    "dpr-reader": Entry("encoder", {"head": "reader"}, "dpr"),
+    "t5": Entry("seq2seq", _T5, "t5"),
+    "t5-v1.1": Entry("seq2seq", _T5_11, "t5"),
+    "flan-t5": Entry("seq2seq", _T5_11, "t5"),
+    "ul2": Entry("seq2seq", _UL2, "t5"),
+    "flan-ul2": Entry("seq2seq", _UL2, "t5"),
+    "transformer": Entry("seq2seq", _TRANSFORMER, "marian"),
+    "clip-vit": Entry("vision", {}, "clip_vision_model"),
+    "llava": Entry("llava", {}, "llava"),
+    "fc_mnist": Entry("mlp", {}),
     "sqlcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
 }
 

@@ -13,13 +13,15 @@ from models.convert.decoder_configs import DECODER_CONFIGS
 from models.convert.decoder_tables import DECODER_TABLES
 from models.convert.engine import Table, export_tensors, import_tensors
 from models.convert.files import open_tensors, read_config, write_shards
+from models.convert.other_configs import OTHER_CONFIGS
+from models.convert.other_tables import OTHER_TABLES
 from models.paths import close_names
 from models.registry import build, lookup
 
 __all__ = ["config_from_hf", "config_to_hf", "from_hf", "hf_type", "to_hf"]
 
-_TABLES: dict[str, Callable[[Any], Table]] = {**DECODER_TABLES}
-_CONFIGS: dict[str, ConfigMap] = {**DECODER_CONFIGS}
+_TABLES: dict[str, Callable[[Any], Table]] = {**DECODER_TABLES, **OTHER_TABLES}
+_CONFIGS: dict[str, ConfigMap] = {**DECODER_CONFIGS, **OTHER_CONFIGS}
 _OLD_TYPES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}
 
 
@@ -59,7 +61,7 @@ def config_from_hf(foreign: Mapping[str, Any], name: str | None = None) -> dict[
     map_ = _config_map(str(foreign.get("model_type")))
     settings = to_our_settings(map_, dict(foreign))
     architecture = next(iter(foreign.get("architectures") or [""]))
-    if architecture == map_.classes[1]:
+    if architecture and architecture == map_.classes[1] != map_.classes[0]:
         settings["with_lm_head"] = False
         settings["share_embedding_weights"] = True
     if name is not None:
@@ -88,10 +90,12 @@ def from_hf(
     Raises:
         ValueError: a config or tensors that do not fit; all complaints in one message.
     """
-    model = build(config_from_hf(read_config(folder), name))
+    foreign = read_config(folder)
+    tensors = open_tensors(folder)
+    settings = config_from_hf(foreign, name)
+    model = build(_config_map(foreign["model_type"]).refine(settings, tensors))
     table = _TABLES[hf_type(model.config)](model.config)
-    params = import_tensors(model, table, open_tensors(folder), dtype=dtype)
-    return model, params
+    return model, import_tensors(model, table, tensors, dtype=dtype)
 
 
 def to_hf(

@@ -26,6 +26,7 @@ class ConfigMap:
         required: foreign key -> the only value our model computes.
         read: foreign config -> further settings of ours.
         write: our configuration -> further foreign keys.
+        refine: (settings, tensors) -> settings, for what only the weights tell.
         classes: foreign class names: (with language-model head, without).
     """
 
@@ -36,6 +37,7 @@ class ConfigMap:
     required: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     read: Callable[[Settings], Settings] = _nothing
     write: Callable[[Any], Settings] = _nothing
+    refine: Callable[[Settings, Any], Settings] = lambda settings, tensors: settings
     classes: tuple[str, str] = ("", "")
 
 

@@ -236,14 +236,14 @@ def _write_falcon(cfg: DecoderConfig) -> Settings:
 
 
 def _read_mpt(foreign: Settings) -> Settings:
-    """Read MPT. HF never has biases and fixes alibi_bias_max at 8, whatever the file says."""
+    """Read MPT. HF has no biases, 4 times wider filters, alibi_bias_max 8, whatever the file says."""
     attn = foreign.get("attn_config") or {}
     for key in ("prefix_lm", "qk_ln"):
         if attn.get(key):
             raise ValueError(f"attn_config.{key}: only false is computed")
     return {
         **_tied(foreign),
-        "filter_size": int(foreign["d_model"] * foreign.get("expansion_ratio", 4)),
+        "filter_size": 4 * foreign["d_model"],
         "position_embedding_type": "alibi" if attn.get("alibi", True) else "learned",
         "nonlinearity": "gelu",
         "clip_qkv": attn.get("clip_qkv"),
@@ -254,9 +254,10 @@ def _read_mpt(foreign: Settings) -> Settings:
 
 
 def _write_mpt(cfg: DecoderConfig) -> Settings:
-    # MptForCausalLM multiplies by 4 whatever expansion_ratio says.
+    if cfg.filter_size != 4 * cfg.hidden_size:
+        raise ValueError("filter_size: Hugging Face's MPT is always 4 times hidden_size wide")
     return {
-        "expansion_ratio": cfg.filter_size // cfg.hidden_size,
+        "expansion_ratio": 4,
         "no_bias": True,
         "learned_pos_emb": True,
         "tie_word_embeddings": cfg.share_embedding_weights,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from models.convert.codecs import trailing_one
-from models.convert.engine import Row, Table, embedding, fused, linear, norm
+from models.convert.engine import Row, Table, embedding, fused, linear, norm, repeated, under
 from models.decoder_config import DecoderConfig
 
 __all__ = ["DECODER_TABLES"]
@@ -22,7 +22,8 @@ def _table(cfg: DecoderConfig, prefix: str, rows: list[Row], head: str = "lm_hea
     Files in the wild spell the trunk both ways, so the other spelling is accepted.
     """
     shown = prefix if cfg.with_lm_head else ""
-    named = [row._replace(foreign=shown + row.foreign) for row in rows]
+    experts = cfg.moe.num_experts if cfg.moe else 0
+    named = under(repeated(rows, cfg.num_hidden_layers, experts), shown)
     ignored = list(_BUFFERS)
     if cfg.share_embedding_weights or not cfg.with_lm_head:
         ignored.append(rf"{head}\.weight")
@@ -32,8 +33,6 @@ def _table(cfg: DecoderConfig, prefix: str, rows: list[Row], head: str = "lm_hea
 
     return Table(
         rows=[*named, *linear(head, "lm_head")],
-        layers=cfg.num_hidden_layers,
-        experts=cfg.moe.num_experts if cfg.moe else 0,
         ignored=ignored,
         spellings=spellings,
     )

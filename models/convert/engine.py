@@ -27,6 +27,8 @@ __all__ = [
     "import_tensors",
     "linear",
     "norm",
+    "repeated",
+    "under",
 ]
 
 
@@ -36,13 +38,16 @@ class Tensors(Protocol):
     def __iter__(self) -> Iterator[str]: ...
     def __contains__(self, name: object, /) -> bool: ...
     def __getitem__(self, name: str, /) -> np.ndarray: ...
-    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape without reading it."""
+        ...
 
 
 class Row(NamedTuple):
     """One foreign tensor.
 
-    foreign: its name; '{i}' is the layer, '{e}' the expert
+    foreign: its name; '{i}' stands for a layer, '{e}' for an expert until ``repeated``
     ours: the parameter paths it holds, in order
     codec: how
     """
@@ -60,16 +65,12 @@ def _no_spellings(name: str) -> Iterable[str]:
 class Table(NamedTuple):
     """All rows of a family for one configuration.
 
-    rows: concrete or with '{i}' / '{e}'
-    layers: how many values '{i}' takes
-    experts: how many values '{e}' takes
+    rows: see ``Row``; see ``repeated`` for layers
     ignored: regexes of foreign names that carry nothing (buffers, tied duplicates)
     spellings: other names a tensor is found under in the wild
     """
 
     rows: Sequence[Row]
-    layers: int = 0
-    experts: int = 0
     ignored: Sequence[str] = ()
     spellings: Callable[[str], Iterable[str]] = _no_spellings
 
@@ -107,19 +108,32 @@ def fused(foreign: str, ours: str, kind: str, cfg: Any, *, transposed: bool = Tr
     ]
 
 
+def repeated(rows: Sequence[Row], layers: int, experts: int = 0) -> list[Row]:
+    """Write rows out for every layer and expert; rows without '{i}' or '{e}' once."""
+    out = []
+    for row in rows:
+        for i in range(layers if "{i}" in row.foreign else 1):
+            for e in range(experts if "{e}" in row.foreign else 1):
+                ours = tuple(name.format(i=i, e=e) for name in row.ours)
+                out.append(Row(row.foreign.format(i=i, e=e), ours, row.codec))
+    return out
+
+
+def under(rows: Sequence[Row], foreign: str, ours: str = "") -> list[Row]:
+    """Put rows under a prefix on either side."""
+    return [
+        Row(foreign + row.foreign, tuple(ours + name for name in row.ours), row.codec)
+        for row in rows
+    ]
+
+
 def expand(table: Table, shapes: Mapping[str, Any]) -> list[Row]:
     """List the concrete rows whose parameters exist.
 
     Raises:
         ValueError: a parameter no row or two rows hold (a fault of the table).
     """
-    rows = []
-    for row in table.rows:
-        for i in range(table.layers if "{i}" in row.foreign else 1):
-            for e in range(table.experts if "{e}" in row.foreign else 1):
-                ours = tuple(name.format(i=i, e=e) for name in row.ours)
-                if all(name in shapes for name in ours):
-                    rows.append(Row(row.foreign.format(i=i, e=e), ours, row.codec))
+    rows = [row for row in table.rows if all(name in shapes for name in row.ours)]
     held = [name for row in rows for name in row.ours]
     wrong = set(shapes) ^ set(held) or {n for n in held if held.count(n) > 1}
     if wrong:

@@ -1,0 +1,331 @@
+"""Config tables of encoders, encoder-decoders, the vision tower and LLaVA."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from models.convert.config_map import (
+    ConfigMap,
+    Settings,
+    to_foreign_config,
+    to_our_settings,
+)
+from models.convert.decoder_configs import DECODER_CONFIGS
+from models.encoder_config import EncoderConfig
+from models.llava import LlavaConfig
+from models.seq2seq_config import Seq2SeqConfig
+
+__all__ = ["OTHER_CONFIGS"]
+
+_BERT_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "filter_size",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "type_vocab_size": "num_segments",
+    "hidden_act": "nonlinearity",
+    "hidden_dropout_prob": "dropout_rate",
+    "attention_probs_dropout_prob": "attention_dropout_rate",
+}
+_BERT_DEFAULTS = {
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}
+# class name without the family's stem -> our model name's suffix and head
+_HEADS = {
+    "ForPreTraining": ("", "pretraining"),
+    "ForMaskedLM": ("", "mlm"),
+    "Model": ("", "none"),
+    "ForSequenceClassification": ("-sequence-classifier", "classification"),
+    "ForTokenClassification": ("-token-classifier", "token_classification"),
+    "ForQuestionAnswering": ("-q&a", "qa"),
+}
+_DPR = {
+    "DPRQuestionEncoder": ("dpr-question-encoder", "embedding"),
+    "DPRContextEncoder": ("dpr-context-encoder", "embedding"),
+    "DPRReader": ("dpr-reader", "reader"),
+}
+_FEED_FORWARD = {"gated-gelu": "geglu_new", "gated-silu": "swiglu"}
+
+
+def _architecture(foreign: Settings, default: str) -> str:
+    return next(iter(foreign.get("architectures") or [default]))
+
+
+def _labels(foreign: Settings) -> int:
+    return len(foreign.get("id2label") or {}) or foreign.get("num_labels") or 2
+
+
+def _read_bert(foreign: Settings) -> Settings:
+    suffix, head = _HEADS.get(
+        _architecture(foreign, "BertModel").removeprefix("Bert"), ("", "none")
+    )
+    dropout = foreign.get("classifier_dropout")
+    return {
+        "name": f"bert{suffix}",
+        "head": head,
+        "mlm_nonlinearity": foreign["hidden_act"],
+        "max_position_embeddings": foreign["max_position_embeddings"],
+        "num_labels": _labels(foreign),
+        "classifier_dropout": dropout,
+    }
+
+
+def _write_bert(cfg: EncoderConfig) -> Settings:
+    head = "mlm" if cfg.head == "pretraining" and not cfg.has_nsp else cfg.head
+    names = {ours: foreign for foreign, (_, ours) in _HEADS.items()}
+    if head not in names:
+        raise ValueError(f"{cfg.name}: Hugging Face has no class for head {head!r}")
+    return {
+        "architectures": [f"Bert{names[head]}"],
+        "max_position_embeddings": cfg.max_position_embeddings,
+        **_write_labels(cfg),
+    }
+
+
+def _write_labels(cfg: EncoderConfig) -> Settings:
+    if cfg.head not in {"classification", "token_classification"}:
+        return {}
+    labels = {str(i): f"LABEL_{i}" for i in range(cfg.num_labels)}
+    return {"id2label": labels, "label2id": {v: int(k) for k, v in labels.items()}}
+
+
+def _read_roberta(foreign: Settings) -> Settings:
+    """Read RoBERTa: positions start at pad id + 1, so the table has that many rows more."""
+    offset = foreign.get("pad_token_id", 1) + 1
+    head = "mlm" if _architecture(foreign, "RobertaModel") == "RobertaForMaskedLM" else "none"
+    return {
+        "head": head,
+        "mlm_nonlinearity": "gelu",
+        "position_embedding_offset": offset,
+        "max_position_embeddings": foreign["max_position_embeddings"] - offset,
+    }
+
+
+def _write_roberta(cfg: EncoderConfig) -> Settings:
+    offset = cfg.position_embedding_offset
+    return {
+        "architectures": ["RobertaForMaskedLM" if cfg.has_mlm else "RobertaModel"],
+        "pad_token_id": offset - 1,
+        "max_position_embeddings": cfg.max_position_embeddings + offset,
+    }
+
+
+def _read_dpr(foreign: Settings) -> Settings:
+    name, head = _DPR.get(_architecture(foreign, ""), _DPR["DPRQuestionEncoder"])
+    return {
+        "name": name,
+        "head": head,
+        "max_position_embeddings": foreign["max_position_embeddings"],
+        "projection_dim": foreign.get("projection_dim", 0),
+    }
+
+
+def _write_dpr(cfg: EncoderConfig) -> Settings:
+    classes = {name: foreign for foreign, (name, _) in _DPR.items()}
+    return {
+        "architectures": [classes[cfg.name]],
+        "projection_dim": cfg.projection_dim,
+        "max_position_embeddings": cfg.max_position_embeddings,
+    }
+
+
+def _read_t5(foreign: Settings) -> Settings:
+    """Read T5. v5 forces ``tie_word_embeddings`` and says ``scale_decoder_outputs`` instead."""
+    act = foreign.get("feed_forward_proj", "relu")
+    scaled = foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings") is not False)
+    return {
+        "nonlinearity": _FEED_FORWARD.get(act, act),
+        "d_kv": foreign.get("d_kv", 64),
+        "decoder_num_hidden_layers": foreign.get("num_decoder_layers") or foreign["num_layers"],
+        "scale_logits": scaled,
+        "share_embedding_weights": scaled,
+        "position_embedding_type": "relative",
+        "decoder_start_token_id": foreign.get("decoder_start_token_id", 0),
+    }
+
+
+def _refine_t5(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Settings:
+    """Decide tying by the weights, the only rule that holds for v4 and v5 files."""
+    tied = "lm_head.weight" not in tensors or np.array_equal(
+        tensors["lm_head.weight"], tensors["shared.weight"]
+    )
+    return settings | {"share_embedding_weights": tied}
+
+
+def _write_t5(cfg: Seq2SeqConfig) -> Settings:
+    names = {ours: foreign for foreign, ours in _FEED_FORWARD.items()}
+    act = str(cfg.nonlinearity)
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "feed_forward_proj": names.get(act, act),
+        "d_kv": cfg.head_dim,
+        "num_decoder_layers": cfg.decoder_layers,
+        "scale_decoder_outputs": cfg.scale_logits,
+        "tie_word_embeddings": cfg.scale_logits,
+        "is_encoder_decoder": True,
+        "decoder_start_token_id": cfg.decoder_start_token_id,
+        "pad_token_id": 0,
+    }
+
+
+def _read_marian(foreign: Settings) -> Settings:
+    for a, b in (
+        ("encoder_attention_heads", "decoder_attention_heads"),
+        ("encoder_ffn_dim", "decoder_ffn_dim"),
+    ):
+        if foreign.get(a) != foreign.get(b, foreign.get(a)):
+            raise ValueError(f"{a} and {b} differ: only equal halves are computed")
+    return {
+        "decoder_num_hidden_layers": foreign.get("decoder_layers"),
+        "nonlinearity": foreign.get("activation_function", "gelu"),
+        "scale_embedding": foreign.get("scale_embedding", False),
+        "decoder_start_token_id": foreign.get("decoder_start_token_id", 0),
+        "use_bias_in_output": True,
+        "layer_norm_epsilon": 1e-5,
+    }
+
+
+def _write_marian(cfg: Seq2SeqConfig) -> Settings:
+    return {
+        "architectures": ["MarianMTModel"],
+        "decoder_layers": cfg.decoder_layers,
+        "decoder_attention_heads": cfg.num_heads,
+        "decoder_ffn_dim": cfg.filter_size,
+        "decoder_vocab_size": cfg.vocab_size,
+        "activation_function": cfg.nonlinearity,
+        "scale_embedding": cfg.scale_embedding,
+        "decoder_start_token_id": cfg.decoder_start_token_id,
+        "is_encoder_decoder": True,
+        "tie_word_embeddings": True,
+        "share_encoder_decoder_embeddings": True,
+    }
+
+
+_CLIP_KEYS = {
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "filter_size",
+    "image_size": "image_size",
+    "patch_size": "patch_size",
+    "num_channels": "num_channels",
+    "hidden_act": "nonlinearity",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "attention_dropout": "attention_dropout_rate",
+}
+_CLIP = ConfigMap(
+    "clip_vision_model",
+    "clip-vit",
+    _CLIP_KEYS,
+    defaults={"hidden_act": "quick_gelu", "num_channels": 3, "layer_norm_eps": 1e-5},
+    classes=("CLIPVisionModel", "CLIPVisionModel"),
+)
+
+
+def _read_llava(foreign: Settings) -> Settings:
+    text = dict(foreign["text_config"])
+    map_ = DECODER_CONFIGS.get(text.get("model_type", "llama"))
+    if map_ is None or map_.model_type != "llama":
+        raise ValueError(f"text_config.model_type: {text.get('model_type')!r}, only llama converts")
+    mode = foreign.get("vision_feature_select_strategy", "default")
+    text.setdefault("tie_word_embeddings", foreign.get("tie_word_embeddings", False))
+    return {
+        "image_model": to_our_settings(_CLIP, dict(foreign["vision_config"])),
+        "text_model": to_our_settings(map_, text),
+        "image_token_index": foreign.get("image_token_index", foreign.get("image_token_id", 32000)),
+        "image_feature_select_layer_idx": foreign.get("vision_feature_layer", -2),
+        "image_feature_select_mode": "patch" if mode == "default" else "cls_patch",
+        "projector_nonlinearity": foreign.get("projector_hidden_act", "gelu"),
+    }
+
+
+def _write_llava(cfg: LlavaConfig) -> Settings:
+    text = to_foreign_config(DECODER_CONFIGS["llama"], cfg.text_model, "float32")
+    mode = cfg.image_feature_select_mode
+    return {
+        "architectures": ["LlavaForConditionalGeneration"],
+        "vision_config": to_foreign_config(_CLIP, cfg.image_model, "float32"),
+        "text_config": text,
+        "image_token_index": cfg.image_token_index,
+        "vision_feature_layer": cfg.image_feature_select_layer_idx,
+        "vision_feature_select_strategy": "default" if mode == "patch" else "full",
+        "projector_hidden_act": cfg.projector_nonlinearity,
+        "image_seq_length": cfg.image_model.patches,
+        "tie_word_embeddings": cfg.text_model.share_embedding_weights,
+    }
+
+
+_ENCODER_REQUIRED = {"is_decoder": False, "add_cross_attention": False}
+
+OTHER_CONFIGS: dict[str, ConfigMap] = {
+    "bert": ConfigMap(
+        "bert",
+        "bert",
+        _BERT_KEYS,
+        defaults=_BERT_DEFAULTS,
+        required=_ENCODER_REQUIRED,
+        read=_read_bert,
+        write=_write_bert,
+    ),
+    "roberta": ConfigMap(
+        "roberta",
+        "roberta",
+        _BERT_KEYS,
+        defaults=_BERT_DEFAULTS,
+        required=_ENCODER_REQUIRED,
+        read=_read_roberta,
+        write=_write_roberta,
+    ),
+    "dpr": ConfigMap(
+        "dpr",
+        "dpr-question-encoder",
+        _BERT_KEYS,
+        defaults=_BERT_DEFAULTS,
+        required=_ENCODER_REQUIRED,
+        read=_read_dpr,
+        write=_write_dpr,
+    ),
+    "t5": ConfigMap(
+        "t5",
+        "t5",
+        {
+            "vocab_size": "vocab_size",
+            "d_model": "hidden_size",
+            "d_ff": "filter_size",
+            "num_layers": "num_hidden_layers",
+            "num_heads": "num_heads",
+            "relative_attention_num_buckets": "num_relative_attention_buckets",
+            "relative_attention_max_distance": "max_relative_distance",
+            "dropout_rate": "dropout_rate",
+            "layer_norm_epsilon": "layer_norm_epsilon",
+        },
+        defaults={"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
+        read=_read_t5,
+        write=_write_t5,
+        refine=_refine_t5,
+    ),
+    "marian": ConfigMap(
+        "marian",
+        "transformer",
+        {
+            "vocab_size": "vocab_size",
+            "d_model": "hidden_size",
+            "encoder_layers": "num_hidden_layers",
+            "encoder_attention_heads": "num_heads",
+            "encoder_ffn_dim": "filter_size",
+            "max_position_embeddings": "max_position_embeddings",
+            "dropout": "dropout_rate",
+        },
+        required={"share_encoder_decoder_embeddings": True},
+        read=_read_marian,
+        write=_write_marian,
+    ),
+    "clip_vision_model": _CLIP,
+    "llava": ConfigMap("llava", "llava", {}, read=_read_llava, write=_write_llava),
+}

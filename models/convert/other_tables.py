@@ -1,0 +1,236 @@
+"""Key tables of encoders, encoder-decoders, the vision tower and LLaVA."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from models.convert.codecs import PATCHES, SAME, leading_one
+from models.convert.decoder_tables import DECODER_TABLES
+from models.convert.engine import Row, Table, embedding, linear, norm, repeated, under
+from models.encoder_config import EncoderConfig
+from models.llava import LlavaConfig
+from models.seq2seq_config import Seq2SeqConfig
+from models.vision import VisionConfig
+
+__all__ = ["OTHER_TABLES"]
+
+_DPR_PREFIX = {
+    "dpr-question-encoder": "question_encoder.",
+    "dpr-context-encoder": "ctx_encoder.",
+    "dpr-reader": "span_predictor.encoder.",
+}
+
+
+def _trunk(cfg: EncoderConfig) -> list[Row]:
+    layer = "encoder.layer.{i}"
+    rows = [
+        *embedding("embeddings.word_embeddings", "embed/token"),
+        *embedding("embeddings.position_embeddings", "embed/position"),
+        *embedding("embeddings.token_type_embeddings", "embed/segment"),
+        *norm("embeddings.LayerNorm", "embed/norm"),
+        *linear(f"{layer}.attention.self.query", "layers_{i}/attn/query"),
+        *linear(f"{layer}.attention.self.key", "layers_{i}/attn/key"),
+        *linear(f"{layer}.attention.self.value", "layers_{i}/attn/value"),
+        *linear(f"{layer}.attention.output.dense", "layers_{i}/attn/out"),
+        *norm(f"{layer}.attention.output.LayerNorm", "layers_{i}/norm1"),
+        *linear(f"{layer}.intermediate.dense", "layers_{i}/ffn/up"),
+        *linear(f"{layer}.output.dense", "layers_{i}/ffn/down"),
+        *norm(f"{layer}.output.LayerNorm", "layers_{i}/norm2"),
+        *linear("pooler.dense", "pooler"),
+    ]
+    return repeated(rows, cfg.num_hidden_layers)
+
+
+def _old_norms(prefix: str) -> Callable[[str], Iterable[str]]:
+    """Files from TensorFlow say gamma and beta; trunks come with and without prefix."""
+
+    def spellings(name: str) -> Iterable[str]:
+        names = [name, name.removeprefix(prefix), prefix + name]
+        for old in names[:]:
+            if "LayerNorm." in old:
+                names.append(old.replace(".weight", ".gamma").replace(".bias", ".beta"))
+        return names
+
+    return spellings
+
+
+def _bert(cfg: EncoderConfig) -> Table:
+    prefix = "" if cfg.head == "none" else "bert."
+    heads = [
+        *linear("cls.predictions.transform.dense", "mlm_dense"),
+        *norm("cls.predictions.transform.LayerNorm", "mlm_norm"),
+        Row("cls.predictions.bias", ("lm_head_bias",), SAME),
+        *linear("cls.seq_relationship", "nsp"),
+        *linear("classifier", "classifier"),
+        *linear("qa_outputs", "span"),
+    ]
+    return Table(
+        rows=[*under(_trunk(cfg), prefix), *heads],
+        ignored=[r"cls\.predictions\.decoder\..*", r".*embeddings\.position_ids"],
+        spellings=_old_norms("bert."),
+    )
+
+
+def _roberta(cfg: EncoderConfig) -> Table:
+    prefix = "" if cfg.head == "none" else "roberta."
+    heads = [
+        *linear("lm_head.dense", "mlm_dense"),
+        *norm("lm_head.layer_norm", "mlm_norm"),
+        Row("lm_head.bias", ("lm_head_bias",), SAME),
+        *linear("classifier", "classifier"),
+        *linear("qa_outputs", "span"),
+    ]
+    return Table(
+        rows=[*under(_trunk(cfg), prefix), *heads],
+        ignored=[r"lm_head\.decoder\..*", r".*embeddings\.position_ids"],
+        spellings=_old_norms("roberta."),
+    )
+
+
+def _dpr(cfg: EncoderConfig) -> Table:
+    prefix = _DPR_PREFIX[cfg.name]
+    heads = [
+        *linear(f"{prefix}encode_proj", "projection"),
+        *linear("span_predictor.qa_outputs", "span"),
+        *linear("span_predictor.qa_classifier", "relevance"),
+    ]
+    return Table(
+        rows=[*under(_trunk(cfg), f"{prefix}bert_model."), *heads],
+        ignored=[r".*embeddings\.position_ids", r".*\.bert_model\.pooler\..*"],
+        spellings=_old_norms("-"),
+    )
+
+
+def _t5_stack(side: str, layers: int) -> list[Row]:
+    block, ours = f"{side}.block.{{i}}.layer", f"{side}_layers_{{i}}"
+    ffn = 2 if side == "decoder" else 1
+    rows = [*norm(f"{block}.0.layer_norm", f"{ours}/norm1")]
+    pairs = [("0.SelfAttention", "attn")]
+    if side == "decoder":
+        pairs.append(("1.EncDecAttention", "cross"))
+        rows += norm(f"{block}.1.layer_norm", f"{ours}/norm_cross")
+    for foreign, mine in pairs:
+        for a, b in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "out")):
+            rows += linear(f"{block}.{foreign}.{a}", f"{ours}/{mine}/{b}")
+    dense = f"{block}.{ffn}.DenseReluDense"
+    rows += [
+        *linear(f"{dense}.wi", f"{ours}/ffn/up"),
+        *linear(f"{dense}.wi_1", f"{ours}/ffn/up"),
+        *linear(f"{dense}.wi_0", f"{ours}/ffn/gate"),
+        *linear(f"{dense}.wo", f"{ours}/ffn/down"),
+        *norm(f"{block}.{ffn}.layer_norm", f"{ours}/norm2"),
+    ]
+    table = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+    return [
+        *repeated(rows, layers),
+        *embedding(table, f"{side}_position/relative"),
+        *norm(f"{side}.final_layer_norm", f"{side}_norm_f"),
+    ]
+
+
+def _t5(cfg: Seq2SeqConfig) -> Table:
+    rows = [
+        *embedding("shared", "embed/token"),
+        *_t5_stack("encoder", cfg.num_hidden_layers),
+        *_t5_stack("decoder", cfg.decoder_layers),
+        *linear("lm_head", "lm_head"),
+    ]
+    plain = "wi_1" if cfg.gated else "wi"
+    unwanted = "wi" if cfg.gated else "wi_1"
+    rows = [row for row in rows if f".{unwanted}." not in row.foreign or plain == unwanted]
+    ignored = [
+        r"(encoder|decoder)\.embed_tokens\.weight",
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+    ]
+    if cfg.share_embedding_weights:
+        ignored.append(r"lm_head\.weight")
+    return Table(rows=rows, ignored=ignored)
+
+
+def _marian_stack(side: str, layers: int) -> list[Row]:
+    layer, ours = f"model.{side}.layers.{{i}}", f"{side}_layers_{{i}}"
+    rows = [*norm(f"{layer}.self_attn_layer_norm", f"{ours}/norm1")]
+    pairs = [("self_attn", "attn")]
+    if side == "decoder":
+        pairs.append(("encoder_attn", "cross"))
+        rows += norm(f"{layer}.encoder_attn_layer_norm", f"{ours}/norm_cross")
+    names = (("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"), ("out_proj", "out"))
+    for foreign, mine in pairs:
+        for a, b in names:
+            rows += linear(f"{layer}.{foreign}.{a}", f"{ours}/{mine}/{b}")
+    rows += [
+        *linear(f"{layer}.fc1", f"{ours}/ffn/up"),
+        *linear(f"{layer}.fc2", f"{ours}/ffn/down"),
+        *norm(f"{layer}.final_layer_norm", f"{ours}/norm2"),
+    ]
+    return repeated(rows, layers)
+
+
+def _marian(cfg: Seq2SeqConfig) -> Table:
+    rows = [
+        *embedding("model.shared", "embed/token"),
+        *_marian_stack("encoder", cfg.num_hidden_layers),
+        *_marian_stack("decoder", cfg.decoder_layers),
+        Row("final_logits_bias", ("lm_head/bias",), leading_one()),
+    ]
+    # The sinusoids are computed: a table saved in half precision would change the logits.
+    ignored = [r"model\.(encoder|decoder)\.embed_(tokens|positions)\.weight", r"lm_head\.weight"]
+    return Table(rows=rows, ignored=ignored)
+
+
+def _vision_rows(cfg: VisionConfig) -> list[Row]:
+    layer = "encoder.layers.{i}"
+    rows = [
+        Row("embeddings.class_embedding", ("embed/class_embedding",), SAME),
+        Row("embeddings.patch_embedding.weight", ("embed/patch_embedding/kernel",), PATCHES),
+        *embedding("embeddings.position_embedding", "embed/position"),
+        *norm("pre_layrnorm", "embed/norm"),
+        *linear(f"{layer}.self_attn.q_proj", "layers_{i}/attn/query"),
+        *linear(f"{layer}.self_attn.k_proj", "layers_{i}/attn/key"),
+        *linear(f"{layer}.self_attn.v_proj", "layers_{i}/attn/value"),
+        *linear(f"{layer}.self_attn.out_proj", "layers_{i}/attn/out"),
+        *norm(f"{layer}.layer_norm1", "layers_{i}/norm1"),
+        *linear(f"{layer}.mlp.fc1", "layers_{i}/ffn/up"),
+        *linear(f"{layer}.mlp.fc2", "layers_{i}/ffn/down"),
+        *norm(f"{layer}.layer_norm2", "layers_{i}/norm2"),
+        *norm("post_layernorm", "norm_f"),
+    ]
+    return repeated(rows, cfg.num_hidden_layers)
+
+
+def _clip(cfg: VisionConfig) -> Table:
+    return Table(
+        rows=under(_vision_rows(cfg), "vision_model."),
+        ignored=[r".*embeddings\.position_ids", r"(text_model|text_projection|logit_scale).*"],
+        spellings=lambda name: [name.removeprefix("vision_model.")],
+    )
+
+
+def _llava_spellings(name: str) -> Iterable[str]:
+    """List the two newer spellings of a key of llava-1.5's own files."""
+    saved = name.replace("vision_tower.vision_model.", "vision_tower.")
+    memory = saved.replace("language_model.model.", "language_model.")
+    head = memory.removeprefix("language_model.") if ".lm_head." in memory else f"model.{memory}"
+    return [saved, head, f"model.{name}"]
+
+
+def _llava(cfg: LlavaConfig) -> Table:
+    text = DECODER_TABLES["llama"](cfg.text_model)
+    rows = [
+        *under(_vision_rows(cfg.image_model), "vision_tower.vision_model.", "image_"),
+        *linear("multi_modal_projector.linear_1", "projector/up"),
+        *linear("multi_modal_projector.linear_2", "projector/down"),
+        *under(list(text.rows), "language_model."),
+    ]
+    ignored = [r".*embeddings\.position_ids", r".*\.rotary_emb\.inv_freq"]
+    return Table(rows=rows, ignored=ignored, spellings=_llava_spellings)
+
+
+OTHER_TABLES: dict[str, Callable[[Any], Table]] = {
+    "bert": _bert,
+    "roberta": _roberta,
+    "dpr": _dpr,
+    "t5": _t5,
+    "marian": _marian,
+    "clip_vision_model": _clip,
+    "llava": _llava,
+}

@@ -1,0 +1,204 @@
+"""The one encoder: token, position and segment embeddings, shared layers, heads.
+
+Parameters: ``embed/{token,position,segment}/embedding``, ``embed/norm``, ``layers_i/...`` as the
+decoder's, heads at the top (``pooler/kernel``, ``mlm_dense/kernel``, ``classifier/kernel``, ...).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+import vsl
+from models.alias import encoder_alias
+from models.attention import stream_attend
+from models.base import Batch, Model, Stage, StageFn
+from models.block_config import BlockConfig
+from models.blocks import (
+    Block,
+    Drop,
+    Stream,
+    has_shared,
+    init_shared,
+    no_attend,
+    no_dropout,
+    stream_dropout,
+)
+from models.encoder_config import EncoderConfig
+from models.encoder_heads import Heads, encoder_aux
+from models.initializers import make_initializer
+from models.layers import Embedding, Norm
+from models.paths import Params
+from models.positions import sinusoids
+
+__all__ = ["EncoderEmbed", "build_encoder", "init_layers", "layer_fn"]
+
+
+class EncoderEmbed(nn.Module):
+    """Sum of token, position and segment embeddings, normalised."""
+
+    cfg: EncoderConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Int[Array, " T"],
+        positions: Int[Array, " T"],
+        segments: Int[Array, " T"],
+        drop: Drop,
+    ) -> Float[Array, "T D"]:
+        """Embed; ``segments`` are sentence numbers (token_type_ids)."""
+        cfg = self.cfg
+        init = make_initializer(cfg.init_of("embedding"))
+        size, offset = cfg.hidden_size, cfg.position_embedding_offset
+        rows = cfg.max_position_embeddings + offset
+        x = Embedding(cfg.vocab_size, size, init, name="token")(tokens)
+        if cfg.num_segments:
+            x = x + Embedding(cfg.num_segments, size, init, name="segment")(segments)
+        if cfg.position_embedding_type == "learned":
+            x = x + Embedding(rows, size, init, name="position")(positions + offset)
+        elif cfg.position_embedding_type == "fixed":
+            x = x + jnp.asarray(sinusoids(rows, size))[positions + offset]
+        if cfg.use_embedding_layer_norm:
+            x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm")(x)
+        return drop(x.astype(cfg.dtype), cfg.dropout("embedding"))
+
+
+def init_layers(cfg: BlockConfig, key: Array, prefix: str = "layers_") -> dict[str, Any]:
+    """Draw the layers of a stack without cross-attention, and their 'position' branch."""
+    one = jnp.zeros((1,), jnp.int32)
+    x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
+    shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
+    block = jax.jit(lambda k: Block(cfg).init(k, Stream(x), one, no_attend, no_dropout, shared))
+    params: dict[str, Any] = {} if shared is None else {"position": shared}
+    for i in range(cfg.num_hidden_layers):
+        params[f"{prefix}{i}"] = block(jax.random.fold_in(key, i + 3))["params"]
+    return params
+
+
+def layer_fn(cfg: BlockConfig) -> StageFn:
+    """Return the stage function of all layers of a bidirectional or causal stack."""
+
+    def layer(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Stream:
+        layout = batch.layout
+        attn_key = None if key is None else jax.random.fold_in(key, 0)
+        out: Any = Block(cfg).apply(
+            {"params": params["layer"]},
+            carry,
+            layout.positions,
+            stream_attend(layout, attn_key, cfg.dropout("attention")),
+            stream_dropout(layout, key),
+            params.get("position"),
+        )
+        return out
+
+    return layer
+
+
+def _init(cfg: EncoderConfig, key: Array) -> Params:
+    one = jnp.zeros((1,), jnp.int32)
+    x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
+    table = jnp.zeros((cfg.vocab_size, cfg.hidden_size))
+    embed = jax.jit(lambda k: EncoderEmbed(cfg).init(k, one, one, one, no_dropout))
+    heads = jax.jit(lambda k: Heads(cfg).init(k, x, one, _no_head_dropout, table=table))
+    params = {"embed": embed(jax.random.fold_in(key, 0))["params"]}
+    params |= init_layers(cfg, key)
+    return params | heads(jax.random.fold_in(key, 2)).get("params", {})
+
+
+def _no_head_dropout(x: Array, *, rows: bool = False) -> Array:
+    del rows
+    return x
+
+
+def _head_dropout(
+    cfg: EncoderConfig, layout: vsl.Layout, key: Array | None
+) -> Callable[..., Array]:
+    rate = cfg.dropout("residual") if cfg.classifier_dropout is None else cfg.classifier_dropout
+    if key is None or not rate:
+        return _no_head_dropout
+
+    def drop(x: Array, *, rows: bool = False) -> Array:
+        if not rows:
+            return vsl.dropout(key, x, layout, rate)
+        one = vsl.layout_from_lengths(jnp.ones((x.shape[0],), jnp.int32), x.shape[0])
+        return vsl.dropout(key, x, one, rate)
+
+    return drop
+
+
+def _embed_fn(cfg: EncoderConfig) -> StageFn:
+    def embed(params: Params, carry: Any, batch: Batch, key: Array | None) -> Stream:
+        del carry
+        layout = batch.layout
+        segments = batch.extras.get("segment_ids", jnp.zeros_like(batch.tokens))
+        x: Any = EncoderEmbed(cfg).apply(
+            {"params": params["embed"]},
+            batch.tokens,
+            layout.positions,
+            segments,
+            stream_dropout(layout, key),
+        )
+        return Stream(x)
+
+    return embed
+
+
+def _head_fn(cfg: EncoderConfig) -> StageFn:
+    def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
+        own = {k: v for k, v in params.items() if k != "embed"}
+        layout = batch.layout
+        return Heads(cfg).apply(
+            {"params": own},
+            carry.x,
+            layout.offsets,
+            _head_dropout(cfg, layout, key),
+            table=params["embed"]["token"]["embedding"] if cfg.has_mlm else None,
+            gather=batch.extras.get("masked_positions"),
+        )
+
+    return head
+
+
+def _head_roles(cfg: EncoderConfig) -> tuple[str, ...]:
+    roles = [
+        ("mlm_dense", cfg.has_mlm),
+        ("mlm_norm", cfg.has_mlm),
+        ("lm_head_bias", cfg.has_mlm),
+        ("embed", cfg.has_mlm),
+        ("pooler", cfg.pools),
+        ("nsp", cfg.has_nsp),
+        ("classifier", cfg.head in {"classification", "token_classification", "summarization"}),
+        ("span", cfg.head in {"qa", "reader"}),
+        ("relevance", cfg.head == "reader"),
+        ("projection", cfg.head == "embedding" and cfg.projection_dim > 0),
+    ]
+    return tuple(name for name, used in roles if used)
+
+
+def build_encoder(cfg: EncoderConfig) -> Model:
+    """Assemble the bundle: 'embed', 'layers_0', ..., 'head'; the last carry is a dict of outputs."""
+    shared = ("position",) if has_shared(cfg) else ()
+    roles = _head_roles(cfg)
+    stages = [Stage("embed", "embed", ("embed",))]
+    stages += [
+        Stage(f"layers_{i}", "layer", (f"layers_{i}", *shared))
+        for i in range(cfg.num_hidden_layers)
+    ]
+    stages.append(Stage("head", "head", roles))
+    return Model(
+        config=cfg,
+        init=functools.partial(_init, cfg),
+        stages=tuple(stages),
+        kinds={
+            "embed": (("embed",), _embed_fn(cfg)),
+            "layer": (("layer", *shared), layer_fn(cfg)),
+            "head": (roles, _head_fn(cfg)),
+        },
+        objective=functools.partial(encoder_aux, cfg),
+        alias=encoder_alias,
+    )

@@ -1,0 +1,99 @@
+"""Knobs of the one encoder: BERT with its heads, RoBERTa, DPR's towers."""
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from models.block_config import BlockConfig
+from models.layers import activation
+
+__all__ = ["EncoderConfig", "EncoderHead"]
+
+EncoderHead = Literal[
+    "pretraining",
+    "mlm",
+    "none",
+    "classification",
+    "token_classification",
+    "qa",
+    "summarization",
+    "embedding",
+    "reader",
+]
+
+
+class EncoderConfig(BlockConfig):
+    """A bidirectional encoder. Defaults are BERT-base as the vendor trains it.
+
+    ``head`` (a key of ours; the model's name sets it) says what sits on top; ``projection_dim`` is
+    DPR's, 0 for none. ``mlm_loss_scaling`` as the vendor's: divide by masked tokens or sequences.
+    """
+
+    vocab_size: int = 30522
+    max_position_embeddings: int = 512
+    norm_first: bool = False
+    layer_norm_epsilon: float = 1e-5
+    encoder_nonlinearity: str | None = None
+    # embedding
+    num_segments: int | None = 2
+    share_embedding_weights: bool = True
+    use_embedding_layer_norm: bool = True
+    mask_padding_in_positional_embed: bool = False
+    # heads
+    head: EncoderHead = "pretraining"
+    disable_nsp: bool = False
+    use_pooler: bool = True
+    pooler_nonlinearity: str = "tanh"
+    mlm_nonlinearity: str = "gelu"
+    num_labels: int = 2
+    classifier_dropout: float | None = None
+    projection_dim: int = 0
+    # loss
+    mlm_loss_scaling: Literal["num_masked", "precomputed_num_masked", "batch_size"] = "num_masked"
+    mlm_loss_weight: float = 1.0
+    nsp_loss_weight: float = 1.0
+    label_smoothing: float = 0.0
+
+    @property
+    def causal(self) -> bool:
+        """Encoders see both directions."""
+        return False
+
+    @property
+    def has_mlm(self) -> bool:
+        """Whether the masked-language-model head is there."""
+        return self.head in {"pretraining", "mlm"}
+
+    @property
+    def has_nsp(self) -> bool:
+        """Whether the next-sentence head is there."""
+        return self.head == "pretraining" and not self.disable_nsp
+
+    @property
+    def pools(self) -> bool:
+        """Whether the dense layer over the first token is there."""
+        return (
+            self.has_nsp
+            or self.head == "classification"
+            or (self.head == "none" and self.use_pooler)
+        )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _encoder_spelling(cls, data: dict) -> dict:
+        data = dict(data)
+        if data.get("encoder_nonlinearity") is not None:
+            data["nonlinearity"] = data["encoder_nonlinearity"]
+        if "num_classes" in data:
+            data["num_labels"] = data.pop("num_classes")
+        return data
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        activation(self.pooler_nonlinearity)
+        activation(self.mlm_nonlinearity)
+        if self.has_mlm and not self.share_embedding_weights:
+            raise ValueError("share_embedding_weights: the masked-language-model head is tied")
+        if self.num_labels < 2 and self.head in {"classification", "token_classification"}:
+            raise ValueError(f"num_labels: {self.num_labels} classes are nothing to choose from")
+        return self

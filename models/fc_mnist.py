@@ -1,0 +1,107 @@
+"""FC-MNIST: the vendor's first example, a stack of dense layers over flat images.
+
+A batch is ``batch.extras['images']`` [B, pixels] and ``batch.extras['class_labels']`` [B]; the
+stream has one slot per image.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+from pydantic import Field
+
+import vsl
+from models.base import Aux, Batch, Model, Stage, StageFn
+from models.initializers import make_initializer
+from models.layers import Dense, activation
+from models.losses import token_aux
+from models.paths import Params
+from models.schema import Initializer, ModelConfig
+
+__all__ = ["FcMnistConfig", "build_fc_mnist", "image_batch"]
+
+
+class FcMnistConfig(ModelConfig):
+    """``depth`` hidden layers of ``hidden_size``, then ``num_classes`` scores."""
+
+    input_size: int = 784
+    hidden_size: int = 500
+    depth: int = Field(default=10, ge=1)
+    num_classes: int = 10
+    activation_fn: str = "relu"
+    dropout: float = 0.0
+    initializer: Initializer = Initializer(name="kaiming_uniform")
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Refuse unknown activations."""
+        del context
+        activation(self.activation_fn)
+
+
+def image_batch(images: Array, labels: Array) -> Batch:
+    """Wrap [B, pixels] float32 images and [B] int32 classes into the common batch."""
+    count = images.shape[0]
+    zeros = jnp.zeros((count,), jnp.int32)
+    layout = vsl.layout_from_lengths(jnp.ones((count,), jnp.int32), count)
+    extras = {"images": images, "class_labels": labels}
+    return Batch(zeros, labels, jnp.ones((count,), jnp.float32), layout, extras)
+
+
+def _layer(cfg: FcMnistConfig, features: int) -> Dense:
+    return Dense(features, True, make_initializer(cfg.initializer))
+
+
+def _hidden_fn(cfg: FcMnistConfig, *, first: bool) -> StageFn:
+    act = activation(cfg.activation_fn)
+
+    def hidden(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
+        x = batch.extras["images"].astype(cfg.dtype) if first else carry
+        y: Any = _layer(cfg, cfg.hidden_size).apply({"params": params["layer"]}, x)
+        x = act(y)
+        return vsl.dropout(key, x, batch.layout, cfg.dropout) if key is not None else x
+
+    return hidden
+
+
+def _head_fn(cfg: FcMnistConfig) -> StageFn:
+    def head(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
+        del batch, key
+        return _layer(cfg, cfg.num_classes).apply({"params": params["layer"]}, carry)
+
+    return head
+
+
+def _init(cfg: FcMnistConfig, key: Array) -> Params:
+    params = {}
+    width = cfg.input_size
+    for i in range(cfg.depth + 1):
+        features = cfg.num_classes if i == cfg.depth else cfg.hidden_size
+        x = jnp.zeros((1, width))
+        params[f"fc_{i}"] = _layer(cfg, features).init(jax.random.fold_in(key, i), x)["params"]
+        width = features
+    return params
+
+
+def _objective(carry: Array, batch: Batch) -> Aux:
+    return token_aux(carry, batch.extras["class_labels"], batch.weights)
+
+
+def build_fc_mnist(cfg: FcMnistConfig) -> Model:
+    """Assemble the bundle: 'fc_0' (input), 'fc_1', ..., the last one is the classifier."""
+    kinds = {
+        "input": (("layer",), _hidden_fn(cfg, first=True)),
+        "hidden": (("layer",), _hidden_fn(cfg, first=False)),
+        "head": (("layer",), _head_fn(cfg)),
+    }
+    kind_of = ["input", *["hidden"] * (cfg.depth - 1), "head"]
+    stages = [Stage(f"fc_{i}", kind, (f"fc_{i}",)) for i, kind in enumerate(kind_of)]
+    return Model(
+        config=cfg,
+        init=functools.partial(_init, cfg),
+        stages=tuple(stages),
+        kinds=kinds,
+        objective=_objective,
+        alias=lambda name: name.replace("/", ".").replace("kernel", "weight"),
+    )

@@ -1,0 +1,283 @@
+"""The one encoder-decoder, and its generation.
+
+The batch's own stream is the target (the decoder's input and labels); the source is in
+``batch.extras``: 'source_tokens' [S] and 'source_layout'. Parameters: ``embed``, ``decoder_embed``
+when not shared, ``encoder_layers_i``, ``decoder_layers_i`` with ``cross``, ``encoder_norm_f``,
+``decoder_norm_f``, ``lm_head``; ``encoder_position`` and ``decoder_position`` hold the relative
+tables.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from models.alias import seq2seq_alias
+from models.attention import stream_attend
+from models.base import Batch, Model, Stage, StageFn
+from models.blocks import (
+    Block,
+    Drop,
+    Stream,
+    has_shared,
+    init_shared,
+    no_attend,
+    no_dropout,
+    stream_dropout,
+)
+from models.initializers import make_initializer
+from models.layers import Dense, Embedding, Norm, leaf, project, zeros_init
+from models.losses import language_model_aux
+from models.paths import Params
+from models.positions import sinusoids
+from models.seq2seq_config import Seq2SeqConfig
+
+__all__ = ["Both", "Seq2SeqEmbed", "build_seq2seq", "embed_table", "final_norm", "lm_logits"]
+
+
+class Both(NamedTuple):
+    """The carry: source [S, D] and target [T, D] activations."""
+
+    source: Array
+    target: Array
+
+
+class Seq2SeqEmbed(nn.Module):
+    """Token embedding, scaled, plus positions when they are absolute."""
+
+    cfg: Seq2SeqConfig
+    rows: int
+
+    @nn.compact
+    def __call__(
+        self, tokens: Int[Array, " T"], positions: Int[Array, " T"], drop: Drop
+    ) -> Float[Array, "T D"]:
+        """Embed the tokens at their positions."""
+        cfg, size = self.cfg, self.cfg.hidden_size
+        init = make_initializer(cfg.init_of("embedding"))
+        x = Embedding(self.rows, size, init, name="token")(tokens)
+        if cfg.scale_embedding:
+            x = x * size**0.5
+        if cfg.position_embedding_type == "fixed":
+            x = x + jnp.asarray(sinusoids(cfg.max_position_embeddings, size))[positions]
+        elif cfg.position_embedding_type == "learned":
+            rows = cfg.max_position_embeddings
+            x = x + Embedding(rows, size, init, name="position")(positions)
+        return drop(x.astype(cfg.dtype), cfg.dropout("embedding"))
+
+
+class _Head(nn.Module):
+    cfg: Seq2SeqConfig
+
+    @nn.compact
+    def __call__(self, x: Array, table: Array | None) -> Array:
+        cfg = self.cfg
+        if cfg.scale_logits:
+            x = x * jnp.asarray(cfg.hidden_size**-0.5, x.dtype)
+        rows = cfg.tgt_vocab_size or cfg.vocab_size
+        if table is None:
+            init = make_initializer(cfg.init_of("head"))
+            return Dense(rows, cfg.use_bias_in_output, init, name="lm_head")(x)
+        logits = project(x, jnp.swapaxes(table, 0, 1))
+        if cfg.use_bias_in_output:
+            logits = logits + _Bias(rows, name="lm_head")().astype(x.dtype)
+        return logits
+
+
+class _Bias(nn.Module):
+    size: int
+
+    @nn.compact
+    def __call__(self) -> Array:
+        return leaf(self, "bias", zeros_init, (self.size,))
+
+
+def final_norm(cfg: Seq2SeqConfig, branch: Any, x: Array) -> Array:
+    """Normalise a stack's output; post-LN stacks have it done already."""
+    if not cfg.norm_first:
+        return x
+    out: Any = Norm(cfg.norm_type, cfg.layer_norm_epsilon).apply({"params": branch}, x)
+    return out
+
+
+def embed_table(cfg: Seq2SeqConfig, params: Params) -> Any:
+    """Return the branch that embeds target tokens."""
+    return params["embed" if cfg.share_encoder_decoder_embedding else "decoder_embed"]
+
+
+def lm_logits(cfg: Seq2SeqConfig, params: Params, x: Array) -> Any:
+    """Score the vocabulary from the decoder's last layer."""
+    x = final_norm(cfg, params.get("decoder_norm_f"), x)
+    if not cfg.with_lm_head:
+        return x
+    tied = cfg.share_embedding_weights
+    table = embed_table(cfg, params)["token"]["embedding"] if tied else None
+    own = {"lm_head": params["lm_head"]} if "lm_head" in params else {}
+    return _Head(cfg).apply({"params": own}, x, table)
+
+
+def _stack(cfg: Any, key: Array, prefix: str, layers: int, *, cross: bool) -> dict[str, Any]:
+    one = jnp.zeros((1,), jnp.int32)
+    x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
+    shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
+    module = Block(cfg, cross=cross)
+    block = jax.jit(
+        lambda k: module.init(k, Stream(x), one, no_attend, no_dropout, shared, memory=x)
+    )
+    params: dict[str, Any] = {} if shared is None else {f"{prefix}_position": shared}
+    for i in range(layers):
+        params[f"{prefix}_layers_{i}"] = block(jax.random.fold_in(key, i + 2))["params"]
+    if cfg.norm_first:
+        norm = Norm(cfg.norm_type, cfg.layer_norm_epsilon)
+        params[f"{prefix}_norm_f"] = norm.init(key, x).get("params", {})
+    return params
+
+
+def _init(cfg: Seq2SeqConfig, key: Array) -> Params:
+    one = jnp.zeros((1,), jnp.int32)
+    x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
+    rows = cfg.tgt_vocab_size or cfg.vocab_size
+    keys = jax.random.split(key, 5)
+    source = jax.jit(lambda k: Seq2SeqEmbed(cfg, cfg.vocab_size).init(k, one, one, no_dropout))
+    params: dict[str, Any] = {"embed": source(keys[0])["params"]}
+    if not cfg.share_encoder_decoder_embedding:
+        target = jax.jit(lambda k: Seq2SeqEmbed(cfg, rows).init(k, one, one, no_dropout))
+        params["decoder_embed"] = target(keys[1])["params"]
+    params |= _stack(cfg.encoder_block, keys[2], "encoder", cfg.num_hidden_layers, cross=False)
+    params |= _stack(cfg.decoder_block, keys[3], "decoder", cfg.decoder_layers, cross=True)
+    if cfg.with_lm_head:
+        table = jnp.zeros((rows, cfg.hidden_size)) if cfg.share_embedding_weights else None
+        params |= jax.jit(lambda k: _Head(cfg).init(k, x, table))(keys[4]).get("params", {})
+    return params
+
+
+def _embed_fn(cfg: Seq2SeqConfig) -> StageFn:
+    def embed(params: Params, carry: Any, batch: Batch, key: Array | None) -> Both:
+        del carry
+        keys = (None, None) if key is None else jax.random.split(key)
+        source, target = batch.extras["source_layout"], batch.layout
+        rows = cfg.tgt_vocab_size or cfg.vocab_size
+        x: Any = Seq2SeqEmbed(cfg, cfg.vocab_size).apply(
+            {"params": params["embed"]},
+            batch.extras["source_tokens"],
+            source.positions,
+            stream_dropout(source, keys[0]),
+        )
+        y: Any = Seq2SeqEmbed(cfg, rows).apply(
+            {"params": embed_table(cfg, params)},
+            batch.tokens,
+            target.positions,
+            stream_dropout(target, keys[1]),
+        )
+        return Both(x, y)
+
+    return embed
+
+
+def _encoder_fn(cfg: Seq2SeqConfig) -> StageFn:
+    block = cfg.encoder_block
+
+    def layer(params: Params, carry: Both, batch: Batch, key: Array | None) -> Both:
+        layout = batch.extras["source_layout"]
+        attn_key = None if key is None else jax.random.fold_in(key, 0)
+        out: Any = Block(block).apply(
+            {"params": params["layer"]},
+            Stream(carry.source),
+            layout.positions,
+            stream_attend(layout, attn_key, cfg.dropout("attention")),
+            stream_dropout(layout, key),
+            params.get("encoder_position"),
+        )
+        return Both(out.x, carry.target)
+
+    return layer
+
+
+def _encoder_norm_fn(cfg: Seq2SeqConfig) -> StageFn:
+    def norm(params: Params, carry: Both, batch: Batch, key: Array | None) -> Both:
+        source = final_norm(cfg, params["encoder_norm_f"], carry.source)
+        drop = stream_dropout(batch.extras["source_layout"], key)
+        return Both(drop(source, cfg.dropout("residual")), carry.target)
+
+    return norm
+
+
+def _decoder_fn(cfg: Seq2SeqConfig) -> StageFn:
+    block = cfg.decoder_block
+
+    def layer(params: Params, carry: Both, batch: Batch, key: Array | None) -> Both:
+        layout, source = batch.layout, batch.extras["source_layout"]
+        own, cross = (None, None) if key is None else jax.random.split(jax.random.fold_in(key, 0))
+        rate = cfg.dropout("attention")
+        out: Any = Block(block, cross=True).apply(
+            {"params": params["layer"]},
+            Stream(carry.target),
+            layout.positions,
+            stream_attend(layout, own, rate),
+            stream_dropout(layout, key),
+            params.get("decoder_position"),
+            memory=carry.source,
+            cross_attend=stream_attend(layout, cross, rate, source),
+        )
+        return Both(carry.source, out.x)
+
+    return layer
+
+
+def _head_fn(cfg: Seq2SeqConfig) -> StageFn:
+    def head(params: Params, carry: Both, batch: Batch, key: Array | None) -> Any:
+        del batch, key
+        return lm_logits(cfg, params, carry.target)
+
+    return head
+
+
+def _head_roles(cfg: Seq2SeqConfig) -> tuple[str, ...]:
+    table = "embed" if cfg.share_encoder_decoder_embedding else "decoder_embed"
+    tied = cfg.share_embedding_weights and cfg.with_lm_head
+    own = cfg.with_lm_head and (not tied or cfg.use_bias_in_output)
+    roles = [("decoder_norm_f", cfg.norm_first), (table, tied), ("lm_head", own)]
+    return tuple(name for name, used in roles if used)
+
+
+def build_seq2seq(cfg: Seq2SeqConfig) -> Model:
+    """Assemble the bundle: 'embed', 'encoder_layers_i', 'encoder_norm', 'decoder_layers_i', 'head'."""
+    embeds = ("embed",) if cfg.share_encoder_decoder_embedding else ("embed", "decoder_embed")
+    shared = has_shared(cfg)
+    encoder = ("encoder_position",) if shared else ()
+    decoder = ("decoder_position",) if shared else ()
+    roles = _head_roles(cfg)
+    stages = [Stage("embed", "embed", embeds)]
+    for i in range(cfg.num_hidden_layers):
+        name = f"encoder_layers_{i}"
+        stages.append(Stage(name, "encoder_layer", (name, *encoder)))
+    if cfg.norm_first:
+        stages.append(Stage("encoder_norm", "encoder_norm", ("encoder_norm_f",)))
+    for i in range(cfg.decoder_layers):
+        name = f"decoder_layers_{i}"
+        stages.append(Stage(name, "decoder_layer", (name, *decoder)))
+    stages.append(Stage("head", "head", roles))
+    kinds: dict[str, tuple[tuple[str, ...], StageFn]] = {
+        "embed": (embeds, _embed_fn(cfg)),
+        "encoder_layer": (("layer", *encoder), _encoder_fn(cfg)),
+        "encoder_norm": (("encoder_norm_f",), _encoder_norm_fn(cfg)),
+        "decoder_layer": (("layer", *decoder), _decoder_fn(cfg)),
+        "head": (roles, _head_fn(cfg)),
+    }
+    return Model(
+        config=cfg,
+        init=functools.partial(_init, cfg),
+        stages=tuple(stages),
+        kinds=kinds,
+        objective=lambda logits, batch: language_model_aux(
+            logits,
+            batch,
+            loss_scaling=cfg.loss_scaling,
+            loss_weight=cfg.loss_weight,
+            label_smoothing=cfg.label_smoothing,
+        ),
+        alias=seq2seq_alias,
+    )

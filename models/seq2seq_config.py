@@ -1,0 +1,124 @@
+"""Knobs of the one encoder-decoder: T5 (1.0, 1.1, Flan, UL2) and the 2017 Transformer."""
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from models.block_config import BlockConfig
+
+__all__ = ["Seq2SeqConfig"]
+
+# The vendor's T5 keys and the layer's own.
+_SPELLINGS = {
+    "d_model": "hidden_size",
+    "d_ff": "filter_size",
+    "encoder_num_hidden_layers": "num_hidden_layers",
+    "encoder_nonlinearity": "nonlinearity",
+    "src_vocab_size": "vocab_size",
+    "relative_attention_num_buckets": "num_relative_attention_buckets",
+    "relative_attention_max_distance": "max_relative_distance",
+    "use_pre_encoder_decoder_layer_norm": "norm_first",
+}
+
+
+class _Encoder(BlockConfig):
+    @property
+    def causal(self) -> bool:
+        return False
+
+
+class Seq2SeqConfig(BlockConfig):
+    """An encoder and a decoder of the same width. Defaults are T5-small's.
+
+    Keys of ours: ``scale_logits`` (tied T5 multiplies by d_model^-1/2), ``scale_embedding`` (the
+    2017 Transformer multiplies by d_model^1/2), ``decoder_start_token_id``. ``d_kv`` is the head
+    size.
+    """
+
+    hidden_size: int = 512
+    num_hidden_layers: int = 6
+    num_heads: int = 8
+    filter_size: int = 2048
+    vocab_size: int = 32128
+    tgt_vocab_size: int | None = None
+    decoder_num_hidden_layers: int | None = None
+    max_position_embeddings: int = 512
+    src_max_position_embeddings: int | None = None
+    tgt_max_position_embeddings: int | None = None
+    extra_ids: int = 0
+    position_embedding_type: Literal["learned", "fixed", "relative", "rotary", "alibi"] | None = (
+        "relative"
+    )
+    layer_norm_epsilon: float = 1e-6
+    use_t5_layer_norm: bool | None = None
+    use_transformer_initialization: bool | None = None
+    use_pre_encoder_decoder_dropout: bool = False
+    share_encoder_decoder_embedding: bool = True
+    share_embedding_weights: bool = True
+    use_bias_in_output: bool = False
+    scale_logits: bool = False
+    scale_embedding: bool = False
+    decoder_start_token_id: int = 0
+    with_lm_head: bool = True
+    mlm_loss_scaling: Literal["num_tokens", "batch_size"] | None = None
+    loss_scaling: Literal["num_tokens", "batch_size"] = "num_tokens"
+    lm_loss_weight: float | None = None
+    loss_weight: float = 1.0
+    label_smoothing: float = 0.0
+
+    @property
+    def decoder_layers(self) -> int:
+        """Layers of the decoder; as many as the encoder's unless set."""
+        return self.decoder_num_hidden_layers or self.num_hidden_layers
+
+    def _half(self, cls: type[BlockConfig]) -> BlockConfig:
+        fields = {name: getattr(self, name) for name in BlockConfig.model_fields}
+        return cls.model_construct(**fields)
+
+    @property
+    def encoder_block(self) -> BlockConfig:
+        """Configuration of an encoder layer."""
+        return self._half(_Encoder)
+
+    @property
+    def decoder_block(self) -> BlockConfig:
+        """Configuration of a decoder layer."""
+        return self._half(BlockConfig)
+
+    def attended_keys(self, length: int) -> float:
+        """Sum over both stacks of the keys a query sees, cross-attention included."""
+        decoder = self.decoder_layers * ((length + 1) / 2 + length)
+        return self.num_hidden_layers * length + decoder
+
+    @model_validator(mode="before")
+    @classmethod
+    def _t5_spelling(cls, data: dict) -> dict:
+        data = dict(data)
+        for foreign, ours in _SPELLINGS.items():
+            if foreign in data:
+                if data.get(ours, data[foreign]) != data[foreign]:
+                    raise ValueError(f"{foreign} and {ours} are the same knob with two values")
+                data[ours] = data.pop(foreign)
+        if "d_kv" in data:
+            heads = data.get("num_heads", cls.model_fields["num_heads"].default)
+            data["attention_inner_dim"] = int(data.pop("d_kv")) * int(heads)
+        if data.get("use_t5_layer_norm"):
+            data["norm_type"] = "rmsnorm"
+        if data.get("mlm_loss_scaling") is not None:
+            data["loss_scaling"] = data["mlm_loss_scaling"]
+        if data.get("lm_loss_weight") is not None:
+            data["loss_weight"] = data["lm_loss_weight"]
+        return data
+
+    @model_validator(mode="after")
+    def _halves_fit(self) -> Self:
+        if self.tgt_vocab_size not in {None, self.vocab_size} and (
+            self.share_encoder_decoder_embedding
+        ):
+            raise ValueError(
+                f"share_encoder_decoder_embedding: vocabularies of {self.vocab_size} and "
+                f"{self.tgt_vocab_size} cannot share a table"
+            )
+        if self.parallel_attention or self.moe or self.scale_qk_dot_by_layer_idx:
+            raise ValueError("parallel_attention, moe, scale_qk_dot_by_layer_idx: decoders only")
+        return self

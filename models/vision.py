@@ -1,0 +1,179 @@
+"""CLIP's vision tower: patches and a class token through the shared pre-norm layers.
+
+A batch is ``batch.extras['pixel_values']`` [B, C, h, w], normalised as the tower expects. The
+stream has 1 + P slots per image, class token first. Letters: C channels, P patches, D hidden.
+"""
+
+import functools
+from typing import Any, Literal, Self
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from pydantic import model_validator
+
+import vsl
+from models.alias import encoder_alias
+from models.attention import stream_attend
+from models.base import Aux, Batch, Model, Stage, StageFn
+from models.block_config import BlockConfig
+from models.blocks import Block, Stream, stream_dropout
+from models.encoder import init_layers
+from models.initializers import make_initializer
+from models.layers import Dense, Embedding, Norm, leaf
+from models.losses import token_aux
+from models.paths import Params
+from vsl import Layout
+
+__all__ = ["VisionConfig", "VisionEmbed", "build_vision", "image_layout", "vision_layer"]
+
+
+class VisionConfig(BlockConfig):
+    """A ViT as CLIP has it; ``num_labels`` adds a classifier on the class token."""
+
+    hidden_size: int = 1024
+    num_hidden_layers: int = 24
+    num_heads: int = 16
+    filter_size: int = 4096
+    position_embedding_type: Literal["learned"] | None = "learned"
+    nonlinearity: str | None = "quick_gelu"
+    dropout_rate: float = 0.0
+    image_size: int = 336
+    patch_size: int = 14
+    num_channels: int = 3
+    num_labels: int = 0
+
+    @property
+    def causal(self) -> bool:
+        """Patches see each other."""
+        return False
+
+    @property
+    def patches(self) -> int:
+        """P, patches per image."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @model_validator(mode="after")
+    def _patches_fit(self) -> Self:
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"patch_size: {self.patch_size} does not divide image_size {self.image_size}"
+            )
+        return self
+
+
+def image_layout(cfg: VisionConfig, images: int) -> Layout:
+    """Lay out ``images`` rows of 1 + P slots."""
+    rows = jnp.full((images,), cfg.patches + 1, jnp.int32)
+    return vsl.padded_layout(rows, cfg.patches + 1)
+
+
+class VisionEmbed(nn.Module):
+    """Cut into patches, project, prepend the class token, add positions, normalise."""
+
+    cfg: VisionConfig
+
+    @nn.compact
+    def __call__(self, pixels: Float[Array, "B C h w"]) -> Float[Array, "T D"]:
+        """Embed images; T = B * (1 + P)."""
+        cfg, count = self.cfg, pixels.shape[0]
+        size, side = cfg.patch_size, cfg.image_size // cfg.patch_size
+        expected = (cfg.num_channels, cfg.image_size, cfg.image_size)
+        if pixels.shape[1:] != expected:
+            raise ValueError(f"pixel_values: {pixels.shape}, expected [images, {expected}]")
+        init = make_initializer(cfg.init_of("embedding"))
+        patches = pixels.reshape(count, cfg.num_channels, side, size, side, size)
+        patches = patches.transpose(0, 2, 4, 1, 3, 5).reshape(count, cfg.patches, -1)
+        x = Dense(cfg.hidden_size, False, init, name="patch_embedding")(patches.astype(cfg.dtype))
+        token = leaf(self, "class_embedding", init, (cfg.hidden_size,)).astype(x.dtype)
+        token = jnp.broadcast_to(token, (count, 1, cfg.hidden_size))
+        x = jnp.concatenate([token, x], axis=1)
+        rows = cfg.patches + 1
+        table = Embedding(rows, cfg.hidden_size, init, name="position")(jnp.arange(rows))
+        x = (x + table.astype(x.dtype)).reshape(-1, cfg.hidden_size)
+        return Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm")(x)
+
+
+def vision_layer(cfg: VisionConfig) -> StageFn:
+    """Return the stage function of all layers; the layout follows from the number of images."""
+
+    def layer(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Stream:
+        del batch
+        layout = image_layout(cfg, carry.x.shape[0] // (cfg.patches + 1))
+        attn_key = None if key is None else jax.random.fold_in(key, 0)
+        attend = stream_attend(layout, attn_key, cfg.dropout("attention"))
+        drop = stream_dropout(layout, key)
+        positions = layout.positions
+        out: Any = Block(cfg).apply({"params": params["layer"]}, carry, positions, attend, drop)
+        return out
+
+    return layer
+
+
+def _embed_fn(cfg: VisionConfig) -> StageFn:
+    def embed(params: Params, carry: Any, batch: Batch, key: Array | None) -> Stream:
+        del carry, key
+        pixels = batch.extras["pixel_values"]
+        x: Any = VisionEmbed(cfg).apply({"params": params["embed"]}, pixels)
+        return Stream(x)
+
+    return embed
+
+
+class _Head(nn.Module):
+    cfg: VisionConfig
+
+    @nn.compact
+    def __call__(self, x: Array) -> dict[str, Array]:
+        cfg = self.cfg
+        first = x.reshape(-1, cfg.patches + 1, cfg.hidden_size)[:, 0]
+        pooled = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm_f")(first)
+        out = {"hidden": x, "pooled": pooled}
+        if cfg.num_labels:
+            init = make_initializer(cfg.init_of("head"))
+            out["logits"] = Dense(cfg.num_labels, True, init, name="classifier")(pooled)
+        return out
+
+
+def _head_fn(cfg: VisionConfig) -> StageFn:
+    def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
+        del batch, key
+        return _Head(cfg).apply({"params": params}, carry.x)
+
+    return head
+
+
+def init_tower(cfg: VisionConfig, key: Array) -> dict[str, Any]:
+    """Draw all parameters of a tower."""
+    pixels = jnp.zeros((1, cfg.num_channels, cfg.image_size, cfg.image_size))
+    x = jnp.zeros((cfg.patches + 1, cfg.hidden_size))
+    embed = jax.jit(lambda k: VisionEmbed(cfg).init(k, pixels))
+    head = jax.jit(lambda k: _Head(cfg).init(k, x))
+    params = {"embed": embed(jax.random.fold_in(key, 0))["params"]} | init_layers(cfg, key)
+    return params | head(jax.random.fold_in(key, 2))["params"]
+
+
+def _objective(cfg: VisionConfig, out: dict[str, Array], batch: Batch) -> Aux:
+    if not cfg.num_labels:
+        raise ValueError(f"{cfg.name}: set num_labels to train the tower as a classifier")
+    labels = batch.extras["class_labels"]
+    return token_aux(out["logits"], labels, jnp.ones(labels.shape, jnp.float32))
+
+
+def build_vision(cfg: VisionConfig) -> Model:
+    """Assemble the bundle; the last carry has 'hidden' [T, D] and 'pooled' [B, D]."""
+    roles = ("norm_f", "classifier") if cfg.num_labels else ("norm_f",)
+    layers = [Stage(f"layers_{i}", "layer", (f"layers_{i}",)) for i in range(cfg.num_hidden_layers)]
+    return Model(
+        config=cfg,
+        init=functools.partial(init_tower, cfg),
+        stages=(Stage("embed", "embed", ("embed",)), *layers, Stage("head", "head", roles)),
+        kinds={
+            "embed": (("embed",), _embed_fn(cfg)),
+            "layer": (("layer",), vision_layer(cfg)),
+            "head": (roles, _head_fn(cfg)),
+        },
+        objective=functools.partial(_objective, cfg),
+        alias=encoder_alias,
+    )
