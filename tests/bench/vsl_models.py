@@ -1,0 +1,244 @@
+"""What ``vsl_step`` times: train steps of a GPT and a BERT, in several layouts and attentions."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import models
+import vsl
+from models.blocks import Block, no_dropout, start_stream
+from models.decoder_config import DecoderConfig
+from models.losses import token_aux
+
+LONGEST = 512
+VOCAB = 4096
+LAYERS = 4
+SIGMA = {2: 0.7, 4: 0.8, 8: 0.9}
+MASKED = 0.15
+Attend = Callable[..., jax.Array]
+
+
+class Step(NamedTuple):
+    """A compiled train step with its input bound.
+
+    run: takes one optimizer step
+    tokens: real tokens of the batch
+    memory: temporary bytes of the executable
+    slots: token slots the token-wise layers compute
+    """
+
+    run: Callable[[], Any]
+    tokens: int
+    memory: int
+    slots: int
+
+
+def draw_lengths(ratio: int, count: int, seed: int = 0) -> np.ndarray:
+    """Lognormal lengths cut to [1, LONGEST], with LONGEST / mean = ratio."""
+    rng = np.random.default_rng([seed, ratio])
+    normal = rng.normal(size=max(count, 4096)) * SIGMA[ratio]
+    low, high = 0.0, 10.0
+    for _ in range(60):  # the mean after cutting grows with the location
+        middle = (low + high) / 2
+        cut = np.clip(np.exp(middle + normal), 1, LONGEST)
+        low, high = (middle, high) if cut.mean() < LONGEST / ratio else (low, middle)
+    return cut.astype(np.int64)[:count]
+
+
+def typical_batch(ratio: int, batch: int, seed: int = 0) -> np.ndarray:
+    """Of 51 random batches, the one with the median number of tokens."""
+    batches = draw_lengths(ratio, 51 * batch, seed).reshape(51, batch)
+    return batches[np.argsort(batches.sum(axis=1))[25]]
+
+
+def make_examples(lengths: np.ndarray, *, masked: bool, seed: int = 0) -> list[dict[str, Any]]:
+    """Random tokens; next-token labels, or labels at 15 % of the positions."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for n in lengths:
+        tokens = rng.integers(0, VOCAB, n + 1).astype(np.int32)
+        example = {"tokens": tokens[:-1], "labels": tokens[1:], "weights": np.ones(n, np.float32)}
+        if masked:
+            m = max(1, int(n * MASKED))
+            positions = np.sort(rng.choice(n, m, replace=False)).astype(np.int32)
+            example = {"tokens": tokens[:-1], "at": positions, "targets": tokens[positions]}
+        out.append(example)
+    return out
+
+
+DOMAINS = {
+    "gpt": {"tokens": ("tokens", "labels", "weights")},
+    "bert": {"tokens": ("tokens",), "mlm": ("at", "targets")},
+}
+
+
+def packed_batch(family: str, examples: list[Any], capacity: Any, most: int) -> models.Batch:
+    """One flat stream of real tokens."""
+    sizes = {"tokens": capacity, "mlm": 0.16}
+    packed = vsl.pack(examples, sizes, most, domains=DOMAINS[family])
+    layout = vsl.layout_from_lengths(packed.lengths["tokens"], packed.capacity["tokens"])
+    if family == "gpt":
+        a = packed.arrays
+        return models.Batch(a["tokens"], a["labels"], a["weights"], layout)
+    at = vsl.layout_from_lengths(packed.lengths["mlm"], packed.capacity["mlm"])
+    return _bert_batch(packed.arrays, layout, at)
+
+
+def padded_batch(family: str, examples: list[Any], length: int = LONGEST) -> models.Batch:
+    """Rows of ``length``, and of 15 % of it for BERT's masked positions."""
+    parts = [
+        vsl.pad([{n: e[n] for n in names} for e in examples], size, len(examples))
+        for names, size in zip(
+            DOMAINS[family].values(), (length, int(length * MASKED) + 1), strict=False
+        )
+    ]
+    layout = vsl.padded_layout(parts[0].lengths["tokens"], length)
+    if family == "gpt":
+        a = parts[0].arrays
+        return models.Batch(a["tokens"], a["labels"], a["weights"], layout)
+    at = vsl.padded_layout(parts[1].lengths["tokens"], int(length * MASKED) + 1)
+    return _bert_batch(parts[0].arrays | parts[1].arrays, layout, at)
+
+
+def _bert_batch(arrays: Any, layout: vsl.Layout, at: vsl.Layout) -> models.Batch:
+    targets = arrays["targets"]
+    extras = {"at": at, "positions": arrays["at"]}
+    weights = np.asarray(at.valid, np.float32)
+    return models.Batch(arrays["tokens"], targets, weights, layout, extras)
+
+
+def stock_attention(q: Any, k: Any, v: Any, *, layout: vsl.Layout, causal: bool, **_: Any) -> Any:
+    """The padded, masked attention every transformer tutorial has: [B, N, S, S] scores."""
+    batch, length = layout.rows
+    q, k, v = (x.reshape(batch, length, *x.shape[1:]) for x in (q, k, v))
+    scores = jnp.einsum("bqnh,bknh->bnqk", q, k) * (q.shape[-1] ** -0.5)
+    mask = layout.valid.reshape(batch, 1, 1, length)
+    if causal:
+        mask = mask & jnp.tril(jnp.ones((length, length), bool))
+    p = jax.nn.softmax(jnp.where(mask, scores, -1e30), axis=-1)
+    return jnp.einsum("bnqk,bknh->bqnh", p, v).reshape(batch * length, *q.shape[2:])
+
+
+def jax_attention(q: Any, k: Any, v: Any, *, layout: vsl.Layout, causal: bool, **_: Any) -> Any:
+    """``jax.nn.dot_product_attention`` with sequence lengths."""
+    batch, length = layout.rows
+    q, k, v = (x.reshape(batch, length, *x.shape[1:]) for x in (q, k, v))
+    out = jax.nn.dot_product_attention(
+        q, k, v, is_causal=causal, query_seq_lengths=layout.lengths,
+        key_value_seq_lengths=layout.lengths,
+    )  # fmt: skip
+    return out.reshape(batch * length, *q.shape[2:])
+
+
+def rows_attention(q: Any, k: Any, v: Any, *, layout: vsl.Layout, causal: bool, **_: Any) -> Any:
+    """Packed rows: [R, N, S, S] scores under a mask of equal segments."""
+    batch, length = layout.rows
+    q, k, v = (x.reshape(batch, length, *x.shape[1:]) for x in (q, k, v))
+    segments = layout.segments.reshape(batch, length)
+    mask = (segments[:, :, None] == segments[:, None, :])[:, None]
+    if causal:
+        mask = mask & jnp.tril(jnp.ones((length, length), bool))
+    scores = jnp.einsum("bqnh,bknh->bnqk", q, k) * (q.shape[-1] ** -0.5)
+    p = jax.nn.softmax(jnp.where(mask, scores, -1e30), axis=-1)
+    return jnp.einsum("bnqk,bknh->bqnh", p, v).reshape(batch * length, *q.shape[2:])
+
+
+def restoring_attention(
+    q: Any, k: Any, v: Any, *, layout: vsl.Layout, causal: bool, **_: Any
+) -> Any:
+    """Packed tokens, restored to padded rows around a stock attention."""
+    count = layout.lengths.shape[0]
+    rows = vsl.padded_layout(layout.lengths, LONGEST)
+    there = jnp.where(layout.valid, layout.segments * LONGEST + layout.positions, count * LONGEST)
+    place = jnp.arange(count * LONGEST)
+    offset = jnp.cumsum(layout.lengths) - layout.lengths
+    back = offset[place // LONGEST] + place % LONGEST
+    back = jnp.where(rows.valid, back, layout.capacity)
+    q, k, v = (x.at[back].get(mode="fill", fill_value=0) for x in (q, k, v))
+    out = stock_attention(q, k, v, layout=rows, causal=causal)
+    return out.at[there].get(mode="fill", fill_value=0)
+
+
+def settings(family: str, width: int) -> dict[str, Any]:
+    """A small GPT-2; BERT has the same layers, post-norm and bidirectional."""
+    return {
+        "name": "gpt2",
+        "hidden_size": width,
+        "num_hidden_layers": LAYERS,
+        "num_heads": width // 64,
+        "filter_size": 4 * width,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": LONGEST,
+        "dropout_rate": 0.0,
+    }
+
+
+def make_loss(family: str, width: int) -> tuple[Any, Callable[..., jax.Array]]:
+    """(initial parameters, loss of parameters and batch)."""
+    gpt = models.build(settings(family, width))
+    params = gpt.init(jax.random.key(0))
+    if family == "gpt":
+        return params, lambda params, batch: gpt.loss(params, batch)[0]
+    cfg = BertConfig.parse(settings(family, width))
+    return params, functools.partial(_bert_loss, cfg)
+
+
+class BertConfig(DecoderConfig):
+    """The decoder's blocks without causal order, normalised after each residual sum."""
+
+    norm_first: bool = False
+
+    @property
+    def causal(self) -> bool:
+        """Every token sees its whole sequence."""
+        return False
+
+
+def _bert_loss(cfg: Any, params: Any, batch: models.Batch) -> jax.Array:
+    layout = batch.layout
+    x = params["embed"]["token"]["embedding"][batch.tokens]
+    x = x + params["embed"]["position"]["embedding"][layout.positions]
+    stream = start_stream(cfg, x)
+    attend = functools.partial(vsl.attention, layout=layout)
+    for i in range(LAYERS):
+        variables = {"params": params[f"layers_{i}"]}
+        stream = Block(cfg).apply(variables, stream, layout.positions, attend, no_dropout)
+    x = vsl.ragged_take(stream.x, layout, batch.extras["at"], batch.extras["positions"])
+    x = (x - x.mean(-1, keepdims=True)) * params["norm_f"]["scale"] + params["norm_f"]["bias"]
+    logits = x @ params["embed"]["token"]["embedding"].T
+    aux = token_aux(logits, batch.labels, batch.weights)
+    return aux.loss_sum / aux.weight
+
+
+def make_step(
+    family: str, width: int, batch: models.Batch, attention: Attend = vsl.attention
+) -> Step:
+    """Compile forward, backward and AdamW for the shape of ``batch``."""
+    params, loss = make_loss(family, width)
+    tx = optax.adamw(1e-3)
+
+    def train(state: Any, batch: models.Batch) -> Any:
+        value, grads = jax.value_and_grad(loss)(state[0], batch)
+        updates, moments = tx.update(grads, state[1], state[0])
+        return (optax.apply_updates(state[0], updates), moments), value
+
+    def attend(q: Any, k: Any, v: Any, **rules: Any) -> Any:
+        return attention(q, k, v, **rules)
+
+    batch = jax.tree.map(jnp.asarray, batch)
+    state = [(params, tx.init(params))]
+    with mock.patch.object(vsl, "attention", attend):
+        compiled = jax.jit(train, donate_argnums=0).lower(state[0], batch).compile()
+
+    def run() -> Any:
+        state[0], value = compiled(state[0], batch)
+        return value
+
+    memory = compiled.memory_analysis().temp_size_in_bytes
+    return Step(run, int(batch.layout.lengths.sum()), memory, batch.layout.capacity)
