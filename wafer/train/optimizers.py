@@ -327,7 +327,7 @@ def clip_by_norm(max_norm: float) -> optax.GradientTransformation:
 
     def clip(grads: Tree, params: Tree = None) -> Tree:
         del params
-        factor = clip_factor(optax.global_norm(grads), max_norm)
+        factor = clip_factor(optax.tree.norm(grads), max_norm)
         return jax.tree.map(lambda g: (g * factor).astype(g.dtype), grads)
 
     return optax.stateless(clip)

@@ -60,8 +60,9 @@ class LossScaler:
 
     def init(self) -> LossScaleState:
         """Return the state before the first step."""
-        zero = jnp.zeros((), jnp.int32)
-        return LossScaleState(jnp.float32(self.initial), zero, zero, zero)
+        # One buffer each: a step that donates its state must not donate one of them twice.
+        counters = (jnp.zeros((), jnp.int32) for _ in range(3))
+        return LossScaleState(jnp.float32(self.initial), *counters)
 
     def scale(self, state: LossScaleState) -> Float[Array, ""]:
         """Return what the loss is multiplied by."""
@@ -77,7 +78,7 @@ class LossScaler:
 
     def finite(self, grads: Tree) -> Bool[Array, ""]:
         """Whether the global L2 norm of the unscaled gradients is a number below infinity."""
-        norm = optax.global_norm(jax.tree.map(lambda g: g.astype(jnp.float32), grads))
+        norm = optax.tree.norm(jax.tree.map(lambda g: g.astype(jnp.float32), grads))
         return jnp.isfinite(norm)
 
     def update(self, state: LossScaleState, finite: Array) -> LossScaleState:

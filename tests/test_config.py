@@ -1,0 +1,439 @@
+"""The run file: what is read, how it is merged, and every way of refusing it."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import yaml
+
+from wafer.config import (
+    CLUSTER_DEFAULTS,
+    DATA_PROCESSORS,
+    OPTIMIZERS,
+    SCHEDULERS,
+    RunSection,
+    load,
+    parse_config,
+    total_steps,
+)
+from wafer.errors import ConfigError, Problem, TrainingError
+
+RAW = {
+    "train_input": {
+        "data_processor": "GptHDF5MapDataProcessor",
+        "data_dir": "./data",
+        "batch_size": 8,
+        "persistent_workers": True,
+    },
+    "eval_input": {
+        "data_processor": "GptHDF5DataProcessor",
+        "data_dir": ["a", "b"],
+        "batch_size": 4,
+    },
+    "model": {"name": "gpt2", "hidden_size": 64},
+    "optimizer": {"optimizer_type": "AdamW", "learning_rate": "1e-5", "max_gradient_norm": 1.0},
+    "runconfig": {"max_steps": 10, "mgmt_address": "host:80"},
+}
+
+
+def changed(**sections):
+    """RAW with keys replaced, 'runconfig={...}' merged into the section; None drops the section."""
+    raw = {name: dict(section) for name, section in RAW.items()}
+    for name, keys in sections.items():
+        if keys is None:
+            raw.pop(name)
+        else:
+            raw[name] = {**raw.get(name, {}), **keys}
+            raw[name] = {k: v for k, v in raw[name].items() if v is not ...}
+    return raw
+
+
+def problems(raw, overrides=None, **kwargs):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(raw, overrides, **kwargs)
+    return str(caught.value)
+
+
+def write(tmp_path, text):
+    path = tmp_path / "params.yaml"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+# ---------------------------------------------------------------- reading
+
+
+def test_reads_a_vendor_file(tmp_path):
+    cfg = load(write(tmp_path, yaml.safe_dump(RAW)))
+    assert cfg.train_input.data_dir == ("./data",)
+    assert cfg.eval_input.data_dir == ("a", "b")
+    assert cfg.optimizer.learning_rate[0].learning_rate == 1e-5
+    assert cfg.optimizer.betas == (0.9, 0.999)
+    assert cfg.runconfig.max_steps == 10
+    assert cfg.model == {"name": "gpt2", "hidden_size": 64}
+    assert cfg.sparsity is None
+    assert cfg.no_effect == ("train_input.persistent_workers", "runconfig.mgmt_address")
+
+
+def test_unquoted_scientific_notation_is_a_number_everywhere(tmp_path):
+    text = yaml.safe_dump(changed(optimizer={"learning_rate": ...}))
+    text = text.replace("hidden_size: 64", "std: 1e-2").replace(
+        "optimizer_type", "learning_rate: 1e-5\n  optimizer_type"
+    )
+    cfg = load(write(tmp_path, text))
+    assert cfg.model["std"] == 0.01
+    assert cfg.optimizer.learning_rate[0].learning_rate == 1e-5
+
+
+def test_anchors_and_merges_work(tmp_path):
+    cfg = load(
+        write(
+            tmp_path,
+            """
+            train_input: &i {data_processor: SyntheticDataProcessor, vocab_size: 9, batch_size: 8}
+            eval_input: {<<: *i, batch_size: 4}
+            model: {name: gpt2}
+            optimizer: {optimizer_type: sgd, learning_rate: 0.1}
+            runconfig: {num_steps: 1}
+            """,
+        )
+    )
+    assert (cfg.train_input.batch_size, cfg.eval_input.batch_size) == (8, 4)
+
+
+def test_resolved_file_reads_back_to_the_same_configuration(tmp_path):
+    raw = changed(
+        optimizer={
+            "learning_rate": [
+                {
+                    "scheduler": "Linear",
+                    "initial_learning_rate": 0,
+                    "end_learning_rate": 1e-3,
+                    "steps": 9,
+                },
+                {"scheduler": "Constant", "learning_rate": 1e-3, "param_group_tags": ["t"]},
+            ],
+            "params": [{"params": "*bias", "tag": "t"}],
+            "adjust_learning_rate": {"decoder_kernel": 0.25, "embedding": 1},
+            "loss_scaling_factor": "dynamic",
+        },
+        train_input={"micro_batch_size": {"explore": {"min": 1, "max": 4}}},
+        eval_input={"micro_batch_size": None},
+        runconfig={
+            "memoryx": {"store": "file", "path": "/tmp/x"},
+            "op_profiler_config": {"start_step": 2, "end_step": 3},
+            "load_checkpoint_states": "model, optimizer",
+        },
+        sparsity={"algorithm": "rigl", "sparsity": 0.8},
+    )
+    first = load(
+        write(tmp_path, yaml.safe_dump(raw)),
+        {"seed": 3, "mode": "train_and_eval", "eval_frequency": 5},
+    )
+    again = load(write(tmp_path, first.to_yaml()))
+    assert again == first
+    assert again.to_yaml() == first.to_yaml()
+    assert again.eval_input.micro_batch_size is None  # not the default 'auto'
+    assert again.runconfig.load_checkpoint_states == ("model", "optimizer")
+
+
+def test_sections_are_frozen_and_hashable():
+    cfg = parse_config(RAW)
+    with pytest.raises(ValueError, match="frozen"):
+        cfg.runconfig.max_steps = 3
+    assert hash(cfg.optimizer) == hash(parse_config(RAW).optimizer)
+    assert {cfg.runconfig, cfg.train_input}
+
+
+def test_importing_the_configuration_does_not_import_jax():
+    code = "import sys, wafer.config; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ---------------------------------------------------------------- merging
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_cluster_defaults(tmp_path, monkeypatch):
+    defaults = tmp_path / "defaults.yaml"
+    defaults.write_text(
+        "{max_steps: 1, seed: 1, log_steps: 7, mount_dirs: [/c], job_labels: {a: 1, b: 1}}"
+    )
+    monkeypatch.setenv(CLUSTER_DEFAULTS, str(defaults))
+    raw = changed(runconfig={"seed": 2, "mount_dirs": "/b", "job_labels": {"b": 2}})
+    path = write(tmp_path, yaml.safe_dump(raw))
+    run = load(path, {"max_steps": 20, "mount_dirs": ["/a"], "eval_steps": None}).runconfig
+    assert (run.max_steps, run.seed, run.log_steps, run.eval_steps) == (20, 2, 7, None)
+    assert run.mount_dirs == ["/a", "/b", "/c"]
+    assert run.job_labels == {"a": 1, "b": 2}
+
+
+def test_errors_name_the_flag_or_the_line(tmp_path):
+    path = write(tmp_path, "runconfig:\n  num_csx: 2\n  max_steps: 0\nmodel: {name: x}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, {"num_csx": -1})
+    text = str(caught.value)
+    assert str(path) in text
+    assert "config.runconfig.num_csx: (flag --num_csx) -1: expected greater than 0" in text
+    assert "config.runconfig.max_steps: (line 3) 0: expected greater than 0" in text
+    assert "config.optimizer: missing section; mode 'train' needs it" in text
+
+
+def test_wrong_cluster_defaults_name_the_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv(CLUSTER_DEFAULTS, str(tmp_path / "none.yaml"))
+    with pytest.raises(ConfigError, match=f"no such file.*{CLUSTER_DEFAULTS}"):
+        load(write(tmp_path, yaml.safe_dump(RAW)))
+
+
+def test_complaints_of_other_packages_join_ours():
+    def check(section):
+        assert section["name"] == "gpt2"
+        raise ValueError("model.hidden_size: must be even\nsomething else: here")
+
+    text = problems(changed(runconfig={"max_step": 1}), checks={"model": check})
+    assert "config.model.hidden_size: must be even" in text
+    assert "config.model: something else: here" in text
+    assert "config.runconfig.max_step: unknown key; did you mean 'max_steps'?" in text
+
+
+# ---------------------------------------------------------------- refusing: the file
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty"),
+        ("model: [1", "line 1, column 10: not valid YAML"),
+        ("a: 1\nb:\n\t- 2", "line 3, column 1: not valid YAML"),
+        ("model: {}\nmodel: {}", "config.model: duplicate key (lines 1 and 2); keep one"),
+        (
+            "runconfig:\n  seed: 1\n  seed: 2",
+            "config.runconfig.seed: duplicate key (lines 2 and 3)",
+        ),
+        (
+            "model: !!python/object/apply:os.system [ls]",
+            "line 1, column 8: not valid YAML: could not",
+        ),
+        ("a: &a [*a]", "an alias contains itself or expands without end"),
+        ("- 1", "expected sections (model, runconfig, ...), got [1]"),
+    ],
+)
+def test_unreadable_files(tmp_path, text, message):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert message in str(caught.value)
+
+
+def test_aliases_cannot_fill_the_memory(tmp_path):
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(9)
+    )
+    with pytest.raises(ConfigError, match="expands without end"):
+        load(write(tmp_path, bomb))
+
+
+def test_missing_file_suggests_a_neighbour(tmp_path):
+    write(tmp_path, "a: 1")
+    with pytest.raises(ConfigError, match=r"no such file; did you mean 'params.yaml'\?"):
+        load(tmp_path / "param.yaml")
+    with pytest.raises(ConfigError, match="is a folder"):
+        load(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "latin.yaml")
+
+
+# ---------------------------------------------------------------- refusing: keys and values
+
+REFUSED = [
+    ({"runconfig": {"max_step": 3}}, "runconfig.max_step: unknown key; did you mean 'max_steps'?"),
+    ({"runconfig": {"max_steps": True}}, "runconfig.max_steps: True: expected a number"),
+    ({"runconfig": {"max_steps": 1.5}}, "runconfig.max_steps: 1.5: expected a whole number"),
+    ({"runconfig": {"max_steps": "ten"}}, "runconfig.max_steps: 'ten': expected a whole number"),
+    ({"runconfig": {"mode": "trian"}}, "mode: 'trian': expected 'train', 'eval', 'eval_all' or"),
+    ({"runconfig": {"mode": "trian"}}, "did you mean 'train'?"),
+    ({"runconfig": {"save_initial_checkpoint": 1}}, "save_initial_checkpoint: 1: expected true or"),
+    (
+        {"runconfig": {"num_steps": 3, "num_epochs": 1}},
+        "runconfig.num_steps: excludes 'num_epochs'",
+    ),
+    ({"runconfig": {"max_steps": ...}}, "runconfig.max_steps: missing; training needs one of"),
+    ({"runconfig": {"mode": "train_and_eval"}}, "eval_frequency: missing; train_and_eval needs"),
+    ({"runconfig": {"compile_only": True, "validate_only": True}}, "compile_only: excludes"),
+    ({"runconfig": {"mode": "eval_all", "checkpoint_path": "x"}}, "checkpoint_path: eval_all eval"),
+    (
+        {"runconfig": {"load_checkpoint_states": "model,optimiser"}},
+        "unknown state 'optimiser'; allo",
+    ),
+    (
+        {"runconfig": {"execution_strategy": "fast"}},
+        "execution_strategy: 'fast': expected 'resident",
+    ),
+    (
+        {"runconfig": {"memoryx": {"store": "disk"}}},
+        "runconfig.memoryx.store: 'disk': expected 'ram'",
+    ),
+    (
+        {"runconfig": {"memoryx": {"stor": "ram"}}},
+        "memoryx.stor: unknown key; did you mean 'store'?",
+    ),
+    ({"runconfig": {"memoryx": {"path": "x"}}}, "memoryx.path: is read only with store: file"),
+    (
+        {"runconfig": {"op_profiler_config": {"start_step": 3, "end_step": 2}}},
+        "end_step 2 is before",
+    ),
+    ({"runconfig": {"job_priority": "p4"}}, "runconfig.job_priority: 'p4': expected 'p1', 'p2' or"),
+    (
+        {"runconfig": {"num_wgt_servers": 25}},
+        "num_wgt_servers: 25: expected less than or equal to 24",
+    ),
+    (
+        {"runconfig": {"max_checkpoints": 1, "keep_checkpoint_max": 1}},
+        "is the older spelling of 'max",
+    ),
+    (
+        {"runconfig": {"num_csx": 3}},
+        "train_input.batch_size: 8 cannot be shared by num_csx = 3 systems",
+    ),
+    (
+        {"train_input": {"micro_batch_size": 3}},
+        "micro_batch_size: 3 does not divide the 8 sequences",
+    ),
+    (
+        {"train_input": {"micro_batch_size": "big"}},
+        "micro_batch_size: 'big': expected a whole number",
+    ),
+    (
+        {"train_input": {"micro_batch_size": True}},
+        "micro_batch_size: True: expected a whole number",
+    ),
+    (
+        {"train_input": {"micro_batch_size": {"explore": {"min": 4, "max": 2}}}},
+        "micro_batch_size.explore: {'min': 4, 'max': 2}: min 4 is above max 2",
+    ),
+    (
+        {"train_input": {"data_processor": "GptHDF5Processor"}},
+        "did you mean 'GptHDF5DataProcessor'?",
+    ),
+    ({"train_input": {"data_processor": ...}}, "train_input.data_processor: missing; known:"),
+    ({"train_input": {"data_dir": []}}, "data_dir: []: expected a folder or a list of folders"),
+    ({"train_input": {"batch_size": ...}}, "batch_size: missing, and there is no default"),
+    ({"train_input": None}, "config.train_input: missing section; mode 'train' needs it"),
+    (
+        {"runconfig": {"mode": "eval"}, "eval_input": None},
+        "eval_input: missing section; mode 'eval'",
+    ),
+    (
+        {"optimizer": {"optimizer_type": "Adan"}},
+        "optimizer_type: 'Adan': unknown optimizer; did you",
+    ),
+    ({"optimizer": {"optimizer_type": ...}}, "optimizer.optimizer_type: missing; known: SGD, Adam"),
+    ({"optimizer": {"momentum": 0.9}}, "optimizer.momentum: unknown key"),
+    ({"optimizer": {"betas": [0.9, 1.0]}}, "optimizer.betas[1]: 1.0: expected less than 1"),
+    ({"optimizer": {"beta1": 0.9, "betas": [0.9, 0.9]}}, "beta1: is part of 'betas'; keep one"),
+    (
+        {"optimizer": {"learning_rate": "fast"}},
+        "optimizer.learning_rate: 'fast': expected a number",
+    ),
+    ({"optimizer": {"learning_rate": float("nan")}}, "learning_rate: nan: expected"),
+    (
+        {"optimizer": {"learning_rate": [{"scheduler": "Step", "gamma": 2}]}},
+        "optimizer.learning_rate[0].step_size: missing",
+    ),
+    ({"optimizer": {"max_gradient_value": 1}}, "max_gradient_value: excludes 'max_gradient_norm'"),
+    ({"optimizer": {"max_gradient_norm": -1}}, "max_gradient_norm: -1: expected greater than 0"),
+    (
+        {"optimizer": {"loss_scaling_factor": "auto"}},
+        "loss_scaling_factor: 'auto': expected a number",
+    ),
+    ({"optimizer": {"min_loss_scale": 1e-9}}, "min_loss_scale: 1e-09: expected greater than or"),
+    (
+        {"optimizer": {"adjust_learning_rate": [1]}},
+        "expected a mapping of parameter group to factor",
+    ),
+    ({"optimizer": {"optimizer_type": "sgd", "nesterov": True}}, "nesterov: needs momentum > 0"),
+    (
+        {
+            "optimizer": {
+                "learning_rate": {
+                    "scheduler": "Constant",
+                    "learning_rate": 1,
+                    "param_group_tags": ["x"],
+                }
+            }
+        },
+        "param_group_tags: 'x': no entry of optimizer.params has this tag",
+    ),
+    ({"model": None}, "config.model: missing section"),
+    ({"optimiser": {"a": 1}}, "config.optimiser: unknown section; did you mean 'optimizer'?"),
+    ({"trainer": {"init": 1}}, "config.trainer: this is the 2.3+ layout; the sections here are"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED, ids=[m for _, m in REFUSED])
+def test_refuses(change, message):
+    assert message in problems(changed(**change))
+
+
+def test_all_problems_come_in_one_error():
+    raw = changed(runconfig={"max_step": 1}, optimizer={"eps": "x"}, train_input={"batch_size": 0})
+    with pytest.raises(ConfigError) as caught:
+        parse_config(raw)
+    assert {p.path for p in caught.value.problems} == {
+        ("runconfig", "max_step"),
+        ("optimizer", "eps"),
+        ("train_input", "batch_size"),
+    }
+    assert str(caught.value).startswith("3 problems\n  config.runconfig.max_step: unknown key")
+
+
+def test_error_reads_like_a_path():
+    error = ConfigError([Problem(("a", "b", 0, "c"), "wrong")], "f.yaml")
+    assert str(error) == "f.yaml: config.a.b[0].c: wrong"
+
+
+def test_eval_needs_neither_training_data_nor_an_optimizer():
+    cfg = parse_config(changed(train_input=None, optimizer=None, runconfig={"mode": "EVAL"}))
+    assert (cfg.runconfig.mode, cfg.optimizer) == ("eval", None)
+
+
+def test_old_strategy_name_and_numbers_in_quotes():
+    run = parse_config(
+        changed(runconfig={"execution_strategy": "pipeline", "num_csx": "2"})
+    ).runconfig
+    assert (run.execution_strategy, run.num_csx) == ("pipelined", 2)
+
+
+def test_every_choice_is_listed_once():
+    assert len({cls.__name__ for cls in SCHEDULERS.values()}) == len(SCHEDULERS) == 16
+    assert len(OPTIMIZERS) == 14
+    assert "PyStdlibDataProcessor" in DATA_PROCESSORS
+
+
+# ---------------------------------------------------------------- how long a run is
+
+
+@pytest.mark.parametrize(
+    ("keys", "global_step", "data_steps", "expected"),
+    [
+        ({"max_steps": 10}, 4, None, 6),
+        ({"num_steps": 7}, 4, None, 7),
+        ({"num_epochs": 2}, 4, 5, 10),
+        ({"num_epochs": 2, "steps_per_epoch": 3}, 0, 5, 6),
+        ({"num_epochs": 2, "max_steps": 8}, 0, 5, 8),
+        ({"num_steps": 7, "max_steps": 10}, 6, None, 4),
+    ],
+)
+def test_total_steps_is_the_least_of_what_is_asked(keys, global_step, data_steps, expected):
+    assert total_steps(RunSection(**keys), global_step, data_steps) == expected
+
+
+def test_total_steps_refuses():
+    with pytest.raises(
+        TrainingError, match=r"at step 10, runconfig.max_steps is 10: nothing is left"
+    ):
+        total_steps(RunSection(max_steps=10), 10, None)
+    with pytest.raises(ConfigError, match=r"runconfig.num_epochs: the data's length is unknown"):
+        total_steps(RunSection(num_epochs=1), 0, None)
