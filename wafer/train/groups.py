@@ -26,7 +26,8 @@ MUP_GROUPS = {
     "decoder_output_ffn": ("*decoder*ffn.ffn.[1]*weight",),
     "decoder_kernel": ("*decoder*attn*dense*weight", "*decoder*ffn.ffn.*weight"),
 }
-_NO_DECAY = ("bias", "norm", "ln_")
+# Some norms are called ln_f; the ALiBi slopes that BTLM and Jais store are constants.
+_NO_DECAY = ("bias", "norm", "ln_", "slopes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Groups:
         return any(fnmatch.fnmatchcase(n, glob) for glob in globs for n in both)
 
     def decays(self, name: str) -> bool:
-        """Biases and parameters of norms are not decayed; embeddings are."""
+        """Biases, parameters of norms and ALiBi slopes are not decayed; embeddings are."""
         both = f"{name} {self.alias(name)}".lower()
         return not any(word in both for word in _NO_DECAY)
 
