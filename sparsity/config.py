@@ -53,6 +53,7 @@ def configure(
     aliases: Callable[[str], str] = lambda name: name,
     order: Sequence[str] | None = None,
     requires_dense: Sequence[str] = (),
+    accepts: Callable[[str], bool] = lambda name: False,
 ) -> Sparsifier:
     """Build a sparsifier from a section, a number, an algorithm or a list of these.
 
@@ -65,6 +66,8 @@ def configure(
         order: names of all parameters in the order the 1.8 dialect counts them for its seeds;
             tree order when None.
         requires_dense: globs of parameters that stay dense whatever the filters say.
+        accepts: '/'-path -> whether the model takes a ``SparseWeight`` there (it multiplies by
+            ``models.layers.project``); only those may be stored as csr under ``compute: auto``.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -79,6 +82,7 @@ def configure(
         aliases=aliases,
         order=None if order is None else tuple(order),
         requires_dense=tuple(requires_dense),
+        accepts=accepts,
     )
 
 

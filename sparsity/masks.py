@@ -36,6 +36,13 @@ def init_mask(
     """
     if callable(method):
         return jnp.broadcast_to(method(weight, sparsity, key, view), weight.shape).astype(bool)
+    return _named_mask(method, weight, sparsity, key, view)
+
+
+@functools.partial(jax.jit, static_argnames=("method", "view"))  # once per shape, not per weight
+def _named_mask(
+    method: str, weight: Array, sparsity: Array | float, key: Array, view: View
+) -> Array:
     if method == "random":
         # Drawn in the vendor's order so that both weight layouts get the same pattern.
         scores = jax.random.uniform(key, (view.groups, view.row_length(weight.shape)))

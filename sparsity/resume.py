@@ -65,7 +65,7 @@ def resume(
         else:
             masks[name] = sparsifier.first_mask(chosen, context)
     sparsifier.log_selection(selected)
-    sparse = fresh._replace(masks=masks)
+    sparse = sparsifier.store(fresh, masks, selected)
     return sparse, *sparsifier.prune(decoded.params, decoded.opt_state, sparse)
 
 

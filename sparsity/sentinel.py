@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from models.paths import map_named, named_leaves
+from sparsity import storage
 from sparsity.moments import map_moments
 from sparsity.state import SparseState
 
@@ -39,7 +40,7 @@ def encode(params: Any, opt_state: Any, sparse: SparseState) -> tuple[Any, Any]:
     """Write NaN at pruned positions of weights and moments.
 
     Args:
-        params: weights, dense, in the dtype they are stored in.
+        params: weights in the dtype they are stored in; csr ones become dense.
         opt_state: optimizer state; its same-shape floating moments are marked too.
         sparse: the topology.
 
@@ -49,9 +50,13 @@ def encode(params: Any, opt_state: Any, sparse: SparseState) -> tuple[Any, Any]:
     shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
 
     def mark(name: str, leaf: Any) -> Any:
-        if name not in sparse.masks or not jnp.issubdtype(leaf.dtype, jnp.floating):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
-        return jnp.where(sparse.masks[name], leaf, jnp.asarray(jnp.nan, leaf.dtype))
+        if name in sparse.patterns:
+            return storage.expand(leaf, sparse.patterns[name], jnp.nan)
+        if name in sparse.masks:
+            return jnp.where(sparse.masks[name], leaf, jnp.asarray(jnp.nan, leaf.dtype))
+        return leaf
 
     return map_named(mark, params), map_moments(mark, opt_state, shapes)
 

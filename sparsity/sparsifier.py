@@ -2,11 +2,12 @@
 
 One training step, in the vendor's order (each line is the user's or the trainer's):
 
-1. ``applied = sparsifier.apply(params, sparse)``: pruned weights are 0 in the forward pass
-2. gradients, dense; ``sparsifier.mask_gradients`` selects the kept ones, so that NaN or inf at
-   pruned positions reaches nobody
+1. ``ready = sparsifier.prepare(params, sparse)``, then the loss of ``sparsifier.attach(ready,
+   sparse)``: pruned weights are 0 in the forward pass
+2. ``grads, dense = sparsifier.split(gradients at ready, sparse)``: kept gradients are selected, so
+   that NaN or inf at pruned positions reaches nobody; dense ones are for the topology
 3. the optimizer step
-4. ``sparse, params, opt_state = sparsifier.update(sparse, params, dense_gradients, opt_state)``:
+4. ``sparse, params, opt_state = sparsifier.update(sparse, params, dense, opt_state)``:
    pruned weights and moments are set to 0, the step counter advances, and at a due step a new
    topology is chosen and weights and moments are pruned to it
 
@@ -18,11 +19,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from models.paths import map_named, named_leaves
-from sparsity import resume as resumption, topology as topologies
+from sparsity import kernels, resume as resumption, storage, topology as topologies
 from sparsity.algorithms import Algorithm, InitContext
 from sparsity.filters import Filter
 from sparsity.moments import map_moments
@@ -64,6 +66,8 @@ class Sparsifier:
         order: names of all parameters in the order the 1.8 dialect seeds by; tree order when
             None.
         requires_dense: globs of parameters that no group may take.
+        accepts: '/'-path -> whether the model takes a ``SparseWeight`` there instead of an
+            array; where not, ``compute: auto`` stores dense.
     """
 
     groups: tuple[tuple[Filter, Algorithm], ...]
@@ -71,6 +75,7 @@ class Sparsifier:
     aliases: Callable[[str], str] = lambda name: name
     order: tuple[str, ...] | None = None
     requires_dense: tuple[str, ...] = ()
+    accepts: Callable[[str], bool] = lambda name: False
 
     def __bool__(self) -> bool:
         """False when no section was given: nothing is sparse."""
@@ -140,7 +145,20 @@ class Sparsifier:
             context = self.init_context(chosen, leaves[name], level, key)
             masks[name] = self.first_mask(chosen, context)
         self.log_selection(selected)
-        return self.blank(key)._replace(masks=masks)
+        return self.store(self.blank(key), masks, selected)
+
+    def store(
+        self, sparse: SparseState, masks: Mapping[str, Array], selected: Mapping[str, Selected]
+    ) -> SparseState:
+        """Put masks into a state, as patterns where weights are stored as csr."""
+        kept, patterns = dict(masks), {}
+        for name, mask in masks.items():
+            algorithm, view = selected[name].algorithm, self.view(selected[name].group)
+            accepted = self.accepts(name)
+            if storage.choose(name, mask.shape, algorithm, view, accepted) == "csr":
+                size = storage.capacity(mask, algorithm, view)
+                patterns[name] = storage.pattern_of(kept.pop(name), size)
+        return sparse._replace(masks=kept, patterns=patterns)
 
     def blank(self, key: Array) -> SparseState:
         """Return the state of step 0 without masks."""
@@ -188,20 +206,114 @@ class Sparsifier:
 
     # --- one step -------------------------------------------------------------------------
 
+    def prepare(self, params: Any, sparse: SparseState, *, dense: bool = False) -> Any:
+        """Return the tree of arrays to differentiate at.
+
+        Args:
+            params: parameters in the state's storage.
+            sparse: the topology.
+            dense: ask for the dense gradients a topology update reads; masked weights give them
+                anyway, csr weights get a probe for them (a dense product more).
+        """
+
+        def visit(name: str, leaf: Any) -> Any:
+            if name in sparse.patterns:
+                self._require_values(name, leaf)
+                wanted = dense and self._algorithm(name, 2).needs_gradient
+                zeros = jnp.zeros(sparse.patterns[name].shape, leaf.dtype) if wanted else None
+                return leaf if zeros is None else storage.Probed(leaf, zeros)
+            return jnp.where(sparse.masks[name], leaf, 0) if name in sparse.masks else leaf
+
+        return map_named(visit, params)
+
+    def attach(self, ready: Any, sparse: SparseState) -> Any:
+        """Return the tree the model computes with: csr weights become ``SparseWeight``s."""
+
+        def visit(name: str, leaf: Any) -> Any:
+            if name not in sparse.patterns:
+                return leaf
+            values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
+            pattern = sparse.patterns[name]
+            return kernels.SparseWeight(values=values, pattern=pattern, probe=probe)
+
+        return _map_ready(visit, ready)
+
     def apply(self, params: Any, sparse: SparseState) -> Any:
-        """Return the tree the model computes with: 0 where pruned.
+        """Return the tree the model computes with: 0 where pruned, or sparse weight objects.
 
         Differentiating through ``apply`` gives gradients at kept positions only.
         """
-        return _prune(params, sparse.masks)
+        return self.attach(self.prepare(params, sparse), sparse)
+
+    def split(self, gradients: Any, sparse: SparseState) -> tuple[Any, dict[str, Array]]:
+        """Separate gradients at ``prepare``d parameters.
+
+        Returns:
+            (gradients in the storage of the parameters, selected at kept positions; dense
+            gradients by name, for ``update``).
+        """
+        dense: dict[str, Array] = {}
+
+        def visit(name: str, leaf: Any) -> Any:
+            if isinstance(leaf, storage.Probed):
+                dense[name] = leaf.probe
+                return leaf.values
+            if name in sparse.masks:
+                dense[name] = leaf
+                return jnp.where(sparse.masks[name], leaf, 0)
+            return leaf
+
+        return _map_ready(visit, gradients), dense
 
     def mask_gradients(self, grads: Any, sparse: SparseState) -> Any:
         """Select the gradients of kept weights (not multiply: NaN at pruned ones vanishes)."""
-        return _prune(grads, sparse.masks)
+        return self.split(grads, sparse)[0]
 
     def prune(self, params: Any, opt_state: Any, sparse: SparseState) -> tuple[Any, Any]:
-        """Set pruned weights, and their optimizer moments, to 0."""
-        return _prune(params, sparse.masks), _prune_moments(opt_state, params, sparse.masks)
+        """Bring weights and their moments into the state's storage, 0 where pruned.
+
+        Dense ones become [nnz] values where the state holds a pattern.
+        """
+        shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
+
+        def visit(name: str, leaf: Any) -> Any:
+            if name in sparse.patterns:
+                return storage.shrink(leaf, sparse.patterns[name])
+            if name in sparse.masks:
+                return jnp.where(sparse.masks[name], leaf, 0).astype(leaf.dtype)
+            return leaf
+
+        return map_named(visit, params), map_moments(visit, opt_state, shapes)
+
+    def expand(
+        self, params: Any, opt_state: Any, sparse: SparseState, fill: float = 0.0
+    ) -> tuple[Any, Any]:
+        """Bring csr weights and their moments back to dense, ``fill`` at pruned positions."""
+        shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
+
+        def visit(name: str, leaf: Any) -> Any:
+            pattern = sparse.patterns.get(name)
+            return leaf if pattern is None else storage.expand(leaf, pattern, fill)
+
+        return map_named(visit, params), map_moments(visit, opt_state, shapes)
+
+    def masks(self, sparse: SparseState) -> dict[str, Array]:
+        """Return every sparse parameter's dense mask, whatever its storage."""
+        dense = {name: kernels.to_mask(pattern) for name, pattern in sparse.patterns.items()}
+        return {**sparse.masks, **dense}
+
+    def _algorithm(self, name: str, ndim: int) -> Algorithm:
+        group = self.group_of(name, ndim)
+        if group is None:
+            raise ValueError(f"sparsity: no group takes {name!r}; the state is of another section")
+        return self.groups[group][1]
+
+    def _require_values(self, name: str, leaf: Any) -> None:
+        if leaf.ndim != 1:
+            raise ValueError(
+                f"sparsity: {name!r} is stored as csr, but its leaf has shape {leaf.shape}; call"
+                " params, opt_state = sparsifier.prune(params, opt_state, sparse) after init"
+            )
 
     def due(self, step: int) -> bool:
         """True when the topology may change after the ``step``-th optimizer step (from 1).
@@ -243,20 +355,24 @@ class Sparsifier:
         Returns:
             (sparse, params, opt_state), pruned weights and moments exactly 0.
         """
-        old = sparse.masks
-        params, opt_state = self.prune(params, opt_state, sparse)
         sparse = sparse._replace(step=sparse.step + jnp.asarray(finite, jnp.int32))
+        params, opt_state = self.prune(params, opt_state, sparse)
         if not topology:
             return sparse, params, opt_state
         grads = {} if dense_grads is None else dict(named_leaves(dense_grads))
-        for group, (_, algorithm) in enumerate(self.groups):
-            if algorithm.dynamic:
-                mine = [n for n, m in old.items() if self.group_of(n, m.ndim) == group]
-                chosen = topologies.Group(algorithm, group, tuple(mine), self.view(group))
-                sparse = topologies.update_group(chosen, sparse, params, grads, jnp.asarray(finite))
+        ranks = {name: mask.ndim for name, mask in sparse.masks.items()}
+        ranks |= dict.fromkeys(sparse.patterns, 2)
+        for number, (_, algorithm) in enumerate(self.groups):
+            names = tuple(n for n, ndim in ranks.items() if self.group_of(n, ndim) == number)
+            if not algorithm.dynamic or not names:
+                continue
+            group = topologies.Group(algorithm, number, names, self.view(number))
+            sparse, new = topologies.update_group(
+                group, sparse, (params, opt_state), grads, jnp.asarray(finite)
+            )
+            params, opt_state = topologies.put(new, params, opt_state)
         # Positions that grew were pruned until now, so only the dropped ones change.
-        alive = {name: mask & sparse.masks[name] for name, mask in old.items()}
-        return sparse, _prune(params, alive), _prune_moments(opt_state, params, alive)
+        return sparse, *self.prune(params, opt_state, sparse)
 
     # --- reports --------------------------------------------------------------------------
 
@@ -268,23 +384,18 @@ class Sparsifier:
         """
         out: dict[str, Array] = {}
         for name, mask in sparse.masks.items():
-            group = self.group_of(name, mask.ndim)
-            out[f"sparsity/{name}/target"] = sparse.targets[group]
+            out[f"sparsity/{name}/target"] = sparse.targets[self.group_of(name, mask.ndim)]
             out[f"sparsity/{name}/actual"] = 1 - jnp.mean(mask, dtype=jnp.float32)
+        for name, pattern in sparse.patterns.items():
+            out[f"sparsity/{name}/target"] = sparse.targets[self.group_of(name, 2)]
+            out[f"sparsity/{name}/actual"] = 1 - storage.density(pattern)
         return out
 
 
-def _prune(tree: Any, masks: Mapping[str, Array]) -> Any:
-    def visit(name: str, leaf: Any) -> Any:
-        return jnp.where(masks[name], leaf, 0) if name in masks else leaf
-
-    return map_named(visit, tree)
-
-
-def _prune_moments(opt_state: Any, params: Any, masks: Mapping[str, Array]) -> Any:
-    shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
-
-    def visit(name: str, leaf: Any) -> Any:
-        return jnp.where(masks[name], leaf, 0).astype(leaf.dtype) if name in masks else leaf
-
-    return map_moments(visit, opt_state, shapes)
+def _map_ready(fn: Callable[[str, Any], Any], tree: Any) -> Any:
+    """Map over a tree whose csr leaves may carry a probe."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: fn(jax.tree_util.keystr(path, simple=True, separator="/"), leaf),
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, storage.Probed),
+    )

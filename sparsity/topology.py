@@ -1,5 +1,6 @@
 """Choose new masks for a group of parameters when its update is due."""
 
+import functools
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,15 +9,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from models.paths import named_leaves
+from models.paths import map_named, named_leaves
+from sparsity import kernels, storage
 from sparsity.algorithms import Algorithm, UpdateContext
 from sparsity.filters import Filter
+from sparsity.moments import moments_of
 from sparsity.schedules import Schedule
 from sparsity.state import SparseState
 from sparsity.views import View
 
-__all__ = ["Group", "first_indices", "first_targets", "named_key", "update_group"]
+__all__ = [
+    "Group",
+    "Topology",
+    "first_indices",
+    "first_targets",
+    "named_key",
+    "put",
+    "update_group",
+]
 
+Grads = Mapping[str, Array]
 _Groups = Sequence[tuple[Filter, Algorithm]]
 
 
@@ -56,68 +68,108 @@ class Group(NamedTuple):
     view: View
 
 
+class Topology(NamedTuple):
+    """What a topology change touches.
+
+    masks: by parameter name, as in the state
+    patterns: the same, of csr parameters
+    values: leaves of csr parameters, (weight, {path in the optimizer state: moment}) by name
+    """
+
+    masks: dict[str, Array]
+    patterns: dict[str, kernels.Pattern]
+    values: dict[str, tuple[Array, dict[str, Array]]]
+
+
+def take(group: Group, sparse: SparseState, params: Any, opt_state: Any) -> Topology:
+    """Gather a group's part of the trees."""
+    weights = dict(named_leaves(params))
+    moments = moments_of(opt_state, {name: weight.shape for name, weight in weights.items()})
+    mine = [name for name in group.names if name in sparse.patterns]
+    return Topology(
+        {name: sparse.masks[name] for name in group.names if name in sparse.masks},
+        {name: sparse.patterns[name] for name in mine},
+        {name: (weights[name], moments[name]) for name in mine},
+    )
+
+
+def put(topology: Topology, params: Any, opt_state: Any) -> tuple[Any, Any]:
+    """Put csr leaves back into the trees."""
+    weights = {name: weight for name, (weight, _) in topology.values.items()}
+    moments = {path: m for _, found in topology.values.values() for path, m in found.items()}
+    return map_named(weights.get, params), map_named(moments.get, opt_state)
+
+
 def update_group(
-    group: Group, sparse: SparseState, params: Any, grads: Mapping[str, Array], finite: Array
-) -> SparseState:
-    """Give a group's parameters new masks if its update schedule says so.
+    group: Group, sparse: SparseState, trees: tuple[Any, Any], grads: Grads, finite: Array
+) -> tuple[SparseState, Topology]:
+    """Choose a group's new topology if its update schedule says so.
 
     Args:
         group: algorithm and parameters.
         sparse: the state, its step already advanced.
-        params: parameter tree, pruned.
+        trees: (parameters, optimizer state), pruned to the topology in force.
         grads: dense gradients by name.
         finite: [] bool, false blocks the update.
 
     Returns:
-        The state with masks, list positions and targets of this group replaced.
+        (state with topology, list positions and target of this group replaced; the topology, with
+        csr leaves moved to it and 0 where weights grew). Masked leaves still have to be pruned.
     """
-    algorithm, names = group.algorithm, group.names
-    weights = _leaves(params, names)
-    missing = [n for n in names if n not in grads] if algorithm.needs_gradient else []
-    if missing:
-        raise ValueError(
-            f"{type(algorithm).__name__} needs the dense gradient of {missing[0]!r} at due"
-            " steps: pass the gradients taken before masking to update(), or call it with"
-            " topology=False when sparsifier.due(step) is false"
-        )
+    algorithm = group.algorithm
+    _require_gradients(group, grads)
     index = sparse.indices[group.number]
     level = jnp.clip(algorithm.sparsity(sparse.step, index[0]), 0, 1)
     drop = jnp.clip(algorithm.drop_fraction(sparse.step, index[1]), 0, 1)
     step_key = jax.random.fold_in(sparse.key, sparse.step)
-    old = {name: sparse.masks[name] for name in names}
+    weights = dict(named_leaves(trees[0]))
 
-    def choose() -> dict[str, Array]:
-        return {
-            name: algorithm.update_mask(
-                UpdateContext(
-                    name=name,
-                    weight=weights[name],
-                    grad=grads.get(name),
-                    mask=old[name],
-                    sparsity=level,
-                    drop_fraction=drop,
-                    step=sparse.step,
-                    key=named_key(step_key, name),
-                    view=group.view,
-                )
-            )
-            for name in names
-        }
+    def new_mask(name: str, weight: Array, mask: Array) -> Array:
+        context = UpdateContext(
+            name=name,
+            weight=weight,
+            grad=grads.get(name),
+            mask=mask,
+            sparsity=level,
+            drop_fraction=drop,
+            step=sparse.step,
+            key=named_key(step_key, name),
+            view=group.view,
+        )
+        return algorithm.update_mask(context)
+
+    old = take(group, sparse, *trees)
+
+    def change() -> Topology:
+        masks = {name: new_mask(name, weights[name], mask) for name, mask in old.masks.items()}
+        patterns, values = {}, {}
+        for name, pattern in old.patterns.items():
+            dense = storage.expand(weights[name], pattern)
+            mask = new_mask(name, dense, kernels.to_mask(pattern))
+            patterns[name] = storage.pattern_of(mask, pattern.nnz)
+            move = functools.partial(storage.move, old=pattern, new=patterns[name])
+            values[name] = jax.tree.map(move, old.values[name])
+        return Topology(masks, patterns, values)
 
     due = finite & algorithm.update(sparse.step)
-    new = jax.lax.cond(due, choose, lambda: old)
-    walked = jnp.stack(
-        [_walk(algorithm.sparsity, index[0]), _walk(algorithm.drop_fraction, index[1])]
+    new = jax.lax.cond(due, change, lambda: old)
+    walked = [_walk(algorithm.sparsity, index[0]), _walk(algorithm.drop_fraction, index[1])]
+    walked = jnp.where(due, jnp.stack(walked), index)
+    target = jnp.where(due, level, sparse.targets[group.number])
+    sparse = sparse._replace(
+        masks={**sparse.masks, **new.masks},
+        patterns={**sparse.patterns, **new.patterns},
+        indices=sparse.indices.at[group.number].set(walked),
+        targets=sparse.targets.at[group.number].set(target),
     )
-    return sparse._replace(
-        masks={**sparse.masks, **new},
-        indices=sparse.indices.at[group.number].set(jnp.where(due, walked, index)),
-        targets=sparse.targets.at[group.number].set(
-            jnp.where(due, level, sparse.targets[group.number])
-        ),
-    )
+    return sparse, new
 
 
-def _leaves(params: Any, names: Sequence[str]) -> dict[str, Array]:
-    leaves = dict(named_leaves(params))
-    return {name: leaves[name] for name in names}
+def _require_gradients(group: Group, grads: Grads) -> None:
+    missing = [name for name in group.names if name not in grads]
+    if group.algorithm.needs_gradient and missing:
+        raise ValueError(
+            f"{type(group.algorithm).__name__} needs the dense gradient of {missing[0]!r} at due"
+            " steps: prepare(..., dense=True) and pass what split() returns, or call"
+            " update(..., topology=False) when sparsifier.due(step) is false"
+        )

@@ -1,0 +1,122 @@
+"""Weights kept as their values only: which ones, and the way there and back.
+
+In ``csr`` storage a parameter's leaf is the [nnz] array of its kept values, so the optimizer's
+moments are [nnz] too; the pattern lives in the ``SparseState``. The number of values is fixed when
+training starts, and topology changes never recompile.
+"""
+
+import logging
+import math
+from typing import NamedTuple
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sparsity import kernels
+from sparsity.algorithms import Algorithm
+from sparsity.schedules import is_constant
+from sparsity.schema import SparsityError
+from sparsity.selection import kept_count
+from sparsity.views import View
+
+__all__ = ["Probed", "capacity", "choose", "density", "expand", "move", "pattern_of", "shrink"]
+
+_LOG = logging.getLogger(__name__)
+_NOMINAL_TOKENS = 2048  # storage is chosen before the batch is known
+
+
+class Probed(NamedTuple):
+    """A csr parameter prepared for a step that also needs its dense gradient.
+
+    values: [nnz] kept values
+    probe: [K, N] zeros, whose gradient is the dense one
+    """
+
+    values: Array
+    probe: Array
+
+
+def choose(
+    name: str, shape: tuple[int, ...], algorithm: Algorithm, view: View, accepted: bool
+) -> str:
+    """Choose how a parameter is stored: "csr" or "masked".
+
+    Args:
+        name: '/'-path, for errors and the log.
+        shape: dense shape.
+        algorithm: with its ``compute`` key.
+        view: with the weight layout.
+        accepted: whether the model takes sparse weight objects for this parameter.
+
+    Raises:
+        SparsityError: ``compute: csr`` where it cannot be.
+    """
+    reason = _obstacle(shape, algorithm, view)
+    if algorithm.compute == "csr" and reason:
+        raise SparsityError(
+            f"sparsity.compute: {name!r} cannot be stored as csr: {reason}; use auto or masked"
+        )
+    if algorithm.compute == "csr":
+        return "csr"
+    if algorithm.compute == "masked" or reason or not accepted:
+        return "masked"
+    rows, columns = shape
+    kept = int(kept_count(algorithm.sparsity(0), math.prod(shape)))
+    choice = kernels.choose(_NOMINAL_TOKENS, rows, columns, kept, jnp.dtype(jnp.float32))
+    _LOG.debug("sparsity.compute: auto stores %s %s as %s", name, shape, choice)
+    return choice
+
+
+def _obstacle(shape: tuple[int, ...], algorithm: Algorithm, view: View) -> str:
+    if len(shape) != 2:
+        return f"its rank is {len(shape)}, csr is for matrices"
+    if view.layout != "io":
+        return "its weights are stored [out, in]; csr multiplies [in, out] kernels"
+    if not is_constant(algorithm.sparsity):
+        return "its level follows a schedule; csr keeps a fixed number of values"
+    if not algorithm.starts_sparse():
+        return "it starts dense; csr keeps a fixed number of values"
+    return ""
+
+
+def capacity(mask: Array, algorithm: Algorithm, view: View) -> int:
+    """How many values to store for a first mask, and all that may follow it."""
+    if isinstance(mask, jax.core.Tracer):
+        raise SparsityError(
+            "sparsity.compute: csr storage is sized by the first mask; call init outside jit, or"
+            " use compute: masked"
+        )
+    first = int(np.count_nonzero(mask))
+    if not algorithm.dynamic:
+        return first
+    each = kept_count(algorithm.sparsity(0), view.row_length(mask.shape))
+    return max(first, int(each) * view.groups)
+
+
+def pattern_of(mask: Array, size: int) -> kernels.Pattern:
+    """Build the pattern of a mask in ``size`` slots; fewer kept weights leave slack."""
+    return jax.jit(kernels.pattern_from_mask, static_argnums=1)(mask, size)
+
+
+def shrink(leaf: Array, pattern: kernels.Pattern) -> Array:
+    """Take the kept values of a dense leaf; values pass through."""
+    return kernels.gather(leaf, pattern) if leaf.ndim == 2 else leaf
+
+
+def expand(leaf: Array, pattern: kernels.Pattern, fill: float = 0.0) -> Array:
+    """Spread values to the dense [K, N] leaf; a dense one passes through."""
+    return kernels.to_dense(leaf, pattern, fill) if leaf.ndim == 1 else leaf
+
+
+def move(leaf: Array, old: kernels.Pattern, new: kernels.Pattern) -> Array:
+    """Carry values to another pattern; those of positions that are new are 0."""
+    return kernels.gather(kernels.to_dense(leaf, old), new)
+
+
+def density(pattern: kernels.Pattern) -> Array:
+    """Share of weights in use, without slack; [] float32."""
+    rows, columns = pattern.shape
+    return pattern.pointers[-1].astype(jnp.float32) / jnp.float32(rows * columns)
