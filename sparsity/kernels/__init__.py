@@ -10,16 +10,20 @@ from sparsity.kernels.pattern import (
     to_mask,
 )
 from sparsity.kernels.product import sparse_dot
+from sparsity.kernels.topology import Regrown, rigl_update, topk_mask
 from sparsity.kernels.weight import SparseWeight
 
 __all__ = [
     "Pattern",
+    "Regrown",
     "SparseWeight",
     "choose",
     "gather",
     "pattern_from_flat",
     "pattern_from_mask",
+    "rigl_update",
     "sparse_dot",
     "to_dense",
     "to_mask",
+    "topk_mask",
 ]

@@ -3,7 +3,6 @@
 import functools
 import logging
 
-import jax
 import jax.numpy as jnp
 
 from sparsity.kernels import native
@@ -16,11 +15,7 @@ _LOG = logging.getLogger(__name__)
 @functools.cache
 def choose(tokens: int, rows: int, columns: int, nnz: int, dtype: jnp.dtype) -> str:
     """Choose "csr" or "masked" for x [T, K] times W [K, N] with ``nnz`` kept values."""
-    native_possible = (
-        jnp.dtype(dtype) in (jnp.float32, jnp.bfloat16)
-        and jax.default_backend() == "cpu"
-        and native.available()
-    )
+    native_possible = jnp.dtype(dtype) in (jnp.float32, jnp.bfloat16) and native.usable()
     kept = nnz / max(rows * columns, 1)
     choice = "csr" if native_possible and kept <= 0.5 else "masked"
     _LOG.debug(

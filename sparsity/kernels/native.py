@@ -12,7 +12,7 @@ import pathlib
 
 import jax
 
-__all__ = ["available", "call", "target"]
+__all__ = ["available", "call", "target", "usable"]
 
 _LOG = logging.getLogger(__name__)
 _LIBRARY = pathlib.Path(__file__).with_name("_native.so")
@@ -21,6 +21,10 @@ _HANDLERS = (
     "wafer_sparse_input_gradient",
     "wafer_sparse_weight_gradient",
     "wafer_sparse_gradients",
+    "wafer_sparse_topk_mask",
+    "wafer_sparse_pattern_of_mask",
+    "wafer_sparse_update_pattern",
+    "wafer_sparse_take",
 )
 
 
@@ -54,6 +58,11 @@ def _target(library: ctypes.CDLL) -> str:
 def available() -> bool:
     """True when the native library can be used; the first call loads it."""
     return _load() is not None
+
+
+def usable() -> bool:
+    """True when programs compiled now run on the CPU and the library is there."""
+    return jax.default_backend() == "cpu" and available()
 
 
 def target() -> str | None:

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from sparsity.kernels import native
+
 __all__ = ["Pattern", "gather", "pattern_from_flat", "pattern_from_mask", "to_dense", "to_mask"]
 
 
@@ -111,8 +113,22 @@ def pattern_from_mask(mask: Bool[Array, "K N"], nnz: int) -> Pattern:
 
 @functools.partial(jax.jit, static_argnames="nnz")
 def _pattern_from_mask(mask: Array, nnz: int) -> Pattern:
+    if native.usable():
+        return _pattern_native(mask, nnz)
     (flat,) = jnp.nonzero(mask.T.reshape(-1), size=nnz, fill_value=mask.size)
     return pattern_from_flat(flat.astype(jnp.int32), mask.shape)
+
+
+def _pattern_native(mask: Array, nnz: int) -> Pattern:
+    rows, columns = mask.shape
+    shapes = Pattern(
+        indices=jax.ShapeDtypeStruct((nnz,), index_dtype(rows)),
+        pointers=jax.ShapeDtypeStruct((columns + 1,), jnp.int32),
+        t_indices=jax.ShapeDtypeStruct((nnz,), index_dtype(columns)),
+        t_pointers=jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
+        order=jax.ShapeDtypeStruct((nnz,), jnp.int32),
+    )
+    return Pattern(*native.call("wafer_sparse_pattern_of_mask", tuple(shapes), mask))
 
 
 def to_dense(values: Array, pattern: Pattern, fill: float = 0.0) -> Array:

@@ -17,8 +17,10 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// Rows of a tile read at random in one walk: 2048 rows of 64 floats are 512 KiB, a share of L2.
-constexpr int64_t kBlockRows = 2048;
+// A tile is read at random, so a walk covers only a block of its rows at a time: small enough for
+// the caches, large enough that a row of W still has this many entries in it on average.
+constexpr int64_t kMultiplyRun = 24, kDotRun = 48;
+constexpr int64_t kLeastBlock = 128, kMostBlock = 2048;
 
 const TileKernels& Kernels() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -60,14 +62,16 @@ Matrix AsMatrix(const ffi::AnyBuffer& buffer) {
 // A compressed matrix and, when its tile is too large for one walk, where each block starts.
 class Walk {
  public:
-  Walk(const ffi::AnyBuffer& indices, const ffi::Buffer<ffi::S32>& pointers, int64_t tile_rows)
-      : blocks_(std::max<int64_t>(1, (tile_rows + kBlockRows - 1) / kBlockRows)),
-        rows_(static_cast<int64_t>(pointers.element_count()) - 1),
+  Walk(ffi::ThreadPool& pool, const ffi::AnyBuffer& indices,
+       const ffi::Buffer<ffi::S32>& pointers, int64_t tile_rows, int64_t run)
+      : rows_(static_cast<int64_t>(pointers.element_count()) - 1),
+        block_rows_(BlockRows(indices.element_count(), rows_, tile_rows, run)),
+        blocks_(std::max<int64_t>(1, (tile_rows + block_rows_ - 1) / block_rows_)),
         starts_(blocks_ > 1 ? sizeof(int32_t) * (blocks_ + 1) * rows_ : 1) {
     w_ = {pointers.typed_data(), indices.untyped_data(),
           indices.element_type() != ffi::DataType::U16, rows_, nullptr, blocks_};
     if (blocks_ > 1 && starts_.ok()) {
-      w_.wide ? Split<int32_t>() : Split<uint16_t>();
+      w_.wide ? Split<int32_t>(pool) : Split<uint16_t>(pool);
       w_.starts = starts_.as<int32_t>();
     }
   }
@@ -75,21 +79,32 @@ class Walk {
   const Compressed& get() const { return w_; }
 
  private:
-  template <typename Index>
-  void Split() {
-    const Index* indices = static_cast<const Index*>(w_.indices);
-    int32_t* starts = starts_.as<int32_t>();
-    for (int64_t r = 0; r < rows_; ++r) {
-      const int32_t begin = w_.row_pointers[r], end = w_.row_pointers[r + 1];
-      for (int64_t b = 0; b <= blocks_; ++b) {
-        const auto* at = b == blocks_ ? indices + end
-                                      : std::lower_bound(indices + begin, indices + end, b * kBlockRows);
-        starts[b * rows_ + r] = static_cast<int32_t>(at - indices);
-      }
-    }
+  static int64_t BlockRows(int64_t nnz, int64_t rows, int64_t tile_rows, int64_t run) {
+    const double density = static_cast<double>(nnz) / std::max<int64_t>(1, rows * tile_rows);
+    const int64_t wanted = static_cast<int64_t>(run / std::max(density, 1e-6)) / 64 * 64;
+    const int64_t block = std::min(std::max(wanted, kLeastBlock), kMostBlock);
+    return tile_rows < block + block / 2 ? std::max<int64_t>(1, tile_rows) : block;
   }
 
-  int64_t blocks_, rows_;
+  template <typename Index>
+  void Split(ffi::ThreadPool& pool) {
+    constexpr int64_t kChunk = 256;
+    const Index* indices = static_cast<const Index*>(w_.indices);
+    int32_t* starts = starts_.as<int32_t>();
+    ParallelFor(pool, (rows_ + kChunk - 1) / kChunk, [&](int64_t chunk) {
+      for (int64_t r = chunk * kChunk; r < std::min(rows_, (chunk + 1) * kChunk); ++r) {
+        const Index* at = indices + w_.row_pointers[r];
+        const Index* const end = indices + w_.row_pointers[r + 1];
+        for (int64_t b = 0; b < blocks_; ++b) {
+          at = std::lower_bound(at, end, b * block_rows_);
+          starts[b * rows_ + r] = static_cast<int32_t>(at - indices);
+        }
+        starts[blocks_ * rows_ + r] = static_cast<int32_t>(end - indices);
+      }
+    });
+  }
+
+  int64_t rows_, block_rows_, blocks_;
   Scratch starts_;
   Compressed w_;
 };
@@ -201,7 +216,7 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::F32
                     ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
                     ffi::Result<ffi::AnyBuffer> y) {
   if (!IsFloat(x.element_type()) || !IsFloat(y->element_type())) return Invalid("dtype of x or y");
-  Walk walk(indices, pointers, x.dimensions()[1]);
+  Walk walk(pool, indices, pointers, x.dimensions()[1], kMultiplyRun);
   if (!walk.ok()) return Finish(false);
   return Finish(MultiplyAll(pool, AsMatrix(x), walk.get(), values.typed_data(), x.dimensions()[0],
                             AsMatrix(*y)));
@@ -214,7 +229,7 @@ ffi::Error InputGradient(ffi::ThreadPool pool, ffi::AnyBuffer dy, ffi::Buffer<ff
   if (!IsFloat(dy.element_type()) || !IsFloat(dx->element_type())) return Invalid("dtype of dy or dx");
   const int64_t nnz = values.element_count();
   Scratch permuted(sizeof(float) * nnz);
-  Walk walk(indices, pointers, dy.dimensions()[1]);
+  Walk walk(pool, indices, pointers, dy.dimensions()[1], kMultiplyRun);
   if (!walk.ok() || !permuted.ok()) return Finish(false);
   Permute(pool, values.typed_data(), order.typed_data(), nnz, permuted.floats());
   return Finish(MultiplyAll(pool, AsMatrix(dy), walk.get(), permuted.floats(), dy.dimensions()[0],
@@ -226,7 +241,7 @@ ffi::Error WeightGradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
                           ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
                           ffi::ResultBuffer<ffi::F32> dvalues) {
   if (!IsFloat(x.element_type()) || !IsFloat(dy.element_type())) return Invalid("dtype of x or dy");
-  Walk walk(indices, pointers, x.dimensions()[1]);
+  Walk walk(pool, indices, pointers, x.dimensions()[1], kDotRun);
   if (!walk.ok()) return Finish(false);
   const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy);
   const GradientTask task{x_matrix, dy_matrix, walk.get(), nullptr, nullptr, nullptr, x.dimensions()[0]};
@@ -244,8 +259,8 @@ ffi::Error Gradients(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
   }
   const int64_t nnz = values.element_count();
   Scratch permuted(sizeof(float) * nnz);
-  Walk walk(indices, pointers, x.dimensions()[1]);
-  Walk t_walk(t_indices, t_pointers, dy.dimensions()[1]);
+  Walk walk(pool, indices, pointers, x.dimensions()[1], kDotRun);
+  Walk t_walk(pool, t_indices, t_pointers, dy.dimensions()[1], kMultiplyRun);
   if (!walk.ok() || !t_walk.ok() || !permuted.ok()) return Finish(false);
   Permute(pool, values.typed_data(), order.typed_data(), nnz, permuted.floats());
   const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy), dx_matrix = AsMatrix(*dx);

@@ -26,7 +26,6 @@ typedef uint16_t UnalignedHalves __attribute__((vector_size(2 * kLanes), aligned
 
 #define WAFER_INLINE static inline __attribute__((always_inline))
 
-WAFER_INLINE Floats Splat(float x) { return Floats{} + x; }
 WAFER_INLINE Floats Load(const float* p) { return *reinterpret_cast<const Floats*>(p); }
 WAFER_INLINE void Store(float* p, Floats v) { *reinterpret_cast<Floats*>(p) = v; }
 
@@ -51,6 +50,11 @@ WAFER_INLINE Floats Partner(Floats a, Floats b, std::integer_sequence<int, kLane
 template <int... kLane>
 WAFER_INLINE Ints LaneNumbers(std::integer_sequence<int, kLane...>) {
   return Ints{kLane...};
+}
+// `Floats{} + x` would be an addition: it turns -0 into 0.
+template <int... kLane>
+WAFER_INLINE Floats Splat(float x, std::integer_sequence<int, kLane...>) {
+  return Floats{(static_cast<void>(kLane), x)...};
 }
 using AllLanes = std::make_integer_sequence<int, kLanes>;
 
@@ -148,10 +152,10 @@ WAFER_INLINE void PackSquare(const Matrix& x, int64_t first, int tokens, int64_t
 template <bool kBf16, int V>
 void PackTile(const Matrix& x, int64_t first, int tokens, float* tile) {
   constexpr int kStride = V * kLanes;
-  for (int64_t c = 0; c < x.columns; c += kLanes) {
-    const int columns = x.columns - c < kLanes ? static_cast<int>(x.columns - c) : kLanes;
-    for (int v = 0; v < V; ++v) {
-      const int left = tokens - v * kLanes;
+  for (int v = 0; v < V; ++v) {
+    const int left = tokens - v * kLanes;
+    for (int64_t c = 0; c < x.columns; c += kLanes) {
+      const int columns = x.columns - c < kLanes ? static_cast<int>(x.columns - c) : kLanes;
       float* out = tile + c * kStride + v * kLanes;
       if (left >= kLanes && columns == kLanes) {
         PackSquare<kBf16>(x, first + v * kLanes, kLanes, c, kLanes, out, kStride);
@@ -190,6 +194,20 @@ void Unpack(const float* sums, int64_t first, int tokens, int64_t row0, int coun
   }
 }
 
+// Asks for the lines of y that this block of columns will be written to, a few at a time, while its
+// sums are computed: the tokens lie in different pages, and each miss would stall the stores.
+template <bool kBf16, int kTokens>
+WAFER_INLINE void PrefetchOutput(const Matrix& y, int64_t first, int tokens, int64_t row0,
+                                 int count, int i) {
+  constexpr int kBytes = kBf16 ? 2 : 4, kLine = 64;
+  constexpr int kStep = (kTokens + kRowBlock - 1) / kRowBlock;
+  for (int t = i * kStep; t < (i + 1) * kStep && t < tokens; ++t) {
+    const char* at =
+        static_cast<const char*>(y.data) + ((first + t) * y.columns + row0) * kBytes;
+    for (int b = 0; b < count * kBytes; b += kLine) __builtin_prefetch(at + b, 1);
+  }
+}
+
 struct Range {
   const int32_t* begin;
   const int32_t* end;
@@ -209,13 +227,14 @@ void Multiply(const Compressed& w, const float* values, const float* tile, int64
     for (int64_t block = 0; block < w.blocks; ++block) {
       const Range range = BlockRange(w, block);
       for (int i = 0; i < count; ++i) {
+        if (block == 0) PrefetchOutput<kBf16, kStride>(y, first, tokens, r0, count, i);
         float* out = scratch + i * kStride;
         Floats sum[V];
         for (int v = 0; v < V; ++v) sum[v] = block == 0 ? Floats{} : Load(out + v * kLanes);
         const int32_t end = range.end[r0 + i];
 #pragma GCC unroll 2
         for (int32_t j = range.begin[r0 + i]; j < end; ++j) {
-          const Floats weight = Splat(values[j]);
+          const Floats weight = Splat(values[j], AllLanes{});
           const float* row = tile + static_cast<size_t>(indices[j]) * kStride;
           for (int v = 0; v < V; ++v) sum[v] += weight * Load(row + v * kLanes);
         }
@@ -249,28 +268,36 @@ WAFER_INLINE void DotSome(const float* tile, const Floats (&dy)[V], const Index*
 }
 
 template <int V, typename Index>
-void Dot(const Compressed& w, const float* x_tile, const float* dy_tile, float* dvalues) {
+WAFER_INLINE void DotRow(const float* x_tile, const float* dy_row, const Index* indices, int count,
+                         float* out) {
   constexpr int kQuarter = kLanes / 4;
+  Floats dy[V];
+  for (int v = 0; v < V; ++v) dy[v] = Load(dy_row + v * kLanes);
+  for (; count >= kLanes; count -= kLanes, indices += kLanes, out += kLanes) {
+    DotSome<V, kLanes>(x_tile, dy, indices, kLanes, out);
+  }
+  if (count > 3 * kQuarter) {
+    DotSome<V, kLanes>(x_tile, dy, indices, count, out);
+  } else if (count > 2 * kQuarter) {
+    DotSome<V, 3 * kQuarter>(x_tile, dy, indices, count, out);
+  } else if (count > kQuarter) {
+    DotSome<V, 2 * kQuarter>(x_tile, dy, indices, count, out);
+  } else if (count > 0) {
+    DotSome<V, kQuarter>(x_tile, dy, indices, count, out);
+  }
+}
+
+template <int V, typename Index>
+void Dot(const Compressed& w, const float* x_tile, const float* dy_tile, float* dvalues) {
   const Index* indices = static_cast<const Index*>(w.indices);
-  for (int64_t block = 0; block < w.blocks; ++block) {
-    const Range range = BlockRange(w, block);
-    for (int64_t r = 0; r < w.rows; ++r) {
-      Floats dy[V];
-      for (int v = 0; v < V; ++v) dy[v] = Load(dy_tile + (r * V + v) * kLanes);
-      int32_t j = range.begin[r];
-      const int32_t end = range.end[r];
-      for (; j + kLanes <= end; j += kLanes) {
-        DotSome<V, kLanes>(x_tile, dy, indices + j, kLanes, dvalues + j);
-      }
-      const int left = end - j;
-      if (left > 3 * kQuarter) {
-        DotSome<V, kLanes>(x_tile, dy, indices + j, left, dvalues + j);
-      } else if (left > 2 * kQuarter) {
-        DotSome<V, 3 * kQuarter>(x_tile, dy, indices + j, left, dvalues + j);
-      } else if (left > kQuarter) {
-        DotSome<V, 2 * kQuarter>(x_tile, dy, indices + j, left, dvalues + j);
-      } else if (left > 0) {
-        DotSome<V, kQuarter>(x_tile, dy, indices + j, left, dvalues + j);
+  for (int64_t r0 = 0; r0 < w.rows; r0 += kRowBlock) {
+    const int64_t r1 = w.rows - r0 < kRowBlock ? w.rows : r0 + kRowBlock;
+    for (int64_t block = 0; block < w.blocks; ++block) {
+      const Range range = BlockRange(w, block);
+      for (int64_t r = r0; r < r1; ++r) {
+        const int32_t begin = range.begin[r];
+        DotRow<V>(x_tile, dy_tile + r * V * kLanes, indices + begin, range.end[r] - begin,
+                  dvalues + begin);
       }
     }
   }

@@ -1,0 +1,501 @@
+// Topology of sparse weights: exact top-k masks, patterns of masks, and the RigL/SET update in
+// compressed storage, as XLA FFI handlers for the CPU.
+//
+// Selection works on keys: the bits of a float folded so that unsigned order is the order of the
+// floats. Two histogram passes over 16 bits each find the k-th largest key exactly; equal keys go
+// to the lowest index in canonical order (by column n, then row k of a [K, N] weight).
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "runtime.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace wafer {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr uint32_t kNever = 0;           // below every key: a position that cannot be chosen
+constexpr uint32_t kAlways = 0xffffffff;  // above every key of a number
+
+uint32_t Bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+
+// Order of `selection.topk_mask`: -0 equals 0, NaN by its bits (a positive one is the highest).
+inline uint32_t Key(float x) {
+  const uint32_t bits = Bits(x) == 0x80000000u ? 0 : Bits(x);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// The same with NaN as +inf and -inf as the lowest number, so that kNever and kAlways are free.
+inline uint32_t NumberKey(float x) {
+  const uint32_t magnitude = Bits(x) & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return 0xff800000u;
+  return std::max(Key(x), 0x00800000u);
+}
+
+// The k-th largest key, and how many of the keys equal to it belong to the k.
+struct Threshold {
+  uint32_t key = kAlways;
+  int64_t ties = 0;
+  int64_t equal = 0;
+
+  bool Above(uint32_t k) const { return k > key; }
+};
+
+// A contiguous share of `items` for one of `parts` workers.
+struct Share {
+  int64_t begin, end;
+};
+Share ShareOf(int64_t items, int64_t part, int64_t parts) {
+  return {items * part / parts, items * (part + 1) / parts};
+}
+
+int64_t Parts(ffi::ThreadPool& pool, int64_t items) {
+  return std::max<int64_t>(1, std::min(pool.num_threads(), items));
+}
+
+// Finds the threshold of the `want` largest keys. `fill(row, keys)` writes the keys of a row and
+// returns how many; rows have at most `width` keys.
+template <typename Fill>
+Threshold FindThreshold(ffi::ThreadPool& pool, int64_t rows, int64_t width, int64_t want,
+                        const Fill& fill) {
+  constexpr int kBuckets = 1 << 16;
+  Threshold found;
+  if (want <= 0) return found;
+  const int64_t parts = Parts(pool, rows);
+  std::vector<int64_t> total(kBuckets);
+  const auto histogram = [&](auto bucket_of) {
+    std::vector<std::vector<uint32_t>> counts(parts);
+    ParallelFor(pool, parts, [&](int64_t part) {
+      std::vector<uint32_t>& mine = counts[part];
+      mine.assign(kBuckets + 1, 0);  // the last one takes what does not count
+      std::vector<uint32_t> keys(width);
+      const Share share = ShareOf(rows, part, parts);
+      for (int64_t row = share.begin; row < share.end; ++row) {
+        const int64_t n = fill(row, keys.data());
+        for (int64_t i = 0; i < n; ++i) ++mine[bucket_of(keys[i])];
+      }
+    });
+    for (int b = 0; b < kBuckets; ++b) {
+      total[b] = 0;
+      for (const auto& mine : counts) total[b] += mine[b];
+    }
+  };
+  const auto descend = [&](int64_t& left) {  // the bucket that holds the left-th largest
+    int b = kBuckets - 1;
+    while (b > 0 && total[b] < left) left -= total[b--];
+    return static_cast<uint32_t>(b);
+  };
+  int64_t left = want;
+  histogram([](uint32_t key) { return key >> 16; });
+  const uint32_t high = descend(left);
+  histogram([high](uint32_t key) {
+    return key >> 16 == high ? key & 0xffff : static_cast<uint32_t>(kBuckets);
+  });
+  const uint32_t low = descend(left);
+  found.key = high << 16 | low;
+  found.ties = left;
+  found.equal = total[low];
+  return found;
+}
+
+// --- patterns -------------------------------------------------------------------------------
+
+// Read access to a pattern's arrays (see pattern.py).
+struct PatternView {
+  const int32_t* pointers;
+  const void* t_indices;
+  bool t_wide;
+  const int32_t* t_pointers;
+  const int32_t* order;
+
+  int32_t Column(int64_t i) const {
+    return t_wide ? static_cast<const int32_t*>(t_indices)[i]
+                  : static_cast<const uint16_t*>(t_indices)[i];
+  }
+};
+
+struct PatternOut {
+  void* indices;
+  bool wide;
+  int32_t* pointers;
+  void* t_indices;
+  bool t_wide;
+  int32_t* t_pointers;
+  int32_t* order;
+  int64_t nnz;
+};
+
+void Put(void* out, bool wide, int64_t at, int64_t value) {
+  if (wide) {
+    static_cast<int32_t*>(out)[at] = static_cast<int32_t>(value);
+  } else {
+    static_cast<uint16_t*>(out)[at] = static_cast<uint16_t>(value);
+  }
+}
+
+// Builds a pattern from rows of chosen columns. `choose(row, columns, sources)` writes the chosen
+// columns of one row k in order, and for each the place of its value in the old arrays or -1;
+// it returns how many. `source` [nnz], when given, receives those places in canonical order.
+template <typename Choose>
+void BuildPattern(ffi::ThreadPool& pool, int64_t rows, int64_t columns, const Choose& choose,
+                  const PatternOut& out, int32_t* source) {
+  struct Chosen {
+    std::vector<int32_t> columns, sources, rows, per_column;
+  };
+  const int64_t parts = Parts(pool, rows);
+  std::vector<Chosen> chosen(parts);
+  ParallelFor(pool, parts, [&](int64_t part) {
+    Chosen& mine = chosen[part];
+    const Share share = ShareOf(rows, part, parts);
+    mine.per_column.assign(columns, 0);
+    int64_t size = 0;
+    for (int64_t k = share.begin; k < share.end; ++k) {
+      if (static_cast<int64_t>(mine.columns.size()) < size + columns) {
+        mine.columns.resize(2 * size + 16 * columns);
+        mine.sources.resize(2 * size + 16 * columns);
+      }
+      const int64_t n = choose(k, mine.columns.data() + size, mine.sources.data() + size);
+      for (int64_t i = size; i < size + n; ++i) ++mine.per_column[mine.columns[i]];
+      mine.rows.push_back(static_cast<int32_t>(n));
+      size += n;
+    }
+    mine.columns.resize(size);
+    mine.sources.resize(size);
+  });
+  // Where each part's share of a column starts; the totals are the column pointers.
+  int64_t at = 0;
+  for (int64_t n = 0; n < columns; ++n) {
+    out.pointers[n] = static_cast<int32_t>(std::min(at, out.nnz));
+    for (Chosen& part : chosen) {
+      const int32_t count = part.per_column[n];
+      part.per_column[n] = static_cast<int32_t>(at);
+      at += count;
+    }
+  }
+  out.pointers[columns] = static_cast<int32_t>(std::min(at, out.nnz));
+  // A mask with more than nnz kept weights loses the last ones in canonical order.
+  ParallelFor(pool, parts, [&](int64_t part) {
+    Chosen& mine = chosen[part];
+    int64_t i = 0;
+    const Share share = ShareOf(rows, part, parts);
+    for (int64_t k = share.begin; k < share.end; ++k) {
+      int32_t kept = 0;
+      for (const int64_t end = i + mine.rows[k - share.begin]; i < end; ++i) {
+        const int32_t place = mine.per_column[mine.columns[i]]++;
+        const bool fits = place < out.nnz;
+        if (fits) Put(out.indices, out.wide, place, k);
+        if (fits && source != nullptr) source[place] = mine.sources[i];
+        mine.sources[i] = fits ? place : -1;
+        kept += fits;
+      }
+      mine.rows[k - share.begin] = kept;
+    }
+  });
+  int64_t t_at = 0;
+  std::vector<int64_t> first(parts);
+  for (int64_t part = 0; part < parts; ++part) {
+    first[part] = t_at;
+    const Share share = ShareOf(rows, part, parts);
+    for (int64_t k = share.begin; k < share.end; ++k) {
+      out.t_pointers[k] = static_cast<int32_t>(t_at);
+      t_at += chosen[part].rows[k - share.begin];
+    }
+  }
+  out.t_pointers[rows] = static_cast<int32_t>(t_at);
+  ParallelFor(pool, parts, [&](int64_t part) {
+    const Chosen& mine = chosen[part];
+    int64_t to = first[part];
+    for (size_t i = 0; i < mine.columns.size(); ++i) {
+      if (mine.sources[i] < 0) continue;
+      Put(out.t_indices, out.t_wide, to, mine.columns[i]);
+      out.order[to++] = mine.sources[i];
+    }
+  });
+  for (int64_t i = t_at; i < out.nnz; ++i) {  // slack
+    Put(out.indices, out.wide, i, 0);
+    Put(out.t_indices, out.t_wide, i, 0);
+    out.order[i] = static_cast<int32_t>(i);
+    if (source != nullptr) source[i] = -1;
+  }
+}
+
+// --- RigL and SET ---------------------------------------------------------------------------
+
+// Marks the `keep` active values of largest magnitude; ties to the lowest place.
+void MarkSurvivors(ffi::ThreadPool& pool, const float* values, int64_t active, int64_t keep,
+                   uint8_t* survives) {
+  constexpr int64_t kChunk = 1 << 13;
+  const int64_t chunks = (active + kChunk - 1) / kChunk;
+  const auto magnitude = [&](int64_t i) { return Key(std::abs(values[i])); };
+  const Threshold limit =
+      FindThreshold(pool, chunks, kChunk, keep, [&](int64_t chunk, uint32_t* keys) {
+        const int64_t begin = chunk * kChunk, end = std::min(active, begin + kChunk);
+        for (int64_t i = begin; i < end; ++i) keys[i - begin] = magnitude(i);
+        return end - begin;
+      });
+  std::vector<int64_t> ties(chunks + 1);  // before each chunk
+  ParallelFor(pool, chunks, [&](int64_t chunk) {
+    int64_t count = 0;
+    for (int64_t i = chunk * kChunk; i < std::min(active, (chunk + 1) * kChunk); ++i) {
+      const uint32_t key = magnitude(i);
+      survives[i] = limit.Above(key);
+      count += key == limit.key;
+    }
+    ties[chunk + 1] = count;
+  });
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) ties[chunk + 1] += ties[chunk];
+  ParallelFor(pool, chunks, [&](int64_t chunk) {
+    int64_t rank = ties[chunk];
+    if (rank >= limit.ties || ties[chunk + 1] == rank) return;
+    for (int64_t i = chunk * kChunk; i < std::min(active, (chunk + 1) * kChunk); ++i) {
+      if (magnitude(i) == limit.key) survives[i] = rank++ < limit.ties;
+    }
+  });
+}
+
+// The scores of one row k as keys, survivors marked with `mark`.
+struct GrowRows {
+  const float* scores;
+  int64_t columns;
+  PatternView old;
+  const uint8_t* survives;
+
+  void Fill(int64_t k, uint32_t mark, uint32_t* keys) const {
+    const float* row = scores + k * columns;
+    for (int64_t n = 0; n < columns; ++n) keys[n] = NumberKey(row[n]);
+    for (int32_t i = old.t_pointers[k]; i < old.t_pointers[k + 1]; ++i) {
+      if (survives[old.order[i]]) keys[old.Column(i)] = mark;
+    }
+  }
+};
+
+// Of the positions with the threshold's key, those before (column, row) are taken.
+struct TieEnd {
+  int64_t column = 0, row = 0;
+};
+
+TieEnd FindTieEnd(ffi::ThreadPool& pool, const GrowRows& grow, int64_t rows,
+                  const Threshold& limit) {
+  if (limit.ties == limit.equal) return {grow.columns, 0};
+  if (limit.ties == 0) return {0, 0};
+  const int64_t parts = Parts(pool, rows);
+  std::vector<std::vector<int64_t>> counts(parts);
+  ParallelFor(pool, parts, [&](int64_t part) {
+    counts[part].assign(grow.columns, 0);
+    std::vector<uint32_t> keys(grow.columns);
+    const Share share = ShareOf(rows, part, parts);
+    for (int64_t k = share.begin; k < share.end; ++k) {
+      grow.Fill(k, kNever, keys.data());
+      for (int64_t n = 0; n < grow.columns; ++n) counts[part][n] += keys[n] == limit.key;
+    }
+  });
+  int64_t left = limit.ties, column = 0;
+  for (; column < grow.columns; ++column) {
+    int64_t here = 0;
+    for (const auto& mine : counts) here += mine[column];
+    if (here > left) break;
+    left -= here;
+  }
+  TieEnd end{column, 0};
+  std::vector<uint32_t> keys(grow.columns);
+  for (; left > 0 && end.row < rows; ++end.row) {
+    grow.Fill(end.row, kNever, keys.data());
+    left -= keys[column] == limit.key;
+  }
+  return end;
+}
+
+// Columns of row k in the new topology, with the old places of the survivors.
+int64_t ChooseRow(const GrowRows& grow, const Threshold& limit, const TieEnd& end, int64_t k,
+                  uint32_t* keys, int32_t* columns, int32_t* sources) {
+  grow.Fill(k, kAlways, keys);
+  const int64_t tie_columns = end.column + (k < end.row ? 1 : 0);
+  int64_t count = 0;
+  for (int64_t n = 0; n < grow.columns; ++n) {
+    columns[count] = static_cast<int32_t>(n);
+    count += keys[n] > limit.key || keys[n] == kAlways ||
+             (keys[n] == limit.key && n < tie_columns);
+  }
+  int32_t i = grow.old.t_pointers[k];
+  const int32_t last = grow.old.t_pointers[k + 1];
+  for (int64_t c = 0; c < count; ++c) {
+    while (i < last && grow.old.Column(i) < columns[c]) ++i;
+    const bool was = i < last && grow.old.Column(i) == columns[c];
+    sources[c] = was && grow.survives[grow.old.order[i]] ? grow.old.order[i] : -1;
+  }
+  return count;
+}
+
+// --- handlers -------------------------------------------------------------------------------
+
+PatternOut OutOf(ffi::Result<ffi::AnyBuffer>& indices, ffi::ResultBuffer<ffi::S32>& pointers,
+                 ffi::Result<ffi::AnyBuffer>& t_indices, ffi::ResultBuffer<ffi::S32>& t_pointers,
+                 ffi::ResultBuffer<ffi::S32>& order) {
+  return {indices->untyped_data(),
+          indices->element_type() != ffi::DataType::U16,
+          pointers->typed_data(),
+          t_indices->untyped_data(),
+          t_indices->element_type() != ffi::DataType::U16,
+          t_pointers->typed_data(),
+          order->typed_data(),
+          static_cast<int64_t>(order->element_count())};
+}
+
+// mask[R, n] of the k[r] highest scores of each row; among equals the lowest index wins.
+ffi::Error TopkMask(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> scores, ffi::Buffer<ffi::S32> k,
+                    ffi::ResultBuffer<ffi::PRED> mask) {
+  constexpr int64_t kChunk = 1 << 13;
+  const int64_t rows = scores.dimensions()[0], n = scores.dimensions()[1];
+  const int64_t chunks = (n + kChunk - 1) / kChunk;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = scores.typed_data() + r * n;
+    bool* out = mask->typed_data() + r * n;
+    const Threshold limit = FindThreshold(
+        pool, chunks, kChunk, k.typed_data()[r], [&](int64_t chunk, uint32_t* keys) {
+          const int64_t begin = chunk * kChunk, end = std::min(n, begin + kChunk);
+          for (int64_t i = begin; i < end; ++i) keys[i - begin] = Key(row[i]);
+          return end - begin;
+        });
+    const bool any = k.typed_data()[r] > 0, all_ties = limit.ties == limit.equal;
+    ParallelFor(pool, chunks, [&](int64_t chunk) {
+      for (int64_t i = chunk * kChunk; i < std::min(n, (chunk + 1) * kChunk); ++i) {
+        const uint32_t key = Key(row[i]);
+        out[i] = any && (key > limit.key || (all_ties && key == limit.key));
+      }
+    });
+    if (any && !all_ties) {
+      int64_t left = limit.ties;
+      for (int64_t i = 0; i < n && left > 0; ++i) {
+        if (Key(row[i]) == limit.key) {
+          out[i] = true;
+          --left;
+        }
+      }
+    }
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error PatternOfMask(ffi::ThreadPool pool, ffi::Buffer<ffi::PRED> mask,
+                         ffi::Result<ffi::AnyBuffer> indices, ffi::ResultBuffer<ffi::S32> pointers,
+                         ffi::Result<ffi::AnyBuffer> t_indices,
+                         ffi::ResultBuffer<ffi::S32> t_pointers, ffi::ResultBuffer<ffi::S32> order) {
+  const int64_t rows = mask.dimensions()[0], columns = mask.dimensions()[1];
+  const auto choose = [&](int64_t k, int32_t* chosen, int32_t*) {
+    const bool* row = mask.typed_data() + k * columns;
+    int64_t count = 0;
+    for (int64_t n = 0; n < columns; ++n) {
+      chosen[count] = static_cast<int32_t>(n);
+      count += row[n];
+    }
+    return count;
+  };
+  BuildPattern(pool, rows, columns, choose,
+               OutOf(indices, pointers, t_indices, t_pointers, order), nullptr);
+  return ffi::Error::Success();
+}
+
+// Keeps the `keep` largest |values|, grows as many positions as were dropped at the highest scores
+// among all others. `source` says where each new value comes from in the old arrays, -1 if grown.
+ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
+                         ffi::Buffer<ffi::S32> pointers, ffi::AnyBuffer t_indices,
+                         ffi::Buffer<ffi::S32> t_pointers, ffi::Buffer<ffi::S32> order,
+                         ffi::Buffer<ffi::F32> scores, ffi::Buffer<ffi::S32> keep,
+                         ffi::Result<ffi::AnyBuffer> new_indices,
+                         ffi::ResultBuffer<ffi::S32> new_pointers,
+                         ffi::Result<ffi::AnyBuffer> new_t_indices,
+                         ffi::ResultBuffer<ffi::S32> new_t_pointers,
+                         ffi::ResultBuffer<ffi::S32> new_order,
+                         ffi::ResultBuffer<ffi::S32> source) {
+  const int64_t rows = scores.dimensions()[0], columns = scores.dimensions()[1];
+  const PatternView old{pointers.typed_data(), t_indices.untyped_data(),
+                        t_indices.element_type() != ffi::DataType::U16, t_pointers.typed_data(),
+                        order.typed_data()};
+  const int64_t active = old.pointers[columns];
+  const int64_t kept = std::min<int64_t>(std::max(keep.typed_data()[0], 0), active);
+  std::vector<uint8_t> survives(active);
+  MarkSurvivors(pool, values.typed_data(), active, kept, survives.data());
+  const GrowRows grow{scores.typed_data(), columns, old, survives.data()};
+  const Threshold limit =
+      FindThreshold(pool, rows, columns, active - kept, [&](int64_t k, uint32_t* keys) {
+        grow.Fill(k, kNever, keys);
+        return columns;
+      });
+  const TieEnd end = FindTieEnd(pool, grow, rows, limit);
+  const auto choose = [&](int64_t k, int32_t* chosen, int32_t* sources) {
+    thread_local std::vector<uint32_t> keys;
+    keys.resize(columns);
+    return ChooseRow(grow, limit, end, k, keys.data(), chosen, sources);
+  };
+  BuildPattern(pool, rows, columns, choose,
+               OutOf(new_indices, new_pointers, new_t_indices, new_t_pointers, new_order),
+               source->typed_data());
+  return ffi::Error::Success();
+}
+
+// out[i] = values[source[i]], or 0 where source is -1.
+ffi::Error Take(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values, ffi::Buffer<ffi::S32> source,
+                ffi::ResultBuffer<ffi::F32> out) {
+  constexpr int64_t kChunk = 1 << 15;
+  const int64_t n = source.element_count();
+  ParallelFor(pool, (n + kChunk - 1) / kChunk, [&](int64_t chunk) {
+    for (int64_t i = chunk * kChunk; i < std::min(n, (chunk + 1) * kChunk); ++i) {
+      const int32_t from = source.typed_data()[i];
+      out->typed_data()[i] = from < 0 ? 0.0f : values.typed_data()[from];
+    }
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace wafer
+
+namespace ffi = xla::ffi;
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_topk_mask, wafer::TopkMask,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::PRED>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_pattern_of_mask, wafer::PatternOfMask,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::PRED>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_update_pattern, wafer::UpdatePattern,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_take, wafer::Take,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());

@@ -1,0 +1,136 @@
+"""Exact selection and topology change for sparse weights: native, with a pure JAX reference.
+
+Counts are exact and equal scores go to the lowest index in canonical order, so both give the same
+bits. Neither recompiles when a schedule changes the counts.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from sparsity import selection
+from sparsity.kernels import native
+from sparsity.kernels.pattern import (
+    Pattern,
+    gather,
+    pattern_from_flat,
+    to_dense,
+)
+
+__all__ = ["Regrown", "rigl_update", "topk_mask"]
+
+
+def topk_mask(scores: Float[Array, "R n"], k: Array | int) -> Bool[Array, "R n"]:
+    """Mark the k highest scores of each row; among equals the lowest index wins.
+
+    Args:
+        scores: [R, n] float; NaN counts as the highest.
+        k: how many to keep per row, [] or [R] int32, ``0 <= k <= n``; may be traced.
+
+    Returns:
+        [R, n] bool with exactly k true per row; the same bits as ``selection.topk_mask``, which
+        serves where there is no native library.
+    """
+    if not native.usable():
+        return selection.topk_mask(scores, k)
+    k = jnp.broadcast_to(jnp.asarray(k, jnp.int32), scores.shape[:1])
+    result = jax.ShapeDtypeStruct(scores.shape, jnp.bool_)
+    return native.call("wafer_sparse_topk_mask", result, scores.astype(jnp.float32), k)
+
+
+class Regrown(NamedTuple):
+    """A weight after a topology change; shapes as before.
+
+    pattern: the new positions
+    values: [nnz] survivors' values, 0 where a weight grew
+    others: the other [nnz] arrays (optimizer moments), moved the same way
+    """
+
+    pattern: Pattern
+    values: Array
+    others: tuple[Array, ...]
+
+
+def rigl_update(
+    values: Float[Array, " nnz"],
+    pattern: Pattern,
+    grow_scores: Float[Array, "K N"],
+    keep: Array | int,
+    others: Sequence[Array] = (),
+    *,
+    implementation: str = "auto",
+) -> Regrown:
+    """Drop the smallest weights, grow as many at the highest scores (RigL, Evci et al. 2020).
+
+    The ``keep`` active weights of largest magnitude stay. As many as were dropped grow at the
+    highest scores among all positions that did not stay, those just dropped included. SET is the
+    same with random scores. Ties go to the lowest place in canonical order; NaN scores count as
+    +inf.
+
+    Args:
+        values: [nnz] kept weights.
+        pattern: their positions.
+        grow_scores: [K, N], for RigL the absolute dense gradient.
+        keep: [] int32, how many active weights stay; may be traced.
+        others: further [nnz] arrays that follow their weights.
+        implementation: "auto", "native" or "reference".
+
+    Returns:
+        The new topology with as many active weights as before.
+    """
+    if implementation == "auto":
+        implementation = "native" if native.usable() else "reference"
+    keep = jnp.asarray(keep, jnp.int32)
+    scores = grow_scores.astype(jnp.float32)
+    if implementation == "native":
+        return _update_native(values, pattern, scores, keep, tuple(others))
+    return _update_reference(values, pattern, scores, keep, tuple(others))
+
+
+def _update_native(
+    values: Array, pattern: Pattern, scores: Array, keep: Array, others: tuple[Array, ...]
+) -> Regrown:
+    results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in pattern]
+    results.append(jax.ShapeDtypeStruct(values.shape, jnp.int32))
+    *arrays, source = native.call(
+        "wafer_sparse_update_pattern",
+        tuple(results),
+        values.astype(jnp.float32),
+        *pattern[1:],
+        scores,
+        keep,
+    )
+
+    def move(leaf: Array) -> Array:
+        result = jax.ShapeDtypeStruct(leaf.shape, jnp.float32)
+        moved = native.call("wafer_sparse_take", result, leaf.astype(jnp.float32), source)
+        return moved.astype(leaf.dtype)
+
+    return Regrown(Pattern(*arrays), move(values), tuple(move(leaf) for leaf in others))
+
+
+def _update_reference(
+    values: Array, pattern: Pattern, scores: Array, keep: Array, others: tuple[Array, ...]
+) -> Regrown:
+    rows, columns = pattern.shape
+    active = pattern.pointers[-1]
+    keep = jnp.clip(keep, 0, active)
+    slots = jnp.arange(pattern.nnz)
+    size = jnp.where(slots < active, jnp.abs(values.astype(jnp.float32)), -1.0)
+    survives = selection.topk_mask(size[None], keep)[0]
+    stays = to_dense(survives, pattern, False).T.reshape(1, -1)
+    lowest = float(jnp.finfo(jnp.float32).min)
+    scores = jnp.where(jnp.isnan(scores), jnp.inf, jnp.maximum(scores, lowest)).T.reshape(1, -1)
+    grown = selection.topk_mask(jnp.where(stays, -jnp.inf, scores), active - keep)
+    mask = (stays | grown).reshape(-1)
+    (flat,) = jnp.nonzero(mask, size=pattern.nnz, fill_value=mask.size)
+    new = pattern_from_flat(flat.astype(jnp.int32), (rows, columns))
+
+    def move(leaf: Array) -> Array:
+        dense = to_dense(jnp.where(survives, leaf, 0), pattern)
+        return gather(dense, new)
+
+    return Regrown(new, move(values), tuple(move(leaf) for leaf in others))
