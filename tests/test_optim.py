@@ -10,8 +10,11 @@ import numpy as np
 import optax
 import pytest
 
+import models
+from models.paths import named_leaves
 from wafer.config import OPTIMIZERS, parse_optimizer
 from wafer.errors import ConfigError
+from wafer.train.groups import make_groups
 from wafer.train.optim import learning_rates, make_optimizer
 from wafer.train.optimizers import AverageState, clip_factor
 
@@ -352,3 +355,17 @@ def test_keys_of_release_1_mean_the_same():
     assert hash(old) == hash(new)
     half = parse_optimizer({"optimizer_type": "Adafactor", "learning_rate": 1, "eps2": 0.1})
     assert half.eps == (1e-30, 0.1)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "btlm"])
+def test_rules_fit_the_names_of_real_models(name):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_heads": 2, "filter_size": 16}
+    model = models.build({"name": name, "vocab_size": 32, **sizes})
+    factors = {"embedding": 2, "decoder_attention": 3, "decoder_input_ffn": 4}
+    cfg = parse_optimizer(section("SGD", adjust_learning_rate=factors | {"decoder_output_ffn": 5}))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    groups = make_groups(cfg, shapes, model.alias)  # raises where a muP group matches nothing
+    matrices = {name for name, leaf in named_leaves(shapes) if leaf.ndim == 2}
+    decayed = {name for name, _ in named_leaves(shapes) if groups.decays(name)}
+    assert decayed == matrices  # embeddings included; biases, norms and ALiBi slopes are not
+    assert {groups.factor(name) for name in matrices} == {2, 3, 4, 5}
