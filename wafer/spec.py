@@ -36,8 +36,8 @@ class WaferSpec:
         simd_16bit: elements per cycle of a memory-to-memory operation on 16-bit types.
         clock_hz: cycles per second used to turn cycles into time.
         task_start: cycles from a task's activation to its first element (fitted).
-        op_launch: cycles between two synchronous DSD operations, straight code (fitted).
-        op_launch_in_loop: the same in a loop that reloads its descriptors (fitted).
+        op_launch: cycles between two synchronous DSD operations, descriptors loaded (fitted).
+        op_reload: the same where descriptors are loaded again, as in a loop (fitted).
     """
 
     name: str = "wse2"
@@ -62,9 +62,9 @@ class WaferSpec:
     clock_hz: float = 0.85e9
     task_start: int = 61
     op_launch: int = 15
-    op_launch_in_loop: int = 34
+    op_reload: int = 36
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Refuse values that the engines do not model."""
         if self.ramp_latency < 1:
             raise ValueError(

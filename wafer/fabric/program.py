@@ -158,7 +158,7 @@ class Layout:
         spec: the machine.
         overheads: charge the fitted software costs (task start, operation launch); without
             them every operation starts in the cycle after the one before it.
-        in_loop: charge ``op_launch_in_loop`` in place of ``op_launch``.
+        reload: charge ``op_reload`` in place of ``op_launch``.
         host_io: keep memcpy's colours for it.
     """
 
@@ -169,7 +169,7 @@ class Layout:
         spec: WaferSpec = WSE2,
         *,
         overheads: bool = False,
-        in_loop: bool = False,
+        reload: bool = False,
         host_io: bool = False,
     ) -> None:
         limit = (spec.width, spec.height) if host_io else (spec.fabric_width, spec.fabric_height)
@@ -180,7 +180,7 @@ class Layout:
                 f"rectangle {width}x{height} PEs; {spec.name} offers {limit[0]}x{limit[1]}"
             )
         self.width, self.height, self.spec = width, height, spec
-        self.overheads, self.in_loop, self.host_io = overheads, in_loop, host_io
+        self.overheads, self.reload, self.host_io = overheads, reload, host_io
         self.y, self.x = np.mgrid[0:height, 0:width]
         self._queues: dict[int, int] = {}
         self._routes: dict[int, dict[str, np.ndarray]] = {}
@@ -239,7 +239,7 @@ class Layout:
         switches: Sequence[Mapping[str, str | Sequence[str]]] = (),
         ring: bool = False,
         start: int = 0,
-        filter: Filter | None = None,  # noqa: A002 -- CSL's own field name
+        filter: Filter | None = None,  # CSL's own name
     ) -> None:
         """Set a colour's routes in a region, as ``@set_color_config``.
 
@@ -345,7 +345,7 @@ class Layout:
             raise FabricError(f"PE ({x}, {y}), task {name!r}: no operations, or bound twice")
         task.entry[mask] = len(self._ops)
         task.active[mask], task.blocked[mask] = active, blocked
-        overhead = self.spec.op_launch_in_loop if self.in_loop else self.spec.op_launch
+        overhead = self.spec.op_reload if self.reload else self.spec.op_launch
         for i, op in enumerate(ops):
             launch = self.spec.task_start if i == 0 else overhead
             self._ops.append((op, i == len(ops) - 1, launch if self.overheads else 0, mask))
