@@ -69,8 +69,8 @@ class BlockConfig(ModelConfig):
     """What a transformer layer needs, whatever stack it stands in. Defaults: GPT-2, release 2.2.
 
     Keys of ours, not the vendor's: ``rotary_interleaved`` (the vendor's own layout is True; weights
-    from Hugging Face keep theirs), ``residual_after_norm`` (BLOOM), ``clip_qkv`` and
-    ``softmax_scale`` (MPT), ``alibi_style``, ``parallel_attention``; ``norm_first`` False is post-LN.
+    from Hugging Face keep theirs), ``residual_after_norm`` (BLOOM), ``clip_qkv``, ``softmax_scale``
+    (MPT), ``alibi_style``, ``parallel_attention``; ``norm_first`` False is post-LN.
     """
 
     # sizes

@@ -181,7 +181,7 @@ def _head_roles(cfg: EncoderConfig) -> tuple[str, ...]:
 
 
 def build_encoder(cfg: EncoderConfig) -> Model:
-    """Assemble the bundle: 'embed', 'layers_0', ..., 'head'; the last carry is a dict of outputs."""
+    """Assemble the bundle: 'embed', 'layers_0', ..., 'head'; the last carry is a dict."""
     shared = ("position",) if has_shared(cfg) else ()
     roles = _head_roles(cfg)
     stages = [Stage("embed", "embed", ("embed",))]

@@ -6,95 +6,26 @@ attends to everything before. The first step takes the whole prompt, later ones 
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-import vsl
 from models.base import Model
 from models.blocks import Block, no_dropout, start_stream
+from models.caches import Cache, cached_attend, chunk_layout, init_cache
 from models.decoder import Embed, apply_head, layer_kinds
 from models.decoder_config import DecoderConfig
 from models.paths import Params
-from vsl import Layout
+from models.seq2seq_config import Seq2SeqConfig
+from models.seq2seq_generation import decode_target, encode_source
 
-__all__ = ["Cache", "cached_attend", "decode_step", "generate", "init_cache"]
-
-
-class Cache(NamedTuple):
-    """Keys and values of what was seen so far.
-
-    keys, values: one [B, C, K, H] array per layer, compute dtype
-    length: [B] int32 tokens seen per row
-    extra: what a family needs besides (the encoder's output), or None
-    """
-
-    keys: tuple[Array, ...]
-    values: tuple[Array, ...]
-    length: Int[Array, " B"]
-    extra: Any = None
+__all__ = ["decode_step", "generate"]
 
 
 StepFn = Callable[[Params, Array, Array, Cache], tuple[Array, Cache]]
-
-
-def init_cache(cfg: Any, batch: int, capacity: int, extra: Any = None) -> Cache:
-    """Make an empty cache of ``capacity`` slots per row."""
-    shape = (batch, capacity, cfg.num_kv_heads, cfg.head_dim)
-    empty = tuple(jnp.zeros(shape, cfg.dtype) for _ in range(cfg.num_hidden_layers))
-    return Cache(empty, empty, jnp.zeros((batch,), jnp.int32), extra)
-
-
-def chunk_layout(length: Int[Array, " B"], added: Int[Array, " B"], size: int) -> Layout:
-    """Lay out S new slots per row, of which ``added`` are real, after ``length`` seen ones."""
-    rows = vsl.padded_layout(added, size)
-    positions = rows.positions + jnp.repeat(length, size)
-    return Layout(
-        lengths=rows.lengths,
-        segments=rows.segments,
-        positions=jnp.where(rows.valid, positions, 0),
-        starts=rows.starts,
-        ends=rows.ends,
-        rows=rows.rows,
-    )
-
-
-def cached_attend(
-    keys: Array, values: Array, length: Array, layout: Layout, seen: list[tuple[Array, Array]]
-) -> Callable[..., Array]:
-    """Attend to a layer's cache after appending the chunk; the new cache is put into ``seen``.
-
-    Args:
-        keys: [B, C, K, H].
-        values: [B, C, K, H].
-        length: [B] slots filled so far.
-        layout: of the chunk, rows (B, S).
-        seen: receives (keys, values) with the chunk written.
-    """
-    rows, capacity = keys.shape[:2]
-
-    def write(cache: Array, new: Array) -> Array:
-        new = new.reshape(rows, -1, *new.shape[1:]).astype(cache.dtype)
-        place = jax.vmap(lambda c, n, i: jax.lax.dynamic_update_slice(c, n, (i, 0, 0)))
-        return place(cache, new, length)
-
-    def attend(q: Array, k: Array, v: Array, **rules: Any) -> Array:
-        full_k, full_v = write(keys, k), write(values, v)
-        seen.append((full_k, full_v))
-        return vsl.attention(
-            q,
-            full_k.reshape(rows * capacity, *k.shape[1:]).astype(q.dtype),
-            full_v.reshape(rows * capacity, *v.shape[1:]).astype(q.dtype),
-            layout,
-            kv_layout=vsl.padded_layout(length + layout.lengths, capacity),
-            implementation="padded",
-            **rules,
-        )
-
-    return attend
 
 
 def decode_step(
@@ -182,6 +113,12 @@ def _decoder_step(cfg: Any) -> StepFn:
     return functools.partial(decode_step, cfg)
 
 
+@functools.lru_cache(maxsize=32)
+def _seq2seq_steps(cfg: Any) -> tuple[StepFn, Callable[..., Cache]]:
+    encode = jax.jit(functools.partial(encode_source, cfg), static_argnums=3)
+    return functools.partial(decode_target, cfg), encode
+
+
 def generate(
     model: Model,
     params: Params,
@@ -223,9 +160,18 @@ def generate(
     cfg: Any = model.config
     if isinstance(cfg, DecoderConfig):
         step = _decoder_step(cfg)  # pyright: ignore[reportArgumentType] frozen, so hashable
-        cache = init_cache(cfg, len(prompt), prompt.shape[1] + max_new_tokens)
+        capacity = prompt.shape[1] + max_new_tokens
+        cache = init_cache(cfg, len(prompt), capacity, cfg.num_hidden_layers)
+    elif isinstance(cfg, Seq2SeqConfig):
+        step, encode = _seq2seq_steps(cfg)  # pyright: ignore[reportArgumentType] frozen
+        cache = encode(params, start, start_lengths, max_new_tokens + 1)
+        start = jnp.full((len(prompt), 1), cfg.decoder_start_token_id, jnp.int32)
+        start_lengths = jnp.ones((len(prompt),), jnp.int32)
     else:
-        raise ValueError(f"{model.config.name}: this family does not generate")
+        raise ValueError(
+            f"{cfg.name}: only decoders and encoder-decoders generate; for LLaVA without images "
+            "build its text_model"
+        )
     top_k = None if top_k is None else min(top_k, model.config.vocab_size)
     tokens = _run(
         step,

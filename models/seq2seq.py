@@ -244,7 +244,7 @@ def _head_roles(cfg: Seq2SeqConfig) -> tuple[str, ...]:
 
 
 def build_seq2seq(cfg: Seq2SeqConfig) -> Model:
-    """Assemble the bundle: 'embed', 'encoder_layers_i', 'encoder_norm', 'decoder_layers_i', 'head'."""
+    """Assemble the bundle: 'embed', the encoder's layers and norm, the decoder's layers, 'head'."""
     embeds = ("embed",) if cfg.share_encoder_decoder_embedding else ("embed", "decoder_embed")
     shared = has_shared(cfg)
     encoder = ("encoder_position",) if shared else ()

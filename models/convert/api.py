@@ -18,7 +18,7 @@ from models.convert.other_tables import OTHER_TABLES
 from models.paths import close_names
 from models.registry import build, lookup
 
-__all__ = ["config_from_hf", "config_to_hf", "from_hf", "hf_type", "to_hf"]
+__all__ = ["config_from_hf", "config_to_hf", "convert_table", "from_hf", "hf_type", "to_hf"]
 
 _TABLES: dict[str, Callable[[Any], Table]] = {**DECODER_TABLES, **OTHER_TABLES}
 _CONFIGS: dict[str, ConfigMap] = {**DECODER_CONFIGS, **OTHER_CONFIGS}
@@ -74,6 +74,11 @@ def config_to_hf(cfg: Any, dtype: str = "float32") -> dict[str, Any]:
     return to_foreign_config(_config_map(hf_type(cfg)), cfg, dtype)
 
 
+def convert_table(cfg: Any) -> Table:
+    """Return the key table between a configuration and its Hugging Face form."""
+    return _TABLES[hf_type(cfg)](cfg)
+
+
 def from_hf(
     folder: str | Path, *, dtype: Any = np.float32, name: str | None = None
 ) -> tuple[Model, dict[str, Any]]:
@@ -94,7 +99,7 @@ def from_hf(
     tensors = open_tensors(folder)
     settings = config_from_hf(foreign, name)
     model = build(_config_map(foreign["model_type"]).refine(settings, tensors))
-    table = _TABLES[hf_type(model.config)](model.config)
+    table = convert_table(model.config)
     return model, import_tensors(model, table, tensors, dtype=dtype)
 
 
@@ -118,7 +123,7 @@ def to_hf(
     Returns:
         The weight files.
     """
-    table = _TABLES[hf_type(model.config)](model.config)
+    table = convert_table(model.config)
     tensors = export_tensors(model, table, params, dtype=dtype)
     first_name, first = next(tensors)
 

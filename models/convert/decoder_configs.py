@@ -236,7 +236,7 @@ def _write_falcon(cfg: DecoderConfig) -> Settings:
 
 
 def _read_mpt(foreign: Settings) -> Settings:
-    """Read MPT. HF has no biases, 4 times wider filters, alibi_bias_max 8, whatever the file says."""
+    """Read MPT. HF fixes no biases, filters 4 times wider and alibi_bias_max 8 in its code."""
     attn = foreign.get("attn_config") or {}
     for key in ("prefix_lm", "qk_ln"):
         if attn.get(key):

@@ -45,10 +45,8 @@ def _old_norms(prefix: str) -> Callable[[str], Iterable[str]]:
 
     def spellings(name: str) -> Iterable[str]:
         names = [name, name.removeprefix(prefix), prefix + name]
-        for old in names[:]:
-            if "LayerNorm." in old:
-                names.append(old.replace(".weight", ".gamma").replace(".bias", ".beta"))
-        return names
+        old = [n.replace(".weight", ".gamma").replace(".bias", ".beta") for n in names]
+        return names + [n for n in old if "LayerNorm." in n]
 
     return spellings
 
