@@ -1,6 +1,7 @@
 """Flax models behind one bundle of pure functions."""
 
 from models.base import Aux, Batch, Model, Stage
+from models.convert import from_hf, to_hf
 from models.counts import flops_per_token, parameter_count
 from models.generation import generate
 from models.losses import metric_values
@@ -13,8 +14,10 @@ __all__ = [
     "Stage",
     "build",
     "flops_per_token",
+    "from_hf",
     "generate",
     "list_models",
     "metric_values",
     "parameter_count",
+    "to_hf",
 ]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from models.base import Model
@@ -15,6 +16,7 @@ from models.convert.engine import Table, export_tensors, import_tensors
 from models.convert.files import open_tensors, read_config, write_shards
 from models.convert.other_configs import OTHER_CONFIGS
 from models.convert.other_tables import OTHER_TABLES
+from models.initializers import make_initializer
 from models.paths import close_names
 from models.registry import build, lookup
 
@@ -48,12 +50,15 @@ def hf_type(cfg: Any) -> str:
     return model_type
 
 
-def config_from_hf(foreign: Mapping[str, Any], name: str | None = None) -> dict[str, Any]:
+def config_from_hf(
+    foreign: Mapping[str, Any], name: str | None = None, *, add_head: bool = False
+) -> dict[str, Any]:
     """Turn config.json into a ``model`` section.
 
     Args:
         foreign: the parsed file, transformers v4 or v5 spelling.
         name: our model name, when several share a model_type; default the commonest.
+        add_head: give a headless architecture a language-model head.
 
     Raises:
         ValueError: unknown model_type, or settings our model would compute differently.
@@ -61,10 +66,16 @@ def config_from_hf(foreign: Mapping[str, Any], name: str | None = None) -> dict[
     map_ = _config_map(str(foreign.get("model_type")))
     settings = to_our_settings(map_, dict(foreign))
     architecture = next(iter(foreign.get("architectures") or [""]))
-    if architecture and architecture == map_.classes[1] != map_.classes[0]:
+    if architecture and architecture == map_.classes[1] != map_.classes[0] and not add_head:
         settings["with_lm_head"] = False
         settings["share_embedding_weights"] = True
     if name is not None:
+        expected = lookup(name).hf
+        if expected != map_.model_type:
+            raise ValueError(
+                f"model {name!r} is a {expected or 'non-Hugging-Face'} model, but config.json says "
+                f"model_type {foreign.get('model_type')!r}"
+            )
         settings["name"] = name
     return settings
 
@@ -79,15 +90,41 @@ def convert_table(cfg: Any) -> Table:
     return _TABLES[hf_type(cfg)](cfg)
 
 
+def _fresh_head(cfg: Any, seed: int) -> Callable[[str], np.ndarray | None]:
+    """Draw the untied head that a headless checkpoint lacks; complain about anything else."""
+
+    def draw(name: str) -> np.ndarray | None:
+        if name == "lm_head/kernel":
+            init = make_initializer(cfg.init_of("head"))
+            return np.asarray(init(jax.random.key(seed), (cfg.hidden_size, cfg.vocab_size)))
+        if name == "lm_head/bias":
+            return np.zeros((cfg.vocab_size,), np.float32)
+        return None
+
+    return draw
+
+
 def from_hf(
-    folder: str | Path, *, dtype: Any = np.float32, name: str | None = None
+    folder: str | Path,
+    *,
+    config: str | Path | None = None,
+    dtype: Any = np.float32,
+    name: str | None = None,
+    add_head: bool = False,
+    seed: int = 0,
+    drop_unmatched: bool = False,
 ) -> tuple[Model, dict[str, Any]]:
-    """Read a Hugging Face folder.
+    """Read Hugging Face weights.
 
     Args:
-        folder: holds config.json and safetensors (single or sharded) or .bin weights.
+        folder: holds config.json and safetensors (single or sharded) or .bin weights; or a weight
+            file or index, with ``config`` (default: config.json beside it).
+        config: the configuration when it lies elsewhere.
         dtype: of the parameters; None keeps the file's.
         name: our model name when several share a model_type.
+        add_head: a headless checkpoint gets a fresh language-model head.
+        seed: of that head.
+        drop_unmatched: ignore tensors that the model does not have.
 
     Returns:
         The model and its parameters (numpy arrays).
@@ -95,12 +132,21 @@ def from_hf(
     Raises:
         ValueError: a config or tensors that do not fit; all complaints in one message.
     """
-    foreign = read_config(folder)
+    folder = Path(folder)
+    beside = folder if folder.is_dir() else folder.parent
+    foreign = read_config(config or beside)
     tensors = open_tensors(folder)
-    settings = config_from_hf(foreign, name)
+    settings = config_from_hf(foreign, name, add_head=add_head)
     model = build(_config_map(foreign["model_type"]).refine(settings, tensors))
-    table = convert_table(model.config)
-    return model, import_tensors(model, table, tensors, dtype=dtype)
+    params = import_tensors(
+        model,
+        convert_table(model.config),
+        tensors,
+        dtype=dtype,
+        optional=_fresh_head(model.config, seed) if add_head else lambda name: None,
+        drop_unmatched=drop_unmatched,
+    )
+    return model, params
 
 
 def to_hf(
@@ -110,6 +156,7 @@ def to_hf(
     *,
     dtype: Any = None,
     max_shard_bytes: int = 10 * 2**30,
+    headless: bool = False,
 ) -> list[Path]:
     """Write a Hugging Face folder: config.json and safetensors.
 
@@ -119,12 +166,16 @@ def to_hf(
         folder: created when missing.
         dtype: of the tensors; None keeps the parameters'.
         max_shard_bytes: larger models are split, with an index.
+        headless: leave the language-model head out (the base class of the family).
 
     Returns:
         The weight files.
     """
-    table = convert_table(model.config)
-    tensors = export_tensors(model, table, params, dtype=dtype)
+    if headless:
+        ends = {"with_lm_head": False, "share_embedding_weights": True, "use_bias_in_output": False}
+        model = build(model.config.model_copy(update=ends))
+        params = {key: branch for key, branch in params.items() if key != "lm_head"}
+    tensors = export_tensors(model, convert_table(model.config), params, dtype=dtype)
     first_name, first = next(tensors)
 
     def again() -> Any:

@@ -1,0 +1,145 @@
+"""``convert`` on the command line: convert, convert-config, list, diff.
+
+The vendor's syntax: ``convert --model gptj --src-fmt hf --tgt-fmt wafer --config config.json
+--output-dir D WEIGHTS``. Formats: ``hf`` and ``wafer``.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from models.convert.api import config_from_hf, config_to_hf, from_hf, to_hf
+from models.convert.compare import diff_weights
+from models.convert.files import read_config
+from models.convert.native import read_native, write_native
+from models.paths import close_names
+from models.registry import MODELS, build
+
+__all__ = ["add_parser"]
+
+_HEADLESS = "-headless"
+_FORMATS = ("hf", "wafer")
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``convert`` to a subparsers action; each command sets ``run``: Namespace -> exit code."""
+    parser = commands.add_parser("convert", help="convert checkpoints and configs")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    convert = verbs.add_parser("convert", help="weights and config, between hf and wafer")
+    convert.add_argument("weights", help="folder, weight file, .index.json or checkpoint folder")
+    convert.add_argument("--config", help="config.json, when it is not beside the weights")
+    convert.add_argument("--hf-shard-size", default="10GB", help="largest file written, e.g. 500MB")
+    convert.add_argument("--drop-unmatched-keys", action="store_true")
+    _common(convert, _convert)
+    config = verbs.add_parser("convert-config", help="the config alone")
+    config.add_argument("config", help="config.json, or a params YAML")
+    _common(config, _convert_config)
+    listing = verbs.add_parser("list", help="models that convert")
+    listing.add_argument("model", nargs="?")
+    listing.set_defaults(run=_list)
+    diff = verbs.add_parser("diff", help="compare two weight files")
+    diff.add_argument("left")
+    diff.add_argument("right")
+    diff.add_argument("--tensor_comparison_op", choices=("equal", "allclose"), default="equal")
+    diff.set_defaults(run=_diff)
+
+
+def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
+    parser.add_argument("--model", required=True, help="a name of `convert list`, or NAME-headless")
+    parser.add_argument("--src-fmt", required=True, choices=_FORMATS)
+    parser.add_argument("--tgt-fmt", required=True, choices=_FORMATS)
+    parser.add_argument("--output-dir", help="default: beside the input")
+    parser.set_defaults(run=run)
+
+
+def _convertible() -> list[str]:
+    return [name for name, entry in MODELS.items() if entry.hf]
+
+
+def _name(args: argparse.Namespace) -> str:
+    name = args.model.removesuffix(_HEADLESS)
+    if name not in _convertible():
+        known = _convertible()
+        raise ValueError(f"--model {args.model!r} does not convert{close_names(name, known)}")
+    if args.src_fmt == args.tgt_fmt:
+        raise ValueError(f"--src-fmt and --tgt-fmt are both {args.src_fmt!r}: nothing to convert")
+    return name
+
+
+def _bytes(size: str) -> int:
+    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "B": 1}
+    for unit, factor in units.items():
+        number = size.upper().removesuffix(unit)
+        if size.upper().endswith(unit) and number.replace(".", "", 1).isdigit():
+            return int(float(number) * factor)
+    raise ValueError(f"--hf-shard-size {size!r}: expected a number with KB, MB or GB")
+
+
+def _target(args: argparse.Namespace, source: str) -> Path:
+    path = Path(source)
+    stem = path.name.split(".")[0] or "model"
+    return Path(args.output_dir) if args.output_dir else path.parent / f"{stem}_to_{args.tgt_fmt}"
+
+
+def _convert(args: argparse.Namespace) -> int:
+    name, target = _name(args), _target(args, args.weights)
+    headless = args.model.endswith(_HEADLESS)
+    limit = _bytes(args.hf_shard_size)
+    if args.tgt_fmt == "wafer":
+        model, params = from_hf(
+            args.weights,
+            config=args.config,
+            dtype=None,
+            name=None if name == MODELS[name].hf else name,
+            add_head=headless,
+            drop_unmatched=args.drop_unmatched_keys,
+        )
+        settings = model.config.model_dump(mode="json", exclude_defaults=True)
+        write_native(target, {"name": model.config.name, **settings}, params)
+        (target / "params_model.yaml").write_text(yaml.safe_dump({"model": settings}))
+    else:
+        settings, params = read_native(args.weights)
+        to_hf(build(settings), params, target, max_shard_bytes=limit, headless=headless)
+    sys.stdout.write(f"{target}\n")
+    return 0
+
+
+def _convert_config(args: argparse.Namespace) -> int:
+    name, target = _name(args), _target(args, args.config)
+    target.mkdir(parents=True, exist_ok=True)
+    if args.tgt_fmt == "wafer":
+        same = None if name == MODELS[name].hf else name
+        headless = args.model.endswith(_HEADLESS)
+        settings = config_from_hf(read_config(args.config), same, add_head=headless)
+        build(settings)
+        path = target / "params_model.yaml"
+        path.write_text(yaml.safe_dump({"model": settings}))
+    else:
+        settings = yaml.safe_load(Path(args.config).read_text())["model"]
+        path = target / "config.json"
+        config = config_to_hf(build({"name": name, **settings}).config)
+        path.write_text(json.dumps(config, indent=2, sort_keys=True))
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    names = [n for n in _convertible() if args.model in {None, n}]
+    if not names:
+        raise ValueError(
+            f"{args.model!r} does not convert{close_names(args.model, _convertible())}"
+        )
+    for name in sorted(names):
+        sys.stdout.write(f"{name:24} hf:{MODELS[name].hf:20} hf -> wafer, wafer -> hf\n")
+    return 0
+
+
+def _diff(args: argparse.Namespace) -> int:
+    lines = diff_weights(args.left, args.right, args.tensor_comparison_op)
+    sys.stdout.write("\n".join([*lines, "differ" if lines else "same"]) + "\n")
+    return 1 if lines else 0

@@ -1,0 +1,47 @@
+"""Differences between two weight files, name by name."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from models.convert.files import open_tensors
+
+__all__ = ["diff_weights"]
+
+
+def diff_weights(
+    left: str | Path,
+    right: str | Path,
+    operator: Literal["equal", "allclose"] = "equal",
+) -> list[str]:
+    """List how two checkpoints differ, one line per tensor; empty when they agree.
+
+    Args:
+        left: a folder or a weight file.
+        right: likewise.
+        operator: bit for bit, or numpy's allclose after conversion to float32.
+    """
+    a, b = open_tensors(left), open_tensors(right)
+    lines = [f"only in {left}: {name}" for name in a if name not in b]
+    lines += [f"only in {right}: {name}" for name in b if name not in a]
+    for name in a:
+        if name in b:
+            line = _difference(name, a[name], b[name], operator)
+            lines += [line] if line else []
+    return lines
+
+
+def _difference(name: str, x: np.ndarray, y: np.ndarray, operator: str) -> str:
+    if x.shape != y.shape:
+        return f"{name}: shape {x.shape} and {y.shape}"
+    if operator == "equal":
+        if x.dtype != y.dtype:
+            return f"{name}: dtype {x.dtype} and {y.dtype}"
+        same = x.tobytes() == y.tobytes()
+    else:
+        same = np.allclose(x.astype(np.float32), y.astype(np.float32), equal_nan=True)
+    if same:
+        return ""
+    gap = np.abs(x.astype(np.float64) - y.astype(np.float64)).max()
+    return f"{name}: values differ by up to {gap:.3g}"

@@ -1,0 +1,134 @@
+"""Low-rank adapters over any parameter tree (Hu et al. 2021), and which parameters train.
+
+The adapters are a tree of their own beside the frozen parameters: the model computes with
+``merge(params, lora, cfg)``, whose adapted kernels are ``kernel + (alpha / r) A B``, or, for large
+kernels, ``Adapted`` objects that never form the sum. ``fold`` bakes them in for good.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from models.base import Model
+from models.block_config import LoraConfig
+from models.paths import Params, map_named, named_leaves, unflatten
+
+__all__ = ["Adapted", "Lora", "fold", "init_lora", "merge", "trainable"]
+
+
+class Lora(NamedTuple):
+    """The adapters.
+
+    down: kernel name -> [in, r] float32, drawn
+    up: kernel name -> [r, out] float32, zeros at the start, so that nothing changes at first
+    """
+
+    down: Mapping[str, Array]
+    up: Mapping[str, Array]
+
+
+class Adapted(NamedTuple):
+    """A kernel with its adapter, as ``models.layers.project`` takes it.
+
+    kernel: [in, out] frozen
+    down, up: the adapter
+    scale: [] float32 alpha / r
+    """
+
+    kernel: Any
+    down: Float[Array, "D r"]
+    up: Float[Array, "r F"]
+    scale: Float[Array, ""]
+
+    def project(self, x: Array) -> Array:
+        """Compute ``x @ kernel + scale * (x @ down) @ up``."""
+        base = (
+            self.kernel.project(x)
+            if hasattr(self.kernel, "project")
+            else x @ jax.lax.stop_gradient(self.kernel).astype(x.dtype)
+        )
+        low = (x @ self.down.astype(x.dtype)) @ self.up.astype(x.dtype)
+        return base + self.scale.astype(x.dtype) * low
+
+
+def _targets(cfg: LoraConfig, params: Params) -> dict[str, Any]:
+    if cfg.r < 1:
+        raise ValueError(f"lora_params.r: {cfg.r}, expected a rank of at least 1")
+    found = {
+        name: leaf
+        for name, leaf in named_leaves(params)
+        if name.endswith("/kernel") and any(part in name for part in cfg.target_modules)
+    }
+    if not found:
+        raise ValueError(
+            f"lora_params.target_modules: {list(cfg.target_modules)} match no kernel; they are "
+            "parts of parameter names such as 'attn/query' or 'ffn/up'"
+        )
+    return found
+
+
+def init_lora(cfg: LoraConfig, params: Params, key: Array) -> Lora:
+    """Draw adapters for every targeted kernel.
+
+    Args:
+        cfg: rank, targets.
+        params: the tree to adapt.
+        key: consumed.
+
+    Raises:
+        ValueError: rank below 1, or targets that match nothing.
+    """
+    down, up = {}, {}
+    for i, (name, kernel) in enumerate(_targets(cfg, params).items()):
+        rows, columns = kernel.shape
+        draw = jax.random.normal(jax.random.fold_in(key, i), (rows, cfg.r), jnp.float32)
+        down[name] = draw / rows**0.5
+        up[name] = jnp.zeros((cfg.r, columns), jnp.float32)
+    return Lora(down, up)
+
+
+def merge(cfg: LoraConfig, params: Params, lora: Lora) -> Params:
+    """Return the tree the model computes with: gradients reach the adapters only."""
+    scale = jnp.asarray(cfg.alpha / cfg.r, jnp.float32)
+
+    def adapt(name: str, leaf: Any) -> Any:
+        if name not in lora.down:
+            return jax.lax.stop_gradient(leaf)
+        return Adapted(leaf, lora.down[name], lora.up[name], scale)
+
+    return unflatten({name: adapt(name, leaf) for name, leaf in named_leaves(params)})
+
+
+def fold(cfg: LoraConfig, params: Params, lora: Lora) -> Params:
+    """Bake the adapters into the kernels: the result is an ordinary tree of the same model."""
+
+    def add(name: str, leaf: Any) -> Any:
+        if name not in lora.down:
+            return leaf
+        update = (cfg.alpha / cfg.r) * (lora.down[name] @ lora.up[name])
+        return (leaf.astype(jnp.float32) + update).astype(leaf.dtype)
+
+    return map_named(add, params)
+
+
+def trainable(model: Model, params: Params, freeze: Sequence[str] = ()) -> Any:
+    """Return a tree of booleans: which parameters train.
+
+    Frozen are ``position/slopes`` unless ``alibi_trainable_slopes``, and whatever a regex of
+    ``freeze`` (and of the configuration's ``freeze``) finds in our name or the vendor's.
+    """
+    patterns = [*freeze, *getattr(model.config, "freeze", ())]
+    fixed_slopes = not getattr(model.config, "alibi_trainable_slopes", False)
+
+    def trains(name: str, leaf: Any) -> bool:
+        del leaf
+        if name == "position/slopes" and fixed_slopes:
+            return False
+        names = (name, model.alias(name))
+        return not any(re.search(p, n) for p in patterns for n in names)
+
+    return map_named(trains, params)
