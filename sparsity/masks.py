@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sparsity.selection import kept_count, topk_mask
+from sparsity.kernels import topk_mask
+from sparsity.selection import kept_count
 from sparsity.views import View
 
 __all__ = ["INIT_METHODS", "InitMethod", "checkerboard", "init_mask", "magnitude_mask"]
@@ -36,6 +37,8 @@ def init_mask(
     """
     if callable(method):
         return jnp.broadcast_to(method(weight, sparsity, key, view), weight.shape).astype(bool)
+    if method == "checkerboard":
+        return checkerboard(weight.shape, sparsity, view)
     return _named_mask(method, weight, sparsity, key, view)
 
 
@@ -49,9 +52,7 @@ def _named_mask(
         return _keep_highest(scores, sparsity, weight.shape, view)
     if method == "topk":
         return magnitude_mask(weight, sparsity, view)
-    if method == "from_zeros":
-        return weight != 0
-    return checkerboard(weight.shape, sparsity, view)
+    return weight != 0
 
 
 def _keep_highest(

@@ -158,7 +158,7 @@ def test_hdf5_rows_in_name_order_over_files(tmp_path):
 
 
 def test_hdf5_errors_name_the_file(tmp_path):
-    with pytest.raises(DataError, match="no .h5 files"):
+    with pytest.raises(DataError, match=r"no \.h5 files"):
         Hdf5Source([tmp_path])
     (tmp_path / "a.h5").write_bytes(b"not hdf5")
     with pytest.raises(DataError, match=r"a\.h5: not a readable HDF5"):

@@ -1,1 +1,5 @@
-"""Placeholder docstring, to be replaced by the package owner."""
+"""Wafer: the machine, the training run and the command line."""
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"

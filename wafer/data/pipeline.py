@@ -64,7 +64,7 @@ class Loader:
         num_epochs: int | None = None,
         drop_last: bool = True,
         task: tuple[int, int] = (0, 1),
-    ):
+    ) -> None:
         self.batch_size = batch_size
         data = grain.MapDataset.source(source).seed(seed)
         if shuffle:

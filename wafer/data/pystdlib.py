@@ -8,6 +8,7 @@ are left out. Byte counts differ between Python versions; ``Corpus.digest`` name
 import ast
 import bz2
 import dataclasses
+import functools
 import hashlib
 import lzma
 import math
@@ -21,8 +22,18 @@ __all__ = ["Corpus", "load_corpus", "yardsticks"]
 
 # Left out: tests (many distributions strip them), bundled programs, and generated tables.
 _SKIPPED = frozenset(
-    ("test", "tests", "idlelib", "lib2to3", "pydoc_data", "encodings", "ensurepip")
-    + ("site-packages", "dist-packages", "__pycache__")
+    (
+        "test",
+        "tests",
+        "idlelib",
+        "lib2to3",
+        "pydoc_data",
+        "encodings",
+        "ensurepip",
+        "site-packages",
+        "dist-packages",
+        "__pycache__",
+    )
 )
 _HELD_OUT_PER_256 = 13  # about 5 % of the functions, chosen by a hash of their text
 
@@ -62,6 +73,7 @@ def _functions_of(path: pathlib.Path) -> Iterator[str]:
         yield textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).strip("\n")
 
 
+@functools.cache  # train_input and eval_input read the same text
 def load_corpus(root: str | pathlib.Path | None = None, max_bytes: int = 1024) -> Corpus:
     """Collect, cap, de-duplicate and split the functions below a source tree.
 

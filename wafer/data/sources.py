@@ -45,7 +45,7 @@ class DocumentSource:
         max_length: longer documents are cut.
     """
 
-    def __init__(self, documents: Sequence[Sequence[int]], bos_id: int, max_length: int):
+    def __init__(self, documents: Sequence[Sequence[int]], bos_id: int, max_length: int) -> None:
         lengths = np.fromiter((min(len(d), max_length) for d in documents), np.int64)
         self._offsets = np.concatenate([[0], np.cumsum(lengths)])
         self._tokens = np.empty(self._offsets[-1], np.int32)
@@ -79,7 +79,7 @@ class SyntheticSource:
         seed: changes every example.
     """
 
-    def __init__(self, num_examples: int, vocab_size: int, max_length: int, seed: int = 0):
+    def __init__(self, num_examples: int, vocab_size: int, max_length: int, seed: int = 0) -> None:
         self._num_examples = num_examples
         self._vocab_size = vocab_size
         self._max_length = max_length
@@ -115,7 +115,7 @@ class Hdf5Source:
         DataError: no files, an unreadable file, or rows of a different shape; names the file.
     """
 
-    def __init__(self, folders: Sequence[str | pathlib.Path]):
+    def __init__(self, folders: Sequence[str | pathlib.Path]) -> None:
         self._paths: list[pathlib.Path] = []
         for folder in folders:
             found = sorted(pathlib.Path(folder).glob("*.h5"))

@@ -1,4 +1,4 @@
-"""Byte-level byte-pair tokenizers, trained on the spot, and how many bytes each token stands for."""
+"""Byte-level byte-pair tokenizers, trained on the spot, and the bytes each token stands for."""
 
 import pathlib
 from collections.abc import Iterable

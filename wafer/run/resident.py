@@ -19,6 +19,7 @@ from jaxtyping import Array
 from models.base import Aux, Batch, Model
 from sparsity import Sparsifier
 from wafer.data.batches import to_batch
+from wafer.run.programs import Programs, shapes_of
 from wafer.run.state import Scaler, TrainState
 
 __all__ = ["Executor", "Resident", "swarmx_mesh"]
@@ -98,6 +99,7 @@ class Resident:
         scaler: loss-scale automaton.
         mesh: from ``swarmx_mesh``.
         dropout: draw dropout masks; False runs the model deterministically.
+        programs: what was compiled so far.
     """
 
     model: Model
@@ -106,11 +108,12 @@ class Resident:
     scaler: Scaler
     mesh: Mesh
     dropout: bool = False
+    programs: Programs = dataclasses.field(default_factory=Programs)
 
     def init(self, key: Array) -> TrainState:
         """See ``Executor``."""
         weights, sparse_key, run_key = jax.random.split(key, 3)
-        params = jax.jit(self.model.init)(weights)
+        params = self.model.init(weights)
         sparse = self.sparsifier.init(params, sparse_key)
         opt_state = jax.jit(self.tx.init)(params)
         params, opt_state = self.sparsifier.prune(params, opt_state, sparse)
@@ -126,7 +129,11 @@ class Resident:
 
     def replicate(self, state: TrainState) -> TrainState:
         """Broadcast a state to all systems."""
-        return jax.device_put(state, NamedSharding(self.mesh, P()))
+        return jax.device_put(state, self._everywhere)
+
+    @property
+    def _everywhere(self) -> NamedSharding:
+        return NamedSharding(self.mesh, P())
 
     def place(self, features: Features) -> Features:
         """See ``Executor``."""
@@ -136,23 +143,40 @@ class Resident:
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Executor``."""
-        return self._step(state, features, topology=topology)
+        return self.compiled_step(state, features, topology=topology)(state, features)
 
-    def lower(self, state: TrainState, features: Features) -> Any:
-        """Lower the step for these shapes, without running it."""
-        return type(self)._step.lower(self, state, features, topology=True)
+    def compiled_step(self, state: Any, features: Any, *, topology: bool) -> jax.stages.Compiled:
+        """Return the step compiled for these shapes; arguments may be shapes with shardings."""
+        name = "topology step" if topology else "step"
+        step = jax.jit(
+            functools.partial(self._step, topology=topology),
+            donate_argnums=0,
+            out_shardings=self._everywhere,
+        )
+        key = (name, shapes_of((state, features)))
+        return self.programs.get(key, lambda: step.lower(state, features))
 
-    @functools.partial(jax.jit, static_argnums=0, static_argnames="topology", donate_argnums=1)
+    def evaluate(self, state: TrainState, features: Features) -> Aux:
+        """See ``Executor``."""
+        return self.compiled_evaluate(state, features)(state, features)
+
+    def compiled_evaluate(self, state: Any, features: Any) -> jax.stages.Compiled:
+        """Return the evaluation compiled for these shapes."""
+        run = jax.jit(functools.partial(self._over_systems, self._evaluate))
+        key = ("evaluation", shapes_of((state, features)))
+        return self.programs.get(key, lambda: run.lower(state, features))
+
     def _step(
         self, state: TrainState, features: Features, *, topology: bool
     ) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         scale = self.scaler.scale(state.scale)
-        sums = self._over_systems(self._gradients, state, features, key, scale)
+        gradients = functools.partial(self._gradients, dense=topology)
+        sums = self._over_systems(gradients, state, features, (key, scale))
         weight = jnp.maximum(sums.aux.weight, 1e-9)
-        dense = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
-        finite = self.scaler.finite(dense)
-        grads = self.sparsifier.mask_gradients(dense, state.sparse)
+        ready = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
+        finite = self.scaler.finite(ready)
+        grads, dense = self.sparsifier.split(ready, state.sparse)
         updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
         sparse, params, opt_state = self.sparsifier.update(
@@ -165,29 +189,30 @@ class Resident:
         metrics = {
             "loss": sums.aux.loss_sum / weight,
             "tokens": sums.aux.weight,
-            "grad_norm": optax.global_norm(grads),
+            "grad_norm": optax.tree.norm(grads),
             "loss_scale": scale,
-            "finite": finite,
         }
         scaled = self.scaler.update(state.scale, finite)
         return TrainState(state.step + 1, params, opt_state, sparse, scaled, state.key), metrics
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def evaluate(self, state: TrainState, features: Features) -> Aux:
-        """See ``Executor``."""
-        return self._over_systems(self._evaluate, state, features)
-
-    def _over_systems(self, fn: Any, state: TrainState, features: Features, *rest: Array) -> Any:
+    def _over_systems(self, fn: Any, state: TrainState, features: Features, *rest: Any) -> Any:
         """Run ``fn`` on every system's share of the batch."""
         specs = (P(), P(), P("csx"), *(P() for _ in rest))
         mapped = jax.shard_map(fn, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
         return mapped(state.params, state.sparse, features, *rest)
 
     def _gradients(
-        self, params: Any, sparse: Any, features: Features, key: Array, scale: Array
+        self,
+        params: Any,
+        sparse: Any,
+        features: Features,
+        rest: tuple[Array, Array],
+        *,
+        dense: bool,
     ) -> _Reduced:
         """Gradient of the scaled loss sum over this system's tokens, then the reduce tree."""
-        compute = self.sparsifier.apply(params, sparse)
+        ready = self.sparsifier.prepare(params, sparse, dense=dense)
+        key, scale = rest
         key = jax.random.fold_in(key, jax.lax.axis_index("csx"))
 
         def micro(total: _Reduced | None, item: tuple[Any, Array]) -> tuple[_Reduced, None]:
@@ -195,10 +220,11 @@ class Resident:
             drop = jax.random.fold_in(key, index) if self.dropout else None
 
             def loss_sum(weights: Any) -> tuple[Array, Aux]:
-                aux = self.model.objective(self.model.apply(weights, batch, drop), batch)
+                compute = self.sparsifier.attach(weights, sparse)
+                aux = self.model.objective(self.model.apply(compute, batch, drop), batch)
                 return aux.loss_sum * scale, aux
 
-            mine = _Reduced(*jax.grad(loss_sum, has_aux=True)(compute))
+            mine = _Reduced(*jax.grad(loss_sum, has_aux=True)(ready))
             return mine if total is None else jax.tree.map(jnp.add, total, mine), None
 
         return jax.lax.psum(_fold(micro, _own(features)), "csx")

@@ -1,0 +1,246 @@
+"""The trainer: modes, systems, micro-batches, precision, and what happens when things go wrong."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+import yaml
+
+from models.paths import named_leaves
+from wafer.cli import main
+from wafer.config import parse_config
+from wafer.errors import CheckpointError, ConfigError, TrainingError
+from wafer.train.build import build
+from wafer.train.checkpoint import Checkpoints, fill_template, load_checkpoint
+from wafer.train.modes import run as run_mode
+
+VOCAB = 32
+
+
+def config(**changes) -> dict:
+    """A dense 2-layer model on synthetic rows; changes are merged into the sections."""
+    data = {
+        "data_processor": "SyntheticDataProcessor",
+        "vocab_size": VOCAB,
+        "max_sequence_length": 16,
+        "batch_size": 4,
+        "num_examples": 24,
+        "shuffle": True,
+    }
+    cfg = {
+        "train_input": dict(data),
+        "eval_input": dict(data),
+        "model": {
+            "name": "gpt2",
+            "vocab_size": VOCAB,
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_heads": 2,
+            "filter_size": 32,
+            "max_position_embeddings": 16,
+            "dropout_rate": 0.0,
+        },
+        "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
+        "runconfig": {"max_steps": 4, "checkpoint_steps": 2, "seed": 1, "log_steps": 1},
+    }
+    for section, keys in changes.items():
+        cfg[section] = cfg.get(section, {}) | keys if isinstance(keys, dict) else keys
+    return cfg
+
+
+def train(folder: pathlib.Path, **changes) -> dict[str, np.ndarray]:
+    """Train in this process; returns the arrays of the last checkpoint."""
+    changes["runconfig"] = {"model_dir": str(folder)} | changes.get("runconfig", {})
+    assert run_mode(parse_config(config(**changes))) == 0
+    steps = sorted(int(p.name) for p in (folder / "checkpoints").iterdir())
+    return dict(named_leaves(load_checkpoint(folder / "checkpoints" / str(steps[-1]))[0]))
+
+
+def losses(folder: pathlib.Path, which: str = "train") -> list[float]:
+    lines = (folder / which / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+def assert_close(a: dict, b: dict, atol: float) -> None:
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        if name.startswith("params/"):
+            np.testing.assert_allclose(
+                np.nan_to_num(value), np.nan_to_num(b[name]), atol=atol, err_msg=name
+            )
+
+
+SPARSE = {"sparsity": {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}}
+
+
+@pytest.mark.parametrize("variant", [{"runconfig": {"num_csx": 2}}, {"runconfig": {"num_csx": 4}}])
+def test_the_number_of_systems_does_not_change_the_result(tmp_path, variant):
+    one = train(tmp_path / "one", **SPARSE)
+    many = train(tmp_path / "many", **SPARSE, **variant)
+    assert_close(one, many, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"train_input": {"micro_batch_size": 1}},
+        {"train_input": {"micro_batch_size": 2}},
+        {"train_input": {"batch_size": 2}, "optimizer": {"grad_accum_steps": 2}},
+        {"model": {"enable_vts": True}},
+    ],
+    ids=["micro1", "micro2", "accumulate2", "stripped"],
+)
+def test_ways_of_cutting_the_batch_do_not_change_the_result(tmp_path, variant):
+    assert_close(train(tmp_path / "whole"), train(tmp_path / "cut", **variant), atol=2e-6)
+
+
+def test_loss_falls_on_repeated_patterns(tmp_path):
+    train(tmp_path, runconfig={"max_steps": 60, "checkpoint_steps": 60})
+    seen = losses(tmp_path)
+    assert seen[0] == pytest.approx(np.log(VOCAB), rel=0.05)
+    assert np.mean(seen[-5:]) < 0.8 * seen[0]
+
+
+def test_packed_rows_give_the_loss_of_the_padded_batch(tmp_path):
+    """One epoch of evaluation sees the same tokens however they are laid out."""
+    train(tmp_path)
+    found = []
+    for use_vsl in (False, True):
+        cfg = config(eval_input={"use_vsl": use_vsl}, runconfig={"mode": "eval"})
+        cfg["runconfig"]["model_dir"] = str(tmp_path)
+        run_mode(parse_config(cfg))
+        found.append(losses(tmp_path, "eval")[-1])
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
+def test_eval_all_visits_every_checkpoint_in_order(tmp_path):
+    train(tmp_path, runconfig={"max_steps": 6})
+    cfg = config(runconfig={"mode": "eval_all", "model_dir": str(tmp_path)})
+    assert run_mode(parse_config(cfg)) == 0
+    lines = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
+
+
+def test_train_and_eval_evaluates_at_the_start_and_every_stretch(tmp_path):
+    train(tmp_path, runconfig={"mode": "train_and_eval", "eval_frequency": 3})
+    lines = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 3, 4]
+
+
+def test_half_precision_stays_near_float32(tmp_path):
+    exact = train(tmp_path / "f32")
+    model = {"mixed_precision": True, "fp16_type": "bfloat16"}
+    half = train(tmp_path / "bf16", model=model)
+    assert half["params/layers_0/ffn/up/kernel"].dtype == np.float32
+    assert_close(exact, half, atol=0.05)
+    assert losses(tmp_path / "bf16") == pytest.approx(losses(tmp_path / "f32"), abs=0.05)
+
+
+def test_dynamic_loss_scale_skips_overflowing_steps_without_a_trace(tmp_path):
+    """Scale 2^31 overflows float16 at first: weights stay, the scale halves, then training goes."""
+    model = {"mixed_precision": True, "fp16_type": "float16"}
+    scaling = {
+        "loss_scaling_factor": "dynamic",
+        "initial_loss_scale": 2.0**31,
+        "max_loss_scale": 2.0**31,
+    }
+    arrays = train(tmp_path, model=model, optimizer=scaling, **SPARSE)
+    skipped = int(arrays["scale/num_skipped_steps"])
+    assert 0 < skipped <= 4
+    assert float(arrays["scale/loss_scale"]) == 2.0 ** (31 - skipped)
+    meta = load_checkpoint(tmp_path / "checkpoints" / "4")[1]
+    assert meta["sparsity"]["step"] == 4 - skipped
+
+
+def test_nan_loss_stops_with_step_and_norms_and_leaves_the_good_checkpoint(tmp_path):
+    wild = {"optimizer_type": "SGD", "learning_rate": 1e30}
+    with pytest.raises(TrainingError, match=r"step \d+: the loss is (nan|inf)[\s\S]*norms:\s+\w+/"):
+        train(tmp_path, optimizer=wild, runconfig={"max_steps": 50, "checkpoint_steps": 1})
+    for path in (tmp_path / "checkpoints").iterdir():
+        arrays = dict(named_leaves(load_checkpoint(path)[0]))
+        assert all(np.isfinite(v).all() for v in arrays.values())
+
+
+def test_finished_training_says_so(tmp_path):
+    train(tmp_path)
+    with pytest.raises(TrainingError, match="nothing is left to train"):
+        train(tmp_path)
+
+
+def test_a_checkpoint_of_another_model_lists_what_differs(tmp_path):
+    train(tmp_path)
+    with pytest.raises(CheckpointError, match=r"embed/token/embedding: shape \(32, 16\)"):
+        train(tmp_path, model={"hidden_size": 32}, runconfig={"max_steps": 8})
+
+
+def test_fill_template_suggests_names():
+    with pytest.raises(CheckpointError, match="did you mean 'a/kernel'"):
+        fill_template({"a": {"kernels": np.zeros(2)}}, {"a": {"kernel": np.zeros(2)}}, "here")
+
+
+def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
+    train(tmp_path)
+    folder = tmp_path / "checkpoints"
+    (folder / "6.orbax-checkpoint-tmp-1").mkdir()
+    for file in (folder / "4" / "state" / "ocdbt.process_0" / "d").iterdir():
+        file.write_bytes(file.read_bytes()[:10])
+    with caplog.at_level("WARNING"):
+        checkpoints = Checkpoints(tmp_path)
+        found = checkpoints.restore_latest()
+        checkpoints.close()
+    assert found is not None
+    assert found[0] == 2
+    assert "half-written" in caplog.text
+    assert "damaged" in caplog.text
+    assert not (folder / "6.orbax-checkpoint-tmp-1").exists()
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(folder / "4")
+
+
+def test_sections_that_do_not_go_together_are_refused_before_any_work(tmp_path):
+    with pytest.raises(ConfigError, match=r"max_sequence_length: 16 positions"):
+        build(parse_config(config(model={"max_position_embeddings": 8})))
+    with pytest.raises(ConfigError, match=r"vocab_size: 32 token ids"):
+        build(parse_config(config(model={"vocab_size": 31})))
+
+
+def test_every_wrong_key_is_reported_by_the_command_line(tmp_path, capsys):
+    cfg = config(
+        runconfig={"max_step": 3}, model={"hiden_size": 8}, sparsity={"algorithm": "rigel"}
+    )
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(cfg))
+    assert main(["run", "--params", str(path), "--validate_only"]) == 1
+    message = capsys.readouterr().err
+    for hint in ("'max_steps'", "'hidden_size'", "rigl"):
+        assert hint in message
+
+
+def test_dry_modes_run_nothing(tmp_path, capsys):
+    path = tmp_path / "ok.yaml"
+    path.write_text(yaml.safe_dump(config(sparsity={"sparsity": 0.9, "algorithm": "static"})))
+    flags = ["run", "--params", str(path), "--model_dir", str(tmp_path / "run")]
+    assert main([*flags, "--validate_only"]) == 0
+    out = capsys.readouterr().out
+    assert "layers_1/ffn/down/kernel" in out
+    assert main([*flags, "--compile_only"]) == 0
+    assert "GFLOP per step" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_step_compiles_once(tmp_path):
+    job = build(parse_config(config(runconfig={"model_dir": str(tmp_path)})))
+    section = job.cfg.train_input
+    assert section is not None
+    assert job.train is not None
+    loader = job.train.loader(section.batch_size, num_epochs=None)
+    state = job.executor.init(jax.random.key(0))
+    with jax.log_compiles(False):
+        before = type(job.executor)._step._cache_size()
+        for _ in range(3):
+            state, _ = job.executor.step(state, job.features(next(loader), section), topology=False)
+        after = type(job.executor)._step._cache_size()
+    loader.close()
+    assert after - before == 1

@@ -1,0 +1,133 @@
+"""The ``wafer`` command: parse, call, and turn errors into one message and an exit code.
+
+Importing this file costs no jax: ``--help`` and a wrong params file answer at once.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from wafer import __version__
+from wafer.errors import WaferError
+
+__all__ = ["main"]
+
+_MODES = ("train", "eval", "eval_all", "train_and_eval")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from wafer.checks import CHECKS
+    from wafer.config import load
+    from wafer.train.logs import setup_logging
+
+    flags = {key: getattr(args, key) for key in _RUN_FLAGS}
+    cfg = load(args.params, flags, checks=CHECKS)
+    setup_logging(cfg.runconfig.logging)
+    _prepare_devices(cfg.runconfig.num_csx)
+    from wafer.train.modes import run
+
+    return run(cfg)
+
+
+def _prepare_devices(num_csx: int) -> None:
+    """Make as many CPU devices as systems; accelerators are taken as they are."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
+    import jax
+
+    if num_csx > 1:
+        jax.config.update("jax_num_cpu_devices", num_csx)
+
+
+def _generate(args: argparse.Namespace) -> int:
+    from wafer.generate import generate_text
+
+    for text in generate_text(
+        args.checkpoint_path,
+        args.prompt,
+        max_new_tokens=args.max_new_tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        seed=args.seed,
+        num_samples=args.num_samples,
+    ):
+        sys.stdout.write(text + "\n")
+    return 0
+
+
+def _finalize(args: argparse.Namespace) -> int:
+    from sparsity.finalize import finalize
+    from wafer.train.logs import setup_logging
+
+    setup_logging("INFO")
+    report = finalize(args.input, args.output)
+    sys.stdout.write(f"{report}\n")
+    return 0
+
+
+# Flags of `wafer run` that override runconfig, with their argparse settings.
+_RUN_FLAGS: dict[str, dict] = {
+    "mode": {"choices": _MODES, "help": "what to do (default: runconfig.mode, or train)"},
+    "model_dir": {"help": "folder for checkpoints, logs and events"},
+    "checkpoint_path": {"help": "start from this checkpoint instead of the newest in model_dir"},
+    "load_checkpoint_states": {"help": "comma list: model,optimizer,sparsity,dataloader,..."},
+    "num_steps": {"type": int, "help": "steps to train now"},
+    "max_steps": {"type": int, "help": "global step to stop at"},
+    "num_epochs": {"type": int, "help": "passes over the training data"},
+    "eval_steps": {"type": int, "help": "batches per evaluation (default: one epoch)"},
+    "num_csx": {"type": int, "help": "systems that share the batch"},
+    "validate_only": {"action": "store_true", "help": "check everything, train nothing"},
+    "compile_only": {"action": "store_true", "help": "compile the step, report FLOPs and memory"},
+    "logging": {"help": "DEBUG, INFO, WARNING or ERROR"},
+    "seed": {"type": int, "help": "of weights, masks, data order and dropout"},
+}
+
+
+def _add_run(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("run", help="train or evaluate a params YAML")
+    parser.add_argument("-p", "--params", required=True, help="params YAML")
+    short = {"mode": ["-m"], "model_dir": ["-o"]}
+    for name, settings in _RUN_FLAGS.items():
+        parser.add_argument(*short.get(name, []), f"--{name}", default=None, **settings)
+    parser.set_defaults(run=_run)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wafer", description="The Cerebras wafer-scale software stack in JAX."
+    )
+    parser.add_argument("--version", action="version", version=f"wafer {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+
+    generate = commands.add_parser("generate", help="sample text from a checkpoint")
+    generate.add_argument("--checkpoint_path", required=True, help="checkpoint, or a model_dir")
+    generate.add_argument("--prompt", default="", help="text to continue")
+    generate.add_argument("--max_new_tokens", type=int, default=200)
+    generate.add_argument("--temperature", type=float, default=0.8, help="0 is greedy")
+    generate.add_argument("--top_k", type=int, default=None, help="sample from the k likeliest")
+    generate.add_argument("--seed", type=int, default=0)
+    generate.add_argument("--num_samples", type=int, default=1)
+    generate.set_defaults(run=_generate)
+
+    finalize = commands.add_parser("finalize", help="turn NaN at pruned weights into 0")
+    finalize.add_argument("-i", "--input", required=True, help="sparse checkpoint")
+    finalize.add_argument("-o", "--output", required=True, help="dense checkpoint to write")
+    finalize.set_defaults(run=_finalize)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code (0 done, 1 the user's error, 130 interrupted)."""
+    args = _parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except (WaferError, ValueError, FileNotFoundError) as error:
+        if logging.getLogger("wafer").isEnabledFor(logging.DEBUG):
+            raise
+        sys.stderr.write(f"wafer: error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("wafer: interrupted\n")
+        return 130

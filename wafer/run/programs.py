@@ -1,0 +1,59 @@
+"""Compiled programs by shape: ahead of time, in the background, each compilation reported.
+
+Compilation is the longest part of a short run's start. XLA compiles outside Python's lock, so the
+trainer asks for its programs first and prepares the data meanwhile.
+"""
+
+import concurrent.futures
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+
+__all__ = ["Programs", "shapes_of"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def shapes_of(tree: Any) -> Hashable:
+    """Structure, shapes and dtypes of a tree of arrays: what a program is compiled for."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+class Programs:
+    """Compile once per key, whoever asks first; later askers wait for the same program."""
+
+    def __init__(self) -> None:
+        self._futures: dict[Hashable, concurrent.futures.Future[Any]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
+        """Return the program of ``key``, compiling it if nobody did.
+
+        Args:
+            key: names the program and its shapes; its first element is shown in the log.
+            lower: traces and lowers it.
+        """
+        with self._lock:
+            future = self._futures.get(key)
+            mine = future is None
+            if future is None:
+                future = self._futures[key] = concurrent.futures.Future()
+        if mine:
+            try:
+                future.set_result(_compile(str(key[0]) if isinstance(key, tuple) else "", lower))
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+        return future.result()
+
+
+def _compile(name: str, lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
+    start = time.perf_counter()
+    compiled = lower().compile()
+    _LOG.debug("Compiled %s in %.1f s", name, time.perf_counter() - start)
+    return compiled

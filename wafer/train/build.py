@@ -1,0 +1,241 @@
+"""From a checked configuration to what runs: model, optimizer, sparsifier, executor, data.
+
+Nothing here trains or writes checkpoints; ``validate_only`` stops after ``build``.
+"""
+
+import dataclasses
+import functools
+import logging
+import pathlib
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+from jaxtyping import Array
+
+import models
+import sparsity
+import vsl
+from sparsity import Sparsifier
+from wafer.config import RunConfig
+from wafer.config.inputs import InputSection
+from wafer.data.batches import host_batch
+from wafer.data.pipeline import Rows
+from wafer.data.processors import Dataset, build_dataset
+from wafer.errors import ConfigError, Problem
+from wafer.run.resident import Resident, swarmx_mesh
+from wafer.run.state import Scaler, TrainState
+from wafer.train.optim import learning_rates, make_optimizer
+from wafer.train.precision import make_scaler
+from wafer.train.warm import Warmup, feature_shapes
+
+__all__ = ["Plan", "Run", "build", "plan"]
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything that follows from the configuration alone, without data or weights.
+
+    Attributes:
+        cfg: the configuration.
+        model: the model bundle.
+        shapes: parameter shapes, from ``jax.eval_shape``.
+        tx: optimizer with clipping.
+        sparsifier: masks; empty when there is no ``sparsity`` section.
+        scaler: loss-scale automaton.
+        seed: of everything random; drawn when the configuration names none.
+    """
+
+    cfg: RunConfig
+    model: models.Model
+    shapes: Any
+    tx: optax.GradientTransformation
+    sparsifier: Sparsifier
+    scaler: Scaler
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """A plan on its machine, with its data.
+
+    Attributes:
+        plan: what is trained.
+        executor: how.
+        model_dir: where everything is written.
+        train: training data, or None when only evaluating.
+        evals: evaluation data, or None when only training.
+        ladder: capacities of stripped streams under ``model.enable_vts``; else None.
+        warmup: makes the first state and compiles in the background.
+        gauges: TrainState -> what the logs show of it (rates, sparsity levels), jitted.
+    """
+
+    plan: Plan
+    executor: Resident
+    model_dir: pathlib.Path
+    train: Dataset | None
+    evals: Dataset | None
+    ladder: vsl.Ladder | None
+    warmup: Warmup
+    gauges: Callable[[TrainState], dict[str, Array]]
+
+    @property
+    def cfg(self) -> RunConfig:
+        """The configuration."""
+        return self.plan.cfg
+
+    @property
+    def num_csx(self) -> int:
+        """N systems."""
+        return self.cfg.runconfig.num_csx
+
+    @property
+    def device(self) -> str:
+        """Platform the systems are on, as the log line names it."""
+        return self.executor.mesh.devices.flat[0].platform.upper()
+
+    @property
+    def accumulate(self) -> int:
+        """Batches whose gradients are averaged before an update."""
+        return 1 if self.cfg.optimizer is None else self.cfg.optimizer.grad_accum_steps
+
+    def features(self, rows: Rows, section: InputSection, accumulate: int = 1) -> Any:
+        """Place a batch of rows on the systems."""
+        micro = section.micro_batch_size
+        share = section.batch_size // self.num_csx
+        parts = share // micro if isinstance(micro, int) else 1
+        return self.executor.place(host_batch(rows, self.num_csx, parts * accumulate, self.ladder))
+
+
+def plan(cfg: RunConfig) -> Plan:
+    """Build model, optimizer and sparsifier; no arrays are made.
+
+    Raises:
+        ConfigError: parts of the configuration that do not go together.
+    """
+    model = models.build(cfg.model)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    sparsifier = sparsity.configure(cfg.sparsity, aliases=model.alias)
+    problems = list(_conflicts(cfg, model))
+    if problems:
+        raise ConfigError(problems)
+    seed = cfg.runconfig.seed
+    if seed is None:
+        seed = secrets.randbits(31)
+        _LOG.info("runconfig.seed is not set; this run uses %d", seed)
+    return Plan(
+        cfg=cfg,
+        model=model,
+        shapes=shapes,
+        tx=_optimizer(cfg, shapes, model),
+        sparsifier=sparsifier,
+        scaler=make_scaler(cfg.optimizer, cfg.model),
+        seed=seed,
+    )
+
+
+def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.GradientTransformation:
+    if cfg.optimizer is None:  # a run that only evaluates
+        return optax.identity()
+    return make_optimizer(cfg.optimizer, shapes, model.alias)
+
+
+def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
+    problems: list[Problem] = []
+    vocab, longest = model.config.vocab_size, model.config.max_position_embeddings
+    for name in ("train_input", "eval_input"):
+        section: Any = getattr(cfg, name)
+        if section is None:
+            continue
+        tokens = getattr(section, "vocab_size", None)
+        if tokens is not None and tokens > vocab:
+            message = f"{tokens} token ids, but model.vocab_size is {vocab}; make them equal"
+            problems.append(Problem((name, "vocab_size"), message))
+        length = section.max_sequence_length
+        if length is not None and length > longest:
+            message = (
+                f"{length} positions, but model.max_position_embeddings is {longest}; "
+                "raise that or shorten this"
+            )
+            problems.append(Problem((name, "max_sequence_length"), message))
+    strategy = cfg.runconfig.execution_strategy
+    if strategy not in (None, "resident"):
+        message = f"{strategy!r} is not built into this release; use 'resident' or drop the key"
+        problems.append(Problem(("runconfig", "execution_strategy"), message))
+    return problems
+
+
+def build(cfg: RunConfig) -> Run:
+    """Build the run: the plan, its executor on this machine, and the data it names.
+
+    Raises:
+        ConfigError: parts of the configuration that do not go together.
+        DataError: data that is not what the configuration says.
+    """
+    made = plan(cfg)
+    model_dir = pathlib.Path(cfg.runconfig.model_dir)
+    ladder = vsl.Ladder() if getattr(made.model.config, "enable_vts", False) else None
+    executor = Resident(
+        model=made.model,
+        tx=made.tx,
+        sparsifier=made.sparsifier,
+        scaler=made.scaler,
+        mesh=swarmx_mesh(cfg.runconfig.num_csx),
+        dropout=_uses_dropout(made.model.config),
+    )
+    warmup = _warmup(cfg, made, executor, stripped=ladder is not None)
+    mode = cfg.runconfig.mode
+    return Run(
+        plan=made,
+        executor=executor,
+        model_dir=model_dir,
+        train=_dataset(cfg.train_input, model_dir, made) if "train" in mode else None,
+        evals=_dataset(cfg.eval_input, model_dir, made) if "eval" in mode else None,
+        ladder=ladder,
+        warmup=warmup,
+        gauges=jax.jit(functools.partial(_gauges, made.sparsifier)),
+    )
+
+
+def _gauges(sparsifier: Sparsifier, state: TrainState) -> dict[str, Array]:
+    rates = learning_rates(state.opt_state)
+    return {f"lr/{i}": rate for i, rate in enumerate(rates)} | sparsifier.metrics(state.sparse)
+
+
+def _warmup(cfg: RunConfig, made: Plan, executor: Resident, *, stripped: bool) -> Warmup:
+    """Start compiling what the mode needs, as far as its shapes are known already."""
+    settings, shapes = cfg.runconfig, {}
+    accumulate = 1 if cfg.optimizer is None else cfg.optimizer.grad_accum_steps
+    for part, section, parts in (
+        ("train", cfg.train_input, accumulate),
+        ("eval", cfg.eval_input, 1),
+    ):
+        known = part in settings.mode and not stripped and not settings.compile_only
+        if known and section is not None and not isinstance(section.micro_batch_size, int):
+            shapes[part] = feature_shapes(section, (settings.num_csx, parts), executor)
+    topology = any(algorithm.dynamic for _, algorithm in made.sparsifier.groups)
+    return Warmup(
+        executor,
+        jax.random.key(made.seed),
+        train=shapes.get("train"),
+        evaluation=shapes.get("eval"),
+        topology=topology,
+    )
+
+
+def _dataset(section: InputSection | None, model_dir: pathlib.Path, made: Plan) -> Dataset | None:
+    if section is None:
+        return None
+    dataset = build_dataset(section, model_dir)
+    if section.shuffle_seed is None:
+        dataset = dataclasses.replace(dataset, shuffle_seed=made.seed)
+    _LOG.info("%s", dataset.summary)
+    return dataset
+
+
+def _uses_dropout(config: Any) -> bool:
+    return any(config.dropout(part) > 0 for part in ("residual", "embedding", "attention"))

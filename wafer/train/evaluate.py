@@ -1,0 +1,55 @@
+"""Evaluation: mean loss, the vendor's metrics, and bits per byte where bytes are known."""
+
+import math
+
+import numpy as np
+
+from models.losses import metric_values
+from wafer.errors import DataError
+from wafer.run.state import TrainState
+from wafer.train.build import Run
+
+__all__ = ["evaluate"]
+
+# Names the vendor's TensorBoard uses for language models.
+_TAGS = {"perplexity": "eval/lm_perplexity", "accuracy": "eval/accuracy"}
+
+
+def evaluate(run: Run, state: TrainState) -> dict[str, float]:
+    """Evaluate a state on ``eval_input``: one epoch in order, or ``eval_steps`` batches.
+
+    Returns:
+        tag -> value: ``loss`` (nats per token), ``eval/lm_perplexity``, ``eval/accuracy``, and
+        ``eval/bits_per_byte`` when the data has a tokenizer.
+
+    Raises:
+        DataError: the evaluation data holds no token.
+    """
+    section, data = run.cfg.eval_input, run.evals
+    if section is None or data is None:  # the configuration was checked for this mode
+        raise DataError("there is no eval_input to evaluate on")
+    loader = data.loader(section.batch_size, num_epochs=1, drop_last=False)
+    sums: dict[str, float] = {"loss_sum": 0.0, "weight": 0.0, "bytes": 0.0}
+    metrics: dict[str, float] = {}
+    try:
+        for index, rows in enumerate(loader):
+            if index == run.cfg.runconfig.eval_steps:
+                break
+            aux = run.executor.evaluate(state, run.features(rows, section))
+            sums["loss_sum"] += float(aux.loss_sum)
+            sums["weight"] += float(aux.weight)
+            for key, value in aux.metrics.items():
+                metrics[key] = metrics.get(key, 0.0) + float(value)
+            if data.token_bytes is not None:
+                counted = data.token_bytes[rows["labels"]] * rows["attention_mask"]
+                sums["bytes"] += float(np.sum(counted))
+    finally:
+        loader.close()
+    if not sums["weight"]:
+        raise DataError("eval_input holds no token that carries loss; nothing to evaluate")
+    result = {"loss": sums["loss_sum"] / sums["weight"]}
+    values = metric_values(metrics)
+    result |= {_TAGS.get(name, f"eval/{name}"): value for name, value in values.items()}
+    if sums["bytes"] and "nll_sum" in metrics:
+        result["eval/bits_per_byte"] = metrics["nll_sum"] / math.log(2) / sums["bytes"]
+    return result

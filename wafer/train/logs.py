@@ -1,0 +1,49 @@
+"""Where log lines go: the terminal, and a file per run below ``model_dir/cerebras_logs``."""
+
+import logging
+import pathlib
+import time
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+__all__ = ["CONSOLE", "log_folder", "setup_logging"]
+
+CONSOLE = Console(highlight=False, soft_wrap=True)
+_PACKAGES = ("wafer", "models", "sparsity", "vsl")
+
+
+def setup_logging(level: str) -> None:
+    """Show our packages' log lines at ``level``, everybody else's warnings."""
+    handler: logging.Handler
+    if CONSOLE.is_terminal:
+        handler = RichHandler(console=CONSOLE, show_path=False, markup=False, rich_tracebacks=True)
+        handler.setFormatter(logging.Formatter("%(message)s", datefmt="%X"))
+    else:
+        handler = logging.StreamHandler(CONSOLE.file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
+    for package in _PACKAGES:
+        logging.getLogger(package).setLevel(level.upper())
+
+
+def log_folder(model_dir: pathlib.Path, mode: str) -> pathlib.Path:
+    """Open ``cerebras_logs/<mode>/<timestamp>/run.log`` with a ``latest`` link; returns the folder.
+
+    The file gets every line that the terminal gets.
+    """
+    parent = model_dir / "cerebras_logs" / mode
+    folder = parent / time.strftime("%Y%m%d_%H%M%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    latest = parent / "latest"
+    latest.unlink(missing_ok=True)
+    latest.symlink_to(folder.name)
+    handler = logging.FileHandler(folder / "run.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    root = logging.getLogger()
+    for old in [h for h in root.handlers if isinstance(h, logging.FileHandler)]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    return folder

@@ -1,0 +1,133 @@
+"""Where metrics go: TensorBoard events, JSONL beside them, the log line, the progress bar."""
+
+import json
+import logging
+import pathlib
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tensorboardX import SummaryWriter
+
+__all__ = ["MetricWriter", "RateTracker", "TrainProgress", "log_line", "write_performance"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class MetricWriter:
+    """Scalars into ``folder`` as TensorBoard events and as ``metrics.jsonl``.
+
+    Args:
+        folder: ``model_dir/train`` or ``model_dir/eval``; created.
+    """
+
+    def __init__(self, folder: str | pathlib.Path) -> None:
+        folder = pathlib.Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._events = SummaryWriter(str(folder), flush_secs=10)
+        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Record scalars under their tags at a step."""
+        for tag, value in scalars.items():
+            self._events.add_scalar(tag, float(value), step)
+        record = {"step": step, "time": time.time()} | {k: float(v) for k, v in scalars.items()}
+        self._lines.write(json.dumps(record) + "\n")
+        self._lines.flush()
+
+    def close(self) -> None:
+        """Flush and close both files."""
+        self._events.close()
+        self._lines.close()
+
+
+class RateTracker:
+    """Samples per second: since the last query, and since the first executed step."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._start = self._last = time.perf_counter()
+        self._since_last = 0
+
+    def add(self, samples: int) -> None:
+        """Count finished samples."""
+        self.total += samples
+        self._since_last += samples
+
+    def rates(self) -> tuple[float, float]:
+        """(rate since the last call, global rate)."""
+        now = time.perf_counter()
+        rate = self._since_last / max(now - self._last, 1e-9)
+        self._last, self._since_last = now, 0
+        return rate, self.total / max(now - self._start, 1e-9)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the tracker was made."""
+        return time.perf_counter() - self._start
+
+
+def log_line(device: str, step: int, loss: float, rates: tuple[float, float]) -> str:
+    """Format the vendor's progress line; ``rates`` is (recent, global).
+
+    >>> log_line("CPU", 3, 2.5, (10.0, 9.5))
+    '| Train Device=CPU, Step=3, Loss=2.50000, Rate=10.00 samples/sec, GlobalRate=9.50 samples/sec'
+    """
+    return (
+        f"| Train Device={device}, Step={step}, Loss={loss:.5f}, Rate={rates[0]:.2f} samples/sec, "
+        f"GlobalRate={rates[1]:.2f} samples/sec"
+    )
+
+
+class TrainProgress:
+    """A rich progress bar with loss, tokens/s, sparsity and padding skipped; a context manager.
+
+    On anything but a terminal it draws nothing: there the log lines are the progress.
+    """
+
+    def __init__(self, total: int, done: int, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("[bold]train"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[status]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("train", total=total, completed=done, status="")
+
+    def __enter__(self) -> Self:
+        """Start drawing."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop drawing; the last state stays on the screen."""
+        self._progress.stop()
+
+    def update(self, step: int, status: Mapping[str, str]) -> None:
+        """Show a finished step and its figures."""
+        text = "  ".join(f"{name} {value}" for name, value in status.items())
+        self._progress.update(self._task, completed=step, status=text)
+
+
+def write_performance(folder: pathlib.Path, rates: RateTracker, num_csx: int) -> None:
+    """Write the vendor's ``performance.json``."""
+    _, overall = rates.rates()
+    record = {
+        "global_rate": overall,
+        "samples_per_sec": overall,
+        "total_samples": rates.total,
+        "total_time": rates.seconds,
+        "num_csx": num_csx,
+    }
+    (folder / "performance.json").write_text(json.dumps(record, indent=2) + "\n")

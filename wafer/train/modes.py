@@ -1,0 +1,180 @@
+"""The modes of ``wafer run``: train, eval, eval_all, train_and_eval, and the dry ones."""
+
+import contextlib
+import logging
+import pathlib
+import time
+
+from rich.table import Table
+
+from wafer.config import RunConfig, total_steps
+from wafer.errors import CheckpointError
+from wafer.run.state import TrainState
+from wafer.train.build import Run, build
+from wafer.train.checkpoint import Checkpoints, load_checkpoint
+from wafer.train.dry import compile_only, validate_only
+from wafer.train.evaluate import evaluate
+from wafer.train.logs import CONSOLE, log_folder
+from wafer.train.loop import Session, train
+from wafer.train.metrics import MetricWriter, write_performance
+from wafer.train.persist import fresh, resume, save, state_from
+
+__all__ = ["run"]
+
+_LOG = logging.getLogger(__name__)
+Scores = dict[int, dict[str, float]]
+
+
+def run(cfg: RunConfig) -> int:
+    """Run a checked configuration in its mode.
+
+    Returns:
+        0, or 130 when a signal ended training early (with a checkpoint).
+
+    Raises:
+        WaferError: whatever the user has to fix.
+    """
+    began = time.perf_counter()
+    settings = cfg.runconfig
+    if cfg.no_effect:
+        _LOG.info("Accepted, no effect on this machine: %s", ", ".join(cfg.no_effect))
+    if settings.validate_only:
+        validate_only(cfg)
+        return 0
+    job = build(cfg)
+    _LOG.info(
+        "%d system(s) on %s, resident execution, seed %d, model_dir %s",
+        job.num_csx,
+        job.device,
+        job.plan.seed,
+        job.model_dir,
+    )
+    if settings.compile_only:
+        compile_only(job)
+        return 0
+    folder = log_folder(job.model_dir, settings.mode)
+    (folder / "params.yaml").write_text(cfg.to_yaml())
+    if settings.mode == "eval_all":
+        return _eval_all(job)
+    if settings.mode == "eval":
+        return _eval(job)
+    return _train(job, folder, began)
+
+
+def _eval(job: Run) -> int:
+    resumed = resume(job)
+    if resumed.path is None:
+        raise CheckpointError(
+            f"{job.model_dir / 'checkpoints'} holds no checkpoint to evaluate; train first, or "
+            "name one with --checkpoint_path"
+        )
+    _evaluate_and_write(job, resumed.state)
+    return 0
+
+
+def _eval_all(job: Run) -> int:
+    checkpoints = Checkpoints(job.model_dir)
+    paths = [checkpoints.path(step) for step in checkpoints.steps()]
+    checkpoints.close()
+    if not paths:
+        raise CheckpointError(f"{checkpoints.folder} holds no checkpoint; eval_all needs one")
+    template = fresh(job)
+    for path in paths:
+        tree, meta = load_checkpoint(path)
+        _evaluate_and_write(job, state_from(job, template, tree, meta, path))
+    return 0
+
+
+def _evaluate_and_write(job: Run, state: TrainState) -> dict[str, float]:
+    step = int(state.step)
+    results = evaluate(job, state)
+    writer = MetricWriter(_summaries(job) / "eval")
+    writer.write(step, results)
+    writer.close()
+    shown = ", ".join(f"{name.removeprefix('eval/')}={v:.5f}" for name, v in results.items())
+    _LOG.info("| Eval Device=%s, Step=%d, %s", job.device, step, shown)
+    return results
+
+
+def _summaries(job: Run) -> pathlib.Path:
+    return pathlib.Path(job.cfg.runconfig.summary_dir or job.model_dir)
+
+
+def _train(job: Run, folder: pathlib.Path, began: float) -> int:
+    settings, section, data = job.cfg.runconfig, job.cfg.train_input, job.train
+    if section is None or data is None:  # the configuration was checked for this mode
+        raise CheckpointError("there is no train_input to train on")
+    per_update = section.batch_size * job.accumulate
+    epoch = settings.steps_per_epoch or data.batches(per_update)
+    resumed = resume(job)
+    state = resumed.state
+    start = int(state.step)
+    until = start + total_steps(settings, start, epoch)
+    session = Session(
+        section=section,
+        loader=data.loader(per_update, num_epochs=None),
+        checkpoints=Checkpoints(job.model_dir, settings.max_checkpoints),
+        writer=MetricWriter(_summaries(job) / "train"),
+        console=CONSOLE,
+        began=began,
+    )
+    if resumed.data is not None:
+        session.loader.restore(dict(resumed.data))
+    evaluates = settings.mode == "train_and_eval"
+    stretch = (settings.eval_frequency or epoch or until) if evaluates else until
+    scores: Scores = {}
+    try:
+        if settings.save_initial_checkpoint and resumed.path is None:
+            save(job, session.checkpoints, state, session.loader.state())
+        if evaluates:
+            scores[start] = _evaluate_and_write(job, state)
+        while (done := int(state.step)) < until and not session.stop:
+            state = train(job, session, state, min(until, done - done % stretch + stretch))
+            if evaluates and not session.stop:
+                scores[int(state.step)] = _evaluate_and_write(job, state)
+        if session.rates is not None:
+            write_performance(folder, session.rates, job.num_csx)
+        _finish(job, session, scores)
+    finally:
+        session.writer.close()
+        session.checkpoints.close()
+        session.loader.close()
+    return 130 if session.stop else 0
+
+
+def _finish(job: Run, session: Session, scores: Scores) -> None:
+    """Say what was reached and what to do next."""
+    bits = {step: s["eval/bits_per_byte"] for step, s in scores.items() if _has_bits(s)}
+    if bits and job.evals is not None:
+        table = Table("held-out text", "bits per byte", title="Compression of unseen text")
+        for step, value in bits.items():
+            table.add_row(f"this model, step {step}", f"{value:.3f}")
+        for name, value in job.evals.references.items():
+            table.add_row(name, f"{value:.3f}")
+        CONSOLE.print(table)
+    if session.stop:
+        _LOG.info("Stopped early; the same command continues from the checkpoint")
+    else:
+        _LOG.info("Training completed successfully!")
+    if session.rates is not None:
+        _LOG.info(
+            "Processed %d sample(s) in %.2f seconds.", session.rates.total, session.rates.seconds
+        )
+    steps = session.checkpoints.steps()
+    if steps:
+        _next_commands(job, session.checkpoints.path(steps[-1]))
+
+
+def _has_bits(scores: dict[str, float]) -> bool:
+    return "eval/bits_per_byte" in scores
+
+
+def _next_commands(job: Run, checkpoint: pathlib.Path) -> None:
+    with contextlib.suppress(ValueError):  # elsewhere on the disk the absolute path is right
+        checkpoint = checkpoint.relative_to(pathlib.Path.cwd())
+    CONSOLE.print("\nNext:")
+    if (job.model_dir / "tokenizer.json").exists():
+        CONSOLE.print(f'  wafer generate --checkpoint_path {checkpoint} --prompt "def read_"')
+    if job.plan.sparsifier:
+        CONSOLE.print(f"  wafer finalize -i {checkpoint} -o {job.model_dir}/finalized")
+    CONSOLE.print(f"  tensorboard --logdir {_summaries(job)}")

@@ -1,0 +1,182 @@
+"""Training states on disk: NaN at pruned positions, and back, with the rules for resuming."""
+
+import dataclasses
+import logging
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import sparsity
+import wafer
+from models.paths import named_leaves
+from sparsity import sentinel
+from wafer.errors import CheckpointError, TrainingError
+from wafer.run.state import TrainState
+from wafer.train.build import Run
+from wafer.train.checkpoint import Checkpoints, fill_template, load_checkpoint
+
+__all__ = ["Resumed", "fresh", "resume", "save", "state_from"]
+
+_LOG = logging.getLogger(__name__)
+_PARTS = ("model", "optimizer", "sparsity", "dataloader", "grad_scaler", "global_step")
+_SPARSITY = "sparsity"  # where the meta record keeps the counters; `wafer finalize` removes it
+
+
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+    """Where a run begins.
+
+    Attributes:
+        state: the training state.
+        data: the loader's position, or None to begin the data anew.
+        path: the checkpoint it came from, or None for a fresh start.
+    """
+
+    state: TrainState
+    data: Mapping[str, Any] | None = None
+    path: pathlib.Path | None = None
+
+
+def fresh(run: Run) -> TrainState:
+    """Make the state of step 0, a function of the seed."""
+    return run.warmup.first_state()
+
+
+def _refuse_nan(state: TrainState) -> None:
+    """A NaN weight would read as a pruned one: better no checkpoint than a wrong one."""
+    for name, leaf in named_leaves(state.params):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.isnan(leaf).any()):
+            raise TrainingError(
+                f"step {int(state.step)}: {name} holds NaN, so no checkpoint is written; the "
+                "earlier ones are good. Lower optimizer.learning_rate or set "
+                "optimizer.max_gradient_norm, and run again."
+            )
+
+
+def save(
+    run: Run, checkpoints: Checkpoints, state: TrainState, position: Mapping[str, Any]
+) -> pathlib.Path:
+    """Write a checkpoint that ``resume`` continues bit for bit.
+
+    Args:
+        run: the run; its configuration is stored beside the arrays.
+        checkpoints: where to.
+        state: what to store.
+        position: of the training data, from ``Loader.state``.
+
+    Raises:
+        TrainingError: a weight is NaN, which the file could not tell from a pruned one.
+        CheckpointError: the disk is full or not writable.
+    """
+    _refuse_nan(state)
+    params, opt_state = sentinel.encode(state.params, state.opt_state, state.sparse)
+    stored = {
+        "params": params,
+        "opt_state": opt_state,
+        "scale": state.scale,
+        "step": state.step,
+        "key": state.key,
+    }
+    meta = {
+        "wafer_version": wafer.__version__,
+        "step": int(state.step),
+        "config": run.cfg.to_dict(),
+        "data": dict(position),
+    }
+    if run.plan.sparsifier:
+        meta[_SPARSITY] = sparsity.to_meta(state.sparse)
+    path = checkpoints.save(int(state.step), stored, meta)
+    _LOG.info("Saved checkpoint %s", path)
+    return path
+
+
+def resume(run: Run) -> Resumed:
+    """Continue from ``checkpoint_path``, else from the newest checkpoint in model_dir, else begin.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged or does not fit the configuration.
+    """
+    settings = run.cfg.runconfig
+    state = fresh(run)
+    if settings.checkpoint_path is not None:
+        path = pathlib.Path(settings.checkpoint_path)
+        tree, meta = load_checkpoint(path)
+    elif settings.autoload_last_checkpoint:
+        checkpoints = Checkpoints(run.model_dir)
+        found = checkpoints.restore_latest()
+        checkpoints.close()
+        if found is None:
+            _LOG.info("No checkpoint in %s; starting at step 0", checkpoints.folder)
+            return Resumed(state)
+        step, tree, meta = found
+        path = checkpoints.path(step)
+    else:
+        return Resumed(state)
+    parts = _parts(run)
+    state = state_from(run, state, tree, meta, path)
+    _LOG.info("Continuing from %s at step %d", path, int(state.step))
+    if set(parts) != set(_PARTS):
+        _LOG.info("Loaded only: %s", ", ".join(parts))
+    return Resumed(state, meta.get("data") if "dataloader" in parts else None, path)
+
+
+def _parts(run: Run) -> tuple[str, ...]:
+    """Which parts of a checkpoint are loaded, from the configuration."""
+    settings = run.cfg.runconfig
+    if settings.is_pretrained_checkpoint:
+        return ("model",)
+    return settings.load_checkpoint_states or _PARTS
+
+
+def state_from(
+    run: Run, template: TrainState, tree: Mapping[str, Any], meta: Mapping[str, Any], path: Any
+) -> TrainState:
+    """Turn a stored tree into the state training continues from.
+
+    Args:
+        run: decides which parts are taken and what is sparse now.
+        template: the fresh state; parts that are not loaded keep its values.
+        tree: arrays as stored, NaN at pruned positions.
+        meta: the record beside them.
+        path: for errors.
+
+    Raises:
+        CheckpointError: the arrays do not fit the model, or are sparse while nothing is now.
+    """
+    parts, where = _parts(run), str(path)
+    strict = not run.cfg.runconfig.disable_strict_checkpoint_loading
+
+    def take(part: str, name: str) -> Any:
+        own = getattr(template, name)
+        if part not in parts:
+            return own
+        return fill_template(own, tree[name], where, f"{name}/", strict=strict)
+
+    params = take("model", "params")
+    if not run.plan.sparsifier:
+        try:
+            sentinel.require_dense(params, where)
+        except sentinel.SentinelError as error:
+            raise CheckpointError(str(error)) from error
+    opt_state = template.opt_state if run.cfg.optimizer is None else take("optimizer", "opt_state")
+    record = meta.get(_SPARSITY) if "sparsity" in parts else None
+    sparse, params, opt_state = run.plan.sparsifier.resume(
+        params, opt_state, template.sparse.key, record
+    )
+    state = TrainState(
+        step=take("global_step", "step"),
+        params=params,
+        opt_state=opt_state,
+        sparse=sparse,
+        scale=take("grad_scaler", "scale"),
+        key=take("global_step", "key"),
+    )
+    return run.executor.replicate(jax.tree.map(_device_array, state))
+
+
+def _device_array(leaf: Any) -> Any:
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
