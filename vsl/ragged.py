@@ -199,7 +199,7 @@ def strip_padding(
     )
 
 
-def restore_padding(x: Ragged, axis: int | None = None, pad_value: float = 0) -> Any:
+def restore_padding(x: Ragged, axis: int | None = None, pad_value: float | Array = 0) -> Any:
     """Put values back where they came from.
 
     Args:

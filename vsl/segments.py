@@ -17,6 +17,7 @@ __all__ = [
     "global_mean",
     "last_token",
     "loss_sums",
+    "ragged_slots",
     "ragged_take",
     "segment_max",
     "segment_mean",
@@ -75,22 +76,35 @@ def expand(x: Array, layout: Layout) -> Array:
     return x.at[_ids(layout)].get(mode="fill", fill_value=0)
 
 
+def ragged_slots(layout: Layout, at: Layout, positions: Int[Array, " M"]) -> Int[Array, " M"]:
+    """Turn positions inside sequences into slots of the stream.
+
+    Args:
+        layout: the stream's layout.
+        at: layout of the wanted tokens, M slots; sequence b of it reads sequence b of x.
+        positions: wanted position inside the sequence, per slot of ``at``.
+
+    Returns:
+        [M] int32; T at slack of ``at`` and at positions beyond a sequence's end.
+    """
+    seq = jnp.maximum(at.segments, 0)
+    inside = at.valid & (positions >= 0) & (positions < layout.lengths[seq])
+    return jnp.where(inside, layout.offsets[seq] + positions, layout.capacity)
+
+
 def ragged_take(x: Array, layout: Layout, at: Layout, positions: Int[Array, " M"]) -> Array:
     """Read tokens at positions inside their sequences, for example those masked for BERT.
 
     Args:
         x: [T, ...] values of the stream.
         layout: the stream's layout.
-        at: layout of the wanted tokens, M slots; sequence b of it reads sequence b of x.
+        at: layout of the wanted tokens, see :func:`ragged_slots`.
         positions: wanted position inside the sequence, per slot of ``at``.
 
     Returns:
         [M, ...]; 0 at slack of ``at`` and at positions beyond a sequence's end.
     """
-    seq = jnp.maximum(at.segments, 0)
-    inside = at.valid & (positions >= 0) & (positions < layout.lengths[seq])
-    index = jnp.where(inside, layout.offsets[seq] + positions, layout.capacity)
-    return x.at[index].get(mode="fill", fill_value=0)
+    return x.at[ragged_slots(layout, at, positions)].get(mode="fill", fill_value=0)
 
 
 def first_token(x: Array, layout: Layout) -> Array:

@@ -1,6 +1,5 @@
 """What ``vsl_step`` times: train steps of a GPT and a BERT, in several layouts and attentions."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from unittest import mock
@@ -12,9 +11,6 @@ import optax
 
 import models
 import vsl
-from models.blocks import Block, no_dropout, start_stream
-from models.decoder_config import DecoderConfig
-from models.losses import token_aux
 
 LONGEST = 512
 VOCAB = 4096
@@ -107,10 +103,14 @@ def padded_batch(family: str, examples: list[Any], length: int = LONGEST) -> mod
 
 
 def _bert_batch(arrays: Any, layout: vsl.Layout, at: vsl.Layout) -> models.Batch:
-    targets = arrays["targets"]
-    extras = {"at": at, "positions": arrays["at"]}
     weights = np.asarray(at.valid, np.float32)
-    return models.Batch(arrays["tokens"], targets, weights, layout, extras)
+    extras = {
+        "masked_positions": vsl.ragged_slots(layout, at, jnp.asarray(arrays["at"])),
+        "masked_labels": arrays["targets"],
+        "masked_weights": weights,
+    }
+    unused = np.zeros(layout.capacity, np.int32)
+    return models.Batch(arrays["tokens"], unused, unused.astype(np.float32), layout, extras)
 
 
 def stock_attention(q: Any, k: Any, v: Any, *, layout: vsl.Layout, causal: bool, **_: Any) -> Any:
@@ -165,66 +165,28 @@ def restoring_attention(
     return out.at[there].get(mode="fill", fill_value=0)
 
 
-def settings(family: str, width: int) -> dict[str, Any]:
-    """A small GPT-2; BERT has the same layers, post-norm and bidirectional."""
-    return {
-        "name": "gpt2",
+def make_model(family: str, width: int, layers: int = LAYERS) -> models.Model:
+    """A small GPT-2, or a BERT with the masked-language-model head alone; no dropout."""
+    own = {"gpt": {"name": "gpt2"}, "bert": {"name": "bert", "head": "mlm"}}[family]
+    sizes = {
         "hidden_size": width,
-        "num_hidden_layers": LAYERS,
+        "num_hidden_layers": layers,
         "num_heads": width // 64,
         "filter_size": 4 * width,
         "vocab_size": VOCAB,
         "max_position_embeddings": LONGEST,
         "dropout_rate": 0.0,
     }
+    return models.build(own | sizes)
 
 
-def make_loss(family: str, width: int) -> tuple[Any, Callable[..., jax.Array]]:
-    """(initial parameters, loss of parameters and batch)."""
-    gpt = models.build(settings(family, width))
-    params = gpt.init(jax.random.key(0))
-    if family == "gpt":
-        return params, lambda params, batch: gpt.loss(params, batch)[0]
-    cfg = BertConfig.parse(settings(family, width))
-    return params, functools.partial(_bert_loss, cfg)
-
-
-class BertConfig(DecoderConfig):
-    """The decoder's blocks without causal order, normalised after each residual sum."""
-
-    norm_first: bool = False
-
-    @property
-    def causal(self) -> bool:
-        """Every token sees its whole sequence."""
-        return False
-
-
-def _bert_loss(cfg: Any, params: Any, batch: models.Batch) -> jax.Array:
-    layout = batch.layout
-    x = params["embed"]["token"]["embedding"][batch.tokens]
-    x = x + params["embed"]["position"]["embedding"][layout.positions]
-    stream = start_stream(cfg, x)
-    attend = functools.partial(vsl.attention, layout=layout)
-    for i in range(LAYERS):
-        variables = {"params": params[f"layers_{i}"]}
-        stream = Block(cfg).apply(variables, stream, layout.positions, attend, no_dropout)
-    x = vsl.ragged_take(stream.x, layout, batch.extras["at"], batch.extras["positions"])
-    x = (x - x.mean(-1, keepdims=True)) * params["norm_f"]["scale"] + params["norm_f"]["bias"]
-    logits = x @ params["embed"]["token"]["embedding"].T
-    aux = token_aux(logits, batch.labels, batch.weights)
-    return aux.loss_sum / aux.weight
-
-
-def make_step(
-    family: str, width: int, batch: models.Batch, attention: Attend = vsl.attention
-) -> Step:
+def make_step(model: models.Model, batch: models.Batch, attention: Attend) -> Step:
     """Compile forward, backward and AdamW for the shape of ``batch``."""
-    params, loss = make_loss(family, width)
+    params = model.init(jax.random.key(0))
     tx = optax.adamw(1e-3)
 
     def train(state: Any, batch: models.Batch) -> Any:
-        value, grads = jax.value_and_grad(loss)(state[0], batch)
+        (value, _), grads = jax.value_and_grad(model.loss, has_aux=True)(state[0], batch)
         updates, moments = tx.update(grads, state[1], state[0])
         return (optax.apply_updates(state[0], updates), moments), value
 
