@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from sparsity.kernels import topk_mask
 from sparsity.masks import InitMethod, init_mask
 from sparsity.parse import schedule, update_schedule
 from sparsity.schedules import NEVER, Constant, Every, Schedule, UpdateSchedule
-from sparsity.selection import drop_count, kept_count, topk_mask
+from sparsity.selection import drop_count, kept_count
 from sparsity.views import View
 
 __all__ = ["GMP", "SET", "Algorithm", "Dynamic", "InitContext", "RigL", "Static", "UpdateContext"]

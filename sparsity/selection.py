@@ -18,8 +18,10 @@ __all__ = ["drop_count", "kept_count", "topk_mask"]
 
 def _ordered_bits(scores: Array) -> Array:
     """Map float32 to uint32 so that the order is kept; -0.0 and 0.0 become equal."""
-    bits = jax.lax.bitcast_convert_type(scores + jnp.float32(0), jnp.uint32)
-    return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
+    bits = jax.lax.bitcast_convert_type(scores, jnp.uint32)
+    sign = jnp.uint32(1 << 31)
+    bits = jnp.where(bits == sign, 0, bits)  # -0.0; adding 0.0 would be simplified away
+    return jnp.where(bits >= sign, ~bits, bits | sign)
 
 
 def _bisect(count_at_least: Callable[[Array], Array], k: Array, bits: int) -> Array:

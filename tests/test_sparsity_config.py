@@ -1,0 +1,231 @@
+"""Sparsity sections: every dialect, and one clear error for every mistake."""
+
+import logging
+
+import jax.numpy as jnp
+import pytest
+
+import sparsity
+from sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
+from sparsity.filters import Filter
+from sparsity.inband import InBandStatic
+from sparsity.schedules import Constant, Cosine, Cycling, Every, Exponential, UpdateSteps
+
+
+def only(section, **kw):
+    (group,) = configure(section, **kw).groups
+    return group
+
+
+def test_a_number_is_static_on_the_default_parameters():
+    rule, algorithm = only(0.9)
+    assert rule == Filter() and algorithm == Static(sparsity=0.9)
+    assert only({"sparsity": 0.9}) == (rule, algorithm)
+    assert only("9e-1") == (rule, algorithm)  # PyYAML reads 9e-1 as a string
+
+
+@pytest.mark.parametrize("section", [None, {"sparsity": None}, []])
+def test_null_means_dense(section):
+    assert not configure(section)
+
+
+def test_every_key_of_release_22():
+    section = {
+        "algorithm": "RigL",
+        "sparsity": 0.8,
+        "drop_fraction": {"type": "Cosine", "init": 0.3, "half_period": 75},
+        "update": {"freq": 10, "stop": 75},
+        "init_method": "topk",
+        "param_filter": ["*kernel", "*weight"],
+        "balance_out_groups": 4,
+        "compute": "masked",
+    }
+    rule, algorithm = only(section)
+    assert rule == Filter("glob", ("*kernel", "*weight"))
+    assert algorithm == RigL(
+        sparsity=Constant(0.8),
+        drop_fraction=Cosine(0.3, 75.0),
+        update=Every(10, 0, 75),
+        init_method="topk",
+        out_groups=4,
+        compute="masked",
+    )
+
+
+def test_a_list_is_a_group_and_the_first_match_wins():
+    sparsifier = configure(
+        [
+            {"param_filter": "a/*", "sparsity": 0.5},
+            {"algorithm": "set", "sparsity": 0.7},
+            ("b/*", RigL(sparsity=0.9)),
+        ],
+        requires_dense=["c/frozen"],
+    )
+    assert [type(a) for _, a in sparsifier.groups] == [Static, SET, RigL]
+    assert sparsifier.group_of("a/kernel", 2) == sparsifier.group_of("a/bias", 1) == 0
+    assert sparsifier.group_of("b/kernel", 2) == 1
+    assert sparsifier.group_of("b/bias", 1) == 2
+    assert sparsifier.group_of("c/bias", 1) is None
+    assert sparsifier.group_of("c/frozen", 2) is None
+
+
+def test_default_exclusions_and_the_vendors_names():
+    aliases = {"h/attn/q": "decoder.proj_q_dense_layer.weight"}
+    default = configure(0.5)
+    for name in ("x/Embedding/table", "ln/NormScale", "lm_head/kernel", "pe_helper/w"):
+        assert default.group_of(name, 2) is None
+    assert default.group_of("h/attn/q", 2) == 0
+    globs = configure(
+        {"sparsity": 0.5, "param_filter": "*proj_[qkv]_dense_layer.weight"},
+        aliases=lambda name: aliases.get(name, name),
+    )
+    assert globs.group_of("h/attn/q", 2) == 0
+    assert globs.group_of("h/attn/o", 2) is None
+    everything = configure({"sparsity": 0.5, "param_filter": "*"})
+    assert everything.group_of("ln/NormScale", 1) == 0  # globs bypass the exclusions
+
+
+def test_release_18_examples_of_the_document():
+    rule, algorithm = only(
+        {"sparsity": 0.3, "init_method": "topk", "param_name_patterns": "ffn.*weight", "seed": 1234}
+    )
+    assert rule == Filter("regex", ("ffn.*weight",))
+    assert algorithm == InBandStatic(sparsity=0.3, init_method="topk", seed=1234)
+    names = ["fc1.weight", "fc2.weight"]
+    rule, _ = only({"sparsity": 0.9, "init_method": "random", "param_name_patterns": names})
+    assert rule.matches(["model.fc2.weight"], 2) and not rule.matches(["fc3.weight"], 2)
+    several = configure(
+        {
+            "init_method": "random",
+            "seed": 7,
+            "param_name_patterns": {"fc1": {"sparsity": 0.3}, "fc2": {"sparsity": 0.4}},
+        }
+    )
+    assert [float(a.sparsity(0)) for _, a in several.groups] == pytest.approx([0.3, 0.4])
+    assert [a.seed for _, a in several.groups] == [7, 7]
+
+
+def test_release_20_sections_are_translated():
+    rule, algorithm = only(
+        {
+            "type": "gmp",
+            "sparsity_schedule": [[0, 0.3], [10, 0.5]],
+            "param_name_patterns": "fc.*weight",
+        }
+    )
+    assert rule == Filter("glob", ("fc*weight",))
+    assert algorithm == GMP(sparsity=Cycling((0.3, 0.5)), update=UpdateSteps((0, 10)))
+    _, algorithm = only({"type": "rigl", "sparsity": 0.9, "schedule": 1000})
+    assert algorithm == RigL(sparsity=0.9, update=1000)
+    exp = {"type": "exp", "init": 0.1, "gamma": -0.1}
+    _, algorithm = only({"type": "gmp", "sparsity": exp, "schedule": {"freq": 5}})
+    assert algorithm == GMP(sparsity=Exponential(0.1, -0.1), update={"freq": 5})
+    both = configure(
+        {"type": "set", "sparsity": 0.5, "param_name_patterns": {"a.*": {}, "b": {"sparsity": 0.7}}}
+    )
+    assert [(str(r), float(a.sparsity(0))) for r, a in both.groups] == [
+        ("a*", 0.5),
+        ("b", pytest.approx(0.7)),
+    ]
+
+
+def test_type_in_a_22_section_is_an_alias_with_a_warning(caplog):
+    with caplog.at_level(logging.WARNING, "sparsity"):
+        _, algorithm = only({"type": "set", "sparsity": 0.5, "param_filter": "*"})
+    assert isinstance(algorithm, SET) and "deprecated" in caplog.text
+
+
+def test_vendor_bug_integer_and_callable_updates_raise_nameerror():
+    _, algorithm = only({"algorithm": "set", "sparsity": 0.5, "update": 20})
+    assert algorithm.update == Every(20)
+    _, algorithm = only({"algorithm": "set", "sparsity": 0.5, "update": lambda t: t == 3})
+    assert algorithm.update(3) and not algorithm.update(4)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (1, r"sparsity must be a float with 0.0 <= sparsity < 1.0, got 1"),
+        (True, "got True"),
+        (1.0, "got 1.0"),
+        (-0.1, "got -0.1"),
+        ({"sparsity": 0}, r"sparsity\.sparsity: .*got 0"),
+        ({"sparsity": 0.5, "schedule": [0.1]}, "name the same thing"),
+        ({"algorithm": "rigl"}, "no level"),
+        ({"sparsity": 0.5, "algorithm": "rigel"}, "unknown algorithm 'rigel'.*mean 'rigl'"),
+        (
+            {"sparsity": 0.5, "init_method": "tokp"},
+            "random, topk, from_zeros, checkerboard.*mean 'topk'",
+        ),
+        ({"algorithm": "gmp", "sparsity": 0.5}, "gmp needs a schedule"),
+        ({"algorithm": "gmp", "schedule": [0.1], "drop_fraction": 0.1}, "gmp takes no drop_frac"),
+        ({"sparsity": 0.5, "update": {"freq": 2}}, "static takes no update"),
+        ({"sparsity": 0.5, "param_fliter": "*"}, r"sparsity\.param_fliter: unknown.*'param_filter'"),
+        ({"sparsity": 0.5, "param_filter": {"*": 1}}, "a dict is not a filter"),
+        (
+            {"algorithm": "rigl", "sparsity": 0.5, "balance_in_groups": 2, "balance_out_groups": 2},
+            "exclude each other",
+        ),
+        ({"algorithm": "set", "sparsity": 0.5, "update": {"freq": 0}}, r"update\.freq"),
+        ({"algorithm": "set", "sparsity": 0.5, "update": {"every": 3}}, "unknown key"),
+        ({"algorithm": "set", "sparsity": 0.5, "update": {}}, "either freq"),
+        ({"algorithm": "set", "sparsity": 0.5, "update": {"steps": [1], "stop": 3}}, "go with freq"),
+        ({"algorithm": "set", "schedule": {"type": "cubic"}}, "unknown schedule 'cubic'"),
+        ({"algorithm": "set", "schedule": {"type": "linear", "init": 0}}, r"missing \['slope'\]"),
+        ({"algorithm": "set", "schedule": []}, "one or more numbers"),
+        ({"algorithm": "set", "schedule": ["x"]}, "one or more numbers"),
+        ({"sparsity": 0.5, "compute": "fast"}, r"sparsity\.compute"),
+        ([[0.5]], "cannot hold another group"),
+        ([0.5, {"sparsity": 2.0}], r"sparsity\[1\]\.sparsity"),
+        ({"sparsity": 0.5, "seed": 1, "update": 3}, "belong to release 1.8"),
+        ({"sparsity": 0.5, "seed": 1}, r"sparsity\.init_method"),
+        ({"sparsity": 0.5, "seed": "x", "init_method": "topk"}, "seed must be a non-negative int"),
+        ({"sparsity": 1, "seed": 1, "init_method": "topk"}, "got 1"),
+        ({"init_method": "topk", "param_name_patterns": {"fc(": {"sparsity": 0.1}}}, r"\['fc\('\].*regex"),
+        (
+            {"init_method": "topk", "param_name_patterns": {"fc1": {"sparsity": 1}}},
+            r"sparsity\['fc1'\].*got 1",
+        ),
+        (
+            {"sparsity": 0.5, "seed": 1, "init_method": "topk", "in_groups": 2, "out_groups": 2},
+            "exclude each other",
+        ),
+        ({"type": "sideband", "sparsity_schedule": [[0, 0.1]]}, r"sparsity\.type.*sideband"),
+        ({"sparsity_schedule": [[0, 0.1]]}, "need static, gmp, set or rigl, got None"),
+        ({"type": "gmp", "sparsity_schedule": [3]}, r"expected \[\[step, level\], \.\.\.\]"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(section, message):
+    with pytest.raises(SparsityError, match=f"(?s){message}"):
+        configure(section)
+
+
+def test_nothing_matched_is_a_warning(caplog):
+    sparsifier = configure({"sparsity": 0.5, "param_filter": "nothing"})
+    with caplog.at_level(logging.WARNING, "sparsity"):
+        assert sparsifier.select({"a": {"kernel": jnp.ones((2, 2))}}) == {}
+    assert "no parameter matches nothing" in caplog.text
+
+
+def test_users_own_algorithms():
+    class Twice(Dynamic):
+        """Grows where the weight index is even."""
+
+        def grow_scores(self, ctx):
+            return (
+                (jnp.arange(ctx.weight.size) % 2 == 0).astype(jnp.float32).reshape(ctx.weight.shape)
+            )
+
+    by_class = only({"algorithm": Twice, "sparsity": 0.5, "update": 3})[1]
+    assert isinstance(by_class, Twice) and by_class.update == Every(3)
+    by_scores = only(Dynamic(sparsity=0.5, grow=lambda ctx: -ctx.weight))[1]
+    assert by_scores.drop_fraction == Constant(0.3)
+    with pytest.raises(TypeError, match="Dynamic has no grow scores"):
+        Dynamic(sparsity=0.5).grow_scores(None)
+
+
+def test_min_max_end_of_schedules():
+    assert Cosine(0.3, 10).min_max_end(0, 50) == pytest.approx((0.0, 0.3, 0.0), abs=1e-6)
+    assert sparsity.algorithms.schedule(lambda t: t * 0.01).min_max_end(0, 50) == pytest.approx(
+        (0.0, 0.5, 0.5)
+    )
