@@ -12,11 +12,11 @@ import pathlib
 
 import jax
 
-__all__ = ["available", "call", "target", "usable"]
+__all__ = ["HANDLERS", "available", "call", "target", "usable"]
 
 _LOG = logging.getLogger(__name__)
 _LIBRARY = pathlib.Path(__file__).with_name("_native.so")
-_HANDLERS = (
+HANDLERS = (
     "wafer_sparse_multiply",
     "wafer_sparse_input_gradient",
     "wafer_sparse_weight_gradient",
@@ -25,6 +25,8 @@ _HANDLERS = (
     "wafer_sparse_pattern_of_mask",
     "wafer_sparse_update_pattern",
     "wafer_sparse_take",
+    "wafer_sparse_to_dense",
+    "wafer_sparse_gather",
 )
 
 
@@ -36,7 +38,7 @@ def _load() -> ctypes.CDLL | None:
             raise OSError("switched off by WAFER_NATIVE=0")
         library = ctypes.CDLL(str(_LIBRARY))
         library.wafer_sparse_target.restype = ctypes.c_char_p
-        for name in _HANDLERS:
+        for name in HANDLERS:
             capsule = jax.ffi.pycapsule(getattr(library, name))
             jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     except (OSError, AttributeError) as error:

@@ -131,22 +131,44 @@ def _pattern_native(mask: Array, nnz: int) -> Pattern:
     return Pattern(*native.call("wafer_sparse_pattern_of_mask", tuple(shapes), mask))
 
 
+def _moves_natively(leaf: Array) -> bool:
+    return leaf.dtype == jnp.float32 and native.usable()
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def to_dense(values: Array, pattern: Pattern, fill: float = 0.0) -> Array:
     """Spread values [nnz] to a dense [K, N] array with ``fill`` at pruned positions."""
     rows, columns = pattern.shape
+    if _moves_natively(values):
+        result = jax.ShapeDtypeStruct(pattern.shape, jnp.float32)
+        rest = jnp.asarray(fill, jnp.float32)
+        return native.call("wafer_sparse_to_dense", result, values, *pattern[2:], rest)
     dense = jnp.full((columns * rows,), fill, values.dtype)
-    dense = dense.at[_flat(pattern)].set(
-        values, mode="drop", indices_are_sorted=True, unique_indices=False
-    )
+    dense = dense.at[_flat(pattern)].set(values, mode="drop", indices_are_sorted=True)
     return dense.reshape(columns, rows).T
+
+
+@jax.custom_vjp
+def gather(dense: Array, pattern: Pattern) -> Array:
+    """Take the kept values [nnz] of a dense [K, N] array; 0 at slack."""
+    if _moves_natively(dense):
+        result = jax.ShapeDtypeStruct((pattern.nnz,), jnp.float32)
+        return native.call("wafer_sparse_gather", result, dense, *pattern[2:])
+    flat = dense.T.reshape(-1)
+    return flat.at[_flat(pattern)].get(mode="fill", fill_value=0, indices_are_sorted=True)
+
+
+# Each is the other's transpose; XLA's own would be a serial scatter.
+to_dense.defvjp(
+    lambda values, pattern, fill: (to_dense(values, pattern, fill), pattern),
+    lambda _, pattern, cotangent: (gather(cotangent, pattern), None),
+)
+gather.defvjp(
+    lambda dense, pattern: (gather(dense, pattern), pattern),
+    lambda pattern, cotangent: (to_dense(cotangent, pattern), None),
+)
 
 
 def to_mask(pattern: Pattern) -> Bool[Array, "K N"]:
     """Return the dense [K, N] mask of a pattern."""
-    return to_dense(jnp.ones(pattern.nnz, bool), pattern, False)
-
-
-def gather(dense: Array, pattern: Pattern) -> Array:
-    """Take the kept values [nnz] of a dense [K, N] array; 0 at slack."""
-    flat = dense.T.reshape(-1)
-    return flat.at[_flat(pattern)].get(mode="fill", fill_value=0, indices_are_sorted=True)
+    return to_dense(jnp.ones(pattern.nnz, jnp.float32), pattern) > 0

@@ -402,12 +402,12 @@ ffi::Error PatternOfMask(ffi::ThreadPool pool, ffi::Buffer<ffi::PRED> mask,
   return ffi::Error::Success();
 }
 
-// Keeps the `keep` largest |values|, grows as many positions as were dropped at the highest scores
-// among all others. `source` says where each new value comes from in the old arrays, -1 if grown.
+// Keeps the counts[0] largest |values| and grows counts[1] positions at the highest scores among all
+// others. `source` says where each new value comes from in the old arrays, -1 if grown.
 ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
                          ffi::Buffer<ffi::S32> pointers, ffi::AnyBuffer t_indices,
                          ffi::Buffer<ffi::S32> t_pointers, ffi::Buffer<ffi::S32> order,
-                         ffi::Buffer<ffi::F32> scores, ffi::Buffer<ffi::S32> keep,
+                         ffi::Buffer<ffi::F32> scores, ffi::Buffer<ffi::S32> counts,
                          ffi::Result<ffi::AnyBuffer> new_indices,
                          ffi::ResultBuffer<ffi::S32> new_pointers,
                          ffi::Result<ffi::AnyBuffer> new_t_indices,
@@ -419,12 +419,14 @@ ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
                         t_indices.element_type() != ffi::DataType::U16, t_pointers.typed_data(),
                         order.typed_data()};
   const int64_t active = old.pointers[columns];
-  const int64_t kept = std::min<int64_t>(std::max(keep.typed_data()[0], 0), active);
+  const int64_t kept = std::clamp<int64_t>(counts.typed_data()[0], 0, active);
+  const int64_t room = static_cast<int64_t>(values.element_count()) - kept;
+  const int64_t grown = std::clamp<int64_t>(counts.typed_data()[1], 0, room);
   std::vector<uint8_t> survives(active);
   MarkSurvivors(pool, values.typed_data(), active, kept, survives.data());
   const GrowRows grow{scores.typed_data(), columns, old, survives.data()};
   const Threshold limit =
-      FindThreshold(pool, rows, columns, active - kept, [&](int64_t k, uint32_t* keys) {
+      FindThreshold(pool, rows, columns, grown, [&](int64_t k, uint32_t* keys) {
         grow.Fill(k, kNever, keys);
         return columns;
       });
@@ -437,20 +439,6 @@ ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
   BuildPattern(pool, rows, columns, choose,
                OutOf(new_indices, new_pointers, new_t_indices, new_t_pointers, new_order),
                source->typed_data());
-  return ffi::Error::Success();
-}
-
-// out[i] = values[source[i]], or 0 where source is -1.
-ffi::Error Take(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values, ffi::Buffer<ffi::S32> source,
-                ffi::ResultBuffer<ffi::F32> out) {
-  constexpr int64_t kChunk = 1 << 15;
-  const int64_t n = source.element_count();
-  ParallelFor(pool, (n + kChunk - 1) / kChunk, [&](int64_t chunk) {
-    for (int64_t i = chunk * kChunk; i < std::min(n, (chunk + 1) * kChunk); ++i) {
-      const int32_t from = source.typed_data()[i];
-      out->typed_data()[i] = from < 0 ? 0.0f : values.typed_data()[from];
-    }
-  });
   return ffi::Error::Success();
 }
 
@@ -492,10 +480,3 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_update_pattern, wafer::UpdatePattern,
                                   .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::S32>>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_take, wafer::Take,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>());

@@ -61,14 +61,14 @@ def rigl_update(
     keep: Array | int,
     others: Sequence[Array] = (),
     *,
+    grow: Array | int | None = None,
     implementation: str = "auto",
 ) -> Regrown:
-    """Drop the smallest weights, grow as many at the highest scores (RigL, Evci et al. 2020).
+    """Drop the smallest weights, grow others at the highest scores (RigL, Evci et al. 2020).
 
-    The ``keep`` active weights of largest magnitude stay. As many as were dropped grow at the
-    highest scores among all positions that did not stay, those just dropped included. SET is the
-    same with random scores. Ties go to the lowest place in canonical order; NaN scores count as
-    +inf.
+    The ``keep`` active weights of largest magnitude stay; ``grow`` positions are added at the
+    highest scores among all that did not stay, those just dropped included. SET is the same with
+    random scores. Ties go to the lowest place in canonical order; NaN scores count as +inf.
 
     Args:
         values: [nnz] kept weights.
@@ -76,22 +76,27 @@ def rigl_update(
         grow_scores: [K, N], for RigL the absolute dense gradient.
         keep: [] int32, how many active weights stay; may be traced.
         others: further [nnz] arrays that follow their weights.
+        grow: [] int32, how many positions grow, at most what ``nnz`` leaves room for; as many as
+            were dropped when None.
         implementation: "auto", "native" or "reference".
 
     Returns:
-        The new topology with as many active weights as before.
+        The new topology, ``keep + grow`` weights active.
     """
     if implementation == "auto":
         implementation = "native" if native.usable() else "reference"
-    keep = jnp.asarray(keep, jnp.int32)
+    active = pattern.pointers[-1]
+    keep = jnp.clip(jnp.asarray(keep, jnp.int32), 0, active)
+    grow = jnp.clip(active - keep if grow is None else grow, 0, pattern.nnz - keep)
+    counts = jnp.stack([keep, grow.astype(jnp.int32)])
     scores = grow_scores.astype(jnp.float32)
     if implementation == "native":
-        return _update_native(values, pattern, scores, keep, tuple(others))
-    return _update_reference(values, pattern, scores, keep, tuple(others))
+        return _update_native(values, pattern, scores, counts, tuple(others))
+    return _update_reference(values, pattern, scores, counts, tuple(others))
 
 
 def _update_native(
-    values: Array, pattern: Pattern, scores: Array, keep: Array, others: tuple[Array, ...]
+    values: Array, pattern: Pattern, scores: Array, counts: Array, others: tuple[Array, ...]
 ) -> Regrown:
     results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in pattern]
     results.append(jax.ShapeDtypeStruct(values.shape, jnp.int32))
@@ -101,7 +106,7 @@ def _update_native(
         values.astype(jnp.float32),
         *pattern[1:],
         scores,
-        keep,
+        counts,
     )
 
     def move(leaf: Array) -> Array:
@@ -113,18 +118,16 @@ def _update_native(
 
 
 def _update_reference(
-    values: Array, pattern: Pattern, scores: Array, keep: Array, others: tuple[Array, ...]
+    values: Array, pattern: Pattern, scores: Array, counts: Array, others: tuple[Array, ...]
 ) -> Regrown:
     rows, columns = pattern.shape
-    active = pattern.pointers[-1]
-    keep = jnp.clip(keep, 0, active)
     slots = jnp.arange(pattern.nnz)
-    size = jnp.where(slots < active, jnp.abs(values.astype(jnp.float32)), -1.0)
-    survives = selection.topk_mask(size[None], keep)[0]
+    size = jnp.where(slots < pattern.pointers[-1], jnp.abs(values.astype(jnp.float32)), -1.0)
+    survives = selection.topk_mask(size[None], counts[0])[0]
     stays = to_dense(survives, pattern, False).T.reshape(1, -1)
     lowest = float(jnp.finfo(jnp.float32).min)
     scores = jnp.where(jnp.isnan(scores), jnp.inf, jnp.maximum(scores, lowest)).T.reshape(1, -1)
-    grown = selection.topk_mask(jnp.where(stays, -jnp.inf, scores), active - keep)
+    grown = selection.topk_mask(jnp.where(stays, -jnp.inf, scores), counts[1])
     mask = (stays | grown).reshape(-1)
     (flat,) = jnp.nonzero(mask, size=pattern.nnz, fill_value=mask.size)
     new = pattern_from_flat(flat.astype(jnp.int32), (rows, columns))

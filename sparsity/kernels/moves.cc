@@ -1,0 +1,110 @@
+// Moves values between compressed, dense and changed storage, as XLA FFI handlers for the CPU.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace wafer {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr int64_t kChunk = 1 << 15;
+
+// out[i] = values[source[i]], or 0 where source is -1.
+ffi::Error Take(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values, ffi::Buffer<ffi::S32> source,
+                ffi::ResultBuffer<ffi::F32> out) {
+  const int64_t n = source.element_count();
+  ParallelFor(pool, (n + kChunk - 1) / kChunk, [&](int64_t chunk) {
+    for (int64_t i = chunk * kChunk; i < std::min(n, (chunk + 1) * kChunk); ++i) {
+      const int32_t from = source.typed_data()[i];
+      out->typed_data()[i] = from < 0 ? 0.0f : values.typed_data()[from];
+    }
+  });
+  return ffi::Error::Success();
+}
+
+// Calls visit(k, n, place) for every value, row by row; rows go to different threads.
+template <typename Row, typename Visit>
+void ForRows(ffi::ThreadPool& pool, const ffi::AnyBuffer& t_indices,
+             const ffi::Buffer<ffi::S32>& t_pointers, const ffi::Buffer<ffi::S32>& order,
+             const Row& begin_row, const Visit& visit) {
+  constexpr int64_t kRows = 16;
+  const int64_t rows = static_cast<int64_t>(t_pointers.element_count()) - 1;
+  const bool wide = t_indices.element_type() != ffi::DataType::U16;
+  ParallelFor(pool, (rows + kRows - 1) / kRows, [&](int64_t chunk) {
+    for (int64_t k = chunk * kRows; k < std::min(rows, (chunk + 1) * kRows); ++k) {
+      begin_row(k);
+      for (int32_t i = t_pointers.typed_data()[k]; i < t_pointers.typed_data()[k + 1]; ++i) {
+        const int64_t n = wide ? static_cast<const int32_t*>(t_indices.untyped_data())[i]
+                               : static_cast<const uint16_t*>(t_indices.untyped_data())[i];
+        visit(k, n, order.typed_data()[i]);
+      }
+    }
+  });
+}
+
+// dense[K, N] of the values, `fill` elsewhere.
+ffi::Error ToDense(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values, ffi::AnyBuffer t_indices,
+                   ffi::Buffer<ffi::S32> t_pointers, ffi::Buffer<ffi::S32> order,
+                   ffi::Buffer<ffi::F32> fill, ffi::ResultBuffer<ffi::F32> dense) {
+  const int64_t columns = dense->dimensions()[1];
+  float* out = dense->typed_data();
+  const float rest = fill.typed_data()[0];
+  ForRows(
+      pool, t_indices, t_pointers, order,
+      [&](int64_t k) { std::fill_n(out + k * columns, columns, rest); },
+      [&](int64_t k, int64_t n, int32_t place) {
+        out[k * columns + n] = values.typed_data()[place];
+      });
+  return ffi::Error::Success();
+}
+
+// values[nnz] of a dense [K, N] array, 0 at slack.
+ffi::Error Gather(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> dense, ffi::AnyBuffer t_indices,
+                  ffi::Buffer<ffi::S32> t_pointers, ffi::Buffer<ffi::S32> order,
+                  ffi::ResultBuffer<ffi::F32> values) {
+  const int64_t columns = dense.dimensions()[1];
+  float* out = values->typed_data();
+  const int64_t active = t_pointers.typed_data()[t_pointers.element_count() - 1];
+  const int64_t nnz = values->element_count();
+  std::fill(out + active, out + nnz, 0.0f);  // slack comes last in canonical order
+  ForRows(
+      pool, t_indices, t_pointers, order, [](int64_t) {},
+      [&](int64_t k, int64_t n, int32_t place) {
+        out[place] = dense.typed_data()[k * columns + n];
+      });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace wafer
+
+namespace ffi = xla::ffi;
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_take, wafer::Take,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_to_dense, wafer::ToDense,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_gather, wafer::Gather,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());

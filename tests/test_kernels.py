@@ -1,0 +1,263 @@
+"""Products with kept values only: hand values, dense autodiff, two implementations, transforms."""
+
+import functools
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsity import kernels
+from sparsity.kernels import native
+
+IMPLEMENTATIONS = ["masked", "csr"]
+
+
+def make(mask, seed=0, dtype=jnp.float32, implementation="csr"):
+    """A SparseWeight of a mask, and the same weight dense."""
+    mask = np.asarray(mask)
+    dense = np.where(mask, np.random.default_rng(seed).normal(size=mask.shape), 0)
+    dense = jnp.asarray(dense, jnp.float32)
+    pattern = kernels.pattern_from_mask(jnp.asarray(mask), int(mask.sum()))
+    values = kernels.gather(dense, pattern).astype(dtype)
+    return kernels.SparseWeight(
+        values=values, pattern=pattern, implementation=implementation
+    ), dense.astype(dtype)
+
+
+def normal(seed, *shape, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+@functools.partial(jax.jit, static_argnums=4)
+def product_and_gradients(x, values, pattern, dy, implementation):
+    def run(x, values):
+        weight = kernels.SparseWeight(values=values, pattern=pattern)
+        return kernels.sparse_dot(x, weight, implementation=implementation)
+
+    y, back = jax.vjp(run, x, values)
+    return (y, *back(dy))
+
+
+def test_native_library_is_built_here():
+    """Everything below would otherwise compare the reference with itself."""
+    assert native.available(), "run `python setup.py build_ext --inplace`"
+    assert native.target() in {"avx512", "avx2", "baseline"}
+
+
+def test_pattern_by_hand():
+    # W = [[0, 1, 2],      columns: n=0 keeps k=1; n=1 keeps k=0; n=2 keeps k=0, 1
+    #      [3, 0, 4]]
+    dense = jnp.asarray([[0.0, 1, 2], [3, 0, 4]])
+    pattern = kernels.pattern_from_mask(dense != 0, 4)
+    assert pattern.shape == (2, 3)
+    assert pattern.nnz == 4
+    assert pattern.indices.tolist() == [1, 0, 0, 1]
+    assert pattern.pointers.tolist() == [0, 1, 2, 4]
+    assert pattern.t_indices.tolist() == [1, 2, 0, 2]
+    assert pattern.t_pointers.tolist() == [0, 2, 4]
+    assert pattern.order.tolist() == [1, 2, 0, 3]
+    values = kernels.gather(dense, pattern)
+    assert values.tolist() == [3, 1, 2, 4]
+    assert (kernels.to_dense(values, pattern) == dense).all()
+    assert (kernels.to_mask(pattern) == (dense != 0)).all()
+    filled = kernels.to_dense(values, pattern, float("nan"))
+    assert np.isnan(filled).tolist() == [[True, False, False], [False, True, False]]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_product_by_hand(implementation):
+    dense = jnp.asarray([[0.0, 1, 2], [3, 0, 4]])
+    pattern = kernels.pattern_from_mask(dense != 0, 4)
+    values = kernels.gather(dense, pattern)
+    x, dy = jnp.asarray([[1.0, 10]]), jnp.asarray([[1.0, 2, 3]])
+    y, dx, dw = product_and_gradients(x, values, pattern, dy, implementation)
+    assert y.tolist() == [[30, 1, 42]]
+    assert dx.tolist() == [[8, 15]]  # [1*2 + 2*3, 3*1 + 4*3]
+    assert dw.tolist() == [10, 2, 3, 30]  # x[k] * dy[n] in canonical order
+
+
+SHAPES = [  # T, K, N, kept share: tails of tokens, tall, wide, long tiles, wide indices
+    (70, 37, 53, 0.1),
+    (129, 1200, 40, 0.2),
+    (33, 40, 700, 0.05),
+    (3, 65_600, 2, 0.01),
+    (65, 17, 16, 1.0),
+]
+
+
+@pytest.mark.parametrize(("tokens", "rows", "columns", "share"), SHAPES)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
+def test_both_equal_dense_autodiff(tokens, rows, columns, share, dtype):
+    mask = np.random.default_rng(1).random((rows, columns)) < share
+    mask[:, 0] = False  # an empty row of W^T, and an empty one of W
+    mask[rows // 2] = False
+    weight, dense = make(mask)
+    x, dy = normal(2, tokens, rows, dtype=dtype), normal(3, tokens, columns, dtype=dtype)
+    wide_x, wide_dy = x.astype(jnp.float32), dy.astype(jnp.float32)
+    y, back = jax.vjp(jnp.matmul, wide_x, dense)
+    expected = (y, *back(wide_dy))
+    expected = (*expected[:2], kernels.gather(expected[2], weight.pattern))
+    for implementation in IMPLEMENTATIONS:
+        got = product_and_gradients(x, weight.values, weight.pattern, dy, implementation)
+        for one, want, outer in zip(got, expected, (dtype, dtype, jnp.float32), strict=True):
+            assert one.dtype == outer
+            scale = max(float(jnp.max(jnp.abs(want), initial=0)), 1)
+            step = 2**-8 if outer == jnp.bfloat16 else 2**-21
+            np.testing.assert_allclose(
+                np.asarray(one, np.float32), want, atol=step * scale, rtol=step
+            )
+
+
+@hypothesis.settings(deadline=None, max_examples=10, database=None)
+@hypothesis.given(st.data())
+def test_native_equals_masked(data):
+    tokens = data.draw(st.sampled_from([0, 1, 31, 100]))
+    rows, columns = data.draw(st.sampled_from([(1, 1), (5, 90), (300, 7)]))
+    share = data.draw(st.sampled_from([0.0, 0.05, 0.3, 1.0]))
+    dtype = data.draw(st.sampled_from([jnp.float32, jnp.bfloat16]))
+    seed = data.draw(st.integers(0, 1 << 16))
+    mask = np.random.default_rng(seed).random((rows, columns)) < share
+    weight, _ = make(mask, seed)
+    x, dy = normal(seed, tokens, rows, dtype=dtype), normal(seed, tokens, columns, dtype=dtype)
+    a, b = (
+        product_and_gradients(x, weight.values, weight.pattern, dy, implementation)
+        for implementation in IMPLEMENTATIONS
+    )
+    for one, other in zip(a, b, strict=True):
+        # bf16 outputs may round to the other neighbour of a float32 sum.
+        step = 2**-8 if one.dtype == jnp.bfloat16 else 2**-20
+        want = np.asarray(one, np.float32)
+        scale = max(1.0, np.abs(want).max(initial=0))
+        got = np.asarray(other, np.float32)
+        np.testing.assert_allclose(got, want, atol=step * scale, rtol=step)
+
+
+def test_same_bits_every_time():
+    """dW sums over threads in a fixed order."""
+    weight, _ = make(np.random.default_rng(0).random((96, 80)) < 0.3)
+    x, dy = normal(1, 300, 96), normal(2, 300, 80)
+    runs = [product_and_gradients(x, weight.values, weight.pattern, dy, "csr") for _ in range(5)]
+    for run in runs[1:]:
+        for one, other in zip(runs[0], run, strict=True):
+            assert (one == other).all()
+
+
+def test_not_a_number_stays_in_its_token():
+    weight, _ = make(np.eye(20, dtype=bool) | (np.arange(20) % 3 == 0))
+    x = normal(0, 40, 20).at[7, 3].set(jnp.nan).at[9, 4].set(-jnp.inf)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        y = np.asarray(weight.project(x.astype(dtype)), np.float32)
+        bad = ~np.isfinite(y).all(axis=1)
+        assert bad.nonzero()[0].tolist() == [7, 9]
+        assert np.isnan(y[7]).any()
+        assert np.isinf(y[9]).any()
+        assert not np.isnan(y[9]).any()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_probe_receives_the_dense_gradient(implementation):
+    weight, dense = make(np.random.default_rng(0).random((12, 9)) < 0.4)
+    x, dy = normal(1, 2, 5, 12), normal(2, 2, 5, 9)
+
+    def loss(values, probe):
+        probed = kernels.SparseWeight(
+            values=values, pattern=weight.pattern, probe=probe, implementation=implementation
+        )
+        return jnp.sum(probed.project(x) * dy)
+
+    d_values, d_probe = jax.grad(loss, argnums=(0, 1))(weight.values, jnp.zeros(weight.shape))
+    want = jax.grad(lambda w: jnp.sum((x @ w) * dy))(dense)
+    np.testing.assert_allclose(d_probe, want, atol=1e-5)
+    np.testing.assert_allclose(d_values, kernels.gather(want, weight.pattern), atol=1e-5)
+
+
+def test_only_what_is_asked_for_is_computed():
+    weight, _ = make(np.random.default_rng(0).random((12, 9)) < 0.4)
+    x = normal(1, 5, 12)
+
+    def handlers(fn, *args):
+        text = str(jax.make_jaxpr(fn)(*args))
+        return {name for name in native.HANDLERS if f"{name}\n" in text or f"{name} " in text}
+
+    def loss(x, values):
+        return kernels.SparseWeight(values=values, pattern=weight.pattern).project(x).sum()
+
+    forward = "wafer_sparse_multiply"
+    assert handlers(jax.grad(loss, 0), x, weight.values) == {forward, "wafer_sparse_input_gradient"}
+    assert handlers(jax.grad(loss, 1), x, weight.values) == {
+        forward,
+        "wafer_sparse_weight_gradient",
+    }
+    assert handlers(jax.grad(loss, (0, 1)), x, weight.values) == {forward, "wafer_sparse_gradients"}
+
+
+def test_under_scan_and_vmap():
+    """Layers of equal nnz scan; a batch of inputs or of weights maps."""
+    rng = np.random.default_rng(0)
+    masks = []
+    for _ in range(3):
+        mask = np.zeros(64, bool)
+        mask[rng.permutation(64)[:20]] = True
+        masks.append(mask.reshape(8, 8))
+    pairs = [make(mask, seed) for seed, mask in enumerate(masks)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(w for w, _ in pairs))
+    dense = jnp.stack([d for _, d in pairs])
+    x = normal(1, 6, 8)
+
+    @jax.jit
+    def deep(values, x):
+        layers = kernels.SparseWeight(values=values, pattern=stacked.pattern, implementation="csr")
+        return jax.lax.scan(lambda h, w: (jnp.tanh(w.project(h)), None), x, layers)[0].sum()
+
+    def dense_deep(x):
+        return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, dense)[0].sum()
+
+    np.testing.assert_allclose(
+        jax.grad(deep, 1)(stacked.values, x), jax.grad(dense_deep)(x), atol=1e-5
+    )
+    mapped = jax.vmap(lambda w: w.project(x))(stacked)
+    np.testing.assert_allclose(mapped, jnp.einsum("tk,lkn->ltn", x, dense), atol=1e-5)
+    batch = normal(2, 4, 6, 8)
+    np.testing.assert_allclose(jax.vmap(pairs[0][0].project)(batch), batch @ dense[0], atol=1e-5)
+
+
+def test_spreading_is_differentiable():
+    weight, _ = make(np.random.default_rng(0).random((6, 5)) < 0.5)
+    scale = normal(3, 6, 5)
+    grad = jax.grad(lambda v: jnp.sum(kernels.to_dense(v, weight.pattern) * scale))(weight.values)
+    assert (grad == kernels.gather(scale, weight.pattern)).all()
+    back = jax.grad(lambda d: jnp.sum(kernels.gather(d, weight.pattern) * weight.values))(scale)
+    assert (back == weight.dense()).all()
+
+
+def test_slack_is_ignored():
+    mask = np.random.default_rng(0).random((30, 20)) < 0.3
+    nnz = int(mask.sum())
+    pattern = jax.jit(lambda m: kernels.pattern_from_mask(m, nnz + 7))(mask)
+    values = jnp.arange(1.0, nnz + 8)
+    dense = kernels.to_dense(values, pattern)
+    assert int((dense != 0).sum()) == nnz
+    x, dy = normal(1, 10, 30), normal(2, 10, 20)
+    for implementation in IMPLEMENTATIONS:
+        y, dx, dw = product_and_gradients(x, values, pattern, dy, implementation)
+        np.testing.assert_allclose(y, x @ dense, rtol=1e-5, atol=1e-3)
+        np.testing.assert_allclose(dx, dy @ dense.T, rtol=1e-5, atol=1e-3)
+        assert (dw[nnz:] == 0).all()
+        assert (dw[:nnz] != 0).all()
+
+
+def test_errors_say_what_was_found():
+    weight, _ = make(np.ones((4, 3), bool))
+    with pytest.raises(ValueError, match=r"x has shape \(2, 5\), the weight is 4 x 3"):
+        weight.project(jnp.ones((2, 5)))
+    with pytest.raises(ValueError, match="choose auto, masked or csr"):
+        kernels.sparse_dot(jnp.ones((2, 4)), weight, implementation="dense")
+    with pytest.raises(TypeError, match="csr takes float32 and bfloat16, x is float16"):
+        weight.project(jnp.ones((2, 4), jnp.float16))
+    with pytest.raises(ValueError, match="values have shape"):
+        kernels.SparseWeight(values=jnp.ones(5), pattern=weight.pattern).project(jnp.ones((2, 4)))
+    with pytest.raises(ValueError, match="keeps 12 weights, nnz is 11"):
+        kernels.pattern_from_mask(jnp.ones((4, 3), bool), 11)

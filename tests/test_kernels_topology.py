@@ -1,0 +1,126 @@
+"""Exact selection and topology change: hand values, native against the JAX reference, counts."""
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsity import kernels, selection
+
+update = jax.jit(kernels.rigl_update, static_argnames="implementation")
+SETTINGS = hypothesis.settings(deadline=None, max_examples=12, database=None)
+
+
+def test_rigl_by_hand():
+    # Canonical order is by column: positions (k, n) = (0,0) (1,0) (1,1) (0,2).
+    dense = jnp.asarray([[1.0, 0, -4], [-2, 3, 0]])
+    pattern = kernels.pattern_from_mask(dense != 0, 4)
+    values = kernels.gather(dense, pattern)  # [1, -2, 3, -4]
+    scores = jnp.asarray([[0.0, 9, 9], [9, 9, 9]])  # survivors' scores do not count
+    moments = jnp.asarray([10.0, 20, 30, 40])
+    for implementation in ("native", "reference"):
+        new = update(values, pattern, scores, 2, [moments], implementation=implementation)
+        # 3 and -4 stay. Of the positions with score 9 the lowest in canonical order win: (1, 0),
+        # which was just dropped and comes back as 0, then (0, 1).
+        assert kernels.to_mask(new.pattern).tolist() == [[False, True, True], [True, True, False]]
+        assert new.values.tolist() == [0, 0, 3, -4]
+        assert new.others[0].tolist() == [0, 0, 30, 40]
+
+
+@SETTINGS
+@hypothesis.given(st.data())
+def test_native_update_equals_reference(data):
+    """Bit for bit, with many ties, slack, counts of 0 and all, and scores that are no numbers."""
+    rows, columns, nnz = data.draw(st.sampled_from([(13, 9, 40), (9, 40, 360)]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 16)))
+    active = data.draw(st.sampled_from([nnz, nnz - nnz // 4]))
+    mask = np.zeros(rows * columns, bool)
+    mask[rng.permutation(rows * columns)[:active]] = True
+    pattern = jax.jit(kernels.pattern_from_mask, static_argnums=1)(mask.reshape(rows, columns), nnz)
+    values = jnp.asarray(np.round(rng.normal(size=nnz) * 2) / 2, jnp.float32)
+    scores = np.round(rng.normal(size=(rows, columns)) * data.draw(st.sampled_from([0, 1, 3])))
+    strange = data.draw(st.sampled_from([1.0, np.nan, np.inf, -np.inf]))
+    scores.flat[rng.integers(rows * columns)] = strange
+    scores = jnp.asarray(scores, jnp.float32)
+    keep = data.draw(st.sampled_from([0, active // 2, active]))
+    grow = data.draw(st.sampled_from([0, active - keep, nnz - keep]))
+    a, b = (
+        update(
+            values, pattern, scores, keep, [values + 1], grow=grow, implementation=implementation
+        )
+        for implementation in ("native", "reference")
+    )
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert int(a.pattern.pointers[-1]) == keep + grow
+
+
+def test_survivors_keep_their_bits():
+    rng = np.random.default_rng(0)
+    mask = rng.random((40, 30)) < 0.3
+    nnz = int(mask.sum())
+    pattern = kernels.pattern_from_mask(jnp.asarray(mask), nnz)
+    values = jnp.asarray(rng.normal(size=nnz), jnp.float32)
+    scores = jnp.asarray(rng.random((40, 30)), jnp.float32)
+    keep = nnz * 7 // 10
+    new = update(values, pattern, scores, keep, [values * 3])
+    before = np.asarray(kernels.to_dense(values, pattern))
+    after = np.asarray(kernels.to_dense(new.values, new.pattern))
+    stayed = after != 0
+    assert stayed.sum() == keep
+    assert (after[stayed] == before[stayed]).all()
+    assert np.abs(before[mask & ~stayed]).max() <= np.abs(after[stayed]).min()
+    assert (new.others[0] == new.values * 3).all()
+    grown = np.asarray(kernels.to_mask(new.pattern)) & ~stayed
+    rest = ~grown & ~stayed
+    assert np.asarray(scores)[grown].min() >= np.asarray(scores)[rest].max()
+
+
+def test_counts_and_topology_never_recompile():
+    mask = np.random.default_rng(0).random((20, 10)) < 0.5
+    nnz = int(mask.sum())
+    pattern = kernels.pattern_from_mask(jnp.asarray(mask), nnz)
+    values, scores = jnp.asarray(np.arange(1, nnz + 1), jnp.float32), jnp.ones((20, 10))
+    step = jax.jit(kernels.rigl_update)
+    for keep in (3, 50, nnz):
+        new = step(values, pattern, scores, jnp.int32(keep))
+        values, pattern = new.values, new.pattern
+    assert step._cache_size() == 1
+
+
+@SETTINGS
+@hypothesis.given(st.data())
+def test_topk_equals_reference(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 16)))
+    scores = np.round(rng.normal(size=(3, 70)) * data.draw(st.sampled_from([0, 1, 1000])))
+    scores.flat[rng.integers(210)] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf, -0.0]))
+    scores = jnp.asarray(scores, jnp.float32)
+    k = jnp.asarray(data.draw(st.lists(st.integers(0, 70), min_size=3, max_size=3)), jnp.int32)
+    got = kernels.topk_mask(scores, k)
+    assert got.sum(axis=1).tolist() == k.tolist()
+    np.testing.assert_array_equal(got, selection.topk_mask(scores, k))
+
+
+def test_topk_of_many():
+    """Several chunks of the native selection, ties across them."""
+    scores = jnp.asarray(np.random.default_rng(0).integers(0, 50, (1, 40_000)), jnp.float32)
+    for k in (1, 17_777, 40_000):
+        got = np.asarray(kernels.topk_mask(scores, k))[0]
+        want = np.argsort(-np.asarray(scores)[0], kind="stable")[:k]
+        assert got.sum() == k
+        assert got[want].all()
+
+
+@pytest.mark.parametrize("extra", [0, 6, -6])
+def test_native_pattern_equals_reference(extra):
+    mask = np.random.default_rng(1).random((33, 70)) < 0.2
+    nnz = int(mask.sum()) + extra
+    got = jax.jit(kernels.pattern_from_mask, static_argnums=1)(mask, nnz)
+    flat = np.full(nnz, mask.size)
+    found = np.flatnonzero(mask.T)[:nnz]
+    flat[: len(found)] = found
+    want = kernels.pattern_from_flat(jnp.asarray(flat, jnp.int32), mask.shape)
+    for name, one, other in zip(want._fields, got, want, strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=name)
