@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-__all__ = ["Timing", "arguments", "environment", "interleave", "ratio", "report"]
+__all__ = ["Ratio", "Timing", "arguments", "environment", "interleave", "ratio", "report"]
 
 
 class Timing(NamedTuple):
@@ -25,10 +25,20 @@ class Timing(NamedTuple):
 
     median: middle of the runs
     least: fastest run
+    cpu: middle of the processor time of all threads; other programs on the cores hardly touch it
     """
 
     median: float
     least: float
+    cpu: float
+
+
+class Ratio(NamedTuple):
+    """How many times faster a variant is: by medians, by fastest runs, by processor time."""
+
+    median: float
+    least: float
+    cpu: float
 
 
 def interleave(
@@ -46,24 +56,26 @@ def interleave(
     """
     for run in programs.values():
         jax.block_until_ready(run())
-    times: dict[str, list[float]] = {name: [] for name in programs}
+    wall: dict[str, list[float]] = {name: [] for name in programs}
+    cpu: dict[str, list[float]] = {name: [] for name in programs}
     begin = time.perf_counter()
     for done in range(repeats):
         if seconds is not None and done >= 3 and time.perf_counter() - begin > seconds:
             break
         for name, run in programs.items():
-            start = time.perf_counter()
+            start, start_cpu = time.perf_counter(), time.process_time()
             jax.block_until_ready(run())
-            times[name].append(time.perf_counter() - start)
-    return {name: Timing(sorted(t)[len(t) // 2], min(t)) for name, t in times.items()}
+            wall[name].append(time.perf_counter() - start)
+            cpu[name].append(time.process_time() - start_cpu)
+    middle = lambda times: sorted(times)[len(times) // 2]
+    return {
+        name: Timing(middle(wall[name]), min(wall[name]), middle(cpu[name])) for name in programs
+    }
 
 
-def ratio(times: Mapping[str, Timing], base: str, variant: str) -> tuple[float, float]:
-    """How many times faster ``variant`` is than ``base``: by medians, and by fastest runs."""
-    return (
-        times[base].median / times[variant].median,
-        times[base].least / times[variant].least,
-    )
+def ratio(times: Mapping[str, Timing], base: str, variant: str) -> Ratio:
+    """How many times faster ``variant`` is than ``base``."""
+    return Ratio(*(a / max(b, 1e-9) for a, b in zip(times[base], times[variant], strict=True)))
 
 
 def environment() -> str:
