@@ -316,5 +316,5 @@ def timing(program: Program, implementation: str = "auto") -> int:
     if implementation not in {"auto", "jax", "native"}:
         raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
     if implementation == "native" or (implementation == "auto" and native.available()):
-        return check_timing(native.run(*plane_program(program)))
+        return check_timing(Timing(*native.run(*plane_program(program))))
     return check_timing(plane_run(*prepare(program)))

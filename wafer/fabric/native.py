@@ -1,5 +1,0 @@
-"""stub"""
-
-
-def available():
-    return False

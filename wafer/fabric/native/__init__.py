@@ -1,0 +1,108 @@
+"""The timing plane in C++: words of 512 PEs, called through ``jax.ffi``.
+
+Optional: without the library (no compiler at install) ``available`` is False, and
+:func:`wafer.fabric.planes.timing` runs its JAX planes, which are the reference.
+"""
+
+import ctypes
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from wafer.fabric.errors import FabricError
+from wafer.fabric.planar import PlaneMasks, PlaneShape
+
+__all__ = ["available", "prepare_words", "run", "run_words"]
+
+_TARGET = "wafer_timing_plane"
+_LIBRARY = pathlib.Path(__file__).with_name("_native.so")
+_BLOCK = 512
+
+
+@functools.cache
+def available() -> bool:
+    """Whether the library is built and this machine's default device is the CPU."""
+    if not _LIBRARY.exists() or jax.default_backend() != "cpu":
+        return False
+    try:
+        library = ctypes.CDLL(str(_LIBRARY))
+    except OSError:
+        return False
+    handler = jax.ffi.pycapsule(getattr(library, _TARGET))
+    jax.ffi.register_ffi_target(_TARGET, handler, platform="cpu")
+    return True
+
+
+def _words(planes: np.ndarray) -> np.ndarray:
+    """[n, H, W] bool to [H, blocks, n, 16] uint32: 512 PEs along x per vector."""
+    count, height, width = planes.shape
+    blocks = -(-width // _BLOCK)
+    padded = np.zeros((count, height, blocks * _BLOCK), bool)
+    padded[..., :width] = planes
+    packed = np.packbits(padded, axis=-1, bitorder="little").view(np.uint32)
+    return packed.reshape(count, height, blocks, 16).transpose(1, 2, 0, 3)
+
+
+def prepare_words(
+    shape: PlaneShape, masks: PlaneMasks, max_cycles: int = 10_000_000
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lay a timing program out as the C++ side reads it.
+
+    Returns:
+        [n] int32 header and [H * blocks * masks * 16] uint32 words.
+    """
+    bits = (masks.counts[:, None] >> np.arange(shape.bits)[:, None, None]) & 1
+    planes = [
+        *(masks.ports[c, p] for c, p in shape.ports),
+        *masks.inject,
+        *(masks.reads[s, c] for s, c in shape.reads),
+        *(masks.writes[s, c] for s, c in shape.writes),
+        *masks.exists,
+        *bits.reshape(-1, shape.height, shape.width).astype(bool),
+    ]
+    pairs = [v for group in (shape.ports, shape.reads, shape.writes) for p in group for v in p]
+    header = [
+        shape.height,
+        -(-shape.width // _BLOCK),
+        len(shape.depths),
+        shape.spec.ramp_latency,
+        shape.bits,
+        shape.slots,
+        int(any(p in {0, 2} for _, p in shape.ports)),
+        max_cycles,
+        len(shape.ports),
+        len(shape.reads),
+        len(shape.writes),
+        *shape.depths,
+        *(int(c in shape.merges) for c in range(len(shape.depths))),
+        *pairs,
+    ]
+    return np.array(header, np.int32), _words(np.stack(planes)).reshape(-1)
+
+
+@jax.jit
+def run_words(header: Array, words: Array) -> Array:
+    """[3] int32: cycles, faulted, stuck."""
+    return jax.ffi.ffi_call(_TARGET, jax.ShapeDtypeStruct((3,), jnp.int32))(header, words)
+
+
+def run(shape: PlaneShape, masks: PlaneMasks) -> np.ndarray:
+    """Run a timing program; programs that only move along y are turned first.
+
+    Returns:
+        [3] int32 cycles, faulted, stuck.
+
+    Raises:
+        FabricError: the library is not built.
+    """
+    if not available():
+        raise FabricError(
+            f"the native timing plane is not built ({_LIBRARY.name} is missing or does not load);"
+            " run `python setup.py build_ext --inplace`, or ask for implementation='jax'"
+        )
+    header, words = prepare_words(shape, masks)
+    return np.asarray(run_words(jnp.asarray(header), jnp.asarray(words)))
