@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from models.base import Model
 from models.paths import close_names
 
-__all__ = ["MODELS", "Entry", "build", "list_models", "lookup", "parse_config"]
+__all__ = ["MODELS", "Entry", "build", "list_models", "lookup", "parse_config", "settings_of"]
 
 
 class Entry(NamedTuple):
@@ -193,6 +193,22 @@ def build(settings: Any) -> Model:
     cfg = parse_config(settings) if isinstance(settings, Mapping) else settings
     module, _, _, function = _FAMILIES[lookup(cfg.name).family]
     return getattr(importlib.import_module(module), function)(cfg)
+
+
+def settings_of(cfg: Any) -> dict[str, Any]:
+    """Return a ``model`` section that parses to the configuration, without the needless keys."""
+    presets = lookup(cfg.name).presets
+    values = cfg.model_dump(mode="json")
+    defaults = {k: f.get_default(call_default_factory=True) for k, f in _fields(cfg).items()}
+    return {
+        key: value
+        for key, value in values.items()
+        if key in presets or key == "name" or getattr(cfg, key) != defaults[key]
+    }
+
+
+def _fields(cfg: Any) -> dict[str, Any]:
+    return type(cfg).model_fields
 
 
 def list_models() -> dict[str, Entry]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import vsl
-from models import Batch, generate
+from models import Batch, build, generate
 from models.convert.api import convert_table, from_hf
 from models.convert.engine import export_tensors
 from models.encoder_config import EncoderConfig
@@ -50,6 +50,7 @@ def masked_layout(mask, positions=None, *, keep_pads=False):
     base = vsl.padded_layout(jnp.asarray(np.full(rows, size) if keep_pads else mask.sum(1)), size)
     return dataclasses.replace(
         base,
+        rows=None,  # static: with it, runs would not share a compilation
         segments=flat(np.arange(rows)[:, None], real, -1),
         positions=flat(places, real, 0),
         starts=flat(start, real, rows * size),
@@ -123,6 +124,20 @@ def relative(ours, reference):
     return float(np.abs(np.asarray(ours) - reference).max() / np.abs(reference).max())
 
 
+# Parity needs the arithmetic, not the speed: the cheapest compilation XLA offers.
+CHEAP = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+
+def compiled(model):
+    """The same model with each kind jitted: all layers and all runs share one compilation."""
+
+    def cheap(fn):
+        return jax.jit(fn, compiler_options=CHEAP)
+
+    kinds = {kind: (roles, cheap(fn)) for kind, (roles, fn) in model.kinds.items()}
+    return dataclasses.replace(model, kinds=kinds)
+
+
 def run_stages(model, params, batch):
     """Fold the stages, keeping every activation stream: (last carry, {stage: carry})."""
     carry, seen = None, {}
@@ -188,6 +203,21 @@ def compare_outputs(ours, outputs, mask):
     return errors
 
 
+def loss_and_grads(model, params, batch):
+    """(loss, gradients) as torch has them: Marian's pad row learns from the logits alone."""
+    untied = model
+    if model.config.name == "transformer":
+        untied = build(model.config.model_copy(update={"share_embedding_weights": False}))
+        head = {"kernel": params["embed"]["token"]["embedding"].T, **params["lm_head"]}
+        params = {**params, "lm_head": head}
+    graded = jax.jit(jax.value_and_grad(untied.loss, has_aux=True), compiler_options=CHEAP)
+    (loss, _), grads = graded(params, batch)
+    if untied is not model:
+        table = grads["embed"]["token"]["embedding"].at[0].set(0)
+        grads["embed"]["token"]["embedding"] = table + grads["lm_head"].pop("kernel").T
+    return loss, grads
+
+
 def compare_loss(model, loss, grads, meta, expected):
     """|loss difference| and the largest relative difference of gradient norms, per parameter."""
     if getattr(model.config, "head", "") == "qa":
@@ -235,6 +265,18 @@ def greedy_inputs(cfg, meta):
     return {"input_ids": np.asarray([out[:-1]])}, len(prompt) - 1, out[len(prompt) :]
 
 
+def padded_stream(batch, like):
+    """Put a batch of one sequence into a stream of another batch's shape."""
+    if "source_tokens" in batch.extras:
+        return batch
+    capacity, rows = like.layout.capacity, like.layout.lengths.shape[0]
+    length = batch.layout.capacity
+    layout = vsl.layout_from_lengths(jnp.asarray([length] + [0] * (rows - 1)), capacity)
+    fill = capacity - length
+    flat = (jnp.pad(x, (0, fill)) for x in (batch.tokens, batch.labels, batch.weights))
+    return Batch(*flat, layout, batch.extras)
+
+
 def load(path):
     """(model, params, meta, {run: (inputs, outputs, mask)}) of a golden folder."""
     model, params = from_hf(path)
@@ -249,10 +291,6 @@ def load(path):
     return model, params, meta, runs
 
 
-# Parity needs the arithmetic, not the speed: the cheapest compilation XLA offers.
-CHEAP = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-
-
 def compare(path, *, cached_generation=False):
     """All errors of a golden folder: {run: {output: error}}, loss, gradients, greedy tokens."""
     model, params, meta, runs = load(path)
@@ -260,25 +298,23 @@ def compare(path, *, cached_generation=False):
     scored = [run for run in runs if meta["runs"][run]["loss"] is not None]
     if "greedy" in meta:
         inputs, first, recorded = greedy_inputs(model.config, meta)
-        batches["greedy"] = to_batch(model.config, inputs)
+        batches["greedy"] = padded_stream(to_batch(model.config, inputs), batches["full"])
 
-    def everything(params, batches):
-        outputs = {run: our_outputs(model, params, b) for run, b in batches.items()}
-        graded = jax.value_and_grad(model.loss, has_aux=True)
-        return outputs, {run: graded(params, batches[run]) for run in scored}
-
-    outputs, losses = jax.jit(everything, compiler_options=CHEAP)(params, batches)
+    staged = compiled(model)
+    outputs = {run: our_outputs(staged, params, batch) for run, batch in batches.items()}
+    losses = {run: loss_and_grads(model, params, batches[run]) for run in scored}
     result = {}
     for run, (_, recorded_outputs, mask) in runs.items():
         result[run] = compare_outputs(outputs[run], recorded_outputs, mask)
         if run in losses:
-            (loss, _), grads = losses[run]
+            loss, grads = losses[run]
             expected = meta["runs"][run]["loss"]
             result[run] |= compare_loss(model, loss, grads, meta, expected)
     if "greedy" in meta:
         if cached_generation:
             ours, recorded = greedy_tokens(model, params, meta)
         else:
-            ours = np.asarray(outputs["greedy"]["logits"])[first:].argmax(-1).tolist()
+            logits = np.asarray(outputs["greedy"]["logits"])[first : first + len(recorded)]
+            ours = logits.argmax(-1).tolist()
         result["greedy"] = ours == recorded
     return result

@@ -76,7 +76,8 @@ def config_from_hf(
                 f"model {name!r} is a {expected or 'non-Hugging-Face'} model, but config.json says "
                 f"model_type {foreign.get('model_type')!r}"
             )
-        settings["name"] = name
+        if name != map_.name:  # the default name gives way to what the architecture says
+            settings["name"] = name
     return settings
 
 

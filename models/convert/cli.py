@@ -18,7 +18,7 @@ from models.convert.compare import diff_weights
 from models.convert.files import read_config
 from models.convert.native import read_native, write_native
 from models.paths import close_names
-from models.registry import MODELS, build
+from models.registry import MODELS, build, settings_of
 
 __all__ = ["add_parser"]
 
@@ -95,12 +95,12 @@ def _convert(args: argparse.Namespace) -> int:
             args.weights,
             config=args.config,
             dtype=None,
-            name=None if name == MODELS[name].hf else name,
+            name=name,
             add_head=headless,
             drop_unmatched=args.drop_unmatched_keys,
         )
-        settings = model.config.model_dump(mode="json", exclude_defaults=True)
-        write_native(target, {"name": model.config.name, **settings}, params)
+        settings = settings_of(model.config)
+        write_native(target, settings, params)
         (target / "params_model.yaml").write_text(yaml.safe_dump({"model": settings}))
     else:
         settings, params = read_native(args.weights)
@@ -113,9 +113,8 @@ def _convert_config(args: argparse.Namespace) -> int:
     name, target = _name(args), _target(args, args.config)
     target.mkdir(parents=True, exist_ok=True)
     if args.tgt_fmt == "wafer":
-        same = None if name == MODELS[name].hf else name
         headless = args.model.endswith(_HEADLESS)
-        settings = config_from_hf(read_config(args.config), same, add_head=headless)
+        settings = config_from_hf(read_config(args.config), name, add_head=headless)
         build(settings)
         path = target / "params_model.yaml"
         path.write_text(yaml.safe_dump({"model": settings}))
