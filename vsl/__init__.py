@@ -12,7 +12,14 @@ from vsl.lengths import (
     lengths_from_pad_id,
 )
 from vsl.noise import dropout
-from vsl.packing import Ladder, ShapeLog, budget_batches, first_fit, length_groups
+from vsl.packing import (
+    Ladder,
+    ShapeLog,
+    budget_batches,
+    first_fit,
+    fit_ladder,
+    length_groups,
+)
 from vsl.ragged import Ragged, RestorePadding, StripPadding, restore_padding, strip_padding
 from vsl.report import PaddingReport, padding_report
 from vsl.rows import layout_from_spans, row_features, spans_from_layout
@@ -49,6 +56,7 @@ __all__ = [
     "expand",
     "first_fit",
     "first_token",
+    "fit_ladder",
     "global_mean",
     "label_weights",
     "last_token",

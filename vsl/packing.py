@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-__all__ = ["Ladder", "ShapeLog", "budget_batches", "first_fit", "length_groups"]
+__all__ = ["Ladder", "ShapeLog", "budget_batches", "first_fit", "fit_ladder", "length_groups"]
 
 _log = logging.getLogger(__name__)
 
@@ -22,10 +22,12 @@ class Ladder:
     Attributes:
         growth: largest ratio of neighbouring rungs, once rungs are long enough for ``multiple``.
         multiple: every rung is a multiple of it; also the first rung.
+        fitted: rungs chosen for a dataset by :func:`fit_ladder`; those above grow as said.
     """
 
     growth: float = 1.125
     multiple: int = 128
+    fitted: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.growth <= 1.0 or self.multiple < 1:
@@ -36,7 +38,10 @@ class Ladder:
 
     def capacity(self, tokens: int) -> int:
         """Smallest rung that holds ``tokens``."""
-        rung = self.multiple
+        for rung in self.fitted:
+            if rung >= tokens:
+                return rung
+        rung = self.fitted[-1] if self.fitted else self.multiple
         while rung < tokens:
             grown = int(rung * self.growth) // self.multiple * self.multiple
             rung = max(rung + self.multiple, grown)
@@ -44,10 +49,51 @@ class Ladder:
 
     def rungs(self, most: int) -> list[int]:
         """All capacities up to the one that holds ``most`` tokens: the shapes there can be."""
-        out = [self.multiple]
+        out = [self.capacity(1)]
         while out[-1] < most:
             out.append(self.capacity(out[-1] + 1))
         return out
+
+
+def fit_ladder(
+    lengths: Sequence[int] | np.ndarray,
+    batch_size: int,
+    *,
+    shapes: int = 8,
+    multiple: int = 64,
+    seed: int = 0,
+) -> Ladder:
+    """Choose the rungs that waste the fewest slots on random batches of a dataset.
+
+    A geometric ladder spends rungs where batches are rare. Here the token counts of simulated
+    batches are cut into ``shapes`` groups by dynamic programming so that the sum of capacities is
+    least; rarer, larger batches continue in steps of 1.125.
+
+    Args:
+        lengths: tokens of each sequence.
+        batch_size: sequences per batch.
+        shapes: rungs.
+        multiple: every rung is a multiple of it.
+        seed: of the simulated batches.
+    """
+    draws = np.random.default_rng(seed).choice(np.asarray(lengths), (2048, batch_size))
+    need = -(-draws.sum(axis=1) // multiple) * multiple
+    sizes, counts = np.unique(need, return_counts=True)
+    below = np.concatenate([[0], np.cumsum(counts)])
+    # cost[j]: least slots of the batches up to sizes[j] with sizes[j] the last rung.
+    cost = below[1:] * sizes.astype(np.float64)
+    history = []
+    for _ in range(min(shapes, len(sizes)) - 1):
+        total = cost[:, None] + (below[None, 1:] - below[1:, None]) * sizes[None, :]
+        total = np.where(np.tri(len(sizes), dtype=bool), np.inf, total)
+        total[0, 0] = cost[0]  # fewer sizes than rungs below the first: keep one
+        history.append(total.argmin(axis=0))
+        cost = total.min(axis=0)
+    last = len(sizes) - 1
+    rungs = [last]
+    for previous in reversed(history):
+        rungs.append(int(previous[rungs[-1]]))
+    return Ladder(multiple=multiple, fitted=tuple(int(s) for s in sizes[sorted(set(rungs))]))
 
 
 class ShapeLog:
@@ -118,8 +164,8 @@ def budget_batches(
 ) -> Iterator[list[int]]:
     """Yield batches of nearly ``budget`` tokens each: one shape for all of them.
 
-    A window of examples is packed by first fit, longest first; bins are released full, and the
-    emptiest bin of a window is put back into the next one, so that only the last batch is short.
+    A window of examples is packed by first fit, longest first. The emptiest bin is put back into
+    the next window, unless one of its examples has waited two windows already.
 
     Args:
         lengths: tokens of each example, in data order.
@@ -144,10 +190,10 @@ def budget_batches(
             return
         bins = first_fit([n for _, n in held], budget, max_sequences=max_sequences)
         if not ended and len(bins) > 1:
-            # Release the full bins only: what the emptiest ones hold meets new company.
-            fill = [sum(held[i][1] for i in b) for b in bins]
-            mean = sum(fill) / len(fill)
-            ready = [b for b, tokens in zip(bins, fill, strict=True) if tokens >= mean]
+            newest = held[-1][0]
+            last = min(bins, key=lambda b: sum(held[i][1] for i in b))
+            late = any(held[i][0] < newest - 2 * window for i in last)
+            ready = [b for b in bins if late or b is not last]
         else:
             ready = bins
         taken = {i for b in ready for i in b}

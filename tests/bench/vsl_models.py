@@ -36,15 +36,19 @@ class Step(NamedTuple):
 
 
 def draw_lengths(ratio: int, count: int, seed: int = 0) -> np.ndarray:
-    """Lognormal lengths cut to [1, LONGEST], with LONGEST / mean = ratio."""
+    """Lognormal lengths truncated to [1, LONGEST], with LONGEST / mean = ratio."""
     rng = np.random.default_rng([seed, ratio])
-    normal = rng.normal(size=max(count, 4096)) * SIGMA[ratio]
-    low, high = 0.0, 10.0
-    for _ in range(60):  # the mean after cutting grows with the location
+    normal = rng.normal(size=8 * max(count, 4096)) * SIGMA[ratio]
+
+    def draw(location: float) -> np.ndarray:
+        lengths = np.exp(location + normal)
+        return np.ceil(lengths[lengths <= LONGEST])
+
+    low, high = 0.0, 7.0
+    for _ in range(40):  # the mean after truncation grows with the location
         middle = (low + high) / 2
-        cut = np.clip(np.exp(middle + normal), 1, LONGEST)
-        low, high = (middle, high) if cut.mean() < LONGEST / ratio else (low, middle)
-    return cut.astype(np.int64)[:count]
+        low, high = (middle, high) if draw(middle).mean() < LONGEST / ratio else (low, middle)
+    return draw(low).astype(np.int64)[:count]
 
 
 def typical_batch(ratio: int, batch: int, seed: int = 0) -> np.ndarray:
