@@ -134,7 +134,7 @@ class StoredTree:
         """A missing chunk would silently read as the fill value."""
         if not self._index.get("store_array_data_equal_to_fill_value", False):
             return
-        chunk: Any = array.chunk_layout.write_chunk.shape
+        chunk: Any = array.chunk_layout.write_chunk.shape or ()  # None for scalars
         want = math.prod(-(-n // c) for n, c in zip(array.shape, chunk, strict=True))
         have = len(self.keys[self.names[name]]) - 1
         if have < want:

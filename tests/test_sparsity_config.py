@@ -19,7 +19,8 @@ def only(section, **kw):
 
 def test_a_number_is_static_on_the_default_parameters():
     rule, algorithm = only(0.9)
-    assert rule == Filter() and algorithm == Static(sparsity=0.9)
+    assert rule == Filter()
+    assert algorithm == Static(sparsity=0.9)
     assert only({"sparsity": 0.9}) == (rule, algorithm)
     assert only("9e-1") == (rule, algorithm)  # PyYAML reads 9e-1 as a string
 
@@ -93,7 +94,8 @@ def test_release_18_examples_of_the_document():
     assert algorithm == InBandStatic(sparsity=0.3, init_method="topk", seed=1234)
     names = ["fc1.weight", "fc2.weight"]
     rule, _ = only({"sparsity": 0.9, "init_method": "random", "param_name_patterns": names})
-    assert rule.matches(["model.fc2.weight"], 2) and not rule.matches(["fc3.weight"], 2)
+    assert rule.matches(["model.fc2.weight"], 2)
+    assert not rule.matches(["fc3.weight"], 2)
     several = configure(
         {
             "init_method": "random",
@@ -132,14 +134,16 @@ def test_release_20_sections_are_translated():
 def test_type_in_a_22_section_is_an_alias_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "sparsity"):
         _, algorithm = only({"type": "set", "sparsity": 0.5, "param_filter": "*"})
-    assert isinstance(algorithm, SET) and "deprecated" in caplog.text
+    assert isinstance(algorithm, SET)
+    assert "deprecated" in caplog.text
 
 
 def test_vendor_bug_integer_and_callable_updates_raise_nameerror():
     _, algorithm = only({"algorithm": "set", "sparsity": 0.5, "update": 20})
     assert algorithm.update == Every(20)
     _, algorithm = only({"algorithm": "set", "sparsity": 0.5, "update": lambda t: t == 3})
-    assert algorithm.update(3) and not algorithm.update(4)
+    assert algorithm.update(3)
+    assert not algorithm.update(4)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ def test_vendor_bug_integer_and_callable_updates_raise_nameerror():
         ({"algorithm": "gmp", "sparsity": 0.5}, "gmp needs a schedule"),
         ({"algorithm": "gmp", "schedule": [0.1], "drop_fraction": 0.1}, "gmp takes no drop_frac"),
         ({"sparsity": 0.5, "update": {"freq": 2}}, "static takes no update"),
-        ({"sparsity": 0.5, "param_fliter": "*"}, r"sparsity\.param_fliter: unknown.*'param_filter'"),
+        ({"sparsity": 0.5, "param_fliter": "*"}, r"sparsity\.param_fliter: unknown.*'param_filter'"),  # noqa: E501
         ({"sparsity": 0.5, "param_filter": {"*": 1}}, "a dict is not a filter"),
         (
             {"algorithm": "rigl", "sparsity": 0.5, "balance_in_groups": 2, "balance_out_groups": 2},
@@ -169,7 +173,7 @@ def test_vendor_bug_integer_and_callable_updates_raise_nameerror():
         ({"algorithm": "set", "sparsity": 0.5, "update": {"freq": 0}}, r"update\.freq"),
         ({"algorithm": "set", "sparsity": 0.5, "update": {"every": 3}}, "unknown key"),
         ({"algorithm": "set", "sparsity": 0.5, "update": {}}, "either freq"),
-        ({"algorithm": "set", "sparsity": 0.5, "update": {"steps": [1], "stop": 3}}, "go with freq"),
+        ({"algorithm": "set", "sparsity": 0.5, "update": {"steps": [1], "stop": 3}}, "go with freq"),  # noqa: E501
         ({"algorithm": "set", "schedule": {"type": "cubic"}}, "unknown schedule 'cubic'"),
         ({"algorithm": "set", "schedule": {"type": "linear", "init": 0}}, r"missing \['slope'\]"),
         ({"algorithm": "set", "schedule": []}, "one or more numbers"),
@@ -181,7 +185,7 @@ def test_vendor_bug_integer_and_callable_updates_raise_nameerror():
         ({"sparsity": 0.5, "seed": 1}, r"sparsity\.init_method"),
         ({"sparsity": 0.5, "seed": "x", "init_method": "topk"}, "seed must be a non-negative int"),
         ({"sparsity": 1, "seed": 1, "init_method": "topk"}, "got 1"),
-        ({"init_method": "topk", "param_name_patterns": {"fc(": {"sparsity": 0.1}}}, r"\['fc\('\].*regex"),
+        ({"init_method": "topk", "param_name_patterns": {"fc(": {"sparsity": 0.1}}}, r"\['fc\('\].*regex"),  # noqa: E501
         (
             {"init_method": "topk", "param_name_patterns": {"fc1": {"sparsity": 1}}},
             r"sparsity\['fc1'\].*got 1",
@@ -217,7 +221,8 @@ def test_users_own_algorithms():
             )
 
     by_class = only({"algorithm": Twice, "sparsity": 0.5, "update": 3})[1]
-    assert isinstance(by_class, Twice) and by_class.update == Every(3)
+    assert isinstance(by_class, Twice)
+    assert by_class.update == Every(3)
     by_scores = only(Dynamic(sparsity=0.5, grow=lambda ctx: -ctx.weight))[1]
     assert by_scores.drop_fraction == Constant(0.3)
     with pytest.raises(TypeError, match="Dynamic has no grow scores"):
