@@ -19,10 +19,10 @@ import vsl
 from models.block_config import BlockConfig, FixedSparse
 from models.initializers import make_initializer
 from models.layers import Dense, Norm, leaf
-from models.positions import mpt_alibi_slopes, rotary_frequencies, rotate
+from models.positions import rotary_frequencies, rotate
 from vsl import Layout
 
-__all__ = ["Attend", "Attention", "block_slopes", "fixed_sparse_bias", "stream_attend"]
+__all__ = ["Attend", "Attention", "fixed_sparse_bias", "stream_attend"]
 
 Attend = Callable[..., Array]
 """(q [T, N, H], k [T, K, H], v [T, K, H], **rules of vsl.attention) -> [T, N, H]"""
@@ -46,19 +46,12 @@ def stream_attend(
     )
 
 
-def block_slopes(cfg: BlockConfig) -> np.ndarray:
-    """Compute the [N] ALiBi slopes of a configuration."""
-    if cfg.alibi_style == "mpt":
-        return mpt_alibi_slopes(cfg.num_heads)
-    return vsl.alibi_slopes(cfg.num_heads)
-
-
 def _falcon_bias(cfg: BlockConfig) -> Callable[[Array, Array], Array]:
     """Bias of Falcon-RW: slope * key position in bfloat16, scaled like the scores.
 
     Rounding makes it depend on the key's own position, not on the distance alone.
     """
-    slopes = block_slopes(cfg).astype(jnp.bfloat16)
+    slopes = vsl.alibi_slopes(cfg.num_heads).astype(jnp.bfloat16)
 
     def bias(query: Int[Array, " q"], key: Int[Array, " k"]) -> Float[Array, "N q k"]:
         per_key = jnp.asarray(slopes)[:, None] * key.astype(jnp.bfloat16)[None]
@@ -202,6 +195,6 @@ class Attention(nn.Module):
 
 def _slopes(cfg: BlockConfig, shared: Any) -> Array | np.ndarray:
     if not shared or "slopes" not in shared:
-        return block_slopes(cfg)
+        return vsl.alibi_slopes(cfg.num_heads)
     slopes = shared["slopes"]
     return slopes if cfg.alibi_trainable_slopes else jax.lax.stop_gradient(slopes)

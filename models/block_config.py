@@ -70,7 +70,8 @@ class BlockConfig(ModelConfig):
 
     Keys of ours, not the vendor's: ``rotary_interleaved`` (the vendor's own layout is True; weights
     from Hugging Face keep theirs), ``residual_after_norm`` (BLOOM), ``clip_qkv``, ``softmax_scale``
-    (MPT), ``alibi_style``, ``parallel_attention``; ``norm_first`` False is post-LN.
+    (MPT), ``alibi_style``, ``parallel_attention``, ``rotary_fraction`` (what ``rotary_dim`` is by
+    default: a quarter, all of it for LLaMA and Falcon); ``norm_first`` False is post-LN.
     """
 
     # sizes
@@ -87,6 +88,7 @@ class BlockConfig(ModelConfig):
     )
     position_embedding_offset: int = 0
     rotary_dim: int | None = None
+    rotary_fraction: float = 0.25
     rope_theta: float = 10000.0
     rotary_interleaved: bool = True
     pos_scaling_factor: float = 1.0
@@ -94,7 +96,7 @@ class BlockConfig(ModelConfig):
     pos_scaling_extra_args: RopeScaling | None = None
     alibi_trainable_slopes: bool = False
     alibi_slopes_in_checkpoint: bool = False
-    alibi_style: Literal["standard", "mpt", "falcon"] = "standard"
+    alibi_style: Literal["standard", "falcon"] = "standard"
     num_relative_attention_buckets: int = 32
     max_relative_distance: int = 128
     # dropout; None means dropout_rate
@@ -167,8 +169,8 @@ class BlockConfig(ModelConfig):
 
     @property
     def rotary_features(self) -> int:
-        """R, rotated features per head; the vendor's default is a quarter of the head."""
-        return int(self.head_dim * 0.25) if self.rotary_dim is None else self.rotary_dim
+        """R, rotated features per head: ``rotary_dim``, or the family's fraction of the head."""
+        return self.rotary_dim or int(self.head_dim * self.rotary_fraction)
 
     @property
     def gated(self) -> bool:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 import vsl
-from models.attention import Attend, Attention, block_slopes
+from models.attention import Attend, Attention
 from models.block_config import BlockConfig
 from models.feed_forward import Experts, FeedForward
 from models.initializers import make_initializer
@@ -161,7 +161,7 @@ def has_shared(cfg: BlockConfig) -> bool:
 def init_shared(cfg: BlockConfig, key: Array) -> dict[str, Any]:
     """Draw the 'position' branch."""
     if cfg.position_embedding_type == "alibi":
-        return {"slopes": jnp.asarray(block_slopes(cfg))}
+        return {"slopes": jnp.asarray(vsl.alibi_slopes(cfg.num_heads))}
     init = make_initializer(cfg.init_of("embedding"))
     shape = (cfg.num_relative_attention_buckets, cfg.num_heads)
     return {"relative": {"embedding": init(key, shape)}}

@@ -1,4 +1,4 @@
-"""Position encodings beyond those of ``vsl.bias``: rotary, MPT's slopes, sinusoids.
+"""Position encodings beyond those of ``vsl.bias``: rotary and sinusoids.
 
 Shapes: T token slots, N heads, H head size, R rotated features (even, R <= H).
 """
@@ -13,7 +13,6 @@ from models.schema import Section
 
 __all__ = [
     "RopeScaling",
-    "mpt_alibi_slopes",
     "rotary_frequencies",
     "rotate",
     "sinusoids",
@@ -90,19 +89,6 @@ def rotate(
         a, b = turned[..., :half], turned[..., half:]
         out = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
     return jnp.concatenate([out.astype(x.dtype), rest], axis=-1)
-
-
-def mpt_alibi_slopes(num_heads: int, bias_max: float = 8.0) -> np.ndarray:
-    """Compute MPT's slopes: the next power of two, odd places first when heads are not one.
-
-    >>> mpt_alibi_slopes(3).tolist()
-    [0.0625, 0.00390625, 0.25]
-    """
-    above = 2 ** math.ceil(math.log2(num_heads))
-    slopes = 1.0 / np.power(2.0, np.arange(1, above + 1) * (bias_max / above))
-    if above != num_heads:
-        slopes = np.concatenate([slopes[1::2], slopes[::2]])[:num_heads]
-    return slopes.astype(np.float32)
 
 
 def sinusoids(length: int, features: int) -> np.ndarray:

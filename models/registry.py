@@ -52,6 +52,7 @@ _NO_BIAS = {
 }
 _LLAMA = _NO_BIAS | {
     "position_embedding_type": "rotary",
+    "rotary_fraction": 1.0,
     "norm_type": "rmsnorm",
     "layer_norm_epsilon": 1e-6,
     "nonlinearity": "swiglu",
@@ -61,7 +62,16 @@ _LLAMA = _NO_BIAS | {
 _ALIBI = {"position_embedding_type": "alibi"}
 _BTLM = _ALIBI | {"nonlinearity": "swiglu", "alibi_slopes_in_checkpoint": True}
 _MQA = {"attention_module": "multiquery_attention"}
-_FALCON = _PARALLEL | _NO_BIAS | _MQA | {"share_embedding_weights": True, "dropout_rate": 0.0}
+_FALCON = (
+    _PARALLEL
+    | _NO_BIAS
+    | _MQA
+    | {
+        "share_embedding_weights": True,
+        "rotary_fraction": 1.0,
+        "dropout_rate": 0.0,
+    }
+)
 
 _ROBERTA = {
     "position_embedding_offset": 2,
@@ -107,7 +117,7 @@ MODELS: dict[str, Entry] = {
     "falcon-180b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
     "mpt": Entry(
         "decoder",
-        _ALIBI | _NO_BIAS | {"norm_type": "biasless-layernorm", "alibi_style": "mpt"},
+        _ALIBI | _NO_BIAS | {"norm_type": "biasless-layernorm"},
         "mpt",
     ),
     "llama": Entry("decoder", _LLAMA, "llama"),

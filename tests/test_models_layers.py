@@ -1,0 +1,187 @@
+"""Layers, positions, losses and initialisers against hand-computed values."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import models
+import vsl
+from models.encoder_heads import segment_log_softmax
+from models.feed_forward import Experts, FeedForward
+from models.initializers import make_initializer, scaled
+from models.layers import ACTIVATIONS, GATED, Norm, activation
+from models.losses import cross_entropy, token_aux
+from models.positions import (
+    RopeScaling,
+    rotary_frequencies,
+    rotate,
+    sinusoids,
+)
+from models.schema import Initializer
+
+
+def test_norms_by_hand():
+    x = jnp.asarray([[1.0, 3.0]])
+    scale, bias = jnp.asarray([2.0, 2.0]), jnp.asarray([1.0, 1.0])
+    tree = {"params": {"scale": scale, "bias": bias}}
+    np.testing.assert_allclose(Norm("layernorm", 0.0).apply(tree, x), [[-1.0, 3.0]])
+    rms = Norm("rmsnorm", 0.0).apply(tree, x)
+    np.testing.assert_allclose(rms, [[2 / math.sqrt(5), 6 / math.sqrt(5)]], rtol=1e-6)
+    plain = Norm("nonparametric-layernorm", 3.0).apply({}, x)
+    np.testing.assert_allclose(plain, [[-0.5, 0.5]])
+
+
+@pytest.mark.parametrize(
+    ("name", "at_one"),
+    [
+        ("relu", 1.0),
+        ("leaky_relu", 1.0),
+        ("silu", 1 / (1 + math.exp(-1))),
+        ("gelu", 0.5 * (1 + math.erf(math.sqrt(0.5)))),
+        ("gelu_new", 0.8411919906082768),
+        ("quick_gelu", 1 / (1 + math.exp(-1.702))),
+        ("squared_gelu", (0.5 * (1 + math.erf(math.sqrt(0.5)))) ** 2),
+        ("squared_relu", 1.0),
+        ("mish", math.tanh(math.log1p(math.e))),
+        ("linear", 1.0),
+        ("swiglu", 1 / (1 + math.exp(-1))),
+    ],
+)
+def test_activations_at_one(name, at_one):
+    assert float(activation(name)(jnp.asarray(1.0))) == pytest.approx(at_one, rel=1e-6)
+
+
+def test_every_activation_is_finite_and_gates_name_one():
+    x = jnp.linspace(-20, 20, 9)
+    for fn in ACTIVATIONS.values():
+        assert bool(jnp.isfinite(fn(x)).all())
+    assert set(GATED.values()) <= set(ACTIVATIONS)
+    assert float(activation("leaky_relu")(jnp.asarray(-1.0))) == pytest.approx(-0.01)
+    assert activation(None)(3) == 3
+
+
+def test_rotary_pairs_by_hand():
+    frequencies = rotary_frequencies(4, 100.0)
+    np.testing.assert_allclose(frequencies, [1.0, 0.1], rtol=1e-6)
+    x = jnp.asarray([[[1.0, 0.0, 0.0, 0.0, 7.0]]])
+    position = jnp.asarray([2])
+    c, s = math.cos(2.0), math.sin(2.0)
+    pairs = rotate(x, position, frequencies, interleaved=True)
+    np.testing.assert_allclose(pairs[0, 0], [c, s, 0, 0, 7], atol=1e-6)
+    halves = rotate(x, position, frequencies, interleaved=False)
+    np.testing.assert_allclose(halves[0, 0], [c, 0, s, 0, 7], atol=1e-6)
+
+
+def test_rotation_depends_on_distance_only():
+    q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 8))
+    frequencies = rotary_frequencies(8, 10000.0)
+
+    def score(i, j):
+        a = rotate(q, jnp.asarray([i]), frequencies, interleaved=True)
+        b = rotate(k, jnp.asarray([j]), frequencies, interleaved=True)
+        return float((a * b).sum())
+
+    assert score(7, 3) == pytest.approx(score(104, 100), abs=1e-4)
+    assert abs(score(7, 3) - score(7, 4)) > 1e-3
+
+
+def test_llama3_interpolation_by_its_three_bands():
+    rule = RopeScaling(
+        low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+    )
+    plain = rotary_frequencies(16, 10000.0)
+    scaled_ = rotary_frequencies(16, 10000.0, 8.0, rule)
+    wavelength = 2 * math.pi / plain
+    np.testing.assert_allclose(scaled_[wavelength < 16], plain[wavelength < 16])
+    np.testing.assert_allclose(scaled_[wavelength > 64], plain[wavelength > 64] / 8)
+    middle = (wavelength > 16) & (wavelength < 64)
+    assert ((scaled_ < plain) & (scaled_ > plain / 8))[middle].all()
+    assert middle.any()
+    np.testing.assert_allclose(rotary_frequencies(16, 10000.0, 2.0), plain / 2)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 6, 12, 40, 64, 112])
+def test_mpt_builds_the_same_slopes_another_way(heads):
+    above = 2 ** math.ceil(math.log2(heads))
+    slopes = 1.0 / 2.0 ** (np.arange(1, above + 1) * (8 / above))
+    if above != heads:  # MPT takes the odd places of the power of two above first
+        slopes = np.concatenate([slopes[1::2], slopes[::2]])[:heads]
+    np.testing.assert_allclose(vsl.alibi_slopes(heads), slopes, rtol=1e-6)
+
+
+def test_sinusoids_have_sines_first():
+    table = sinusoids(3, 4)
+    np.testing.assert_allclose(table[1], [math.sin(1), math.sin(0.01), math.cos(1), math.cos(0.01)])
+
+
+def test_cross_entropy_by_hand():
+    logits = jnp.asarray([[0.0, math.log(3.0)]])
+    assert float(cross_entropy(logits, jnp.asarray([1]))[0]) == pytest.approx(-math.log(0.75))
+    smooth = cross_entropy(logits, jnp.asarray([1]), 0.2)
+    by_hand = -0.9 * math.log(0.75) - 0.1 * math.log(0.25)
+    assert float(smooth[0]) == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_unweighted_tokens_do_not_count_even_when_nan():
+    logits = jnp.asarray([[0.0, 0.0], [jnp.nan, 0.0]])
+    aux = token_aux(logits, jnp.asarray([0, -100]), jnp.asarray([1.0, 0.0]))
+    assert float(aux.loss_sum) == pytest.approx(math.log(2))
+    assert float(aux.weight) == 1
+    values = models.metric_values(aux.metrics)
+    assert values["perplexity"] == pytest.approx(2.0)
+
+
+def test_segment_softmax_normalises_each_sequence():
+    layout = vsl.layout_from_lengths(jnp.asarray([2, 3]), 6)
+    scores = jnp.asarray([0.0, 0.0, 1e4, 1e4, 1e4, 5.0])
+    out = segment_log_softmax(scores, layout)
+    np.testing.assert_allclose(jnp.exp(out), [0.5, 0.5, 1 / 3, 1 / 3, 1 / 3, 0], rtol=1e-6)
+
+
+def test_initialisers_draw_what_they_say():
+    key, shape = jax.random.key(0), (200, 300)
+    normal = make_initializer(Initializer(name="normal", std=0.5))(key, shape)
+    assert float(normal.std()) == pytest.approx(0.5, rel=0.02)
+    cut = make_initializer(Initializer(name="truncated_normal", std=0.5, a=-0.5, b=0.5))(key, shape)
+    assert float(jnp.abs(cut).max()) <= 0.5
+    xavier = make_initializer(Initializer(name="xavier_uniform"))(key, shape)
+    assert float(jnp.abs(xavier).max()) == pytest.approx(math.sqrt(6 / 500), rel=0.01)
+    constant = make_initializer(Initializer(name="constant", val=3.0))(key, (2,))
+    assert constant.tolist() == [3.0, 3.0]
+    assert scaled(Initializer(name="normal", std=0.5), 0.5).std == 0.25
+    assert scaled(Initializer(name="xavier_uniform"), 0.5) == Initializer(name="xavier_uniform")
+    with pytest.raises(ValueError, match="did you mean 'normal'"):
+        make_initializer(Initializer(name="norml"))
+
+
+def test_experts_equal_a_loop_over_tokens():
+    def init(key, shape):
+        return jax.random.normal(key, shape)
+
+    parts = {
+        "hidden_size": 3,
+        "filter_size": 5,
+        "nonlinearity": "swiglu",
+        "use_bias": False,
+        "init_in": init,
+        "init_out": init,
+    }
+    x = jax.random.normal(jax.random.key(1), (4, 3))
+    module = Experts(4, 2, parts)
+    tree = module.init(jax.random.key(0), x)["params"]
+    out, balance = module.apply({"params": tree}, x)
+    probs = jax.nn.softmax(x @ tree["router"]["kernel"], axis=-1)
+    for t in range(4):
+        best = np.argsort(-np.asarray(probs[t]))[:2]
+        total = sum(float(probs[t, e]) for e in best)
+        expected = sum(
+            float(probs[t, e])
+            / total
+            * FeedForward(**parts).apply({"params": tree[f"experts_{e}"]}, x[t : t + 1])[0]
+            for e in best
+        )
+        np.testing.assert_allclose(out[t], expected, rtol=1e-5, atol=1e-5)
+    assert float(balance) > 0
