@@ -100,7 +100,11 @@ class BuildNative(build_ext):
 
 setup(
     ext_modules=[
-        NativeLibrary("sparsity.kernels", ["sparse_dot.cc", "topology.cc", "moves.cc"], per_target=["tile.cc"]),
+        NativeLibrary(
+            "sparsity.kernels",
+            ["sparse_dot.cc", "topology.cc", "moves.cc"],
+            per_target=["tile.cc"],
+        ),
         NativeLibrary("wafer.fabric.native", ["planes.cc"], per_target=["words.cc"]),
     ],
     cmdclass={"build_ext": BuildNative},

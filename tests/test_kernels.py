@@ -261,3 +261,15 @@ def test_errors_say_what_was_found():
         kernels.SparseWeight(values=jnp.ones(5), pattern=weight.pattern).project(jnp.ones((2, 4)))
     with pytest.raises(ValueError, match="keeps 12 weights, nnz is 11"):
         kernels.pattern_from_mask(jnp.ones((4, 3), bool), 11)
+
+
+def test_auto_follows_the_crossover_and_says_so(caplog):
+    kernels.choose.cache_clear()
+    with caplog.at_level("DEBUG", logger="sparsity.kernels.choice"):
+        assert kernels.choose(2048, 512, 2048, 512 * 2048 // 10, jnp.float32) == "csr"
+        assert kernels.choose(2048, 512, 2048, 512 * 2048 // 2, jnp.float32) == "masked"
+        assert kernels.choose(2048, 128, 128, 128 * 128 // 2, jnp.bfloat16) == "csr"
+        assert kernels.choose(16, 512, 2048, 512 * 2048 * 2 // 5, jnp.float32) == "masked"
+        assert kernels.choose(64, 64, 64, 10, jnp.float16) == "masked"
+    assert "csr for T=2048 K=512 N=2048 with 10.0 % kept" in caplog.text
+    assert "float16 has no native kernel" in caplog.text

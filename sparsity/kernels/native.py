@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import pathlib
+from typing import Any
 
 import jax
 
@@ -73,7 +74,7 @@ def target() -> str | None:
     return None if library is None else _target(library)
 
 
-def call(name: str, result: jax.ShapeDtypeStruct | tuple, *operands: jax.Array) -> jax.Array:
+def call(name: str, result: jax.ShapeDtypeStruct | tuple, *operands: jax.Array) -> Any:
     """Call a registered handler; under vmap it runs once per batch element.
 
     Raises:

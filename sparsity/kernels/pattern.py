@@ -9,6 +9,7 @@ import functools
 from typing import NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
@@ -121,23 +122,31 @@ def _pattern_from_mask(mask: Array, nnz: int) -> Pattern:
 
 def _pattern_native(mask: Array, nnz: int) -> Pattern:
     rows, columns = mask.shape
-    shapes = Pattern(
-        indices=jax.ShapeDtypeStruct((nnz,), index_dtype(rows)),
-        pointers=jax.ShapeDtypeStruct((columns + 1,), jnp.int32),
-        t_indices=jax.ShapeDtypeStruct((nnz,), index_dtype(columns)),
-        t_pointers=jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
-        order=jax.ShapeDtypeStruct((nnz,), jnp.int32),
+    shapes = (
+        jax.ShapeDtypeStruct((nnz,), index_dtype(rows)),
+        jax.ShapeDtypeStruct((columns + 1,), jnp.int32),
+        jax.ShapeDtypeStruct((nnz,), index_dtype(columns)),
+        jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
+        jax.ShapeDtypeStruct((nnz,), jnp.int32),
     )
-    return Pattern(*native.call("wafer_sparse_pattern_of_mask", tuple(shapes), mask))
+    return Pattern(*native.call("wafer_sparse_pattern_of_mask", shapes, mask))
 
 
 def _moves_natively(leaf: Array) -> bool:
     return leaf.dtype == jnp.float32 and native.usable()
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def to_dense(values: Array, pattern: Pattern, fill: float = 0.0) -> Array:
     """Spread values [nnz] to a dense [K, N] array with ``fill`` at pruned positions."""
+    return _to_dense(values, pattern, fill)
+
+
+def gather(dense: Array, pattern: Pattern) -> Array:
+    """Take the kept values [nnz] of a dense [K, N] array; 0 at slack."""
+    return _gather(dense, pattern)
+
+
+def _spread(values: Array, pattern: Pattern, fill: float) -> Array:
     rows, columns = pattern.shape
     if _moves_natively(values):
         result = jax.ShapeDtypeStruct(pattern.shape, jnp.float32)
@@ -148,9 +157,7 @@ def to_dense(values: Array, pattern: Pattern, fill: float = 0.0) -> Array:
     return dense.reshape(columns, rows).T
 
 
-@jax.custom_vjp
-def gather(dense: Array, pattern: Pattern) -> Array:
-    """Take the kept values [nnz] of a dense [K, N] array; 0 at slack."""
+def _collect(dense: Array, pattern: Pattern) -> Array:
     if _moves_natively(dense):
         result = jax.ShapeDtypeStruct((pattern.nnz,), jnp.float32)
         return native.call("wafer_sparse_gather", result, dense, *pattern[2:])
@@ -159,12 +166,14 @@ def gather(dense: Array, pattern: Pattern) -> Array:
 
 
 # Each is the other's transpose; XLA's own would be a serial scatter.
-to_dense.defvjp(
-    lambda values, pattern, fill: (to_dense(values, pattern, fill), pattern),
+_to_dense = jax.custom_vjp(_spread, nondiff_argnums=(2,))
+_gather = jax.custom_vjp(_collect)
+_to_dense.defvjp(
+    lambda values, pattern, fill: (_spread(values, pattern, fill), pattern),
     lambda _, pattern, cotangent: (gather(cotangent, pattern), None),
 )
-gather.defvjp(
-    lambda dense, pattern: (gather(dense, pattern), pattern),
+_gather.defvjp(
+    lambda dense, pattern: (_collect(dense, pattern), pattern),
     lambda pattern, cotangent: (to_dense(cotangent, pattern), None),
 )
 

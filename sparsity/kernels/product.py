@@ -4,7 +4,7 @@ The derivative is written by hand: dx from the transposed pattern, dW at kept po
 Sums run in float32; y and dx have the dtype of x, dW that of the values.
 """
 
-import functools
+import math
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -50,16 +50,17 @@ def sparse_dot(x: Array, weight: Any, *, implementation: Implementation = "auto"
             f"sparse_dot: values have shape {values.shape}, the pattern stores {pattern.nnz}; "
             "both must come from the same SparseState"
         )
-    tokens = x.reshape(-1, rows)
-    if implementation == "auto":
-        implementation = choose(tokens.shape[0], rows, columns, pattern.nnz, x.dtype)
-    if implementation not in ("masked", "csr"):
+    tokens = x.reshape(math.prod(x.shape[:-1]), rows)
+    chosen: str = implementation
+    if chosen == "auto":
+        chosen = choose(tokens.shape[0], rows, columns, pattern.nnz, x.dtype)
+    if chosen not in _IMPLEMENTATIONS:
         raise ValueError(
             f"sparse_dot: implementation {implementation!r}; choose auto, masked or csr"
         )
-    if implementation == "csr" and x.dtype not in (jnp.float32, jnp.bfloat16):
+    if chosen == "csr" and x.dtype not in (jnp.float32, jnp.bfloat16):
         raise TypeError(f"sparse_dot: csr takes float32 and bfloat16, x is {x.dtype}; use 'masked'")
-    y = _product(tokens, values, weight.probe, pattern, implementation)
+    y = _product(tokens, values, weight.probe, pattern, chosen)
     return y.reshape(*x.shape[:-1], columns)
 
 
@@ -78,12 +79,14 @@ class _Needs(tuple[bool, bool, bool]):
     __slots__ = ()
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _product(
+def _forward(
     x: Array, values: Array, probe: Array | None, pattern: Pattern, implementation: str
 ) -> Array:
     del probe
     return _IMPLEMENTATIONS[implementation].forward(x, values, pattern)
+
+
+_product = jax.custom_vjp(_forward, nondiff_argnums=(4,))
 
 
 def _product_fwd(
@@ -97,7 +100,7 @@ def _product_fwd(
         lambda p: p.value, pattern, is_leaf=lambda leaf: isinstance(leaf, CustomVJPPrimal)
     )
     needs = _Needs((x.perturbed, values.perturbed, probe is not None and probe.perturbed))
-    y = _product(x.value, values.value, None, plain, implementation)
+    y = _forward(x.value, values.value, None, plain, implementation)
     return y, _Saved(x.value, values.value, None if probe is None else probe.value, plain, needs)
 
 

@@ -19,7 +19,7 @@ namespace ffi = xla::ffi;
 
 // A tile is read at random, so a walk covers only a block of its rows at a time: small enough for
 // the caches, large enough that a row of W still has this many entries in it on average.
-constexpr int64_t kMultiplyRun = 24, kDotRun = 48;
+constexpr int64_t kRun = 52;
 constexpr int64_t kLeastBlock = 128, kMostBlock = 2048;
 
 const TileKernels& Kernels() {
@@ -63,9 +63,9 @@ Matrix AsMatrix(const ffi::AnyBuffer& buffer) {
 class Walk {
  public:
   Walk(ffi::ThreadPool& pool, const ffi::AnyBuffer& indices,
-       const ffi::Buffer<ffi::S32>& pointers, int64_t tile_rows, int64_t run)
+       const ffi::Buffer<ffi::S32>& pointers, int64_t tile_rows)
       : rows_(static_cast<int64_t>(pointers.element_count()) - 1),
-        block_rows_(BlockRows(indices.element_count(), rows_, tile_rows, run)),
+        block_rows_(BlockRows(indices.element_count(), rows_, tile_rows)),
         blocks_(std::max<int64_t>(1, (tile_rows + block_rows_ - 1) / block_rows_)),
         starts_(blocks_ > 1 ? sizeof(int32_t) * (blocks_ + 1) * rows_ : 1) {
     w_ = {pointers.typed_data(), indices.untyped_data(),
@@ -79,9 +79,9 @@ class Walk {
   const Compressed& get() const { return w_; }
 
  private:
-  static int64_t BlockRows(int64_t nnz, int64_t rows, int64_t tile_rows, int64_t run) {
+  static int64_t BlockRows(int64_t nnz, int64_t rows, int64_t tile_rows) {
     const double density = static_cast<double>(nnz) / std::max<int64_t>(1, rows * tile_rows);
-    const int64_t wanted = static_cast<int64_t>(run / std::max(density, 1e-6)) / 64 * 64;
+    const int64_t wanted = static_cast<int64_t>(kRun / std::max(density, 1e-6)) / 64 * 64;
     const int64_t block = std::min(std::max(wanted, kLeastBlock), kMostBlock);
     return tile_rows < block + block / 2 ? std::max<int64_t>(1, tile_rows) : block;
   }
@@ -109,6 +109,12 @@ class Walk {
   Compressed w_;
 };
 
+// The tile `steps` tiles after the one that starts at `first`.
+Ahead After(const Matrix& x, int64_t first, int64_t steps, int64_t tokens) {
+  const int64_t next = first + steps * Kernels().width;
+  return {x, next, static_cast<int>(std::clamp<int64_t>(tokens - next, 0, Kernels().width))};
+}
+
 // y = x W for every token; `rows` of W^T are split too when there are few tiles.
 bool MultiplyAll(ffi::ThreadPool& pool, const Matrix& x, const Compressed& w, const float* values,
                  int64_t tokens, const Matrix& y) {
@@ -130,7 +136,8 @@ bool MultiplyAll(ffi::ThreadPool& pool, const Matrix& x, const Compressed& w, co
     float* tile = sums + kRowBlock * kernels.width;
     kernels.pack(x, first, count, tile);
     kernels.multiply(w, values, tile, first, count, row_blocks * split / splits * kRowBlock,
-                     std::min(w.rows, row_blocks * (split + 1) / splits * kRowBlock), sums, y);
+                     std::min(w.rows, row_blocks * (split + 1) / splits * kRowBlock), sums, y,
+                     splits == 1 ? After(x, first, pool.num_threads(), tokens) : Ahead{x, 0, 0});
   });
   return ok;
 }
@@ -170,10 +177,11 @@ bool GradientTiles(const GradientTask& task, int64_t begin, int64_t end, float* 
     kernels.pack(task.dy, first, count, dy_tile);
     if (task.transposed != nullptr) {
       kernels.multiply(*task.transposed, task.transposed_values, dy_tile, first, count, 0,
-                       task.transposed->rows, scratch.floats(), *task.dx);
+                       task.transposed->rows, scratch.floats(), *task.dx,
+                       Ahead{task.x, first, count});
     }
     kernels.pack(task.x, first, count, x_tile);
-    kernels.dot(task.w, x_tile, dy_tile, count, dvalues);
+    kernels.dot(task.w, x_tile, dy_tile, count, dvalues, After(task.dy, first, 1, task.tokens));
   }
   return true;
 }
@@ -216,7 +224,7 @@ ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::F32
                     ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
                     ffi::Result<ffi::AnyBuffer> y) {
   if (!IsFloat(x.element_type()) || !IsFloat(y->element_type())) return Invalid("dtype of x or y");
-  Walk walk(pool, indices, pointers, x.dimensions()[1], kMultiplyRun);
+  Walk walk(pool, indices, pointers, x.dimensions()[1]);
   if (!walk.ok()) return Finish(false);
   return Finish(MultiplyAll(pool, AsMatrix(x), walk.get(), values.typed_data(), x.dimensions()[0],
                             AsMatrix(*y)));
@@ -229,7 +237,7 @@ ffi::Error InputGradient(ffi::ThreadPool pool, ffi::AnyBuffer dy, ffi::Buffer<ff
   if (!IsFloat(dy.element_type()) || !IsFloat(dx->element_type())) return Invalid("dtype of dy or dx");
   const int64_t nnz = values.element_count();
   Scratch permuted(sizeof(float) * nnz);
-  Walk walk(pool, indices, pointers, dy.dimensions()[1], kMultiplyRun);
+  Walk walk(pool, indices, pointers, dy.dimensions()[1]);
   if (!walk.ok() || !permuted.ok()) return Finish(false);
   Permute(pool, values.typed_data(), order.typed_data(), nnz, permuted.floats());
   return Finish(MultiplyAll(pool, AsMatrix(dy), walk.get(), permuted.floats(), dy.dimensions()[0],
@@ -241,7 +249,7 @@ ffi::Error WeightGradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
                           ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
                           ffi::ResultBuffer<ffi::F32> dvalues) {
   if (!IsFloat(x.element_type()) || !IsFloat(dy.element_type())) return Invalid("dtype of x or dy");
-  Walk walk(pool, indices, pointers, x.dimensions()[1], kDotRun);
+  Walk walk(pool, indices, pointers, x.dimensions()[1]);
   if (!walk.ok()) return Finish(false);
   const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy);
   const GradientTask task{x_matrix, dy_matrix, walk.get(), nullptr, nullptr, nullptr, x.dimensions()[0]};
@@ -259,8 +267,8 @@ ffi::Error Gradients(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
   }
   const int64_t nnz = values.element_count();
   Scratch permuted(sizeof(float) * nnz);
-  Walk walk(pool, indices, pointers, x.dimensions()[1], kDotRun);
-  Walk t_walk(pool, t_indices, t_pointers, dy.dimensions()[1], kMultiplyRun);
+  Walk walk(pool, indices, pointers, x.dimensions()[1]);
+  Walk t_walk(pool, t_indices, t_pointers, dy.dimensions()[1]);
   if (!walk.ok() || !t_walk.ok() || !permuted.ok()) return Finish(false);
   Permute(pool, values.typed_data(), order.typed_data(), nnz, permuted.floats());
   const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy), dx_matrix = AsMatrix(*dx);

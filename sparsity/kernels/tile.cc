@@ -10,6 +10,7 @@
 
 namespace {
 
+using wafer::Ahead;
 using wafer::Compressed;
 using wafer::kRowBlock;
 using wafer::Matrix;
@@ -208,6 +209,16 @@ WAFER_INLINE void PrefetchOutput(const Matrix& y, int64_t first, int tokens, int
   }
 }
 
+// Asks for one share of the tokens that are packed next, into the second-level cache.
+WAFER_INLINE void PrefetchAhead(const Ahead& ahead, int64_t share, int64_t shares) {
+  const int64_t row_bytes = ahead.x.columns * (ahead.x.bf16 ? 2 : 4);
+  const int64_t total = ahead.tokens * row_bytes, end = total * (share + 1) / shares;
+  const char* at = static_cast<const char*>(ahead.x.data) + ahead.first * row_bytes;
+  for (int64_t b = total * share / shares / 64 * 64; b < end; b += 64) {
+    __builtin_prefetch(at + b, 0, 2);
+  }
+}
+
 struct Range {
   const int32_t* begin;
   const int32_t* end;
@@ -219,7 +230,8 @@ WAFER_INLINE Range BlockRange(const Compressed& w, int64_t block) {
 
 template <bool kBf16, int V, typename Index>
 void Multiply(const Compressed& w, const float* values, const float* tile, int64_t first,
-              int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y) {
+              int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y,
+              const Ahead& ahead) {
   constexpr int kStride = V * kLanes;
   const Index* indices = static_cast<const Index*>(w.indices);
   for (int64_t r0 = row0; r0 < row1; r0 += kRowBlock) {
@@ -227,7 +239,10 @@ void Multiply(const Compressed& w, const float* values, const float* tile, int64
     for (int64_t block = 0; block < w.blocks; ++block) {
       const Range range = BlockRange(w, block);
       for (int i = 0; i < count; ++i) {
-        if (block == 0) PrefetchOutput<kBf16, kStride>(y, first, tokens, r0, count, i);
+        if (block == 0) {
+          PrefetchOutput<kBf16, kStride>(y, first, tokens, r0, count, i);
+          PrefetchAhead(ahead, r0 + i - row0, row1 - row0);
+        }
         float* out = scratch + i * kStride;
         Floats sum[V];
         for (int v = 0; v < V; ++v) sum[v] = block == 0 ? Floats{} : Load(out + v * kLanes);
@@ -288,13 +303,15 @@ WAFER_INLINE void DotRow(const float* x_tile, const float* dy_row, const Index* 
 }
 
 template <int V, typename Index>
-void Dot(const Compressed& w, const float* x_tile, const float* dy_tile, float* dvalues) {
+void Dot(const Compressed& w, const float* x_tile, const float* dy_tile, float* dvalues,
+         const Ahead& ahead) {
   const Index* indices = static_cast<const Index*>(w.indices);
   for (int64_t r0 = 0; r0 < w.rows; r0 += kRowBlock) {
     const int64_t r1 = w.rows - r0 < kRowBlock ? w.rows : r0 + kRowBlock;
     for (int64_t block = 0; block < w.blocks; ++block) {
       const Range range = BlockRange(w, block);
       for (int64_t r = r0; r < r1; ++r) {
+        if (block == 0) PrefetchAhead(ahead, r, w.rows);
         const int32_t begin = range.begin[r];
         DotRow<V>(x_tile, dy_tile + r * V * kLanes, indices + begin, range.end[r] - begin,
                   dvalues + begin);
@@ -323,34 +340,37 @@ void PackEntry(const Matrix& x, int64_t first, int tokens, float* tile) {
 
 template <int V>
 void MultiplyWidth(const Compressed& w, const float* values, const float* tile, int64_t first,
-                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y) {
+                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y,
+              const Ahead& ahead) {
   auto* fn = w.wide ? (y.bf16 ? Multiply<true, V, int32_t> : Multiply<false, V, int32_t>)
                     : (y.bf16 ? Multiply<true, V, uint16_t> : Multiply<false, V, uint16_t>);
-  fn(w, values, tile, first, tokens, row0, row1, scratch, y);
+  fn(w, values, tile, first, tokens, row0, row1, scratch, y, ahead);
 }
 
 void MultiplyEntry(const Compressed& w, const float* values, const float* tile, int64_t first,
-                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y) {
+                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y,
+              const Ahead& ahead) {
   switch (VectorsFor(tokens)) {
-    case 1: return MultiplyWidth<1>(w, values, tile, first, tokens, row0, row1, scratch, y);
-    case 2: return MultiplyWidth<2>(w, values, tile, first, tokens, row0, row1, scratch, y);
+    case 1: return MultiplyWidth<1>(w, values, tile, first, tokens, row0, row1, scratch, y, ahead);
+    case 2: return MultiplyWidth<2>(w, values, tile, first, tokens, row0, row1, scratch, y, ahead);
     default:
-      return MultiplyWidth<kVectors>(w, values, tile, first, tokens, row0, row1, scratch, y);
+      return MultiplyWidth<kVectors>(w, values, tile, first, tokens, row0, row1, scratch, y, ahead);
   }
 }
 
 template <int V>
-void DotWidth(const Compressed& w, const float* x_tile, const float* dy_tile, float* dvalues) {
-  w.wide ? Dot<V, int32_t>(w, x_tile, dy_tile, dvalues)
-         : Dot<V, uint16_t>(w, x_tile, dy_tile, dvalues);
+void DotWidth(const Compressed& w, const float* x_tile, const float* dy_tile, float* dvalues,
+              const Ahead& ahead) {
+  w.wide ? Dot<V, int32_t>(w, x_tile, dy_tile, dvalues, ahead)
+         : Dot<V, uint16_t>(w, x_tile, dy_tile, dvalues, ahead);
 }
 
 void DotEntry(const Compressed& w, const float* x_tile, const float* dy_tile, int tokens,
-              float* dvalues) {
+              float* dvalues, const Ahead& ahead) {
   switch (VectorsFor(tokens)) {
-    case 1: return DotWidth<1>(w, x_tile, dy_tile, dvalues);
-    case 2: return DotWidth<2>(w, x_tile, dy_tile, dvalues);
-    default: return DotWidth<kVectors>(w, x_tile, dy_tile, dvalues);
+    case 1: return DotWidth<1>(w, x_tile, dy_tile, dvalues, ahead);
+    case 2: return DotWidth<2>(w, x_tile, dy_tile, dvalues, ahead);
+    default: return DotWidth<kVectors>(w, x_tile, dy_tile, dvalues, ahead);
   }
 }
 

@@ -33,6 +33,14 @@ struct Compressed {
   int64_t blocks;
 };
 
+// Tokens that will be packed next: their lines are asked for while products run, since each lies in
+// another page and packing would wait for memory. `tokens` 0 asks for nothing.
+struct Ahead {
+  Matrix x;
+  int64_t first;
+  int tokens;
+};
+
 struct TileKernels {
   const char* name;
   int width;  // tokens of a full tile
@@ -42,11 +50,12 @@ struct TileKernels {
   // y[first + t, r] = sum_j values[j] * tile[index[j]][t] for rows r in [row0, row1).
   // `scratch` holds kRowBlock * width floats.
   void (*multiply)(const Compressed& w, const float* values, const float* tile, int64_t first,
-                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y);
+                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y,
+                   const Ahead& ahead);
   // dvalues[j] += sum_t x_tile[index[j]][t] * dy_tile[row of j][t]. dvalues is writable for `lanes`
   // floats past its end.
   void (*dot)(const Compressed& w, const float* x_tile, const float* dy_tile, int tokens,
-              float* dvalues);
+              float* dvalues, const Ahead& ahead);
 };
 
 constexpr int kRowBlock = 64;          // output columns finished between two transpositions back

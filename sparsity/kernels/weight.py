@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array
 
 from sparsity.kernels.pattern import Pattern, to_dense
-from sparsity.kernels.product import sparse_dot
+from sparsity.kernels.product import Implementation, sparse_dot
 
 __all__ = ["SparseWeight"]
 
@@ -32,7 +32,7 @@ class SparseWeight:
     values: Array
     pattern: Pattern
     probe: Array | None = None
-    implementation: str = dataclasses.field(default="auto", metadata={"static": True})
+    implementation: Implementation = dataclasses.field(default="auto", metadata={"static": True})
 
     @property
     def shape(self) -> tuple[int, int]:
