@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wafer import fabric
-from wafer.fabric import collectives as co, lowering as lo, planes, timing
+from wafer.fabric import collectives as co, lowering as lo, native, planes, timing
 from wafer.spec import WSE2
 
 P, H, B, GROUP = 7, 2, 12, 3
@@ -38,6 +38,7 @@ CASES = {
     "tree": (lo.tree_program(P, H, B), lambda x, c: co.reduce(x, c, algorithm="tree"), X),
     "star": (lo.star_program(P, 6), None, ONE),
     "quadrant": (lo.quadrant_allreduce_program(P, 6), None, ONE),
+    "allreduce": (lo.allreduce_program(P, H, B, GROUP), None, X),
     "scatter": (lo.scatter_program(P, H, 3), None, random((H, P, P * 3))),
     "gather": (lo.gather_program(P, H, B), None, X),
     "shift": (lo.shift_program(P, H, B), lambda x, c: co.shift(x, c, "E"), X),
@@ -96,6 +97,13 @@ def test_scatter_gather_star_and_quadrant(runs):
         total = total + ONE[:, column, 0]
     np.testing.assert_array_equal(fabric.read(program, state, "x")[:, 0, 0], total)
     assert int(timing.star_time(co.start_clock(6, P))[0, 0]) == int(state.end[0, 0])
+
+    program, state = runs["allreduce"]
+    values = np.asarray(fabric.read(program, state, "x"))
+    np.testing.assert_allclose(values, np.broadcast_to(X.sum((0, 1)), values.shape), rtol=1e-5)
+    assert (values == values[0, 0]).all()
+    if native.available():
+        assert planes.timing(program, "native") == int(fabric.cycles(state))
 
     program, state = runs["quadrant"]
     values = np.asarray(fabric.read(program, state, "x"))[..., 0]
@@ -177,9 +185,7 @@ def test_transposes():
     x, g = jnp.asarray(random((2, 4, 3))), jnp.asarray(random((2, 4, 3), 1))
     clock = co.start_clock(2, 4)
     pull = lambda fn: jax.vjp(lambda v: fn(v)[0], x)[1](g)[0]
-    np.testing.assert_allclose(
-        pull(lambda v: co.broadcast(v, clock))[:, 0], g.sum(1), rtol=1e-6
-    )
+    np.testing.assert_allclose(pull(lambda v: co.broadcast(v, clock))[:, 0], g.sum(1), rtol=1e-6)
     np.testing.assert_array_equal(
         pull(lambda v: co.shift(v, clock, "E")), co.shift(g, clock, "W")[0]
     )

@@ -414,7 +414,7 @@ def test_latency_of_a_hop_and_of_a_multicast(runs):
 
 
 def test_back_pressure_holds_nine_words(runs):
-    _, cycles, state = get(runs, "back_pressure")
+    _, cycles, _ = get(runs, "back_pressure")
     assert cycles == 30 + 20
     # 2 in the ramp up, 2 + 2 in the routers, 1 in the ramp down, 2 in the queue
     program, stuck = runs["never_received"]
@@ -482,7 +482,7 @@ def test_tasks(runs):
 
 
 def test_microthread_runs_beside_its_task(runs):
-    values, cycles, state = get(runs, "microthread_overlaps")
+    values, cycles, _ = get(runs, "microthread_overlaps")
     # 1 to start the thread, 20 of work; its 8 words go in whenever the task leaves a cycle
     assert cycles == 1 + 20 + 8 + 8
     np.testing.assert_array_equal(values[0, 1, 8:16], 2 * np.arange(1, 9))

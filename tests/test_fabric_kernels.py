@@ -58,14 +58,14 @@ def test_sparse_matvec_pays_for_kept_entries_only():
     counts = RNG.integers(0, most + 1, (h, w))
     rows, cols = RNG.integers(0, m, (h, w, most)), RNG.integers(0, n, (h, w, most))
     values, x = normal(h, w, most), np.broadcast_to(normal(1, w, n), (h, w, n))
-    y, clock = kernels.sparse_matvec(values, rows, cols, counts, x, m, start_clock(h, w))
+    y, clock = kernels.sparse_matvec((values, rows, cols, counts), x, m, start_clock(h, w))
     dense = np.zeros((h, w, m, n))
     for i, j in np.ndindex(h, w):
         for e in range(counts[i, j]):
             dense[i, j, rows[i, j, e], cols[i, j, e]] += values[i, j, e]
     want = whole(dense) @ np.asarray(x[0], np.float64).reshape(-1)
     np.testing.assert_allclose(np.asarray(y)[:, 0].reshape(-1), want, rtol=1e-5, atol=1e-5)
-    _, empty = kernels.sparse_matvec(values, rows, cols, 0 * counts, x, m, start_clock(h, w))
+    _, empty = kernels.sparse_matvec((values, rows, cols, 0 * counts), x, m, start_clock(h, w))
     assert int(empty.max()) < int(clock.max())
 
 
@@ -127,8 +127,9 @@ def test_bicgstab_on_seven_points():
     c = -0.1 * RNG.random((7, *shape))
     c[0] = 1.0
     b = RNG.standard_normal(shape)
-    ax, _ = kernels.seven_point(jnp.asarray(c, jnp.float32), jnp.asarray(b, jnp.float32),
-                                start_clock(4, 5))
+    ax, _ = kernels.seven_point(
+        jnp.asarray(c, jnp.float32), jnp.asarray(b, jnp.float32), start_clock(4, 5)
+    )
     np.testing.assert_allclose(ax, operator(c, b), rtol=1e-4, atol=1e-5)
     solve = jax.jit(kernels.bicgstab, static_argnums=2)
     x, residual, clock = solve(c.astype(np.float32), b.astype(np.float32), 8, start_clock(4, 5))

@@ -2,8 +2,8 @@
 
 Layers, from the user's down to the machine's:
 
-- ``collectives`` and ``kernels``: bulk dataflow functions on ``[H, W, ...]`` arrays, differentiable,
-  with the cycle at which each PE is done (closed form);
+- ``collectives`` and ``kernels``: bulk dataflow functions on ``[H, W, ...]`` arrays,
+  differentiable, with the cycle at which each PE is done (closed form);
 - ``program``, ``ops``: routes per colour and operation lists per class of PE, the one form that
   every engine reads; ``lowering`` writes the collectives in it;
 - engines: ``dense`` (the reference: payloads, switches, tasks), ``planes`` (timing only, 32 PEs

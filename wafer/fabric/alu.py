@@ -8,8 +8,8 @@ from types import ModuleType
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.encode import DTYPES
 from wafer.fabric.program import Meta
 
@@ -35,9 +35,7 @@ def to_bits(value: Array, dtype: str, xp: ModuleType = jnp) -> Array:
     return value.view(xp.uint32 if dtype == "float32" else xp.uint16).astype(xp.uint32)
 
 
-def compute(
-    meta: Meta, opcode: Array, dtype: Array, sources: list[Array | None], zero: Array
-) -> Array:
+def compute(meta: Meta, opcode: Array, dtype: Array, sources: list[Array], zero: Array) -> Array:
     """Apply each PE's operation to its three source words.
 
     Args:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.dense import init, memory_words, run
 from wafer.fabric.errors import FabricError
 from wafer.fabric.program import Meta, Program
@@ -22,22 +22,26 @@ __all__ = ["pad", "run_many", "stack", "unstack"]
 TaskKind = tuple[str, int, bool]
 
 
+def _kinds(program: Program) -> list[TaskKind]:
+    return [(kind, key, high) for _, kind, key, high in program.meta.tasks]
+
+
 def _merge_tasks(programs: Sequence[Program]) -> tuple[list[TaskKind], list[list[int]]]:
     """One task list that holds every program's list in its own order, and each one's places."""
     merged: list[TaskKind] = []
     for program in programs:
         at = 0
-        for _, *kind in program.meta.tasks:
-            found = [i for i in range(at, len(merged)) if merged[i] == tuple(kind)]
+        for kind in _kinds(program):
+            found = [i for i in range(at, len(merged)) if merged[i] == kind]
             if not found:
-                merged.insert(at, (kind[0], kind[1], kind[2]))
+                merged.insert(at, kind)
                 found = [at]
             at = found[0] + 1
     places = []
     for program in programs:
         at, mine = 0, []
-        for _, *kind in program.meta.tasks:
-            at = merged.index((kind[0], kind[1], kind[2]), at)
+        for kind in _kinds(program):
+            at = merged.index(kind, at)
             mine.append(at)
             at += 1
         places.append(mine)

@@ -6,6 +6,8 @@ of the eligible tasks (activated and not blocked, or with a wavelet waiting) a h
 goes first, then the lowest id. Dispatch takes no cycle of its own beyond the charged overheads.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -86,14 +88,20 @@ def _address(field, index: Array) -> Array:  # noqa: ANN001 -- column getter, lo
 
 
 def _execute(
-    program: Program, state: FabricState, op: Array, index: Array, issue: Array, elements: Array
+    program: Program,
+    state: FabricState,
+    *,
+    op: Array,
+    index: Array,
+    issue: Array,
+    elements: Array,
 ) -> tuple[Array, Array]:
     """Compute up to ``rate`` elements; returns memory and the value for the fabric."""
     code = jnp.asarray(program.code)
     mem, to_fabric = state.mem, jnp.zeros_like(state.arg)
     pes = mem[0].size
     for lane in range(program.meta.rate):
-        sources = [
+        sources: list[Any] = [
             _operand(program, state._replace(mem=mem), op, column, index + lane)
             if column != SCALAR or 5 in program.meta.opcodes
             else None
@@ -226,7 +234,7 @@ def ce_step(
     computes = issue & ~(chosen[0] & (code[:, _THREAD][op] >= 0))
 
     # 1. Read, compute, write.
-    mem, value = _execute(program, seen, op, index, computes, elements)
+    mem, value = _execute(program, seen, op=op, index=index, issue=computes, elements=elements)
     waiting = (state.pc >= 0) & (state.wait > 0)
     stepped = state._replace(mem=mem, wait=jnp.where(waiting, state.wait - 1, state.wait))
 

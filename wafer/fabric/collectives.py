@@ -15,9 +15,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from wafer.fabric import timing
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.errors import FabricError
 from wafer.spec import WSE2, WaferSpec
 

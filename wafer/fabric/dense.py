@@ -12,9 +12,9 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from wafer.fabric.alu import from_bits, to_bits
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.ce import ce_step, dispatch
 from wafer.fabric.encode import DST, KIND_FABRIC, SCALAR, SRC0, SRC1
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError

@@ -86,6 +86,7 @@ def _rate(op: Op, spec: WaferSpec) -> int:
 
 def encode_op(
     op: Op,
+    *,
     last: bool,
     launch: int,
     colors: tuple[int, ...],
@@ -114,6 +115,8 @@ def encode_op(
         raise FabricError(f"operation {op.kind!r} on {op.dtype}, n={op.n}: unknown or empty")
     if op.thread is not None and not 0 <= op.thread < spec.microthreads:
         raise FabricError(f"{op.kind}: microthread {op.thread}; a PE has {spec.microthreads}")
+    if isinstance(op.dst, FabOut) and op.dst.control and op.dtype != "uint32":
+        raise FabricError(f"{op.kind} on {op.dtype}: control wavelets are uint32; use mov32")
     row = np.zeros(FIELDS, np.int32)
     row[:7] = (
         OPCODES.index(op.kind),

@@ -10,11 +10,12 @@ import dataclasses
 
 import numpy as np
 
-from wafer.fabric.ops import Op, fabin, fabout, fadds, fmovs, mem
+from wafer.fabric.ops import FabIn, Op, Operand, fabin, fabout, fadds, fmovs, mem
 from wafer.fabric.program import Filter, Layout, Program
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
+    "allreduce_program",
     "broadcast_program",
     "chain_program",
     "gather_program",
@@ -84,7 +85,7 @@ def chain_program(
     width: int, height: int, words: int, spec: WaferSpec = WSE2, *, overheads: bool = False
 ) -> Program:
     """Systolic chain to column 0 on two colours: ``words + 6 (width - 1)`` cycles."""
-    return two_phase_program(width, height, words, width, spec, overheads=overheads)
+    return two_phase_program(width, height, words, width, spec=spec, overheads=overheads)
 
 
 def two_phase_program(
@@ -92,8 +93,8 @@ def two_phase_program(
     height: int,
     words: int,
     group: int,
-    spec: WaferSpec = WSE2,
     *,
+    spec: WaferSpec = WSE2,
     overheads: bool = False,
     reload: bool = False,
 ) -> Program:
@@ -103,38 +104,91 @@ def two_phase_program(
     does; the others store it first.
     """
     layout = _layout(width, height, words, spec, overheads=overheads, reload=reload)
-    columns = np.arange(width)
-    leaders = list(range(0, width, group))
+    first, second = _two_phase_routes(layout, group)
+    _bind(layout, _two_phase_ops(width, words, group, first, second))
+    return layout.build()
+
+
+def _two_phase_routes(layout: Layout, group: int) -> tuple[list[int], list[int]]:
+    """Colours of the chains inside groups, and of the chain of their first columns."""
+    width, columns = layout.width, np.arange(layout.width)
     ends = np.minimum(columns - columns % group + group, width) - 1
     first = _chain_routes(layout, columns % group, ends % group)
-    second: list[int] = []
-    if len(leaders) > 1:
-        ranks, top = columns // group, np.full(width, len(leaders) - 1)
-        second = _chain_routes(layout, ranks, top, group)
+    if group >= width:
+        return first, []
+    top = np.full(width, (width - 1) // group)
+    return first, _chain_routes(layout, columns // group, top, group)
 
+
+def _two_phase_ops(
+    width: int, words: int, group: int, first: list[int], second: list[int]
+) -> dict[tuple[Op, ...], list[int]]:
+    """Operation list -> columns that run it."""
     classes: dict[tuple[Op, ...], list[int]] = {}
+    own, leaders = mem("x"), -(-width // group)
+
+    def pass_on(dst: Operand, arriving: FabIn | None) -> Op:
+        if arriving is None:
+            return fmovs(dst, own, words)
+        return fadds(dst, own, arriving, words)
+
     for column in range(width):
-        leader, rank = column - column % group, column % group
-        own, add = mem("x"), lambda dst, src: fadds(dst, mem("x"), src, words)
-        tail = column == min(leader + group, width) - 1
+        number, rank = divmod(column, group)
+        tail = rank == group - 1 or column == width - 1
         arriving = None if tail else fabin(first[1 - rank % 2])
-        ops: list[Op] = []
         if rank:
-            out = fabout(first[rank % 2])
-            ops = [fmovs(out, own, words) if arriving is None else add(out, arriving)]
+            ops = [pass_on(fabout(first[rank % 2]), arriving)]
+        elif number and number == leaders - 1:
+            ops = [pass_on(fabout(second[number % 2]), arriving)]
         else:
-            number = column // group
-            last = number == len(leaders) - 1
-            out = fabout(second[number % 2]) if number else None
-            if out is not None and last:
-                ops = [fmovs(out, own, words) if arriving is None else add(out, arriving)]
-            else:
-                ops = [] if arriving is None else [add(own, arriving)]
-                if not last:
-                    ops.append(add(out or own, fabin(second[1 - number % 2])))
-        if ops:
-            classes.setdefault(tuple(ops), []).append(column)
-    _bind(layout, classes)
+            ops = [] if arriving is None else [pass_on(own, arriving)]
+            if leaders > 1:
+                out = fabout(second[number % 2]) if number else own
+                ops.append(pass_on(out, fabin(second[1 - number % 2])))
+        classes.setdefault(tuple(ops), []).append(column)
+    return classes
+
+
+def allreduce_program(
+    width: int, height: int, words: int, group: int, spec: WaferSpec = WSE2
+) -> Program:
+    """All-reduce a vector over the grid on eight colours.
+
+    Two-phase reduce along the rows, chain up column 0, multicast down it and along the rows
+    (the X-Y scheme of Luczynski et al., HPDC'24).
+    """
+    layout = _layout(width, height, words, spec)
+    x, y = layout.x, layout.y
+    first, second = _two_phase_routes(layout, group)
+    up, down, back = [layout.color(), layout.color()], layout.color(), layout.color()
+    for parity, color in enumerate(up):
+        layout.route(color, "RAMP", "N", (x == 0) & (y > 0) & (y % 2 == parity))
+        layout.route(color, "S", "RAMP", (x == 0) & (y < height - 1) & (y % 2 != parity))
+    layout.route(down, "RAMP", "S", (x == 0) & (y == 0))
+    layout.route(down, "N", ("RAMP", "S"), (x == 0) & (y > 0) & (y < height - 1))
+    layout.route(down, "N", "RAMP", (x == 0) & (y > 0) & (y == height - 1))
+    layout.route(back, "RAMP", "E", x == 0)
+    layout.route(back, "W", ("RAMP", "E"), (x > 0) & (x < width - 1))
+    layout.route(back, "W", "RAMP", x == width - 1)
+
+    own = mem("x")
+    move = lambda dst, src: fmovs(dst, src, words)
+    for ops, columns in _two_phase_ops(width, words, group, first, second).items():
+        rest = [c for c in columns if c]
+        if rest:
+            layout.task("main", [*ops, move(own, fabin(back))], np.isin(x, rest), active=True)
+        if 0 not in columns:
+            continue
+        for row, where in ((0, y == 0), (1, y % 2 == 1), (2, (y % 2 == 0) & (y > 0))):
+            for last in (False, True):
+                spot = (x == 0) & where & ((y == height - 1) == last)
+                out = own if row == 0 else fabout(up[row % 2])
+                sums = move(out, own) if last else fadds(out, own, fabin(up[1 - row % 2]), words)
+                tell = move(fabout(down), own) if row == 0 else move(own, fabin(down))
+                if spot.any():
+                    layout.task(
+                        "main", [*ops, sums, tell, move(fabout(back), own)], spot, active=True
+                    )
     return layout.build()
 
 
@@ -289,7 +343,7 @@ def quadrant_allreduce_program(width: int, height: int, spec: WaferSpec = WSE2) 
     left, right, top, bottom = x == cx - 1, x == cx, y == cy - 1, y == cy
     rows, columns = layout.color(), layout.color()
     _march(layout, rows, (x, cx - 1, width), "W", "E")
-    _march(layout, columns, (y, cy - 1, height), "N", "S", left | right)
+    _march(layout, columns, (y, cy - 1, height), "N", "S", where=left | right)
     join_x, join_y, back = layout.color(), layout.color(), layout.color()
     centre = (left | right) & (top | bottom)
     layout.route(join_x, "RAMP", "W", centre & right)
@@ -327,6 +381,7 @@ def _march(
     line: tuple[np.ndarray, int, int],
     low: str,
     high: str,
+    *,
     where: np.ndarray | bool = True,
 ) -> None:
     """Send single words from both ends of a line to its two centre positions."""

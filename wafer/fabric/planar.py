@@ -140,7 +140,7 @@ def plane_program(program: Program) -> tuple[PlaneShape, PlaneMasks]:
             writes[position, op[DST + 1]] |= where
     tx, rx = np.asarray(program.tx[0]), np.asarray(program.rx[0])
     ports = np.stack([(tx & bit) != 0 for bit in PORTS.values()], axis=1)
-    sources = sum(((rx & bit) != 0).astype(np.int32) for bit in PORTS.values())
+    sources = np.sum([(rx & bit) != 0 for bit in PORTS.values()], axis=0)
     masks = PlaneMasks(ports, (rx & PORTS["RAMP"]) != 0, reads, writes, exists, counts)
     used = lambda planes: tuple((int(a), int(b)) for a, b in np.argwhere(planes.any(axis=(2, 3))))
     shape = PlaneShape(

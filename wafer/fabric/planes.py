@@ -47,7 +47,7 @@ class PlaneState(NamedTuple):
     down: per colour the T_R - 1 stages
     queue: per colour, level k: more than k words held
     at: per slot, PEs in that slot
-    count: per bit, cycles of the current slot left, minus 1
+    left: per bit, cycles of the current slot left, minus 1
     fault: PEs where two wavelets of a colour arrived at once
     cycle: [] int32
     """
@@ -57,7 +57,7 @@ class PlaneState(NamedTuple):
     down: tuple[tuple[Array, ...], ...]
     queue: tuple[tuple[Array, ...], ...]
     at: tuple[Array, ...]
-    count: tuple[Array, ...]
+    left: tuple[Array, ...]
     fault: Array
     cycle: Array
 
@@ -131,7 +131,7 @@ def _start(shape: PlaneShape, packed: _Packed) -> PlaneState:
         down=tuple((zero,) * (ramp - 1) for _ in colors),
         queue=tuple((zero,) * shape.depths[c] for c in colors),
         at=(packed.exists[0], *([zero] * (shape.slots - 1))),
-        count=packed.counts[0],
+        left=packed.counts[0],
         fault=zero,
         cycle=jnp.int32(0),
     )
@@ -197,7 +197,7 @@ def _count_down(
     shape: PlaneShape, packed: _Packed, state: PlaneState, ready: Array
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     borrow, count = ready, []
-    for bit in state.count:
+    for bit in state.left:
         count.append(bit ^ borrow)
         borrow = borrow & ~bit
     done = borrow  # was 0: that was the last cycle of the slot
@@ -224,9 +224,11 @@ def _step(shape: PlaneShape, packed: _Packed, state: PlaneState) -> PlaneState:
     none = jnp.zeros_like(ready)
     for c in colors:
         sources = [state.up[c][-1] & up_room[c][-1]]
-        for p in range(4):
-            if (c, _OPPOSITE[p]) in packed.ports:
-                sources.append(_from(go[c] & packed.ports[c, _OPPOSITE[p]], p))
+        sources += [
+            _from(go[c] & packed.ports[c, opposite], p)
+            for p, opposite in _OPPOSITE.items()
+            if (c, opposite) in packed.ports
+        ]
         arrives = functools.reduce(jnp.bitwise_or, sources)
         if c in shape.merges:
             for i, one in enumerate(sources):

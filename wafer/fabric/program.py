@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
-from jaxtyping import Array
 
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.encode import DST, FIELDS, KIND_FABRIC, encode_op
 from wafer.fabric.errors import FabricError, RouteError, SramError
 from wafer.fabric.ops import Op
@@ -367,7 +367,15 @@ class Layout:
         tasks = {name: i for i, name in enumerate(self._tasks)}
         code = np.zeros((max(1, len(self._ops)), FIELDS), np.int32)
         for i, (op, last, launch, _) in enumerate(self._ops):
-            code[i] = encode_op(op, last, launch, colors, self._arrays, tasks, self.spec)
+            code[i] = encode_op(
+                op,
+                last=last,
+                launch=launch,
+                colors=colors,
+                arrays=self._arrays,
+                tasks=tasks,
+                spec=self.spec,
+            )
         routes = [self._routes[c] for c in colors]
         shape = (self.height, self.width)
         rows = list(self._tasks.values())

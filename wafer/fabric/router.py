@@ -93,9 +93,11 @@ def _arbitrate(wants: Array, ports: Array) -> Array:
 
 
 def _collect(
-    data: Array, flag: Array, ports: Array, up: Array, up_flag: Array, per_hop: bool
+    head: tuple[Array, Array], ports: Array, injected: tuple[Array, Array], per_hop: bool
 ) -> tuple[Array, Array, Array]:
     """Gather arrivals at every router: payload, flag, and how many came at once."""
+    data, flag = head
+    up, up_flag = injected
     passed = flag & jnp.uint8(255 - ADVANCE)
     value = _next_hop(data, flag) if per_hop else data
     got, got_flag, count = up, up_flag, (up_flag != 0).astype(jnp.int8)
@@ -116,6 +118,23 @@ def first_fault(fault: Array, kind: int, bad: Array) -> Array:
         [jnp.int32(kind), flat // (height * width), flat // width % height, flat % width]
     )
     return jnp.where((fault[0] == 0) & bad.any(), found, fault)
+
+
+def _switches(
+    program: Program, state: FabricState, got: tuple[Array, Array], go: Array, to_ce: Array
+) -> tuple[Array, Array, Array]:
+    """Advance switches, the entering side with arrivals, the leaving side with departures."""
+    data, flag = state.router.data[:, 0], state.router.flag[:, 0]
+    pos_rx, pos_tx, counter = state.pos_rx, state.pos_tx, state.counter
+    if program.meta.switched:
+        pos_rx = _advance(program, pos_rx, *_command(*got))
+        left = jnp.where(go, flag, 0).astype(jnp.uint8)
+        pos_tx = _advance(program, pos_tx, *_command(data, left))
+    if program.meta.filters:
+        counts = go & to_ce & ((flag & CONTROL) == 0) & (program.filters[0] == 1)
+        wraps = counter >= program.filters[2]
+        counter = jnp.where(counts, jnp.where(wraps, 0, counter + 1), counter)
+    return pos_rx, pos_tx, counter
 
 
 def router_step(program: Program, state: FabricState) -> tuple[FabricState, RouterMoves]:
@@ -156,7 +175,7 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
     room_up = flow(state.up, up_room)
     up_flag = jnp.where(up_room, state.up.flag[:, -1], 0).astype(jnp.uint8)
     got, got_flag, count = _collect(
-        data, flag, ports, state.up.data[:, -1], up_flag, meta.spec.per_hop_commands
+        (data, flag), ports, (state.up.data[:, -1], up_flag), meta.spec.per_hop_commands
     )
     router = fifo_step(state.router, go, got, got_flag)
 
@@ -169,19 +188,7 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
     down = pipe_step(state.down, room_down, data, to_ce)
     queue = fifo_step(state.queue, jnp.zeros_like(go), queued, queued_flag)
 
-    # 5. Switches: the entering side follows arrivals, the leaving side departures.
-    pos_rx, pos_tx = state.pos_rx, state.pos_tx
-    if meta.switched:
-        enters, resets = _command(got, got_flag)
-        pos_rx = _advance(program, pos_rx, enters, resets)
-        leaves, resets = _command(data, jnp.where(go, flag, 0).astype(jnp.uint8))
-        pos_tx = _advance(program, pos_tx, leaves, resets)
-    counter = state.counter
-    if meta.filters:
-        counts = go & ((tx & RAMP) != 0) & ((flag & CONTROL) == 0) & (program.filters[0] == 1)
-        wraps = counter >= program.filters[2]
-        counter = jnp.where(counts, jnp.where(wraps, 0, counter + 1), counter)
-
+    pos_rx, pos_tx, counter = _switches(program, state, (got, got_flag), go, (tx & RAMP) != 0)
     moved = go.any() | moving(state.up, room_up) | moving(state.down, room_down)
     links = jnp.stack([((ports & bit) != 0).sum(axis=0, dtype=jnp.int32) for bit in PORTS.values()])
     state = state._replace(

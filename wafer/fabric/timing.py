@@ -17,8 +17,8 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [

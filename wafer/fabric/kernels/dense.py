@@ -8,9 +8,9 @@ against 45,783 measured on the vendor's simulator (-0.7 %).
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from wafer.fabric import timing
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.collectives import broadcast, local, reduce
 from wafer.fabric.errors import FabricError
 from wafer.spec import WSE2, WaferSpec

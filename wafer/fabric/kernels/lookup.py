@@ -2,8 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.collectives import broadcast, local, reduce
 from wafer.spec import WSE2, WaferSpec
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.collectives import all_reduce, local, shift
 from wafer.spec import WSE2, WaferSpec
 

@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.collectives import broadcast, local, reduce
 from wafer.fabric.kernels.dense import FMACS_LOOP, tile_matmul_cycles
 from wafer.spec import WSE2, WaferSpec
@@ -15,10 +15,7 @@ CYCLES_PER_ENTRY = 8
 
 
 def sparse_matvec(
-    values: Array,
-    rows: Array,
-    cols: Array,
-    counts: Array,
+    tiles: tuple[Array, Array, Array, Array],
     x: Array,
     height: int,
     clock: Array,
@@ -31,10 +28,8 @@ def sparse_matvec(
     ``broadcast + 8 max(counts) + reduce``.
 
     Args:
-        values: [H, W, E] entries, padded with 0.
-        rows: [H, W, E] int32 row inside the tile.
-        cols: [H, W, E] int32 column inside the tile.
-        counts: [H, W] entries that exist.
+        tiles: values [H, W, E], row and column inside the tile [H, W, E] int32, and how many of
+            the E entries exist [H, W].
         x: [H, W, n]; row 0 is read.
         height: m, rows of a tile.
         clock: [H, W].
@@ -44,6 +39,7 @@ def sparse_matvec(
         [H, W, m] with the product in column 0, and the clock.
     """
     x, clock = broadcast(x, clock, axis="y", spec=spec)
+    values, rows, cols, counts = tiles
     live = jnp.arange(values.shape[2]) < counts[..., None]
 
     def tile(values: Array, x: Array) -> Array:

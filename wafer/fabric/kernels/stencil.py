@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
+from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.collectives import local, shift
 from wafer.spec import WSE2, WaferSpec
 

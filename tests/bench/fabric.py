@@ -1,0 +1,167 @@
+"""Speed and accuracy of the fabric.
+
+    python tests/bench/fabric.py [--quick] [--peer DIR]
+
+``--peer`` names a clone of github.com/greg1232/cerebras-py-sim (a public Python wafer simulator);
+without it the row ``vs_peer`` is left out. JAX rows run with XLA's multi-output fusion on the CPU,
+set below before JAX starts. Compile time is apart.
+"""
+
+import builtins
+import os
+import pathlib
+import sys
+import time
+import typing
+
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_backend_extra_options=xla_cpu_use_multi_output_fusion"
+)
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
+
+import harness
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from wafer import fabric
+from wafer.fabric import lowering, native, planar, planes, timing
+from wafer.spec import WSE2
+
+FULL = (996, 757)
+WORDS = 1024
+CHAIN = [3128, 3129, 3131, 3135, 3143, 3159, 3191, 3255, 3383, 3639, 4151, 5175, 7223, 11319]
+TREE = [742, 748, 760, 784, 832, 931, 1155, 1646, 2681, 4977, 9585, 18801, 37233, 74097]
+TWO_PHASE = [819, 821, 825, 833, 849, 881, 945, 1073, 1329, 1841, 2865, 4913, 9009, 17201]
+GROUPS = {2: 10055, 4: 9421, 8: 9117, 16: 8989, 32: 8973, 64: 9061, 128: 9297, 256: 9800}
+
+
+def reduce_errors():
+    """Worst relative error against the published 512-PE tables, per table."""
+    start = np.full((1, 512), WSE2.task_start, np.int32)
+    reload, launch = WSE2.op_reload, WSE2.op_launch
+    tables = {
+        "chain": (lambda n: timing.chain_time(start, n), CHAIN),
+        "two_phase": (lambda n: timing.two_phase_time(start, n, 16, launch=reload), TWO_PHASE),
+        "tree": (lambda n: timing.tree_time(start, n, launch=reload), TREE),
+    }
+    errors = {}
+    for name, (model, published) in tables.items():
+        ours = np.array([int(model(1 << k)[0, 0]) for k in range(14)])
+        errors[name] = float(np.abs(ours / published - 1).max())
+        print(f"{name:10} ours - published {list(ours - published)}")
+    ours = [int(timing.two_phase_time(start, 4096, s, launch=launch)[0, 0]) for s in GROUPS]
+    errors["groups"] = float(np.abs(np.array(ours) / list(GROUPS.values()) - 1).max())
+    print(f"groups     ours - published {list(np.array(ours) - list(GROUPS.values()))}")
+    return errors
+
+
+def native_runner(program):
+    shape, masks = planar.plane_program(program)
+    header, words = (jnp.asarray(a) for a in native.prepare_words(shape, masks))
+    return lambda: native.run_words(header, words)
+
+
+def jax_runner(program):
+    shape, packed = planes.prepare(program)
+    return lambda: planes.plane_run(shape, packed).cycles
+
+
+def dense_runner(width, height, words):
+    program = lowering.chain_program(width, height, words)
+    start = fabric.init(program, {"x": np.ones((height, width, words), np.float32)})
+    return program, lambda: fabric.run(program, start).end.max()
+
+
+def peer_rate(folder, words=32, size=16):
+    """PE-ticks per second of the peer's chain reduce over ``size`` x ``size`` PEs."""
+    builtins.Tuple = typing.Tuple  # its core.py forgets the import
+    sys.path.insert(0, str(pathlib.Path(folder) / "src"))
+    from cerebras_sim.engine import scheduler
+
+    mesh = lambda func, rd=0: (0x03 << 26) | (rd << 21) | func
+    send_w, wait_e, recv_e = mesh(0x03), mesh(0x0A), mesh(0x06, 3)
+    sched = scheduler.BSPScheduler(size, size, 1.0, mesh_width=size, mesh_height=size)
+    for x in range(size):
+        for y in range(size):
+            turn = ([wait_e, recv_e] if x < size - 1 else []) + ([send_w] if x else [])
+            sched.cores[x][y].program = turn * words
+    ticks = 0
+    decode = scheduler.decode_instruction
+
+    def counting(binary):
+        nonlocal ticks
+        ticks += 1
+        return decode(binary)
+
+    scheduler.decode_instruction = counting
+    begin = time.perf_counter()
+    sched.run_superstep()
+    return ticks / (time.perf_counter() - begin)
+
+
+def main() -> None:
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--peer", help="clone of greg1232/cerebras-py-sim")
+    options = parser.parse_args()
+    repeats = 1 if options.quick else 3
+    errors = reduce_errors()
+    rows = {f"reduce_error_{name}": error for name, error in errors.items()}
+    rows["reduce_worst_error"] = max(errors.values())
+
+    width, height = FULL
+    make = {
+        "broadcast": lambda: lowering.broadcast_program(width, height, WORDS),
+        "chain": lambda: lowering.chain_program(width, height, WORDS),
+        "allreduce_8_colors": lambda: lowering.allreduce_program(width, height, 16, 32),
+    }
+    engines = {"jax": (jax_runner, ("broadcast", "chain"))}
+    if options.quick:
+        engines["jax"] = (jax_runner, ("broadcast",))
+    if native.available():
+        engines["native"] = (native_runner, tuple(make))
+    for name, build in make.items():
+        program = build()
+        for engine, (runner, programs) in engines.items():
+            if name not in programs:
+                continue
+            run = runner(program)
+            cycles = int(np.ravel(run())[0])
+            seconds = harness.interleave({name: run}, repeats)[name]
+            rate = cycles * width * height / seconds.median
+            best = cycles * width * height / seconds.least
+            print(
+                f"{engine:7} {name:20} {cycles:6} cycles  {rate / 1e9:6.2f} G PE-cycles/s"
+                f"  (fastest run {best / 1e9:.2f}; cpu {seconds.cpu:.2f} s)",
+                flush=True,
+            )
+            rows[f"pe_cycles_per_s_{engine}_{name}"] = rate
+    best = "native" if native.available() else "jax"
+    rows["pe_cycles_per_s"] = rows.get(
+        f"pe_cycles_per_s_{best}_chain", rows["pe_cycles_per_s_jax_broadcast"]
+    )
+
+    words = 16
+    program, run = dense_runner(256, 256, words)
+    cycles = int(run())
+    seconds = harness.interleave({"dense": run}, 1)["dense"].median
+    rows["pe_cycles_per_s_dense_256"] = cycles * 65536 / seconds
+    print(
+        f"dense   256 x 256 payload chain {cycles} cycles {rows['pe_cycles_per_s_dense_256']:.3g}"
+    )
+
+    if options.peer:
+        theirs = peer_rate(options.peer)
+        program = lowering.chain_program(16, 16, 32)
+        run = native_runner(program) if native.available() else jax_runner(program)
+        cycles = int(np.ravel(run())[0])
+        ours = cycles * 256 / harness.interleave({"ours": run}, 30)["ours"].median
+        rows["vs_peer"] = ours / theirs
+        print(f"16 x 16 chain of 32 words: ours {ours:.3g}, peer {theirs:.3g} PE-cycles/s")
+    jax.block_until_ready(jnp.zeros(()))
+    harness.report(rows)
+
+
+if __name__ == "__main__":
+    main()

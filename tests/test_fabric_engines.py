@@ -1,0 +1,272 @@
+"""Checks before the run, actors, traces, the native kernel, and invariants on random programs."""
+
+import json
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from wafer import fabric
+from wafer.fabric import actor, lowering, native, planes, trace
+from wafer.fabric.ops import Const, control_wavelet, fabin, fabout, fmovs, mem, mov32, work
+from wafer.spec import WSE2, WSE3, WaferSpec
+
+
+def wrong(build, error, match):
+    with pytest.raises(error, match=match):
+        build(fabric.Layout(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("match", "build"),
+    [
+        (
+            r"PE \(2, 0\), colour 0: tx E points off the grid of 3x2",
+            lambda g: g.route(g.color(), "RAMP", "E") or g.build(),
+        ),
+        (
+            r"PE \(0, 0\), colour 4: sent E, but the neighbour there never takes",
+            lambda g: g.route(g.color(4), "RAMP", "E", g.x == 0) or g.build(),
+        ),
+        (r"colour 24 is not routable: use 0..23", lambda g: g.color(24)),
+        (r"no colour left: wse2 routes 24", lambda g: [g.color() for _ in range(25)]),
+        (
+            r"PE \(0, 0\), colour 0: switch position 1 changes rx and tx",
+            lambda g: g.route(g.color(), "RAMP", "E", switches=[{"rx": "W", "tx": "RAMP"}]),
+        ),
+        (
+            r"5 switch positions",
+            lambda g: g.route(g.color(), "RAMP", "E", switches=[{"tx": "W"}] * 4),
+        ),
+        (r"unknown port 'UP'", lambda g: g.route(g.color(), "RAMP", "UP")),
+        (
+            r"PE \(0, 0\), colour 0: mov uses it, but the PE's router has no tx RAMP",
+            lambda g: (
+                g.array("a", 4),
+                g.task("t", [fmovs(mem("a"), fabin(g.color()), 4)], active=True),
+                g.build(),
+            ),
+        ),
+        (
+            r"PE \(0, 0\), colour 0: data task 't' waits for a colour",
+            lambda g: (g.task("t", [work(1)], color=g.color()), g.build()),
+        ),
+    ],
+)
+def test_routes_are_checked_before_the_run(match, build):
+    wrong(build, fabric.FabricError, match)
+
+
+def test_memory_and_operations_are_checked():
+    wrong(
+        lambda g: (
+            g.task("t", [fmovs(fabout(g.color(), control=True), control_wavelet("NOP"))]),
+            g.build(),
+        ),
+        fabric.FabricError,
+        "control wavelets are uint32; use mov32",
+    )
+    wrong(lambda g: g.array("a", 12289), fabric.SramError, r"PE \(0, 0\): 49156 bytes")
+    wrong(
+        lambda g: (g.array("a", 4), g.task("t", [fmovs(mem("a", 2), mem("a"), 4)]), g.build()),
+        fabric.FabricError,
+        r"words 2..5 of 4",
+    )
+    wrong(
+        lambda g: (g.task("t", [work(1, thread=9)]), g.build()),
+        fabric.FabricError,
+        "microthread 9; a PE has 8",
+    )
+    wrong(
+        lambda g: (g.task("t", [work(1).then("activate", "u")]), g.build()),
+        fabric.FabricError,
+        r"activate 'u': bound tasks are \['t'\]",
+    )
+    with pytest.raises(fabric.FabricError, match="wse2 offers 750x994"):
+        fabric.Layout(757, 996, host_io=True)
+    with pytest.raises(fabric.FabricError, match=r"expected \[1, 2, 5\]"):
+        fabric.init(lowering.chain_program(2, 1, 5), {"x": np.zeros((1, 2, 4))})
+    with pytest.raises(ValueError, match="at least 2 words"):
+        WaferSpec(input_queue_depths=(1,) * 8)
+    assert WSE3.switch_both_sides
+    assert WSE2.hop_to_hop == 6
+    assert WSE2.seconds(850) == pytest.approx(1e-6)
+
+
+def test_per_hop_commands_advance_one_router_each():
+    """The 25-point example's rule: the second command belongs to the second router."""
+    words = control_wavelet("NOP", slots=("SWITCH_ADV",)).value
+    spec = WaferSpec(per_hop_commands=True)
+    layout = fabric.Layout(3, 1, spec)
+    layout.array("r", 1, "uint32")
+    c = layout.color()
+    layout.route(c, "RAMP", "E", layout.x == 0, switches=[{"tx": "RAMP"}])
+    layout.route(c, "W", "RAMP", layout.x == 1, switches=[{"tx": "E"}])
+    layout.route(c, "W", "RAMP", layout.x == 2)
+    send = [
+        mov32(fabout(c, control=True), control_wavelet("NOP", slots=("SWITCH_ADV",))),
+        mov32(fabout(c), Const(7)),
+    ]
+    layout.task("main", send, layout.x == 0, active=True)
+    take = [mov32(mem("r"), fabin(c))]
+    layout.task("main", take, layout.x == 2, active=True)
+    program = layout.build()
+    (state,) = fabric.run_many([program], [None])
+    fabric.check_finished(program, state)
+    assert int(fabric.read(program, state, "r")[0, 2, 0]) == 7
+    assert words & 0xFF == 0
+
+
+@pytest.mark.skipif(not native.available(), reason="the native plane is not built here")
+@pytest.mark.parametrize("overheads", [False, True])
+def test_native_words_agree_with_closed_forms_and_jax(overheads):
+    """Two blocks of 512 PEs, so that words carry into their neighbours."""
+    program = lowering.chain_program(700, 3, 40, overheads=overheads)
+    want = 40 + 6 * 699 + (WSE2.task_start if overheads else 0)
+    assert planes.timing(program, "native") == want
+    assert planes.timing(lowering.broadcast_program(600, 40, 33, 520), "native") == 33 + 520 + 5
+
+
+@pytest.mark.skipif(not native.available(), reason="the native plane is not built here")
+def test_native_scalar_allreduce_of_the_bicgstab_paper():
+    """V2: 602 x 595 PEs, 1.5 us within 10 % (Rocki et al., SC'20)."""
+    cycles = planes.timing(lowering.quadrant_allreduce_program(602, 595), "native")
+    assert cycles == 1228
+    assert abs(WSE2.seconds(cycles) / 1.5e-6 - 1) < 0.1
+
+
+def test_faults_and_deadlocks_of_the_plane():
+    def merging(receive):
+        layout = fabric.Layout(3)
+        layout.array("a", 4)
+        c = layout.color()
+        layout.route(c, "RAMP", "E", layout.x == 0)
+        layout.route(c, ("RAMP", "W"), "E", layout.x == 1)
+        layout.route(c, "W", "RAMP", layout.x == 2)
+        layout.task("t", [fmovs(fabout(c), mem("a"), 2)], layout.x < 2, active=True)
+        layout.task("t", [fmovs(mem("a"), fabin(c), receive)], layout.x == 2, active=True)
+        return layout.build()
+
+    engines = ["native"] if native.available() else ["jax"]
+    for engine in engines:
+        with pytest.raises(fabric.FaultError):
+            planes.timing(merging(4), engine)
+        lonely = fabric.Layout(2)
+        lonely.array("a", 4)
+        c = lonely.color()
+        lonely.route(c, "RAMP", "E", lonely.x == 0)
+        lonely.route(c, "W", "RAMP", lonely.x == 1)
+        lonely.task("t", [fmovs(mem("a"), fabin(c), 4)], lonely.x == 1, active=True)
+        with pytest.raises(fabric.DeadlockError):
+            planes.timing(lonely.build(), engine)
+
+
+def test_actor_histogram():
+    """Keys travel east until they meet the PE that owns their bin (histogram-torus, opened)."""
+    width, per_pe = 4, 3
+    layout = fabric.Layout(width)
+    colors = [layout.color(), layout.color()]
+    x = layout.x
+    for parity, color in enumerate(colors):
+        layout.route(color, "RAMP", "E", (x % 2 == parity) & (x < width - 1))
+        layout.route(color, "W", "RAMP", (x % 2 != parity) & (x > 0))
+    program = layout.build()
+
+    def on_wavelet(user, color, data):
+        mine = data // per_pe == user["x"].astype(jnp.uint32)
+        bins = user["bins"].at[data % per_pe].add(mine.astype(jnp.int32))
+        onward = jnp.arange(2) == user["x"] % 2
+        del color
+        return user | {"bins": bins}, actor.Sends(~mine & onward, jnp.full(2, data)), jnp.int32(2)
+
+    user = {"x": jnp.asarray(x), "bins": jnp.zeros((1, width, per_pe), jnp.int32)}
+    keys = np.array([[11, 7, 9, 0]], np.uint32)
+    flags = np.stack([(x % 2 == p) & (x < 3) for p in (0, 1)])
+    first = actor.Sends(jnp.asarray(flags), jnp.asarray(np.stack([keys, keys])))
+    state = actor.actor_run(program, on_wavelet, actor.actor_start(program, user, first))
+    want = np.zeros(12, int)
+    want[[11, 7, 9]] = 1
+    np.testing.assert_array_equal(np.asarray(state.user["bins"]).reshape(-1), want)
+    # key 11: three hops of 5 + 1 cycles, each handler forwards in the cycle after it starts
+    assert int(state.fabric.end.max()) >= 3 * 6
+
+
+def test_traces(tmp_path):
+    program = lowering.broadcast_program(4, 2, 3)
+    state, film = trace.record(program, fabric.init(program), 12)
+    assert int(film.issued.sum()) == 8 * 3 == int(state.busy.sum())
+    assert trace.utilisation(state)["east"][0, 0] == pytest.approx(3 / 11)
+    events = trace.chrome_trace(film, str(tmp_path / "t.json"))["traceEvents"]
+    assert {"name": "CE", "ph": "X", "ts": 8, "dur": 3, "pid": 1, "tid": 3} in events
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"] == events
+    trace.gif(film, str(tmp_path / "t.gif"), frames=2)
+    assert (tmp_path / "t.gif").read_bytes()[:3] == b"GIF"
+    trace.filmstrip(film, 2, str(tmp_path / "t.png"))
+    trace.heat_map(state, "ce", str(tmp_path / "h.png"))
+    with pytest.raises(ValueError, match="'up'; there are"):
+        trace.heat_map(state, "up")
+
+
+# Random programs of one shape, compiled once: a row where PE i sends to PE i + 1 or passes on.
+def random_row(words, delays, hops):
+    layout = fabric.Layout(5)
+    layout.array("a", 16)
+    layout.array("b", 16)
+    x = layout.x
+    for index, (start, length) in enumerate(hops):
+        c = layout.color(index)
+        layout.route(c, "RAMP", "E", x == start)
+        layout.route(c, "W", "E", (x > start) & (x < start + length))
+        layout.route(c, "W", "RAMP", x == start + length)
+    for pe in range(5):
+        ops = [work(delays[pe])]
+        for index, (start, length) in enumerate(hops):
+            if pe == start:
+                ops.append(fmovs(fabout(index), mem("a"), words[index]))
+            if pe == start + length:
+                ops.append(fmovs(mem("b"), fabin(index), words[index]))
+        layout.task("main", [*ops, *[work(1)] * (3 - len(ops))][:3], x == pe, active=True)
+    return layout.build()
+
+
+ROW = st.tuples(
+    st.lists(st.integers(1, 16), min_size=2, max_size=2),
+    st.lists(st.integers(1, 9), min_size=5, max_size=5),
+    st.sampled_from([((0, 1), (2, 2)), ((0, 2), (1, 3)), ((0, 4), (1, 1)), ((0, 3), (1, 3))]),
+)
+
+
+@hypothesis.settings(deadline=None, max_examples=12)
+@hypothesis.given(rows=st.lists(ROW, min_size=4, max_size=4), seed=st.integers(0, 99))
+def test_wavelets_are_conserved_in_order_and_links_never_exceed_one(rows, seed):
+    a = np.random.default_rng(seed).standard_normal((1, 5, 16)).astype(np.float32)
+    programs = [random_row(*row) for row in rows]
+    states = fabric.run_many(programs, [{"a": a}] * len(rows), max_cycles=500)
+    for (words, _, hops), program, state in zip(rows, programs, states, strict=True):
+        fabric.check_finished(program, state)
+        total = int(fabric.cycles(state))
+        assert int(state.links.max()) <= total  # never above one word per link and cycle
+        for n, (start, length) in zip(words, hops, strict=True):
+            got = np.asarray(fabric.read(program, state, "b"))[0, start + length, :n]
+            np.testing.assert_array_equal(got, a[0, start, :n])  # none lost, none reordered
+        assert int(state.links[4].sum()) == sum(words)
+        assert int(state.links[1].sum()) == sum(
+            n * length for n, (_, length) in zip(words, hops, strict=True)
+        )
+        if native.available():
+            assert planes.timing(program, "native") == total  # V9
+
+
+@pytest.mark.slow
+def test_determinism_over_batch_size_and_data():
+    program = lowering.chain_program(5, 2, 4)
+    x = np.random.default_rng(0).standard_normal((3, 2, 5, 4)).astype(np.float32)
+    start = jax.vmap(lambda v: fabric.init(program, {"x": v}))(x)
+    together = jax.vmap(lambda s: fabric.run(program, s))(start)
+    for i in range(3):
+        alone = fabric.simulate(program, {"x": x[i]})
+        np.testing.assert_array_equal(alone.mem, together.mem[i])
+        assert int(alone.end.max()) == int(together.end[i].max())
