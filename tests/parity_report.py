@@ -1,0 +1,98 @@
+"""Print the README's table: family, parity error, conversions.
+
+Reads the golden folders (tests/golden/hf, and /work/shared/goldens/hf where it exists). With
+``--live`` and transformers installed, each model is exported, loaded by transformers, and its
+logits compared with the recorded ones: what we write is what they read.
+
+    python tests/parity_report.py [--live] [CASE ...]
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+
+import hf_parity  # noqa: E402 after the path is set, so that the script runs from anywhere
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+
+import models  # noqa: E402
+from models.convert.files import read_config  # noqa: E402
+
+NOT_OUTPUTS = {"loss", "grad_norm", "global_norm", "grads_checked"}
+
+
+def live_error(model, params, runs):
+    """Largest relative error of transformers' logits on our export, or '-' without a class."""
+    import torch
+    import transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        models.to_hf(model, params, folder)
+        architecture = read_config(folder).get("architectures", [""])[0]
+        cls = getattr(transformers, architecture, None)
+        if cls is None:
+            return "-"
+        theirs = cls.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32)
+    inputs, outputs, _ = runs["full"]
+    with torch.no_grad():
+        got = theirs.eval()(**{k: torch.tensor(v) for k, v in inputs.items()})
+    shared = [k for k in ("logits", "prediction_logits", "last_hidden_state") if k in outputs]
+    shared = shared or ["pooler_output" if "pooler_output" in outputs else "start_logits"]
+    return max(hf_parity.relative(got[name].numpy(), outputs[name]) for name in shared)
+
+
+def row(name, path, live):
+    """One case: (family, outputs error, loss, gradients, greedy, live error)."""
+    result = hf_parity.compare(path)
+    greedy = result.pop("greedy", None)
+    errors = [e for run in result.values() for k, e in run.items() if k not in NOT_OUTPUTS]
+    loss = [run["loss"] for run in result.values() if "loss" in run]
+    grads = [run["grad_norm"] for run in result.values() if "grad_norm" in run]
+    model, params, _, runs = hf_parity.load(path)
+    theirs = live_error(model, params, runs) if live else None
+    kind = getattr(model.config, "name", "")
+    return (
+        kind,
+        name,
+        max(errors),
+        max(loss, default=None),
+        max(grads, default=None),
+        greedy,
+        theirs,
+    )
+
+
+def cell(value):
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "same" if value else "DIFFERS"
+    return value if isinstance(value, str) else f"{value:.1e}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--live", action="store_true", help="also load our export in transformers")
+    parser.add_argument("cases", nargs="*")
+    args = parser.parse_args()
+    jax.config.update("jax_default_matmul_precision", "highest")
+    head = ["model", "case", "outputs", "loss", "gradients", "greedy tokens", "hf ↔ wafer"]
+    head += ["transformers on our export"] if args.live else []
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    worst = 0.0
+    for name, path in hf_parity.cases().items():
+        if args.cases and name not in args.cases:
+            continue
+        *cells, theirs = row(name, path, args.live)
+        worst = max(worst, cells[2])
+        values = [*map(cell, cells), "bit-equal"] + ([cell(theirs)] if args.live else [])
+        lines.append("| " + " | ".join(values) + " |")
+        sys.stderr.write(lines[-1] + "\n")
+    sys.stdout.write("\n".join(lines) + f"\n\nWorst: {np.float64(worst):.1e}\n")
+
+
+if __name__ == "__main__":
+    main()
