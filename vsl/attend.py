@@ -15,10 +15,11 @@ from vsl.intervals import BlockSizes, Window, key_intervals, normalize_window
 from vsl.layout import Layout
 from vsl.noise import hash_bits, seed_of
 from vsl.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
+from vsl.triton import triton
 
 __all__ = ["Implementation", "attention"]
 
-Implementation = Literal["auto", "blocks", "dense", "padded"]
+Implementation = Literal["auto", "blocks", "dense", "padded", "pallas", "pallas_interpret"]
 
 _SIZES = BlockSizes(64, 64)
 """Fastest of 32, 64, 128 on 2 AVX-512 cores; larger tiles waste work at sequence ends."""
@@ -68,7 +69,10 @@ def attention(
         kv_layout: cross-attention: query sequence b sees key sequence b.
         implementation: ``blocks`` visits the block pairs that exist; ``dense`` builds [T, S]
             scores (reference; the one with forward-mode derivatives); ``padded`` builds [B, S, S]
-            scores per row of a padded batch; ``auto`` chooses blocks unless the stream is tiny.
+            scores per row of a padded batch; ``pallas`` runs the block ranges as Triton kernels
+            on an NVIDIA GPU (no relative bias, no dropout; not used by ``auto``, as it has been
+            lowered for CUDA and run in interpreted form only), ``pallas_interpret`` the same
+            anywhere, slowly; ``auto`` chooses blocks unless the stream is tiny.
 
     Returns:
         [T, N, H] in q's dtype.
@@ -117,6 +121,10 @@ def attention(
             out = blocks(rule, qkv, learned, pair, sizes=_SIZES, tile_bias=tile_bias, consts=others)
         else:
             out = blocks(rule, qkv, learned, pair, sizes=_SIZES)
+    elif chosen.startswith("pallas"):
+        _check_pallas(rule, qkv)
+        interpret = chosen == "pallas_interpret"
+        out = triton(rule, qkv, learned, pair, sizes=_SIZES, interpret=interpret)
     elif chosen == "padded":
         out = padded(rule, qkv, learned, pair, _rows(layout, kv))
     else:
@@ -142,6 +150,20 @@ def _choose(implementation: Implementation, layout: Layout, kv: Layout) -> str:
     if implementation != "auto":
         return implementation
     return "dense" if layout.capacity * kv.capacity <= 128 * 128 else "blocks"
+
+
+def _check_pallas(rule: Rule, qkv: QKV) -> None:
+    width = qkv.q.shape[-1]
+    if rule.bias is not None or rule.dropout_rate:
+        raise ValueError(
+            "implementation='pallas' has no relative bias and no dropout of attention weights; "
+            "use implementation='blocks'"
+        )
+    if width < 16 or width & (width - 1):
+        raise ValueError(
+            f"implementation='pallas' needs heads of a power of two of at least 16 features, got "
+            f"{width}; use implementation='blocks'"
+        )
 
 
 def _rows(layout: Layout, kv: Layout) -> int:

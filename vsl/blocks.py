@@ -287,8 +287,8 @@ def blocks(
         learned = learned._replace(profile=learned.profile.reshape(heads, group, -1))
     tables = _tables(rule, pair, sizes, consts)
     tables = tables._replace(heads=jnp.arange(heads * group).reshape(heads, group))
-    out = _attend(_Plan(rule, sizes, tile_bias), QKV(q, k, v), learned, tables)
-    return out.transpose(0, 3, 1, 2, 4).reshape(-1, heads, group, width)[:length]
+    out: Any = _attend(_Plan(rule, sizes, tile_bias), QKV(q, k, v), learned, tables)
+    return jnp.transpose(out, (0, 3, 1, 2, 4)).reshape(-1, heads, group, width)[:length]
 
 
 def _tables(rule: Rule, pair: Pair, sizes: BlockSizes, consts: tuple[Array, ...]) -> _Tables:
