@@ -86,7 +86,7 @@ def topk_mask(scores: Array, k: Array | int) -> Array:
     return jax.lax.cond(exact, lambda: at_least, with_ties)
 
 
-def kept_count(sparsity: Array | float, n: int) -> Array:
+def kept_count(sparsity: Array | float, n: Array | int) -> Array:
     """How many of n weights a level keeps: trunc((1 - sparsity) * n), all in float32.
 
     The rounding is the vendor's 2.x one: 0.8 of 10 weights keeps 1, not 2.
@@ -95,7 +95,7 @@ def kept_count(sparsity: Array | float, n: int) -> Array:
     (1, 10)
     """
     level = jnp.clip(jnp.asarray(sparsity, jnp.float32), 0.0, 1.0)
-    return jnp.trunc((jnp.float32(1) - level) * jnp.float32(n)).astype(jnp.int32)
+    return jnp.trunc((jnp.float32(1) - level) * jnp.asarray(n, jnp.float32)).astype(jnp.int32)
 
 
 def drop_count(drop_fraction: Array | float, active: Array, groups: int) -> Array:

@@ -72,7 +72,7 @@ RIGL, SET = sparsity.RigL(sparsity=0.5), sparsity.SET(sparsity=0.5)
 GMP = sparsity.GMP(sparsity=[0.1, 0.2])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     st.integers(0, 2**31), st.floats(0, 1), st.floats(0, 1), st.sampled_from(VIEWS),
     st.sampled_from([RIGL, SET, GMP]), st.booleans(),
