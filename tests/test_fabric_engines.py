@@ -96,6 +96,7 @@ def test_memory_and_operations_are_checked():
     assert WSE2.seconds(850) == pytest.approx(1e-6)
 
 
+@pytest.mark.slow
 def test_per_hop_commands_advance_one_router_each():
     """The 25-point example's rule: the second command belongs to the second router."""
     words = control_wavelet("NOP", slots=("SWITCH_ADV",)).value
@@ -239,7 +240,7 @@ ROW = st.tuples(
 )
 
 
-@hypothesis.settings(deadline=None, max_examples=12)
+@hypothesis.settings(deadline=None, max_examples=6)
 @hypothesis.given(rows=st.lists(ROW, min_size=4, max_size=4), seed=st.integers(0, 99))
 def test_wavelets_are_conserved_in_order_and_links_never_exceed_one(rows, seed):
     a = np.random.default_rng(seed).standard_normal((1, 5, 16)).astype(np.float32)

@@ -12,7 +12,6 @@ import os
 import pathlib
 import sys
 import time
-import typing
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_backend_extra_options=xla_cpu_use_multi_output_fusion"
@@ -20,14 +19,14 @@ os.environ["XLA_FLAGS"] = (
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
-import harness
-import jax
-import jax.numpy as jnp
-import numpy as np
+import harness  # noqa: E402
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
 
-from wafer import fabric
-from wafer.fabric import lowering, native, planar, planes, timing
-from wafer.spec import WSE2
+from wafer import fabric  # noqa: E402
+from wafer.fabric import collectives, lowering, native, planar, planes, timing  # noqa: E402
+from wafer.spec import WSE2  # noqa: E402
 
 FULL = (996, 757)
 WORDS = 1024
@@ -50,10 +49,10 @@ def reduce_errors():
     for name, (model, published) in tables.items():
         ours = np.array([int(model(1 << k)[0, 0]) for k in range(14)])
         errors[name] = float(np.abs(ours / published - 1).max())
-        print(f"{name:10} ours - published {list(ours - published)}")
+        print(f"{name:10} ours - published {(ours - published).tolist()}")
     ours = [int(timing.two_phase_time(start, 4096, s, launch=launch)[0, 0]) for s in GROUPS]
     errors["groups"] = float(np.abs(np.array(ours) / list(GROUPS.values()) - 1).max())
-    print(f"groups     ours - published {list(np.array(ours) - list(GROUPS.values()))}")
+    print(f"groups     ours - published {(np.array(ours) - list(GROUPS.values())).tolist()}")
     return errors
 
 
@@ -71,21 +70,21 @@ def jax_runner(program):
 def dense_runner(width, height, words):
     program = lowering.chain_program(width, height, words)
     start = fabric.init(program, {"x": np.ones((height, width, words), np.float32)})
-    return program, lambda: fabric.run(program, start).end.max()
+    return lambda: fabric.cycles(fabric.run(program, start))
 
 
-def peer_rate(folder, words=32, size=16):
-    """PE-ticks per second of the peer's chain reduce over ``size`` x ``size`` PEs."""
-    builtins.Tuple = typing.Tuple  # its core.py forgets the import
+def peer_rate(folder, words, height):
+    """PE-ticks per second of the peer's chain over rows of 16 PEs, the longest it can send."""
+    builtins.Tuple = tuple  # its core.py forgets the import
     sys.path.insert(0, str(pathlib.Path(folder) / "src"))
     from cerebras_sim.engine import scheduler
 
-    mesh = lambda func, rd=0: (0x03 << 26) | (rd << 21) | func
-    send_w, wait_e, recv_e = mesh(0x03), mesh(0x0A), mesh(0x06, 3)
-    sched = scheduler.BSPScheduler(size, size, 1.0, mesh_width=size, mesh_height=size)
-    for x in range(size):
-        for y in range(size):
-            turn = ([wait_e, recv_e] if x < size - 1 else []) + ([send_w] if x else [])
+    opcode = 0x03 << 26
+    send_w, wait_e, recv_e = opcode | 0x03, opcode | 0x0A, opcode | (3 << 21) | 0x06
+    sched = scheduler.BSPScheduler(16, 16, 1.0, mesh_width=16, mesh_height=height)
+    for x in range(16):
+        for y in range(height):
+            turn = ([wait_e, recv_e] if x < 15 else []) + ([send_w] if x else [])
             sched.cores[x][y].program = turn * words
     ticks = 0
     decode = scheduler.decode_instruction
@@ -143,7 +142,7 @@ def main() -> None:
     )
 
     words = 16
-    program, run = dense_runner(256, 256, words)
+    run = dense_runner(256, 256, words)
     cycles = int(run())
     seconds = harness.interleave({"dense": run}, 1)["dense"].median
     rows["pe_cycles_per_s_dense_256"] = cycles * 65536 / seconds
@@ -151,14 +150,23 @@ def main() -> None:
         f"dense   256 x 256 payload chain {cycles} cycles {rows['pe_cycles_per_s_dense_256']:.3g}"
     )
 
+    # The same, its values by bulk functions and its cycles by the plane: same bits, same cycles.
+    x = jnp.ones((256, 256, words), jnp.float32)
+    clock = collectives.start_clock(256, 256)
+    values = jax.jit(lambda x: collectives.reduce(x, clock, algorithm="chain")[0])
+    plane = native_runner(program) if native.available() else jax_runner(program)
+    split = harness.interleave({"split": lambda: (values(x), plane())}, 3)["split"]
+    rows["pe_cycles_per_s_values_and_plane_256"] = cycles * 65536 / split.median
+    print(f"the same, values and plane apart {cycles * 65536 / split.median:.3g} PE-cycles/s")
+
     if options.peer:
-        theirs = peer_rate(options.peer)
-        program = lowering.chain_program(16, 16, 32)
+        theirs = peer_rate(options.peer, 32, 128)
+        program = lowering.chain_program(16, 128, 32)
         run = native_runner(program) if native.available() else jax_runner(program)
         cycles = int(np.ravel(run())[0])
-        ours = cycles * 256 / harness.interleave({"ours": run}, 30)["ours"].median
+        ours = cycles * 16 * 128 / harness.interleave({"ours": run}, 30)["ours"].median
         rows["vs_peer"] = ours / theirs
-        print(f"16 x 16 chain of 32 words: ours {ours:.3g}, peer {theirs:.3g} PE-cycles/s")
+        print(f"16 x 128 chain of 32 words: ours {ours:.3g}, peer {theirs:.3g} PE-cycles/s")
     jax.block_until_ready(jnp.zeros(()))
     harness.report(rows)
 

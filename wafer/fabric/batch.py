@@ -17,7 +17,7 @@ from wafer.fabric.errors import FabricError
 from wafer.fabric.program import Meta, Program
 from wafer.fabric.state import FabricState
 
-__all__ = ["pad", "run_many", "stack", "unstack"]
+__all__ = ["QUICK_COMPILE", "pad", "run_many", "stack", "unstack"]
 
 TaskKind = tuple[str, int, bool]
 
@@ -158,15 +158,15 @@ def unstack(programs: Sequence[Program], states: FabricState) -> list[FabricStat
 
 # Small grids run for milliseconds whatever the code; without the optimiser XLA compiles them in a
 # third of the time.
-_QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
-@functools.partial(jax.jit, static_argnames="max_cycles", compiler_options=_QUICK_COMPILE)
+@functools.partial(jax.jit, static_argnames="max_cycles", compiler_options=QUICK_COMPILE)
 def _run_stacked(program: Program, state: FabricState, max_cycles: int) -> FabricState:
     return jax.vmap(lambda p, s: run(p, s, max_cycles))(program, state)
 
 
-@functools.partial(jax.jit, compiler_options=_QUICK_COMPILE)
+@functools.partial(jax.jit, compiler_options=QUICK_COMPILE)
 def _init_stacked(program: Program, memory: Array) -> FabricState:
     return jax.vmap(lambda p, m: init(p, {"memory": m}))(program, memory)
 

@@ -15,7 +15,10 @@ from wafer.fabric.errors import FabricError
 from wafer.fabric.program import PORTS, Program
 from wafer.spec import WaferSpec
 
-__all__ = ["PlaneMasks", "PlaneShape", "plane_program"]
+__all__ = ["PlaneMasks", "PlaneShape", "plane_program", "transpose"]
+
+# Ports N, E, S, W, RAMP: port p of the transposed grid is port _SWAPPED[p] of the grid.
+_SWAPPED = [3, 2, 1, 0, 4]
 
 
 class PlaneMasks(NamedTuple):
@@ -156,3 +159,14 @@ def plane_program(program: Program) -> tuple[PlaneShape, PlaneMasks]:
         slots=depth,
     )
     return shape, masks
+
+
+def transpose(shape: PlaneShape, masks: PlaneMasks) -> tuple[PlaneShape, PlaneMasks]:
+    """Mirror a program at the diagonal: x and y change places."""
+    turned = PlaneMasks(*(np.swapaxes(m, -1, -2) for m in masks))
+    turned = turned._replace(ports=turned.ports[:, _SWAPPED])
+    ports = tuple(sorted((c, _SWAPPED.index(p)) for c, p in shape.ports))
+    return (
+        dataclasses.replace(shape, height=shape.width, width=shape.height, ports=ports),
+        turned,
+    )

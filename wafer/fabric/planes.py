@@ -15,14 +15,13 @@ import numpy as np
 from jaxtyping import Array
 
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
-from wafer.fabric.planar import PlaneMasks, PlaneShape, plane_program
+from wafer.fabric.planar import PlaneMasks, PlaneShape, plane_program, transpose
 from wafer.fabric.program import Program
 
-__all__ = ["PlaneState", "Timing", "pack", "plane_run", "timing", "transpose"]
+__all__ = ["PlaneState", "Timing", "pack", "plane_run", "timing"]
 
 N, E, S, W, RAMP = range(5)
 _OPPOSITE = {N: S, E: W, S: N, W: E}
-_SWAPPED = [W, S, E, N, RAMP]  # port p of the transposed grid is port _SWAPPED[p] of the grid
 _CHECK_EVERY = 512
 
 
@@ -81,19 +80,6 @@ def pack(plane: np.ndarray) -> np.ndarray:
     lanes = padded.reshape(*plane.shape[:-2], rows // 32, 32, plane.shape[-1])
     weights = (np.uint32(1) << np.arange(32, dtype=np.uint32))[:, None]
     return (lanes * weights).sum(axis=-2, dtype=np.uint32)
-
-
-def transpose(shape: PlaneShape, masks: PlaneMasks) -> tuple[PlaneShape, PlaneMasks]:
-    """Mirror a program at the diagonal: x and y change places."""
-    import dataclasses
-
-    turned = PlaneMasks(*(np.swapaxes(m, -1, -2) for m in masks))
-    turned = turned._replace(ports=turned.ports[:, _SWAPPED])
-    ports = tuple(sorted((c, _SWAPPED.index(p)) for c, p in shape.ports))
-    return (
-        dataclasses.replace(shape, height=shape.width, width=shape.height, ports=ports),
-        turned,
-    )
 
 
 def _pack_masks(shape: PlaneShape, masks: PlaneMasks) -> _Packed:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from wafer.fabric.arrays import AnyArray as Array
+from wafer.fabric.batch import QUICK_COMPILE
 from wafer.fabric.dense import step
 from wafer.fabric.program import Program
 from wafer.fabric.state import FabricState
@@ -29,7 +30,7 @@ class Trace(NamedTuple):
     links: Array
 
 
-@functools.partial(jax.jit, static_argnames="cycles")
+@functools.partial(jax.jit, static_argnames="cycles", compiler_options=QUICK_COMPILE)
 def record(program: Program, state: FabricState, cycles: int) -> tuple[FabricState, Trace]:
     """Run ``cycles`` cycles of the reference engine and keep what every PE and link did."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from wafer.fabric.errors import FabricError
-from wafer.fabric.planar import PlaneMasks, PlaneShape
+from wafer.fabric.planar import PlaneMasks, PlaneShape, transpose
 
 __all__ = ["available", "prepare_words", "run", "run_words"]
 
@@ -50,11 +50,14 @@ def _words(planes: np.ndarray) -> np.ndarray:
 def prepare_words(
     shape: PlaneShape, masks: PlaneMasks, max_cycles: int = 10_000_000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lay a timing program out as the C++ side reads it.
+    """Lay a timing program out as the C++ side reads it, turned if that fills the words better.
 
     Returns:
         [n] int32 header and [H * blocks * masks * 16] uint32 words.
     """
+    blocks = lambda height, width: height * -(-width // _BLOCK)
+    if 2 * blocks(shape.width, shape.height) <= blocks(shape.height, shape.width):
+        shape, masks = transpose(shape, masks)
     bits = (masks.counts[:, None] >> np.arange(shape.bits)[:, None, None]) & 1
     planes = [
         *(masks.ports[c, p] for c, p in shape.ports),
@@ -91,7 +94,7 @@ def run_words(header: Array, words: Array) -> Array:
 
 
 def run(shape: PlaneShape, masks: PlaneMasks) -> np.ndarray:
-    """Run a timing program; programs that only move along y are turned first.
+    """Run a timing program.
 
     Returns:
         [3] int32 cycles, faulted, stuck.
