@@ -77,6 +77,16 @@ def test_importing_loads_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("target", ["avx2", "baseline"])
+def test_other_instruction_sets_give_the_same_results(target):
+    (_, *best), _ = run("1")
+    (chosen, *other), _ = run(target)
+    assert chosen == "csr"
+    for one, two in zip(best, other, strict=True):
+        assert two == pytest.approx(one, rel=1e-5, abs=1e-4)
+
+
+@pytest.mark.slow
 def test_a_failing_compiler_does_not_fail_the_install(tmp_path):
     env = os.environ | {"CXX": "/bin/false", "CC": "/bin/false"}
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path)]

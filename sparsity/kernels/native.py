@@ -2,6 +2,8 @@
 
 The library is built by ``setup.py`` (``python setup.py build_ext --inplace`` in a checkout).
 Without it every function of this package computes the same in pure JAX, and one log line says so.
+The environment variable WAFER_NATIVE, read at load, is 0 to do without it, or avx2 or baseline to
+go no further than that instruction set.
 """
 
 import ctypes

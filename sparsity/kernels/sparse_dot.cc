@@ -5,6 +5,7 @@
 // fixed range of tiles and the partial sums are added in order, so a run repeats bit for bit on the
 // same number of threads.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -26,8 +27,11 @@ const TileKernels& Kernels() {
 #if defined(__x86_64__) || defined(__i386__)
   static const TileKernels* kernels = [] {
     __builtin_cpu_init();
+    const char* asked = std::getenv("WAFER_NATIVE");  // "avx2" or "baseline" stops there
+    const std::string most = asked == nullptr ? "" : asked;
+    if (most == "baseline") return &wafer_tile_baseline;
 #if defined(WAFER_HAS_AVX512)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    if (most != "avx2" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       return &wafer_tile_avx512;
     }

@@ -25,6 +25,13 @@ typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 typedef uint16_t UnalignedHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
 
+// Lanes of two vectors by constant numbers; GCC has the same builtin as Clang from 12 on.
+#if defined(__clang__) || __GNUC__ >= 12
+#define WAFER_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define WAFER_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Ints{__VA_ARGS__})
+#endif
+
 #define WAFER_INLINE static inline __attribute__((always_inline))
 
 WAFER_INLINE Floats Load(const float* p) { return *reinterpret_cast<const Floats*>(p); }
@@ -33,20 +40,20 @@ WAFER_INLINE void Store(float* p, Floats v) { *reinterpret_cast<Floats*>(p) = v;
 // Lane l of the result is a[l] where bit `kBit` of l is clear, else b[l ^ kBit]; and its mirror.
 template <int kBit, int... kLane>
 WAFER_INLINE Floats MergeLow(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
+  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
 }
 template <int kBit, int... kLane>
 WAFER_INLINE Floats MergeHigh(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + kLane : (kLane ^ kBit))...);
+  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + kLane : (kLane ^ kBit))...);
 }
 // Lane l is a[l] where the bit is clear, else b[l]; and the same from the partner lane.
 template <int kBit, int... kLane>
 WAFER_INLINE Floats Own(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + kLane : kLane)...);
+  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + kLane : kLane)...);
 }
 template <int kBit, int... kLane>
 WAFER_INLINE Floats Partner(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return __builtin_shufflevector(a, b, (kLane & kBit ? kLanes : 0) + (kLane ^ kBit)...);
+  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes : 0) + (kLane ^ kBit)...);
 }
 template <int... kLane>
 WAFER_INLINE Ints LaneNumbers(std::integer_sequence<int, kLane...>) {
