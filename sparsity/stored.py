@@ -60,7 +60,8 @@ class StoredTree:
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
-        self._context = ts.Context({"cache_pool": {"total_bytes_limit": 0}})
+        # No cache, so that memory stays flat; no fsync per piece, as a file copy has none either.
+        self._context = ts.Context({"cache_pool": {"total_bytes_limit": 0}, "file_io_sync": False})
         self._index = self._read_index()
         self._kv = self._open_kv(path)
         self.keys = self._list()

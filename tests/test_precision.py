@@ -1,4 +1,4 @@
-"""The loss-scale automaton against the vendor's trace; the precision a model section means."""
+"""The loss-scale automaton against the vendor's trace."""
 
 import functools
 import json
@@ -16,14 +16,13 @@ from wafer.train.precision import (
     LossScaler,
     LossScaleState,
     keep_if_finite,
-    make_policy,
     make_scaler,
 )
 
 TRACE = json.loads((pathlib.Path(__file__).parent / "golden" / "optim" / "meta.json").read_text())[
     "dls"
 ]
-HALF = {"mixed_precision": True, "fp16_type": "float16"}
+HALF = jnp.float16
 
 
 @functools.cache
@@ -111,29 +110,6 @@ def test_skipped_step_leaves_no_trace():
     assert (int(kept["step"]), int(taken["step"])) == (3, 4)
 
 
-@pytest.mark.parametrize(
-    ("model", "level", "compute", "softmax"),
-    [
-        ({}, 1, "float32", "float32"),
-        ({"fp16_type": "bfloat16"}, 1, "float32", "float32"),
-        (HALF, 1, "float16", "float32"),
-        ({"mixed_precision": True}, 1, "float16", "float32"),
-        ({"mixed_precision": True, "use_bfloat16": True}, 1, "bfloat16", "float32"),
-        ({"mixed_precision": True, "fp16_type": "bfloat16"}, 2, "bfloat16", "bfloat16"),
-        ({"mixed_precision": True, "fp16_type": "cbfloat16"}, 1, "bfloat16", "bfloat16"),
-        ({"mixed_precision": True, "fp16_type": "cbfloat16"}, 0, "bfloat16", "float32"),
-    ],
-)
-def test_policy_follows_the_model_section(model, level, compute, softmax):
-    policy = make_policy(model, level)
-    assert (jnp.dtype(policy.compute_dtype), jnp.dtype(policy.softmax_dtype)) == (compute, softmax)
-
-
-def test_cast_leaves_integers_alone():
-    cast = make_policy(HALF).cast({"w": jnp.ones(1), "i": jnp.arange(2)})
-    assert (cast["w"].dtype, cast["i"].dtype) == (jnp.float16, jnp.int32)
-
-
 def optimizer(**keys):
     return parse_optimizer({"optimizer_type": "AdamW", "learning_rate": 1e-3, **keys})
 
@@ -141,10 +117,10 @@ def optimizer(**keys):
 def test_dynamic_scaling_acts_in_float16_only():
     dynamic = optimizer(loss_scaling_factor="dynamic")
     assert make_scaler(dynamic, HALF) == LossScaler(dynamic=True, initial=2.0**15)
-    assert make_scaler(dynamic, HALF | {"fp16_type": "bfloat16"}) == LossScaler()
-    assert make_scaler(dynamic, {}) == LossScaler()
+    assert make_scaler(dynamic, jnp.bfloat16) == LossScaler()
+    assert make_scaler(dynamic, jnp.float32) == LossScaler()
     assert make_scaler(optimizer(loss_scaling_factor=64), HALF) == LossScaler(initial=64.0)
-    assert make_scaler(optimizer(), HALF) == make_scaler(None, {}) == LossScaler()
+    assert make_scaler(optimizer(), HALF) == make_scaler(None, jnp.float32) == LossScaler()
 
 
 def test_scaler_reads_its_bounds():
@@ -166,8 +142,6 @@ def test_scaler_reads_its_bounds():
 def test_errors_name_the_key():
     with pytest.raises(ConfigError, match=r"optimizer.initial_loss_scale: 65536.0: expected betw"):
         make_scaler(optimizer(loss_scaling_factor="dynamic", initial_loss_scale=65536), HALF)
-    with pytest.raises(ConfigError, match=r"model.fp16_type: 'fp8': expected one of float16"):
-        make_policy({"mixed_precision": True, "fp16_type": "fp8"})
 
 
 def test_state_is_arrays_with_the_vendors_names():

@@ -33,6 +33,7 @@ def params(tmp_path: pathlib.Path) -> pathlib.Path:
     cfg["eval_input"] |= shrunk | {"batch_size": 2}
     cfg["model"] |= {"vocab_size": 300, "hidden_size": 16, "num_heads": 2, "filter_size": 32}
     cfg["model"] |= {"rotary_dim": 8, "max_position_embeddings": 64}
+    cfg["model"]["num_hidden_layers"] = 1
     cfg["sparsity"]["update"] = {"freq": 2}  # the masks move at steps 2 and 4
     cfg["runconfig"] |= {"max_steps": 5, "checkpoint_steps": 3, "log_steps": 1, "eval_frequency": 5}
     path = tmp_path / "tiny.yaml"
@@ -69,7 +70,7 @@ def test_train_resume_finalize_generate(params, tmp_path, capsys):
     assert all((np.isnan(m) == pruned).all() for m in moments)
 
     # Finalizing puts 0 there and changes nothing else.
-    dense = tmp_path / "finalized"
+    dense = whole / "finalized"  # beside the tokenizer
     checkpoint = whole / "checkpoints" / "5"
     assert main(["finalize", "-i", str(checkpoint), "-o", str(dense)]) == 0
     final = dict(named_leaves(load_checkpoint(dense)[0]))

@@ -1,5 +1,6 @@
 """The trainer: modes, systems, micro-batches, precision, and what happens when things go wrong."""
 
+import gc
 import json
 import pathlib
 
@@ -20,7 +21,7 @@ VOCAB = 32
 
 
 def config(**changes) -> dict:
-    """A dense 2-layer model on synthetic rows; changes are merged into the sections."""
+    """A dense 1-layer model on synthetic rows; changes are merged into the sections."""
     data = {
         "data_processor": "SyntheticDataProcessor",
         "vocab_size": VOCAB,
@@ -36,7 +37,7 @@ def config(**changes) -> dict:
             "name": "gpt2",
             "vocab_size": VOCAB,
             "hidden_size": 16,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": 1,
             "num_heads": 2,
             "filter_size": 32,
             "max_position_embeddings": 16,
@@ -72,7 +73,14 @@ def assert_close(a: dict, b: dict, atol: float) -> None:
             )
 
 
-SPARSE = {"sparsity": {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}}
+SPARSE = {
+    "sparsity": {
+        "algorithm": "rigl",
+        "sparsity": 0.5,
+        "update": {"freq": 2},
+        "param_filter": "*ffn*kernel",
+    }
+}
 
 
 @pytest.mark.parametrize("variant", [{"runconfig": {"num_csx": 2}}, {"runconfig": {"num_csx": 4}}])
@@ -94,6 +102,21 @@ def test_the_number_of_systems_does_not_change_the_result(tmp_path, variant):
 )
 def test_ways_of_cutting_the_batch_do_not_change_the_result(tmp_path, variant):
     assert_close(train(tmp_path / "whole"), train(tmp_path / "cut", **variant), atol=2e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["static", "rigl"])
+def test_compressed_storage_trains_and_resumes_like_masks(tmp_path, algorithm):
+    rigl = {"update": {"freq": 2}} if algorithm == "rigl" else {}
+    found = {}
+    for compute in ("masked", "csr"):
+        section = {"algorithm": algorithm, "sparsity": 0.5, "compute": compute, **rigl}
+        folder = tmp_path / compute
+        train(folder, sparsity=section, runconfig={"max_steps": 2})
+        found[compute] = train(folder, sparsity=section)  # files are dense: resumes at step 2
+    masked, csr = found["masked"], found["csr"]
+    kernel = "params/layers_0/ffn/up/kernel"
+    np.testing.assert_array_equal(np.isnan(masked[kernel]), np.isnan(csr[kernel]))
+    assert_close(masked, csr, atol=1e-5)
 
 
 def test_loss_falls_on_repeated_patterns(tmp_path):
@@ -180,6 +203,7 @@ def test_fill_template_suggests_names():
         fill_template({"a": {"kernels": np.zeros(2)}}, {"a": {"kernel": np.zeros(2)}}, "here")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax's loop
 def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
     train(tmp_path)
     folder = tmp_path / "checkpoints"
@@ -197,6 +221,7 @@ def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
     assert not (folder / "6.orbax-checkpoint-tmp-1").exists()
     with pytest.raises(CheckpointError, match="damaged"):
         load_checkpoint(folder / "4")
+    gc.collect()  # what Orbax's failed reads left behind complains here, not in a later test
 
 
 def test_sections_that_do_not_go_together_are_refused_before_any_work(tmp_path):
@@ -224,7 +249,7 @@ def test_dry_modes_run_nothing(tmp_path, capsys):
     flags = ["run", "--params", str(path), "--model_dir", str(tmp_path / "run")]
     assert main([*flags, "--validate_only"]) == 0
     out = capsys.readouterr().out
-    assert "layers_1/ffn/down/kernel" in out
+    assert "layers_0/ffn/down/kernel" in out
     assert main([*flags, "--compile_only"]) == 0
     assert "GFLOP per step" in capsys.readouterr().out
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -237,10 +262,7 @@ def test_step_compiles_once(tmp_path):
     assert job.train is not None
     loader = job.train.loader(section.batch_size, num_epochs=None)
     state = job.executor.init(jax.random.key(0))
-    with jax.log_compiles(False):
-        before = type(job.executor)._step._cache_size()
-        for _ in range(3):
-            state, _ = job.executor.step(state, job.features(next(loader), section), topology=False)
-        after = type(job.executor)._step._cache_size()
+    for _ in range(3):
+        state, _ = job.executor.step(state, job.features(next(loader), section), topology=False)
     loader.close()
-    assert after - before == 1
+    assert job.executor.programs.names() == ["step"]

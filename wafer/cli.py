@@ -25,19 +25,21 @@ def _run(args: argparse.Namespace) -> int:
     flags = {key: getattr(args, key) for key in _RUN_FLAGS}
     cfg = load(args.params, flags, checks=CHECKS)
     setup_logging(cfg.runconfig.logging)
-    _prepare_devices(cfg.runconfig.num_csx)
+    _prepare_jax(cfg.runconfig.num_csx, cfg.runconfig.compile_dir)
     from wafer.train.modes import run
 
     return run(cfg)
 
 
-def _prepare_devices(num_csx: int) -> None:
-    """Make as many CPU devices as systems; accelerators are taken as they are."""
+def _prepare_jax(num_csx: int, compile_dir: str | None) -> None:
+    """Make as many CPU devices as systems, before the first use of any; keep compiled programs."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
     import jax
 
     if num_csx > 1:
         jax.config.update("jax_num_cpu_devices", num_csx)
+    if compile_dir is not None:
+        jax.config.update("jax_compilation_cache_dir", compile_dir)
 
 
 def _generate(args: argparse.Namespace) -> int:
@@ -62,7 +64,26 @@ def _finalize(args: argparse.Namespace) -> int:
 
     setup_logging("INFO")
     report = finalize(args.input, args.output)
-    sys.stdout.write(f"{report}\n")
+    sys.stdout.write("\n".join(report.lines()) + "\n")
+    return 0
+
+
+def _models(args: argparse.Namespace) -> int:
+    from models.registry import list_models
+
+    for name, entry in list_models().items():
+        knobs = ", ".join(f"{key}={value}" for key, value in entry.presets.items())
+        sys.stdout.write(f"{name:<24} {entry.family:<9} {knobs or args.none}\n")
+    return 0
+
+
+def _data_stats(args: argparse.Namespace) -> int:
+    from wafer.checks import CHECKS
+    from wafer.config import load
+    from wafer.data.stats import padding_stats
+
+    cfg = load(args.params, {"model_dir": args.model_dir}, checks=CHECKS)
+    sys.stdout.write(padding_stats(cfg, args.split) + "\n")
     return 0
 
 
@@ -93,7 +114,16 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=_run)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _add_convert(commands: argparse._SubParsersAction, *, chosen: bool) -> None:
+    if chosen:  # its parser is the models package's own, which imports jax
+        from models.convert.cli import add_parser
+
+        add_parser(commands)
+    else:
+        commands.add_parser("convert", help="Hugging Face checkpoints and configs, both ways")
+
+
+def _parser(command: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="wafer", description="The Cerebras wafer-scale software stack in JAX."
     )
@@ -111,16 +141,29 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--num_samples", type=int, default=1)
     generate.set_defaults(run=_generate)
 
+    listing = commands.add_parser("models", help="names a params YAML may use, and their knobs")
+    listing.set_defaults(run=_models, none="vendor defaults")
+
+    data = commands.add_parser("data", help="look at data before training")
+    verbs = data.add_subparsers(required=True, metavar="VERB")
+    stats = verbs.add_parser("stats", help="what padding would cost, and what VSL saves")
+    stats.add_argument("-p", "--params", required=True, help="params YAML")
+    stats.add_argument("--split", choices=("train", "eval"), default="train")
+    stats.add_argument("-o", "--model_dir", help="where a trained tokenizer is kept")
+    stats.set_defaults(run=_data_stats)
+
     finalize = commands.add_parser("finalize", help="turn NaN at pruned weights into 0")
     finalize.add_argument("-i", "--input", required=True, help="sparse checkpoint")
     finalize.add_argument("-o", "--output", required=True, help="dense checkpoint to write")
     finalize.set_defaults(run=_finalize)
+    _add_convert(commands, chosen=command == "convert")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 done, 1 the user's error, 130 interrupted)."""
-    args = _parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args = _parser(argv[0] if argv else None).parse_args(argv)
     try:
         return args.run(args)
     except (WaferError, ValueError, FileNotFoundError) as error:

@@ -34,6 +34,7 @@ __all__ = [
 class _Ignored(Section):
     """Host settings of the vendor's cluster; here the data pipeline sets itself up."""
 
+    num_workers: NonNegativeInt | None = None
     prefetch_factor: NonNegativeInt | None = None
     persistent_workers: Bool | None = None
     use_worker_cache: Bool | None = None
@@ -93,7 +94,6 @@ class InputSection(_Ignored):
         use_vsl: variable sequence length: pack examples, compute no padding.
         shuffle: whether the order is shuffled each epoch.
         shuffle_seed: of that order; None takes ``runconfig.seed``.
-        num_workers: reader processes; 0 reads in the training process.
         drop_last: leave out the last, incomplete batch of an epoch.
     """
 
@@ -106,7 +106,6 @@ class InputSection(_Ignored):
     use_vsl: Bool = False
     shuffle: Bool = False
     shuffle_seed: Int | None = None
-    num_workers: NonNegativeInt = 0
     drop_last: Bool = True
 
     @property
@@ -130,21 +129,16 @@ class PyStdlibDataProcessor(InputSection):
 
     Attributes:
         vocab_size: V, byte-pair vocabulary.
-        tokens_per_batch: T, token slots of one packed batch over all systems, with ``use_vsl``;
-            None is ``batch_size`` rows of ``max_sequence_length``.
         split: which part; the split is by function, after de-duplication.
         source_dir: folder of .py files; None is the running interpreter's library.
         max_bytes: longest function kept, in bytes.
-        cache_dir: where the corpus and the tokenizer are kept between runs.
     """
 
     vocab_size: Annotated[Int, Field(ge=257)] = 2048
     max_sequence_length: PositiveInt = 512  # pyright: ignore[reportIncompatibleVariableOverride]
-    tokens_per_batch: PositiveInt | None = None
     split: Literal["train", "eval"] = "train"
     source_dir: str | None = None
     max_bytes: PositiveInt = 1024
-    cache_dir: str | None = None
     shuffle: Bool = True
 
 
@@ -201,16 +195,15 @@ def parse_input(value: Any, num_csx: int = 1) -> InputSection:
 
 def _uneven(section: InputSection, num_csx: int) -> list[Problem]:
     problems = []
-    tokens = getattr(section, "tokens_per_batch", None)
-    for key, size in (("batch_size", section.batch_size), ("tokens_per_batch", tokens)):
-        if size is not None and size % num_csx:
-            problems.append(
-                Problem(
-                    (key,),
-                    f"{size} cannot be shared by num_csx = {num_csx} systems; nearest that can: "
-                    f"{_nearest(size, num_csx)}",
-                )
+    size = section.batch_size
+    if size % num_csx:
+        problems.append(
+            Problem(
+                ("batch_size",),
+                f"{size} cannot be shared by num_csx = {num_csx} systems; nearest that can: "
+                f"{_nearest(size, num_csx)}",
             )
+        )
     micro = section.micro_batch_size
     share = section.batch_size // num_csx
     if isinstance(micro, int) and not problems and share % micro:

@@ -38,6 +38,7 @@ class ClusterKeys(Section):
     """Keys of the vendor's cluster, schedulers and debuggers: accepted, no effect here."""
 
     target_device: str | None = None
+    precision_opt_level: Annotated[Int, Field(ge=0, le=2)] | None = None
     num_workers_per_csx: NonNegativeInt | None = None
     num_act_servers: PositiveInt | None = None
     num_wgt_servers: Annotated[Int, Field(gt=0, le=24)] | None = None
@@ -170,7 +171,6 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         multireplica: same as ``num_replicas: -1``.
         compile_only: compile and report, do not run.
         validate_only: check the configuration and shapes only.
-        precision_opt_level: 2 computes softmax in half precision.
         execution_strategy: None lets the run choose 'resident' when it fits.
         memoryx: where streamed weights live.
         op_profiler_config: steps to profile.
@@ -205,7 +205,6 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
     multireplica: Bool = False
     compile_only: Bool = False
     validate_only: Bool = False
-    precision_opt_level: Annotated[Int, Field(ge=0, le=2)] = 1
     execution_strategy: Annotated[
         Literal["resident", "weight_streaming", "pipelined"] | None, BeforeValidator(_strategy)
     ] = None

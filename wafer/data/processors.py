@@ -102,7 +102,7 @@ def _pystdlib(cfg: Any, model_dir: pathlib.Path) -> Dataset:
 
 
 def _encode(tokenizer: Tokenizer, texts: tuple[str, ...], max_length: int) -> DocumentSource:
-    end = tokenizer.token_to_id(END_OF_TEXT)
+    end: Any = tokenizer.token_to_id(END_OF_TEXT)
     documents = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(texts))]
     return DocumentSource(documents, end, max_length)
 

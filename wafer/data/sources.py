@@ -160,7 +160,8 @@ class Hdf5Source:
         file = bisect.bisect_right(self._ends, index)
         if file not in self._handles:
             handle = h5py.File(self._paths[file], "r")
-            self._handles[file] = (handle, handle["data"])  # a cached dataset reads 10x faster
+            data: Any = handle["data"]
+            self._handles[file] = (handle, data)  # a cached dataset reads 10x faster
         row = index - (self._ends[file - 1] if file else 0)
         try:
             features = self._handles[file][1][row].astype(np.int32)

@@ -28,10 +28,16 @@ class Programs:
     """Compile once per key, whoever asks first; later askers wait for the same program."""
 
     def __init__(self) -> None:
-        self._futures: dict[Hashable, concurrent.futures.Future[Any]] = {}
+        self._futures: dict[tuple[Hashable, ...], concurrent.futures.Future[Any]] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
+    def names(self) -> list[str]:
+        """Name of every program asked for so far, one entry per shape."""
+        return [str(key[0]) for key in self._futures]
+
+    def get(
+        self, key: tuple[Hashable, ...], lower: Callable[[], jax.stages.Lowered]
+    ) -> jax.stages.Compiled:
         """Return the program of ``key``, compiling it if nobody did.
 
         Args:
@@ -45,7 +51,7 @@ class Programs:
                 future = self._futures[key] = concurrent.futures.Future()
         if mine:
             try:
-                future.set_result(_compile(str(key[0]) if isinstance(key, tuple) else "", lower))
+                future.set_result(_compile(str(key[0]), lower))
             except BaseException as error:
                 future.set_exception(error)
                 raise

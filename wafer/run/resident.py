@@ -99,6 +99,7 @@ class Resident:
         scaler: loss-scale automaton.
         mesh: from ``swarmx_mesh``.
         dropout: draw dropout masks; False runs the model deterministically.
+        summaries: also report the gradient and parameter norms of every layer.
         programs: what was compiled so far.
     """
 
@@ -108,6 +109,7 @@ class Resident:
     scaler: Scaler
     mesh: Mesh
     dropout: bool = False
+    summaries: bool = False
     programs: Programs = dataclasses.field(default_factory=Programs)
 
     def init(self, key: Array) -> TrainState:
@@ -192,6 +194,10 @@ class Resident:
             "grad_norm": optax.tree.norm(grads),
             "loss_scale": scale,
         }
+        if self.summaries:
+            metrics |= _norms("per_layer_grad_norm", grads) | _norms(
+                "per_layer_params_norm", params
+            )
         scaled = self.scaler.update(state.scale, finite)
         return TrainState(state.step + 1, params, opt_state, sparse, scaled, state.key), metrics
 
@@ -238,6 +244,11 @@ class Resident:
             return aux if total is None else jax.tree.map(jnp.add, total, aux), None
 
         return jax.lax.psum(_fold(micro, _own(features)), "csx")
+
+
+def _norms(tag: str, tree: Any) -> Metrics:
+    """L2 norm of each top-level branch of a parameter-shaped tree, under the vendor's tags."""
+    return {f"{tag}/{layer}": optax.tree.norm(branch) for layer, branch in tree.items()}
 
 
 def _fold(micro: Any, features: Any) -> Any:

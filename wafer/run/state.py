@@ -29,7 +29,10 @@ class TrainState(NamedTuple):
 class Scaler(Protocol):
     """Loss scaling as pure functions (``wafer.train.precision``)."""
 
-    dynamic: bool
+    @property
+    def dynamic(self) -> bool:
+        """Whether steps that overflow are skipped."""
+        ...
 
     def init(self) -> Any:
         """First state of the automaton."""

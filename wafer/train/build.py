@@ -6,9 +6,10 @@ Nothing here trains or writes checkpoints; ``validate_only`` stops after ``build
 import dataclasses
 import functools
 import logging
+import math
 import pathlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from jaxtyping import Array
 import models
 import sparsity
 import vsl
+from models.decoder_config import DecoderConfig
 from sparsity import Sparsifier
 from wafer.config import RunConfig
 from wafer.config.inputs import InputSection
@@ -119,7 +121,12 @@ def plan(cfg: RunConfig) -> Plan:
     """
     model = models.build(cfg.model)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
-    sparsifier = sparsity.configure(cfg.sparsity, aliases=model.alias)
+    whole = cfg.optimizer is not None and cfg.optimizer.needs_dense  # factored moments
+    sparsifier = sparsity.configure(
+        cfg.sparsity,
+        aliases=model.alias,
+        accepts=lambda name: name.endswith("/kernel") and not whole,
+    )
     problems = list(_conflicts(cfg, model))
     if problems:
         raise ConfigError(problems)
@@ -133,7 +140,7 @@ def plan(cfg: RunConfig) -> Plan:
         shapes=shapes,
         tx=_optimizer(cfg, shapes, model),
         sparsifier=sparsifier,
-        scaler=make_scaler(cfg.optimizer, cfg.model),
+        scaler=make_scaler(cfg.optimizer, model.config.dtype),
         seed=seed,
     )
 
@@ -146,7 +153,8 @@ def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.Gradie
 
 def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
     problems: list[Problem] = []
-    vocab, longest = model.config.vocab_size, model.config.max_position_embeddings
+    vocab = getattr(model.config, "vocab_size", math.inf)
+    longest = getattr(model.config, "max_position_embeddings", math.inf)
     for name in ("train_input", "eval_input"):
         section: Any = getattr(cfg, name)
         if section is None:
@@ -162,11 +170,23 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
                 "raise that or shorten this"
             )
             problems.append(Problem((name, "max_sequence_length"), message))
-    strategy = cfg.runconfig.execution_strategy
-    if strategy not in (None, "resident"):
-        message = f"{strategy!r} is not built into this release; use 'resident' or drop the key"
-        problems.append(Problem(("runconfig", "execution_strategy"), message))
-    return problems
+    return problems + list(_not_built(cfg))
+
+
+def _not_built(cfg: RunConfig) -> Iterator[Problem]:
+    """Name what the vendor's keys ask for and this release does not do; nothing is ignored."""
+    settings = cfg.runconfig
+    asked = {
+        "execution_strategy": settings.execution_strategy not in (None, "resident"),
+        "multireplica": settings.multireplica,
+        "num_replicas": settings.num_replicas != 1,
+        "op_profiler_config": settings.op_profiler_config is not None,
+    }
+    for key, is_asked in asked.items():
+        if is_asked:
+            value = getattr(settings, key)
+            message = f"{value!r} is not built into this release yet; drop the key"
+            yield Problem(("runconfig", key), message)
 
 
 def build(cfg: RunConfig) -> Run:
@@ -177,6 +197,13 @@ def build(cfg: RunConfig) -> Run:
         DataError: data that is not what the configuration says.
     """
     made = plan(cfg)
+    if not isinstance(made.model.config, DecoderConfig):
+        message = (
+            f"{cfg.model['name']!r}: the trainer's data processors make next-token rows, which "
+            "only decoders take; train this family in your own loop (README), or use "
+            "--validate_only"
+        )
+        raise ConfigError([Problem(("model", "name"), message)])
     model_dir = pathlib.Path(cfg.runconfig.model_dir)
     ladder = vsl.Ladder() if getattr(made.model.config, "enable_vts", False) else None
     executor = Resident(
@@ -186,6 +213,7 @@ def build(cfg: RunConfig) -> Run:
         scaler=made.scaler,
         mesh=swarmx_mesh(cfg.runconfig.num_csx),
         dropout=_uses_dropout(made.model.config),
+        summaries=cfg.optimizer is not None and cfg.optimizer.log_summaries,
     )
     warmup = _warmup(cfg, made, executor, stripped=ladder is not None)
     mode = cfg.runconfig.mode
@@ -217,13 +245,11 @@ def _warmup(cfg: RunConfig, made: Plan, executor: Resident, *, stripped: bool) -
         known = part in settings.mode and not stripped and not settings.compile_only
         if known and section is not None and not isinstance(section.micro_batch_size, int):
             shapes[part] = feature_shapes(section, (settings.num_csx, parts), executor)
-    topology = any(algorithm.dynamic for _, algorithm in made.sparsifier.groups)
     return Warmup(
         executor,
         jax.random.key(made.seed),
         train=shapes.get("train"),
         evaluation=shapes.get("eval"),
-        topology=topology,
     )
 
 

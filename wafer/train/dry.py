@@ -68,7 +68,8 @@ def compile_only(job: Run) -> dict[str, float]:
     start = time.perf_counter()
     compiled = job.executor.compiled_step(state, features, topology=False)
     seconds = time.perf_counter() - start
-    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    memory: Any = compiled.memory_analysis()
+    cost: Any = compiled.cost_analysis()
     report = {
         "flops": float((cost or {}).get("flops", math.nan)),
         "temp_bytes": float(memory.temp_size_in_bytes),

@@ -2,6 +2,7 @@
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 
 from models.losses import metric_values
@@ -48,7 +49,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     if not sums["weight"]:
         raise DataError("eval_input holds no token that carries loss; nothing to evaluate")
     result = {"loss": sums["loss_sum"] / sums["weight"]}
-    values = metric_values(metrics)
+    values = metric_values({name: jnp.float32(value) for name, value in metrics.items()})
     result |= {_TAGS.get(name, f"eval/{name}"): value for name, value in values.items()}
     if sums["bytes"] and "nll_sum" in metrics:
         result["eval/bits_per_byte"] = metrics["nll_sum"] / math.log(2) / sums["bytes"]

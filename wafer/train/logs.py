@@ -13,6 +13,15 @@ CONSOLE = Console(highlight=False, soft_wrap=True)
 _PACKAGES = ("wafer", "models", "sparsity", "vsl")
 
 
+class _PlainHandler(logging.Handler):
+    """Lines to wherever the console writes at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        CONSOLE.file.write(self.format(record) + "\n")
+        CONSOLE.file.flush()
+
+
 def setup_logging(level: str) -> None:
     """Show our packages' log lines at ``level``, everybody else's warnings."""
     handler: logging.Handler
@@ -20,7 +29,7 @@ def setup_logging(level: str) -> None:
         handler = RichHandler(console=CONSOLE, show_path=False, markup=False, rich_tracebacks=True)
         handler.setFormatter(logging.Formatter("%(message)s", datefmt="%X"))
     else:
-        handler = logging.StreamHandler(CONSOLE.file)
+        handler = _PlainHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
     logging.captureWarnings(capture=True)

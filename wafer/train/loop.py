@@ -117,6 +117,7 @@ def _report(
         "tokens_per_sec": tokens,
         "padding_skipped": done.skipped,
         "model_wise_grad_norm": float(done.metrics["grad_norm"]),
+        **{tag: float(norm) for tag, norm in done.metrics.items() if tag.startswith("per_layer")},
         **gauges,
     }
     if run.plan.scaler.dynamic:
@@ -168,7 +169,8 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
         TrainingError: the loss is NaN or infinite.
     """
     settings, dynamic = run.cfg.runconfig, run.plan.scaler.dynamic
-    saved = step = int(state.step)
+    sparsifier = run.plan.sparsifier
+    begin = saved = step = int(state.step)
     sparse_step = int(state.sparse.step)  # behind `step` by the steps that overflowed
     pending: _Finished | None = None
     with TrainProgress(until, step, session.console) as progress, _graceful(session):
@@ -178,7 +180,9 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
                 break
             features = run.features(rows, session.section, run.accumulate)
             sparse_step = int(state.sparse.step) if dynamic else sparse_step
-            due = run.plan.sparsifier.due(sparse_step + 1)
+            due = sparsifier.due(sparse_step + 1)
+            if step == begin + 1 and any(map(sparsifier.due, range(sparse_step + 2, until + 1))):
+                run.warmup.expect_topology(state, features)
             state, metrics = run.executor.step(state, features, topology=due)
             step, sparse_step = step + 1, sparse_step + 1
             if pending is not None:

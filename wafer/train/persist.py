@@ -156,17 +156,20 @@ def state_from(
             return own
         return fill_template(own, tree[name], where, f"{name}/", strict=strict)
 
+    sparsifier = run.plan.sparsifier
+    # Files are dense whatever the storage in memory is.
+    params, opt_state = sparsifier.expand(template.params, template.opt_state, template.sparse)
+    template = template._replace(params=params, opt_state=opt_state)
     params = take("model", "params")
-    if not run.plan.sparsifier:
+    if not sparsifier:
         try:
             sentinel.require_dense(params, where)
         except sentinel.SentinelError as error:
             raise CheckpointError(str(error)) from error
     opt_state = template.opt_state if run.cfg.optimizer is None else take("optimizer", "opt_state")
     record = meta.get(_SPARSITY) if "sparsity" in parts else None
-    sparse, params, opt_state = run.plan.sparsifier.resume(
-        params, opt_state, template.sparse.key, record
-    )
+    key = template.sparse.key
+    sparse, params, opt_state = sparsifier.resume(params, opt_state, key, record)
     state = TrainState(
         step=take("global_step", "step"),
         params=params,

@@ -1,4 +1,4 @@
-"""Mixed precision: which dtype computes, and the automaton that keeps float16 gradients finite.
+"""Loss scaling: the automaton that keeps float16 gradients finite.
 
 The automaton is the vendor's GradScaler. A step whose gradients are not finite must leave
 weights, optimizer state, learning-rate step and sparsity step as they were; only the scale
@@ -6,7 +6,6 @@ changes. ``keep_if_finite`` is that rule.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from wafer.config.optimizer import MIN_LOSS_SCALE, Optimizer
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["LossScaleState", "LossScaler", "Policy", "keep_if_finite", "make_policy", "make_scaler"]
+__all__ = ["LossScaleState", "LossScaler", "keep_if_finite", "make_scaler"]
 
 Tree = Any
 _LARGEST = 2.0**15
@@ -108,68 +107,14 @@ def keep_if_finite(finite: Array, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Policy:
-    """Dtypes of a run; parameters and optimizer state are always float32.
-
-    Attributes:
-        compute_dtype: of activations and matrix products.
-        softmax_dtype: of attention's softmax.
-    """
-
-    compute_dtype: Any = jnp.float32
-    softmax_dtype: Any = jnp.float32
-
-    def cast(self, params: Tree) -> Tree:
-        """Cast floating-point leaves to the compute dtype, others stay."""
-
-        def leaf(x: Array) -> Array:
-            floating = jnp.issubdtype(x.dtype, jnp.floating)
-            return x.astype(self.compute_dtype) if floating else x
-
-        return jax.tree.map(leaf, params)
-
-
-_HALF = {"float16": jnp.float16, "bfloat16": jnp.bfloat16, "cbfloat16": jnp.bfloat16}
-
-
-def _half_type(model: Mapping[str, Any]) -> str:
-    """Name of the half precision: ``fp16_type``, or 1.x ``use_bfloat16``."""
-    name = model.get("fp16_type", "bfloat16" if model.get("use_bfloat16") else "float16")
-    if name not in _HALF:
-        allowed = ", ".join(_HALF)
-        raise ConfigError([Problem(("model", "fp16_type"), f"{name!r}: expected one of {allowed}")])
-    return name
-
-
-def make_policy(model: Mapping[str, Any], precision_opt_level: int = 1) -> Policy:
-    """Read the precision keys of a ``model`` section.
-
-    ``cbfloat16`` exists on the vendor's machine only; elsewhere it is bfloat16, as in the
-    vendor's own CPU and GPU runs.
-
-    Args:
-        model: the section: ``mixed_precision``, ``fp16_type``, ``use_bfloat16``.
-        precision_opt_level: of ``runconfig``; 2 (1 with cbfloat16) computes softmax in half
-            precision.
-    """
-    if not model.get("mixed_precision", False):
-        return Policy()
-    name = _half_type(model)
-    half = _HALF[name]
-    level = 1 if name == "cbfloat16" else 2
-    softmax = half if precision_opt_level >= level else jnp.float32
-    return Policy(compute_dtype=half, softmax_dtype=softmax)
-
-
-def make_scaler(cfg: Optimizer | None, model: Mapping[str, Any]) -> LossScaler:
+def make_scaler(cfg: Optimizer | None, dtype: Any) -> LossScaler:
     """Build the loss scaler of a run.
 
     'dynamic' acts in float16 only: bfloat16 has float32's range, so the scale stays 1.
 
     Args:
         cfg: the ``optimizer`` section; None for a run that does not train.
-        model: the ``model`` section.
+        dtype: what the model computes in.
 
     Raises:
         ConfigError: the initial scale lies outside its bounds.
@@ -178,7 +123,7 @@ def make_scaler(cfg: Optimizer | None, model: Mapping[str, Any]) -> LossScaler:
         return LossScaler()
     if cfg.loss_scaling_factor != "dynamic":
         return LossScaler(initial=cfg.loss_scaling_factor)
-    if make_policy(model).compute_dtype != jnp.float16:
+    if dtype != jnp.float16:
         return LossScaler()
     smallest = cfg.min_loss_scale or MIN_LOSS_SCALE
     largest = cfg.max_loss_scale or _LARGEST

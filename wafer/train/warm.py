@@ -29,7 +29,7 @@ def feature_shapes(section: InputSection, lead: tuple[int, int], executor: Resid
     rows = section.batch_size // lead[0]
     shape = (*lead, rows, section.max_sequence_length)
     names = VSL_FEATURES if section.use_vsl else FEATURES
-    shapes = dict.fromkeys(names, shape)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(names, shape)
     if not section.use_vsl:
         shapes["lengths"] = shape[:-1]
     sharding = NamedSharding(executor.mesh, P("csx"))
@@ -47,12 +47,9 @@ class Warmup:
         key: of the first state; consumed.
         train: features of a training batch, or None where unknown.
         evaluation: features of an evaluation batch, or None.
-        topology: also compile the step that changes the topology, last.
     """
 
-    def __init__(
-        self, executor: Resident, key: Array, *, train: Any, evaluation: Any, topology: bool
-    ) -> None:
+    def __init__(self, executor: Resident, key: Array, *, train: Any, evaluation: Any) -> None:
         self._executor, self._key = executor, key
         self._pool = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="compile")
         self._state: concurrent.futures.Future[TrainState] | None = self._pool.submit(
@@ -61,17 +58,18 @@ class Warmup:
         if evaluation is not None:
             self._pool.submit(self._compile_evaluation, self._state, evaluation)
         if train is not None:
-            self._pool.submit(self._compile_steps, self._state, train, topology)
-        self._pool.shutdown(wait=False)
+            self._pool.submit(self._compile_step, self._state, train)
 
-    def _compile_steps(self, state: Any, features: Any, topology: bool) -> None:
-        shapes = _shapes(state.result())
-        self._executor.compiled_step(shapes, features, topology=False)
-        if topology:
-            self._executor.compiled_step(shapes, features, topology=True)
+    def _compile_step(self, state: Any, features: Any) -> None:
+        self._executor.compiled_step(_shapes(state.result()), features, topology=False)
 
     def _compile_evaluation(self, state: Any, features: Any) -> None:
         self._executor.compiled_evaluate(_shapes(state.result()), features)
+
+    def expect_topology(self, state: TrainState, features: Any) -> None:
+        """Begin to compile the step that changes the topology; one is due before long."""
+        shapes = _shapes((state, features))
+        self._pool.submit(self._executor.compiled_step, *shapes, topology=True)
 
     def first_state(self) -> TrainState:
         """Return the state of step 0; made again when it was handed out before."""
@@ -79,7 +77,5 @@ class Warmup:
         return self._executor.init(self._key) if future is None else future.result()
 
 
-def _shapes(state: TrainState) -> Any:
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-    )
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)

@@ -1,0 +1,50 @@
+"""What padding costs: ``wafer data stats``."""
+
+import pathlib
+
+import numpy as np
+
+import vsl
+from wafer.config import RunConfig
+from wafer.data.batches import row_lengths
+from wafer.data.processors import Dataset, build_dataset
+from wafer.errors import ConfigError, Problem
+
+__all__ = ["padding_stats", "sequence_lengths"]
+
+
+def sequence_lengths(data: Dataset) -> np.ndarray:
+    """[N] tokens of every sequence of a dataset; rows packed for VSL are taken apart."""
+    found: list[np.ndarray] = []
+    for index in range(len(data.source)):
+        example = data.source[index]
+        mask = example["attention_mask"]
+        if "position_ids" in example:
+            starts = (example["position_ids"] == 0) & (mask != 0)
+            found.append(example["attention_span"][starts] + 1)
+        else:
+            found.append(np.atleast_1d(row_lengths(mask)))
+    lengths = np.concatenate(found)
+    return lengths[lengths > 0]
+
+
+def padding_stats(cfg: RunConfig, split: str) -> str:
+    """Report longest, mean, expected speed-up and compiled shapes of a run's data.
+
+    Args:
+        cfg: the run's configuration.
+        split: 'train' or 'eval'.
+
+    Raises:
+        ConfigError: the file has no such input section.
+    """
+    section = cfg.train_input if split == "train" else cfg.eval_input
+    if section is None:
+        raise ConfigError([Problem((f"{split}_input",), "missing; there is no data to look at")])
+    data = build_dataset(section, pathlib.Path(cfg.runconfig.model_dir))
+    lengths = sequence_lengths(data)
+    budget = section.batch_size * data.row_length if section.use_vsl else None
+    report = vsl.padding_report(
+        lengths, section.batch_size, max_length=data.row_length, budget=budget
+    )
+    return f"{data.summary}\n{report}"
