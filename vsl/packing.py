@@ -77,7 +77,10 @@ def fit_ladder(
         seed: of the simulated batches.
     """
     draws = np.random.default_rng(seed).choice(np.asarray(lengths), (2048, batch_size))
-    need = -(-draws.sum(axis=1) // multiple) * multiple
+    need = draws.sum(axis=1)
+    # Rungs up to what one batch in a thousand exceeds: the extremes would cost a rung of slack.
+    need = np.minimum(need, np.quantile(need, 0.999, method="higher"))
+    need = -(-need.astype(np.int64) // multiple) * multiple
     sizes, counts = np.unique(need, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])
     # cost[j]: least slots of the batches up to sizes[j] with sizes[j] the last rung.
@@ -119,6 +122,7 @@ def first_fit(
     max_sequences: int | None = None,
     decreasing: bool = True,
     newest_first: bool = False,
+    urgent: Sequence[bool] | np.ndarray | None = None,
 ) -> list[list[int]]:
     """Put sequences into bins of ``capacity`` tokens.
 
@@ -128,6 +132,7 @@ def first_fit(
         max_sequences: sequences a bin holds at most.
         decreasing: place long sequences first (first-fit decreasing); else in the given order.
         newest_first: try the youngest bin first, as Model Zoo's VSL packing does.
+        urgent: sequences to place before all others, so that they land in the first bins.
 
     Returns:
         Bins of indices into ``lengths``.
@@ -143,6 +148,8 @@ def first_fit(
             "split it, drop it, or raise the capacity"
         )
     order = np.argsort(-lengths, kind="stable") if decreasing else np.arange(lengths.size)
+    if urgent is not None:
+        order = order[np.argsort(~np.asarray(urgent, bool)[order], kind="stable")]
     limit = lengths.size if max_sequences is None else max_sequences
     bins: list[list[int]] = []
     room: list[int] = []  # free tokens per bin; -1 once it holds `limit` sequences
@@ -165,7 +172,7 @@ def budget_batches(
     """Yield batches of nearly ``budget`` tokens each: one shape for all of them.
 
     A window of examples is packed by first fit, longest first. The emptiest bin is put back into
-    the next window, unless one of its examples has waited two windows already.
+    the next window, where examples that have waited a whole window are placed first.
 
     Args:
         lengths: tokens of each example, in data order.
@@ -188,12 +195,13 @@ def budget_batches(
             held.append(item)
         if not held:
             return
-        bins = first_fit([n for _, n in held], budget, max_sequences=max_sequences)
+        late = [i < held[-1][0] - window for i, _ in held]
+        sizes = [n for _, n in held]
+        bins = first_fit(sizes, budget, max_sequences=max_sequences, urgent=late)
         if not ended and len(bins) > 1:
-            newest = held[-1][0]
-            last = min(bins, key=lambda b: sum(held[i][1] for i in b))
-            late = any(held[i][0] < newest - 2 * window for i in last)
-            ready = [b for b in bins if late or b is not last]
+            on_time = [b for b in bins if not any(late[i] for i in b)] or bins[-1:]
+            emptiest = min(on_time, key=lambda b: sum(sizes[i] for i in b))
+            ready = [b for b in bins if b is not emptiest]
         else:
             ready = bins
         taken = {i for b in ready for i in b}
