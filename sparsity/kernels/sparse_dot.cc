@@ -52,10 +52,6 @@ size_t TileFloats(int64_t columns) {
   return static_cast<size_t>(columns) * Kernels().width + Kernels().lanes;
 }
 
-struct Sizes {
-  int64_t tokens, k, n, nnz;
-};
-
 bool IsFloat(ffi::DataType t) { return t == ffi::DataType::F32 || t == ffi::DataType::BF16; }
 
 Matrix AsMatrix(const ffi::AnyBuffer& buffer) {
@@ -147,14 +143,13 @@ bool MultiplyAll(ffi::ThreadPool& pool, const Matrix& x, const Compressed& w, co
 }
 
 // values in the order of the transposed pattern.
-bool Permute(ffi::ThreadPool& pool, const float* values, const int32_t* order, int64_t nnz,
+void Permute(ffi::ThreadPool& pool, const float* values, const int32_t* order, int64_t nnz,
              float* out) {
   constexpr int64_t kChunk = 1 << 15;
   ParallelFor(pool, (nnz + kChunk - 1) / kChunk, [&](int64_t chunk) {
     const int64_t end = std::min(nnz, (chunk + 1) * kChunk);
     for (int64_t i = chunk * kChunk; i < end; ++i) out[i] = values[order[i]];
   });
-  return true;
 }
 
 // The part of a gradient call that one thread owns: tiles [begin, end).
