@@ -61,25 +61,31 @@ def fit_ladder(
     *,
     shapes: int = 8,
     multiple: int = 64,
+    shuffled: bool = True,
     seed: int = 0,
 ) -> Ladder:
-    """Choose the rungs that waste the fewest slots on random batches of a dataset.
+    """Choose the rungs that waste the fewest slots on the batches of a dataset.
 
-    A geometric ladder spends rungs where batches are rare. Here the token counts of simulated
-    batches are cut into ``shapes`` groups by dynamic programming so that the sum of capacities is
-    least; rarer, larger batches continue in steps of 1.125.
+    A geometric ladder spends rungs where batches are rare. Here the token counts of batches are
+    cut into ``shapes`` groups by dynamic programming so that the sum of capacities is least;
+    larger batches continue in steps of 1.125.
 
     Args:
         lengths: tokens of each sequence.
         batch_size: sequences per batch.
         shapes: rungs.
         multiple: every rung is a multiple of it.
+        shuffled: fit to simulated random batches; False when ``lengths`` are already in the order
+            of training, whose batches then all fit.
         seed: of the simulated batches.
     """
-    draws = np.random.default_rng(seed).choice(np.asarray(lengths), (2048, batch_size))
-    need = draws.sum(axis=1)
-    # Rungs up to what one batch in a thousand exceeds: the extremes would cost a rung of slack.
-    need = np.minimum(need, np.quantile(need, 0.999, method="higher"))
+    lengths = np.asarray(lengths)
+    if shuffled:
+        need = np.random.default_rng(seed).choice(lengths, (2048, batch_size)).sum(axis=1)
+        # Rungs up to what one batch in a thousand exceeds: the extremes would cost much slack.
+        need = np.minimum(need, np.quantile(need, 0.999, method="higher"))
+    else:
+        need = np.add.reduceat(lengths, np.arange(0, lengths.size, batch_size))
     need = -(-need.astype(np.int64) // multiple) * multiple
     sizes, counts = np.unique(need, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])
