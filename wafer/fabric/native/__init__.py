@@ -6,6 +6,8 @@ Optional: without the library (no compiler at install) ``available`` is False, a
 
 import ctypes
 import functools
+import logging
+import os
 import pathlib
 
 import jax
@@ -18,6 +20,7 @@ from wafer.fabric.planar import PlaneMasks, PlaneShape, transpose
 
 __all__ = ["available", "prepare_words", "run", "run_words"]
 
+_LOG = logging.getLogger(__name__)
 _TARGET = "wafer_timing_plane"
 _LIBRARY = pathlib.Path(__file__).with_name("_native.so")
 _BLOCK = 512
@@ -25,14 +28,16 @@ _BLOCK = 512
 
 @functools.cache
 def available() -> bool:
-    """Whether the library is built and this machine's default device is the CPU."""
-    if not _LIBRARY.exists() or jax.default_backend() != "cpu":
+    """Whether the library loads and programs run on the CPU; WAFER_NATIVE=0 switches it off."""
+    if jax.default_backend() != "cpu":
         return False
     try:
-        library = ctypes.CDLL(str(_LIBRARY))
-    except OSError:
+        if os.environ.get("WAFER_NATIVE", "1") == "0":
+            raise OSError("switched off by WAFER_NATIVE=0")
+        handler = jax.ffi.pycapsule(getattr(ctypes.CDLL(str(_LIBRARY)), _TARGET))
+    except (OSError, AttributeError) as error:
+        _LOG.warning("timing plane: no native library (%s); using the JAX planes", error)
         return False
-    handler = jax.ffi.pycapsule(getattr(library, _TARGET))
     jax.ffi.register_ffi_target(_TARGET, handler, platform="cpu")
     return True
 
@@ -90,7 +95,8 @@ def prepare_words(
 @jax.jit
 def run_words(header: Array, words: Array) -> Array:
     """[3] int32: cycles, faulted, stuck."""
-    return jax.ffi.ffi_call(_TARGET, jax.ShapeDtypeStruct((3,), jnp.int32))(header, words)
+    result = jax.ShapeDtypeStruct((3,), jnp.int32)
+    return jax.ffi.ffi_call(_TARGET, result, vmap_method="sequential")(header, words)
 
 
 def run(shape: PlaneShape, masks: PlaneMasks) -> np.ndarray:
