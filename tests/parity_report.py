@@ -35,7 +35,9 @@ def live_error(model, params, runs):
         cls = getattr(transformers, architecture, None)
         if cls is None:
             return "-"
-        theirs = cls.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32)
+        # Falcon's eager attention adds ALiBi twice in transformers 5.23.
+        attention = "sdpa" if architecture.startswith("Falcon") else "eager"
+        theirs = cls.from_pretrained(folder, attn_implementation=attention, dtype=torch.float32)
     inputs, outputs, _ = runs["full"]
     with torch.no_grad():
         got = theirs.eval()(**{k: torch.tensor(v) for k, v in inputs.items()})

@@ -1,10 +1,13 @@
 """Encoder heads, encoder-decoders, FC-MNIST, LLaVA and adapters: losses, training, errors."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hf_parity import CHEAP
 
 import models
 import vsl
@@ -23,6 +26,9 @@ ENCODER = {
     "max_position_embeddings": 16,
     "dropout_rate": 0.0,
 }
+
+
+quick = functools.partial(jax.jit, compiler_options=CHEAP)
 
 
 def stream(**extras):
@@ -45,7 +51,10 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if "token" in n else n for n in HEADS],
+)
 def test_every_head_learns_its_own_labels(name):
     settings = ENCODER | {"name": name}
     if name == "bert-token-classifier":
@@ -55,7 +64,7 @@ def test_every_head_learns_its_own_labels(name):
     batch = stream(**HEADS[name])
     tx = optax.adam(3e-2)
 
-    @jax.jit
+    @quick
     def step(params, state):
         (loss, aux), grads = jax.value_and_grad(model.loss, has_aux=True)(params, batch)
         updates, state = tx.update(grads, state, params)
@@ -79,11 +88,12 @@ def test_gathered_positions_score_like_all_of_them():
     params = model.init(jax.random.key(0))
     batch = stream()
     weights = jnp.zeros(10).at[jnp.asarray([1, 6])].set(1.0)
-    everywhere = model.loss(params, batch._replace(weights=weights))[0]
+    loss = quick(model.loss)
+    everywhere = loss(params, batch._replace(weights=weights))[0]
     gathered = stream(
         masked_positions=[1, 6, 0], masked_labels=[8, 13, 0], masked_weights=[1.0, 1.0, 0.0]
     )
-    np.testing.assert_allclose(model.loss(params, gathered)[0], everywhere, rtol=1e-6)
+    np.testing.assert_allclose(loss(params, gathered)[0], everywhere, rtol=1e-6)
 
 
 def test_encoder_errors():
@@ -133,7 +143,7 @@ def test_digits_are_learned_by_the_first_example():
     params = model.init(jax.random.key(0))
     tx = optax.adam(1e-2)
 
-    @jax.jit
+    @quick
     def train(params):
         def step(carry, _):
             params, state = carry
@@ -157,19 +167,26 @@ def test_adapters_start_as_nothing_train_alone_and_fold_back():
     cfg = LoraConfig(r=2, alpha=4.0, target_modules=("attn/query", "ffn/up"))
     lora = init_lora(cfg, params, jax.random.key(1))
     batch = stream()
-    base = model.loss(params, batch)[0]
-    np.testing.assert_allclose(model.loss(merge(cfg, params, lora), batch)[0], base, rtol=1e-6)
+    score = quick(model.loss)
+    base = score(params, batch)[0]
 
+    @quick
     def loss(params, lora):
         return model.loss(merge(cfg, params, lora), batch)[0]
 
-    frozen, learned = jax.grad(loss, argnums=(0, 1))(params, lora)
+    @quick
+    def gradients(params, lora):
+        adapted = lambda p, a: model.loss(merge(cfg, p, a), batch)[0]
+        return jax.grad(adapted, argnums=(0, 1))(params, lora)
+
+    np.testing.assert_allclose(loss(params, lora), base, rtol=1e-6)
+    frozen, learned = gradients(params, lora)
     assert all(float(jnp.abs(g).max()) == 0 for g in jax.tree.leaves(frozen))
     assert float(jnp.abs(learned.up["layers_0/attn/query/kernel"]).max()) > 0
     assert set(lora.down) == {"layers_0/attn/query/kernel", "layers_0/ffn/up/kernel"}
 
     trained = lora._replace(up=jax.tree.map(lambda g: -g, learned.up))
-    folded = model.loss(fold(cfg, params, trained), batch)[0]
+    folded = score(fold(cfg, params, trained), batch)[0]
     np.testing.assert_allclose(folded, loss(params, trained), rtol=1e-5)
     assert float(folded) < float(base)
     with pytest.raises(ValueError, match="match no kernel"):
@@ -198,7 +215,8 @@ def test_images_fill_the_image_slots_and_freeze():
     pixels = jax.random.normal(jax.random.key(1), (1, 3, 4, 4))
     batch = models.Batch(ids, ids, jnp.ones(6), layout, {"pixel_values": pixels})
     other = batch._replace(extras={"pixel_values": pixels.at[0, 0, 3, 3].add(1.0)})
-    a, b = model.apply(params, batch), model.apply(params, other)
+    apply = quick(model.apply)
+    a, b = apply(params, batch), apply(params, other)
     np.testing.assert_array_equal(a[0], b[0])  # before the image
     assert float(jnp.abs(a[5] - b[5]).max()) > 1e-6  # after it
 
