@@ -5,7 +5,7 @@ stream has 1 + P slots per image, class token first. Letters: C channels, P patc
 """
 
 import functools
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
@@ -36,7 +36,6 @@ class VisionConfig(BlockConfig):
     num_hidden_layers: int = 24
     num_heads: int = 16
     filter_size: int = 4096
-    position_embedding_type: Literal["learned"] | None = "learned"
     nonlinearity: str | None = "quick_gelu"
     dropout_rate: float = 0.0
     image_size: int = 336

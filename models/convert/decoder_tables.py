@@ -24,7 +24,7 @@ def _table(cfg: DecoderConfig, prefix: str, rows: list[Row], head: str = "lm_hea
     shown = prefix if cfg.with_lm_head else ""
     experts = cfg.moe.num_experts if cfg.moe else 0
     named = under(repeated(rows, cfg.num_hidden_layers, experts), shown)
-    ignored = list(_BUFFERS)
+    ignored: list[str] = [*_BUFFERS]
     if cfg.share_embedding_weights or not cfg.with_lm_head:
         ignored.append(rf"{head}\.weight")
 

@@ -34,7 +34,6 @@ _STORAGES = {
 class _Storage(NamedTuple):
     key: str
     dtype: np.dtype
-    count: int
 
 
 class _Tensor(NamedTuple):
@@ -63,10 +62,10 @@ class _Unpickler(pickle.Unpickler):
         )
 
     def persistent_load(self, pid: Any) -> _Storage:
-        kind, dtype, key, _, count = pid
+        kind, dtype, key, *_ = pid
         if kind != "storage" or not isinstance(dtype, np.dtype):
             raise pickle.UnpicklingError(f"refused persistent object {kind!r}")
-        return _Storage(str(key), dtype, int(count))
+        return _Storage(str(key), dtype)
 
 
 class TorchArchive(Mapping[str, np.ndarray]):
