@@ -119,10 +119,10 @@ def measure(
     rows: dict[str, float] = {}
 
     def row(suffix: str, base: str, step: str, factor: float = 1.0) -> None:
-        middle, least = (r * factor / ideal for r in harness.ratio(times, base, step))
+        middle, least, cpu = (r * factor / ideal for r in harness.ratio(times, base, step))
         rows[name + suffix] = middle
         print(
-            f"  {name + suffix:24s} {middle:5.2f} [{least:5.2f}] of ideal, "
+            f"  {name + suffix:24s} {middle:5.2f} [{least:5.2f}, cpu {cpu:5.2f}] of ideal, "
             f"{times[step].median * 1e3:7.0f} ms, {steps[step].memory / 2**20:6.0f} MiB"
         )
 
