@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are only passed inside one file
+
 namespace wafer {
 
 using V = uint64_t __attribute__((vector_size(64)));
