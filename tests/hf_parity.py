@@ -247,9 +247,8 @@ def compare_loss(model, loss, grads, meta, expected):
 
 
 def _fused_experts(name):
-    name = re.sub(
-        r"block_sparse_moe\.experts\.\d+\.w[13]\.weight", "mlp.experts.gate_up_proj", name
-    )
+    expert = r"block_sparse_moe\.experts\.\d+"
+    name = re.sub(rf"{expert}\.w[13]\.weight", "mlp.experts.gate_up_proj", name)
     name = re.sub(rf"{expert}\.w2\.weight", "mlp.experts.down_proj", name)
     return name.replace("block_sparse_moe.gate", "mlp.gate")
 
