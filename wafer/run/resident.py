@@ -177,8 +177,8 @@ class Resident:
         sums = self._over_systems(gradients, state, features, (key, scale))
         weight = jnp.maximum(sums.aux.weight, 1e-9)
         ready = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
-        finite = self.scaler.finite(ready)
         grads, dense = self.sparsifier.split(ready, state.sparse)
+        finite = self.scaler.finite(grads)  # of kept weights: NaN at pruned ones skips no step
         updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
         sparse, params, opt_state = self.sparsifier.update(
