@@ -93,10 +93,23 @@ def prepare_words(
 
 
 @jax.jit
-def run_words(header: Array, words: Array) -> Array:
-    """[3] int32: cycles, faulted, stuck."""
+def _call(header: Array, words: Array) -> Array:
     result = jax.ShapeDtypeStruct((3,), jnp.int32)
     return jax.ffi.ffi_call(_TARGET, result, vmap_method="sequential")(header, words)
+
+
+def run_words(header: Array, words: Array) -> Array:
+    """[3] int32: cycles, faulted, stuck; see :func:`prepare_words`.
+
+    Raises:
+        FabricError: the library is not built.
+    """
+    if not available():
+        raise FabricError(
+            f"the native timing plane is not built ({_LIBRARY.name} is missing or does not load);"
+            " run `python setup.py build_ext --inplace`, or ask for implementation='jax'"
+        )
+    return _call(header, words)
 
 
 def run(shape: PlaneShape, masks: PlaneMasks) -> np.ndarray:
@@ -108,10 +121,5 @@ def run(shape: PlaneShape, masks: PlaneMasks) -> np.ndarray:
     Raises:
         FabricError: the library is not built.
     """
-    if not available():
-        raise FabricError(
-            f"the native timing plane is not built ({_LIBRARY.name} is missing or does not load);"
-            " run `python setup.py build_ext --inplace`, or ask for implementation='jax'"
-        )
     header, words = prepare_words(shape, masks)
     return np.asarray(run_words(jnp.asarray(header), jnp.asarray(words)))
