@@ -19,7 +19,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
 import models  # noqa: E402
-from models.convert.files import read_config  # noqa: E402
+from models.convert.files import open_tensors, read_config  # noqa: E402
 
 NOT_OUTPUTS = {"loss", "grad_norm", "global_norm", "grads_checked"}
 
@@ -44,6 +44,21 @@ def live_error(model, params, runs):
     shared = [k for k in ("logits", "prediction_logits", "last_hidden_state") if k in outputs]
     shared = shared or ["pooler_output" if "pooler_output" in outputs else "start_logits"]
     return max(hf_parity.relative(got[name].numpy(), outputs[name]) for name in shared)
+
+
+def round_trip(path):
+    """Whether the folder comes back bit for bit through our model."""
+    model, params = models.from_hf(path, dtype=None)
+    with tempfile.TemporaryDirectory() as folder:
+        models.to_hf(model, params, folder)
+        before, after = open_tensors(path), open_tensors(folder)
+        after = {name.replace("vision_model.", ""): after[name] for name in after}
+        names = {name.replace("vision_model.", ""): name for name in before}
+        same = names.keys() == after.keys() and all(
+            before[name].dtype == after[key].dtype and np.array_equal(before[name], after[key])
+            for key, name in names.items()
+        )
+    return "bit-equal" if same else "DIFFERS"
 
 
 def row(name, path, live):
@@ -90,7 +105,7 @@ def main():
             continue
         *cells, theirs = row(name, path, args.live)
         worst = max(worst, cells[2])
-        values = [*map(cell, cells), "bit-equal"] + ([cell(theirs)] if args.live else [])
+        values = [*map(cell, cells)] + ([cell(theirs)] if args.live else [])
         lines.append("| " + " | ".join(values) + " |")
         sys.stderr.write(lines[-1] + "\n")
     sys.stdout.write("\n".join(lines) + f"\n\nWorst: {np.float64(worst):.1e}\n")
