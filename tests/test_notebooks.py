@@ -1,0 +1,30 @@
+"""Notebooks run from the top, in a kernel of their own, in under three minutes each."""
+
+import os
+import pathlib
+
+import nbclient
+import nbformat
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_committed_without_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells)
+    assert all(cell.get("id") for cell in notebook.cells)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")  # pyzmq's loop
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_runs(path, monkeypatch):
+    # The kernel is a user's: it gets none of the settings that make tests quick.
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(ROOT)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
