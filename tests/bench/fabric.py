@@ -155,6 +155,7 @@ def main() -> None:
     x = jnp.ones((256, 256, words), jnp.float32)
     clock = collectives.start_clock(256, 256)
     values = jax.jit(lambda x: collectives.reduce(x, clock, algorithm="chain")[0])
+    program = lowering.chain_program(256, 256, words)
     plane = native_runner(program) if native.available() else jax_runner(program)
     split = harness.interleave({"split": lambda: (values(x), plane())}, 3)["split"]
     rows["pe_cycles_per_s_values_and_plane_256"] = cycles * 65536 / split.median
