@@ -71,6 +71,7 @@ def row(name, path, live):
     model, params, _, runs = hf_parity.load(path)
     theirs = live_error(model, params, runs) if live else None
     kind = getattr(model.config, "name", "")
+    loss, grads = max(loss, default=None), max(grads, default=None)
     return kind, name, max(errors), loss, grads, greedy, round_trip(path), theirs
 
 
