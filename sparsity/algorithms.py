@@ -162,7 +162,8 @@ class Dynamic(Algorithm):
     """Drop the lowest-scored active weights, grow the highest-scored of the rest.
 
     The count after an update is exactly that of the scheduled level. Positions just dropped may
-    grow back at once. Regrown weights and their optimizer moments start at 0.
+    grow back at once and go on as they were; weights that were not active and their optimizer
+    moments start at 0.
 
     Attributes:
         drop: scores of active positions, lowest dropped; absolute weights when None.
@@ -188,17 +189,36 @@ class Dynamic(Algorithm):
             )
         return self.grow(ctx)
 
+    @property
+    def drops_smallest(self) -> bool:
+        """True when an update drops by absolute weight, nothing of it redefined by the user."""
+        mine = type(self)
+        return (
+            self.drop is None
+            and mine.drop_scores is Dynamic.drop_scores
+            and mine.update_mask is Dynamic.update_mask
+        )
+
+    def counts(self, ctx: UpdateContext, active: Array) -> tuple[Array, Array]:
+        """How many active weights stay and how many positions grow, per row of the view.
+
+        Args:
+            ctx: levels and view.
+            active: [] int32, active weights of the whole tensor.
+        """
+        size = ctx.view.row_length(ctx.weight.shape)
+        keep = jnp.minimum(drop_count(ctx.drop_fraction, active, ctx.view.groups), size)
+        return keep, jnp.maximum(kept_count(ctx.sparsity, size) - keep, 0)
+
     def update_mask(self, ctx: UpdateContext) -> Array:
         """Drop, then grow, per row of the view."""
         view, shape = ctx.view, ctx.weight.shape
+        keep, missing = self.counts(ctx, jnp.sum(ctx.mask, dtype=jnp.int32))
         # Only active positions may survive a drop. The vendor scores pruned ones as 0 too, so
         # that active weights that are exactly 0 (just regrown) lose to pruned positions.
         survivors = view.rows(_active_first(self.drop_scores(ctx), ctx.mask))
-        active = jnp.sum(ctx.mask, dtype=jnp.int32)
-        keep = jnp.minimum(drop_count(ctx.drop_fraction, active, view.groups), survivors.shape[-1])
         kept = topk_mask(survivors, keep)
         candidates = view.rows(self.grow_scores(ctx).astype(jnp.float32))
-        missing = jnp.maximum(kept_count(ctx.sparsity, kept.shape[-1]) - keep, 0)
         grown = topk_mask(jnp.where(kept, -jnp.inf, candidates), missing)
         return view.unrows(kept | grown, shape)
 

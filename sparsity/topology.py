@@ -1,6 +1,5 @@
 """Choose new masks for a group of parameters when its update is due."""
 
-import functools
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from jaxtyping import Array
 
 from models.paths import map_named, named_leaves
 from sparsity import kernels, storage
-from sparsity.algorithms import Algorithm, UpdateContext
+from sparsity.algorithms import Algorithm, Dynamic, UpdateContext
 from sparsity.filters import Filter
 from sparsity.moments import moments_of
 from sparsity.schedules import Schedule
@@ -30,6 +29,7 @@ __all__ = [
 
 Grads = Mapping[str, Array]
 _Groups = Sequence[tuple[Filter, Algorithm]]
+_Leaves = tuple[Array, dict[str, Array]]
 
 
 def named_key(key: Array, name: str) -> Array:
@@ -78,7 +78,7 @@ class Topology(NamedTuple):
 
     masks: dict[str, Array]
     patterns: dict[str, kernels.Pattern]
-    values: dict[str, tuple[Array, dict[str, Array]]]
+    values: dict[str, _Leaves]
 
 
 def take(group: Group, sparse: SparseState, params: Any, opt_state: Any) -> Topology:
@@ -124,8 +124,8 @@ def update_group(
     step_key = jax.random.fold_in(sparse.key, sparse.step)
     weights = dict(named_leaves(trees[0]))
 
-    def new_mask(name: str, weight: Array, mask: Array) -> Array:
-        context = UpdateContext(
+    def context(name: str, weight: Array, mask: Array) -> UpdateContext:
+        return UpdateContext(
             name=name,
             weight=weight,
             grad=grads.get(name),
@@ -136,19 +136,20 @@ def update_group(
             key=named_key(step_key, name),
             view=group.view,
         )
-        return algorithm.update_mask(context)
 
     old = take(group, sparse, *trees)
 
     def change() -> Topology:
-        masks = {name: new_mask(name, weights[name], mask) for name, mask in old.masks.items()}
+        masks = {
+            name: algorithm.update_mask(context(name, weights[name], mask))
+            for name, mask in old.masks.items()
+        }
         patterns, values = {}, {}
         for name, pattern in old.patterns.items():
+            # What an algorithm does not read of the dense arrays is never computed.
             dense = storage.expand(weights[name], pattern)
-            mask = new_mask(name, dense, kernels.to_mask(pattern))
-            patterns[name] = storage.pattern_of(mask, pattern.nnz)
-            move = functools.partial(storage.move, old=pattern, new=patterns[name])
-            values[name] = jax.tree.map(move, old.values[name])
+            ctx = context(name, dense, kernels.to_mask(pattern))
+            patterns[name], values[name] = _change_csr(algorithm, ctx, pattern, old.values[name])
         return Topology(masks, patterns, values)
 
     due = finite & algorithm.update(sparse.step)
@@ -163,6 +164,20 @@ def update_group(
         targets=sparse.targets.at[group.number].set(target),
     )
     return sparse, new
+
+
+def _change_csr(
+    algorithm: Algorithm, ctx: UpdateContext, pattern: kernels.Pattern, leaves: _Leaves
+) -> tuple[kernels.Pattern, _Leaves]:
+    """Return a csr parameter's new pattern and its leaves moved to it."""
+    flat, tree = jax.tree.flatten(leaves)  # the weight is first
+    if isinstance(algorithm, Dynamic) and algorithm.drops_smallest and ctx.view.groups == 1:
+        keep, grow = algorithm.counts(ctx, pattern.pointers[-1])
+        scores = algorithm.grow_scores(ctx)
+        new = kernels.rigl_update(flat[0], pattern, scores, keep, flat[1:], grow=grow)
+        return new.pattern, tree.unflatten([new.values, *new.others])
+    after = storage.pattern_of(algorithm.update_mask(ctx), pattern.nnz)
+    return after, tree.unflatten([storage.move(leaf, pattern, after) for leaf in flat])
 
 
 def _require_gradients(group: Group, grads: Grads) -> None:

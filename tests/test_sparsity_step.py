@@ -229,6 +229,24 @@ def test_a_weight_dropped_and_grown_back_at_once_goes_on_as_it_was(compute):
         np.testing.assert_array_equal(tree["w"], np.float32([[0, 5, 0, 0]]))
 
 
+@pytest.mark.parametrize("algorithm", ["rigl", "set"])
+def test_csr_storage_changes_the_same_bits_as_masks(algorithm):
+    rng = np.random.default_rng(0)
+    few = lambda: {"w": jnp.asarray(rng.integers(-3, 4, (40, 30)), jnp.float32)}  # many ties
+    params, moments, grads = few(), (few(), {"w": few()["w"].astype(jnp.bfloat16)}), few()
+    got = []
+    for compute in ("masked", "csr"):
+        section = {"algorithm": algorithm, "sparsity": 0.8, "drop_fraction": 0.7}
+        sparsifier = sparsity.configure(section | {"compute": compute})
+        sparse = sparsifier.init(params, jax.random.key(0))
+        trees = sparsifier.prune(params, moments, sparse)
+        new, *trees = sparsifier.update(sparse, trees[0], grads, trees[1])
+        got.append((sparsifier.masks(new), sparsifier.expand(*trees, new)))
+    jax.tree.map(np.testing.assert_array_equal, *got)
+    before, after = sparsifier.masks(sparse)["w"], got[0][0]["w"]
+    assert 0 < (before & ~after).sum() < 0.7 * before.sum()  # some went, some came back
+
+
 def test_wrap_is_the_same_as_the_steps_by_hand():
     run = train("rigl")
     sparsifier = run.sparsifier

@@ -312,7 +312,7 @@ TieEnd FindTieEnd(ffi::ThreadPool& pool, const GrowRows& grow, int64_t rows,
   return end;
 }
 
-// Columns of row k in the new topology, with the old places of the survivors.
+// Columns of row k in the new topology, with the old places of those that were active.
 int64_t ChooseRow(const GrowRows& grow, const Threshold& limit, const TieEnd& end, int64_t k,
                   uint32_t* keys, int32_t* columns, int32_t* sources) {
   grow.Fill(k, kAlways, keys);
@@ -328,7 +328,7 @@ int64_t ChooseRow(const GrowRows& grow, const Threshold& limit, const TieEnd& en
   for (int64_t c = 0; c < count; ++c) {
     while (i < last && grow.old.Column(i) < columns[c]) ++i;
     const bool was = i < last && grow.old.Column(i) == columns[c];
-    sources[c] = was && grow.survives[grow.old.order[i]] ? grow.old.order[i] : -1;
+    sources[c] = was ? grow.old.order[i] : -1;
   }
   return count;
 }
@@ -403,7 +403,7 @@ ffi::Error PatternOfMask(ffi::ThreadPool pool, ffi::Buffer<ffi::PRED> mask,
 }
 
 // Keeps the counts[0] largest |values| and grows counts[1] positions at the highest scores among all
-// others. `source` says where each new value comes from in the old arrays, -1 if grown.
+// others. `source` says where each new value comes from in the old arrays, -1 if it was not there.
 ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
                          ffi::Buffer<ffi::S32> pointers, ffi::AnyBuffer t_indices,
                          ffi::Buffer<ffi::S32> t_pointers, ffi::Buffer<ffi::S32> order,

@@ -45,7 +45,7 @@ class Regrown(NamedTuple):
     """A weight after a topology change; shapes as before.
 
     pattern: the new positions
-    values: [nnz] survivors' values, 0 where a weight grew
+    values: [nnz] as before where the weight was active before, else 0
     others: the other [nnz] arrays (optimizer moments), moved the same way
     """
 
@@ -67,8 +67,9 @@ def rigl_update(
     """Drop the smallest weights, grow others at the highest scores (RigL, Evci et al. 2020).
 
     The ``keep`` active weights of largest magnitude stay; ``grow`` positions are added at the
-    highest scores among all that did not stay, those just dropped included. SET is the same with
-    random scores. Ties go to the lowest place in canonical order; NaN scores count as +inf.
+    highest scores among all that did not stay, those just dropped included: a weight that grows
+    back at once goes on with its value and moments, as in the vendor's stack. SET is the same
+    with random scores. Ties go to the lowest place in canonical order; NaN scores count as +inf.
 
     Args:
         values: [nnz] kept weights.
@@ -110,6 +111,8 @@ def _update_native(
     )
 
     def move(leaf: Array) -> Array:
+        if leaf.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):  # float32 may not hold it
+            return jnp.where(source < 0, jnp.zeros((), leaf.dtype), leaf[source])
         result = jax.ShapeDtypeStruct(leaf.shape, jnp.float32)
         moved = native.call("wafer_sparse_take", result, leaf.astype(jnp.float32), source)
         return moved.astype(leaf.dtype)
@@ -133,7 +136,6 @@ def _update_reference(
     new = pattern_from_flat(flat.astype(jnp.int32), (rows, columns))
 
     def move(leaf: Array) -> Array:
-        dense = to_dense(jnp.where(survives, leaf, 0), pattern)
-        return gather(dense, new)
+        return gather(to_dense(leaf, pattern), new)
 
     return Regrown(new, move(values), tuple(move(leaf) for leaf in others))
