@@ -27,7 +27,8 @@ from wafer.train.build import plan  # noqa: E402
 VOCAB = 512
 
 
-def executor(level, compute, layers, width):
+def executor(section, layers, width):
+    """Return the executor of a GPT with a sparsity section, or None for a dense one."""
     cfg = {
         "model": {
             "name": "gpt2",
@@ -49,8 +50,8 @@ def executor(level, compute, layers, width):
             "batch_size": 8,
         },
     }
-    if level:
-        cfg["sparsity"] = {"algorithm": "static", "sparsity": level, "compute": compute}
+    if section:
+        cfg["sparsity"] = section
     made = plan(parse_config(cfg))
     return Resident(made.model, made.tx, made.sparsifier, made.scaler, swarmx_mesh(1))
 
@@ -77,15 +78,16 @@ def main():
     args = harness.arguments(__doc__.splitlines()[0]).parse_args()
     layers, width, rows, repeats = (2, 256, 2, 3) if args.quick else (4, 512, 8, 9)
     print(harness.environment())
+    static = {"algorithm": "static", "sparsity": 0.9, "compute": "csr"}
     arms = {
-        "dense": (0, ""),
-        "masked90": (0.9, "masked"),
-        "s90": (0.9, "csr"),
-        "s95": (0.95, "csr"),
+        "dense": None,
+        "masked90": static | {"compute": "masked"},
+        "s90": static,
+        "s95": static | {"sparsity": 0.95},
     }
     programs, size, losses = {}, {}, {}
-    for name, (level, compute) in arms.items():
-        run = executor(level, compute, layers, width)
+    for name, section in arms.items():
+        run = executor(section, layers, width)
         batch = features(run, rows)
         state = [run.init(jax.random.key(0))]
         size[name] = state_bytes(state[0])
