@@ -14,12 +14,12 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-import hf_parity  # noqa: E402 after the path is set, so that the script runs from anywhere
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
+import hf_parity
+import jax
+import numpy as np
 
-import models  # noqa: E402
-from models.convert.files import open_tensors, read_config  # noqa: E402
+import models
+from models.convert.files import open_tensors, read_config
 
 NOT_OUTPUTS = {"loss", "grad_norm", "global_norm", "grads_checked"}
 

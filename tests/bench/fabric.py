@@ -19,14 +19,14 @@ os.environ["XLA_FLAGS"] = (
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
-import harness  # noqa: E402
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
+import harness
+import jax
+import jax.numpy as jnp
+import numpy as np
 
-from wafer import fabric  # noqa: E402
-from wafer.fabric import collectives, lowering, native, planar, planes, timing  # noqa: E402
-from wafer.spec import WSE2  # noqa: E402
+from wafer import fabric
+from wafer.fabric import collectives, lowering, native, planar, planes, timing
+from wafer.spec import WSE2
 
 FULL = (996, 757)
 WORDS = 1024

@@ -27,10 +27,10 @@ import orbax.checkpoint as ocp
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(pathlib.Path(__file__).parent)]
 
-import harness  # noqa: E402
+import harness
 
-from sparsity.finalize import finalize  # noqa: E402
-from wafer.train.checkpoint import Checkpoints, load_checkpoint  # noqa: E402
+from sparsity.finalize import finalize
+from wafer.train.checkpoint import Checkpoints, load_checkpoint
 
 PROGRAMS = (  # the second's peak above the first's is what finalize itself needs
     "import sparsity.finalize",

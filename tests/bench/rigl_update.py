@@ -21,8 +21,8 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
-import harness  # noqa: E402
-from sparse_step import executor, features  # noqa: E402
+import harness
+from sparse_step import executor, features
 
 RIGL = {"algorithm": "rigl", "sparsity": 0.9, "update": {"freq": 1}, "compute": "csr"}
 

@@ -25,10 +25,10 @@ import scipy.sparse
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
-import harness  # noqa: E402
+import harness
 
-from sparsity import kernels  # noqa: E402
-from sparsity.kernels import native  # noqa: E402
+from sparsity import kernels
+from sparsity.kernels import native
 
 LAYERS = [(512, 2048), (2048, 512), (768, 3072), (2048, 8192)]
 TOKENS = [512, 2048, 4096]

@@ -18,11 +18,11 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
-import harness  # noqa: E402
+import harness
 
-from wafer.config import parse_config  # noqa: E402
-from wafer.run.resident import Resident, swarmx_mesh  # noqa: E402
-from wafer.train.build import plan  # noqa: E402
+from wafer.config import parse_config
+from wafer.run.resident import Resident, swarmx_mesh
+from wafer.train.build import plan
 
 VOCAB = 512
 
@@ -103,7 +103,8 @@ def main():
         ratio = harness.ratio(times, "dense", name)
         print(
             f"{name:9} {1e3 * timing.median:8.0f} ms  {ratio.median:5.2f}x by median "
-            f"{ratio.least:5.2f}x by fastest {ratio.cpu:5.2f}x by CPU  {size[name] / 2**20:6.1f} MiB"
+            f"{ratio.least:5.2f}x by fastest {ratio.cpu:5.2f}x by CPU "
+            f" {size[name] / 2**20:6.1f} MiB"
             f"  loss {losses[name][0]:.5f} .. {losses[name][-1]:.5f}"
         )
     table = {name: harness.ratio(times, "dense", name).median for name in arms if name != "dense"}

@@ -10,7 +10,6 @@ configuration also what others do: ``_rows`` (packed rows of 512), ``_buckets`` 
 ``_dpa`` (jax.nn.dot_product_attention with lengths).
 """
 
-# ruff: noqa: E402  (the path comes first: scripts run without installation)
 import functools
 import sys
 from pathlib import Path
