@@ -1,8 +1,8 @@
 """Bake the zeros in: from a checkpoint with NaN at pruned positions to a plain dense one.
 
 ``python -m sparsity.finalize -i IN -o OUT`` reads an Orbax checkpoint (a step's folder) or the
-vendor's ``.mdl`` file. Tensors go through one at a time, so memory does not grow with the model.
-The output appears under its name only when it is complete.
+vendor's ``.mdl`` file. Tensors go through one or two at a time, raw ones in blocks, so memory does
+not grow with the model. The output appears under its name only when it is complete.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from sparsity.mdl import MdlFile, write_mdl_as_orbax
+from sparsity.rawcopy import clear_nan, copy_cleared, find_spans, is_float
 from sparsity.stored import CheckpointDamagedError, StoredTree, find_items
 
-__all__ = ["Report", "TensorReport", "clear_nan", "finalize", "main"]
+__all__ = ["Report", "TensorReport", "finalize", "main"]
 
 _LOG = logging.getLogger(__name__)
-_BLOCK = 1 << 20  # elements; keeps the scan for NaN in cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,30 +82,6 @@ class Report:
         )
 
 
-def clear_nan(array: np.ndarray) -> int:
-    """Put 0 at every NaN, in place; return how many there were."""
-    flat = array.reshape(-1)
-    found = 0
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK]
-        nan = _is_nan(block)
-        count = int(np.count_nonzero(nan))
-        if count:
-            np.copyto(block, block.dtype.type(0), where=nan)
-            found += count
-    return found
-
-
-def _is_nan(block: np.ndarray) -> np.ndarray:
-    if block.dtype.name == "bfloat16":  # numpy walks it element by element
-        return (block.view(np.uint16) & 0x7FFF) > 0x7F80
-    return np.isnan(block)
-
-
-def _is_float(dtype: np.dtype) -> bool:
-    return np.issubdtype(dtype, np.floating) or dtype.name.startswith(("bfloat", "float"))
-
-
 def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Report:
     """Turn a sentinel checkpoint into a plain one with zeros at pruned positions.
 
@@ -153,6 +129,26 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
 
 
 def _convert(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
+    raw = find_spans(tree)
+    if raw is None:
+        return _decode_and_write(tree, target)
+    spans, small = raw
+    pruned = copy_cleared(tree, target, spans)
+    writer = tree.writer(target)
+    for name in small:  # inside the index, which is compressed
+        value = tree.read(name).copy()
+        pruned[name] = clear_nan(value)
+        if pruned[name]:
+            writer.rewrite(name, value)
+    arrays = {name: tree.open(name) for name in tree}
+    return [
+        TensorReport(name, tuple(x.shape), x.dtype.numpy_dtype.name, pruned.get(name, 0))
+        for name, x in arrays.items()
+    ]
+
+
+def _decode_and_write(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
+    """Convert arrays that are stored compressed."""
     tree.copy_other_files(target)
     writer = tree.writer(target)
 
@@ -174,9 +170,9 @@ def _stream(
 
     def one(name: str) -> TensorReport:
         value = read(name)
-        if _is_float(value.dtype) and not value.flags.writeable:
+        if is_float(value.dtype) and not value.flags.writeable:
             value = value.copy()
-        pruned = clear_nan(value) if _is_float(value.dtype) else 0
+        pruned = clear_nan(value) if is_float(value.dtype) else 0
         write(name, value, pruned)
         return TensorReport(name, tuple(value.shape), value.dtype.name, pruned)
 
@@ -207,7 +203,7 @@ def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorRepo
         def tensors() -> Iterator[tuple[str, np.ndarray]]:
             for name in stored:
                 value = stored.read(name)
-                pruned = clear_nan(value) if _is_float(value.dtype) else 0
+                pruned = clear_nan(value) if is_float(value.dtype) else 0
                 path = name.replace(".", "/")
                 reports.append(TensorReport(path, value.shape, value.dtype.name, pruned))
                 yield path, value

@@ -8,6 +8,7 @@ else of a checkpoint needs to be in memory.
 import json
 import math
 import pathlib
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -183,6 +184,32 @@ class StoredTree:
             "create": True,
         }
 
+    def is_raw(self, name: str) -> bool:
+        """True when an array's pieces are stored byte by byte as they are in memory."""
+        spec = self.open(name).spec(retain_context=False).to_json()
+        stored = spec["metadata"]
+        plain = spec["driver"] == "zarr" and stored.get("compressor") is None
+        return plain and not stored.get("filters") and not stored["dtype"].startswith(">")
+
+    def locations(self) -> dict[str, tuple[str, int, int] | None] | None:
+        """Find where each key's value lies: (file inside the item, offset, length).
+
+        Returns:
+            By key; None for a value inside the index. None for all where the index is not the
+            single node that Orbax writes.
+        """
+        if not self._ocdbt:
+            return None
+        base = ts.KvStore.open(f"file://{self.path}/", context=self._context).result()
+        try:
+            version = ts.ocdbt.dump(base).result()["versions"][-1]
+            if version["root_height"]:
+                return None
+            entries = ts.ocdbt.dump(base, version["root"]["location"]).result()["entries"]
+        except (ValueError, KeyError, IndexError) as error:
+            raise CheckpointDamagedError(f"{self.path}: unreadable index: {error}") from None
+        return {entry["key"].decode(): _location(entry) for entry in entries}
+
     def replace(self, name: str, value: np.ndarray) -> None:
         """Write an array of any shape and dtype in the place of one of this tree."""
         spec = {
@@ -201,6 +228,14 @@ class StoredTree:
         return self._context
 
 
+def _location(entry: Mapping[str, Any]) -> tuple[str, int, int] | None:
+    """Read OCDBT's 'value:FOLDER:FILE:OFFSET:LENGTH', names percent-encoded."""
+    if "indirect_value" not in entry:
+        return None
+    _, folder, file, offset, length = entry["indirect_value"].split(":")
+    return urllib.parse.unquote(folder + file), int(offset), int(length)
+
+
 class StoredWriter:
     """Writes a ``StoredTree``'s arrays elsewhere, changed or as they are."""
 
@@ -212,6 +247,11 @@ class StoredWriter:
         spec = self._tree.target_spec(name, self._target)
         array = ts.open(spec, context=self._tree.context).result()
         array.write(value, can_reference_source_data_indefinitely=True).result()
+
+    def rewrite(self, name: str, value: np.ndarray) -> None:
+        """Put other values into an array that is there already."""
+        spec = self._tree.target_spec(name, self._target) | {"create": False, "open": True}
+        ts.open(spec, context=self._tree.context).result().write(value).result()
 
     def copy(self, name: str) -> None:
         """Copy an array's stored bytes."""

@@ -13,8 +13,9 @@ import pytest
 
 import sparsity
 from models.paths import named_leaves
-from sparsity.finalize import clear_nan, finalize, main
+from sparsity.finalize import finalize, main
 from sparsity.mdl import MdlFile, _unpack_lz4, into_tree
+from sparsity.rawcopy import clear_nan, find_spans
 from sparsity.stored import CheckpointDamagedError, StoredTree
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "sparsity"
@@ -130,10 +131,14 @@ def test_release_18_seeds_count_all_parameters():
 # --- on disk -----------------------------------------------------------------------------------
 
 
-def save(folder, tree, step=3, meta=None):
-    with ocp.CheckpointManager(folder, item_names=("state", "meta")) as manager:
+def save(folder, tree, step=3, meta=None, raw=False):
+    handlers = {
+        "state": ocp.PyTreeCheckpointHandler(use_compression=not raw),
+        "meta": ocp.JsonCheckpointHandler(),
+    }
+    with ocp.CheckpointManager(folder, item_handlers=handlers) as manager:
         args = ocp.args.Composite(
-            state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(meta or {})
+            state=ocp.args.PyTreeSave(tree), meta=ocp.args.JsonSave(meta or {})
         )
         manager.save(step, args=args)
         manager.wait_until_finished()
@@ -147,8 +152,8 @@ def load(path):
     return jax.tree.map(np.asarray, restored["state"]), restored["meta"]
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
+@pytest.fixture(scope="module", params=[False, True], ids=["zstd", "raw"])
+def checkpoint(tmp_path_factory, request):
     sparsifier, sparse, params, opt_state = sparse_run(
         {"sparsity": 0.75, "param_filter": "*/kernel"}
     )
@@ -160,9 +165,8 @@ def checkpoint(tmp_path_factory):
         "step": np.int32(3),
     }
     tree = jax.tree.map(np.asarray, tree)
-    path = save(
-        tmp_path_factory.mktemp("run"), tree, meta={"sparsity": sparsity.to_meta(sparse), "n": 1}
-    )
+    meta = {"sparsity": sparsity.to_meta(sparse), "n": 1}
+    path = save(tmp_path_factory.mktemp("run"), tree, meta=meta, raw=request.param)
     return path, sparsifier.apply(params, sparse)
 
 
@@ -215,12 +219,38 @@ def damage_metadata(state):
     (state / "_METADATA").write_text("{")
 
 
+def test_raw_arrays_are_cleared_block_by_block(tmp_path):
+    """Arrays of several blocks, of odd sizes, side by side in one file; others inside the index."""
+    tree = {
+        "a": RNG.standard_normal((777, 801)).astype(np.float32),
+        "b": RNG.standard_normal((1001, 601)).astype(ml_dtypes.bfloat16),
+        "dense": RNG.standard_normal((33, 70)).astype(np.float16),
+        "small": np.float32([1, np.nan, -0.0]),
+        "count": RNG.integers(0, 1 << 31, 999, np.int32),
+        "step": np.asarray(7, np.int32),
+    }
+    for name in "ab":
+        tree[name][RNG.random(tree[name].shape) < 0.9] = np.nan
+    path = save(tmp_path / "run", tree, raw=True)
+    spans, small = find_spans(StoredTree(path / "state"))
+    assert ({span.name for span in spans}, small) == ({"a", "b", "dense"}, ["small"])
+    report = finalize(path, tmp_path / "3")
+    state, _ = load(tmp_path / "3")
+    for name, value in tree.items():
+        nan = np.isnan(np.float32(value))
+        want = np.where(nan, value.dtype.type(0), value)
+        assert state[name].tobytes() == want.tobytes(), name
+        assert state[name].dtype == value.dtype
+        assert next(t for t in report.tensors if t.name == name).pruned == nan.sum()
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["zstd", "raw"])
 @pytest.mark.parametrize(
     "damage", [damage_truncate, damage_remove, damage_manifest, damage_metadata]
 )
-def test_a_damaged_checkpoint_is_named_and_nothing_is_written(tmp_path, damage):
+def test_a_damaged_checkpoint_is_named_and_nothing_is_written(tmp_path, damage, raw):
     tree = {"params": {"a": RNG.standard_normal((64, 64)).astype(np.float32)}}
-    path = save(tmp_path / "run", tree)
+    path = save(tmp_path / "run", tree, raw=raw)
     damage(path / "state")
     with pytest.raises(CheckpointDamagedError, match=str(path)):
         finalize(path, tmp_path / "out")
