@@ -2,11 +2,11 @@
 
     python tests/bench/finalize.py [--quick]
 
-1 GB of float32 tensors with NaN at 90 % of their positions, as ``wafer`` saves them (raw arrays)
-and as Orbax does by default (zstd). ``wafer finalize`` against ``cp -r`` of the same checkpoint,
+1 GB of float32 tensors with NaN at 90 % of their positions, as raw arrays (Orbax with
+``use_compression=False``) and as ``wafer`` saves them (Orbax's zstd). ``wafer finalize`` against ``cp -r`` of the same checkpoint,
 in turn, page cache warm, the disk's queue emptied before each.
 
-Rows: ``finalize_over_copy``: time of finalize over time of the copy; ``zstd_over_copy``: the same
+Rows: ``finalize_over_copy``: time of finalize over time of the copy, raw; ``zstd_over_copy``: the same
 for the zstd checkpoint; ``zstd_over_raw_bytes``: its size over the raw one's; ``save_over_zstd``,
 ``load_over_zstd``: time to save and load the raw one over the zstd one; ``peak_mb``: peak memory
 of finalize above that of importing it; ``tensor_mb``: the largest tensor (the peak should be a
@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(pathlib.Path(__file__).parent)]
 import harness
 
 from sparsity.finalize import finalize
-from wafer.train.checkpoint import Checkpoints, load_checkpoint
+from wafer.train.checkpoint import load_checkpoint
 
 PROGRAMS = (  # the second's peak above the first's is what finalize itself needs
     "import sparsity.finalize",
@@ -57,17 +57,14 @@ def weights(count, rows):
     return tree
 
 
-def save_raw(folder, tree):
-    checkpoints = Checkpoints(folder)
-    path = checkpoints.save(1, tree, {})
-    checkpoints.close()
-    return path
-
-
-def save_zstd(folder, tree):
-    with ocp.CheckpointManager(folder, item_names=("state", "meta")) as manager:
-        args = {"state": ocp.args.StandardSave(tree), "meta": ocp.args.JsonSave({})}
-        manager.save(1, args=ocp.args.Composite(**args))
+def save(folder, tree, compressed):
+    handlers = {
+        "state": ocp.PyTreeCheckpointHandler(use_compression=compressed),
+        "meta": ocp.JsonCheckpointHandler(),
+    }
+    args = ocp.args.Composite(state=ocp.args.PyTreeSave(tree), meta=ocp.args.JsonSave({}))
+    with ocp.CheckpointManager(folder, item_handlers=handlers) as manager:
+        manager.save(1, args=args)
         manager.wait_until_finished()
     return folder / "1"
 
@@ -91,17 +88,16 @@ def copy(source, target):
 def measure(folder, tree, repeats):
     """Median seconds by name, in turn; and the two checkpoints."""
     out, times = folder / "out", {}
-    sources = {
-        kind: save(folder / kind, tree) for kind, save in (("raw", save_raw), ("zstd", save_zstd))
-    }
+    kinds = {"raw": False, "zstd": True}
+    sources = {kind: save(folder / kind, tree, zstd) for kind, zstd in kinds.items()}
     for _ in range(repeats):
         for kind, source in sources.items():
             for name, fn in (("finalize", finalize), ("copy", copy)):
                 times.setdefault(f"{name} {kind}", []).append(timed(fn, source, out))
                 shutil.rmtree(out)
             times.setdefault(f"load {kind}", []).append(timed(load_checkpoint, source))
-        for kind, save in (("raw", save_raw), ("zstd", save_zstd)):
-            times.setdefault(f"save {kind}", []).append(timed(save, out, tree))
+        for kind, zstd in kinds.items():
+            times.setdefault(f"save {kind}", []).append(timed(save, out, tree, zstd))
             shutil.rmtree(out)
     for name, seconds in times.items():
         print(f"{name:14}", *(f"{t:6.2f}" for t in seconds))

@@ -25,6 +25,7 @@ __all__ = ["Checkpoints", "fill_template", "load_checkpoint", "to_tree"]
 
 _LOG = logging.getLogger(__name__)
 _TMP = ".orbax-checkpoint-tmp"
+_PARTS = ("state", "meta")
 
 
 def to_tree(state: Any) -> dict[str, Any]:
@@ -91,13 +92,7 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)
         self._manager = ocp.CheckpointManager(
             self.folder,
-            item_handlers={
-                # Raw arrays: zstd makes saving half as fast, loading a third, and `finalize`
-                # cannot keep up with a file copy. Dense weights hardly compress; sparse ones
-                # (NaN where pruned) would, 7 times at 90 %.
-                "state": ocp.PyTreeCheckpointHandler(use_compression=False),
-                "meta": ocp.JsonCheckpointHandler(),
-            },
+            item_names=_PARTS,
             options=ocp.CheckpointManagerOptions(
                 max_to_keep=max_to_keep, enable_async_checkpointing=False, create=True
             ),
@@ -119,7 +114,7 @@ class Checkpoints:
                 checkpoints are intact.
         """
         args = ocp.args.Composite(
-            state=ocp.args.PyTreeSave(to_tree(state)), meta=ocp.args.JsonSave(dict(meta))
+            state=ocp.args.StandardSave(to_tree(state)), meta=ocp.args.JsonSave(dict(meta))
         )
         try:
             self._manager.save(step, args=args, force=True)
