@@ -1,7 +1,7 @@
 """Copy an Orbax item's files with 0 where its raw arrays hold NaN, at the speed of a file copy.
 
-Where Orbax saved with ``use_compression=False`` each array is a run of bytes in one of the OCDBT database's files,
-and the database's index says where. So the files are copied block by block, blocks of arrays
+Where Orbax saved with ``use_compression=False`` each array is a run of bytes in one of the OCDBT
+database's files, and the database's index says where. So the files are copied block by block, blocks of arrays
 cleared on the way; index and structure stay as they are. Arrays of up to a kilobyte lie inside
 the index and are written anew, on top.
 """
