@@ -1,9 +1,9 @@
 """Copy an Orbax item's files with 0 where its raw arrays hold NaN, at the speed of a file copy.
 
 Where Orbax saved with ``use_compression=False`` each array is a run of bytes in one of the OCDBT
-database's files, and the database's index says where. So the files are copied block by block, blocks of arrays
-cleared on the way; index and structure stay as they are. Arrays of up to a kilobyte lie inside
-the index and are written anew, on top.
+database's files, and the database's index says where. So the files are copied block by block,
+blocks of arrays cleared on the way; index and structure stay as they are. Arrays of up to a
+kilobyte lie inside the index and are written anew, on top.
 """
 
 import collections
@@ -164,10 +164,10 @@ def _copy_blocks(
         if not hasattr(own, "buffer"):
             own.buffer = np.empty(_BLOCK, np.uint8)
         data = own.buffer[: block.length]
-        if os.preadv(source, [data], block.offset) != block.length:
+        if os.preadv(source, [data.data], block.offset) != block.length:
             raise CheckpointDamagedError(f"{block.file} became shorter while it was read")
         cleared = 0 if block.span is None else clear_nan(data.view(block.span.dtype))
-        os.pwrite(out, data, block.offset)
+        os.pwrite(out, data.data, block.offset)
         return cleared
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

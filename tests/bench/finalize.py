@@ -3,14 +3,14 @@
     python tests/bench/finalize.py [--quick]
 
 1 GB of float32 tensors with NaN at 90 % of their positions, as raw arrays (Orbax with
-``use_compression=False``) and as ``wafer`` saves them (Orbax's zstd). ``wafer finalize`` against ``cp -r`` of the same
-checkpoint, in turn, page cache warm, the disk's queue emptied before each.
+``use_compression=False``) and as ``wafer`` saves them (Orbax's zstd). ``wafer finalize`` against
+``cp -r`` of the same checkpoint, in turn, page cache warm, the disk's queue emptied before each.
 
 Rows: ``finalize_over_copy``: time of finalize over time of the copy, raw; ``zstd_over_copy``: the
-same for the zstd checkpoint; ``zstd_over_raw_bytes``: its size over the raw one's; ``save_over_zstd``,
-``load_over_zstd``: time to save and load the raw one over the zstd one; ``peak_mb``: peak memory
-of finalize above that of importing it; ``tensor_mb``: the largest tensor (the peak should be a
-small multiple of it).
+same for the zstd checkpoint; ``zstd_over_raw_bytes``: its size over the raw one's;
+``save_over_zstd``, ``load_over_zstd``: time to save and load the raw one over the zstd one;
+``peak_mb``: peak memory of finalize above that of importing it; ``tensor_mb``: the largest tensor
+(the peak should be a small multiple of it).
 """
 
 import os
