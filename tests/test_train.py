@@ -3,12 +3,14 @@
 import gc
 import json
 import pathlib
+import struct
 import time
 
 import jax
 import numpy as np
 import pytest
 import yaml
+from tensorboardX.proto.event_pb2 import Event
 
 from models.paths import named_leaves
 from wafer.cli import main
@@ -17,6 +19,7 @@ from wafer.errors import CheckpointError, ConfigError, TrainingError
 from wafer.train.build import build
 from wafer.train.checkpoint import Checkpoints, fill_template, load_checkpoint
 from wafer.train.modes import run as run_mode
+from wafer.train.persist import resume
 
 VOCAB = 32
 
@@ -151,6 +154,46 @@ def test_train_and_eval_evaluates_at_the_start_and_every_stretch(tmp_path):
     train(tmp_path, runconfig={"mode": "train_and_eval", "eval_frequency": 3})
     lines = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 3, 4]
+
+
+def tags(folder: pathlib.Path) -> set[str]:
+    """Scalar tags of the TensorBoard events in a folder: TFRecord frames of Event messages."""
+    found = set()
+    for path in folder.glob("events*"):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (size,) = struct.unpack_from("<Q", data, at)
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            found |= {value.tag for value in event.summary.value}
+            at += 12 + size + 4
+    return found
+
+
+def test_tensorboard_has_the_vendors_tags(tmp_path):
+    optimizer = {"log_summaries": True}
+    train(tmp_path, optimizer=optimizer, runconfig={"mode": "train_and_eval", "eval_frequency": 4})
+    wanted = {"loss", "lr/0", "local_samples_per_sec", "avg_samples_per_sec", "avg_steps_per_sec"}
+    assert wanted | {"per_layer_grad_norm/layers_0"} <= tags(tmp_path / "train")
+    assert {"loss", "eval/lm_perplexity", "eval/accuracy"} <= tags(tmp_path / "eval")
+    train(tmp_path / "sparse", **SPARSE)
+    name = "sparsity/layers_0/ffn/up/kernel"
+    assert {f"{name}/target", f"{name}/actual"} <= tags(tmp_path / "sparse" / "train")
+
+
+def test_a_named_checkpoint_and_parts_of_it(tmp_path):
+    whole = train(tmp_path / "whole")
+    early = str(tmp_path / "whole" / "checkpoints" / "2")
+    again = train(tmp_path / "again", runconfig={"checkpoint_path": early})
+    assert_close(whole, again, atol=0)
+    # The model alone: weights of step 2, everything else as in a fresh run, from step 0.
+    settings = {"checkpoint_path": early, "load_checkpoint_states": "model", "max_steps": 2}
+    cfg = config(runconfig=settings | {"model_dir": str(tmp_path / "part")})
+    state = resume(build(parse_config(cfg))).state
+    assert int(state.step) == 0
+    stored = dict(named_leaves(load_checkpoint(early)[0]))
+    for name, value in named_leaves(state.params):
+        np.testing.assert_array_equal(value, stored[f"params/{name}"])
+    assert not any(np.any(x) for n, x in named_leaves(state.opt_state) if "exp_avg" in n)
 
 
 def test_half_precision_stays_near_float32(tmp_path):
