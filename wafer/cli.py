@@ -7,6 +7,7 @@ import argparse
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 from wafer import __version__
@@ -22,13 +23,14 @@ def _run(args: argparse.Namespace) -> int:
     from wafer.config import load
     from wafer.train.logs import setup_logging
 
+    began = time.perf_counter()
     flags = {key: getattr(args, key) for key in _RUN_FLAGS}
     cfg = load(args.params, flags, checks=CHECKS)
     setup_logging(cfg.runconfig.logging)
     _prepare_jax(cfg.runconfig.num_csx, cfg.runconfig.compile_dir)
     from wafer.train.modes import run
 
-    return run(cfg)
+    return run(cfg, began)
 
 
 def _prepare_jax(num_csx: int, compile_dir: str | None) -> None:

@@ -79,7 +79,9 @@ def _pystdlib(cfg: Any, model_dir: pathlib.Path) -> Dataset:
     else:
         tokenizer = train_bpe(corpus.train, cfg.vocab_size)
         model_dir.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(str(path))
+        partial = path.with_suffix(".partial")  # a kill while writing must not leave half a file
+        tokenizer.save(str(partial))
+        partial.replace(path)
     texts = corpus.train if cfg.split == "train" else corpus.held_out
     source, end = _encode(tokenizer, texts, cfg.max_sequence_length), cfg.split != "train"
     sizes = token_bytes(tokenizer)

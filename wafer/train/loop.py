@@ -104,6 +104,7 @@ def _report(
         session.rates = RateTracker()
     else:
         session.rates.add(done.samples)
+    progress.update(done.step)
     if done.step % run.cfg.runconfig.log_steps:
         return
     rates = session.rates.rates()

@@ -28,7 +28,11 @@ class MetricWriter:
         folder = pathlib.Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._events = SummaryWriter(str(folder), flush_secs=10)
-        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        path = folder / "metrics.jsonl"
+        torn = path.exists() and not path.read_bytes().endswith(b"\n")  # its writer was killed
+        self._lines = path.open("a", encoding="utf-8")
+        if torn:
+            self._lines.write("\n")
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Record scalars under their tags at a step."""
@@ -114,10 +118,12 @@ class TrainProgress:
         """Stop drawing; the last state stays on the screen."""
         self._progress.stop()
 
-    def update(self, step: int, status: Mapping[str, str]) -> None:
-        """Show a finished step and its figures."""
-        text = "  ".join(f"{name} {value}" for name, value in status.items())
-        self._progress.update(self._task, completed=step, status=text)
+    def update(self, step: int, status: Mapping[str, str] | None = None) -> None:
+        """Show a finished step, and new figures if there are any."""
+        self._progress.update(self._task, completed=step)
+        if status is not None:
+            text = "  ".join(f"{name} {value}" for name, value in status.items())
+            self._progress.update(self._task, status=text)
 
 
 def write_performance(folder: pathlib.Path, rates: RateTracker, num_csx: int) -> None:

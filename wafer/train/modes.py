@@ -25,8 +25,12 @@ _LOG = logging.getLogger(__name__)
 Scores = dict[int, dict[str, float]]
 
 
-def run(cfg: RunConfig) -> int:
+def run(cfg: RunConfig, began: float | None = None) -> int:
     """Run a checked configuration in its mode.
+
+    Args:
+        cfg: the configuration.
+        began: ``time.perf_counter()`` when the user's command began; now when None.
 
     Returns:
         0, or 130 when a signal ended training early (with a checkpoint).
@@ -34,7 +38,7 @@ def run(cfg: RunConfig) -> int:
     Raises:
         WaferError: whatever the user has to fix.
     """
-    began = time.perf_counter()
+    began = time.perf_counter() if began is None else began
     settings = cfg.runconfig
     if cfg.no_effect:
         _LOG.info("Accepted, no effect on this machine: %s", ", ".join(cfg.no_effect))
