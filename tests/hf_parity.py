@@ -127,7 +127,7 @@ def relative(ours, reference):
 
 
 # Parity needs the arithmetic, not the speed: the cheapest compilation XLA offers.
-CHEAP = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+CHEAP = {"xla_backend_optimization_level": 0}
 
 
 def compiled(model):

@@ -4,6 +4,7 @@ Importing this file costs no jax: ``--help`` and a wrong params file answer at o
 """
 
 import argparse
+import errno
 import logging
 import os
 import sys
@@ -162,13 +163,26 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def _after(error: OSError) -> str:
+    """Say what to do about a disk that takes no more."""
+    if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        return ""
+    return (
+        ". The disk takes no more; complete checkpoints are intact. Free some space, then run the "
+        "same command again"
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 done, 1 the user's error, 130 interrupted)."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args = _parser(argv[0] if argv else None).parse_args(argv)
     try:
         return args.run(args)
-    except (WaferError, ValueError, FileNotFoundError) as error:
+    except OSError as error:  # a full disk, a folder that cannot be written, a missing file
+        sys.stderr.write(f"wafer: error: {error}{_after(error)}\n")
+        return 1
+    except (WaferError, ValueError) as error:
         if logging.getLogger("wafer").isEnabledFor(logging.DEBUG):
             raise
         sys.stderr.write(f"wafer: error: {error}\n")

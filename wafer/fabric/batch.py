@@ -158,7 +158,7 @@ def unstack(programs: Sequence[Program], states: FabricState) -> list[FabricStat
 
 # Small grids run for milliseconds whatever the code; without the optimiser XLA compiles them in a
 # third of the time.
-QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK_COMPILE = {"xla_backend_optimization_level": 0}
 
 
 @functools.partial(jax.jit, static_argnames="max_cycles", compiler_options=QUICK_COMPILE)

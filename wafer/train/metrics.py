@@ -1,5 +1,6 @@
 """Where metrics go: TensorBoard events, JSONL beside them, the log line, the progress bar."""
 
+import contextlib
 import json
 import logging
 import pathlib
@@ -43,9 +44,11 @@ class MetricWriter:
         self._lines.flush()
 
     def close(self) -> None:
-        """Flush and close both files."""
-        self._events.close()
-        self._lines.close()
+        """Flush and close both files; a disk that is full was reported by the write."""
+        with contextlib.suppress(OSError):
+            self._events.close()
+        with contextlib.suppress(OSError):
+            self._lines.close()
 
 
 class RateTracker:
