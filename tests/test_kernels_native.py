@@ -36,10 +36,10 @@ print(json.dumps([chosen, float(loss(x, values)), dx.sum(1).tolist(), dw.tolist(
 
 
 def run(native_switch):
-    env = os.environ | {"WAFER_NATIVE": native_switch, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=env, check=True
-    )
+    env = os.environ | {"WAFER_NATIVE": native_switch}
+    # -P: the installed packages, which have the library, not the folder the tests run in.
+    command = [sys.executable, "-P", "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
     return json.loads(done.stdout), done.stderr
 
 
@@ -72,8 +72,7 @@ def test_importing_loads_nothing():
         "import sys, sparsity.kernels, sparsity.kernels.native as n\n"
         "assert n._load.cache_info().currsize == 0\n"
     )
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", program], check=True, env=env)
+    subprocess.run([sys.executable, "-P", "-c", program], check=True)
 
 
 @pytest.mark.slow

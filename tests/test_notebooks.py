@@ -1,6 +1,5 @@
 """Notebooks run from the top, in a kernel of their own, in under three minutes each."""
 
-import os
 import pathlib
 
 import nbclient
@@ -24,7 +23,6 @@ def test_committed_without_outputs(path):
 def test_runs(path, monkeypatch):
     # The kernel is a user's: it gets none of the settings that make tests quick.
     monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(ROOT)}}
     nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
