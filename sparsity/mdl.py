@@ -17,7 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from models.paths import map_named, unflatten
-from sparsity.stored import CheckpointDamagedError, StoredTree
+from models.stored import CheckpointDamagedError, StoredTree
 
 __all__ = ["MdlFile", "into_tree", "write_mdl_as_orbax"]
 

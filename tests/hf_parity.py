@@ -20,6 +20,7 @@ from models.convert.api import convert_table, from_hf
 from models.convert.engine import export_tensors
 from models.encoder_config import EncoderConfig
 from models.llava import LlavaConfig
+from models.paths import named_leaves
 from models.seq2seq_config import Seq2SeqConfig
 from models.vision import VisionConfig
 
@@ -227,8 +228,9 @@ def compare_loss(model, loss, grads, meta, expected):
         grads["embed"]["token"]["embedding"] = grads["embed"]["token"]["embedding"].at[0].set(0)
     table = convert_table(model.config)
     squared = collections.Counter()  # experts are one tensor in memory, several in the file
-    for name, grad in export_tensors(model, table, grads):
-        squared[_fused_experts(name)] += float(np.square(grad.astype(np.float64)).sum())
+    for tensor in export_tensors(model, table, dict(named_leaves(grads))):
+        grad = tensor.read().astype(np.float64)
+        squared[_fused_experts(tensor.name)] += float(np.square(grad).sum())
     total, worst, checked, squares = meta["grad_global_norm"], 0.0, 0, 0.0
     for name, square in squared.items():
         norm = square**0.5

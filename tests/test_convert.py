@@ -276,7 +276,8 @@ def test_tensors_are_read_one_at_a_time():
             return source[name]
 
     model = build(config_from_hf(read_config(folder)))
-    import_tensors(model, convert_table(model.config), Watched())
+    for _ in import_tensors(model, convert_table(model.config), Watched()):
+        pass
     assert len(most) == len(source)  # each once
     assert max(most) == 1
 
@@ -297,7 +298,7 @@ def test_commands_there_and_back(tmp_path, capsys):
     )
     settings, params = read_native(ours)
     assert build(settings).config.num_kv_heads == 4
-    assert params["embed"]["token"]["embedding"].dtype == np.float32
+    assert params["embed/token/embedding"].dtype == np.float32
     args = ("--src-fmt", "wafer", "--tgt-fmt", "hf", "--hf-shard-size", "30KB")
     _command("convert", *common, *args, "--output-dir", back, ours)
     assert (back / "model.safetensors.index.json").exists()
@@ -315,8 +316,8 @@ def test_a_headless_file_gains_and_loses_its_head(tmp_path):
     fmt = ("--model", "gptj-headless", "--src-fmt", "hf", "--tgt-fmt", "wafer")
     _command("convert", *fmt, "--output-dir", ours, source)
     settings, params = read_native(ours)
-    assert params["lm_head"]["kernel"].shape == (32, 97)
-    assert np.std(params["lm_head"]["kernel"]) == pytest.approx(0.02, rel=0.1)
+    assert params["lm_head/kernel"].shape == (32, 97)
+    assert np.std(np.asarray(params["lm_head/kernel"])) == pytest.approx(0.02, rel=0.1)
     fmt = ("--model", "gptj-headless", "--src-fmt", "wafer", "--tgt-fmt", "hf")
     _command("convert", *fmt, "--output-dir", back, ours)
     assert diff_weights(source, back) == []

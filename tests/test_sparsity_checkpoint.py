@@ -13,10 +13,10 @@ import pytest
 
 import sparsity
 from models.paths import named_leaves
+from models.stored import CheckpointDamagedError, StoredTree
 from sparsity.finalize import finalize, main
 from sparsity.mdl import MdlFile, _unpack_lz4, into_tree
 from sparsity.rawcopy import clear_nan, find_spans
-from sparsity.stored import CheckpointDamagedError, StoredTree
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "sparsity"
 RNG = np.random.default_rng(0)

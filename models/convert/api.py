@@ -1,7 +1,7 @@
 """From a Hugging Face folder to a model and its parameters, and back."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,23 @@ from models.convert.config_map import ConfigMap, to_foreign_config, to_our_setti
 from models.convert.decoder_configs import DECODER_CONFIGS
 from models.convert.decoder_tables import DECODER_TABLES
 from models.convert.engine import Table, export_tensors, import_tensors
-from models.convert.files import open_tensors, read_config, write_shards
+from models.convert.files import open_tensors, read_config
 from models.convert.other_configs import OTHER_CONFIGS
 from models.convert.other_tables import OTHER_TABLES
+from models.convert.shards import write_shards
 from models.initializers import make_initializer
-from models.paths import close_names
+from models.paths import close_names, named_leaves, unflatten
 from models.registry import build, lookup
 
-__all__ = ["config_from_hf", "config_to_hf", "convert_table", "from_hf", "hf_type", "to_hf"]
+__all__ = [
+    "config_from_hf",
+    "config_to_hf",
+    "convert_table",
+    "from_hf",
+    "hf_type",
+    "open_hf",
+    "to_hf",
+]
 
 _TABLES: dict[str, Callable[[Any], Table]] = {**DECODER_TABLES, **OTHER_TABLES}
 _CONFIGS: dict[str, ConfigMap] = {**DECODER_CONFIGS, **OTHER_CONFIGS}
@@ -105,7 +114,7 @@ def _fresh_head(cfg: Any, seed: int) -> Callable[[str], np.ndarray | None]:
     return draw
 
 
-def from_hf(
+def open_hf(
     folder: str | Path,
     *,
     config: str | Path | None = None,
@@ -114,24 +123,11 @@ def from_hf(
     add_head: bool = False,
     seed: int = 0,
     drop_unmatched: bool = False,
-) -> tuple[Model, dict[str, Any]]:
-    """Read Hugging Face weights.
+) -> tuple[Model, Iterator[tuple[str, np.ndarray]]]:
+    """Open Hugging Face weights: the model, and (parameter path, array) one tensor at a time.
 
-    Args:
-        folder: holds config.json and safetensors (single or sharded) or .bin weights; or a weight
-            file or index, with ``config`` (default: config.json beside it).
-        config: the configuration when it lies elsewhere.
-        dtype: of the parameters; None keeps the file's.
-        name: our model name when several share a model_type.
-        add_head: a headless checkpoint gets a fresh language-model head.
-        seed: of that head.
-        drop_unmatched: ignore tensors that the model does not have.
-
-    Returns:
-        The model and its parameters (numpy arrays).
-
-    Raises:
-        ValueError: a config or tensors that do not fit; all complaints in one message.
+    Every name and shape is checked before this returns; values are read as they are asked for.
+    Arguments and errors as ``from_hf``.
     """
     folder = Path(folder)
     beside = folder if folder.is_dir() else folder.parent
@@ -139,7 +135,7 @@ def from_hf(
     tensors = open_tensors(folder)
     settings = config_from_hf(foreign, name, add_head=add_head)
     model = build(_config_map(foreign["model_type"]).refine(settings, tensors))
-    params = import_tensors(
+    arrays = import_tensors(
         model,
         convert_table(model.config),
         tensors,
@@ -147,7 +143,29 @@ def from_hf(
         optional=_fresh_head(model.config, seed) if add_head else lambda name: None,
         drop_unmatched=drop_unmatched,
     )
-    return model, params
+    return model, arrays
+
+
+def from_hf(folder: str | Path, **options: Any) -> tuple[Model, dict[str, Any]]:
+    """Read Hugging Face weights.
+
+    Args:
+        folder: holds config.json and safetensors (single or sharded) or .bin weights; or a weight
+            file or index, with ``config`` (default: config.json beside it).
+        **options: ``config``, the configuration when it lies elsewhere; ``dtype`` of the
+            parameters, default float32, None keeps the file's; ``name``, our model name when
+            several share a model_type; ``add_head``, a headless checkpoint gets a fresh
+            language-model head, drawn from ``seed``; ``drop_unmatched``, ignore tensors that the
+            model does not have.
+
+    Returns:
+        The model and its parameters (numpy arrays).
+
+    Raises:
+        ValueError: a config or tensors that do not fit; all complaints in one message.
+    """
+    model, arrays = open_hf(folder, **options)
+    return model, unflatten(dict(arrays))
 
 
 def to_hf(
@@ -163,8 +181,9 @@ def to_hf(
 
     Args:
         model: of ``params``.
-        params: dense parameters; NaN marks of pruned weights become 0.
-        folder: created when missing.
+        params: dense parameters, a tree or path -> array; NaN marks of pruned weights become 0.
+            Arrays that read themselves (``native.read_native``) are read one at a time.
+        folder: created when missing; must not hold weights.
         dtype: of the tensors; None keeps the parameters'.
         max_shard_bytes: larger models are split, with an index.
         headless: leave the language-model head out (the base class of the family).
@@ -172,18 +191,13 @@ def to_hf(
     Returns:
         The weight files.
     """
+    leaves = dict(named_leaves(params))
     if headless:
         ends = {"with_lm_head": False, "share_embedding_weights": True, "use_bias_in_output": False}
         model = build(model.config.model_copy(update=ends))
-        params = {key: branch for key, branch in params.items() if key != "lm_head"}
-    tensors = export_tensors(model, convert_table(model.config), params, dtype=dtype)
-    first_name, first = next(tensors)
-
-    def again() -> Any:
-        yield first_name, first
-        yield from tensors
-
-    written = write_shards(again(), folder, max_shard_bytes)
-    config = config_to_hf(model.config, str(first.dtype))
+        leaves = {k: leaf for k, leaf in leaves.items() if not k.startswith("lm_head/")}
+    tensors = export_tensors(model, convert_table(model.config), leaves, dtype=dtype)
+    config = config_to_hf(model.config, tensors[0].dtype.name)
+    written = write_shards(tensors, folder, max_shard_bytes)
     (Path(folder) / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
     return written

@@ -13,11 +13,12 @@ from typing import Any
 
 import yaml
 
-from models.convert.api import config_from_hf, config_to_hf, from_hf, to_hf
+from models.convert.api import config_from_hf, config_to_hf, open_hf, to_hf
 from models.convert.compare import diff_weights
 from models.convert.files import read_config
 from models.convert.native import read_native, write_native
-from models.paths import close_names
+from models.counts import abstract_params
+from models.paths import close_names, named_leaves
 from models.registry import MODELS, build, settings_of
 
 __all__ = ["add_parser"]
@@ -91,7 +92,7 @@ def _convert(args: argparse.Namespace) -> int:
     headless = args.model.endswith(_HEADLESS)
     limit = _bytes(args.hf_shard_size)
     if args.tgt_fmt == "wafer":
-        model, params = from_hf(
+        model, arrays = open_hf(
             args.weights,
             config=args.config,
             dtype=None,
@@ -100,7 +101,8 @@ def _convert(args: argparse.Namespace) -> int:
             drop_unmatched=args.drop_unmatched_keys,
         )
         settings = settings_of(model.config)
-        write_native(target, settings, params)
+        names = [path for path, _ in named_leaves(abstract_params(model))]
+        write_native(target, settings, names, arrays)
         (target / "params_model.yaml").write_text(yaml.safe_dump({"model": settings}))
     else:
         settings, params = read_native(args.weights)

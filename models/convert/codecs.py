@@ -170,7 +170,10 @@ class Fused:
 
     def to_foreign(self, tensors: Sequence[np.ndarray]) -> np.ndarray:
         """Join query, key, value."""
-        joined = np.concatenate(tensors, axis=-1)
-        out = np.empty_like(joined)
-        out[..., self._order(joined.shape[-1])] = joined
-        return out.T if self.transposed else out
+        shapes = [x.shape for x in tensors]
+        out = np.empty(self.foreign_shape(shapes), tensors[0].dtype)
+        ours = out.T if self.transposed else out
+        widths = np.cumsum([shape[-1] for shape in shapes])[:-1]
+        for x, part in zip(tensors, np.split(self._order(ours.shape[-1]), widths), strict=True):
+            ours[..., part] = x
+        return out

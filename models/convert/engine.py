@@ -4,19 +4,20 @@ A table is data: rows saying which foreign tensor holds which of our parameters,
 whose parameters a configuration does not have (a bias, a second norm) fall away by themselves.
 """
 
+import collections
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import jax
 import numpy as np
 
 from models.base import Model
 from models.convert.codecs import SAME, TRANSPOSED, Codec, Fused
 from models.counts import abstract_params
-from models.paths import named_leaves, unflatten
+from models.paths import named_leaves
 
 __all__ = [
+    "Lazy",
     "Row",
     "Table",
     "Tensors",
@@ -134,11 +135,26 @@ def expand(table: Table, shapes: Mapping[str, Any]) -> list[Row]:
         ValueError: a parameter no row or two rows hold (a fault of the table).
     """
     rows = [row for row in table.rows if all(name in shapes for name in row.ours)]
-    held = [name for row in rows for name in row.ours]
-    wrong = set(shapes) ^ set(held) or {n for n in held if held.count(n) > 1}
+    held = collections.Counter(name for row in rows for name in row.ours)
+    wrong = set(shapes) ^ set(held) or {name for name, count in held.items() if count > 1}
     if wrong:
         raise ValueError(f"the key table does not hold these once each: {sorted(wrong)}")
     return rows
+
+
+class Lazy(NamedTuple):
+    """A tensor that is read when asked for.
+
+    name: its path or key
+    shape: of what ``read`` returns
+    dtype: likewise
+    read: reads and converts it; nothing is kept
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], np.ndarray]
 
 
 def import_tensors(
@@ -149,8 +165,10 @@ def import_tensors(
     dtype: Any = None,
     optional: Callable[[str], np.ndarray | None] = lambda name: None,
     drop_unmatched: bool = False,
-) -> dict[str, Any]:
-    """Build our parameter tree from foreign tensors, one at a time.
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (parameter path, array) from foreign tensors, one foreign tensor at a time.
+
+    Names and shapes are all checked before the first value is read.
 
     Args:
         model: gives the expected names and shapes.
@@ -164,74 +182,114 @@ def import_tensors(
         ValueError: every missing, unmatched and misshapen tensor, in one message.
     """
     shapes = {name: leaf.shape for name, leaf in named_leaves(abstract_params(model))}
-    found: dict[str, np.ndarray] = {}
-    problems: list[str] = []
-    used: set[str] = set()
-    for row in expand(table, shapes):
-        spellings = (row.foreign, *table.spellings(row.foreign))
-        source = next((name for name in spellings if name in tensors), None)
-        wanted = [shapes[name] for name in row.ours]
-        expected = row.codec.foreign_shape(wanted)
-        if source is None:
-            substitutes = {name: optional(name) for name in row.ours}
-            if any(value is None for value in substitutes.values()):
-                problems.append(f"missing {row.foreign} {expected} (holds {', '.join(row.ours)})")
-            found |= {k: v for k, v in substitutes.items() if v is not None}
-            continue
-        used.add(source)
-        if tensors.shape(source) != expected:
-            problems.append(f"{source}: shape {tensors.shape(source)}, expected {expected}")
-        elif not problems:  # after the first problem only names and shapes matter
-            parts = row.codec.to_ours(tensors[source], wanted)
-            found |= {
-                name: np.array(part, dtype=dtype or part.dtype, order="C")
-                for name, part in zip(row.ours, parts, strict=True)
-            }
-    unmatched = [n for n in tensors if n not in used and not _matches(table.ignored, n)]
+    rows = expand(table, shapes)
+    sources = {row: _source(row, table, tensors) for row in rows}
+    drawn = {
+        name: optional(name) for row, where in sources.items() if not where for name in row.ours
+    }
+    problems = _faults(sources, shapes, tensors, drawn)
     if not drop_unmatched:
+        used = set(sources.values())
+        unmatched = [n for n in tensors if n not in used and not _matches(table.ignored, n)]
         problems += [f"unmatched {name} {tensors.shape(name)}" for name in unmatched]
     if problems:
         raise ValueError(
             f"{len(problems)} tensors do not fit model {model.config.name!r}:\n  "
             + "\n  ".join(problems)
         )
-    return unflatten(found)
+    return _converted(sources, shapes, tensors, drawn, dtype)
+
+
+def _source(row: Row, table: Table, tensors: Tensors) -> str | None:
+    """Name under which the file has a row's tensor."""
+    spellings = (row.foreign, *table.spellings(row.foreign))
+    return next((name for name in spellings if name in tensors), None)
+
+
+def _faults(
+    sources: Mapping[Row, str | None],
+    shapes: Mapping[str, Any],
+    tensors: Tensors,
+    drawn: Mapping[str, np.ndarray | None],
+) -> list[str]:
+    """List missing and misshapen tensors."""
+    problems = []
+    for row, source in sources.items():
+        expected = row.codec.foreign_shape([shapes[name] for name in row.ours])
+        if source is None:
+            if any(drawn[name] is None for name in row.ours):
+                problems.append(f"missing {row.foreign} {expected} (holds {', '.join(row.ours)})")
+        elif tensors.shape(source) != expected:
+            problems.append(f"{source}: shape {tensors.shape(source)}, expected {expected}")
+    return problems
+
+
+def _converted(
+    sources: Mapping[Row, str | None],
+    shapes: Mapping[str, Any],
+    tensors: Tensors,
+    drawn: Mapping[str, np.ndarray | None],
+    dtype: Any,
+) -> Iterator[tuple[str, np.ndarray]]:
+    for row, source in sources.items():
+        if source is None:
+            yield from ((name, np.asarray(drawn[name])) for name in row.ours)
+            continue
+        parts = list(row.codec.to_ours(tensors[source], [shapes[name] for name in row.ours]))
+        for name in row.ours:  # each part is let go before the next is made contiguous
+            part = parts.pop(0)
+            yield name, np.require(part, dtype or part.dtype, ["C", "W", "O"])
 
 
 def export_tensors(
-    model: Model, table: Table, params: Any, *, dtype: Any = None
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (foreign name, tensor) lazily; NaN, the mark of a pruned weight, becomes 0.
+    model: Model, table: Table, leaves: Mapping[str, Any], *, dtype: Any = None
+) -> list[Lazy]:
+    """List the foreign tensors; each is converted when read.
+
+    NaN, the mark of a pruned weight, becomes 0.
 
     Args:
         model: gives the expected names and shapes.
         table: of its family.
-        params: our tree, dense.
+        leaves: our parameters by path, dense: arrays, or objects with ``shape``, ``dtype`` and
+            ``__array__`` that read themselves.
         dtype: of the result; None keeps each leaf's own.
 
     Raises:
-        ValueError: a tree that lacks or adds parameters.
+        ValueError: parameters that are missing, too many, of another shape, or not dense.
     """
-    leaves = dict(named_leaves(params))
     shapes = {name: leaf.shape for name, leaf in named_leaves(abstract_params(model))}
-    wrong = sorted(set(shapes) ^ set(leaves))
-    if wrong:
-        raise ValueError(f"parameters differ from model {model.config.name!r}: {wrong[:10]}")
-    for row in expand(table, shapes):
-        parts = [_dense(name, leaves[name], dtype) for name in row.ours]
-        yield row.foreign, row.codec.to_foreign(parts)
-
-
-def _dense(name: str, leaf: Any, dtype: Any) -> np.ndarray:
-    if not hasattr(leaf, "dtype"):
+    problems = [f"missing {name} {shapes[name]}" for name in shapes if name not in leaves]
+    problems += [f"unknown {name}" for name in leaves if name not in shapes]
+    for name, leaf in leaves.items():
+        if not hasattr(leaf, "dtype"):
+            kind = type(leaf).__name__
+            problems.append(f"{name}: {kind} is not a dense array; finalize the checkpoint first")
+        elif tuple(leaf.shape) != shapes.get(name, leaf.shape):
+            problems.append(f"{name}: shape {tuple(leaf.shape)}, expected {shapes[name]}")
+    if problems:
         raise ValueError(
-            f"{name}: {type(leaf).__name__} is not a dense array; finalize the checkpoint first"
+            f"{len(problems)} parameters do not fit model {model.config.name!r}:\n  "
+            + "\n  ".join(problems)
         )
-    array = np.asarray(jax.device_get(leaf))
+    return [_lazy(row, [leaves[name] for name in row.ours], dtype) for row in expand(table, shapes)]
+
+
+def _lazy(row: Row, leaves: Sequence[Any], dtype: Any) -> Lazy:
+    out = np.dtype(dtype or np.result_type(*(leaf.dtype for leaf in leaves)))
+
+    def read() -> np.ndarray:
+        return row.codec.to_foreign([_dense(leaf, out) for leaf in leaves])
+
+    return Lazy(row.foreign, row.codec.foreign_shape([x.shape for x in leaves]), out, read)
+
+
+def _dense(leaf: Any, dtype: np.dtype) -> np.ndarray:
+    array = np.asarray(leaf)
     pruned = np.isnan(array)
     if pruned.any():
         array = np.where(pruned, np.zeros((), array.dtype), array)
-    return array if dtype is None else array.astype(dtype)
+    return array.astype(dtype, copy=False)
 
 
 def _matches(patterns: Sequence[str], name: str) -> bool:

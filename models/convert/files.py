@@ -1,4 +1,4 @@
-"""Weight files: read tensors one at a time from single or sharded files, write shards."""
+"""Weight files: read tensors one at a time from single or sharded files."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from models.convert.unpickle import TorchArchive
 
-__all__ = ["TensorFiles", "open_tensors", "read_config", "write_shards"]
+__all__ = ["TensorFiles", "open_tensors", "read_config"]
 
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -93,59 +92,3 @@ def read_config(path: str | Path) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no configuration; a Hugging Face folder has config.json")
     return json.loads(path.read_text())
-
-
-def write_shards(
-    tensors: Iterable[tuple[str, np.ndarray]], folder: str | Path, max_bytes: int
-) -> list[Path]:
-    """Write named tensors as safetensors, an index beside them when there are several files.
-
-    Holds one shard in memory at a time.
-
-    Args:
-        tensors: (name, array) in order; consumed lazily.
-        folder: created when missing.
-        max_bytes: a shard is closed before it grows beyond this.
-
-    Returns:
-        The files written.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    shards: list[list[str]] = []
-    pending: dict[str, np.ndarray] = {}
-    size = total = 0
-
-    def flush() -> None:
-        nonlocal pending, size
-        save_file(pending, folder / f"part-{len(shards):05d}.tmp", {"format": "pt"})
-        shards.append(list(pending))
-        pending, size = {}, 0
-
-    for name, array in tensors:
-        if pending and size + array.nbytes > max_bytes:
-            flush()
-        pending[name] = np.ascontiguousarray(array)
-        size += array.nbytes
-        total += array.nbytes
-    flush()
-    return _name_shards(folder, shards, total)
-
-
-def _name_shards(folder: Path, shards: list[list[str]], total: int) -> list[Path]:
-    """Give shards their final names, known only when all are written."""
-    written = []
-    weight_map: dict[str, str] = {}
-    for i, names in enumerate(shards):
-        single = len(shards) == 1
-        stem = "model" if single else f"model-{i + 1:05d}-of-{len(shards):05d}"
-        path = folder / f"{stem}.safetensors"
-        (folder / f"part-{i:05d}.tmp").replace(path)
-        weight_map |= dict.fromkeys(names, path.name)
-        written.append(path)
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        path = folder / "model.safetensors.index.json"
-        path.write_text(json.dumps(index, indent=2))
-        written.append(path)
-    return written

@@ -1,28 +1,58 @@
 """Our own checkpoints: a folder with ``state`` (Orbax) and ``meta/metadata`` (JSON).
 
 The trainer's checkpoints and those written here are the same thing; only ``params`` is there, as
-a run that starts from converted weights needs no more.
+a run that starts from converted weights needs no more. Arrays go through one at a time.
 """
 
+import dataclasses
 import json
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
-__all__ = ["read_native", "write_native"]
+from models.stored import StoredTree, create_tree
+
+__all__ = ["StoredArray", "read_native", "write_native"]
+
+_ROOT = "params/"
 
 
-def write_native(folder: str | Path, settings: Mapping[str, Any], params: Any) -> Path:
-    """Write parameters and the ``model`` section they belong to.
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+    """An array on disk; ``numpy.asarray`` reads it, and nothing is kept.
+
+    Attributes:
+        shape: of the array.
+        dtype: of the array.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    _tree: StoredTree
+    _name: str
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Read."""
+        return np.asarray(self._tree.read(self._name), dtype=dtype)
+
+
+def write_native(
+    folder: str | Path,
+    settings: Mapping[str, Any],
+    names: Iterable[str],
+    arrays: Iterable[tuple[str, np.ndarray]],
+) -> Path:
+    """Write parameters and the ``model`` section they belong to; complete or not there at all.
 
     Args:
-        folder: must not exist yet.
+        folder: may exist, but holds no checkpoint yet.
         settings: the ``model`` section.
-        params: our tree.
+        names: every parameter path.
+        arrays: (parameter path, value) in any order, consumed one at a time.
 
     Raises:
         FileExistsError: the folder holds a checkpoint already.
@@ -30,20 +60,25 @@ def write_native(folder: str | Path, settings: Mapping[str, Any], params: Any) -
     folder = Path(folder).resolve()
     if (folder / "state").exists():
         raise FileExistsError(f"{folder}: holds a checkpoint already; choose another --output-dir")
-    checkpointer = ocp.StandardCheckpointer()
-    checkpointer.save(folder / "state", {"params": jax.tree.map(np.asarray, params)})
-    checkpointer.close()
     (folder / "meta").mkdir(parents=True, exist_ok=True)
     record = {"step": 0, "config": {"model": dict(settings)}}
     (folder / "meta" / "metadata").write_text(json.dumps(record, indent=2))
+    partial = folder / f".state.partial-{os.getpid()}"
+    try:
+        tree = create_tree(partial, [_ROOT + name for name in names])
+        for name, value in arrays:
+            tree.replace(_ROOT + name, value)
+        partial.rename(folder / "state")
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
-def read_native(folder: str | Path) -> tuple[dict[str, Any], Any]:
-    """Read (``model`` section, parameters) of a checkpoint of ours, the trainer's included.
+def read_native(folder: str | Path) -> tuple[dict[str, Any], dict[str, StoredArray]]:
+    """Open a checkpoint of ours, the trainer's included: (``model`` section, path -> array).
 
     Raises:
-        ValueError: not such a folder.
+        ValueError: not such a folder, or a damaged one.
     """
     folder = Path(folder).resolve()
     record = folder / "meta" / "metadata"
@@ -53,7 +88,11 @@ def read_native(folder: str | Path) -> tuple[dict[str, Any], Any]:
             "<model_dir>/checkpoints/<step>"
         )
     settings = json.loads(record.read_text())["config"]["model"]
-    checkpointer = ocp.StandardCheckpointer()
-    tree = checkpointer.restore(folder / "state")
-    checkpointer.close()
-    return settings, jax.tree.map(np.asarray, tree["params"])
+    tree = StoredTree(folder / "state")
+    found: dict[str, StoredArray] = {}
+    for name in tree:
+        if name.startswith(_ROOT):
+            stored = tree.open(name)
+            shape, dtype = tuple(stored.shape), stored.dtype.numpy_dtype
+            found[name.removeprefix(_ROOT)] = StoredArray(shape, dtype, tree, name)
+    return settings, found

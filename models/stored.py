@@ -9,13 +9,16 @@ import json
 import math
 import pathlib
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import orbax.checkpoint as ocp
 import tensorstore as ts
 
-__all__ = ["CheckpointDamagedError", "StoredTree", "find_items"]
+from models.paths import unflatten
+
+__all__ = ["CheckpointDamagedError", "StoredTree", "create_tree", "find_items"]
 
 _META = "_METADATA"
 _DATA = ("d", "manifest.ocdbt")
@@ -220,12 +223,26 @@ class StoredTree:
             "delete_existing": True,
         }
         options = {"dtype": value.dtype, "shape": value.shape, "context": self._context}
-        ts.open(spec, **options).result().write(value).result()
+        array = ts.open(spec, **options).result()
+        array.write(value, can_reference_source_data_indefinitely=True).result()
 
     @property
     def context(self) -> ts.Context:
         """TensorStore context without a cache, so that memory stays flat."""
         return self._context
+
+
+def create_tree(path: pathlib.Path, names: Iterable[str]) -> StoredTree:
+    """Write the description of a tree; ``replace`` then writes its arrays one by one.
+
+    Args:
+        path: the item's folder; does not exist.
+        names: '/'-paths of the arrays.
+    """
+    checkpointer = ocp.StandardCheckpointer()
+    checkpointer.save(path, unflatten({name: np.zeros((), np.int8) for name in names}))
+    checkpointer.close()
+    return StoredTree(path)
 
 
 def _location(entry: Mapping[str, Any]) -> tuple[str, int, int] | None:

@@ -1,0 +1,114 @@
+"""Write safetensors files one tensor at a time.
+
+The safetensors library writes a file from tensors that are all in memory. The format is simple:
+8 bytes of header length, a JSON header with every tensor's dtype, shape and place, the bytes.
+Names and shapes are known before any value, so the header goes first and values follow.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from models.convert.engine import Lazy
+
+__all__ = ["write_shards"]
+
+_DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+def write_shards(tensors: Sequence[Lazy], folder: str | Path, max_bytes: int) -> list[Path]:
+    """Write tensors as safetensors, an index beside them when there are several files.
+
+    Holds one tensor in memory at a time. A file has its final name only when it is complete.
+
+    Args:
+        tensors: in order; each is read once.
+        folder: created when missing; must not hold safetensors files.
+        max_bytes: a shard is closed before it grows beyond this.
+
+    Returns:
+        The files written.
+
+    Raises:
+        FileExistsError: older weights are there, which a reader would mix with these.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    old = sorted(path.name for path in folder.glob("*.safetensors*"))
+    if old:
+        raise FileExistsError(f"{folder}: holds {old[0]} already; choose another folder")
+    shards = _split(tensors, max_bytes)
+    many = len(shards) > 1
+    written = []
+    for i, shard in enumerate(shards):
+        stem = f"model-{i + 1:05d}-of-{len(shards):05d}" if many else "model"
+        written.append(_write(shard, folder / f"{stem}.safetensors"))
+    if many:
+        where = {t.name: path.name for t_s, path in zip(shards, written, strict=True) for t in t_s}
+        total = sum(_size(tensor) for tensor in tensors)
+        index = {"metadata": {"total_size": total}, "weight_map": where}
+        written.append(folder / "model.safetensors.index.json")
+        written[-1].write_text(json.dumps(index, indent=2))
+    return written
+
+
+def _size(tensor: Lazy) -> int:
+    return int(np.prod(tensor.shape, dtype=np.int64)) * tensor.dtype.itemsize
+
+
+def _split(tensors: Sequence[Lazy], max_bytes: int) -> list[list[Lazy]]:
+    """Fill shards in order, each up to ``max_bytes`` or one tensor."""
+    shards: list[list[Lazy]] = [[]]
+    filled = 0
+    for tensor in tensors:
+        size = _size(tensor)
+        if shards[-1] and filled + size > max_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(tensor)
+        filled += size
+    return shards
+
+
+def _write(tensors: Sequence[Lazy], path: Path) -> Path:
+    # Wide dtypes first keeps every tensor aligned to its own size, as the library does.
+    ordered = sorted(tensors, key=lambda t: (-t.dtype.itemsize, t.name))
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in ordered:
+        begin, end = end, end + _size(tensor)
+        kind = _DTYPES[tensor.dtype.name]
+        header[tensor.name] = {
+            "dtype": kind,
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    partial = path.with_suffix(".tmp")
+    try:
+        with partial.open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for tensor in ordered:
+                value = np.ascontiguousarray(tensor.read())
+                if value.shape != tensor.shape or value.dtype != tensor.dtype:
+                    raise AssertionError(f"{tensor.name}: read as {value.dtype} {value.shape}")
+                file.write(value.reshape(-1).view(np.uint8).data)
+                del value
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
