@@ -3,9 +3,22 @@
 The host decides the capacity (a static shape); everything else happens inside the jitted step.
 Every array leads with two axes: N systems (``num_csx``), which the cluster shards, and A
 micro-batches of each system.
+
+Features, all [B, ...] before they are shared out; which are there decides what the batch is:
+
+* ``input_ids``, ``attention_mask``, ``labels`` [B, S]: next-token rows. The mask is a loss mask
+  unless ``loss_mask`` [B, S] is there too; then it marks the real tokens.
+* ``attention_span``, ``position_ids`` [B, S]: several documents per row (VSL).
+* ``token_type_ids`` [B, S], ``labels`` [B] (a class), ``next_sentence_label`` [B],
+  ``start_positions``, ``end_positions`` [B], ``gather_positions``, ``gather_labels``,
+  ``gather_weights`` [B, M] (slots a head scores): encoders.
+* ``decoder_input_ids``, ``decoder_attention_mask``: the target rows of an encoder-decoder, with
+  ``labels``; ``input_ids`` and ``attention_mask`` are the source then.
+* ``pixel_values`` [B, C, h, w]: one image per row (LLaVA). ``images`` [B, pixels]: FC-MNIST.
+* ``row`` [B]: number of the example, from 1; 0 at rows that fill up a batch. Stays on the host.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,17 +26,34 @@ from jaxtyping import Array
 
 import vsl
 from models.base import Batch
+from models.fc_mnist import image_batch
 
 __all__ = ["host_batch", "row_lengths", "to_batch"]
 
+_HOST_ONLY = {"row"}
+_SOURCE = ("input_ids", "attention_mask", "loss_mask", "labels", "token_type_ids")
+_TARGET = ("decoder_input_ids", "decoder_attention_mask", "labels")
+
 
 def row_lengths(mask: np.ndarray) -> np.ndarray:
-    """[B] tokens up to the last position that carries loss: later ones cannot matter.
+    """[B] tokens up to the last position that is not 0: later ones cannot matter.
 
-    The mask is a loss mask, so a prompt at the head of a row is 0 too; only the tail is padding.
+    A loss mask is 0 over a prompt at the head of a row too; only the tail is padding.
     """
     reach = np.where(mask != 0, np.arange(1, mask.shape[-1] + 1), 0)
     return reach.max(axis=-1).astype(np.int32)
+
+
+def _streams(rows: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """(mask, name of the lengths, features that run along it) of every token stream of the rows."""
+    if "attention_span" in rows or rows["attention_mask"].ndim == 1:
+        return
+    if "decoder_input_ids" in rows:
+        yield "decoder_attention_mask", "decoder_lengths", _TARGET
+        yield "attention_mask", "lengths", _SOURCE[:2]
+        return
+    along = tuple(name for name in _SOURCE if name in rows and rows[name].ndim > 1)
+    yield "attention_mask", "lengths", along
 
 
 def host_batch(
@@ -35,7 +65,7 @@ def host_batch(
     """Share the rows out, and strip padding when a ladder of capacities is given.
 
     Args:
-        rows: features [B, S]; VSL rows have ``attention_span`` and ``position_ids``.
+        rows: features [B, ...], see the module.
         num_csx: N systems.
         micro_batches: A parts of each system's share, computed one after another; N * A
             divides B.
@@ -43,18 +73,18 @@ def host_batch(
             VSL rows are packed already and stay as they are.
 
     Returns:
-        Arrays [N, A, B/NA, S], plus ``lengths`` [N, A, B/NA] unless packed; stripped ones
-        [N, A, T].
+        Arrays [N, A, B/NA, ...], plus ``lengths`` [N, A, B/NA] per token stream unless packed;
+        stripped features are [N, A, T].
     """
     shares = num_csx * micro_batches
-    split = {k: v.reshape(shares, -1, v.shape[-1]) for k, v in rows.items()}
-    if "attention_span" not in rows:
-        lengths = row_lengths(split["attention_mask"])
+    split = {k: v.reshape(shares, -1, *v.shape[1:]) for k, v in rows.items() if k not in _HOST_ONLY}
+    for mask, name, along in _streams(rows):
+        lengths = row_lengths(split[mask])
         if ladder is not None:
             capacity = ladder.capacity(int(lengths.sum(axis=-1).max()))
-            keep = np.arange(rows["input_ids"].shape[-1]) < lengths[..., None]
-            split = {k: _strip(v, keep, capacity) for k, v in split.items()}
-        split["lengths"] = lengths
+            keep = np.arange(split[mask].shape[-1]) < lengths[..., None]
+            split |= {k: _strip(split[k], keep, capacity) for k in along}
+        split[name] = lengths
     return {k: v.reshape(num_csx, micro_batches, *v.shape[1:]) for k, v in split.items()}
 
 
@@ -66,20 +96,67 @@ def _strip(x: np.ndarray, keep: np.ndarray, capacity: int) -> np.ndarray:
     return out
 
 
+def _layout(lengths: Array, ids: Array) -> vsl.Layout:
+    if ids.ndim == 1:
+        return vsl.layout_from_lengths(lengths, ids.shape[0])
+    return vsl.padded_layout(lengths, ids.shape[1])
+
+
 def to_batch(features: Mapping[str, Array]) -> Batch:
     """Build one micro-batch (no leading axes) inside jit."""
     mask = features["attention_mask"]
+    if "images" in features:
+        batch = image_batch(features["images"], features["labels"])
+        return batch._replace(weights=mask.astype(jnp.float32))
+    if "decoder_input_ids" in features:
+        return _pair(features)
     if "attention_span" in features:
         layout = vsl.layout_from_spans(
             features["attention_span"], features["position_ids"], mask != 0
         )
-    elif mask.ndim == 1:
-        layout = vsl.layout_from_lengths(features["lengths"], mask.shape[0])
     else:
-        layout = vsl.padded_layout(features["lengths"], mask.shape[1])
+        layout = _layout(features["lengths"], mask)
+    tokens = features["input_ids"].reshape(-1)
+    labels = features.get("labels")
+    per_token = labels is not None and labels.size == tokens.size
+    weights = features.get("loss_mask", mask) if per_token else mask
     return Batch(
-        tokens=features["input_ids"].reshape(-1),
-        labels=features["labels"].reshape(-1),
-        weights=mask.reshape(-1).astype(jnp.float32),
+        tokens=tokens,
+        labels=tokens if labels is None or not per_token else labels.reshape(-1),
+        weights=weights.reshape(-1).astype(jnp.float32),
         layout=layout,
+        extras=_extras(features, layout, per_token=per_token),
     )
+
+
+def _pair(features: Mapping[str, Array]) -> Batch:
+    source, target = features["input_ids"], features["decoder_input_ids"]
+    extras = {
+        "source_tokens": source.reshape(-1),
+        "source_layout": _layout(features["lengths"], source),
+    }
+    return Batch(
+        tokens=target.reshape(-1),
+        labels=features["labels"].reshape(-1),
+        weights=features["decoder_attention_mask"].reshape(-1).astype(jnp.float32),
+        layout=_layout(features["decoder_lengths"], target),
+        extras=extras,
+    )
+
+
+def _extras(
+    features: Mapping[str, Array], layout: vsl.Layout, *, per_token: bool
+) -> dict[str, Array]:
+    same = ("next_sentence_label", "start_positions", "end_positions", "pixel_values")
+    extras = {name: features[name] for name in same if name in features}
+    if "token_type_ids" in features:
+        extras["segment_ids"] = features["token_type_ids"].reshape(-1)
+    if "labels" in features and not per_token:
+        extras["class_labels"] = features["labels"]
+    if "gather_positions" in features:
+        used = features["gather_weights"]
+        slots = layout.offsets[:, None] + features["gather_positions"]
+        extras["masked_positions"] = jnp.where(used != 0, slots, 0).reshape(-1)
+        extras["masked_labels"] = features["gather_labels"].reshape(-1)
+        extras["masked_weights"] = used.reshape(-1).astype(jnp.float32)
+    return extras

@@ -4,13 +4,14 @@ The position of a loader is a small JSON-able dict (grain's own iterator state);
 stores it, and a loader that is given it continues with the next batch, bit for bit.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import grain
 import numpy as np
 
-from wafer.data.sources import FEATURES, VSL_FEATURES, Source
+from wafer.data.sources import FEATURES, Source
 
 __all__ = ["Loader", "Rows"]
 
@@ -38,12 +39,12 @@ def _vsl_features(packed: Rows) -> Rows:
 
 
 class Loader:
-    """Batches of rows, each a dict of int32 [batch_size, row_length] arrays.
+    """Batches of rows, each a dict of [batch_size, ...] arrays.
 
     Args:
         source: examples of varying length, or rows already of ``row_length``.
         batch_size: rows of this task's share of the batch.
-        row_length: S.
+        row_length: S; None when the examples are whole rows already.
         pack: put several examples into each row (first fit) and emit the VSL features.
         shuffle: reshuffle every epoch with ``seed``.
         seed: of the order.
@@ -57,7 +58,7 @@ class Loader:
         source: Source,
         *,
         batch_size: int,
-        row_length: int,
+        row_length: int | None,
         pack: bool = False,
         shuffle: bool = False,
         seed: int = 0,
@@ -74,7 +75,7 @@ class Loader:
             data = data.repeat(num_epochs)
         # No reader threads: on two cores they are slower than reading in line.
         rows = data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=1))
-        if pack:
+        if pack and row_length is not None:
             rows = grain.experimental.FirstFitPackIterDataset(
                 rows,
                 length_struct=dict.fromkeys(FEATURES, row_length),
@@ -82,7 +83,8 @@ class Loader:
             )
             batches = rows.batch(batch_size, drop_remainder=drop_last).map(_vsl_features)
         else:
-            rows = rows.map(lambda example: _pad(example, row_length))
+            if row_length is not None:
+                rows = rows.map(functools.partial(_pad, length=row_length))
             batches = rows.batch(batch_size, drop_remainder=drop_last)
         prefetched = grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=2)
         self._iterator = iter(prefetched)
@@ -94,10 +96,12 @@ class Loader:
     def __next__(self) -> Rows:
         """The next batch, its missing rows (at the very end) empty."""
         batch = next(self._iterator)
-        missing = self.batch_size - len(batch["input_ids"])
+        missing = self.batch_size - len(next(iter(batch.values())))
         if missing:
-            batch = {k: np.pad(v, ((0, missing), (0, 0))) for k, v in batch.items()}
-        return {name: batch[name] for name in VSL_FEATURES if name in batch}
+            batch = {
+                k: np.pad(v, [(0, missing)] + [(0, 0)] * (v.ndim - 1)) for k, v in batch.items()
+            }
+        return batch
 
     def state(self) -> dict[str, Any]:
         """Where the next batch begins; JSON-able."""

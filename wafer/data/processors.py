@@ -1,70 +1,20 @@
 """From an input section of the params YAML to a dataset: the vendor's processor names and ours."""
 
-import dataclasses
-import math
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from models.paths import close_names
-from wafer.data.pipeline import Loader
+from wafer.data.dataset import Context, Dataset
 from wafer.data.pystdlib import load_corpus, yardsticks
-from wafer.data.sources import DocumentSource, Hdf5Source, Source, SyntheticSource
+from wafer.data.sources import DocumentSource, Hdf5Source, SyntheticSource
+from wafer.data.tasks import TASKS
 from wafer.data.tokenizer import END_OF_TEXT, load_tokenizer, token_bytes, train_bpe
 from wafer.errors import DataError
 
-__all__ = ["PROCESSORS", "Dataset", "build_dataset"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Dataset:
-    """A source and what the run needs to know about it.
-
-    Attributes:
-        source: the examples.
-        row_length: S, the longest sequence and the length of a packed row.
-        pack: several examples per row (VSL), built on the fly.
-        mean_length: tokens per example, or None where it is not known without reading all.
-        token_bytes: [V] bytes per token, for bits per byte; None without a tokenizer.
-        references: name -> bits per byte of other compressors on the same text.
-        summary: one line for the log.
-        shuffle: whether the order is shuffled, and with which seed.
-        shuffle_seed: of the order.
-    """
-
-    source: Source
-    row_length: int
-    pack: bool = False
-    mean_length: float | None = None
-    token_bytes: np.ndarray | None = None
-    references: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    summary: str = ""
-    shuffle: bool = False
-    shuffle_seed: int = 0
-
-    def batches(self, batch_size: int) -> int | None:
-        """Batches of one pass; for packed rows the nearest estimate, None when unknown."""
-        if not self.pack:
-            return len(self.source) // batch_size
-        if self.mean_length is None:
-            return None
-        return math.ceil(len(self.source) * self.mean_length / (batch_size * self.row_length))
-
-    def loader(self, batch_size: int, num_epochs: int | None, drop_last: bool = True) -> Loader:
-        """Open a loader over ``batch_size`` rows a batch."""
-        return Loader(
-            self.source,
-            batch_size=batch_size,
-            row_length=self.row_length,
-            pack=self.pack,
-            shuffle=self.shuffle,
-            seed=self.shuffle_seed,
-            num_epochs=num_epochs,
-            drop_last=drop_last,
-        )
+__all__ = ["PROCESSORS", "build_dataset"]
 
 
 def _common(cfg: Any) -> dict[str, Any]:
@@ -155,19 +105,25 @@ PROCESSORS: Mapping[str, Callable[[Any, pathlib.Path], Dataset]] = {
 }
 
 
-def build_dataset(cfg: Any, model_dir: str | pathlib.Path) -> Dataset:
+def build_dataset(
+    cfg: Any, model_dir: str | pathlib.Path, context: Context | None = None
+) -> Dataset:
     """Build the dataset an input section names.
 
     Args:
         cfg: validated ``train_input`` or ``eval_input``.
         model_dir: where a trained tokenizer is kept.
+        context: which input it is, and what the model takes; None is training data of any model.
 
     Raises:
         DataError: unknown processor, or files that do not hold what the section says.
     """
+    if cfg.data_processor in TASKS:
+        return TASKS[cfg.data_processor](cfg, context or Context())
     if cfg.data_processor not in PROCESSORS:
+        known = [*PROCESSORS, *TASKS]
         raise DataError(
             f"data_processor {cfg.data_processor!r} is not known"
-            f"{close_names(cfg.data_processor, PROCESSORS)}; known: {', '.join(PROCESSORS)}"
+            f"{close_names(cfg.data_processor, known)}; known: {', '.join(known)}"
         )
     return PROCESSORS[cfg.data_processor](cfg, pathlib.Path(model_dir))

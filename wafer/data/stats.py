@@ -7,7 +7,8 @@ import numpy as np
 import vsl
 from wafer.config import RunConfig
 from wafer.data.batches import row_lengths
-from wafer.data.processors import Dataset, build_dataset
+from wafer.data.dataset import Context, Dataset
+from wafer.data.processors import build_dataset
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["padding_stats", "sequence_lengths"]
@@ -41,7 +42,8 @@ def padding_stats(cfg: RunConfig, split: str) -> str:
     section = cfg.train_input if split == "train" else cfg.eval_input
     if section is None:
         raise ConfigError([Problem((f"{split}_input",), "missing; there is no data to look at")])
-    data = build_dataset(section, pathlib.Path(cfg.runconfig.model_dir))
+    context = Context(training=split == "train")
+    data = build_dataset(section, pathlib.Path(cfg.runconfig.model_dir), context)
     lengths = sequence_lengths(data)
     budget = section.batch_size * data.row_length if section.use_vsl else None
     report = vsl.padding_report(

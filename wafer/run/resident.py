@@ -55,6 +55,12 @@ class Executor(Protocol):
         """Sum loss and metrics over a batch."""
         ...
 
+    def predict(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        """Evaluate, and also return the model's outputs of these names, [N, A, ...]."""
+        ...
+
 
 class _Reduced(NamedTuple):
     """What the reduce tree delivers: sums over micro-batches and systems."""
@@ -168,6 +174,15 @@ class Resident:
         key = ("evaluation", shapes_of((state, features)))
         return self.programs.get(key, lambda: run.lower(state, features))
 
+    def predict(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        """See ``Executor``."""
+        run = jax.jit(functools.partial(self._predict_all, names=names))
+        key = ("prediction", names, shapes_of((state, features)))
+        program = self.programs.get(key, lambda: run.lower(state, features))
+        return program(state, features)
+
     def _step(
         self, state: TrainState, features: Features, *, topology: bool
     ) -> tuple[TrainState, Metrics]:
@@ -234,6 +249,33 @@ class Resident:
             return mine if total is None else jax.tree.map(jnp.add, total, mine), None
 
         return jax.lax.psum(_fold(micro, _own(features)), "csx")
+
+    def _predict_all(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        predict = functools.partial(self._predict, names=names)
+        specs = (P(), P(), P("csx"))
+        out = (P(), P("csx"))
+        mapped = jax.shard_map(
+            predict, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
+        )
+        return mapped(state.params, state.sparse, features)
+
+    def _predict(
+        self, params: Any, sparse: Any, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        compute = self.sparsifier.apply(params, sparse)
+
+        def micro(carry: None, item: Any) -> tuple[None, tuple[Aux, dict[str, Array]]]:
+            batch = _batch(item)
+            out = self.model.apply(compute, batch)
+            aux = self.model.objective(out, batch)
+            found = out if isinstance(out, Mapping) else {"logits": out}
+            return carry, (aux, {name: found[name] for name in names})
+
+        _, (parts, outputs) = jax.lax.scan(micro, None, _own(features))
+        aux = jax.lax.psum(jax.tree.map(lambda x: x.sum(0), parts), "csx")
+        return aux, jax.tree.map(lambda x: x[None], outputs)
 
     def _evaluate(self, params: Any, sparse: Any, features: Features) -> Aux:
         compute = self.sparsifier.apply(params, sparse)

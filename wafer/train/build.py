@@ -19,18 +19,20 @@ from jaxtyping import Array
 import models
 import sparsity
 import vsl
-from models.decoder_config import DecoderConfig
+from models.fc_mnist import FcMnistConfig
 from sparsity import Sparsifier
-from wafer.config import RunConfig
+from wafer.config import DATA_PROCESSORS, RunConfig
 from wafer.config.inputs import InputSection
 from wafer.data.batches import host_batch
+from wafer.data.dataset import Context, Dataset
 from wafer.data.pipeline import Rows
-from wafer.data.processors import Dataset, build_dataset
+from wafer.data.processors import build_dataset
 from wafer.errors import ConfigError, Problem
 from wafer.run.resident import Resident, swarmx_mesh
 from wafer.run.state import Scaler, TrainState
 from wafer.train.optim import learning_rates, make_optimizer
 from wafer.train.precision import make_scaler
+from wafer.train.tasks import context_of, tasks_of
 from wafer.train.warm import Warmup, feature_shapes
 
 __all__ = ["Plan", "Run", "build", "plan"]
@@ -105,12 +107,16 @@ class Run:
         """Batches whose gradients are averaged before an update."""
         return 1 if self.cfg.optimizer is None else self.cfg.optimizer.grad_accum_steps
 
-    def features(self, rows: Rows, section: InputSection, accumulate: int = 1) -> Any:
-        """Place a batch of rows on the systems."""
+    def features(
+        self, rows: Rows, section: InputSection, accumulate: int = 1, *, padded: bool = False
+    ) -> Any:
+        """Place a batch of rows on the systems; ``padded`` keeps rows whole under enable_vts."""
         micro = section.micro_batch_size
         share = section.batch_size // self.num_csx
         parts = share // micro if isinstance(micro, int) else 1
-        return self.executor.place(host_batch(rows, self.num_csx, parts * accumulate, self.ladder))
+        return self.executor.place(
+            host_batch(rows, self.num_csx, parts * accumulate, None if padded else self.ladder)
+        )
 
 
 def plan(cfg: RunConfig) -> Plan:
@@ -155,9 +161,16 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
     problems: list[Problem] = []
     vocab = getattr(model.config, "vocab_size", math.inf)
     longest = getattr(model.config, "max_position_embeddings", math.inf)
+    if getattr(model.config, "position_embedding_type", None) == "relative":  # buckets have no end
+        longest = math.inf
+    takes = tasks_of(model.config)
     for name in ("train_input", "eval_input"):
         section: Any = getattr(cfg, name)
         if section is None:
+            continue
+        if section.task not in takes:
+            message = f"{section.data_processor!r}: {_unfit(cfg.model['name'], section, takes)}"
+            problems.append(Problem((name, "data_processor"), message))
             continue
         tokens = getattr(section, "vocab_size", None)
         if tokens is not None and tokens > vocab:
@@ -171,6 +184,13 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
             )
             problems.append(Problem((name, "max_sequence_length"), message))
     return problems + list(_not_built(cfg))
+
+
+def _unfit(model: str, section: InputSection, takes: tuple[str, ...]) -> str:
+    if not takes:
+        return f"model {model!r} has no loss of its own to train with; it is part of other models"
+    fit = [name for name, cls in DATA_PROCESSORS.items() if cls.task in takes]
+    return f"its rows are for {section.task!r}; model {model!r} takes those of {', '.join(fit)}"
 
 
 def _not_built(cfg: RunConfig) -> Iterator[Problem]:
@@ -197,13 +217,6 @@ def build(cfg: RunConfig) -> Run:
         DataError: data that is not what the configuration says.
     """
     made = plan(cfg)
-    if not isinstance(made.model.config, DecoderConfig):
-        message = (
-            f"{cfg.model['name']!r}: the trainer's data processors make next-token rows, which "
-            "only decoders take; train this family in your own loop (README), or use "
-            "--validate_only"
-        )
-        raise ConfigError([Problem(("model", "name"), message)])
     model_dir = pathlib.Path(cfg.runconfig.model_dir)
     ladder = vsl.Ladder() if getattr(made.model.config, "enable_vts", False) else None
     executor = Resident(
@@ -221,8 +234,10 @@ def build(cfg: RunConfig) -> Run:
         plan=made,
         executor=executor,
         model_dir=model_dir,
-        train=_dataset(cfg.train_input, model_dir, made) if "train" in mode else None,
-        evals=_dataset(cfg.eval_input, model_dir, made) if "eval" in mode else None,
+        train=_dataset(cfg.train_input, model_dir, made, training=True)
+        if "train" in mode
+        else None,
+        evals=_dataset(cfg.eval_input, model_dir, made, training=False) if "eval" in mode else None,
         ladder=ladder,
         warmup=warmup,
         gauges=jax.jit(functools.partial(_gauges, made.sparsifier)),
@@ -253,10 +268,13 @@ def _warmup(cfg: RunConfig, made: Plan, executor: Resident, *, stripped: bool) -
     )
 
 
-def _dataset(section: InputSection | None, model_dir: pathlib.Path, made: Plan) -> Dataset | None:
+def _dataset(
+    section: InputSection | None, model_dir: pathlib.Path, made: Plan, *, training: bool
+) -> Dataset | None:
     if section is None:
         return None
-    dataset = build_dataset(section, model_dir)
+    context: Context = context_of(made.model.config, training=training)
+    dataset = build_dataset(section, model_dir, context)
     if section.shuffle_seed is None:
         dataset = dataclasses.replace(dataset, shuffle_seed=made.seed)
     _LOG.info("%s", dataset.summary)
@@ -264,4 +282,9 @@ def _dataset(section: InputSection | None, model_dir: pathlib.Path, made: Plan) 
 
 
 def _uses_dropout(config: Any) -> bool:
+    if isinstance(config, FcMnistConfig):
+        return config.dropout > 0
+    config = getattr(config, "text_model", config)  # LLaVA's tower is not dropped out
+    if (getattr(config, "classifier_dropout", None) or 0) > 0:
+        return True
     return any(config.dropout(part) > 0 for part in ("residual", "embedding", "attention"))

@@ -77,7 +77,7 @@ def compile_only(job: Run) -> dict[str, float]:
         "output_bytes": float(memory.output_size_in_bytes),
         "seconds": seconds,
     }
-    tokens = int(rows["attention_mask"].astype(bool).sum())
+    tokens = int(rows["attention_mask"].astype(bool).sum())  # images count as one each
     CONSOLE.print(f"Compiled the training step in {seconds:.1f} s.")
     CONSOLE.print(
         f"  {report['flops'] / 1e9:.2f} GFLOP per step of {tokens:,} tokens "

@@ -1,27 +1,30 @@
 """Evaluation: mean loss, the vendor's metrics, and bits per byte where bytes are known."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from models.base import Aux
 from models.losses import metric_values
+from wafer.data.dataset import Scorer
+from wafer.data.pipeline import Rows
 from wafer.errors import DataError
 from wafer.run.state import TrainState
 from wafer.train.build import Run
+from wafer.train.tasks import metric_tags
 
 __all__ = ["evaluate"]
-
-# Names the vendor's TensorBoard uses for language models.
-_TAGS = {"perplexity": "eval/lm_perplexity", "accuracy": "eval/accuracy"}
 
 
 def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     """Evaluate a state on ``eval_input``: one epoch in order, or ``eval_steps`` batches.
 
     Returns:
-        tag -> value: ``loss`` (nats per token), ``eval/lm_perplexity``, ``eval/accuracy``, and
-        ``eval/bits_per_byte`` when the data has a tokenizer.
+        tag -> value: ``loss`` (nats per token), the task's metrics under the vendor's names
+        (``wafer.train.tasks``, and those of the data's scorer), and ``eval/bits_per_byte`` when
+        the data has a tokenizer.
 
     Raises:
         DataError: the evaluation data holds no token.
@@ -32,11 +35,15 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     loader = data.loader(section.batch_size, num_epochs=1, drop_last=False)
     sums: dict[str, float] = {"loss_sum": 0.0, "weight": 0.0, "bytes": 0.0}
     metrics: dict[str, float] = {}
+    scorer = None if data.scorer is None else data.scorer()
     try:
         for index, rows in enumerate(loader):
             if index == run.cfg.runconfig.eval_steps:
                 break
-            aux = run.executor.evaluate(state, run.features(rows, section))
+            if scorer is None:
+                aux = run.executor.evaluate(state, run.features(rows, section))
+            else:
+                aux = _scored(run, state, rows, scorer)
             sums["loss_sum"] += float(aux.loss_sum)
             sums["weight"] += float(aux.weight)
             for key, value in aux.metrics.items():
@@ -50,7 +57,21 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
         raise DataError("eval_input holds no token that carries loss; nothing to evaluate")
     result = {"loss": sums["loss_sum"] / sums["weight"]}
     values = metric_values({name: jnp.float32(value) for name, value in metrics.items()})
-    result |= {_TAGS.get(name, f"eval/{name}"): value for name, value in values.items()}
+    result |= metric_tags(section.task, values)
+    result |= {} if scorer is None else scorer.result()
     if sums["bytes"] and "nll_sum" in metrics:
         result["eval/bits_per_byte"] = metrics["nll_sum"] / math.log(2) / sums["bytes"]
     return result
+
+
+def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:
+    """Evaluate a batch and hand the model's outputs, row by row, to the scorer."""
+    section: Any = run.cfg.eval_input
+    features = run.features(rows, section, padded=True)
+    aux, outputs = run.executor.predict(state, features, scorer.reads)
+    count, found = len(rows["row"]), {}
+    for name, value in outputs.items():  # [N, A, B/NA or slots, ...] -> [B, 1 or positions, ...]
+        rest = value.shape[3:]
+        found[name] = np.asarray(value).reshape(count, -1, *rest)
+    scorer.add(rows, found)
+    return aux

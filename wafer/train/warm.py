@@ -24,7 +24,7 @@ def feature_shapes(section: InputSection, lead: tuple[int, int], executor: Resid
         lead: (N systems, A micro-batches).
         executor: gives the sharding.
     """
-    if section.max_sequence_length is None or hasattr(section, "data_dir"):
+    if section.max_sequence_length is None or section.task != "lm" or hasattr(section, "data_dir"):
         return None
     rows = section.batch_size // lead[0]
     shape = (*lead, rows, section.max_sequence_length)

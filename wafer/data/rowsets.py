@@ -1,0 +1,66 @@
+"""Complete rows in memory: the source all fine-tuning formats share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wafer.errors import DataError
+
+__all__ = ["RowSource", "cut_pair", "fixed", "sequence_row"]
+
+
+class RowSource:
+    """Examples as dicts of ids, each with its number in ``row`` (from 1).
+
+    Args:
+        examples: what ``build`` is given.
+        build: (index, example) -> features of fixed shapes; called when a row is read.
+        where: the files, for the error on an empty set.
+
+    Raises:
+        DataError: there is no example.
+    """
+
+    def __init__(self, examples: Sequence[Any], build: Any, where: Any) -> None:
+        if not examples:
+            raise DataError(f"{where}: no examples in it")
+        self._examples, self._build = examples, build
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self._examples)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """One complete row; the same index always gives the same arrays."""
+        index = int(index)
+        features = self._build(index, self._examples[index])
+        return features | {"row": np.asarray(index + 1, np.int32)}
+
+
+def fixed(values: Sequence[int], length: int, fill: int = 0) -> np.ndarray:
+    """[length] int32: the values, then ``fill``."""
+    out = np.full(length, fill, np.int32)
+    out[: len(values)] = values[:length]
+    return out
+
+
+def sequence_row(
+    ids: Sequence[int], length: int, pad: int = 0, segments: Sequence[int] | None = None
+) -> dict[str, np.ndarray]:
+    """``input_ids``, ``attention_mask`` and, when given, ``token_type_ids`` of one sequence."""
+    row = {
+        "input_ids": fixed(ids, length, pad),
+        "attention_mask": fixed([1] * min(len(ids), length), length),
+    }
+    if segments is not None:
+        row["token_type_ids"] = fixed(segments, length)
+    return row
+
+
+def cut_pair(a: list[int], b: list[int], room: int) -> tuple[list[int], list[int]]:
+    """Shorten the longer of two texts, a token at a time from its end, until both fit (BERT)."""
+    a, b = list(a), list(b)
+    while len(a) + len(b) > room:
+        (a if len(a) > len(b) else b).pop()
+    return a, b

@@ -1,0 +1,150 @@
+"""Text files of examples: TSV, CSV and JSON lines, with errors that name the file and the row."""
+
+import csv
+import json
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from wafer.errors import DataError
+
+__all__ = ["Row", "find_files", "read_json", "read_rows"]
+
+_CSV_FIELD = 2**27  # a row of the vendor's CSV holds a whole document
+
+
+class Row(NamedTuple):
+    """One example and where it stands.
+
+    where: 'path, row N' (1-based, the header is row 1 of a table), for errors
+    values: column -> value
+    """
+
+    where: str
+    values: Mapping[str, Any]
+
+    def get(self, *names: str) -> Any:
+        """Value of the first of these columns that is there.
+
+        Raises:
+            DataError: none of them is.
+        """
+        for name in names:
+            value = self.values.get(name)
+            if value is not None:
+                return value
+        wanted = " or ".join(repr(name) for name in names)
+        raise DataError(
+            f"{self.where}: no column {wanted}; the row has {', '.join(map(str, self.values))}"
+        )
+
+    def text(self, *names: str) -> str:
+        """As ``get``, and it must be text.
+
+        Raises:
+            DataError: missing, or something else.
+        """
+        value = self.get(*names)
+        if not isinstance(value, str):
+            raise DataError(f"{self.where}: {names[0]!r} is {value!r}; expected text")
+        return value
+
+    def integers(self, name: str) -> list[int]:
+        """A column of whole numbers: a JSON list, or the vendor's text '[1, 2, 3]'.
+
+        Raises:
+            DataError: missing, or something else.
+        """
+        value = self.get(name)
+        try:
+            value = json.loads(value) if isinstance(value, str) else value
+            return [int(item) for item in value]
+        except (TypeError, ValueError):
+            shown = str(self.get(name))[:60]
+            raise DataError(
+                f"{self.where}: {name!r} is {shown!r}; expected a list of whole numbers"
+            ) from None
+
+
+def find_files(places: Sequence[str], names: Iterable[str]) -> list[pathlib.Path]:
+    """List the files of these names (globs) in folders; a place that is a file is itself.
+
+    Raises:
+        DataError: a place does not exist or holds no such file.
+    """
+    found: list[pathlib.Path] = []
+    names = tuple(names)
+    for place in map(pathlib.Path, places):
+        if place.is_file():
+            found.append(place)
+            continue
+        if not place.is_dir():
+            raise DataError(f"data_dir: {place} does not exist")
+        inside = sorted({path for name in names for path in place.glob(name) if path.is_file()})
+        if not inside:
+            raise DataError(f"data_dir: {place} holds none of {', '.join(names)}")
+        found += inside
+    return found
+
+
+def read_rows(path: pathlib.Path) -> Iterator[Row]:
+    """Read a file by its ending: .jsonl or .json (one object a line), .csv, else TSV with a header.
+
+    Raises:
+        DataError: a line that is not what the ending says.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            yield from (
+                _lines(path, file) if path.suffix in {".jsonl", ".json"} else _table(path, file)
+            )
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error})") from None
+
+
+def _lines(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        where = f"{path}, row {number}"
+        try:
+            values = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}: not JSON ({error})") from None
+        if not isinstance(values, dict):
+            raise DataError(f"{where}: expected a JSON object, got {str(values)[:40]!r}")
+        yield Row(where, values)
+
+
+def _table(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
+    csv.field_size_limit(_CSV_FIELD)
+    if path.suffix == ".csv":
+        reader = csv.reader(file)
+    else:  # GLUE's files quote nothing
+        reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    header = next(reader, None)
+    if header is None:
+        raise DataError(f"{path}: the file is empty; expected a header line")
+    for cells in reader:
+        if not cells:
+            continue
+        where = f"{path}, row {reader.line_num}"
+        if len(cells) < len(header):
+            raise DataError(
+                f"{where}: {len(cells)} columns, the header has {len(header)} ({', '.join(header)})"
+            )
+        yield Row(where, dict(zip(header, cells, strict=False)))
+
+
+def read_json(path: pathlib.Path) -> Any:
+    """Read a whole JSON file.
+
+    Raises:
+        DataError: it is not there or not JSON.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; expected a JSON file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error})") from None

@@ -1,0 +1,122 @@
+"""The user's own vocabulary: WordPiece from vocab.txt, or any tokenizer.json."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer, decoders, models as token_models, normalizers, pre_tokenizers
+
+from wafer.errors import DataError
+
+__all__ = ["Vocabulary", "load_vocabulary"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer and the file it came from.
+
+    Attributes:
+        tokenizer: without special tokens added by itself.
+        path: the file, for errors.
+    """
+
+    tokenizer: Tokenizer
+    path: pathlib.Path
+
+    @property
+    def size(self) -> int:
+        """V, tokens in the vocabulary."""
+        return self.tokenizer.get_vocab_size()
+
+    def id_of(self, *names: str) -> int:
+        """Id of the first of these tokens that the vocabulary has.
+
+        Raises:
+            DataError: it has none of them.
+        """
+        for name in names:
+            index = self.tokenizer.token_to_id(name)
+            if index is not None:
+                return index
+        raise DataError(f"{self.path}: no token {' or '.join(names)}; this data needs one")
+
+    @property
+    def cls(self) -> int:
+        """Id that begins a sequence."""
+        return self.id_of("[CLS]", "<s>", "[cls]")
+
+    @property
+    def sep(self) -> int:
+        """Id that ends a text."""
+        return self.id_of("[SEP]", "</s>", "[sep]")
+
+    @property
+    def pad(self) -> int:
+        """Id of padding; anything does, no model reads it."""
+        index = self.tokenizer.token_to_id("[PAD]")
+        return 0 if index is None else index
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, no special tokens."""
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Ids of every word by itself; a word the vocabulary drops becomes its unknown token."""
+        found = self.tokenizer.encode_batch_fast(list(words), add_special_tokens=False)
+        return [e.ids or [self.id_of("[UNK]", "<unk>")] for e in found]
+
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a text and the characters [begin, end) each stands for."""
+        encoded = self.tokenizer.encode(text, add_special_tokens=False)
+        return encoded.ids, encoded.offsets
+
+    def check(self, vocab_size: int | None) -> None:
+        """Compare with the model.
+
+        Raises:
+            DataError: ids the model has no embedding for.
+        """
+        if vocab_size is not None and self.size > vocab_size:
+            raise DataError(
+                f"{self.path}: {self.size} tokens, but model.vocab_size is {vocab_size}; "
+                "make them equal"
+            )
+
+
+def load_vocabulary(path: str, *, do_lower: bool = False) -> Vocabulary:
+    """Load ``vocab_file``.
+
+    Args:
+        path: a tokenizer.json, else a text file with one WordPiece a line (BERT's vocab.txt).
+        do_lower: lower-case and strip accents; a tokenizer.json says so itself.
+
+    Raises:
+        DataError: no such file, or no vocabulary.
+    """
+    file = pathlib.Path(path)
+    if not file.is_file():
+        raise DataError(f"vocab_file: {file} does not exist; expected vocab.txt or tokenizer.json")
+    if file.suffix == ".json":
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises plain Exception
+            raise DataError(f"vocab_file: {file} is not a tokenizer.json ({error})") from None
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return Vocabulary(tokenizer, file)
+    tokens = file.read_text(encoding="utf-8").splitlines()
+    vocab = {token: index for index, token in enumerate(tokens)}
+    if len(vocab) < len(tokens):
+        repeated = next(t for i, t in enumerate(tokens) if vocab[t] != i)
+        raise DataError(f"vocab_file: {file}: {repeated!r} stands on more than one line")
+    unknown = next((t for t in ("[UNK]", "<unk>", "[unk]") if t in vocab), None)
+    if unknown is None:
+        raise DataError(f"vocab_file: {file} has no [UNK]; a WordPiece vocabulary needs it")
+    model = token_models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=100)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=do_lower)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = [t for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if t in vocab]
+    tokenizer.add_special_tokens(special)
+    return Vocabulary(tokenizer, file)
