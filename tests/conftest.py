@@ -9,6 +9,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 _QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
 
+# Runs that tests start are jobs too: not among the user's own.
+_JOBS = tempfile.TemporaryDirectory(prefix="wafer-tests-jobs-")
+os.environ["WAFER_JOBS_DB"] = f"{_JOBS.name}/jobs.db"
+
 import jax
 import pytest
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from wafer import __version__
 from wafer.errors import WaferError
+from wafer.jobs.cli import add_parser as add_jobs_parser
 
 __all__ = ["main"]
 
@@ -22,16 +23,18 @@ _MODES = ("train", "eval", "eval_all", "train_and_eval")
 def _run(args: argparse.Namespace) -> int:
     from wafer.checks import CHECKS
     from wafer.config import load
+    from wafer.jobs.track import tracked
     from wafer.train.logs import setup_logging
 
     began = time.perf_counter()
     flags = {key: getattr(args, key) for key in _RUN_FLAGS}
     cfg = load(args.params, flags, checks=CHECKS)
     setup_logging(cfg.runconfig.logging)
-    _prepare_jax(cfg.runconfig.num_csx, cfg.runconfig.compile_dir)
-    from wafer.train.modes import run
+    with tracked(cfg, args.typed) as job:
+        _prepare_jax(cfg.runconfig.num_csx, cfg.runconfig.compile_dir)
+        from wafer.train.modes import run
 
-    return run(cfg, began)
+        return job.done(run(cfg, began))
 
 
 def _prepare_jax(num_csx: int, compile_dir: str | None) -> None:
@@ -105,6 +108,8 @@ _RUN_FLAGS: dict[str, dict] = {
     "compile_only": {"action": "store_true", "help": "compile the step, report FLOPs and memory"},
     "logging": {"help": "DEBUG, INFO, WARNING or ERROR"},
     "seed": {"type": int, "help": "of weights, masks, data order and dropout"},
+    "job_labels": {"nargs": "+", "metavar": "K=V", "help": "labels that `wafer jobs get` shows"},
+    "job_priority": {"choices": ("p1", "p2", "p3"), "help": "turn in the queue, p1 first"},
 }
 
 
@@ -159,6 +164,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     finalize.add_argument("-i", "--input", required=True, help="sparse checkpoint")
     finalize.add_argument("-o", "--output", required=True, help="dense checkpoint to write")
     finalize.set_defaults(run=_finalize)
+    add_jobs_parser(commands)
     _add_convert(commands, chosen=command == "convert")
     return parser
 
@@ -177,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 done, 1 the user's error, 130 interrupted)."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args = _parser(argv[0] if argv else None).parse_args(argv)
+    args.typed = argv
     try:
         return args.run(args)
     except OSError as error:  # a full disk, a folder that cannot be written, a missing file

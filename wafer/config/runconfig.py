@@ -4,6 +4,7 @@ The keys of releases 1.8 to 2.2 are all known. Those that steer the vendor's clu
 and reported once as having no effect; the others do what the vendor's documents say.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -42,8 +43,6 @@ class ClusterKeys(Section):
     num_workers_per_csx: NonNegativeInt | None = None
     num_act_servers: PositiveInt | None = None
     num_wgt_servers: Annotated[Int, Field(gt=0, le=24)] | None = None
-    job_labels: Any = None
-    job_priority: Annotated[Literal["p1", "p2", "p3"], Choice] | None = None
     job_time_sec: PositiveInt | None = None
     mount_dirs: Any = None
     python_paths: Any = None
@@ -139,6 +138,18 @@ def _states(value: Any) -> Any:
     return names
 
 
+def _labels(value: Any) -> Any:
+    """Read labels as a mapping, or as the list of key=value that a flag gives."""
+    if isinstance(value, list | tuple):
+        pairs = [str(item).partition("=") for item in value]
+        value = {key: text if equals else None for key, equals, text in pairs}
+    if isinstance(value, dict):
+        for key, text in value.items():
+            if not all(re.fullmatch(r"[A-Za-z0-9._-]+", str(t)) for t in (key, text or "")):
+                raise ValueError("expected key=value of letters, digits, '.', '_' and '-'")
+    return value
+
+
 class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"}):
     """What ``runconfig`` takes.
 
@@ -174,6 +185,8 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         execution_strategy: None lets the run choose 'resident' when it fits.
         memoryx: where streamed weights live.
         op_profiler_config: steps to profile.
+        job_labels: key-value pairs that ``wafer jobs get`` shows.
+        job_priority: turn in the queue of ``wafer jobs``; p1 goes first.
     """
 
     mode: Annotated[Literal["train", "eval", "eval_all", "train_and_eval"], Choice] = "train"
@@ -212,6 +225,8 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
     op_profiler_config: Annotated[
         OpProfiler | None, BeforeValidator(lambda v: None if v is None else parse(OpProfiler, v))
     ] = None
+    job_labels: Annotated[dict[str, Any] | None, BeforeValidator(_labels)] = None
+    job_priority: Annotated[Literal["p1", "p2", "p3"], Choice] | None = None
 
     def model_post_init(self, _: Any) -> None:
         """Check the keys against each other and against the mode."""

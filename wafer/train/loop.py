@@ -44,7 +44,8 @@ class Session:
         console: the user's terminal.
         began: ``time.perf_counter()`` when the command began.
         rates: samples per second since the first finished step.
-        stop: set by SIGINT or SIGTERM; the loop ends after the current step, with a checkpoint.
+        stop: number of the signal (SIGINT, SIGTERM) that asked for an end, else 0; the loop ends
+            after the current step, with a checkpoint.
     """
 
     section: InputSection
@@ -54,7 +55,7 @@ class Session:
     console: Console
     began: float
     rates: RateTracker | None = None
-    stop: bool = False
+    stop: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +72,8 @@ class _Finished:
 def _padding_skipped(run: Run, rows: Rows) -> float:
     """Share of the token slots a padded batch of the same sequences would have spent on padding."""
     mask = rows["attention_mask"] != 0
+    if mask.ndim == 1:  # images
+        return 0.0
     if "position_ids" in rows:
         sequences = int((mask & (rows["position_ids"] == 0)).sum())
         return 1.0 - float(mask.sum()) / max(sequences * mask.shape[-1], 1)
@@ -143,7 +146,7 @@ def _graceful(session: Session) -> Iterator[None]:
     def request(signum: int, frame: FrameType | None) -> None:
         del frame
         _LOG.warning("%s: stopping after this step", signal.Signals(signum).name)
-        session.stop = True
+        session.stop = signum
         signal.signal(signum, signal.SIG_DFL)  # a second one ends the process at once
 
     previous = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -191,7 +194,7 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
             # The next step donates the state: what is shown of it is taken now.
             gauges = run.gauges(state) if step % settings.log_steps == 0 else {}
             skipped = _padding_skipped(run, rows)
-            pending = _Finished(step, metrics, len(rows["input_ids"]), skipped, gauges)
+            pending = _Finished(step, metrics, len(rows["attention_mask"]), skipped, gauges)
             if settings.checkpoint_steps and step % settings.checkpoint_steps == 0:
                 _check_loss(run, pending, state)  # never checkpoint a state that has diverged
                 save(run, session.checkpoints, state, session.loader.state())

@@ -33,7 +33,7 @@ def run(cfg: RunConfig, began: float | None = None) -> int:
         began: ``time.perf_counter()`` when the user's command began; now when None.
 
     Returns:
-        0, or 130 when a signal ended training early (with a checkpoint).
+        0, or 128 + the signal's number when one ended training early (with a checkpoint).
 
     Raises:
         WaferError: whatever the user has to fix.
@@ -143,7 +143,7 @@ def _train(job: Run, folder: pathlib.Path, began: float) -> int:
         session.writer.close()
         session.checkpoints.close()
         session.loader.close()
-    return 130 if session.stop else 0
+    return 128 + session.stop if session.stop else 0
 
 
 def _finish(job: Run, session: Session, scores: Scores) -> None:

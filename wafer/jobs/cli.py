@@ -1,0 +1,94 @@
+"""The verbs of ``wafer jobs``; no jax, so they answer at once."""
+
+import argparse
+import sys
+
+from wafer.jobs import verbs
+from wafer.jobs.show import render
+from wafer.jobs.store import FINAL, PRIORITIES, JobError, JobStore
+
+__all__ = ["add_parser"]
+
+
+def _say(text: str) -> int:
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+def _get(args: argparse.Namespace) -> int:
+    store = JobStore()
+    if args.id is not None:
+        return _say(render([store.find(args.id)], args.output or "table", single=True))
+    jobs = store.jobs(finished=args.all)
+    if not jobs and args.output in (None, "table"):
+        rest = "" if args.all else "; -a lists finished jobs too"
+        return _say(f"No jobs in {store.path}{rest}")
+    return _say(render(jobs, args.output or "table", single=False))
+
+
+def _cancel(args: argparse.Namespace) -> int:
+    job = verbs.cancel(JobStore(), args.id, args.timeout)
+    if job.phase == "CANCELLED":
+        return _say("Job canceled successfully")
+    if job.phase in FINAL:
+        return _say(f"{job.id} ended by itself: {job.phase}")
+    return _say(f"{job.id} was asked to end and will, after its current step")
+
+
+def _label(args: argparse.Namespace) -> int:
+    return _say(f"job/{verbs.label(JobStore(), args.id, args.labels).id} was patched")
+
+
+def _set_priority(args: argparse.Namespace) -> int:
+    return _say(f"job/{verbs.set_priority(JobStore(), args.id, args.priority).id} was patched")
+
+
+def _log_export(args: argparse.Namespace) -> int:
+    return _say(str(verbs.export_logs(JobStore(), args.id, args.output)))
+
+
+def _config(args: argparse.Namespace) -> int:
+    store = JobStore()
+    if args.systems is not None:
+        if args.systems < 0:
+            raise JobError(f"--systems {args.systems}: expected a whole number, 0 for no limit")
+        store.set_systems(args.systems or None)
+    total = store.systems
+    shared = "no limit: every run starts at once" if total is None else f"{total} system(s)"
+    return _say(f"store: {store.path}\nsystems: {shared}")
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add ``jobs`` and its verbs to the ``wafer`` command."""
+    parser = commands.add_parser("jobs", help="list, cancel and label runs; share the systems out")
+    actions = parser.add_subparsers(required=True, metavar="VERB")
+
+    get = actions.add_parser("get", help="jobs that run or wait; one in full with its id")
+    get.add_argument("id", nargs="?", help="job id, or the beginning of one")
+    get.add_argument("-a", "--all", action="store_true", help="finished jobs too")
+    get.add_argument("-o", "--output", choices=("table", "yaml", "json"))
+    get.set_defaults(run=_get)
+
+    cancel = actions.add_parser("cancel", help="end a job; a running one writes a checkpoint")
+    cancel.add_argument("id")
+    cancel.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for its end")
+    cancel.set_defaults(run=_cancel)
+
+    label = actions.add_parser("label", help="set key=value, remove key-")
+    label.add_argument("id")
+    label.add_argument("labels", nargs="+", metavar="key=value")
+    label.set_defaults(run=_label)
+
+    priority = actions.add_parser("set-priority", help="change a queued job's turn")
+    priority.add_argument("id")
+    priority.add_argument("priority", choices=tuple(PRIORITIES))
+    priority.set_defaults(run=_set_priority)
+
+    export = actions.add_parser("log-export", help="pack a job's record, logs and metrics")
+    export.add_argument("id")
+    export.add_argument("-o", "--output", help="file or folder to write (default: here)")
+    export.set_defaults(run=_log_export)
+
+    config = actions.add_parser("config", help="where jobs are kept, how many systems they share")
+    config.add_argument("--systems", type=int, help="systems to share; 0: no limit")
+    config.set_defaults(run=_config)

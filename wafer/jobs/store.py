@@ -1,0 +1,307 @@
+"""The job store: one SQLite file, opened for each operation, changed in short transactions."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from wafer.errors import WaferError
+from wafer.jobs.process import identity
+
+__all__ = ["FINAL", "PHASES", "PRIORITIES", "Job", "JobError", "JobStore", "default_path"]
+
+PHASES = ("QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
+FINAL = PHASES[2:]
+PRIORITIES = {"p1": 199, "p2": 299, "p3": 399}  # the vendor's numbers; the smaller goes first
+_VERSION = 1
+_KEPT = 1000  # finished jobs remembered
+_BUSY = 5.0  # seconds to wait for another process's transaction
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+  number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, phase TEXT NOT NULL,
+  created REAL NOT NULL, started REAL, ended REAL,
+  systems INTEGER NOT NULL, priority INTEGER NOT NULL, user TEXT NOT NULL, host TEXT NOT NULL,
+  pid INTEGER NOT NULL, process TEXT NOT NULL, mode TEXT NOT NULL, model_dir TEXT NOT NULL,
+  command TEXT NOT NULL, labels TEXT NOT NULL, params TEXT NOT NULL,
+  cancel INTEGER NOT NULL DEFAULT 0, exit_code INTEGER, message TEXT NOT NULL DEFAULT '');
+CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value INTEGER);
+"""
+
+
+class JobError(WaferError, ValueError):
+    """A job that is not there, or a request that cannot be met."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run.
+
+    Attributes:
+        id: 'wsjob-' and 12 hexadecimal digits.
+        phase: one of ``PHASES``.
+        created: Unix time the command registered.
+        started: when its turn came; None while queued.
+        ended: when it ended.
+        systems: how many it occupies; 0 for a run that only checks or compiles.
+        priority: the smaller goes first; see ``PRIORITIES``.
+        user: login name.
+        host: machine the process runs on.
+        pid: process id there.
+        process: what ``process.identity`` said of it.
+        mode: train, eval, ...
+        model_dir: absolute.
+        command: as typed.
+        labels: free key-value pairs.
+        params: the resolved configuration, YAML.
+        cancel: somebody asked it to end.
+        exit_code: of the command.
+        message: why it ended, when not by success.
+    """
+
+    id: str
+    phase: str = "QUEUED"
+    created: float = 0.0
+    started: float | None = None
+    ended: float | None = None
+    systems: int = 1
+    priority: int = PRIORITIES["p2"]
+    user: str = ""
+    host: str = dataclasses.field(default_factory=socket.gethostname)
+    pid: int = dataclasses.field(default_factory=os.getpid)
+    process: str = dataclasses.field(default_factory=lambda: identity(os.getpid()) or "")
+    mode: str = "train"
+    model_dir: str = ""
+    command: tuple[str, ...] = ()
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    params: str = ""
+    cancel: bool = False
+    exit_code: int | None = None
+    message: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process still runs; a job of another machine is believed."""
+        return self.host != socket.gethostname() or identity(self.pid) == self.process
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Job))
+_JSON = ("command", "labels")
+
+
+def _row(job: Job) -> dict[str, Any]:
+    values = {name: getattr(job, name) for name in _FIELDS}
+    return values | {name: json.dumps(values[name]) for name in _JSON}
+
+
+def _job(row: sqlite3.Row) -> Job:
+    values = {name: row[name] for name in _FIELDS} | {n: json.loads(row[n]) for n in _JSON}
+    return Job(**values | {"command": tuple(values["command"]), "cancel": bool(values["cancel"])})
+
+
+def default_path() -> pathlib.Path:
+    """Where the store is: ``WAFER_JOBS_DB``, else wafer/jobs.db below the user's state folder."""
+    named = os.environ.get("WAFER_JOBS_DB")
+    if named:
+        return pathlib.Path(named)
+    state = os.environ.get("XDG_STATE_HOME")
+    return (
+        pathlib.Path(state) if state else pathlib.Path.home() / ".local/state"
+    ) / "wafer/jobs.db"
+
+
+class JobStore:
+    """The jobs of one user, shared by all runs on all their terminals.
+
+    Args:
+        path: the SQLite file; made, with its folder, by the first ``add``.
+    """
+
+    def __init__(self, path: str | pathlib.Path | None = None) -> None:
+        self.path = pathlib.Path(path) if path is not None else default_path()
+
+    @contextlib.contextmanager
+    def _transaction(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+        """Everything or nothing; closing the file takes back what was not committed."""
+        if create:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
+            with contextlib.closing(db):
+                db.row_factory = sqlite3.Row
+                db.execute("BEGIN IMMEDIATE")
+                self._prepare(db)
+                yield db
+                db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise JobError(f"job store {self.path}: {error}") from error
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        (found,) = db.execute("PRAGMA user_version").fetchone()
+        if found > _VERSION:
+            raise JobError(
+                f"{self.path} was written by a newer Wafer (format {found}, this one knows "
+                f"{_VERSION}); update Wafer, or name another file with WAFER_JOBS_DB"
+            )
+        if found < _VERSION:
+            for statement in _SCHEMA.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {_VERSION}")
+
+    def add(self, job: Job) -> None:
+        """Register a job; forgets the oldest finished ones beyond a thousand."""
+        columns = ", ".join(_FIELDS)
+        holes = ", ".join(f":{name}" for name in _FIELDS)
+        with self._transaction(create=True) as db:
+            db.execute(f"INSERT INTO jobs ({columns}) VALUES ({holes})", _row(job))
+            final = ", ".join(f"'{phase}'" for phase in FINAL)
+            db.execute(
+                f"DELETE FROM jobs WHERE phase IN ({final}) AND number <= "
+                "(SELECT MAX(number) FROM jobs) - ?",
+                (_KEPT,),
+            )
+
+    def jobs(self, *, finished: bool = True) -> list[Job]:
+        """List jobs, oldest first, after marking those whose process is gone.
+
+        Args:
+            finished: also those that have ended.
+        """
+        if not self.path.exists():
+            return []
+        with self._transaction() as db:
+            found = _reap(db)
+        return [job for job in found if finished or job.phase not in FINAL]
+
+    def find(self, name: str) -> Job:
+        """Return the job with this id, or the only one whose id begins so.
+
+        Raises:
+            JobError: none, or several.
+        """
+        jobs = self.jobs()
+        exact = [job for job in jobs if job.id in (name, f"wsjob-{name}")]
+        found = exact or [j for j in jobs if j.id.startswith((name, f"wsjob-{name}"))]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise JobError(f"there is no job {name!r}; `wafer jobs get -a` lists all of them")
+        listed = ", ".join(job.id for job in found)
+        raise JobError(f"{name!r} may be any of {listed}; write more of the id")
+
+    def change(self, job_id: str, **values: Any) -> None:
+        """Set fields of a job."""
+        values = {k: json.dumps(v) if k in _JSON else v for k, v in values.items()}
+        assigned = ", ".join(f"{name} = :{name}" for name in values)
+        with self._transaction() as db:
+            db.execute(f"UPDATE jobs SET {assigned} WHERE id = :id", values | {"id": job_id})
+
+    def finish(self, job_id: str, phase: str, exit_code: int | None, message: str) -> None:
+        """Write down how a job ended, unless that is written already."""
+        with self._transaction() as db:
+            _end(db, job_id, phase, message, exit_code)
+
+    def request_cancel(self, job_id: str) -> Job:
+        """Ask a job to end: a queued one is over at once; returns it as it stood before."""
+        with self._transaction() as db:
+            job = _only(_reap(db), job_id)
+            if job.phase == "QUEUED":
+                _end(db, job_id, "CANCELLED", "cancelled while queued", 130)
+            elif job.phase == "RUNNING":
+                db.execute("UPDATE jobs SET cancel = 1 WHERE id = ?", (job_id,))
+        return job
+
+    def try_start(self, job_id: str) -> tuple[str, list[Job]]:
+        """Let a queued job run if it is its turn.
+
+        The turn goes by priority, then by age. A job that wants more systems than there are
+        runs when nothing else does. Nobody overtakes the first in the queue.
+
+        Returns:
+            (the job's phase now, the jobs that are in its way).
+        """
+        with self._transaction() as db:
+            jobs = _reap(db)
+            mine = _only(jobs, job_id)
+            if mine.phase != "QUEUED":
+                return mine.phase, []
+            running = [job for job in jobs if job.phase == "RUNNING" and job.systems]
+            queue = [job for job in jobs if job.phase == "QUEUED" and job.systems]
+            queue.sort(key=lambda job: job.priority)  # stable: the older first
+            ahead = queue[: queue.index(mine)] if mine.systems else []
+            total = self._systems(db)
+            busy = sum(job.systems for job in running)
+            fits = total is None or not mine.systems or not running or busy + mine.systems <= total
+            if fits and (total is None or not ahead):
+                db.execute(
+                    "UPDATE jobs SET phase = 'RUNNING', started = ? WHERE id = ?",
+                    (time.time(), job_id),
+                )
+                return "RUNNING", []
+            return "QUEUED", running + ahead
+
+    @property
+    def systems(self) -> int | None:
+        """How many systems there are to share; None lets every run start at once."""
+        if not self.path.exists():
+            return _named_systems()
+        with self._transaction() as db:
+            return self._systems(db)
+
+    def _systems(self, db: sqlite3.Connection) -> int | None:
+        named = _named_systems()
+        if named is not None:
+            return named
+        row = db.execute("SELECT value FROM settings WHERE key = 'systems'").fetchone()
+        return None if row is None else row["value"]
+
+    def set_systems(self, count: int | None) -> None:
+        """Remember how many systems there are; None forgets it."""
+        with self._transaction(create=True) as db:
+            db.execute("DELETE FROM settings WHERE key = 'systems'")
+            if count is not None:
+                db.execute("INSERT INTO settings VALUES ('systems', ?)", (count,))
+
+
+def _named_systems() -> int | None:
+    named = os.environ.get("WAFER_SYSTEMS", "")
+    if named and (not named.isdigit() or int(named) < 1):
+        raise JobError(f"the environment says WAFER_SYSTEMS={named!r}; expected a whole number > 0")
+    return int(named) if named else None
+
+
+def _reap(db: sqlite3.Connection) -> list[Job]:
+    """Mark the jobs whose process is gone without a word; returns all jobs as they then are."""
+    rows = db.execute("SELECT * FROM jobs ORDER BY number").fetchall()
+    changed = False
+    for job in map(_job, rows):
+        if job.phase not in FINAL and not job.alive:
+            if job.cancel:
+                _end(db, job.id, "CANCELLED", "cancelled", None)
+            else:
+                _end(db, job.id, "FAILED", "its process ended without a word (killed?)", None)
+            changed = True
+    if changed:
+        rows = db.execute("SELECT * FROM jobs ORDER BY number").fetchall()
+    return [_job(row) for row in rows]
+
+
+def _end(db: sqlite3.Connection, job_id: str, phase: str, message: str, code: int | None) -> None:
+    db.execute(
+        "UPDATE jobs SET phase = ?, message = ?, exit_code = ?, ended = ? WHERE id = ? "
+        "AND phase IN ('QUEUED', 'RUNNING')",
+        (phase, message, code, time.time(), job_id),
+    )
+
+
+def _only(jobs: list[Job], job_id: str) -> Job:
+    for job in jobs:
+        if job.id == job_id:
+            return job
+    raise JobError(f"there is no job {job_id!r} any more; was the store replaced?")

@@ -1,0 +1,146 @@
+"""What ``wafer jobs`` does: cancel, label, set a priority, export logs."""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import socket
+import tarfile
+import time
+from collections.abc import Sequence
+
+from wafer.jobs.show import render
+from wafer.jobs.store import FINAL, PRIORITIES, Job, JobError, JobStore
+
+__all__ = ["cancel", "export_logs", "label", "parse_labels", "set_priority"]
+
+_WORD = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def cancel(store: JobStore, name: str, timeout: float = 60.0) -> Job:
+    """End a job: a queued one at once, a running one after its step, with a checkpoint.
+
+    Args:
+        store: the jobs.
+        name: id, or the beginning of one.
+        timeout: seconds to wait for a running job to end.
+
+    Returns:
+        The job as it is then; still RUNNING when the step takes longer than the timeout.
+
+    Raises:
+        JobError: no such job, already over, or not ours to end.
+    """
+    job = store.find(name)
+    if job.phase in FINAL:
+        raise JobError(f"{job.id} is over already: {job.phase}")
+    if job.host != socket.gethostname():
+        raise JobError(f"{job.id} runs on {job.host}; cancel it there")
+    before = store.request_cancel(job.id)
+    if before.phase == "RUNNING":
+        try:
+            os.kill(job.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass  # ended meanwhile
+        except PermissionError as error:
+            store.change(job.id, cancel=False)
+            raise JobError(f"{job.id} belongs to {job.user}; only they may end it") from error
+    deadline = time.monotonic() + timeout
+    while (job := store.find(job.id)).phase not in FINAL and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return job
+
+
+def parse_labels(pairs: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Read ``key=value`` (set) and ``key-`` (remove).
+
+    Raises:
+        JobError: neither, or other characters than letters, digits, '.', '_' and '-'.
+
+    >>> parse_labels(["team=nlp", "old-"])
+    ({'team': 'nlp'}, ['old'])
+    """
+    new: dict[str, str] = {}
+    gone: list[str] = []
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals and pair.endswith("-"):
+            gone.append(pair[:-1])
+        elif equals and _WORD.fullmatch(key) and _WORD.fullmatch(value):
+            new[key] = value
+        else:
+            raise JobError(
+                f"label {pair!r}: expected key=value of letters, digits, '.', '_', '-', "
+                "or key- to remove one"
+            )
+    return new, gone
+
+
+def label(store: JobStore, name: str, pairs: Sequence[str]) -> Job:
+    """Add and remove labels of a job.
+
+    Raises:
+        JobError: no such job, or a pair that is not a label.
+    """
+    new, gone = parse_labels(pairs)
+    job = store.find(name)
+    kept = {k: v for k, v in job.labels.items() if k not in gone}
+    store.change(job.id, labels=kept | new)
+    return store.find(job.id)
+
+
+def set_priority(store: JobStore, name: str, priority: str) -> Job:
+    """Change a queued job's place in the queue.
+
+    Raises:
+        JobError: no such job, or it no longer waits.
+    """
+    job = store.find(name)
+    if job.phase != "QUEUED":
+        raise JobError(f"{job.id} does not wait any more: {job.phase}")
+    store.change(job.id, priority=PRIORITIES[priority])
+    return store.find(job.id)
+
+
+def export_logs(
+    store: JobStore, name: str, target: str | pathlib.Path | None = None
+) -> pathlib.Path:
+    """Pack a job's record, logs and metrics into one .tar.gz.
+
+    Args:
+        store: the jobs.
+        name: id, or the beginning of one.
+        target: the file to write, or a folder for ``<id>.tar.gz``; None is the current folder.
+
+    Raises:
+        JobError: no such job.
+    """
+    job = store.find(name)
+    target = pathlib.Path(target or ".")
+    if target.is_dir():
+        target = target / f"{job.id}.tar.gz"
+    record = target.with_name(f".{job.id}.yaml")
+    record.write_text(render([job], "yaml", single=True) + "\n")
+    try:
+        with tarfile.open(target, "w:gz") as archive:
+            archive.add(record, f"{job.id}/job.yaml")
+            model_dir = pathlib.Path(job.model_dir)
+            for path in _logs(job, model_dir):
+                archive.add(path, f"{job.id}/{path.relative_to(model_dir)}")
+    finally:
+        record.unlink()
+    return target
+
+
+def _logs(job: Job, model_dir: pathlib.Path) -> list[pathlib.Path]:
+    """Log folders that were opened while the job ran, and the metrics."""
+    begin, end = job.started or job.created, job.ended or time.time()
+    found = []
+    for folder in sorted((model_dir / "cerebras_logs" / job.mode).glob("*_*")):
+        with contextlib.suppress(ValueError):
+            opened = time.mktime(time.strptime(folder.name, "%Y%m%d_%H%M%S"))
+            if begin - 1 <= opened <= end:
+                found.append(folder)
+    metrics = (model_dir / part / "metrics.jsonl" for part in ("train", "eval"))
+    return found + [path for path in metrics if path.exists()]
