@@ -15,6 +15,7 @@ from wafer.fabric.ops import (
     activate,
     block,
     control_wavelet,
+    exit_teardown,
     fabin,
     fabout,
     faddh,
@@ -357,6 +358,74 @@ def switched_merge():
     return layout.build()
 
 
+@case()
+def topic_14_color_swap():
+    """Blue leaves PE 0 as red, PE 1 as blue, ...; red adds the word, blue twice the word."""
+    layout = fabric.Layout(4)
+    layout.array("sum", 1, "uint32")
+    red, blue, x = layout.color(0), layout.color(1), layout.x
+    for color in (red, blue):
+        layout.route(color, "RAMP", ("RAMP", "E"), x == 0, swap="x")
+        layout.route(color, "W", ("RAMP", "E"), (x > 0) & (x < 3), swap="x")
+        layout.route(color, "W", "RAMP", x == 3, swap="x")
+    add = Op("add", mem("sum"), mem("sum"), WaveletArg(), dtype="uint32")
+    layout.task("send", [mov32(fabout(blue), Const(v)) for v in (1, 10, 100)], x == 0, active=True)
+    layout.task("red", [add], color=red)
+    layout.task("blue", [add, add], color=blue)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def teardown():
+    """One colour, two phases: east from PE 0, torn down by it, then west from PE 2."""
+    layout = line(3)
+    c, x = layout.color(), layout.x
+    layout.route(c, "RAMP", "E", x == 0, reroutes=[("E", "RAMP")])
+    layout.route(c, "W", ("RAMP", "E"), x == 1, reroutes=[("E", ("RAMP", "W"))])
+    layout.route(c, "W", "RAMP", x == 2, reroutes=[("RAMP", "W")])
+    ends = mov32(fabout(c, control=True), control_wavelet("TEARDOWN"))
+    layout.task("first", [fmovs(fabout(c), mem("a"), 2), ends], x == 0, active=True)
+    layout.task("first", [fmovs(mem("a", 8), fabin(c), 2)], x > 0, active=True)
+    layout.task("down", [exit_teardown(c, 4), activate("second")], teardown=c)
+    layout.task("second", [fmovs(fabout(c), mem("a", 3), 3)], x == 2)
+    layout.task("second", [fmovs(mem("a", 16), fabin(c), 3)], x < 2)
+    return layout.build()
+
+
+@case(a=RAMP32)
+def torn_from_the_start():
+    """Nobody exits: the word stays on PE 0's ramp."""
+    layout = line(2)
+    c = layout.color()
+    layout.route(c, "RAMP", "E", layout.x == 0)
+    layout.route(c, "W", "RAMP", layout.x == 1, torn=True)
+    layout.task("main", [fmovs(fabout(c), mem("a"), 1)], layout.x == 0, active=True)
+    layout.task("main", [fmovs(mem("a"), fabin(c), 1)], layout.x == 1, active=True)
+    return layout.build()
+
+
+@case(b=np.arange(8), h=np.arange(8))
+def sixteen_bit_payloads():
+    """16-bit types travel in wavelets and round after every operation."""
+    layout = fabric.Layout(2)
+    layout.array("b", 8, "bfloat16")
+    layout.array("h", 8, "float16")
+    c, d = layout.color(), layout.color()
+    wire(layout, c)
+    wire(layout, d)
+    send = [
+        Op("add", fabout(c), mem("b"), Const(0.01), n=8, dtype="bfloat16"),
+        faddh(fabout(d), mem("h"), Const(0.01), 8),
+    ]
+    take = [
+        Op("mac", mem("b"), mem("b"), fabin(c), Const(1.5), n=8, dtype="bfloat16"),
+        Op("mul", mem("h"), mem("h"), fabin(d), n=8, dtype="float16"),
+    ]
+    layout.task("main", send, layout.x == 0, active=True)
+    layout.task("main", take, layout.x == 1, active=True)
+    return layout.build()
+
+
 VALUES = {"topic_08_range_filter": {"wave": np.arange(12) << 16 | np.arange(100, 112)}}
 
 
@@ -470,6 +539,33 @@ def test_filters(runs):
     )
     values, _, _ = get(runs, "counter_filter")
     np.testing.assert_array_equal(values[0, 1, 16:20], [1, 2, 5, 6])
+
+
+def test_colour_swap_topic_14(runs):
+    result, _, _ = get(runs, "topic_14_color_swap", "sum")
+    np.testing.assert_array_equal(result[0, :, 0], [222, 111, 222, 111])
+
+
+def test_teardown_turns_a_colour_round(runs):
+    values, _, state = get(runs, "teardown")
+    np.testing.assert_array_equal(values[0, 1:, 8:10], [[1, 2], [1, 2]])
+    np.testing.assert_array_equal(values[0, :2, 16:19], [[4, 5, 6], [4, 5, 6]])
+    np.testing.assert_array_equal(state.pos_rx[0, 0], [4, 4, 4])
+    program, state = runs["torn_from_the_start"]
+    with pytest.raises(fabric.DeadlockError, match=r"PE \(1, 0\) task waits for a wavelet"):
+        fabric.check_finished(program, state)
+    assert int(state.links.sum()) == 0
+
+
+def test_sixteen_bit_payloads_round_like_numpy(runs):
+    import ml_dtypes
+
+    for name, dtype in (("b", ml_dtypes.bfloat16), ("h", np.float16)):
+        values, _, _ = get(runs, "sixteen_bit_payloads", name)
+        own = np.arange(8).astype(dtype)
+        sent = own + dtype(0.01)
+        want = own + sent * dtype(1.5) if name == "b" else own * sent
+        np.testing.assert_array_equal(values[0, 1], want)
 
 
 def test_tasks(runs):

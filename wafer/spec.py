@@ -24,6 +24,7 @@ class WaferSpec:
         memcpy_colors: ids that host I/O keeps when it is linked in.
         switch_positions: positions of one colour's switch in one router.
         switch_both_sides: whether a switch position may change rx and tx together.
+        color_swap: whether pairs of colours may change places on a link.
         per_hop_commands: consume one control command per router (the 25-point example's rule)
             in place of the measured one, slot 0 at every router reached.
         ramp_latency: cycles T_R between router and CE, each way.
@@ -50,6 +51,7 @@ class WaferSpec:
     memcpy_colors: tuple[int, ...] = (21, 22, 23)
     switch_positions: int = 4
     switch_both_sides: bool = False
+    color_swap: bool = True
     per_hop_commands: bool = False
     ramp_latency: int = 2
     link_latency: int = 1
@@ -100,6 +102,7 @@ WSE3 = WaferSpec(
     fabric_width=762,
     fabric_height=1176,
     switch_both_sides=True,
+    color_swap=False,
     input_queue_depths=(8, 8, 4, 4, 4, 4, 4, 4),
     simd_16bit=8,
     clock_hz=0.875e9,

@@ -74,7 +74,7 @@ def _retarget(code: Array, places: list[int], rows: int) -> np.ndarray:
     return new
 
 
-def pad(program: Program, meta: Meta, places: list[int], rows: int) -> Program:
+def pad(program: Program, meta: Meta, places: list[int], rows: int, k: int) -> Program:
     """Pad one program to the shapes that ``meta`` describes.
 
     Args:
@@ -82,13 +82,14 @@ def pad(program: Program, meta: Meta, places: list[int], rows: int) -> Program:
         meta: the common static description.
         places: merged id of each of its tasks.
         rows: operations of the padded code table.
+        k: positions of the padded route tables.
     """
     c, h, w, t = len(meta.colors), meta.height, meta.width, len(meta.tasks)
-    k = np.asarray(program.rx).shape[0]
     return Program(
         rx=_grow(program.rx, (k, c, h, w)),
         tx=_grow(program.tx, (k, c, h, w)),
         positions=_grow(program.positions, (c, h, w)),
+        swap=_grow(program.swap, (2, c, h, w)),
         ring=_grow(program.ring, (c, h, w)),
         start=_grow(program.start, (c, h, w)),
         depth=_grow(program.depth, (c,), 2),
@@ -117,11 +118,13 @@ def stack(programs: Sequence[Program]) -> Program:
     if len({m.spec for m in metas}) != 1:
         raise FabricError("stack: the programs are for different WaferSpecs; stack them apart")
     kinds, places = _merge_tasks(programs)
-    widest = max(metas, key=lambda m: len(m.colors))
+    # Ids only matter where colours swap; even numbers below 0 are nobody's partner.
+    base = max(metas, key=lambda m: (m.swaps, len(m.colors))).colors
+    spare = max(len(m.colors) for m in metas) - len(base)
     meta = metas[0]._replace(
         width=max(m.width for m in metas),
         height=max(m.height for m in metas),
-        colors=widest.colors,
+        colors=base + tuple(range(-2, -2 - 2 * spare, -2)),
         arrays=(("memory", 0, max(m.words for m in metas), "uint32"),),
         words=max(m.words for m in metas),
         tasks=tuple((f"task_{i}", *kind) for i, kind in enumerate(kinds)),
@@ -132,9 +135,14 @@ def stack(programs: Sequence[Program]) -> Program:
         filters=any(m.filters for m in metas),
         switched=any(m.switched for m in metas),
         controls=any(m.controls for m in metas),
+        swaps=any(m.swaps for m in metas),
+        teardown=any(m.teardown for m in metas),
     )
+    if meta.swaps and any(m.swaps and m.partners != meta.partners[: len(m.colors)] for m in metas):
+        raise FabricError("stack: colours swap, but the programs list them in different orders")
     rows = max(len(np.asarray(p.code)) for p in programs)
-    padded = [pad(p, meta, own, rows) for p, own in zip(programs, places, strict=True)]
+    k = max(len(np.asarray(p.rx)) for p in programs)
+    padded = [pad(p, meta, own, rows, k) for p, own in zip(programs, places, strict=True)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *padded)
 
 

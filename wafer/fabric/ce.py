@@ -13,7 +13,17 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from wafer.fabric.alu import compute
-from wafer.fabric.encode import DST, KIND_ARG, KIND_CONST, KIND_FABRIC, KIND_MEM, SCALAR, SRC0, SRC1
+from wafer.fabric.encode import (
+    DST,
+    KIND_ARG,
+    KIND_CONST,
+    KIND_FABRIC,
+    KIND_MEM,
+    POSITION,
+    SCALAR,
+    SRC0,
+    SRC1,
+)
 from wafer.fabric.lanes import fifo_step, pipe_step
 from wafer.fabric.program import Program
 from wafer.fabric.router import RouterMoves, first_fault
@@ -144,6 +154,14 @@ def _retire(
         waits.append(jnp.where(begun, 0, state.wait[u]))
 
     done = finished.any(axis=0)
+    if program.meta.teardown:
+        color = jnp.where(done, code[:, POSITION][op], 0) - 1
+        written = jnp.arange(state.pos_rx.shape[0])[:, None, None] == color
+        position = code[:, POSITION + 1][op].astype(jnp.uint8)
+        state = state._replace(
+            pos_rx=jnp.where(written, position, state.pos_rx),
+            pos_tx=jnp.where(written, position, state.pos_tx),
+        )
     bits = lambda k: jnp.where(done, code[:, k][op], 0)
     return state._replace(
         pc=jnp.stack(pcs),
@@ -174,7 +192,7 @@ def dispatch(program: Program, state: FabricState) -> tuple[FabricState, Array]:
         _, kind, key, _ = meta.tasks[t]
         bound = (jnp.asarray(program.entry[t]) >= 0) & ((state.blocked >> t) & 1 == 0)
         free = idle & (start < 0) & bound
-        if kind == "local":
+        if kind in {"local", "teardown"}:
             begins = free & ((active >> t) & 1 == 1)
             active = active & ~jnp.where(begins, 1 << t, 0)
         elif kind == "data":

@@ -50,8 +50,12 @@ def check_program(program: Program, ops: list[tuple[Op, np.ndarray]]) -> None:
     for index, color in enumerate(program.meta.colors):
         rx, tx = program.rx[:, index], program.tx[:, index]
         every_rx, every_tx = np.bitwise_or.reduce(rx), np.bitwise_or.reduce(tx)
-        for side, (_, _, opposite) in _SIDES.items():
-            _check_side(color, side, opposite, every_rx, every_tx)
+        _check_swap(program, index)
+        swapped = np.bitwise_or.reduce(program.rx[:, program.meta.partners[index]])
+        for side, (dy, _, opposite) in _SIDES.items():
+            swaps = program.swap[1 if dy else 0, index]
+            takes = np.where(swaps, neighbour(swapped, side), neighbour(every_rx, side))
+            _check_side(color, side, every_rx, every_tx, takes & PORTS[opposite])
         empty = (every_rx == 0) & (every_tx != 0)
         if empty.any():
             raise RouteError(f"{_first(empty)}, colour {color}: leaves the router but never enters")
@@ -59,9 +63,23 @@ def check_program(program: Program, ops: list[tuple[Op, np.ndarray]]) -> None:
     _check_tasks(program)
 
 
+def _check_swap(program: Program, index: int) -> None:
+    meta, partner = program.meta, program.meta.partners[index]
+    color, swap = meta.colors[index], program.swap[:, index]
+    if swap.any() and not meta.spec.color_swap:
+        raise RouteError(f"colour {color}: {meta.spec.name} cannot swap colours")
+    alone = (swap != program.swap[:, partner]).any(axis=0) if partner != index else swap.any(axis=0)
+    if alone.any():
+        raise RouteError(
+            f"{_first(alone)}, colour {color}: it swaps with colour {color ^ 1}, which must be"
+            " declared and swap along the same axes here"
+        )
+
+
 def _check_side(
-    color: int, side: str, opposite: str, every_rx: np.ndarray, every_tx: np.ndarray
+    color: int, side: str, every_rx: np.ndarray, every_tx: np.ndarray, takes: np.ndarray
 ) -> None:
+    opposite = _SIDES[side][2]
     inside = neighbour(np.ones_like(every_tx), side)
     for name, mask in (("tx", every_tx), ("rx", every_rx)):
         off = ((mask & PORTS[side]) != 0) & (inside == 0)
@@ -70,7 +88,6 @@ def _check_side(
                 f"{_first(off)}, colour {color}: {name} {side} points off the grid of"
                 f" {every_tx.shape[1]}x{every_tx.shape[0]} PEs"
             )
-    takes = neighbour(every_rx, side) & PORTS[opposite]
     lost = ((every_tx & PORTS[side]) != 0) & (takes == 0)
     if lost.any():
         raise RouteError(

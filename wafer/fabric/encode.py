@@ -15,6 +15,7 @@ __all__ = [
     "KIND_FABRIC",
     "KIND_MEM",
     "OPCODES",
+    "POSITION",
     "SCALAR",
     "SRC0",
     "SRC1",
@@ -26,9 +27,10 @@ DTYPES = ("float32", "float16", "bfloat16", "uint32")
 
 # Columns: 0 opcode, 1 n, 2 dtype, 3 thread or -1, 4 launch, 5 last of its task, 6 rate,
 # 7-9 task masks to activate, block, unblock; then four operands of six columns each:
-# kind, base (address, colour index or bits), stride, inner, outer, flags.
-DST, SRC0, SRC1, SCALAR = 10, 16, 22, 28
-FIELDS = 34
+# kind, base (address, colour index or bits), stride, inner, outer, flags; last the switch write:
+# colour index + 1 or 0, position.
+DST, SRC0, SRC1, SCALAR, POSITION = 10, 16, 22, 28, 34
+FIELDS = 36
 KIND_MEM, KIND_FABRIC, KIND_CONST, KIND_ARG = 1, 2, 3, 4
 
 _ACTIONS = {"activate": 7, "block": 8, "unblock": 9}
@@ -131,6 +133,11 @@ def encode_op(
         if task not in tasks or action not in _ACTIONS:
             raise FabricError(f"{op.kind}: {action} {task!r}: bound tasks are {list(tasks)}")
         row[_ACTIONS[action]] |= np.int32(1 << tasks[task])
+    if op.position is not None:
+        color, position = op.position
+        if color not in colors:
+            raise RouteError(f"{op.kind}: colour {color} is not declared")
+        row[POSITION : POSITION + 2] = colors.index(color) + 1, position
     for column, operand in ((DST, op.dst), (SRC0, op.src0), (SRC1, op.src1), (SCALAR, op.scalar)):
         row[column : column + 6] = _operand(operand, op, colors, arrays)
     return row

@@ -20,6 +20,7 @@ __all__ = [
     "activate",
     "block",
     "control_wavelet",
+    "exit_teardown",
     "fabin",
     "fabout",
     "faddh",
@@ -39,7 +40,7 @@ __all__ = [
     "work",
 ]
 
-SWITCH_COMMANDS = {"NOP": 0, "SWITCH_ADV": 1, "SWITCH_RST": 2}
+SWITCH_COMMANDS = {"NOP": 0, "SWITCH_ADV": 1, "SWITCH_RST": 2, "TEARDOWN": 3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +116,8 @@ class Op:
         thread: None runs in the task (synchronous); 0..7 starts that microthread.
         on_done: ``(action, task name)`` pairs carried out when the last element is through.
         launch: cycles before the first element; None takes the layout's overhead.
+        position: ``(colour, position)``: the PE writes that switch position into its router when
+            the last element is through.
     """
 
     kind: str
@@ -127,6 +130,7 @@ class Op:
     thread: int | None = None
     on_done: tuple[tuple[str, str], ...] = ()
     launch: int | None = None
+    position: tuple[int, int] | None = None
 
     def then(self, action: str, task: str) -> "Op":
         """Add ``activate``, ``block`` or ``unblock`` of a task at completion."""
@@ -154,7 +158,7 @@ def control_wavelet(
     """Encode a control wavelet's payload, as ``<control>.encode_single_payload`` does.
 
     Args:
-        command: "NOP", "SWITCH_ADV" or "SWITCH_RST" for slot 0.
+        command: "NOP", "SWITCH_ADV", "SWITCH_RST" or "TEARDOWN" for slot 0.
         task: control task id 0..63 that it activates at the CE.
         data: 16-bit argument of that task.
         to_ce: clear the CE-filter bit, so that the wavelet is handed to the CE.
@@ -180,6 +184,17 @@ def control_wavelet(
 def work(cycles: int, *, thread: int | None = None) -> Op:
     """Keep the CE busy for ``cycles``: scalar code that the model does not walk through."""
     return Op("work", n=cycles, thread=thread)
+
+
+def exit_teardown(color: int, position: int = 0) -> Op:
+    """Write a colour's routes anew and let it go on, as ``tile_config.teardown.exit``.
+
+    Args:
+        color: the colour.
+        position: 0 for the routes it started with, 1.. for its switch positions, and after the
+            last of the router's four the ``reroutes`` that its route lists.
+    """
+    return Op("work", position=(color, position))
 
 
 def _action(action: str, task: str) -> Op:

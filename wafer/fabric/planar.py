@@ -74,6 +74,7 @@ def _refuse(program: Program) -> None:
     code = np.asarray(program.code)
     reasons = [
         (meta.switched, "switch positions"),
+        (meta.swaps, "colour swap"),
         (meta.filters, "filters"),
         (meta.controls, "control wavelets"),
         (meta.threads > 0, "microthreads"),

@@ -20,9 +20,11 @@ from wafer.fabric.errors import FabricError, RouteError, SramError
 from wafer.fabric.ops import Op
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["PORTS", "ColorConfig", "Filter", "Layout", "Meta", "Program", "Where", "port_mask"]
+__all__ = ["PORTS", "TORN", "ColorConfig", "Filter", "Layout", "Meta", "Program", "Where"]
 
 PORTS = {"N": 1, "E": 2, "S": 4, "W": 8, "RAMP": 16}
+# Switch position of a colour in teardown: it is taken from nowhere and leaves nowhere.
+TORN = 255
 _ITEM_BYTES = {"float32": 4, "uint32": 4, "float16": 2, "bfloat16": 2}
 
 Where = np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray] | None
@@ -45,6 +47,8 @@ class Meta(typing.NamedTuple):
     filters: whether any colour is filtered
     switched: whether any switch has a second position
     controls: whether any operation sends control wavelets
+    swaps: whether any pair of colours changes places on a link
+    teardown: whether a task, a route or an operation deals with teardown
     """
 
     spec: WaferSpec
@@ -61,6 +65,14 @@ class Meta(typing.NamedTuple):
     filters: bool
     switched: bool
     controls: bool
+    swaps: bool
+    teardown: bool
+
+    @property
+    def partners(self) -> tuple[int, ...]:
+        """Index of each colour's partner in a swap, the id that differs in the last bit."""
+        known = {c: i for i, c in enumerate(self.colors)}
+        return tuple(known.get(c ^ 1, i) for i, c in enumerate(self.colors))
 
 
 @jax.tree_util.register_dataclass
@@ -73,6 +85,7 @@ class Program:
         rx: [K, C, H, W] uint8, ports a colour is taken from, a mask over ``PORTS``.
         tx: [K, C, H, W] uint8, ports it leaves by.
         positions: [C, H, W] uint8, switch positions defined; 0 where the colour is unused.
+        swap: [2, C, H, W] bool, whether the colour leaves by E and W, by N and S as its partner.
         ring: [C, H, W] bool, whether the switch wraps.
         start: [C, H, W] uint8, first switch position.
         depth: [C] int32, words of the input queue.
@@ -87,6 +100,7 @@ class Program:
     rx: Array
     tx: Array
     positions: Array
+    swap: Array
     ring: Array
     start: Array
     depth: Array
@@ -222,6 +236,7 @@ class Layout:
                 "rx": np.zeros(shape, np.uint8),
                 "tx": np.zeros(shape, np.uint8),
                 "positions": np.zeros(shape[1:], np.uint8),
+                "swap": np.zeros((2, *shape[1:]), bool),
                 "ring": np.zeros(shape[1:], bool),
                 "start": np.zeros(shape[1:], np.uint8),
                 "filter": np.zeros((4, *shape[1:]), np.int32),
@@ -240,6 +255,9 @@ class Layout:
         ring: bool = False,
         start: int = 0,
         filter: Filter | None = None,  # CSL's own name
+        swap: str = "",
+        torn: bool = False,
+        reroutes: Sequence[tuple[str | Sequence[str], str | Sequence[str]]] = (),
     ) -> None:
         """Set a colour's routes in a region, as ``@set_color_config``.
 
@@ -253,6 +271,11 @@ class Layout:
             ring: wrap past the last position; otherwise the switch stays there.
             start: ``current_switch_pos``.
             filter: which wavelets reach the CE.
+            swap: "x", "y" or "xy": along these axes wavelets leave as the partner colour, whose
+                id differs in the last bit (``color_swap_x``); both colours must say so.
+            torn: start in teardown, until :func:`wafer.fabric.ops.exit_teardown`.
+            reroutes: further ``(rx, tx)`` that the PE itself may write in place of the routes;
+                the first is position 4.
 
         Raises:
             RouteError: too many positions, or one that changes both sides on WSE-2.
@@ -277,8 +300,15 @@ class Layout:
             sides.append(dict(now))
         sides += [sides[-1]] * (self.spec.switch_positions - len(sides))
         for side in ("rx", "tx"):
-            r[side][:, mask] = np.array([s[side] for s in sides], np.uint8)[:, None]
-        r["positions"][mask], r["ring"][mask], r["start"][mask] = len(switches) + 1, ring, start
+            r[side][: len(sides), mask] = np.array([s[side] for s in sides], np.uint8)[:, None]
+        for k, (into, out) in enumerate(reroutes, start=self.spec.switch_positions):
+            for side, ports in (("rx", into), ("tx", out)):
+                if len(r[side]) <= k:
+                    r[side] = np.concatenate([r[side], 0 * r[side][:1]])
+                r[side][k, mask] = port_mask(ports)
+        r["positions"][mask], r["ring"][mask] = len(switches) + 1, ring
+        r["start"][mask] = TORN if torn else start
+        r["swap"][:, mask] = np.array([axis in swap for axis in "xy"])[:, None]
         r["filter"][:, mask] = _encode_filter(filter, place)[:, None]
 
     def array(self, name: str, words: int, dtype: str = "float32", where: Where = None) -> str:
@@ -314,6 +344,7 @@ class Layout:
         high: bool = False,
         color: int | None = None,
         control: int | None = None,
+        teardown: int | None = None,
     ) -> str:
         """Bind a task to a region's PEs; one name may have other operations elsewhere.
 
@@ -326,11 +357,13 @@ class Layout:
             high: high priority.
             color: data task of that colour: each wavelet's arrival runs it once.
             control: control task id: control wavelets naming it run it.
+            teardown: a colour: runs when that colour has gone into teardown here
+                (``@set_teardown_handler``).
         """
-        kind = "data" if color is not None else "control" if control is not None else "local"
-        key = {"data": color, "control": control, "local": -1}[kind]
-        if color is not None:
-            self._route_of(color)
+        keys = {"data": color, "control": control, "teardown": teardown, "local": -1}
+        kind, key = next((k, v) for k, v in keys.items() if v is not None)
+        if kind in {"data", "teardown"}:
+            self._route_of(key)
         mask, shape = self.region(where), (self.height, self.width)
         if name not in self._tasks:
             zeros = np.zeros(shape, bool)
@@ -379,11 +412,13 @@ class Layout:
         routes = [self._routes[c] for c in colors]
         shape = (self.height, self.width)
         rows = list(self._tasks.values())
-        data_keys = {c: i for i, c in enumerate(colors)}
+        data_keys, colored = {c: i for i, c in enumerate(colors)}, ("data", "teardown")
+        teardown = _tears_down(self._ops, rows, [r["start"] for r in routes])
         program = Program(
-            rx=_stack([r["rx"] for r in routes], (4, *shape), 1),
-            tx=_stack([r["tx"] for r in routes], (4, *shape), 1),
+            rx=_stack(_level([r["rx"] for r in routes]), (4, *shape), 1),
+            tx=_stack(_level([r["tx"] for r in routes]), (4, *shape), 1),
             positions=_stack([r["positions"] for r in routes], shape, 0),
+            swap=_stack([r["swap"] for r in routes], (2, *shape), 1).astype(bool),
             ring=_stack([r["ring"] for r in routes], shape, 0).astype(bool),
             start=_stack([r["start"] for r in routes], shape, 0),
             depth=np.array(
@@ -402,7 +437,7 @@ class Layout:
                 arrays=tuple((k, *v) for k, v in self._arrays.items()),
                 words=max(1, sum(n for _, n, _ in self._arrays.values())),
                 tasks=tuple(
-                    (t.name, t.kind, data_keys[t.key] if t.kind == "data" else t.key, t.high)
+                    (t.name, t.kind, data_keys[t.key] if t.kind in colored else t.key, t.high)
                     for t in rows
                 ),
                 threads=1 + max([-1, *(int(k) for k in code[:, 3])]),
@@ -410,8 +445,10 @@ class Layout:
                 dtypes=tuple(sorted({int(k) for k in code[:, 2]})),
                 rate=int(code[:, 6].max(initial=1)),
                 filters=any(r["filter"].any() for r in routes),
-                switched=any((r["positions"] > 1).any() for r in routes),
+                switched=teardown or any((r["positions"] > 1).any() for r in routes),
                 controls=bool(((code[:, DST] == KIND_FABRIC) & (code[:, DST + 5] & 1)).any()),
+                swaps=any(r["swap"].any() for r in routes),
+                teardown=teardown,
             ),
         )
         check_program(program, [(op, mask) for op, _, _, mask in self._ops])
@@ -428,6 +465,19 @@ class Layout:
         return f"PE ({where[0][1]}, {where[0][0]}), colour {color}" if len(where) else "no PE"
 
 
+def _level(tables: list[np.ndarray]) -> list[np.ndarray]:
+    """Give all route tables as many positions as the longest."""
+    most = max([len(t) for t in tables], default=0)
+    return [np.pad(t, [(0, most - len(t)), (0, 0), (0, 0)]) for t in tables]
+
+
+def _tears_down(ops: list[tuple], tasks: list[_Task], starts: list[np.ndarray]) -> bool:
+    """Whether positions may be TORN or written by the PE, or a task waits for teardown."""
+    writes = any(op.position is not None for op, *_ in ops)
+    waits = any(task.kind == "teardown" for task in tasks)
+    return writes or waits or any((s == TORN).any() for s in starts)
+
+
 def _stack(rows: list[np.ndarray], shape: tuple[int, ...], axis: int) -> np.ndarray:
     if rows:
         return np.stack(rows, axis)
@@ -441,4 +491,7 @@ def _encode_filter(rule: Filter | None, place: str) -> np.ndarray:
         return np.array([1, rule.high, rule.limit, rule.start], np.int32)
     if rule.kind == "range":
         return np.array([2, rule.low, rule.high, 0], np.int32)
-    raise RouteError(f"{place}: filter kind {rule.kind!r}; there are 'counter' and 'range'")
+    raise RouteError(
+        f"{place}: filter kind {rule.kind!r}; there are 'counter' and 'range' (no public text gives"
+        " the rule of CSL's sparse counter)"
+    )

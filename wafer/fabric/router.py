@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from wafer.fabric.lanes import fifo_step, flow, moving, occupancy, pipe_step, shift_from
-from wafer.fabric.program import PORTS, Program
+from wafer.fabric.program import PORTS, TORN, Program
 from wafer.fabric.state import ADVANCE, CONTROL, FabricState
 
 __all__ = ["RouterMoves", "first_fault", "router_step"]
@@ -35,27 +35,41 @@ class RouterMoves(NamedTuple):
     moved: Array
 
 
-def _at_position(table: Array, position: Array, switched: bool) -> Array:
-    if not switched:
-        return table[0]
-    out = table[0]
-    for k in range(1, table.shape[0]):
-        out = jnp.where(position == k, table[k], out)
-    return out
+def _at_position(program: Program, table: Array, position: Array) -> Array:
+    out = jnp.asarray(table[0])
+    if program.meta.switched:
+        for k in range(1, table.shape[0]):
+            out = jnp.where(position == k, table[k], out)
+    return jnp.where(position == TORN, 0, out) if program.meta.teardown else out
 
 
-def _command(data: Array, flag: Array) -> tuple[Array, Array]:
-    """Whether a wavelet advances or resets the switch it passes: slot 0, or ``advance_switch``."""
+def _command(data: Array, flag: Array) -> Array:
+    """Switch command of a passing wavelet: 0 none, 1 advance, 2 reset, 3 teardown.
+
+    Slot 0 of a control wavelet, or ``advance_switch``.
+    """
     control = (flag & CONTROL) != 0
     opcode = jnp.where(control, (data >> 22) & 3, 0)
-    return (opcode == 1) | ((flag & ADVANCE) != 0), opcode == 2
+    return jnp.where((flag & ADVANCE) != 0, 1, opcode)
 
 
-def _advance(program: Program, position: Array, advance: Array, reset: Array) -> Array:
+def _advance(program: Program, position: Array, command: Array) -> Array:
     last = jnp.maximum(program.positions, 1) - 1
     wrapped = jnp.where(program.ring, 0, last)
     following = jnp.where(position >= last, wrapped, position + 1)
-    return jnp.where(reset, 0, jnp.where(advance, following, position)).astype(jnp.uint8)
+    moved = jnp.where(command == 2, 0, jnp.where(command == 1, following, position))
+    if program.meta.teardown:  # what the PE wrote itself is no position of the switch
+        moved = jnp.where(position > last, position, moved)
+        moved = jnp.where(command == 3, TORN, moved)
+    return moved.astype(jnp.uint8)
+
+
+def _swapped(program: Program, planes: Array, side: str) -> Array:
+    """What leaves (or may leave) a router by a side, listed under the colour it arrives as."""
+    if not program.meta.swaps:
+        return planes
+    partner = planes[jnp.asarray(program.meta.partners)]
+    return jnp.where(program.swap[int(side in "NS")], partner, planes)
 
 
 def _next_hop(data: Array, flag: Array) -> Array:
@@ -93,9 +107,10 @@ def _arbitrate(wants: Array, ports: Array) -> Array:
 
 
 def _collect(
-    head: tuple[Array, Array], ports: Array, injected: tuple[Array, Array], per_hop: bool
+    program: Program, head: tuple[Array, Array], ports: Array, injected: tuple[Array, Array]
 ) -> tuple[Array, Array, Array]:
     """Gather arrivals at every router: payload, flag, and how many came at once."""
+    per_hop = program.meta.spec.per_hop_commands
     data, flag = head
     up, up_flag = injected
     passed = flag & jnp.uint8(255 - ADVANCE)
@@ -103,8 +118,9 @@ def _collect(
     got, got_flag, count = up, up_flag, (up_flag != 0).astype(jnp.int8)
     for side, opposite in _OPPOSITE.items():
         sent = (ports & PORTS[opposite]) != 0
-        here = shift_from(jnp.where(sent, passed, 0).astype(jnp.uint8), side)
-        got = jnp.where(here != 0, shift_from(value, side), got)
+        leaves = _swapped(program, jnp.where(sent, passed, 0).astype(jnp.uint8), opposite)
+        here = shift_from(leaves, side)
+        got = jnp.where(here != 0, shift_from(_swapped(program, value, opposite), side), got)
         got_flag = got_flag | here
         count = count + (here != 0)
     return got, got_flag, count
@@ -127,9 +143,9 @@ def _switches(
     data, flag = state.router.data[:, 0], state.router.flag[:, 0]
     pos_rx, pos_tx, counter = state.pos_rx, state.pos_tx, state.counter
     if program.meta.switched:
-        pos_rx = _advance(program, pos_rx, *_command(*got))
+        pos_rx = _advance(program, pos_rx, _command(*got))
         left = jnp.where(go, flag, 0).astype(jnp.uint8)
-        pos_tx = _advance(program, pos_tx, *_command(data, left))
+        pos_tx = _advance(program, pos_tx, _command(data, left))
     if program.meta.filters:
         counts = go & to_ce & ((flag & CONTROL) == 0) & (program.filters[0] == 1)
         wraps = counter >= program.filters[2]
@@ -149,8 +165,8 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
         and the moves. The up pipe is left to the CE's step, which may add to it.
     """
     meta = program.meta
-    rx = _at_position(program.rx, state.pos_rx, meta.switched)
-    tx = _at_position(program.tx, state.pos_tx, meta.switched)
+    rx = _at_position(program, program.rx, state.pos_rx)
+    tx = _at_position(program, program.tx, state.pos_tx)
     held = occupancy(state.router)
     data, flag = state.router.data[:, 0], state.router.flag[:, 0]
 
@@ -158,7 +174,7 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
     room = held < 2
     free = jnp.zeros_like(tx)
     for side, opposite in _OPPOSITE.items():
-        takes = shift_from(room & ((rx & PORTS[opposite]) != 0), side)
+        takes = _swapped(program, shift_from(room & ((rx & PORTS[opposite]) != 0), side), side)
         free = free | jnp.where(takes, PORTS[side], 0).astype(jnp.uint8)
     queue_room = occupancy(state.queue) < jnp.asarray(program.depth)[:, None, None]
     room_down = flow(state.down, queue_room)
@@ -174,9 +190,7 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
     up_room = room & ((rx & RAMP) != 0)
     room_up = flow(state.up, up_room)
     up_flag = jnp.where(up_room, state.up.flag[:, -1], 0).astype(jnp.uint8)
-    got, got_flag, count = _collect(
-        (data, flag), ports, (state.up.data[:, -1], up_flag), meta.spec.per_hop_commands
-    )
+    got, got_flag, count = _collect(program, (data, flag), ports, (state.up.data[:, -1], up_flag))
     router = fifo_step(state.router, go, got, got_flag)
 
     # 4. Down to the CE: pipe, then queue.
@@ -189,6 +203,11 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
     queue = fifo_step(state.queue, jnp.zeros_like(go), queued, queued_flag)
 
     pos_rx, pos_tx, counter = _switches(program, state, (got, got_flag), go, (tx & RAMP) != 0)
+    active = state.active
+    for t, (_, kind, key, _) in enumerate(meta.tasks):
+        if kind == "teardown":
+            falls = (pos_tx[key] == TORN) & (state.pos_tx[key] != TORN) & (program.entry[t] >= 0)
+            active = active | jnp.where(falls, 1 << t, 0)
     moved = go.any() | moving(state.up, room_up) | moving(state.down, room_down)
     links = jnp.stack([((ports & bit) != 0).sum(axis=0, dtype=jnp.int32) for bit in PORTS.values()])
     state = state._replace(
@@ -199,6 +218,7 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
         pos_rx=pos_rx,
         pos_tx=pos_tx,
         counter=counter,
+        active=active,
         links=state.links + links,
     )
     return state, RouterMoves(room_up, ports, moved)
