@@ -110,7 +110,8 @@ class Model:
         for i, stage in enumerate(self.stages):
             stage_key = None if key is None else jax.random.fold_in(key, i)
             fn = self.kinds[stage.kind][1]
-            carry = fn(self.stage_params(stage, params), carry, batch, stage_key)
+            with jax.named_scope(stage.name):  # profiles name operations by parameter path
+                carry = fn(self.stage_params(stage, params), carry, batch, stage_key)
         return carry
 
     def loss(self, params: Params, batch: Batch, key: Array | None = None) -> tuple[Array, Aux]:

@@ -35,6 +35,11 @@ class Programs:
         """Name of every program asked for so far, one entry per shape."""
         return [str(key[0]) for key in self._futures]
 
+    def texts(self) -> list[str]:
+        """HLO text of every finished program, which a profile's operations are looked up in."""
+        done = [future for future in self._futures.values() if future.done()]
+        return [f.result().as_text() for f in done if f.exception() is None]
+
     def get(
         self, key: tuple[Hashable, ...], lower: Callable[[], jax.stages.Lowered]
     ) -> jax.stages.Compiled:

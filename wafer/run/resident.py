@@ -191,14 +191,16 @@ class Resident:
         gradients = functools.partial(self._gradients, dense=topology)
         sums = self._over_systems(gradients, state, features, (key, scale))
         weight = jnp.maximum(sums.aux.weight, 1e-9)
-        ready = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
-        grads, dense = self.sparsifier.split(ready, state.sparse)
-        finite = self.scaler.finite(grads)  # of kept weights: NaN at pruned ones skips no step
-        updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
-        params: Any = optax.apply_updates(state.params, updates)
-        sparse, params, opt_state = self.sparsifier.update(
-            state.sparse, params, dense, opt_state, finite=finite, topology=topology
-        )
+        with jax.named_scope("optimizer"):
+            ready = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
+            grads, dense = self.sparsifier.split(ready, state.sparse)
+            finite = self.scaler.finite(grads)  # of kept weights: NaN at pruned ones skips no step
+            updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
+            params: Any = optax.apply_updates(state.params, updates)
+        with jax.named_scope("sparsity"):
+            sparse, params, opt_state = self.sparsifier.update(
+                state.sparse, params, dense, opt_state, finite=finite, topology=topology
+            )
         if self.scaler.dynamic:  # a step that overflowed leaves no trace but the smaller scale
             old = (state.params, state.opt_state)
             keep = functools.partial(jnp.where, finite)
@@ -242,7 +244,9 @@ class Resident:
 
             def loss_sum(weights: Any) -> tuple[Array, Aux]:
                 compute = self.sparsifier.attach(weights, sparse)
-                aux = self.model.objective(self.model.apply(compute, batch, drop), batch)
+                out = self.model.apply(compute, batch, drop)
+                with jax.named_scope("loss"):
+                    aux = self.model.objective(out, batch)
                 return aux.loss_sum * scale, aux
 
             mine = _Reduced(*jax.grad(loss_sum, has_aux=True)(ready))

@@ -200,7 +200,6 @@ def _not_built(cfg: RunConfig) -> Iterator[Problem]:
         "execution_strategy": settings.execution_strategy not in (None, "resident"),
         "multireplica": settings.multireplica,
         "num_replicas": settings.num_replicas != 1,
-        "op_profiler_config": settings.op_profiler_config is not None,
     }
     for key, is_asked in asked.items():
         if is_asked:

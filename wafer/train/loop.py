@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +22,7 @@ from models.paths import named_leaves
 from wafer.config.inputs import InputSection
 from wafer.data.pipeline import Loader, Rows
 from wafer.errors import TrainingError
+from wafer.profile.window import OpProfiler
 from wafer.run.state import TrainState
 from wafer.train.build import Run
 from wafer.train.checkpoint import Checkpoints
@@ -46,6 +48,7 @@ class Session:
         rates: samples per second since the first finished step.
         stop: number of the signal (SIGINT, SIGTERM) that asked for an end, else 0; the loop ends
             after the current step, with a checkpoint.
+        profiler: traces the steps of ``runconfig.op_profiler_config``.
     """
 
     section: InputSection
@@ -56,6 +59,18 @@ class Session:
     began: float
     rates: RateTracker | None = None
     stop: int = 0
+    profiler: OpProfiler | None = None
+
+    def execute(
+        self, run: Run, state: TrainState, features: Any, *, topology: bool
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Take a step, traced when it lies in the profiler's window."""
+        if self.profiler is None:
+            return run.executor.step(state, features, topology=topology)
+        self.profiler.before_step()
+        result = run.executor.step(state, features, topology=topology)
+        self.profiler.after_step(result)
+        return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +202,7 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
             due = sparsifier.due(sparse_step + 1)
             if step == begin + 1 and any(map(sparsifier.due, range(sparse_step + 2, until + 1))):
                 run.warmup.expect_topology(state, features)
-            state, metrics = run.executor.step(state, features, topology=due)
+            state, metrics = session.execute(run, state, features, topology=due)
             step, sparse_step = step + 1, sparse_step + 1
             if pending is not None:
                 _report(run, session, pending, state, progress)

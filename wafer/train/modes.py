@@ -8,7 +8,8 @@ import time
 from rich.table import Table
 
 from wafer.config import RunConfig, total_steps
-from wafer.errors import CheckpointError
+from wafer.errors import CheckpointError, ConfigError, Problem
+from wafer.profile.window import OpProfiler
 from wafer.run.state import TrainState
 from wafer.train.build import Run, build
 from wafer.train.checkpoint import Checkpoints, load_checkpoint
@@ -114,6 +115,7 @@ def _train(job: Run, folder: pathlib.Path, began: float) -> int:
     state = resumed.state
     start = int(state.step)
     until = start + total_steps(settings, start, epoch)
+    profiler = _profiler(job, until - start)
     session = Session(
         section=section,
         loader=data.loader(per_update, num_epochs=None),
@@ -121,6 +123,7 @@ def _train(job: Run, folder: pathlib.Path, began: float) -> int:
         writer=MetricWriter(_summaries(job) / "train"),
         console=CONSOLE,
         began=began,
+        profiler=profiler,
     )
     if resumed.data is not None:
         session.loader.restore(dict(resumed.data))
@@ -140,10 +143,25 @@ def _train(job: Run, folder: pathlib.Path, began: float) -> int:
             write_performance(folder, session.rates, job.num_csx)
         _finish(job, session, scores)
     finally:
+        if session.profiler is not None:
+            session.profiler.close()
         session.writer.close()
         session.checkpoints.close()
         session.loader.close()
     return 128 + session.stop if session.stop else 0
+
+
+def _profiler(job: Run, steps: int) -> OpProfiler | None:
+    """Make what ``runconfig.op_profiler_config`` asks for; its steps count from this run's 1."""
+    asked = job.cfg.runconfig.op_profiler_config
+    if asked is None:
+        return None
+    if asked.end_step > steps:
+        message = f"{asked.end_step}, but this run takes {steps} step(s), counted from its start"
+        raise ConfigError([Problem(("runconfig", "op_profiler_config", "end_step"), message)])
+    folder = job.model_dir / "profile"
+    programs = job.executor.programs.texts
+    return OpProfiler(asked.start_step, asked.end_step, folder, job.plan.shapes, programs)
 
 
 def _finish(job: Run, session: Session, scores: Scores) -> None:

@@ -1,0 +1,107 @@
+"""The time table of the most expensive modules, as text, JSON and a Chrome trace."""
+
+import collections
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from wafer.profile.trace import Operation
+
+__all__ = ["Row", "chrome_trace", "summarize", "text_table", "write_report"]
+
+TOP = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One module's share.
+
+    Attributes:
+        module: parameter path with .fwd, .bwd or .upd.
+        time_ms: self time over all profiled steps, all threads added, ms.
+        percent: of the time of all operations.
+        count: operations executed.
+    """
+
+    module: str
+    time_ms: float
+    percent: float
+    count: int
+
+
+def summarize(operations: Sequence[Operation]) -> list[Row]:
+    """Add the self times of each module's operations up, the most expensive first."""
+    spent: collections.Counter[str] = collections.Counter()
+    count: collections.Counter[str] = collections.Counter()
+    for op in operations:
+        spent[op.module] += op.self_ns  # type: ignore[assignment]
+        count[op.module] += 1
+    total = max(sum(spent.values()), 1e-9)
+    return [
+        Row(module, ns / 1e6, 100 * ns / total, count[module]) for module, ns in spent.most_common()
+    ]
+
+
+def text_table(rows: Sequence[Row], steps: tuple[int, int]) -> str:
+    """Lay the ten most expensive modules out."""
+    width = max([len("MODULE"), *(len(row.module) for row in rows[:TOP])])
+    lines = [
+        f"Operations of steps {steps[0]} to {steps[1]}: {sum(r.time_ms for r in rows):.3f} ms "
+        "(all threads added)",
+        f"    {'MODULE':<{width}}  {'TIME (ms)':>12}  {'% TIME':>7}",
+    ]
+    lines += [
+        f"{i:>2}  {row.module:<{width}}  {row.time_ms:>12.3f}  {row.percent:>7.2f}"
+        for i, row in enumerate(rows[:TOP])
+    ]
+    return "\n".join(lines)
+
+
+def chrome_trace(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Build the trace that chrome://tracing and ui.perfetto.dev open, in µs."""
+    threads = {line: i for i, line in enumerate(dict.fromkeys(op.line for op in operations))}
+    begin = min((op.start_ns for op in operations), default=0.0)
+    events: list[dict[str, Any]] = [
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": line}}
+        for line, tid in threads.items()
+    ]
+    events += [
+        {
+            "name": op.module,
+            "ph": "X",
+            "ts": (op.start_ns - begin) / 1e3,
+            "dur": op.duration_ns / 1e3,
+            "pid": 0,
+            "tid": threads[op.line],
+            "args": {"hlo_op": op.instruction, "self_us": op.self_ns / 1e3},
+        }
+        for op in operations
+    ]
+    return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+
+def write_report(
+    operations: Sequence[Operation], steps: tuple[int, int], folder: pathlib.Path
+) -> str:
+    """Write ``op_profile.txt``, ``op_profile.json`` and ``chrome_trace.json``; returns the table.
+
+    Args:
+        operations: what ran.
+        steps: first and last profiled step.
+        folder: created.
+    """
+    rows = summarize(operations)
+    table = text_table(rows, steps)
+    record = {
+        "start_step": steps[0],
+        "end_step": steps[1],
+        "total_ms": sum(row.time_ms for row in rows),
+        "modules": [dataclasses.asdict(row) for row in rows],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "op_profile.txt").write_text(table + "\n")
+    (folder / "op_profile.json").write_text(json.dumps(record, indent=2) + "\n")
+    (folder / "chrome_trace.json").write_text(json.dumps(chrome_trace(operations)))
+    return table

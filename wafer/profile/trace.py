@@ -1,0 +1,122 @@
+"""Read operations out of a ``jax.profiler`` trace, with the time each spent itself."""
+
+import dataclasses
+import pathlib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from wafer.profile.scopes import OTHER, instruction_scopes, module_of
+
+__all__ = ["Operation", "read_operations"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One execution of one instruction.
+
+    Attributes:
+        module: parameter path and phase, 'layers_0/attn.fwd'.
+        instruction: XLA's name.
+        line: thread or stream it ran on.
+        start_ns: begin on the trace's clock, ns.
+        duration_ns: until its end, ns.
+        self_ns: the same without the operations nested inside, ns.
+    """
+
+    module: str
+    instruction: str
+    line: str
+    start_ns: float
+    duration_ns: float
+    self_ns: float
+
+
+@dataclasses.dataclass
+class _Event:
+    """An instruction's execution as the trace has it; ``program`` tells programs apart."""
+
+    instruction: str
+    program: tuple[Any, ...]
+    line: str
+    start: float
+    duration: float
+    own: float
+
+
+def read_operations(
+    folder: pathlib.Path, programs: Sequence[str], params: Mapping[str, Any]
+) -> list[Operation]:
+    """Parse the newest trace in a folder.
+
+    Args:
+        folder: what ``jax.profiler.start_trace`` was given.
+        programs: HLO text of every program that may have run.
+        params: parameter tree whose paths name the modules.
+
+    Returns:
+        Operations of these programs in the order they began.
+    """
+    events: list[_Event] = []
+    for path in sorted(folder.rglob("*.xplane.pb"))[-1:]:
+        for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+            for line in plane.lines:
+                events += _nest(_events(line, f"{plane.name} {line.name}"))
+    scopes = _match(events, [(_module_name(p), instruction_scopes(p)) for p in programs])
+    found = []
+    for event in sorted(events, key=lambda e: e.start):
+        known = scopes.get(event.program)
+        if known is None:
+            continue
+        scope = known.get(event.instruction, "")
+        module = module_of(scope, params) if scope else OTHER
+        found.append(
+            Operation(module, event.instruction, event.line, event.start, event.duration, event.own)
+        )
+    return found
+
+
+def _module_name(hlo: str) -> str:
+    return hlo.partition("HloModule ")[2].partition(",")[0].strip()
+
+
+def _events(line: Any, name: str) -> Iterable[_Event]:
+    for event in line.events:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of the binding, on 3.12
+            stats = dict(event.stats)
+        if "hlo_op" in stats and event.duration_ns > 0:
+            program = (stats.get("hlo_module"), stats.get("program_id"))
+            duration = float(event.duration_ns)
+            start = float(event.start_ns)
+            yield _Event(str(stats["hlo_op"]), program, name, start, duration, duration)
+
+
+def _nest(events: Iterable[_Event]) -> list[_Event]:
+    """Take the time of nested events out of the one around them (loops, calls)."""
+    ordered = sorted(events, key=lambda e: (e.start, -e.duration))
+    open_events: list[_Event] = []
+    for event in ordered:
+        while open_events and open_events[-1].start + open_events[-1].duration <= event.start:
+            open_events.pop()
+        if open_events:
+            open_events[-1].own = max(open_events[-1].own - event.duration, 0.0)
+        open_events.append(event)
+    return ordered
+
+
+def _match(
+    events: Iterable[_Event], programs: Sequence[tuple[str, dict[str, str]]]
+) -> dict[tuple[Any, ...], dict[str, str]]:
+    """Find each traced program's text: of its name, the one that knows most of its instructions."""
+    used: dict[tuple[Any, ...], set[str]] = {}
+    for event in events:
+        used.setdefault(event.program, set()).add(event.instruction)
+    matched = {}
+    for key, instructions in used.items():
+        alike = [scopes for name, scopes in programs if name == key[0]]
+        if alike:
+            matched[key] = max(alike, key=lambda scopes: len(instructions & scopes.keys()))
+    return matched
