@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wafer.data.pipeline import Loader, Rows
+from wafer.data.pipeline import Loader, Rows, Transform
 from wafer.data.sources import Source
 
 __all__ = ["Context", "Dataset", "Scorer"]
@@ -54,6 +54,7 @@ class Dataset:
         source: the examples.
         row_length: S, the longest sequence and the length of a packed row.
         complete: the examples are whole rows already, nothing is padded or packed.
+        transform: (example, generator) -> example, applied anew at every reading; or None.
         scorer: makes the gatherer of metrics that need predictions; None when sums suffice.
         pack: several examples per row (VSL), built on the fly.
         mean_length: tokens per example, or None where it is not known without reading all.
@@ -67,6 +68,7 @@ class Dataset:
     source: Source
     row_length: int
     complete: bool = False
+    transform: Transform | None = None
     scorer: Callable[[], Scorer] | None = None
     pack: bool = False
     mean_length: float | None = None
@@ -95,4 +97,5 @@ class Dataset:
             seed=self.shuffle_seed,
             num_epochs=num_epochs,
             drop_last=drop_last,
+            transform=self.transform,
         )

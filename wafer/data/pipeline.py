@@ -5,17 +5,18 @@ stores it, and a loader that is given it continues with the next batch, bit for 
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grain
 import numpy as np
 
-from wafer.data.sources import FEATURES, Source
+from wafer.data.sources import FEATURES, Mixture, Source
 
-__all__ = ["Loader", "Rows"]
+__all__ = ["Loader", "Rows", "Transform"]
 
 Rows = dict[str, np.ndarray]
+Transform = Callable[[Rows, np.random.Generator], Rows]
 _PACKING_BINS = 32  # rows open at once; with 512-token rows about 97 % of the slots are filled
 
 
@@ -38,11 +39,28 @@ def _vsl_features(packed: Rows) -> Rows:
     }
 
 
+def _ordered(source: Source, shuffle: bool, seed: int) -> grain.MapDataset:
+    data = grain.MapDataset.source(source).seed(seed)
+    return data.shuffle() if shuffle else data
+
+
+def _mixed(source: Source, shuffle: bool, seed: int, epochs: int | None) -> grain.MapDataset:
+    """The examples of all epochs, in order. Parts of a mixture repeat each at its own pace."""
+    if not isinstance(source, Mixture):
+        data = _ordered(source, shuffle, seed)
+        return data if epochs == 1 else data.repeat(epochs)
+    parts = [_ordered(part, shuffle, seed + i) for i, part in enumerate(source.parts)]
+    if epochs == 1:
+        return grain.MapDataset.mix(parts, source.weights)
+    mixed = grain.MapDataset.mix([part.repeat() for part in parts], source.weights)
+    return mixed if epochs is None else mixed[: epochs * len(source)]
+
+
 class Loader:
     """Batches of rows, each a dict of [batch_size, ...] arrays.
 
     Args:
-        source: examples of varying length, or rows already of ``row_length``.
+        source: examples of varying length, or rows already of ``row_length``; or a mixture.
         batch_size: rows of this task's share of the batch.
         row_length: S; None when the examples are whole rows already.
         pack: put several examples into each row (first fit) and emit the VSL features.
@@ -50,6 +68,7 @@ class Loader:
         seed: of the order.
         num_epochs: passes over the source; None repeats for ever.
         drop_last: drop the last incomplete batch; otherwise it is filled with empty rows.
+        transform: (example, generator) -> example, with draws that differ from epoch to epoch.
         task: (index, count) of the process, which reads every count-th example.
     """
 
@@ -64,15 +83,15 @@ class Loader:
         seed: int = 0,
         num_epochs: int | None = None,
         drop_last: bool = True,
+        transform: Transform | None = None,
         task: tuple[int, int] = (0, 1),
     ) -> None:
         self.batch_size = batch_size
-        data = grain.MapDataset.source(source).seed(seed)
-        if shuffle:
-            data = data.shuffle()
-        data = data[task[0] :: task[1]]
-        if num_epochs != 1:
-            data = data.repeat(num_epochs)
+        # A task's share is every count-th example of the sequence over all epochs, so that the
+        # order of the whole does not depend on how many tasks there are.
+        data = _mixed(source, shuffle, seed, num_epochs)[task[0] :: task[1]]
+        if transform is not None:
+            data = data.seed(seed).random_map(transform)
         # No reader threads: on two cores they are slower than reading in line.
         rows = data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=1))
         if pack and row_length is not None:

@@ -6,6 +6,7 @@ packed for VSL add ``attention_span`` and ``position_ids``.
 """
 
 import bisect
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -15,7 +16,15 @@ import numpy as np
 
 from wafer.errors import DataError
 
-__all__ = ["FEATURES", "VSL_FEATURES", "DocumentSource", "Hdf5Source", "Source", "SyntheticSource"]
+__all__ = [
+    "FEATURES",
+    "VSL_FEATURES",
+    "DocumentSource",
+    "Hdf5Source",
+    "Mixture",
+    "Source",
+    "SyntheticSource",
+]
 
 FEATURES = ("input_ids", "attention_mask", "labels")
 VSL_FEATURES = (*FEATURES, "attention_span", "position_ids")
@@ -31,6 +40,32 @@ class Source(Protocol):
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """One example; the same index always gives the same arrays."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Several sources to draw from in fixed proportions.
+
+    Attributes:
+        parts: the sources.
+        weights: share of each, in any unit.
+    """
+
+    parts: Sequence[Source]
+    weights: Sequence[float]
+
+    def __len__(self) -> int:
+        """Examples until the first part has been read once."""
+        total = sum(self.weights)
+        return int(min(len(p) * total / w for p, w in zip(self.parts, self.weights, strict=True)))
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """The example at a position of the parts laid end to end, for statistics."""
+        for part in self.parts:
+            if index < len(part):
+                return part[index]
+            index -= len(part)
+        raise IndexError(index)
 
 
 class DocumentSource:
