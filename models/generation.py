@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from models.adapters import fold_adapters
 from models.base import Model
 from models.blocks import Block, no_dropout, start_stream
 from models.caches import Cache, cached_attend, chunk_layout, init_cache
 from models.decoder import Embed, apply_head, layer_kinds
 from models.decoder_config import DecoderConfig
+from models.lora import lora_of
 from models.paths import Params
 from models.seq2seq_config import Seq2SeqConfig
 from models.seq2seq_generation import decode_target, encode_source
@@ -154,6 +156,7 @@ def generate(
     lengths = np.full(len(prompt), prompt.shape[1]) if lengths is None else np.asarray(lengths)
     _check(model, prompt, lengths, max_new_tokens, missing_key=bool(temperature) and key is None)
     key = jax.random.key(0) if key is None else key
+    params = fold_adapters(lora_of(model.config), params)
     # Rounded up, so that prompts of nearby lengths share one compilation.
     prompt = np.pad(prompt, ((0, 0), (0, -prompt.shape[1] % 16)))
     start, start_lengths = jnp.asarray(prompt), jnp.asarray(lengths, jnp.int32)

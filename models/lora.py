@@ -17,7 +17,21 @@ from models.base import Model
 from models.block_config import LoraConfig
 from models.paths import Params, map_named, named_leaves, unflatten
 
-__all__ = ["Adapted", "Lora", "fold", "init_lora", "merge", "trainable"]
+__all__ = [
+    "ADAPTER_LEAVES",
+    "Adapted",
+    "Lora",
+    "fold",
+    "init_lora",
+    "is_adapter",
+    "lora_of",
+    "merge",
+    "trainable",
+    "trains_with_lora",
+]
+
+ADAPTER_LEAVES = ("lora_down", "lora_up")  # beside the kernel, see models.adapters
+_HEADS = ("classifier", "span")  # of the tasks; no pretrained checkpoint has them
 
 
 class Lora(NamedTuple):
@@ -37,12 +51,15 @@ class Adapted(NamedTuple):
     kernel: [in, out] frozen
     down, up: the adapter
     scale: [] float32 alpha / r
+    key, keep: for dropout on the adapter's input, the probability of keeping a unit; None without
     """
 
     kernel: Any
     down: Float[Array, "D r"]
     up: Float[Array, "r F"]
     scale: Float[Array, ""]
+    key: Array | None = None
+    keep: Float[Array, ""] | None = None
 
     def project(self, x: Array) -> Array:
         """Compute ``x @ kernel + scale * (x @ down) @ up``."""
@@ -51,8 +68,29 @@ class Adapted(NamedTuple):
             if hasattr(self.kernel, "project")
             else x @ jax.lax.stop_gradient(self.kernel).astype(x.dtype)
         )
+        if self.key is not None and self.keep is not None:
+            kept = jax.random.bernoulli(self.key, self.keep, x.shape)
+            x = jnp.where(kept, x / self.keep.astype(x.dtype), jnp.zeros((), x.dtype))
         low = (x @ self.down.astype(x.dtype)) @ self.up.astype(x.dtype)
         return base + self.scale.astype(x.dtype) * low
+
+
+# The vendor names classes a Linear layer must lie in, all of them; here what their names contain.
+_CLASSES = {
+    "TransformerDecoderLayer": "layers_",
+    "TransformerDecoder": "layers_",
+    "TransformerEncoderLayer": "layers_",
+    "TransformerEncoder": "layers_",
+    "MultiheadAttention": "/attn/",
+    "FeedForwardNetwork": "/ffn/",
+    "Linear": "",
+}
+
+
+def _is_target(name: str, targets: Sequence[str]) -> bool:
+    if all(part in _CLASSES for part in targets):
+        return all(_CLASSES[part] in name for part in targets)
+    return any(part in name for part in targets)
 
 
 def _targets(cfg: LoraConfig, params: Params) -> dict[str, Any]:
@@ -61,7 +99,7 @@ def _targets(cfg: LoraConfig, params: Params) -> dict[str, Any]:
     found = {
         name: leaf
         for name, leaf in named_leaves(params)
-        if name.endswith("/kernel") and any(part in name for part in cfg.target_modules)
+        if name.endswith("/kernel") and _is_target(name, cfg.target_modules)
     }
     if not found:
         raise ValueError(
@@ -115,18 +153,40 @@ def fold(cfg: LoraConfig, params: Params, lora: Lora) -> Params:
     return map_named(add, params)
 
 
+def lora_of(config: Any) -> LoraConfig | None:
+    """Return ``lora_params`` of a configuration (LLaVA: of its decoder), None when unused."""
+    cfg = getattr(config, "lora_params", None)
+    if cfg is None:
+        cfg = getattr(getattr(config, "text_model", None), "lora_params", None)
+    return cfg if cfg is not None and cfg.r > 0 else None
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter name is that of an adapter's matrix."""
+    return name.rpartition("/")[2] in ADAPTER_LEAVES
+
+
+def trains_with_lora(name: str) -> bool:
+    """Whether a parameter trains when the model has adapters."""
+    return is_adapter(name) or name.split("/", maxsplit=1)[0] in _HEADS
+
+
 def trainable(model: Model, params: Params, freeze: Sequence[str] = ()) -> Any:
     """Return a tree of booleans: which parameters train.
 
-    Frozen are ``position/slopes`` unless ``alibi_trainable_slopes``, and whatever a regex of
-    ``freeze`` (and of the configuration's ``freeze``) finds in our name or the vendor's.
+    With ``lora_params`` only adapters and task heads do. Frozen are ``position/slopes`` unless
+    ``alibi_trainable_slopes``, and whatever a regex of ``freeze`` (and of the configuration's
+    ``freeze``) finds in our name or the vendor's.
     """
     patterns = [*freeze, *getattr(model.config, "freeze", ())]
+    adapted = lora_of(model.config) is not None
     fixed_slopes = not getattr(model.config, "alibi_trainable_slopes", False)
 
     def trains(name: str, leaf: Any) -> bool:
         del leaf
         if name == "position/slopes" and fixed_slopes:
+            return False
+        if adapted and not trains_with_lora(name):
             return False
         names = (name, model.alias(name))
         return not any(re.search(p, n) for p in patterns for n in names)

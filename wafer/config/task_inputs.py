@@ -97,7 +97,7 @@ class MaskedLmInput(TextInput, legacy={"mask_whole_word": "whole_word_masking"})
     Attributes:
         max_predictions_per_seq: M, most tokens masked in a sequence.
         masked_lm_prob: share of the tokens that is masked.
-        whole_word_masking: mask the pieces of a word together.
+        whole_word_masking: only false; pieces of a word are masked one by one.
         disable_nsp: the rows have no next-sentence label; long ones are cut.
         shuffle_buffer: the whole file is shuffled here.
     """
@@ -105,7 +105,7 @@ class MaskedLmInput(TextInput, legacy={"mask_whole_word": "whole_word_masking"})
     task: ClassVar[str] = "mlm"
     max_predictions_per_seq: PositiveInt = 20
     masked_lm_prob: Annotated[Float, Field(gt=0, lt=1)] = 0.15
-    whole_word_masking: Bool = False
+    whole_word_masking: Literal[False] = False
     disable_nsp: Bool = False
     shuffle_buffer: PositiveInt | None = None
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -29,13 +30,12 @@ class Context(NamedTuple):
 
 
 class Scorer(Protocol):
-    """Metrics that need the predictions themselves, gathered over one evaluation.
+    """Metrics that need the predictions themselves, gathered over one evaluation."""
 
-    Attributes:
-        reads: names of the model's outputs it wants.
-    """
-
-    reads: tuple[str, ...]
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the model's outputs it wants."""
+        ...
 
     def add(self, rows: Rows, outputs: Mapping[str, np.ndarray]) -> None:
         """Take a batch: its rows [B, ...] and the outputs [B, positions or 1, ...]."""
@@ -58,6 +58,7 @@ class Dataset:
         scorer: makes the gatherer of metrics that need predictions; None when sums suffice.
         pack: several examples per row (VSL), built on the fly.
         mean_length: tokens per example, or None where it is not known without reading all.
+        tokenizer: the tokenizer.json that the ids come from; None where it is not known.
         token_bytes: [V] bytes per token, for bits per byte; None without a tokenizer.
         references: name -> bits per byte of other compressors on the same text.
         summary: one line for the log.
@@ -72,6 +73,7 @@ class Dataset:
     scorer: Callable[[], Scorer] | None = None
     pack: bool = False
     mean_length: float | None = None
+    tokenizer: pathlib.Path | None = None
     token_bytes: np.ndarray | None = None
     references: Mapping[str, float] = dataclasses.field(default_factory=dict)
     summary: str = ""

@@ -20,6 +20,8 @@ import models
 import sparsity
 import vsl
 from models.fc_mnist import FcMnistConfig
+from models.lora import trainable
+from models.paths import named_leaves
 from sparsity import Sparsifier
 from wafer.config import DATA_PROCESSORS, RunConfig
 from wafer.config.inputs import InputSection
@@ -30,6 +32,7 @@ from wafer.data.processors import build_dataset
 from wafer.errors import ConfigError, Problem
 from wafer.run.resident import Resident, swarmx_mesh
 from wafer.run.state import Scaler, TrainState
+from wafer.train.freeze import train_only
 from wafer.train.optim import learning_rates, make_optimizer
 from wafer.train.precision import make_scaler
 from wafer.train.tasks import context_of, tasks_of
@@ -154,7 +157,11 @@ def plan(cfg: RunConfig) -> Plan:
 def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.GradientTransformation:
     if cfg.optimizer is None:  # a run that only evaluates
         return optax.identity()
-    return make_optimizer(cfg.optimizer, shapes, model.alias)
+    chosen = named_leaves(trainable(model, shapes))
+    tx = make_optimizer(cfg.optimizer, shapes, model.alias)
+    if all(trains for _, trains in chosen):
+        return tx
+    return train_only(tx, frozenset(name for name, trains in chosen if trains))
 
 
 def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:

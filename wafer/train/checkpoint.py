@@ -11,7 +11,7 @@ import json
 import logging
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ import orbax.checkpoint as ocp
 from models.paths import close_names, named_leaves, unflatten
 from wafer.errors import CheckpointError
 
-__all__ = ["Checkpoints", "fill_template", "load_checkpoint", "to_tree"]
+__all__ = ["Checkpoints", "fill_template", "load_checkpoint", "to_tree", "write_checkpoint"]
 
 _LOG = logging.getLogger(__name__)
 _TMP = ".orbax-checkpoint-tmp"
@@ -34,7 +34,13 @@ def to_tree(state: Any) -> dict[str, Any]:
 
 
 def fill_template(
-    template: Any, stored: Mapping[str, Any], where: str, prefix: str = "", *, strict: bool = True
+    template: Any,
+    stored: Mapping[str, Any],
+    where: str,
+    prefix: str = "",
+    *,
+    strict: bool = True,
+    optional: Callable[[str], bool] = lambda name: False,
 ) -> Any:
     """Put stored arrays into the structure of a template, name by name.
 
@@ -43,21 +49,28 @@ def fill_template(
         stored: nested dict as ``to_tree`` made it.
         where: the checkpoint's path, for errors.
         prefix: put before the names in errors.
-        strict: False keeps the template's value where nothing is stored.
+        strict: False keeps the template's value where nothing of its shape is stored.
+        optional: names that need not be stored.
 
     Raises:
         CheckpointError: lists every name that is missing or has another shape.
     """
     have = dict(named_leaves(stored))
     problems: list[str] = []
+    kept: list[str] = []
 
     def take(path: Any, leaf: Any) -> Any:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if name not in have:
-            if strict:
+            if not strict or optional(name):
+                kept.append(name)
+            else:
                 problems.append(f"{prefix}{name}: not in the checkpoint{close_names(name, have)}")
             return leaf
         value = have[name]
+        if np.shape(value) != np.shape(leaf) and not strict:
+            kept.append(f"{name} (stored {np.shape(value)}, needed {np.shape(leaf)})")
+            return leaf
         if np.shape(value) != np.shape(leaf):
             problems.append(
                 f"{prefix}{name}: shape {np.shape(value)}, the model needs {np.shape(leaf)}"
@@ -71,9 +84,13 @@ def fill_template(
         more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
         raise CheckpointError(
             f"{where} does not fit this configuration:\n  {shown}{more}\n"
-            "Use the params file the checkpoint was trained with, or load only the model with "
-            "--load_checkpoint_states model."
+            "Use the params file the checkpoint was trained with, load only the model with "
+            "--load_checkpoint_states model, or keep what does not fit as it is initialized (a "
+            "new head) with --disable_strict_checkpoint_loading."
         )
+    if kept:
+        shown = ", ".join(kept[:12]) + (", ..." if len(kept) > 12 else "")
+        _LOG.info("Not taken from the checkpoint, kept as initialized: %s", shown)
     return filled
 
 
@@ -141,6 +158,27 @@ class Checkpoints:
     def close(self) -> None:
         """Release Orbax's threads."""
         self._manager.close()
+
+
+def write_checkpoint(
+    path: str | pathlib.Path, state: Mapping[str, Any], meta: Mapping[str, Any]
+) -> None:
+    """Write one checkpoint anywhere, replacing what is there; complete or not there at all.
+
+    Raises:
+        CheckpointError: the disk is full or the folder cannot be written.
+    """
+    path = pathlib.Path(path).resolve()
+    checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+    args = ocp.args.Composite(
+        state=ocp.args.StandardSave(to_tree(state)), meta=ocp.args.JsonSave(dict(meta))
+    )
+    try:
+        checkpointer.save(path, args=args, force=True)
+    except (OSError, ValueError) as error:  # tensorstore reports a full disk as ValueError
+        raise CheckpointError(f"checkpoint {path} could not be written: {error}") from error
+    finally:
+        checkpointer.close()
 
 
 def load_checkpoint(path: str | pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:

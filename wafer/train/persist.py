@@ -12,6 +12,7 @@ import numpy as np
 
 import sparsity
 import wafer
+from models.lora import is_adapter
 from models.paths import named_leaves
 from sparsity import sentinel
 from wafer.errors import CheckpointError, TrainingError
@@ -102,7 +103,7 @@ def resume(run: Run) -> Resumed:
     """
     settings = run.cfg.runconfig
     state = fresh(run)
-    if settings.checkpoint_path is not None:
+    if settings.checkpoint_path is not None and not _has_begun(run):
         path = pathlib.Path(settings.checkpoint_path)
         tree, meta = load_checkpoint(path)
     elif settings.autoload_last_checkpoint:
@@ -116,24 +117,51 @@ def resume(run: Run) -> Resumed:
         path = checkpoints.path(step)
     else:
         return Resumed(state)
-    parts = _parts(run)
-    state = state_from(run, state, tree, meta, path)
+    named = settings.checkpoint_path is not None and path == pathlib.Path(settings.checkpoint_path)
+    parts = _parts(run, tree) if named or settings.checkpoint_path is None else _PARTS
+    state = state_from(run, state, tree, meta, path, parts=parts)
     _LOG.info("Continuing from %s at step %d", path, int(state.step))
     if set(parts) != set(_PARTS):
         _LOG.info("Loaded only: %s", ", ".join(parts))
     return Resumed(state, meta.get("data") if "dataloader" in parts else None, path)
 
 
-def _parts(run: Run) -> tuple[str, ...]:
-    """Which parts of a checkpoint are loaded, from the configuration."""
+def _has_begun(run: Run) -> bool:
+    """Whether a run that starts from somebody else's weights has checkpoints of its own by now.
+
+    Then the same command continues it, as it does any other run.
+    """
+    settings = run.cfg.runconfig
+    states = settings.load_checkpoint_states
+    anew = settings.is_pretrained_checkpoint or (states is not None and "global_step" not in states)
+    if not (anew and settings.autoload_last_checkpoint and "train" in settings.mode):
+        return False
+    checkpoints = Checkpoints(run.model_dir)
+    steps = checkpoints.steps()
+    checkpoints.close()
+    if steps:
+        _LOG.info("%s has checkpoints: checkpoint_path is not read again", run.model_dir)
+    return bool(steps)
+
+
+def _parts(run: Run, tree: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which parts of a checkpoint are loaded, from the configuration and what the file holds."""
     settings = run.cfg.runconfig
     if settings.is_pretrained_checkpoint:
         return ("model",)
+    if settings.load_checkpoint_states is None and set(tree) == {"params"}:
+        return ("model",)  # converted weights, folded adapters
     return settings.load_checkpoint_states or _PARTS
 
 
 def state_from(
-    run: Run, template: TrainState, tree: Mapping[str, Any], meta: Mapping[str, Any], path: Any
+    run: Run,
+    template: TrainState,
+    tree: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    path: Any,
+    *,
+    parts: tuple[str, ...] | None = None,
 ) -> TrainState:
     """Turn a stored tree into the state training continues from.
 
@@ -143,18 +171,25 @@ def state_from(
         tree: arrays as stored, NaN at pruned positions.
         meta: the record beside them.
         path: for errors.
+        parts: which to take; None is what the configuration says.
 
     Raises:
         CheckpointError: the arrays do not fit the model, or are sparse while nothing is now.
     """
-    parts, where = _parts(run), str(path)
+    parts, where = parts or _parts(run, tree), str(path)
+    optional = is_adapter if parts == ("model",) else lambda name: False
     strict = not run.cfg.runconfig.disable_strict_checkpoint_loading
 
     def take(part: str, name: str) -> Any:
         own = getattr(template, name)
         if part not in parts:
             return own
-        return fill_template(own, tree[name], where, f"{name}/", strict=strict)
+        if name not in tree:
+            raise CheckpointError(
+                f"{where} holds no {name}, only {', '.join(tree)}; load what is there with "
+                "--load_checkpoint_states model"
+            )
+        return fill_template(own, tree[name], where, f"{name}/", strict=strict, optional=optional)
 
     sparsifier = run.plan.sparsifier
     # Files are dense whatever the storage in memory is.

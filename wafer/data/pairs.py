@@ -1,0 +1,128 @@
+"""Texts in pairs: prompt and completion for decoders, source and target for encoder-decoders."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wafer.data.dataset import Context, Dataset
+from wafer.data.objectives import prompt_completion
+from wafer.data.rowsets import RowSource, sequence_row
+from wafer.data.sources import FEATURES
+from wafer.data.textfiles import find_files, read_rows
+from wafer.data.wordpiece import load_vocabulary
+from wafer.errors import DataError
+
+__all__ = ["CompletionSource", "prompts", "seq2seq"]
+
+
+class CompletionSource:
+    """Rows whose loss lies on the completion and its end mark.
+
+    Args:
+        rows: [3, n] input ids, loss mask, labels of every example.
+        where: the files, for the error on an empty set.
+
+    Raises:
+        DataError: there is no example.
+    """
+
+    def __init__(self, rows: Sequence[np.ndarray], where: Any) -> None:
+        if not rows:
+            raise DataError(f"{where}: no examples that fit max_sequence_length")
+        self._rows = rows
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """One example as (input_ids, attention_mask, labels)."""
+        return dict(zip(FEATURES, self._rows[index], strict=True))
+
+
+def prompts(cfg: Any, context: Context) -> Dataset:
+    """Read JSON lines with a prompt and a completion; examples that are too long are left out.
+
+    Raises:
+        DataError: a wrong row; names file and row.
+    """
+    files = find_files(cfg.data_dir, [f"{_stem(context)}.jsonl", f"{_stem(context)}.tsv"])
+    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
+    vocabulary.check(context.vocab_size)
+    eos = vocabulary.id_of(cfg.eos_token)
+    sep = None if cfg.sep_token is None else vocabulary.id_of(cfg.sep_token)
+    rows, skipped = [], 0
+    for row in (row for file in files for row in read_rows(file)):
+        prompt = vocabulary.encode(row.text(cfg.prompt_key))
+        completion = vocabulary.encode(row.text(cfg.completion_key))
+        if not completion or not (prompt or sep is not None):
+            raise DataError(f"{row.where}: the prompt or the completion is empty")
+        made = prompt_completion(prompt, completion, eos_id=eos, pad_id=eos, sep_id=sep)
+        if made.shape[1] > cfg.max_sequence_length:
+            skipped += 1
+        else:
+            rows.append(made)
+    source = CompletionSource(rows, files[0])
+    longest = max(made.shape[1] for made in rows)
+    mean = float(np.mean([made.shape[1] for made in rows]))
+    return Dataset(
+        source=source,
+        row_length=cfg.max_sequence_length,
+        pack=bool(cfg.use_vsl),
+        mean_length=mean,
+        shuffle=cfg.shuffle,
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=(
+            f"prompts with completions: {len(rows):,} examples, {skipped:,} left out as longer "
+            f"than {cfg.max_sequence_length} tokens, longest/mean = {longest}/{mean:.0f}"
+        ),
+    )
+
+
+def _stem(context: Context) -> str:
+    return "train" if context.training else "dev"
+
+
+def _pair(
+    length: int, target_length: int, start: int, index: int, example: tuple[list[int], list[int]]
+) -> dict[str, np.ndarray]:
+    del index
+    source, target = example
+    written = sequence_row([start, *target[:-1]], target_length)
+    return sequence_row(source, length) | {
+        "decoder_input_ids": written["input_ids"],
+        "decoder_attention_mask": written["attention_mask"],
+        "labels": sequence_row(target, target_length)["input_ids"],
+    }
+
+
+def seq2seq(cfg: Any, context: Context) -> Dataset:
+    """Read train or dev, JSON lines or TSV, with a source and a target text per row.
+
+    Raises:
+        DataError: a wrong row; names file and row.
+    """
+    files = find_files(cfg.data_dir, [f"{_stem(context)}.jsonl", f"{_stem(context)}.tsv"])
+    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
+    vocabulary.check(context.vocab_size)
+    eos = vocabulary.id_of(cfg.eos_token)
+    lengths = cfg.max_sequence_length, cfg.tgt_max_sequence_length or cfg.max_sequence_length
+    examples = []
+    for row in (row for file in files for row in read_rows(file)):
+        texts = (row.text(cfg.src_key), row.text(cfg.tgt_key))
+        source, target = (
+            [*vocabulary.encode(text)[: most - 1], eos]
+            for text, most in zip(texts, lengths, strict=True)
+        )
+        examples.append((source, target))
+    build = functools.partial(_pair, *lengths, cfg.decoder_start_token_id)
+    return Dataset(
+        source=RowSource(examples, build, files[0]),
+        row_length=cfg.max_sequence_length,
+        complete=True,
+        shuffle=cfg.shuffle,
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=f"sources with targets: {len(examples):,} pairs from {len(files)} file(s)",
+    )

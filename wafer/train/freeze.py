@@ -1,0 +1,37 @@
+"""Train some parameters, leave the others alone: no moments, no decay, no share in the clipping."""
+
+from collections.abc import Collection
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from models.paths import map_named, named_leaves, unflatten
+
+__all__ = ["train_only"]
+
+
+def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
+    """Restrict an optimizer to the named parameters.
+
+    Args:
+        tx: sees only their gradients, parameters and shapes.
+        names: '/'-joined names; any part of the tree may be updated alone.
+
+    Returns:
+        A transformation whose updates are 0 for all other parameters.
+    """
+
+    def part(tree: Any) -> Any:
+        return unflatten({name: leaf for name, leaf in named_leaves(tree) if name in names})
+
+    def init(params: Any) -> Any:
+        return tx.init(part(params))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        own, state = tx.update(part(updates), state, None if params is None else part(params))
+        found = dict(named_leaves(own))
+        filled = map_named(lambda name, u: found.get(name, jnp.zeros_like(u)), updates)
+        return filled, state
+
+    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
