@@ -4,7 +4,9 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from models.adapters import with_adapters
 from models.base import Model
+from models.lora import lora_of
 from models.paths import close_names
 
 __all__ = ["MODELS", "Entry", "build", "list_models", "lookup", "parse_config", "settings_of"]
@@ -202,7 +204,9 @@ def build(settings: Any) -> Model:
     """
     cfg = parse_config(settings) if isinstance(settings, Mapping) else settings
     module, _, _, function = _FAMILIES[lookup(cfg.name).family]
-    return getattr(importlib.import_module(module), function)(cfg)
+    model: Model = getattr(importlib.import_module(module), function)(cfg)
+    lora = lora_of(cfg)
+    return model if lora is None else with_adapters(model, lora)
 
 
 def settings_of(cfg: Any) -> dict[str, Any]:

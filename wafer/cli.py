@@ -69,6 +69,11 @@ def _finalize(args: argparse.Namespace) -> int:
     from wafer.train.logs import setup_logging
 
     setup_logging("INFO")
+    if args.fold_lora:
+        from wafer.fold import fold_lora
+
+        sys.stdout.write("\n".join(fold_lora(args.input, args.output)) + "\n")
+        return 0
     report = finalize(args.input, args.output)
     sys.stdout.write("\n".join(report.lines()) + "\n")
     return 0
@@ -99,6 +104,14 @@ _RUN_FLAGS: dict[str, dict] = {
     "model_dir": {"help": "folder for checkpoints, logs and events"},
     "checkpoint_path": {"help": "start from this checkpoint instead of the newest in model_dir"},
     "load_checkpoint_states": {"help": "comma list: model,optimizer,sparsity,dataloader,..."},
+    "disable_strict_checkpoint_loading": {
+        "action": "store_true",
+        "help": "keep parameters the checkpoint lacks as initialized (a new head)",
+    },
+    "is_pretrained_checkpoint": {
+        "action": "store_true",
+        "help": "take the model only, start at step 0",
+    },
     "num_steps": {"type": int, "help": "steps to train now"},
     "max_steps": {"type": int, "help": "global step to stop at"},
     "num_epochs": {"type": int, "help": "passes over the training data"},
@@ -163,6 +176,9 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     finalize = commands.add_parser("finalize", help="turn NaN at pruned weights into 0")
     finalize.add_argument("-i", "--input", required=True, help="sparse checkpoint")
     finalize.add_argument("-o", "--output", required=True, help="dense checkpoint to write")
+    finalize.add_argument(
+        "--fold_lora", action="store_true", help="also bake LoRA adapters in; keeps the model only"
+    )
     finalize.set_defaults(run=_finalize)
     add_jobs_parser(commands)
     _add_convert(commands, chosen=command == "convert")
