@@ -19,7 +19,7 @@ import vsl
 from models.block_config import BlockConfig, FixedSparse
 from models.initializers import make_initializer
 from models.layers import Dense, Norm, leaf
-from models.positions import rotary_frequencies, rotate
+from models.positions import rotary_frequencies, rotate, yarn_factor, yarn_frequencies
 from vsl import Layout
 
 __all__ = ["Attend", "Attention", "fixed_sparse_bias", "stream_attend"]
@@ -76,6 +76,18 @@ def fixed_sparse_bias(rule: FixedSparse, num_heads: int) -> Callable[[Array, Arr
     return bias
 
 
+def _rotated(cfg: BlockConfig, x: Array, positions: Array) -> Array:
+    """Rotate queries or keys by the configured rule."""
+    size, theta, factor = cfg.rotary_features, cfg.rope_theta, cfg.pos_scaling_factor
+    rule, gain = cfg.pos_scaling_extra_args, 1.0
+    if cfg.pos_scaling_type == "yarn" and rule is not None:
+        frequencies, gain = yarn_frequencies(size, theta, factor, rule), yarn_factor(factor, rule)
+    else:
+        llama3 = rule if cfg.pos_scaling_type == "llama3" else None
+        frequencies = rotary_frequencies(size, theta, factor, llama3)
+    return rotate(x, positions, frequencies, interleaved=cfg.rotary_interleaved, gain=gain)
+
+
 class Attention(nn.Module):
     """Multi-head, grouped or multi-query attention, to its own stream or to a memory.
 
@@ -113,17 +125,7 @@ class Attention(nn.Module):
         cfg = self.cfg
         q, k, v = self._project(x, memory)
         if cfg.position_embedding_type == "rotary" and not self.cross:
-            llama3 = cfg.pos_scaling_extra_args if cfg.pos_scaling_type == "llama3" else None
-            frequencies = rotary_frequencies(
-                cfg.rotary_features, cfg.rope_theta, cfg.pos_scaling_factor, llama3
-            )
-            turn = functools.partial(
-                rotate,
-                positions=positions,
-                frequencies=frequencies,
-                interleaved=cfg.rotary_interleaved,
-            )
-            q, k = turn(q), turn(k)
+            q, k = _rotated(cfg, q, positions), _rotated(cfg, k, positions)
         if depth is not None:
             q = q / depth.astype(q.dtype)
         window = cfg.attention_sliding_window_length if self.local and not self.cross else None

@@ -65,6 +65,20 @@ class LoraConfig(Section):
     target_modules: tuple[str, ...] = ("attn/query", "attn/value")
 
 
+# Knobs of releases 2.5 to 2.10 that change what is computed: refused, never ignored.
+_NOT_COMPUTED = dict.fromkeys(
+    (
+        "attention_sink_tokens",
+        "attention_chunk_size",
+        "attention_vertical_column_spacing",
+        "attention_vertical_column_width",
+        "memory_tokens_config",
+        "sliding_window_every_other_decoder_layer_pattern",
+    ),
+    "a knob of release 2.5 and later that is not computed here; drop it or set it to null",
+)
+
+
 class BlockConfig(ModelConfig):
     """What a transformer layer needs, whatever stack it stands in. Defaults: GPT-2, release 2.2.
 
@@ -92,7 +106,7 @@ class BlockConfig(ModelConfig):
     rope_theta: float = 10000.0
     rotary_interleaved: bool = True
     pos_scaling_factor: float = 1.0
-    pos_scaling_type: Literal["linear", "llama3"] = "linear"
+    pos_scaling_type: Literal["linear", "llama3", "yarn"] = "linear"
     pos_scaling_extra_args: RopeScaling | None = None
     alibi_trainable_slopes: bool = False
     alibi_slopes_in_checkpoint: bool = False
@@ -251,6 +265,14 @@ class BlockConfig(ModelConfig):
         data = dict(data)
         if data.pop("use_rms_norm", None):
             data["norm_type"] = "rmsnorm"
+        for key, why in _NOT_COMPUTED.items():
+            if data.get(key) is not None:
+                raise ValueError(f"{key}: {why}")
+        if data.get("pos_scaling_type") == "longrope":
+            raise ValueError(
+                "pos_scaling_type: longrope changes its tables with the batch's longest position, "
+                "which packed batches of several documents do not have; use linear, llama3 or yarn"
+            )
         return data
 
     @model_validator(mode="after")
@@ -292,8 +314,10 @@ class BlockConfig(ModelConfig):
                     f"rotary_dim: {features} must be even, positive and at most the head size "
                     f"{self.head_dim}"
                 )
-        if self.pos_scaling_type == "llama3" and self.pos_scaling_extra_args is None:
-            raise ValueError("pos_scaling_extra_args: required by pos_scaling_type llama3")
+        if self.pos_scaling_type != "linear" and self.pos_scaling_extra_args is None:
+            raise ValueError(
+                f"pos_scaling_extra_args: required by pos_scaling_type {self.pos_scaling_type}"
+            )
         if self.alibi_trainable_slopes and self.position_embedding_type != "alibi":
             raise ValueError("alibi_trainable_slopes: needs position_embedding_type alibi")
 

@@ -33,7 +33,7 @@ def parameter_count(model: Model, *, trainable_matrices_only: bool = False) -> i
 
 def _active_share(name: str, cfg: Any) -> float:
     """Give the share of tokens that pay for a kernel: k of E for an expert, else all."""
-    moe = getattr(cfg, "moe", None)
+    moe = next((part.moe for part in getattr(cfg, "parts", (cfg,)) if hasattr(part, "moe")), None)
     return moe.top_k / moe.num_experts if moe and "/experts_" in name else 1.0
 
 
@@ -43,7 +43,9 @@ def flops_per_token(model: Model, seq_len: int | None = None, *, training: bool 
     2 per kernel element (a multiply and an add), plus q.k and probabilities.v over the keys a
     query sees (half the sequence when causal, the window at most); training is three times the
     forward pass, the usual convention (Kaplan et al. 2020). Norms, softmax and look-ups are left
-    out. For an encoder-decoder: one source and one target token together.
+    out. Models of several stacks count one token of each together: a source and a target token,
+    a question and a context token, an image slot and a text token. An encoder's tied
+    masked-LM head, which scores the masked positions only, is left out.
 
     Args:
         model: any family.
@@ -55,9 +57,12 @@ def flops_per_token(model: Model, seq_len: int | None = None, *, training: bool 
     for name, leaf in named_leaves(abstract_params(model)):
         if name.endswith("kernel"):
             forward += 2.0 * math.prod(leaf.shape) * _active_share(name, cfg)
-    if getattr(cfg, "with_lm_head", False) and getattr(cfg, "share_embedding_weights", False):
-        forward += 2.0 * cfg.vocab_size * cfg.hidden_size
-    if hasattr(cfg, "attended_keys"):
-        length = seq_len or getattr(cfg, "max_position_embeddings", None) or 512
-        forward += 4.0 * cfg.num_heads * cfg.head_dim * cfg.attended_keys(length)
+    text = getattr(cfg, "text_model", cfg)
+    if getattr(text, "with_lm_head", False) and getattr(text, "share_embedding_weights", False):
+        forward += 2.0 * text.vocab_size * text.hidden_size
+    for part in getattr(cfg, "parts", (cfg,)):
+        if hasattr(part, "attended_keys"):
+            length = seq_len or part.max_position_embeddings
+            keys = part.attended_keys(getattr(part, "image_slots", length))
+            forward += 4.0 * part.num_heads * part.head_dim * keys
     return forward * (3.0 if training else 1.0)

@@ -11,16 +11,16 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from models.base import Aux, Batch
 from models.encoder_config import EncoderConfig
 from models.initializers import make_initializer
 from models.layers import Dense, Norm, activation, leaf, project, zeros_init
-from models.losses import cross_entropy, token_aux
+from models.losses import token_aux
 from vsl import Layout
 
-__all__ = ["Heads", "encoder_aux", "segment_log_softmax"]
+__all__ = ["Heads", "contrastive_aux", "encoder_aux", "segment_log_softmax"]
 
 Outputs = dict[str, Array]
 
@@ -179,12 +179,24 @@ def encoder_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch) -> A
     raise ValueError(f"{cfg.name}: an encoder with head {cfg.head!r} has no loss of its own")
 
 
-def contrastive_aux(questions: Array, contexts: Array, labels: Array) -> Aux:
-    """Score DPR's in-batch negatives: each question against every context of the batch."""
+def contrastive_aux(
+    questions: Float[Array, "B D"],
+    contexts: Float[Array, "C D"],
+    labels: Int[Array, " B"],
+    real_questions: Bool[Array, " B"] | None = None,
+    real_contexts: Bool[Array, " C"] | None = None,
+) -> Aux:
+    """Score DPR's in-batch negatives: each question against every context of the batch.
+
+    Args:
+        questions: embeddings.
+        contexts: embeddings.
+        labels: index of each question's own context.
+        real_questions: False for empty rows, which do not count.
+        real_contexts: False for empty rows, which nothing is compared with.
+    """
     scores = questions.astype(jnp.float32) @ contexts.astype(jnp.float32).T
-    loss = cross_entropy(scores, labels)
-    count = jnp.asarray(loss.shape[0], jnp.float32)
-    right = jnp.sum(scores.argmax(-1) == labels).astype(jnp.float32)
-    return Aux(
-        loss.sum(), count, {"nll_sum": loss.sum(), "token_sum": count, "accuracy_sum": right}
-    )
+    if real_contexts is not None:
+        scores = jnp.where(real_contexts[None], scores, -1e30)
+    real = jnp.ones(len(labels)) if real_questions is None else real_questions
+    return token_aux(scores, labels, real.astype(jnp.float32))

@@ -55,6 +55,11 @@ class LlavaConfig(ModelConfig):
         return self.image_model.num_hidden_layers + 1 + index if index < 0 else index
 
     @property
+    def parts(self) -> tuple[VisionConfig, DecoderConfig]:
+        """Stacks whose attention costs are added: an image slot and a text token."""
+        return self.image_model, self.text_model
+
+    @property
     def with_lm_head(self) -> bool:
         """As the decoder."""
         return self.text_model.with_lm_head

@@ -16,21 +16,29 @@ __all__ = [
     "rotary_frequencies",
     "rotate",
     "sinusoids",
+    "yarn_factor",
+    "yarn_frequencies",
 ]
 
 
 class RopeScaling(Section):
-    """Arguments of ``pos_scaling_type: llama3`` (Llama 3.1's frequency-dependent interpolation).
+    """Arguments of ``pos_scaling_type: llama3`` and ``yarn``: some frequencies are interpolated.
 
     Attributes:
-        low_freq_factor: wavelengths above context / low are divided by the full factor.
-        high_freq_factor: wavelengths below context / high are left alone.
         original_max_position_embeddings: the context the model was pre-trained with.
+        low_freq_factor: llama3: wavelengths above context / low are divided by the full factor.
+        high_freq_factor: llama3: wavelengths below context / high are left alone.
+        beta_fast: yarn: features that turn more often than this in the context are left alone.
+        beta_slow: yarn: features that turn less often are divided by the full factor.
+        attention_factor: yarn: multiplies queries and keys; default 0.1 ln(factor) + 1.
     """
 
+    original_max_position_embeddings: int = 8192
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
 
 
 def rotary_frequencies(
@@ -62,12 +70,41 @@ def rotary_frequencies(
     return np.where(slow, frequencies / np.float32(factor), kept).astype(np.float32)
 
 
+def yarn_frequencies(rotary_dim: int, theta: float, factor: float, rule: RopeScaling) -> np.ndarray:
+    """Compute the R/2 frequencies of YaRN (Peng et al. 2023): a ramp between plain and divided.
+
+    A feature makes context * frequency / 2 pi turns within the original context. Features with
+    more than ``beta_fast`` turns keep their frequency, those with fewer than ``beta_slow`` get it
+    divided by ``factor``; between them the mix is linear in the feature's index.
+    """
+    plain = rotary_frequencies(rotary_dim, theta)
+    context = rule.original_max_position_embeddings
+
+    def feature(turns: float) -> float:
+        return rotary_dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(feature(rule.beta_fast)), 0)
+    high = min(math.ceil(feature(rule.beta_slow)), rotary_dim - 1)
+    width = np.float32(high - low if high != low else 0.001)
+    ramp = (np.arange(rotary_dim // 2, dtype=np.float32) - np.float32(low)) / width
+    divided = np.clip(ramp, 0, 1)
+    return (plain / np.float32(factor) * divided + plain * (1 - divided)).astype(np.float32)
+
+
+def yarn_factor(factor: float, rule: RopeScaling) -> float:
+    """Return what YaRN multiplies rotated queries and keys by."""
+    if rule.attention_factor is not None:
+        return rule.attention_factor
+    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
 def rotate(
     x: Float[Array, "T N H"],
     positions: Int[Array, " T"],
     frequencies: np.ndarray,
     *,
     interleaved: bool,
+    gain: float = 1.0,
 ) -> Float[Array, "T N H"]:
     """Rotate the first R features of every head by position times frequency.
 
@@ -77,10 +114,11 @@ def rotate(
         frequencies: [R/2], see ``rotary_frequencies``.
         interleaved: pairs are (0, 1), (2, 3), ... as in GPT-J and the vendor's own layout; else
             feature i pairs with i + R/2 as in NeoX and LLaMA.
+        gain: multiplies the rotated features (``yarn_factor``).
     """
     half = frequencies.shape[0]
     angle = positions.astype(jnp.float32)[:, None, None] * frequencies
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    cos, sin = jnp.cos(angle) * gain, jnp.sin(angle) * gain
     turned, rest = x[..., : 2 * half].astype(jnp.float32), x[..., 2 * half :]
     if interleaved:
         a, b = turned[..., 0::2], turned[..., 1::2]

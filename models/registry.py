@@ -1,6 +1,7 @@
 """The vendor's model names: which family builds each, and what the name presets."""
 
 import importlib
+import typing
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -9,13 +10,22 @@ from models.base import Model
 from models.lora import lora_of
 from models.paths import close_names
 
-__all__ = ["MODELS", "Entry", "build", "list_models", "lookup", "parse_config", "settings_of"]
+__all__ = [
+    "MODELS",
+    "Entry",
+    "build",
+    "knobs",
+    "list_models",
+    "lookup",
+    "parse_config",
+    "settings_of",
+]
 
 
 class Entry(NamedTuple):
     """One name.
 
-    family: 'decoder', 'encoder', 'seq2seq', 'vision', 'llava' or 'mlp'
+    family: 'decoder', 'encoder', 'seq2seq', 'dpr', 'vision', 'llava' or 'mlp'
     presets: keys the name sets unless the user does
     hf: model_type in a Hugging Face config.json, '' where none exists
     """
@@ -32,6 +42,7 @@ _FAMILIES = {
     "seq2seq": ("models.seq2seq", "models.seq2seq_config", "Seq2SeqConfig", "build_seq2seq"),
     "vision": ("models.vision", "models.vision", "VisionConfig", "build_vision"),
     "llava": ("models.llava", "models.llava", "LlavaConfig", "build_llava"),
+    "dpr": ("models.dpr", "models.dpr", "DprConfig", "build_dpr"),
     "mlp": ("models.fc_mnist", "models.fc_mnist", "FcMnistConfig", "build_fc_mnist"),
 }
 
@@ -62,6 +73,7 @@ _LLAMA = _NO_BIAS | {
     "dropout_rate": 0.0,
 }
 _ALIBI = {"position_embedding_type": "alibi"}
+_BLOOM = _ALIBI | {"embedding_layer_norm": True, "nonlinearity": "gelu_new"}
 _BTLM = _ALIBI | {"nonlinearity": "swiglu", "alibi_slopes_in_checkpoint": True}
 _MQA = {"attention_module": "multiquery_attention"}
 _FALCON = (
@@ -74,6 +86,11 @@ _FALCON = (
         "dropout_rate": 0.0,
     }
 )
+_FALCON_RW = {
+    "position_embedding_type": "alibi",
+    "alibi_style": "falcon",
+    "dropout_rate": 0.0,
+}
 
 _ROBERTA = {
     "position_embedding_offset": 2,
@@ -110,12 +127,14 @@ MODELS: dict[str, Entry] = {
     "gpt-neox": Entry("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
     "pythia": Entry("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
     "codegen": Entry("decoder", _GPTJ, "codegen"),
-    "bloom": Entry("decoder", _ALIBI | {"embedding_layer_norm": True}, "bloom"),
+    "bloom": Entry("decoder", _BLOOM, "bloom"),
     "btlm": Entry("decoder", _BTLM, "btlm"),
     "jais": Entry("decoder", _BTLM, "jais"),
     "falcon": Entry("decoder", _FALCON, "falcon"),
     "falcon-7b": Entry("decoder", _FALCON, "falcon"),
     "falcon-40b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
+    "falcon-11b": Entry("decoder", _FALCON | {"share_embedding_weights": False}, "falcon"),
+    "falcon-rw": Entry("decoder", _FALCON_RW, "falcon"),
     "falcon-180b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
     "mpt": Entry(
         "decoder",
@@ -141,6 +160,7 @@ MODELS: dict[str, Entry] = {
     "bert-q&a": Entry("encoder", {"head": "qa"}, "bert"),
     "bert-summarization": Entry("encoder", {"head": "summarization"}),
     "roberta": Entry("encoder", _ROBERTA, "roberta"),
+    "dpr": Entry("dpr", {}, "dpr"),
     "dpr-question-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),
     "dpr-context-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),
     "dpr-reader": Entry("encoder", {"head": "reader"}, "dpr"),
@@ -223,6 +243,39 @@ def settings_of(cfg: Any) -> dict[str, Any]:
 
 def _fields(cfg: Any) -> dict[str, Any]:
     return type(cfg).model_fields
+
+
+def knobs(name: str) -> list[tuple[str, str, Any]]:
+    """List every key of a name's ``model`` section: (key, what it takes, what the name sets).
+
+    Raises:
+        ValueError: unknown name, with the nearest known one.
+    """
+    entry = lookup(name)
+    _, module, cls, _ = _FAMILIES[entry.family]
+    fields = getattr(importlib.import_module(module), cls).model_fields
+    out = []
+    for key, field in fields.items():
+        default = (
+            "required" if field.is_required() else field.get_default(call_default_factory=True)
+        )
+        out.append((key, _takes(field.annotation), entry.presets.get(key, default)))
+    return out
+
+
+def _takes(annotation: Any) -> str:
+    """Say what a key takes, in the words of a YAML file."""
+    if annotation in (None, type(None)):
+        return "null"
+    args = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return " | ".join(map(str, args))
+    if typing.get_origin(annotation) is tuple:
+        return "list"
+    if args:
+        return " | ".join(dict.fromkeys(_takes(arg) for arg in args))
+    words = {bool: "true | false", int: "integer", float: "number", str: "text"}
+    return words.get(annotation, "section")
 
 
 def list_models() -> dict[str, Entry]:

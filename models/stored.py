@@ -22,6 +22,8 @@ __all__ = ["CheckpointDamagedError", "StoredTree", "create_tree", "find_items"]
 
 _META = "_METADATA"
 _DATA = ("d", "manifest.ocdbt")
+_PIECE = 4 * 2**20  # bytes of a stored piece; some are compressed and written at a time
+_AT_ONCE = 2
 
 
 class CheckpointDamagedError(ValueError):
@@ -215,16 +217,23 @@ class StoredTree:
 
     def replace(self, name: str, value: np.ndarray) -> None:
         """Write an array of any shape and dtype in the place of one of this tree."""
+        length = len(value) if value.ndim else 0
+        rows = min(max(1, _PIECE * length // max(value.nbytes, 1)), max(length, 1))
+        chunks = [rows, *value.shape[1:]] if value.ndim else []
         spec = {
             "driver": "zarr",
             "kvstore": self._kv_spec(self.path, f"{self.names[name]}/"),
-            "metadata": {"compressor": {"id": "zstd", "level": 1}},
+            "metadata": {"compressor": {"id": "zstd", "level": 1}, "chunks": chunks},
             "create": True,
             "delete_existing": True,
         }
         options = {"dtype": value.dtype, "shape": value.shape, "context": self._context}
         array = ts.open(spec, **options).result()
-        array.write(value, can_reference_source_data_indefinitely=True).result()
+        if not value.ndim:
+            array.write(value).result()
+        for i in range(0, length, _AT_ONCE * rows):
+            part = slice(i, min(i + _AT_ONCE * rows, length))
+            array[part].write(value[part], can_reference_source_data_indefinitely=True).result()
 
     @property
     def context(self) -> ts.Context:

@@ -53,6 +53,11 @@ class VisionConfig(BlockConfig):
         """P, patches per image."""
         return (self.image_size // self.patch_size) ** 2
 
+    @property
+    def image_slots(self) -> int:
+        """Slots per image: the class token and P patches."""
+        return self.patches + 1
+
     @model_validator(mode="after")
     def _patches_fit(self) -> Self:
         if self.image_size % self.patch_size:

@@ -247,9 +247,17 @@ def test_unknown_architectures_and_impossible_settings_are_refused():
     with pytest.raises(ValueError, match=r"'gpt_neo' cannot be converted.*gpt_neox"):
         config_from_hf({"model_type": "gpt_neo"})
     foreign = read_config(GOLDEN / "llama31_rope")
-    yarn = {"rope_type": "yarn", "factor": 2.0}
-    with pytest.raises(ValueError, match="rope type 'yarn' is not computed"):
-        config_from_hf(foreign | {"rope_parameters": yarn})
+    for kind in ("dynamic", "longrope"):
+        with pytest.raises(ValueError, match=f"rope type '{kind}' is not computed: its freq"):
+            config_from_hf(foreign | {"rope_parameters": {"rope_type": kind, "factor": 2.0}})
+    yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}
+    read = build(config_from_hf(foreign | {"rope_parameters": yarn})).config
+    assert read.pos_scaling_type == "yarn"
+    written = config_to_hf(read)
+    assert written["rope_parameters"]["rope_type"] == "yarn"
+    assert build(config_from_hf(written)).config == read
+    with pytest.raises(ValueError, match="mscale: a DeepSeek variant"):
+        config_from_hf(foreign | {"rope_parameters": yarn | {"mscale": 1.0}})
     with pytest.raises(ValueError, match="hidden_act: 'gelu', only 'silu'"):
         config_from_hf(foreign | {"hidden_act": "gelu"})
 

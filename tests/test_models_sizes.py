@@ -103,6 +103,7 @@ def test_every_name_is_listed_with_its_family():
         "decoder",
         "encoder",
         "seq2seq",
+        "dpr",
         "vision",
         "llava",
         "mlp",

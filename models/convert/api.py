@@ -16,23 +16,31 @@ from models.convert.engine import Table, export_tensors, import_tensors
 from models.convert.files import open_tensors, read_config
 from models.convert.other_configs import OTHER_CONFIGS
 from models.convert.other_tables import OTHER_TABLES
+from models.convert.same import require_same
 from models.convert.shards import write_shards
+from models.convert.standard import standard_form
+from models.dpr import DprConfig
 from models.initializers import make_initializer
 from models.paths import close_names, named_leaves, unflatten
-from models.registry import build, lookup
+from models.registry import build, lookup, settings_of
 
 __all__ = [
     "config_from_hf",
     "config_to_hf",
+    "configs_to_hf",
     "convert_table",
     "from_hf",
     "hf_type",
     "open_hf",
+    "section_from_hf",
     "to_hf",
+    "without_head",
 ]
 
 _TABLES: dict[str, Callable[[Any], Table]] = {**DECODER_TABLES, **OTHER_TABLES}
 _CONFIGS: dict[str, ConfigMap] = {**DECODER_CONFIGS, **OTHER_CONFIGS}
+_NO_WEIGHTS = {"embed/token/embedding": np.zeros((1, 1), np.float32)}
+_TOWERS = {"question": "question_encoder", "context": "ctx_encoder"}  # DPR's folders
 _OLD_TYPES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}
 
 
@@ -91,8 +99,44 @@ def config_from_hf(
 
 
 def config_to_hf(cfg: Any, dtype: str = "float32") -> dict[str, Any]:
-    """Turn a configuration into the content of config.json (both spellings)."""
-    return to_foreign_config(_config_map(hf_type(cfg)), cfg, dtype)
+    """Turn a configuration into the content of config.json (both spellings).
+
+    Raises:
+        ValueError: no Hugging Face form, or one that would compute something else.
+    """
+    map_ = _config_map(hf_type(cfg))
+    cfg, _ = standard_form(cfg, _NO_WEIGHTS, map_.model_type)
+    foreign = to_foreign_config(map_, cfg, dtype)
+    require_same(cfg, build(config_from_hf(foreign)).config, map_.model_type)
+    return foreign
+
+
+def configs_to_hf(cfg: Any) -> dict[str, dict[str, Any]]:
+    """Map each folder a model is written to ('' is the folder itself) to its config.json."""
+    if isinstance(cfg, DprConfig):
+        pairs = zip(_TOWERS.values(), cfg.towers, strict=True)
+        return {folder: config_to_hf(tower) for folder, tower in pairs}
+    return {"": config_to_hf(cfg)}
+
+
+def section_from_hf(
+    path: str | Path, name: str | None = None, *, add_head: bool = False
+) -> dict[str, Any]:
+    """Read the ``model`` section of a config.json, its folder, or DPR's two folders."""
+    if not _has_towers(Path(path), name):
+        return config_from_hf(read_config(path), name, add_head=add_head)
+    towers = (config_from_hf(read_config(Path(path) / folder)) for folder in _TOWERS.values())
+    return dict(zip(("q_encoder", "ctx_encoder"), towers, strict=True), name="dpr")
+
+
+def _has_towers(path: Path, name: str | None) -> bool:
+    return name in {None, "dpr"} and (path / _TOWERS["question"]).is_dir()
+
+
+def without_head(cfg: Any) -> Any:
+    """Return a decoder's configuration without its language-model head."""
+    ends = {"with_lm_head": False, "share_embedding_weights": True, "use_bias_in_output": False}
+    return cfg.model_copy(update=ends)
 
 
 def convert_table(cfg: Any) -> Table:
@@ -130,11 +174,14 @@ def open_hf(
     Arguments and errors as ``from_hf``.
     """
     folder = Path(folder)
+    options = {"dtype": dtype, "drop_unmatched": drop_unmatched}
+    if config is None and _has_towers(folder, name):
+        return _open_towers(folder, options)
     beside = folder if folder.is_dir() else folder.parent
     foreign = read_config(config or beside)
     tensors = open_tensors(folder)
     settings = config_from_hf(foreign, name, add_head=add_head)
-    model = build(_config_map(foreign["model_type"]).refine(settings, tensors))
+    model = build(_config_map(str(foreign["model_type"])).refine(settings, tensors))
     arrays = import_tensors(
         model,
         convert_table(model.config),
@@ -146,12 +193,28 @@ def open_hf(
     return model, arrays
 
 
+def _open_towers(
+    folder: Path, options: dict[str, Any]
+) -> tuple[Model, Iterator[tuple[str, np.ndarray]]]:
+    """Open both encoders of DPR, each a Hugging Face folder of its own."""
+    opened = {side: open_hf(folder / name, **options) for side, name in _TOWERS.items()}
+    sections = [settings_of(model.config) for model, _ in opened.values()]
+    model = build({"name": "dpr", "q_encoder": sections[0], "ctx_encoder": sections[1]})
+
+    def arrays() -> Iterator[tuple[str, np.ndarray]]:
+        for side, (_, own) in opened.items():
+            yield from ((f"{side}_{name}", array) for name, array in own)
+
+    return model, arrays()
+
+
 def from_hf(folder: str | Path, **options: Any) -> tuple[Model, dict[str, Any]]:
     """Read Hugging Face weights.
 
     Args:
         folder: holds config.json and safetensors (single or sharded) or .bin weights; or a weight
-            file or index, with ``config`` (default: config.json beside it).
+            file or index, with ``config`` (default: config.json beside it). For DPR's two towers:
+            holds such folders named question_encoder and ctx_encoder.
         **options: ``config``, the configuration when it lies elsewhere; ``dtype`` of the
             parameters, default float32, None keeps the file's; ``name``, our model name when
             several share a model_type; ``add_head``, a headless checkpoint gets a fresh
@@ -165,7 +228,7 @@ def from_hf(folder: str | Path, **options: Any) -> tuple[Model, dict[str, Any]]:
         ValueError: a config or tensors that do not fit; all complaints in one message.
     """
     model, arrays = open_hf(folder, **options)
-    return model, unflatten(dict(arrays))
+    return model, unflatten({name: np.require(x, None, "W") for name, x in arrays})
 
 
 def to_hf(
@@ -191,13 +254,29 @@ def to_hf(
     Returns:
         The weight files.
     """
-    leaves = dict(named_leaves(params))
+    leaves: Mapping[str, Any] = dict(named_leaves(params))
+    if isinstance(model.config, DprConfig):
+        return _write_towers(model.config, leaves, Path(folder), dtype, max_shard_bytes)
+    cfg, leaves = standard_form(model.config, leaves, hf_type(model.config))
+    model = build(cfg)
     if headless:
-        ends = {"with_lm_head": False, "share_embedding_weights": True, "use_bias_in_output": False}
-        model = build(model.config.model_copy(update=ends))
+        model = build(without_head(cfg))
         leaves = {k: leaf for k, leaf in leaves.items() if not k.startswith("lm_head/")}
     tensors = export_tensors(model, convert_table(model.config), leaves, dtype=dtype)
     config = config_to_hf(model.config, tensors[0].dtype.name)
     written = write_shards(tensors, folder, max_shard_bytes)
     (Path(folder) / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
+    return written
+
+
+def _write_towers(
+    cfg: DprConfig, leaves: Mapping[str, Any], folder: Path, dtype: Any, max_shard_bytes: int
+) -> list[Path]:
+    written = []
+    for (side, name), tower in zip(_TOWERS.items(), cfg.towers, strict=True):
+        prefix = f"{side}_"
+        own = {k.removeprefix(prefix): x for k, x in leaves.items() if k.startswith(prefix)}
+        written += to_hf(
+            build(tower), own, folder / name, dtype=dtype, max_shard_bytes=max_shard_bytes
+        )
     return written

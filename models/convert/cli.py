@@ -13,9 +13,8 @@ from typing import Any
 
 import yaml
 
-from models.convert.api import config_from_hf, config_to_hf, open_hf, to_hf
+from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
-from models.convert.files import read_config
 from models.convert.native import read_native, write_native
 from models.counts import abstract_params
 from models.paths import close_names, named_leaves
@@ -43,8 +42,8 @@ def add_parser(commands: Any) -> None:
     listing = verbs.add_parser("list", help="models that convert")
     listing.add_argument("model", nargs="?")
     listing.set_defaults(run=_list)
-    diff = verbs.add_parser("diff", help="compare two weight files")
-    diff.add_argument("left")
+    diff = verbs.add_parser("diff", help="compare two weight files or checkpoints of one format")
+    diff.add_argument("left", help="Hugging Face folder or file, or a checkpoint folder")
     diff.add_argument("right")
     diff.add_argument("--tensor_comparison_op", choices=("equal", "allclose"), default="equal")
     diff.set_defaults(run=_diff)
@@ -67,6 +66,8 @@ def _name(args: argparse.Namespace) -> str:
     if name not in _convertible():
         known = _convertible()
         raise ValueError(f"--model {args.model!r} does not convert{close_names(name, known)}")
+    if args.model.endswith(_HEADLESS) and MODELS[name].family != "decoder":
+        raise ValueError(f"--model {args.model!r}: only decoders have a -headless form")
     if args.src_fmt == args.tgt_fmt:
         raise ValueError(f"--src-fmt and --tgt-fmt are both {args.src_fmt!r}: nothing to convert")
     return name
@@ -113,20 +114,30 @@ def _convert(args: argparse.Namespace) -> int:
 
 def _convert_config(args: argparse.Namespace) -> int:
     name, target = _name(args), _target(args, args.config)
-    target.mkdir(parents=True, exist_ok=True)
     if args.tgt_fmt == "wafer":
-        headless = args.model.endswith(_HEADLESS)
-        settings = config_from_hf(read_config(args.config), name, add_head=headless)
+        settings = section_from_hf(args.config, name, add_head=args.model.endswith(_HEADLESS))
         build(settings)
+        target.mkdir(parents=True, exist_ok=True)
         path = target / "params_model.yaml"
         path.write_text(yaml.safe_dump({"model": settings}))
     else:
-        settings = yaml.safe_load(Path(args.config).read_text())["model"]
-        path = target / "config.json"
-        config = config_to_hf(build({"name": name, **settings}).config)
-        path.write_text(json.dumps(config, indent=2, sort_keys=True))
+        path = _write_config(args, name, target)
     sys.stdout.write(f"{path}\n")
     return 0
+
+
+def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
+    file = yaml.safe_load(Path(args.config).read_text())
+    if not isinstance(file, dict) or not isinstance(file.get("model"), dict):
+        raise ValueError(f"{args.config}: expected a params YAML with a model section")
+    cfg = build({"name": name, **file["model"]}).config
+    if args.model.endswith(_HEADLESS):
+        cfg = without_head(cfg)
+    configs = configs_to_hf(cfg)
+    for folder, config in configs.items():
+        (target / folder).mkdir(parents=True, exist_ok=True)
+        (target / folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
+    return target / "config.json" if "" in configs else target
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -136,7 +147,9 @@ def _list(args: argparse.Namespace) -> int:
             f"{args.model!r} does not convert{close_names(args.model, _convertible())}"
         )
     for name in sorted(names):
-        sys.stdout.write(f"{name:24} hf:{MODELS[name].hf:20} hf -> wafer, wafer -> hf\n")
+        formats = "hf -> wafer, wafer -> hf"
+        head = ", -headless" if MODELS[name].family == "decoder" else ""
+        sys.stdout.write(f"{name:24} hf:{MODELS[name].hf:20} {formats}{head}\n")
     return 0
 
 

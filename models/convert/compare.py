@@ -1,11 +1,13 @@
 """Differences between two weight files, name by name."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from models.convert.files import open_tensors
+from models.convert.native import read_native
 
 __all__ = ["diff_weights"]
 
@@ -18,18 +20,23 @@ def diff_weights(
     """List how two checkpoints differ, one line per tensor; empty when they agree.
 
     Args:
-        left: a folder or a weight file.
+        left: a folder or a weight file, or a checkpoint of ours (its parameters).
         right: likewise.
         operator: bit for bit, or numpy's allclose after conversion to float32.
     """
-    a, b = open_tensors(left), open_tensors(right)
+    a, b = _open(left), _open(right)
     lines = [f"only in {left}: {name}" for name in a if name not in b]
     lines += [f"only in {right}: {name}" for name in b if name not in a]
     for name in a:
         if name in b:
-            line = _difference(name, a[name], b[name], operator)
+            line = _difference(name, np.asarray(a[name]), np.asarray(b[name]), operator)
             lines += [line] if line else []
     return lines
+
+
+def _open(path: str | Path) -> Mapping[str, Any]:
+    is_ours = (Path(path) / "state").is_dir()
+    return read_native(path)[1] if is_ours else open_tensors(path)
 
 
 def _difference(name: str, x: np.ndarray, y: np.ndarray, operator: str) -> str:

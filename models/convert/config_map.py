@@ -7,6 +7,8 @@ from typing import Any
 __all__ = ["ConfigMap", "read_rope", "to_foreign_config", "to_our_settings", "write_rope"]
 
 Settings = dict[str, Any]
+_LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+_YARN = ("beta_fast", "beta_slow", "attention_factor", "original_max_position_embeddings")
 
 
 def _nothing(*args: Any) -> Settings:
@@ -98,17 +100,37 @@ def read_rope(foreign: Settings, head_dim: int) -> Settings:
     if kind == "linear":
         return settings
     if kind == "llama3":
-        keys = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-        return settings | {"pos_scaling_extra_args": {key: rope[key] for key in keys}}
-    raise ValueError(f"rope type {kind!r} is not computed; known: default, linear, llama3")
+        return settings | {"pos_scaling_extra_args": {key: rope[key] for key in _LLAMA3}}
+    if kind == "yarn":
+        _refuse_yarn_variants(rope)
+        extra = {key: rope[key] for key in _YARN if rope.get(key) is not None}
+        context = rope.get("original_max_position_embeddings") or foreign["max_position_embeddings"]
+        extra["original_max_position_embeddings"] = context
+        return settings | {"pos_scaling_extra_args": extra}
+    raise ValueError(
+        f"rope type {kind!r} is not computed: its frequencies change with the batch's longest "
+        "position, which packed batches do not have; known: default, linear, llama3, yarn"
+    )
+
+
+def _refuse_yarn_variants(rope: Settings) -> None:
+    for key in ("mscale", "mscale_all_dim"):
+        if rope.get(key):
+            raise ValueError(f"rope_scaling.{key}: a DeepSeek variant of yarn that is not computed")
+    if not rope.get("truncate", True):
+        raise ValueError("rope_scaling.truncate: only true is computed")
 
 
 def write_rope(cfg: Any, *, partial: bool = False) -> Settings:
     """Write rotary settings in both spellings; transformers 5 reads such a file correctly."""
     scaling: Settings | None = None
     if cfg.pos_scaling_type == "llama3":
-        extra = cfg.pos_scaling_extra_args.model_dump()
+        extra = {key: getattr(cfg.pos_scaling_extra_args, key) for key in _LLAMA3}
         scaling = {"rope_type": "llama3", "factor": cfg.pos_scaling_factor, **extra}
+    elif cfg.pos_scaling_type == "yarn":
+        rule = cfg.pos_scaling_extra_args
+        extra = {key: getattr(rule, key) for key in _YARN if getattr(rule, key) is not None}
+        scaling = {"rope_type": "yarn", "type": "yarn", "factor": cfg.pos_scaling_factor, **extra}
     elif cfg.pos_scaling_factor != 1.0:
         scaling = {"rope_type": "linear", "type": "linear", "factor": cfg.pos_scaling_factor}
     parameters = {"rope_theta": cfg.rope_theta, **(scaling or {"rope_type": "default"})}

@@ -219,7 +219,7 @@ def _read_falcon(foreign: Settings) -> Settings:
 
 def _write_falcon(cfg: DecoderConfig) -> Settings:
     alibi = cfg.position_embedding_type == "alibi"
-    new = cfg.parallel_attention and cfg.num_kv_heads > 1
+    new = cfg.parallel_attention and (cfg.num_kv_heads > 1 or cfg.use_untied_layer_norm)
     return {
         **({} if alibi else write_rope(cfg)),
         "ffn_hidden_size": cfg.filter_size,

@@ -238,7 +238,7 @@ def _converted(
         parts = list(row.codec.to_ours(tensors[source], [shapes[name] for name in row.ours]))
         for name in row.ours:  # each part is let go before the next is made contiguous
             part = parts.pop(0)
-            yield name, np.require(part, dtype or part.dtype, ["C", "W", "O"])
+            yield name, np.asarray(part, dtype, order="C")
 
 
 def export_tensors(
