@@ -25,6 +25,9 @@ _X86 = {
 _TARGETS = _BASELINE | (_X86 if platform.machine().lower() in {"x86_64", "amd64"} else {})
 
 
+_SHARED = pathlib.Path("vsl", "native")  # headers that every library may include
+
+
 class NativeLibrary(Extension):
     """A shared library ``package/_native.so`` with some sources compiled per instruction set."""
 
@@ -34,8 +37,8 @@ class NativeLibrary(Extension):
         super().__init__(
             f"{package}._native",
             [str(folder / name) for name in sources],
-            depends=[str(path) for path in sorted(folder.glob("*.h"))],
-            include_dirs=[str(folder)],
+            depends=[str(path) for path in sorted({*folder.glob("*.h"), *_SHARED.glob("*.h")})],
+            include_dirs=[str(folder), str(_SHARED)],
             language="c++",
             optional=True,
         )
@@ -100,12 +103,17 @@ class BuildNative(build_ext):
 
 setup(
     ext_modules=[
+        NativeLibrary("vsl.native", ["attention.cc"], per_target=["block.cc"]),
         NativeLibrary(
             "sparsity.kernels",
             ["sparse_dot.cc", "topology.cc", "moves.cc"],
             per_target=["tile.cc"],
         ),
-        NativeLibrary("wafer.fabric.native", ["planes.cc"], per_target=["words.cc"]),
+        NativeLibrary(
+            "wafer.fabric.native",
+            ["planes.cc", "engine.cc", "machine.cc"],
+            per_target=["words.cc"],
+        ),
     ],
     cmdclass={"build_ext": BuildNative},
 )

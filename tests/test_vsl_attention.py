@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import vsl
+from vsl import fused
 
 # One-token rows, an empty row, a row longer than two blocks, and slack at the end.
 LENGTHS = np.array([70, 1, 0, 130, 33])
@@ -245,9 +246,11 @@ def test_nothing_quadratic_is_in_memory() -> None:
 def test_auto_is_one_of_the_implementations() -> None:
     layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
     x = _inputs()
-    auto = vsl.attention(x["q"], x["k"], x["v"], layout, causal=True)
-    blocks = vsl.attention(x["q"], x["k"], x["v"], layout, causal=True, implementation="blocks")
-    np.testing.assert_array_equal(auto, blocks)
+    run = functools.partial(vsl.attention, x["q"], x["k"], x["v"], layout, causal=True)
+    chosen = "native" if fused.LIBRARY.usable() else "blocks"
+    np.testing.assert_array_equal(run(), run(implementation=chosen))
+    capped = run(softcap=2.0)  # which the native kernel does not compute
+    np.testing.assert_array_equal(capped, run(softcap=2.0, implementation="blocks"))
 
 
 def test_errors_say_what_is_wrong() -> None:

@@ -1,5 +1,6 @@
 """The one attention entry of the library: any layout, any variant, several implementations."""
 
+import dataclasses
 from typing import Literal
 
 import jax
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float, Key
 from vsl.bias import BiasFn, RelativeBias
 from vsl.blocks import TileBias, blocks
 from vsl.dense import dense, padded
+from vsl.fused import LIBRARY, fused, supported
 from vsl.intervals import BlockSizes, Window, key_intervals, normalize_window
 from vsl.layout import Layout
 from vsl.noise import hash_bits, seed_of
@@ -19,7 +21,9 @@ from vsl.triton import triton
 
 __all__ = ["Implementation", "attention"]
 
-Implementation = Literal["auto", "blocks", "dense", "padded", "pallas", "pallas_interpret"]
+Implementation = Literal[
+    "auto", "native", "blocks", "dense", "padded", "pallas", "pallas_interpret"
+]
 
 _SIZES = BlockSizes(64, 64)
 """Fastest of 32, 64, 128 on 2 AVX-512 cores; larger tiles waste work at sequence ends."""
@@ -72,7 +76,9 @@ def attention(
             scores per row of a padded batch; ``pallas`` runs the block ranges as Triton kernels
             on an NVIDIA GPU (no relative bias, no dropout; not used by ``auto``, as it has been
             lowered for CUDA and run in interpreted form only), ``pallas_interpret`` the same
-            anywhere, slowly; ``auto`` chooses blocks unless the stream is tiny.
+            anywhere, slowly; ``native`` runs the block ranges in C++ on a CPU (no soft cap, sink
+            tokens or bias function, no ALiBi across layouts); ``auto`` chooses native where it
+            can be had, else blocks, and dense when the stream is tiny.
 
     Returns:
         [T, N, H] in q's dtype.
@@ -83,14 +89,12 @@ def attention(
     kv = layout if kv_layout is None else kv_layout
     _check(q, k, v, layout, kv)
     heads, group = k.shape[1], q.shape[1] // k.shape[1]
-    chosen = _choose(implementation, layout, kv)
     rate = 0.0 if dropout_key is None else dropout_rate
     rule = Rule(
         scale=q.shape[2] ** -0.5 if scale is None else scale,
         softcap=softcap,
         sink_tokens=sink_tokens,
         dropout_rate=rate,
-        bias=None if chosen == "blocks" else relative_bias,
     )
     low, high, sink = key_intervals(
         layout, kv_layout, causal=causal, window=normalize_window(window, causal=causal)
@@ -105,29 +109,38 @@ def attention(
     slopes = None if alibi_slopes is None else jnp.asarray(alibi_slopes, jnp.float32)
     learned = Learned(slopes=slopes)
 
+    by_distance = isinstance(relative_bias, RelativeBias) and kv_layout is None
+    other_bias = (relative_bias is not None and not by_distance) or (
+        slopes is not None and kv_layout is not None
+    )
+    native = supported(rule, learned, function_bias=other_bias)
+    chosen = _choose(implementation, layout, kv, native=native)
+
     valid, kv_valid = layout.valid[:, None, None], kv.valid[:, None, None]
     qkv = QKV(
         jnp.where(valid, q, 0).reshape(-1, heads, group, q.shape[2]),
         jnp.where(kv_valid, k, 0),
         jnp.where(kv_valid, v, 0),
     )
-    if chosen == "blocks":
-        if isinstance(relative_bias, RelativeBias) and kv_layout is None:
-            learned = learned._replace(profile=_profile(relative_bias, layout.capacity))
-            out = blocks(rule, qkv, learned, pair, sizes=_SIZES)
-        elif relative_bias is not None:
-            tile_bias, floats, others = _hoist(relative_bias)
-            learned = learned._replace(consts=floats)
-            out = blocks(rule, qkv, learned, pair, sizes=_SIZES, tile_bias=tile_bias, consts=others)
-        else:
-            out = blocks(rule, qkv, learned, pair, sizes=_SIZES)
+    if chosen in {"native", "blocks"} and by_distance:
+        learned = learned._replace(profile=_profile(relative_bias, layout.capacity))
+    if chosen == "native":
+        out = fused(rule, qkv, learned, pair)
+    elif chosen == "blocks" and relative_bias is not None and not by_distance:
+        tile_bias, floats, others = _hoist(relative_bias)
+        learned = learned._replace(consts=floats)
+        out = blocks(rule, qkv, learned, pair, sizes=_SIZES, tile_bias=tile_bias, consts=others)
+    elif chosen == "blocks":
+        out = blocks(rule, qkv, learned, pair, sizes=_SIZES)
     elif chosen.startswith("pallas"):
-        _check_pallas(rule, qkv)
+        _check_pallas(rule, qkv, relative_bias)
         interpret = chosen == "pallas_interpret"
         out = triton(rule, qkv, learned, pair, sizes=_SIZES, interpret=interpret)
     elif chosen == "padded":
+        rule = dataclasses.replace(rule, bias=relative_bias)
         out = padded(rule, qkv, learned, pair, _rows(layout, kv))
     else:
+        rule = dataclasses.replace(rule, bias=relative_bias)
         out = dense(rule, qkv, learned, pair)
     return jnp.where(valid, out.reshape(layout.capacity, heads * group, -1), 0)
 
@@ -146,15 +159,22 @@ def _check(q: Array, k: Array, v: Array, layout: Layout, kv: Layout) -> None:
             )
 
 
-def _choose(implementation: Implementation, layout: Layout, kv: Layout) -> str:
+def _choose(implementation: Implementation, layout: Layout, kv: Layout, *, native: bool) -> str:
+    if implementation == "native" and not native:
+        raise ValueError(
+            "implementation='native' has no soft cap, sink tokens or bias function, and no bias "
+            "across layouts; use implementation='blocks'"
+        )
     if implementation != "auto":
         return implementation
-    return "dense" if layout.capacity * kv.capacity <= 128 * 128 else "blocks"
+    if layout.capacity * kv.capacity <= 128 * 128:
+        return "dense"
+    return "native" if native and LIBRARY.usable() else "blocks"
 
 
-def _check_pallas(rule: Rule, qkv: QKV) -> None:
+def _check_pallas(rule: Rule, qkv: QKV, bias: RelativeBias | BiasFn | None) -> None:
     width = qkv.q.shape[-1]
-    if rule.bias is not None or rule.dropout_rate:
+    if bias is not None or rule.dropout_rate:
         raise ValueError(
             "implementation='pallas' has no relative bias and no dropout of attention weights; "
             "use implementation='blocks'"

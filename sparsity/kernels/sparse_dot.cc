@@ -24,27 +24,17 @@ constexpr int64_t kRun = 52;
 constexpr int64_t kLeastBlock = 128, kMostBlock = 2048;
 
 const TileKernels& Kernels() {
-#if defined(__x86_64__) || defined(__i386__)
   static const TileKernels* kernels = [] {
-    __builtin_cpu_init();
-    const char* asked = std::getenv("WAFER_NATIVE");  // "avx2" or "baseline" stops there
-    const std::string most = asked == nullptr ? "" : asked;
-    if (most == "baseline") return &wafer_tile_baseline;
+    const Target target = BestTarget();
 #if defined(WAFER_HAS_AVX512)
-    if (most != "avx2" && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      return &wafer_tile_avx512;
-    }
+    if (target == Target::kAvx512) return &wafer_tile_avx512;
 #endif
 #if defined(WAFER_HAS_AVX2)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &wafer_tile_avx2;
+    if (target >= Target::kAvx2) return &wafer_tile_avx2;
 #endif
     return &wafer_tile_baseline;
   }();
   return *kernels;
-#else
-  return wafer_tile_baseline;
-#endif
 }
 
 // Floats of a tile with this many columns.
@@ -323,4 +313,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_gradients, wafer::Gradients,
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::Buffer<ffi::F32>>());
 
-extern "C" const char* wafer_sparse_target() { return wafer::Kernels().name; }
+extern "C" const char* wafer_native_target() { return wafer::Kernels().name; }

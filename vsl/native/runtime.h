@@ -1,6 +1,6 @@
-// Shared by the native handlers: splitting work over XLA's thread pool, and scratch memory.
-#ifndef WAFER_SPARSITY_RUNTIME_H_
-#define WAFER_SPARSITY_RUNTIME_H_
+// Shared by the native handlers of every package: choosing an instruction set, splitting work over XLA's thread pool, and scratch memory.
+#ifndef WAFER_VSL_NATIVE_RUNTIME_H_
+#define WAFER_VSL_NATIVE_RUNTIME_H_
 
 #include <algorithm>
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,26 @@
 #include "xla/ffi/api/ffi.h"
 
 namespace wafer {
+
+// Instruction sets in rising order; which of them were compiled in, the caller knows.
+enum class Target { kBaseline, kAvx2, kAvx512 };
+
+// The best one of this machine. WAFER_NATIVE=avx2 or baseline stops there.
+inline Target BestTarget() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_cpu_init();
+  const char* asked = std::getenv("WAFER_NATIVE");
+  const char* most = asked == nullptr ? "" : asked;
+  if (std::strcmp(most, "baseline") == 0) return Target::kBaseline;
+  if (std::strcmp(most, "avx2") != 0 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    return Target::kAvx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Target::kAvx2;
+#endif
+  return Target::kBaseline;
+}
 
 // Runs work(0) .. work(items - 1) on the pool and on the calling thread; returns when all are done.
 // The caller takes items itself, so it never waits for a thread that the pool cannot give: a helper
@@ -123,4 +144,4 @@ class Scratch {
 
 }  // namespace wafer
 
-#endif  // WAFER_SPARSITY_RUNTIME_H_
+#endif  // WAFER_VSL_NATIVE_RUNTIME_H_

@@ -1,0 +1,217 @@
+"""The native attention kernel against the dense form and the block form, and what it refuses."""
+
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import vsl
+from vsl import fused
+
+ROOT = pathlib.Path(__file__).parent.parent
+LENGTHS = (70, 1, 0, 130, 33)  # 250 slots: four tiles, the last one cut, slack at the end
+CAPACITY = 250
+
+
+def test_library_is_built() -> None:
+    assert fused.LIBRARY.usable(), "run `python setup.py build_ext --inplace`"
+
+
+def _inputs(capacity: int, keys: int, heads: tuple[int, int], width: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+    return {
+        "q": draw(capacity, heads[0], width),
+        "k": draw(keys, heads[1], width),
+        "v": draw(keys, heads[1], width),
+        "slopes": jnp.asarray(vsl.alibi_slopes(heads[0])),
+        "table": draw(32, heads[0]),
+        "do": draw(capacity, heads[0], width),
+    }
+
+
+def _run(x: dict[str, Any], layout: vsl.Layout, implementation: str, **options: Any) -> Any:
+    """Output and gradients of every input."""
+    alibi, relative = options.pop("alibi", False), options.pop("relative", False)
+    causal = options.pop("causal", True)
+
+    def loss(x: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+        t5 = vsl.RelativeBias(table=x["table"], bidirectional=not causal)
+        out = vsl.attention(
+            x["q"],
+            x["k"],
+            x["v"],
+            layout,
+            causal=causal,
+            alibi_slopes=x["slopes"] if alibi else None,
+            relative_bias=t5 if relative else None,
+            dropout_key=jax.random.key(3) if "dropout_rate" in options else None,
+            implementation=implementation,
+            **options,
+        )
+        return jnp.sum(out * x["do"]), out
+
+    grads, out = jax.jit(jax.grad(loss, has_aux=True))(x)
+    return grads | {"do": out}
+
+
+def _assert_close(got: Any, want: Any, tolerance: float = 3e-6) -> None:
+    for name, value in want.items():
+        top = max(float(jnp.abs(value).max()), 1e-3)
+        if name == "slopes":  # thousands of terms of both signs, times distances: they cancel
+            top *= 4
+        np.testing.assert_allclose(got[name], value, atol=tolerance * top, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "options"),
+    [
+        ((4, 2), 16, {}),
+        ((4, 1), 8, {"causal": False, "window": 20}),  # one key head: cut into chunks
+        ((2, 2), 20, {"window": (5, 9), "causal": False, "scale": 0.7}),
+        ((3, 3), 64, {"alibi": True, "dropout_rate": 0.3}),
+        ((4, 2), 16, {"alibi": True, "relative": True, "window": 33}),
+        ((4, 4), 16, {"relative": True, "causal": False}),
+    ],
+    ids=["gqa", "mqa", "scale", "dropout", "alibi+t5", "t5"],
+)
+def test_native_equals_dense(heads: tuple[int, int], width: int, options: dict[str, Any]) -> None:
+    """Forward and every gradient; dropout drops the same weights."""
+    layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    x = _inputs(CAPACITY, CAPACITY, heads, width)
+    want = _run(x, layout, "dense", **options)
+    assert float(jnp.abs(want["do"]).max()) > 0.1
+    _assert_close(_run(x, layout, "native", **options), want)
+
+
+def test_padded_batch_with_nan_in_the_padding() -> None:
+    packed = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    rows = vsl.padded_layout(jnp.asarray(LENGTHS), 130)
+    here, there = np.flatnonzero(packed.valid), np.flatnonzero(rows.valid)
+    x = _inputs(CAPACITY, CAPACITY, (2, 2), 16)
+    spread = dict(x)
+    for name in ("q", "k", "v", "do"):
+        fill = 0.0 if name == "do" else jnp.nan
+        blank = jnp.full((rows.capacity, *x[name].shape[1:]), fill)
+        spread[name] = blank.at[there].set(x[name][here])
+    want = _run(x, packed, "native")
+    got = _run(spread, rows, "native")
+    for name in ("q", "k", "v", "do"):
+        assert not np.delete(got[name], there, axis=0).any()
+        np.testing.assert_allclose(got[name][there], want[name][here], atol=2e-6)
+
+
+def test_cross_attention() -> None:
+    layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    kv = vsl.layout_from_lengths(jnp.array([30, 60, 5, 0, 90]), 190)
+    x = _inputs(CAPACITY, 190, (4, 2), 16)
+    options = {"kv_layout": kv, "causal": False, "window": 40}
+    want = _run(x, layout, "dense", **options)
+    _assert_close(_run(x, layout, "native", **options), want)
+    assert not np.asarray(want["do"][71:201]).any()  # sequence 3 has no keys
+
+
+@functools.cache
+def _both() -> Any:
+    x = _inputs(200, 200, (2, 1), 16)
+
+    def run(lengths: jax.Array) -> list[dict[str, jax.Array]]:
+        layout = vsl.layout_from_lengths(lengths, 200)
+        return [_run(x, layout, name) for name in ("native", "dense")]
+
+    return jax.jit(run)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(0, 66), min_size=3, max_size=3))
+def test_any_lengths(lengths: list[int]) -> None:
+    """Sequences may begin and end anywhere in a tile."""
+    got, want = _both()(jnp.asarray(lengths))
+    _assert_close(got, want)
+
+
+def test_same_bits_every_time_and_under_vmap() -> None:
+    layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    x = _inputs(CAPACITY, CAPACITY, (4, 2), 16)
+    first = _run(x, layout, "native")
+    for name, value in _run(x, layout, "native").items():
+        np.testing.assert_array_equal(value, first[name])
+    run = lambda q: vsl.attention(q, x["k"], x["v"], layout, causal=True, implementation="native")
+    twice = jax.vmap(run)(jnp.stack([x["q"], 2 * x["q"]]))
+    np.testing.assert_array_equal(twice[0], first["do"])
+    np.testing.assert_array_equal(twice[1], run(2 * x["q"]))
+
+
+def test_bfloat16_accumulates_in_float32() -> None:
+    layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    x = _inputs(CAPACITY, CAPACITY, (2, 2), 16)
+    q, k, v = (x[n].astype(jnp.bfloat16) for n in "qkv")
+    wide = [a.astype(jnp.float32) for a in (q, k, v)]
+    want = vsl.attention(*wide, layout, causal=True, implementation="native")
+    got = vsl.attention(q, k, v, layout, causal=True, implementation="native")
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
+
+
+def test_large_scores_do_not_overflow() -> None:
+    """One key far above the others takes all the weight, whichever tile it is in."""
+    layout = vsl.layout_from_lengths(jnp.array([150]), 150)
+    q = jnp.ones((150, 1, 16))
+    k = jnp.zeros((150, 1, 16)).at[140].set(1e4)
+    v = jnp.arange(150.0)[:, None, None] * jnp.ones((1, 1, 16))
+    out = vsl.attention(q, k, v, layout, causal=False, implementation="native")
+    np.testing.assert_array_equal(out, jnp.full_like(out, 140.0))
+
+
+def test_what_the_kernel_does_not_compute_is_refused() -> None:
+    layout = vsl.layout_from_lengths(jnp.asarray(LENGTHS), CAPACITY)
+    x = _inputs(CAPACITY, CAPACITY, (2, 2), 16)
+    run = functools.partial(vsl.attention, x["q"], x["k"], x["v"], layout, causal=True)
+    for options in (
+        {"softcap": 2.0},
+        {"window": 4, "sink_tokens": 1},
+        {"relative_bias": lambda q, k: jnp.zeros((2, q.size, k.size))},
+        {"kv_layout": layout, "alibi_slopes": x["slopes"]},
+    ):
+        with pytest.raises(ValueError, match="implementation='native' has no soft cap"):
+            run(implementation="native", **options)
+
+
+SCRIPT = """
+import jax, jax.numpy as jnp, numpy as np, vsl
+from vsl import fused
+layout = vsl.layout_from_lengths(jnp.array([100, 44]), 150)
+q = jnp.asarray(np.random.default_rng(0).normal(size=(150, 2, 16)), jnp.float32)
+def out(q, name):
+    return vsl.attention(q, q, q, layout, causal=True, implementation=name)
+got, want = (jax.grad(lambda q: (out(q, n) ** 2).sum())(q) for n in ("auto", "dense"))
+print(fused.LIBRARY.target(), float(abs(got - want).max() / abs(want).max()) < 3e-6)
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("avx2", "avx2 True"),
+        ("0", "None True"),
+        pytest.param("baseline", "baseline True", marks=pytest.mark.slow),
+    ],
+)
+def test_every_target_and_none(setting: str, said: str) -> None:
+    if fused.LIBRARY.target() == "baseline":  # a machine without AVX2 has no other
+        said = said.replace("avx2", "baseline")
+    env = os.environ | {"WAFER_NATIVE": setting, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == said
+    notices = [line for line in done.stderr.splitlines() if "no native library" in line]
+    assert len(notices) == (setting == "0"), done.stderr

@@ -1,0 +1,454 @@
+// Attention of one block of queries; see block.h. Compiled once per target with WAFER_TARGET (the
+// name of the exported table) and WAFER_LANES (floats per vector).
+//
+// Online softmax forward (Milakov & Gimelshein 2018), scores recomputed backward (Dao et al. 2022).
+// A tile of kTile x kTile scores is walked in groups of four queries, and of each group only the
+// vectors of keys that one of them sees: sequences that end inside a tile cost what they hold.
+// Vector extensions of GCC and Clang, no intrinsics; everything in an unnamed namespace (block.h).
+#include "block.h"
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+namespace {
+
+using wafer::Attention;
+using wafer::Backward;
+using wafer::kTile;
+using wafer::Packed;
+
+constexpr int kLanes = WAFER_LANES;
+constexpr int kRows = 4;                         // queries of a group
+constexpr int kGroups = kTile / kRows;
+constexpr int kVectors = kLanes == 16 ? 4 : 2;   // vectors of a row held in registers
+constexpr float kFloor = -1e20f;                 // first running maximum, above kHidden
+constexpr float kHidden = -1e30f;
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef float Loose __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef int32_t LooseInts __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define WAFER_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define WAFER_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Ints{__VA_ARGS__})
+#endif
+#define WAFER_INLINE static inline __attribute__((always_inline))
+
+using AllLanes = std::make_integer_sequence<int, kLanes>;
+
+template <int... kLane>
+WAFER_INLINE Floats Splat(float x, std::integer_sequence<int, kLane...>) {
+  return Floats{(static_cast<void>(kLane), x)...};
+}
+WAFER_INLINE Floats Splat(float x) { return Splat(x, AllLanes{}); }
+template <int... kLane>
+WAFER_INLINE Ints LaneNumbers(std::integer_sequence<int, kLane...>) {
+  return Ints{kLane...};
+}
+WAFER_INLINE Floats Load(const float* p) { return *reinterpret_cast<const Loose*>(p); }
+WAFER_INLINE void Store(float* p, Floats v) { *reinterpret_cast<Loose*>(p) = v; }
+WAFER_INLINE Floats Larger(Floats a, Floats b) { return a > b ? a : b; }
+
+template <int kBit, int... kLane>
+WAFER_INLINE Floats Across(Floats v, std::integer_sequence<int, kLane...>) {
+  return WAFER_SHUFFLE(v, v, (kLane ^ kBit)...);
+}
+template <int kBit = kLanes / 2>
+WAFER_INLINE float LargestLane(Floats v) {
+  v = Larger(v, Across<kBit>(v, AllLanes{}));
+  if constexpr (kBit > 1) {
+    return LargestLane<kBit / 2>(v);
+  } else {
+    return v[0];
+  }
+}
+template <int kBit = kLanes / 2>
+WAFER_INLINE float SumOfLanes(Floats v) {
+  v = v + Across<kBit>(v, AllLanes{});
+  if constexpr (kBit > 1) {
+    return SumOfLanes<kBit / 2>(v);
+  } else {
+    return v[0];
+  }
+}
+
+// exp(x) for x <= 88 to 2 units in the last place; exactly 0 below -87.
+WAFER_INLINE Floats Exp(Floats x) {
+  const Floats magic = Splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Floats shifted = x * 1.44269504f + magic;
+  const Floats n = shifted - magic;
+  Floats r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  Floats y = Splat(1.9875691500e-4f);
+  y = y * r + 1.3981999507e-3f;
+  y = y * r + 8.3334519073e-3f;
+  y = y * r + 4.1665795894e-2f;
+  y = y * r + 1.6666665459e-1f;
+  y = y * r + 5.0000001201e-1f;
+  y = y * r * r + r + 1.0f;
+  const Ints exponent = (reinterpret_cast<Ints>(shifted) + 127) << 23;
+  const Floats power = reinterpret_cast<Floats>(exponent);
+  return x < -87.0f ? Floats{} : y * power;
+}
+
+// c[r][..] (+)= sum_d a[r * rs + d * es] * b[d * bs + ..] for a group of rows, kWide vectors wide.
+template <int kWide, bool kAdd>
+WAFER_INLINE void Micro(const float* a, int64_t rs, int64_t es, const float* b, int64_t bs,
+                        int depth, float* c, int64_t cs) {
+  Floats sum[kRows][kWide];
+  for (int r = 0; r < kRows; ++r) {
+    for (int w = 0; w < kWide; ++w) sum[r][w] = kAdd ? Load(c + r * cs + w * kLanes) : Floats{};
+  }
+  for (int d = 0; d < depth; ++d) {
+    Floats row[kWide];
+    for (int w = 0; w < kWide; ++w) row[w] = Load(b + d * bs + w * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const Floats factor = Splat(a[r * rs + d * es]);
+      for (int w = 0; w < kWide; ++w) sum[r][w] += factor * row[w];
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int w = 0; w < kWide; ++w) Store(c + r * cs + w * kLanes, sum[r][w]);
+  }
+}
+
+template <bool kAdd>
+void Multiply(const float* a, int64_t rs, int64_t es, const float* b, int64_t bs, int depth,
+              float* c, int64_t cs, int vectors) {
+  for (; vectors >= kVectors; vectors -= kVectors, b += kVectors * kLanes, c += kVectors * kLanes) {
+    Micro<kVectors, kAdd>(a, rs, es, b, bs, depth, c, cs);
+  }
+  if constexpr (kVectors > 2) {
+    if (vectors == 3) return Micro<3, kAdd>(a, rs, es, b, bs, depth, c, cs);
+    if (vectors == 2) return Micro<2, kAdd>(a, rs, es, b, bs, depth, c, cs);
+  }
+  if (vectors == 1) Micro<1, kAdd>(a, rs, es, b, bs, depth, c, cs);
+}
+
+// The keys that each group of queries of a block sees.
+struct Ranges {
+  int rows;                // queries of the block
+  int64_t first, last;     // key blocks
+  int64_t low[kGroups], high[kGroups];
+
+  Ranges(const Attention& call, int64_t i) {
+    const int64_t start = i * kTile;
+    rows = static_cast<int>(call.queries - start < kTile ? call.queries - start : kTile);
+    int64_t least = INT64_MAX, most = 0;
+    for (int g = 0; g < kGroups; ++g) {
+      low[g] = INT64_MAX, high[g] = 0;
+      for (int r = g * kRows; r < (g + 1) * kRows && r < rows; ++r) {
+        const int64_t a = call.low[start + r], b = call.high[start + r];
+        if (b <= a) continue;
+        low[g] = a < low[g] ? a : low[g];
+        high[g] = b > high[g] ? b : high[g];
+      }
+      least = low[g] < least ? low[g] : least;
+      most = high[g] > most ? high[g] : most;
+    }
+    first = most > 0 ? least / kTile : 0;
+    last = (most + kTile - 1) / kTile;
+  }
+};
+
+// Vectors of tile j that hold a key which group g sees: [begin, end).
+struct Span {
+  int begin, end;
+  Span(const Ranges& ranges, int g, int64_t j) {
+    const int64_t a = ranges.low[g] - j * kTile, b = ranges.high[g] - j * kTile;
+    begin = static_cast<int>(a <= 0 ? 0 : a >= kTile ? kTile / kLanes : a / kLanes);
+    end = static_cast<int>(b <= 0 ? 0 : b >= kTile ? kTile / kLanes : (b + kLanes - 1) / kLanes);
+    if (end < begin) end = begin;
+  }
+  bool empty() const { return begin == end; }
+  int size() const { return end - begin; }
+};
+
+WAFER_INLINE Words Finalise(Words h) {
+  h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
+  h = (h ^ (h >> 13)) * 0xC2B2AE35u;
+  return h ^ (h >> 16);
+}
+uint32_t Absorb(uint32_t state, uint32_t coordinate) {  // vsl.noise.hash_bits
+  uint32_t h = state ^ (coordinate * 0x9E3779B9u + 1);
+  h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
+  h = (h ^ (h >> 13)) * 0xC2B2AE35u;
+  return h ^ (h >> 16);
+}
+
+// One row of a tile: scores, visibility, dropout of kLanes keys at a time.
+struct Row {
+  const float* bias;   // at the tile's first key, or nullptr
+  const int32_t* position;
+  Ints low, high;      // visible lanes, counted from the tile's first key
+  uint32_t state;
+  const Attention& call;
+
+  Row(const Attention& c, int64_t query, int64_t n, int64_t j) : call(c) {
+    const int64_t slot = j * kTile;
+    bias = c.profile == nullptr
+               ? nullptr
+               : c.profile + n * c.profile_width + c.profile_zero + slot - query;
+    position = c.noise == nullptr ? nullptr : c.position + slot;
+    state = c.noise == nullptr ? 0 : Absorb(c.noise[query], static_cast<uint32_t>(n));
+    low = Ints{} + static_cast<int32_t>(c.low[query] - slot);
+    high = Ints{} + static_cast<int32_t>(c.high[query] - slot);
+  }
+  WAFER_INLINE Floats Score(const Row& row, Floats raw, int w) {
+    Floats s = raw * row.call.scale;
+    if (row.bias != nullptr) s = s + Load(row.bias + w * kLanes);
+    const Ints lane = LaneNumbers(AllLanes{}) + w * kLanes;
+    return (lane >= row.low) & (lane < row.high) ? s : Splat(kHidden);
+  }
+  WAFER_INLINE Floats Keep(const Row& row, int w) {
+    const Ints at = *reinterpret_cast<const LooseInts*>(row.position + w * kLanes);
+    const Words bits = Finalise((Words{} + row.state) ^ (reinterpret_cast<Words>(at) * 0x9E3779B9u + 1));
+    return bits < (Words{} + row.call.threshold) ? Splat(row.call.keep) : Floats{};
+  }
+};
+
+void CopyRows(const float* from, int64_t stride, int rows, int64_t width, float* to) {
+  for (int r = 0; r < rows; ++r) std::memcpy(to + r * width, from + r * stride, sizeof(float) * width);
+  std::memset(to + rows * width, 0, sizeof(float) * (kTile - rows) * width);
+}
+
+// Lane l of the result is a[l] where bit `kBit` of l is clear, else b[l ^ kBit]; and its mirror.
+template <int kBit, int... kLane>
+WAFER_INLINE Floats MergeLow(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
+}
+template <int kBit, int... kLane>
+WAFER_INLINE Floats MergeHigh(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + kLane : (kLane ^ kBit))...);
+}
+
+// Transposes a square of kLanes x kLanes floats held in registers, one bit of the index at a time.
+template <int kBit = kLanes / 2>
+WAFER_INLINE void Transpose(Floats (&v)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
+    if (i & kBit) continue;
+    const Floats a = v[i], b = v[i | kBit];
+    v[i] = MergeLow<kBit>(a, b, AllLanes{});
+    v[i | kBit] = MergeHigh<kBit>(a, b, AllLanes{});
+  }
+  if constexpr (kBit > 1) Transpose<kBit / 2>(v);
+}
+
+void Transposed(const float* from, int64_t stride, int rows, int64_t width, float* to) {
+  for (int r = 0; r < kTile; r += kLanes) {
+    for (int64_t h = 0; h < width; h += kLanes) {
+      Floats square[kLanes];
+      for (int l = 0; l < kLanes; ++l) {
+        square[l] = r + l < rows ? Load(from + (r + l) * stride + h) : Floats{};
+      }
+      Transpose(square);
+      for (int l = 0; l < kLanes; ++l) Store(to + (h + l) * kTile + r, square[l]);
+    }
+  }
+}
+
+void Pack(const Attention& call, int64_t key_head, int64_t j, const Packed& packed) {
+  const int64_t left = call.keys - j * kTile;
+  const int rows = static_cast<int>(left < kTile ? left : kTile);
+  const int64_t stride = call.key_heads * call.width, block = j * kTile * call.width;
+  const int64_t start = j * kTile * stride + key_head * call.width;
+  if (packed.k) CopyRows(call.k + start, stride, rows, call.width, packed.k + block);
+  if (packed.kt) Transposed(call.k + start, stride, rows, call.width, packed.kt + block);
+  if (packed.v) CopyRows(call.v + start, stride, rows, call.width, packed.v + block);
+  if (packed.vt) Transposed(call.v + start, stride, rows, call.width, packed.vt + block);
+}
+
+void Forward(const Attention& call, const Packed& packed, int64_t i, int64_t n, float* scratch,
+             float* out, float* lse) {
+  const int64_t width = call.width, stride = call.heads * width, start = i * kTile;
+  const int features = static_cast<int>(width / kLanes);
+  float* q = scratch;
+  float* acc = q + kTile * width;
+  float* p = acc + kTile * width;
+  const Ranges ranges(call, i);
+  CopyRows(call.q + start * stride + n * width, stride, ranges.rows, width, q);
+  std::memset(acc, 0, sizeof(float) * kTile * width);
+  float top[kTile];
+  Floats total[kTile];
+  for (int r = 0; r < kTile; ++r) top[r] = kFloor, total[r] = Floats{};
+
+  for (int64_t j = ranges.first; j < ranges.last; ++j) {
+    const float* kt = packed.kt + j * kTile * width;
+    const float* v = packed.v + j * kTile * width;
+    for (int g = 0; g < kGroups; ++g) {
+      const Span span(ranges, g, j);
+      if (span.empty()) continue;
+      const int r0 = g * kRows, k0 = span.begin * kLanes;
+      Multiply<false>(q + r0 * width, width, 1, kt + k0, kTile, static_cast<int>(width), p + k0,
+                      kTile, span.size());
+      for (int r = r0; r < r0 + kRows; ++r) {
+        float* score = p + (r - r0) * kTile;
+        if (r >= ranges.rows) {
+          for (int w = span.begin; w < span.end; ++w) Store(score + w * kLanes, Floats{});
+          continue;
+        }
+        const Row row(call, start + r, n, j);
+        Floats most = Splat(top[r]);
+        for (int w = span.begin; w < span.end; ++w) {
+          const Floats s = Row::Score(row, Load(score + w * kLanes), w);
+          most = Larger(most, s);
+          Store(score + w * kLanes, s);
+        }
+        const float new_top = LargestLane(most);
+        if (new_top != top[r]) {
+          const Floats shrink = Exp(Splat(top[r] - new_top));
+          top[r] = new_top;
+          total[r] *= shrink;
+          for (int w = 0; w < features; ++w) {
+            float* at = acc + r * width + w * kLanes;
+            Store(at, Load(at) * shrink);
+          }
+        }
+        for (int w = span.begin; w < span.end; ++w) {
+          Floats x = Exp(Load(score + w * kLanes) - new_top);
+          total[r] += x;
+          if (call.noise != nullptr) x *= Row::Keep(row, w);
+          Store(score + w * kLanes, x);
+        }
+      }
+      Multiply<true>(p + k0, kTile, 1, v + k0 * width, width, span.size() * kLanes,
+                     acc + r0 * width, width, features);
+    }
+  }
+  for (int r = 0; r < ranges.rows; ++r) {
+    const float sum = SumOfLanes(total[r]);
+    lse[n * call.queries + start + r] = sum > 0 ? top[r] + std::log(sum) : -kHidden;
+    const Floats factor = Splat(sum > 0 ? 1.0f / sum : 0.0f);
+    float* to = out + (start + r) * stride + n * width;
+    for (int w = 0; w < features; ++w) Store(to + w * kLanes, Load(acc + r * width + w * kLanes) * factor);
+  }
+}
+
+// The block being differentiated, and its buffers.
+struct Block {
+  float *q, *d_out, *dq;  // [kTile][H]
+  float *p, *ds;          // [kTile][kTile], 0 where no key is seen
+  float *dp;              // [kRows][kTile]
+  float lse[kTile], delta[kTile];
+};
+
+// Fills a group's rows of p and ds from the raw scores in p and the raw dp.
+void Differentiate(const Attention& call, const Backward& io, Block& block, const Ranges& ranges,
+                   const Span& span, int g, int64_t i, int64_t n, int64_t j) {
+  for (int r = g * kRows; r < (g + 1) * kRows; ++r) {
+    float* p = block.p + r * kTile;
+    float* ds = block.ds + r * kTile;
+    const float* dp = block.dp + (r % kRows) * kTile;
+    for (int w = 0; w < kTile / kLanes; ++w) {
+      if (w < span.begin || w >= span.end || r >= ranges.rows) {
+        Store(p + w * kLanes, Floats{});
+        Store(ds + w * kLanes, Floats{});
+      }
+    }
+    if (r >= ranges.rows) continue;
+    const Row row(call, i * kTile + r, n, j);
+    for (int w = span.begin; w < span.end; ++w) {
+      const int at = w * kLanes;
+      Floats x = Exp(Row::Score(row, Load(p + at), w) - block.lse[r]);
+      Floats gradient = Load(dp + at);
+      if (call.noise != nullptr) {
+        const Floats keep = Row::Keep(row, w);
+        gradient = x * (gradient * keep - block.delta[r]);
+        x *= keep;
+      } else {
+        gradient = x * (gradient - block.delta[r]);
+      }
+      if (io.d_profile != nullptr) {
+        float* to = io.d_profile + call.profile_zero + j * kTile - (i * kTile + r) + at;
+        Store(to, Load(to) + gradient);
+      }
+      Store(p + at, x);
+      Store(ds + at, gradient * call.scale);
+    }
+  }
+}
+
+// Adds to dk and dv of tile j: four keys at a time, over the queries whose group reaches them.
+void AddKeyGradients(const Attention& call, const Backward& io, const Block& block,
+                     const Ranges& ranges, int64_t j) {
+  const int64_t width = call.width;
+  const int features = static_cast<int>(width / kLanes);
+  for (int w = 0; w < kTile / kLanes; ++w) {
+    int from = kTile, to = 0;
+    for (int g = 0; g < kGroups; ++g) {
+      const Span span(ranges, g, j);
+      if (w < span.begin || w >= span.end) continue;
+      from = from < g * kRows ? from : g * kRows;
+      to = (g + 1) * kRows;
+    }
+    if (from >= to) continue;
+    for (int k = w * kLanes; k < (w + 1) * kLanes; k += kRows) {
+      const int64_t at = (j * kTile + k) * width;
+      Multiply<true>(block.ds + from * kTile + k, 1, kTile, block.q + from * width, width,
+                     to - from, io.dk + at, width, features);
+      Multiply<true>(block.p + from * kTile + k, 1, kTile, block.d_out + from * width, width,
+                     to - from, io.dv + at, width, features);
+    }
+  }
+}
+
+void BackwardBlock(const Attention& call, const Packed& packed, int64_t i, int64_t n,
+                   float* scratch, const Backward& io) {
+  const int64_t width = call.width, stride = call.heads * width, start = i * kTile;
+  const int features = static_cast<int>(width / kLanes);
+  Block block;
+  block.q = scratch;
+  block.d_out = block.q + kTile * width;
+  block.dq = block.d_out + kTile * width;
+  block.p = block.dq + kTile * width;
+  block.ds = block.p + kTile * kTile;
+  block.dp = block.ds + kTile * kTile;
+  const Ranges ranges(call, i);
+  const int64_t head = start * stride + n * width;
+  CopyRows(call.q + head, stride, ranges.rows, width, block.q);
+  CopyRows(io.d_out + head, stride, ranges.rows, width, block.d_out);
+  std::memset(block.dq, 0, sizeof(float) * kTile * width);
+  for (int r = 0; r < ranges.rows; ++r) {
+    Floats sum{};
+    for (int w = 0; w < features; ++w) {
+      sum += Load(io.out + head + r * stride + w * kLanes) * Load(block.d_out + r * width + w * kLanes);
+    }
+    block.delta[r] = SumOfLanes(sum);
+    block.lse[r] = io.lse[n * call.queries + start + r];
+  }
+  for (int64_t j = ranges.first; j < ranges.last; ++j) {
+    const int64_t at = j * kTile * width;
+    for (int g = 0; g < kGroups; ++g) {
+      const Span span(ranges, g, j);
+      const int r0 = g * kRows, k0 = span.begin * kLanes, depth = static_cast<int>(width);
+      if (span.empty()) {
+        std::memset(block.p + r0 * kTile, 0, sizeof(float) * kRows * kTile);
+        std::memset(block.ds + r0 * kTile, 0, sizeof(float) * kRows * kTile);
+        continue;
+      }
+      Multiply<false>(block.q + r0 * width, width, 1, packed.kt + at + k0, kTile, depth,
+                      block.p + r0 * kTile + k0, kTile, span.size());
+      Multiply<false>(block.d_out + r0 * width, width, 1, packed.vt + at + k0, kTile, depth,
+                      block.dp + k0, kTile, span.size());
+      Differentiate(call, io, block, ranges, span, g, i, n, j);
+      Multiply<true>(block.ds + r0 * kTile + k0, kTile, 1, packed.k + at + k0 * width, width,
+                     span.size() * kLanes, block.dq + r0 * width, width, features);
+    }
+    AddKeyGradients(call, io, block, ranges, j);
+  }
+  for (int r = 0; r < ranges.rows; ++r) {
+    std::memcpy(io.dq + head + r * stride, block.dq + r * width, sizeof(float) * width);
+  }
+}
+
+#define WAFER_STRING_(x) #x
+#define WAFER_STRING(x) WAFER_STRING_(x)
+
+}  // namespace
+
+extern "C" const wafer::BlockKernels WAFER_TARGET = {WAFER_STRING(WAFER_TARGET), Pack, Forward,
+                                                     BackwardBlock};
