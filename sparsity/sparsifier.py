@@ -68,6 +68,8 @@ class Sparsifier:
         requires_dense: globs of parameters that no group may take.
         accepts: '/'-path -> whether the model takes a ``SparseWeight`` there instead of an
             array; where not, ``compute: auto`` stores dense.
+        code_of: '/'-path -> number that sets its random draws apart. An executor that compiles
+            one update for many layers passes a traced number.
     """
 
     groups: tuple[tuple[Filter, Algorithm], ...]
@@ -76,6 +78,7 @@ class Sparsifier:
     order: tuple[str, ...] | None = None
     requires_dense: tuple[str, ...] = ()
     accepts: Callable[[str], bool] = lambda name: False
+    code_of: Callable[[str], Any] = topologies.name_code
 
     def __bool__(self) -> bool:
         """False when no section was given: nothing is sparse."""
@@ -366,7 +369,7 @@ class Sparsifier:
             names = tuple(n for n, ndim in ranks.items() if self.group_of(n, ndim) == number)
             if not algorithm.dynamic or not names:
                 continue
-            group = topologies.Group(algorithm, number, names, self.view(number))
+            group = topologies.Group(algorithm, number, names, self.view(number), self.code_of)
             sparse, new = topologies.update_group(
                 group, sparse, (params, opt_state), grads, jnp.asarray(finite)
             )

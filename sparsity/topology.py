@@ -1,7 +1,7 @@
 """Choose new masks for a group of parameters when its update is due."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +22,7 @@ __all__ = [
     "Topology",
     "first_indices",
     "first_targets",
+    "name_code",
     "named_key",
     "put",
     "update_group",
@@ -32,9 +33,14 @@ _Groups = Sequence[tuple[Filter, Algorithm]]
 _Leaves = tuple[Array, dict[str, Array]]
 
 
+def name_code(name: str) -> int:
+    """Return the number that sets a parameter's random draws apart from the others'."""
+    return zlib.crc32(name.encode())
+
+
 def named_key(key: Array, name: str) -> Array:
     """Derive a parameter's key from the run's; does not depend on other parameters."""
-    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+    return jax.random.fold_in(key, name_code(name))
 
 
 def first_indices(groups: _Groups) -> Array:
@@ -60,12 +66,14 @@ class Group(NamedTuple):
     number: the group's position
     names: its parameters
     view: its competition rows
+    code_of: name -> what ``name_code`` says of it, perhaps a traced number
     """
 
     algorithm: Algorithm
     number: int
     names: tuple[str, ...]
     view: View
+    code_of: Callable[[str], Any] = name_code
 
 
 class Topology(NamedTuple):
@@ -133,7 +141,7 @@ def update_group(
             sparsity=level,
             drop_fraction=drop,
             step=sparse.step,
-            key=named_key(step_key, name),
+            key=jax.random.fold_in(step_key, group.code_of(name)),
             view=group.view,
         )
 

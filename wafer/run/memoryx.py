@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import struct
+import tempfile
 import threading
 import zlib
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ import numpy as np
 
 from wafer.errors import WaferError
 
-__all__ = ["FileStore", "MemoryXError", "RamStore", "Store"]
+__all__ = ["FileStore", "MemoryXError", "RamStore", "Spill", "Store"]
 
 _ALIGN = 64  # XLA on CPU reads memory in place from this alignment
 _PAGE = 4096
@@ -405,3 +406,25 @@ class FileStore:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class Spill:
+    """Arrays on disk for a moment: a file that nobody else sees and that goes with its maps.
+
+    Args:
+        folder: where there is room.
+    """
+
+    def __init__(self, folder: str | pathlib.Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  the maps need it open
+
+    def keep(self, array: Any) -> np.ndarray:
+        """Write an array out; returns a read-only map of it."""
+        array = np.asarray(array)
+        if not array.nbytes:
+            return array
+        offset = _up(self._file.seek(0, os.SEEK_END), _PAGE)
+        self._file.seek(offset)
+        self._file.write(_bytes(array))
+        self._file.flush()
+        return np.memmap(self._file, array.dtype, "r", offset=offset, shape=array.shape)

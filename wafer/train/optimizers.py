@@ -322,12 +322,23 @@ def clip_factor(norm: Array, max_norm: float) -> Array:
     return jnp.minimum(max_norm / (norm + 1e-6), 1.0)
 
 
-def clip_by_norm(max_norm: float) -> optax.GradientTransformation:
-    """Clip by the global L2 norm of all gradients together."""
+def clip_by_norm(max_norm: float) -> optax.GradientTransformationExtraArgs:
+    """Clip by the global L2 norm of all gradients together.
 
-    def clip(grads: Tree, params: Tree = None) -> Tree:
+    ``update`` takes ``global_norm=``: the norm, where it is given a part of the gradients only
+    (the one layer a weight-streaming run updates).
+    """
+
+    def init(params: Tree) -> optax.EmptyState:
         del params
-        factor = clip_factor(optax.tree.norm(grads), max_norm)
-        return jax.tree.map(lambda g: (g * factor).astype(g.dtype), grads)
+        return optax.EmptyState()
 
-    return optax.stateless(clip)
+    def update(
+        grads: Tree, state: Any, params: Tree = None, *, global_norm: Any = None, **extra: Any
+    ) -> tuple[Tree, Any]:
+        del params, extra
+        norm = optax.tree.norm(grads) if global_norm is None else global_norm
+        factor = clip_factor(norm, max_norm)
+        return jax.tree.map(lambda g: (g * factor).astype(g.dtype), grads), state
+
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
