@@ -80,8 +80,13 @@ def _finalize(args: argparse.Namespace) -> int:
 
 
 def _models(args: argparse.Namespace) -> int:
-    from models.registry import list_models
+    from models.registry import knobs, list_models, lookup
 
+    if args.name is not None:
+        sys.stdout.write(f"{args.name}: {lookup(args.name).family}\n")
+        for key, takes, default in knobs(args.name):
+            sys.stdout.write(f"  {key:<40} {takes:<40} {default}\n")
+        return 0
     for name, entry in list_models().items():
         knobs = ", ".join(f"{key}={value}" for key, value in entry.presets.items())
         sys.stdout.write(f"{name:<24} {entry.family:<9} {knobs or args.none}\n")
@@ -163,10 +168,15 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     generate.set_defaults(run=_generate)
 
     listing = commands.add_parser("models", help="names a params YAML may use, and their knobs")
+    listing.add_argument("name", nargs="?", help="list every key of this model's section")
     listing.set_defaults(run=_models, none="vendor defaults")
 
-    data = commands.add_parser("data", help="look at data before training")
+    data = commands.add_parser("data", help="make, check and look at data before training")
     verbs = data.add_subparsers(required=True, metavar="VERB")
+    if command == "data":  # its help lists every key, which takes pydantic
+        from wafer.data.cli import add_verbs
+
+        add_verbs(verbs)
     stats = verbs.add_parser("stats", help="what padding would cost, and what VSL saves")
     stats.add_argument("-p", "--params", required=True, help="params YAML")
     stats.add_argument("--split", choices=("train", "eval"), default="train")

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from wafer.config.base import Bool, Int, PositiveInt, did_you_mean, parse
-from wafer.config.input_base import Folders, InputSection, MicroBatchRange
+from wafer.config.input_base import InputSection, MicroBatchRange
+from wafer.config.row_inputs import ROW_PROCESSORS, GptHDF5DataProcessor
 from wafer.config.task_inputs import TASK_PROCESSORS
 from wafer.errors import ConfigError, Problem
 
@@ -23,16 +24,6 @@ __all__ = [
     "SyntheticDataProcessor",
     "parse_input",
 ]
-
-
-class GptHDF5DataProcessor(InputSection):
-    """Pre-tokenised HDF5 rows, also as ``GptHDF5MapDataProcessor``.
-
-    Attributes:
-        data_dir: folders of .h5 files.
-    """
-
-    data_dir: Folders
 
 
 class PyStdlibDataProcessor(InputSection):
@@ -67,8 +58,7 @@ class SyntheticDataProcessor(InputSection):
 
 
 DATA_PROCESSORS: dict[str, type[InputSection]] = {
-    "GptHDF5DataProcessor": GptHDF5DataProcessor,
-    "GptHDF5MapDataProcessor": GptHDF5DataProcessor,
+    **ROW_PROCESSORS,
     "PyStdlibDataProcessor": PyStdlibDataProcessor,
     "SyntheticDataProcessor": SyntheticDataProcessor,
     **TASK_PROCESSORS,

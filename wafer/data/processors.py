@@ -9,12 +9,14 @@ from tokenizers import Tokenizer
 from models.paths import close_names
 from wafer.data.dataset import Context, Dataset
 from wafer.data.pystdlib import load_corpus, yardsticks
-from wafer.data.sources import DocumentSource, Hdf5Source, SyntheticSource
+from wafer.data.row_readers import bert_rows, gpt_rows, t5_rows
+from wafer.data.sources import DocumentSource, SyntheticSource
 from wafer.data.tasks import TASKS
+from wafer.data.token_readers import bert_csv, t5_dynamic
 from wafer.data.tokenizer import END_OF_TEXT, load_tokenizer, token_bytes, train_bpe
 from wafer.errors import DataError
 
-__all__ = ["PROCESSORS", "build_dataset"]
+__all__ = ["PROCESSORS", "READERS", "build_dataset"]
 
 
 def _common(cfg: Any) -> dict[str, Any]:
@@ -59,30 +61,6 @@ def _encode(tokenizer: Tokenizer, texts: tuple[str, ...], max_length: int) -> Do
     return DocumentSource(documents, end, max_length)
 
 
-def _hdf5(cfg: Any, model_dir: pathlib.Path) -> Dataset:
-    del model_dir
-    folders = [cfg.data_dir] if isinstance(cfg.data_dir, str) else list(cfg.data_dir)
-    source = Hdf5Source(folders)
-    features, row_length = source.row_shape
-    if cfg.use_vsl != (features == 5):
-        raise DataError(
-            f"{folders[0]}: rows have {features} features, but use_vsl is "
-            f"{str(bool(cfg.use_vsl)).lower()}; VSL rows have 5 (with attention_span, "
-            "position_ids), others 3"
-        )
-    if cfg.max_sequence_length not in (None, row_length):
-        raise DataError(
-            f"{folders[0]}: rows are {row_length} tokens long, but max_sequence_length is "
-            f"{cfg.max_sequence_length}; drop the key or set it to {row_length}"
-        )
-    return Dataset(
-        source=source,
-        row_length=row_length,
-        summary=f"HDF5: {len(source):,} rows of {row_length} tokens, {features} features",
-        **_common(cfg),
-    )
-
-
 def _synthetic(cfg: Any, model_dir: pathlib.Path) -> Dataset:
     del model_dir
     source = SyntheticSource(
@@ -99,10 +77,30 @@ def _synthetic(cfg: Any, model_dir: pathlib.Path) -> Dataset:
 
 PROCESSORS: Mapping[str, Callable[[Any, pathlib.Path], Dataset]] = {
     "PyStdlibDataProcessor": _pystdlib,
-    "GptHDF5DataProcessor": _hdf5,
-    "GptHDF5MapDataProcessor": _hdf5,
     "SyntheticDataProcessor": _synthetic,
 }
+
+
+READERS: Mapping[str, Callable[[Any, Context], Dataset]] = {
+    **TASKS,
+    "GptHDF5DataProcessor": gpt_rows,
+    "GptHDF5MapDataProcessor": gpt_rows,
+    "BertHDF5DataProcessor": bert_rows,
+    "BertCSVDataProcessor": bert_csv,
+    "T5HDF5DataProcessor": t5_rows,
+    "T5DynamicDataProcessor": t5_dynamic,
+}
+
+
+def _kept(dataset: Dataset, model_dir: str | pathlib.Path, context: Context | None) -> Dataset:
+    """Keep the training data's tokenizer beside the checkpoints, for ``wafer generate``."""
+    target = pathlib.Path(model_dir) / "tokenizer.json"
+    if dataset.tokenizer is not None and context is not None and not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(".partial")
+        partial.write_bytes(dataset.tokenizer.read_bytes())
+        partial.replace(target)
+    return dataset
 
 
 def build_dataset(
@@ -118,10 +116,10 @@ def build_dataset(
     Raises:
         DataError: unknown processor, or files that do not hold what the section says.
     """
-    if cfg.data_processor in TASKS:
-        return TASKS[cfg.data_processor](cfg, context or Context())
+    if cfg.data_processor in READERS:
+        return _kept(READERS[cfg.data_processor](cfg, context or Context()), model_dir, context)
     if cfg.data_processor not in PROCESSORS:
-        known = [*PROCESSORS, *TASKS]
+        known = [*PROCESSORS, *READERS]
         raise DataError(
             f"data_processor {cfg.data_processor!r} is not known"
             f"{close_names(cfg.data_processor, known)}; known: {', '.join(known)}"

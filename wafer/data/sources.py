@@ -1,17 +1,14 @@
-"""Random-access sources: documents of varying length, fixed HDF5 rows, synthetic tokens.
+"""Random-access sources: documents of varying length, synthetic tokens, parts and mixtures.
 
 Every item is a dict of 1-D int32 arrays under the Model Zoo's feature names: ``input_ids``,
 ``attention_mask`` (really the loss mask) and ``labels`` (next tokens, already shifted); rows
 packed for VSL add ``attention_span`` and ``position_ids``.
 """
 
-import bisect
 import dataclasses
-import pathlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-import h5py
 import numpy as np
 
 from wafer.errors import DataError
@@ -20,9 +17,9 @@ __all__ = [
     "FEATURES",
     "VSL_FEATURES",
     "DocumentSource",
-    "Hdf5Source",
     "Mixture",
     "Source",
+    "Subset",
     "SyntheticSource",
 ]
 
@@ -137,74 +134,42 @@ class SyntheticSource:
         }
 
 
-class Hdf5Source:
-    """Rows of the Model Zoo's HDF5 "sample" format: dataset ``data`` int32 [N, F, S].
-
-    F = 3 (input_ids, loss mask, labels) or 5 (VSL: plus attention_span, position_ids). Files
-    are read in name order and opened lazily, so the source can travel to another process.
+class Subset:
+    """Some ranges of a source, read several times over if asked to.
 
     Args:
-        folders: directories that hold ``*.h5`` files.
+        source: the whole.
+        ranges: '0.0-0.5' or '0.1-0.3,0.7-1.0', shares of its length, as the vendor's
+            ``data_subset``; None takes all.
+        num_samples: examples of one pass; a shuffle then mixes several epochs together.
 
     Raises:
-        DataError: no files, an unreadable file, or rows of a different shape; names the file.
+        DataError: ranges that are not shares of the whole, or hold no example.
     """
 
-    def __init__(self, folders: Sequence[str | pathlib.Path]) -> None:
-        self._paths: list[pathlib.Path] = []
-        for folder in folders:
-            found = sorted(pathlib.Path(folder).glob("*.h5"))
-            if not found:
-                raise DataError(f"no .h5 files in {folder}; expected Model Zoo HDF5 rows there")
-            self._paths += found
-        self._handles: dict[int, tuple[h5py.File, h5py.Dataset]] = {}
-        shapes = [self._shape(path) for path in self._paths]
-        self.row_shape: tuple[int, int] = shapes[0][1:]
-        for path, shape in zip(self._paths, shapes, strict=True):
-            if shape[1:] != self.row_shape:
-                raise DataError(
-                    f"{path}: rows of shape {shape[1:]}, but {self._paths[0]} has "
-                    f"{self.row_shape}; one data_dir must hold one row format"
-                )
-        self._ends = np.cumsum([shape[0] for shape in shapes]).tolist()
-
-    @staticmethod
-    def _shape(path: pathlib.Path) -> tuple[int, int, int]:
-        try:
-            with h5py.File(path, "r") as file:
-                data: Any = file["data"]
-                shape = data.shape
-        except (OSError, KeyError) as error:
-            raise DataError(
-                f"{path}: not a readable HDF5 file with a dataset 'data' ({error}); "
-                "it may be truncated, write it again"
-            ) from error
-        if len(shape) != 3 or shape[1] not in (3, 5):
-            raise DataError(
-                f"{path}: dataset 'data' has shape {shape}; expected [N, 3, S] (input_ids, mask, "
-                "labels) or [N, 5, S] (plus attention_span, position_ids)"
-            )
-        return shape
+    def __init__(self, source: Source, ranges: str | None, num_samples: int | None = None) -> None:
+        self._source = source
+        size = len(source)
+        bounds = [(0, size)] if ranges is None else [_bounds(r, size) for r in ranges.split(",")]
+        self._index = np.concatenate([np.arange(start, stop) for start, stop in bounds])
+        if not len(self._index):
+            raise DataError(f"data_subset: {ranges!r} of {size} examples holds none")
+        self._size = len(self._index) if num_samples is None else num_samples
 
     def __len__(self) -> int:
-        """Rows in all files."""
-        return self._ends[-1]
+        """Examples of one pass."""
+        return self._size
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """One row, as a dict of its features."""
-        file = bisect.bisect_right(self._ends, index)
-        if file not in self._handles:
-            handle = h5py.File(self._paths[file], "r")
-            data: Any = handle["data"]
-            self._handles[file] = (handle, data)  # a cached dataset reads 10x faster
-        row = index - (self._ends[file - 1] if file else 0)
-        try:
-            features = self._handles[file][1][row].astype(np.int32)
-        except OSError as error:
-            raise DataError(f"{self._paths[file]}: row {row} cannot be read ({error})") from error
-        names = VSL_FEATURES if len(features) == len(VSL_FEATURES) else FEATURES
-        return dict(zip(names, features, strict=True))
+        """An example of the ranges, counted through and begun again at the end."""
+        return self._source[int(self._index[index % len(self._index)])]
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Drop open handles: HDF5 handles do not survive pickling."""
-        return self.__dict__ | {"_handles": {}}
+
+def _bounds(text: str, size: int) -> tuple[int, int]:
+    try:
+        low, high = (float(part) for part in text.split("-"))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not 0 <= low < high <= 1:
+        raise DataError(f"data_subset: {text!r}; expected shares such as 0.0-0.5")
+    return round(low * size), round(high * size)

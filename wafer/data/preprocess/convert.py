@@ -1,0 +1,141 @@
+"""``convert_dataset_to_hdf5``: any iterable of feature dicts into the vendor's HDF5 files."""
+
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wafer.data.preprocess.layouts import described
+from wafer.data.preprocess.writer import PARAMS, write_json, write_rows
+from wafer.data.rowfiles import Group
+from wafer.errors import DataError
+
+__all__ = ["convert_dataset_to_HDF5", "convert_dataset_to_hdf5"]
+
+Features = Mapping[str, Any]
+
+
+def convert_dataset_to_hdf5(
+    dataset: Iterable[Features],
+    output_dir: str | pathlib.Path = "./hdf5_dataset/",
+    name: str = "dataset-partition",
+    samples_per_file: int = 2000,
+    *,
+    num_workers: int = 8,
+    batch_size: int = 64,
+    data_collator: Callable[[Sequence[Features]], Features] | None = None,
+    dtype: str = "i4",
+    compression: str | None = "gzip",
+) -> list[pathlib.Path]:
+    """Write a dataset's features into ``NAME-1.h5``, ``NAME-2.h5``, ... in the "sample" format.
+
+    Features of one length share the dataset ``data`` [N, F, S]; of different lengths, ``data_0``,
+    ``data_1``, ... in the order in which the lengths first appear. ``data_params.json`` says which
+    features stand where.
+
+    Args:
+        dataset: feature dicts, each value [S]; for example a Hugging Face dataset.
+        output_dir: folder; made if missing.
+        name: prefix of the file names.
+        samples_per_file: N of every file but the last.
+        num_workers: accepted for the vendor's signature; the dataset is read in this process.
+        batch_size: examples given to ``data_collator`` at once.
+        data_collator: list of examples -> dict of arrays [batch, S]; stacks them when None.
+        dtype: of the files, an HDF5 type code.
+        compression: of the chunks, or None.
+
+    Returns:
+        The files written.
+
+    Raises:
+        DataError: no example, or an example whose features differ from the first's.
+    """
+    del num_workers
+    folder = pathlib.Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    collate = data_collator or _stack
+    groups: tuple[Group, ...] = ()
+    waiting: list[list[np.ndarray]] = []
+    paths: list[pathlib.Path] = []
+    count = 0
+
+    def write(rows: int) -> None:
+        whole = [np.concatenate(parts) for parts in waiting]
+        paths.append(folder / f"{name}-{len(paths) + 1}.h5")
+        write_rows(paths[-1], groups, [g[:rows] for g in whole], compression, dtype)
+        waiting[:] = [[g[rows:]] for g in whole]
+
+    for batch in _batches(dataset, batch_size):
+        features = {key: np.asarray(value) for key, value in collate(batch).items()}
+        if not groups:
+            groups = _groups(features)
+            waiting[:] = [[] for _ in groups]
+        for kept, new in zip(waiting, _grouped(features, groups, count), strict=True):
+            kept.append(new)
+        count += len(batch)
+        while sum(map(len, waiting[0])) >= samples_per_file:
+            write(samples_per_file)
+    if count == 0:
+        raise DataError("the dataset holds no example; there is nothing to write")
+    if sum(map(len, waiting[0])):
+        write(samples_per_file)
+    params = {
+        "n_examples": count,
+        **described(groups),
+        "dtype": dtype,
+        "compression": compression,
+        "samples_per_file": samples_per_file,
+        "output_dir": str(folder),
+    }
+    write_json(folder / PARAMS, params)
+    return paths
+
+
+convert_dataset_to_HDF5 = convert_dataset_to_hdf5
+"""The vendor's spelling."""
+
+
+def _batches(dataset: Iterable[Features], size: int) -> Iterable[list[Features]]:
+    batch: list[Features] = []
+    for example in dataset:
+        batch.append(example)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _stack(batch: Sequence[Features]) -> Features:
+    return {key: [example[key] for example in batch] for key in batch[0]}
+
+
+def _groups(features: Mapping[str, np.ndarray]) -> tuple[Group, ...]:
+    lengths: dict[int, list[str]] = {}
+    for key, value in features.items():
+        if value.ndim != 2:
+            raise DataError(
+                f"feature {key!r}: shape {value.shape[1:]} of an example; expected one axis, the "
+                "same length in all"
+            )
+        lengths.setdefault(value.shape[1], []).append(key)
+    one = len(lengths) == 1
+    return tuple(
+        Group("data" if one else f"data_{i}", tuple(names), length)
+        for i, (length, names) in enumerate(lengths.items())
+    )
+
+
+def _grouped(
+    features: Mapping[str, np.ndarray], groups: Sequence[Group], first: int
+) -> list[np.ndarray]:
+    for group in groups:
+        for name in group.features:
+            got = features[name].shape[1:] if name in features else None
+            if got != (group.length,):
+                raise DataError(
+                    f"examples from {first} on: feature {name!r} has shape {got}, but the first "
+                    f"example's has ({group.length},); pad to one length (data_collator)"
+                )
+    return [np.stack([features[name] for name in group.features], axis=1) for group in groups]

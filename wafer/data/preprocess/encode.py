@@ -1,0 +1,141 @@
+"""What a worker process does with a batch of records: mend the text, tokenize, mark the loss.
+
+Light on purpose: a spawned worker imports only this, numpy and the tokenizer.
+"""
+
+import dataclasses
+import os
+import re
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from wafer.data.objectives import prompt_completion
+from wafer.data.preprocess.records import optional
+from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.vocabulary import Vocabulary
+
+__all__ = ["Encoded", "Encoder", "current", "detokenize_wikitext", "encode", "start_worker"]
+
+
+class Encoded(NamedTuple):
+    """A batch of records in tokens.
+
+    sequences: per record [n] ids, or [3, n] ids, loss mask and labels
+    characters: of the texts
+    discarded: records too short, or too long for a row
+    """
+
+    sequences: list[np.ndarray]
+    characters: int
+    discarded: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """Everything an encoding depends on; small enough to send to a process.
+
+    Attributes:
+        settings: the run's.
+        vocabulary: ids.
+        tokenizer: its JSON.
+    """
+
+    settings: Settings
+    vocabulary: Vocabulary
+    tokenizer: str
+
+
+_WIKITEXT = (
+    (r" @([-,.])@ ", r"\1"),
+    (r" ([:;.!?,])(?=\s|$)", r"\1"),
+    (r"\(\s*([^)]*?)\s*\)", r"(\1)"),
+    (r"\[\s*([^\]]*?)\s*\]", r"[\1]"),
+    (r'"\s*([^"]*?)\s*"', r'"\1"'),
+    (r" N ", " 1 "),
+    (r" 's", "'s"),
+    (r"(?m)^ ?((?:= )+)(.*?)((?: =)+) ?$", r"\1\2\3"),
+)
+
+
+def detokenize_wikitext(text: str) -> str:
+    """Undo the spaces and @-@ marks that WikiText puts around punctuation."""
+    for pattern, replacement in _WIKITEXT:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def _mended(text: str, settings: Settings) -> str:
+    if settings.use_ftfy:
+        ftfy = optional("ftfy", "ftfy", "use_ftfy")
+        text = ftfy.fix_text(text, normalization=settings.ftfy_normalizer)
+    if settings.wikitext_detokenize:
+        text = detokenize_wikitext(text)
+    return text
+
+
+_STATE: dict[str, object] = {}  # of this process: the encoder and its tokenizer
+
+
+def start_worker(encoder: Encoder, parent: int | None) -> None:
+    """Prepare this process.
+
+    Args:
+        encoder: what to encode with.
+        parent: process to live and die with; None when this is the main process.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # several processes already share the cores
+    _STATE["encoder"] = encoder
+    _STATE["tokenizer"] = Tokenizer.from_str(encoder.tokenizer)
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+
+
+def _follow(parent: int) -> None:
+    """End with the parent: a killed main process must not leave workers behind."""
+    wait = threading.Event()
+    while os.getppid() == parent:
+        wait.wait(0.5)
+    os._exit(1)
+
+
+def current() -> tuple[Encoder, Tokenizer]:
+    """What ``start_worker`` prepared."""
+    encoder, tokenizer = _STATE["encoder"], _STATE["tokenizer"]
+    if not isinstance(encoder, Encoder) or not isinstance(tokenizer, Tokenizer):
+        raise RuntimeError("start_worker was not called in this process")
+    return encoder, tokenizer
+
+
+def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
+    """Tokenize a batch of records, in their order."""
+    encoder, tokenizer = current()
+    settings = encoder.settings
+    texts = [_mended(text, settings) for record in records for text in record]
+    found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    ids = [encoding.ids for encoding in found]
+    characters = sum(map(len, texts))
+    if settings.mode.startswith("Summarization"):
+        rows = [_pair(a, b, encoder) for a, b in zip(ids[::2], ids[1::2], strict=True)]
+    else:
+        eos = encoder.vocabulary.eos_id
+        rows = [np.array([*tokens, eos], np.int32) if tokens else None for tokens in ids]
+    kept = [row for row in rows if row is not None]
+    return Encoded(kept, characters, len(rows) - len(kept))
+
+
+def _pair(prompt: list[int], completion: list[int], encoder: Encoder) -> np.ndarray | None:
+    """Rows of a prompt and its completion; None when they do not fit or are empty."""
+    settings, ids = encoder.settings, encoder.vocabulary
+    rows = prompt_completion(
+        prompt, completion, eos_id=ids.eos_id, pad_id=ids.pad_id, sep_id=ids.sep_id
+    )
+    if settings.vsl:
+        rows = rows[:, :-1]  # side by side, the end mark is a label only, as in other VSL rows
+    length = rows.shape[1]
+    usable = prompt and completion
+    short = len(prompt) + len(completion) < settings.min_sequence_len
+    return None if not usable or short or length > settings.max_seq_length else rows

@@ -1,0 +1,187 @@
+"""The vendor's HDF5 layouts: which features a row has, and how packed tokens become one.
+
+"sample": dataset ``data`` int32 [N, F, S]; features of different lengths stand in ``data_0``,
+``data_1``, ... "corpus": ``data`` is one list of tokens.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from wafer.data.objectives import corrupt_spans, fill_in_the_middle, next_token, raw_length
+from wafer.data.preprocess.encode import current
+from wafer.data.preprocess.packing import BinPacker, Packer, SinglePacker, StreamPacker
+from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.vocabulary import Vocabulary
+from wafer.data.rowfiles import Group
+from wafer.data.sources import FEATURES, VSL_FEATURES
+from wafer.errors import DataError
+
+__all__ = ["Layout", "described", "layout_of", "lm_row", "vsl_row"]
+
+Row = tuple[np.ndarray, ...]  # one array [F, S] for each group
+
+
+def described(groups: Sequence[Group]) -> dict[str, Any]:
+    """Say in ``data_params.json`` which features stand where, as the vendor does."""
+    longest = {"max_sequence_length": max(group.length for group in groups)}
+    if len(groups) == 1:
+        only = groups[0]
+        return {"features": list(only.features), "features_len": only.length, **longest}
+    named = {f"{group.name}_features": list(group.features) for group in groups}
+    return named | {f"{g.name}_features_len": g.length for g in groups} | longest
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a mode lays out its rows.
+
+    Attributes:
+        groups: the HDF5 datasets.
+        packer: makes the packer.
+        shape: (what the packer gave, generator of this row) -> arrays, one for each group.
+        heavy: shaping is worth a process of its own.
+    """
+
+    groups: tuple[Group, ...]
+    packer: Callable[[], Packer]
+    shape: Callable[[Any, np.random.Generator], Row]
+    heavy: bool = False
+
+
+def _padded(rows: np.ndarray, length: int, fill: Sequence[int]) -> np.ndarray:
+    out = np.empty((len(rows), length), np.int32)
+    out[:] = np.array(fill, np.int32)[:, None]
+    out[:, : rows.shape[1]] = rows
+    return out
+
+
+def lm_row(tokens: np.ndarray, length: int, pad_id: int) -> np.ndarray:
+    """[n] tokens, or [3, n] rows, to the [3, length] rows input ids, loss mask, labels."""
+    rows = tokens if tokens.ndim > 1 else next_token(tokens)
+    return _padded(rows, length, (pad_id, 0, pad_id))
+
+
+def vsl_row(blocks: Sequence[np.ndarray], length: int, pad_id: int) -> np.ndarray:
+    """Sequences [3, n] side by side, with ``attention_span`` and ``position_ids``: [5, length]."""
+    positions = np.concatenate([np.arange(block.shape[1]) for block in blocks])
+    spans = np.concatenate([np.arange(block.shape[1])[::-1] for block in blocks])
+    rows = np.concatenate([*blocks], axis=1)
+    rows = np.concatenate([rows, spans[None], positions[None]])
+    return _padded(rows.astype(np.int32), length, (pad_id, 0, pad_id, 0, 0))
+
+
+def _lm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
+    if tokens.ndim == 1 and settings.short_seq_prob and rng.random() < settings.short_seq_prob:
+        tokens = tokens[: int(rng.integers(2, len(tokens) + 1))]
+    return (lm_row(tokens, settings.max_seq_length, ids.pad_id),)
+
+
+def _vsl_shape(settings: Settings, ids: Vocabulary, blocks: Any, rng: Any) -> Row:
+    del rng
+    return (vsl_row(blocks, settings.max_seq_length, ids.pad_id),)
+
+
+def _fim_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
+    """Move the middles of the documents inside a row; what no longer fits at its end is cut."""
+    encoder, tokenizer = current()
+    del encoder
+    marks = ids.fim or (0, 0, 0)
+    encode = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+    ends = np.flatnonzero(tokens == ids.eos_id) + 1
+    moved: list[int] = []
+    for piece in np.split(tokens, ends):
+        ended = len(piece) > 0 and piece[-1] == ids.eos_id
+        body = piece[:-1] if ended else piece
+        if len(body) and rng.random() < settings.fim_rate:
+            text = tokenizer.decode(body.tolist(), skip_special_tokens=False)
+            spm = rng.random() < settings.spm_rate
+            body = fill_in_the_middle(text, encode, rng, marks, spm)
+        moved += [*body, *([ids.eos_id] if ended else [])]
+    whole = np.array(moved[: settings.max_seq_length + 1], np.int32)
+    return (lm_row(whole, settings.max_seq_length, ids.pad_id),)
+
+
+def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
+    """[CLS] tokens [SEP]; the tokens to hide are drawn anew at every reading."""
+    del rng
+    whole = np.array([ids.cls_id, *tokens, ids.sep_id], np.int32)
+    rows = np.stack([whole, np.ones(len(whole), np.int32)])
+    return (_padded(rows, settings.max_seq_length, (ids.pad_id, 0)),)
+
+
+def _t5_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
+    pair = corrupt_spans(
+        tokens,
+        rng,
+        vocab_size=ids.size,
+        density=settings.noise_density,
+        mean_span=settings.mean_noise_span_length,
+    )
+    source, target = (np.append(part, np.int32(ids.eos_id)) for part in pair)
+    begin = np.concatenate([[ids.pad_id], target[:-1]]).astype(np.int32)  # T5 starts with padding
+    encoder = np.stack([source, np.ones(len(source), np.int32)])
+    decoder = np.stack([begin, np.ones(len(begin), np.int32), target])
+    return (
+        _padded(encoder, settings.max_seq_length, (ids.pad_id, 0)),
+        _padded(decoder, settings.tgt_max_sequence_length, (ids.pad_id, 0, ids.pad_id)),
+    )
+
+
+def _stream(settings: Settings, length: int, shared: int) -> Callable[[], Packer]:
+    kind = StreamPacker if settings.pack_sequences else SinglePacker
+    return lambda: kind(length, shared, settings.min_sequence_len)
+
+
+def layout_of(settings: Settings, ids: Vocabulary) -> Layout:
+    """Choose the layout of a mode.
+
+    Raises:
+        DataError: a row too short for its mode, T5 targets longer than their row.
+    """
+    mode, length = settings.mode, settings.max_seq_length
+    bind = lambda shape: functools.partial(shape, settings, ids)
+    rows = (Group("data", FEATURES, length),)
+    if settings.vsl:
+        pack = lambda: BinPacker(length, settings.fold_long_doc, settings.min_sequence_len)
+        return Layout((Group("data", VSL_FEATURES, length),), pack, bind(_vsl_shape))
+    if mode == "MLM":
+        if length < 3:
+            raise DataError(f"max_seq_length: {length} leaves no room between [CLS] and [SEP]")
+        group = Group("data", ("input_ids", "attention_mask"), length)
+        return Layout((group,), _stream(settings, length - 2, 0), bind(_mlm_shape))
+    if mode == "T5":
+        return _t5_layout(settings, bind(_t5_shape))
+    if mode == "FIM":
+        return Layout(rows, _stream(settings, length, 1), bind(_fim_shape), heavy=True)
+    if mode == "Summarization":
+        return Layout(rows, lambda: SinglePacker(length, 0, 0), bind(_lm_shape))
+    return Layout(rows, _stream(settings, length, 1), bind(_lm_shape))
+
+
+def _t5_layout(settings: Settings, shape: Callable[[Any, np.random.Generator], Row]) -> Layout:
+    density, mean = settings.noise_density, settings.mean_noise_span_length
+    raw, target = raw_length(settings.max_seq_length, density, mean)
+    if target > settings.tgt_max_sequence_length:
+        raise DataError(
+            f"tgt_max_sequence_length: {settings.tgt_max_sequence_length} is too short: "
+            f"{raw} tokens, the most that fit max_seq_length {settings.max_seq_length}, have "
+            f"targets of up to {target}"
+        )
+    spans = round(round(raw * density) / mean)
+    if spans > settings.extra_ids:
+        raise DataError(
+            f"extra_ids: {settings.extra_ids} sentinels, but a row hides {spans} spans; raise it"
+        )
+    groups = (
+        Group("data_0", ("input_ids", "attention_mask"), settings.max_seq_length),
+        Group(
+            "data_1",
+            ("decoder_input_ids", "decoder_attention_mask", "labels"),
+            settings.tgt_max_sequence_length,
+        ),
+    )
+    return Layout(groups, _stream(settings, raw, 0), shape)

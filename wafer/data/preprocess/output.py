@@ -1,0 +1,197 @@
+"""What a preprocessing run writes: whole HDF5 files, their description, and what it reports."""
+
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from wafer.data.preprocess import progress
+from wafer.data.preprocess.layouts import Layout, described
+from wafer.data.preprocess.progress import Counts, Saved, Standing, Written
+from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.vocabulary import Vocabulary
+from wafer.data.preprocess.writer import PARAMS, write_corpus, write_json, write_rows
+from wafer.errors import DataError
+
+__all__ = ["Job", "Sink", "Summary", "filled", "outputs"]
+
+
+class Summary(NamedTuple):
+    """What a run has made.
+
+    folder: of the output
+    written: HDF5 files and what is in them
+    counts: of what was read
+    params: the content of ``data_params.json``
+    """
+
+    folder: pathlib.Path
+    written: Written
+    counts: Counts
+    params: dict[str, Any]
+
+    def __str__(self) -> str:
+        """A few lines for the terminal."""
+        after = self.params["post-process"]
+        unit = "tokens" if self.params["data_format"] == "corpus" else "rows"
+        lines = [
+            f"{self.written.rows:,} {unit} in {self.written.files} file(s) in {self.folder}",
+            f"{self.counts.records:,} records, {self.counts.characters:,} characters, "
+            f"vocabulary {after['vocab_size']:,}",
+        ]
+        if after["discarded"]:
+            lines.append(f"{after['discarded']:,} too short or too long, left out")
+        if self.counts.skipped:
+            lines.append(f"{self.counts.skipped:,} records could not be read, left out")
+        if unit == "rows":
+            lines.append(
+                f"{after['num_tokens']:,} tokens in {after['num_slots']:,} slots "
+                f"({after['num_tokens'] / max(after['num_slots'], 1):.1%}), "
+                f"{after['loss_valid_tokens']:,} carry loss"
+            )
+        return "\n".join(lines)
+
+
+class Job(NamedTuple):
+    """A checked run, ready to start."""
+
+    settings: Settings
+    inputs: list[pathlib.Path]
+    tokenizer: Tokenizer
+    ids: Vocabulary
+    layout: Layout
+    folder: pathlib.Path
+    mark: str
+
+
+def outputs(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
+    """The HDF5 files that a run with this ``output_name`` writes."""
+    return sorted(folder.glob(f"{name}_[0-9]*.h5"))
+
+
+class Sink:
+    """Collects rows, writes whole files, saves the standing after each.
+
+    Args:
+        job: the run.
+        saved: standing of the run that it continues.
+    """
+
+    def __init__(self, job: Job, saved: Saved | None) -> None:
+        self._job = job
+        self._written = saved.written if saved else Written()
+        self._waiting: list[list[np.ndarray]] = [[rows] for rows in saved.waiting] if saved else []
+        self._standing = saved.standing if saved else None
+        limit = job.settings.files_per_record
+        self._limit = limit * job.settings.max_seq_length if self._corpus else limit
+
+    @property
+    def _corpus(self) -> bool:
+        return self._job.settings.data_format == "corpus"
+
+    @property
+    def made(self) -> int:
+        """Rows written, and rows waiting for their file."""
+        return self._written.rows + self._held()
+
+    def _held(self) -> int:
+        return sum(map(len, self._waiting[0])) if self._waiting else 0
+
+    def add(self, rows: list[np.ndarray], standing: Standing) -> None:
+        """Take the rows of a batch, [N, F, S] for each group."""
+        self._waiting = self._waiting or [[] for _ in rows]
+        for kept, new in zip(self._waiting, rows, strict=True):
+            kept.append(new)
+        self._standing = standing
+        if self._held() < self._limit:
+            return
+        while self._held() >= self._limit:
+            self._write(self._limit)
+        waiting = [np.concatenate(parts) for parts in self._waiting]
+        progress.save(self._job.folder, self._job.mark, self._written, standing, waiting)
+
+    def _write(self, count: int) -> None:
+        job = self._job
+        whole = [np.concatenate(parts) for parts in self._waiting]
+        path = job.folder / f"{job.settings.output_name}_{self._written.files:05d}.h5"
+        compression = None if job.settings.compression == "none" else job.settings.compression
+        head = [rows[:count] for rows in whole]
+        if self._corpus:
+            write_corpus(path, head[0], compression)
+        else:
+            write_rows(path, job.layout.groups, head, compression)
+        self._waiting = [[rows[count:]] for rows in whole]
+        self._written = self._written.plus(head, tokens=0 if self._corpus else _tokens(head))
+
+    def finish(self) -> Summary:
+        """Write the last file and ``data_params.json``."""
+        if self._held() and self._job.settings.write_remainder:
+            self._write(self._held())
+        if not self._written.rows or self._standing is None:
+            raise DataError(
+                f"{self._job.folder}: no row was made: the input is empty, or every text is "
+                f"shorter than min_sequence_len {self._job.settings.min_sequence_len}"
+            )
+        counts = self._standing.counts
+        params = _params(self._job, self._written, counts)
+        write_json(self._job.folder / PARAMS, params)
+        progress.forget(self._job.folder)
+        return Summary(self._job.folder, self._written, counts, params)
+
+
+def _tokens(groups: list[np.ndarray]) -> int:
+    return sum(int(filled(rows).sum()) for rows in groups)
+
+
+def _params(job: Job, written: Written, counts: Counts) -> dict[str, Any]:
+    """The content of ``data_params.json``: the vendor's keys, the settings, and what came out."""
+    settings = job.settings
+    corpus = settings.data_format == "corpus"
+    layout = {"features": ["tokens"]} if corpus else described(job.layout.groups)
+    after: dict[str, Any] = {
+        "processed": counts.records,
+        "discarded": counts.discarded,
+        "skipped": counts.skipped,
+        "raw_chars_count": counts.characters,
+        "files": written.files,
+        "vocab_size": job.ids.size,
+        "eos_id": job.ids.eos_id,
+        "pad_id": job.ids.pad_id,
+    }
+    if job.ids.mask_id is not None:
+        after |= {"mask_id": job.ids.mask_id, "special_ids": _special(job)}
+    if not corpus:
+        after |= {
+            "num_slots": written.slots,
+            "num_tokens": written.tokens,
+            "loss_valid_tokens": written.loss,
+        }
+    return {
+        "n_examples": written.rows,
+        **layout,
+        "data_format": settings.data_format,
+        "dtype": "i4",
+        "compression": settings.compression,
+        "samples_per_file": settings.files_per_record,
+        "output_dir": settings.output_dir,
+        "mode": settings.mode,
+        "settings": settings.model_dump(),
+        "post-process": after,
+    }
+
+
+def _special(job: Job) -> list[int]:
+    """Ids that are never masked."""
+    added = job.tokenizer.get_added_tokens_decoder()
+    ids = job.ids
+    known = {ids.eos_id, ids.pad_id, ids.cls_id, ids.sep_id, ids.mask_id} - {None}
+    return sorted(known | {index for index, token in added.items() if token.special})
+
+
+def filled(rows: np.ndarray) -> np.ndarray:
+    """[N] positions in use of rows [N, F, S]: a prompt carries no loss but is no padding."""
+    mask = rows[:, 1] != 0
+    if rows.shape[1] == 5:
+        return (mask | (rows[:, 3] > 0) | (rows[:, 4] > 0)).sum(axis=1)
+    return np.where(mask, np.arange(1, mask.shape[1] + 1), 0).max(axis=1, initial=0)

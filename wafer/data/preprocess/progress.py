@@ -1,0 +1,188 @@
+"""Where a preprocessing run stands: what it has written, what it still holds, what it was told.
+
+The file is replaced whole after every HDF5 file, so that a run killed at any instant goes on from
+the last complete one and writes the very files it would have written.
+"""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wafer.data.preprocess.records import Position
+from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.writer import replace
+from wafer.errors import DataError
+
+__all__ = [
+    "Counts",
+    "Saved",
+    "Standing",
+    "Written",
+    "exists",
+    "fingerprint",
+    "forget",
+    "load",
+    "save",
+]
+
+_FILE = ".preprocess.npz"
+# Keys that change how fast or how loudly, never what is written.
+_FREE = ("processes", "display_pbar", "resume_from_checkpoint", "skip_bad_records", "output_dir")
+
+
+class Counts(NamedTuple):
+    """Sums over everything read so far.
+
+    records: texts read
+    skipped: records that could not be read
+    discarded: records or rests too short or too long
+    characters: of the texts
+    rows: made so far, those not yet written included
+    """
+
+    records: int = 0
+    skipped: int = 0
+    discarded: int = 0
+    characters: int = 0
+    rows: int = 0
+
+
+class Written(NamedTuple):
+    """What the complete files hold.
+
+    files: their number
+    rows: in them; tokens for the corpus format
+    slots: positions of all rows
+    tokens: positions in use
+    loss: positions that carry loss
+    """
+
+    files: int = 0
+    rows: int = 0
+    slots: int = 0
+    tokens: int = 0
+    loss: int = 0
+
+    def plus(self, groups: Sequence[np.ndarray], tokens: int) -> "Written":
+        """With one file more, of rows [N, F, S] of each group (or tokens [N])."""
+        rows = [rows for rows in groups if rows.ndim == 3]
+        return Written(
+            self.files + 1,
+            self.rows + len(groups[0]),
+            self.slots + sum(r.shape[0] * r.shape[2] for r in rows),
+            self.tokens + tokens,
+            self.loss + sum(int(np.count_nonzero(r[:, 1])) for r in rows),
+        )
+
+
+class Standing(NamedTuple):
+    """A point between two batches from which the run can go on.
+
+    position: next record
+    done: bytes of input read
+    counts: sums
+    packer: what the packer holds
+    """
+
+    position: Position
+    done: int
+    counts: Counts
+    packer: dict[str, np.ndarray]
+
+
+def fingerprint(settings: Settings, inputs: Sequence[pathlib.Path], tokenizer: str) -> str:
+    """Hash of everything that decides what is written."""
+    free = dict.fromkeys(_FREE)
+    told = settings.model_dump() | free
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
+    text = json.dumps([told, files, tokenizer], default=str, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def exists(folder: pathlib.Path) -> bool:
+    """Whether an unfinished run has left its standing here."""
+    return (folder / _FILE).is_file()
+
+
+def save(
+    folder: pathlib.Path,
+    mark: str,
+    written: Written,
+    standing: Standing,
+    waiting: Sequence[np.ndarray],
+) -> None:
+    """Write the standing after a complete file.
+
+    Args:
+        folder: of the output.
+        mark: from ``fingerprint``.
+        written: the complete files.
+        standing: after the last batch.
+        waiting: one array for each group: rows of that batch that belong to the next file.
+    """
+    numbers = {
+        "mark": mark,
+        "written": written,
+        "position": standing.position,
+        "done": standing.done,
+        "counts": standing.counts,
+    }
+    arrays: dict[str, Any] = {"numbers": np.array(json.dumps(numbers))}
+    arrays |= {f"packer/{key}": value for key, value in standing.packer.items()}
+    arrays |= {f"waiting/{i}": rows for i, rows in enumerate(waiting)}
+    partial = folder / (_FILE + ".partial")
+    with partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    replace(partial, folder / _FILE)
+
+
+class Saved(NamedTuple):
+    """What ``load`` found; see ``save`` for the fields."""
+
+    written: Written
+    standing: Standing
+    waiting: list[np.ndarray]
+
+
+def load(folder: pathlib.Path, mark: str) -> Saved | None:
+    """Read the standing of an earlier run; None when there is none.
+
+    Raises:
+        DataError: the earlier run was told something else.
+    """
+    path = folder / _FILE
+    if not path.is_file():
+        return None
+    with np.load(path, allow_pickle=False) as stored:
+        numbers = json.loads(str(stored["numbers"]))
+        arrays = {name: stored[name] for name in stored.files if name != "numbers"}
+    if numbers["mark"] != mark:
+        raise DataError(
+            f"{folder}: holds the output of a run with other settings, inputs or tokenizer, which "
+            "cannot be continued. Give another output_dir, or --resume_from_checkpoint false to "
+            "begin again here"
+        )
+    part = lambda kind: {
+        name.partition("/")[2]: value
+        for name, value in arrays.items()
+        if name.startswith(f"{kind}/")
+    }
+    standing = Standing(
+        Position(*numbers["position"]), numbers["done"], Counts(*numbers["counts"]), part("packer")
+    )
+    waiting = part("waiting")
+    return Saved(
+        Written(*numbers["written"]),
+        standing,
+        [waiting[str(i)] for i in range(len(waiting))],
+    )
+
+
+def forget(folder: pathlib.Path) -> None:
+    """Drop the standing: the output is complete, or the run begins again."""
+    (folder / _FILE).unlink(missing_ok=True)
+    (folder / (_FILE + ".partial")).unlink(missing_ok=True)

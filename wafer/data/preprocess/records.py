@@ -1,0 +1,359 @@
+"""The records of input files, one after the other, from any position: text, JSON lines, tables.
+
+A record is the texts of its fields. Every reader can start at a record number, so that a killed
+preprocessing goes on where it was; what cannot be read names its file and line.
+"""
+
+import contextlib
+import gzip
+import importlib
+import io
+import json
+import logging
+import pathlib
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+from wafer.errors import DataError
+
+__all__ = ["BEGINNING", "SUFFIXES", "Batch", "Position", "batches", "find_inputs", "optional"]
+
+_LOG = logging.getLogger(__name__)
+_BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20
+
+Record = tuple[str, ...]
+
+
+class Position(NamedTuple):
+    """Where reading stands: the record to read next.
+
+    file: index of the file
+    record: index of the record in it (for JSON lines, the line)
+    """
+
+    file: int = 0
+    record: int = 0
+
+
+BEGINNING = Position()
+
+
+class Batch(NamedTuple):
+    """Records that are worked on together.
+
+    records: their texts, in the order of the files
+    end: where the next batch begins
+    done: bytes of the input that were read so far, for a progress bar
+    skipped: records left out because they could not be read
+    """
+
+    records: list[Record]
+    end: Position
+    done: int
+    skipped: int
+
+
+class _Read(NamedTuple):
+    """A record as read: its number, texts, or what is wrong; bytes of the file read so far."""
+
+    number: int
+    texts: Record | None
+    problem: str
+    offset: int
+
+
+def optional(module: str, package: str, why: str) -> Any:
+    """Import a package that only some inputs need.
+
+    Raises:
+        DataError: it is not installed; says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise DataError(
+            f"{why} needs the package {package}, which is not installed: pip install {package}, "
+            "or install wafer with its extra: pip install '.[data]'"
+        ) from error
+
+
+def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
+    if not isinstance(record, dict):
+        return None, f"expected an object with {', '.join(fields)}, got {type(record).__name__}"
+    for field in fields:
+        if field not in record:
+            known = ", ".join(map(str, list(record)[:8]))
+            return None, f"no field {field!r}; it has: {known}"
+        if not isinstance(record[field], str):
+            return None, f"field {field!r} is {type(record[field]).__name__}, expected text"
+    return tuple(record[field] for field in fields), ""
+
+
+def _text(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    if len(fields) > 1:
+        raise DataError(
+            f"{path}: a .txt file is one text, but this mode reads the fields {', '.join(fields)}; "
+            "use JSON lines, Parquet or a dataset"
+        )
+    if start == 0:
+        raw = path.read_bytes()
+        try:
+            yield _Read(0, (raw.decode(),), "", len(raw))
+        except UnicodeDecodeError as error:
+            yield _Read(0, None, f"not UTF-8 text: {error}", len(raw))
+
+
+def _lines(
+    stream: BinaryIO, tell: Callable[[], int], fields: Sequence[str], start: int, first: int = 0
+) -> Iterator[_Read]:
+    for number, line in enumerate(stream, first):
+        if number < start or not line.strip():
+            continue
+        try:
+            texts, problem = _texts(json.loads(line), fields)
+        except ValueError as error:  # bad JSON, and bad UTF-8 in it
+            texts, problem = None, f"not JSON: {error}"
+        yield _Read(number, texts, problem, tell())
+
+
+def _plain(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    with path.open("rb") as file:
+        yield from _lines(file, file.tell, fields, start)
+
+
+def _gzip(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    with path.open("rb") as raw, gzip.open(raw) as file:
+        yield from _lines(file, raw.tell, fields, start)  # type: ignore[arg-type]
+
+
+class _ZstdFile(io.RawIOBase):
+    """Decompressed bytes of a Zstandard file of any number of frames.
+
+    The package's own stream reader ends quietly where a file is cut short; this one raises.
+    """
+
+    def __init__(self, raw: BinaryIO, module: Any) -> None:
+        self._raw, self._module = raw, module
+        self._frame = module.ZstdDecompressor().decompressobj()
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            packed = self._frame.unused_data or self._raw.read(1 << 17)
+            if not packed:
+                if not self._frame.eof:
+                    raise EOFError("the last Zstandard frame is cut short")
+                return 0
+            if self._frame.eof:
+                self._frame = self._module.ZstdDecompressor().decompressobj()
+            try:
+                self._ready = memoryview(self._frame.decompress(packed))
+            except self._module.ZstdError as error:
+                raise EOFError(str(error)) from error
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+
+@contextlib.contextmanager
+def _zstd_stream(path: pathlib.Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
+    module = optional("zstandard", "zstandard", f"reading {path.name}")
+    with path.open("rb") as raw:
+        yield io.BufferedReader(_ZstdFile(raw, module), 1 << 20), raw.tell  # type: ignore[misc]
+
+
+def _zstd(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    with _zstd_stream(path) as (stream, tell):
+        yield from _lines(stream, tell, fields, start)
+
+
+def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    first = 0
+    with _zstd_stream(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.isfile() else None
+            for read in _lines(file, tell, fields, start, first) if file else ():  # type: ignore[arg-type]
+                first = read.number + 1
+                yield read
+
+
+def _rows(table: Any, fields: Sequence[str], first: int, start: int) -> Iterator[_Read]:
+    """Records of one Arrow record batch, whose first is number ``first``."""
+    if first + table.num_rows <= start:
+        return
+    missing = [field for field in fields if field not in table.schema.names]
+    if missing:
+        known = ", ".join(table.schema.names)
+        raise DataError(f"no column {missing[0]!r}; it has: {known}")
+    columns = [table.column(field).to_pylist() for field in fields]
+    for i in range(max(start - first, 0), table.num_rows):
+        texts, problem = _texts({f: c[i] for f, c in zip(fields, columns, strict=True)}, fields)
+        yield _Read(first + i, texts, problem, 0)
+
+
+def _parquet(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    parquet = optional("pyarrow.parquet", "pyarrow", f"reading {path.name}")
+    with parquet.ParquetFile(path) as file:
+        size, total = path.stat().st_size, max(file.metadata.num_rows, 1)
+        first = 0
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if first + rows > start:
+                have = [f for f in fields if f in file.schema_arrow.names]
+                table = file.read_row_group(group, have)
+                for read in _rows(table, fields, first, start):
+                    yield read._replace(offset=size * (read.number + 1) // total)
+            first += rows
+
+
+def _arrow(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    pyarrow = optional("pyarrow", "pyarrow", f"reading {path.name}")
+    with pyarrow.memory_map(str(path)) as raw:
+        try:
+            reader = pyarrow.ipc.open_stream(raw)
+        except pyarrow.ArrowInvalid:  # the other of Arrow's two file forms
+            raw.seek(0)
+            file = pyarrow.ipc.open_file(raw)
+            reader = (file.get_batch(i) for i in range(file.num_record_batches))
+        first = 0
+        for table in reader:
+            for read in _rows(table, fields, first, start):
+                yield read._replace(offset=raw.tell())
+            first += table.num_rows
+
+
+SUFFIXES: dict[str, Callable[..., Iterator[_Read]]] = {
+    ".jsonl.zst.tar": _zstd_tar,
+    ".jsonl.zst": _zstd,
+    ".json.zst": _zstd,
+    ".jsonl.gz": _gzip,
+    ".json.gz": _gzip,
+    ".jsonl": _plain,
+    ".json": _plain,
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+    ".txt": _text,
+}
+"""End of a file's name -> its reader; the first that fits counts."""
+
+
+def _reader(path: pathlib.Path) -> Callable[..., Iterator[_Read]] | None:
+    return next((read for end, read in SUFFIXES.items() if path.name.endswith(end)), None)
+
+
+def _dataset_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Arrow files of a dataset that Hugging Face's ``save_to_disk`` wrote, in its order."""
+    if (folder / "dataset_dict.json").is_file():
+        parts = json.loads((folder / "dataset_dict.json").read_text()).get("splits", [])
+        raise DataError(
+            f"{folder}: holds the splits {', '.join(parts)}; name one, for example "
+            f"{folder / parts[0] if parts else folder}"
+        )
+    state = json.loads((folder / "state.json").read_text())
+    return [folder / file["filename"] for file in state["_data_files"]]
+
+
+def find_inputs(
+    inputs: Sequence[str] | None, metadata_files: Sequence[str] | None
+) -> list[pathlib.Path]:
+    """List the files to read, in the order of reading.
+
+    Args:
+        inputs: files, folders of files (in the order of their names, deep), datasets on disk.
+        metadata_files: files that list input files, one to a line; they win over ``inputs``.
+
+    Raises:
+        DataError: a path that does not exist, a folder without readable files.
+    """
+    if metadata_files:
+        lists = [pathlib.Path(name) for name in metadata_files]
+        missing = [path for path in lists if not path.is_file()]
+        if missing:
+            raise DataError(f"metadata_files: no such file: {missing[0]}")
+        lines = [(p, line.strip()) for p in lists for line in p.read_text().splitlines()]
+        found = [pathlib.Path(line) for _, line in lines if line]
+    else:
+        found = [path for name in inputs or () for path in _under(pathlib.Path(name))]
+    for path in found:
+        if not path.is_file():
+            raise DataError(f"no such input: {path}")
+        if _reader(path) is None:
+            raise DataError(f"{path}: unknown kind of file; known: {', '.join(SUFFIXES)}")
+    return found
+
+
+def _under(path: pathlib.Path) -> list[pathlib.Path]:
+    if not path.is_dir():
+        return [path]
+    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+        return _dataset_files(path)
+    found = sorted(p for p in path.rglob("*") if p.is_file() and _reader(p) is not None)
+    if not found:
+        raise DataError(f"{path}: no file to read in it; known: {', '.join(SUFFIXES)}")
+    return found
+
+
+def _read(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    """Records of a file; damage that ends reading names the file and the last good record."""
+    reader = _reader(path)
+    last = start - 1
+    try:
+        for read in reader(path, fields, start) if reader else ():
+            last = read.number
+            yield read
+    except DataError as error:
+        raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None
+    except (EOFError, OSError, tarfile.TarError, ValueError) as error:
+        raise DataError(
+            f"{path}: cannot be read after record {last + 1} ({error}); the file is damaged or "
+            "cut short"
+        ) from error
+
+
+def batches(
+    files: Sequence[pathlib.Path],
+    fields: Sequence[str],
+    start: Position = BEGINNING,
+    *,
+    skip_bad: bool = False,
+) -> Iterator[Batch]:
+    """Read records in batches whose borders depend on the input alone.
+
+    Args:
+        files: from ``find_inputs``.
+        fields: names of the text fields.
+        start: first record to read.
+        skip_bad: log and leave out records that cannot be read.
+
+    Raises:
+        DataError: a bad record, unless skipped; names file and record.
+    """
+    before = sum(path.stat().st_size for path in files[: start.file])
+    records: list[Record] = []
+    characters = skipped = 0
+    for index in range(start.file, len(files)):
+        path = files[index]
+        for read in _read(path, fields, start.record if index == start.file else 0):
+            if read.texts is None:
+                message = f"{path}: record {read.number + 1}: {read.problem}"
+                if not skip_bad:
+                    raise DataError(
+                        f"{message}. To leave such records out: --skip_bad_records true"
+                    )
+                _LOG.warning("%s (left out)", message)
+                skipped += 1
+            else:
+                records.append(read.texts)
+                characters += sum(map(len, read.texts))
+            if len(records) >= _BATCH_RECORDS or characters >= _BATCH_CHARACTERS:
+                end = Position(index, read.number + 1)
+                yield Batch(records, end, before + read.offset, skipped)
+                records, characters, skipped = [], 0, 0
+        before += path.stat().st_size
+    if records or skipped:
+        yield Batch(records, Position(len(files), 0), before, skipped)

@@ -1,0 +1,209 @@
+"""Preprocessing from beginning to end: read, tokenize in several processes, pack, write.
+
+Batches of records go through in order, whatever the number of processes, so that the rows depend
+on the input and the settings alone. After each HDF5 file the standing is saved.
+"""
+
+import logging
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from tokenizers import Tokenizer
+
+from wafer.data.preprocess import progress as standings
+from wafer.data.preprocess.encode import Encoded, Encoder, encode
+from wafer.data.preprocess.layouts import Layout, layout_of
+from wafer.data.preprocess.output import Job, Sink, Summary, outputs
+from wafer.data.preprocess.packing import Packer
+from wafer.data.preprocess.pool import Pool, open_pool
+from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
+from wafer.data.preprocess.records import Batch, Position, batches, find_inputs
+from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.vocabulary import build_vocabulary, describe
+from wafer.data.preprocess.writer import PARAMS, replace
+from wafer.errors import DataError
+
+__all__ = ["preprocess"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def preprocess(settings: Settings) -> Summary:
+    """Turn text into HDF5 rows.
+
+    A run that was killed goes on where its last complete file ends, and gives the same files as
+    one that was not.
+
+    Args:
+        settings: what to read, how to lay it out, where to write.
+
+    Returns:
+        What was made; also in ``data_params.json`` beside the files.
+
+    Raises:
+        DataError: input, tokenizer or output folder that cannot be used.
+    """
+    folder = pathlib.Path(settings.output_dir)
+    inputs = find_inputs(settings.input_dir, settings.metadata_files)
+    if settings.resume_from_checkpoint is False:
+        _clear(folder, settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = _tokenizer(settings, inputs, folder)
+    ids = describe(settings, tokenizer)
+    mark = fingerprint(settings, inputs, tokenizer.to_str())
+    layout = layout_of(settings, ids)
+    job = Job(settings, inputs, tokenizer, ids, layout, folder, mark)
+    saved = standings.load(folder, mark)
+    if saved is None:
+        _check_empty(job)
+    else:
+        _LOG.info(
+            "Going on after %d file(s), %d rows, %d records",
+            saved.written.files,
+            saved.written.rows,
+            saved.standing.counts.records,
+        )
+    return _work(job, saved)
+
+
+def _clear(folder: pathlib.Path, settings: Settings) -> None:
+    """Remove what an earlier run into this folder wrote, and nothing else."""
+    standings.forget(folder)
+    own = [folder / PARAMS, folder / "tokenizer.json", *outputs(folder, settings.output_name)]
+    for path in own:
+        path.unlink(missing_ok=True)
+
+
+def _check_empty(job: Job) -> None:
+    if job.settings.resume_from_checkpoint:
+        raise DataError(f"resume_from_checkpoint: {job.folder} holds no unfinished run")
+    existing = outputs(job.folder, job.settings.output_name)
+    complete = (job.folder / PARAMS).is_file()
+    if existing and complete:
+        raise DataError(
+            f"{job.folder}: holds a complete dataset already ({len(existing)} files). Give another "
+            "output_dir, or --resume_from_checkpoint false to make it again"
+        )
+
+
+def _tokenizer(settings: Settings, inputs: list[pathlib.Path], folder: pathlib.Path) -> Tokenizer:
+    """Load or train the tokenizer; keep it beside the rows."""
+    path = folder / "tokenizer.json"
+    if settings.tokenizer_type == "TrainBPE" and standings.exists(folder) and path.is_file():
+        return Tokenizer.from_file(str(path))  # a run that goes on keeps its vocabulary
+    if settings.tokenizer_type == "TrainBPE":
+        _LOG.info("Training a byte-pair vocabulary of %s tokens", settings.vocab_size)
+    read = batches(inputs, settings.fields, skip_bad=settings.skip_bad_records)
+    texts = (text for batch in read for record in batch.records for text in record)
+    tokenizer = build_vocabulary(settings, texts)
+    partial = path.with_name(path.name + ".partial")
+    tokenizer.save(str(partial))
+    replace(partial, path)
+    return tokenizer
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _work(job: Job, saved: Saved | None) -> Summary:
+    settings = job.settings
+    packer = job.layout.packer()
+    begin = Standing(Position(), 0, Counts(), packer.state()) if saved is None else saved.standing
+    packer.restore(begin.packer)
+    encoder = Encoder(settings, job.ids, job.tokenizer.to_str())
+    sink = Sink(job, saved)
+    read = batches(job.inputs, settings.fields, begin.position, skip_bad=settings.skip_bad_records)
+    total = sum(path.stat().st_size for path in job.inputs)
+    with open_pool(encoder, settings.processes or _cores()) as pool, _bar(settings) as bar:
+        task = bar.add_task("preprocess", total=total, completed=begin.done, rows=sink.made)
+        encoded = pool.map(encode, ((batch.records, batch) for batch in read))
+        for rows, standing in _shaped(job, pool, _packed(encoded, packer, begin, settings)):
+            sink.add(rows, standing)
+            bar.update(task, completed=standing.done, rows=standing.counts.rows)
+    return sink.finish()
+
+
+def _bar(settings: Settings) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]:,} rows"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        disable=not settings.display_pbar,
+    )
+
+
+def _packed(
+    encoded: Iterator[tuple[Encoded, Batch]], packer: Packer, begin: Standing, settings: Settings
+) -> Iterator[tuple[tuple[list[Any], int], Standing]]:
+    """What becomes rows after each batch, the number of its first row, and the standing."""
+    counts, position, done = begin.counts, begin.position, begin.done
+    earlier = counts.discarded
+    corpus = settings.data_format == "corpus"
+    for found, batch in encoded:
+        full = []
+        for sequence in found.sequences:
+            full += [sequence] if corpus else packer.add(sequence)
+        earlier += found.discarded
+        first = counts.rows
+        counts = Counts(
+            counts.records + len(batch.records),
+            counts.skipped + batch.skipped,
+            earlier + packer.discarded,
+            counts.characters + found.characters,
+            first + len(full),
+        )
+        position, done = batch.end, batch.done
+        yield (full, first), Standing(position, done, counts, packer.state())
+    rest = packer.finish() if settings.write_remainder else []
+    last = counts._replace(discarded=earlier + packer.discarded, rows=counts.rows + len(rest))
+    yield (rest, counts.rows), Standing(position, done, last, packer.state())
+
+
+def _shaped(
+    job: Job, pool: Pool, packed: Iterator[tuple[tuple[list[Any], int], Standing]]
+) -> Iterator[tuple[list[np.ndarray], Standing]]:
+    if job.settings.data_format == "corpus":
+        empty = np.empty(0, np.int32)
+        for (full, _), standing in packed:
+            yield [np.concatenate([*full, empty])], standing
+        return
+    shaper = _Shaper(job.layout, job.settings.seed)
+    if job.layout.heavy:
+        yield from pool.map(shaper, packed)
+        return
+    for work, standing in packed:
+        yield shaper(work), standing
+
+
+class _Shaper(NamedTuple):
+    """Makes rows of what the packer gave; the draws of a row depend on its number alone."""
+
+    layout: Layout
+    seed: int
+
+    def __call__(self, work: tuple[list[Any], int]) -> list[np.ndarray]:
+        full, first = work
+        rows = [
+            self.layout.shape(item, np.random.default_rng((self.seed, first + i)))
+            for i, item in enumerate(full)
+        ]
+        groups = self.layout.groups
+        if not rows:
+            return [np.empty((0, len(g.features), g.length), np.int32) for g in groups]
+        return [np.stack([row[i] for row in rows]) for i in range(len(groups))]

@@ -1,0 +1,218 @@
+"""What ``wafer data preprocess`` can be told: flags, or the vendor's YAML, checked before any work.
+
+The YAML may group keys under ``setup``, ``processing`` and ``dataset`` as the vendor's does, or
+list them flat; a flag wins over the file.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from wafer.config.base import (
+    Bool,
+    Float,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    did_you_mean,
+    parse,
+)
+from wafer.config.source import read_yaml
+from wafer.errors import ConfigError, Problem
+
+__all__ = ["MODES", "Settings", "load_settings"]
+
+Mode = Literal["LMData", "LMData_VSL", "Summarization", "Summarization_VSL", "FIM", "MLM", "T5"]
+MODES: tuple[str, ...] = get_args(Mode)
+# The vendor's `dataset_processor` says the same as our `mode`.
+_PROCESSORS = {
+    "LMDataPreprocessor": "LMData",
+    "VSLLMDataPreprocessor": "LMData_VSL",
+    "SummarizationPreprocessor": "Summarization",
+    "VSLSummarizationPreprocessor": "Summarization_VSL",
+    "FIMDataPreprocessor": "FIM",
+}
+_GROUPS = ("setup", "processing", "dataset")
+Tokenizers = Literal[
+    "GPT2Tokenizer", "NeoXTokenizer", "HuggingFaceTokenizer", "BertTokenizer", "TrainBPE"
+]
+Probability = Annotated[Float, Field(ge=0, le=1)]
+
+
+def _paths(value: Any) -> Any:
+    """One path, a comma-separated list, or a list."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if value is None or isinstance(value, list | tuple):
+        return value
+    raise ValueError("expected a path, or several separated by commas")
+
+
+def _said(text: str) -> Any:
+    return Field(description=text)
+
+
+class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy": "use_ftfy"}):
+    """Every key of preprocessing; the descriptions are also the command line's help.
+
+    Attributes:
+        no_effect: keys of the vendor's script that change nothing here.
+    """
+
+    no_effect: ClassVar[tuple[str, ...]] = (
+        "write_in_batch",
+        "split_text_to_tokenize",
+        "chunk_len_to_split",
+        "remove_bos_in_chunks",
+    )
+
+    mode: Annotated[Mode, _said("what the rows are for")] = "LMData"
+    input_dir: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(_paths),
+        _said("file, folder of files, or Hugging Face dataset on disk; several with commas"),
+    ] = None
+    metadata_files: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(_paths),
+        _said("text files that list input files, one to a line"),
+    ] = None
+    output_dir: Annotated[str, _said("folder for the rows")] = "./data_dir/"
+    output_name: Annotated[str, _said("prefix of the file names")] = "examples"
+    processes: Annotated[PositiveInt | None, _said("processes that tokenize; all cores")] = None
+    data_format: Annotated[
+        Literal["sample", "corpus"], _said("rows, or one long list of tokens (LMData)")
+    ] = "sample"
+    files_per_record: Annotated[PositiveInt, _said("rows in one HDF5 file")] = 50_000
+    compression: Annotated[Literal["gzip", "none"], _said("of the HDF5 chunks")] = "gzip"
+    write_remainder: Annotated[Bool, _said("keep the last, partly filled file and rows")] = True
+    resume_from_checkpoint: Annotated[
+        Bool | None, _said("true: must continue; false: begin again; default: continue if possible")
+    ] = None
+    skip_bad_records: Annotated[
+        Bool, _said("log records that cannot be read and go on, instead of stopping")
+    ] = False
+    display_pbar: Annotated[Bool, _said("show progress")] = True
+    seed: Annotated[NonNegativeInt, _said("of everything random")] = 0
+
+    tokenizer_type: Annotated[Tokenizers, _said("which files describe the tokenizer")]
+    huggingface_tokenizer: Annotated[
+        str | None, _said("tokenizer.json, or a folder with one (HuggingFaceTokenizer)")
+    ] = None
+    vocab_file: Annotated[str | None, _said("GPT-2's merges (vocab.bpe), or BERT's vocab.txt")] = (
+        None
+    )
+    encoder_file: Annotated[str | None, _said("GPT-2's encoder.json, or NeoX's tokenizer.json")] = (
+        None
+    )
+    vocab_size: Annotated[PositiveInt | None, _said("V to train (TrainBPE)")] = None
+    do_lower: Annotated[Bool, _said("lower the case (BertTokenizer)")] = False
+    eos_id: Annotated[NonNegativeInt | None, _said("end of a document; the tokenizer's own")] = None
+    pad_id: Annotated[NonNegativeInt | None, _said("id of unused positions; eos_id")] = None
+
+    max_seq_length: Annotated[Annotated[PositiveInt, Field(ge=2)], _said("S, tokens in a row")] = (
+        2048
+    )
+    short_seq_prob: Annotated[Probability, _said("share of rows cut short at random")] = 0.0
+    min_sequence_len: Annotated[NonNegativeInt, _said("shorter sequences are left out")] = 10
+    pack_sequences: Annotated[Bool, _said("let rows go on across documents")] = True
+    fold_long_doc: Annotated[Bool, _said("VSL: cut long documents instead of leaving out")] = True
+    jsonl_key: Annotated[str, _said("field or column with the text")] = "text"
+    prompt_key: Annotated[str, _said("field with the prompt")] = "prompt"
+    completion_key: Annotated[str, _said("field with the completion")] = "completion"
+    sep_token: Annotated[str | None, _said("token between prompt and completion")] = None
+    use_ftfy: Annotated[Bool, _said("mend broken Unicode with ftfy")] = False
+    ftfy_normalizer: Annotated[
+        Literal["NFC", "NFKC", "NFD", "NFKD"] | None, _said("normal form that ftfy brings text to")
+    ] = "NFC"
+    wikitext_detokenize: Annotated[Bool, _said("undo WikiText's spaces")] = False
+
+    fim_rate: Annotated[Probability, _said("share of documents with a moved middle")] = 0.9
+    spm_rate: Annotated[Probability, _said("share of those with the suffix first")] = 0.5
+    fim_prefix_tok: Annotated[str, _said("mark before the prefix")] = "<fim_prefix>"
+    fim_middle_tok: Annotated[str, _said("mark before the middle")] = "<fim_middle>"
+    fim_suffix_tok: Annotated[str, _said("mark before the suffix")] = "<fim_suffix>"
+    tgt_max_sequence_length: Annotated[PositiveInt, _said("T5: tokens of a target row")] = 114
+    extra_ids: Annotated[NonNegativeInt, _said("T5: sentinels after the vocabulary")] = 100
+
+    write_in_batch: Any = None
+    split_text_to_tokenize: Any = None
+    chunk_len_to_split: Any = None
+    remove_bos_in_chunks: Any = None
+    inverted_mask: Annotated[Literal[False], _said("not supported")] = False
+    input_ids_dtype: Annotated[Literal["int32"], _said("always int32")] = "int32"
+    input_mask_dtype: Annotated[Literal["int32"], _said("always int32")] = "int32"
+    noise_density: Annotated[PositiveFloat, Field(lt=1), _said("T5: share of hidden tokens")] = 0.15
+    mean_noise_span_length: Annotated[PositiveFloat, _said("T5: mean hidden span")] = 3.0
+
+    def model_post_init(self, _: Any) -> None:
+        """Refuse what does not go together."""
+        if self.input_dir is None and self.metadata_files is None:
+            raise ValueError("give input_dir or metadata_files: there is nothing to read")
+        if self.data_format == "corpus" and self.mode != "LMData":
+            raise ValueError(
+                f"data_format corpus is a list of tokens without rows; {self.mode} needs rows. "
+                "Use data_format: sample"
+            )
+        if self.tokenizer_type == "TrainBPE" and self.vocab_size is None:
+            raise ValueError("tokenizer_type TrainBPE needs vocab_size")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the text fields of a record."""
+        if self.mode.startswith("Summarization"):
+            return (self.prompt_key, self.completion_key)
+        return (self.jsonl_key,)
+
+    @property
+    def vsl(self) -> bool:
+        """Whether a row holds several sequences side by side."""
+        return self.mode.endswith("_VSL")
+
+
+def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise ConfigError([Problem((), f"expected keys, got {raw!r}")], str(path))
+    out: dict[str, Any] = {}
+    for key, value in raw.items():
+        inner = (value or {}) if key in _GROUPS else {key: value}
+        if not isinstance(inner, Mapping):
+            raise ConfigError([Problem((key,), f"expected keys, got {value!r}")], str(path))
+        for name, item in inner.items():
+            if name in out:
+                raise ConfigError([Problem((key, name), "is given twice; keep one")], str(path))
+            out[name] = item
+    processor = out.pop("dataset_processor", None)
+    if processor is not None and "mode" not in out:
+        if processor not in _PROCESSORS:
+            hint = did_you_mean(processor, _PROCESSORS)
+            message = f"{processor!r} is not known{hint}; known: {', '.join(_PROCESSORS)}"
+            raise ConfigError([Problem(("setup", "dataset_processor"), message)], str(path))
+        out["mode"] = _PROCESSORS[processor]
+    return out
+
+
+def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> Settings:
+    """Merge a YAML file and flags; flags win.
+
+    Args:
+        path: the vendor's preprocessing YAML, or None.
+        flags: key -> value as typed; None is "not given".
+
+    Raises:
+        ConfigError: unknown keys, wrong values, keys that do not go together.
+    """
+    merged = {} if path is None else _flat(read_yaml(path)[0], path)
+    merged |= {key: _typed(value) for key, value in flags.items() if value is not None}
+    try:
+        return parse(Settings, merged)
+    except ConfigError as error:
+        raise ConfigError(error.problems, str(path or "")) from None
+
+
+def _typed(value: Any) -> Any:
+    words = {"true": True, "false": False, "null": None, "none": None}
+    return words.get(value.lower(), value) if isinstance(value, str) else value

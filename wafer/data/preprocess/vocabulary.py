@@ -1,0 +1,161 @@
+"""The tokenizer of a preprocessing run: loaded from the vendor's files, or trained on the input."""
+
+import json
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from wafer.data.preprocess.settings import Settings
+from wafer.data.tokenizer import load_tokenizer, train_bpe
+from wafer.data.wordpiece import load_vocabulary
+from wafer.errors import DataError
+
+__all__ = ["Vocabulary", "build_vocabulary", "describe"]
+
+_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
+_PADS = ("<pad>", "[PAD]", "<|pad|>")
+
+
+class Vocabulary(NamedTuple):
+    """Ids that the rows need.
+
+    size: V, sentinels of T5 included
+    eos_id: end of a document
+    pad_id: unused positions
+    sep_id: between prompt and completion, or None
+    cls_id: begins a BERT row, or None
+    mask_id: hides a token of a BERT row, or None
+    fim: ids of the prefix, middle and suffix marks, or None
+    """
+
+    size: int
+    eos_id: int
+    pad_id: int
+    sep_id: int | None = None
+    cls_id: int | None = None
+    mask_id: int | None = None
+    fim: tuple[int, int, int] | None = None
+
+
+def _existing(settings: Settings, key: str) -> pathlib.Path:
+    value = getattr(settings, key)
+    if value is None:
+        raise DataError(f"{key}: missing; tokenizer_type {settings.tokenizer_type} needs it")
+    path = pathlib.Path(value)
+    if key == "huggingface_tokenizer" and path.is_dir():
+        path = path / "tokenizer.json"
+    if not path.is_file():
+        hint = (
+            "; names on the Hugging Face hub are not fetched here: download its tokenizer.json "
+            "and name that file"
+            if key == "huggingface_tokenizer"
+            else ""
+        )
+        raise DataError(f"{key}: no such file: {path}{hint}")
+    return path
+
+
+def _gpt2(settings: Settings) -> Tokenizer:
+    """Byte-level BPE from the two files of OpenAI's release, in the vendor's naming."""
+    encoder, merges = _existing(settings, "encoder_file"), _existing(settings, "vocab_file")
+    lines = merges.read_text("utf-8").splitlines()
+    pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
+    vocab = json.loads(encoder.read_text("utf-8"))
+    tokenizer = Tokenizer(models.BPE(vocab, [(a, b) for a, b in pairs]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([end for end in _ENDS[:1] if end in vocab])
+    return tokenizer
+
+
+def _wanted(settings: Settings) -> list[str]:
+    """Special tokens that the mode needs besides the end mark."""
+    wanted = []
+    if settings.mode == "MLM":
+        wanted += ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+    if settings.mode == "FIM":
+        wanted += [settings.fim_prefix_tok, settings.fim_middle_tok, settings.fim_suffix_tok]
+    if settings.sep_token is not None and settings.mode.startswith("Summarization"):
+        wanted.append(settings.sep_token)
+    return wanted
+
+
+def build_vocabulary(settings: Settings, texts: Iterable[str]) -> Tokenizer:
+    """Load the tokenizer, or train it.
+
+    Args:
+        settings: name the tokenizer's kind and files.
+        texts: the input, read only to train on.
+
+    Raises:
+        DataError: missing files, or files that do not hold a tokenizer.
+    """
+    kind = settings.tokenizer_type
+    try:
+        if kind == "TrainBPE":
+            tokenizer = train_bpe(texts, settings.vocab_size or 0)
+        elif kind == "GPT2Tokenizer":
+            tokenizer = _gpt2(settings)
+        elif kind == "BertTokenizer":
+            path = str(_existing(settings, "vocab_file"))
+            tokenizer = load_vocabulary(path, do_lower=settings.do_lower).tokenizer
+        else:
+            key = "encoder_file" if kind == "NeoXTokenizer" else "huggingface_tokenizer"
+            tokenizer = load_tokenizer(_existing(settings, key))
+    except DataError:
+        raise
+    except Exception as error:  # the tokenizers library raises plain Exception
+        raise DataError(f"tokenizer_type {kind}: cannot make the tokenizer: {error}") from error
+    added = [name for name in _wanted(settings) if tokenizer.token_to_id(name) is None]
+    if added and (kind == "TrainBPE" or settings.sep_token in added):
+        tokenizer.add_special_tokens([AddedToken(name, special=True) for name in added])
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _first(tokenizer: Tokenizer, names: Sequence[str]) -> int | None:
+    ids = (tokenizer.token_to_id(name) for name in names)
+    return next((i for i in ids if i is not None), None)
+
+
+def _needed(tokenizer: Tokenizer, name: str, key: str) -> int:
+    found = tokenizer.token_to_id(name)
+    if found is None:
+        raise DataError(
+            f"{key}: the tokenizer has no token {name!r}. Name the one it has, or use a tokenizer "
+            "with it"
+        )
+    return found
+
+
+def describe(settings: Settings, tokenizer: Tokenizer) -> Vocabulary:
+    """Look up the ids that the mode needs.
+
+    Raises:
+        DataError: a token that the mode needs is not in the vocabulary, an id outside it.
+    """
+    size = tokenizer.get_vocab_size()
+    eos_id = _first(tokenizer, _ENDS) if settings.eos_id is None else settings.eos_id
+    if eos_id is None:
+        raise DataError(f"eos_id: the tokenizer has none of {', '.join(_ENDS)}; give its id")
+    pad_id = settings.pad_id
+    if pad_id is None:
+        own = _first(tokenizer, _PADS) if settings.mode in ("MLM", "T5") else None
+        pad_id = eos_id if own is None else own
+    for key, value in (("eos_id", eos_id), ("pad_id", pad_id)):
+        if value >= size:
+            raise DataError(f"{key}: {value} is outside the vocabulary of {size} tokens")
+    out = Vocabulary(size + (settings.extra_ids if settings.mode == "T5" else 0), eos_id, pad_id)
+    if settings.mode == "MLM":
+        names = {"cls_id": "[CLS]", "sep_id": "[SEP]", "mask_id": "[MASK]"}
+        return out._replace(**{k: _needed(tokenizer, v, "MLM") for k, v in names.items()})
+    if settings.mode == "FIM":
+        keys = ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok")
+        pre, mid, suf = (_needed(tokenizer, getattr(settings, key), key) for key in keys)
+        return out._replace(fim=(pre, mid, suf))
+    if settings.mode.startswith("Summarization") and settings.sep_token is not None:
+        return out._replace(sep_id=_needed(tokenizer, settings.sep_token, "sep_token"))
+    return out
