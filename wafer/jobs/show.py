@@ -36,7 +36,7 @@ def _ran(job: Job, now: float) -> str:
 def table(jobs: Sequence[Job], now: float | None = None) -> str:
     """Lay jobs out in csctl's columns, oldest first."""
     now = time.time() if now is None else now
-    rows = [_COLUMNS]
+    rows: list[tuple[str, ...]] = [_COLUMNS]
     for job in jobs:
         labels = ",".join(f"{k}={v}" for k, v in sorted(job.labels.items()))
         phase, systems = job.phase, str(job.systems)

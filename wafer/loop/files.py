@@ -1,0 +1,73 @@
+"""``save`` and ``load``: what a loop keeps, in the layout of the trainer's checkpoints."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+import wafer
+from wafer.errors import CheckpointError
+from wafer.train.checkpoint import load_checkpoint, write_checkpoint
+
+__all__ = ["load", "save"]
+
+_NAMES = {"model": "params", "optimizer": "opt_state"}  # here -> in the trainer's files
+
+
+def save(state: Mapping[str, Any], path: str | pathlib.Path) -> None:
+    """Write a checkpoint; it is complete or not there at all.
+
+    ``{"model": model.state_dict(), "config": {"model": {...}}}`` is what ``wafer generate`` and
+    ``wafer convert`` read.
+
+    Args:
+        state: name -> state dict, or number, text, list (kept as JSON).
+        path: the folder to write.
+
+    Raises:
+        CheckpointError: a name that is taken, something that is neither, or a full disk.
+    """
+    arrays: dict[str, Any] = {}
+    plain: dict[str, Any] = {"wafer_version": wafer.__version__}
+    for name, value in state.items():
+        if name in _NAMES.values():
+            raise CheckpointError(f"save: {name!r} is what the file calls another part; rename it")
+        leaves = jax.tree.leaves(value)
+        if any(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
+            tree, rest = _split(value)
+            arrays[_NAMES.get(name, name)] = tree
+            if rest:
+                plain[f"{name}/meta"] = rest
+        else:
+            plain[name] = value
+    write_checkpoint(path, arrays, plain)
+
+
+def _split(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Separate the branches of a state dict: those of arrays, and plain ones."""
+    arrays, plain = {}, {}
+    for name, value in tree.items():
+        leaves = jax.tree.leaves(value)
+        is_array = all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves)
+        (arrays if is_array else plain)[name] = value
+    return arrays, plain
+
+
+def load(path: str | pathlib.Path) -> dict[str, Any]:
+    """Read what ``save`` wrote, or a checkpoint of the trainer.
+
+    Raises:
+        CheckpointError: not a checkpoint, or damaged.
+    """
+    tree, meta = load_checkpoint(path)
+    back = {stored: name for name, stored in _NAMES.items()}
+    state: dict[str, Any] = {back.get(name, name): value for name, value in tree.items()}
+    for name, value in meta.items():
+        part = name.removesuffix("/meta")
+        if part != name:
+            state[part] = {**state[part], **value}
+        else:
+            state[name] = value
+    return state

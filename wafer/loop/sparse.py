@@ -1,0 +1,279 @@
+"""Sparsity in a loop, under the names of both generations of the vendor's documents.
+
+Releases 2.2+: ``algorithm = sparse.RigL(sparsity=0.9, update={"freq": 100})``, then
+``model.apply(algorithm)`` and ``optimizer.apply(algorithm)``; the rest happens by itself.
+Releases 2.0 and 2.1: ``opt = sparse.RigLSparsityOptimizer(model.named_parameters(), sparsity=0.9,
+schedule=1000)``, with ``opt.apply_sparsity()`` before the forward pass and ``opt.step()`` after
+``optimizer.step()``.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+import sparsity
+from wafer.loop.model import CompiledModel, Gradients, Parameters
+from wafer.loop.optim import Optimizer
+from wafer.train.checkpoint import to_tree
+
+__all__ = [
+    "GMP",
+    "SET",
+    "GMPSparsityOptimizer",
+    "Group",
+    "RigL",
+    "RigLSparsityOptimizer",
+    "SETSparsityOptimizer",
+    "SparsityAlgorithm",
+    "SparsityOptimizer",
+    "Static",
+    "StaticSparsityOptimizer",
+    "configure",
+    "configure_sparsity_optimizer",
+]
+
+
+class SparsityAlgorithm:
+    """A ``sparsity`` section on one model.
+
+    Args:
+        section: anything ``sparsity.configure`` takes.
+
+    Raises:
+        SparsityError: a wrong section.
+    """
+
+    def __init__(self, section: Any) -> None:
+        sparsity.configure(section)
+        self.section = section
+        self.model: CompiledModel | None = None
+        self._sparsifier: sparsity.Sparsifier | None = None
+        self._loaded: Mapping[str, Any] | None = None
+        self._slot = ""
+
+    # --- attaching ------------------------------------------------------------------------
+
+    def apply_to_model(self, model: CompiledModel) -> None:
+        """Mask a model's weights and gradients from now on.
+
+        Raises:
+            RuntimeError: it is sparse already.
+        """
+        if model.sparsity is not None or self.model is not None:
+            raise RuntimeError("a model takes one sparsity algorithm, and an algorithm one model")
+        self.model, model.sparsity = model, self
+        self._sparsifier = sparsity.configure(self.section, aliases=model.alias)
+        self._slot = model.backend.register(self, "sparsity")
+
+    def apply_to_optimizer(self, optimizer: Optimizer) -> None:
+        """Update the masks after each of the optimizer's steps.
+
+        Raises:
+            RuntimeError: the model was not given the algorithm first.
+        """
+        if self.model is not optimizer.model:
+            raise RuntimeError(
+                "apply the sparsity algorithm to the model first: model.apply(algorithm)"
+            )
+        optimizer.sparsity = self
+
+    def _attached(self) -> tuple[CompiledModel, sparsity.Sparsifier]:
+        if self.model is None or self._sparsifier is None:
+            raise RuntimeError("the sparsity algorithm has no model: model.apply(algorithm)")
+        return self.model, self._sparsifier
+
+    def prepare(self) -> None:
+        """Choose the first masks, when the model has its parameters (and its checkpoint)."""
+        model, sparsifier = self._attached()
+        if not model.ready:
+            return
+        if self._slot not in model.backend.state:
+            self._state = sparsifier.init(model.params, model.backend.key())
+        if self._loaded is not None:
+            tree, self._loaded = self._loaded, None
+            masks = {name: jnp.asarray(mask) for name, mask in tree["masks"].items()}
+            self._state = sparsity.from_meta(tree["meta"], len(sparsifier.groups))._replace(
+                masks=masks
+            )
+
+    @property
+    def _state(self) -> sparsity.SparseState:
+        return self._attached()[0].backend.state[self._slot]
+
+    @_state.setter
+    def _state(self, value: sparsity.SparseState) -> None:
+        self._attached()[0].backend.state[self._slot] = value
+
+    # --- during a step --------------------------------------------------------------------
+
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether updates read gradients of pruned weights."""
+        return self._attached()[1].needs_gradient
+
+    def mask_weights(self) -> None:
+        """Set pruned weights to 0."""
+        model, sparsifier = self._attached()
+        if model.ready:  # else a Linen module that is about to see its first input
+            self.prepare()
+            model.set_params(sparsifier.prepare(model.params, self._state))
+
+    def mask_gradients(self, gradients: Any) -> Any:
+        """Select the gradients of kept weights."""
+        return self._attached()[1].mask_gradients(gradients, self._state)
+
+    def mask_moments(self, optimizer: Optimizer) -> None:
+        """Set weights and moments at pruned positions to 0."""
+        model, sparsifier = self._attached()
+        self.prepare()
+        params, optimizer.state = sparsifier.prune(model.params, optimizer.state, self._state)
+        model.set_params(params)
+
+    def update(self, optimizer: Optimizer, finite: Array | bool = True) -> None:
+        """Finish the optimizer's step: prune, count, and change the topology when it is due."""
+        model, sparsifier = self._attached()
+        dense = Gradients(model).dense
+        self._state, params, optimizer.state = sparsifier.update(
+            self._state, model.params, dense, optimizer.state, finite=finite
+        )
+        model.set_params(params)
+
+    # --- looking --------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, Array]:
+        """``sparsity/NAME/target`` and ``sparsity/NAME/actual`` of every sparse parameter."""
+        return self._attached()[1].metrics(self._state)
+
+    @property
+    def sparsity(self) -> Array:
+        """[] float32 share of the sparse parameters' weights that is 0."""
+        masks = self._state.masks.values()
+        kept = sum(jnp.sum(mask) for mask in masks)
+        return jnp.float32(1 - kept / sum(mask.size for mask in masks))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Masks and counters."""
+        self.prepare()
+        return {"masks": to_masks(self._state), "meta": sparsity.to_meta(self._state)}
+
+    def load_state_dict(self, tree: Mapping[str, Any]) -> None:
+        """Go on with these masks; waits until the model has parameters."""
+        flat = jax.tree_util.tree_flatten_with_path(tree["masks"])[0]
+        masks = {jax.tree_util.keystr(p, simple=True, separator="/"): m for p, m in flat}
+        self._loaded = {**tree, "masks": masks}
+        self.prepare()
+
+
+def to_masks(state: sparsity.SparseState) -> dict[str, Any]:
+    """Masks as a nested dict of host arrays."""
+    return to_tree({name: np.asarray(mask) for name, mask in state.masks.items()})
+
+
+def configure(section: Any) -> SparsityAlgorithm:
+    """Build an algorithm from a ``sparsity`` section: a number, a mapping or a list.
+
+    Raises:
+        SparsityError: a wrong section.
+    """
+    return SparsityAlgorithm(section)
+
+
+def Static(sparsity: float = 0.0, **keys: Any) -> SparsityAlgorithm:
+    """One level from beginning to end."""
+    return configure({"algorithm": "static", "sparsity": sparsity, **keys})
+
+
+def GMP(**keys: Any) -> SparsityAlgorithm:
+    """Gradual magnitude pruning: ``schedule``, ``update``."""
+    return configure({"algorithm": "gmp", **keys})
+
+
+def SET(**keys: Any) -> SparsityAlgorithm:
+    """Sparse evolutionary training: ``sparsity``, ``drop_fraction``, ``update``."""
+    return configure({"algorithm": "set", **keys})
+
+
+def RigL(**keys: Any) -> SparsityAlgorithm:
+    """Rigging the lottery: ``sparsity``, ``drop_fraction``, ``update``."""
+    return configure({"algorithm": "rigl", **keys})
+
+
+def Group(groups: Mapping[str, SparsityAlgorithm]) -> SparsityAlgorithm:
+    """Several algorithms: glob over parameter names -> algorithm; the first match wins."""
+    sections = [{**alg.section, "param_filter": glob} for glob, alg in groups.items()]
+    return configure(sections)
+
+
+class SparsityOptimizer:
+    """The interface of releases 2.0 and 2.1 to an algorithm.
+
+    Args:
+        named_parameters: ``model.named_parameters()``.
+        section: keys of a 2.0 section, ``type`` among them.
+
+    Raises:
+        SparsityError: a wrong section.
+    """
+
+    def __init__(self, named_parameters: Parameters, section: Mapping[str, Any]) -> None:
+        self.algorithm = SparsityAlgorithm(dict(section))
+        self._model = named_parameters.model
+        self.algorithm.apply_to_model(self._model)
+
+    def apply_sparsity(self) -> None:
+        """Mask the weights; before the forward pass."""
+        self.algorithm.mask_weights()
+
+    def step(self) -> None:
+        """Prune, count, and change the topology when it is due; after ``optimizer.step()``.
+
+        Raises:
+            RuntimeError: the model has no optimizer.
+        """
+        for part in self._model.backend.parts:
+            if isinstance(part, Optimizer) and part.model is self._model:
+                return self.algorithm.update(part)
+        raise RuntimeError("the sparsity optimizer needs an optimizer of the same model")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Masks and counters."""
+        return self.algorithm.state_dict()
+
+    def load_state_dict(self, tree: Mapping[str, Any]) -> None:
+        """Go on with these masks."""
+        self.algorithm.load_state_dict(tree)
+
+
+def configure_sparsity_optimizer(
+    sparsity_type: str, named_parameters: Parameters, **keys: Any
+) -> SparsityOptimizer:
+    """Make a sparsity optimizer by its type: 'static', 'gmp', 'set' or 'rigl'.
+
+    Raises:
+        SparsityError: unknown type or key.
+    """
+    return SparsityOptimizer(named_parameters, {"type": sparsity_type, **keys})
+
+
+def StaticSparsityOptimizer(named_parameters: Parameters, **keys: Any) -> SparsityOptimizer:
+    """One level from beginning to end."""
+    return configure_sparsity_optimizer("static", named_parameters, **keys)
+
+
+def GMPSparsityOptimizer(named_parameters: Parameters, **keys: Any) -> SparsityOptimizer:
+    """Gradual magnitude pruning."""
+    return configure_sparsity_optimizer("gmp", named_parameters, **keys)
+
+
+def SETSparsityOptimizer(named_parameters: Parameters, **keys: Any) -> SparsityOptimizer:
+    """Sparse evolutionary training."""
+    return configure_sparsity_optimizer("set", named_parameters, **keys)
+
+
+def RigLSparsityOptimizer(named_parameters: Parameters, **keys: Any) -> SparsityOptimizer:
+    """Rigging the lottery."""
+    return configure_sparsity_optimizer("rigl", named_parameters, **keys)

@@ -1,0 +1,175 @@
+"""``trace`` and the closures: one compiled function per step, side effects when values exist."""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from wafer.loop.machine import Backend, current_backend
+from wafer.loop.model import CompiledModel, Gradients, Initialised
+from wafer.loop.tape import evaluate
+from wafer.run.programs import shapes_of
+
+__all__ = ["checkpoint_closure", "step_closure", "trace"]
+
+
+class _Calls:
+    """The closure calls of one traced body: what to call, and which arguments are arrays."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable[..., Any], Any, list[Any], list[int]]] = []
+        self.arrays: list[Any] = []
+
+    def record(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See ``Recorder``."""
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+        self.arrays += [leaves[i] for i in where]
+        self.calls.append((fn, structure, leaves, where))
+
+    def replay(self, values: list[Any]) -> None:
+        """Call everything with this step's values."""
+        rest = iter(values)
+        for fn, structure, leaves, where in self.calls:
+            filled = list(leaves)
+            for i in where:
+                filled[i] = next(rest)
+            args, kwargs = jax.tree.unflatten(structure, filled)
+            fn(*args, **kwargs)
+
+    def forget_tracers(self) -> None:
+        """Drop the tracers, which must not outlive their trace."""
+        self.arrays = []
+        for _, _, leaves, where in self.calls:
+            for i in where:
+                leaves[i] = None
+
+
+class _Discovery:
+    """While a body runs only to show its models their input, its closures are not called."""
+
+    def record(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See ``Recorder``."""
+
+
+class _Traced:
+    """A step: compiled for each shape of its arguments, run on the backend's slots."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._programs: dict[Any, tuple[Any, _Calls]] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        where = current_backend()
+        if where.tracing:  # a step inside a step
+            return self._fn(*args)
+        self._discover(where, args)
+        where.prepare()
+        where.state = jax.device_put(where.state, where.everywhere)
+        args = jax.device_put(args, jax.tree.map(functools.partial(_placement, where), args))
+        modes = tuple(getattr(part, "training", None) for part in where.parts)
+        key = (id(where), where.mesh, modes, shapes_of((where.state, args)))
+        if key not in self._programs:
+            self._programs[key] = self._compile(where, args)
+        program, calls = self._programs[key]
+        where.state, out, values = program(where.state, args)
+        if calls.calls:
+            _later(where, functools.partial(calls.replay, values))
+        return out
+
+    def _discover(self, where: Backend, args: tuple[Any, ...]) -> None:
+        """Run the body until every Linen module has seen an input."""
+        while not all(getattr(part, "ready", True) for part in where.parts):
+            where.recorder = _Discovery()
+            try:
+                self._fn(*args)
+            except Initialised:
+                continue
+            finally:
+                where.recorder = None
+            return  # the body calls no module that lacks parameters
+
+    def _compile(self, where: Backend, args: tuple[Any, ...]) -> tuple[Any, _Calls]:
+        calls = _Calls()
+
+        def body(state: dict[str, Any], inputs: tuple[Any, ...]) -> Any:
+            with where.traced(state, calls):
+                out = self._fn(*inputs)
+                for model in (part for part in where.parts if isinstance(part, CompiledModel)):
+                    Gradients(model).drop_if_unread()
+                return where.state, out, calls.arrays
+
+        def step(state: dict[str, Any], inputs: tuple[Any, ...]) -> Any:
+            calls.calls.clear()
+            result = evaluate(body, state, inputs)
+            calls.forget_tracers()
+            return result
+
+        everywhere = where.everywhere
+        jitted = jax.jit(step, donate_argnums=0, out_shardings=(everywhere, None, None))
+        with warnings.catch_warnings():  # gradients that are forgotten are donated and not reused
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            return jitted.lower(where.state, args).compile(), calls
+
+
+def _placement(where: Backend, leaf: Any) -> Any:
+    """Leave arrays of the loader where it put them; everything else goes everywhere."""
+    placed = isinstance(leaf, jax.Array) and leaf.sharding.device_set == set(
+        where.mesh.devices.flat
+    )
+    return leaf.sharding if placed else where.everywhere
+
+
+def trace(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a step: everything in its body becomes one function on the device.
+
+    The body is ordinary statements over compiled models, optimizers and scalers, and JAX
+    functions. It runs in Python once per shape of its arguments; what must happen at every step
+    (printing, logging, saving) goes into a closure.
+
+    Args:
+        fn: of trees of arrays, returning a tree of arrays.
+    """
+    return _Traced(fn)
+
+
+def _later(where: Backend, call: Callable[[], Any]) -> None:
+    """Run a call at the end of the loop's iteration; at once when there is no loop."""
+    if where.executor is None:
+        call()
+    else:
+        where.executor.at_end_of_step(call)
+
+
+def step_closure(fn: Callable[..., Any]) -> Callable[..., None]:
+    """Make a function wait for the end of the step: its arguments are arrays with values then.
+
+    Inside a traced step and in the loop around it alike; without a loop it runs at once.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> None:
+        where = current_backend()
+        if where.recorder is not None:
+            where.recorder.record(fn, args, kwargs)
+        else:
+            _later(where, functools.partial(fn, *args, **kwargs))
+
+    return call
+
+
+def checkpoint_closure(fn: Callable[..., Any]) -> Callable[..., None]:
+    """Make a function wait for the end of the steps that ``checkpoint_steps`` selects.
+
+    Those are every ``checkpoint_steps``-th step and the last one. Outside a loop it runs at once.
+    """
+
+    def if_due(*args: Any, **kwargs: Any) -> None:
+        executor = current_backend().executor
+        if executor is None or executor.is_checkpoint_step:
+            fn(*args, **kwargs)
+
+    return step_closure(functools.wraps(fn)(if_due))
