@@ -70,6 +70,7 @@ class Sparsifier:
             array; where not, ``compute: auto`` stores dense.
         code_of: '/'-path -> number that sets its random draws apart. An executor that compiles
             one update for many layers passes a traced number.
+        quiet: say nothing of what is selected: the trees are parts of a model.
     """
 
     groups: tuple[tuple[Filter, Algorithm], ...]
@@ -79,6 +80,7 @@ class Sparsifier:
     requires_dense: tuple[str, ...] = ()
     accepts: Callable[[str], bool] = lambda name: False
     code_of: Callable[[str], Any] = topologies.name_code
+    quiet: bool = False
 
     def __bool__(self) -> bool:
         """False when no section was given: nothing is sparse."""
@@ -123,7 +125,7 @@ class Sparsifier:
             shape = tuple(leaf.shape)
             self.view(group).check(name, shape)
             found[name] = Selected(name, place[name], group, shape, self.groups[group][1])
-        if self.groups and not found:
+        if self.groups and not found and not self.quiet:
             rules = "; ".join(str(rule) for rule, _ in self.groups)
             _LOG.warning("sparsity: no parameter matches %s; training stays dense", rules)
         return found
@@ -196,6 +198,8 @@ class Sparsifier:
 
     def log_selection(self, selected: Mapping[str, Selected]) -> None:
         """Log what became sparse: a line at INFO, each parameter at DEBUG."""
+        if self.quiet:
+            return
         rules = "; ".join(f"{type(alg).__name__} on {rule}" for rule, alg in self.groups)
         _LOG.info("Will apply sparsity to %d weights with %s", len(selected), rules)
         for chosen in selected.values():

@@ -7,13 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from test_train import config
 
 import models
 import sparsity
 import vsl
 from models.paths import named_leaves
+from wafer.config import parse_config
+from wafer.run.memoryx import FileStore
 from wafer.run.resident import Resident, swarmx_mesh
 from wafer.run.streaming import Streaming
+from wafer.train.checkpoint import load_checkpoint
+from wafer.train.modes import run as run_mode
 from wafer.train.optim import make_optimizer
 from wafer.train.precision import LossScaler
 
@@ -119,3 +124,33 @@ def assert_equal(model_cfg, steps=5, atol=1e-6, systems=1, data=None, **options)
 @pytest.mark.parametrize("section", [None, RIGL | {"compute": "csr"}], ids=["dense", "rigl-csr"])
 def test_same_parameters_as_resident(model, section):
     assert_equal(model, section=section)
+
+
+def run_config(folder, **runconfig):
+    return config(
+        model={"num_hidden_layers": 2},
+        optimizer={"max_gradient_norm": 0.5},
+        sparsity=RIGL | {"compute": "csr"},
+        runconfig={"model_dir": str(folder), **runconfig},
+    )
+
+
+STREAMED = {"execution_strategy": "weight_streaming"}
+
+
+@pytest.mark.parametrize("store", ["ram", "file"])
+def test_checkpoints_are_interchangeable_between_executors(tmp_path, store):
+    streamed = STREAMED | {"memoryx": {"store": store}}
+    ways = {"resident": ({}, {}), "there": ({}, streamed), "back": (streamed, {})}
+    found = {}
+    for name, (first, then) in ways.items():
+        folder = tmp_path / name
+        assert run_mode(parse_config(run_config(folder, max_steps=3, **first))) == 0
+        assert run_mode(parse_config(run_config(folder, max_steps=5, **then))) == 0
+        found[name] = arrays(load_checkpoint(folder / "checkpoints" / "5")[0])
+    for name in ("there", "back"):
+        assert found[name].keys() == found["resident"].keys()
+        for leaf, value in found["resident"].items():
+            np.testing.assert_allclose(
+                found[name][leaf], value, atol=2e-6, rtol=1e-5, err_msg=f"{name} {leaf}"
+            )

@@ -105,10 +105,16 @@ class MemoryX(Section):
     Attributes:
         store: 'ram', or 'file' for states larger than RAM.
         path: the file's folder; None is ``model_dir``.
+        durable: keep two copies in the file, so that a run killed in the middle of a step leaves
+            the step before. False halves the file.
+        residual_mib: memory on each system for products that the backward sweep then need not
+            compute again; 0 keeps the inputs of each layer only.
     """
 
     store: Annotated[Literal["ram", "file"], Choice] = "ram"
     path: str | None = None
+    durable: Bool = True
+    residual_mib: NonNegativeInt = 512
 
     def model_post_init(self, _: Any) -> None:
         """A path means a file."""

@@ -411,12 +411,22 @@ class FileStore:
 class Spill:
     """Arrays on disk for a moment: a file that nobody else sees and that goes with its maps.
 
+    A context manager; what was kept stays readable after it ends.
+
     Args:
         folder: where there is room.
     """
 
     def __init__(self, folder: str | pathlib.Path) -> None:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  the maps need it open
+
+    def __enter__(self) -> "Spill":
+        """Return self."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file; its maps keep it alive."""
+        self._file.close()
 
     def keep(self, array: Any) -> np.ndarray:
         """Write an array out; returns a read-only map of it."""

@@ -7,7 +7,7 @@ neither the effective batch nor the result depends on N.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -17,19 +17,42 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
 from models.base import Aux, Batch, Model
-from sparsity import Sparsifier
+from sparsity import SparseState, Sparsifier, sentinel
 from wafer.data.batches import to_batch
+from wafer.run.cluster import broadcast, share
 from wafer.run.programs import Programs, shapes_of
 from wafer.run.state import Scaler, TrainState
 
-__all__ = ["Executor", "Resident", "swarmx_mesh"]
+__all__ = ["Executor", "Fill", "Resident", "swarmx_mesh"]
 
 Metrics = dict[str, Array]
 Features = Mapping[str, Any]
+Fill = Callable[[Any, Any, SparseState], tuple[SparseState, Any, Any]]
 
 
 class Executor(Protocol):
-    """How a model is run; every executor has these methods."""
+    """How a model is run; every executor has these methods.
+
+    Attributes:
+        sparsifier: of the run; it may be asked about parts of the parameter tree.
+        mesh: of the systems.
+        programs: what was compiled so far; ``texts()`` gives their HLO.
+    """
+
+    @property
+    def sparsifier(self) -> Sparsifier:
+        """See the class."""
+        ...
+
+    @property
+    def mesh(self) -> Mesh:
+        """See the class."""
+        ...
+
+    @property
+    def programs(self) -> Any:
+        """See the class."""
+        ...
 
     def init(self, key: Array) -> TrainState:
         """Make the first state. The key is consumed."""
@@ -53,6 +76,28 @@ class Executor(Protocol):
 
     def evaluate(self, state: TrainState, features: Features) -> Aux:
         """Sum loss and metrics over a batch."""
+        ...
+
+    def close(self) -> None:
+        """Release threads and files."""
+        ...
+
+    def levels(self, state: TrainState) -> Metrics:
+        """Report target and actual sparsity of each sparse parameter; see the sparsifier."""
+        ...
+
+    def export(self, state: TrainState) -> tuple[Any, Any]:
+        """Return (parameters, optimizer state) to store: dense, NaN at pruned positions."""
+        ...
+
+    def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
+        """Replace a state's large arrays.
+
+        Args:
+            state: as the executor made it; consumed. Its small arrays are taken as they are.
+            fill: (params, opt_state, sparse) -> (sparse, params, opt_state); called with the
+                whole trees, or with any part of them by top-level key.
+        """
         ...
 
     def predict(
@@ -137,7 +182,23 @@ class Resident:
 
     def replicate(self, state: TrainState) -> TrainState:
         """Broadcast a state to all systems."""
-        return jax.device_put(state, self._everywhere)
+        return jax.tree.map(lambda x: broadcast(x, self._everywhere), state)
+
+    def close(self) -> None:
+        """See ``Executor``: there are none."""
+
+    def levels(self, state: TrainState) -> Metrics:
+        """See ``Executor``."""
+        return _levels(self.sparsifier, state.sparse)
+
+    def export(self, state: TrainState) -> tuple[Any, Any]:
+        """See ``Executor``."""
+        return sentinel.encode(state.params, state.opt_state, state.sparse)
+
+    def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
+        """See ``Executor``."""
+        sparse, params, opt_state = fill(state.params, state.opt_state, state.sparse)
+        return self.replicate(state._replace(sparse=sparse, params=params, opt_state=opt_state))
 
     @property
     def _everywhere(self) -> NamedSharding:
@@ -145,7 +206,7 @@ class Resident:
 
     def place(self, features: Features) -> Features:
         """See ``Executor``."""
-        return jax.device_put(dict(features), NamedSharding(self.mesh, P("csx")))
+        return share(features, self.mesh)
 
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True
@@ -290,6 +351,11 @@ class Resident:
             return aux if total is None else jax.tree.map(jnp.add, total, aux), None
 
         return jax.lax.psum(_fold(micro, _own(features)), "csx")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _levels(sparsifier: Sparsifier, sparse: SparseState) -> Metrics:
+    return sparsifier.metrics(sparse)
 
 
 def _norms(tag: str, tree: Any) -> Metrics:

@@ -139,6 +139,26 @@ def _count(batch: Batch) -> int:
     return batch.tokens.shape[1]
 
 
+class _Program:
+    """A jitted function that remembers what it was called with."""
+
+    def __init__(self, jitted: Any) -> None:
+        self.jitted = jitted
+        self.shapes: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.shapes is None:
+            self.shapes = jax.tree.map(_shape, args)
+        return self.jitted(*args)
+
+    def text(self) -> str:
+        return self.jitted.lower(*self.shapes).compile().as_text()
+
+
+def _shape(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stages:
     """Pure functions and their compiled forms.
@@ -180,8 +200,12 @@ class Stages:
                     run, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
                 )
             donate = (1,) if role == "update" else ()
-            self.compiled[at] = jax.jit(run, donate_argnums=donate)
+            self.compiled[at] = _Program(jax.jit(run, donate_argnums=donate))
         return self.compiled[at]
+
+    def texts(self) -> list[str]:
+        """HLO text of every program that ran, which a profile's operations are looked up in."""
+        return [p.text() for p in self.compiled.values() if isinstance(p, _Program) and p.shapes]
 
     def batch(self, features: Any) -> Batch:
         """Make the batch of every micro-batch; one program per shape of features."""
@@ -356,7 +380,7 @@ class Stages:
         return jax.lax.psum((mine, aux), "csx"), _led(cotangent)
 
     def _score_specs(self) -> Any:
-        return self._score, (_EVERYWHERE, _SHARED, _SHARED), _EVERYWHERE
+        return self._score, (_EVERYWHERE, _SHARED, _SHARED), (_EVERYWHERE, _SHARED)
 
     def _score(
         self,
@@ -364,18 +388,21 @@ class Stages:
         parts: Parts,
         carry: Any,
         batch: Batch,
-    ) -> Aux:
-        """Sum the loss without gradients or dropout."""
+        *,
+        names: tuple[str, ...],
+    ) -> tuple[Aux, dict[str, Array]]:
+        """Sum the loss without gradients or dropout; also return the outputs of these names."""
         stage, branches = at
         ready, sparse = self.ready(branches, parts, dense=False)
 
-        def micro(item: Any, m: Array) -> tuple[Aux, None]:
+        def micro(item: Any, m: Array) -> tuple[Aux, Any]:
             del m
             out = self._run(stage, (ready, sparse), item[0], (item[1], None))
-            return self.model.objective(out, item[1]), None
+            outputs = out if isinstance(out, Mapping) else {"logits": out}
+            return self.model.objective(out, item[1]), {name: outputs[name] for name in names}
 
-        total, _ = _each(micro, _own((carry, batch)), _count(batch))
-        return jax.lax.psum(total, "csx")
+        total, outputs = _each(micro, _own((carry, batch)), _count(batch))
+        return jax.lax.psum(total, "csx"), _led(outputs)
 
     # --- one branch -----------------------------------------------------------------------
 

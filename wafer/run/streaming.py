@@ -5,9 +5,10 @@ in the state are ``Stored`` handles that read the store when numpy asks for them
 donated state, they show the newest step only.
 """
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -34,6 +35,7 @@ from wafer.run.branches import (
 )
 from wafer.run.cluster import broadcast, share
 from wafer.run.memoryx import FileStore, RamStore, Spill, Store
+from wafer.run.resident import Fill
 from wafer.run.stages import Stages, density
 from wafer.run.state import Scaler, TrainState
 from wafer.run.sweep import Plan, Start, Sweep, evaluate
@@ -44,7 +46,6 @@ __all__ = ["Streaming"]
 _LOG = logging.getLogger(__name__)
 Metrics = dict[str, Array]
 Features = Mapping[str, Any]
-Fill = Callable[[Any, Any, SparseState], tuple[SparseState, Any, Any]]
 
 
 class Streaming:
@@ -84,7 +85,8 @@ class Streaming:
         self.summaries, self.residual_bytes = summaries, residual_bytes
         shapes = jax.eval_shape(model.init, jax.random.key(0))
         order = sparsifier.order or tuple(name for name, _ in named_leaves(shapes))
-        self.sparsifier = dataclasses.replace(sparsifier, order=order)
+        self._announce = sparsifier
+        self.sparsifier = dataclasses.replace(sparsifier, order=order, quiet=True)
         self._names = tuple(shapes)
         self._selected = self.sparsifier.select(shapes)
         self._defers = global_norm or scaler.dynamic
@@ -111,7 +113,7 @@ class Streaming:
             params, opt_state = self.sparsifier.prune(params, self.tx.init(params), sparse)
             counters = self._admit(name, params, opt_state, sparse)
         if self._selected:
-            self.sparsifier.log_selection(self._selected)
+            self._announce.log_selection(self._selected)
         state = TrainState(
             step=jnp.int32(0),
             params=None,
@@ -156,8 +158,7 @@ class Streaming:
         }
         known = self._branches.get(name)
         for kind, leaves in records.items():
-            put = self.mover.store.put if known == branch else self.mover.store.add
-            put(f"{name}/{kind}", self.mover.keep(leaves))
+            self.mover.admit(f"{name}/{kind}", leaves, again=known == branch)
         self._branches[name] = branch
         kept = density(part.masks, part.patterns)
         self._density |= {branch.full(key): share for key, share in kept.items()}
@@ -317,7 +318,15 @@ class Streaming:
     def evaluate(self, state: TrainState, features: Features) -> Aux:
         """See ``Executor``."""
         batch = self.programs.batch(features)
-        return evaluate(self._plan_made, self.programs, self.mover, batch, state.key)
+        return evaluate(self._plan_made, self.programs, self.mover, batch, state.key)[0]
+
+    def predict(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        """See ``Executor``."""
+        batch = self.programs.batch(features)
+        plan = self._plan_made
+        return evaluate(plan, self.programs, self.mover, batch, state.key, names=names)
 
     def levels(self, state: TrainState) -> Metrics:
         """See ``Executor``."""
@@ -350,17 +359,17 @@ class Streaming:
         """See ``Executor``; one branch at a time, file stores through a file that is unlinked."""
         counters = [np.asarray(x) for x in self._counters(state.opt_state)]
         store = self.mover.store
-        scratch = Spill(store.folder) if isinstance(store, FileStore) else None
         params, found = {}, {}
-        for name, branch in self._branches.items():
-            whole = self._whole(name, counters)
-            if branch.masks or branch.patterns:
-                dense = sentinel.encode(*whole)
-                if scratch is not None:
-                    dense = jax.tree.map(scratch.keep, dense)
-                whole = (*dense, whole[2])
-            params |= whole[0]
-            found |= dict(named_leaves(whole[1]))
+        with contextlib.ExitStack() as stack:
+            keep = np.asarray
+            if isinstance(store, FileStore):
+                keep = stack.enter_context(Spill(store.folder)).keep
+            for name, branch in self._branches.items():
+                whole = self._whole(name, counters)
+                if branch.masks or branch.patterns:
+                    whole = (*jax.tree.map(keep, sentinel.encode(*whole)), whole[2])
+                params |= whole[0]
+                found |= dict(named_leaves(whole[1]))
         shapes = jax.eval_shape(self.tx.init, params)
         return params, merge(shapes, found)
 

@@ -330,26 +330,39 @@ class Sweep:
         for i, stage in enumerate(self.plan.stages[:-1]):
             parts = tuple(branch.shapes for branch in self.plan.of(stage))
             forward = self._program("forward", i, keep=True, train=True)
-            carry, kept = jax.eval_shape(forward, parts, carry, self._where(batch, i))
+            carry, kept = jax.eval_shape(forward.jitted, parts, carry, self._where(batch, i))
             total = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(kept))
             sizes.append(total // systems)
         return sizes
 
 
-def evaluate(plan: Plan, programs: Stages, mover: Mover, batch: Batch, key: Array) -> Aux:
-    """Sum the loss of a batch in one sweep down."""
+def evaluate(
+    plan: Plan,
+    programs: Stages,
+    mover: Mover,
+    batch: Batch,
+    key: Array,
+    *,
+    names: tuple[str, ...] = (),
+) -> tuple[Aux, dict[str, Array]]:
+    """Sum the loss of a batch in one sweep down.
+
+    Returns:
+        (sums, the model's outputs of the given names, [N, A, ...]).
+    """
     jobs = (
         functools.partial(lambda stage: tuple(load_part(mover, b) for b in plan.of(stage)), stage)
         for stage in plan.stages
     )
     carry: Any = None
-    aux: Any = None
+    found: Any = None
     for i, (stage, parts) in enumerate(zip(plan.stages, mover.ahead(jobs), strict=True)):
         at = stage, plan.of(stage)
         if i + 1 == len(plan.stages):
-            aux = programs.program("score", at, plan.key(stage))(parts, carry, batch)
+            score = programs.program("score", at, plan.key(stage), names=names)
+            found = score(parts, carry, batch)
             break
         forward = programs.program("forward", at, plan.key(stage), keep=False, train=False)
         carry, _ = forward(parts, carry, Where(batch, key, np.int32(i)))
         mover.pace("forward", stage.name, carry)
-    return aux
+    return found

@@ -111,6 +111,19 @@ class Mover:
             return jax.device_put(dict(leaves), self._pinned)
         return {name: _local(leaf) for name, leaf in leaves.items()}
 
+    def admit(self, record: str, leaves: Mapping[str, Any], *, again: bool) -> None:
+        """Put a record's first contents into the store.
+
+        Args:
+            record: its name.
+            leaves: host or device arrays.
+            again: a record of this shape is there already.
+        """
+        if self._ram:
+            leaves = {name: broadcast(leaf, self._everywhere) for name, leaf in leaves.items()}
+        put = self.store.put if again else self.store.add
+        put(record, self.keep(leaves))
+
     def write(self, record: str, leaves: Mapping[str, Any], *, scratch: bool = False) -> None:
         """Put a record, in the background where that takes time."""
         if self._ram:

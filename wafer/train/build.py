@@ -4,12 +4,11 @@ Nothing here trains or writes checkpoints; ``validate_only`` stops after ``build
 """
 
 import dataclasses
-import functools
 import logging
 import math
 import pathlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -30,8 +29,9 @@ from wafer.data.dataset import Context, Dataset
 from wafer.data.pipeline import Rows
 from wafer.data.processors import build_dataset
 from wafer.errors import ConfigError, Problem
-from wafer.run.resident import Resident, swarmx_mesh
+from wafer.run.resident import Executor
 from wafer.run.state import Scaler, TrainState
+from wafer.train.executors import make_executor
 from wafer.train.freeze import train_only
 from wafer.train.optim import learning_rates, make_optimizer
 from wafer.train.precision import make_scaler
@@ -78,17 +78,15 @@ class Run:
         evals: evaluation data, or None when only training.
         ladder: capacities of stripped streams under ``model.enable_vts``; else None.
         warmup: makes the first state and compiles in the background.
-        gauges: TrainState -> what the logs show of it (rates, sparsity levels), jitted.
     """
 
     plan: Plan
-    executor: Resident
+    executor: Executor
     model_dir: pathlib.Path
     train: Dataset | None
     evals: Dataset | None
     ladder: vsl.Ladder | None
     warmup: Warmup
-    gauges: Callable[[TrainState], dict[str, Array]]
 
     @property
     def cfg(self) -> RunConfig:
@@ -104,6 +102,11 @@ class Run:
     def device(self) -> str:
         """Platform the systems are on, as the log line names it."""
         return self.executor.mesh.devices.flat[0].platform.upper()
+
+    def gauges(self, state: TrainState) -> dict[str, Array]:
+        """Return what the logs show of a state: learning rates, sparsity levels."""
+        rates = learning_rates(state.opt_state)
+        return {f"lr/{i}": rate for i, rate in enumerate(rates)} | self.executor.levels(state)
 
     @property
     def accumulate(self) -> int:
@@ -204,7 +207,7 @@ def _not_built(cfg: RunConfig) -> Iterator[Problem]:
     """Name what the vendor's keys ask for and this release does not do; nothing is ignored."""
     settings = cfg.runconfig
     asked = {
-        "execution_strategy": settings.execution_strategy not in (None, "resident"),
+        "execution_strategy": settings.execution_strategy == "pipelined",
         "multireplica": settings.multireplica,
         "num_replicas": settings.num_replicas != 1,
     }
@@ -225,15 +228,7 @@ def build(cfg: RunConfig) -> Run:
     made = plan(cfg)
     model_dir = pathlib.Path(cfg.runconfig.model_dir)
     ladder = vsl.Ladder() if getattr(made.model.config, "enable_vts", False) else None
-    executor = Resident(
-        model=made.model,
-        tx=made.tx,
-        sparsifier=made.sparsifier,
-        scaler=made.scaler,
-        mesh=swarmx_mesh(cfg.runconfig.num_csx),
-        dropout=_uses_dropout(made.model.config),
-        summaries=cfg.optimizer is not None and cfg.optimizer.log_summaries,
-    )
+    executor = make_executor(cfg, made, dropout=_uses_dropout(made.model.config))
     warmup = _warmup(cfg, made, executor, stripped=ladder is not None)
     mode = cfg.runconfig.mode
     return Run(
@@ -246,16 +241,10 @@ def build(cfg: RunConfig) -> Run:
         evals=_dataset(cfg.eval_input, model_dir, made, training=False) if "eval" in mode else None,
         ladder=ladder,
         warmup=warmup,
-        gauges=jax.jit(functools.partial(_gauges, made.sparsifier)),
     )
 
 
-def _gauges(sparsifier: Sparsifier, state: TrainState) -> dict[str, Array]:
-    rates = learning_rates(state.opt_state)
-    return {f"lr/{i}": rate for i, rate in enumerate(rates)} | sparsifier.metrics(state.sparse)
-
-
-def _warmup(cfg: RunConfig, made: Plan, executor: Resident, *, stripped: bool) -> Warmup:
+def _warmup(cfg: RunConfig, made: Plan, executor: Executor, *, stripped: bool) -> Warmup:
     """Start compiling what the mode needs, as far as its shapes are known already."""
     settings, shapes = cfg.runconfig, {}
     accumulate = 1 if cfg.optimizer is None else cfg.optimizer.grad_accum_steps

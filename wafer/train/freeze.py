@@ -28,10 +28,13 @@ def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
     def init(params: Any) -> Any:
         return tx.init(part(params))
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        own, state = tx.update(part(updates), state, None if params is None else part(params))
+    inner = optax.with_extra_args_support(tx)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        mine = None if params is None else part(params)
+        own, state = inner.update(part(updates), state, mine, **extra)
         found = dict(named_leaves(own))
         filled = map_named(lambda name, u: found.get(name, jnp.zeros_like(u)), updates)
         return filled, state
 
-    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]

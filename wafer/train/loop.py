@@ -101,7 +101,7 @@ def _check_loss(run: Run, done: _Finished, state: TrainState) -> float:
         return loss
     norms = {
         name: float(np.linalg.norm(np.asarray(leaf, np.float32)))
-        for name, leaf in named_leaves(jax.device_get(state.params))
+        for name, leaf in named_leaves(state.params)
     }
     worst = sorted(norms, key=lambda n: (math.isfinite(norms[n]), -abs(norms[n])))[:8]
     listed = "\n  ".join(f"{name}: {norms[name]:.4g}" for name in worst)

@@ -48,7 +48,7 @@ def run(cfg: RunConfig, began: float | None = None) -> int:
         return 0
     job = build(cfg)
     _LOG.info(
-        "%d system(s) on %s, resident execution, seed %d, model_dir %s",
+        "%d system(s) on %s, seed %d, model_dir %s",
         job.num_csx,
         job.device,
         job.plan.seed,

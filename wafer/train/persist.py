@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -50,7 +49,7 @@ def fresh(run: Run) -> TrainState:
 def _refuse_nan(state: TrainState) -> None:
     """A NaN weight would read as a pruned one: better no checkpoint than a wrong one."""
     for name, leaf in named_leaves(state.params):
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.isnan(leaf).any()):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(np.isnan(np.asarray(leaf)).any()):
             raise TrainingError(
                 f"step {int(state.step)}: {name} holds NaN, so no checkpoint is written; the "
                 "earlier ones are good. Lower optimizer.learning_rate or set "
@@ -74,7 +73,7 @@ def save(
         CheckpointError: the disk is full or not writable.
     """
     _refuse_nan(state)
-    params, opt_state = sentinel.encode(state.params, state.opt_state, state.sparse)
+    params, opt_state = run.executor.export(state)
     stored = {
         "params": params,
         "opt_state": opt_state,
@@ -180,8 +179,7 @@ def state_from(
     optional = is_adapter if parts == ("model",) else lambda name: False
     strict = not run.cfg.runconfig.disable_strict_checkpoint_loading
 
-    def take(part: str, name: str) -> Any:
-        own = getattr(template, name)
+    def take(part: str, name: str, own: Any) -> Any:
         if part not in parts:
             return own
         if name not in tree:
@@ -192,29 +190,24 @@ def state_from(
         return fill_template(own, tree[name], where, f"{name}/", strict=strict, optional=optional)
 
     sparsifier = run.plan.sparsifier
-    # Files are dense whatever the storage in memory is.
-    params, opt_state = sparsifier.expand(template.params, template.opt_state, template.sparse)
-    template = template._replace(params=params, opt_state=opt_state)
-    params = take("model", "params")
-    if not sparsifier:
-        try:
-            sentinel.require_dense(params, where)
-        except sentinel.SentinelError as error:
-            raise CheckpointError(str(error)) from error
-    opt_state = template.opt_state if run.cfg.optimizer is None else take("optimizer", "opt_state")
     record = meta.get(_SPARSITY) if "sparsity" in parts else None
-    key = template.sparse.key
-    sparse, params, opt_state = sparsifier.resume(params, opt_state, key, record)
-    state = TrainState(
-        step=take("global_step", "step"),
-        params=params,
-        opt_state=opt_state,
-        sparse=sparse,
-        scale=take("grad_scaler", "scale"),
-        key=take("global_step", "key"),
+
+    def fill(params: Any, opt_state: Any, sparse: Any) -> tuple[Any, Any, Any]:
+        # Files are dense whatever the storage in memory is.
+        params, opt_state = run.executor.sparsifier.expand(params, opt_state, sparse)
+        params = take("model", "params", params)
+        if not sparsifier:
+            try:
+                sentinel.require_dense(params, where)
+            except sentinel.SentinelError as error:
+                raise CheckpointError(str(error)) from error
+        if run.cfg.optimizer is not None:
+            opt_state = take("optimizer", "opt_state", opt_state)
+        return run.executor.sparsifier.resume(params, opt_state, template.sparse.key, record)
+
+    state = template._replace(
+        step=take("global_step", "step", template.step),
+        scale=take("grad_scaler", "scale", template.scale),
+        key=take("global_step", "key", template.key),
     )
-    return run.executor.replicate(jax.tree.map(_device_array, state))
-
-
-def _device_array(leaf: Any) -> Any:
-    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
+    return run.executor.rebuild(state, fill)

@@ -10,13 +10,13 @@ from jaxtyping import Array
 
 from wafer.config.inputs import InputSection
 from wafer.data.sources import FEATURES, VSL_FEATURES
-from wafer.run.resident import Resident
+from wafer.run.resident import Executor, Resident
 from wafer.run.state import TrainState
 
 __all__ = ["Warmup", "feature_shapes"]
 
 
-def feature_shapes(section: InputSection, lead: tuple[int, int], executor: Resident) -> Any:
+def feature_shapes(section: InputSection, lead: tuple[int, int], executor: Executor) -> Any:
     """Shapes of a batch's features, where the configuration alone decides them, else None.
 
     Args:
@@ -49,27 +49,34 @@ class Warmup:
         evaluation: features of an evaluation batch, or None.
     """
 
-    def __init__(self, executor: Resident, key: Array, *, train: Any, evaluation: Any) -> None:
+    def __init__(self, executor: Executor, key: Array, *, train: Any, evaluation: Any) -> None:
         self._executor, self._key = executor, key
+        # The streaming executor's programs are small and few; it compiles them as they come.
+        self._resident = executor if isinstance(executor, Resident) else None
         self._pool = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="compile")
         self._state: concurrent.futures.Future[TrainState] | None = self._pool.submit(
             executor.init, key
         )
-        if evaluation is not None:
+        if evaluation is not None and self._resident is not None:
             self._pool.submit(self._compile_evaluation, self._state, evaluation)
-        if train is not None:
+        if train is not None and self._resident is not None:
             self._pool.submit(self._compile_step, self._state, train)
 
     def _compile_step(self, state: Any, features: Any) -> None:
-        self._executor.compiled_step(_shapes(state.result()), features, topology=False)
+        self._compile(_shapes(state.result()), features, topology=False)
 
     def _compile_evaluation(self, state: Any, features: Any) -> None:
-        self._executor.compiled_evaluate(_shapes(state.result()), features)
+        if self._resident is not None:
+            self._resident.compiled_evaluate(_shapes(state.result()), features)
 
     def expect_topology(self, state: TrainState, features: Any) -> None:
         """Begin to compile the step that changes the topology; one is due before long."""
-        shapes = _shapes((state, features))
-        self._pool.submit(self._executor.compiled_step, *shapes, topology=True)
+        if self._resident is not None:
+            self._pool.submit(self._compile, *_shapes((state, features)), topology=True)
+
+    def _compile(self, state: Any, features: Any, *, topology: bool) -> None:
+        if self._resident is not None:
+            self._resident.compiled_step(state, features, topology=topology)
 
     def first_state(self) -> TrainState:
         """Return the state of step 0; made again when it was handed out before."""
