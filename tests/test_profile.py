@@ -94,10 +94,9 @@ def test_the_table_and_the_chrome_trace():
 
 
 def test_a_run_writes_its_profile(tmp_path, capsys):
-    """Two layers and RigL, whose topology step falls into the window; one system."""
     cfg = config(
         model={"num_hidden_layers": 2},
-        sparsity={"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 3}},
+        sparsity={"algorithm": "static", "sparsity": 0.5},
         runconfig={"op_profiler_config": {"start_step": 2, "end_step": 3}, "max_steps": 4},
     )
     path = tmp_path / "params.yaml"
@@ -126,3 +125,19 @@ def test_a_window_beyond_the_run_is_refused(tmp_path):
     window = {"op_profiler_config": {"start_step": 3, "end_step": 9}, "model_dir": str(tmp_path)}
     with pytest.raises(ConfigError, match=r"op_profiler_config.end_step: 9, but this run takes 4"):
         run_mode(parse_config(config(runconfig=window)))
+
+
+@pytest.mark.slow
+def test_programs_of_several_shapes_and_systems_share_a_profile(tmp_path):
+    """RigL's topology step falls into the window, two systems, streams of two capacities."""
+    cfg = config(
+        model={"enable_vts": True},
+        sparsity={"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 3}},
+        runconfig={"op_profiler_config": {"start_step": 2, "end_step": 6}, "max_steps": 9}
+        | {"model_dir": str(tmp_path), "num_csx": 2},
+    )
+    assert run_mode(parse_config(cfg)) == 0
+    record = json.loads((tmp_path / "profile" / "op_profile.json").read_text())
+    share = {row["module"]: row["percent"] for row in record["modules"]}
+    assert share.get("other", 0) < 25
+    assert {"layers_0/attn.bwd", "layers_0/ffn/up.fwd", "sparsity.upd"} <= share.keys()

@@ -1,12 +1,14 @@
 """Models in a loop: ``compile`` and the gradients of what they compute."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from models.base import Batch, Model
@@ -52,7 +54,9 @@ class CompiledModel:
         self.sparsity: Any = None  # a sparse.Applied once one is attached
         self.slot = where.register(self, "model")
         self._init, self._apply = _functions(model)
-        self._eager = jax.jit(self._apply, static_argnames="train")
+        self._eager = functools.lru_cache(
+            lambda settings: jax.jit(functools.partial(self._apply, **dict(settings)))
+        )
         if isinstance(model, Model):
             self.set_params(model.init(where.key()))
 
@@ -130,19 +134,23 @@ class CompiledModel:
     # --- computing ------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute."""
+        """Compute; arguments that are not arrays (``train=True``) are settings, not data."""
         if not self.ready:
             self.set_params(self._init(self.backend.key(), *args, **kwargs))
             raise Initialised
         if self.sparsity is not None:
             self.sparsity.mask_weights()
-        run = self._apply if self.backend.tracing else self._eager
         key = self.backend.key() if self.training else None
-        return run(self.params, key, *args, train=self.training, **kwargs)
+        if self.backend.tracing:
+            return self._apply(self.params, key, *args, training=self.training, **kwargs)
+        arrays = {k: v for k, v in kwargs.items() if isinstance(v, jax.Array | np.ndarray)}
+        settings = {k: v for k, v in kwargs.items() if k not in arrays}
+        run = self._eager((("training", self.training), *sorted(settings.items())))
+        return run(self.params, key, *args, **arrays)
 
 
 def _functions(model: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(init(key, *args) -> params, apply(params, key, *args, train) -> output) of a model.
+    """(init(key, *args) -> params, apply(params, key, *args, training) -> output) of a model.
 
     Raises:
         TypeError: neither a Linen module nor a bundle of ``models``.
@@ -156,8 +164,10 @@ def _functions(model: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     )
 
 
-def _apply_bundle(model: Model, params: Any, key: Array | None, batch: Any, *, train: bool) -> Any:
-    del train  # a key is dropout
+def _apply_bundle(
+    model: Model, params: Any, key: Array | None, batch: Any, *, training: bool
+) -> Any:
+    del training  # a key is dropout
     return model.loss(params, batch if isinstance(batch, Batch) else _stream(batch), key)[0]
 
 
@@ -176,7 +186,8 @@ def _stream(features: Mapping[str, Array]) -> Batch:
 
 
 def _init_linen(model: nn.Module, key: Array, *args: Any, **kwargs: Any) -> Any:
-    variables = dict(jax.jit(model.init)({"params": key, "dropout": key}, *args, **kwargs))
+    init = jax.jit(lambda rngs: model.init(rngs, *args, **_mode(model, kwargs, training=False)))
+    variables = dict(init({"params": key, "dropout": key}))
     params = variables.pop("params", {})
     if variables:
         raise ValueError(
@@ -187,11 +198,18 @@ def _init_linen(model: nn.Module, key: Array, *args: Any, **kwargs: Any) -> Any:
 
 
 def _apply_linen(
-    model: nn.Module, params: Any, key: Array | None, *args: Any, train: bool, **kwargs: Any
+    model: nn.Module, params: Any, key: Array | None, *args: Any, training: bool, **kwargs: Any
 ) -> Any:
-    del train
     rngs = {} if key is None else {"dropout": key}
+    kwargs = _mode(model, kwargs, training=training)
     return model.apply({"params": params}, *args, rngs=rngs, **kwargs)
+
+
+def _mode(model: nn.Module, kwargs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
+    """Tell a module that asks whether it trains, as ``model.train()`` does in PyTorch."""
+    asked = inspect.signature(type(model).__call__).parameters
+    told = {"train": training, "training": training, "deterministic": not training}
+    return {name: value for name, value in told.items() if name in asked} | dict(kwargs)
 
 
 def compile(model: Any, backend: Backend | None = None) -> CompiledModel:  # the vendor's name
