@@ -122,6 +122,10 @@ _RUN_FLAGS: dict[str, dict] = {
     "num_epochs": {"type": int, "help": "passes over the training data"},
     "eval_steps": {"type": int, "help": "batches per evaluation (default: one epoch)"},
     "num_csx": {"type": int, "help": "systems that share the batch"},
+    "execution_strategy": {
+        "choices": ("resident", "weight_streaming", "pipelined"),
+        "help": "where the weights live (default: resident when they fit)",
+    },
     "validate_only": {"action": "store_true", "help": "check everything, train nothing"},
     "compile_only": {"action": "store_true", "help": "compile the step, report FLOPs and memory"},
     "logging": {"help": "DEBUG, INFO, WARNING or ERROR"},
@@ -134,7 +138,7 @@ _RUN_FLAGS: dict[str, dict] = {
 def _add_run(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("run", help="train or evaluate a params YAML")
     parser.add_argument("-p", "--params", required=True, help="params YAML")
-    short = {"mode": ["-m"], "model_dir": ["-o"]}
+    short = {"mode": ["-m"], "model_dir": ["-o"], "execution_strategy": ["--execution"]}
     for name, settings in _RUN_FLAGS.items():
         parser.add_argument(*short.get(name, []), f"--{name}", default=None, **settings)
     parser.set_defaults(run=_run)
