@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from wafer import __version__
 from wafer.errors import WaferError
@@ -29,23 +30,32 @@ def _run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     flags = {key: getattr(args, key) for key in _RUN_FLAGS}
     cfg = load(args.params, flags, checks=CHECKS)
-    setup_logging(cfg.runconfig.logging)
-    with tracked(cfg, args.typed) as job:
-        _prepare_jax(cfg.runconfig.num_csx, cfg.runconfig.compile_dir)
-        from wafer.train.modes import run
-
-        return job.done(run(cfg, began))
-
-
-def _prepare_jax(num_csx: int, compile_dir: str | None) -> None:
-    """Make as many CPU devices as systems, before the first use of any; keep compiled programs."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
+    from wafer.run.cluster import membership
+
+    member = membership(args.coordinator, args.num_processes, args.process_id)
+    first = member is None or member.index == 0
+    setup_logging(cfg.runconfig.logging if first else "WARNING")
+    if not first:  # the first process is the job
+        return _start(cfg, member, args, began)
+    with tracked(cfg, args.typed) as job:
+        return job.done(_start(cfg, member, args, began))
+
+
+def _start(cfg: Any, member: Any, args: argparse.Namespace, began: float) -> int:
+    """Make this process's systems, before the first use of any; keep compiled programs."""
     import jax
 
-    if num_csx > 1:
-        jax.config.update("jax_num_cpu_devices", num_csx)
-    if compile_dir is not None:
-        jax.config.update("jax_compilation_cache_dir", compile_dir)
+    from wafer.run.cluster import join, prepare
+
+    prepare(cfg.runconfig.num_csx, 1 if member is None else member.count)
+    if cfg.runconfig.compile_dir is not None:
+        jax.config.update("jax_compilation_cache_dir", cfg.runconfig.compile_dir)
+    if member is not None:
+        join(member, args.heartbeat)
+    from wafer.train.modes import run
+
+    return run(cfg, began)
 
 
 def _generate(args: argparse.Namespace) -> int:
@@ -76,6 +86,16 @@ def _finalize(args: argparse.Namespace) -> int:
         return 0
     report = finalize(args.input, args.output)
     sys.stdout.write("\n".join(report.lines()) + "\n")
+    return 0
+
+
+def _score(args: argparse.Namespace) -> int:
+    from wafer.checks import CHECKS
+    from wafer.config import load
+    from wafer.score import score_pairs
+
+    cfg = load(args.params, checks=CHECKS)
+    sys.stdout.write(score_pairs(cfg, args.checkpoint_path, args.input, args.output) + "\n")
     return 0
 
 
@@ -140,7 +160,14 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("-p", "--params", required=True, help="params YAML")
     short = {"mode": ["-m"], "model_dir": ["-o"], "execution_strategy": ["--execution"]}
     for name, settings in _RUN_FLAGS.items():
-        parser.add_argument(*short.get(name, []), f"--{name}", default=None, **settings)
+        parser.add_argument(*short.get(name, []), f"--{name}", dest=name, default=None, **settings)
+    several = parser.add_argument_group("several processes (flags, environment or SLURM)")
+    several.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0")
+    several.add_argument("--num_processes", type=int, help="processes that share the systems")
+    several.add_argument("--process_id", type=int, help="of this one, from 0")
+    several.add_argument(
+        "--heartbeat", type=int, default=100, help="seconds until a silent process is lost"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -170,6 +197,13 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     generate.add_argument("--seed", type=int, default=0)
     generate.add_argument("--num_samples", type=int, default=1)
     generate.set_defaults(run=_generate)
+
+    score = commands.add_parser("score", help="a model's log-probabilities of DPO's answers")
+    score.add_argument("-p", "--params", required=True, help="params YAML of the DPO run")
+    score.add_argument("--checkpoint_path", required=True, help="the reference model")
+    score.add_argument("-i", "--input", required=True, help="JSON lines: prompt, chosen, rejected")
+    score.add_argument("-o", "--output", required=True, help="the same with the numbers added")
+    score.set_defaults(run=_score)
 
     listing = commands.add_parser("models", help="names a params YAML may use, and their knobs")
     listing.add_argument("name", nargs="?", help="list every key of this model's section")

@@ -15,10 +15,11 @@ Features, all [B, ...] before they are shared out; which are there decides what 
 * ``decoder_input_ids``, ``decoder_attention_mask``: the target rows of an encoder-decoder, with
   ``labels``; ``input_ids`` and ``attention_mask`` are the source then.
 * ``pixel_values`` [B, C, h, w]: one image per row (LLaVA). ``images`` [B, pixels]: FC-MNIST.
+* ``reference_logps`` [B, 2]: of the two answers in a row of packed pairs (DPO).
 * ``row`` [B]: number of the example, from 1; 0 at rows that fill up a batch. Stays on the host.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -61,6 +62,7 @@ def host_batch(
     num_csx: int = 1,
     micro_batches: int = 1,
     ladder: vsl.Ladder | None = None,
+    largest: Callable[[int], int] = lambda value: value,
 ) -> dict[str, np.ndarray]:
     """Share the rows out, and strip padding when a ladder of capacities is given.
 
@@ -71,6 +73,7 @@ def host_batch(
             divides B.
         ladder: capacities for stripped streams (``model.enable_vts``); None keeps rows padded.
             VSL rows are packed already and stay as they are.
+        largest: number of tokens -> the largest of all processes', which must agree on a capacity.
 
     Returns:
         Arrays [N, A, B/NA, ...], plus ``lengths`` [N, A, B/NA] per token stream unless packed;
@@ -81,7 +84,7 @@ def host_batch(
     for mask, name, along in _streams(rows):
         lengths = row_lengths(split[mask])
         if ladder is not None:
-            capacity = ladder.capacity(int(lengths.sum(axis=-1).max()))
+            capacity = ladder.capacity(largest(int(lengths.sum(axis=-1).max())))
             keep = np.arange(split[mask].shape[-1]) < lengths[..., None]
             split |= {k: _strip(split[k], keep, capacity) for k in along}
         split[name] = lengths
@@ -148,6 +151,7 @@ def _extras(
     features: Mapping[str, Array], layout: vsl.Layout, *, per_token: bool
 ) -> dict[str, Array]:
     same = ("next_sentence_label", "start_positions", "end_positions", "pixel_values")
+    same += ("reference_logps",)
     extras = {name: features[name] for name in same if name in features}
     if "token_type_ids" in features:
         extras["segment_ids"] = features["token_type_ids"].reshape(-1)

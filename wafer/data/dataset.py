@@ -88,11 +88,18 @@ class Dataset:
             return None
         return math.ceil(len(self.source) * self.mean_length / (batch_size * self.row_length))
 
-    def loader(self, batch_size: int, num_epochs: int | None, drop_last: bool = True) -> Loader:
-        """Open a loader over ``batch_size`` rows a batch."""
+    def loader(
+        self,
+        batch_size: int,
+        num_epochs: int | None,
+        drop_last: bool = True,
+        task: tuple[int, int] = (0, 1),
+    ) -> Loader:
+        """Open a loader over ``batch_size`` rows a batch, of which a task gets its share."""
         return Loader(
             self.source,
-            batch_size=batch_size,
+            batch_size=batch_size // task[1],
+            task=task,
             row_length=None if self.complete else self.row_length,
             pack=self.pack,
             shuffle=self.shuffle,

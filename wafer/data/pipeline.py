@@ -12,6 +12,7 @@ import grain
 import numpy as np
 
 from wafer.data.sources import FEATURES, Mixture, Source
+from wafer.errors import DataError
 
 __all__ = ["Loader", "Rows", "Transform"]
 
@@ -56,6 +57,13 @@ def _mixed(source: Source, shuffle: bool, seed: int, epochs: int | None) -> grai
     return mixed if epochs is None else mixed[: epochs * len(source)]
 
 
+def _scaled(state: Any, fn: Callable[[int], int]) -> Any:
+    """Change the positions in an iterator's state."""
+    if not isinstance(state, dict):
+        return state
+    return {k: fn(v) if k == "next_index" else _scaled(v, fn) for k, v in state.items()}
+
+
 class Loader:
     """Batches of rows, each a dict of [batch_size, ...] arrays.
 
@@ -69,7 +77,12 @@ class Loader:
         num_epochs: passes over the source; None repeats for ever.
         drop_last: drop the last incomplete batch; otherwise it is filled with empty rows.
         transform: (example, generator) -> example, with draws that differ from epoch to epoch.
-        task: (index, count) of the process, which reads every count-th example.
+        task: (index, count) of the process, which reads every count-th example. Packed rows are
+            built from all examples by every process, which then keeps every count-th row: so the
+            order of neither depends on the number of processes.
+
+    Raises:
+        DataError: fewer examples than processes.
     """
 
     def __init__(
@@ -87,14 +100,29 @@ class Loader:
         task: tuple[int, int] = (0, 1),
     ) -> None:
         self.batch_size = batch_size
-        # A task's share is every count-th example of the sequence over all epochs, so that the
-        # order of the whole does not depend on how many tasks there are.
-        data = _mixed(source, shuffle, seed, num_epochs)[task[0] :: task[1]]
+        self._index, self._count = task
+        packs = pack and row_length is not None
+        self._packs = packs
+        self._rows = slice(task[0], None, task[1]) if packs else slice(None)
+        data = _mixed(source, shuffle, seed, num_epochs)
+        self._due: int | None = None  # batches that every process has to give
+        if self._count > 1 and num_epochs is not None and not drop_last and not packs:
+            self._due = -(-len(data) // (batch_size * self._count))
+        if len(data) < self._count:
+            raise DataError(f"{len(data)} example(s) for {self._count} processes; use fewer")
         if transform is not None:
             data = data.seed(seed).random_map(transform)
+        # A task's share is every count-th example of the sequence over all epochs, so that the
+        # order of the whole does not depend on how many tasks there are.
+        if packs:
+            batch_size *= self._count
+        else:
+            data = data[task[0] :: task[1]]
+        self._batch_rows = batch_size
+        self._last: Rows = {}
         # No reader threads: on two cores they are slower than reading in line.
         rows = data.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=1))
-        if pack and row_length is not None:
+        if packs:
             rows = grain.experimental.FirstFitPackIterDataset(
                 rows,
                 length_struct=dict.fromkeys(FEATURES, row_length),
@@ -114,20 +142,28 @@ class Loader:
 
     def __next__(self) -> Rows:
         """The next batch, its missing rows (at the very end) empty."""
-        batch = next(self._iterator)
-        missing = self.batch_size - len(next(iter(batch.values())))
+        batch = next(self._iterator, None)
+        if batch is None:
+            if self._due is None or self._due <= 0 or not self._last:
+                raise StopIteration
+            batch = {k: v[:0] for k, v in self._last.items()}  # other processes have one more
+        if self._due is not None:
+            self._due, self._last = self._due - 1, batch
+        missing = self._batch_rows - len(next(iter(batch.values())))
         if missing:
             batch = {
                 k: np.pad(v, [(0, missing)] + [(0, 0)] * (v.ndim - 1)) for k, v in batch.items()
             }
-        return batch
+        return {k: v[self._rows] for k, v in batch.items()}
 
     def state(self) -> dict[str, Any]:
-        """Where the next batch begins; JSON-able."""
-        return self._iterator.get_state()
+        """Where the next batch begins, whatever the number of processes; JSON-able."""
+        state = self._iterator.get_state()
+        return state if self._packs else _scaled(state, lambda n: n * self._count)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue as the loader that gave ``state`` would have."""
+        state = state if self._packs else _scaled(state, lambda n: n // self._count)
         self._iterator.set_state(state)
 
     def close(self) -> None:

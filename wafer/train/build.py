@@ -29,6 +29,7 @@ from wafer.data.dataset import Context, Dataset
 from wafer.data.pipeline import Rows
 from wafer.data.processors import build_dataset
 from wafer.errors import ConfigError, Problem
+from wafer.run.cluster import largest, num_tasks
 from wafer.run.resident import Executor
 from wafer.run.state import Scaler, TrainState
 from wafer.train.executors import make_executor
@@ -121,7 +122,13 @@ class Run:
         share = section.batch_size // self.num_csx
         parts = share // micro if isinstance(micro, int) else 1
         return self.executor.place(
-            host_batch(rows, self.num_csx, parts * accumulate, None if padded else self.ladder)
+            host_batch(
+                rows,
+                self.num_csx // num_tasks(),
+                parts * accumulate,
+                None if padded else self.ladder,
+                largest,
+            )
         )
 
 

@@ -104,7 +104,8 @@ class Checkpoints:
 
     def __init__(self, model_dir: str | pathlib.Path, max_to_keep: int | None = None) -> None:
         self.folder = pathlib.Path(model_dir).resolve() / "checkpoints"
-        for partial in sorted(self.folder.glob(f"*{_TMP}*")):
+        leftovers = self.folder.glob(f"*{_TMP}*") if jax.process_index() == 0 else ()
+        for partial in sorted(leftovers):
             _LOG.warning("Removed a half-written checkpoint (its writer was killed): %s", partial)
             shutil.rmtree(partial, ignore_errors=True)
         self._manager = ocp.CheckpointManager(

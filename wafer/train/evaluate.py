@@ -8,9 +8,10 @@ import numpy as np
 
 from models.base import Aux
 from models.losses import metric_values
-from wafer.data.dataset import Scorer
+from wafer.data.dataset import Dataset, Scorer
 from wafer.data.pipeline import Rows
 from wafer.errors import DataError
+from wafer.run.cluster import num_tasks, task_id, total
 from wafer.run.state import TrainState
 from wafer.train.build import Run
 from wafer.train.tasks import metric_tags
@@ -32,10 +33,11 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     section, data = run.cfg.eval_input, run.evals
     if section is None or data is None:  # the configuration was checked for this mode
         raise DataError("there is no eval_input to evaluate on")
-    loader = data.loader(section.batch_size, num_epochs=1, drop_last=False)
+    task = task_id(), num_tasks()
+    loader = data.loader(section.batch_size, num_epochs=1, drop_last=False, task=task)
     sums: dict[str, float] = {"loss_sum": 0.0, "weight": 0.0, "bytes": 0.0}
     metrics: dict[str, float] = {}
-    scorer = None if data.scorer is None else data.scorer()
+    scorer = _scorer(data)
     try:
         for index, rows in enumerate(loader):
             if index == run.cfg.runconfig.eval_steps:
@@ -53,6 +55,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
                 sums["bytes"] += float(np.sum(counted))
     finally:
         loader.close()
+    sums["bytes"] = total(sums["bytes"])
     if not sums["weight"]:
         raise DataError("eval_input holds no token that carries loss; nothing to evaluate")
     result = {"loss": sums["loss_sum"] / sums["weight"]}
@@ -62,6 +65,14 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     if sums["bytes"] and "nll_sum" in metrics:
         result["eval/bits_per_byte"] = metrics["nll_sum"] / math.log(2) / sums["bytes"]
     return result
+
+
+def _scorer(data: Dataset) -> Scorer | None:
+    if data.scorer is None:
+        return None
+    if num_tasks() > 1:
+        raise DataError("this task's metrics need whole outputs; evaluate it in one process")
+    return data.scorer()
 
 
 def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:

@@ -37,12 +37,12 @@ def setup_logging(level: str) -> None:
         logging.getLogger(package).setLevel(level.upper())
 
 
-def log_folder(model_dir: pathlib.Path, mode: str) -> pathlib.Path:
+def log_folder(model_dir: pathlib.Path, mode: str, process: int = 0) -> pathlib.Path:
     """Open ``cerebras_logs/<mode>/<timestamp>/run.log`` with a ``latest`` link; returns the folder.
 
-    The file gets every line that the terminal gets.
+    The file gets every line that the terminal gets; processes other than 0 have their own.
     """
-    parent = model_dir / "cerebras_logs" / mode
+    parent = model_dir / "cerebras_logs" / (f"{mode}-process-{process}" if process else mode)
     folder = parent / time.strftime("%Y%m%d_%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)
     latest = parent / "latest"

@@ -23,6 +23,7 @@ from wafer.config.inputs import InputSection
 from wafer.data.pipeline import Loader, Rows
 from wafer.errors import TrainingError
 from wafer.profile.window import OpProfiler
+from wafer.run.cluster import largest, num_tasks
 from wafer.run.state import TrainState
 from wafer.train.build import Run
 from wafer.train.checkpoint import Checkpoints
@@ -209,7 +210,9 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
             # The next step donates the state: what is shown of it is taken now.
             gauges = run.gauges(state) if step % settings.log_steps == 0 else {}
             skipped = _padding_skipped(run, rows)
-            pending = _Finished(step, metrics, len(rows["attention_mask"]), skipped, gauges)
+            samples = len(rows["attention_mask"]) * num_tasks()
+            pending = _Finished(step, metrics, samples, skipped, gauges)
+            session.stop = largest(session.stop)  # a signal to one process is one to all
             if settings.checkpoint_steps and step % settings.checkpoint_steps == 0:
                 _check_loss(run, pending, state)  # never checkpoint a state that has diverged
                 save(run, session.checkpoints, state, session.loader.state())

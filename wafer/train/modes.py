@@ -10,6 +10,7 @@ from rich.table import Table
 from wafer.config import RunConfig, total_steps
 from wafer.errors import CheckpointError, ConfigError, Problem
 from wafer.profile.window import OpProfiler
+from wafer.run.cluster import lost_workers, num_tasks, task_id
 from wafer.run.state import TrainState
 from wafer.train.build import Run, build
 from wafer.train.checkpoint import Checkpoints, load_checkpoint
@@ -57,13 +58,17 @@ def run(cfg: RunConfig, began: float | None = None) -> int:
     if settings.compile_only:
         compile_only(job)
         return 0
-    folder = log_folder(job.model_dir, settings.mode)
+    folder = log_folder(job.model_dir, settings.mode, task_id())
     (folder / "params.yaml").write_text(cfg.to_yaml())
-    if settings.mode == "eval_all":
-        return _eval_all(job)
-    if settings.mode == "eval":
-        return _eval(job)
-    return _train(job, folder, began)
+    try:
+        with lost_workers():
+            if settings.mode == "eval_all":
+                return _eval_all(job)
+            if settings.mode == "eval":
+                return _eval(job)
+            return _train(job, folder, began)
+    finally:
+        job.executor.close()
 
 
 def _eval(job: Run) -> int:
@@ -102,7 +107,9 @@ def _evaluate_and_write(job: Run, state: TrainState) -> dict[str, float]:
 
 
 def _summaries(job: Run) -> pathlib.Path:
-    return pathlib.Path(job.cfg.runconfig.summary_dir or job.model_dir)
+    """Folder of the events; other processes than the first keep theirs apart."""
+    folder = pathlib.Path(job.cfg.runconfig.summary_dir or job.model_dir)
+    return folder if task_id() == 0 else folder / f"process-{task_id()}"
 
 
 def _train(job: Run, folder: pathlib.Path, began: float) -> int:
@@ -118,7 +125,7 @@ def _train(job: Run, folder: pathlib.Path, began: float) -> int:
     profiler = _profiler(job, until - start)
     session = Session(
         section=section,
-        loader=data.loader(per_update, num_epochs=None),
+        loader=data.loader(per_update, num_epochs=None, task=(task_id(), num_tasks())),
         checkpoints=Checkpoints(job.model_dir, settings.max_checkpoints),
         writer=MetricWriter(_summaries(job) / "train"),
         console=CONSOLE,

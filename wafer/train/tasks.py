@@ -36,13 +36,15 @@ _TAGS: Mapping[str, Mapping[str, str]] = {
     "summarization": {"accuracy": "eval/accuracy"},
     "image": {"accuracy": "eval/accuracy"},
     "qa": {},
+    "dpo": {"accuracy": "eval/accuracy", "margin": "eval/margin"},
 }
 
 
 def tasks_of(config: Any) -> tuple[str, ...]:
     """Tasks whose rows a model takes, the usual one first; () for a model without a loss."""
     if isinstance(config, DecoderConfig):
-        return ("lm",) if config.with_lm_head else ()
+        task = "lm" if config.dpo is None else "dpo"
+        return (task,) if config.with_lm_head else ()
     if isinstance(config, LlavaConfig):
         return ("image_text", "lm")
     if isinstance(config, Seq2SeqConfig):
