@@ -1,13 +1,18 @@
-"""Print the README's table: family, parity error, conversions.
+"""Measure parity with transformers case by case; write the README's table of families.
 
 Reads the golden folders (tests/golden/hf, and /work/shared/goldens/hf where it exists). With
 ``--live`` and transformers installed, each model is exported, loaded by transformers, and its
 logits compared with the recorded ones: what we write is what they read.
 
-    python tests/parity_report.py [--live] [CASE ...]
+    python tests/parity_report.py [--live] [--rows FILE] [--write] [CASE ...]
+
+``--rows`` keeps measured cases in a file, so that an interrupted run continues; ``--write`` puts
+the table between README's marks.
 """
 
 import argparse
+import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -20,7 +25,10 @@ import numpy as np
 
 import models
 from models.convert.files import open_tensors, read_config
+from models.registry import MODELS
 
+ROOT = Path(__file__).parent.parent
+MARKS = ("<!-- parity: tests/parity_report.py --write -->", "<!-- /parity -->")
 NOT_OUTPUTS = {"loss", "grad_norm", "global_norm", "grads_checked"}
 
 
@@ -61,18 +69,23 @@ def round_trip(path):
     return "bit-equal" if same else "DIFFERS"
 
 
-def row(name, path, live):
-    """One case: (family, outputs error, loss, gradients, greedy, live error)."""
+def row(path, live):
+    """Measure one case."""
     result = hf_parity.compare(path)
     greedy = result.pop("greedy", None)
     errors = [e for run in result.values() for k, e in run.items() if k not in NOT_OUTPUTS]
     loss = [run["loss"] for run in result.values() if "loss" in run]
     grads = [run["grad_norm"] for run in result.values() if "grad_norm" in run]
     model, params, _, runs = hf_parity.load(path)
-    theirs = live_error(model, params, runs) if live else None
-    kind = getattr(model.config, "name", "")
-    loss, grads = max(loss, default=None), max(grads, default=None)
-    return kind, name, max(errors), loss, grads, greedy, round_trip(path), theirs
+    out = {
+        "family": MODELS[model.config.name].hf,
+        "outputs": max(errors),
+        "loss": max(loss, default=None),
+        "gradients": max(grads, default=None),
+        "greedy": greedy,
+        "hf <-> wafer": round_trip(path),
+    }
+    return out | ({"transformers": live_error(model, params, runs)} if live else {})
 
 
 def cell(value):
@@ -83,25 +96,58 @@ def cell(value):
     return value if isinstance(value, str) else f"{value:.1e}"
 
 
+def family_rows(rows):
+    """One line per Hugging Face model type: names, cases, the worst of each column."""
+    lines = [
+        "| family | names here | cases | outputs | loss | gradients | greedy tokens | hf ↔ wafer |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for family in dict.fromkeys(entry.hf for entry in MODELS.values() if entry.hf):
+        cases = [r for r in rows.values() if r["family"] == family]
+        names = ", ".join(name for name, entry in MODELS.items() if entry.hf == family)
+        worst = {}
+        for key in ("outputs", "loss", "gradients"):
+            worst[key] = max((r[key] for r in cases if r[key] is not None), default=None)
+        told = [r["greedy"] for r in cases if r["greedy"] is not None]
+        trips = {r["hf <-> wafer"] for r in cases}
+        cells = [family, names, str(len(cases)), *map(cell, worst.values())]
+        cells += [cell(all(told) if told else None), " ".join(sorted(trips))]
+        lines.append("| " + " | ".join(cells) + " |")
+    none = ", ".join(name for name, entry in MODELS.items() if not entry.hf)
+    return "\n".join([*lines, f"| no Hugging Face form | {none} |" + " – |" * 6])
+
+
+def write_readme(table):
+    path = ROOT / "README.md"
+    pattern = re.compile(f"{re.escape(MARKS[0])}.*?{re.escape(MARKS[1])}", re.DOTALL)
+    text, count = pattern.subn(lambda _: f"{MARKS[0]}\n{table}\n{MARKS[1]}", path.read_text())
+    if count != 1:
+        raise SystemExit(f"{path}: expected the marks {MARKS} once")
+    path.write_text(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--live", action="store_true", help="also load our export in transformers")
+    parser.add_argument("--rows", type=Path, help="JSON of cases measured so far")
+    parser.add_argument("--write", action="store_true", help="write README's table")
     parser.add_argument("cases", nargs="*")
     args = parser.parse_args()
     jax.config.update("jax_default_matmul_precision", "highest")
-    head = ["model", "case", "outputs", "loss", "gradients", "greedy tokens", "hf ↔ wafer"]
-    head += ["transformers on our export"] if args.live else []
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    worst = 0.0
+    rows = json.loads(args.rows.read_text()) if args.rows and args.rows.exists() else {}
     for name, path in hf_parity.cases().items():
-        if args.cases and name not in args.cases:
+        if name in rows or (args.cases and name not in args.cases):
             continue
-        *cells, theirs = row(name, path, args.live)
-        worst = max(worst, cells[2])
-        values = [*map(cell, cells)] + ([cell(theirs)] if args.live else [])
-        lines.append("| " + " | ".join(values) + " |")
-        sys.stderr.write(lines[-1] + "\n")
-    sys.stdout.write("\n".join(lines) + f"\n\nWorst: {np.float64(worst):.1e}\n")
+        rows[name] = row(path, args.live)
+        sys.stderr.write(f"{name}: {', '.join(f'{k} {cell(v)}' for k, v in rows[name].items())}\n")
+        if args.rows:
+            args.rows.write_text(json.dumps(rows, indent=1))
+        jax.clear_caches()
+    table = family_rows(rows)
+    worst = max(r["outputs"] for r in rows.values())
+    sys.stdout.write(f"{table}\n\n{len(rows)} cases, worst output: {np.float64(worst):.1e}\n")
+    if args.write:
+        write_readme(table)
 
 
 if __name__ == "__main__":
