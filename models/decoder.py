@@ -34,6 +34,7 @@ from models.layers import Dense, Embedding, Norm, leaf, project, zeros_init
 from models.losses import language_model_aux
 from models.paths import Params
 from models.positions import sinusoids
+from models.preference import preference_aux
 
 __all__ = [
     "Block",
@@ -194,18 +195,24 @@ def _head_roles(cfg: DecoderConfig) -> tuple[str, ...]:
     return tuple(name for name, used in roles if used)
 
 
+def _scores(cfg: DecoderConfig, logits: Array, batch: Batch) -> Aux:
+    if cfg.dpo is not None:
+        return preference_aux(cfg.dpo, logits, batch)
+    return language_model_aux(
+        logits,
+        batch,
+        loss_scaling=cfg.loss_scaling,
+        loss_weight=cfg.loss_weight,
+        label_smoothing=cfg.label_smoothing,
+    )
+
+
 def _objective(cfg: DecoderConfig) -> Callable[[Any, Batch], Aux]:
     def objective(carry: Any, batch: Batch) -> Aux:
         balance = None
         if isinstance(carry, tuple):
             carry, balance = carry
-        aux = language_model_aux(
-            carry,
-            batch,
-            loss_scaling=cfg.loss_scaling,
-            loss_weight=cfg.loss_weight,
-            label_smoothing=cfg.label_smoothing,
-        )
+        aux = _scores(cfg, carry, batch)
         if balance is None or cfg.moe is None:
             return aux
         added = cfg.moe.load_balancing_loss_coef * balance * aux.weight

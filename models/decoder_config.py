@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from models.block_config import BlockConfig
+from models.preference import DpoConfig
 
 __all__ = ["DecoderConfig"]
 
@@ -31,6 +32,7 @@ class DecoderConfig(BlockConfig):
     loss_scaling: Literal["num_tokens", "batch_size"] = "num_tokens"
     loss_weight: float = 1.0
     label_smoothing: float = 0.0
+    dpo: DpoConfig | None = None
 
     @property
     def logits_scale(self) -> float:

@@ -198,7 +198,7 @@ class Sparsifier:
 
     def log_selection(self, selected: Mapping[str, Selected]) -> None:
         """Log what became sparse: a line at INFO, each parameter at DEBUG."""
-        if self.quiet:
+        if self.quiet or not self.groups:
             return
         rules = "; ".join(f"{type(alg).__name__} on {rule}" for rule, alg in self.groups)
         _LOG.info("Will apply sparsity to %d weights with %s", len(selected), rules)

@@ -126,6 +126,25 @@ class PromptCompletionInput(TextInput):
     eos_token: str = "<|endoftext|>"
 
 
+class PreferenceInput(TextInput):
+    """PreferenceDataProcessor: JSON lines of pairs for DPO, as ``wafer score`` wrote them.
+
+    Attributes:
+        prompt_key: where a line holds the prompt.
+        chosen_key: where it holds the better answer.
+        rejected_key: where it holds the worse one.
+        sep_token: token between prompt and answer, or None.
+        eos_token: token after an answer.
+    """
+
+    task: ClassVar[str] = "dpo"
+    prompt_key: str = "prompt"
+    chosen_key: str = "chosen"
+    rejected_key: str = "rejected"
+    sep_token: str | None = None
+    eos_token: str = "<|endoftext|>"
+
+
 class Seq2SeqInput(TextInput):
     """Seq2SeqDataProcessor: JSON lines or TSV of sources and targets for T5 and Transformer.
 
@@ -192,4 +211,5 @@ TASK_PROCESSORS: dict[str, type[InputSection]] = {
     "LlavaHDF5MapDataProcessor": LlavaInput,
     "MNISTDataProcessor": ImageInput,
     "DigitsDataProcessor": DigitsInput,
+    "PreferenceDataProcessor": PreferenceInput,
 }

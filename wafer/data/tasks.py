@@ -10,6 +10,7 @@ from wafer.data.images import digits, mnist
 from wafer.data.llava_rows import llava
 from wafer.data.masked_lm import masked_lm
 from wafer.data.pairs import prompts, seq2seq
+from wafer.data.preferences import preferences
 from wafer.data.squad import squad
 from wafer.data.token_labels import token_classification
 
@@ -27,4 +28,5 @@ TASKS: Mapping[str, Callable[[Any, Context], Dataset]] = {
     "LlavaHDF5MapDataProcessor": llava,
     "MNISTDataProcessor": mnist,
     "DigitsDataProcessor": digits,
+    "PreferenceDataProcessor": preferences,
 }
