@@ -7,8 +7,10 @@ import pytest
 
 from wafer import fabric
 from wafer.fabric import kernels, timing
-from wafer.fabric.collectives import start_clock
-from wafer.fabric.kernels.stencil import COEFFICIENTS
+from wafer.fabric.collectives import all_reduce, start_clock
+from wafer.fabric.kernels.solver import bicgstab_cycles
+from wafer.fabric.kernels.stencil import COEFFICIENTS, halo_stencil_cycles, wave_cycles
+from wafer.spec import WSE2
 
 RNG = np.random.default_rng(0)
 
@@ -153,3 +155,28 @@ def test_cross_section_lookup():
         want[i, :, r] += density[i, j, k] * micro
     np.testing.assert_allclose(np.asarray(got)[:, 0], want, rtol=2e-3, atol=1e-3)
     assert int(clock.max()) >= batch * nuclides * (10 * 5 + 12)
+
+
+def test_published_stencils_and_solver():
+    """V8: cycles per iteration on the vendor's WSE-3 simulator, 2 x 2 PEs with 8 x 8 tiles."""
+    cycles = lambda radius, divides: halo_stencil_cycles(radius, 8, 8, 2, divides=divides)
+    published = {1: 897, 2: 2118, 3: 2423}
+    for radius, want in published.items():
+        assert abs(cycles(radius, radius > 1) / want - 1) < 0.15
+    assert cycles(1, False) == 5 * (64 + 15) + 16 * 36
+    # one step of the 25-point stencil costs about 71 cycles per cell
+    u = np.ones((12, 12, 50), np.float32)
+    _, clock = kernels.wave_step(u, u, u, start_clock(12, 12))
+    assert abs(int(clock[6, 6]) - wave_cycles(50)) < 16 * 12
+    assert wave_cycles(1000) // 1000 == 71
+    # one iteration of BiCGStab, 1,536 cells and 1,228 cycles per all-reduce: 28.1 us published
+    microseconds = 1e6 * WSE2.seconds(bicgstab_cycles(1536, 1228, bits=16))
+    assert abs(microseconds / 28.1 - 1) < 0.15
+
+
+def test_bicgstab_formula_follows_its_clock():
+    c, b = np.ones((7, 6, 6, 400), np.float32), np.ones((6, 6, 400), np.float32)
+    clocks = [kernels.bicgstab(c, b, n, start_clock(6, 6))[2] for n in (2, 3)]
+    step = int(clocks[1].max()) - int(clocks[0].max())
+    _, once = all_reduce(np.ones((6, 6, 1), np.float32), start_clock(6, 6), axes="xy")
+    assert abs(step / bicgstab_cycles(400, int(once.max())) - 1) < 0.02

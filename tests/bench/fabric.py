@@ -14,7 +14,9 @@ import sys
 import time
 
 os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_backend_extra_options=xla_cpu_use_multi_output_fusion"
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_backend_extra_options=xla_cpu_use_multi_output_fusion"
+    + f" --xla_force_host_platform_device_count={os.cpu_count()}"
 )
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
@@ -63,14 +65,58 @@ def native_runner(program):
 
 
 def jax_runner(program):
-    shape, packed = planes.prepare(program)
+    devices = len(jax.devices())
+    shape, packed = planes.prepare(program, devices)
+    if planes.is_flat(shape):  # a core is a device, which runs its share of the rows
+        return lambda: planes.plane_run_rows(shape, packed, devices).cycles
     return lambda: planes.plane_run(shape, packed).cycles
 
 
 def dense_runner(width, height, words):
     program = lowering.chain_program(width, height, words)
     start = fabric.init(program, {"x": np.ones((height, width, words), np.float32)})
-    return lambda: fabric.run(program, start, 150).cycle
+    return lambda: fabric.run(program, start, 150, "jax").cycle
+
+
+def payload_rows(size, words, repeats):
+    """The C++ engine with payloads, to the end; values and cycles are checked before timing."""
+    x = np.random.default_rng(0).standard_normal((size, size, words)).astype(np.float32)
+    clock = collectives.start_clock(size, size)
+    rows = {}
+    for name, program, bulk in (
+        (
+            "chain",
+            lowering.chain_program(size, size, words),
+            lambda x: collectives.reduce(x, clock, algorithm="chain"),
+        ),
+        (
+            "broadcast",
+            lowering.broadcast_program(size, size, words),
+            lambda x: collectives.broadcast(x, clock),
+        ),
+    ):
+        start = fabric.init(program, {"x": x})
+        state = fabric.run(program, start, implementation="native")
+        fabric.check_finished(program, state)
+        want, done = bulk(jnp.asarray(x))
+        columns = slice(0, 1) if name == "chain" else slice(None)
+        np.testing.assert_array_equal(
+            fabric.read(program, state, "x")[:, columns], want[:, columns]
+        )
+        cycles = int(fabric.cycles(state))
+        assert cycles == int(done.max())
+        run = lambda program=program, start=start: fabric.run(
+            program, start, implementation="native"
+        )
+        del state, want
+        seconds = harness.interleave({name: run}, repeats)[name]
+        rows[f"pe_cycles_per_s_payload_{size}_{name}"] = cycles * size**2 / seconds.median
+        print(
+            f"payload {size} x {size} {name} of {words} words: {cycles} cycles"
+            f" {cycles * size**2 / seconds.median:.3g} PE-cycles/s (cpu {seconds.cpu:.2f} s)",
+            flush=True,
+        )
+    return rows
 
 
 def peer_rate(folder, words, height):
@@ -149,6 +195,10 @@ def main() -> None:
     print(
         f"dense   256 x 256 payload chain {cycles} cycles {rows['pe_cycles_per_s_dense_256']:.3g}"
     )
+
+    if native.available():
+        payload = payload_rows(256, 1024, repeats)
+        rows |= payload | {"pe_cycles_per_s_payload_256": min(payload.values())}
 
     # The whole run, values by bulk functions and cycles by the plane: same bits, same cycles.
     cycles = words + WSE2.hop_to_hop * 255

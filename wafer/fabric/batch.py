@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from wafer.fabric.arrays import AnyArray as Array
-from wafer.fabric.dense import init, memory_words, run
+from wafer.fabric.dense import init, is_native, memory_words, run
 from wafer.fabric.errors import FabricError
+from wafer.fabric.native import engine
 from wafer.fabric.program import Meta, Program
-from wafer.fabric.state import FabricState
+from wafer.fabric.state import FabricState, empty_state
 
 __all__ = ["QUICK_COMPILE", "pad", "run_many", "stack", "unstack"]
 
@@ -171,7 +172,7 @@ QUICK_COMPILE = {"xla_backend_optimization_level": 0}
 
 @functools.partial(jax.jit, static_argnames="max_cycles", compiler_options=QUICK_COMPILE)
 def _run_stacked(program: Program, state: FabricState, max_cycles: int) -> FabricState:
-    return jax.vmap(lambda p, s: run(p, s, max_cycles))(program, state)
+    return jax.vmap(lambda p, s: run(p, s, max_cycles, "jax"))(program, state)
 
 
 @functools.partial(jax.jit, compiler_options=QUICK_COMPILE)
@@ -179,22 +180,33 @@ def _init_stacked(program: Program, memory: Array) -> FabricState:
     return jax.vmap(lambda p, m: init(p, {"memory": m}))(program, memory)
 
 
+def _run_natively(
+    program: Program, value: Mapping[str, Array] | None, max_cycles: int
+) -> FabricState:
+    state = empty_state(program, jnp.asarray(memory_words(program, value, np)))
+    return engine.run(program, state, max_cycles, start=True)
+
+
 def run_many(
     programs: Sequence[Program],
     values: Sequence[Mapping[str, Array] | None],
     max_cycles: int = 10_000,
+    implementation: str = "auto",
 ) -> list[FabricState]:
-    """Run several programs side by side, compiled once for their common shape.
+    """Run several programs: natively one by one, in JAX side by side, compiled for all at once.
 
     Args:
         programs: see :func:`stack`.
         values: initial arrays of each program.
         max_cycles: limit for every one of them.
+        implementation: see :func:`wafer.fabric.run`.
 
     Returns:
         Final states, each as its own run would leave it (``read`` and ``check_finished`` work).
         A finished fabric waits unchanged for the others.
     """
+    if is_native(implementation):
+        return [_run_natively(p, v, max_cycles) for p, v in zip(programs, values, strict=True)]
     together = stack(programs)
     meta = together.meta
     memory = np.zeros((len(programs), meta.height, meta.width, meta.words), np.uint32)

@@ -1,4 +1,4 @@
-"""The reference engine: every wavelet with its payload, cycle by cycle, in plain JAX.
+"""The engine with payloads: every wavelet, cycle by cycle. In plain JAX, the reference, or C++.
 
 ``init``, ``step`` and ``run`` are pure; ``run`` is a ``lax.while_loop`` of ``step`` that ends when
 a cycle changes nothing. Since a step depends on the state alone, such a cycle would repeat for
@@ -18,11 +18,22 @@ from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.ce import ce_step, dispatch
 from wafer.fabric.encode import DST, KIND_FABRIC, SCALAR, SRC0, SRC1
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
+from wafer.fabric.native import available, engine
 from wafer.fabric.program import Program
 from wafer.fabric.router import router_step
 from wafer.fabric.state import FAULTS, FabricState, empty_state
 
-__all__ = ["check_finished", "cycles", "init", "memory_words", "read", "run", "simulate", "step"]
+__all__ = [
+    "check_finished",
+    "cycles",
+    "init",
+    "is_native",
+    "memory_words",
+    "read",
+    "run",
+    "simulate",
+    "step",
+]
 
 
 def init(program: Program, values: Mapping[str, Array] | None = None) -> FabricState:
@@ -67,10 +78,35 @@ def step(program: Program, state: FabricState) -> FabricState:
     return ce_step(program, state, routed, moves)
 
 
-@functools.partial(jax.jit, static_argnames="max_cycles")
-def run(program: Program, state: FabricState, max_cycles: int = 1_000_000) -> FabricState:
-    """Step until nothing changes any more, a fault occurs, or ``max_cycles`` have passed."""
+def is_native(implementation: str) -> bool:
+    """Resolve "auto": C++ where the library is built and programs run on the CPU."""
+    if implementation not in {"auto", "jax", "native"}:
+        raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
+    return implementation == "native" or (implementation == "auto" and available())
 
+
+def run(
+    program: Program,
+    state: FabricState,
+    max_cycles: int = 1_000_000,
+    implementation: str = "auto",
+) -> FabricState:
+    """Step until nothing changes any more, a fault occurs, or ``max_cycles`` have passed.
+
+    Args:
+        program: the program.
+        state: where to start from.
+        max_cycles: limit.
+        implementation: "native" (C++), "jax" (a ``lax.while_loop`` of :func:`step`), or "auto":
+            native where built. Both give the same state; both work under ``jit`` and ``vmap``.
+    """
+    if is_native(implementation):
+        return engine.run(program, state, max_cycles)
+    return _run_jax(program, state, max_cycles)
+
+
+@functools.partial(jax.jit, static_argnames="max_cycles")
+def _run_jax(program: Program, state: FabricState, max_cycles: int) -> FabricState:
     def goes_on(state: FabricState) -> Array:
         return state.progress & (state.fault[0] == 0) & (state.cycle < max_cycles)
 
@@ -139,9 +175,16 @@ def check_finished(program: Program, state: FabricState) -> None:
 
 
 def simulate(
-    program: Program, values: Mapping[str, Array] | None = None, max_cycles: int = 1_000_000
+    program: Program,
+    values: Mapping[str, Array] | None = None,
+    max_cycles: int = 1_000_000,
+    implementation: str = "auto",
 ) -> FabricState:
-    """Run a program to its end and check that it ended well; see :func:`check_finished`."""
-    state = run(program, init(program, values), max_cycles)
+    """Run a program to its end and check that it ended well; see :func:`run`, `check_finished`."""
+    if is_native(implementation):
+        state = empty_state(program, jnp.asarray(memory_words(program, values, np)))
+        state = engine.run(program, state, max_cycles, start=True)
+    else:
+        state = run(program, init(program, values), max_cycles, "jax")
     check_finished(program, state)
     return state

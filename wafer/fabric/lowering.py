@@ -18,6 +18,7 @@ __all__ = [
     "allreduce_program",
     "broadcast_program",
     "chain_program",
+    "chain_routes",
     "gather_program",
     "quadrant_allreduce_program",
     "scatter_program",
@@ -40,7 +41,7 @@ def _bind(layout: Layout, classes: dict[tuple[Op, ...], list[int]]) -> None:
         layout.task("main", ops, np.isin(layout.x, columns), active=True)
 
 
-def _chain_routes(layout: Layout, rank: np.ndarray, last: np.ndarray, reach: int = 1) -> list[int]:
+def chain_routes(layout: Layout, rank: np.ndarray, last: np.ndarray, reach: int = 1) -> list[int]:
     """Route chains of nodes ``reach`` columns apart, westwards, over two alternating colours.
 
     Args:
@@ -113,11 +114,11 @@ def _two_phase_routes(layout: Layout, group: int) -> tuple[list[int], list[int]]
     """Colours of the chains inside groups, and of the chain of their first columns."""
     width, columns = layout.width, np.arange(layout.width)
     ends = np.minimum(columns - columns % group + group, width) - 1
-    first = _chain_routes(layout, columns % group, ends % group)
+    first = chain_routes(layout, columns % group, ends % group)
     if group >= width:
         return first, []
     top = np.full(width, (width - 1) // group)
-    return first, _chain_routes(layout, columns // group, top, group)
+    return first, chain_routes(layout, columns // group, top, group)
 
 
 def _two_phase_ops(

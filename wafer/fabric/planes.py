@@ -18,7 +18,7 @@ from wafer.fabric.errors import DeadlockError, FabricError, FaultError
 from wafer.fabric.planar import PlaneMasks, PlaneShape, plane_program, transpose
 from wafer.fabric.program import Program
 
-__all__ = ["PlaneState", "Timing", "pack", "plane_run", "timing"]
+__all__ = ["PlaneState", "Timing", "is_flat", "pack", "plane_run", "plane_run_rows", "timing"]
 
 N, E, S, W, RAMP = range(5)
 _OPPOSITE = {N: S, E: W, S: N, W: E}
@@ -268,12 +268,47 @@ def plane_run(shape: PlaneShape, packed: _Packed, max_cycles: int = 10_000_000) 
     return Timing(state.cycle, state.fault.any(), _busy(state))
 
 
-def prepare(program: Program) -> tuple[PlaneShape, _Packed]:
-    """Reduce and pack a program, oriented so that words are full."""
+@functools.partial(jax.jit, static_argnames=("shape", "devices", "max_cycles"))
+def plane_run_rows(
+    shape: PlaneShape, packed: _Packed, devices: int, max_cycles: int = 10_000_000
+) -> Timing:
+    """Run rows that exchange nothing on several devices, each to the end of its own rows.
+
+    Args:
+        shape: static structure; no colour leaves north or south.
+        packed: the masks in words, their rows a multiple of ``devices``.
+        devices: how many; on a CPU ``--xla_force_host_platform_device_count`` makes cores devices.
+        max_cycles: limit.
+    """
+    mesh = jax.make_mesh((devices,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.PartitionSpec("rows")
+
+    def part(packed: _Packed) -> Timing:
+        return Timing(*(v[None] for v in plane_run(shape, packed, max_cycles)))
+
+    run = jax.shard_map(part, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+    every = run(packed)
+    return Timing(every.cycles.max(), every.faulted.any(), every.stuck.any())
+
+
+def prepare(program: Program, devices: int = 1) -> tuple[PlaneShape, _Packed]:
+    """Reduce and pack a program, oriented so that words are full.
+
+    Args:
+        program: see :func:`wafer.fabric.planar.plane_program`.
+        devices: pad the words' rows to a multiple of this (for :func:`plane_run_rows`).
+    """
     shape, masks = plane_program(program)
     if shape.height < 32 and shape.width > shape.height:
         shape, masks = transpose(shape, masks)
-    return shape, _pack_masks(shape, masks)
+    packed = _pack_masks(shape, masks)
+    more = -len(packed.exists[0]) % devices
+    return shape, jax.tree.map(lambda words: jnp.pad(words, ((0, more), (0, 0))), packed)
+
+
+def is_flat(shape: PlaneShape) -> bool:
+    """Whether no colour leaves north or south, so that rows exchange nothing."""
+    return all(port not in {N, S} for _, port in shape.ports)
 
 
 def check_timing(result: Timing) -> int:
@@ -305,4 +340,8 @@ def timing(program: Program, implementation: str = "auto") -> int:
         raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
     if implementation == "native" or (implementation == "auto" and native.available()):
         return check_timing(Timing(*native.run(*plane_program(program))))
-    return check_timing(plane_run(*prepare(program)))
+    devices = len(jax.devices())
+    shape, packed = prepare(program, devices)
+    if devices > 1 and is_flat(shape):
+        return check_timing(plane_run_rows(shape, packed, devices))
+    return check_timing(plane_run(shape, packed))

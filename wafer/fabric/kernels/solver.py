@@ -9,7 +9,7 @@ from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.collectives import all_reduce, local, shift
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["bicgstab", "seven_point"]
+__all__ = ["bicgstab", "bicgstab_cycles", "seven_point"]
 
 
 def seven_point(
@@ -94,3 +94,21 @@ def bicgstab(
     carry = (start, jnp.asarray(clock, jnp.int32))
     (end, clock), _ = jax.lax.scan(iterate, carry, None, length=iterations)
     return end.x, (end.r * end.r).sum(), clock
+
+
+def bicgstab_cycles(
+    cells: int, all_reduce_cycles: int, *, bits: int = 32, spec: WaferSpec = WSE2
+) -> int:
+    """Cycles of one iteration at a PE far from the edges, to within the links' latency.
+
+    Args:
+        cells: Z.
+        all_reduce_cycles: of one scalar all-reduce over the grid.
+        bits: 32, or 16 for the mixed precision of the paper: two elements per wavelet, vector
+            operations at the SIMD rate.
+        spec: the machine.
+    """
+    words = -(-cells * bits // 32)
+    vector = -(-cells // (spec.simd_16bit if bits == 16 else 1)) + spec.op_launch
+    operator = 4 * (2 * words + 1) + 7 * vector
+    return 2 * operator + 4 * (vector + all_reduce_cycles) + 5 * vector

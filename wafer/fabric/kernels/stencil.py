@@ -7,12 +7,13 @@ from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.collectives import local, shift
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["COEFFICIENTS", "RADIUS", "wave_step"]
+__all__ = ["COEFFICIENTS", "RADIUS", "halo_stencil_cycles", "wave_cycles", "wave_step"]
 
 RADIUS = 4
 # Eighth-order second derivative.
 COEFFICIENTS = np.array([-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560], np.float32)
 _FMACS = 4 * RADIUS + 2 * RADIUS + 1  # one per point
+_INTEGER_DIVISION = 50  # a subroutine on the CE
 
 
 def wave_step(
@@ -55,3 +56,34 @@ def wave_step(
 
     cycles = (_FMACS + 2) * (cells + spec.op_launch)
     return local(update, clock, u, previous, speed, cycles=cycles)
+
+
+def wave_cycles(cells: int, spec: WaferSpec = WSE2) -> int:
+    """Cycles of :func:`wave_step` at a PE far from the edges, to within the links' latency.
+
+    A shift over h hops takes ``max(2, h) Z``, h streams sharing every link; then 27 operations.
+    """
+    shifts = 4 * sum(max(2, hops) for hops in range(1, RADIUS + 1))
+    return shifts * cells + (_FMACS + 2) * (cells + spec.op_launch)
+
+
+def halo_stencil_cycles(
+    radius: int, rows: int, columns: int, sides: int, *, divides: bool, spec: WaferSpec = WSE2
+) -> int:
+    """Cycles per iteration of a 2-D star stencil whose halo arrives word by word in data tasks.
+
+    The program of CStencil (Elia-Belli/stencil-cerebras): ``4 radius + 1`` operations over the
+    tile, and one task per word of the lines that ``sides`` neighbours send; its descriptors send
+    one line whatever the radius.
+
+    Args:
+        radius: of the star.
+        rows: of a PE's tile.
+        columns: of a PE's tile.
+        sides: neighbours of the PE.
+        divides: whether the task divides to find its address, as that for any radius does.
+        spec: the machine.
+    """
+    words = sides * max(rows, columns)
+    task = spec.op_reload + (_INTEGER_DIVISION if divides else 0)
+    return (4 * radius + 1) * (rows * columns + spec.op_launch) + words * task

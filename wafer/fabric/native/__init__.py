@@ -1,7 +1,8 @@
-"""The timing plane in C++: words of 512 PEs, called through ``jax.ffi``.
+"""The fabric in C++, called through ``jax.ffi``: the timing plane in words of 512 PEs.
 
 Optional: without the library (no compiler at install) ``available`` is False, and
-:func:`wafer.fabric.planes.timing` runs its JAX planes, which are the reference.
+:func:`wafer.fabric.planes.timing` runs its JAX planes, which are the reference. The engine with
+payloads is in :mod:`wafer.fabric.native.engine`.
 """
 
 import ctypes
@@ -18,10 +19,11 @@ from jaxtyping import Array
 from wafer.fabric.errors import FabricError
 from wafer.fabric.planar import PlaneMasks, PlaneShape, transpose
 
-__all__ = ["available", "prepare_words", "run", "run_words"]
+__all__ = ["available", "missing", "prepare_words", "run", "run_words"]
 
 _LOG = logging.getLogger(__name__)
 _TARGET = "wafer_timing_plane"
+_TARGETS = (_TARGET, "wafer_fabric_engine")
 _LIBRARY = pathlib.Path(__file__).with_name("_native.so")
 _BLOCK = 512
 
@@ -34,12 +36,22 @@ def available() -> bool:
     try:
         if os.environ.get("WAFER_NATIVE", "1") == "0":
             raise OSError("switched off by WAFER_NATIVE=0")
-        handler = jax.ffi.pycapsule(getattr(ctypes.CDLL(str(_LIBRARY)), _TARGET))
+        library = ctypes.CDLL(str(_LIBRARY))
+        handlers = {name: jax.ffi.pycapsule(getattr(library, name)) for name in _TARGETS}
     except (OSError, AttributeError) as error:
-        _LOG.warning("timing plane: no native library (%s); using the JAX planes", error)
+        _LOG.warning("fabric: no native library (%s); using the JAX engines", error)
         return False
-    jax.ffi.register_ffi_target(_TARGET, handler, platform="cpu")
+    for name, handler in handlers.items():
+        jax.ffi.register_ffi_target(name, handler, platform="cpu")
     return True
+
+
+def missing(what: str) -> str:
+    """Say how to get the library."""
+    return (
+        f"{what} is not built ({_LIBRARY.name} is missing or does not load);"
+        " run `python setup.py build_ext --inplace`, or ask for implementation='jax'"
+    )
 
 
 def _words(planes: np.ndarray) -> np.ndarray:
@@ -105,10 +117,7 @@ def run_words(header: Array, words: Array) -> Array:
         FabricError: the library is not built.
     """
     if not available():
-        raise FabricError(
-            f"the native timing plane is not built ({_LIBRARY.name} is missing or does not load);"
-            " run `python setup.py build_ext --inplace`, or ask for implementation='jax'"
-        )
+        raise FabricError(missing("the native timing plane"))
     return _call(header, words)
 
 

@@ -1,0 +1,82 @@
+// Arithmetic of wafer/fabric/alu.py: every product and sum is rounded separately.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace wafer {
+
+static inline float float_of(uint32_t bits) {
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
+
+static inline uint32_t bits_of(float value) {
+  uint32_t out;
+  std::memcpy(&out, &value, 4);
+  return out;
+}
+
+static inline float half_to_float(uint32_t h) {
+  const uint32_t sign = (h & 0x8000) << 16, exponent = (h >> 10) & 31, fraction = h & 1023;
+  if (exponent == 31) return float_of(sign | 0x7F800000 | fraction << 13);
+  if (exponent) return float_of(sign | (exponent + 112) << 23 | fraction << 13);
+  const float tiny = float(fraction) * 0x1p-24f;
+  return sign ? -tiny : tiny;
+}
+
+static inline uint32_t float_to_half(float value) {
+  const uint32_t bits = bits_of(value), sign = (bits >> 16) & 0x8000, size = bits & 0x7FFFFFFF;
+  if (size > 0x7F800000) return sign | 0x7E00;
+  if (size >= 0x477FF000) return sign | 0x7C00;  // rounds to infinity
+  if (size < 0x38800000)                         // subnormal: the sum rounds to the last place
+    return sign | (bits_of(float_of(size) + 0.5f) - bits_of(0.5f));
+  return sign | (((size + 0xFFF + ((size >> 13) & 1)) >> 13) - (112 << 10));
+}
+
+static inline uint32_t float_to_bfloat(float value) {
+  const uint32_t bits = bits_of(value);
+  if (std::isnan(value)) return (bits >> 16 & 0x8000) | 0x7FC0;
+  return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+}
+
+static inline float to_float(uint32_t bits, int dtype) {
+  return dtype == 0 ? float_of(bits) : dtype == 1 ? half_to_float(bits) : float_of(bits << 16);
+}
+
+static inline uint32_t from_float(float value, int dtype) {
+  return dtype == 0 ? bits_of(value) : dtype == 1 ? float_to_half(value) : float_to_bfloat(value);
+}
+
+static inline float larger(float a, float b) {
+  if (std::isnan(a) || std::isnan(b)) return a + b;
+  return a > b || (a == b && !std::signbit(a)) ? a : b;
+}
+
+static inline uint32_t compute(int code, int dtype, uint32_t a, uint32_t b, uint32_t s) {
+  if (code < 2) return a;
+  if (dtype == 3) {
+    switch (code) {
+      case 2: return a + b;
+      case 3: return a - b;
+      case 4: return a * b;
+      case 5: return a + b * s;
+      default: return a > b ? a : b;
+    }
+  }
+  const float x = to_float(a, dtype), y = to_float(b, dtype);
+  switch (code) {
+    case 2: return from_float(x + y, dtype);
+    case 3: return from_float(x - y, dtype);
+    case 4: return from_float(x * y, dtype);
+    case 5: {
+      // A store between, so that no compiler contracts the two.
+      volatile uint32_t product = from_float(y * to_float(s, dtype), dtype);
+      return from_float(x + to_float(product, dtype), dtype);
+    }
+    default: return from_float(larger(x, y), dtype);
+  }
+}
+
+}  // namespace wafer
