@@ -1,9 +1,13 @@
 """Every params YAML of the repository is read, checked and built by shapes alone."""
 
 import pathlib
+import resource
+import subprocess
+import sys
 
 import jax
 import pytest
+import yaml
 
 from wafer.checks import CHECKS
 from wafer.config import load
@@ -24,6 +28,71 @@ def test_params_file(path, tmp_path):
     saved = tmp_path / "resolved.yaml"
     saved.write_text(cfg.to_yaml())
     assert load(saved, checks=CHECKS) == cfg
+
+
+# the issue's families -> a name that one run file at least must have
+FAMILIES = {
+    "gpt2",
+    "gpt3",
+    "cerebras-gpt",
+    "gptj",
+    "gpt-neox",
+    "codegen",
+    "bloom",
+    "btlm",
+    "jais",
+    "falcon-7b",
+    "falcon-40b",
+    "falcon-11b",
+    "falcon-rw",
+    "mpt",
+    "llama",
+    "llamaV2",
+    "llama3",
+    "code-llama",
+    "mistral",
+    "mixtral",
+    "santacoder",
+    "starcoder",
+    "octocoder",
+    "bert",
+    "bert-sequence-classifier",
+    "bert-token-classifier",
+    "bert-q&a",
+    "bert-summarization",
+    "roberta",
+    "dpr",
+    "t5",
+    "t5-v1.1",
+    "flan-t5",
+    "ul2",
+    "transformer",
+    "llava",
+    "fc_mnist",
+}
+
+
+def test_every_family_has_a_run_file():
+    sections = [yaml.safe_load(path.read_text())["model"] for path in PARAMS]
+    assert {section["name"] for section in sections} >= FAMILIES
+    assert any(section.get("fixed_sparse_attention") for section in sections)
+    assert any(section.get("mup_base_hidden_size") for section in sections)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PARAMS, ids=lambda p: p.stem)
+def test_validates_within_ten_seconds(path, tmp_path):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    flags = ["--mode", "train", "--model_dir", str(tmp_path), "--validate_only"]
+    subprocess.run(
+        [sys.executable, "-m", "wafer", "run", "--params", str(path), *flags],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used < 10, f"{used:.1f} s of processor time"
 
 
 @pytest.mark.parametrize("path", PARAMS, ids=lambda p: p.stem)
