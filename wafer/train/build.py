@@ -18,6 +18,7 @@ from jaxtyping import Array
 import models
 import sparsity
 import vsl
+from models.dpr import DprConfig
 from models.fc_mnist import FcMnistConfig
 from models.lora import trainable
 from models.paths import named_leaves
@@ -34,6 +35,7 @@ from wafer.run.resident import Executor
 from wafer.run.state import Scaler, TrainState
 from wafer.train.executors import make_executor
 from wafer.train.freeze import train_only
+from wafer.train.mup import with_mup_rates
 from wafer.train.optim import learning_rates, make_optimizer
 from wafer.train.precision import make_scaler
 from wafer.train.tasks import context_of, tasks_of
@@ -168,7 +170,8 @@ def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.Gradie
     if cfg.optimizer is None:  # a run that only evaluates
         return optax.identity()
     chosen = named_leaves(trainable(model, shapes))
-    tx = make_optimizer(cfg.optimizer, shapes, model.alias)
+    section = with_mup_rates(cfg.optimizer, model.config, (name for name, _ in chosen))
+    tx = make_optimizer(section, shapes, model.alias)
     if all(trains for _, trains in chosen):
         return tx
     return train_only(tx, frozenset(name for name, trains in chosen if trains))
@@ -185,7 +188,7 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
         section: Any = getattr(cfg, name)
         if section is None:
             continue
-        if section.task not in takes:
+        if section.task not in takes and not isinstance(model.config, DprConfig):
             message = f"{section.data_processor!r}: {_unfit(cfg.model['name'], section, takes)}"
             problems.append(Problem((name, "data_processor"), message))
             continue
@@ -200,7 +203,21 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
                 "raise that or shorten this"
             )
             problems.append(Problem((name, "max_sequence_length"), message))
-    return problems + list(_not_built(cfg))
+    return problems + list(_not_built(cfg)) + list(_split_negatives(cfg))
+
+
+def _split_negatives(cfg: RunConfig) -> Iterator[Problem]:
+    """Other questions' contexts are DPR's negatives: a shared-out batch would train otherwise."""
+    for name in ("train_input", "eval_input"):
+        section: Any = getattr(cfg, name)
+        if section is None or section.task != "dpr":
+            continue
+        if cfg.runconfig.num_csx > 1:
+            message = f"{cfg.runconfig.num_csx}: the negatives of a batch must be on one system"
+            yield Problem(("runconfig", "num_csx"), message)
+        if isinstance(section.micro_batch_size, int):
+            message = "a batch in parts has fewer negatives; drop it and choose batch_size"
+            yield Problem((name, "micro_batch_size"), message)
 
 
 def _unfit(model: str, section: InputSection, takes: tuple[str, ...]) -> str:
@@ -233,6 +250,13 @@ def build(cfg: RunConfig) -> Run:
         DataError: data that is not what the configuration says.
     """
     made = plan(cfg)
+    if isinstance(made.model.config, DprConfig):
+        message = (
+            f"{cfg.model['name']!r}: the trainer's rows hold one text each, and a question needs its "
+            "contexts beside it; train in your own loop (README) with the batches of "
+            "models/dpr.py, or use --validate_only"
+        )
+        raise ConfigError([Problem(("model", "name"), message)])
     model_dir = pathlib.Path(cfg.runconfig.model_dir)
     ladder = vsl.Ladder() if getattr(made.model.config, "enable_vts", False) else None
     executor = make_executor(cfg, made, dropout=_uses_dropout(made.model.config))
