@@ -7,7 +7,16 @@ from models.schema import ModelConfig
 __all__ = ["computed", "require_same"]
 
 # Knobs of training and drawing, and heads' sizes that the weights' shapes settle.
-_TRAINING = ("initializer", "dropout", "loss", "label_smoothing", "lora", "freeze", "num_labels", "dpo")
+_TRAINING = (
+    "initializer",
+    "dropout",
+    "loss",
+    "label_smoothing",
+    "lora",
+    "freeze",
+    "num_labels",
+    "dpo",
+)
 # Knobs of which only the effect counts; ``computed`` adds it in one spelling.
 _SPELLINGS = {
     "use_rms_norm",
