@@ -252,7 +252,7 @@ def build(cfg: RunConfig) -> Run:
     made = plan(cfg)
     if isinstance(made.model.config, DprConfig):
         message = (
-            f"{cfg.model['name']!r}: the trainer's rows hold one text each, and a question needs its "
+            f"{cfg.model['name']!r}: the trainer's rows hold one text, and a question needs its "
             "contexts beside it; train in your own loop (README) with the batches of "
             "models/dpr.py, or use --validate_only"
         )
