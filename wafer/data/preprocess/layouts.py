@@ -87,22 +87,25 @@ def _vsl_shape(settings: Settings, ids: Vocabulary, blocks: Any, rng: Any) -> Ro
 
 def _fim_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
     """Move the middles of the documents inside a row; what no longer fits at its end is cut."""
-    encoder, tokenizer = current()
-    del encoder
-    marks = ids.fim or (0, 0, 0)
-    encode = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
     ends = np.flatnonzero(tokens == ids.eos_id) + 1
     moved: list[int] = []
     for piece in np.split(tokens, ends):
         ended = len(piece) > 0 and piece[-1] == ids.eos_id
-        body = piece[:-1] if ended else piece
-        if len(body) and rng.random() < settings.fim_rate:
-            text = tokenizer.decode(body.tolist(), skip_special_tokens=False)
-            spm = rng.random() < settings.spm_rate
-            body = fill_in_the_middle(text, encode, rng, marks, spm)
+        body = piece[:-1].tolist() if ended else piece.tolist()
+        if body and rng.random() < settings.fim_rate:
+            body = _moved(body, settings, ids, rng)
         moved += [*body, *([ids.eos_id] if ended else [])]
     whole = np.array(moved[: settings.max_seq_length + 1], np.int32)
     return (lm_row(whole, settings.max_seq_length, ids.pad_id),)
+
+
+def _moved(body: list[int], settings: Settings, ids: Vocabulary, rng: Any) -> list[int]:
+    tokenizer = current()[1]
+    text = tokenizer.decode(body, skip_special_tokens=False)
+    if "\ufffd" in text or ids.fim is None:  # the row's border cuts a character: leave it whole
+        return body
+    encode = lambda part: tokenizer.encode(part, add_special_tokens=False).ids
+    return fill_in_the_middle(text, encode, rng, ids.fim, rng.random() < settings.spm_rate)
 
 
 def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
@@ -133,7 +136,7 @@ def _t5_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any)
 
 def _stream(settings: Settings, length: int, shared: int) -> Callable[[], Packer]:
     kind = StreamPacker if settings.pack_sequences else SinglePacker
-    return lambda: kind(length, shared, settings.min_sequence_len)
+    return functools.partial(kind, length, shared, settings.min_sequence_len)
 
 
 def layout_of(settings: Settings, ids: Vocabulary) -> Layout:
@@ -146,7 +149,8 @@ def layout_of(settings: Settings, ids: Vocabulary) -> Layout:
     bind = lambda shape: functools.partial(shape, settings, ids)
     rows = (Group("data", FEATURES, length),)
     if settings.vsl:
-        pack = lambda: BinPacker(length, settings.fold_long_doc, settings.min_sequence_len)
+        shortest = settings.min_sequence_len
+        pack = functools.partial(BinPacker, length, settings.fold_long_doc, shortest)
         return Layout((Group("data", VSL_FEATURES, length),), pack, bind(_vsl_shape))
     if mode == "MLM":
         if length < 3:
@@ -158,7 +162,7 @@ def layout_of(settings: Settings, ids: Vocabulary) -> Layout:
     if mode == "FIM":
         return Layout(rows, _stream(settings, length, 1), bind(_fim_shape), heavy=True)
     if mode == "Summarization":
-        return Layout(rows, lambda: SinglePacker(length, 0, 0), bind(_lm_shape))
+        return Layout(rows, functools.partial(SinglePacker, length, 0, 0), bind(_lm_shape))
     return Layout(rows, _stream(settings, length, 1), bind(_lm_shape))
 
 

@@ -84,7 +84,7 @@ def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
     for field in fields:
         if field not in record:
             known = ", ".join(map(str, list(record)[:8]))
-            return None, f"no field {field!r}; it has: {known}"
+            return None, f"no field {field!r} (see jsonl_key, prompt_key); it has: {known}"
         if not isinstance(record[field], str):
             return None, f"field {field!r} is {type(record[field]).__name__}, expected text"
     return tuple(record[field] for field in fields), ""

@@ -150,15 +150,18 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
 
     def model_post_init(self, _: Any) -> None:
         """Refuse what does not go together."""
+        problems = []
         if self.input_dir is None and self.metadata_files is None:
-            raise ValueError("give input_dir or metadata_files: there is nothing to read")
+            message = "missing; give a file or folder to read, or metadata_files"
+            problems.append(Problem(("input_dir",), message))
         if self.data_format == "corpus" and self.mode != "LMData":
-            raise ValueError(
-                f"data_format corpus is a list of tokens without rows; {self.mode} needs rows. "
-                "Use data_format: sample"
-            )
+            message = f"a corpus is a list of tokens without rows, but {self.mode} needs rows"
+            problems.append(Problem(("data_format",), f"{message}; use sample"))
         if self.tokenizer_type == "TrainBPE" and self.vocab_size is None:
-            raise ValueError("tokenizer_type TrainBPE needs vocab_size")
+            message = "missing; tokenizer_type TrainBPE trains a vocabulary of this size"
+            problems.append(Problem(("vocab_size",), message))
+        if problems:
+            raise ConfigError(problems)
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -1,0 +1,340 @@
+"""HDF5 rows as data processors: what a batch holds, mixtures, resume, and rows that are wrong."""
+
+import itertools
+import json
+
+import h5py
+import numpy as np
+import pytest
+
+from wafer.cli import main
+from wafer.config.inputs import parse_input
+from wafer.data.batches import host_batch, to_batch
+from wafer.data.dataset import Context
+from wafer.data.folders import shuffle_folder, split_folder
+from wafer.data.preprocess.convert import convert_dataset_to_hdf5
+from wafer.data.processors import build_dataset
+from wafer.data.rowfiles import row_problem
+from wafer.data.verify import verify_folder
+from wafer.errors import ConfigError, DataError
+
+LENGTH = 6
+
+
+def folder(path, rows, per_file=4, **params):
+    """A folder of rows [N, F, S], with what data_params.json says besides."""
+    path.mkdir(parents=True)
+    for i in range(0, len(rows), per_file):
+        with h5py.File(path / f"part_{i:03d}.h5", "w") as file:
+            part = np.asarray(rows[i : i + per_file], np.int32)
+            file.attrs["n_examples"] = len(part)
+            file.create_dataset("data", data=part, chunks=(1, *part.shape[1:]), compression="gzip")
+    if params:
+        (path / "data_params.json").write_text(json.dumps(params))
+    return path
+
+
+def numbered(count, first=0):
+    """Next-token rows whose first id tells which row it is."""
+    ids = np.arange(first, first + count)[:, None] + np.zeros((1, LENGTH), int)
+    return np.stack([ids, np.ones_like(ids), ids], axis=1)
+
+
+def section(processor, **keys):
+    return parse_input({"data_processor": processor, "batch_size": 2, **keys})
+
+
+def opened(cfg, tmp_path, vocab_size=1000):
+    return build_dataset(cfg, tmp_path / "model", Context(vocab_size=vocab_size))
+
+
+def firsts(loader, count):
+    """First id of the rows of some batches."""
+    found = [row[0] for rows in itertools.islice(loader, count) for row in rows["input_ids"]]
+    loader.close()
+    return [int(i) for i in found]
+
+
+def test_rows_in_order_over_files_and_carried_into_the_next_epoch(tmp_path):
+    data = opened(
+        section("GptHDF5DataProcessor", data_dir=str(folder(tmp_path / "d", numbered(5)))), tmp_path
+    )
+    assert data.batches(2) == 2
+    assert firsts(data.loader(2, num_epochs=None), 5) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+
+
+def test_mixture_draws_by_weight_and_goes_on_where_it_stopped(tmp_path):
+    parts = [
+        {"data_dir": str(folder(tmp_path / "a", numbered(40))), "weight": 3},
+        {"data_dir": str(folder(tmp_path / "b", numbered(40, 500))), "weight": 1},
+    ]
+    cfg = section("GptHDF5MapDataProcessor", mixture=parts, shuffle=True, shuffle_seed=1)
+    data = opened(cfg, tmp_path)
+    assert "75.0%" in data.summary
+    loader = data.loader(2, num_epochs=None)
+    ids = firsts(loader, 20)
+    assert sum(i >= 500 for i in ids) == 10
+    assert len(set(ids)) == 40  # no row twice within an epoch of its part
+    whole = data.loader(2, num_epochs=None)
+    for _ in range(7):
+        next(whole)
+    state = json.loads(json.dumps(whole.state()))
+    want = firsts(whole, 30)
+    again = data.loader(2, num_epochs=None)
+    again.restore(state)
+    assert firsts(again, 30) == want
+
+
+@pytest.mark.parametrize(
+    ("keys", "want"),
+    [
+        ({"data_subset": "0.25-0.5,0.75-1.0"}, [2, 3, 6, 7]),
+        ({"num_samples": 10}, [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]),
+    ],
+)
+def test_subsets_and_longer_passes(tmp_path, keys, want):
+    cfg = section(
+        "GptHDF5MapDataProcessor", data_dir=str(folder(tmp_path / "d", numbered(8))), **keys
+    )
+    data = opened(cfg, tmp_path)
+    assert firsts(data.loader(2, num_epochs=1), 9) == want
+
+
+def test_a_corpus_is_cut_at_any_length(tmp_path):
+    (tmp_path / "d").mkdir()
+    with h5py.File(tmp_path / "d" / "c.h5", "w") as file:
+        file["data"] = np.arange(14, dtype=np.int32)
+    for length, rows in ((4, 3), (6, 2)):
+        cfg = section(
+            "GptHDF5MapDataProcessor", data_dir=str(tmp_path / "d"), max_sequence_length=length
+        )
+        data = opened(cfg, tmp_path)
+        got = [data.source[i] for i in range(len(data.source))]
+        assert len(got) == rows
+        assert [r["input_ids"][0] for r in got] == [length * i for i in range(rows)]
+        assert all((r["labels"] == r["input_ids"] + 1).all() for r in got)
+    missing = section("GptHDF5MapDataProcessor", data_dir=str(tmp_path / "d"))
+    with pytest.raises(DataError, match="max_sequence_length must say"):
+        opened(missing, tmp_path)
+    packed = section(
+        "GptHDF5DataProcessor", data_dir=str(tmp_path / "d"), max_sequence_length=4, use_vsl=True
+    )
+    with pytest.raises(DataError, match="does not know where documents end"):
+        opened(packed, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({}, "data_dir.*missing; give data_dir, or a mixture"),
+        ({"data_dir": "x", "mixture": [{"data_dir": "y", "weight": 1}]}, "keep one"),
+        ({"mixture": [{"data_dir": "y", "weight": 0}]}, r"mixture.*weight"),
+        ({"mixture": [{"data_dr": "y", "weight": 1}]}, "did you mean 'data_dir'"),
+    ],
+)
+def test_wrong_sections(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        section("GptHDF5DataProcessor", **keys)
+
+
+def bert_rows(count=8, length=20):
+    """[CLS] 10 ... [SEP] and padding; ids 0-4 are special."""
+    ids = np.tile(np.arange(10, 10 + length), (count, 1))
+    ids[:, 0], ids[:, -3], ids[:, -2:] = 2, 3, 0
+    mask = np.ones_like(ids)
+    mask[:, -2:] = 0
+    return np.stack([ids, mask], axis=1)
+
+
+def test_bert_rows_are_masked_anew_each_epoch_and_the_same_after_a_restart(tmp_path):
+    after = {"mask_id": 4, "vocab_size": 60, "special_ids": [0, 2, 3, 4]}
+    where = folder(
+        tmp_path / "d",
+        bert_rows(),
+        features=["input_ids", "attention_mask"],
+        **{"post-process": after},
+    )
+    data = opened(section("BertHDF5DataProcessor", data_dir=str(where)), tmp_path)
+    loader = data.loader(8, num_epochs=None)
+    first, state = next(loader), loader.state()
+    second = next(loader)
+    loader.close()
+    again = data.loader(8, num_epochs=None)
+    again.restore(json.loads(json.dumps(state)))
+    np.testing.assert_array_equal(next(again)["input_ids"], second["input_ids"])
+    again.close()
+    assert (first["gather_positions"] != second["gather_positions"]).any()
+    original = bert_rows()[:, 0]
+    chosen = np.take_along_axis(original, first["gather_positions"], axis=1)
+    used = first["gather_weights"] == 1
+    np.testing.assert_array_equal(chosen[used], first["gather_labels"][used])
+    assert used.sum() == 8 * 2  # 15 % of the 16 tokens that are not special
+    assert not np.isin(chosen[used], [0, 2, 3, 4]).any()
+    features = {k: v[0, 0] for k, v in host_batch(first).items()}
+    batch = to_batch(features)
+    assert float(batch.extras["masked_weights"].sum()) == used.sum()
+    assert batch.layout.lengths.tolist() == [18] * 8
+
+
+def test_static_bert_rows_keep_their_masks(tmp_path):
+    where = folder(tmp_path / "d", bert_rows(4), features=["input_ids", "attention_mask"])
+    labels = np.full((4, 1, 20), -100)
+    labels[:, 0, [5, 9]] = [[7, 8]]
+    with h5py.File(where / "part_000.h5", "a") as file:
+        file["labels"] = labels.astype(np.int32)
+    data = opened(section("BertHDF5DataProcessor", data_dir=str(where)), tmp_path)
+    loader = data.loader(2, num_epochs=1)
+    rows = next(loader)
+    loader.close()
+    assert rows["gather_positions"][0, :2].tolist() == [5, 9]
+    assert rows["gather_labels"][0, :3].tolist() == [7, 8, 0]
+    assert rows["gather_weights"].sum() == 4
+
+
+def test_t5_rows_of_the_vendors_converter(tmp_path):
+    example = {
+        "input_ids": [5, 6, 99, 1],
+        "attention_mask": [1, 1, 1, 0],
+        "decoder_input_ids": [0, 99, 7],
+        "decoder_attention_mask": [1, 1, 1],
+        "labels": [99, 7, -100],
+    }
+    convert_dataset_to_hdf5([example] * 4, tmp_path / "d", compression=None)
+    data = opened(section("T5HDF5DataProcessor", data_dir=str(tmp_path / "d")), tmp_path)
+    loader = data.loader(2, num_epochs=1)
+    batch = to_batch({k: v[0, 0] for k, v in host_batch(next(loader)).items()})
+    loader.close()
+    assert batch.labels.tolist() == [99, 7, 0] * 2
+    assert batch.weights.tolist() == [1, 1, 0] * 2  # -100 carries no loss
+    assert batch.extras["source_layout"].lengths.tolist() == [3, 3]
+    wrong = section("GptHDF5DataProcessor", data_dir=str(tmp_path / "d"))
+    with pytest.raises(DataError, match="rows have 2 features"):
+        opened(wrong, tmp_path)
+
+
+def test_t5_text_is_corrupted_anew_and_never_loses_a_token(tmp_path):
+    words = ["<pad>", "</s>", "<unk>", "<s>", *(f"w{i}" for i in range(80))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "a.txt").write_text(" ".join(words[4:44]) + "\n" + " ".join(words[44:]) + "\n")
+    (tmp_path / "meta.dat").write_text("a.txt 2\n")
+    keys = {"src_vocab_file": str(tmp_path / "vocab.txt"), "extra_ids": 10}
+    lengths = {"src_max_sequence_length": 44, "tgt_max_sequence_length": 20}
+    cfg = section("T5DynamicDataProcessor", src_data_dir=str(tmp_path), **keys, **lengths)
+    data = opened(cfg, tmp_path)
+    loader = data.loader(2, num_epochs=None)
+    one, two = next(loader), next(loader)
+    loader.close()
+    assert (one["input_ids"] != two["input_ids"]).any()
+    for rows in (one, two):
+        both = np.concatenate([rows["input_ids"][0], rows["labels"][0]])
+        assert sorted(both[(both >= 4) & (both < len(words))]) == list(range(4, 44))
+        assert rows["decoder_input_ids"][0, 0] == 3  # <s>
+    with pytest.raises(DataError, match="84 tokens and 10 sentinels, but the model's vocabulary"):
+        opened(cfg, tmp_path, vocab_size=90)
+
+
+def test_bert_csv_with_masks_drawn_beforehand(tmp_path):
+    header = "input_ids,attention_mask,token_type_ids,masked_lm_positions,masked_lm_weights,"
+    header += "labels,next_sentence_label"
+    row = '"[2, 4, 6, 3]","[1, 1, 1, 1]","[0, 0, 1, 1]","[1, 0]","[1, 0]","[9, 0]","[1]"'
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\n{row}\n{row}\n")
+    cfg = section("BertCSVDataProcessor", data_dir=str(tmp_path))
+    data = opened(cfg, tmp_path)
+    loader = data.loader(2, num_epochs=1)
+    batch = to_batch({k: v[0, 0] for k, v in host_batch(next(loader)).items()})
+    loader.close()
+    assert batch.extras["masked_labels"].tolist() == [9, 0, 9, 0]
+    assert batch.extras["masked_positions"].tolist() == [1, 0, 5, 0]
+    assert batch.extras["next_sentence_label"].tolist() == [1, 1]
+    with pytest.raises(DataError, match=r"a\.csv, row 2: id 9 is outside the vocabulary of 8"):
+        opened(cfg, tmp_path, vocab_size=8)
+    path.write_text(f"{header}\n{row.replace('[1, 0]', '[1]', 1)}\n")
+    with pytest.raises(DataError, match=r"a\.csv, row 2: .*expected equal lengths"):
+        opened(cfg, tmp_path)
+
+
+def test_ids_outside_the_vocabulary_are_named_while_training(tmp_path):
+    rows = numbered(6)
+    rows[5, 0, 3] = 777
+    cfg = section("GptHDF5DataProcessor", data_dir=str(folder(tmp_path / "d", rows)))
+    loader = opened(cfg, tmp_path, vocab_size=500).loader(2, num_epochs=1)
+    with pytest.raises(
+        DataError, match=r"part_004\.h5: row 1: input_ids\[3\] is 777.*below the vocabulary of 500"
+    ):
+        list(loader)
+    loader.close()
+
+
+def damage(path, row):
+    """Overwrite the stored chunk of one row with garbage."""
+    with h5py.File(path) as file:
+        chunk = file["data"].id.get_chunk_info(row)
+    with path.open("r+b") as file:
+        file.seek(chunk.byte_offset)
+        file.write(b"\xff" * chunk.size)
+
+
+def test_damaged_rows_and_files_are_named(tmp_path, capsys):
+    where = folder(tmp_path / "d", numbered(12))
+    assert main(["data", "verify", str(where), "--vocab_size", "12"]) == 0
+    assert "12 rows in 3 file(s), all in order" in capsys.readouterr().out
+    damage(where / "part_000.h5", 2)
+    cut = where / "part_008.h5"
+    cut.write_bytes(cut.read_bytes()[:-500])
+    assert main(["data", "verify", str(where), "--vocab_size", "6"]) == 1
+    out = capsys.readouterr().out
+    assert "part_000.h5: row 2 cannot be read; the file is damaged" in out
+    assert "part_004.h5: row 2: input_ids[0] is 6" in out
+    assert "part_008.h5: not a readable HDF5 file" in out
+    with pytest.raises(DataError, match=r"part_008\.h5: not a readable HDF5 file"):
+        opened(section("GptHDF5DataProcessor", data_dir=str(where)), tmp_path)
+    cut.unlink()
+    loader = opened(section("GptHDF5DataProcessor", data_dir=str(where)), tmp_path).loader(
+        2, num_epochs=1
+    )
+    with pytest.raises(DataError, match=r"part_000\.h5: row 2 cannot be read"):
+        list(loader)
+    loader.close()
+
+
+def test_spans_that_contradict_each_other_are_found():
+    row = {
+        "attention_span": np.array([2, 1, 0, 1, 0, 0]),
+        "position_ids": np.array([0, 1, 2, 0, 1, 0]),
+    }
+    assert row_problem(row, None) == ""
+    bad = row | {"attention_span": np.array([2, 2, 0, 1, 0, 0])}
+    assert "disagree at position 0" in row_problem(bad, None)
+    assert "outside the row" in row_problem(
+        row | {"attention_span": np.array([0, 0, 0, 0, 0, 1])}, None
+    )
+
+
+def test_shuffle_and_split_keep_every_row_once(tmp_path):
+    where = folder(tmp_path / "d", numbered(20), features=["input_ids", "attention_mask", "labels"])
+    assert shuffle_folder(where, tmp_path / "s", seed=1, samples_per_file=6) == 20
+    assert len(list((tmp_path / "s").glob("*.h5"))) == 4
+    order = firsts(
+        opened(section("GptHDF5DataProcessor", data_dir=str(tmp_path / "s")), tmp_path).loader(
+            2, 1
+        ),
+        10,
+    )
+    assert sorted(order) == list(range(20))
+    assert order != list(range(20))
+    parts = split_folder(where, tmp_path / "p", [3, 1], seed=2)
+    assert list(parts.values()) == [15, 5]
+    found = []
+    for part, count in parts.items():
+        assert verify_folder(part).problems == []
+        assert json.loads((part / "data_params.json").read_text())["n_examples"] == count
+        data = opened(section("GptHDF5DataProcessor", data_dir=str(part)), tmp_path)
+        ids = [int(data.source[i]["input_ids"][0]) for i in range(count)]
+        assert ids == sorted(ids)
+        found += ids
+    assert sorted(found) == list(range(20))
+    with pytest.raises(DataError, match=r"holds examples_00000\.h5 already"):
+        shuffle_folder(where, tmp_path / "s")
+    with pytest.raises(DataError, match="at least two positive shares"):
+        split_folder(where, tmp_path / "q", [1])
