@@ -206,7 +206,7 @@ def reduce(
     Returns:
         Values with the sum at the first PE in the exact order of the chosen algorithm, and clock.
     """
-    x, clock = _along(axis, x, clock)
+    x, clock = _along(axis, jnp.asarray(x), clock)
     width, words = x.shape[1], _words(x)
     if algorithm == "auto":
         algorithm = timing.best_algorithm(width, words, spec)

@@ -111,4 +111,4 @@ def bicgstab_cycles(
     words = -(-cells * bits // 32)
     vector = -(-cells // (spec.simd_16bit if bits == 16 else 1)) + spec.op_launch
     operator = 4 * (2 * words + 1) + 7 * vector
-    return 2 * operator + 4 * (vector + all_reduce_cycles) + 5 * vector
+    return 2 * operator + 4 * (vector + all_reduce_cycles) + 6 * vector

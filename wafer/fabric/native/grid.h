@@ -199,10 +199,11 @@ class Grid {
   const int offset_[4];
 
  private:
-  // [M, PEs] there, [PEs, M] here; in tiles, so that both sides stay in the cache.
+  // [M, PEs] there, [PEs, M] here; in tiles that stay in the cache, long where a word of all PEs is
+  // a page away from the next.
   template <class Words, class Move>
   void exchange_memory(Words* words, Move move) {
-    constexpr int kWords = 8, kCells = 16;
+    constexpr int kWords = 8, kCells = 256;
     for (int cell = 0; cell < cells(); cell += kCells)
       for (int word = 0; word < p_.words; word += kWords)
         for (int w = word; w < std::min(word + kWords, p_.words); ++w)
