@@ -63,6 +63,19 @@ def test_every_activation_is_finite_and_gates_name_one():
     assert activation(None)(3) == 3
 
 
+def test_gelu_keeps_nothing_for_its_backward_pass_but_its_input():
+    """And has the gradient of the formula: Phi(x) + x phi(x)."""
+    gelu = activation("gelu")
+    x = jnp.linspace(-4.0, 4.0, 33)
+    _, pull = jax.vjp(gelu, x)
+    kept = [leaf.shape for leaf in jax.tree.leaves(pull) if leaf.shape]
+    assert kept == [x.shape]
+    cdf, pdf = jax.scipy.stats.norm.cdf(x), jax.scipy.stats.norm.pdf(x)
+    np.testing.assert_allclose(
+        jax.jit(jax.grad(lambda x: gelu(x).sum()))(x), cdf + x * pdf, atol=1e-6
+    )
+
+
 def test_rotary_pairs_by_hand():
     frequencies = rotary_frequencies(4, 100.0)
     np.testing.assert_allclose(frequencies, [1.0, 0.1], rtol=1e-6)

@@ -116,17 +116,14 @@ def attention(
     native = supported(rule, learned, function_bias=other_bias)
     chosen = _choose(implementation, layout, kv, native=native)
 
-    valid, kv_valid = layout.valid[:, None, None], kv.valid[:, None, None]
-    qkv = QKV(
-        jnp.where(valid, q, 0).reshape(-1, heads, group, q.shape[2]),
-        jnp.where(kv_valid, k, 0),
-        jnp.where(kv_valid, v, 0),
-    )
+    qkv = QKV(q.reshape(-1, heads, group, q.shape[2]), k, v)
     if chosen in {"native", "blocks"} and by_distance:
         learned = learned._replace(profile=_profile(relative_bias, layout.capacity))
     if chosen == "native":
-        out = fused(rule, qkv, learned, pair)
-    elif chosen == "blocks" and relative_bias is not None and not by_distance:
+        return fused(rule, qkv, learned, pair, kv.valid).reshape(q.shape)
+    valid = layout.valid[:, None, None]
+    qkv = _without_padding(qkv, layout, kv)
+    if chosen == "blocks" and relative_bias is not None and not by_distance:
         tile_bias, floats, others = _hoist(relative_bias)
         learned = learned._replace(consts=floats)
         out = blocks(rule, qkv, learned, pair, sizes=_SIZES, tile_bias=tile_bias, consts=others)
@@ -157,6 +154,12 @@ def _check(q: Array, k: Array, v: Array, layout: Layout, kv: Layout) -> None:
                 f"attention: {name} has {x.shape[0]} token slots but its layout has "
                 f"{lay.capacity}; cross-attention takes the keys' layout as kv_layout"
             )
+
+
+def _without_padding(qkv: QKV, layout: Layout, kv: Layout) -> QKV:
+    """Put 0 where there is no token, which may hold NaN."""
+    valid, kv_valid = layout.valid[:, None, None, None], kv.valid[:, None, None]
+    return QKV(*(jnp.where(m, x, 0) for m, x in zip((valid, kv_valid, kv_valid), qkv, strict=True)))
 
 
 def _choose(implementation: Implementation, layout: Layout, kv: Layout, *, native: bool) -> str:

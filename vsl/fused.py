@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from vsl.native.library import Library
 from vsl.noise import keep_threshold
@@ -33,7 +33,12 @@ _EMPTY = np.zeros((0, 0), np.float32)
 
 
 class _Integers(NamedTuple):
-    """Integer operands: visible key slots, dropout state and key positions, [T] or [S] or [0]."""
+    """Integer operands.
+
+    low, high: [T] visible key slots
+    noise: [T] dropout state, or [0]
+    position: [S padded to a tile] position of each key, -1 where there is none
+    """
 
     low: Array
     high: Array
@@ -104,7 +109,9 @@ def _by_distance(slopes: Array, total: int) -> Float[Array, "N E"]:
     return -slopes[:, None] * distances[None, :]
 
 
-def fused(rule: Rule, qkv: QKV, learned: Learned, pair: Pair) -> Float[Array, "T K G H"]:
+def fused(
+    rule: Rule, qkv: QKV, learned: Learned, pair: Pair, valid: Bool[Array, " S"]
+) -> Float[Array, "T K G H"]:
     """Run attention by the native kernel; reverse-mode differentiable, no forward mode.
 
     Args:
@@ -112,9 +119,11 @@ def fused(rule: Rule, qkv: QKV, learned: Learned, pair: Pair) -> Float[Array, "T
         qkv: queries [T, K, G, H], keys and values [S, K, H]; computed in float32.
         learned: slopes, or ``profile`` as ``vsl.blocks`` takes it.
         pair: the stream's queries and keys.
+        valid: true at key slots that hold a token; what others hold is not read, nor what queries
+            hold that see nothing.
 
     Returns:
-        [T, K, G, H] in q's dtype.
+        [T, K, G, H] in q's dtype; 0 at queries that see nothing.
 
     Raises:
         RuntimeError: the library is not built.
@@ -131,12 +140,12 @@ def fused(rule: Rule, qkv: QKV, learned: Learned, pair: Pair) -> Float[Array, "T
         slopes = _by_distance(learned.slopes, total)
         profile = slopes if learned.profile is None else profile + slopes
     noise = pair.queries.noise
-    position = pair.keys.position
+    position = jnp.where(valid, pair.keys.position, -1)
     integers = _Integers(
         low=pair.queries.low,
         high=pair.queries.high,
         noise=jnp.zeros((0,), jnp.uint32) if noise is None else noise,
-        position=jnp.pad(position, (0, -position.shape[0] % _TILE)),
+        position=jnp.pad(position, (0, -position.shape[0] % _TILE), constant_values=-1),
     )
     out: Any = _attend(rule, total, QKV(*ready), profile, integers)
     return out[..., :width].reshape(qkv.q.shape).astype(qkv.q.dtype)

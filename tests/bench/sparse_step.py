@@ -20,6 +20,7 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 import harness
 
+from wafer import malloc
 from wafer.config import parse_config
 from wafer.run.resident import Resident, swarmx_mesh
 from wafer.train.build import plan
@@ -75,6 +76,7 @@ def state_bytes(state):
 
 
 def main():
+    malloc.restart()  # as `wafer run` does, for every arm
     args = harness.arguments(__doc__.splitlines()[0]).parse_args()
     layers, width, rows, repeats = (2, 256, 2, 3) if args.quick else (4, 512, 8, 9)
     print(harness.environment())

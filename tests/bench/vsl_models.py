@@ -11,6 +11,7 @@ import optax
 
 import models
 import vsl
+from wafer.run.programs import compiler_options
 
 LONGEST = 512
 VOCAB = 4096
@@ -25,7 +26,7 @@ class Step(NamedTuple):
 
     run: takes one optimizer step
     tokens: real tokens of the batch
-    memory: temporary bytes of the executable
+    memory: temporary bytes of the executable and of the native attention
     slots: token slots the token-wise layers compute
     """
 
@@ -184,6 +185,13 @@ def make_model(family: str, width: int, layers: int = LAYERS) -> models.Model:
     return models.build(own | sizes)
 
 
+def native_bytes(lowered: jax.stages.Lowered, model: models.Model, batch: models.Batch) -> int:
+    """What the native attention keeps beside XLA's temporaries: packed k, k^T, v^T and sums."""
+    if "wafer_attention_backward" not in lowered.as_text():
+        return 0
+    return 5 * 4 * batch.layout.capacity * model.config.hidden_size
+
+
 def make_step(model: models.Model, batch: models.Batch, attention: Attend) -> Step:
     """Compile forward, backward and AdamW for the shape of ``batch``."""
     params = model.init(jax.random.key(0))
@@ -200,11 +208,12 @@ def make_step(model: models.Model, batch: models.Batch, attention: Attend) -> St
     batch = jax.tree.map(jnp.asarray, batch)
     state = [(params, tx.init(params))]
     with mock.patch.object(vsl, "attention", attend):
-        compiled = jax.jit(train, donate_argnums=0).lower(state[0], batch).compile()
+        lowered = jax.jit(train, donate_argnums=0).lower(state[0], batch)
+    compiled = lowered.compile(compiler_options=compiler_options())
 
     def run() -> Any:
         state[0], value = compiled(state[0], batch)
         return value
 
-    memory = compiled.memory_analysis().temp_size_in_bytes
+    memory = compiled.memory_analysis().temp_size_in_bytes + native_bytes(lowered, model, batch)
     return Step(run, int(batch.layout.lengths.sum()), memory, batch.layout.capacity)

@@ -5,9 +5,10 @@ time follows the real tokens exactly. Steps are forward, backward and AdamW of f
 timed in one process in turn. Rows: ``gpt_256_r4`` packed against stock padded masked attention;
 ``_fair`` against padding with the same block-skipping attention; ``_budget`` throughput of one
 fixed token budget; ``_mem`` the same share for temporary memory, which needs no clock. For one
-configuration also what others do: ``_rows`` (packed rows of 512), ``_buckets`` (length buckets),
-``_restore`` (pad again around attention), ``_batchmax`` (pad to the longest of the batch),
-``_dpa`` (jax.nn.dot_product_attention with lengths).
+configuration also the JAX form of the attention (``_blocks``) and what others do: ``_rows`` (packed
+rows of 512), ``_buckets`` (length buckets), ``_restore`` (pad again around attention),
+``_batchmax`` (pad to the longest of the batch), ``_dpa`` (jax.nn.dot_product_attention with
+lengths).
 """
 
 import functools
@@ -23,7 +24,9 @@ import vsl_models as lab
 
 import models
 import vsl
+from wafer import malloc
 
+AUTO = vsl.attention  # the native kernel where it is built, else blocks
 BLOCKS = functools.partial(vsl.attention, implementation="blocks")
 BUDGET = 4096
 BUCKETS = (64, 128, 192, 256, 384, 512)
@@ -75,6 +78,7 @@ def others(model: models.Model, examples: list[Any], ratio: int) -> dict[str, la
     up = -(-longest // 64) * 64
     packed = lab.packed_batch("gpt", examples, vsl.Ladder(), len(examples))
     return {
+        "blocks": lab.make_step(model, packed, BLOCKS),
         "rows": lab.make_step(model, row_batch(examples), lab.rows_attention),
         "restore": lab.make_step(model, packed, lab.restoring_attention),
         "batchmax": lab.make_step(
@@ -97,15 +101,15 @@ def measure(
     packed = lab.packed_batch(family, examples, ladder, count)
     steps = {
         "padded": lab.make_step(model, padded, lab.stock_attention),
-        "fair": lab.make_step(model, padded, BLOCKS),
-        "packed": lab.make_step(model, packed, BLOCKS),
+        "fair": lab.make_step(model, padded, AUTO),
+        "packed": lab.make_step(model, packed, AUTO),
     }
     buckets: dict[str, Any] = {}
     if full:
         data = lab.draw_lengths(ratio, 600, seed=1)
         chosen = next(vsl.budget_batches(data, BUDGET, max_sequences=128, window=600))
         batch = lab.make_examples(data[chosen], masked=family == "bert")
-        steps["budget"] = lab.make_step(model, lab.packed_batch(family, batch, BUDGET, 128), BLOCKS)
+        steps["budget"] = lab.make_step(model, lab.packed_batch(family, batch, BUDGET, 128), AUTO)
     if full and (family, width, ratio) == ELSE:
         steps |= others(model, examples, ratio)
         buckets = bucket_steps(model, ratio, count)
@@ -129,7 +133,7 @@ def measure(
     row("_fair", "fair", "packed")
     if "budget" in steps:
         row("_budget", "padded", "budget", steps["budget"].tokens / steps["packed"].tokens)
-    for other in ("rows", "restore", "batchmax", "dpa"):
+    for other in ("blocks", "rows", "restore", "batchmax", "dpa"):
         if other in steps:
             row(f"_{other}", "padded", other)
     if buckets:
@@ -145,6 +149,7 @@ def measure(
 
 def main() -> None:
     """Print the table."""
+    malloc.restart()  # as `wafer run` does, for every arm
     parser = harness.arguments(__doc__)
     parser.add_argument("--only", default="", help="configurations whose name contains this")
     options = parser.parse_args()

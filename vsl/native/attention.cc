@@ -58,9 +58,10 @@ Attention Describe(const F32& q, const F32& k, const F32& v, const S32& low, con
     call.profile_zero = settings.profile_zero;
   }
   if (noise.element_count() > 0) {
-    call.noise = noise.typed_data(), call.position = position.typed_data();
+    call.noise = noise.typed_data();
     call.threshold = static_cast<uint32_t>(settings.threshold), call.keep = settings.keep;
   }
+  call.position = position.typed_data();
   call.scale = settings.scale;
   return call;
 }

@@ -193,7 +193,7 @@ struct Row {
     bias = c.profile == nullptr
                ? nullptr
                : c.profile + n * c.profile_width + c.profile_zero + slot - query;
-    position = c.noise == nullptr ? nullptr : c.position + slot;
+    position = c.position + slot;
     state = c.noise == nullptr ? 0 : Absorb(c.noise[query], static_cast<uint32_t>(n));
     low = Ints{} + static_cast<int32_t>(c.low[query] - slot);
     high = Ints{} + static_cast<int32_t>(c.high[query] - slot);
@@ -211,9 +211,16 @@ struct Row {
   }
 };
 
-void CopyRows(const float* from, int64_t stride, int rows, int64_t width, float* to) {
-  for (int r = 0; r < rows; ++r) std::memcpy(to + r * width, from + r * stride, sizeof(float) * width);
-  std::memset(to + rows * width, 0, sizeof(float) * (kTile - rows) * width);
+// Copies the rows that are used; the others, which may hold anything, become 0.
+template <typename Used>
+WAFER_INLINE void CopyRows(const float* from, int64_t stride, int64_t width, Used used, float* to) {
+  for (int r = 0; r < kTile; ++r, from += stride, to += width) {
+    if (used(r)) {
+      std::memcpy(to, from, sizeof(float) * width);
+    } else {
+      std::memset(to, 0, sizeof(float) * width);
+    }
+  }
 }
 
 // Lane l of the result is a[l] where bit `kBit` of l is clear, else b[l ^ kBit]; and its mirror.
@@ -238,12 +245,13 @@ WAFER_INLINE void Transpose(Floats (&v)[kLanes]) {
   if constexpr (kBit > 1) Transpose<kBit / 2>(v);
 }
 
-void Transposed(const float* from, int64_t stride, int rows, int64_t width, float* to) {
+template <typename Used>
+WAFER_INLINE void Transposed(const float* from, int64_t stride, int64_t width, Used used, float* to) {
   for (int r = 0; r < kTile; r += kLanes) {
     for (int64_t h = 0; h < width; h += kLanes) {
       Floats square[kLanes];
       for (int l = 0; l < kLanes; ++l) {
-        square[l] = r + l < rows ? Load(from + (r + l) * stride + h) : Floats{};
+        square[l] = used(r + l) ? Load(from + (r + l) * stride + h) : Floats{};
       }
       Transpose(square);
       for (int l = 0; l < kLanes; ++l) Store(to + (h + l) * kTile + r, square[l]);
@@ -251,15 +259,25 @@ void Transposed(const float* from, int64_t stride, int rows, int64_t width, floa
   }
 }
 
+// Whether a query of block i is there and sees a key.
+struct Seeing {
+  const Attention& call;
+  int64_t start;
+  Seeing(const Attention& c, int64_t i) : call(c), start(i * kTile) {}
+  bool operator()(int r) const {
+    return start + r < call.queries && call.low[start + r] < call.high[start + r];
+  }
+};
+
 void Pack(const Attention& call, int64_t key_head, int64_t j, const Packed& packed) {
-  const int64_t left = call.keys - j * kTile;
-  const int rows = static_cast<int>(left < kTile ? left : kTile);
+  const int32_t* position = call.position + j * kTile;
+  const auto used = [position](int r) { return position[r] >= 0; };
   const int64_t stride = call.key_heads * call.width, block = j * kTile * call.width;
   const int64_t start = j * kTile * stride + key_head * call.width;
-  if (packed.k) CopyRows(call.k + start, stride, rows, call.width, packed.k + block);
-  if (packed.kt) Transposed(call.k + start, stride, rows, call.width, packed.kt + block);
-  if (packed.v) CopyRows(call.v + start, stride, rows, call.width, packed.v + block);
-  if (packed.vt) Transposed(call.v + start, stride, rows, call.width, packed.vt + block);
+  if (packed.k) CopyRows(call.k + start, stride, call.width, used, packed.k + block);
+  if (packed.kt) Transposed(call.k + start, stride, call.width, used, packed.kt + block);
+  if (packed.v) CopyRows(call.v + start, stride, call.width, used, packed.v + block);
+  if (packed.vt) Transposed(call.v + start, stride, call.width, used, packed.vt + block);
 }
 
 void Forward(const Attention& call, const Packed& packed, int64_t i, int64_t n, float* scratch,
@@ -270,7 +288,7 @@ void Forward(const Attention& call, const Packed& packed, int64_t i, int64_t n, 
   float* acc = q + kTile * width;
   float* p = acc + kTile * width;
   const Ranges ranges(call, i);
-  CopyRows(call.q + start * stride + n * width, stride, ranges.rows, width, q);
+  CopyRows(call.q + start * stride + n * width, stride, width, Seeing(call, i), q);
   std::memset(acc, 0, sizeof(float) * kTile * width);
   float top[kTile];
   Floats total[kTile];
@@ -409,8 +427,8 @@ void BackwardBlock(const Attention& call, const Packed& packed, int64_t i, int64
   block.dp = block.ds + kTile * kTile;
   const Ranges ranges(call, i);
   const int64_t head = start * stride + n * width;
-  CopyRows(call.q + head, stride, ranges.rows, width, block.q);
-  CopyRows(io.d_out + head, stride, ranges.rows, width, block.d_out);
+  CopyRows(call.q + head, stride, width, Seeing(call, i), block.q);
+  CopyRows(io.d_out + head, stride, width, Seeing(call, i), block.d_out);
   std::memset(block.dq, 0, sizeof(float) * kTile * width);
   for (int r = 0; r < ranges.rows; ++r) {
     Floats sum{};

@@ -15,7 +15,7 @@ constexpr int kWidthStep = 16;  // heads are this many features wide, or a multi
 // One call. Letters as in vsl: T queries, S keys, N query heads, K key heads, H features.
 struct Attention {
   int64_t queries, keys, heads, key_heads, width;
-  const float* q;         // [T, N, H]
+  const float* q;         // [T, N, H]; queries that see nothing, and no keys, may hold NaN
   const float* k;         // [S, K, H]
   const float* v;         // [S, K, H]
   const int32_t* low;     // [T] first key slot that a query sees
@@ -24,7 +24,7 @@ struct Attention {
   int64_t profile_width;
   int64_t profile_zero;   // index of distance 0; readable for kTile entries beyond any distance used
   const uint32_t* noise;  // [T] state of the dropout bits, or nullptr without dropout
-  const int32_t* position;  // [S padded to kTile] positions of the keys, read with `noise`
+  const int32_t* position;  // [S padded to kTile] of the keys in their sequences, -1 at no key
   uint32_t threshold;     // bits below it keep a probability
   float keep;             // factor of a kept probability
   float scale;

@@ -5,15 +5,16 @@ trainer asks for its programs first and prepares the data meanwhile.
 """
 
 import concurrent.futures
+import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
 
-__all__ = ["Programs", "shapes_of"]
+__all__ = ["Programs", "compiler_options", "shapes_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,8 +64,27 @@ class Programs:
         return future.result()
 
 
+@functools.cache
+def compiler_options() -> Mapping[str, str]:
+    """Options of XLA that every program of a run is compiled with.
+
+    On a CPU XLA hands sums over an axis to a library by default, one sweep over memory for each;
+    left to the compiler they join their neighbours, and a layer norm runs three times faster.
+    A release that does not know the option is taken as it comes.
+    """
+    if jax.default_backend() != "cpu":
+        return {}
+    options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:
+        _LOG.debug("XLA's own defaults: %s", error)
+        return {}
+    return options
+
+
 def _compile(name: str, lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
     start = time.perf_counter()
-    compiled = lower().compile()
+    compiled = lower().compile(compiler_options=compiler_options())
     _LOG.debug("Compiled %s in %.1f s", name, time.perf_counter() - start)
     return compiled
