@@ -22,11 +22,20 @@ EncoderHead = Literal[
 ]
 
 
+_SPELLINGS = {
+    "num_classes": "num_labels",
+    "task_dropout": "classifier_dropout",
+    "encoder_output_dropout_rate": "classifier_dropout",
+}
+
+
 class EncoderConfig(BlockConfig):
     """A bidirectional encoder. Defaults are BERT-base as the vendor trains it.
 
     ``head`` (a key of ours; the model's name sets it) says what sits on top; ``projection_dim`` is
     DPR's, 0 for none. ``mlm_loss_scaling`` as the vendor's: divide by masked tokens or sequences.
+    ``loss_weight``, for labels of tokens or sentences: divide by sequences and multiply by it;
+    without it by labels. ``include_padding_in_loss`` is accepted; padding never carries loss.
     """
 
     vocab_size: int = 30522
@@ -53,6 +62,11 @@ class EncoderConfig(BlockConfig):
     mlm_loss_weight: float = 1.0
     nsp_loss_weight: float = 1.0
     label_smoothing: float = 0.0
+    loss_weight: float | None = None
+    # the vendor's fine-tuning keys whose only value here is the given one, or that change nothing
+    problem_type: Literal["single_label_classification"] | None = None
+    use_cls_bias: Literal[True] | None = None
+    include_padding_in_loss: bool | None = None
 
     @property
     def causal(self) -> bool:
@@ -84,8 +98,9 @@ class EncoderConfig(BlockConfig):
         data = dict(data)
         if data.get("encoder_nonlinearity") is not None:
             data["nonlinearity"] = data["encoder_nonlinearity"]
-        if "num_classes" in data:
-            data["num_labels"] = data.pop("num_classes")
+        for foreign, ours in _SPELLINGS.items():
+            if foreign in data:
+                data[ours] = data.pop(foreign)
         return data
 
     @model_validator(mode="after")

@@ -147,6 +147,7 @@ class ModelConfig(Section):
     to_float16: bool | None = None
     boundary_casting: bool | None = None
     tf_summary: bool | None = None
+    compute_eval_metrics: bool | tuple[str, ...] | None = None  # always computed here
     precision_opt_level: int | None = None
     attention_kernel: str | None = None
     gradient_checkpointing: bool | None = None

@@ -99,6 +99,14 @@ class Seq2SeqConfig(BlockConfig):
                 if data.get(ours, data[foreign]) != data[foreign]:
                     raise ValueError(f"{foreign} and {ours} are the same knob with two values")
                 data[ours] = data.pop(foreign)
+        if data.get("mlm_loss_scaling") == "precomputed_num_masked":  # the same sum of weights
+            data["mlm_loss_scaling"] = "num_tokens"
+        gate = data.pop("decoder_nonlinearity", None)
+        if gate is not None and gate != data.setdefault("nonlinearity", gate):
+            raise ValueError(
+                f"decoder_nonlinearity: {gate!r} beside encoder_nonlinearity "
+                f"{data['nonlinearity']!r}; both stacks take the same here"
+            )
         if "d_kv" in data:
             heads = data.get("num_heads", cls.model_fields["num_heads"].default)
             data["attention_inner_dim"] = int(data.pop("d_kv")) * int(heads)

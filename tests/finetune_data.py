@@ -177,6 +177,21 @@ def llava(folder: pathlib.Path) -> None:
         file["img_path"] = np.array(names, dtype="S16")
 
 
+def retrieval(folder: pathlib.Path) -> None:
+    def context(name, place):
+        return {"title": name, "text": f"{name} lives in {place} ."}
+
+    rows = []
+    for name, place in zip(NAMES * 3, PLACES * 3, strict=True):
+        other = NAMES[(NAMES.index(name) + 1) % 3]
+        row = {"question": f"where lives {name} ?", "answers": [place]}
+        row["positive_ctxs"] = [context(name, place)]
+        row["hard_negative_ctxs"] = [context(other, place)]
+        rows.append(row)
+    for stem in ("train", "dev"):
+        (folder / f"{stem}.json").write_text(json.dumps(rows))
+
+
 def params(task: str, folder: pathlib.Path, **changes) -> dict:
     """A run file for files this module has written into ``folder``."""
     processor, keys, model = _TASKS[task]
@@ -190,7 +205,7 @@ def params(task: str, folder: pathlib.Path, **changes) -> dict:
     cfg = {
         "train_input": data | {"shuffle": True},
         "eval_input": dict(data),
-        "model": model,
+        "model": dict(model),
         "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
         "runconfig": {
             "max_steps": 4,
@@ -253,6 +268,11 @@ _TASKS = {
             "dropout_rate": 0.0,
         },
     ),
+    "dpr": (
+        "DPRJsonDataProcessor",
+        {"questions_max_sequence_length": 8, "max_sequence_length": 16, "batch_size": 3},
+        {"name": "dpr", "q_encoder": MODEL, "ctx_encoder": MODEL},
+    ),
     "mnist": (
         "MNISTDataProcessor",
         {},
@@ -293,6 +313,7 @@ WRITERS = {
     "roberta": masked_lm,
     "prompts": prompts,
     "t5": pairs,
+    "dpr": retrieval,
     "mnist": mnist,
     "llava": llava,
     "digits": lambda folder: None,

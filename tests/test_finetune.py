@@ -37,6 +37,7 @@ LEARNS = {
     "roberta": (60, {"eval/accuracy_masked_lm": 0.4, "eval/mlm_perplexity": 1.0}),
     "prompts": (80, {"eval/accuracy": 0.8, "eval/lm_perplexity": 1.0}),
     "t5": (120, {"eval/accuracy_lm": 0.6, "eval/perplexity_lm": 1.0}),
+    "dpr": (60, {"eval/accuracy": 0.9}),
     "mnist": (60, {"eval/accuracy": 1.0}),
     "digits": (80, {"eval/accuracy": 0.85}),
     "llava": (60, {"eval/accuracy": 1.0, "eval/lm_perplexity": 1.0}),

@@ -249,6 +249,15 @@ def test_sources_and_targets(tmp_path):
     assert row["decoder_attention_mask"].tolist() == [1] * 4 + [0] * 4
 
 
+def test_questions_with_their_contexts(tmp_path):
+    row = data("dpr", tmp_path).source[0]
+    assert real(row) == ids("[CLS] where lives anna ? [SEP]")
+    masks = row["context_attention_mask"] != 0
+    texts = [row["context_input_ids"][i][masks[i]].tolist() for i in range(2)]
+    assert texts[0] == ids("[CLS] anna [SEP] anna lives in paris . [SEP]")
+    assert texts[1] == ids("[CLS] bob [SEP] bob lives in paris . [SEP]")
+
+
 def test_idx_files_plain_and_gzipped(tmp_path):
     train, test = (data("mnist", tmp_path, Context(training=t)) for t in (True, False))
     assert (len(train.source), len(test.source)) == (40, 20)
@@ -270,7 +279,7 @@ def test_llava_rows_and_pictures(tmp_path):
     )
 
 
-@pytest.mark.parametrize("task", ["masked_lm", "conll", "t5", "bertsum"])
+@pytest.mark.parametrize("task", ["masked_lm", "conll", "t5", "bertsum", "dpr"])
 def test_stripped_rows_hold_what_padded_rows_hold(task, tmp_path):
     found = data(task, tmp_path)
     loader = found.loader(4, num_epochs=1)
@@ -292,9 +301,9 @@ def test_stripped_rows_hold_what_padded_rows_hold(task, tmp_path):
         a, b = (np.asarray(x.tokens)[np.asarray(x.extras["masked_positions"])] for x in batches)
         np.testing.assert_array_equal(a[used], b[used])
     assert batches[1].layout.capacity < batches[0].layout.capacity
-    if "source_layout" in batches[0].extras:
-        layouts = [x.extras["source_layout"] for x in batches]
-        tokens = [np.asarray(x.extras["source_tokens"]) for x in batches]
+    for other in {"source", "context"} & {k.split("_")[0] for k in batches[0].extras}:
+        layouts = [x.extras[f"{other}_layout"] for x in batches]
+        tokens = [np.asarray(x.extras[f"{other}_tokens"]) for x in batches]
         a, b = (t[np.asarray(o.valid)] for t, o in zip(tokens, layouts, strict=True))
         np.testing.assert_array_equal(a, b)
 
@@ -337,6 +346,14 @@ WRONG = {
         r"part-1\.csv, row 2: \d+ segment_ids for \d+ tokens",
     ),
     "prompt": ("prompts", "train.jsonl", '"prompt"', '"question"', r"row 1: no column 'prompt'"),
+    "context": (
+        "dpr",
+        "train.json",
+        '"positive_ctxs"',
+        '"ctxs"',
+        r"row 1: KeyError\('positive_ctxs'\)",
+    ),
+    "negatives": ("dpr", "train.json", '"hard_', '"soft_', r"row 1: 1 positive and 0 negative"),
     "target": ("t5", "train.tsv", "\ttarget", "\ttgt", r"row 2: no column 'target'"),
 }
 
@@ -391,6 +408,9 @@ def test_rows_and_models_that_do_not_go_together(tmp_path):
         plan(parse_config(cfg))
     cfg["model"]["name"] = "dpr-question-encoder"
     with pytest.raises(ConfigError, match="no loss of its own"):
+        plan(parse_config(cfg))
+    cfg = params("dpr", tmp_path, runconfig={"num_csx": 3}, train_input={"micro_batch_size": 1})
+    with pytest.raises(ConfigError, match=r"(?s)num_csx: 3: the negatives.*micro_batch_size"):
         plan(parse_config(cfg))
     with pytest.raises(ConfigError, match=r"enable_vts: true"):
         parse_config(params("sst2", tmp_path, train_input={"use_vsl": True}))

@@ -164,6 +164,19 @@ class Seq2SeqInput(TextInput):
     decoder_start_token_id: NonNegativeInt = 0
 
 
+class RetrievalInput(TextInput):
+    """DPRJsonDataProcessor: DPR's published JSON of questions and contexts.
+
+    Attributes:
+        questions_max_sequence_length: of questions; None is ``max_sequence_length``.
+        num_hard_negatives: negative contexts read with every question.
+    """
+
+    task: ClassVar[str] = "dpr"
+    questions_max_sequence_length: PositiveInt | None = None
+    num_hard_negatives: NonNegativeInt = 1
+
+
 class LlavaInput(TaskInput):
     """LlavaHDF5MapDataProcessor: HDF5 rows with an image each.
 
@@ -208,6 +221,7 @@ TASK_PROCESSORS: dict[str, type[InputSection]] = {
     "BertCSVDynamicMaskDataProcessor": MaskedLmInput,
     "PromptCompletionDataProcessor": PromptCompletionInput,
     "Seq2SeqDataProcessor": Seq2SeqInput,
+    "DPRJsonDataProcessor": RetrievalInput,
     "LlavaHDF5MapDataProcessor": LlavaInput,
     "MNISTDataProcessor": ImageInput,
     "DigitsDataProcessor": DigitsInput,

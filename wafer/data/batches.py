@@ -16,10 +16,12 @@ Features, all [B, ...] before they are shared out; which are there decides what 
   ``labels``; ``input_ids`` and ``attention_mask`` are the source then.
 * ``pixel_values`` [B, C, h, w]: one image per row (LLaVA). ``images`` [B, pixels]: FC-MNIST.
 * ``reference_logps`` [B, 2]: of the two answers in a row of packed pairs (DPO).
+* ``context_input_ids``, ``context_attention_mask`` [B, K, S]: DPR's contexts, a row's own first.
 * ``row`` [B]: number of the example, from 1; 0 at rows that fill up a batch. Stays on the host.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +35,7 @@ __all__ = ["host_batch", "row_lengths", "to_batch"]
 
 _HOST_ONLY = {"row"}
 _SOURCE = ("input_ids", "attention_mask", "loss_mask", "labels", "token_type_ids")
+_CONTEXT = ("context_input_ids", "context_attention_mask")
 _TARGET = ("decoder_input_ids", "decoder_attention_mask", "labels")
 
 
@@ -53,6 +56,8 @@ def _streams(rows: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, tuple[s
         yield "decoder_attention_mask", "decoder_lengths", _TARGET
         yield "attention_mask", "lengths", _SOURCE[:2]
         return
+    if "context_input_ids" in rows:
+        yield "context_attention_mask", "context_lengths", _CONTEXT
     along = tuple(name for name in _SOURCE if name in rows and rows[name].ndim > 1)
     yield "attention_mask", "lengths", along
 
@@ -84,7 +89,7 @@ def host_batch(
     for mask, name, along in _streams(rows):
         lengths = row_lengths(split[mask])
         if ladder is not None:
-            capacity = ladder.capacity(largest(int(lengths.sum(axis=-1).max())))
+            capacity = ladder.capacity(largest(int(lengths.reshape(shares, -1).sum(axis=-1).max())))
             keep = np.arange(split[mask].shape[-1]) < lengths[..., None]
             split |= {k: _strip(split[k], keep, capacity) for k in along}
         split[name] = lengths
@@ -147,12 +152,20 @@ def _pair(features: Mapping[str, Array]) -> Batch:
     )
 
 
+def _contexts(features: Mapping[str, Array]) -> dict[str, Any]:
+    ids, lengths = features["context_input_ids"], features["context_lengths"].reshape(-1)
+    rows = ids if ids.ndim == 1 else ids.reshape(-1, ids.shape[-1])
+    return {"context_tokens": ids.reshape(-1), "context_layout": _layout(lengths, rows)}
+
+
 def _extras(
     features: Mapping[str, Array], layout: vsl.Layout, *, per_token: bool
-) -> dict[str, Array]:
+) -> dict[str, Any]:
     same = ("next_sentence_label", "start_positions", "end_positions", "pixel_values")
     same += ("reference_logps",)
-    extras = {name: features[name] for name in same if name in features}
+    extras: dict[str, Any] = {name: features[name] for name in same if name in features}
+    if "context_input_ids" in features:
+        extras |= _contexts(features)
     if "token_type_ids" in features:
         extras["segment_ids"] = features["token_type_ids"].reshape(-1)
     if "labels" in features and not per_token:

@@ -21,10 +21,10 @@ _ENDINGS = ("tsv", "jsonl")
 
 
 class _Example(NamedTuple):
-    """text_b: None for one sentence; group: 'matched', 'mismatched' or ''."""
+    """ids_b: None for one sentence; group: 'matched', 'mismatched' or ''."""
 
-    ids_a: list[int]
-    ids_b: list[int] | None
+    ids_a: np.ndarray
+    ids_b: np.ndarray | None
     label: int
     group: str
 
@@ -123,12 +123,12 @@ def sst2(cfg: Any, context: Context) -> Dataset:
     stem = "train" if context.training else "dev"
     files = find_files(cfg.data_dir, [f"{stem}.{ending}" for ending in _ENDINGS])
     vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    examples = []
-    for file in files:
-        for row in read_rows(file):
-            ids = vocabulary.encode(row.text("sentence"))
-            label = _checked(row, row.get("label"), context.num_labels)
-            examples.append(_Example(ids, None, label, ""))
+    texts, labels = [], []
+    for row in (row for file in files for row in read_rows(file)):
+        texts.append(row.text("sentence"))
+        labels.append(_checked(row, row.get("label"), context.num_labels))
+    encoded = vocabulary.encode_all(texts)
+    examples = [_Example(ids, None, label, "") for ids, label in zip(encoded, labels, strict=True)]
     return _dataset(cfg, context, examples, files)
 
 
@@ -159,7 +159,7 @@ def mnli(cfg: Any, context: Context) -> Dataset:
         DataError: a file, column or label that is not there; names file and row.
     """
     vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    examples, files = [], []
+    first, second, labels, groups, files = [], [], [], [], []
     for group, found in _mnli_files(cfg, training=context.training):
         files += found
         for row in (row for file in found for row in read_rows(file)):
@@ -168,7 +168,10 @@ def mnli(cfg: Any, context: Context) -> Dataset:
                 continue
             if isinstance(gold, str) and gold not in _MNLI and not gold.isdigit():
                 raise DataError(f"{row.where}: label {gold!r}; expected one of {', '.join(_MNLI)}")
-            label = _checked(row, _MNLI.get(gold, gold), context.num_labels)
-            a, b = row.text("sentence1", "premise"), row.text("sentence2", "hypothesis")
-            examples.append(_Example(vocabulary.encode(a), vocabulary.encode(b), label, group))
+            labels.append(_checked(row, _MNLI.get(gold, gold), context.num_labels))
+            first.append(row.text("sentence1", "premise"))
+            second.append(row.text("sentence2", "hypothesis"))
+            groups.append(group)
+    both = map(vocabulary.encode_all, (first, second))
+    examples = list(map(_Example, *both, labels, groups))
     return _dataset(cfg, context, examples, files)

@@ -72,6 +72,7 @@ def prompts(cfg: Any, context: Context) -> Dataset:
         row_length=cfg.max_sequence_length,
         pack=bool(cfg.use_vsl),
         mean_length=mean,
+        tokenizer=vocabulary.path if vocabulary.path.suffix == ".json" else None,
         shuffle=cfg.shuffle,
         shuffle_seed=cfg.shuffle_seed or 0,
         summary=(
@@ -86,7 +87,7 @@ def _stem(context: Context) -> str:
 
 
 def _pair(
-    length: int, target_length: int, start: int, index: int, example: tuple[list[int], list[int]]
+    length: int, target_length: int, start: int, index: int, example: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, np.ndarray]:
     del index
     source, target = example
@@ -109,14 +110,15 @@ def seq2seq(cfg: Any, context: Context) -> Dataset:
     vocabulary.check(context.vocab_size)
     eos = vocabulary.id_of(cfg.eos_token)
     lengths = cfg.max_sequence_length, cfg.tgt_max_sequence_length or cfg.max_sequence_length
-    examples = []
+    texts: tuple[list[str], list[str]] = [], []
     for row in (row for file in files for row in read_rows(file)):
-        texts = (row.text(cfg.src_key), row.text(cfg.tgt_key))
-        source, target = (
-            [*vocabulary.encode(text)[: most - 1], eos]
-            for text, most in zip(texts, lengths, strict=True)
-        )
-        examples.append((source, target))
+        texts[0].append(row.text(cfg.src_key))
+        texts[1].append(row.text(cfg.tgt_key))
+    sources, targets = (
+        [np.append(ids[: most - 1], np.int32(eos)) for ids in vocabulary.encode_all(side)]
+        for side, most in zip(texts, lengths, strict=True)
+    )
+    examples = list(zip(sources, targets, strict=True))
     build = functools.partial(_pair, *lengths, cfg.decoder_start_token_id)
     return Dataset(
         source=RowSource(examples, build, files[0]),

@@ -7,7 +7,9 @@ import numpy as np
 
 from wafer.errors import DataError
 
-__all__ = ["RowSource", "cut_pair", "fixed", "sequence_row"]
+__all__ = ["Ids", "RowSource", "cut_pair", "fixed", "sequence_row"]
+
+Ids = Sequence[int] | np.ndarray
 
 
 class RowSource:
@@ -38,7 +40,7 @@ class RowSource:
         return features | {"row": np.asarray(index + 1, np.int32)}
 
 
-def fixed(values: Sequence[int], length: int, fill: int = 0) -> np.ndarray:
+def fixed(values: Ids, length: int, fill: int = 0) -> np.ndarray:
     """[length] int32: the values, then ``fill``."""
     out = np.full(length, fill, np.int32)
     out[: len(values)] = values[:length]
@@ -46,7 +48,7 @@ def fixed(values: Sequence[int], length: int, fill: int = 0) -> np.ndarray:
 
 
 def sequence_row(
-    ids: Sequence[int], length: int, pad: int = 0, segments: Sequence[int] | None = None
+    ids: Ids, length: int, pad: int = 0, segments: Ids | None = None
 ) -> dict[str, np.ndarray]:
     """``input_ids``, ``attention_mask`` and, when given, ``token_type_ids`` of one sequence."""
     row = {
@@ -58,9 +60,12 @@ def sequence_row(
     return row
 
 
-def cut_pair(a: list[int], b: list[int], room: int) -> tuple[list[int], list[int]]:
+def cut_pair(a: Ids, b: Ids, room: int) -> tuple[list[int], list[int]]:
     """Shorten the longer of two texts, a token at a time from its end, until both fit (BERT)."""
-    a, b = list(a), list(b)
-    while len(a) + len(b) > room:
-        (a if len(a) > len(b) else b).pop()
-    return a, b
+    first, second = len(a), len(b)
+    while first + second > room:
+        if first > second:
+            first -= 1
+        else:
+            second -= 1
+    return list(a[:first]), list(b[:second])

@@ -44,8 +44,8 @@ class Window(NamedTuple):
     question: index of the question
     query: token ids of the question
     begin: first token of the context in the window
-    ids: token ids of the window
-    offsets: (first, one past the last) character of every token
+    ids: [n] token ids of the window
+    offsets: [n, 2] first and one past the last character of every token
     central: [n] bool: no other window shows the token with more context
     answer: (first, last) token within the window, or None when it is not whole in it
     """
@@ -53,8 +53,8 @@ class Window(NamedTuple):
     question: int
     query: list[int]
     begin: int
-    ids: list[int]
-    offsets: list[tuple[int, int]]
+    ids: np.ndarray
+    offsets: np.ndarray
     central: np.ndarray
     answer: tuple[int, int] | None
 
@@ -100,11 +100,11 @@ def _question(where: str, qa: Mapping[str, Any], context: str) -> Question:
     return Question(where, qa["question"], context, answers)
 
 
-def _span(offsets: Sequence[tuple[int, int]], answer: tuple[str, int]) -> tuple[int, int] | None:
+def _span(offsets: np.ndarray, answer: tuple[str, int]) -> tuple[int, int] | None:
     """(first, last) token that holds a character of the answer."""
     begin, end = answer[1], answer[1] + len(answer[0])
-    touched = [i for i, (a, b) in enumerate(offsets) if a < end and b > begin]
-    return (touched[0], touched[-1]) if touched else None
+    touched = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > begin))
+    return (int(touched[0]), int(touched[-1])) if len(touched) else None
 
 
 def _begins(count: int, room: int, stride: int) -> list[int]:
@@ -144,7 +144,7 @@ def windows(
             f"max_sequence_length {length} leaves no room for a context beside questions of "
             f"max_query_length {query}"
         )
-    contexts: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
+    contexts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     found: list[Window] = []
     for index, question in enumerate(questions):
         if question.context not in contexts:
@@ -220,7 +220,7 @@ class SquadScorer:
         if not score.size or not np.isfinite(score.max()):
             return -np.inf, ""
         i, j = np.unravel_index(score.argmax(), score.shape)
-        begin, end_ = window.offsets[first[i]][0], window.offsets[last[j]][1]
+        begin, end_ = window.offsets[first[i], 0], window.offsets[last[j], 1]
         return float(score.max()), self._questions[window.question].context[begin:end_]
 
     def result(self) -> dict[str, float]:

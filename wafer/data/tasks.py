@@ -11,6 +11,7 @@ from wafer.data.llava_rows import llava
 from wafer.data.masked_lm import masked_lm
 from wafer.data.pairs import prompts, seq2seq
 from wafer.data.preferences import preferences
+from wafer.data.retrieval import retrieval
 from wafer.data.squad import squad
 from wafer.data.token_labels import token_classification
 
@@ -25,6 +26,7 @@ TASKS: Mapping[str, Callable[[Any, Context], Dataset]] = {
     "BertCSVDynamicMaskDataProcessor": masked_lm,
     "PromptCompletionDataProcessor": prompts,
     "Seq2SeqDataProcessor": seq2seq,
+    "DPRJsonDataProcessor": retrieval,
     "LlavaHDF5MapDataProcessor": llava,
     "MNISTDataProcessor": mnist,
     "DigitsDataProcessor": digits,

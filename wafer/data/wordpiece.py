@@ -4,11 +4,14 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models as token_models, normalizers, pre_tokenizers
 
 from wafer.errors import DataError
 
 __all__ = ["Vocabulary", "load_vocabulary"]
+
+_CHUNK = 10_000  # texts that are tokenized at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +63,25 @@ class Vocabulary:
         """Ids of a text, no special tokens."""
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids [n] int32 of every text, on all cores and without a Python object per token."""
+        found = []
+        for start in range(0, len(texts), _CHUNK):
+            part = list(texts[start : start + _CHUNK])
+            encoded = self.tokenizer.encode_batch_fast(part, add_special_tokens=False)
+            found += [np.asarray(e.ids, np.int32) for e in encoded]
+        return found
+
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Ids of every word by itself; a word the vocabulary drops becomes its unknown token."""
         found = self.tokenizer.encode_batch_fast(list(words), add_special_tokens=False)
         return [e.ids or [self.id_of("[UNK]", "<unk>")] for e in found]
 
-    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of a text and the characters [begin, end) each stands for."""
+    def encode_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids [n] of a text and the characters [n, 2] (first, one past the last) of each."""
         encoded = self.tokenizer.encode(text, add_special_tokens=False)
-        return encoded.ids, encoded.offsets
+        offsets = np.asarray(encoded.offsets, np.int32).reshape(-1, 2)
+        return np.asarray(encoded.ids, np.int32), offsets
 
     def check(self, vocab_size: int | None) -> None:
         """Compare with the model.

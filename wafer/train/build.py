@@ -18,7 +18,6 @@ from jaxtyping import Array
 import models
 import sparsity
 import vsl
-from models.dpr import DprConfig
 from models.fc_mnist import FcMnistConfig
 from models.lora import trainable
 from models.paths import named_leaves
@@ -188,7 +187,7 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
         section: Any = getattr(cfg, name)
         if section is None:
             continue
-        if section.task not in takes and not isinstance(model.config, DprConfig):
+        if section.task not in takes:
             message = f"{section.data_processor!r}: {_unfit(cfg.model['name'], section, takes)}"
             problems.append(Problem((name, "data_processor"), message))
             continue
@@ -250,13 +249,6 @@ def build(cfg: RunConfig) -> Run:
         DataError: data that is not what the configuration says.
     """
     made = plan(cfg)
-    if isinstance(made.model.config, DprConfig):
-        message = (
-            f"{cfg.model['name']!r}: the trainer's rows hold one text, and a question needs its "
-            "contexts beside it; train in your own loop (README) with the batches of "
-            "models/dpr.py, or use --validate_only"
-        )
-        raise ConfigError([Problem(("model", "name"), message)])
     model_dir = pathlib.Path(cfg.runconfig.model_dir)
     ladder = vsl.Ladder() if getattr(made.model.config, "enable_vts", False) else None
     executor = make_executor(cfg, made, dropout=_uses_dropout(made.model.config))

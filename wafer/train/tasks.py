@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.decoder_config import DecoderConfig
+from models.dpr import DprConfig
 from models.encoder_config import EncoderConfig
 from models.fc_mnist import FcMnistConfig
 from models.llava import LlavaConfig
@@ -12,6 +13,13 @@ from wafer.data.dataset import Context
 
 __all__ = ["context_of", "metric_tags", "tasks_of"]
 
+_FAMILIES: Mapping[type, tuple[str, ...]] = {
+    DecoderConfig: ("lm",),
+    LlavaConfig: ("image_text", "lm"),
+    Seq2SeqConfig: ("seq2seq",),
+    FcMnistConfig: ("image",),
+    DprConfig: ("dpr",),
+}
 _HEADS = {
     "pretraining": "mlm",
     "mlm": "mlm",
@@ -35,6 +43,7 @@ _TAGS: Mapping[str, Mapping[str, str]] = {
     "token_classification": {"accuracy": "eval/accuracy"},
     "summarization": {"accuracy": "eval/accuracy"},
     "image": {"accuracy": "eval/accuracy"},
+    "dpr": {"accuracy": "eval/accuracy"},
     "qa": {},
     "dpo": {"accuracy": "eval/accuracy", "margin": "eval/margin"},
 }
@@ -42,15 +51,11 @@ _TAGS: Mapping[str, Mapping[str, str]] = {
 
 def tasks_of(config: Any) -> tuple[str, ...]:
     """Tasks whose rows a model takes, the usual one first; () for a model without a loss."""
-    if isinstance(config, DecoderConfig):
-        task = "lm" if config.dpo is None else "dpo"
-        return (task,) if config.with_lm_head else ()
-    if isinstance(config, LlavaConfig):
-        return ("image_text", "lm")
-    if isinstance(config, Seq2SeqConfig):
-        return ("seq2seq",) if config.with_lm_head else ()
-    if isinstance(config, FcMnistConfig):
-        return ("image",)
+    if getattr(config, "dpo", None) is not None:
+        return ("dpo",)
+    for cls, tasks in _FAMILIES.items():
+        if isinstance(config, cls):
+            return tasks if getattr(config, "with_lm_head", True) else ()
     if isinstance(config, EncoderConfig) and config.head in _HEADS:
         return (_HEADS[config.head],)
     return ()
