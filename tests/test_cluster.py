@@ -110,9 +110,12 @@ def write(folder: pathlib.Path, **runconfig) -> pathlib.Path:
     path = folder / f"params_{len(list(folder.iterdir()))}.yaml"
     sparse = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}, "compute": "masked"}
     cfg = config(
-        train_input={"batch_size": 6}, sparsity=sparse, optimizer={"max_gradient_norm": 0.5},
+        train_input={"batch_size": 6},
+        eval_input={"batch_size": 6},
+        sparsity=sparse,
+        optimizer={"max_gradient_norm": 0.5},
         runconfig=runconfig,
-    )  # fmt: skip
+    )
     path.write_text(yaml.safe_dump(cfg))
     return path
 
@@ -151,16 +154,66 @@ def arrays(folder, step):
     return dict(named_leaves(load_checkpoint(folder / "checkpoints" / str(step))[0]))
 
 
-@pytest.mark.parametrize("execution", ["resident", "weight_streaming"])
-def test_two_processes_train_like_one_and_each_can_go_on(tmp_path, execution):
-    params = write(tmp_path, max_steps=2, execution_strategy=execution)
-    finish(launch(params, tmp_path / "two", 2))
-    one = tmp_path / "one"
+SETTINGS = ("train_input", "sparsity", "optimizer")
+
+
+def one_process(folder, params, **runconfig):
+    """Train the same file in this process; returns the arrays of its last checkpoint."""
     changes = yaml.safe_load(params.read_text())
-    want = train(one, **{k: changes[k] for k in ("train_input", "sparsity", "optimizer")},
-                 runconfig={"max_steps": 2})  # fmt: skip
-    got = arrays(tmp_path / "two", 2)
-    assert_close(want, got, atol=1e-6)
-    lines = [(folder / "train" / "metrics.jsonl").read_text() for folder in (one, tmp_path / "two")]
-    losses = [[json.loads(line)["loss"] for line in text.splitlines()] for text in lines]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    return train(folder, **{key: changes[key] for key in SETTINGS}, runconfig=runconfig)
+
+
+def losses(folder):
+    lines = (folder / "train" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    "execution", [pytest.param("resident", marks=pytest.mark.slow), "weight_streaming"]
+)
+def test_two_processes_train_like_one(tmp_path, execution):
+    params = write(tmp_path, max_steps=2)
+    two = tmp_path / "two"
+    finish(launch(params, two, 2, "--execution", execution))
+    want = one_process(tmp_path / "one", params, max_steps=2)
+    assert_close(want, arrays(two, 2), atol=1e-6)
+    assert losses(two) == pytest.approx(losses(tmp_path / "one"), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", [1, 2, 3])
+def test_a_checkpoint_of_two_processes_is_resumed_by_any_number(tmp_path, then):
+    params = write(tmp_path, max_steps=2)
+    finish(launch(params, tmp_path / "run", 2))
+    finish(
+        launch(
+            params, tmp_path / "run", then, "--max_steps", "4", "--execution", "weight_streaming"
+        )
+    )
+    want = one_process(tmp_path / "one", params, max_steps=4)
+    assert_close(want, arrays(tmp_path / "run", 4), atol=2e-6)
+
+
+@pytest.mark.slow
+def test_a_dead_process_stops_the_others_with_one_line_and_the_run_goes_on(tmp_path):
+    params = write(tmp_path, max_steps=4000, checkpoint_steps=5, max_checkpoints=2)
+    folder = tmp_path / "run"
+    started = launch(params, folder, 2, "--heartbeat", "20")
+    checkpoints = folder / "checkpoints"
+    give_up = time.monotonic() + 200
+    while not (checkpoints / "5").is_dir():
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+    started[1].send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    out, _ = started[0].communicate(timeout=60)
+    assert time.monotonic() - began < 25, "longer than the heartbeat"
+    started[1].communicate()
+    assert started[0].returncode not in (0, None)
+    assert "lost contact with another process" in out
+    assert "continues from the last checkpoint" in out
+    last = max(int(p.name) for p in checkpoints.iterdir() if p.name.isdigit())
+    outputs = finish(launch(params, folder, 2, "--max_steps", str(last + 2)))
+    assert f"at step {last}" in outputs[0]
+    want = one_process(tmp_path / "one", params, max_steps=last + 2)
+    assert_close(want, arrays(folder, last + 2), atol=2e-5)

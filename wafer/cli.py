@@ -99,6 +99,18 @@ def _score(args: argparse.Namespace) -> int:
     return 0
 
 
+def _plan(args: argparse.Namespace) -> int:
+    from wafer.checks import CHECKS
+    from wafer.config import load
+    from wafer.train.planning import scaling_table
+
+    # A plan needs neither the data nor as many devices as it asks about.
+    cfg = load(args.params, {"num_csx": 1}, checks=CHECKS)
+    systems = [int(n) for n in args.num_csx.split(",")]
+    sys.stdout.write(scaling_table(cfg, systems, args.machine, args.folder, stages=args.stages))
+    return 0
+
+
 def _models(args: argparse.Namespace) -> int:
     from models.registry import knobs, list_models, lookup
 
@@ -171,6 +183,16 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=_run)
 
 
+def _add_plan(commands: argparse._SubParsersAction) -> None:
+    planner = commands.add_parser("plan", help="predict memory, traffic and time of N systems")
+    planner.add_argument("-p", "--params", required=True, help="params YAML")
+    planner.add_argument("--num_csx", default="1,4,16,64", help="systems to predict, e.g. 1,4,16")
+    planner.add_argument("--machine", choices=("cs2", "h200", "host"), default="cs2")
+    planner.add_argument("--folder", help="with host: where MemoryX would put its file")
+    planner.add_argument("--stages", action="store_true", help="also show the time of each stage")
+    planner.set_defaults(run=_plan)
+
+
 def _add_convert(commands: argparse._SubParsersAction, *, chosen: bool) -> None:
     if chosen:  # its parser is the models package's own, which imports jax
         from models.convert.cli import add_parser
@@ -204,6 +226,8 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     score.add_argument("-i", "--input", required=True, help="JSON lines: prompt, chosen, rejected")
     score.add_argument("-o", "--output", required=True, help="the same with the numbers added")
     score.set_defaults(run=_score)
+
+    _add_plan(commands)
 
     listing = commands.add_parser("models", help="names a params YAML may use, and their knobs")
     listing.add_argument("name", nargs="?", help="list every key of this model's section")

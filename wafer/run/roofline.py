@@ -1,0 +1,278 @@
+"""How long a streamed step would take on a stated machine: a roofline per stage, then a sum.
+
+A stage's time is the longest of what runs at once: its arithmetic, the traffic of its weights and
+activations to the device's memory, and the fetching of its weights from MemoryX (which SwarmX
+broadcasts to all systems, so it does not grow with their number). The reduction of gradients
+through SwarmX overlaps the backward sweep likewise; its latency does not. Letters: N systems,
+T tokens of the whole batch.
+"""
+
+import dataclasses
+import math
+import os
+import pathlib
+import tempfile
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.base import Model
+from models.counts import flops_per_token
+from models.paths import named_leaves
+from wafer.spec import WSE2
+
+__all__ = ["MACHINES", "Machine", "Prediction", "StageCost", "costs", "measure_host", "predict"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the roofline knows of one system and of what joins them.
+
+    Attributes:
+        name: for the table.
+        flops: operations per second it sustains on large matrix products.
+        memory: bytes per second between its arithmetic and its memory.
+        fetch: bytes per second of weights from MemoryX, all systems getting the same ones.
+        reduce: bytes per second of gradients through SwarmX, whatever N.
+        hop: seconds of latency per stage and doubling of N.
+        store: bytes per second of MemoryX's own updates.
+        capacity: bytes of memory.
+        shared: systems are devices of one host and share flops, memory and capacity.
+        note: where the numbers come from.
+    """
+
+    name: str
+    flops: float
+    memory: float
+    fetch: float
+    reduce: float
+    hop: float
+    store: float
+    capacity: float
+    shared: bool = False
+    note: str = ""
+
+
+# CS-2: 2 operations x 4 lanes (16 bit) x 850,000 cores x 0.85 GHz; 20 PB/s SRAM; 1.2 Tb/s I/O.
+_CORES = 850_000
+_CS2_PEAK = 2 * WSE2.simd_16bit * _CORES * WSE2.clock_hz
+MACHINES = {
+    "cs2": Machine(
+        name="CS-2",
+        flops=0.36 * _CS2_PEAK,
+        memory=20e15,
+        fetch=150e9,
+        reduce=150e9,
+        hop=2e-6,
+        store=300e9,
+        capacity=_CORES * WSE2.sram_bytes,
+        note="data sheet; 36 % of peak, what SUMMA sustains on a CS-2; MemoryX updates assumed "
+        "at twice the link",
+    ),
+    "h200": Machine(
+        name="H200",
+        flops=0.5 * 989e12,
+        memory=4.8e12,
+        fetch=55e9,
+        reduce=225e9,
+        hop=10e-6,
+        store=200e9,
+        capacity=141e9,
+        note="data sheet, bfloat16; half of peak, PCIe 5 x16 for weights, NVLink for gradients",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class StageCost:
+    """What one stage takes, per step of T tokens.
+
+    Attributes:
+        name: of the stage.
+        weights: bytes of its branches.
+        flops: of the forward pass.
+        activations: bytes of its input, for all tokens.
+        fresh: bytes of parameters whose update ends here.
+    """
+
+    name: str
+    weights: float
+    flops: float
+    activations: float
+    fresh: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """A step on N systems.
+
+    Attributes:
+        systems: N.
+        seconds: of a step.
+        compute: seconds in which arithmetic or memory bounds.
+        waited: seconds in which weights, gradients or updates are waited for beyond that.
+        latency: seconds of hops.
+        memory: bytes on each system at the peak: two stages' weights and a gradient, activations.
+        streamed: bytes that leave and enter MemoryX.
+        stages: stage -> (forward, backward) seconds.
+    """
+
+    systems: int
+    seconds: float
+    compute: float
+    waited: float
+    latency: float
+    memory: float
+    streamed: float
+    stages: dict[str, tuple[float, float]]
+
+
+def costs(
+    model: Model, shapes: Any, tokens: int, length: int, *, bytes_each: float
+) -> list[StageCost]:
+    """Count what each stage of a model takes.
+
+    Args:
+        model: any family with ``hidden_size``.
+        shapes: of its parameters.
+        tokens: T, of the whole batch.
+        length: S, of a sequence.
+        bytes_each: of a parameter or activation on its way.
+    """
+    sizes = {
+        name: sum(math.prod(x.shape) for _, x in named_leaves(b)) for name, b in shapes.items()
+    }
+    kernels = {
+        name: sum(math.prod(x.shape) for leaf, x in named_leaves(b) if leaf.endswith("kernel"))
+        for name, b in shapes.items()
+    }
+    total = flops_per_token(model, length, training=False)
+    layers = [s for s in model.stages if "layer" in s.kind]
+    tied = 0.0
+    cfg = model.config
+    if getattr(cfg, "with_lm_head", False) and getattr(cfg, "share_embedding_weights", False):
+        tied = 2.0 * cfg.vocab_size * cfg.hidden_size
+    attention = total - 2.0 * sum(kernels.values()) - tied  # what no kernel accounts for
+    first = {name: i for i, s in reversed(list(enumerate(model.stages))) for name in s.params}
+    out = []
+    for i, stage in enumerate(model.stages):
+        flops = 2.0 * sum(kernels[name] for name in stage.params)
+        if stage in layers:
+            flops += attention / len(layers)
+        if i == len(model.stages) - 1:
+            flops += tied
+        out.append(
+            StageCost(
+                name=stage.name,
+                weights=bytes_each * sum(sizes[name] for name in stage.params),
+                flops=flops * tokens,
+                activations=bytes_each * tokens * getattr(cfg, "hidden_size", 1),
+                fresh=bytes_each * sum(sizes[n] for n in stage.params if first[n] == i),
+            )
+        )
+    return out
+
+
+def predict(
+    stages: list[StageCost], machine: Machine, systems: int, *, state_ratio: float, recompute: bool
+) -> Prediction:
+    """Predict a streamed step.
+
+    Args:
+        stages: from ``costs``.
+        machine: what it runs on.
+        systems: N; each takes T / N tokens.
+        state_ratio: optimizer-state bytes per weight byte.
+        recompute: the backward sweep computes each stage's forward pass again.
+    """
+    workers = 1 if machine.shared else systems
+    seconds = compute = waited = latency = streamed = 0.0
+    hop = machine.hop * math.ceil(math.log2(systems)) if systems > 1 else 0.0
+    per_stage: dict[str, tuple[float, float]] = {}
+    last = stages[-1]
+    for stage in stages:
+        copies = systems if machine.shared else 1  # devices of one host all read their own copy
+        moved = stage.weights * copies + 8 * stage.activations / workers
+        work = stage.flops / workers / machine.flops
+        down = max(work, moved / machine.memory)
+        up = max((3 if recompute and stage is not last else 2) * work, 2 * moved / machine.memory)
+        bring = stage.weights / machine.fetch
+        give = stage.fresh / machine.reduce if systems > 1 else 0.0
+        update = stage.fresh * (3 + 2 * state_ratio) * copies / machine.store
+        if machine.shared:  # the host itself updates: nothing overlaps
+            forward, backward = max(down, bring), max(up, bring) + give + update
+        else:
+            forward, backward = max(down, bring), max(up, bring, give, update)
+        forward = 0.0 if stage is last else forward
+        backward += down if stage is last else 0.0
+        per_stage[stage.name] = (forward + hop, backward + hop)
+        seconds += forward + backward + 2 * hop
+        compute += up + down
+        waited += forward + backward - up - down
+        latency += 2 * hop
+        streamed += stage.weights * (1 if stage is last else 2) + stage.fresh
+    largest = max(stage.weights for stage in stages)
+    boundaries = sum(stage.activations for stage in stages) / systems
+    return Prediction(
+        systems=systems,
+        seconds=seconds,
+        compute=compute,
+        waited=waited,
+        latency=latency,
+        memory=3 * largest + boundaries,
+        streamed=streamed,
+        stages=per_stage,
+    )
+
+
+def _best(fn: Any, repeats: int = 3) -> float:
+    times = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        jax.block_until_ready(fn())
+        times.append(time.perf_counter() - begin)
+    return min(times[1:])
+
+
+def measure_host(folder: str | None = None) -> Machine:
+    """Measure this machine: a matrix product, a pass over memory, a file.
+
+    Args:
+        folder: where MemoryX would put its file; None measures memory only.
+    """
+    n = 1536
+    a = jnp.ones((n, n), jnp.float32)
+    product = jax.jit(lambda x: x @ x)
+    flops = 2 * n**3 / _best(lambda: product(a))
+    big = jnp.ones(1 << 25, jnp.float32)
+    scale = jax.jit(lambda x: x * 1.5)
+    memory = 2 * big.nbytes / _best(lambda: scale(big))
+    fetch = memory
+    if folder is not None:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            block = np.zeros(1 << 26, np.uint8)
+            file.write(block)
+            file.flush()
+            begin = time.perf_counter()
+            os.pread(file.fileno(), block.nbytes, 0)
+            fetch = block.nbytes / (time.perf_counter() - begin)
+    available = 8e9
+    lines = pathlib.Path("/proc/meminfo")
+    if lines.exists():
+        table = dict(line.split(":", 1) for line in lines.read_text().splitlines())
+        available = float(table["MemTotal"].split()[0]) * 1024
+    return Machine(
+        name="this host",
+        flops=flops,
+        memory=memory,
+        fetch=fetch,
+        reduce=memory / 3,
+        hop=1e-4,
+        store=memory,
+        capacity=available,
+        shared=True,
+        note="measured just now, float32; all systems share it",
+    )
