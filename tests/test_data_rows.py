@@ -338,3 +338,21 @@ def test_shuffle_and_split_keep_every_row_once(tmp_path):
         shuffle_folder(where, tmp_path / "s")
     with pytest.raises(DataError, match="at least two positive shares"):
         split_folder(where, tmp_path / "q", [1])
+
+
+def test_a_mixture_laid_end_to_end_holds_each_part_by_its_share(tmp_path):
+    parts = [
+        {"data_dir": str(folder(tmp_path / str(i), numbered(4, 100 * i))), "weight": w}
+        for i, w in enumerate((1, 1, 1))
+    ]
+    data = opened(section("GptHDF5DataProcessor", mixture=parts, num_samples=4), tmp_path)
+    got = [int(data.source[i]["input_ids"][0]) for i in range(len(data.source))]
+    assert got == [0, 1, 2, 3]  # 12 examples in all, of which the pass takes four
+    assert [
+        int(
+            opened(section("GptHDF5DataProcessor", mixture=parts), tmp_path).source[i]["input_ids"][
+                0
+            ]
+        )
+        for i in (4, 11)
+    ] == [100, 203]

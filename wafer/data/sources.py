@@ -6,6 +6,7 @@ packed for VSL add ``attention_span`` and ``position_ids``.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -57,11 +58,13 @@ class Mixture:
         return int(min(len(p) * total / w for p, w in zip(self.parts, self.weights, strict=True)))
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """The example at a position of the parts laid end to end, for statistics."""
-        for part in self.parts:
-            if index < len(part):
+        """An example, the share of each part laid end to end: for statistics over all."""
+        total, size = sum(self.weights), len(self)
+        for part, weight in zip(self.parts, self.weights, strict=True):
+            share = math.ceil(size * weight / total)
+            if index < share:
                 return part[index]
-            index -= len(part)
+            index -= share
         raise IndexError(index)
 
 
