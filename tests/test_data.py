@@ -12,7 +12,8 @@ import vsl
 from wafer.data.batches import host_batch, row_lengths, to_batch
 from wafer.data.pipeline import Loader
 from wafer.data.pystdlib import load_corpus, yardsticks
-from wafer.data.sources import FEATURES, DocumentSource, Hdf5Source, SyntheticSource
+from wafer.data.rowfiles import Hdf5Source
+from wafer.data.sources import FEATURES, DocumentSource, SyntheticSource
 from wafer.data.tokenizer import END_OF_TEXT, token_bytes, train_bpe
 from wafer.errors import DataError
 
