@@ -1,38 +1,29 @@
-"""``wafer data preprocess``: every input format, exact rows, any number of processes, kill -9."""
+"""``wafer data preprocess``: exact rows, any number of processes, kill -9, errors."""
 
-import gzip
-import importlib.util
-import io
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 
 import h5py
 import numpy as np
 import pytest
+from test_data_records import TEXTS, texts_of, write
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from wafer.cli import main
 from wafer.config.base import parse
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
 from wafer.data.preprocess.encode import detokenize_wikitext
-from wafer.data.preprocess.records import Position, batches, find_inputs
 from wafer.data.preprocess.run import preprocess
 from wafer.data.preprocess.settings import Settings, load_settings
 from wafer.data.verify import verify_folder
 from wafer.errors import ConfigError, DataError
 
 WORDS = ["<|endoftext|>", "<sep>", *"abcdefgh"]  # ids 0, 1, 2..9
-TEXTS = ["a b c", "d e", "f g h a b"]
-
-
-def has(*modules):
-    return all(importlib.util.find_spec(name) for name in modules)
 
 
 @pytest.fixture
@@ -44,121 +35,6 @@ def vocabulary(tmp_path):
     path.parent.mkdir()
     tokenizer.save(str(path))
     return path.parent
-
-
-def lines(records):
-    return "".join(json.dumps(record) + "\n" for record in records).encode()
-
-
-def write(path, records):
-    """Records in the format of the file's ending."""
-    data, name = lines(records), path.name
-    if name.endswith(".gz"):
-        data = gzip.compress(data)
-    if ".zst" in name:
-        import zstandard
-
-        if name.endswith(".tar"):
-            whole = io.BytesIO()
-            with tarfile.open(fileobj=whole, mode="w") as archive:
-                info = tarfile.TarInfo("part.jsonl")
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-            data = whole.getvalue()
-        half = len(data) // 2  # two frames, as concatenated files have
-        data = b"".join(zstandard.ZstdCompressor().compress(d) for d in (data[:half], data[half:]))
-    if name.endswith((".parquet", ".arrow")):
-        return _write_table(path, records)
-    path.write_bytes(data)
-    return path
-
-
-def _write_table(path, records):
-    import pyarrow
-    from pyarrow import parquet
-
-    table = pyarrow.Table.from_pylist(records)
-    if path.suffix == ".parquet":
-        parquet.write_table(table, path, row_group_size=2)
-        return path
-    with pyarrow.ipc.new_stream(path, table.schema) as writer:
-        writer.write_table(table, max_chunksize=2)
-    return path
-
-
-def texts_of(paths, start=Position(), **kwargs):  # noqa: B008
-    return [r[0] for batch in batches(paths, ["text"], start, **kwargs) for r in batch.records]
-
-
-NEEDS = {".zst": ("zstandard",), ".tar": ("zstandard",), ".parquet": ("pyarrow",)}
-NEEDS[".arrow"] = ("pyarrow",)
-
-
-@pytest.mark.parametrize(
-    "name", ["x.jsonl", "x.jsonl.gz", "x.jsonl.zst", "x.jsonl.zst.tar", "x.parquet", "x.arrow"]
-)
-def test_every_format_gives_the_same_records_from_any_position(tmp_path, name):
-    path = tmp_path / name
-    needed = NEEDS.get(path.suffix, ())
-    if not has(*needed):  # an extra of the package: the message must say how to get it
-        path.write_bytes(b"")
-        with pytest.raises(DataError, match=rf"needs the package {needed[0]}.*pip install"):
-            texts_of([path])
-        return
-    write(path, [{"text": text, "meta": 1} for text in TEXTS])
-    assert texts_of([path]) == TEXTS
-    assert texts_of([path, path], Position(0, 2)) == [TEXTS[2], *TEXTS]
-    assert texts_of([path, path], Position(1, 1)) == TEXTS[1:]
-    (batch,) = batches([path], ["text"])
-    assert batch.done == path.stat().st_size
-    assert batch.end == Position(1, 0)
-
-
-def test_text_files_are_one_document_each_in_the_order_of_their_names(tmp_path):
-    (tmp_path / "b.txt").write_text("two")
-    (tmp_path / "a.txt").write_text("one\nline")
-    (tmp_path / "notes.md").write_text("not read")
-    assert texts_of(find_inputs([str(tmp_path)], None)) == ["one\nline", "two"]
-    listing = tmp_path / "files.lst"
-    listing.write_text(f"{tmp_path / 'b.txt'}\n")
-    assert texts_of(find_inputs(None, [str(listing)])) == ["two"]
-
-
-def test_hugging_face_dataset_on_disk(tmp_path):
-    for part in range(2):
-        path = tmp_path / f"data-{part}.arrow"
-        path.write_bytes(b"")
-        if has("pyarrow"):
-            write(path, [{"text": t} for t in TEXTS])
-    state = {"_data_files": [{"filename": f"data-{part}.arrow"} for part in (1, 0)]}
-    (tmp_path / "state.json").write_text(json.dumps(state))
-    found = find_inputs([str(tmp_path)], None)
-    assert [path.name for path in found] == ["data-1.arrow", "data-0.arrow"]
-    if has("pyarrow"):
-        assert texts_of(found) == TEXTS * 2
-    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(DataError, match=r"holds the splits train, test; name one.*train"):
-        find_inputs([str(tmp_path)], None)
-
-
-def test_bad_records_are_named_or_left_out(tmp_path, caplog):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(lines([{"text": "a"}]) + b'{"text": \n' + lines([{"body": 1}, {"text": "b"}]))
-    with pytest.raises(DataError, match=r"x\.jsonl: record 2: not JSON.*skip_bad_records"):
-        texts_of([path])
-    assert texts_of([path], skip_bad=True) == ["a", "b"]
-    assert "record 3: no field 'text'" in caplog.text
-    assert sum(batch.skipped for batch in batches([path], ["text"], skip_bad=True)) == 2
-
-
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_a_file_cut_short_is_named(tmp_path, ending):
-    if ending == ".zst" and not has("zstandard"):
-        return  # without it the file cannot be read at all; the message is tested above
-    path = write(tmp_path / f"x.jsonl{ending}", [{"text": "abc " * 99} for _ in range(2000)])
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(DataError, match=rf"x\.jsonl{ending}: cannot be read after record \d+"):
-        texts_of([path])
 
 
 def settings(tmp_path, vocabulary, **keys):
