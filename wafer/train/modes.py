@@ -11,6 +11,7 @@ from wafer.config import RunConfig, total_steps
 from wafer.errors import CheckpointError, ConfigError, Problem
 from wafer.profile.window import OpProfiler
 from wafer.run.cluster import lost_workers, num_tasks, task_id
+from wafer.run.resident import Resident
 from wafer.run.state import TrainState
 from wafer.train.build import Run, build
 from wafer.train.checkpoint import Checkpoints, load_checkpoint
@@ -166,9 +167,13 @@ def _profiler(job: Run, steps: int) -> OpProfiler | None:
     if asked.end_step > steps:
         message = f"{asked.end_step}, but this run takes {steps} step(s), counted from its start"
         raise ConfigError([Problem(("runconfig", "op_profiler_config", "end_step"), message)])
+    executor = job.executor
+    if not isinstance(executor, Resident):  # one program serves all layers there
+        message = "needs execution_strategy: resident, where operations belong to layers"
+        raise ConfigError([Problem(("runconfig", "op_profiler_config"), message)])
     folder = job.model_dir / "profile"
-    programs = job.executor.programs.texts
-    return OpProfiler(asked.start_step, asked.end_step, folder, job.plan.shapes, programs)
+    shapes, texts = job.plan.shapes, executor.programs.texts
+    return OpProfiler(asked.start_step, asked.end_step, folder, shapes, texts)
 
 
 def _finish(job: Run, session: Session, scores: Scores) -> None:
