@@ -15,6 +15,7 @@ from tensorboardX.proto.event_pb2 import Event
 from models.paths import named_leaves
 from wafer.cli import main
 from wafer.config import parse_config
+from wafer.data.stats import sequence_lengths
 from wafer.errors import CheckpointError, ConfigError, TrainingError
 from wafer.train.build import build
 from wafer.train.checkpoint import Checkpoints, fill_template, load_checkpoint
@@ -298,6 +299,19 @@ def test_dry_modes_run_nothing(tmp_path, capsys):
     assert main([*flags, "--compile_only"]) == 0
     assert "GFLOP per step" in capsys.readouterr().out
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_few_capacities_hold_the_batches_of_a_dataset(tmp_path):
+    """At most 8 shapes over 50 batches of 16 rows, and nearly no slack in them."""
+    data = {"batch_size": 16, "num_examples": 800, "max_sequence_length": 512}
+    model = {"enable_vts": True, "max_position_embeddings": 512}
+    runconfig = {"model_dir": str(tmp_path), "mode": "train"}
+    job = build(parse_config(config(train_input=data, model=model, runconfig=runconfig)))
+    lengths = np.random.default_rng(0).permutation(sequence_lengths(job.train))
+    need = lengths.reshape(50, 16).sum(axis=1)
+    got = [job.ladder.capacity(int(n)) for n in need]
+    assert len(set(got)) <= 8
+    assert need.sum() / sum(got) >= 0.92
 
 
 def test_step_compiles_once(tmp_path):

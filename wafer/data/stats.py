@@ -14,10 +14,16 @@ from wafer.errors import ConfigError, Problem
 __all__ = ["padding_stats", "sequence_lengths"]
 
 
-def sequence_lengths(data: Dataset) -> np.ndarray:
-    """[N] tokens of every sequence of a dataset; rows packed for VSL are taken apart."""
+def sequence_lengths(data: Dataset, most: int | None = None) -> np.ndarray:
+    """[N] tokens of the sequences of a dataset; rows packed for VSL are taken apart.
+
+    Args:
+        data: the dataset.
+        most: examples looked at, spread evenly over all; None for every one.
+    """
     found: list[np.ndarray] = []
-    for index in range(len(data.source)):
+    size = len(data.source)
+    for index in np.linspace(0, size - 1, min(size, most or size)).astype(int).tolist():
         example = data.source[index]
         mask = example["attention_mask"]
         if "position_ids" in example:

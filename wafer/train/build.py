@@ -28,6 +28,7 @@ from wafer.data.batches import host_batch
 from wafer.data.dataset import Context, Dataset
 from wafer.data.pipeline import Rows
 from wafer.data.processors import build_dataset
+from wafer.data.stats import sequence_lengths
 from wafer.errors import ConfigError, Problem
 from wafer.run.cluster import largest, num_tasks
 from wafer.run.resident import Executor
@@ -41,6 +42,8 @@ from wafer.train.tasks import context_of, tasks_of
 from wafer.train.warm import Warmup, feature_shapes
 
 __all__ = ["Plan", "Run", "build", "plan"]
+
+_SAMPLED = 1024  # sequences whose lengths choose the capacities
 
 _LOG = logging.getLogger(__name__)
 
@@ -250,21 +253,31 @@ def build(cfg: RunConfig) -> Run:
     """
     made = plan(cfg)
     model_dir = pathlib.Path(cfg.runconfig.model_dir)
-    ladder = vsl.Ladder() if getattr(made.model.config, "enable_vts", False) else None
+    stripped = getattr(made.model.config, "enable_vts", False)
     executor = make_executor(cfg, made, dropout=_uses_dropout(made.model.config))
-    warmup = _warmup(cfg, made, executor, stripped=ladder is not None)
+    warmup = _warmup(cfg, made, executor, stripped=stripped)
     mode = cfg.runconfig.mode
+    train = _dataset(cfg.train_input, model_dir, made, training=True) if "train" in mode else None
     return Run(
         plan=made,
         executor=executor,
         model_dir=model_dir,
-        train=_dataset(cfg.train_input, model_dir, made, training=True)
-        if "train" in mode
-        else None,
+        train=train,
         evals=_dataset(cfg.eval_input, model_dir, made, training=False) if "eval" in mode else None,
-        ladder=ladder,
+        ladder=_ladder(cfg, train) if stripped else None,
         warmup=warmup,
     )
+
+
+def _ladder(cfg: RunConfig, train: Dataset | None) -> vsl.Ladder:
+    """Choose capacities for the lengths of the training data; any capacity holds any batch."""
+    section = cfg.train_input
+    if train is None or section is None:
+        return vsl.Ladder()
+    micro = section.micro_batch_size
+    rows = micro if isinstance(micro, int) else section.batch_size // cfg.runconfig.num_csx
+    # One rung in reserve: a batch in a thousand is larger than all that were fitted.
+    return vsl.fit_ladder(sequence_lengths(train, most=_SAMPLED), rows, shapes=7)
 
 
 def _warmup(cfg: RunConfig, made: Plan, executor: Executor, *, stripped: bool) -> Warmup:
