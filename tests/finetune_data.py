@@ -186,7 +186,7 @@ def retrieval(folder: pathlib.Path) -> None:
         other = NAMES[(NAMES.index(name) + 1) % 3]
         row = {"question": f"where lives {name} ?", "answers": [place]}
         row["positive_ctxs"] = [context(name, place)]
-        row["hard_negative_ctxs"] = [context(other, place)]
+        row["hard_negative_ctxs"] = [{"title": other, "text": f"{other} saw a film ."}]
         rows.append(row)
     for stem in ("train", "dev"):
         (folder / f"{stem}.json").write_text(json.dumps(rows))

@@ -37,7 +37,7 @@ LEARNS = {
     "roberta": (60, {"eval/accuracy_masked_lm": 0.4, "eval/mlm_perplexity": 1.0}),
     "prompts": (80, {"eval/accuracy": 0.8, "eval/lm_perplexity": 1.0}),
     "t5": (120, {"eval/accuracy_lm": 0.6, "eval/perplexity_lm": 1.0}),
-    "dpr": (60, {"eval/accuracy": 0.9}),
+    "dpr": (200, {"eval/accuracy": 0.9}),
     "mnist": (60, {"eval/accuracy": 1.0}),
     "digits": (80, {"eval/accuracy": 0.85}),
     "llava": (60, {"eval/accuracy": 1.0, "eval/lm_perplexity": 1.0}),
@@ -68,7 +68,8 @@ def arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
 )
 def test_a_family_learns(task, tmp_path):
     steps, floors = LEARNS[task]
-    assert run(config(task, tmp_path, steps)) == 0
+    rate = 0.001 if task == "dpr" else 0.003  # two towers trained faster collapse to one point
+    assert run(config(task, tmp_path, steps, optimizer={"learning_rate": rate})) == 0
     first, last = scores(tmp_path / "run")
     assert set(last) == set(floors) | {"loss", "step", "time"}
     assert last["loss"] < 0.65 * first["loss"]

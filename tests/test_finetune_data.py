@@ -255,7 +255,7 @@ def test_questions_with_their_contexts(tmp_path):
     masks = row["context_attention_mask"] != 0
     texts = [row["context_input_ids"][i][masks[i]].tolist() for i in range(2)]
     assert texts[0] == ids("[CLS] anna [SEP] anna lives in paris . [SEP]")
-    assert texts[1] == ids("[CLS] bob [SEP] bob lives in paris . [SEP]")
+    assert texts[1] == ids("[CLS] bob [SEP] bob saw a film . [SEP]")
 
 
 def test_idx_files_plain_and_gzipped(tmp_path):
