@@ -61,7 +61,8 @@ def module_of(scope: str, params: Mapping[str, Any]) -> str:
         params: the parameter tree (arrays or shapes), whose paths name modules.
 
     Returns:
-        'layers_0/attn/query.fwd', '....bwd', 'optimizer.upd', 'loss.fwd' or 'other'.
+        'layers_0/attn/query.fwd', '....bwd', 'optimizer.upd', 'head.fwd',
+        'loss.fwd', 'swarmx.reduce' or 'other'.
 
     >>> module_of("jit(step)/transpose(jvp(layers_0))/Block/ffn/up/dot", {"layers_0": {"ffn": {}}})
     'layers_0/ffn.bwd'
@@ -79,7 +80,12 @@ def module_of(scope: str, params: Mapping[str, Any]) -> str:
             node = node[part]
     if path:
         return f"{'/'.join(path)}.{phase}"
-    return f"loss.{phase}" if "loss" in parts else OTHER
+    if any(part.startswith("psum") for part in parts):  # gradients summed over the systems
+        return "swarmx.reduce"
+    for part in ("head", "loss"):  # a head that shares the embedding owns no parameters
+        if part in parts:
+            return f"{part}.{phase}"
+    return OTHER
 
 
 def _bare(part: str) -> str:
