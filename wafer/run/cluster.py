@@ -7,11 +7,12 @@ of the data; gradients are reduced over all of them.
 """
 
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -51,12 +52,14 @@ _LOST = (
 )
 
 
-class Member(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Member:
     """A process's place in the cluster.
 
-    coordinator: host:port of process 0; None lets JAX ask SLURM
-    count: processes
-    index: of this one
+    Attributes:
+        coordinator: host:port of process 0; None lets JAX ask SLURM.
+        count: processes.
+        index: of this one.
     """
 
     coordinator: str | None

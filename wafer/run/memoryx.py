@@ -154,7 +154,7 @@ def _up(n: int, to: int) -> int:
 def _bytes(array: Any) -> memoryview:
     """The memory of an array in C order, whatever its dtype and rank."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    return memoryview(flat.view(np.uint8))
+    return flat.view(np.uint8).data
 
 
 class FileStore:
@@ -284,7 +284,7 @@ class FileStore:
         r = self._records[record]
         buffer = np.empty(r.size + _ALIGN, np.uint8)
         start = -buffer.ctypes.data % _ALIGN
-        memory, at = memoryview(buffer[start : start + r.size]), self._place(r)
+        memory, at = buffer[start : start + r.size].data, self._place(r)
         done = 0
         while done < r.size:
             got = os.preadv(self._fd, [memory[done : done + _CHUNK]], at + done)

@@ -254,7 +254,7 @@ def measure_host(folder: str | None = None) -> Machine:
     if folder is not None:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             block = np.zeros(1 << 26, np.uint8)
-            file.write(block)
+            file.write(block.tobytes())
             file.flush()
             begin = time.perf_counter()
             os.pread(file.fileno(), block.nbytes, 0)

@@ -459,6 +459,8 @@ class Stages:
             sparse, new, dense, opt_state, finite=control.finite, topology=change
         )
         mine, after = split_opt(branch, opt_state)
+        # Moments keep the precision they are stored in; float32 sums promote bfloat16 ones.
+        mine = [m.astype(old.dtype) for m, old in zip(mine, moments, strict=True)]
         strip = lambda tree: {name: tree[branch.full(name)] for name in _names(tree, branch)}
         masks = strip(sparse.masks) if change else {}
         patterns = strip(sparse.patterns) if change else {}

@@ -365,11 +365,12 @@ class Streaming:
             if isinstance(store, FileStore):
                 keep = stack.enter_context(Spill(store.folder)).keep
             for name, branch in self._branches.items():
-                whole = self._whole(name, counters)
+                mine, opt_state, sparse = self._whole(name, counters)
                 if branch.masks or branch.patterns:
-                    whole = (*jax.tree.map(keep, sentinel.encode(*whole)), whole[2])
-                params |= whole[0]
-                found |= dict(named_leaves(whole[1]))
+                    dense = sentinel.encode(mine, opt_state, sparse)
+                    mine, opt_state = jax.tree.map(keep, dense)
+                params |= mine
+                found |= dict(named_leaves(opt_state))
         shapes = jax.eval_shape(self.tx.init, params)
         return params, merge(shapes, found)
 

@@ -275,7 +275,7 @@ class Sweep:
         finite = jnp.isfinite(norm)
         # A step that overflowed leaves no trace but the smaller loss scale.
         if not (self.programs.scaler.dynamic and not bool(finite)):
-            names = [name for name in reversed(self.plan.branches) if name in self._held]
+            names = [name for name in reversed(tuple(self.plan.branches)) if name in self._held]
             names += self.plan.unread
             jobs = (functools.partial(self._load_branch, name) for name in names)
             for name, now in zip(names, self.mover.ahead(jobs), strict=True):
