@@ -1,0 +1,1 @@
+"""The compiler: kernels with malleable rectangles, and where on the wafer each one goes."""

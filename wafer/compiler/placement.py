@@ -1,0 +1,211 @@
+"""The placer: a graph of kernels in, arguments and rectangles of least score out.
+
+For a time cap every kernel has a curve of smallest rectangles; the caps that matter lie between
+the area bound and the point where shorter wires no longer pay. At each cap, snakes of rows over
+the graph's order are solved exactly; the order itself is searched, the best plans are annealed,
+and the arguments are chosen inside the rectangles so that protocols match.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from wafer.compiler.adapters import fill, settle
+from wafer.compiler.check import Score, check
+from wafer.compiler.contest import Graph, Placed
+from wafer.compiler.kernels import NEVER, area_bound
+from wafer.compiler.order import chain
+from wafer.compiler.refine import Wires, anneal, centres_of
+from wafer.compiler.rows import Snakes
+from wafer.compiler.slicing import Piece, Table, leaves
+
+__all__ = ["Effort", "Placement", "place"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How hard to search; the result depends on these and the seed, never on the clock.
+
+    Attributes:
+        orders: changes of the kernels' order to try, for 16 kernels; fewer for more.
+        moves: annealing moves per plan.
+        plans: plans that are annealed.
+        rows, stacked: of the snakes.
+    """
+
+    orders: int = 400
+    moves: int = 12000
+    plans: int = 8
+    rows: int = 8
+    stacked: int = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """A placed graph: places by kernel name, the checker's score, the area bound on time."""
+
+    placed: dict[str, Placed]
+    score: Score
+    bound: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    value: float  # wdeltat * cap + wlength * wire, or how far from fitting if infinite
+    cap: float
+    order: tuple[int, ...]
+    tree: Piece
+
+
+def _table(graph: Graph, order: Sequence[int], cap: float) -> Table:
+    limit = max(graph.width, graph.height)
+    curves = [graph.kernels[k].choices(cap, graph.memlimit, limit).curve(limit) for k in order]
+    return Table(np.stack(curves))
+
+
+def _wires(graph: Graph, order: Sequence[int]) -> Wires:
+    at = np.argsort(order)
+    edges = np.array(graph.edges, np.int64).reshape(-1, 2)
+    return Wires(at[edges[:, 0]], at[edges[:, 1]])
+
+
+def _snakes(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> list[_Plan] | int:
+    """Plans of one order at one cap, or the least height if none fits."""
+    table, wires = _table(graph, order, cap), _wires(graph, order)
+    snakes = Snakes(table, graph.width, effort.rows, effort.stacked)
+    plans = []
+    for rows, stacked in np.argwhere(snakes.least <= graph.height):
+        if rows == 0:
+            continue
+        tree = snakes.plan(int(rows), int(stacked), graph.height)
+        length = wires.length(centres_of(tree, np.empty((table.n, 2))))
+        value = graph.wdeltat * cap + graph.wlength * length
+        plans.append(_Plan(value, cap, tuple(order), tree))
+    if not plans and table.fits(graph.width, graph.height):
+        plans = [_drawn(graph, order, cap, table)]
+    return plans or int(min(snakes.least[1:].min(), table.heights[0, table.n, graph.width]))
+
+
+def _drawn(graph: Graph, order: Sequence[int], cap: float, table: Table, draws: int = 60) -> _Plan:
+    """The best of some random plans: what is left where no rows fit but a finer cut does."""
+    rng, wires = np.random.default_rng(table.n), _wires(graph, order)
+    box = Piece(0, table.n, 0, 0, graph.width, graph.height)
+    trees = [table.sample(rng, box, (0.5, 1.0, 0.0, 0.9, 0.1)[i % 5]) for i in range(draws)]
+    lengths = [wires.length(centres_of(tree, np.empty((table.n, 2)))) for tree in trees]
+    value = graph.wdeltat * cap + graph.wlength * min(lengths)
+    return _Plan(value, cap, tuple(order), trees[int(np.argmin(lengths))])
+
+
+def _changed(order: Sequence[int], rng: np.random.Generator) -> list[int]:
+    """The order with a short stretch turned round or one kernel moved a few places."""
+    order, n = list(order), len(order)
+    i = int(rng.integers(n))
+    if rng.random() < 0.5:
+        j = min(n, i + 2 + int(rng.integers(3)))
+        order[i:j] = order[i:j][::-1]
+    else:
+        kernel = order.pop(i)
+        order.insert(int(np.clip(i + rng.integers(-4, 5), 0, n - 1)), kernel)
+    return order
+
+
+def _search_orders(
+    graph: Graph,
+    cap: float,
+    order: Sequence[int],
+    *,
+    effort: Effort,
+    rng: np.random.Generator,
+    say: Callable[[str], None],
+) -> list[_Plan]:
+    """Hill-climb over orders at one cap: first until something fits, then for short wires."""
+
+    def value(found: list[_Plan] | int) -> float:
+        return NEVER**2 * found if isinstance(found, int) else min(p.value for p in found)
+
+    best = _snakes(graph, order, cap, effort)
+    tries = int(effort.orders * min(1.0, (16 / len(order)) ** 1.5))
+    for number in range(tries if len(order) > 2 else 0):
+        changed = _changed(order, rng)
+        found = _snakes(graph, changed, cap, effort)
+        if value(found) <= value(best):
+            order, best = changed, found
+        if number % 50 == 49:
+            say(f"cap {cap:.0f}: {number + 1} of {tries} orders, {value(best):.6g}")
+    return [] if isinstance(best, int) else best
+
+
+def _caps(graph: Graph, bound: float, longest: float | None) -> list[float]:
+    """Caps to look at: close ones near the bound, then ever wider apart."""
+    top = 40.0 if longest is None else longest
+    close = [1.004, 1.008, 1.012, 1.016, 1.02, 1.03, 1.045, 1.06, 1.08, 1.1, 1.15, 1.2, 1.3]
+    grid = [*close, *np.geomspace(1.5, 40, 14)]
+    return [float(np.floor(bound * f)) for f in grid if f <= top]
+
+
+def place(
+    graph: Graph,
+    seed: int = 0,
+    longest: float | None = None,
+    effort: Effort | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Placement:
+    """Place a graph.
+
+    Args:
+        graph: kernels, connections, wafer and weights of the score.
+        seed: of every random choice; the same seed gives the same placement.
+        longest: most time allowed, as a multiple of the area bound; None lets the score decide.
+        effort: how hard to search.
+        say: receives lines of progress.
+
+    Raises:
+        ValueError: nothing fits within ``longest``, or the graph has a circle.
+    """
+    effort = effort or Effort()
+    rng = np.random.default_rng(seed)
+    bound = area_bound(graph.kernels, graph.width, graph.height, graph.memlimit)
+    order = chain(len(graph.kernels), graph.edges)
+    plans: list[_Plan] = []
+    caps = _caps(graph, bound, longest)
+    for cap in caps:
+        found = _snakes(graph, order, cap, effort)
+        plans += [] if isinstance(found, int) else found
+    say(f"bound {bound:.0f}: {len(plans)} plans of the first order at {len(caps)} caps")
+    plans.sort(key=lambda p: p.value)
+    promising = [p.cap for p in plans[:1]]
+    for cap in dict.fromkeys([*promising, *(caps[-1:] if longest else [])]):
+        plans += _search_orders(graph, cap, order, effort=effort, rng=rng, say=say)
+    if not plans:
+        raise ValueError(
+            f"{graph.test}: no plan within {longest} times the area bound of {bound:.0f} cycles"
+        )
+    results = []
+    for number, plan in enumerate(_diverse(plans, effort.plans)):
+        table, wires = _table(graph, plan.order, plan.cap), _wires(graph, plan.order)
+        tree, length = anneal(table, wires, plan.tree, rng, effort.moves)
+        results.append(_finish(graph, plan, tree))
+        total = results[-1][0].total
+        at = f"cap {plan.cap:.0f}, wire {length:.0f}"
+        say(f"plan {number + 1} of {effort.plans}: {at}, score {total:.6g}")
+    score, placed = min(results, key=lambda r: r[0].total)
+    return Placement(placed, score, bound)
+
+
+def _diverse(plans: list[_Plan], count: int) -> list[_Plan]:
+    """The best plans, at most half of them at any one cap."""
+    taken: list[_Plan] = []
+    for plan in sorted(plans, key=lambda p: p.value):
+        if sum(p.cap == plan.cap for p in taken) < max(1, count // 2) and len(taken) < count:
+            taken.append(plan)
+    return taken
+
+
+def _finish(graph: Graph, plan: _Plan, tree: Piece) -> tuple[Score, dict[str, Placed]]:
+    """Arguments and exact places of a plan, proved legal by the checker."""
+    by_place = {leaf.i: leaf for leaf in leaves(tree)}
+    boxes = [by_place[int(at)] for at in np.argsort(plan.order)]
+    placed = settle(graph, fill(graph, plan.cap, boxes), boxes)
+    named = {kernel.name: at for kernel, at in zip(graph.kernels, placed, strict=True)}
+    return check(graph, named), named
