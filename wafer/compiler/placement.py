@@ -35,10 +35,10 @@ class Effort:
     """
 
     orders: int = 400
-    moves: int = 12000
+    moves: int = 8000
     plans: int = 8
-    rows: int = 8
-    stacked: int = 8
+    rows: int = 5
+    stacked: int = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,46 +102,62 @@ def _changed(order: Sequence[int], rng: np.random.Generator) -> list[int]:
     order, n = list(order), len(order)
     i = int(rng.integers(n))
     if rng.random() < 0.5:
-        j = min(n, i + 2 + int(rng.integers(3)))
+        j = min(n, i + 2 + int(rng.integers(4)))
         order[i:j] = order[i:j][::-1]
     else:
         kernel = order.pop(i)
-        order.insert(int(np.clip(i + rng.integers(-4, 5), 0, n - 1)), kernel)
+        order.insert(int(np.clip(i + rng.integers(-6, 7), 0, n - 1)), kernel)
     return order
 
 
-def _search_orders(
+def _value(found: list[_Plan] | int) -> float:
+    return NEVER**2 * found if isinstance(found, int) else min(p.value for p in found)
+
+
+def _search(
     graph: Graph,
-    cap: float,
+    caps: tuple[float, float, float],
     order: Sequence[int],
     *,
     effort: Effort,
     rng: np.random.Generator,
     say: Callable[[str], None],
 ) -> list[_Plan]:
-    """Hill-climb over orders at one cap: first until something fits, then for short wires."""
+    """Change order and cap together, accepting a little loss at first (threshold accepting).
 
-    def value(found: list[_Plan] | int) -> float:
-        return NEVER**2 * found if isinstance(found, int) else min(p.value for p in found)
-
-    best = _snakes(graph, order, cap, effort)
-    tries = int(effort.orders * min(1.0, (16 / len(order)) ** 1.5))
+    Args:
+        graph: the case.
+        caps: least, first and greatest cap.
+        order: where to begin.
+        effort: how hard to search.
+        rng: source of randomness.
+        say: receives lines of progress.
+    """
+    low, cap, high = caps
+    now = _snakes(graph, order, cap, effort)
+    kept = [] if isinstance(now, int) else now
+    tries = int(effort.orders * min(1.0, (16 / len(order)) ** 1.9))
     for number in range(tries if len(order) > 2 else 0):
-        changed = _changed(order, rng)
-        found = _snakes(graph, changed, cap, effort)
-        if value(found) <= value(best):
-            order, best = changed, found
+        changed = _changed(order, rng) if rng.random() < 0.8 else list(order)
+        factor = (1.0, 1.0, 0.996, 0.99, 1.003)[int(rng.integers(5))]
+        other = float(np.clip(np.floor(cap * factor), low, high))
+        found = _snakes(graph, changed, other, effort)
+        allowed = 1 + 0.004 * (1 - number / tries) ** 2
+        if _value(found) <= allowed * _value(now):
+            order, cap, now = changed, other, found
+            kept += [] if isinstance(found, int) else found
+            kept = sorted(kept, key=lambda p: p.value)[: 4 * effort.plans]
         if number % 50 == 49:
-            say(f"cap {cap:.0f}: {number + 1} of {tries} orders, {value(best):.6g}")
-    return [] if isinstance(best, int) else best
+            best = f"best {kept[0].value:.6g}" if kept else "nothing fits yet"
+            say(f"{number + 1} of {tries} orders: {best}")
+    return kept
 
 
-def _caps(graph: Graph, bound: float, longest: float | None) -> list[float]:
+def _caps(bound: float, longest: float | None) -> list[float]:
     """Caps to look at: close ones near the bound, then ever wider apart."""
-    top = 40.0 if longest is None else longest
-    close = [1.004, 1.008, 1.012, 1.016, 1.02, 1.03, 1.045, 1.06, 1.08, 1.1, 1.15, 1.2, 1.3]
-    grid = [*close, *np.geomspace(1.5, 40, 14)]
-    return [float(np.floor(bound * f)) for f in grid if f <= top]
+    grid = [*np.arange(1.004, 1.1, 0.006), 1.12, 1.15, 1.2, 1.3, *np.geomspace(1.5, 40, 14)]
+    top = grid[-1] if longest is None else longest
+    return [float(np.floor(bound * f)) for f in [*grid, top] if f <= top]
 
 
 def place(
@@ -168,15 +184,14 @@ def place(
     bound = area_bound(graph.kernels, graph.width, graph.height, graph.memlimit)
     order = chain(len(graph.kernels), graph.edges)
     plans: list[_Plan] = []
-    caps = _caps(graph, bound, longest)
+    caps = _caps(bound, longest)
     for cap in caps:
         found = _snakes(graph, order, cap, effort)
         plans += [] if isinstance(found, int) else found
     say(f"bound {bound:.0f}: {len(plans)} plans of the first order at {len(caps)} caps")
     plans.sort(key=lambda p: p.value)
-    promising = [p.cap for p in plans[:1]]
-    for cap in dict.fromkeys([*promising, *(caps[-1:] if longest else [])]):
-        plans += _search_orders(graph, cap, order, effort=effort, rng=rng, say=say)
+    window = min(caps), plans[0].cap if plans else max(caps), max(caps)
+    plans += _search(graph, window, order, effort=effort, rng=rng, say=say)
     if not plans:
         raise ValueError(
             f"{graph.test}: no plan within {longest} times the area bound of {bound:.0f} cycles"
@@ -194,9 +209,9 @@ def place(
 
 
 def _diverse(plans: list[_Plan], count: int) -> list[_Plan]:
-    """The best plans, at most half of them at any one cap."""
+    """The best plans that differ in value, at most half of them at any one cap."""
     taken: list[_Plan] = []
-    for plan in sorted(plans, key=lambda p: p.value):
+    for plan in sorted({round(p.value): p for p in plans}.values(), key=lambda p: p.value):
         if sum(p.cap == plan.cap for p in taken) < max(1, count // 2) and len(taken) < count:
             taken.append(plan)
     return taken
