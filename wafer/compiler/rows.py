@@ -93,12 +93,12 @@ class Snakes:
         columns, e = [], end
         while e > begin:
             goal = self._need[e, begin, s, height]
-            for size in range(1, min(self.column, e - begin, s + 1) + 1):
-                least = int(self.table.widths[e - size, e, height])
-                if self._need[e - size, begin, s - size + 1, height] + least == goal:
-                    break
-            columns.append((e - size, e, least))
-            e, s = e - size, s - size + 1
+            sizes = range(1, min(self.column, e - begin, s + 1) + 1)
+            least = [int(self.table.widths[e - size, e, height]) for size in sizes]
+            rest = [self._need[e - size, begin, s - size + 1, height] for size in sizes]
+            at = [a + b for a, b in zip(rest, least, strict=True)].index(goal)
+            columns.append((e - sizes[at], e, least[at]))
+            e, s = e - sizes[at], s - at
         return columns[::-1]
 
     def _stack(self, box: Piece) -> Piece:
