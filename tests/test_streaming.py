@@ -128,7 +128,7 @@ def assert_equal(model_cfg, steps=5, atol=1e-6, systems=1, data=None, rel=2e-5, 
     ("model", "section"),
     [
         (GPT, None),
-        (BERT, RIGL | {"compute": "csr"}),
+        pytest.param(BERT, RIGL | {"compute": "csr"}, marks=pytest.mark.slow),
         pytest.param(T5, None, marks=pytest.mark.slow),
         pytest.param(GPTJ, STATIC | {"compute": "csr"}, marks=pytest.mark.slow),
         pytest.param(GPT, RIGL | {"compute": "csr"}, marks=pytest.mark.slow),

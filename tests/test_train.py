@@ -298,6 +298,8 @@ def test_dry_modes_run_nothing(tmp_path, capsys):
     assert "layers_0/ffn/down/kernel" in out
     assert main([*flags, "--compile_only"]) == 0
     assert "GFLOP per step" in capsys.readouterr().out
+    assert main([*flags, "--compile_only", "--execution", "weight_streaming"]) == 1
+    assert "`wafer plan` has its figures" in capsys.readouterr().err
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

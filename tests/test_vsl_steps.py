@@ -145,9 +145,7 @@ def _memory_ratio(family: str, ratio: int, layers: int) -> tuple[float, float]:
     model = bench.make_model(family, 256, layers)
     padded = bench.make_step(model, bench.padded_batch(family, examples), bench.stock_attention)
     batch = bench.packed_batch(family, examples, vsl.Ladder(), 16)
-    packed = bench.make_step(
-        model, batch, functools.partial(vsl_attention, implementation="blocks")
-    )
+    packed = bench.make_step(model, batch, vsl_attention)
     return padded.memory / packed.memory, 512 / lengths.mean()
 
 

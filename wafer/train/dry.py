@@ -10,7 +10,8 @@ from rich.table import Table
 
 from models.paths import named_leaves
 from wafer.config import RunConfig
-from wafer.errors import DataError
+from wafer.errors import ConfigError, DataError, Problem
+from wafer.run.resident import Resident
 from wafer.train.build import Run, plan
 from wafer.train.logs import CONSOLE
 
@@ -56,7 +57,11 @@ def compile_only(job: Run) -> dict[str, float]:
 
     Raises:
         DataError: there is no training data to take shapes from.
+        ConfigError: the run streams its weights: it has no one program for a step.
     """
+    if not isinstance(job.executor, Resident):
+        message = "a streamed step is a program per kind of layer; `wafer plan` has its figures"
+        raise ConfigError([Problem(("runconfig", "compile_only"), message)])
     section, data = job.cfg.train_input, job.train
     if section is None or data is None:
         raise DataError("compile_only compiles the training step; the file has no train_input")
