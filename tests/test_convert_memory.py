@@ -95,7 +95,6 @@ def test_memory_follows_the_largest_tensor(tmp_path):
     )
     assert ran.returncode == 0, ran.stderr
     measured = json.loads(ran.stdout.splitlines()[-1])
-    print(measured)
     assert measured["size"] > 7 * LARGEST
     assert measured["same"]  # bit for bit through both formats
     assert measured["there"] < 3 * LARGEST, measured

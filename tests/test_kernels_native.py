@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import pytest
 
 from sparsity import kernels
-from sparsity.kernels import native
 
 ROOT = pathlib.Path(__file__).parent.parent
 

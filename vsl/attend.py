@@ -117,7 +117,7 @@ def attention(
     chosen = _choose(implementation, layout, kv, native=native)
 
     qkv = QKV(q.reshape(-1, heads, group, q.shape[2]), k, v)
-    if chosen in {"native", "blocks"} and by_distance:
+    if isinstance(relative_bias, RelativeBias) and by_distance and chosen in {"native", "blocks"}:
         learned = learned._replace(profile=_profile(relative_bias, layout.capacity))
     if chosen == "native":
         return fused(rule, qkv, learned, pair, kv.valid).reshape(q.shape)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -221,7 +222,7 @@ def broadcast(leaf: Any, everywhere: NamedSharding) -> jax.Array:
     if isinstance(leaf, jax.Array):
         if leaf.sharding == everywhere:
             return leaf
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(broadcast(jax.random.key_data(leaf), everywhere))
     devices = sorted(everywhere.addressable_devices, key=lambda device: device.id)
     copies = [jax.device_put(leaf, device) for device in devices]

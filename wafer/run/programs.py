@@ -9,7 +9,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -65,7 +65,7 @@ class Programs:
 
 
 @functools.cache
-def compiler_options() -> Mapping[str, str]:
+def compiler_options() -> dict[str, str | bool]:
     """Options of XLA that every program of a run is compiled with.
 
     On a CPU XLA hands sums over an axis to a library by default, one sweep over memory for each;
@@ -74,7 +74,9 @@ def compiler_options() -> Mapping[str, str]:
     """
     if jax.default_backend() != "cpu":
         return {}
-    options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
+    options: dict[str, str | bool] = {
+        "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"
+    }
     try:
         jax.jit(lambda: 0).lower().compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as error:

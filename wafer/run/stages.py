@@ -61,7 +61,8 @@ class Control(NamedTuple):
     sparse: SparseState
 
 
-_WHERE: Any = Where(_SHARED, _EVERYWHERE, _EVERYWHERE)
+_specs: Any = (_SHARED, _EVERYWHERE, _EVERYWHERE)
+_WHERE: Any = Where(*_specs)
 
 
 class Updated(NamedTuple):
@@ -299,7 +300,8 @@ class Stages:
             floats, others, join = _divide(carry)
             run, rejoin = self._stage(stage, join, keep=True)
             rest = (sparse, batch, drop, others)
-            after, vjp, left = jax.vjp(run, ready, floats, rest, has_aux=True)
+            pulled: Any = jax.vjp(run, ready, floats, rest, has_aux=True)
+            after, vjp, left = pulled
             return None, (rejoin[-1](after, left), vjp.opaque_residuals)
 
         _, out = _each(micro, _own((carry, where.batch)), _count(where.batch))
@@ -332,7 +334,8 @@ class Stages:
             floats, others, join = _divide(carry)
             run, _ = self._stage(stage, join, keep=keep)
             rest = (sparse, batch, self._drop(where, m), others)
-            _, vjp, _ = jax.vjp(run, ready, floats, rest, has_aux=True)
+            pulled: Any = jax.vjp(run, ready, floats, rest, has_aux=True)
+            vjp = pulled[1]
             if keep:  # the forward sweep's own; what would compute them again is dead code
                 vjp.opaque_residuals = list(saved)
             grads, floats_cotangent, _ = vjp(cotangent)

@@ -207,9 +207,8 @@ class Streaming:
                 masks[branch.full(key)] = stored("topology", f"mask:{key}", mask)
             for key, pattern in like.patterns.items():
                 fields = pattern._asdict().items()
-                patterns[branch.full(key)] = Pattern(
-                    *(stored("topology", f"pattern:{key}:{field}", x) for field, x in fields)
-                )
+                parts: Any = (stored("topology", f"pattern:{key}:{f}", x) for f, x in fields)
+                patterns[branch.full(key)] = Pattern(*parts)
             mine, count = iter(range(len(branch.paths))), iter(range(len(branch.paths)))
             shapes = jax.tree.leaves(jax.eval_shape(self.tx.init, {name: like.params}))
             for path, own, shape in zip(branch.paths, branch.owned, shapes, strict=True):
