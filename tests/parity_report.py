@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent)]  # installed ones first
 
 import hf_parity
 import jax
