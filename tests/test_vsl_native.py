@@ -2,7 +2,6 @@
 
 import functools
 import os
-import pathlib
 import subprocess
 import sys
 from typing import Any
@@ -16,7 +15,6 @@ from hypothesis import given, settings, strategies as st
 import vsl
 from vsl import fused
 
-ROOT = pathlib.Path(__file__).parent.parent
 LENGTHS = (70, 1, 0, 130, 33)  # 250 slots: four tiles, the last one cut, slack at the end
 CAPACITY = 250
 
@@ -63,13 +61,11 @@ def _run(x: dict[str, Any], layout: vsl.Layout, implementation: str, **options: 
     return grads | {"do": out}
 
 
-def _assert_close(got: Any, want: Any, tolerance: float = 3e-6) -> None:
+def _assert_close(got: Any, want: Any, skip: tuple[str, ...] = ()) -> None:
     for name, value in want.items():
-        # Terms are of order 1: where they cancel (a sequence of one token) their rounding stays.
-        top = max(float(jnp.abs(value).max()), 1.0)
-        if name == "slopes":  # thousands of terms of both signs, times distances: they cancel
-            top *= 4
-        np.testing.assert_allclose(got[name], value, atol=tolerance * top, err_msg=name)
+        top = max(float(jnp.abs(value).max()), 1e-3)
+        if name not in skip:
+            np.testing.assert_allclose(got[name], value, atol=3e-6 * top, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -78,11 +74,12 @@ def _assert_close(got: Any, want: Any, tolerance: float = 3e-6) -> None:
         ((4, 2), 16, {}),
         ((4, 1), 8, {"causal": False, "window": 20}),  # one key head: cut into chunks
         ((2, 2), 20, {"window": (5, 9), "causal": False, "scale": 0.7}),
-        ((3, 3), 64, {"alibi": True, "dropout_rate": 0.3}),
+        ((3, 3), 64, {"dropout_rate": 0.3}),
+        ((3, 3), 64, {"alibi": True}),
         ((4, 2), 16, {"alibi": True, "relative": True, "window": 33}),
         ((4, 4), 16, {"relative": True, "causal": False}),
     ],
-    ids=["gqa", "mqa", "scale", "dropout", "alibi+t5", "t5"],
+    ids=["gqa", "mqa", "scale", "dropout", "alibi", "alibi+t5", "t5"],
 )
 def test_native_equals_dense(heads: tuple[int, int], width: int, options: dict[str, Any]) -> None:
     """Forward and every gradient; dropout drops the same weights."""
@@ -134,9 +131,16 @@ def _both() -> Any:
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(0, 66), min_size=3, max_size=3))
 def test_any_lengths(lengths: list[int]) -> None:
-    """Sequences may begin and end anywhere in a tile."""
+    """Sequences may begin and end anywhere in a tile.
+
+    The gradients of q and k are differences of terms as large as that of v; in sequences of one
+    token they are 0 but for rounding, so v's is the measure of all three.
+    """
     got, want = _both()(jnp.asarray(lengths))
-    _assert_close(got, want)
+    _assert_close(got, want, skip=("q", "k"))
+    top = max(float(jnp.abs(want[name]).max()) for name in "qkv")
+    for name in "qk":
+        np.testing.assert_allclose(got[name], want[name], atol=3e-6 * max(top, 1e-3))
 
 
 def test_same_bits_every_time_and_under_vmap() -> None:
@@ -209,10 +213,10 @@ print(fused.LIBRARY.target(), float(abs(got - want).max() / abs(want).max()) < 3
 def test_every_target_and_none(setting: str, said: str) -> None:
     if fused.LIBRARY.target() == "baseline":  # a machine without AVX2 has no other
         said = said.replace("avx2", "baseline")
-    env = os.environ | {"WAFER_NATIVE": setting, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True
-    )
+    env = os.environ | {"WAFER_NATIVE": setting, "JAX_PLATFORMS": "cpu"}
+    # -P: the installed packages, which have the library, not the folder the tests run in.
+    command = [sys.executable, "-P", "-c", SCRIPT]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == said
     notices = [line for line in done.stderr.splitlines() if "no native library" in line]
     assert len(notices) == (setting == "0"), done.stderr
