@@ -1,0 +1,149 @@
+"""What a compilation results in: kernels with costs, their rectangles, the predicted speed.
+
+Coordinates are those of ``wafer.fabric``: x grows eastwards, y grows southwards, and a region's
+(x, y) is its north-west corner, the upper left in pictures. All sizes are in PEs, all times in
+cycles per sample unless a name says otherwise.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+from wafer.spec import WaferSpec
+
+__all__ = ["Compiled", "FloorPlan", "Placed", "Region"]
+
+
+class Region(NamedTuple):
+    """A rectangle of PEs.
+
+    name: of the kernel, 'layers_0/attn/query'
+    x, y: north-west (upper left) corner; PE columns x .. x + width - 1 belong to it
+    width, height: PEs eastwards and southwards
+    """
+
+    name: str
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FloorPlan:
+    """Where everything lies.
+
+    Attributes:
+        width: PEs in x that may be used; height: in y.
+        regions: one per kernel of the first replica, in the order of the data.
+        replicas: (x, y) by which each copy is moved from the first, which is (0, 0).
+    """
+
+    width: int
+    height: int
+    regions: tuple[Region, ...]
+    replicas: tuple[tuple[int, int], ...] = ((0, 0),)
+
+    def __getitem__(self, name: str) -> Region:
+        """The first replica's region of a kernel.
+
+        Raises:
+            KeyError: no kernel of that name.
+        """
+        for region in self.regions:
+            if region.name == name:
+                return region
+        raise KeyError(f"{name!r}; kernels are {', '.join(r.name for r in self.regions)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A kernel as it was placed.
+
+    Attributes:
+        name: scope or parameter path.
+        kind: 'matmul', 'attention', 'norm', 'embedding', 'elementwise', 'convolution', 'loss'.
+        layer: the layer it belongs to, which gives its colour.
+        rows: parts its input side is split into over the region's height.
+        columns: parts its output side is split into over the region's width.
+        forward, backward, update: cycles per sample of the busiest PE.
+        useful: multiply-accumulates (or other lane operations) per sample, all PEs together,
+            as cycles of one PE at full rate.
+        sram: bytes of the fullest PE.
+        weights: parameters it holds.
+        density: kept share of its weights.
+        in_side, out_side: 'W', 'N', 'E' or 'S', where data enters and leaves.
+    """
+
+    name: str
+    kind: str
+    layer: str
+    rows: int
+    columns: int
+    forward: int
+    backward: int
+    update: int
+    useful: float
+    sram: int
+    weights: int
+    density: float
+    in_side: str
+    out_side: str
+
+    @property
+    def cycles(self) -> int:
+        """Cycles per sample: the three phases share the region's PEs."""
+        return self.forward + self.backward + self.update
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A model on the wafer.
+
+    Attributes:
+        name: of the model.
+        spec: the machine.
+        kernels: in the order of ``plan.regions``.
+        edges: data paths, pairs of indices into ``kernels``.
+        plan: the floor plan.
+        sample_bytes: bytes that enter per sample.
+        bound: cycles per sample that no plan of one replica can beat (its areas fill the wafer).
+        seed: of the placer.
+        single: samples per second of one replica alone on the wafer (itself unless replicated).
+    """
+
+    name: str
+    spec: WaferSpec
+    kernels: tuple[Placed, ...]
+    edges: tuple[tuple[int, int], ...]
+    plan: FloorPlan
+    sample_bytes: int
+    bound: float
+    seed: int
+    single: float
+
+    @property
+    def cycles(self) -> int:
+        """Cycles per sample of the slowest kernel."""
+        return max(kernel.cycles for kernel in self.kernels)
+
+    @property
+    def slowest(self) -> Placed:
+        """The kernel that bounds the throughput."""
+        return max(self.kernels, key=lambda kernel: kernel.cycles)
+
+    @property
+    def compute_samples(self) -> float:
+        """Samples per second of all replicas, were the input never late."""
+        return len(self.plan.replicas) * self.spec.clock_hz / self.cycles
+
+    @property
+    def active_share(self) -> float:
+        """Share of the wafer's PEs that lie in a region."""
+        area = sum(r.width * r.height for r in self.plan.regions) * len(self.plan.replicas)
+        return area / (self.spec.width * self.spec.height)
+
+    @property
+    def utilization(self) -> float:
+        """Share of the active PEs' cycles that are useful work at full rate."""
+        area = sum(r.width * r.height for r in self.plan.regions)
+        return sum(kernel.useful for kernel in self.kernels) / (area * self.cycles)
