@@ -24,17 +24,9 @@ constexpr int64_t kRun = 52;
 constexpr int64_t kLeastBlock = 128, kMostBlock = 2048;
 
 const TileKernels& Kernels() {
-  static const TileKernels* kernels = [] {
-    const Target target = BestTarget();
-#if defined(WAFER_HAS_AVX512)
-    if (target == Target::kAvx512) return &wafer_tile_avx512;
-#endif
-#if defined(WAFER_HAS_AVX2)
-    if (target >= Target::kAvx2) return &wafer_tile_avx2;
-#endif
-    return &wafer_tile_baseline;
-  }();
-  return *kernels;
+  static const TileKernels& kernels = BestOf(
+      wafer_tile_baseline, WAFER_IF_AVX2(wafer_tile_avx2), WAFER_IF_AVX512(wafer_tile_avx512));
+  return kernels;
 }
 
 // Floats of a tile with this many columns.

@@ -6,7 +6,8 @@
 #include "tile.h"
 
 #include <cstring>
-#include <utility>
+
+#include "vectors.h"
 
 namespace {
 
@@ -15,37 +16,14 @@ using wafer::Compressed;
 using wafer::kRowBlock;
 using wafer::Matrix;
 
-constexpr int kLanes = WAFER_LANES;
 constexpr int kVectors = 4;  // vectors per tile row: one broadcast weight feeds four products
 
-typedef float Floats __attribute__((vector_size(4 * kLanes)));
-typedef float UnalignedFloats __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
-typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
-typedef uint16_t UnalignedHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
-
-// Lanes of two vectors by constant numbers; GCC has the same builtin as Clang from 12 on.
-#if defined(__clang__) || __GNUC__ >= 12
-#define WAFER_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define WAFER_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Ints{__VA_ARGS__})
-#endif
-
-#define WAFER_INLINE static inline __attribute__((always_inline))
+typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
 
 WAFER_INLINE Floats Load(const float* p) { return *reinterpret_cast<const Floats*>(p); }
 WAFER_INLINE void Store(float* p, Floats v) { *reinterpret_cast<Floats*>(p) = v; }
 
-// Lane l of the result is a[l] where bit `kBit` of l is clear, else b[l ^ kBit]; and its mirror.
-template <int kBit, int... kLane>
-WAFER_INLINE Floats MergeLow(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
-}
-template <int kBit, int... kLane>
-WAFER_INLINE Floats MergeHigh(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + kLane : (kLane ^ kBit))...);
-}
 // Lane l is a[l] where the bit is clear, else b[l]; and the same from the partner lane.
 template <int kBit, int... kLane>
 WAFER_INLINE Floats Own(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
@@ -55,29 +33,6 @@ template <int kBit, int... kLane>
 WAFER_INLINE Floats Partner(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
   return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes : 0) + (kLane ^ kBit)...);
 }
-template <int... kLane>
-WAFER_INLINE Ints LaneNumbers(std::integer_sequence<int, kLane...>) {
-  return Ints{kLane...};
-}
-// `Floats{} + x` would be an addition: it turns -0 into 0.
-template <int... kLane>
-WAFER_INLINE Floats Splat(float x, std::integer_sequence<int, kLane...>) {
-  return Floats{(static_cast<void>(kLane), x)...};
-}
-using AllLanes = std::make_integer_sequence<int, kLanes>;
-
-// Transposes a square of kLanes x kLanes floats held in registers, one bit of the index at a time.
-template <int kBit = kLanes / 2>
-WAFER_INLINE void Transpose(Floats (&v)[kLanes]) {
-  for (int i = 0; i < kLanes; ++i) {
-    if (i & kBit) continue;
-    const Floats a = v[i], b = v[i | kBit];
-    v[i] = MergeLow<kBit>(a, b, AllLanes{});
-    v[i | kBit] = MergeHigh<kBit>(a, b, AllLanes{});
-  }
-  if constexpr (kBit > 1) Transpose<kBit / 2>(v);
-}
-
 // Sums each of kLanes vectors over its lanes; lane l of the result is the sum of v[l].
 template <int kBit = kLanes / 2>
 WAFER_INLINE Floats SumEach(Floats (&v)[kLanes]) {
@@ -107,18 +62,18 @@ WAFER_INLINE Halves ToBf16(Floats f) {
 template <bool kBf16>
 WAFER_INLINE Floats LoadRow(const Matrix& x, int64_t at) {
   if constexpr (kBf16) {
-    return FromBf16(*reinterpret_cast<const UnalignedHalves*>(static_cast<uint16_t*>(x.data) + at));
+    return FromBf16(*reinterpret_cast<const LooseHalves*>(static_cast<uint16_t*>(x.data) + at));
   } else {
-    return *reinterpret_cast<const UnalignedFloats*>(static_cast<float*>(x.data) + at);
+    return *reinterpret_cast<const LooseFloats*>(static_cast<float*>(x.data) + at);
   }
 }
 
 template <bool kBf16>
 WAFER_INLINE void StoreRow(const Matrix& y, int64_t at, Floats v) {
   if constexpr (kBf16) {
-    *reinterpret_cast<UnalignedHalves*>(static_cast<uint16_t*>(y.data) + at) = ToBf16(v);
+    *reinterpret_cast<LooseHalves*>(static_cast<uint16_t*>(y.data) + at) = ToBf16(v);
   } else {
-    *reinterpret_cast<UnalignedFloats*>(static_cast<float*>(y.data) + at) = v;
+    *reinterpret_cast<LooseFloats*>(static_cast<float*>(y.data) + at) = v;
   }
 }
 
@@ -285,7 +240,7 @@ WAFER_INLINE void DotSome(const float* tile, const Floats (&dy)[V], const Index*
     const Words keep = reinterpret_cast<Words>(LaneNumbers(AllLanes{}) < count);
     total = reinterpret_cast<Floats>(reinterpret_cast<Words>(total) & keep);
   }
-  UnalignedFloats* to = reinterpret_cast<UnalignedFloats*>(out);
+  LooseFloats* to = reinterpret_cast<LooseFloats*>(out);
   *to = *to + total;
 }
 

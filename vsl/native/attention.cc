@@ -23,17 +23,9 @@ using ResultF32 = ffi::ResultBuffer<ffi::F32>;
 constexpr int64_t kTasks = 8;  // backward tasks wanted at least
 
 const BlockKernels& Kernels() {
-  static const BlockKernels* kernels = [] {
-    const Target target = BestTarget();
-#if defined(WAFER_HAS_AVX512)
-    if (target == Target::kAvx512) return &wafer_tile_avx512;
-#endif
-#if defined(WAFER_HAS_AVX2)
-    if (target >= Target::kAvx2) return &wafer_tile_avx2;
-#endif
-    return &wafer_tile_baseline;
-  }();
-  return *kernels;
+  static const BlockKernels& kernels = BestOf(
+      wafer_tile_baseline, WAFER_IF_AVX2(wafer_tile_avx2), WAFER_IF_AVX512(wafer_tile_avx512));
+  return kernels;
 }
 
 int64_t Blocks(int64_t tokens) { return (tokens + kTile - 1) / kTile; }
@@ -180,45 +172,40 @@ ffi::Error BackwardAll(ffi::ThreadPool pool, F32 q, F32 k, F32 v, S32 low, S32 h
 
 namespace ffi = xla::ffi;
 
+// What both directions take: q, k, v, low, high, profile, noise and position, then the settings.
+auto Inputs() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<wafer::F32>()
+      .Arg<wafer::F32>()
+      .Arg<wafer::F32>()
+      .Arg<wafer::S32>()
+      .Arg<wafer::S32>()
+      .Arg<wafer::F32>()
+      .Arg<wafer::U32>()
+      .Arg<wafer::S32>();
+}
+
+template <typename Binding>
+auto WithSettings(Binding binding) {
+  return std::move(binding)
+      .template Attr<float>("scale")
+      .template Attr<float>("keep")
+      .template Attr<int64_t>("threshold")
+      .template Attr<int64_t>("profile_zero");
+}
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_attention_forward, wafer::Forward,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::U32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Attr<float>("scale")
-                                  .Attr<float>("keep")
-                                  .Attr<int64_t>("threshold")
-                                  .Attr<int64_t>("profile_zero"));
+                              WithSettings(Inputs().Ret<wafer::F32>().Ret<wafer::F32>()));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_attention_backward, wafer::BackwardAll,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::U32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Attr<float>("scale")
-                                  .Attr<float>("keep")
-                                  .Attr<int64_t>("threshold")
-                                  .Attr<int64_t>("profile_zero"));
+                              WithSettings(Inputs()
+                                               .Arg<wafer::F32>()
+                                               .Arg<wafer::F32>()
+                                               .Arg<wafer::F32>()
+                                               .Ret<wafer::F32>()
+                                               .Ret<wafer::F32>()
+                                               .Ret<wafer::F32>()
+                                               .Ret<wafer::F32>()));
 
 extern "C" const char* wafer_native_target() { return wafer::Kernels().name; }

@@ -4,12 +4,13 @@
 // Online softmax forward (Milakov & Gimelshein 2018), scores recomputed backward (Dao et al. 2022).
 // A tile of kTile x kTile scores is walked in groups of four queries, and of each group only the
 // vectors of keys that one of them sees: sequences that end inside a tile cost what they hold.
-// Vector extensions of GCC and Clang, no intrinsics; everything in an unnamed namespace (block.h).
+// Everything sits in an unnamed namespace, see block.h.
 #include "block.h"
 
 #include <cmath>
 #include <cstring>
-#include <utility>
+
+#include "vectors.h"
 
 namespace {
 
@@ -18,39 +19,16 @@ using wafer::Backward;
 using wafer::kTile;
 using wafer::Packed;
 
-constexpr int kLanes = WAFER_LANES;
 constexpr int kRows = 4;                         // queries of a group
 constexpr int kGroups = kTile / kRows;
 constexpr int kVectors = kLanes == 16 ? 4 : 2;   // vectors of a row held in registers
 constexpr float kFloor = -1e20f;                 // first running maximum, above kHidden
 constexpr float kHidden = -1e30f;
 
-typedef float Floats __attribute__((vector_size(4 * kLanes)));
-typedef float Loose __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
-typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
 typedef int32_t LooseInts __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
-#if defined(__clang__) || __GNUC__ >= 12
-#define WAFER_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define WAFER_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Ints{__VA_ARGS__})
-#endif
-#define WAFER_INLINE static inline __attribute__((always_inline))
-
-using AllLanes = std::make_integer_sequence<int, kLanes>;
-
-template <int... kLane>
-WAFER_INLINE Floats Splat(float x, std::integer_sequence<int, kLane...>) {
-  return Floats{(static_cast<void>(kLane), x)...};
-}
-WAFER_INLINE Floats Splat(float x) { return Splat(x, AllLanes{}); }
-template <int... kLane>
-WAFER_INLINE Ints LaneNumbers(std::integer_sequence<int, kLane...>) {
-  return Ints{kLane...};
-}
-WAFER_INLINE Floats Load(const float* p) { return *reinterpret_cast<const Loose*>(p); }
-WAFER_INLINE void Store(float* p, Floats v) { *reinterpret_cast<Loose*>(p) = v; }
+WAFER_INLINE Floats Load(const float* p) { return *reinterpret_cast<const LooseFloats*>(p); }
+WAFER_INLINE void Store(float* p, Floats v) { *reinterpret_cast<LooseFloats*>(p) = v; }
 WAFER_INLINE Floats Larger(Floats a, Floats b) { return a > b ? a : b; }
 
 template <int kBit, int... kLane>
@@ -221,28 +199,6 @@ WAFER_INLINE void CopyRows(const float* from, int64_t stride, int64_t width, Use
       std::memset(to, 0, sizeof(float) * width);
     }
   }
-}
-
-// Lane l of the result is a[l] where bit `kBit` of l is clear, else b[l ^ kBit]; and its mirror.
-template <int kBit, int... kLane>
-WAFER_INLINE Floats MergeLow(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
-}
-template <int kBit, int... kLane>
-WAFER_INLINE Floats MergeHigh(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + kLane : (kLane ^ kBit))...);
-}
-
-// Transposes a square of kLanes x kLanes floats held in registers, one bit of the index at a time.
-template <int kBit = kLanes / 2>
-WAFER_INLINE void Transpose(Floats (&v)[kLanes]) {
-  for (int i = 0; i < kLanes; ++i) {
-    if (i & kBit) continue;
-    const Floats a = v[i], b = v[i | kBit];
-    v[i] = MergeLow<kBit>(a, b, AllLanes{});
-    v[i | kBit] = MergeHigh<kBit>(a, b, AllLanes{});
-  }
-  if constexpr (kBit > 1) Transpose<kBit / 2>(v);
 }
 
 template <typename Used>

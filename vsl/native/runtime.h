@@ -43,6 +43,25 @@ inline Target BestTarget() {
   return Target::kBaseline;
 }
 
+// The best of the tables that were compiled in (setup.py names them); null where one was not.
+#if defined(WAFER_HAS_AVX512)
+#define WAFER_IF_AVX512(table) &table
+#else
+#define WAFER_IF_AVX512(table) nullptr
+#endif
+#if defined(WAFER_HAS_AVX2)
+#define WAFER_IF_AVX2(table) &table
+#else
+#define WAFER_IF_AVX2(table) nullptr
+#endif
+template <typename Table>
+const Table& BestOf(const Table& baseline, const Table* avx2, const Table* avx512) {
+  const Target target = BestTarget();
+  if (target == Target::kAvx512 && avx512 != nullptr) return *avx512;
+  if (target >= Target::kAvx2 && avx2 != nullptr) return *avx2;
+  return baseline;
+}
+
 // Runs work(0) .. work(items - 1) on the pool and on the calling thread; returns when all are done.
 // The caller takes items itself, so it never waits for a thread that the pool cannot give: a helper
 // that starts late finds no item left and touches nothing of the caller's frame.

@@ -1,0 +1,67 @@
+// Vectors of floats for code that is compiled once per target with WAFER_LANES (floats per vector).
+//
+// Vector extensions of GCC and Clang, no intrinsics: the same source serves AVX-512, AVX2, SSE2 and
+// NEON. Everything sits in an unnamed namespace: the linker must not share a function between
+// targets.
+#ifndef WAFER_VSL_NATIVE_VECTORS_H_
+#define WAFER_VSL_NATIVE_VECTORS_H_
+
+#include <cstdint>
+#include <utility>
+
+#define WAFER_INLINE static inline __attribute__((always_inline))
+
+// Lanes of two vectors by constant numbers; GCC has the same builtin as Clang from 12 on.
+#if defined(__clang__) || __GNUC__ >= 12
+#define WAFER_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define WAFER_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Ints{__VA_ARGS__})
+#endif
+
+namespace {
+
+constexpr int kLanes = WAFER_LANES;
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef float LooseFloats __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+
+using AllLanes = std::make_integer_sequence<int, kLanes>;
+
+// `Floats{} + x` would be an addition: it turns -0 into 0.
+template <int... kLane>
+WAFER_INLINE Floats Splat(float x, std::integer_sequence<int, kLane...>) {
+  return Floats{(static_cast<void>(kLane), x)...};
+}
+WAFER_INLINE Floats Splat(float x) { return Splat(x, AllLanes{}); }
+template <int... kLane>
+WAFER_INLINE Ints LaneNumbers(std::integer_sequence<int, kLane...>) {
+  return Ints{kLane...};
+}
+
+// Lane l of the result is a[l] where bit `kBit` of l is clear, else b[l ^ kBit]; and its mirror.
+template <int kBit, int... kLane>
+WAFER_INLINE Floats MergeLow(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
+}
+template <int kBit, int... kLane>
+WAFER_INLINE Floats MergeHigh(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + kLane : (kLane ^ kBit))...);
+}
+
+// Transposes a square of kLanes x kLanes floats held in registers, one bit of the index at a time.
+template <int kBit = kLanes / 2>
+WAFER_INLINE void Transpose(Floats (&v)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
+    if (i & kBit) continue;
+    const Floats a = v[i], b = v[i | kBit];
+    v[i] = MergeLow<kBit>(a, b, AllLanes{});
+    v[i | kBit] = MergeHigh<kBit>(a, b, AllLanes{});
+  }
+  if constexpr (kBit > 1) Transpose<kBit / 2>(v);
+}
+
+}  // namespace
+
+#endif  // WAFER_VSL_NATIVE_VECTORS_H_
