@@ -59,14 +59,15 @@ def made(layers, width, vocab, tokens):
     return p.model, p.tx, p.sparsifier, p.scaler, swarmx_mesh(1)
 
 
-def features(executor, vocab, tokens, rows=1):
-    ids = np.random.default_rng(0).integers(0, vocab, (1, 1, rows, tokens + 1)).astype(np.int32)
+def features(executor, vocab, tokens, systems=1):
+    shape = (systems, 1, 1)  # one row on each
+    ids = np.random.default_rng(0).integers(0, vocab, (*shape, tokens + 1)).astype(np.int32)
     return executor.place(
         {
             "input_ids": ids[..., :-1],
             "labels": ids[..., 1:],
-            "attention_mask": np.ones((1, 1, rows, tokens), np.int32),
-            "lengths": np.full((1, 1, rows), tokens, np.int32),
+            "attention_mask": np.ones((*shape, tokens), np.int32),
+            "lengths": np.full(shape, tokens, np.int32),
         }
     )
 
