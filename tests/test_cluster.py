@@ -172,9 +172,12 @@ def losses(folder):
     "execution", [pytest.param("resident", marks=pytest.mark.slow), "weight_streaming"]
 )
 def test_two_processes_train_like_one(tmp_path, execution):
-    params = write(tmp_path, max_steps=2)
+    window = {"start_step": 2, "end_step": 2} if execution == "resident" else None
+    params = write(tmp_path, max_steps=2, op_profiler_config=window)
     two = tmp_path / "two"
     finish(launch(params, two, 2, "--execution", execution))
+    profiles = sorted(path.parent.name for path in two.glob("profile/*/op_profile.json"))
+    assert profiles == (["process-0", "process-1"] if window else [])  # each its own systems'
     want = one_process(tmp_path / "one", params, max_steps=2)
     assert_close(want, arrays(two, 2), atol=1e-6)
     assert losses(two) == pytest.approx(losses(tmp_path / "one"), abs=1e-6)

@@ -60,12 +60,20 @@ def text_table(rows: Sequence[Row], steps: tuple[int, int]) -> str:
 
 
 def chrome_trace(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Build the trace that chrome://tracing and ui.perfetto.dev open, in µs."""
+    """Build the trace that chrome://tracing and ui.perfetto.dev open, in µs.
+
+    Follows the Trace Event Format: complete events ("X") that nest within a thread, and metadata
+    ("M") that names process and threads.
+    """
     threads = {line: i for i, line in enumerate(dict.fromkeys(op.line for op in operations))}
     begin = min((op.start_ns for op in operations), default=0.0)
+    named = [
+        ("process_name", 0, "wafer"),
+        *(("thread_name", t, name) for name, t in threads.items()),
+    ]
     events: list[dict[str, Any]] = [
-        {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": line}}
-        for line, tid in threads.items()
+        {"name": kind, "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}}
+        for kind, tid, name in named
     ]
     events += [
         {

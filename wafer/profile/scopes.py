@@ -6,8 +6,9 @@ scopes, here ``layers_0/attn/query``; ``transpose(`` marks the backward pass.
 """
 
 import collections
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 __all__ = ["instruction_scopes", "module_of"]
@@ -15,42 +16,87 @@ __all__ = ["instruction_scopes", "module_of"]
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = ")
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{\s*$")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
+_INERT = re.compile(r" (?:parameter|constant)\(")  # runs no code, so lends nobody its users' name
 _CALLS = re.compile(r"(?:calls|to_apply|body)=%?([\w.\-]+)")
+_REFERENCE = re.compile(r"%([\w.\-]+)")
 _WRAPPED = re.compile(r"^\w+\((.*)\)$")
 _UPDATES = ("optimizer", "sparsity")
+_SHARED = ("head", "loss", "mask", "batch")  # scopes of work that belongs to no parameter
 OTHER = "other"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Instruction:
+    """One line of a program: its own scope ('' when XLA made it) and what it names."""
+
+    name: str
+    scope: str
+    references: tuple[str, ...]  # operands, and computations it calls
+    called: str
 
 
 def instruction_scopes(hlo: str) -> dict[str, str]:
     """Instruction name -> scope path of a compiled program.
 
-    A fusion without a name of its own takes the commonest of the computation it calls.
+    XLA adds instructions (copies, broadcasts, split reductions) without a scope. Such a one takes,
+    first that applies: the commonest scope of the computation it calls; that of the first
+    instruction which uses its result; that of its first operand that has one; that of the
+    instruction which calls the computation it stands in.
 
     Args:
         hlo: text of the program, ``compiled.as_text()``.
     """
-    own: dict[str, str] = {}
-    calls: dict[str, str] = {}
-    inside: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    computation = ""
+    scopes: dict[str, str] = {}
+    commonest: dict[str, str] = {}
+    computations = dict(_computations(hlo))
+    for computation, body in computations.items():  # callees are written before their callers
+        known = {i.name: i.scope or commonest.get(i.called, "") for i in body}
+        counts = collections.Counter(filter(None, known.values()))
+        commonest[computation] = counts.most_common(1)[0][0] if counts else ""
+        scopes |= _from_neighbours(body, known)
+    for body in reversed(computations.values()):
+        for caller in body:
+            for instruction in computations.get(caller.called, ()):
+                scopes[instruction.name] = scopes[instruction.name] or scopes[caller.name]
+    return {name: scope for name, scope in scopes.items() if scope}
+
+
+def _computations(hlo: str) -> Iterator[tuple[str, list[_Instruction]]]:
+    name, body = "", list[_Instruction]()
     for line in hlo.splitlines():
         found = _INSTRUCTION.match(line)
         if found is None:
             header = _COMPUTATION.match(line)
-            computation = header[1] if header else computation
+            if header is not None:
+                yield name, body
+                name, body = header[1], []
             continue
-        name, scope, called = found[1], _OP_NAME.search(line), _CALLS.search(line)
-        if scope is not None and "/" in scope[1]:
-            own[name] = scope[1]
-            inside[computation][scope[1]] += 1
-        if called is not None:
-            calls[name] = called[1]
-    borrowed = {
-        name: inside[called].most_common(1)[0][0]
-        for name, called in calls.items()
-        if name not in own and inside[called]
-    }
-    return own | borrowed
+        if _INERT.search(line):
+            continue
+        scope, called = _OP_NAME.search(line), _CALLS.search(line)
+        body.append(
+            _Instruction(
+                name=found[1],
+                scope=scope[1] if scope is not None and "/" in scope[1] else "",
+                references=tuple(_REFERENCE.findall(line, found.end())),
+                called=called[1] if called is not None else "",
+            )
+        )
+    yield name, body
+
+
+def _from_neighbours(body: Sequence[_Instruction], known: Mapping[str, str]) -> dict[str, str]:
+    """Fill scopes in from users, then from operands; a computation's text is in order of use."""
+    scopes = dict(known)
+    for user in reversed(body):
+        for operand in user.references:
+            if not known.get(operand, "?") and scopes[user.name]:
+                scopes[operand] = scopes[user.name]
+    for instruction in body:
+        if not scopes[instruction.name]:
+            found = (scopes.get(operand, "") for operand in instruction.references)
+            scopes[instruction.name] = next(filter(None, found), "")
+    return scopes
 
 
 def module_of(scope: str, params: Mapping[str, Any]) -> str:
@@ -61,8 +107,9 @@ def module_of(scope: str, params: Mapping[str, Any]) -> str:
         params: the parameter tree (arrays or shapes), whose paths name modules.
 
     Returns:
-        'layers_0/attn/query.fwd', '....bwd', 'optimizer.upd', 'head.fwd',
-        'loss.fwd', 'swarmx.reduce' or 'other'.
+        'layers_0/attn/query.fwd', '....bwd', 'optimizer.upd', 'sparsity.upd' (the update of the
+        pattern), 'mask.fwd' (weights times pattern), 'batch.fwd' (the layout of the tokens),
+        'head.fwd', 'loss.fwd', 'swarmx.reduce' or 'other'.
 
     >>> module_of("jit(step)/transpose(jvp(layers_0))/Block/ffn/up/dot", {"layers_0": {"ffn": {}}})
     'layers_0/ffn.bwd'
@@ -82,7 +129,7 @@ def module_of(scope: str, params: Mapping[str, Any]) -> str:
         return f"{'/'.join(path)}.{phase}"
     if any(part.startswith("psum") for part in parts):  # gradients summed over the systems
         return "swarmx.reduce"
-    for part in ("head", "loss"):  # a head that shares the embedding owns no parameters
+    for part in _SHARED:  # a head that shares the embedding owns no parameters
         if part in parts:
             return f"{part}.{phase}"
     return OTHER

@@ -136,7 +136,8 @@ def _own(features: Any) -> Any:
 
 
 def _batch(features: Any) -> Batch:
-    return features if isinstance(features, Batch) else to_batch(features)
+    with jax.named_scope("batch"):
+        return features if isinstance(features, Batch) else to_batch(features)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -251,8 +252,8 @@ class Resident:
         scale = self.scaler.scale(state.scale)
         gradients = functools.partial(self._gradients, dense=topology)
         sums = self._over_systems(gradients, state, features, (key, scale))
-        weight = jnp.maximum(sums.aux.weight, 1e-9)
         with jax.named_scope("optimizer"):
+            weight = jnp.maximum(sums.aux.weight, 1e-9)
             ready = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
             grads, dense = self.sparsifier.split(ready, state.sparse)
             finite = self.scaler.finite(grads)  # of kept weights: NaN at pruned ones skips no step
@@ -262,22 +263,23 @@ class Resident:
             sparse, params, opt_state = self.sparsifier.update(
                 state.sparse, params, dense, opt_state, finite=finite, topology=topology
             )
-        if self.scaler.dynamic:  # a step that overflowed leaves no trace but the smaller scale
-            old = (state.params, state.opt_state)
-            keep = functools.partial(jnp.where, finite)
-            params, opt_state = jax.tree.map(keep, (params, opt_state), old)
-        metrics = {
-            "loss": sums.aux.loss_sum / weight,
-            "tokens": sums.aux.weight,
-            "grad_norm": optax.tree.norm(grads),
-            "loss_scale": scale,
-        }
-        if self.summaries:
-            metrics |= _norms("per_layer_grad_norm", grads) | _norms(
-                "per_layer_params_norm", params
-            )
-        scaled = self.scaler.update(state.scale, finite)
-        return TrainState(state.step + 1, params, opt_state, sparse, scaled, state.key), metrics
+        with jax.named_scope("optimizer"):
+            if self.scaler.dynamic:  # a step that overflowed leaves no trace but the smaller scale
+                old = (state.params, state.opt_state)
+                keep = functools.partial(jnp.where, finite)
+                params, opt_state = jax.tree.map(keep, (params, opt_state), old)
+            metrics = {
+                "loss": sums.aux.loss_sum / weight,
+                "tokens": sums.aux.weight,
+                "grad_norm": optax.tree.norm(grads),
+                "loss_scale": scale,
+            }
+            if self.summaries:
+                metrics |= _norms("per_layer_grad_norm", grads)
+                metrics |= _norms("per_layer_params_norm", params)
+            scaled = self.scaler.update(state.scale, finite)
+            state = TrainState(state.step + 1, params, opt_state, sparse, scaled, state.key)
+        return state, metrics
 
     def _over_systems(self, fn: Any, state: TrainState, features: Features, *rest: Any) -> Any:
         """Run ``fn`` on every system's share of the batch."""
@@ -295,7 +297,8 @@ class Resident:
         dense: bool,
     ) -> _Reduced:
         """Gradient of the scaled loss sum over this system's tokens, then the reduce tree."""
-        ready = self.sparsifier.prepare(params, sparse, dense=dense)
+        with jax.named_scope("mask"):
+            ready = self.sparsifier.prepare(params, sparse, dense=dense)
         key, scale = rest
         key = jax.random.fold_in(key, jax.lax.axis_index("csx"))
 
@@ -304,11 +307,12 @@ class Resident:
             drop = jax.random.fold_in(key, index) if self.dropout else None
 
             def loss_sum(weights: Any) -> tuple[Array, Aux]:
-                compute = self.sparsifier.attach(weights, sparse)
+                with jax.named_scope("mask"):
+                    compute = self.sparsifier.attach(weights, sparse)
                 out = self.model.apply(compute, batch, drop)
                 with jax.named_scope("loss"):
                     aux = self.model.objective(out, batch)
-                return aux.loss_sum * scale, aux
+                    return aux.loss_sum * scale, aux
 
             mine = _Reduced(*jax.grad(loss_sum, has_aux=True)(ready))
             return mine if total is None else jax.tree.map(jnp.add, total, mine), None

@@ -172,6 +172,8 @@ def _profiler(job: Run, steps: int) -> OpProfiler | None:
         message = "needs execution_strategy: resident, where operations belong to layers"
         raise ConfigError([Problem(("runconfig", "op_profiler_config"), message)])
     folder = job.model_dir / "profile"
+    if num_tasks() > 1:  # each process traces its own systems
+        folder /= f"process-{task_id()}"
     shapes, texts = job.plan.shapes, executor.programs.texts
     return OpProfiler(asked.start_step, asked.end_step, folder, shapes, texts)
 
