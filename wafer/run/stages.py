@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, PartitionSpec as P
 from jaxtyping import Array
@@ -35,11 +36,13 @@ class Where(NamedTuple):
     batch: of every micro-batch
     key: [2] uint32 data of the step's key
     index: [] int32 of the stage
+    first: [] int32 number of the first micro-batch, where the others run elsewhere or later
     """
 
     batch: Batch
     key: Any
     index: Any
+    first: Any = np.int32(0)
 
 
 class Control(NamedTuple):
@@ -61,7 +64,7 @@ class Control(NamedTuple):
     sparse: SparseState
 
 
-_specs: Any = (_SHARED, _EVERYWHERE, _EVERYWHERE)
+_specs: Any = (_SHARED, _EVERYWHERE, _EVERYWHERE, _EVERYWHERE)
 _WHERE: Any = Where(*_specs)
 
 
@@ -251,7 +254,7 @@ class Stages:
         if not self.dropout:
             return None
         mine = jax.random.fold_in(jax.random.wrap_key_data(where.key), jax.lax.axis_index("csx"))
-        drop = jax.random.fold_in(jax.random.fold_in(mine, micro), where.index)
+        drop = jax.random.fold_in(jax.random.fold_in(mine, where.first + micro), where.index)
         return jax.random.key_data(drop)
 
     def _stage(self, stage: Stage, join: Any, *, keep: bool) -> tuple[Any, list[Any]]:

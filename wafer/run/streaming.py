@@ -22,7 +22,6 @@ from models.base import Aux, Model
 from models.paths import named_leaves
 from sparsity import SparseState, Sparsifier, sentinel
 from sparsity.kernels import Pattern
-from sparsity.topology import name_code
 from wafer.run.branches import (
     Branch,
     Part,
@@ -38,7 +37,7 @@ from wafer.run.memoryx import FileStore, RamStore, Spill, Store
 from wafer.run.resident import Fill
 from wafer.run.stages import Stages, density
 from wafer.run.state import Scaler, TrainState
-from wafer.run.sweep import Plan, Start, Sweep, evaluate
+from wafer.run.sweep import Plan, Start, Sweep, counted, evaluate, make_plan, step_key
 from wafer.run.traffic import Event, Mover
 
 __all__ = ["Streaming"]
@@ -166,22 +165,7 @@ class Streaming:
 
     def _begin(self, state: TrainState, counters: list[Any]) -> TrainState:
         """Make the plan of the sweep and the state around the records."""
-        stages = self.model.stages
-        self._plan = Plan(
-            stages=stages,
-            branches=self._branches,
-            uses={
-                name: tuple(i for i, stage in enumerate(stages) if name in stage.params)
-                for name in self._branches
-            },
-            codes={
-                name: {
-                    key: np.uint32(name_code(branch.full(key)))
-                    for key in (*branch.masks, *branch.patterns)
-                }
-                for name, branch in self._branches.items()
-            },
-        )
+        self._plan = make_plan(self.model.stages, self._branches)
         self._frame = self._handles()
         self.mover.commit({"step": int(state.step)})
         sparse = state.sparse._replace(masks={}, patterns={})
@@ -258,7 +242,7 @@ class Streaming:
         change = topology and any(alg.dynamic for _, alg in self.sparsifier.groups)
         plain = state.sparse._replace(masks={}, patterns={})
         start = Start(
-            key=_step_key(state.key, state.step),
+            key=step_key(state.key, state.step),
             scale=self.scaler.scale(state.scale),
             counters=self._counters(state.opt_state),
             sparse=plain,
@@ -275,21 +259,10 @@ class Streaming:
         done = sweep.run(self.programs.batch(features))
         self._density |= done.density
         self.mover.commit({"step": self._step_after(state)})
-        sparse = self._counted(plain, done.sparse, done.finite)
+        sparse = counted(plain, done, self._branches, len(self.sparsifier.groups))
         scaled = self.scaler.update(state.scale, done.finite)
         after = self._state(state.step + 1, sparse, scaled, state.key, done.counters)
-        metrics = {
-            "loss": done.aux.loss_sum / jnp.maximum(done.aux.weight, 1e-9),
-            "tokens": done.aux.weight,
-            "grad_norm": done.norm,
-            "loss_scale": start.scale,
-        }
-        if self.summaries:
-            norms = {name: jnp.sqrt(x) for name, x in done.squares.items()}
-            metrics |= {f"per_layer_grad_norm/{name}": x for name, x in norms.items()}
-            weights = done.weight_norms.items()
-            metrics |= {f"per_layer_params_norm/{name}": x for name, x in weights}
-        return after, metrics
+        return after, done.metrics(start.scale, summaries=self.summaries)
 
     def _step_after(self, state: TrainState) -> int:
         """Number for the commit; RAM commits nothing, so nothing is waited for there."""
@@ -300,19 +273,6 @@ class Streaming:
         if self._plan is None:
             raise RuntimeError("streaming: call init (or rebuild) before step; there is no state")
         return self._plan
-
-    def _counted(
-        self, before: SparseState, after: Mapping[str, SparseState], finite: Array
-    ) -> SparseState:
-        """Merge the counters that the branches advanced, each for the groups it has."""
-        indices, targets = before.indices, before.targets
-        for group in range(len(self.sparsifier.groups)):
-            owner = next((n for n in after if group in self._branches[n].groups), None)
-            if owner is not None:
-                indices = indices.at[group].set(after[owner].indices[group])
-                targets = targets.at[group].set(after[owner].targets[group])
-        step = before.step + jnp.asarray(finite, jnp.int32)
-        return before._replace(step=step, indices=indices, targets=targets)
 
     def evaluate(self, state: TrainState, features: Features) -> Aux:
         """See ``Executor``."""
@@ -391,8 +351,3 @@ class Streaming:
     def close(self) -> None:
         """End the threads and release the store."""
         self.mover.close()
-
-
-@jax.jit
-def _step_key(key: Array, step: Array) -> Array:
-    return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(key), step))

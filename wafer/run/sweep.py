@@ -18,14 +18,28 @@ from jaxtyping import Array
 
 from models.base import Aux, Batch, Stage
 from sparsity import SparseState
+from sparsity.topology import name_code
 from wafer.run.branches import Branch, Part
 from wafer.run.programs import shapes_of
 from wafer.run.stages import Control, Stages, Where
 from wafer.run.traffic import Mover
 
-__all__ = ["Outcome", "Plan", "Start", "Sweep", "evaluate", "load_part"]
+__all__ = [
+    "UNKNOWN",
+    "Outcome",
+    "Plan",
+    "Start",
+    "Sweep",
+    "Whole",
+    "add",
+    "counted",
+    "evaluate",
+    "load_part",
+    "make_plan",
+    "step_key",
+]
 
-_add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=0)
+add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=0)
 
 
 class Plan(NamedTuple):
@@ -60,8 +74,27 @@ class Plan(NamedTuple):
         return tuple(name for name, uses in self.uses.items() if not uses)
 
 
+def make_plan(stages: tuple[Stage, ...], branches: Mapping[str, Branch]) -> Plan:
+    """Say who reads which branch, and what the random draws of each are numbered by."""
+    return Plan(
+        stages=stages,
+        branches=branches,
+        uses={
+            name: tuple(i for i, stage in enumerate(stages) if name in stage.params)
+            for name in branches
+        },
+        codes={
+            name: {
+                key: np.uint32(name_code(branch.full(key)))
+                for key in (*branch.masks, *branch.patterns)
+            }
+            for name, branch in branches.items()
+        },
+    )
+
+
 class Outcome(NamedTuple):
-    """What a sweep leaves besides the records.
+    """What a step leaves besides weights and moments.
 
     aux: sums of the loss
     counters: of the optimizer
@@ -81,6 +114,46 @@ class Outcome(NamedTuple):
     density: dict[str, Array]
     norm: Array
     finite: Array
+
+    def metrics(self, scale: Array, *, summaries: bool) -> dict[str, Array]:
+        """Return what ``Executor.step`` reports.
+
+        Args:
+            scale: the loss scale of the step.
+            summaries: add the norms of every branch.
+        """
+        found = {
+            "loss": self.aux.loss_sum / jnp.maximum(self.aux.weight, 1e-9),
+            "tokens": self.aux.weight,
+            "grad_norm": self.norm,
+            "loss_scale": scale,
+        }
+        if summaries:
+            norms = {name: jnp.sqrt(x) for name, x in self.squares.items()}
+            found |= {f"per_layer_grad_norm/{name}": x for name, x in norms.items()}
+            weights = self.weight_norms.items()
+            found |= {f"per_layer_params_norm/{name}": x for name, x in weights}
+        return found
+
+
+def counted(
+    before: SparseState, done: Outcome, branches: Mapping[str, Branch], groups: int
+) -> SparseState:
+    """Merge the counters that the branches advanced, each for the groups it has."""
+    indices, targets = before.indices, before.targets
+    for group in range(groups):
+        owner = next((n for n in done.sparse if group in branches[n].groups), None)
+        if owner is not None:
+            indices = indices.at[group].set(done.sparse[owner].indices[group])
+            targets = targets.at[group].set(done.sparse[owner].targets[group])
+    step = before.step + jnp.asarray(done.finite, jnp.int32)
+    return before._replace(step=step, indices=indices, targets=targets)
+
+
+@jax.jit
+def step_key(key: Array, step: Array) -> Array:
+    """[2] uint32 data of a step's key, from the run's."""
+    return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(key), step))
 
 
 class Start(NamedTuple):
@@ -118,7 +191,7 @@ class _Fetched(NamedTuple):
     grads: list[Array] | None = None
 
 
-class _Whole(NamedTuple):
+class Whole(NamedTuple):
     """What is known of all gradients together.
 
     norm: global norm
@@ -129,7 +202,7 @@ class _Whole(NamedTuple):
     finite: Any
 
 
-_UNKNOWN = _Whole(np.float32(0), np.True_)  # for updates that depend on neither
+UNKNOWN = Whole(np.float32(0), np.True_)  # for updates that depend on neither
 
 
 class Sweep:
@@ -230,13 +303,13 @@ class Sweep:
         stage = self.plan.stages[index]
         for name, part, total in zip(stage.params, now.parts, grads, strict=True):
             if name in self._partial:
-                total = _add(self._partial.pop(name), total)  # noqa: PLW2901
+                total = add(self._partial.pop(name), total)  # noqa: PLW2901
             if self.plan.uses[name][0] != index:
                 self._partial[name] = total
             elif self.deferred:
                 self._hold(name, part, total)
             else:
-                self._update(name, now, part, total, _UNKNOWN)
+                self._update(name, now, part, total, UNKNOWN)
 
     def _hold(self, name: str, part: Part, grads: Any) -> None:
         branch = self.plan.branches[name]
@@ -246,7 +319,7 @@ class Sweep:
         record = {str(i): leaf for i, leaf in enumerate(leaves)}
         self.mover.write(f"{name}/grads", record, scratch=True)
 
-    def _update(self, name: str, now: _Fetched, part: Part, grads: Any, whole: _Whole) -> None:
+    def _update(self, name: str, now: _Fetched, part: Part, grads: Any, whole: Whole) -> None:
         branch = self.plan.branches[name]
         sparse = bool(branch.masks or branch.patterns)
         change = self.change and sparse
@@ -280,7 +353,7 @@ class Sweep:
             jobs = (functools.partial(self._load_branch, name) for name in names)
             for name, now in zip(names, self.mover.ahead(jobs), strict=True):
                 grads = self._grads(name, now)
-                self._update(name, now, now.parts[0], grads, _Whole(norm, finite))
+                self._update(name, now, now.parts[0], grads, Whole(norm, finite))
         return Outcome(
             aux=aux,
             counters=self._counters,

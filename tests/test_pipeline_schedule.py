@@ -1,0 +1,104 @@
+"""The pipeline's timetable: by hand for small cases, by its invariants and formulas for all."""
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from wafer.run.schedule import (
+    Task,
+    bubble,
+    forward_schedule,
+    idle_share,
+    in_flight,
+    needs,
+    schedule,
+    spans,
+    table,
+)
+
+BY_HAND = {
+    (1, 2): """
+step   0   1   2   3   4
+0     F0  B0  F1  B1   U""",
+    (2, 3): """
+step   0   1   2   3   4   5   6   7   8
+0     F0  F1   .  B0  F2  B1   .  B2   U
+1      .  F0  B0  F1  B1  F2  B2   U   .""",
+    (3, 1): """
+step   0   1   2   3   4   5   6
+0     F0   .   .   .   .  B0   U
+1      .  F0   .   .  B0   U   .
+2      .   .  F0  B0   U   .   .""",
+}
+SIZES = st.tuples(st.integers(1, 9), st.integers(1, 20), st.booleans())
+quick = settings(deadline=None, max_examples=60)
+
+
+@pytest.mark.parametrize("sizes", BY_HAND)
+def test_small_tables_by_hand(sizes):
+    shown = table(schedule(*sizes), sizes[0])
+    assert [row.split() for row in shown.splitlines()] == [
+        row.split() for row in BY_HAND[sizes].strip().splitlines()
+    ]
+
+
+def test_deferred_updates_share_the_last_step():
+    late = [task for task in schedule(3, 2, deferred=True) if task.phase == "update"]
+    assert late == [Task(8, stage, "update") for stage in range(3)]
+    with pytest.raises(ValueError, match=r"0 stage\(s\) and 3 micro-batch\(es\): expected at le"):
+        schedule(0, 3)
+
+
+@quick
+@given(SIZES)
+def test_every_task_once_one_per_stage_and_step_after_what_it_needs(sizes):
+    stages, micro, deferred = sizes
+    tasks = schedule(stages, micro, deferred=deferred)
+    assert len(tasks) == stages * (2 * micro + 1)
+    assert len({task[1:] for task in tasks}) == len(tasks)
+    assert max(Counter((task.stage, task.step) for task in tasks).values()) == 1
+    at = {(task.stage, task.phase, task.micro): task.step for task in tasks}
+    for task in tasks:
+        for need in needs(task, stages, micro, deferred=deferred):
+            assert at[need] < task.step
+    order = [at[key] for key in sorted(at) if key[:2] == (0, "backward")]
+    assert order == sorted(order)  # gradients add up in the order of the micro-batches
+    assert list(tasks) == sorted(tasks, key=lambda task: (task.step, task.stage))
+
+
+@quick
+@given(SIZES)
+def test_the_bubble_is_its_formula_and_activations_are_bounded_by_theirs(sizes):
+    stages, micro, deferred = sizes
+    tasks = schedule(stages, micro, deferred=deferred)
+    assert idle_share(tasks, stages) == bubble(stages, micro)
+    evaluation = forward_schedule(stages, micro)
+    assert idle_share(evaluation, stages) == bubble(stages, micro, train=False)
+    for stage in range(stages):
+        held = most = 0
+        for task in tasks:
+            if task.stage == stage:
+                held += {"forward": 1, "backward": -1, "update": 0}[task.phase]
+                most = max(most, held)
+        assert held == 0
+        assert most == in_flight(stages, micro, stage)
+
+
+@quick
+@given(SIZES)
+def test_in_steady_state_every_region_works(sizes):
+    stages, micro, _ = sizes
+    latency, steady, drain = spans(stages, micro)
+    busy = Counter(task.step for task in schedule(stages, micro))
+    assert latency + steady + drain == 1 + max(busy)
+    full = [step for step in range(latency, latency + steady) if busy[step] == stages]
+    assert len(full) == steady
+    assert (steady > 0) == (micro >= stages)
+
+
+def test_known_fractions():
+    assert bubble(4, 8) == Fraction(6, 23)
+    assert bubble(1, 5) == 0
+    assert bubble(4, 8, train=False) == Fraction(3, 11)  # (S - 1) / (S + M - 1)

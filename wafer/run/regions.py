@@ -1,0 +1,135 @@
+"""Which stages of a model make up a region of the pipeline, and on which device it lies.
+
+A region is a run of consecutive stages. Regions are balanced by the sizes of the weights that a
+stage multiplies its input by, which is what its time goes by: the slowest region sets the pace.
+An embedding that is only looked up counts nothing; tied to the head, it counts there.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from models.base import Model
+from models.paths import named_leaves
+
+__all__ = ["Region", "meshes", "partition", "regions"]
+
+
+class Region(NamedTuple):
+    """A stage of the pipeline.
+
+    name: of its first and last stage
+    stages: indices of the model's stages, consecutive
+    place: index of the device (with N systems: of the group of N devices) it lies on
+    """
+
+    name: str
+    stages: tuple[int, ...]
+    place: int
+
+
+def partition(costs: Sequence[float], groups: int) -> tuple[tuple[int, ...], ...]:
+    """Cut a sequence into consecutive groups so that the most expensive one costs least.
+
+    Args:
+        costs: of each element.
+        groups: how many; none is empty.
+
+    Returns:
+        Indices of each group. Among equally good cuts, the earliest.
+
+    Raises:
+        ValueError: more groups than elements.
+
+    Example:
+        >>> partition([1, 1, 1, 3], 2)
+        ((0, 1, 2), (3,))
+    """
+    if not 1 <= groups <= len(costs):
+        raise ValueError(f"{groups} group(s) of {len(costs)} element(s): expected 1 to that many")
+
+    @functools.cache
+    def best(begin: int, left: int) -> tuple[float, int]:
+        """(cost of the most expensive group from here on, end of the first of them)."""
+        if left == 1:
+            return sum(costs[begin:]), len(costs)
+        ends = range(begin + 1, len(costs) - left + 2)
+        return min((max(sum(costs[begin:end]), best(end, left - 1)[0]), end) for end in ends)
+
+    cut, begin = [], 0
+    for left in range(groups, 0, -1):
+        end = best(begin, left)[1]
+        cut.append(tuple(range(begin, end)))
+        begin = end
+    return tuple(cut)
+
+
+def _costs(model: Model, shapes: Any) -> list[float]:
+    """Weights each stage multiplies by; the first reader of an embedding looks it up."""
+    seen: set[str] = set()
+    found = []
+    for stage in model.stages:
+        total = 0
+        for branch in stage.params:
+            for name, leaf in named_leaves({branch: shapes[branch]}):
+                looked_up = "embed" in name and name not in seen
+                total += 0 if looked_up else math.prod(leaf.shape)
+                seen.add(name)
+        found.append(float(total))
+    return found
+
+
+def regions(model: Model, shapes: Any, stages: int | None, devices: int) -> tuple[Region, ...]:
+    """Group a model's stages and put the groups on devices.
+
+    Args:
+        model: what is trained.
+        shapes: of its parameters.
+        stages: S of the pipeline; None gives every stage of the model a region.
+        devices: the regions are spread over, consecutive ones together.
+
+    Raises:
+        ValueError: more regions than stages, or more devices than regions.
+    """
+    costs = _costs(model, shapes)
+    count = len(costs) if stages is None else stages
+    if count > len(costs):
+        names = ", ".join(stage.name for stage in model.stages)
+        raise ValueError(f"{count} pipeline stages, but the model has {len(costs)}: {names}")
+    if devices > count:
+        raise ValueError(f"{devices} devices, but the pipeline has {count} stage(s)")
+    groups = partition(costs, count)
+    places = partition([sum(costs[i] for i in group) for group in groups], devices)
+    place_of = {group: place for place, members in enumerate(places) for group in members}
+    return tuple(
+        Region(_name(model, group), group, place_of[i]) for i, group in enumerate(groups)
+    )
+
+
+def _name(model: Model, group: tuple[int, ...]) -> str:
+    first, last = model.stages[group[0]].name, model.stages[group[-1]].name
+    return first if first == last else f"{first}–{last}"
+
+
+def meshes(num_csx: int, devices: int) -> tuple[Mesh, ...]:
+    """Make a mesh of N systems, axis 'csx', for each place of a pipeline.
+
+    Raises:
+        ValueError: fewer devices than N times the places.
+    """
+    found, needed = jax.devices(), num_csx * devices
+    if len(found) < needed:
+        raise ValueError(
+            f"runconfig.pipeline.devices: {devices} device(s) for each of {num_csx} system(s), "
+            f"but JAX sees {len(found)} {found[0].platform} device(s). On a CPU the command line "
+            "makes as many as needed; in Python call "
+            f"jax.config.update('jax_num_cpu_devices', {needed}) before first use."
+        )
+    return tuple(
+        jax.make_mesh((num_csx,), ("csx",), devices=found[i * num_csx : (i + 1) * num_csx])
+        for i in range(devices)
+    )
