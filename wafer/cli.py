@@ -48,7 +48,8 @@ def _start(cfg: Any, member: Any, args: argparse.Namespace, began: float) -> int
 
     from wafer.run.cluster import join, prepare
 
-    prepare(cfg.runconfig.num_csx, 1 if member is None else member.count)
+    settings = cfg.runconfig
+    prepare(settings.num_csx, 1 if member is None else member.count, settings.pipeline.devices)
     if cfg.runconfig.compile_dir is not None:
         jax.config.update("jax_compilation_cache_dir", cfg.runconfig.compile_dir)
     if member is not None:

@@ -20,7 +20,7 @@ from wafer.config.base import (
 )
 from wafer.errors import ConfigError, Problem, TrainingError
 
-__all__ = ["MODES", "MemoryX", "OpProfiler", "RunSection", "total_steps"]
+__all__ = ["MODES", "MemoryX", "OpProfiler", "Pipeline", "RunSection", "total_steps"]
 
 MODES = ("train", "eval", "eval_all", "train_and_eval")
 _STATES = (
@@ -122,6 +122,22 @@ class MemoryX(Section):
             raise ConfigError([Problem(("path",), "is read only with store: file")])
 
 
+class Pipeline(Section):
+    """How pipelined execution lays the model out.
+
+    Attributes:
+        stages: of the pipeline; None makes one of the embedding, of each layer and of the head.
+            Fewer take several layers each, balanced by the weights they multiply by.
+        devices: that the stages are spread over, for each system.
+        recompute: compute products in the backward pass again instead of keeping them for every
+            micro-batch in flight.
+    """
+
+    stages: PositiveInt | None = None
+    devices: PositiveInt = 1
+    recompute: Bool = False
+
+
 def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
@@ -190,6 +206,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         validate_only: check the configuration and shapes only.
         execution_strategy: None lets the run choose 'resident' when it fits.
         memoryx: where streamed weights live.
+        pipeline: stages and devices of pipelined execution.
         op_profiler_config: steps to profile.
         job_labels: key-value pairs that ``wafer jobs get`` shows.
         job_priority: turn in the queue of ``wafer jobs``; p1 goes first.
@@ -228,6 +245,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         Literal["resident", "weight_streaming", "pipelined"] | None, BeforeValidator(_strategy)
     ] = None
     memoryx: Annotated[MemoryX, BeforeValidator(lambda v: parse(MemoryX, v))] = MemoryX()
+    pipeline: Annotated[Pipeline, BeforeValidator(lambda v: parse(Pipeline, v))] = Pipeline()
     op_profiler_config: Annotated[
         OpProfiler | None, BeforeValidator(lambda v: None if v is None else parse(OpProfiler, v))
     ] = None
@@ -250,6 +268,9 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
             problems.append(
                 Problem(("num_steps",), "excludes 'num_epochs'; keep the one that is meant")
             )
+        if "pipeline" in self.model_fields_set and self.execution_strategy != "pipelined":
+            message = "is read only with execution_strategy: pipelined; add that or drop this"
+            problems.append(Problem(("pipeline",), message))
         if self.num_replicas == 0:
             problems.append(Problem(("num_replicas",), "0: expected -1 or a whole number > 0"))
         if self.mode == "eval_all" and self.checkpoint_path is not None:
@@ -269,6 +290,11 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
             message = "missing; train_and_eval needs eval_frequency or num_epochs"
             problems.append(Problem(("eval_frequency",), message))
         return problems
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole run."""
+        return self.num_csx * self.pipeline.devices
 
     @property
     def no_effect(self) -> tuple[str, ...]:

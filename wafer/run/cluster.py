@@ -118,12 +118,13 @@ def _slurm(environ: Mapping[str, str]) -> Member | None:
     return Member(None, count, int(environ["SLURM_PROCID"]))
 
 
-def prepare(num_csx: int, count: int) -> None:
+def prepare(num_csx: int, count: int, each: int = 1) -> None:
     """Make this process's CPU devices, before the first use of any.
 
     Args:
         num_csx: systems of the whole run.
         count: processes that share them.
+        each: devices of a system, which the stages of a pipeline are spread over.
 
     Raises:
         ConfigError: they cannot be shared evenly.
@@ -134,8 +135,8 @@ def prepare(num_csx: int, count: int) -> None:
             f"use a multiple of {count}"
         )
         raise ConfigError([Problem(("runconfig", "num_csx"), message)])
-    if num_csx > 1:
-        jax.config.update("jax_num_cpu_devices", num_csx // count)
+    if num_csx * each > 1:
+        jax.config.update("jax_num_cpu_devices", num_csx // count * each)
 
 
 def join(member: Member, heartbeat: int) -> None:

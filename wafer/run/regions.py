@@ -105,9 +105,8 @@ def regions(model: Model, shapes: Any, stages: int | None, devices: int) -> tupl
     groups = partition(costs, count)
     places = partition([sum(costs[i] for i in group) for group in groups], devices)
     place_of = {group: place for place, members in enumerate(places) for group in members}
-    return tuple(
-        Region(_name(model, group), group, place_of[i]) for i, group in enumerate(groups)
-    )
+    named = [(_name(model, group), group) for group in groups]
+    return tuple(Region(name, group, place_of[i]) for i, (name, group) in enumerate(named))
 
 
 def _name(model: Model, group: tuple[int, ...]) -> str:

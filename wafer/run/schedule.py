@@ -111,9 +111,7 @@ def forward_schedule(stages: int, micro_batches: int) -> tuple[Task, ...]:
     """
     _check(stages, micro_batches)
     return tuple(
-        sorted(
-            Task(s + m, s, "forward", m) for s in range(stages) for m in range(micro_batches)
-        )
+        sorted(Task(s + m, s, "forward", m) for s in range(stages) for m in range(micro_batches))
     )
 
 

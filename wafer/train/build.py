@@ -205,7 +205,21 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
                 "raise that or shorten this"
             )
             problems.append(Problem((name, "max_sequence_length"), message))
+    if cfg.runconfig.execution_strategy == "pipelined":
+        problems += _pipeline(cfg, model)
     return problems + list(_not_built(cfg)) + list(_split_negatives(cfg))
+
+
+def _pipeline(cfg: RunConfig, model: models.Model) -> Iterator[Problem]:
+    """A pipeline has at most a stage for each of the model's, and a device for each stage."""
+    settings, names = cfg.runconfig.pipeline, [stage.name for stage in model.stages]
+    stages = len(names) if settings.stages is None else settings.stages
+    if stages > len(names):
+        message = f"{stages}, but {cfg.model['name']!r} has {len(names)}: {', '.join(names)}"
+        yield Problem(("runconfig", "pipeline", "stages"), message)
+    if settings.devices > stages:
+        message = f"{settings.devices}, but the pipeline has {stages} stage(s); use at most that"
+        yield Problem(("runconfig", "pipeline", "devices"), message)
 
 
 def _split_negatives(cfg: RunConfig) -> Iterator[Problem]:
@@ -233,7 +247,6 @@ def _not_built(cfg: RunConfig) -> Iterator[Problem]:
     """Name what the vendor's keys ask for and this release does not do; nothing is ignored."""
     settings = cfg.runconfig
     asked = {
-        "execution_strategy": settings.execution_strategy == "pipelined",
         "multireplica": settings.multireplica,
         "num_replicas": settings.num_replicas != 1,
     }

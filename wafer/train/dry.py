@@ -57,10 +57,12 @@ def compile_only(job: Run) -> dict[str, float]:
 
     Raises:
         DataError: there is no training data to take shapes from.
-        ConfigError: the run streams its weights: it has no one program for a step.
+        ConfigError: the run streams its weights or is pipelined: no one program is a step.
     """
     if not isinstance(job.executor, Resident):
-        message = "a streamed step is a program per kind of layer; `wafer plan` has its figures"
+        message = (
+            "a streamed or pipelined step is a program per kind of layer; `wafer plan` has figures"
+        )
         raise ConfigError([Problem(("runconfig", "compile_only"), message)])
     section, data = job.cfg.train_input, job.train
     if section is None or data is None:

@@ -1,7 +1,8 @@
 """Which executor runs a configuration: resident when it fits, weight streaming otherwise or asked.
 
-The estimate counts what grows with the model: weights, optimizer state and gradients. Activations
-come on top, so nine tenths of the free memory is the limit.
+Pipelined execution is chosen by asking for it only. The estimate counts what grows with the model:
+weights, optimizer state and gradients. Activations come on top, so nine tenths of the free memory
+is the limit.
 """
 
 import logging
@@ -14,11 +15,15 @@ import jax
 from models.paths import named_leaves
 from sparsity import Sparsifier
 from wafer.config import RunConfig
+from wafer.errors import ConfigError, Problem
 from wafer.run.memoryx import FileStore, RamStore, Store
+from wafer.run.pipelined import Pipelined
+from wafer.run.regions import meshes
 from wafer.run.resident import Resident, swarmx_mesh
+from wafer.run.schedule import bubble
 from wafer.run.streaming import Streaming
 
-__all__ = ["choose", "free_memory", "make_executor", "state_bytes"]
+__all__ = ["choose", "free_memory", "make_executor", "micro_batches", "state_bytes"]
 
 _LOG = logging.getLogger(__name__)
 _GIB, _MIB = 2**30, 2**20
@@ -59,7 +64,7 @@ def free_memory(device: Any) -> int:
 
 
 def choose(cfg: RunConfig, weights: int, moments: int, device: Any) -> str:
-    """Return 'resident' or 'weight_streaming', and log why."""
+    """Return 'resident', 'weight_streaming' or 'pipelined', and log why."""
     asked = cfg.runconfig.execution_strategy
     on_host = jax.local_device_count() if device.platform == "cpu" else 1
     copies = min(on_host, cfg.runconfig.num_csx)  # systems that share one memory
@@ -95,7 +100,51 @@ def _store(cfg: RunConfig, total: int, device: Any) -> Store:
     return FileStore(folder, durable=section.durable)
 
 
-def make_executor(cfg: RunConfig, made: Any, *, dropout: bool) -> Resident | Streaming:
+def _pipelined(cfg: RunConfig, made: Any, **common: Any) -> Pipelined:
+    """Build the pipeline, and say how it is laid out and how much of it idles."""
+    if jax.process_count() > 1:
+        message = (
+            f"pipelined: the stages must be in one process, this run has {jax.process_count()}; "
+            "use weight_streaming or resident, or one process"
+        )
+        raise ConfigError([Problem(("runconfig", "execution_strategy"), message)])
+    settings, section = cfg.runconfig.pipeline, cfg.train_input
+    found = Pipelined(
+        made.model,
+        made.tx,
+        made.sparsifier,
+        made.scaler,
+        meshes(cfg.runconfig.num_csx, settings.devices),
+        stages=settings.stages,
+        recompute=settings.recompute,
+        **common,
+    )
+    count, stages = micro_batches(cfg), len(found.regions)
+    if section is not None:
+        _LOG.info(
+            "Pipeline: %d stages on %d device(s), %d micro-batch(es) a step: %.1f %% of the "
+            "timetable idle%s",
+            stages,
+            settings.devices,
+            count,
+            100 * bubble(stages, count),
+            "" if count >= stages else "; a smaller train_input.micro_batch_size fills it",
+        )
+    return found
+
+
+def micro_batches(cfg: RunConfig) -> int:
+    """M: micro-batches of an optimizer step on each system."""
+    section = cfg.train_input
+    if section is None:
+        return 1
+    micro = section.micro_batch_size
+    share = section.batch_size // cfg.runconfig.num_csx
+    parts = share // micro if isinstance(micro, int) else 1
+    return parts * (1 if cfg.optimizer is None else cfg.optimizer.grad_accum_steps)
+
+
+def make_executor(cfg: RunConfig, made: Any, *, dropout: bool) -> Resident | Streaming | Pipelined:
     """Build the executor of a run.
 
     Args:
@@ -105,6 +154,7 @@ def make_executor(cfg: RunConfig, made: Any, *, dropout: bool) -> Resident | Str
 
     Raises:
         ValueError: fewer devices than systems.
+        ConfigError: the run cannot be pipelined.
         MemoryXError: the store cannot be made.
     """
     mesh = swarmx_mesh(cfg.runconfig.num_csx)
@@ -112,14 +162,18 @@ def make_executor(cfg: RunConfig, made: Any, *, dropout: bool) -> Resident | Str
     optimizer = cfg.optimizer
     summaries = optimizer is not None and optimizer.log_summaries
     weights, moments = state_bytes(made.shapes, made.tx, made.sparsifier)
+    clips = optimizer is not None and optimizer.max_gradient_norm is not None
     common = (made.model, made.tx, made.sparsifier, made.scaler, mesh)
-    if choose(cfg, weights, moments, device) == "resident":
+    chosen = choose(cfg, weights, moments, device)
+    if chosen == "resident":
         return Resident(*common, dropout=dropout, summaries=summaries)
+    if chosen == "pipelined":
+        return _pipelined(cfg, made, dropout=dropout, summaries=summaries, global_norm=clips)
     return Streaming(
         *common,
         store=_store(cfg, weights + moments, device),
         dropout=dropout,
         summaries=summaries,
-        global_norm=optimizer is not None and optimizer.max_gradient_norm is not None,
+        global_norm=clips,
         residual_bytes=cfg.runconfig.memoryx.residual_mib * _MIB,
     )
