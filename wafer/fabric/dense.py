@@ -32,6 +32,7 @@ __all__ = [
     "read",
     "run",
     "simulate",
+    "start",
     "step",
 ]
 
@@ -181,10 +182,24 @@ def simulate(
     implementation: str = "auto",
 ) -> FabricState:
     """Run a program to its end and check that it ended well; see :func:`run`, `check_finished`."""
+    return start(program, memory_words(program, values, np), max_cycles, implementation)
+
+
+def start(
+    program: Program, memory: Array, max_cycles: int = 1_000_000, implementation: str = "auto"
+) -> FabricState:
+    """Run a program to its end on given memory, for instance what its last run left there.
+
+    Args:
+        program: the program.
+        memory: [M, H, W] uint32.
+        max_cycles: limit.
+        implementation: see :func:`run`.
+    """
+    state = empty_state(program, jnp.asarray(memory))
     if is_native(implementation):
-        state = empty_state(program, jnp.asarray(memory_words(program, values, np)))
         state = engine.run(program, state, max_cycles, start=True)
     else:
-        state = run(program, init(program, values), max_cycles, "jax")
+        state = run(program, dispatch(program, state)[0], max_cycles, "jax")
     check_finished(program, state)
     return state

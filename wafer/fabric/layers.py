@@ -1,0 +1,340 @@
+"""A dense layer that trains on a rectangle of PEs, and the loss: operation lists PE by PE.
+
+Columns of PEs share out the inputs, rows the outputs; a PE keeps its tile of the weights, their
+gradients and velocities, and the easternmost PEs the biases. For each micro-batch of B samples,
+feature by feature:
+
+- forward: inputs arrive in every PE of a column, each kept weight is one fmacs over the samples,
+  partial sums run west along the rows, and the first column sends the outputs (after ReLU) on;
+- backward: output gradients arrive in every PE of a row; a weight's gradient is the hardware's
+  inner product over the samples (Rocki et al., SC'20), the inputs' gradient one fmacs per kept
+  weight again; partial sums run north, and the first row sends them back, times the sign of the
+  inputs (the ReLU of the layer before, whose outputs they are);
+- after the last micro-batch every PE updates its weights in place.
+
+Micro-batches are in flight in the order of PipeDream's 1F1B (Narayanan et al., SOSP'19), flushed
+at the update, so that the result is the sequential one. Words arrive in microthreads, one buffer
+ahead of the computation, and leave in others.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+from wafer.fabric.kernels.dense import FMACS_LOOP
+from wafer.fabric.ops import Const, FabOut, Mem, Op, fabin, fabout, fadds, fmaxs, fmovs, fmuls, mem, work
+from wafer.fabric.regions import Spot, Stream, reset_switches
+from wafer.fabric.softmax import gradient_ops, loss_ops
+
+__all__ = ["Kernel", "Tile", "in_flight", "input_ops", "layer_words", "loss_pe_ops", "schedule", "tile_ops"]
+
+_X, _DY, _Y, _DX = range(4)  # microthreads: inputs, output gradients, outputs, input gradients
+
+
+def in_flight(stages_after: int) -> int:
+    """Micro-batches between a kernel's forward and its backward pass, itself included."""
+    return stages_after + 1
+
+
+def schedule(micro_batches: int, flying: int) -> list[tuple[str, int]]:
+    """Passes of one kernel in order: ``flying`` times forward, then one backward, one forward.
+
+    >>> schedule(3, 2)
+    [('F', 0), ('F', 1), ('B', 0), ('F', 2), ('B', 1), ('B', 2)]
+    """
+    first = min(flying, micro_batches)
+    order = [("F", m) for m in range(first)]
+    for m in range(micro_batches):
+        order.append(("B", m))
+        if first + m < micro_batches:
+            order.append(("F", first + m))
+    return order
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """What the PEs of one layer have in common.
+
+    Attributes:
+        name: prefix of its arrays.
+        batch: samples of a micro-batch.
+        micro_batches: of an optimizer step.
+        flying: see :func:`in_flight`.
+        x: colour by which inputs arrive.
+        dy: colour by which output gradients arrive.
+        y: stream of the outputs.
+        dx: stream of the input gradients; None in the first layer.
+        rows: the two colours of the chains along rows.
+        columns: the two colours of the chains along columns.
+        relu: whether the outputs pass a ReLU.
+        momentum: decay of the velocity; 0 keeps none.
+    """
+
+    name: str
+    batch: int
+    micro_batches: int
+    flying: int
+    x: int
+    dy: int
+    y: Stream
+    dx: Stream | None
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    relu: bool
+    momentum: float
+
+    @property
+    def slots(self) -> int:
+        """Inputs kept: those in flight, and the ones arriving."""
+        return self.flying + 1
+
+
+class Tile(NamedTuple):
+    """What is one PE's own.
+
+    place: (x, y)
+    rank: place in its row's chain and in its column's, 0 at the root
+    size: length of both chains
+    inputs: inputs of its column
+    outputs: outputs of its row
+    entries: (input, output) of each kept weight, counted inside the tile
+    """
+
+    place: Spot
+    rank: tuple[int, int]
+    size: tuple[int, int]
+    inputs: int
+    outputs: int
+    entries: tuple[tuple[int, int], ...]
+
+    @property
+    def biased(self) -> bool:
+        """Whether the row's biases lie here, after the weights."""
+        return self.rank[0] == self.size[0] - 1
+
+    @property
+    def stored(self) -> int:
+        """Trained words."""
+        return len(self.entries) + self.biased * self.outputs
+
+
+def layer_words(
+    *,
+    inputs: int,
+    outputs: int,
+    stored: int,
+    batch: int,
+    slots: int,
+    input_gradient: bool,
+    momentum: bool,
+) -> int:
+    """Words of one PE: weights, gradients, velocities and the buffers, see :func:`arrays`."""
+    return sum(
+        arrays(
+            inputs=inputs,
+            outputs=outputs,
+            stored=stored,
+            batch=batch,
+            slots=slots,
+            input_gradient=input_gradient,
+            momentum=momentum,
+        ).values()
+    )
+
+
+def arrays(
+    *,
+    inputs: int,
+    outputs: int,
+    stored: int,
+    batch: int,
+    slots: int,
+    input_gradient: bool,
+    momentum: bool,
+) -> dict[str, int]:
+    """Arrays of a layer's PE and their words."""
+    words = {"weights": stored, "gradients": stored, "rate": 1}
+    words |= {"velocities": stored} if momentum else {}
+    words |= {"x": slots * inputs * batch, "dy": 2 * outputs * batch, "y": 2 * outputs * batch}
+    if input_gradient:
+        words |= {"dx": 2 * inputs * batch, "sign": inputs * batch}
+    return words
+
+
+def _wait(thread: int) -> Op:
+    """Go on once a microthread is through."""
+    return work(1, thread=thread)
+
+
+def _products(dst: Mem, a: Mem, scalar: Mem, n: int) -> Op:
+    return Op("mac", dst, dst, a, scalar, n=n, launch=1 + FMACS_LOOP)
+
+
+class _PE:
+    """Operations of one PE of a layer."""
+
+    def __init__(self, kernel: Kernel, tile: Tile) -> None:
+        self.k, self.tile = kernel, tile
+        self.ops: list[Op] = []
+        self.late: list[Op] = []  # resets of switches, due when what was sent is surely gone
+        self.into, self.out = tile.inputs * kernel.batch, tile.outputs * kernel.batch
+
+    def at(self, array: str, offset: int = 0, stride: int = 1, inner: int = 0, outer: int = 0) -> Mem:
+        return mem(f"{self.k.name}/{array}", offset, stride, inner, outer)
+
+    def x(self, m: int) -> int:
+        return m % self.k.slots * self.into
+
+    def receive(self, m: int, thread: int) -> None:
+        """Start on micro-batch m, once the one before is here."""
+        if m >= self.k.micro_batches:
+            self.ops.append(_wait(thread))
+        elif thread == _X:
+            into = self.at("x", self.x(m))
+            self.ops.append(fmovs(into, fabin(self.k.x), self.into, thread=_X))
+        else:
+            into = self.at("dy", m % 2 * self.out)
+            self.ops.append(fmovs(into, fabin(self.k.dy), self.out, thread=_DY))
+
+    def clear(self, dst: Mem, n: int) -> None:
+        self.ops.append(fmovs(dst, Const(0.0), n))
+
+    def chain(self, axis: int, words: Mem, n: int) -> bool:
+        """Add up along a row (0) or column (1); whether the sum is here."""
+        rank, size = self.tile.rank[axis], self.tile.size[axis]
+        colors = (self.k.rows, self.k.columns)[axis]
+        self.ops += self.late
+        self.late = []
+        out: Mem | FabOut = fabout(colors[rank % 2]) if rank else words
+        if rank < size - 1:
+            self.ops.append(fadds(out, words, fabin(colors[1 - rank % 2]), n))
+        elif rank:
+            self.ops.append(fmovs(out, words, n))
+        return rank == 0
+
+    def send(self, stream: Stream, op: Op) -> None:
+        self.ops.append(op)
+        if stream.resets(self.tile.place) and op.thread is not None:
+            self.late.append(reset_switches(stream, op.thread))
+
+    def forward(self, m: int) -> None:
+        k, b = self.k, self.k.batch
+        self.receive(m + 1, _X)
+        y = m % 2 * self.out
+        if self.tile.biased:
+            bias = self.at("weights", len(self.tile.entries), 0, inner=b, outer=1)
+            self.ops.append(fmovs(self.at("y", y), bias, self.out))
+        else:
+            self.clear(self.at("y", y), self.out)
+        self.ops += [
+            _products(
+                self.at("y", y + o * b), self.at("x", self.x(m) + i * b), self.at("weights", e, 0), b
+            )
+            for e, (i, o) in enumerate(self.tile.entries)
+        ]
+        if self.chain(0, self.at("y", y), self.out):
+            out, own = k.y.out(self.tile.place), self.at("y", y)
+            relu = fmaxs(out, own, Const(0.0), self.out, thread=_Y)
+            self.send(k.y, relu if k.relu else fmovs(out, own, self.out, thread=_Y))
+
+    def backward(self, m: int) -> None:
+        b, dy = self.k.batch, m % 2 * self.out
+        self.receive(m + 1, _DY)
+        self.ops += [
+            _products(
+                self.at("gradients", e, 0),
+                self.at("x", self.x(m) + i * b),
+                self.at("dy", dy + o * b),
+                b,
+            )
+            for e, (i, o) in enumerate(self.tile.entries)
+        ]
+        if self.tile.biased:
+            sums = self.at("gradients", len(self.tile.entries), 0, inner=b, outer=1)
+            self.ops.append(fadds(sums, sums, self.at("dy", dy), self.out))
+        if self.k.dx is not None:
+            self.input_gradient(m, self.k.dx)
+
+    def input_gradient(self, m: int, stream: Stream) -> None:
+        b, dy, dx = self.k.batch, m % 2 * self.out, m % 2 * self.into
+        self.clear(self.at("dx", dx), self.into)
+        self.ops += [
+            _products(
+                self.at("dx", dx + i * b), self.at("dy", dy + o * b), self.at("weights", e, 0), b
+            )
+            for e, (i, o) in enumerate(self.tile.entries)
+        ]
+        own, sign, n = self.at("dx", dx), self.at("sign"), self.into
+        if self.chain(1, own, n):
+            # x is 0 or positive: -min(1, x 2^127) is 0 or -1, the last product turns it round
+            self.ops += [
+                fmuls(sign, self.at("x", self.x(m)), Const(-(2.0**127)), n),
+                fmaxs(sign, sign, Const(-1.0), n),
+                fmuls(own, own, sign, n),
+            ]
+            out = stream.out(self.tile.place)
+            self.send(stream, fmuls(out, own, Const(-1.0), n, thread=_DX))
+
+    def update(self) -> None:
+        """``w += rate g``, or ``v = momentum v + g; w += rate v``."""
+        n, w, change = self.tile.stored, self.at("weights"), self.at("gradients")
+        if not n:
+            return
+        if self.k.momentum:
+            v = self.at("velocities")
+            self.ops.append(Op("mac", v, change, v, Const(self.k.momentum), n=n))
+            change = v
+        self.ops.append(Op("mac", w, w, change, self.at("rate", 0, 0), n=n))
+
+
+def tile_ops(kernel: Kernel, tile: Tile) -> list[Op]:
+    """Everything one PE of a layer does in an optimizer step."""
+    pe = _PE(kernel, tile)
+    pe.receive(0, _X)
+    pe.receive(0, _DY)
+    if tile.stored:
+        pe.clear(pe.at("gradients"), tile.stored)
+    for kind, m in schedule(kernel.micro_batches, kernel.flying):
+        (pe.forward if kind == "F" else pe.backward)(m)
+    pe.ops += pe.late
+    pe.update()
+    return pe.ops
+
+
+def input_ops(stream: Stream, words: int, micro_batches: int) -> list[Op]:
+    """The host's PE: send array "input", micro-batch by micro-batch."""
+    return [
+        fmovs(fabout(stream.color), mem("input", m * words), words) for m in range(micro_batches)
+    ]
+
+
+def loss_pe_ops(
+    color: int, stream: Stream, place: Spot, *, classes: int, batch: int, micro_batches: int
+) -> list[Op]:
+    """The PEs of the loss take micro-batches in turn: gradient first, then the loss itself.
+
+    Args:
+        color: by which scores arrive.
+        stream: of the gradients.
+        place: this PE; its rank in the stream's line is its first micro-batch.
+        classes: number of scores.
+        batch: samples of a micro-batch.
+        micro_batches: of an optimizer step, a multiple of the PEs.
+    """
+    n, rank, pes = classes * batch, stream.line.index(place), len(stream.line)
+    scale = Const(1 / (batch * micro_batches))
+    loss = mem("loss", 0, 0)
+    own = range(rank, micro_batches, pes)
+    ops = [fmovs(mem("scores"), fabin(color), n, thread=_X), fmovs(loss, Const(0.0))]
+    for turn, m in enumerate(own):
+        now, after = turn % 2 * n, (turn + 1) % 2 * n
+        last = turn + 1 == len(own)
+        labels, out = mem("labels", m * n), mem("out", now)
+        ops.append(
+            _wait(_X) if last else fmovs(mem("scores", after), fabin(color), n, thread=_X)
+        )
+        ops += gradient_ops(mem("scores", now), labels, out, classes, batch)
+        ops.append(fmuls(stream.out(place), out, scale, n, thread=_DX))
+        ops += loss_ops(labels, loss, classes, batch)
+        if stream.resets(place):
+            ops.append(reset_switches(stream, _DX))
+    return [*ops, fmuls(loss, loss, scale)]

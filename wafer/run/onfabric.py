@@ -1,0 +1,392 @@
+"""A stack of dense layers trains on the fabric simulator: one rectangle of PEs per layer.
+
+`build` turns layers and their regions (from a floor plan, or chosen by hand) into one PE program
+for an optimizer step; `step` runs it cycle by cycle. Weights, gradients and velocities stay in the
+memory of their rectangle; between rectangles only activations and their gradients travel, on
+routed colours; the host writes images into one PE and labels into the PEs of the loss.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wafer.compiler.plan import Region
+from wafer.fabric import dense
+from wafer.fabric.arrays import AnyArray as Array
+from wafer.fabric.errors import FabricError, SramError
+from wafer.fabric.layers import Kernel, Tile, arrays, in_flight, input_ops, loss_pe_ops, tile_ops
+from wafer.fabric.program import Layout, Program
+from wafer.fabric.regions import Spot, Stream, Wires, chains, pes_of, spot
+from wafer.fabric.softmax import WORDS
+from wafer.run.onfabric_floor import Dense, Shares, connect, find_streams, lay_out, shares_of
+from wafer.spec import WSE2, WaferSpec
+
+__all__ = ["Dense", "Net", "NetState", "Step", "build", "init", "params", "step"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Net:
+    """A built network.
+
+    Attributes:
+        program: the PE program of one optimizer step.
+        layers: as given.
+        regions: of the layers, then "input" and "loss", in the program's coordinates.
+        shares: of every layer.
+        batch: samples of a micro-batch.
+        micro_batches: of an optimizer step.
+    """
+
+    program: Program
+    layers: tuple[Dense, ...]
+    regions: tuple[Region, ...]
+    shares: tuple[Shares, ...]
+    batch: int
+    micro_batches: int
+
+
+class NetState(NamedTuple):
+    """What lies in the PEs between two steps.
+
+    memory: [M, H, W] uint32 words
+    """
+
+    memory: np.ndarray
+
+
+class Step(NamedTuple):
+    """What a step reports.
+
+    loss: mean cross-entropy, as the PEs of the loss computed it
+    cycles: from the first word to the last update
+    busy: [H, W] int32 cycles in which each PE issued
+    """
+
+    loss: float
+    cycles: int
+    busy: np.ndarray
+
+
+def build(
+    layers: Sequence[Dense],
+    regions: Sequence[Region],
+    *,
+    batch: int,
+    micro_batches: int = 1,
+    momentum: float = 0.0,
+    spec: WaferSpec = WSE2,
+) -> Net:
+    """Write the program that trains a stack of dense layers.
+
+    Args:
+        layers: in order; each one's ``fan_out`` is the next one's ``fan_in``.
+        regions: one of each layer's name; also "input" (one PE) and "loss" (a column of PEs,
+            a divisor of ``micro_batches``), otherwise free PEs are taken. Others are ignored.
+        batch: samples of a micro-batch.
+        micro_batches: of an optimizer step.
+        momentum: decay of SGD's velocity; 0 keeps none.
+        spec: the machine.
+
+    Raises:
+        FabricError: sizes that do not fit together.
+        SramError: a layer that does not fit its rectangle.
+        RouteError: regions between which nothing can be routed.
+    """
+    _check(layers, batch, micro_batches)
+    floor = lay_out(layers, regions)
+    order = ["input", *(layer.name for layer in layers), "loss"]
+    width = max(r.x + r.width for r in floor.values()) + 1
+    height = max(r.y + r.height for r in floor.values()) + 1
+    layout = Layout(width, height, spec, overheads=True, host_io=True)
+    ways = find_streams((height, width), floor, order)
+    shares = {
+        layer.name: shares_of(
+            layer, floor[layer.name], ways.get((layer.name, before)), ways[layer.name, after]
+        )
+        for before, layer, after in zip(order, layers, order[2:], strict=False)
+    }
+    rows, columns = [(layout.color(), layout.color()) for _ in range(2)]
+    streams = connect(Wires(layout), ways, floor, shares, order, batch)
+    for before, layer, after in zip(order, layers, order[2:], strict=False):
+        name = layer.name
+        chains(layout, floor[name], rows, "x")
+        chains(layout, floor[name], columns, "y")
+        kernel = Kernel(
+            name=name,
+            batch=batch,
+            micro_batches=micro_batches,
+            flying=in_flight(len(order) - 1 - order.index(name)),
+            x=streams[before, name].color,
+            dy=streams[after, name].color,
+            y=streams[name, after],
+            dx=streams.get((name, before)),
+            rows=rows,
+            columns=columns,
+            relu=after != "loss",
+            momentum=momentum,
+        )
+        _bind_layer(layout, kernel, layer, floor[name], shares[name])
+    _bind_input(layout, floor, streams["input", order[1]], layers[0].fan_in * batch, micro_batches)
+    into, out = streams[order[-2], "loss"], streams["loss", order[-2]]
+    _bind_loss(layout, floor["loss"], (into, out), layers[-1].fan_out, batch, micro_batches)
+    return Net(
+        program=layout.build(),
+        layers=tuple(layers),
+        regions=tuple(floor[name] for name in [*order[1:-1], "input", "loss"]),
+        shares=tuple(shares.values()),
+        batch=batch,
+        micro_batches=micro_batches,
+    )
+
+
+def _check(layers: Sequence[Dense], batch: int, micro_batches: int) -> None:
+    if not layers or batch < 1 or micro_batches < 1:
+        raise FabricError(
+            f"{len(layers)} layers, {micro_batches} micro-batches of {batch}: all must be positive"
+        )
+    for before, layer in zip(layers, layers[1:], strict=False):
+        if before.fan_out != layer.fan_in:
+            raise FabricError(
+                f"{layer.name}: takes {layer.fan_in} inputs, but {before.name} gives"
+                f" {before.fan_out}"
+            )
+    for layer in layers:
+        shape = (layer.fan_in, layer.fan_out)
+        if layer.mask is not None and layer.mask.shape != shape:
+            raise FabricError(f"{layer.name}: mask {layer.mask.shape}, expected {shape}")
+
+
+def _tiles(layer: Dense, region: Region, shares: Shares) -> dict[Spot, Tile]:
+    tiles = {}
+    for place in pes_of(region):
+        rank = (place[0] - region.x, place[1] - region.y)
+        inputs, outputs = shares.inputs[rank[0]], shares.outputs[rank[1]]
+        mask = layer.mask
+        kept = np.ones((len(inputs), len(outputs))) if mask is None else mask[np.ix_(inputs, outputs)]
+        entries = tuple((int(i), int(o)) for i, o in np.argwhere(kept))
+        size = (region.width, region.height)
+        tiles[place] = Tile(place, rank, size, len(inputs), len(outputs), entries)
+    return tiles
+
+
+def _bind_layer(
+    layout: Layout, kernel: Kernel, layer: Dense, region: Region, shares: Shares
+) -> None:
+    """Declare a layer's arrays, and one task for all PEs that do the same."""
+    tiles = _tiles(layer, region, shares)
+    where = np.zeros((layout.height, layout.width), bool)
+    where[region.y : region.y + region.height, region.x : region.x + region.width] = True
+    fullest = max(tiles.values(), key=lambda tile: tile.stored)
+    words = arrays(
+        inputs=max(tile.inputs for tile in tiles.values()),
+        outputs=max(tile.outputs for tile in tiles.values()),
+        stored=max(1, fullest.stored),
+        batch=kernel.batch,
+        slots=kernel.slots,
+        input_gradient=kernel.dx is not None,
+        momentum=bool(kernel.momentum),
+    )
+    # A pattern is two 16-bit numbers per kept weight; a whole tile needs none.
+    pattern = 0 if layer.mask is None else len(fullest.entries)
+    _check_memory(layer, region, fullest.place, 4 * (sum(words.values()) + pattern), layout.spec)
+    for array, count in words.items():
+        layout.array(f"{layer.name}/{array}", count, where=where)
+    classes: dict[tuple, list[Spot]] = {}
+    for place, tile in tiles.items():
+        ends = (kernel.y.resets(place), kernel.dx is not None and kernel.dx.resets(place))
+        alone = (place if tile.rank[0] == 0 or tile.rank[1] == 0 else None, *ends)
+        alike = (tile._replace(place=(0, 0), rank=_alike(tile)), alone)
+        classes.setdefault(alike, []).append(place)
+    for places in classes.values():
+        mask = np.logical_or.reduce([spot(layout, place) for place in places])
+        layout.task("step", tile_ops(kernel, tiles[places[0]]), mask, active=True)
+
+
+def _alike(tile: Tile) -> tuple[int, int]:
+    """The same for ranks that do the same: root, last, odd and even."""
+    column, row = (
+        r if r in {0, size - 1} else 1 + r % 2 - 3 for r, size in zip(tile.rank, tile.size, strict=True)
+    )
+    return column, row
+
+
+def _check_memory(
+    layer: Dense, region: Region, place: Spot, needed: int, spec: WaferSpec
+) -> None:
+    if needed <= spec.sram_bytes:
+        return
+    raise SramError(
+        f"{layer.name}: PE {place} of its {region.width} x {region.height} needs {needed:,} bytes;"
+        f" {spec.name} has {spec.sram_bytes:,} per PE. Give the layer a larger region (up to"
+        f" {layer.fan_in} x {layer.fan_out}), take smaller micro-batches, or stream the weights"
+        " (--execution weight_streaming)"
+    )
+
+
+def _bind_input(
+    layout: Layout, floor: Mapping[str, Region], stream: Stream, words: int, micro_batches: int
+) -> None:
+    place = (floor["input"].x, floor["input"].y)
+    needed = 4 * words * micro_batches
+    if needed > layout.spec.sram_bytes:
+        raise SramError(
+            f"input: PE {place} would hold {needed:,} bytes of images; {layout.spec.name} has"
+            f" {layout.spec.sram_bytes:,} per PE: take fewer or smaller micro-batches"
+        )
+    where = spot(layout, place)
+    layout.array("input", words * micro_batches, where=where)
+    layout.task("step", input_ops(stream, words, micro_batches), where, active=True)
+
+
+def _bind_loss(
+    layout: Layout,
+    region: Region,
+    streams: tuple[Stream, Stream],
+    classes: int,
+    batch: int,
+    micro_batches: int,
+) -> None:
+    into, out = streams
+    if micro_batches % region.height:
+        raise FabricError(
+            f"loss: {region.height} PEs take {micro_batches} micro-batches in turn; one must"
+            " divide the other"
+        )
+    where = np.logical_or.reduce([spot(layout, place) for place in out.line])
+    n = classes * batch
+    layout.array("labels", n * micro_batches, where=where)
+    for name in ("scores", "out"):
+        layout.array(name, 2 * n, where=where)
+    for name in WORDS["wide"]:
+        layout.array(name, n, where=where)
+    for name in WORDS["narrow"]:
+        layout.array(name, batch, where=where)
+    layout.array("loss", 1, where=where)
+    for place in out.line:
+        ops = loss_pe_ops(
+            into.color, out, place, classes=classes, batch=batch, micro_batches=micro_batches
+        )
+        layout.task("step", ops, spot(layout, place), active=True)
+
+
+def _words(net: Net, memory: np.ndarray, name: str) -> np.ndarray:
+    """[n, H, W] float32 view of an array in all PEs."""
+    for array, base, words, _ in net.program.meta.arrays:
+        if array == name:
+            return memory[base : base + words].view(np.float32)
+    raise FabricError(f"no array {name!r}")
+
+
+def _exchange(net: Net, memory: np.ndarray, tree: Mapping[str, Any], *, load: bool) -> None:
+    """Copy every layer's kernel and bias to its PEs, or from them."""
+    for layer, shares, region in zip(net.layers, net.shares, net.regions, strict=False):
+        words = _words(net, memory, f"{layer.name}/weights")
+        kernel, bias = tree[layer.name]["layer"]["kernel"], tree[layer.name]["layer"]["bias"]
+        for place, tile in _tiles(layer, region, shares).items():
+            own = words[:, place[1], place[0]]
+            inputs, outputs = shares.inputs[tile.rank[0]], shares.outputs[tile.rank[1]]
+            at = np.array(tile.entries, int).reshape(-1, 2).T
+            kept = (inputs[at[0]], outputs[at[1]])
+            n, biases = len(tile.entries), slice(len(tile.entries), tile.stored)
+            if load:
+                own[:n], own[biases] = kernel[kept], bias[outputs][: tile.stored - n]
+            else:
+                kernel[kept] = own[:n]
+                if tile.biased:
+                    bias[outputs] = own[biases]
+
+
+def init(net: Net, tree: Mapping[str, Any]) -> NetState:
+    """Load parameters into the PEs.
+
+    Args:
+        net: the network.
+        tree: per layer ``{"layer": {"kernel": [fan_in, fan_out], "bias": [fan_out]}}``, as
+            ``fc_mnist`` has them; pruned weights are left out.
+    """
+    meta = net.program.meta
+    memory = np.zeros((meta.words, meta.height, meta.width), np.uint32)
+    shapes = {
+        layer.name: {"kernel": (layer.fan_in, layer.fan_out), "bias": (layer.fan_out,)}
+        for layer in net.layers
+    }
+    host: dict[str, Any] = {}
+    for name, wanted in shapes.items():
+        host[name] = {"layer": {k: np.asarray(tree[name]["layer"][k]) for k in wanted}}
+        for key, shape in wanted.items():
+            got = host[name]["layer"][key].shape
+            if got != shape:
+                raise FabricError(f"{name}/layer/{key}: shape {got}, expected {shape}")
+    _exchange(net, memory, host, load=True)
+    return NetState(memory)
+
+
+def params(net: Net, state: NetState) -> dict[str, Any]:
+    """Read the parameters back; pruned weights are 0."""
+    tree = {
+        layer.name: {
+            "layer": {
+                "kernel": np.zeros((layer.fan_in, layer.fan_out), np.float32),
+                "bias": np.zeros(layer.fan_out, np.float32),
+            }
+        }
+        for layer in net.layers
+    }
+    _exchange(net, state.memory, tree, load=False)
+    return tree
+
+
+def step(
+    net: Net,
+    state: NetState,
+    x: Array,
+    y: Array,
+    *,
+    learning_rate: float,
+    implementation: str = "auto",
+    max_cycles: int = 100_000_000,
+) -> tuple[NetState, Step]:
+    """Run one optimizer step of SGD on the fabric, cycle by cycle.
+
+    Args:
+        net: the network.
+        state: where it stands.
+        x: [N, fan_in] float, N = ``batch * micro_batches``.
+        y: [N] int class labels.
+        learning_rate: of this step.
+        implementation: engine, see :func:`wafer.fabric.run`.
+        max_cycles: limit.
+
+    Returns:
+        The state after the update, and the report.
+    """
+    count, fan_in = net.batch * net.micro_batches, net.layers[0].fan_in
+    x, y, classes = np.asarray(x, np.float32), np.asarray(y), net.layers[-1].fan_out
+    if x.shape != (count, fan_in) or y.shape != (count,):
+        raise FabricError(
+            f"step: x {x.shape} and y {y.shape}; this program takes [{count}, {fan_in}] and"
+            f" [{count}], {net.micro_batches} micro-batches of {net.batch}"
+        )
+    if y.min() < 0 or y.max() >= classes:
+        raise FabricError(f"step: labels {y.min()}..{y.max()}; the last layer has {classes}")
+    memory = state.memory.copy()
+    places = {r.name: r for r in net.regions}
+    _by_feature(net, _words(net, memory, "input"), places["input"], x)
+    _by_feature(net, _words(net, memory, "labels"), places["loss"], np.eye(classes)[y])
+    for layer in net.layers:
+        _words(net, memory, f"{layer.name}/rate")[:] = -learning_rate
+    end = dense.start(net.program, memory, max_cycles, implementation)
+    memory = np.asarray(end.mem)
+    r = places["loss"]
+    losses = _words(net, memory, "loss")[0, r.y : r.y + r.height, r.x : r.x + r.width]
+    report = Step(float(losses.sum()), int(dense.cycles(end)), np.asarray(end.busy))
+    return NetState(memory), report
+
+
+def _by_feature(net: Net, words: np.ndarray, region: Region, rows: np.ndarray) -> None:
+    """Write [N, features] into a region's PEs, each micro-batch feature by feature."""
+    parts = rows.reshape(net.micro_batches, net.batch, -1).swapaxes(1, 2)
+    for x, y in pes_of(region):
+        words[:, y, x] = parts.reshape(-1)
