@@ -1,6 +1,9 @@
 """The one attention entry of the library: any layout, any variant, several implementations."""
 
+import contextlib
+import contextvars
 import dataclasses
+from collections.abc import Iterator
 from typing import Literal
 
 import jax
@@ -19,14 +22,29 @@ from vsl.noise import hash_bits, seed_of
 from vsl.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
 from vsl.triton import triton
 
-__all__ = ["Implementation", "attention"]
+__all__ = ["Implementation", "attention", "attention_as"]
 
 Implementation = Literal[
     "auto", "native", "blocks", "dense", "padded", "pallas", "pallas_interpret"
 ]
 
+_AUTO: contextvars.ContextVar[Implementation] = contextvars.ContextVar("auto", default="auto")
+
 _SIZES = BlockSizes(64, 64)
 """Fastest of 32, 64, 128 on 2 AVX-512 cores; larger tiles waste work at sequence ends."""
+
+
+@contextlib.contextmanager
+def attention_as(implementation: Implementation) -> Iterator[None]:
+    """Let ``auto`` mean ``implementation`` for what is traced inside.
+
+    ``dense`` makes a program whose attention is readable as plain operations.
+    """
+    token = _AUTO.set(implementation)
+    try:
+        yield
+    finally:
+        _AUTO.reset(token)
 
 
 def attention(
@@ -168,6 +186,7 @@ def _choose(implementation: Implementation, layout: Layout, kv: Layout, *, nativ
             "implementation='native' has no soft cap, sink tokens or bias function, and no bias "
             "across layouts; use implementation='blocks'"
         )
+    implementation = _AUTO.get() if implementation == "auto" else implementation
     if implementation != "auto":
         return implementation
     if layout.capacity * kv.capacity <= 128 * 128:

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 __all__ = [
+    "CapacityError",
     "CheckpointError",
+    "CompileError",
     "ConfigError",
     "DataError",
     "Problem",
@@ -74,6 +76,24 @@ class ConfigError(WaferError, ValueError):
 
 class CheckpointError(WaferError, ValueError):
     """A checkpoint that is missing, damaged, or does not fit the model or the configuration."""
+
+
+class CompileError(WaferError, ValueError):
+    """A program that cannot be matched to kernels."""
+
+
+class CapacityError(CompileError):
+    """A model that does not fit on the wafer.
+
+    Attributes:
+        kernel: the one that needs most.
+        needed: bytes that must be held at once, of all kernels.
+        available: bytes the wafer's PEs have for them.
+    """
+
+    def __init__(self, message: str, *, kernel: str, needed: float, available: float) -> None:
+        self.kernel, self.needed, self.available = kernel, needed, available
+        super().__init__(message)
 
 
 class DataError(WaferError, ValueError):

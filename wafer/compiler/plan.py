@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 from wafer.spec import WaferSpec
 
-__all__ = ["Compiled", "FloorPlan", "Placed", "Region"]
+__all__ = ["INPUT_BYTES", "Compiled", "FloorPlan", "Placed", "Region"]
+
+INPUT_BYTES = 1.2e12 / 8
+"""Bytes per second that enter a CS-2: twelve 100-gigabit links."""
 
 
 class Region(NamedTuple):
@@ -66,9 +69,10 @@ class Placed:
         rows: parts its input side is split into over the region's height.
         columns: parts its output side is split into over the region's width.
         forward, backward, update: cycles per sample of the busiest PE.
-        useful: multiply-accumulates (or other lane operations) per sample, all PEs together,
-            as cycles of one PE at full rate.
+        useful: its arithmetic per sample, all PEs together, as cycles of one PE at full rate.
+        flops: of the three phases per sample, pruned weights left out.
         sram: bytes of the fullest PE.
+        held: bytes it holds in all: weights with their optimizer state, activations that wait.
         weights: parameters it holds.
         density: kept share of its weights.
         in_side, out_side: 'W', 'N', 'E' or 'S', where data enters and leaves.
@@ -83,7 +87,9 @@ class Placed:
     backward: int
     update: int
     useful: float
+    flops: int
     sram: int
+    held: int
     weights: int
     density: float
     in_side: str
@@ -103,23 +109,26 @@ class Compiled:
         name: of the model.
         spec: the machine.
         kernels: in the order of ``plan.regions``.
-        edges: data paths, pairs of indices into ``kernels``.
+        edges: data paths, (source, target, bytes per sample), indices into ``kernels``.
         plan: the floor plan.
         sample_bytes: bytes that enter per sample.
+        batch: samples of an optimizer step; train: False for a forward pass alone.
         bound: cycles per sample that no plan of one replica can beat (its areas fill the wafer).
+        single: cycles per sample of one replica alone on the wafer.
         seed: of the placer.
-        single: samples per second of one replica alone on the wafer (itself unless replicated).
     """
 
     name: str
     spec: WaferSpec
     kernels: tuple[Placed, ...]
-    edges: tuple[tuple[int, int], ...]
+    edges: tuple[tuple[int, int, int], ...]
     plan: FloorPlan
     sample_bytes: int
+    batch: int
+    train: bool
     bound: float
+    single: int
     seed: int
-    single: float
 
     @property
     def cycles(self) -> int:
@@ -137,13 +146,38 @@ class Compiled:
         return len(self.plan.replicas) * self.spec.clock_hz / self.cycles
 
     @property
+    def transmission_samples(self) -> float:
+        """Samples per second that the wafer's input takes."""
+        return INPUT_BYTES / max(self.sample_bytes, 1)
+
+    @property
+    def samples(self) -> float:
+        """Samples per second: the lower of the two."""
+        return min(self.compute_samples, self.transmission_samples)
+
+    @property
+    def speedup(self) -> float:
+        """Of all replicas over one alone."""
+        one = min(self.spec.clock_hz / self.single, self.transmission_samples)
+        return self.samples / one
+
+    @property
     def active_share(self) -> float:
         """Share of the wafer's PEs that lie in a region."""
         area = sum(r.width * r.height for r in self.plan.regions) * len(self.plan.replicas)
-        return area / (self.spec.width * self.spec.height)
+        return area / (self.plan.width * self.plan.height)
 
     @property
-    def utilization(self) -> float:
-        """Share of the active PEs' cycles that are useful work at full rate."""
+    def busy_share(self) -> float:
+        """Share of the time in which the active PEs run kernel code, the report's utilization."""
+        busy = sum(
+            r.width * r.height * k.cycles
+            for r, k in zip(self.plan.regions, self.kernels, strict=True)
+        )
+        return busy / (sum(r.width * r.height for r in self.plan.regions) * self.cycles)
+
+    @property
+    def arithmetic_share(self) -> float:
+        """Share of the active PEs' cycles that would do at full rate: overheads left out."""
         area = sum(r.width * r.height for r in self.plan.regions)
         return sum(kernel.useful for kernel in self.kernels) / (area * self.cycles)

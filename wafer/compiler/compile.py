@@ -1,0 +1,273 @@
+"""A graph of kernels in, a floor plan with its predicted speed out.
+
+``trace`` turns a function into the graph, ``compile_graph`` places it, in as many copies as asked
+for. Samples flow through the layers as in :mod:`wafer.run.schedule`: of S layers, layer s holds
+the activations of S - s samples.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from models.paths import named_leaves
+from wafer.compiler.costs import (
+    Choices,
+    Setting,
+    choices_of,
+    is_dense_net,
+    useful_cycles,
+    weight_bytes,
+)
+from wafer.compiler.flatten import flatten
+from wafer.compiler.floor import Floor, least_cap, lay_out
+from wafer.compiler.graph import Graph, Kernel, build_graph
+from wafer.compiler.plan import INPUT_BYTES, Compiled, FloorPlan, Placed, Region
+from wafer.errors import CapacityError
+from wafer.spec import WSE2, WaferSpec
+
+__all__ = ["Options", "compile_graph", "trace"]
+
+_GIB = 2**30
+_MIB = 2**20
+_COPIES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 24, 30, 32, 40, 48, 64, 80, 96, 128, 192, 256)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a compilation depends on besides the graph.
+
+    Attributes:
+        name: of the model, for the report.
+        spec: the machine.
+        batch: samples of an optimizer step.
+        micro: samples that pass through dense layers together.
+        state_bytes: optimizer state per weight.
+        train: False for a forward pass alone.
+        replicas: copies; 0 takes as many as are fastest.
+        seed: of the placer.
+    """
+
+    name: str = "model"
+    spec: WaferSpec = WSE2
+    batch: int = 1
+    micro: int = 1
+    state_bytes: float = 8.0
+    train: bool = True
+    replicas: int = 1
+    seed: int = 0
+
+
+def trace(
+    fn: Callable[..., Any],
+    params: Any,
+    *inputs: Any,
+    frozen: frozenset[str] = frozenset(),
+    densities: Mapping[str, float] | None = None,
+) -> Graph:
+    """Find the kernels of a function, without memory for its arrays.
+
+    Args:
+        fn: ``fn(params, *inputs)`` for one sample; a scalar result is a loss.
+        params: tree of arrays or of ``jax.ShapeDtypeStruct``.
+        *inputs: likewise.
+        frozen: names of parameters that are not trained.
+        densities: kept share of each sparse parameter.
+
+    Raises:
+        CompileError: primitives that no kernel does, with their source lines.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> graph = trace(lambda w, x: jnp.sum(jnp.tanh(x @ w)), jnp.zeros((8, 4)), jnp.zeros(8))
+        >>> [(kernel.kind, kernel.macs) for kernel in graph.kernels]
+        [('matmul', 32)]
+    """
+    closed = jax.make_jaxpr(fn)(params, *inputs)
+    leaves = named_leaves(params)
+    names = [name or "weight" for name, _ in leaves]
+    rest = len(closed.jaxpr.invars) - len(names)
+    ops, ins, outs = flatten(closed, [*names, *[None] * rest], frozen)
+    sizes = {name: int(np.prod(leaf.shape)) for name, (_, leaf) in zip(names, leaves, strict=True)}
+    return build_graph(ops, ins, outs, sizes, dict(densities or {}))
+
+
+def _settings(graph: Graph, options: Options) -> list[Setting]:
+    layers = {name: at for at, name in enumerate(graph.layers)}
+    dense = is_dense_net(graph.kernels)
+    return [
+        Setting(
+            spec=options.spec,
+            batch=options.batch,
+            micro=options.micro if dense else 1,
+            state_bytes=options.state_bytes,
+            waiting=min(options.batch, len(layers) - layers[kernel.layer]),
+            after=max(1, len(graph.kernels) - 1 - at),
+            train=options.train,
+            dense=dense,
+        )
+        for at, kernel in enumerate(graph.kernels)
+    ]
+
+
+def _held(kernel: Kernel, setting: Setting) -> float:
+    trained = setting.train and (kernel.needs_dx or kernel.needs_dw)
+    weights = kernel.weights * kernel.density * weight_bytes(kernel, setting)
+    return weights + kernel.stashed * setting.waiting * trained
+
+
+def _all_choices(kernels: Sequence[Kernel], settings: Sequence[Setting]) -> list[Choices]:
+    """Choices that fit a PE; kernels that differ in name alone share them."""
+    made: dict[tuple[Kernel, Setting], Choices] = {}
+    for kernel, setting in zip(kernels, settings, strict=True):
+        key = _key(kernel, setting)
+        if key not in made:
+            made[key] = choices_of(kernel, setting).fitting(setting.spec.sram_bytes)
+    return [made[_key(k, s)] for k, s in zip(kernels, settings, strict=True)]
+
+
+def _key(kernel: Kernel, setting: Setting) -> tuple[Kernel, Setting]:
+    return dataclasses.replace(kernel, name="", layer="", names=(), source=""), setting
+
+
+def _capacity(graph: Graph, settings: Sequence[Setting], choices: Sequence[Choices]) -> None:
+    """Refuse what cannot fit, before any search.
+
+    Raises:
+        CapacityError: the kernel that needs most, the bytes, the advice.
+    """
+    spec = settings[0].spec
+    pes = spec.width * spec.height
+    held = [_held(kernel, setting) for kernel, setting in zip(graph.kernels, settings, strict=True)]
+    areas = [int((c.rows * c.columns).min()) if len(c.rows) else pes + 1 for c in choices]
+    if sum(areas) > pes:
+        raise _too_large(graph, held, int(np.argmax(areas)), spec)
+
+
+def _too_large(graph: Graph, held: Sequence[float], worst: int, spec: WaferSpec) -> CapacityError:
+    pes = spec.width * spec.height
+    available = pes * spec.sram_bytes
+    kernel, needed = graph.kernels[worst], sum(held)
+    weights = sum(k.weights for k in graph.kernels)
+    message = (
+        f"the model does not fit on the wafer: {needed / _GIB:.1f} GiB are held at once (weights,"
+        f" optimizer state, activations of the samples in flight; {weights:,} weights), and"
+        f" {pes:,} PEs of {spec.sram_bytes // 1024} KiB have {available / _GIB:.1f} GiB, tiles and"
+        f" buffers included. The kernel that needs most is {kernel.name} ({kernel.kind}) with"
+        f" {held[worst] / _MIB:,.0f} MiB. Stream the weights instead: runconfig.execution_strategy:"
+        " weight_streaming (`wafer run --execution weight_streaming`; `wafer plan` predicts it)"
+    )
+    return CapacityError(message, kernel=kernel.name, needed=needed, available=available)
+
+
+def _grids(count: int) -> Iterator[tuple[int, int]]:
+    for across in range(1, count + 1):
+        if count % across == 0:
+            yield across, count // across
+
+
+def _replicate(
+    graph: Graph, choices: Sequence[Choices], options: Options
+) -> tuple[Floor, tuple[int, int]] | None:
+    """The fastest copies: (plan of one, (copies in x, copies in y)); None if none fits."""
+    spec, edges = options.spec, [(a, b) for a, b, _ in graph.edges]
+    pes = spec.width * spec.height
+    smallest = sum(int((c.rows * c.columns).min()) for c in choices)
+    limit = INPUT_BYTES / max(graph.sample_bytes, 1) / spec.clock_hz  # samples per cycle
+    best: tuple[float, Floor, tuple[int, int]] | None = None
+    worse = 0
+    for count in (options.replicas,) if options.replicas else _COPIES:
+        if smallest * count > pes or worse >= 3:
+            break
+        rate = best[0] if best else 0.0
+        worse += 1
+        for across, down in _grids(count):
+            width, height = spec.width // across, spec.height // down
+            skewed = max(across, down) > 4 * min(across, down) and not options.replicas
+            if skewed or not min(width, height):
+                continue
+            floor = lay_out(choices, edges, width, height, options.seed)
+            if floor is not None and min(count / floor.cap, limit) > 1.001 * rate:
+                rate = min(count / floor.cap, limit)
+                best, worse = (rate, floor, (across, down)), 0
+    return best[1:] if best else None
+
+
+def compile_graph(graph: Graph, options: Options | None = None) -> Compiled:
+    """Give every kernel a rectangle so that the slowest is as fast as possible.
+
+    Args:
+        graph: from ``trace``.
+        options: everything else.
+
+    Raises:
+        CapacityError: it does not fit, once or in the copies asked for.
+    """
+    options = options or Options()
+    spec = options.spec
+    settings = _settings(graph, options)
+    choices = _all_choices(graph.kernels, settings)
+    _capacity(graph, settings, choices)
+    found = _replicate(graph, choices, options)
+    held = [_held(kernel, setting) for kernel, setting in zip(graph.kernels, settings, strict=True)]
+    if found is None:
+        copies = options.replicas or 1
+        each = [size * copies for size in held]
+        raise _too_large(graph, each, int(np.argmax(each)), spec)
+    floor, (across, down) = found
+    single = floor
+    if across * down > 1:
+        edges = [(a, b) for a, b, _ in graph.edges]
+        single = lay_out(choices, edges, spec.width, spec.height, options.seed) or floor
+    regions, kernels = [], []
+    for kernel, setting, option, spot in zip(
+        graph.kernels, settings, choices, floor.spots, strict=True
+    ):
+        h, w = int(option.rows[spot.choice]), int(option.columns[spot.choice])
+        wide, high = (h, w) if spot.turned else (w, h)
+        regions.append(Region(kernel.name, spot.x, spot.y, wide, high))
+        kernels.append(_placed(kernel, setting, option, spot.choice, turned=spot.turned))
+    offsets = tuple(
+        (i * (spec.width // across), j * (spec.height // down))
+        for j in range(down)
+        for i in range(across)
+    )
+    widths = [kernel.bits // 8 for kernel in graph.kernels]
+    return Compiled(
+        name=options.name,
+        spec=spec,
+        kernels=tuple(kernels),
+        edges=tuple((a, b, n * widths[a]) for a, b, n in graph.edges),
+        plan=FloorPlan(spec.width, spec.height, tuple(regions), offsets),
+        sample_bytes=graph.sample_bytes,
+        batch=options.batch,
+        train=options.train,
+        bound=least_cap(choices, spec.width, spec.height),
+        single=single.cap,
+        seed=options.seed,
+    )
+
+
+def _placed(kernel: Kernel, setting: Setting, option: Choices, at: int, *, turned: bool) -> Placed:
+    flops = [kernel.flops[0], *(kernel.flops[1:] if setting.train else ())]
+    pruned = 2 * kernel.macs * (1 - kernel.density) * len([f for f in flops if f])
+    return Placed(
+        name=kernel.name,
+        kind=kernel.kind,
+        layer=kernel.layer,
+        rows=int(option.rows[at]),
+        columns=int(option.columns[at]),
+        forward=int(option.forward[at]),
+        backward=int(option.backward[at]),
+        update=int(option.update[at]),
+        useful=useful_cycles(kernel, setting),
+        flops=round(sum(flops) - pruned),
+        sram=int(option.sram[at]),
+        held=round(_held(kernel, setting)),
+        weights=kernel.weights,
+        density=kernel.density,
+        in_side="W" if turned else "N",
+        out_side="N" if turned else "W",
+    )

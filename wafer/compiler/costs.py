@@ -1,0 +1,348 @@
+"""What a kernel costs on h x w PEs: cycles of its three phases and SRAM, by closed formulas.
+
+Products follow the fabric's own kernels (:mod:`wafer.fabric.kernels`): weights stay in tiles,
+columns of PEs share inputs, rows share outputs. Data enter from the north and are broadcast down
+the columns, each PE adds scaled vectors (one ``@fmacs`` in a CSL loop: ``1 + n`` cycles and 43 of
+overhead, ``n`` shortened by SIMD in 16 bit), partial sums are chained along the rows and leave in
+the west. Streams overlap the products, as in SUMMA. A pruned weight is in no list and costs no
+turn. The phases share the PEs, so a kernel's cycles per sample are their sum.
+
+Letters: T vectors per sample, t of them at a time, K inputs, N outputs; a PE has k inputs and n
+outputs, p of the N T queries of attention, s keys.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from wafer.compiler.graph import Kernel
+from wafer.compiler.kernels import steps
+from wafer.fabric.kernels.dense import FMACS_LOOP
+from wafer.spec import WSE2, WaferSpec
+
+__all__ = [
+    "CODE_BYTES",
+    "Choices",
+    "Setting",
+    "choices_of",
+    "is_dense_net",
+    "matmul_cycles",
+    "tile_cycles",
+    "useful_cycles",
+    "weight_bytes",
+]
+
+CODE_BYTES = 4096
+"""Program and stack of a PE: the fabric's own programs are well below it."""
+_MATCH = 10  # cycles to compare an id with a PE's range and branch, scalar code
+_UPDATE = 6  # operations per weight of an optimizer step (Adam's moments, decay, the weight)
+_PASSES = 3  # lane operations of forward and backward together, per forward one
+
+Array = np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What the costs of a kernel depend on besides the kernel.
+
+    Attributes:
+        spec: the machine.
+        batch: samples of an optimizer step.
+        micro: samples that pass through a net of dense layers together.
+        state_bytes: optimizer state per weight.
+        waiting: samples begun and not yet undone at this layer: their stashes are held.
+        after: kernels behind this one, the loss included.
+        train: False for a forward pass alone.
+        dense: the net is of dense layers on vectors (T = 1), which have a kernel of their own.
+    """
+
+    spec: WaferSpec = WSE2
+    batch: int = 1
+    micro: int = 1
+    state_bytes: float = 8.0
+    waiting: int = 1
+    after: int = 1
+    train: bool = True
+    dense: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """Ways to run a kernel, in columns; rows and columns are h and w, one PE for each part.
+
+    forward, backward, update: cycles per sample; sram: bytes of the fullest PE.
+    """
+
+    rows: Array
+    columns: Array
+    forward: Array
+    backward: Array
+    update: Array
+    sram: Array
+
+    @property
+    def cycles(self) -> Array:
+        """Cycles per sample."""
+        return self.forward + self.backward + self.update
+
+    def fitting(self, limit: int) -> "Choices":
+        """Those whose fullest PE needs at most ``limit`` bytes."""
+        keep = self.sram <= limit
+        return Choices(*(getattr(self, f.name)[keep] for f in dataclasses.fields(self)))
+
+
+def _up(n: int, parts: Array) -> Array:
+    return -(-n // parts)
+
+
+def tile_cycles(m: Array, k: Array, n: Array, simd: int, density: float = 1.0) -> Array:
+    """``C[m, n] += A[m, k] B[k, n]`` inside a PE, the longer of m and n as the vector.
+
+    ``k n (1 + m / simd + 43)`` as :func:`wafer.fabric.kernels.dense.tile_matmul_cycles`, for the
+    kept part of B; only without zeros may n be the vector.
+    """
+    turn = lambda length: 1 + _ceil(length, simd) + FMACS_LOOP
+    cycles = np.ceil(k * n * density) * turn(m)
+    return cycles if density < 1 else np.minimum(cycles, k * m * turn(n))
+
+
+def _ceil(a: Array, b: int) -> Array:
+    return -(-np.asarray(a) // b)
+
+
+def _fullest(kept: Array, density: float, pes: Array) -> Array:
+    """Share kept in the fullest of ``pes`` random tiles of ``kept`` weights, in expectation."""
+    spread = np.sqrt(2 * kept * density * (1 - density) * np.log(np.maximum(2, pes)))
+    return np.minimum(1.0, density + spread / kept)
+
+
+def _grid(rows: int, columns: int, spec: WaferSpec) -> tuple[Array, Array]:
+    """Splits worth trying that fit the wafer either way round."""
+    longest, widest = max(spec.width, spec.height), min(spec.width, spec.height)
+    h, w = (x.ravel() for x in np.meshgrid(steps(rows), steps(columns), indexing="ij"))
+    fits = (np.maximum(h, w) <= longest) & (np.minimum(h, w) <= widest)
+    return h[fits].astype(np.int64), w[fits].astype(np.int64)
+
+
+def matmul_cycles(
+    T: int, k: Array, n: Array, chunk: Array, simd: int, density: Array | float = 1.0
+) -> tuple[Array, Array]:
+    """(forward or input gradient, weight gradient) of T vectors through tiles [k, n].
+
+    ``chunk`` vectors at a time; words of 32 bits cross a link one per cycle, so ``simd > 1``
+    packs two numbers into each.
+    """
+    pack = 2 if simd > 1 else 1
+    turns = np.ceil(T / chunk)
+    kept = np.ceil(k * n * density)
+    turn = 1 + _ceil(chunk, simd) + FMACS_LOOP
+    by_token = kept * turn
+    by_output = np.where(
+        np.asarray(density) < 1, by_token, chunk * k * (1 + _ceil(n, simd) + FMACS_LOOP)
+    )
+    products = np.minimum(by_token, by_output)
+    stream = _ceil(chunk * (k + n), pack)
+    return turns * np.maximum(products, stream), turns * np.maximum(
+        by_token, _ceil(chunk * k, pack)
+    )
+
+
+def weight_bytes(kernel: Kernel, setting: Setting) -> float:
+    """Bytes per kept weight: 32-bit master, 16-bit copy, index, gradient, optimizer state."""
+    copy = 2 if kernel.bits == 16 else 0
+    index = 2 if kernel.density < 1 else 0
+    if not (setting.train and kernel.needs_dw):
+        return (copy or 4) + index
+    return 4 + copy + index + 4 + setting.state_bytes
+
+
+def _rest(kernel: Kernel, setting: Setting, pes: Array) -> tuple[Array, Array, Array]:
+    """(lane cycles forward, lane cycles backward, bytes of stashes) shared out over the PEs."""
+    simd = setting.spec.simd_16bit
+    lanes = kernel.lanes + kernel.half_lanes / simd
+    forward = np.ceil(lanes / pes)
+    trained = setting.train and (kernel.needs_dx or kernel.needs_dw)
+    stash = kernel.stashed * setting.waiting if trained else 0
+    return forward, (_PASSES - 1) * forward * trained, np.ceil(stash / pes)
+
+
+def _matmul(kernel: Kernel, setting: Setting) -> Choices:
+    spec = setting.spec
+    product = max(kernel.products, key=lambda p: p.macs)
+    K, N = product.K, product.N
+    wide = K * product.groups if kernel.kind == "convolution" else K
+    h, w = _grid(N, wide, spec)
+    k, n = _up(wide, w), _up(N, h)
+    pes = h * w
+    simd = spec.simd_16bit if kernel.bits == 16 else 1
+    density = _fullest(k * n, kernel.density, pes) if kernel.density < 1 else np.ones(len(h))
+    held = np.ceil(k * n * density) * weight_bytes(kernel, setting)
+    lanes, lanes_back, stash = _rest(kernel, setting, pes)
+    free = spec.sram_bytes - CODE_BYTES - held - stash
+    each = (k + n) * 2 * (kernel.bits // 8)  # in and out, twice: one moves while one is used
+    chunk = np.clip(free // each, 1, product.T)
+    chunk = np.ceil(product.T / np.ceil(product.T / chunk)).astype(np.int64)
+    pass_, gradient = matmul_cycles(product.T, k, n, chunk, simd, density)
+    others = sum(p.macs for p in kernel.products) / product.macs
+    fill = h + 2 * (spec.ramp_latency + 1) * w  # broadcast and chain of the first vectors
+    forward = pass_ * others + fill + lanes
+    backward = (pass_ * others + fill) * (setting.train and kernel.needs_dx) + lanes_back
+    trains = setting.train and kernel.needs_dw
+    update = (gradient * others + np.ceil(k * n * density) * _UPDATE / setting.batch) * trains
+    sram = CODE_BYTES + held + stash + chunk * each
+    return _choices(h, w, forward, backward, update, sram)
+
+
+def _attention(kernel: Kernel, setting: Setting) -> Choices:
+    spec = setting.spec
+    first, second = kernel.products[0], kernel.products[min(1, len(kernel.products) - 1)]
+    heads, queries, size, keys = first.groups, first.T, first.K, first.N
+    h, w = _grid(heads * queries, keys, spec)
+    p, s = _up(heads * queries, h), _up(keys, w)
+    pes = h * w
+    simd = spec.simd_16bit if kernel.bits == 16 else 1
+    own = np.ceil(p / queries)  # heads whose keys a PE needs
+    block = np.minimum(p, queries)
+    pack = 2 if simd > 1 else 1
+    scores = own * tile_cycles(block, np.full_like(s, size), s, simd)
+    mixed = own * tile_cycles(block, s, np.full_like(s, size), simd)
+    stream = _ceil(p * size + 2 * own * s * size, pack)
+    lanes, lanes_back, stash = _rest(kernel, setting, pes)
+    fill = h + 2 * (spec.ramp_latency + 1) * w
+    others = sum(x.macs for x in kernel.products) / (first.macs + second.macs)
+    both = others * (scores + mixed) * (1 if len(kernel.products) > 1 else 0.5)
+    forward = np.maximum(both, stream) + fill + lanes
+    # Scores again, then a gradient for both operands of both products.
+    back = np.maximum(2.5 * both, 2 * stream) + fill
+    backward = (back + lanes_back) * (setting.train and kernel.needs_dx)
+    tile = p * np.minimum(s, 64)  # scores of some keys at a time
+    sram = CODE_BYTES + stash + (2 * p * size + 2 * own * s * size + tile) * (kernel.bits // 8)
+    return _choices(h, w, forward, backward, np.zeros(len(h)), sram)
+
+
+def _lookup(kernel: Kernel, setting: Setting) -> Choices:
+    spec = setting.spec
+    product = max(kernel.products, key=lambda x: x.K)
+    h, w = _grid(product.K, product.N, spec)
+    n, held = _up(product.N, w), _up(product.K, h) * _up(product.N, w)
+    each = weight_bytes(kernel, setting)
+    pack = 2 if kernel.bits == 16 else 1
+    lanes, lanes_back, stash = _rest(kernel, setting, h * w)
+    words = _ceil(product.T * n, pack)
+    forward = product.T * _MATCH + words + h + lanes
+    trains = setting.train and kernel.needs_dw
+    update = (product.T * _MATCH + words + held * _UPDATE / setting.batch) * trains
+    buffers = 2 * n * (kernel.bits // 8)
+    return _choices(h, w, forward, lanes_back, update, CODE_BYTES + held * each + stash + buffers)
+
+
+def _lanewise(kernel: Kernel, setting: Setting) -> Choices:
+    """Norms, losses, elementwise functions: lane operations and two sums along each row."""
+    spec = setting.spec
+    side = max(1, math.isqrt(kernel.elements))
+    longest = min(max(spec.width, spec.height), max(1, kernel.elements))
+    sizes = np.unique(
+        np.concatenate(
+            [np.geomspace(1, longest, 60).round().astype(np.int64), [min(side, longest)]]
+        )
+    )
+    h, w = (x.ravel() for x in np.meshgrid(sizes, sizes, indexing="ij"))
+    fits = (h * w <= max(1, kernel.elements)) & (np.minimum(h, w) <= min(spec.width, spec.height))
+    h, w = h[fits], w[fits]
+    lanes, lanes_back, stash = _rest(kernel, setting, h * w)
+    chain = spec.hop_to_hop * (w - 1)
+    rows = np.ceil(side / h)
+    sums = np.where(w > 1, 2 * (rows + chain), 0) if kernel.kind in {"norm", "loss"} else 0 * w
+    held = kernel.weights * weight_bytes(kernel, setting) / np.minimum(w, max(1, kernel.weights))
+    # A loss passes over its scores several times and turns round at once: it holds one sample.
+    elements = kernel.elements if kernel.kind == "loss" else kernel.elements / max(side, 1)
+    buffers = np.ceil(elements / (h * w)) * (kernel.bits // 8)
+    backward = lanes_back + sums * (setting.train and kernel.needs_dx)
+    zero = np.zeros(len(h))
+    return _choices(h, w, lanes + sums, backward, zero, CODE_BYTES + held + stash + buffers)
+
+
+def _dense(kernel: Kernel, setting: Setting) -> Choices:
+    """A dense layer on single vectors: the fabric's own trainable kernel, micro-batch by batch."""
+    from wafer.compiler.dense_kernel import dense_cost
+
+    product = kernel.products[0]
+    rows, spec = [], setting.spec
+    for h, w in zip(*_grid(product.N, product.K, spec), strict=True):
+        cost = dense_cost(
+            product.K,
+            product.N,
+            int(h),
+            int(w),
+            nnz=None if kernel.density == 1 else round(kernel.density * product.K * product.N),
+            batch=setting.micro,
+            input_gradient=kernel.needs_dx,
+            momentum=setting.state_bytes > 0,
+            stages_after=setting.after,
+            spec=spec,
+        )
+        busy = max(cost.forward + cost.backward, cost.stream)
+        forward, backward = cost.forward, busy - cost.forward
+        rows.append((h, w, forward, backward, cost.update, CODE_BYTES + 4 * cost.sram_words))
+    h, w, forward, backward, update, sram = (np.asarray(x) for x in zip(*rows, strict=True))
+    forward, backward = np.ceil(forward / setting.micro), np.ceil(backward / setting.micro)
+    trains = setting.train and kernel.needs_dw
+    update = update / setting.batch * trains
+    return _choices(h, w, forward, backward * setting.train, update, sram)
+
+
+def _dense_loss(kernel: Kernel, setting: Setting) -> Choices:
+    from wafer.compiler.dense_kernel import loss_cost
+
+    pes = np.arange(1, 65)
+    costs = [loss_cost(kernel.elements, setting.micro, int(p), setting.spec) for p in pes]
+    forward = np.asarray([c.forward for c in costs]) / setting.micro
+    backward = np.asarray([c.backward for c in costs]) / setting.micro
+    sram = np.asarray([CODE_BYTES + 4 * c.sram_words for c in costs])
+    return _choices(pes, np.ones_like(pes), forward, backward, np.zeros(len(pes)), sram)
+
+
+def _choices(
+    h: Array, w: Array, forward: Array, backward: Array, update: Array, sram: Array
+) -> Choices:
+    whole = lambda x: np.ceil(np.broadcast_to(x, h.shape)).astype(np.int64)
+    return Choices(h, w, whole(forward), whole(backward), whole(update), whole(sram))
+
+
+_BY_KIND: dict[str, Callable[[Kernel, Setting], Choices]] = {
+    "matmul": _matmul,
+    "convolution": _matmul,
+    "attention": _attention,
+    "embedding": _lookup,
+}
+
+
+def choices_of(kernel: Kernel, setting: Setting) -> Choices:
+    """All useful ways to run a kernel, whether or not they fit a PE's memory."""
+    if setting.dense and kernel.kind == "matmul":
+        return _dense(kernel, setting)
+    if setting.dense and kernel.kind == "loss":
+        return _dense_loss(kernel, setting)
+    return _BY_KIND.get(kernel.kind, _lanewise)(kernel, setting)
+
+
+def is_dense_net(kernels: tuple[Kernel, ...]) -> bool:
+    """Whether a graph is nothing but dense layers on single vectors, and a loss."""
+    return all(
+        k.kind in {"matmul", "loss"} and all(p.T == 1 and p.groups == 1 for p in k.products)
+        for k in kernels
+    )
+
+
+def useful_cycles(kernel: Kernel, setting: Setting) -> float:
+    """Cycles of one PE at full rate that the kernel's arithmetic of a sample takes."""
+    simd = setting.spec.simd_16bit if kernel.bits == 16 else 1
+    passes = 1.0
+    if setting.train:
+        passes += (2 if kernel.kind == "attention" else 1) * kernel.needs_dx
+        passes += kernel.needs_dw and kernel.kind != "attention"
+    lanes = kernel.lanes + kernel.half_lanes / setting.spec.simd_16bit
+    trained = setting.train and (kernel.needs_dx or kernel.needs_dw)
+    return kernel.macs * kernel.density * passes / simd + lanes * (_PASSES if trained else 1)

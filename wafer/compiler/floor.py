@@ -1,0 +1,261 @@
+"""Rectangles for a model's kernels: the slowest as fast as possible, then wires short.
+
+At a cap on cycles every kernel has a curve of smallest rectangles. The kernels, in the order of
+the data, are laid in rows like a snake; one recursion over prefix sums gives the least height of
+every number of rows, and bisection the least cap that fits. Graphs of few kernels are then cut
+finer with the contest placer's table of all slicing plans and annealed (``slicing``, ``refine``).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from wafer.compiler.costs import Choices
+from wafer.compiler.kernels import NEVER
+from wafer.compiler.order import chain
+from wafer.compiler.refine import Wires, anneal, centres_of
+from wafer.compiler.slicing import Piece, Table, leaves
+
+__all__ = ["Floor", "Spot", "least_cap", "lay_out"]
+
+_FEW = 24  # kernels up to which all slicing plans are searched
+_ROWS = 24
+_CLOSE = 1.002  # bisection ends when the cap is known to this factor
+_MOVES = 3000
+
+
+class Spot(NamedTuple):
+    """A kernel's place: corner, row of its choices, whether h lies along x."""
+
+    x: int
+    y: int
+    choice: int
+    turned: bool
+
+
+class Floor(NamedTuple):
+    """Spots by kernel, and cycles per sample of the slowest."""
+
+    spots: tuple[Spot, ...]
+    cap: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    begin: int
+    end: int
+    height: int
+
+
+def _sizes(choices: Choices, *, turned: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(width, height) of every choice."""
+    return (choices.rows, choices.columns) if turned else (choices.columns, choices.rows)
+
+
+def _least(choices: Choices, cap: float, width: int, height: int) -> np.ndarray:
+    """[height + 1] least width at each height, ``NEVER`` where no choice is in time."""
+    best = np.full(height + 1, NEVER, np.int32)
+    quick = choices.cycles <= cap
+    for turned in (False, True):
+        w, h = _sizes(choices, turned=turned)
+        fits = quick & (w <= width) & (h <= height)
+        np.minimum.at(best, h[fits], w[fits].astype(np.int32))
+    return np.minimum.accumulate(best)
+
+
+def _curves(choices: Sequence[Choices], cap: float, width: int, height: int) -> np.ndarray:
+    """[n, height + 1]; kernels that share their choices share the work."""
+    made: dict[int, np.ndarray] = {}
+    for option in choices:
+        if id(option) not in made:
+            made[id(option)] = _least(option, cap, width, height)
+    return np.stack([made[id(option)] for option in choices])
+
+
+def least_cap(choices: Sequence[Choices], width: int, height: int) -> float:
+    """Cycles that no placement can beat: at fewer the smallest areas exceed the wafer.
+
+    Returns:
+        Infinity if no cap fits.
+    """
+    curves = [np.unique(option.cycles) for option in choices]
+    caps = np.unique(np.concatenate(curves))
+
+    def fits(cap: float) -> bool:
+        lines = _curves(choices, cap, width, height).astype(np.int64)
+        areas = np.where(lines < NEVER, lines * np.arange(height + 1), NEVER**2)[:, 1:].min(1)
+        return bool(areas.sum() <= width * height)
+
+    low, high = 0, len(caps) - 1
+    if not fits(caps[high]):
+        return float("inf")
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(caps[middle]) else (middle + 1, high)
+    return float(caps[low])
+
+
+def _rows(lines: np.ndarray, width: int, height: int) -> list[list[_Row]]:
+    """For each number of rows the plan of least height, if it fits; lines [n, height + 1]."""
+    n = len(lines)
+    prefix = np.zeros((n + 1, height + 1), np.int64)
+    np.cumsum(np.minimum(lines, NEVER), axis=0, out=prefix[1:])
+    high = np.full((n + 1, n + 1), NEVER, np.int64)
+    for begin in range(n):
+        for end in range(begin + 1, n + 1):
+            wide = prefix[end] - prefix[begin]
+            if wide[height] > width:
+                break
+            high[begin, end] = height + 1 - np.searchsorted(wide[::-1], width, side="right")
+    most = min(n, _ROWS)
+    total = np.full((most + 1, n + 1), NEVER, np.int64)
+    cut = np.zeros((most + 1, n + 1), np.int64)
+    total[0, 0] = 0
+    for row in range(1, most + 1):
+        options = total[row - 1][:, None] + high
+        cut[row] = options.argmin(0)
+        total[row] = np.minimum(options.min(0), NEVER)
+    plans = []
+    for count in range(1, most + 1):
+        if total[count, n] > height:
+            continue
+        rows, end = [], n
+        for row in range(count, 0, -1):
+            begin = int(cut[row, end])
+            rows.append(_Row(begin, end, int(high[begin, end])))
+            end = begin
+        plans.append(rows[::-1])
+    return plans
+
+
+def _boxes(lines: np.ndarray, rows: Sequence[_Row]) -> list[Piece]:
+    """Boxes by position in the order; every second row runs back."""
+    widest = max(int(lines[r.begin : r.end, r.height].sum()) for r in rows)
+    boxes, y = [], 0
+    for number, row in enumerate(rows):
+        x = widest if number % 2 else 0
+        for at in range(row.begin, row.end):
+            wide = int(lines[at, row.height])
+            x -= wide if number % 2 else 0
+            boxes.append(Piece(at, at + 1, x, y, wide, row.height))
+            x += 0 if number % 2 else wide
+        y += row.height
+    return boxes
+
+
+def _length(boxes: Sequence[Piece], wires: Wires) -> float:
+    centres = np.asarray([(b.x + b.width / 2, b.y + b.height / 2) for b in boxes])
+    return wires.length(centres)
+
+
+def _pick(choices: Choices, box: Piece, cap: float) -> Spot:
+    """The quickest choice in a box, the smallest of equals, in the box's middle."""
+    best: tuple | None = None
+    for turned in (False, True):
+        w, h = _sizes(choices, turned=turned)
+        rows = np.flatnonzero((w <= box.width) & (h <= box.height) & (choices.cycles <= cap))
+        if len(rows):
+            order = np.lexsort((choices.sram[rows], (w * h)[rows], choices.cycles[rows]))
+            at = int(rows[order[0]])
+            key = (int(choices.cycles[at]), int(w[at] * h[at]), turned, at)
+            best = key if best is None else min(best, key)
+    if best is None:
+        raise ValueError(f"no choice of at most {cap} cycles fits {box.width} x {box.height} PEs")
+    _, _, turned, at = best
+    w, h = _sizes(choices, turned=turned)
+    x, y = box.x + (box.width - int(w[at])) // 2, box.y + (box.height - int(h[at])) // 2
+    return Spot(x, y, at, turned)
+
+
+def _finer(
+    choices: Sequence[Choices], wires: Wires, box: Piece, caps: tuple[float, float], seed: int
+) -> tuple[float, list[Piece]] | None:
+    """The least cap of all slicing plans and the shortest wires found there; None if not below."""
+    limit = max(box.width, box.height)
+
+    def table(cap: float) -> Table:
+        high = _curves(choices, cap, box.height, limit)  # widths and heights change places
+        high = np.where(high <= box.height, high, NEVER)
+        return Table(high)
+
+    low, high = caps
+    found: tuple[float, Table] | None = None
+    while high / low > _CLOSE:
+        middle = np.floor((low * high) ** 0.5)
+        made = table(middle)
+        if made.fits(box.width, box.height):
+            high, found = middle, (middle, made)
+        else:
+            low = middle + 1
+    if found is None:
+        return None
+    cap, made = found
+    rng = np.random.default_rng(seed)
+    best: tuple[float, Piece] | None = None
+    for draw in range(40):
+        tree = made.sample(rng, box, (0.5, 1.0, 0.0, 0.9, 0.1)[draw % 5])
+        length = wires.length(centres_of(tree, np.empty((made.n, 2))))
+        if best is None or length < best[0]:
+            best = length, tree
+    assert best is not None
+    tree, _ = anneal(made, wires, best[1], rng, _MOVES)
+    return cap, sorted(leaves(tree), key=lambda leaf: leaf.i)
+
+
+def lay_out(
+    choices: Sequence[Choices],
+    edges: Sequence[tuple[int, int]],
+    width: int,
+    height: int,
+    seed: int = 0,
+) -> Floor | None:
+    """Place kernels so that the slowest is as fast as it can be.
+
+    Args:
+        choices: of each kernel; only those that fit a PE's memory.
+        edges: pairs of kernels.
+        width: PEs in x.
+        height: PEs in y.
+        seed: of the annealing of small graphs.
+
+    Returns:
+        The plan, or None if nothing fits.
+    """
+    order = chain(len(choices), edges)
+    ordered = [choices[k] for k in order]
+    at = np.argsort(order)
+    pairs = np.asarray(edges, np.int64).reshape(-1, 2)
+    wires = Wires(at[pairs[:, 0]], at[pairs[:, 1]])
+    bound = least_cap(ordered, width, height)
+    if not np.isfinite(bound):
+        return None
+
+    def fits(cap: float) -> list[list[_Row]]:
+        return _rows(_curves(ordered, cap, width, height), width, height)
+
+    low, high = bound, bound
+    plans = fits(high)
+    while not plans:
+        low, high = high + 1, high * 1.1 + 1
+        plans = fits(high)
+        if high > 1e3 * bound + 1e9:
+            return None
+    while high / low > _CLOSE:
+        middle = np.floor((low * high) ** 0.5)
+        found = fits(middle)
+        if found:
+            high, plans = middle, found
+        else:
+            low = middle + 1
+    cap = float(high)
+    lines = _curves(ordered, cap, width, height)
+    boxes = min((_boxes(lines, rows) for rows in plans), key=lambda b: _length(b, wires))
+    if len(ordered) <= _FEW and cap > bound:
+        whole = Piece(0, len(ordered), 0, 0, width, height)
+        finer = _finer(ordered, wires, whole, (bound, cap), seed)
+        cap, boxes = finer or (cap, boxes)
+    spots = [_pick(c, b, cap) for c, b in zip(ordered, boxes, strict=True)]
+    slowest = max(int(c.cycles[s.choice]) for c, s in zip(ordered, spots, strict=True))
+    return Floor(tuple(spots[int(k)] for k in at), slowest)

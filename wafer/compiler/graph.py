@@ -1,0 +1,479 @@
+"""From operations to kernels: what the wafer computes per sample, and what flows between.
+
+A kernel begins at an operation that needs PEs of its own: a product with a weight, a product of
+activations (two around an exponential are attention), a convolution, a look-up, a normalisation.
+Everything elementwise joins the kernel that made its operand, as its epilogue. The backward and
+update parts follow by transposition: for ``y = x W``, ``dx = dy W^T`` and ``dW = x^T dy``, each
+only where a gradient is asked for. Operations on inputs alone are left to the input workers,
+operations on parameters alone happen once per step; neither gets PEs.
+
+Dims: T vectors per sample, K numbers into a product, N out of it.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from wafer.compiler.flatten import Op, Value
+
+__all__ = ["Graph", "Kernel", "Product", "build_graph"]
+
+_PRODUCTS = {"dot_general", "ragged_dot_general", "conv_general_dilated"}
+_FREE = frozenset({
+    "bitcast_convert_type", "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "copy_p",
+    "dynamic_slice", "dynamic_update_slice", "expand_dims", "iota", "optimization_barrier", "pad",
+    "reshape", "rev", "sharding_constraint", "slice", "split", "squeeze", "stop_gradient", "transpose",
+})  # fmt: skip
+_TURN = re.compile(r"\[\d+\]")
+_LINEAR = frozenset({"add", "add_any", "neg", "reduce_sum", "sub", "cumsum", "select_n"})
+# Lane operations per element of what takes a series or an iteration instead of one instruction.
+_SLOW = {
+    "acos": 20, "asin": 20, "atan": 20, "atan2": 24, "cbrt": 16, "cos": 16, "cosh": 16, "digamma": 30,
+    "div": 8, "erf": 16, "erf_inv": 24, "erfc": 16, "exp": 12, "exp2": 12, "expm1": 14, "lgamma": 30,
+    "log": 14, "log1p": 16, "logistic": 16, "pow": 28, "rem": 10, "rsqrt": 10, "sin": 16, "sinh": 16,
+    "sqrt": 10, "tan": 20, "tanh": 16,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """``groups`` products [T, K] x [K, N] per sample."""
+
+    groups: int
+    T: int
+    K: int
+    N: int
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates per sample."""
+        return self.groups * self.T * self.K * self.N
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """What one rectangle of PEs computes per sample.
+
+    Attributes:
+        name: parameter path or scope.
+        kind: 'matmul', 'attention', 'norm', 'embedding', 'elementwise', 'convolution', 'loss'.
+        layer: first part of the name.
+        products: in order; of an embedding ``groups=1, T`` look-ups, ``K`` rows, ``N`` features.
+        lanes: elementwise and reduction operations per sample, forward, in 32 bit.
+        half_lanes: the same in 16 bit.
+        elements: largest array those work on.
+        weights: parameters it holds.
+        names: of those parameters.
+        inputs, outputs: numbers that enter and leave per sample.
+        stashed: bytes kept per sample from forward to backward.
+        needs_dx: a gradient flows to its input. needs_dw: its weights are trained.
+        bits: 16 or 32, of its products' operands.
+        density: kept share of its weights.
+        source: where its first operation was written.
+    """
+
+    name: str
+    kind: str
+    layer: str
+    products: tuple[Product, ...]
+    lanes: int
+    half_lanes: int
+    elements: int
+    weights: int
+    names: tuple[str, ...]
+    inputs: int
+    outputs: int
+    stashed: int
+    needs_dx: bool
+    needs_dw: bool
+    bits: int
+    density: float = 1.0
+    source: str = ""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates per sample, forward, zeros included."""
+        return 0 if self.kind == "embedding" else sum(p.macs for p in self.products)
+
+    @property
+    def flops(self) -> tuple[int, int, int]:
+        """(forward, backward, update) operations per sample; zeros included."""
+        between = 2 if self.kind == "attention" else 1  # both operands get a gradient
+        twice = 2 * self.macs
+        trained = self.needs_dx or self.needs_dw
+        lanes = self.lanes + self.half_lanes
+        backward = twice * between * self.needs_dx + 2 * lanes * trained
+        update = 0 if self.kind == "attention" else twice * self.needs_dw
+        return twice + lanes, backward, update
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """Kernels in the order of the data, and what flows between them.
+
+    Attributes:
+        kernels: all of them.
+        edges: (source, target, numbers per sample), indices into ``kernels``.
+        sample_bytes: of the inputs, per sample.
+    """
+
+    kernels: tuple[Kernel, ...]
+    edges: tuple[tuple[int, int, int], ...]
+    sample_bytes: int
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers in order."""
+        return tuple(dict.fromkeys(kernel.layer for kernel in self.kernels))
+
+
+class _Group:
+    """A kernel while it is being collected."""
+
+    def __init__(self, kind: str, scope: str, op: Op) -> None:
+        self.kind, self.scope, self.first = kind, scope, op
+        self.products: list[Product] = []
+        self.weights: dict[str, int] = {}  # name -> elements, of a stack of layers one layer's
+        self.lanes = self.half_lanes = self.elements = 0
+        self.inside: set[int] = set()
+        self.ins: dict[int, Value] = {}
+        self.origin: dict[int, int] = {}  # what is only moved -> the input it was
+        self.kept: dict[int, int] = {}  # value -> bytes that the backward part reads again
+        self.dx = self.dw = False
+
+    @property
+    def bits(self) -> int:
+        """Of its products' operands, without any of its widest input."""
+        return 16 if any(v.dtype.itemsize == 2 for v in self.ins.values()) else 32
+
+    def take(self, op: Op) -> None:
+        """Add an operation."""
+        for value in op.ins:
+            if value.data and value.key not in self.inside and _float(value):
+                self.ins[value.key] = value
+            elif value.weight and op.name not in _FREE:
+                for name in sorted(value.params):
+                    self.weights[name] = max(value.size, self.weights.get(name, 0))
+            self.dx |= value.data and value.trained and value.key not in self.inside
+            self.dw |= value.weight and value.trained
+        self._keep(op)
+        self.inside |= {value.key for value in op.outs}
+        lanes = _lanes(op)
+        if op.outs[0].dtype is not None and op.outs[0].dtype.itemsize == 2:
+            self.half_lanes += lanes
+        else:
+            self.lanes += lanes
+        self.elements = max(self.elements, *(v.size for v in (*op.ins, *op.outs)))
+
+    def _keep(self, op: Op) -> None:
+        """Note which values the derivative needs: operands of what is not linear in them."""
+        data = [v for v in op.ins if v.data and v.trained]
+        if op.name in _FREE:
+            for value in data:
+                root = self.origin.get(value.key, value.key)
+                self.origin |= dict.fromkeys((out.key for out in op.outs), root)
+            return
+        linear = op.name in _LINEAR or (op.name in {"mul", "div"} and len(data) < 2)
+        if linear and not any(v.weight and v.trained for v in op.ins):
+            return
+        if op.name in _LINEAR:  # a bias
+            return
+        for value in op.ins:
+            root = self.origin.get(value.key, value.key)
+            if value.data and _float(value) and (root in self.ins or self.kind != "attention"):
+                self.kept[root] = value.size * value.dtype.itemsize * op.times
+
+    @property
+    def stashed(self) -> int:
+        """Bytes per sample. A loss turns round at once; attention computes its scores again."""
+        if self.kind == "loss":
+            return 0
+        inputs = sum(size for key, size in self.kept.items() if key in self.ins)
+        inner = [size for key, size in self.kept.items() if key not in self.ins]
+        if self.kind == "norm":  # statistics are small, the rest follows from the input
+            return max([inputs, *inner])
+        return inputs + max(inner, default=0)
+
+
+def _float(value: Value) -> bool:
+    return (
+        value.dtype is not None
+        and np.issubdtype(value.dtype, np.inexact)
+        or str(value.dtype) in {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
+    )
+
+
+def _lanes(op: Op) -> int:
+    if op.name in _FREE or op.name in _PRODUCTS or op.name == "gather":
+        return 0
+    wide = op.name.startswith(("reduce", "arg", "cum", "scatter", "top_k"))
+    sizes = (v.size for v in (op.ins if wide else op.outs))
+    return max(sizes, default=0) * _SLOW.get(op.name, 1) * op.times
+
+
+def _product(op: Op) -> Product:
+    """A product's dims, those of its activation first."""
+    a, b = op.ins[:2]
+    if op.name == "conv_general_dilated":
+        spec = op.settings["dimension_numbers"].rhs_spec
+        out_features, in_features = b.shape[spec[0]], b.shape[spec[1]]
+        groups = op.settings["feature_group_count"]
+        window = math.prod(b.shape[i] for i in spec[2:])
+        places = op.outs[0].size // out_features
+        return Product(groups, places * op.times, in_features * window, out_features // groups)
+    if "ragged_dot_dimension_numbers" in op.settings:
+        numbers = op.settings["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    else:
+        numbers = op.settings["dimension_numbers"]
+    (left, right), (batch, _) = numbers
+    groups = math.prod(a.shape[i] for i in batch)
+    k = math.prod(a.shape[i] for i in left)
+    m, n = a.size // (groups * k), b.size // (groups * math.prod(b.shape[i] for i in right))
+    if a.weight and not b.weight:
+        m, n = n, m
+    return Product(groups, m * op.times, k, n)
+
+
+class _Matcher:
+    def __init__(self, ops: Sequence[Op], parameters: bool) -> None:
+        self.groups: list[_Group] = []
+        self.owner: dict[int, int] = {}  # value -> group that made it
+        self.by_scope: dict[str, int] = {}
+        self.used: set[str] = set()
+        self.parameters = parameters
+        self.kinds = _scope_kinds(ops)
+
+    def needs_pes(self, op: Op) -> bool:
+        if not any(v.data for v in op.ins):
+            return False
+        if not self.parameters or op.name in _PRODUCTS:
+            return True
+        return any(v.params for v in op.ins)
+
+    def add(self, op: Op) -> None:
+        if not self.needs_pes(op):
+            return
+        at = self._place(op)
+        if at is None:
+            return  # moves data from an input: nothing has been computed yet
+        group = self.groups[at]
+        if op.name in _PRODUCTS:
+            group.products.append(_product(op))
+        elif op.name == "gather" and op.ins[0].weight:
+            table, out = op.ins[0], op.outs[0]
+            features = max(1, math.prod(op.settings["slice_sizes"]))
+            look_ups = Product(1, out.size // features * op.times, table.size // features, features)
+            group.products.append(look_ups)
+        group.take(op)
+        self.owner |= dict.fromkeys((v.key for v in op.outs), at)
+
+    def _open(self, kind: str, op: Op) -> int:
+        self.groups.append(_Group(kind, op.scope, op))
+        if op.scope:
+            self.by_scope[op.scope] = len(self.groups) - 1
+        return len(self.groups) - 1
+
+    def _place(self, op: Op) -> int | None:
+        """The group an operation belongs to; a new one where it needs one."""
+        makers = [self.owner[v.key] for v in op.ins if v.key in self.owner]
+        latest = max(makers, default=None)
+        own = self.by_scope.get(op.scope)
+        if op.name in _PRODUCTS:
+            return self._place_product(op, makers, own)
+        if op.name == "gather" and op.ins[0].weight:
+            if own is not None and self.groups[own].kind == "embedding":
+                return own
+            return self._open("embedding", op)
+        if op.name in _FREE:
+            return latest
+        kind = self.kinds.get(op.scope)
+        if kind is not None:
+            fresh = own is None or self.groups[own].kind != kind
+            return self._open(kind, op) if fresh or own is None else own
+        if op.scope and own is not None and own == latest:
+            return own
+        if op.name == "rsqrt" and latest is not None and self.groups[latest].kind != "norm":
+            return self._open("norm", op)
+        return self._open("elementwise", op) if latest is None else latest
+
+    def _place_product(self, op: Op, makers: list[int], own: int | None) -> int:
+        a, b = op.ins[:2]
+        if a.weight or b.weight:
+            kind = "convolution" if op.name == "conv_general_dilated" else "matmul"
+            return self._open(kind, op)
+        if own is not None and self.groups[own].kind == "attention":
+            return own
+        open_ones = [at for at in makers if self.groups[at].kind == "attention"]
+        return max(open_ones) if open_ones else self._open("attention", op)
+
+
+def _scope_kinds(ops: Sequence[Op]) -> dict[str, str]:
+    """Scopes that are one kernel as a whole: those of a norm, those of products of activations."""
+    weighted, kinds = set(), {}
+    for op in ops:
+        if not op.scope or not any(v.data for v in op.ins):
+            continue
+        if op.name in _PRODUCTS and any(v.weight for v in op.ins[:2]):
+            weighted.add(op.scope)
+        elif op.name in _PRODUCTS:
+            kinds[op.scope] = "attention"
+        elif op.name == "rsqrt":
+            kinds.setdefault(op.scope, "norm")
+    return {scope: kind for scope, kind in kinds.items() if scope not in weighted}
+
+
+def _tail(matcher: _Matcher, ops: Sequence[Op], result: Value) -> set[int]:
+    """Positions of the operations after the last kernel that end in a scalar: the loss."""
+    if result.size != 1 or not matcher.groups:
+        return set()
+    heads = {"matmul", "convolution", "attention", "embedding", "norm"}
+    last = max((at for at, g in enumerate(matcher.groups) if g.kind in heads), default=-1)
+    found = set()
+    made: set[int] = set()
+    for position, op in enumerate(ops):
+        if not matcher.needs_pes(op) or op.name in _PRODUCTS or op.name in _FREE:
+            if any(v.key in made for v in op.ins):
+                made |= {v.key for v in op.outs}
+            continue
+        owners = [matcher.owner[v.key] for v in op.ins if v.key in matcher.owner]
+        after = any(v.key in made for v in op.ins)
+        reduces = op.name.startswith(("reduce", "cum", "arg")) or op.name in {"exp", "log"}
+        bare = not any(v.weight for v in op.ins)
+        starts = last in owners and bare and (reduces or op.name in {"sub", "gather"})
+        own_scope = op.scope != matcher.groups[last].scope
+        if after or (starts and own_scope) or (starts and not op.scope):
+            found.add(position)
+            made |= {v.key for v in op.outs}
+    return found
+
+
+def build_graph(
+    ops: Sequence[Op],
+    ins: Sequence[Value],
+    outs: Sequence[Value],
+    sizes: dict[str, int],
+    densities: dict[str, float] | None = None,
+) -> Graph:
+    """Collect operations into kernels.
+
+    Args:
+        ops: from ``flatten``.
+        ins: its arguments.
+        outs: its results; a scalar first result is a loss.
+        sizes: elements of each parameter.
+        densities: kept share of each sparse parameter.
+    """
+    matcher = _Matcher(ops, any(v.params for v in ins))
+    for op in ops:
+        matcher.add(op)
+    tail = _tail(matcher, ops, outs[0])
+    if tail:  # a second pass, in which the loss has a kernel of its own
+        again = _Matcher(ops, any(v.params for v in ins))
+        at: int | None = None
+        for position, op in enumerate(ops):
+            if position not in tail:
+                again.add(op)
+                continue
+            at = again._open("loss", op) if at is None else at
+            again.groups[at].take(op)
+            again.owner |= dict.fromkeys((v.key for v in op.outs), at)
+        matcher = again
+    return _finish(matcher, ops, ins, sizes, densities or {})
+
+
+def _finish(
+    matcher: _Matcher,
+    ops: Sequence[Op],
+    ins: Sequence[Value],
+    sizes: dict[str, int],
+    densities: dict[str, float],
+) -> Graph:
+    names = _names(matcher.groups, sizes)
+    flows: dict[tuple[int, int], dict[int, int]] = {}
+    leaving: list[dict[int, int]] = [{} for _ in matcher.groups]
+    for at, group in enumerate(matcher.groups):
+        for key, value in group.ins.items():
+            source = matcher.owner.get(key)
+            if source is not None and source != at:
+                flows.setdefault((source, at), {})[key] = value.size
+                leaving[source][key] = value.size
+    kernels = [
+        _kernel(group, name, sizes, densities, sum(out.values()))
+        for group, name, out in zip(matcher.groups, names, leaving, strict=True)
+    ]
+    del ops
+    edges = tuple((a, b, sum(v.values())) for (a, b), v in sorted(flows.items()))
+    entering = sum(v.size * v.dtype.itemsize for v in ins if v.data and v.dtype is not None)
+    return Graph(tuple(kernels), edges, entering)
+
+
+def _kernel(
+    group: _Group, name: str, sizes: dict[str, int], densities: dict[str, float], outputs: int
+) -> Kernel:
+    own = {name: min(size, sizes[name]) for name, size in group.weights.items()}
+    held = sum(own.values())
+    kept = sum(size * densities.get(name, 1.0) for name, size in own.items())
+    inputs = sum(v.size for v in group.ins.values())
+    return Kernel(
+        name=name,
+        kind=group.kind,
+        layer=name.split("/")[0],
+        products=tuple(group.products),
+        lanes=group.lanes,
+        half_lanes=group.half_lanes,
+        elements=group.elements,
+        weights=held,
+        names=tuple(group.weights),
+        inputs=inputs,
+        outputs=outputs,
+        stashed=group.stashed,
+        needs_dx=group.dx,
+        needs_dw=group.dw,
+        bits=group.bits,
+        density=kept / held if held else 1.0,
+        source=group.first.source,
+    )
+
+
+def _paths(sizes: Iterable[str]) -> set[str]:
+    """All branches of the parameter tree: 'a/b/kernel' gives 'a' and 'a/b'."""
+    found = set()
+    for name in sizes:
+        parts = name.split("/")
+        found |= {"/".join(parts[:i]) for i in range(1, len(parts))}
+    return found
+
+
+def _names(groups: Sequence[_Group], sizes: dict[str, int]) -> list[str]:
+    """The parameter branch of a kernel, else its scope along the tree, else its kind."""
+    paths, names = _paths(sizes), []
+    taken: dict[str, int] = {}
+    owned: set[str] = set()
+    for group in groups:
+        name = _name(group, paths, owned)
+        owned |= set(group.weights)
+        count = taken[name] = taken.get(name, 0) + 1
+        names.append(name if count == 1 else f"{name}.{count}")
+    return names
+
+
+def _name(group: _Group, paths: set[str], owned: set[str]) -> str:
+    if group.kind == "loss":
+        return "loss"
+    turn = "".join(_TURN.findall(group.scope))  # of a scan over stacked layers
+    if turn and group.weights:
+        first, *more = next(iter(group.weights)).split("/")
+        return "/".join([first + turn, *more[:-1]])
+    scope = ""
+    for part in group.scope.split("/"):
+        longer = f"{scope}/{part}" if scope else part
+        scope = longer if longer in paths else scope
+    fresh = [w for w in group.weights if w not in owned]
+    if fresh and group.kind in {"matmul", "convolution", "embedding", "norm"}:
+        branch = fresh[0].rsplit("/", 1)[0] if "/" in fresh[0] else fresh[0]
+        if branch.startswith(scope):
+            return branch
+    return scope or group.scope.split("/")[0] or group.kind
