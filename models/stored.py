@@ -5,6 +5,7 @@ or as plain folders. TensorStore, which Orbax itself uses, opens the arrays one 
 else of a checkpoint needs to be in memory.
 """
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -18,7 +19,7 @@ import tensorstore as ts
 
 from models.paths import unflatten
 
-__all__ = ["CheckpointDamagedError", "StoredTree", "create_tree", "find_items"]
+__all__ = ["CheckpointDamagedError", "StoredLeaf", "StoredTree", "create_tree", "find_items"]
 
 _META = "_METADATA"
 _DATA = ("d", "manifest.ocdbt")
@@ -163,6 +164,11 @@ class StoredTree:
                 f"{self.path}: tensor {name} cannot be read, the checkpoint is damaged: {error}"
             ) from None
 
+    def leaf(self, name: str) -> "StoredLeaf":
+        """Stand for an array that is read when numpy asks for it, and then not kept."""
+        array = self.open(name)
+        return StoredLeaf(self, name, tuple(array.shape), array.dtype.numpy_dtype)
+
     def copy_other_files(self, target: pathlib.Path) -> None:
         """Copy everything that is not array data: tree structure, commit marks."""
         target.mkdir(parents=True)
@@ -239,6 +245,28 @@ class StoredTree:
     def context(self) -> ts.Context:
         """TensorStore context without a cache, so that memory stays flat."""
         return self._context
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StoredLeaf:
+    """An array of a ``StoredTree``; ``numpy.asarray`` reads it.
+
+    Attributes:
+        tree: where it is stored.
+        name: its path there.
+        shape: as stored.
+        dtype: as stored.
+    """
+
+    tree: StoredTree
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Read it."""
+        value = self.tree.read(self.name)
+        return value if dtype is None else value.astype(dtype)
 
 
 def create_tree(path: pathlib.Path, names: Iterable[str]) -> StoredTree:

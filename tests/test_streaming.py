@@ -4,6 +4,7 @@ import functools
 import pathlib
 import subprocess
 import sys
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import models
 import sparsity
 import vsl
 from models.paths import named_leaves
+from models.stored import StoredTree
 from wafer.config import parse_config
 from wafer.run.memoryx import FileStore
 from wafer.run.resident import Resident, swarmx_mesh
@@ -248,6 +250,24 @@ def test_checkpoints_are_interchangeable_between_executors(tmp_path, store):
             np.testing.assert_allclose(
                 found[name][leaf], value, atol=2e-6, rtol=1e-5, err_msg=f"{name} {leaf}"
             )
+
+
+def test_a_streamed_run_resumes_from_a_checkpoint_larger_than_memory(tmp_path, monkeypatch):
+    """At no time is more than one of the stored arrays in memory."""
+    live, most = set(), [0]
+
+    def read(tree, name, plain=StoredTree.read):
+        value = plain(tree, name).copy()  # an array of its own, so that its end is told
+        live.add(id(value))
+        most[0] = max(most[0], len(live))
+        weakref.finalize(value, live.discard, id(value))
+        return value
+
+    monkeypatch.setattr(StoredTree, "read", read)
+    assert run_mode(parse_config(run_config(tmp_path, max_steps=2))) == 0
+    streamed = STREAMED | {"memoryx": {"store": "file"}}
+    assert run_mode(parse_config(run_config(tmp_path, max_steps=3, **streamed))) == 0
+    assert most[0] == 1
 
 
 LIMITED = """

@@ -19,6 +19,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from models.paths import close_names, named_leaves, unflatten
+from models.stored import StoredTree
 from wafer.errors import CheckpointError
 
 __all__ = ["Checkpoints", "fill_template", "load_checkpoint", "to_tree", "write_checkpoint"]
@@ -144,14 +145,19 @@ class Checkpoints:
             ) from error
         return self.path(step)
 
-    def restore_latest(self) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+    def restore_latest(
+        self, *, lazily: bool = False
+    ) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
         """Load the newest checkpoint that can be read: (step, state tree, meta), or None.
 
         A damaged one is skipped with a line that says so.
+
+        Args:
+            lazily: see ``load_checkpoint``.
         """
         for step in reversed(self.steps()):
             try:
-                return step, *load_checkpoint(self.path(step))
+                return step, *load_checkpoint(self.path(step), lazily=lazily)
             except CheckpointError as error:
                 _LOG.warning("Skipped a damaged checkpoint: %s", error)
         return None
@@ -182,8 +188,15 @@ def write_checkpoint(
         checkpointer.close()
 
 
-def load_checkpoint(path: str | pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def load_checkpoint(
+    path: str | pathlib.Path, *, lazily: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Load one checkpoint, as trained or finalized: (state tree, meta record).
+
+    Args:
+        path: the checkpoint's folder.
+        lazily: for trees larger than memory: every array is read once, to know that it can be,
+            and given as a handle that reads it again when numpy asks.
 
     Raises:
         CheckpointError: not a checkpoint, or damaged; nothing is half-loaded.
@@ -195,11 +208,23 @@ def load_checkpoint(path: str | pathlib.Path) -> tuple[dict[str, Any], dict[str,
             f"{path} is not a checkpoint: expected <model_dir>/checkpoints/<step>, or what "
             "`wafer finalize` wrote, with the folders state and meta"
         )
-    checkpointer = ocp.StandardCheckpointer()
+    read = _read_lazily if lazily else _read_whole
     try:
-        tree = jax.tree.map(np.asarray, checkpointer.restore(path / "state"))
-        return tree, json.loads(record.read_text())
+        return read(path / "state"), json.loads(record.read_text())
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read, it is damaged: {error}") from error
+
+
+def _read_whole(state: pathlib.Path) -> dict[str, Any]:
+    checkpointer = ocp.StandardCheckpointer()
+    try:
+        return jax.tree.map(np.asarray, checkpointer.restore(state))
     finally:
         checkpointer.close()
+
+
+def _read_lazily(state: pathlib.Path) -> dict[str, Any]:
+    tree = StoredTree(state)
+    for name in tree:
+        tree.read(name)
+    return unflatten({name: tree.leaf(name) for name in tree})

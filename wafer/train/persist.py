@@ -16,6 +16,7 @@ from models.paths import named_leaves
 from sparsity import sentinel
 from wafer.errors import CheckpointError, TrainingError
 from wafer.run.state import TrainState
+from wafer.run.streaming import Streaming
 from wafer.train.build import Run
 from wafer.train.checkpoint import Checkpoints, fill_template, load_checkpoint
 
@@ -102,12 +103,13 @@ def resume(run: Run) -> Resumed:
     """
     settings = run.cfg.runconfig
     state = fresh(run)
+    streams = isinstance(run.executor, Streaming)  # branch by branch: the tree may exceed memory
     if settings.checkpoint_path is not None and not _has_begun(run):
         path = pathlib.Path(settings.checkpoint_path)
-        tree, meta = load_checkpoint(path)
+        tree, meta = load_checkpoint(path, lazily=streams)
     elif settings.autoload_last_checkpoint:
         checkpoints = Checkpoints(run.model_dir)
-        found = checkpoints.restore_latest()
+        found = checkpoints.restore_latest(lazily=streams)
         checkpoints.close()
         if found is None:
             _LOG.info("No checkpoint in %s; starting at step 0", checkpoints.folder)
