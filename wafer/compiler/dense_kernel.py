@@ -7,6 +7,7 @@ forward, input gradient and weight gradient; a pruned one is in no list and take
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,23 +25,34 @@ __all__ = ["DenseCost", "dense_cost", "fullest_tile", "loss_cost", "pipeline_cyc
 class DenseCost(NamedTuple):
     """What one micro-batch of ``batch`` samples costs the slowest PE of a kernel.
 
-    forward: cycles of the forward pass
-    backward: cycles of weight gradient and input gradient
+    forward: cycles of the forward pass; of a loss, up to the scores' gradient, divided by turns
+    backward: cycles of weight gradient and input gradient; of a loss, of its value
     update: cycles of the update, once per optimizer step
     sram_words: 32-bit words of the PE that needs most
-    stream: words of the longest of the kernel's streams, at one per cycle
+    words_in: words that arrive by the widest of its streams, at one per cycle
+    words_out: words of activations sent on
+    words_back: words of input gradients sent back
+    turns: PEs that take the micro-batches in turn
     """
 
     forward: int
     backward: int
     update: int
     sram_words: int
-    stream: int
+    words_in: int = 0
+    words_out: int = 0
+    words_back: int = 0
+    turns: int = 1
 
     @property
     def period(self) -> int:
         """Cycles from one micro-batch to the next when the kernel never waits."""
         return max(self.forward + self.backward, self.stream)
+
+    @property
+    def stream(self) -> int:
+        """Words of the longest of its streams."""
+        return max(self.words_in, self.words_out, self.words_back)
 
 
 def fullest_tile(
@@ -129,7 +141,8 @@ def dense_cost(
     )
     if nnz is not None:
         words += kept  # input and output of a kept weight, 16 bits each
-    return DenseCost(forward, backward, update, words, max(fan_in, fan_out) * batch)
+    back = fan_in * batch if input_gradient else 0
+    return DenseCost(forward, backward, update, words, fan_in * batch, fan_out * batch, back)
 
 
 def loss_cost(classes: int, batch: int = 1, pes: int = 1, spec: WaferSpec = WSE2) -> DenseCost:
@@ -142,22 +155,21 @@ def loss_cost(classes: int, batch: int = 1, pes: int = 1, spec: WaferSpec = WSE2
     second = loss_ops(here, here, classes, batch)
     cycles = lambda ops: sum(spec.op_launch + op.n for op in ops) + 2 * (spec.op_launch + 1)
     words = n * (len(WORDS["wide"]) + 5) + batch * len(WORDS["narrow"]) + 1
-    return DenseCost(
-        forward=-(-cycles(first) // pes),
-        backward=-(-cycles(second) // pes),
-        update=0,
-        sram_words=words,
-        stream=n,
-    )
+    forward, backward = (-(-cycles(ops) // pes) for ops in (first, second))
+    return DenseCost(forward, backward, 0, words, n, 0, n, pes)
 
 
-def pipeline_cycles(costs: list[DenseCost], micro_batches: int) -> int:
-    """Cycles of an optimizer step: fill and drain once, then one slowest kernel per micro-batch.
+def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches: int) -> int:
+    """Cycles of an optimizer step: one micro-batch up and down, then the slowest kernel's period.
 
     Args:
-        costs: of the layers in order, and of the loss.
+        layers: costs of the layers in order.
+        loss: of the loss.
         micro_batches: of the step.
     """
-    latency = sum(c.forward + c.backward + 2 * c.stream for c in costs)
-    steady = max(c.period for c in costs)
-    return latency + (micro_batches - 1) * steady + max(c.update for c in costs)
+    up = layers[0].words_in + sum(c.forward + c.words_out for c in layers)
+    down = (
+        loss.forward * loss.turns + loss.words_back + sum(c.backward + c.words_back for c in layers)
+    )
+    slowest = max(c.period for c in (*layers, loss))
+    return up + down + (micro_batches - 1) * slowest + max(c.update for c in layers)

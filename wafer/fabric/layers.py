@@ -21,18 +21,44 @@ import dataclasses
 from typing import NamedTuple
 
 from wafer.fabric.kernels.dense import FMACS_LOOP
-from wafer.fabric.ops import Const, FabOut, Mem, Op, fabin, fabout, fadds, fmaxs, fmovs, fmuls, mem, work
+from wafer.fabric.ops import (
+    Const,
+    FabOut,
+    Mem,
+    Op,
+    fabin,
+    fabout,
+    fadds,
+    fmaxs,
+    fmovs,
+    fmuls,
+    mem,
+    work,
+)
 from wafer.fabric.regions import Spot, Stream, reset_switches
 from wafer.fabric.softmax import gradient_ops, loss_ops
 
-__all__ = ["Kernel", "Tile", "in_flight", "input_ops", "layer_words", "loss_pe_ops", "schedule", "tile_ops"]
+__all__ = [
+    "Kernel",
+    "Tile",
+    "in_flight",
+    "input_ops",
+    "layer_words",
+    "loss_pe_ops",
+    "schedule",
+    "tile_ops",
+]
 
 _X, _DY, _Y, _DX = range(4)  # microthreads: inputs, output gradients, outputs, input gradients
 
 
 def in_flight(stages_after: int) -> int:
-    """Micro-batches between a kernel's forward and its backward pass, itself included."""
-    return stages_after + 1
+    """Micro-batches between a kernel's forward and its backward pass, itself included.
+
+    Two per later kernel: with one, as in PipeDream, a kernel would wait out the streams to the
+    next one and back in every turn.
+    """
+    return 2 * stages_after
 
 
 def schedule(micro_batches: int, flying: int) -> list[tuple[str, int]]:
@@ -178,8 +204,8 @@ class _PE:
         self.late: list[Op] = []  # resets of switches, due when what was sent is surely gone
         self.into, self.out = tile.inputs * kernel.batch, tile.outputs * kernel.batch
 
-    def at(self, array: str, offset: int = 0, stride: int = 1, inner: int = 0, outer: int = 0) -> Mem:
-        return mem(f"{self.k.name}/{array}", offset, stride, inner, outer)
+    def at(self, array: str, offset: int = 0, stride: int = 1, **loops: int) -> Mem:
+        return mem(f"{self.k.name}/{array}", offset, stride, **loops)
 
     def x(self, m: int) -> int:
         return m % self.k.slots * self.into
@@ -217,7 +243,7 @@ class _PE:
             self.late.append(reset_switches(stream, op.thread))
 
     def forward(self, m: int) -> None:
-        k, b = self.k, self.k.batch
+        k, b, x = self.k, self.k.batch, self.x(m)
         self.receive(m + 1, _X)
         y = m % 2 * self.out
         if self.tile.biased:
@@ -227,7 +253,10 @@ class _PE:
             self.clear(self.at("y", y), self.out)
         self.ops += [
             _products(
-                self.at("y", y + o * b), self.at("x", self.x(m) + i * b), self.at("weights", e, 0), b
+                self.at("y", y + o * b),
+                self.at("x", x + i * b),
+                self.at("weights", e, 0),
+                b,
             )
             for e, (i, o) in enumerate(self.tile.entries)
         ]
@@ -237,12 +266,12 @@ class _PE:
             self.send(k.y, relu if k.relu else fmovs(out, own, self.out, thread=_Y))
 
     def backward(self, m: int) -> None:
-        b, dy = self.k.batch, m % 2 * self.out
+        b, dy, x = self.k.batch, m % 2 * self.out, self.x(m)
         self.receive(m + 1, _DY)
         self.ops += [
             _products(
                 self.at("gradients", e, 0),
-                self.at("x", self.x(m) + i * b),
+                self.at("x", x + i * b),
                 self.at("dy", dy + o * b),
                 b,
             )
@@ -329,9 +358,7 @@ def loss_pe_ops(
         now, after = turn % 2 * n, (turn + 1) % 2 * n
         last = turn + 1 == len(own)
         labels, out = mem("labels", m * n), mem("out", now)
-        ops.append(
-            _wait(_X) if last else fmovs(mem("scores", after), fabin(color), n, thread=_X)
-        )
+        ops.append(_wait(_X) if last else fmovs(mem("scores", after), fabin(color), n, thread=_X))
         ops += gradient_ops(mem("scores", now), labels, out, classes, batch)
         ops.append(fmuls(stream.out(place), out, scale, n, thread=_DX))
         ops += loss_ops(labels, loss, classes, batch)

@@ -34,7 +34,7 @@ def _bits(kind: str, dst: Mem, a: Operand, b: Operand, n: int) -> Op:
 
 
 def exp_ops(x: Mem, scratch: Mem, whole: Mem, out: Mem, n: int) -> list[Op]:
-    """``out = exp(x)`` for -87 < x < 88; x is left as the remainder, between -ln 2 / 2 and ln 2 / 2.
+    """``out = exp(x)`` for -87 < x < 88; x is left as the remainder, at most ln 2 / 2.
 
     Args:
         x: n words.
@@ -43,7 +43,7 @@ def exp_ops(x: Mem, scratch: Mem, whole: Mem, out: Mem, n: int) -> list[Op]:
         out: n words, not those of x.
         n: elements.
     """
-    ops = [
+    return [
         fmuls(scratch, x, Const(_LOG2_E), n),
         fadds(scratch, scratch, Const(_ROUND), n),
         fsubs(whole, scratch, Const(_ROUND), n),
@@ -54,7 +54,6 @@ def exp_ops(x: Mem, scratch: Mem, whole: Mem, out: Mem, n: int) -> list[Op]:
         _bits("add", scratch, scratch, Const(_BIAS), n),
         fmuls(out, out, scratch, n),
     ]
-    return ops
 
 
 def _polynomial(out: Mem, x: Mem, coefficients: list[float], n: int) -> list[Op]:

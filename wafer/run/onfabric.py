@@ -7,6 +7,7 @@ routed colours; the host writes images into one PE and labels into the PEs of th
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,15 @@ from wafer.fabric.layers import Kernel, Tile, arrays, in_flight, input_ops, loss
 from wafer.fabric.program import Layout, Program
 from wafer.fabric.regions import Spot, Stream, Wires, chains, pes_of, spot
 from wafer.fabric.softmax import WORDS
-from wafer.run.onfabric_floor import Dense, Shares, connect, find_streams, lay_out, shares_of
+from wafer.run.onfabric_floor import (
+    Dense,
+    Shares,
+    connect,
+    find_streams,
+    is_turned,
+    lay_out,
+    shares_of,
+)
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = ["Dense", "Net", "NetState", "Step", "build", "init", "params", "step"]
@@ -82,8 +91,9 @@ def build(
 
     Args:
         layers: in order; each one's ``fan_out`` is the next one's ``fan_in``.
-        regions: one of each layer's name; also "input" (one PE) and "loss" (a column of PEs,
-            a divisor of ``micro_batches``), otherwise free PEs are taken. Others are ignored.
+        regions: one of each layer's name; also "input" (one PE) and "loss" (a column or row of
+            PEs; a divisor of ``micro_batches`` of them is used), otherwise free PEs are taken.
+            Others are ignored.
         batch: samples of a micro-batch.
         micro_batches: of an optimizer step.
         momentum: decay of SGD's velocity; 0 keeps none.
@@ -96,23 +106,30 @@ def build(
     """
     _check(layers, batch, micro_batches)
     floor = lay_out(layers, regions)
+    floor["loss"] = _fewer(floor["loss"], micro_batches)
+    turned = {x.name: is_turned(x, floor[x.name], batch, spec) for x in layers}
     order = ["input", *(layer.name for layer in layers), "loss"]
     width = max(r.x + r.width for r in floor.values()) + 1
     height = max(r.y + r.height for r in floor.values()) + 1
     layout = Layout(width, height, spec, overheads=True, host_io=True)
-    ways = find_streams((height, width), floor, order)
+    ways = find_streams((height, width), floor, order, turned)
     shares = {
         layer.name: shares_of(
-            layer, floor[layer.name], ways.get((layer.name, before)), ways[layer.name, after]
+            layer,
+            floor[layer.name],
+            ways.get((layer.name, before)),
+            ways[layer.name, after],
+            turned=turned[layer.name],
         )
         for before, layer, after in zip(order, layers, order[2:], strict=False)
     }
     rows, columns = [(layout.color(), layout.color()) for _ in range(2)]
-    streams = connect(Wires(layout), ways, floor, shares, order, batch)
+    streams = connect(Wires(layout), ways, floor, shares, batch)
     for before, layer, after in zip(order, layers, order[2:], strict=False):
         name = layer.name
-        chains(layout, floor[name], rows, "x")
-        chains(layout, floor[name], columns, "y")
+        axes = "yx" if turned[name] else "xy"
+        chains(layout, floor[name], rows, axes[0])
+        chains(layout, floor[name], columns, axes[1])
         kernel = Kernel(
             name=name,
             batch=batch,
@@ -130,7 +147,7 @@ def build(
         _bind_layer(layout, kernel, layer, floor[name], shares[name])
     _bind_input(layout, floor, streams["input", order[1]], layers[0].fan_in * batch, micro_batches)
     into, out = streams[order[-2], "loss"], streams["loss", order[-2]]
-    _bind_loss(layout, floor["loss"], (into, out), layers[-1].fan_out, batch, micro_batches)
+    _bind_loss(layout, (into, out), layers[-1].fan_out, batch, micro_batches)
     return Net(
         program=layout.build(),
         layers=tuple(layers),
@@ -141,12 +158,18 @@ def build(
     )
 
 
+def _fewer(loss: Region, micro_batches: int) -> Region:
+    """As many PEs of the loss as take the micro-batches in turn evenly."""
+    pes = max(p for p in range(1, len(pes_of(loss)) + 1) if micro_batches % p == 0)
+    return loss._replace(width=min(loss.width, pes), height=min(loss.height, pes))
+
+
 def _check(layers: Sequence[Dense], batch: int, micro_batches: int) -> None:
     if not layers or batch < 1 or micro_batches < 1:
         raise FabricError(
             f"{len(layers)} layers, {micro_batches} micro-batches of {batch}: all must be positive"
         )
-    for before, layer in zip(layers, layers[1:], strict=False):
+    for before, layer in itertools.pairwise(layers):
         if before.fan_out != layer.fan_in:
             raise FabricError(
                 f"{layer.name}: takes {layer.fan_in} inputs, but {before.name} gives"
@@ -159,14 +182,14 @@ def _check(layers: Sequence[Dense], batch: int, micro_batches: int) -> None:
 
 
 def _tiles(layer: Dense, region: Region, shares: Shares) -> dict[Spot, Tile]:
+    whole = np.ones((layer.fan_in, layer.fan_out)) if layer.mask is None else layer.mask
     tiles = {}
     for place in pes_of(region):
-        rank = (place[0] - region.x, place[1] - region.y)
+        rank = shares.ranks(region, place)
         inputs, outputs = shares.inputs[rank[0]], shares.outputs[rank[1]]
-        mask = layer.mask
-        kept = np.ones((len(inputs), len(outputs))) if mask is None else mask[np.ix_(inputs, outputs)]
+        kept = whole[np.ix_(inputs, outputs)]
         entries = tuple((int(i), int(o)) for i, o in np.argwhere(kept))
-        size = (region.width, region.height)
+        size = (len(shares.inputs), len(shares.outputs))
         tiles[place] = Tile(place, rank, size, len(inputs), len(outputs), entries)
     return tiles
 
@@ -195,9 +218,8 @@ def _bind_layer(
         layout.array(f"{layer.name}/{array}", count, where=where)
     classes: dict[tuple, list[Spot]] = {}
     for place, tile in tiles.items():
-        ends = (kernel.y.resets(place), kernel.dx is not None and kernel.dx.resets(place))
-        alone = (place if tile.rank[0] == 0 or tile.rank[1] == 0 else None, *ends)
-        alike = (tile._replace(place=(0, 0), rank=_alike(tile)), alone)
+        ends = tuple(s is not None and place == s.line[-1] for s in (kernel.y, kernel.dx))
+        alike = (tile._replace(place=(0, 0), rank=_alike(tile)), ends)
         classes.setdefault(alike, []).append(place)
     for places in classes.values():
         mask = np.logical_or.reduce([spot(layout, place) for place in places])
@@ -207,14 +229,13 @@ def _bind_layer(
 def _alike(tile: Tile) -> tuple[int, int]:
     """The same for ranks that do the same: root, last, odd and even."""
     column, row = (
-        r if r in {0, size - 1} else 1 + r % 2 - 3 for r, size in zip(tile.rank, tile.size, strict=True)
+        r if r in {0, size - 1} else -1 - r % 2
+        for r, size in zip(tile.rank, tile.size, strict=True)
     )
     return column, row
 
 
-def _check_memory(
-    layer: Dense, region: Region, place: Spot, needed: int, spec: WaferSpec
-) -> None:
+def _check_memory(layer: Dense, region: Region, place: Spot, needed: int, spec: WaferSpec) -> None:
     if needed <= spec.sram_bytes:
         return
     raise SramError(
@@ -242,18 +263,12 @@ def _bind_input(
 
 def _bind_loss(
     layout: Layout,
-    region: Region,
     streams: tuple[Stream, Stream],
     classes: int,
     batch: int,
     micro_batches: int,
 ) -> None:
     into, out = streams
-    if micro_batches % region.height:
-        raise FabricError(
-            f"loss: {region.height} PEs take {micro_batches} micro-batches in turn; one must"
-            " divide the other"
-        )
     where = np.logical_or.reduce([spot(layout, place) for place in out.line])
     n = classes * batch
     layout.array("labels", n * micro_batches, where=where)
@@ -379,9 +394,8 @@ def step(
         _words(net, memory, f"{layer.name}/rate")[:] = -learning_rate
     end = dense.start(net.program, memory, max_cycles, implementation)
     memory = np.asarray(end.mem)
-    r = places["loss"]
-    losses = _words(net, memory, "loss")[0, r.y : r.y + r.height, r.x : r.x + r.width]
-    report = Step(float(losses.sum()), int(dense.cycles(end)), np.asarray(end.busy))
+    losses = [float(_words(net, memory, "loss")[0, y, x]) for x, y in pes_of(places["loss"])]
+    report = Step(sum(losses), int(dense.cycles(end)), np.asarray(end.busy))
     return NetState(memory), report
 
 

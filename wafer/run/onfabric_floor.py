@@ -1,16 +1,20 @@
 """Where the kernels of a fabric network lie, what each PE holds, and which streams join them."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from wafer.compiler.dense_kernel import dense_cost
+from wafer.compiler.kernels import NEVER
 from wafer.compiler.plan import Region
 from wafer.fabric.errors import FabricError
 from wafer.fabric.program import Filter
 from wafer.fabric.regions import Spot, Stream, Wires, find_stream, pes_of, share
+from wafer.spec import WaferSpec
 
-__all__ = ["Dense", "Shares", "connect", "find_streams", "lay_out", "shares_of"]
+__all__ = ["Dense", "Shares", "connect", "find_streams", "is_turned", "lay_out", "shares_of"]
 
 Ways = Mapping[tuple[str, str], Stream]  # (source, target) -> stream
 
@@ -35,10 +39,17 @@ class Shares(NamedTuple):
 
     inputs: per column of the region, indices of its inputs
     outputs: per row of the region, indices of its outputs
+    turned: the other way round: rows share out the inputs, columns the outputs
     """
 
     inputs: tuple[np.ndarray, ...]
     outputs: tuple[np.ndarray, ...]
+    turned: bool
+
+    def ranks(self, region: Region, place: Spot) -> tuple[int, int]:
+        """Which share of the inputs and which of the outputs a PE has."""
+        column, row = place[0] - region.x, place[1] - region.y
+        return (row, column) if self.turned else (column, row)
 
 
 def lay_out(layers: Sequence[Dense], regions: Sequence[Region]) -> dict[str, Region]:
@@ -51,13 +62,6 @@ def lay_out(layers: Sequence[Dense], regions: Sequence[Region]) -> dict[str, Reg
     missing = [layer.name for layer in layers if layer.name not in known]
     if missing:
         raise FabricError(f"no region for layer {missing[0]!r}; regions: {list(known)}")
-    for layer in layers:
-        region = known[layer.name]
-        if not (1 <= region.width <= layer.fan_in and 1 <= region.height <= layer.fan_out):
-            raise FabricError(
-                f"{layer.name}: {region.width} columns x {region.height} rows of PEs; columns share"
-                f" out the inputs (1..{layer.fan_in}), rows the outputs (1..{layer.fan_out})"
-            )
     names = [*(layer.name for layer in layers), *sorted({"input", "loss"} & set(known))]
     left = min(known[n].x for n in names) - 1
     top = min(known[n].y for n in names) - 1
@@ -73,9 +77,32 @@ def lay_out(layers: Sequence[Dense], regions: Sequence[Region]) -> dict[str, Reg
             x, y = _free(taken, floor[near])
             floor[name] = Region(name, x, y, 1, 1)
             taken[x, y] = name
-    if floor["input"].width * floor["input"].height != 1 or floor["loss"].width != 1:
-        raise FabricError("region 'input' is one PE, region 'loss' one column of PEs")
+    if len(pes_of(floor["input"])) != 1 or min(floor["loss"][3:]) != 1:
+        raise FabricError("region 'input' is one PE, region 'loss' one column or row of PEs")
     return floor
+
+
+def is_turned(layer: Dense, region: Region, batch: int, spec: WaferSpec) -> bool:
+    """Whether a layer is faster, or only possible, with rows that share out its inputs.
+
+    Raises:
+        FabricError: more PEs than there is to share, either way.
+    """
+    periods = []
+    for height, width in ((region.height, region.width), (region.width, region.height)):
+        if width <= layer.fan_in and height <= layer.fan_out:
+            cost = dense_cost(
+                layer.fan_in, layer.fan_out, height, width, nnz=layer.mask, batch=batch, spec=spec
+            )
+            periods.append(cost.period)
+        else:
+            periods.append(NEVER)
+    if min(periods) == NEVER:
+        raise FabricError(
+            f"{layer.name}: {region.width} columns x {region.height} rows of PEs; one side shares"
+            f" out the inputs (1..{layer.fan_in}), the other the outputs (1..{layer.fan_out})"
+        )
+    return periods[1] < periods[0]
 
 
 def _free(taken: Mapping[Spot, str], near: Region) -> Spot:
@@ -90,7 +117,10 @@ def _free(taken: Mapping[Spot, str], near: Region) -> Spot:
 
 
 def find_streams(
-    size: tuple[int, int], floor: Mapping[str, Region], order: Sequence[str]
+    size: tuple[int, int],
+    floor: Mapping[str, Region],
+    order: Sequence[str],
+    turned: Mapping[str, bool],
 ) -> dict[tuple[str, str], Stream]:
     """Find the way of every stream: activations onwards, gradients back to the first layer.
 
@@ -98,19 +128,28 @@ def find_streams(
         size: (H, W).
         floor: regions by name.
         order: "input", the layers, "loss".
+        turned: layers that are turned.
     """
     ways = {}
-    for a, b in zip(order, order[1:], strict=False):
+    for a, b in itertools.pairwise(order):
         first, second = floor[a], floor[b]
-        column = [(first.x, first.y + k) for k in range(first.height)]
-        ways[a, b] = find_stream(size, column, second, a)
+        # Outputs lie in the first column, input gradients in the first row.
+        ways[a, b] = find_stream(size, _edge(first, column=not turned.get(a)), second, a)
         if a != "input":
-            row = [(second.x + k, second.y) for k in range(second.width)]
-            ways[b, a] = find_stream(size, pes_of(second) if b == "loss" else row, first, b)
+            whole = pes_of(second) if b == "loss" else _edge(second, column=turned[b])
+            ways[b, a] = find_stream(size, whole, first, b)
     return ways
 
 
-def shares_of(layer: Dense, region: Region, before: Stream | None, after: Stream) -> Shares:
+def _edge(region: Region, *, column: bool) -> list[Spot]:
+    if column:
+        return [(region.x, region.y + k) for k in range(region.height)]
+    return [(region.x + k, region.y) for k in range(region.width)]
+
+
+def shares_of(
+    layer: Dense, region: Region, before: Stream | None, after: Stream, *, turned: bool
+) -> Shares:
     """Share out inputs and outputs in the order in which the streams take them.
 
     Args:
@@ -118,14 +157,17 @@ def shares_of(layer: Dense, region: Region, before: Stream | None, after: Stream
         region: its rectangle.
         before: stream of its input gradients, if any.
         after: stream of its outputs.
+        turned: see `is_turned`.
     """
-    inputs = np.array_split(np.arange(layer.fan_in), region.width)
-    outputs = np.array_split(np.arange(layer.fan_out), region.height)
-    if before is not None and before.line[0][0] != region.x:
+    corner = (region.x, region.y)
+    columns, rows = (region.height, region.width) if turned else (region.width, region.height)
+    inputs = np.array_split(np.arange(layer.fan_in), columns)
+    outputs = np.array_split(np.arange(layer.fan_out), rows)
+    if before is not None and before.line[0] != corner:
         inputs = inputs[::-1]
-    if after.line[0][1] != region.y:
+    if after.line[0] != corner:
         outputs = outputs[::-1]
-    return Shares(tuple(inputs), tuple(outputs))
+    return Shares(tuple(inputs), tuple(outputs), turned)
 
 
 def connect(
@@ -133,10 +175,10 @@ def connect(
     ways: Ways,
     floor: Mapping[str, Region],
     shares: Mapping[str, Shares],
-    order: Sequence[str],
     batch: int,
 ) -> dict[tuple[str, str], Stream]:
     """Route every stream, with the filters by which each PE keeps its share."""
+    order = ["input", *shares, "loss"]
     streams = {}
     for (a, b), way in ways.items():
         region = floor[b]
@@ -145,14 +187,16 @@ def connect(
             words = sum(len(s) for s in shares[a].outputs) * batch
             line = ways[b, a].line
             if len(line) > 1:
-                filters = {p: share(k * words, words, len(line) * words) for k, p in enumerate(line)}
+                filters = {
+                    p: share(k * words, words, len(line) * words) for k, p in enumerate(line)
+                }
         else:
             onwards = order.index(a) < order.index(b)
             slices = shares[b].inputs if onwards else shares[b].outputs
             words = sum(len(s) for s in slices) * batch
-            for x, y in pes_of(region):
-                own = slices[x - region.x if onwards else y - region.y]
+            for place in pes_of(region):
+                own = slices[shares[b].ranks(region, place)[0 if onwards else 1]]
                 if len(slices) > 1:
-                    filters[x, y] = share(int(own[0]) * batch, len(own) * batch, words)
+                    filters[place] = share(int(own[0]) * batch, len(own) * batch, words)
         streams[a, b] = wires.connect(way, filters)
     return streams
