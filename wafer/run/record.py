@@ -64,10 +64,10 @@ class Recorder:
         found = []
         for task, place, sent, future in self._sent:
             before = needs(task, stages, micro_batches, deferred=deferred)
-            begin = max(sent, idle_since.get(place, 0.0), *(ended[need] for need in before), 0.0)
-            end = future.result()
+            begin = max([sent, idle_since.get(place, 0.0), *(ended[need] for need in before)])
+            end = max(begin, future.result())  # the threads wake in any order
             ended[task[1:]] = idle_since[place] = end
-            found.append(Span(task, min(begin, end), end))
+            found.append(Span(task, begin, end))
         for pool in self._waiting:
             pool.shutdown()
         return found

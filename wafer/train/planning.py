@@ -1,4 +1,7 @@
-"""``wafer plan``: what weight streaming of a configuration would take on N systems."""
+"""``wafer plan``: what weight streaming of a configuration would take on N systems.
+
+And how a pipeline of it would be laid out.
+"""
 
 import io
 import math
@@ -10,9 +13,11 @@ from rich.table import Table
 
 from wafer.config import RunConfig
 from wafer.errors import ConfigError, Problem
+from wafer.run.regions import regions
 from wafer.run.roofline import MACHINES, Prediction, costs, measure_host, predict
+from wafer.run.schedule import bubble, in_flight
 from wafer.train.build import plan
-from wafer.train.executors import state_bytes
+from wafer.train.executors import micro_batches, state_bytes
 
 __all__ = ["predictions", "scaling_table"]
 
@@ -122,4 +127,17 @@ def scaling_table(
         f"MemoryX holds {float(basis['store']) / _GIB:.2f} GiB of weights and optimizer state.",
         soft_wrap=True,
     )
+    console.print(_pipeline(cfg), soft_wrap=True)
     return text.getvalue()
+
+
+def _pipeline(cfg: RunConfig) -> str:
+    """Say how much of a pipelined step would idle, by its timetable."""
+    made, settings = plan(cfg), cfg.runconfig.pipeline
+    found = regions(made.model, made.shapes, settings.stages, settings.devices)
+    count, stages = micro_batches(cfg), len(found)
+    return (
+        f"Pipelined: {stages} stages ({', '.join(region.name for region in found)}), {count} "
+        f"micro-batch(es) a step: {float(bubble(stages, count)):.1%} of the timetable idle, at "
+        f"most {in_flight(stages, count, 0)} micro-batch(es) in flight."
+    )
