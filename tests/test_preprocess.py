@@ -121,6 +121,55 @@ def test_packed_prompts_and_completions_by_hand(tmp_path, vocabulary):
     ]
 
 
+CHAT = [
+    {"role": "system", "content": "a"},
+    {"role": "user", "content": "b"},
+    {"role": "assistant", "content": "c d"},
+    {"role": "user", "content": "e"},
+    {"role": "assistant", "content": "f"},
+    {"role": "user", "content": "g"},
+]
+
+
+@pytest.mark.parametrize("form", ["objects", "texts"])
+def test_conversations_by_hand(tmp_path, vocabulary, form):
+    turns = CHAT if form == "objects" else ["a b", "c d", "e", "f", "g"]
+    path = write(tmp_path / "in.jsonl", [{"messages": turns}])
+    keys = {"mode": "Summarization", "multi_turn_key": "messages", "max_seq_length": 12}
+    keys |= {"prompt_prefix": "g", "completion_prefix": "h", "eos_after_prompt": True, "pad_id": 1}
+    with pytest.raises(DataError, match=r"no row was made: .* longer than max_seq_length 12"):
+        preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **keys))
+    # g a b end h | c d end | g e end h | f end: loss where the next token is an answer's or its end
+    keys |= {"max_seq_length": 15, "output_dir": str(tmp_path / "long")}
+    preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **keys))
+    assert rows_in(tmp_path / "long").tolist() == [
+        [
+            [8, 2, 3, 0, 9, 4, 5, 0, 8, 6, 0, 9, 7, 0, 1],
+            [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0],
+            [2, 3, 0, 9, 4, 5, 0, 8, 6, 0, 9, 7, 0, 1, 1],
+        ]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        (CHAT[2:], r"record 1: field 'messages' begins with the assistant's turn"),
+        (CHAT[:2], r"record 1: field 'messages' has no turn of assistant, gpt, model"),
+        ("hello", r"record 1: field 'messages' is str, expected a list of turns"),
+        ([{"role": "poet", "content": "a"}], r"turn 1: 'role' is 'poet'; known: system, user"),
+        ([{"role": "user", "text": "a"}], r"turn 1: expected a text, or an object .* 'content'"),
+    ],
+)
+def test_a_wrong_conversation_names_file_and_turn(tmp_path, vocabulary, turns, message):
+    path = write(tmp_path / "in.jsonl", [{"messages": turns}])
+    keys = {"mode": "Summarization", "multi_turn_key": "messages", "input_dir": str(path)}
+    with pytest.raises(DataError, match=message):
+        preprocess(settings(tmp_path, vocabulary, **keys))
+    with pytest.raises(ConfigError, match="multi_turn_key: names conversations, but mode LMData"):
+        settings(tmp_path, vocabulary, multi_turn_key="messages")
+
+
 def test_corpus_is_one_list_of_tokens(tmp_path, vocabulary):
     preprocess(settings(tmp_path, vocabulary, data_format="corpus", files_per_record=2))
     assert rows_in(tmp_path / "out").tolist() == [2, 3, 4, 0, 5, 6, 0, 7, 8, 9, 2, 3, 0]

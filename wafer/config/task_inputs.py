@@ -118,12 +118,22 @@ class PromptCompletionInput(TextInput):
         completion_key: where it holds what follows; only this carries loss.
         sep_token: token between the two, or None.
         eos_token: token after the completion.
+        multi_turn_key: where a line holds a conversation (``messages``) instead of the two.
+        multi_turn_content_key: where a turn holds its text.
+        multi_turn_role_key: where a turn says who speaks.
+        prompt_prefix: text before each prompt.
+        completion_prefix: text before each completion, without loss.
     """
 
     prompt_key: str = "prompt"
     completion_key: str = "completion"
     sep_token: str | None = None
     eos_token: str = "<|endoftext|>"
+    multi_turn_key: str | None = None
+    multi_turn_content_key: str = "content"
+    multi_turn_role_key: str = "role"
+    prompt_prefix: str = ""
+    completion_prefix: str = ""
 
 
 class PreferenceInput(TextInput):

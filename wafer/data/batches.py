@@ -20,9 +20,11 @@ Features, all [B, ...] before they are shared out; which are there decides what 
 * ``row`` [B]: number of the example, from 1; 0 at rows that fill up a batch. Stays on the host.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -31,7 +33,7 @@ import vsl
 from models.base import Batch
 from models.fc_mnist import image_batch
 
-__all__ = ["host_batch", "row_lengths", "to_batch"]
+__all__ = ["host_batch", "numbered", "row_lengths", "to_batch"]
 
 _HOST_ONLY = {"row"}
 _SOURCE = ("input_ids", "attention_mask", "loss_mask", "labels", "token_type_ids")
@@ -135,6 +137,22 @@ def to_batch(features: Mapping[str, Array]) -> Batch:
         layout=layout,
         extras=_extras(features, layout, per_token=per_token),
     )
+
+
+def numbered(batch: Batch, shard: Array) -> Batch:
+    """Say where a micro-batch's sequences stand in the whole batch: dropout is addressed by it.
+
+    Args:
+        batch: one of equal shares.
+        shard: [] int32, how many shares come before it.
+    """
+
+    def number(leaf: Any) -> Any:
+        if not isinstance(leaf, vsl.Layout):
+            return leaf
+        return dataclasses.replace(leaf, first=shard * leaf.lengths.shape[-1])
+
+    return jax.tree.map(number, batch, is_leaf=lambda leaf: isinstance(leaf, vsl.Layout))
 
 
 def _pair(features: Mapping[str, Array]) -> Batch:

@@ -11,6 +11,7 @@ import numpy as np
 
 __all__ = [
     "Pair",
+    "conversation",
     "corrupt_spans",
     "fill_in_the_middle",
     "mask_tokens",
@@ -47,10 +48,6 @@ def prompt_completion(
 ) -> np.ndarray:
     """[3, n] rows of a prompt and the completion to learn: the vendor's summarisation rows.
 
-    Loss lies on the completion and its end mark alone: the mask is 1 from the position that
-    predicts the completion's first token (the prompt's last token, or the separator) up to the
-    completion's last token, which predicts ``eos_id``.
-
     Args:
         prompt: token ids, carrying no loss.
         completion: token ids to learn.
@@ -59,10 +56,29 @@ def prompt_completion(
         sep_id: stands between the two, if given.
     """
     head = [*prompt] if sep_id is None else [*prompt, sep_id]
-    tokens = np.array([*head, *completion, eos_id], np.int32)
-    mask = np.zeros(len(tokens), np.int32)
-    mask[max(len(head) - 1, 0) : len(tokens) - 1] = 1
-    return np.stack([tokens, mask, np.append(tokens[1:], np.int32(pad_id))])
+    return conversation([(head, completion)], eos_id=eos_id, pad_id=pad_id)
+
+
+def conversation(
+    turns: Sequence[tuple[Sequence[int], Sequence[int]]], *, eos_id: int, pad_id: int
+) -> np.ndarray:
+    """[3, n] rows of prompts and completions in turns, each pair ended by ``eos_id``.
+
+    Loss lies on the completions and their end marks alone: the mask is 1 from the position that
+    predicts a completion's first token (the prompt's last token, or the separator) up to the
+    completion's last token, which predicts ``eos_id``.
+
+    Args:
+        turns: (prompt, completion) token ids.
+        eos_id: ends each pair.
+        pad_id: label of the last position.
+    """
+    tokens: list[int] = []
+    learned: list[int] = []
+    for prompt, completion in turns:
+        tokens += [*prompt, *completion, eos_id]
+        learned += [0] * len(prompt) + [1] * (len(completion) + 1)
+    return np.array([tokens, [*learned[1:], 0], [*tokens[1:], pad_id]], np.int32)
 
 
 def mask_tokens(

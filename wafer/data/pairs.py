@@ -1,17 +1,18 @@
 """Texts in pairs: prompt and completion for decoders, source and target for encoder-decoders."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from wafer.data.dataset import Context, Dataset
-from wafer.data.objectives import prompt_completion
+from wafer.data.objectives import conversation
 from wafer.data.rowsets import RowSource, sequence_row
 from wafer.data.sources import FEATURES
-from wafer.data.textfiles import find_files, read_rows
-from wafer.data.wordpiece import load_vocabulary
+from wafer.data.textfiles import Row, find_files, read_rows
+from wafer.data.turns import Turns, read_turns
+from wafer.data.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
 __all__ = ["CompletionSource", "prompts", "seq2seq"]
@@ -42,24 +43,44 @@ class CompletionSource:
         return dict(zip(FEATURES, self._rows[index], strict=True))
 
 
+def _opened(cfg: Any, context: Context) -> tuple[list[Any], Vocabulary, Iterator[Row]]:
+    """Files of this split, the vocabulary, and the rows."""
+    stem = "train" if context.training else "dev"
+    files = find_files(cfg.data_dir, [f"{stem}.jsonl", f"{stem}.tsv"])
+    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
+    vocabulary.check(context.vocab_size)
+    return files, vocabulary, (row for file in files for row in read_rows(file))
+
+
+def _texts(row: Row, cfg: Any) -> Sequence[str]:
+    """Prompts and completions in turns."""
+    if cfg.multi_turn_key is None:
+        return row.text(cfg.prompt_key), row.text(cfg.completion_key)
+    field = Turns(cfg.multi_turn_key, cfg.multi_turn_content_key, cfg.multi_turn_role_key)
+    texts, problem = read_turns(row.get(field), field)
+    if texts is None:
+        raise DataError(f"{row.where}: {problem}")
+    return texts
+
+
 def prompts(cfg: Any, context: Context) -> Dataset:
-    """Read JSON lines with a prompt and a completion; examples that are too long are left out.
+    """Read JSON lines with prompts and completions; examples that are too long are left out.
 
     Raises:
         DataError: a wrong row; names file and row.
     """
-    files = find_files(cfg.data_dir, [f"{_stem(context)}.jsonl", f"{_stem(context)}.tsv"])
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    vocabulary.check(context.vocab_size)
+    files, vocabulary, found = _opened(cfg, context)
     eos = vocabulary.id_of(cfg.eos_token)
-    sep = None if cfg.sep_token is None else vocabulary.id_of(cfg.sep_token)
+    between = [] if cfg.sep_token is None else [vocabulary.id_of(cfg.sep_token)]
+    asks, answers = map(vocabulary.encode, (cfg.prompt_prefix, cfg.completion_prefix))
     rows, skipped = [], 0
-    for row in (row for file in files for row in read_rows(file)):
-        prompt = vocabulary.encode(row.text(cfg.prompt_key))
-        completion = vocabulary.encode(row.text(cfg.completion_key))
-        if not completion or not (prompt or sep is not None):
+    for row in found:
+        ids = [vocabulary.encode(text) for text in _texts(row, cfg)]
+        pairs = zip(ids[::2], ids[1::2], strict=True)
+        turns = [([*asks, *ask, *between, *answers], answer) for ask, answer in pairs]
+        if not all(ask and answer for ask, answer in turns):
             raise DataError(f"{row.where}: the prompt or the completion is empty")
-        made = prompt_completion(prompt, completion, eos_id=eos, pad_id=eos, sep_id=sep)
+        made = conversation(turns, eos_id=eos, pad_id=eos)
         if made.shape[1] > cfg.max_sequence_length:
             skipped += 1
         else:
@@ -82,10 +103,6 @@ def prompts(cfg: Any, context: Context) -> Dataset:
     )
 
 
-def _stem(context: Context) -> str:
-    return "train" if context.training else "dev"
-
-
 def _pair(
     length: int, target_length: int, start: int, index: int, example: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, np.ndarray]:
@@ -105,13 +122,11 @@ def seq2seq(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: a wrong row; names file and row.
     """
-    files = find_files(cfg.data_dir, [f"{_stem(context)}.jsonl", f"{_stem(context)}.tsv"])
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    vocabulary.check(context.vocab_size)
+    files, vocabulary, found = _opened(cfg, context)
     eos = vocabulary.id_of(cfg.eos_token)
     lengths = cfg.max_sequence_length, cfg.tgt_max_sequence_length or cfg.max_sequence_length
     texts: tuple[list[str], list[str]] = [], []
-    for row in (row for file in files for row in read_rows(file)):
+    for row in found:
         texts[0].append(row.text(cfg.src_key))
         texts[1].append(row.text(cfg.tgt_key))
     sources, targets = (

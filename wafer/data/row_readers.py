@@ -188,6 +188,8 @@ def _mask(row: Rows, rng: np.random.Generator, *, most: int, **how: Any) -> Rows
     tokens = row["input_ids"][:count]
     hidden, target = mask_tokens(tokens, rng, most=most, **how)
     out = row | {"input_ids": np.concatenate([hidden, row["input_ids"][count:]]).astype(np.int32)}
+    if "next_sentence_label" in row:
+        out["next_sentence_label"] = row["next_sentence_label"][0]  # stored as a row of one value
     return out | _slots(np.flatnonzero(target), tokens, most)
 
 

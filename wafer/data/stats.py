@@ -50,6 +50,8 @@ def padding_stats(cfg: RunConfig, split: str) -> str:
         raise ConfigError([Problem((f"{split}_input",), "missing; there is no data to look at")])
     context = Context(training=split == "train")
     data = build_dataset(section, pathlib.Path(cfg.runconfig.model_dir), context)
+    if data.row_length == 1:
+        return f"{data.summary}\none value per example (no sequences): nothing is padded"
     lengths = sequence_lengths(data)
     budget = section.batch_size * data.row_length if section.use_vsl else None
     report = vsl.padding_report(

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from wafer.data.objectives import prompt_completion
+from wafer.data.objectives import conversation
 from wafer.data.preprocess.records import optional
+from wafer.data.preprocess.sentences import sentences
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
 
@@ -115,11 +116,14 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
     encoder, tokenizer = current()
     settings = encoder.settings
     texts = [_mended(text, settings) for record in records for text in record]
+    if settings.mode == "MLM_NSP":
+        return _documents(texts, encoder, tokenizer)
     found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     ids = [encoding.ids for encoding in found]
     characters = sum(map(len, texts))
     if settings.mode.startswith("Summarization"):
-        rows = [_pair(a, b, encoder) for a, b in zip(ids[::2], ids[1::2], strict=True)]
+        unread = iter(ids)
+        rows = [_turns([next(unread) for _ in record], encoder) for record in records]
     else:
         eos = encoder.vocabulary.eos_id
         rows = [np.array([*tokens, eos], np.int32) if tokens else None for tokens in ids]
@@ -127,15 +131,32 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
     return Encoded(kept, characters, len(rows) - len(kept))
 
 
-def _pair(prompt: list[int], completion: list[int], encoder: Encoder) -> np.ndarray | None:
-    """Rows of a prompt and its completion; None when they do not fit or are empty."""
+def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Encoded:
+    """Documents whose sentences end with the end mark; the mark itself is in no sentence."""
+    eos = encoder.vocabulary.eos_id
+    split = [sentences(text) for text in texts]
+    found = tokenizer.encode_batch_fast([s for one in split for s in one], add_special_tokens=False)
+    unread = iter(found)
+    rows = []
+    for one in split:
+        ids = [i for _ in one for i in (*(t for t in next(unread).ids if t != eos), eos)]
+        rows.append(np.array(ids, np.int32))
+    kept = [row for row in rows if (row != eos).any()]
+    return Encoded(kept, sum(map(len, texts)), len(rows) - len(kept))
+
+
+def _turns(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:
+    """Rows of prompts and completions in turns; None when they do not fit or one is empty."""
     settings, ids = encoder.settings, encoder.vocabulary
-    rows = prompt_completion(
-        prompt, completion, eos_id=ids.eos_id, pad_id=ids.pad_id, sep_id=ids.sep_id
-    )
+    between = [] if ids.sep_id is None else [ids.sep_id]
+    if settings.eos_after_prompt:
+        between = [ids.eos_id, *between]
+    asks, answers = ids.before
+    pairs = zip(texts[::2], texts[1::2], strict=True)
+    turns = [([*asks, *ask, *between, *answers], answer) for ask, answer in pairs]
+    rows = conversation(turns, eos_id=ids.eos_id, pad_id=ids.pad_id)
     if settings.vsl:
         rows = rows[:, :-1]  # side by side, the end mark is a label only, as in other VSL rows
     length = rows.shape[1]
-    usable = prompt and completion
-    short = len(prompt) + len(completion) < settings.min_sequence_len
-    return None if not usable or short or length > settings.max_seq_length else rows
+    short = sum(map(len, texts)) < settings.min_sequence_len
+    return None if not all(texts) or short or length > settings.max_seq_length else rows

@@ -14,6 +14,7 @@ import numpy as np
 from wafer.data.objectives import corrupt_spans, fill_in_the_middle, next_token, raw_length
 from wafer.data.preprocess.encode import current
 from wafer.data.preprocess.packing import BinPacker, Packer, SinglePacker, StreamPacker
+from wafer.data.preprocess.sentences import SentencePacker, SentencePair
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles import Group
@@ -116,6 +117,16 @@ def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any
     return (_padded(rows, settings.max_seq_length, (ids.pad_id, 0)),)
 
 
+def _nsp_shape(settings: Settings, ids: Vocabulary, pair: SentencePair, rng: Any) -> Row:
+    """[CLS] first [SEP] second [SEP], and whether the second text is a random one."""
+    del rng
+    tokens = np.array([ids.cls_id, *pair.first, ids.sep_id, *pair.second, ids.sep_id], np.int32)
+    segments = np.arange(len(tokens)) >= len(pair.first) + 2
+    rows = np.stack([tokens, np.ones(len(tokens), np.int32), segments.astype(np.int32)])
+    label = np.full((1, 1), pair.is_random, np.int32)
+    return _padded(rows, settings.max_seq_length, (ids.pad_id, 0, 0)), label
+
+
 def _t5_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
     pair = corrupt_spans(
         tokens,
@@ -152,11 +163,8 @@ def layout_of(settings: Settings, ids: Vocabulary) -> Layout:
         shortest = settings.min_sequence_len
         pack = functools.partial(BinPacker, length, settings.fold_long_doc, shortest)
         return Layout((Group("data", VSL_FEATURES, length),), pack, bind(_vsl_shape))
-    if mode == "MLM":
-        if length < 3:
-            raise DataError(f"max_seq_length: {length} leaves no room between [CLS] and [SEP]")
-        group = Group("data", ("input_ids", "attention_mask"), length)
-        return Layout((group,), _stream(settings, length - 2, 0), bind(_mlm_shape))
+    if mode.startswith("MLM"):
+        return _bert_layout(settings, ids)
     if mode == "T5":
         return _t5_layout(settings, bind(_t5_shape))
     if mode == "FIM":
@@ -164,6 +172,29 @@ def layout_of(settings: Settings, ids: Vocabulary) -> Layout:
     if mode == "Summarization":
         return Layout(rows, functools.partial(SinglePacker, length, 0, 0), bind(_lm_shape))
     return Layout(rows, _stream(settings, length, 1), bind(_lm_shape))
+
+
+def _bert_layout(settings: Settings, ids: Vocabulary) -> Layout:
+    length = settings.max_seq_length
+    if length < 5:
+        raise DataError(f"max_seq_length: {length} leaves no room between [CLS] and [SEP]")
+    if settings.mode == "MLM":
+        group = Group("data", ("input_ids", "attention_mask"), length)
+        shape = functools.partial(_mlm_shape, settings, ids)
+        return Layout((group,), _stream(settings, length - 2, 0), shape)
+    groups = (
+        Group("data_0", ("input_ids", "attention_mask", "token_type_ids"), length),
+        Group("data_1", ("next_sentence_label",), 1),
+    )
+    pack = functools.partial(
+        SentencePacker,
+        length - 3,
+        ids.eos_id,
+        settings.short_seq_prob,
+        settings.min_sequence_len,
+        settings.seed,
+    )
+    return Layout(groups, pack, functools.partial(_nsp_shape, settings, ids))
 
 
 def _t5_layout(settings: Settings, shape: Callable[[Any, np.random.Generator], Row]) -> Layout:

@@ -131,7 +131,9 @@ class Sink:
         if not self._written.rows or self._standing is None:
             raise DataError(
                 f"{self._job.folder}: no row was made: the input is empty, or every text is "
-                f"shorter than min_sequence_len {self._job.settings.min_sequence_len}"
+                f"shorter than min_sequence_len {self._job.settings.min_sequence_len} or, where "
+                "texts are not cut (prompts, fold_long_doc false), longer than max_seq_length "
+                f"{self._job.settings.max_seq_length}"
             )
         counts = self._standing.counts
         params = _params(self._job, self._written, counts)
@@ -141,7 +143,7 @@ class Sink:
 
 
 def _tokens(groups: list[np.ndarray]) -> int:
-    return sum(int(filled(rows).sum()) for rows in groups)
+    return sum(int(filled(rows).sum()) for rows in groups if rows.shape[1] > 1)
 
 
 def _params(job: Job, written: Written, counts: Counts) -> dict[str, Any]:

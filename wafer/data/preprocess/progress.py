@@ -69,7 +69,7 @@ class Written(NamedTuple):
 
     def plus(self, groups: Sequence[np.ndarray], tokens: int) -> "Written":
         """With one file more, of rows [N, F, S] of each group (or tokens [N])."""
-        rows = [rows for rows in groups if rows.ndim == 3]
+        rows = [r for r in groups if r.ndim == 3 and r.shape[1] > 1]  # not one label per row
         return Written(
             self.files + 1,
             self.rows + len(groups[0]),

@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+from wafer.data.turns import Turns, read_turns
 from wafer.errors import DataError
 
 __all__ = ["BEGINNING", "SUFFIXES", "Batch", "Position", "batches", "find_inputs", "optional"]
@@ -84,14 +85,17 @@ def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
     for field in fields:
         if field not in record:
             known = ", ".join(map(str, list(record)[:8]))
-            return None, f"no field {field!r} (see jsonl_key, prompt_key); it has: {known}"
+            keys = "jsonl_key, prompt_key, multi_turn_key"
+            return None, f"no field '{field}' (see {keys}); it has: {known}"
+        if isinstance(field, Turns):
+            return read_turns(record[field], field)
         if not isinstance(record[field], str):
             return None, f"field {field!r} is {type(record[field]).__name__}, expected text"
     return tuple(record[field] for field in fields), ""
 
 
 def _text(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    if len(fields) > 1:
+    if len(fields) > 1 or isinstance(fields[0], Turns):
         raise DataError(
             f"{path}: a .txt file is one text, but this mode reads the fields {', '.join(fields)}; "
             "use JSON lines, Parquet or a dataset"

@@ -21,11 +21,14 @@ from wafer.config.base import (
     parse,
 )
 from wafer.config.source import read_yaml
+from wafer.data.turns import Turns
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["MODES", "Settings", "load_settings"]
 
-Mode = Literal["LMData", "LMData_VSL", "Summarization", "Summarization_VSL", "FIM", "MLM", "T5"]
+Mode = Literal[
+    "LMData", "LMData_VSL", "Summarization", "Summarization_VSL", "FIM", "MLM", "MLM_NSP", "T5"
+]
 MODES: tuple[str, ...] = get_args(Mode)
 # The vendor's `dataset_processor` says the same as our `mode`.
 _PROCESSORS = {
@@ -124,6 +127,14 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
     prompt_key: Annotated[str, _said("field with the prompt")] = "prompt"
     completion_key: Annotated[str, _said("field with the completion")] = "completion"
     sep_token: Annotated[str | None, _said("token between prompt and completion")] = None
+    multi_turn_key: Annotated[
+        str | None, _said("field with a conversation, instead of prompt and completion (messages)")
+    ] = None
+    multi_turn_content_key: Annotated[str, _said("where a turn holds its text")] = "content"
+    multi_turn_role_key: Annotated[str, _said("where a turn says who speaks")] = "role"
+    prompt_prefix: Annotated[str, _said("text before each prompt")] = ""
+    completion_prefix: Annotated[str, _said("text before each completion, without loss")] = ""
+    eos_after_prompt: Annotated[Bool, _said("put eos_id after each prompt, too")] = False
     use_ftfy: Annotated[Bool, _said("mend broken Unicode with ftfy")] = False
     ftfy_normalizer: Annotated[
         Literal["NFC", "NFKC", "NFD", "NFKD"] | None, _said("normal form that ftfy brings text to")
@@ -160,12 +171,18 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
         if self.tokenizer_type == "TrainBPE" and self.vocab_size is None:
             message = "missing; tokenizer_type TrainBPE trains a vocabulary of this size"
             problems.append(Problem(("vocab_size",), message))
+        if self.multi_turn_key is not None and not self.mode.startswith("Summarization"):
+            message = f"names conversations, but mode {self.mode} reads texts; use Summarization"
+            problems.append(Problem(("multi_turn_key",), message))
         if problems:
             raise ConfigError(problems)
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of the text fields of a record."""
+        if self.multi_turn_key is not None:
+            field = self.multi_turn_key
+            return (Turns(field, self.multi_turn_content_key, self.multi_turn_role_key),)
         if self.mode.startswith("Summarization"):
             return (self.prompt_key, self.completion_key)
         return (self.jsonl_key,)

@@ -28,6 +28,7 @@ class Vocabulary(NamedTuple):
     cls_id: begins a BERT row, or None
     mask_id: hides a token of a BERT row, or None
     fim: ids of the prefix, middle and suffix marks, or None
+    before: ids before each prompt, and before each completion
     """
 
     size: int
@@ -37,6 +38,7 @@ class Vocabulary(NamedTuple):
     cls_id: int | None = None
     mask_id: int | None = None
     fim: tuple[int, int, int] | None = None
+    before: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
 
 def _existing(settings: Settings, key: str) -> pathlib.Path:
@@ -73,7 +75,7 @@ def _gpt2(settings: Settings) -> Tokenizer:
 def _wanted(settings: Settings) -> list[str]:
     """Special tokens that the mode needs besides the end mark."""
     wanted = []
-    if settings.mode == "MLM":
+    if settings.mode.startswith("MLM"):
         wanted += ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
     if settings.mode == "FIM":
         wanted += [settings.fim_prefix_tok, settings.fim_middle_tok, settings.fim_suffix_tok]
@@ -143,19 +145,24 @@ def describe(settings: Settings, tokenizer: Tokenizer) -> Vocabulary:
         raise DataError(f"eos_id: the tokenizer has none of {', '.join(_ENDS)}; give its id")
     pad_id = settings.pad_id
     if pad_id is None:
-        own = _first(tokenizer, _PADS) if settings.mode in ("MLM", "T5") else None
+        own = _first(tokenizer, _PADS) if settings.mode in ("MLM", "MLM_NSP", "T5") else None
         pad_id = eos_id if own is None else own
     for key, value in (("eos_id", eos_id), ("pad_id", pad_id)):
         if value >= size:
             raise DataError(f"{key}: {value} is outside the vocabulary of {size} tokens")
     out = Vocabulary(size + (settings.extra_ids if settings.mode == "T5" else 0), eos_id, pad_id)
-    if settings.mode == "MLM":
+    if settings.mode.startswith("MLM"):
         names = {"cls_id": "[CLS]", "sep_id": "[SEP]", "mask_id": "[MASK]"}
         return out._replace(**{k: _needed(tokenizer, v, "MLM") for k, v in names.items()})
     if settings.mode == "FIM":
         keys = ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok")
         pre, mid, suf = (_needed(tokenizer, getattr(settings, key), key) for key in keys)
         return out._replace(fim=(pre, mid, suf))
-    if settings.mode.startswith("Summarization") and settings.sep_token is not None:
-        return out._replace(sep_id=_needed(tokenizer, settings.sep_token, "sep_token"))
+    if settings.mode.startswith("Summarization"):
+        encode = lambda text: tuple(tokenizer.encode(text, add_special_tokens=False).ids)
+        out = out._replace(
+            before=(encode(settings.prompt_prefix), encode(settings.completion_prefix))
+        )
+        if settings.sep_token is not None:
+            return out._replace(sep_id=_needed(tokenizer, settings.sep_token, "sep_token"))
     return out
