@@ -112,6 +112,38 @@ def _plan(args: argparse.Namespace) -> int:
     return 0
 
 
+def _compile(args: argparse.Namespace) -> int:
+    import pathlib
+
+    from wafer.checks import CHECKS
+    from wafer.config import load
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    flags = {key: getattr(args, key) for key in ("multireplica", "num_replicas", "model_dir")}
+    cfg = load(args.params, flags | {"compile_dir": args.compile_dir}, checks=CHECKS)
+    from wafer.train import compiling
+
+    if args.validate_only:
+        from wafer.compiler.report import graph_table
+
+        graph, _ = compiling.config_graph(cfg)
+        sys.stdout.write(graph_table(graph, cfg.model["name"]))
+        sys.stdout.write("Every operation has a kernel. Nothing was placed (--validate_only).\n")
+        return 0
+    folder = compiling.default_folder(cfg, args.seed, args.spec)
+    folder = pathlib.Path(args.output) if args.output else folder
+    began = time.perf_counter()
+    done = compiling.compile_config(cfg, folder, seed=args.seed, spec=args.spec)
+    from wafer.compiler.report import summary
+
+    how = "found from before" if done.kept else "compiled"
+    sys.stdout.write(summary(done.compiled))
+    sys.stdout.write(
+        f"{how} in {time.perf_counter() - began:.2f} s; report and pictures in {folder}\n"
+    )
+    return 0
+
+
 def _models(args: argparse.Namespace) -> int:
     from models.registry import knobs, list_models, lookup
 
@@ -159,8 +191,14 @@ _RUN_FLAGS: dict[str, dict] = {
         "choices": ("resident", "weight_streaming", "pipelined"),
         "help": "where the weights live (default: resident when they fit)",
     },
-    "validate_only": {"action": "store_true", "help": "check everything, train nothing"},
-    "compile_only": {"action": "store_true", "help": "compile the step, report FLOPs and memory"},
+    "validate_only": {
+        "action": "store_true",
+        "help": "check the file and list what will be sparse (`wafer compile` matches kernels)",
+    },
+    "compile_only": {
+        "action": "store_true",
+        "help": "compile the step for this machine (`wafer compile` does for the wafer)",
+    },
     "logging": {"help": "DEBUG, INFO, WARNING or ERROR"},
     "seed": {"type": int, "help": "of weights, masks, data order and dropout"},
     "job_labels": {"nargs": "+", "metavar": "K=V", "help": "labels that `wafer jobs get` shows"},
@@ -194,6 +232,41 @@ def _add_plan(commands: argparse._SubParsersAction) -> None:
     planner.set_defaults(run=_plan)
 
 
+def _add_compile(commands: argparse._SubParsersAction) -> None:
+    compiler = commands.add_parser(
+        "compile", help="floor plan of a model on the wafer, and its predicted speed"
+    )
+    compiler.add_argument("-p", "--params", required=True, help="params YAML")
+    compiler.add_argument(
+        "-o", "--output", metavar="DIR", help="for report and pictures (default: model_dir/cs_HASH)"
+    )
+    compiler.add_argument("--model_dir", help="folder of the default for --output")
+    compiler.add_argument("-c", "--compile_dir", help="where plans are kept (default: ~/.cache)")
+    compiler.add_argument(
+        "--validate_only", action="store_true", help="match kernels and stop: no costs, no places"
+    )
+    copies = compiler.add_mutually_exclusive_group()
+    copies.add_argument(
+        "--multireplica", action="store_true", default=None, help="as many copies as are fastest"
+    )
+    copies.add_argument("--num_replicas", type=int, help="copies on the wafer")
+    compiler.add_argument("--seed", type=int, default=0, help="of the placer")
+    compiler.add_argument("--spec", choices=("wse2", "wse3"), default="wse2", help="the machine")
+    compiler.set_defaults(run=_compile)
+
+
+def _add_generate(commands: argparse._SubParsersAction) -> None:
+    generate = commands.add_parser("generate", help="sample text from a checkpoint")
+    generate.add_argument("--checkpoint_path", required=True, help="checkpoint, or a model_dir")
+    generate.add_argument("--prompt", default="", help="text to continue")
+    generate.add_argument("--max_new_tokens", type=int, default=200)
+    generate.add_argument("--temperature", type=float, default=0.8, help="0 is greedy")
+    generate.add_argument("--top_k", type=int, default=None, help="sample from the k likeliest")
+    generate.add_argument("--seed", type=int, default=0)
+    generate.add_argument("--num_samples", type=int, default=1)
+    generate.set_defaults(run=_generate)
+
+
 def _add_convert(commands: argparse._SubParsersAction, *, chosen: bool) -> None:
     if chosen:  # its parser is the models package's own, which imports jax
         from models.convert.cli import add_parser
@@ -211,15 +284,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
 
-    generate = commands.add_parser("generate", help="sample text from a checkpoint")
-    generate.add_argument("--checkpoint_path", required=True, help="checkpoint, or a model_dir")
-    generate.add_argument("--prompt", default="", help="text to continue")
-    generate.add_argument("--max_new_tokens", type=int, default=200)
-    generate.add_argument("--temperature", type=float, default=0.8, help="0 is greedy")
-    generate.add_argument("--top_k", type=int, default=None, help="sample from the k likeliest")
-    generate.add_argument("--seed", type=int, default=0)
-    generate.add_argument("--num_samples", type=int, default=1)
-    generate.set_defaults(run=_generate)
+    _add_generate(commands)
 
     score = commands.add_parser("score", help="a model's log-probabilities of DPO's answers")
     score.add_argument("-p", "--params", required=True, help="params YAML of the DPO run")
@@ -229,6 +294,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     score.set_defaults(run=_score)
 
     _add_plan(commands)
+    _add_compile(commands)
 
     listing = commands.add_parser("models", help="names a params YAML may use, and their knobs")
     listing.add_argument("name", nargs="?", help="list every key of this model's section")

@@ -1,7 +1,9 @@
 """An independent check of a placement: it shares only the data types with the placer.
 
-Sizes, times and memories are computed again here, from the contest's statement and for one kernel
-at a time, overlaps by painting the wafer.
+Contest placements: sizes, times and memories are computed again here, from the contest's statement
+and for one kernel at a time, overlaps by painting the wafer. A model's plan: every replica is
+painted, and of each kernel it is shown that its PEs have room for what it holds and the cycles for
+its arithmetic, whatever the formulas of the costs were.
 """
 
 import math
@@ -10,10 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wafer.compiler import graph as model
 from wafer.compiler.contest import Graph, Placed
 from wafer.compiler.kernels import Kernel
+from wafer.compiler.plan import Compiled
 
-__all__ = ["Score", "check", "unmatched"]
+__all__ = ["Score", "check", "check_plan", "unmatched"]
 
 
 class Score(NamedTuple):
@@ -65,6 +69,65 @@ def _measure(kernel: Kernel, at: Placed, memlimit: int) -> tuple[float, int, int
     return (slowest, height, width) if at.rotated else (slowest, width, height)
 
 
+def _paint(
+    owner: np.ndarray, number: int, box: tuple[int, int, int, int], names: list[str]
+) -> None:
+    """Give a rectangle (x, y, width, height) to kernel ``number``.
+
+    Raises:
+        ValueError: it leaves the wafer or lies on another.
+    """
+    (x, y, width, height), (high, wide) = box, owner.shape
+    name = names[number % len(names)]
+    if not (x >= 0 <= y and x + width <= wide and y + height <= high):
+        raise ValueError(
+            f"kernel {name}: {width}x{height} at ({x}, {y}) leaves the {wide}x{high} wafer"
+        )
+    region = owner[y : y + height, x : x + width]
+    if (region >= 0).any():
+        other = names[int(region.max()) % len(names)]
+        raise ValueError(f"kernels {other} and {name} overlap at ({x}, {y})")
+    region[:] = number
+
+
+def check_plan(compiled: Compiled, graph: model.Graph) -> None:
+    """Prove a model's floor plan possible.
+
+    Args:
+        compiled: from ``compile_graph``.
+        graph: the kernels it was made from.
+
+    Raises:
+        ValueError: the kernel that is missing, outside, on another, whose split is not its
+            region's, that does not fit its PEs' memory or whose cycles its work exceeds.
+    """
+    plan, spec = compiled.plan, compiled.spec
+    names = [kernel.name for kernel in graph.kernels]
+    if [r.name for r in plan.regions] != names or [k.name for k in compiled.kernels] != names:
+        raise ValueError("the plan's kernels are not the graph's")
+    owner = np.full((plan.height, plan.width), -1)
+    for copy, (dx, dy) in enumerate(plan.replicas):
+        for at, region in enumerate(plan.regions):
+            box = region.x + dx, region.y + dy, region.width, region.height
+            _paint(owner, copy * len(names) + at, box, names)
+    for kernel, placed, region in zip(graph.kernels, compiled.kernels, plan.regions, strict=True):
+        pes = region.width * region.height
+        if pes != placed.rows * placed.columns:
+            raise ValueError(f"kernel {kernel.name}: {placed.rows}x{placed.columns} on {pes} PEs")
+        weights = kernel.weights * kernel.density * (4 if compiled.train else 2)
+        if placed.sram > spec.sram_bytes or weights > pes * placed.sram:
+            raise ValueError(
+                f"kernel {kernel.name}: {placed.sram} bytes on the fullest of {pes} PEs, limit"
+                f" {spec.sram_bytes}, for {weights:.0f} bytes of weights"
+            )
+        lanes = spec.simd_16bit if kernel.bits == 16 else 1
+        if kernel.macs * kernel.density > lanes * pes * placed.forward * 1.0001:
+            raise ValueError(
+                f"kernel {kernel.name}: {kernel.macs:,} multiply-accumulates do not fit"
+                f" {placed.forward:,} cycles of {pes} PEs"
+            )
+
+
 def check(graph: Graph, placed: Mapping[str, Placed]) -> Score:
     """Prove a placement legal and compute its score.
 
@@ -73,22 +136,13 @@ def check(graph: Graph, placed: Mapping[str, Placed]) -> Score:
     """
     owner = np.full((graph.height, graph.width), -1)
     slowest, centres = 0.0, []
+    names = [kernel.name for kernel in graph.kernels]
     for number, kernel in enumerate(graph.kernels):
         if kernel.name not in placed:
             raise ValueError(f"kernel {kernel.name} is not placed")
         at = placed[kernel.name]
         time, width, height = _measure(kernel, at, graph.memlimit)
-        inside = at.x >= 0 <= at.y and at.x + width <= graph.width
-        if not (inside and at.y + height <= graph.height):
-            raise ValueError(
-                f"kernel {kernel.name}: {width}x{height} at ({at.x}, {at.y}) leaves the"
-                f" {graph.width}x{graph.height} wafer"
-            )
-        region = owner[at.y : at.y + height, at.x : at.x + width]
-        if (region >= 0).any():
-            other = graph.kernels[int(region.max())].name
-            raise ValueError(f"kernels {other} and {kernel.name} overlap at ({at.x}, {at.y})")
-        region[:] = number
+        _paint(owner, number, (at.x, at.y, width, height), names)
         slowest = max(slowest, time)
         centres.append((at.x + width / 2, at.y + height / 2))
     wire, adapters = 0.0, 0

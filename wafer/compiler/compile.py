@@ -22,7 +22,7 @@ from wafer.compiler.costs import (
     weight_bytes,
 )
 from wafer.compiler.flatten import flatten
-from wafer.compiler.floor import Floor, least_cap, lay_out
+from wafer.compiler.floor import Floor, lay_out, least_cap
 from wafer.compiler.graph import Graph, Kernel, build_graph
 from wafer.compiler.plan import INPUT_BYTES, Compiled, FloorPlan, Placed, Region
 from wafer.errors import CapacityError

@@ -18,6 +18,7 @@ from wafer.errors import CompileError
 __all__ = ["Op", "Value", "flatten"]
 
 _WRAPPED = re.compile(r"\w+\(([^()]*)\)")
+_NOISE = re.compile(r"[.,>]")
 # A parameter of the equation that holds what it calls.
 _CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _UNROLL = 256  # turns of a scan over parameters that become kernels of their own
@@ -82,11 +83,11 @@ class Op(NamedTuple):
 
 
 def _scope(stack: str) -> str:
-    """'layers_0/vmap(attn)' -> 'layers_0/attn'; Flax's method names ('attn._heads') go."""
+    """'layers_0/vmap(attn)' -> 'layers_0/attn'; method names and einsum's formulas go."""
     before = None
     while before != stack:
         before, stack = stack, _WRAPPED.sub(r"\1", stack)
-    return "/".join(part for part in stack.split("/") if part and "." not in part)
+    return "/".join(part for part in stack.split("/") if part and not _NOISE.search(part))
 
 
 def _inner(settings: dict[str, Any]) -> Jaxpr | None:

@@ -18,7 +18,7 @@ from wafer.compiler.order import chain
 from wafer.compiler.refine import Wires, anneal, centres_of
 from wafer.compiler.slicing import Piece, Table, leaves
 
-__all__ = ["Floor", "Spot", "least_cap", "lay_out"]
+__all__ = ["Floor", "Spot", "lay_out", "least_cap"]
 
 _FEW = 24  # kernels up to which all slicing plans are searched
 _ROWS = 24

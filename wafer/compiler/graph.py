@@ -183,7 +183,7 @@ class _Group:
             return
         for value in op.ins:
             root = self.origin.get(value.key, value.key)
-            if value.data and _float(value) and (root in self.ins or self.kind != "attention"):
+            if value.data and _float(value):
                 self.kept[root] = value.size * value.dtype.itemsize * op.times
 
     @property
@@ -191,6 +191,8 @@ class _Group:
         """Bytes per sample. A loss turns round at once; attention computes its scores again."""
         if self.kind == "loss":
             return 0
+        if self.kind == "attention":
+            return sum(v.size * v.dtype.itemsize for v in self.ins.values() if v.trained)
         inputs = sum(size for key, size in self.kept.items() if key in self.ins)
         inner = [size for key, size in self.kept.items() if key not in self.ins]
         if self.kind == "norm":  # statistics are small, the rest follows from the input
@@ -200,14 +202,14 @@ class _Group:
 
 def _float(value: Value) -> bool:
     return (
-        value.dtype is not None
-        and np.issubdtype(value.dtype, np.inexact)
+        (value.dtype is not None
+        and np.issubdtype(value.dtype, np.inexact))
         or str(value.dtype) in {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
     )
 
 
 def _lanes(op: Op) -> int:
-    if op.name in _FREE or op.name in _PRODUCTS or op.name == "gather":
+    if op.name in _FREE or op.name in _PRODUCTS:
         return 0
     wide = op.name.startswith(("reduce", "arg", "cum", "scatter", "top_k"))
     sizes = (v.size for v in (op.ins if wide else op.outs))
@@ -241,8 +243,8 @@ class _Matcher:
     def __init__(self, ops: Sequence[Op], parameters: bool) -> None:
         self.groups: list[_Group] = []
         self.owner: dict[int, int] = {}  # value -> group that made it
-        self.by_scope: dict[str, int] = {}
-        self.used: set[str] = set()
+        self.behind: list[int] = []  # group -> bits of the groups it gets data from
+        self.by_scope: dict[tuple[str, str], int] = {}
         self.parameters = parameters
         self.kinds = _scope_kinds(ops)
 
@@ -262,52 +264,61 @@ class _Matcher:
         group = self.groups[at]
         if op.name in _PRODUCTS:
             group.products.append(_product(op))
-        elif op.name == "gather" and op.ins[0].weight:
+        elif op.name == "gather" and group.kind == "embedding" and op.ins[0].weight:
             table, out = op.ins[0], op.outs[0]
             features = max(1, math.prod(op.settings["slice_sizes"]))
             look_ups = Product(1, out.size // features * op.times, table.size // features, features)
             group.products.append(look_ups)
-        group.take(op)
+        self.give(op, at)
+
+    def give(self, op: Op, at: int) -> None:
+        """Put an operation into a group and remember what the group now depends on."""
+        self.groups[at].take(op)
+        more = 0
+        for value in op.ins:
+            maker = self.owner.get(value.key, at)
+            if maker != at:
+                more |= self.behind[maker] | 1 << maker
+        if more & ~self.behind[at]:
+            self.behind = [
+                b | more if number == at or b >> at & 1 else b
+                for number, b in enumerate(self.behind)
+            ]
         self.owner |= dict.fromkeys((v.key for v in op.outs), at)
 
-    def _open(self, kind: str, op: Op) -> int:
+    def open(self, kind: str, op: Op) -> int:
+        """Begin a group."""
         self.groups.append(_Group(kind, op.scope, op))
-        if op.scope:
-            self.by_scope[op.scope] = len(self.groups) - 1
+        self.behind.append(0)
+        self.by_scope[op.scope, kind] = len(self.groups) - 1
         return len(self.groups) - 1
+
+    def _free_to_join(self, at: int | None, makers: Sequence[int]) -> bool:
+        """Whether a group may take what these made: none of them waits for the group itself."""
+        return at is not None and not any(self.behind[m] >> at & 1 for m in makers if m != at)
 
     def _place(self, op: Op) -> int | None:
         """The group an operation belongs to; a new one where it needs one."""
         makers = [self.owner[v.key] for v in op.ins if v.key in self.owner]
-        latest = max(makers, default=None)
-        own = self.by_scope.get(op.scope)
-        if op.name in _PRODUCTS:
-            return self._place_product(op, makers, own)
-        if op.name == "gather" and op.ins[0].weight:
-            if own is not None and self.groups[own].kind == "embedding":
-                return own
-            return self._open("embedding", op)
-        if op.name in _FREE:
-            return latest
+        ready = [m for m in makers if self._free_to_join(m, makers)]
+        latest = max(ready, default=None)
         kind = self.kinds.get(op.scope)
-        if kind is not None:
-            fresh = own is None or self.groups[own].kind != kind
-            return self._open(kind, op) if fresh or own is None else own
-        if op.scope and own is not None and own == latest:
-            return own
-        if op.name == "rsqrt" and latest is not None and self.groups[latest].kind != "norm":
-            return self._open("norm", op)
-        return self._open("elementwise", op) if latest is None else latest
-
-    def _place_product(self, op: Op, makers: list[int], own: int | None) -> int:
-        a, b = op.ins[:2]
-        if a.weight or b.weight:
-            kind = "convolution" if op.name == "conv_general_dilated" else "matmul"
-            return self._open(kind, op)
-        if own is not None and self.groups[own].kind == "attention":
-            return own
-        open_ones = [at for at in makers if self.groups[at].kind == "attention"]
-        return max(open_ones) if open_ones else self._open("attention", op)
+        if op.name in _PRODUCTS and any(v.weight for v in op.ins[:2]):
+            return self.open("convolution" if op.name.startswith("conv") else "matmul", op)
+        if kind is not None and op.name not in _FREE:  # the scope is one kernel
+            own = self.by_scope.get((op.scope, kind))
+            return own if own is not None and self._free_to_join(own, makers) else self.open(kind, op)
+        if op.name in _PRODUCTS:
+            between = [at for at in ready if self.groups[at].kind == "attention"]
+            return max(between) if between else self.open("attention", op)
+        if op.name == "gather" and op.ins[0].weight:
+            own = self.by_scope.get((op.scope, "embedding"))
+            joins = bool(op.scope) and own is not None and self._free_to_join(own, makers)
+            return own if joins else self.open("embedding", op)
+        if op.name in _FREE or latest is None:
+            return latest if op.name in _FREE else self.open("elementwise", op)
+        fresh = op.name == "rsqrt" and self.groups[latest].kind != "norm"
+        return self.open("norm", op) if fresh else latest
 
 
 def _scope_kinds(ops: Sequence[Op]) -> dict[str, str]:
@@ -377,9 +388,8 @@ def build_graph(
             if position not in tail:
                 again.add(op)
                 continue
-            at = again._open("loss", op) if at is None else at
-            again.groups[at].take(op)
-            again.owner |= dict.fromkeys((v.key for v in op.outs), at)
+            at = again.open("loss", op) if at is None else at
+            again.give(op, at)
         matcher = again
     return _finish(matcher, ops, ins, sizes, densities or {})
 
@@ -420,7 +430,7 @@ def _kernel(
     return Kernel(
         name=name,
         kind=group.kind,
-        layer=name.split("/")[0],
+        layer=name.split("/", maxsplit=1)[0],
         products=tuple(group.products),
         lanes=group.lanes,
         half_lanes=group.half_lanes,

@@ -1,0 +1,210 @@
+"""What a compilation tells: ``compile_report.txt`` as the vendor heads it, JSON, the console.
+
+The first seven lines have the vendor's form (ALCF's user guide prints one). "Compute Utilization"
+is the share of the time in which the active PEs run kernel code, as that guide defines it; what
+part of that would do at full arithmetic rate stands below, as "Arithmetic Efficiency".
+"""
+
+import dataclasses
+import io
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from wafer.compiler.plan import Compiled, FloorPlan, Placed, Region
+from wafer.spec import WaferSpec
+
+__all__ = ["from_json", "graph_table", "report_text", "summary", "to_json"]
+
+_VERSION = 1
+_KIB = 1024
+_COLUMNS = (
+    "kernel", "kind", "at", "PEs", "split", "forward", "backward", "update", "busy", "KiB/PE",
+    "weights", "kept",
+)  # fmt: skip
+
+
+def _head(compiled: Compiled) -> list[tuple[str, str]]:
+    return [
+        ("Samples/s", f"{compiled.samples:.1f}"),
+        ("Compute Samples/s", f"{compiled.compute_samples:.1f}"),
+        ("Transmission Samples/s", f"{compiled.transmission_samples:.1f}"),
+        ("Active PEs", f"{compiled.active_share:.0%}"),
+        ("Compute Utilization", f"{compiled.busy_share:.0%}"),
+    ]
+
+
+def _more(compiled: Compiled) -> list[tuple[str, str]]:
+    spec, slowest = compiled.spec, compiled.slowest
+    replicas = len(compiled.plan.replicas)
+    regions = sum(r.width * r.height for r in compiled.plan.regions)
+    lines = [
+        ("Model", compiled.name),
+        ("Machine", f"{spec.name}, {compiled.plan.width} x {compiled.plan.height} PEs"),
+        ("Passes", "forward, backward, update" if compiled.train else "forward"),
+        ("Kernels", f"{len(compiled.kernels)} on {regions:,} PEs"),
+        ("Slowest Kernel", f"{slowest.name}, {compiled.cycles:,} cycles per sample"),
+        ("Area Bound", f"{compiled.bound:,.0f} cycles per sample"),
+        ("Arithmetic Efficiency", f"{compiled.arithmetic_share:.0%}"),
+        ("FLOPs per Sample", f"{sum(k.flops for k in compiled.kernels):,}"),
+        ("Bytes per Sample", f"{compiled.sample_bytes:,}"),
+        ("Replicas", str(replicas)),
+    ]
+    if replicas > 1:
+        lines.append(("Speed-up of Replicas", f"{compiled.speedup:.2f}"))
+    return lines
+
+
+def _rows(compiled: Compiled) -> list[list[str]]:
+    rows = []
+    for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True):
+        rows.append(
+            [
+                kernel.name,
+                kernel.kind,
+                f"{region.x},{region.y}",
+                f"{region.width}x{region.height}",
+                f"{kernel.rows}x{kernel.columns}",
+                f"{kernel.forward:,}",
+                f"{kernel.backward:,}",
+                f"{kernel.update:,}",
+                f"{kernel.cycles / compiled.cycles:.0%}",
+                f"{kernel.sram / _KIB:.1f}",
+                f"{kernel.weights:,}",
+                f"{kernel.density:.0%}",
+            ]
+        )
+    return rows
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    left = {0, 1}
+    return [
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def report_text(compiled: Compiled) -> str:
+    """Write ``compile_report.txt``: the vendor's head, further figures, a line per kernel."""
+    lines = ["Estimated Overall Performance", "-" * 31]
+    lines += [f"{name + ':':<30}{value}" for name, value in _head(compiled)]
+    lines += ["", "Compilation", "-" * 31]
+    lines += [f"{name + ':':<30}{value}" for name, value in _more(compiled)]
+    lines += ["", "Kernels (cycles per sample of the busiest PE)", "-" * 31]
+    return "\n".join([*lines, *_aligned([list(_COLUMNS), *_rows(compiled)])]) + "\n"
+
+
+def to_json(compiled: Compiled) -> dict[str, Any]:
+    """Everything of a compilation as plain values; ``from_json`` reads it back."""
+    return {
+        "version": _VERSION,
+        "estimate": {
+            "samples_per_s": compiled.samples,
+            "compute_samples_per_s": compiled.compute_samples,
+            "transmission_samples_per_s": compiled.transmission_samples,
+            "active_pes": compiled.active_share,
+            "compute_utilization": compiled.busy_share,
+            "arithmetic_efficiency": compiled.arithmetic_share,
+            "cycles_per_sample": compiled.cycles,
+            "slowest_kernel": compiled.slowest.name,
+            "replicas": len(compiled.plan.replicas),
+            "speedup": compiled.speedup,
+        },
+        **dataclasses.asdict(compiled),
+        "plan": {
+            "width": compiled.plan.width,
+            "height": compiled.plan.height,
+            "regions": [region._asdict() for region in compiled.plan.regions],
+            "replicas": compiled.plan.replicas,
+        },
+    }
+
+
+def from_json(stored: dict[str, Any]) -> Compiled:
+    """Read what ``to_json`` made.
+
+    Raises:
+        ValueError: another version.
+    """
+    if stored.get("version") != _VERSION:
+        raise ValueError(f"version {stored.get('version')} of a compilation; expected {_VERSION}")
+    fields = {k: v for k, v in stored.items() if k not in {"version", "estimate"}}
+    plan, spec = fields["plan"], fields["spec"]
+    lists = {k: tuple(v) for k, v in spec.items() if isinstance(v, list)}
+    fields["spec"] = WaferSpec(**(spec | lists))
+    fields["plan"] = FloorPlan(
+        plan["width"],
+        plan["height"],
+        tuple(Region(**region) for region in plan["regions"]),
+        tuple((x, y) for x, y in plan["replicas"]),
+    )
+    fields["kernels"] = tuple(Placed(**kernel) for kernel in fields["kernels"])
+    fields["edges"] = tuple((a, b, n) for a, b, n in fields["edges"])
+    return Compiled(**fields)
+
+
+def _by_layer(compiled: Compiled) -> dict[str, tuple[int, int, int, int]]:
+    """Layer -> (kernels, PEs, weights, cycles of its slowest)."""
+    found: dict[str, tuple[int, int, int, int]] = {}
+    for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True):
+        count, pes, weights, cycles = found.get(kernel.layer, (0, 0, 0, 0))
+        found[kernel.layer] = (
+            count + 1,
+            pes + region.width * region.height,
+            weights + kernel.weights,
+            max(cycles, kernel.cycles),
+        )
+    return found
+
+
+def summary(compiled: Compiled) -> str:
+    """Write the console's summary: figures, then a line per layer."""
+    text = io.StringIO()
+    console = Console(file=text, width=100, highlight=False)
+    head = Table(title=f"{compiled.name} on {compiled.spec.name}", show_header=False)
+    for name, value in [*_head(compiled), *_more(compiled)[3:]]:
+        head.add_row(name, value)
+    console.print(head)
+    table = Table(title="Layers")
+    table.add_column("layer")
+    for name in ("kernels", "PEs", "of the wafer", "weights", "cycles", "busy"):
+        table.add_column(name, justify="right")
+    pes = compiled.plan.width * compiled.plan.height
+    for layer, (count, area, weights, cycles) in _by_layer(compiled).items():
+        table.add_row(
+            layer,
+            str(count),
+            f"{area:,}",
+            f"{area / pes:.1%}",
+            f"{weights:,}",
+            f"{cycles:,}",
+            f"{cycles / compiled.cycles:.0%}",
+        )
+    console.print(table)
+    return text.getvalue()
+
+
+def graph_table(graph: Any, name: str) -> str:
+    """Write what ``--validate_only`` shows: how many kernels of each kind, their work."""
+    found: dict[str, list[int]] = {}
+    for kernel in graph.kernels:
+        row = found.setdefault(kernel.kind, [0, 0, 0, 0, 0])
+        for at, value in enumerate((1, kernel.weights, *kernel.flops)):
+            row[at] += value
+    text = io.StringIO()
+    console = Console(file=text, width=100, highlight=False)
+    table = Table(title=f"{name}: {len(graph.kernels)} kernels, FLOPs per sample")
+    table.add_column("kind")
+    for column in ("kernels", "weights", "forward", "backward", "update"):
+        table.add_column(column, justify="right")
+    rows = [*sorted(found.items()), ("all", [sum(c) for c in zip(*found.values(), strict=True)])]
+    for kind, row in rows:
+        table.add_row(kind, *(f"{value:,}" for value in row))
+    console.print(table)
+    return text.getvalue()
