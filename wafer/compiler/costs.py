@@ -97,18 +97,15 @@ def _up(n: int, parts: Array) -> Array:
     return -(-n // parts)
 
 
-def tile_cycles(m: Array, k: Array, n: Array, simd: int, density: float = 1.0) -> Array:
-    """``C[m, n] += A[m, k] B[k, n]`` inside a PE, the longer of m and n as the vector.
+def tile_cycles(m: Array, k: Array | int, n: Array | int, simd: int) -> Array:
+    """``C[m, n] += A[m, k] B[k, n]`` inside a PE, the better of m and n as the vector.
 
-    ``k n (1 + m / simd + 43)`` as :func:`wafer.fabric.kernels.dense.tile_matmul_cycles`, for the
-    kept part of B; only without zeros may n be the vector.
+    ``k n (1 + m / simd + 43)`` as :func:`wafer.fabric.kernels.dense.tile_matmul_cycles`.
     """
-    turn = lambda length: 1 + _ceil(length, simd) + FMACS_LOOP
-    cycles = np.ceil(k * n * density) * turn(m)
-    return cycles if density < 1 else np.minimum(cycles, k * m * turn(n))
+    return np.minimum(k * n * _turn(m, simd), k * m * _turn(n, simd))
 
 
-def _ceil(a: Array, b: int) -> Array:
+def _ceil(a: Array | int, b: int) -> Array:
     return -(-np.asarray(a) // b)
 
 
@@ -127,26 +124,40 @@ def _grid(rows: int, columns: int, spec: WaferSpec) -> tuple[Array, Array]:
 
 
 def matmul_cycles(
-    T: int, k: Array, n: Array, chunk: Array, simd: int, density: Array | float = 1.0
+    dims: tuple[int, Array, Array], chunk: Array, simd: int, density: Array | None = None
 ) -> tuple[Array, Array]:
     """(forward or input gradient, weight gradient) of T vectors through tiles [k, n].
 
-    ``chunk`` vectors at a time; words of 32 bits cross a link one per cycle, so ``simd > 1``
-    packs two numbers into each.
+    Words of 32 bits cross a link one per cycle, so ``simd > 1`` packs two numbers into each.
+
+    Args:
+        dims: (T, k, n).
+        chunk: vectors that a PE works on at a time.
+        simd: numbers per cycle.
+        density: kept share of each tile; None is all.
     """
-    pack = 2 if simd > 1 else 1
-    turns = np.ceil(T / chunk)
-    kept = np.ceil(k * n * density)
-    turn = 1 + _ceil(chunk, simd) + FMACS_LOOP
-    by_token = kept * turn
-    by_output = np.where(
-        np.asarray(density) < 1, by_token, chunk * k * (1 + _ceil(n, simd) + FMACS_LOOP)
-    )
-    products = np.minimum(by_token, by_output)
+    (T, k, n), pack = dims, 2 if simd > 1 else 1
+    chunks = np.ceil(T / chunk)
+    kept = k * n if density is None else np.ceil(k * n * density)
+    by_vector = kept * _turn(chunk, simd)
+    products = by_vector
+    if density is None:  # a whole row of the tile may be the vector
+        products = np.minimum(by_vector, chunk * k * _turn(n, simd))
     stream = _ceil(chunk * (k + n), pack)
-    return turns * np.maximum(products, stream), turns * np.maximum(
-        by_token, _ceil(chunk * k, pack)
-    )
+    gradient = np.maximum(products, _ceil(chunk * k, pack))
+    return chunks * np.maximum(products, stream), chunks * gradient
+
+
+def _turn(length: Array | int, simd: int) -> Array:
+    """Cycles of one ``@fmacs`` in a loop."""
+    return 1 + _ceil(length, simd) + FMACS_LOOP
+
+
+def _fill(numbers: tuple[Array, Array], h: Array, w: Array, spec: WaferSpec, simd: int) -> Array:
+    """Cycles until the first numbers are in (a broadcast) and after the last product (a chain)."""
+    (into, out), pack = numbers, 2 if simd > 1 else 1
+    arrive = _ceil(into, pack) + (h - 1) + 2 * spec.ramp_latency + 1
+    return arrive + _ceil(out, pack) + spec.hop_to_hop * (w - 1)
 
 
 def weight_bytes(kernel: Kernel, setting: Setting) -> float:
@@ -177,20 +188,21 @@ def _matmul(kernel: Kernel, setting: Setting) -> Choices:
     k, n = _up(wide, w), _up(N, h)
     pes = h * w
     simd = spec.simd_16bit if kernel.bits == 16 else 1
-    density = _fullest(k * n, kernel.density, pes) if kernel.density < 1 else np.ones(len(h))
-    held = np.ceil(k * n * density) * weight_bytes(kernel, setting)
+    density = _fullest(k * n, kernel.density, pes) if kernel.density < 1 else None
+    kept = k * n if density is None else np.ceil(k * n * density)
+    held = kept * weight_bytes(kernel, setting)
     lanes, lanes_back, stash = _rest(kernel, setting, pes)
     free = spec.sram_bytes - CODE_BYTES - held - stash
     each = (k + n) * 2 * (kernel.bits // 8)  # in and out, twice: one moves while one is used
     chunk = np.clip(free // each, 1, product.T)
     chunk = np.ceil(product.T / np.ceil(product.T / chunk)).astype(np.int64)
-    pass_, gradient = matmul_cycles(product.T, k, n, chunk, simd, density)
+    pass_, gradient = matmul_cycles((product.T, k, n), chunk, simd, density)
     others = sum(p.macs for p in kernel.products) / product.macs
-    fill = h + 2 * (spec.ramp_latency + 1) * w  # broadcast and chain of the first vectors
+    fill = _fill((chunk * k, chunk * n), h, w, spec, simd)
     forward = pass_ * others + fill + lanes
     backward = (pass_ * others + fill) * (setting.train and kernel.needs_dx) + lanes_back
     trains = setting.train and kernel.needs_dw
-    update = (gradient * others + np.ceil(k * n * density) * _UPDATE / setting.batch) * trains
+    update = (gradient * others + kept * _UPDATE / setting.batch) * trains
     sram = CODE_BYTES + held + stash + chunk * each
     return _choices(h, w, forward, backward, update, sram)
 
@@ -210,7 +222,7 @@ def _attention(kernel: Kernel, setting: Setting) -> Choices:
     mixed = own * tile_cycles(block, s, np.full_like(s, size), simd)
     stream = _ceil(p * size + 2 * own * s * size, pack)
     lanes, lanes_back, stash = _rest(kernel, setting, pes)
-    fill = h + 2 * (spec.ramp_latency + 1) * w
+    fill = _fill((p * size, p * size), h, w, spec, simd)
     others = sum(x.macs for x in kernel.products) / (first.macs + second.macs)
     both = others * (scores + mixed) * (1 if len(kernel.products) > 1 else 0.5)
     forward = np.maximum(both, stream) + fill + lanes
@@ -304,11 +316,10 @@ def _dense_loss(kernel: Kernel, setting: Setting) -> Choices:
     return _choices(pes, np.ones_like(pes), forward, backward, np.zeros(len(pes)), sram)
 
 
-def _choices(
-    h: Array, w: Array, forward: Array, backward: Array, update: Array, sram: Array
-) -> Choices:
+def _choices(h: Array, w: Array, *columns: Array | float) -> Choices:
+    """Forward, backward, update, SRAM, rounded up to whole cycles and bytes."""
     whole = lambda x: np.ceil(np.broadcast_to(x, h.shape)).astype(np.int64)
-    return Choices(h, w, whole(forward), whole(backward), whole(update), whole(sram))
+    return Choices(h, w, *(whole(x) for x in columns))
 
 
 _BY_KIND: dict[str, Callable[[Kernel, Setting], Choices]] = {
