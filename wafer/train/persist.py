@@ -18,6 +18,7 @@ from wafer.errors import CheckpointError, TrainingError
 from wafer.run.state import TrainState
 from wafer.run.streaming import Streaming
 from wafer.train.build import Run
+from wafer.train.changes import changes
 from wafer.train.checkpoint import Checkpoints, fill_template, load_checkpoint
 
 __all__ = ["Resumed", "fresh", "resume", "save", "state_from"]
@@ -124,7 +125,23 @@ def resume(run: Run) -> Resumed:
     _LOG.info("Continuing from %s at step %d", path, int(state.step))
     if set(parts) != set(_PARTS):
         _LOG.info("Loaded only: %s", ", ".join(parts))
+    _tell_changes(meta, run.cfg.to_dict(), whole=set(parts) == set(_PARTS))
     return Resumed(state, meta.get("data") if "dataloader" in parts else None, path)
+
+
+def _tell_changes(meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> None:
+    """Say what differs from the checkpoint's file; of weights alone, what is sparse."""
+    sparse = _SPARSITY in meta  # a finalized checkpoint has no pattern
+    lines = changes(meta.get("config", {}), now)
+    lines = [line for line in lines if (sparse if line.startswith("sparsity") else whole)]
+    if lines:
+        _LOG.info("Changed since this checkpoint was written:\n  %s", "\n  ".join(lines))
+    if any(line.startswith("sparsity") for line in lines):
+        _LOG.info(
+            "Pruned weights stay so until the algorithm's next updates (static: to the end). For a "
+            "new pattern at once: `wafer finalize`, then another --model_dir with "
+            "--checkpoint_path FINALIZED --load_checkpoint_states model"
+        )
 
 
 def _has_begun(run: Run) -> bool:
@@ -205,7 +222,8 @@ def state_from(
                 raise CheckpointError(str(error)) from error
         if run.cfg.optimizer is not None:
             opt_state = take("optimizer", "opt_state", opt_state)
-        return run.executor.sparsifier.resume(params, opt_state, template.sparse.key, record)
+        known = dataclasses.replace(run.executor.sparsifier, quiet=True)  # said what is sparse
+        return known.resume(params, opt_state, template.sparse.key, record)
 
     state = template._replace(
         step=take("global_step", "step", template.step),
