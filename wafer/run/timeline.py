@@ -12,7 +12,7 @@ from wafer.run.traffic import Event
 
 __all__ = ["Bar", "draw_bars", "draw_schedule", "draw_spans", "draw_sweep"]
 
-_COLORS = dict(zip(PHASES, ("#4c78a8", "#f58518", "#54a24b"), strict=True))
+_COLORS: dict[str, str] = dict(zip(PHASES, ("#4c78a8", "#f58518", "#54a24b"), strict=True))
 _LANES = ("fetch", "forward", "backward", "update", "write")
 
 
