@@ -253,7 +253,10 @@ def _not_built(cfg: RunConfig) -> Iterator[Problem]:
     for key, is_asked in asked.items():
         if is_asked:
             value = getattr(settings, key)
-            message = f"{value!r} is not built into this release yet; drop the key"
+            message = (
+                f"{value!r} is not built into this release yet; drop the key (`wafer compile` takes"
+                " it and predicts what copies gain)"
+            )
             yield Problem(("runconfig", key), message)
 
 
