@@ -82,7 +82,9 @@ def _attach(cfg: LoraConfig, branch: Any, key: Array | None, path: str) -> Any:
 
 def _stage(cfg: LoraConfig, fn: StageFn) -> StageFn:
     def run(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
-        own = None if key is None else jax.random.fold_in(key, 0x10FA)
+        own = None  # a share of the batch has draws of its own
+        if key is not None:
+            own = jax.random.fold_in(jax.random.fold_in(key, 0x10FA), batch.layout.first)
         ready = {role: _attach(cfg, branch, own, role) for role, branch in params.items()}
         return fn(ready, carry, batch, key)
 

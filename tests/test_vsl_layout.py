@@ -1,5 +1,7 @@
 """Layouts by hand, packed rows against the vendor's, helpers at sequence boundaries, dropout."""
 
+import dataclasses
+import functools
 import pathlib
 
 import hypothesis
@@ -140,6 +142,31 @@ def test_dropout_is_keyed_by_sequence_and_position(key: jax.Array) -> None:
     assert vsl.dropout(key, x, rows, 0.0) is x
     with pytest.raises(ValueError, match="0 <= rate < 1"):
         vsl.dropout(key, x, rows, 1.0)
+
+
+def test_dropout_does_not_depend_on_how_the_rows_are_shared_out(key: jax.Array) -> None:
+    """Two shares of two rows, numbered on, drop what the four rows do; padded and packed rows."""
+    x = jnp.ones((24, 8))
+    spans = jnp.array(
+        [[2, 1, 0, 1, 0, 0], [4, 3, 2, 1, 0, 0], [1, 0, 1, 0, 1, 0], [5, 4, 3, 2, 1, 0]]
+    )
+    places = jnp.array(
+        [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 0], [0, 1, 0, 1, 0, 1], [0, 1, 2, 3, 4, 5]]
+    )
+    lengths = jnp.array([3, 0, 6, 1])
+    for lay_out, rows in (
+        (vsl.layout_from_spans, (spans, places)),
+        (functools.partial(vsl.padded_layout, max_length=6), (lengths,)),
+    ):
+        whole = lay_out(*rows)
+        halves = [lay_out(*(x[i : i + 2] for x in rows)) for i in (0, 2)]
+        second = dataclasses.replace(halves[1], first=jnp.int32(halves[0].lengths.shape[0]))
+        shared = [vsl.dropout(key, x[:12], lay, 0.5) for lay in (halves[0], second)]
+        at = np.asarray(whole.valid)
+        np.testing.assert_array_equal(
+            np.concatenate(shared)[at], np.asarray(vsl.dropout(key, x, whole, 0.5))[at]
+        )
+        assert not np.array_equal(shared[1], vsl.dropout(key, x[:12], halves[1], 0.5))
 
 
 def test_dropout_statistics(key: jax.Array) -> None:

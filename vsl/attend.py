@@ -119,7 +119,7 @@ def attention(
     )
     noise = None
     if dropout_key is not None and rate:
-        noise = hash_bits(hash_bits(seed_of(dropout_key), layout.segments), layout.positions)
+        noise = hash_bits(hash_bits(seed_of(dropout_key), layout.sequences), layout.positions)
     pair = Pair(
         QuerySide(layout.positions, low, high, sink, noise),
         KeySide(kv.positions, jnp.arange(kv.capacity, dtype=jnp.int32)),

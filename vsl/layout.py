@@ -10,6 +10,7 @@ import typing
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
 __all__ = ["Layout", "layout_from_lengths", "padded_layout"]
@@ -29,6 +30,8 @@ class Layout:
         ends: [T] int32, one past its last token; 0 at slack, so that ``starts <= j < ends`` is
             never true there.
         rows: static (B, S) when the stream is a padded batch flattened row by row, else None.
+        first: [] int32, number of segment 0 in the whole batch, of which this stream may be a
+            share: noise is addressed by it, so that it does not depend on how a batch is cut.
     """
 
     lengths: Int[Array, " B"]
@@ -37,6 +40,12 @@ class Layout:
     starts: Int[Array, " T"]
     ends: Int[Array, " T"]
     rows: tuple[int, int] | None = dataclasses.field(default=None, metadata={"static": True})
+    first: Int[Array, ""] = dataclasses.field(default_factory=lambda: np.int32(0))
+
+    @property
+    def sequences(self) -> Array:
+        """[T] int32, number of the token's sequence in the whole batch; meaningless at padding."""
+        return self.segments + self.first
 
     @property
     def capacity(self) -> int:

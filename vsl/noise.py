@@ -54,7 +54,8 @@ def dropout(
     Args:
         key: typed PRNG key, consumed.
         x: [T, ...] one row per token slot.
-        layout: where the sequences lie; its (segment, position) address the noise.
+        layout: where the sequences lie; the number of a token's sequence and its position address
+            the noise.
         rate: probability of dropping a unit, 0 <= rate < 1.
 
     Returns:
@@ -63,7 +64,7 @@ def dropout(
     if rate == 0.0:
         return x
     threshold = jnp.uint32(keep_threshold(rate))
-    token = hash_bits(hash_bits(seed_of(key), layout.segments), layout.positions)
+    token = hash_bits(hash_bits(seed_of(key), layout.sequences), layout.positions)
     width = x.size // max(x.shape[0], 1)
     bits = hash_bits(token[:, None], jnp.arange(width, dtype=jnp.uint32)[None, :])
     keep = (bits < threshold).reshape(x.shape)

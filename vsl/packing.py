@@ -60,7 +60,7 @@ def fit_ladder(
     batch_size: int,
     *,
     shapes: int = 8,
-    multiple: int = 64,
+    multiple: int = 32,
     shuffled: bool = True,
     seed: int = 0,
 ) -> Ladder:

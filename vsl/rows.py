@@ -32,7 +32,8 @@ def layout_from_spans(
         position_ids: position inside the document.
         loss_mask: [B, S] the row's ``attention_mask``; None takes slots with span and position 0
             for padding.
-        max_sequences: static bound on the documents of the batch; default B * S, always enough.
+        max_sequences: static bound on the documents of the batch, which are then counted through;
+            by default there are B * S segments, S for each row, always enough.
 
     Returns:
         The layout, with ``rows == (B, S)``; usable under jit.
@@ -46,8 +47,11 @@ def layout_from_spans(
         valid |= jnp.asarray(loss_mask).reshape(-1) != 0
     slot = jnp.arange(total, dtype=jnp.int32)
     first = valid & (position == 0)
-    seq = jnp.cumsum(first, dtype=jnp.int32) - 1
-    count = total if max_sequences is None else max_sequences
+    if max_sequences is None:  # a row's numbers do not depend on the rows before it
+        inside = jnp.cumsum(first.reshape(batch, length), axis=1, dtype=jnp.int32) - 1
+        seq, count = inside.reshape(-1) + slot // length * length, total
+    else:
+        seq, count = jnp.cumsum(first, dtype=jnp.int32) - 1, max_sequences
     lengths = jnp.zeros((count,), jnp.int32)
     lengths = lengths.at[jnp.where(first, seq, count)].set(span + 1, mode="drop")
     return Layout(

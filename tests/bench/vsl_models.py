@@ -1,6 +1,6 @@
 """What ``vsl_step`` times: train steps of a GPT and a BERT, in several layouts and attentions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -11,7 +11,7 @@ import optax
 
 import models
 import vsl
-from wafer.run.programs import compiler_options
+from wafer.run.programs import compiler_options, shapes_of
 
 LONGEST = 512
 VOCAB = 4096
@@ -22,11 +22,11 @@ Attend = Callable[..., jax.Array]
 
 
 class Step(NamedTuple):
-    """A compiled train step with its input bound.
+    """A train step compiled for some batches, with these bound.
 
-    run: takes one optimizer step
-    tokens: real tokens of the batch
-    memory: temporary bytes of the executable and of the native attention
+    run: takes one optimizer step on each batch
+    tokens: real tokens of all
+    memory: temporary bytes of the executable and of the native attention, added over the batches
     slots: token slots the token-wise layers compute
     """
 
@@ -52,10 +52,14 @@ def draw_lengths(ratio: int, count: int, seed: int = 0) -> np.ndarray:
     return draw(low).astype(np.int64)[:count]
 
 
-def typical_batch(ratio: int, batch: int, seed: int = 0) -> np.ndarray:
-    """Of 51 random batches, the one with the median number of tokens."""
+def typical_batches(ratio: int, batch: int, seed: int = 0) -> list[np.ndarray]:
+    """Of 51 random batches by number of tokens, the 9th, the median and the 43rd.
+
+    One batch alone would lie by chance just below or just above a rung of the ladder.
+    """
     batches = draw_lengths(ratio, 51 * batch, seed).reshape(51, batch)
-    return batches[np.argsort(batches.sum(axis=1))[25]]
+    order = np.argsort(batches.sum(axis=1))
+    return [batches[i] for i in order[[8, 25, 42]]]
 
 
 def make_examples(lengths: np.ndarray, *, masked: bool, seed: int = 0) -> list[dict[str, Any]]:
@@ -192,8 +196,10 @@ def native_bytes(lowered: jax.stages.Lowered, model: models.Model, batch: models
     return 5 * 4 * batch.layout.capacity * model.config.hidden_size
 
 
-def make_step(model: models.Model, batch: models.Batch, attention: Attend) -> Step:
-    """Compile forward, backward and AdamW for the shape of ``batch``."""
+def make_step(
+    model: models.Model, batches: models.Batch | Sequence[models.Batch], attention: Attend
+) -> Step:
+    """Compile forward, backward and AdamW for each shape of the batches."""
     params = model.init(jax.random.key(0))
     tx = optax.adamw(1e-3)
 
@@ -205,15 +211,27 @@ def make_step(model: models.Model, batch: models.Batch, attention: Attend) -> St
     def attend(q: Any, k: Any, v: Any, **rules: Any) -> Any:
         return attention(q, k, v, **rules)
 
-    batch = jax.tree.map(jnp.asarray, batch)
+    given = [batches] if isinstance(batches, models.Batch) else batches
+    given = [jax.tree.map(jnp.asarray, batch) for batch in given]
     state = [(params, tx.init(params))]
-    with mock.patch.object(vsl, "attention", attend):
-        lowered = jax.jit(train, donate_argnums=0).lower(state[0], batch)
-    compiled = lowered.compile(compiler_options=compiler_options())
+    programs: dict[Any, tuple[Any, int]] = {}
+    for batch in given:
+        if (shapes := shapes_of(batch)) not in programs:
+            with mock.patch.object(vsl, "attention", attend):
+                lowered = jax.jit(train, donate_argnums=0).lower(state[0], batch)
+            compiled = lowered.compile(compiler_options=compiler_options())
+            memory = compiled.memory_analysis().temp_size_in_bytes
+            programs[shapes] = compiled, memory + native_bytes(lowered, model, batch)
+    bound = [(*programs[shapes_of(batch)], batch) for batch in given]
 
     def run() -> Any:
-        state[0], value = compiled(state[0], batch)
+        for compiled, _, batch in bound:
+            state[0], value = compiled(state[0], batch)
         return value
 
-    memory = compiled.memory_analysis().temp_size_in_bytes + native_bytes(lowered, model, batch)
-    return Step(run, int(batch.layout.lengths.sum()), memory, batch.layout.capacity)
+    return Step(
+        run,
+        sum(int(batch.layout.lengths.sum()) for batch in given),
+        sum(memory for _, memory, _ in bound),
+        sum(batch.layout.capacity for batch in given),
+    )

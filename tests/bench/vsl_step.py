@@ -2,13 +2,13 @@
 
 A row is (time of the padded step / time of the variant) / (512 * B / real tokens): 1.0 means that
 time follows the real tokens exactly. Steps are forward, backward and AdamW of four layers, float32,
-timed in one process in turn. Rows: ``gpt_256_r4`` packed against stock padded masked attention;
-``_fair`` against padding with the same block-skipping attention; ``_budget`` throughput of one
-fixed token budget; ``_mem`` the same share for temporary memory, which needs no clock. For one
-configuration also the JAX form of the attention (``_blocks``) and what others do: ``_rows`` (packed
-rows of 512), ``_buckets`` (length buckets), ``_restore`` (pad again around attention),
-``_batchmax`` (pad to the longest of the batch), ``_dpa`` (jax.nn.dot_product_attention with
-lengths).
+on three batches of different sizes, timed in one process in turn. Rows: ``gpt_256_r4`` packed
+against stock padded masked attention; ``_fair`` against padding with the same block-skipping
+attention; ``_budget`` throughput of one fixed token budget; ``_mem`` the same share for temporary
+memory, which needs no clock. For one configuration also the JAX
+form of the attention (``_blocks``) and what others do: ``_rows`` (packed rows of 512), ``_buckets``
+(length buckets), ``_restore`` (pad again around attention), ``_batchmax`` (pad to the longest of
+the batch), ``_dpa`` (jax.nn.dot_product_attention with lengths).
 """
 
 import functools
@@ -34,7 +34,10 @@ BATCH = {256: 16, 512: 8}
 ELSE = ("gpt", 256, 4)
 
 
-def row_batch(examples: list[Any]) -> models.Batch:
+Examples = list[dict[str, Any]]
+
+
+def row_batch(examples: Examples) -> models.Batch:
     """Packed rows of 512, first fit decreasing within the batch."""
     lengths = [len(e["tokens"]) for e in examples]
     bins = vsl.first_fit(lengths, lab.LONGEST)
@@ -72,19 +75,23 @@ def bucket_steps(model: models.Model, ratio: int, count: int) -> dict[str, Any]:
     return steps
 
 
-def others(model: models.Model, examples: list[Any], ratio: int) -> dict[str, lab.Step]:
+def others(
+    model: models.Model, drawn: list[Examples], packed: list[models.Batch]
+) -> dict[str, lab.Step]:
     """The schemes of other systems."""
-    longest = max(len(e["tokens"]) for e in examples)
-    up = -(-longest // 64) * 64
-    packed = lab.packed_batch("gpt", examples, vsl.Ladder(), len(examples))
+    longest = [max(len(e["tokens"]) for e in examples) for examples in drawn]
+    up = [
+        lab.padded_batch("gpt", examples, -(-most // 64) * 64)
+        for examples, most in zip(drawn, longest, strict=True)
+    ]
+    rows = [row_batch(examples) for examples in drawn]
+    padded = [lab.padded_batch("gpt", examples) for examples in drawn]
     return {
         "blocks": lab.make_step(model, packed, BLOCKS),
-        "rows": lab.make_step(model, row_batch(examples), lab.rows_attention),
+        "rows": lab.make_step(model, rows, lab.rows_attention),
         "restore": lab.make_step(model, packed, lab.restoring_attention),
-        "batchmax": lab.make_step(
-            model, lab.padded_batch("gpt", examples, up), lab.stock_attention
-        ),
-        "dpa": lab.make_step(model, lab.padded_batch("gpt", examples), lab.jax_attention),
+        "batchmax": lab.make_step(model, up, lab.stock_attention),
+        "dpa": lab.make_step(model, padded, lab.jax_attention),
     }
 
 
@@ -93,12 +100,14 @@ def measure(
 ) -> dict[str, float]:
     """Rows of one configuration."""
     count = BATCH[width]
-    lengths = lab.typical_batch(ratio, count)
-    examples = lab.make_examples(lengths, masked=family == "bert")
+    drawn = [
+        lab.make_examples(lengths, masked=family == "bert")
+        for lengths in lab.typical_batches(ratio, count)
+    ]
     model = lab.make_model(family, width)
-    padded = lab.padded_batch(family, examples)
+    padded = [lab.padded_batch(family, examples) for examples in drawn]
     ladder = vsl.fit_ladder(lab.draw_lengths(ratio, 4096), count)
-    packed = lab.packed_batch(family, examples, ladder, count)
+    packed = [lab.packed_batch(family, examples, ladder, count) for examples in drawn]
     steps = {
         "padded": lab.make_step(model, padded, lab.stock_attention),
         "fair": lab.make_step(model, padded, AUTO),
@@ -111,14 +120,15 @@ def measure(
         batch = lab.make_examples(data[chosen], masked=family == "bert")
         steps["budget"] = lab.make_step(model, lab.packed_batch(family, batch, BUDGET, 128), AUTO)
     if full and (family, width, ratio) == ELSE:
-        steps |= others(model, examples, ratio)
+        steps |= others(model, drawn, packed)
         buckets = bucket_steps(model, ratio, count)
         steps |= {n: s[0] for n, s in buckets.items() if n != "tokens"}
 
     times = harness.interleave({n: s.run for n, s in steps.items()}, repeats, seconds)
     name = f"{family}_{width}_r{ratio}"
-    ideal = lab.LONGEST * count / lengths.sum()
-    print(f"\n{name}: longest/mean {ideal:.2f}, {lengths.sum()} tokens in {packed.layout.capacity}")
+    tokens, slots = steps["packed"].tokens, steps["packed"].slots
+    ideal = lab.LONGEST * count * len(drawn) / tokens
+    print(f"\n{name}: longest/mean {ideal:.2f}, {tokens} tokens in {slots} of {len(drawn)} batches")
     rows: dict[str, float] = {}
 
     def row(suffix: str, base: str, step: str, factor: float = 1.0) -> None:
@@ -139,7 +149,11 @@ def measure(
     if buckets:
         total = sum(times[n].median * s[1] for n, s in buckets.items() if n != "tokens")
         rows[f"{name}_buckets"] = (
-            20 * times["padded"].median / total / (lab.LONGEST * 20 * count / buckets["tokens"])
+            20
+            * times["padded"].median
+            / len(drawn)
+            / total
+            / (lab.LONGEST * 20 * count / buckets["tokens"])
         )
         print(f"  {name}_buckets {rows[f'{name}_buckets']:.2f} of ideal, {len(buckets) - 1} shapes")
     rows[f"{name}_mem"] = steps["padded"].memory / steps["packed"].memory / ideal

@@ -156,6 +156,8 @@ class Flow:
         count, step = len(self._batches[0]), 0
         do = {"forward": self._forward, "backward": self._backward, "update": self._update_region}
         running: collections.deque[list[Any]] = collections.deque([[]])
+        if self._recorder is not None:  # what comes before the timetable is no task's time
+            jax.block_until_ready((self._batches, self._weights, self._starts))
         for task in schedule(len(self.pipe.regions), count, deferred=self.deferred):
             if task.step != step:
                 step = task.step
@@ -176,7 +178,7 @@ class Flow:
         names = self.plan.stages[index].params
         parts = tuple(self._weights[place, name] for name in names)
         batch, key = self._batches[place][micro], self._starts[place].key
-        return parts, Where(batch, key, np.int32(index), np.int32(micro))
+        return parts, Where(batch, key, np.int32(index))
 
     def _forward(self, task: Task) -> tuple[Any, Any]:
         region, micro = self.pipe.regions[task.stage], task.micro
@@ -284,9 +286,15 @@ class Flow:
             ready, _ = self.pipe.programs[place].ready((branch,), (part,), dense=self.change)
             grads = jax.tree.map(jnp.zeros_like, ready[name])
         update = self.pipe.programs[place].program("update", branch, branch.rules, change=change)
-        known = self.pipe.put((self._denominator, self._known()), place)
-        codes = self.plan.codes[name]
-        control = Control(known[0], *known[1], codes, start.counters, start.sparse)
+        denominator, whole = self.pipe.put((self._denominator, self._known()), place)
+        control = Control(
+            denominator=denominator,
+            norm=whole.norm,
+            finite=whole.finite,
+            codes=self.plan.codes[name],
+            counters=start.counters,
+            sparse=start.sparse,
+        )
         owned = part.params, self.held.moments[name]
         done = update((part.masks, part.patterns), owned, grads, control)
         new = done.part if change else part._replace(params=done.part.params)
@@ -337,7 +345,7 @@ def evaluate(
                 outputs.append(found)
                 break
             forward = pipe.program("forward", place, i, keep=False, train=False)
-            where = Where(batches[place][micro], keys[place], np.int32(i), np.int32(micro))
+            where = Where(batches[place][micro], keys[place], np.int32(i))
             carry, _ = forward(mine, carry, where)
         else:
             following = pipe.regions[task.stage + 1].place

@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from models.base import Aux, Batch, Model
 from sparsity import SparseState, Sparsifier, sentinel
-from wafer.data.batches import to_batch
+from wafer.data.batches import numbered, to_batch
 from wafer.run.cluster import broadcast, share
 from wafer.run.programs import Programs, shapes_of
 from wafer.run.state import Scaler, TrainState
@@ -300,11 +300,12 @@ class Resident:
         with jax.named_scope("mask"):
             ready = self.sparsifier.prepare(params, sparse, dense=dense)
         key, scale = rest
-        key = jax.random.fold_in(key, jax.lax.axis_index("csx"))
+        mine = _own(features)
+        before = jax.lax.axis_index("csx") * jax.tree.leaves(mine)[0].shape[0]
 
         def micro(total: _Reduced | None, item: tuple[Any, Array]) -> tuple[_Reduced, None]:
-            batch, index = _batch(item[0]), item[1]
-            drop = jax.random.fold_in(key, index) if self.dropout else None
+            batch = numbered(_batch(item[0]), before + item[1])
+            drop = key if self.dropout else None
 
             def loss_sum(weights: Any) -> tuple[Array, Aux]:
                 with jax.named_scope("mask"):
@@ -314,10 +315,10 @@ class Resident:
                     aux = self.model.objective(out, batch)
                     return aux.loss_sum * scale, aux
 
-            mine = _Reduced(*jax.grad(loss_sum, has_aux=True)(ready))
-            return mine if total is None else jax.tree.map(jnp.add, total, mine), None
+            sums = _Reduced(*jax.grad(loss_sum, has_aux=True)(ready))
+            return sums if total is None else jax.tree.map(jnp.add, total, sums), None
 
-        return jax.lax.psum(_fold(micro, _own(features)), "csx")
+        return jax.lax.psum(_fold(micro, mine), "csx")
 
     def _predict_all(
         self, state: TrainState, features: Features, names: tuple[str, ...]

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import Mesh, PartitionSpec as P
 from jaxtyping import Array
 
 from models.base import Aux, Batch, Model, Stage
 from sparsity import SparseState, Sparsifier
-from wafer.data.batches import to_batch
+from wafer.data.batches import numbered, to_batch
 from wafer.run.branches import Branch, Part, join_opt, split_opt
 from wafer.run.state import Scaler
 
@@ -36,13 +35,11 @@ class Where(NamedTuple):
     batch: of every micro-batch
     key: [2] uint32 data of the step's key
     index: [] int32 of the stage
-    first: [] int32 number of the first micro-batch, where the others run elsewhere or later
     """
 
     batch: Batch
     key: Any
     index: Any
-    first: Any = np.int32(0)
 
 
 class Control(NamedTuple):
@@ -64,7 +61,7 @@ class Control(NamedTuple):
     sparse: SparseState
 
 
-_specs: Any = (_SHARED, _EVERYWHERE, _EVERYWHERE, _EVERYWHERE)
+_specs: Any = (_SHARED, _EVERYWHERE, _EVERYWHERE)
 _WHERE: Any = Where(*_specs)
 
 
@@ -213,12 +210,18 @@ class Stages:
 
     def batch(self, features: Any) -> Batch:
         """Make the batch of every micro-batch; one program per shape of features."""
-        if isinstance(features, Batch):
-            return features
         if "batch" not in self.compiled:
 
+            def one(item: tuple[Any, Array]) -> Batch:
+                features, shard = item
+                given = isinstance(features, Batch)
+                return numbered(features if given else to_batch(features), shard)
+
             def own(features: Any) -> Batch:
-                return _led(jax.lax.map(to_batch, _own(features)))
+                mine = _own(features)
+                count = jax.tree.leaves(mine)[0].shape[0]
+                shards = jax.lax.axis_index("csx") * count + jnp.arange(count, dtype=jnp.int32)
+                return _led(jax.lax.map(one, (mine, shards)))
 
             self.compiled["batch"] = jax.jit(
                 jax.shard_map(
@@ -249,12 +252,11 @@ class Stages:
         fn = self.model.kinds[stage.kind][1]
         return fn(self.model.stage_params(stage, compute), carry, batch, key)
 
-    def _drop(self, where: Where, micro: Array) -> Array | None:
-        """[2] uint32 dropout key of a stage and micro-batch on this system, or None."""
+    def _drop(self, where: Where) -> Array | None:
+        """[2] uint32 dropout key of a stage, or None; the batch numbers its sequences."""
         if not self.dropout:
             return None
-        mine = jax.random.fold_in(jax.random.wrap_key_data(where.key), jax.lax.axis_index("csx"))
-        drop = jax.random.fold_in(jax.random.fold_in(mine, where.first + micro), where.index)
+        drop = jax.random.fold_in(jax.random.wrap_key_data(where.key), where.index)
         return jax.random.key_data(drop)
 
     def _stage(self, stage: Stage, join: Any, *, keep: bool) -> tuple[Any, list[Any]]:
@@ -297,7 +299,7 @@ class Stages:
 
         def micro(item: Any, m: Array) -> tuple[None, Any]:
             carry, batch = item
-            drop = self._drop(where, m) if train else None
+            drop = self._drop(where) if train else None
             if not keep:
                 return None, (self._run(stage, (ready, sparse), carry, (batch, drop)), None)
             floats, others, join = _divide(carry)
@@ -336,7 +338,7 @@ class Stages:
             carry, batch, cotangent, saved = item
             floats, others, join = _divide(carry)
             run, _ = self._stage(stage, join, keep=keep)
-            rest = (sparse, batch, self._drop(where, m), others)
+            rest = (sparse, batch, self._drop(where), others)
             pulled: Any = jax.vjp(run, ready, floats, rest, has_aux=True)
             vjp = pulled[1]
             if keep:  # the forward sweep's own; what would compute them again is dead code
@@ -370,7 +372,7 @@ class Stages:
         def micro(item: Any, m: Array) -> tuple[Any, Any]:
             carry, batch = item
             floats, others, join = _divide(carry)
-            drop = self._drop(where, m)
+            drop = self._drop(where)
 
             def loss(ready: Any, floats: Any) -> tuple[Array, Aux]:
                 out = self._run(stage, (ready, sparse), join(floats, others), (batch, drop))
