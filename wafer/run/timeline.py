@@ -89,14 +89,15 @@ def draw_spans(ax: Any, spans: Sequence[Span], names: Sequence[str]) -> Any:
         spans: of one step, as the pipelined executor recorded them.
         names: of the stages, the input's end first.
     """
-    first = min(span.begin for span in spans)
+    first, last = min(span.begin for span in spans), max(span.end for span in spans)
+    wide = 0.012 * (last - first)  # enough for a number
     bars = [
         Bar(
             names[span.task.stage],
             1e3 * (span.begin - first),
             1e3 * (span.end - span.begin),
             _COLORS[span.task.phase],
-            _number(span.task),
+            _number(span.task) if span.end - span.begin > wide else "",
         )
         for span in spans
     ]
