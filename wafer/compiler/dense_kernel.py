@@ -6,6 +6,8 @@ rows share outputs. A kept weight is one ``@fmacs`` over the samples of a micro-
 forward, input gradient and weight gradient; a pruned one is in no list and takes no cycle.
 """
 
+import collections
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,12 +16,19 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.kernels.dense import FMACS_LOOP
-from wafer.fabric.layers import in_flight, layer_words
+from wafer.fabric.layers import layer_words, schedule
 from wafer.fabric.ops import mem
 from wafer.fabric.softmax import WORDS, gradient_ops, loss_ops
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["DenseCost", "dense_cost", "fullest_tile", "loss_cost", "pipeline_cycles"]
+__all__ = [
+    "DenseCost",
+    "dense_cost",
+    "fullest_tile",
+    "in_flight",
+    "loss_cost",
+    "pipeline_cycles",
+]
 
 
 class DenseCost(NamedTuple):
@@ -32,6 +41,7 @@ class DenseCost(NamedTuple):
     words_in: words that arrive by the widest of its streams, at one per cycle
     words_out: words of activations sent on
     words_back: words of input gradients sent back
+    fill: cycles that a micro-batch needs beyond the passes and its words: chains, ramps, hops
     turns: PEs that take the micro-batches in turn
     """
 
@@ -42,6 +52,7 @@ class DenseCost(NamedTuple):
     words_in: int = 0
     words_out: int = 0
     words_back: int = 0
+    fill: int = 0
     turns: int = 1
 
     @property
@@ -91,6 +102,7 @@ def dense_cost(
     input_gradient: bool = True,
     momentum: bool = False,
     stages_after: int = 1,
+    loss_pes: int = 1,
     spec: WaferSpec = WSE2,
 ) -> DenseCost:
     """Cost of one dense layer with bias on ``height x width`` PEs.
@@ -106,6 +118,7 @@ def dense_cost(
         momentum: whether the update keeps a velocity.
         stages_after: kernels behind this one, the loss included: they set how many inputs wait
             for their gradient.
+        loss_pes: PEs of the loss, which take the micro-batches in turn.
         spec: the machine.
 
     Raises:
@@ -135,14 +148,18 @@ def dense_cost(
         outputs=outputs // batch,
         stored=kept + outputs // batch,
         batch=batch,
-        slots=in_flight(stages_after) + 1,
+        slots=2 * stages_after + loss_pes,
         input_gradient=input_gradient,
         momentum=momentum,
     )
     if nnz is not None:
         words += kept  # input and output of a kept weight, 16 bits each
     back = fan_in * batch if input_gradient else 0
-    return DenseCost(forward, backward, update, words, fan_in * batch, fan_out * batch, back)
+    # An element goes from root to root of the chains; a word over the region and two ramps.
+    chained = width - 1 + (height - 1 if input_gradient else 0)
+    streams = (1 + input_gradient) * (width + height + spec.op_launch + spec.hop_to_hop)
+    fill = spec.hop_to_hop * chained + streams
+    return DenseCost(forward, backward, update, words, fan_in * batch, fan_out * batch, back, fill)
 
 
 def loss_cost(classes: int, batch: int = 1, pes: int = 1, spec: WaferSpec = WSE2) -> DenseCost:
@@ -153,23 +170,62 @@ def loss_cost(classes: int, batch: int = 1, pes: int = 1, spec: WaferSpec = WSE2
     here, n = mem("here"), classes * batch
     first = gradient_ops(here, here, here, classes, batch)
     second = loss_ops(here, here, classes, batch)
-    cycles = lambda ops: sum(spec.op_launch + op.n for op in ops) + 2 * (spec.op_launch + 1)
+    start = spec.op_launch + 1  # of a microthread
+    cycles = lambda ops: sum(spec.op_launch + op.n for op in ops) + start
     words = n * (len(WORDS["wide"]) + 5) + batch * len(WORDS["narrow"]) + 1
     forward, backward = (-(-cycles(ops) // pes) for ops in (first, second))
-    return DenseCost(forward, backward, 0, words, n, 0, n, pes)
+    return DenseCost(forward, backward, 0, words, n, 0, n, 2 * start, pes)
+
+
+def in_flight(layers: Sequence[DenseCost], loss: DenseCost) -> list[int]:
+    """Micro-batches that each layer takes in before the first one's gradient is to come back.
+
+    Fewest that keep the slowest kernel busy: while one is below a layer, the layer goes on to
+    others, one per period. More would only lengthen the phases in which all go one way.
+    """
+    period = max(c.period for c in (*layers, loss))
+    ways = lambda upper, lower: upper.words_out + upper.fill + lower.words_back + lower.fill
+    below = loss.forward * loss.turns + ways(layers[-1], loss)
+    flying = [1 + -(-below // period)]
+    for upper, lower in reversed(list(itertools.pairwise(layers))):
+        below = lower.forward + lower.backward + ways(upper, lower)
+        flying.append(flying[-1] - (-below // period))
+    return flying[::-1]
 
 
 def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches: int) -> int:
-    """Cycles of an optimizer step: one micro-batch up and down, then the slowest kernel's period.
+    """Cycles of an optimizer step: every pass starts when its words are there and its PEs free.
+
+    The recurrence runs over the passes, `wafer.fabric.layers.schedule` being the order of each
+    layer's; it takes nothing from a simulation.
 
     Args:
         layers: costs of the layers in order.
         loss: of the loss.
         micro_batches: of the step.
     """
-    up = layers[0].words_in + sum(c.forward + c.words_out for c in layers)
-    down = (
-        loss.forward * loss.turns + loss.words_back + sum(c.backward + c.words_back for c in layers)
-    )
-    slowest = max(c.period for c in (*layers, loss))
-    return up + down + (micro_batches - 1) * slowest + max(c.update for c in layers)
+    flying, last = in_flight(layers, loss), len(layers)
+    queues = [collections.deque(schedule(micro_batches, f)) for f in flying]
+    up = {(0, m): (m + 1) * layers[0].words_in for m in range(micro_batches)}  # words arrived
+    down: dict[tuple[int, int], int] = {}
+    free, turns = [0] * last, [0] * loss.turns
+    while any(queues):
+        for k, queue in enumerate(queues):
+            while queue:
+                kind, m = queue[0]
+                arrived = (up if kind == "F" else down).get((k, m))
+                if arrived is None:
+                    break
+                queue.popleft()
+                c, start = layers[k], max(free[k], arrived)
+                free[k] = start + (c.forward if kind == "F" else c.backward)
+                if kind == "F":
+                    up[k + 1, m] = free[k] + c.words_out + c.fill // 2
+                elif k:
+                    down[k - 1, m] = free[k] + c.words_back + c.fill // 2
+                if kind == "F" and k + 1 == last:
+                    pe = m % loss.turns
+                    scored = max(turns[pe], up[last, m]) + loss.forward * loss.turns
+                    turns[pe] = scored + loss.backward * loss.turns
+                    down[k, m] = scored + loss.words_back + loss.fill
+    return max(end + c.update for end, c in zip(free, layers, strict=True))

@@ -41,7 +41,6 @@ from wafer.fabric.softmax import gradient_ops, loss_ops
 __all__ = [
     "Kernel",
     "Tile",
-    "in_flight",
     "input_ops",
     "layer_words",
     "loss_pe_ops",
@@ -52,17 +51,8 @@ __all__ = [
 _X, _DY, _Y, _DX = range(4)  # microthreads: inputs, output gradients, outputs, input gradients
 
 
-def in_flight(stages_after: int) -> int:
-    """Micro-batches between a kernel's forward and its backward pass, itself included.
-
-    Two per later kernel: with one, as in PipeDream, a kernel would wait out the streams to the
-    next one and back in every turn.
-    """
-    return 2 * stages_after
-
-
 def schedule(micro_batches: int, flying: int) -> list[tuple[str, int]]:
-    """Passes of one kernel in order: ``flying`` times forward, then one backward, one forward.
+    """Passes of one kernel in order: ``flying`` times forward, then backward, forward in turn.
 
     >>> schedule(3, 2)
     [('F', 0), ('F', 1), ('B', 0), ('F', 2), ('B', 1), ('B', 2)]
@@ -84,7 +74,7 @@ class Kernel:
         name: prefix of its arrays.
         batch: samples of a micro-batch.
         micro_batches: of an optimizer step.
-        flying: see :func:`in_flight`.
+        flying: micro-batches taken in before the first gradient comes back.
         x: colour by which inputs arrive.
         dy: colour by which output gradients arrive.
         y: stream of the outputs.
@@ -329,11 +319,21 @@ def tile_ops(kernel: Kernel, tile: Tile) -> list[Op]:
     return pe.ops
 
 
-def input_ops(stream: Stream, words: int, micro_batches: int) -> list[Op]:
-    """The host's PE: send array "input", micro-batch by micro-batch."""
-    return [
-        fmovs(fabout(stream.color), mem("input", m * words), words) for m in range(micro_batches)
-    ]
+def input_ops(stream: Stream, place: Spot, words: int, micro_batches: int) -> list[Op]:
+    """A PE that the host writes images to: send array "input", taking turns with its neighbours.
+
+    Args:
+        stream: of the images.
+        place: this PE; its rank in the stream's line is its first micro-batch.
+        words: of a micro-batch.
+        micro_batches: of an optimizer step, a multiple of the PEs.
+    """
+    ops = []
+    for turn in range(micro_batches // len(stream.line)):
+        ops.append(fmovs(stream.out(place), mem("input", turn * words), words))
+        if stream.resets(place):
+            ops.append(reset_switches(stream))
+    return ops
 
 
 def loss_pe_ops(
@@ -349,15 +349,15 @@ def loss_pe_ops(
         batch: samples of a micro-batch.
         micro_batches: of an optimizer step, a multiple of the PEs.
     """
-    n, rank, pes = classes * batch, stream.line.index(place), len(stream.line)
+    n = classes * batch
     scale = Const(1 / (batch * micro_batches))
     loss = mem("loss", 0, 0)
-    own = range(rank, micro_batches, pes)
+    turns = micro_batches // len(stream.line)
     ops = [fmovs(mem("scores"), fabin(color), n, thread=_X), fmovs(loss, Const(0.0))]
-    for turn, m in enumerate(own):
+    for turn in range(turns):
         now, after = turn % 2 * n, (turn + 1) % 2 * n
-        last = turn + 1 == len(own)
-        labels, out = mem("labels", m * n), mem("out", now)
+        last = turn + 1 == turns
+        labels, out = mem("labels", turn * n), mem("out", now)
         ops.append(_wait(_X) if last else fmovs(mem("scores", after), fabin(color), n, thread=_X))
         ops += gradient_ops(mem("scores", now), labels, out, classes, batch)
         ops.append(fmuls(stream.out(place), out, scale, n, thread=_DX))

@@ -101,7 +101,7 @@ def spot(layout: Layout, place: Spot) -> np.ndarray:
     return mask
 
 
-def reset_switches(stream: Stream, thread: int) -> Op:
+def reset_switches(stream: Stream, thread: int | None = None) -> Op:
     """What the last of several senders sends when its words are on their way."""
     out = fabout(stream.color, control=True)
     return mov32(out, control_wavelet("SWITCH_ADV"), 1, thread=thread)
@@ -173,14 +173,15 @@ class Wires:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._taken: dict[int, set[Spot]] = {}
+        self._taken: dict[tuple[int, int], set[Spot]] = {}
 
-    def connect(self, stream: Stream, filters: dict[Spot, Filter | None]) -> Stream:
+    def connect(self, stream: Stream, filters: dict[Spot, Filter | None], queue: int) -> Stream:
         """Route a stream.
 
         Args:
             stream: from :func:`find_stream`.
             filters: what each PE of the target keeps; one without a filter keeps all.
+            queue: input queue of its colour at the target; two streams into one region need two.
 
         Returns:
             The stream with its colour.
@@ -191,7 +192,8 @@ class Wires:
         path = [stream.line[0]]
         for side in stream.steps:
             path.append(_moved(path[-1], side))
-        stream = stream._replace(color=self._color({*stream.line, *path, *pes_of(stream.target)}))
+        used = {*stream.line, *path, *pes_of(stream.target)}
+        stream = stream._replace(color=self._color(used, queue))
         layout, line, color = self.layout, stream.line, stream.color
         for rank, place in enumerate(line):
             behind = None if rank + 1 == len(line) else _side(place, line[rank + 1])
@@ -204,10 +206,10 @@ class Wires:
         _multicast(layout, stream, path[-1], _BACK[stream.steps[-1]], filters)
         return stream
 
-    def _color(self, pes: set[Spot]) -> int:
-        free = [color for color, taken in self._taken.items() if not taken & pes]
-        color = free[0] if free else self.layout.color()
-        self._taken[color] = self._taken.get(color, set()) | pes
+    def _color(self, pes: set[Spot], queue: int) -> int:
+        free = [c for (c, q), taken in self._taken.items() if q == queue and not taken & pes]
+        color = free[0] if free else self.layout.color(queue=queue)
+        self._taken.setdefault((color, queue), set()).update(pes)
         return color
 
 

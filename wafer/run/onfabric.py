@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wafer.compiler.dense_kernel import DenseCost, in_flight, loss_cost, pipeline_cycles
 from wafer.compiler.plan import Region
 from wafer.fabric import dense
 from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.errors import FabricError, SramError
-from wafer.fabric.layers import Kernel, Tile, arrays, in_flight, input_ops, loss_pe_ops, tile_ops
+from wafer.fabric.layers import Kernel, Tile, arrays, input_ops, loss_pe_ops, tile_ops
 from wafer.fabric.program import Layout, Program
 from wafer.fabric.regions import Spot, Stream, Wires, chains, pes_of, spot
 from wafer.fabric.softmax import WORDS
@@ -25,8 +26,8 @@ from wafer.run.onfabric_floor import (
     Dense,
     Shares,
     connect,
+    cost_of,
     find_streams,
-    is_turned,
     lay_out,
     shares_of,
 )
@@ -46,6 +47,8 @@ class Net:
         shares: of every layer.
         batch: samples of a micro-batch.
         micro_batches: of an optimizer step.
+        costs: predicted for every layer, and for the loss.
+        lines: PEs of "input" and of "loss", in the order in which they take the micro-batches.
     """
 
     program: Program
@@ -54,6 +57,19 @@ class Net:
     shares: tuple[Shares, ...]
     batch: int
     micro_batches: int
+    costs: tuple[tuple[DenseCost, ...], DenseCost]
+    lines: Mapping[str, tuple[Spot, ...]]
+
+    @property
+    def predicted(self) -> int:
+        """Cycles of a step by closed forms."""
+        return pipeline_cycles(*self.costs, self.micro_batches)
+
+    @property
+    def period(self) -> int:
+        """Cycles per micro-batch of the slowest kernel, by closed forms."""
+        layers, loss = self.costs
+        return max(cost.period for cost in (*layers, loss))
 
 
 class NetState(NamedTuple):
@@ -91,9 +107,9 @@ def build(
 
     Args:
         layers: in order; each one's ``fan_out`` is the next one's ``fan_in``.
-        regions: one of each layer's name; also "input" (one PE) and "loss" (a column or row of
-            PEs; a divisor of ``micro_batches`` of them is used), otherwise free PEs are taken.
-            Others are ignored.
+        regions: one of each layer's name; also "input" and "loss", a column or row of PEs each
+            that take the micro-batches in turn (a divisor of their number is used); otherwise
+            free PEs are taken. Others are ignored.
         batch: samples of a micro-batch.
         micro_batches: of an optimizer step.
         momentum: decay of SGD's velocity; 0 keeps none.
@@ -105,9 +121,24 @@ def build(
         RouteError: regions between which nothing can be routed.
     """
     _check(layers, batch, micro_batches)
-    floor = lay_out(layers, regions)
-    floor["loss"] = _fewer(floor["loss"], micro_batches)
-    turned = {x.name: is_turned(x, floor[x.name], batch, spec) for x in layers}
+    floor = lay_out(layers, regions, _input_pes(layers[0].fan_in * batch, micro_batches, spec))
+    for name in ("input", "loss"):
+        floor[name] = _fewer(floor[name], micro_batches)
+    quickest = {
+        layer.name: cost_of(
+            layer,
+            floor[layer.name],
+            batch=batch,
+            first=layer is layers[0],
+            momentum=bool(momentum),
+            spec=spec,
+        )
+        for layer in layers
+    }
+    costs = [cost for cost, _ in quickest.values()]
+    turned = {name: way for name, (_, way) in quickest.items()}
+    of_loss = loss_cost(layers[-1].fan_out, batch, len(pes_of(floor["loss"])), spec)
+    flying = in_flight(costs, of_loss)
     order = ["input", *(layer.name for layer in layers), "loss"]
     width = max(r.x + r.width for r in floor.values()) + 1
     height = max(r.y + r.height for r in floor.values()) + 1
@@ -134,7 +165,7 @@ def build(
             name=name,
             batch=batch,
             micro_batches=micro_batches,
-            flying=in_flight(len(order) - 1 - order.index(name)),
+            flying=flying[order.index(name) - 1],
             x=streams[before, name].color,
             dy=streams[after, name].color,
             y=streams[name, after],
@@ -145,7 +176,7 @@ def build(
             momentum=momentum,
         )
         _bind_layer(layout, kernel, layer, floor[name], shares[name])
-    _bind_input(layout, floor, streams["input", order[1]], layers[0].fan_in * batch, micro_batches)
+    _bind_input(layout, streams["input", order[1]], layers[0].fan_in * batch, micro_batches)
     into, out = streams[order[-2], "loss"], streams["loss", order[-2]]
     _bind_loss(layout, (into, out), layers[-1].fan_out, batch, micro_batches)
     return Net(
@@ -155,13 +186,26 @@ def build(
         shares=tuple(shares.values()),
         batch=batch,
         micro_batches=micro_batches,
+        costs=(tuple(costs), of_loss),
+        lines={"input": streams["input", order[1]].line, "loss": out.line},
     )
 
 
-def _fewer(loss: Region, micro_batches: int) -> Region:
-    """As many PEs of the loss as take the micro-batches in turn evenly."""
-    pes = max(p for p in range(1, len(pes_of(loss)) + 1) if micro_batches % p == 0)
-    return loss._replace(width=min(loss.width, pes), height=min(loss.height, pes))
+def _fewer(line: Region, micro_batches: int) -> Region:
+    """As many PEs of a line as take the micro-batches in turn evenly."""
+    pes = max(p for p in range(1, len(pes_of(line)) + 1) if micro_batches % p == 0)
+    return line._replace(width=min(line.width, pes), height=min(line.height, pes))
+
+
+def _input_pes(words: int, micro_batches: int, spec: WaferSpec) -> int:
+    """PEs among which a step's images fit."""
+    for pes in range(1, micro_batches + 1):
+        if micro_batches % pes == 0 and 4 * words * micro_batches // pes <= spec.sram_bytes:
+            return pes
+    raise SramError(
+        f"input: one micro-batch is {4 * words:,} bytes; {spec.name} has {spec.sram_bytes:,} per"
+        " PE: take smaller micro-batches"
+    )
 
 
 def _check(layers: Sequence[Dense], batch: int, micro_batches: int) -> None:
@@ -246,19 +290,12 @@ def _check_memory(layer: Dense, region: Region, place: Spot, needed: int, spec: 
     )
 
 
-def _bind_input(
-    layout: Layout, floor: Mapping[str, Region], stream: Stream, words: int, micro_batches: int
-) -> None:
-    place = (floor["input"].x, floor["input"].y)
-    needed = 4 * words * micro_batches
-    if needed > layout.spec.sram_bytes:
-        raise SramError(
-            f"input: PE {place} would hold {needed:,} bytes of images; {layout.spec.name} has"
-            f" {layout.spec.sram_bytes:,} per PE: take fewer or smaller micro-batches"
-        )
-    where = spot(layout, place)
-    layout.array("input", words * micro_batches, where=where)
-    layout.task("step", input_ops(stream, words, micro_batches), where, active=True)
+def _bind_input(layout: Layout, stream: Stream, words: int, micro_batches: int) -> None:
+    where = np.logical_or.reduce([spot(layout, place) for place in stream.line])
+    layout.array("input", words * micro_batches // len(stream.line), where=where)
+    for place in stream.line:
+        ops = input_ops(stream, place, words, micro_batches)
+        layout.task("step", ops, spot(layout, place), active=True)
 
 
 def _bind_loss(
@@ -271,7 +308,7 @@ def _bind_loss(
     into, out = streams
     where = np.logical_or.reduce([spot(layout, place) for place in out.line])
     n = classes * batch
-    layout.array("labels", n * micro_batches, where=where)
+    layout.array("labels", n * micro_batches // len(out.line), where=where)
     for name in ("scores", "out"):
         layout.array(name, 2 * n, where=where)
     for name in WORDS["wide"]:
@@ -387,20 +424,19 @@ def step(
     if y.min() < 0 or y.max() >= classes:
         raise FabricError(f"step: labels {y.min()}..{y.max()}; the last layer has {classes}")
     memory = state.memory.copy()
-    places = {r.name: r for r in net.regions}
-    _by_feature(net, _words(net, memory, "input"), places["input"], x)
-    _by_feature(net, _words(net, memory, "labels"), places["loss"], np.eye(classes)[y])
+    _by_feature(net, _words(net, memory, "input"), net.lines["input"], x)
+    _by_feature(net, _words(net, memory, "labels"), net.lines["loss"], np.eye(classes)[y])
     for layer in net.layers:
         _words(net, memory, f"{layer.name}/rate")[:] = -learning_rate
     end = dense.start(net.program, memory, max_cycles, implementation)
     memory = np.asarray(end.mem)
-    losses = [float(_words(net, memory, "loss")[0, y, x]) for x, y in pes_of(places["loss"])]
+    losses = [float(_words(net, memory, "loss")[0, y, x]) for x, y in net.lines["loss"]]
     report = Step(sum(losses), int(dense.cycles(end)), np.asarray(end.busy))
     return NetState(memory), report
 
 
-def _by_feature(net: Net, words: np.ndarray, region: Region, rows: np.ndarray) -> None:
-    """Write [N, features] into a region's PEs, each micro-batch feature by feature."""
+def _by_feature(net: Net, words: np.ndarray, line: Sequence[Spot], rows: np.ndarray) -> None:
+    """Write [N, features] feature by feature, micro-batches dealt to the PEs of a line in turn."""
     parts = rows.reshape(net.micro_batches, net.batch, -1).swapaxes(1, 2)
-    for x, y in pes_of(region):
-        words[:, y, x] = parts.reshape(-1)
+    for rank, (x, y) in enumerate(line):
+        words[:, y, x] = parts[rank :: len(line)].reshape(-1)

@@ -6,15 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer.compiler.dense_kernel import dense_cost
-from wafer.compiler.kernels import NEVER
+from wafer.compiler.dense_kernel import DenseCost, dense_cost
 from wafer.compiler.plan import Region
 from wafer.fabric.errors import FabricError
 from wafer.fabric.program import Filter
 from wafer.fabric.regions import Spot, Stream, Wires, find_stream, pes_of, share
 from wafer.spec import WaferSpec
 
-__all__ = ["Dense", "Shares", "connect", "find_streams", "is_turned", "lay_out", "shares_of"]
+__all__ = ["Dense", "Shares", "connect", "cost_of", "find_streams", "lay_out", "shares_of"]
 
 Ways = Mapping[tuple[str, str], Stream]  # (source, target) -> stream
 
@@ -52,8 +51,13 @@ class Shares(NamedTuple):
         return (row, column) if self.turned else (column, row)
 
 
-def lay_out(layers: Sequence[Dense], regions: Sequence[Region]) -> dict[str, Region]:
+def lay_out(layers: Sequence[Dense], regions: Sequence[Region], inputs: int) -> dict[str, Region]:
     """Move the regions to the grid's corner, one PE from it, and add "input" and "loss".
+
+    Args:
+        layers: in order.
+        regions: by their names; others are ignored.
+        inputs: PEs for the images.
 
     Raises:
         FabricError: a region that is missing, overlaps, or has more PEs than there is to share.
@@ -72,37 +76,58 @@ def lay_out(layers: Sequence[Dense], regions: Sequence[Region]) -> dict[str, Reg
             if place in taken:
                 raise FabricError(f"regions {taken[place]!r} and {name!r} overlap")
             taken[place] = name
-    for name, near in (("input", layers[0].name), ("loss", layers[-1].name)):
-        if name not in floor:
-            x, y = _free(taken, floor[near])
-            floor[name] = Region(name, x, y, 1, 1)
-            taken[x, y] = name
-    if len(pes_of(floor["input"])) != 1 or min(floor["loss"][3:]) != 1:
-        raise FabricError("region 'input' is one PE, region 'loss' one column or row of PEs")
+    if "input" not in floor:  # beside the first layer, in the column that is free
+        floor["input"] = Region("input", 0, floor[layers[0].name].y, 1, inputs)
+    if "loss" not in floor:
+        taken |= dict.fromkeys(pes_of(floor["input"]), "input")
+        floor["loss"] = Region("loss", *_free(taken, floor[layers[-1].name]), 1, 1)
+    for name in ("input", "loss"):
+        if min(floor[name].width, floor[name].height) != 1:
+            raise FabricError(f"region {name!r}: one column or row of PEs is possible")
     return floor
 
 
-def is_turned(layer: Dense, region: Region, batch: int, spec: WaferSpec) -> bool:
-    """Whether a layer is faster, or only possible, with rows that share out its inputs.
+def cost_of(
+    layer: Dense, region: Region, *, batch: int, first: bool, momentum: bool, spec: WaferSpec
+) -> tuple[DenseCost, bool]:
+    """Cost of a layer in its region, and whether its rows share out the inputs: the quicker way.
+
+    Args:
+        layer: the layer.
+        region: its rectangle.
+        batch: samples of a micro-batch.
+        first: whether it needs no input gradient.
+        momentum: whether its update keeps a velocity.
+        spec: the machine.
 
     Raises:
         FabricError: more PEs than there is to share, either way.
     """
-    periods = []
-    for height, width in ((region.height, region.width), (region.width, region.height)):
-        if width <= layer.fan_in and height <= layer.fan_out:
-            cost = dense_cost(
-                layer.fan_in, layer.fan_out, height, width, nnz=layer.mask, batch=batch, spec=spec
-            )
-            periods.append(cost.period)
-        else:
-            periods.append(NEVER)
-    if min(periods) == NEVER:
+    sides = (region.height, region.width)
+    costs = [
+        (
+            dense_cost(
+                layer.fan_in,
+                layer.fan_out,
+                height,
+                width,
+                nnz=layer.mask,
+                batch=batch,
+                input_gradient=not first,
+                momentum=momentum,
+                spec=spec,
+            ),
+            turned,
+        )
+        for (height, width), turned in ((sides, False), (sides[::-1], True))
+        if width <= layer.fan_in and height <= layer.fan_out
+    ]
+    if not costs:
         raise FabricError(
             f"{layer.name}: {region.width} columns x {region.height} rows of PEs; one side shares"
             f" out the inputs (1..{layer.fan_in}), the other the outputs (1..{layer.fan_out})"
         )
-    return periods[1] < periods[0]
+    return min(costs, key=lambda pair: pair[0].period)
 
 
 def _free(taken: Mapping[Spot, str], near: Region) -> Spot:
@@ -157,7 +182,7 @@ def shares_of(
         region: its rectangle.
         before: stream of its input gradients, if any.
         after: stream of its outputs.
-        turned: see `is_turned`.
+        turned: see `cost_of`.
     """
     corner = (region.x, region.y)
     columns, rows = (region.height, region.width) if turned else (region.width, region.height)
@@ -181,7 +206,7 @@ def connect(
     order = ["input", *shares, "loss"]
     streams = {}
     for (a, b), way in ways.items():
-        region = floor[b]
+        region, onwards = floor[b], order.index(a) < order.index(b)
         filters: dict[Spot, Filter | None] = {}
         if b == "loss":
             words = sum(len(s) for s in shares[a].outputs) * batch
@@ -191,12 +216,12 @@ def connect(
                     p: share(k * words, words, len(line) * words) for k, p in enumerate(line)
                 }
         else:
-            onwards = order.index(a) < order.index(b)
             slices = shares[b].inputs if onwards else shares[b].outputs
             words = sum(len(s) for s in slices) * batch
             for place in pes_of(region):
                 own = slices[shares[b].ranks(region, place)[0 if onwards else 1]]
                 if len(slices) > 1:
                     filters[place] = share(int(own[0]) * batch, len(own) * batch, words)
-        streams[a, b] = wires.connect(way, filters)
+        # The deepest queues, since a microthread takes words only when its task pauses.
+        streams[a, b] = wires.connect(way, filters, queue=0 if onwards else 1)
     return streams
