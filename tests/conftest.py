@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Generator
 
 # Before jax starts: tests say nothing about speed, so a GPU in the machine must not change them.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -16,12 +17,35 @@ os.environ["WAFER_JOBS_DB"] = f"{_JOBS.name}/jobs.db"
 import jax
 import pytest
 
+from sparsity.kernels import native
+
 jax.config.update("jax_num_cpu_devices", 4)  # meshes of up to 4 systems in one process
 jax.config.update("jax_default_matmul_precision", "highest")
 # The same small program is compiled by many tests (and by every run a test starts): once is enough.
 _PROGRAMS = tempfile.TemporaryDirectory(prefix="wafer-tests-xla-")
 jax.config.update("jax_compilation_cache_dir", _PROGRAMS.name)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+# Where no compiler was there at install, the native kernels are not: what is about them, or asks
+# for them by name, cannot run. Everything else must give the same results without them.
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests of the native kernels where they were not built."""
+    if item.get_closest_marker("native") and not native.available():
+        pytest.skip("the native kernels were not built")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Skip tests that ask for the native kernels by name, likewise."""
+    try:
+        return (yield)
+    except RuntimeError as error:
+        if "setup.py build_ext" in str(error) and not native.available():
+            pytest.skip("the native kernels were not built")
+        raise
 
 
 @pytest.fixture

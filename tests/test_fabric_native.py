@@ -15,6 +15,8 @@ from wafer.fabric.native import engine
 from wafer.fabric.state import empty_state
 from wafer.spec import WaferSpec
 
+pytestmark = pytest.mark.native
+
 RNG = np.random.default_rng(0)
 
 

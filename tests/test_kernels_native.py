@@ -11,6 +11,8 @@ import pytest
 
 from sparsity import kernels
 
+pytestmark = pytest.mark.native
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 PROGRAM = """

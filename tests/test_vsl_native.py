@@ -15,6 +15,8 @@ from hypothesis import given, settings, strategies as st
 import vsl
 from vsl import fused
 
+pytestmark = pytest.mark.native
+
 LENGTHS = (70, 1, 0, 130, 33)  # 250 slots: four tiles, the last one cut, slack at the end
 CAPACITY = 250
 
