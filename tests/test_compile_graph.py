@@ -70,8 +70,8 @@ def dot_flops(jaxpr):
             window = eqn.invars[1].aval.size // eqn.invars[1].aval.shape[0]
             total += 2 * window * eqn.outvars[0].aval.size
         for value in eqn.params.values():
-            for inner in value if isinstance(value, tuple | list) else [value]:
-                inner = getattr(inner, "jaxpr", inner)
+            for part in value if isinstance(value, tuple | list) else [value]:
+                inner = getattr(part, "jaxpr", part)
                 total += dot_flops(inner) if hasattr(inner, "eqns") else 0
     return total
 
@@ -207,6 +207,14 @@ def test_loops_of_unknown_length_are_refused_but_not_on_inputs():
     with pytest.raises(CompileError, match="while at"):
         trace(halve, jnp.ones(4), jnp.zeros(4))
     prepared = lambda w, x: (jnp.sort(x) @ w).sum()  # the input workers sort
-    assert [k.kind for k in trace(prepared, jnp.ones((4, 2)), jnp.zeros((1, 4))).kernels][
-        0
-    ] == "matmul"
+    graph = trace(prepared, jnp.ones((4, 2)), jnp.zeros((1, 4)))
+    assert graph.kernels[0].kind == "matmul"
+
+
+def test_random_numbers_come_with_the_input():
+    def noisy(w, x, key):
+        keep = jax.random.bernoulli(key, 0.5, x.shape)
+        return jnp.square(jnp.where(keep, x @ w, 0.0)).sum()
+
+    graph = trace(noisy, jnp.ones((4, 4)), jnp.zeros((2, 4)), jax.random.key(0))
+    assert [(k.name, k.kind) for k in graph.kernels] == [("weight", "matmul"), ("loss", "loss")]

@@ -1,4 +1,4 @@
-"""Floor plans: what the checker refuses, capacity, replicas, reports, the kept answer, the command."""
+"""Floor plans: the checker, capacity, replicas, reports, the kept answer, the command."""
 
 import dataclasses
 import json
@@ -21,6 +21,7 @@ from wafer.errors import CapacityError, ConfigError
 from wafer.spec import WSE2
 from wafer.train import compiling
 from wafer.train.build import plan
+from wafer.train.modes import run
 
 ROOT = pathlib.Path(__file__).parent.parent
 DIGITS = ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml"
@@ -213,6 +214,17 @@ def test_replicas_are_the_compilers_business_not_the_runs():
     assert compiling.options_of(cfg, made, seed=0).replicas == 0
     with pytest.raises(ConfigError, match="wafer compile"):
         plan(cfg)
+
+
+def test_dry_modes_of_pipelined_runs_are_the_compilers(tmp_path, capsys):
+    flags = {"execution_strategy": "pipelined", "model_dir": str(tmp_path)}
+    flags |= {"compile_dir": str(tmp_path / "kept")}
+    assert run(load(DIGITS, flags | {"validate_only": True}, checks=CHECKS)) == 0
+    assert "5 kernels, FLOPs per sample" in capsys.readouterr().out
+    assert run(load(DIGITS, flags | {"compile_only": True}, checks=CHECKS)) == 0
+    assert "Compute Utilization" in capsys.readouterr().out
+    (folder,) = tmp_path.glob("cs_*")
+    assert {p.name for p in folder.iterdir()} == set(compiling.FILES)
 
 
 @pytest.mark.parametrize("name", ["t5/t5_small", "bert/bert_base", "dpr/dpr_base"])

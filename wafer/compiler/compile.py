@@ -23,7 +23,8 @@ from wafer.compiler.costs import (
 )
 from wafer.compiler.flatten import flatten
 from wafer.compiler.floor import Floor, lay_out, least_cap
-from wafer.compiler.graph import Graph, Kernel, build_graph
+from wafer.compiler.graph import Graph, Kernel
+from wafer.compiler.matching import build_graph
 from wafer.compiler.plan import INPUT_BYTES, Compiled, FloorPlan, Placed, Region
 from wafer.errors import CapacityError
 from wafer.spec import WSE2, WaferSpec

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wafer.compiler.dense_kernel import dense_cost, loss_cost
 from wafer.compiler.graph import Kernel
 from wafer.compiler.kernels import steps
 from wafer.fabric.kernels.dense import FMACS_LOOP
@@ -278,8 +279,6 @@ def _lanewise(kernel: Kernel, setting: Setting) -> Choices:
 
 def _dense(kernel: Kernel, setting: Setting) -> Choices:
     """A dense layer on single vectors: the fabric's own trainable kernel, micro-batch by batch."""
-    from wafer.compiler.dense_kernel import dense_cost
-
     product = kernel.products[0]
     rows, spec = [], setting.spec
     for h, w in zip(*_grid(product.N, product.K, spec), strict=True):
@@ -295,9 +294,8 @@ def _dense(kernel: Kernel, setting: Setting) -> Choices:
             stages_after=setting.after,
             spec=spec,
         )
-        busy = max(cost.forward + cost.backward, cost.stream)
-        forward, backward = cost.forward, busy - cost.forward
-        rows.append((h, w, forward, backward, cost.update, CODE_BYTES + 4 * cost.sram_words))
+        waits = cost.period - cost.forward  # for its streams, if they take longer
+        rows.append((h, w, cost.forward, waits, cost.update, CODE_BYTES + 4 * cost.sram_words))
     h, w, forward, backward, update, sram = (np.asarray(x) for x in zip(*rows, strict=True))
     forward, backward = np.ceil(forward / setting.micro), np.ceil(backward / setting.micro)
     trains = setting.train and kernel.needs_dw
@@ -306,8 +304,6 @@ def _dense(kernel: Kernel, setting: Setting) -> Choices:
 
 
 def _dense_loss(kernel: Kernel, setting: Setting) -> Choices:
-    from wafer.compiler.dense_kernel import loss_cost
-
     pes = np.arange(1, 65)
     costs = [loss_cost(kernel.elements, setting.micro, int(p), setting.spec) for p in pes]
     forward = np.asarray([c.forward for c in costs]) / setting.micro

@@ -25,9 +25,10 @@ _UNROLL = 256  # turns of a scan over parameters that become kernels of their ow
 
 # No kernel of the fabric does these: data-dependent loops, host callbacks, foreign code, solvers.
 _UNSUPPORTED = frozenset({
-    "approx_top_k", "cholesky", "eig", "eigh", "ffi_call", "fft", "hessenberg", "householder_product",
-    "igamma", "igammac", "io_callback", "lu", "pallas_call", "pure_callback", "qr", "schur", "sort",
-    "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve", "while",
+    "approx_top_k", "cholesky", "eig", "eigh", "ffi_call", "fft", "hessenberg",
+    "householder_product", "igamma", "igammac", "io_callback", "lu", "pallas_call",
+    "pure_callback", "qr", "schur", "sort", "svd", "triangular_solve", "tridiagonal",
+    "tridiagonal_solve", "while",
 })  # fmt: skip
 
 

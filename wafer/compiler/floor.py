@@ -2,12 +2,13 @@
 
 At a cap on cycles every kernel has a curve of smallest rectangles. The kernels, in the order of
 the data, are laid in rows like a snake; one recursion over prefix sums gives the least height of
-every number of rows, and bisection the least cap that fits. Graphs of few kernels are then cut
-finer with the contest placer's table of all slicing plans and annealed (``slicing``, ``refine``).
+every number of rows, and bisection the least cap that fits. Then up to three neighbours may share
+a column of a row, which lowers the cap further. Graphs of few kernels are cut finer still with the
+contest placer's table of all slicing plans and annealed (``slicing``, ``refine``).
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = ["Floor", "Spot", "lay_out", "least_cap"]
 
 _FEW = 24  # kernels up to which all slicing plans are searched
 _ROWS = 24
+_COLUMN = 3  # kernels that may share a column of a row
 _CLOSE = 1.002  # bisection ends when the cap is known to this factor
 _MOVES = 3000
 
@@ -97,18 +99,56 @@ def least_cap(choices: Sequence[Choices], width: int, height: int) -> float:
     return float(caps[low])
 
 
-def _rows(lines: np.ndarray, width: int, height: int) -> list[list[_Row]]:
-    """For each number of rows the plan of least height, if it fits; lines [n, height + 1]."""
-    n = len(lines)
-    prefix = np.zeros((n + 1, height + 1), np.int64)
+def _stacks(lines: np.ndarray, width: int) -> list[np.ndarray]:
+    """Least widths of columns of 1, 2 and 3 kernels: [n - size + 1, height + 1] each."""
+    n, points = lines.shape
+    heights = np.arange(points)
+    tall = np.stack(
+        [points - np.searchsorted(line[::-1], np.arange(width + 1), side="right") for line in lines]
+    ).astype(np.int64)  # least height at each width
+    tall[tall >= points] = NEVER
+    stacks = [lines]
+    for size in range(2, min(_COLUMN, n) + 1):
+        total = sum(tall[i : n - size + 1 + i] for i in range(size))
+        least = [width + 1 - np.searchsorted(row[::-1], heights, side="right") for row in total]
+        stacks.append(np.where(np.asarray(least) <= width, least, NEVER).astype(np.int64))
+    return stacks
+
+
+def _heights(lines: np.ndarray, width: int) -> np.ndarray:
+    """[n + 1, n + 1] least height of a row of kernels begin .. end - 1."""
+    n, points = lines.shape
+    prefix = np.zeros((n + 1, points), np.int64)
     np.cumsum(np.minimum(lines, NEVER), axis=0, out=prefix[1:])
     high = np.full((n + 1, n + 1), NEVER, np.int64)
     for begin in range(n):
         for end in range(begin + 1, n + 1):
             wide = prefix[end] - prefix[begin]
-            if wide[height] > width:
+            if wide[-1] > width:
                 break
-            high[begin, end] = height + 1 - np.searchsorted(wide[::-1], width, side="right")
+            high[begin, end] = points - np.searchsorted(wide[::-1], width, side="right")
+    return high
+
+
+def _stacked_heights(stacks: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """The same where up to three neighbours share a column."""
+    n, points = stacks[0].shape
+    high = np.full((n + 1, n + 1), NEVER, np.int64)
+    for begin in range(n):
+        wide = [np.zeros(points, np.int64)]
+        for end in range(begin + 1, n + 1):
+            sizes = range(1, min(len(stacks), end - begin) + 1)
+            options = [wide[-size] + stacks[size - 1][end - size] for size in sizes]
+            wide.append(np.minimum.reduce(options))
+            if wide[-1][-1] > width:
+                break
+            high[begin, end] = points - np.searchsorted(wide[-1][::-1], width, side="right")
+    return high
+
+
+def _rows(high: np.ndarray, height: int) -> list[list[_Row]]:
+    """For each number of rows the plan of least height, if it fits; high from ``_heights``."""
+    n = len(high) - 1
     most = min(n, _ROWS)
     total = np.full((most + 1, n + 1), NEVER, np.int64)
     cut = np.zeros((most + 1, n + 1), np.int64)
@@ -130,18 +170,49 @@ def _rows(lines: np.ndarray, width: int, height: int) -> list[list[_Row]]:
     return plans
 
 
-def _boxes(lines: np.ndarray, rows: Sequence[_Row]) -> list[Piece]:
+def _columns(stacks: Sequence[np.ndarray], row: _Row) -> list[tuple[int, int, int]]:
+    """(begin, end, width) of a row's columns at its height."""
+    best: list[tuple[int, int]] = [(0, 0)]  # (width, size of the last column)
+    for end in range(row.begin + 1, row.end + 1):
+        sizes = range(1, min(len(stacks), end - row.begin) + 1)
+        options = [
+            (best[-size][0] + int(stacks[size - 1][end - size, row.height]), size) for size in sizes
+        ]
+        best.append(min(options))
+    columns, end = [], row.end
+    while end > row.begin:
+        size = best[end - row.begin][1]
+        columns.append((end - size, end, int(stacks[size - 1][end - size, row.height])))
+        end -= size
+    return columns[::-1]
+
+
+def _boxes(stacks: Sequence[np.ndarray], rows: Sequence[_Row]) -> list[Piece]:
     """Boxes by position in the order; every second row runs back."""
-    widest = max(int(lines[r.begin : r.end, r.height].sum()) for r in rows)
+    lined = [_columns(stacks, row) for row in rows]
+    widest = max(sum(wide for _, _, wide in columns) for columns in lined)
     boxes, y = [], 0
-    for number, row in enumerate(rows):
+    for number, (row, columns) in enumerate(zip(rows, lined, strict=True)):
         x = widest if number % 2 else 0
-        for at in range(row.begin, row.end):
-            wide = int(lines[at, row.height])
+        for begin, end, wide in columns:
             x -= wide if number % 2 else 0
-            boxes.append(Piece(at, at + 1, x, y, wide, row.height))
+            boxes += _stack(stacks[0], Piece(begin, end, x, y, wide, row.height))
             x += 0 if number % 2 else wide
         y += row.height
+    return boxes
+
+
+def _stack(lines: np.ndarray, column: Piece) -> list[Piece]:
+    """The kernels of a column one above the other, spare height shared out."""
+    tall = [int(np.argmax(lines[at] <= column.width)) for at in range(column.i, column.j)]
+    spare, y, boxes = column.height - sum(tall), column.y, []
+    for at, high in enumerate(tall):
+        share = spare // (len(tall) - at)
+        spare -= share
+        boxes.append(
+            Piece(column.i + at, column.i + at + 1, column.x, y, column.width, high + share)
+        )
+        y += high + share
     return boxes
 
 
@@ -204,6 +275,21 @@ def _finer(
     return cap, sorted(leaves(tree), key=lambda leaf: leaf.i)
 
 
+def _bisect(
+    fits: Callable[[float], list[list[_Row]]], low: float, high: float
+) -> tuple[float, list[list[_Row]]]:
+    """The least cap with a plan, to ``_CLOSE``, and its plans; ``high`` has one."""
+    plans: list[list[_Row]] = []
+    while high / low > _CLOSE:
+        middle = float(np.floor((low * high) ** 0.5))
+        found = fits(middle)
+        if found:
+            high, plans = middle, found
+        else:
+            low = middle + 1
+    return high, plans or fits(high)
+
+
 def lay_out(
     choices: Sequence[Choices],
     edges: Sequence[tuple[int, int]],
@@ -232,26 +318,22 @@ def lay_out(
     if not np.isfinite(bound):
         return None
 
-    def fits(cap: float) -> list[list[_Row]]:
-        return _rows(_curves(ordered, cap, width, height), width, height)
+    def plain(cap: float) -> list[list[_Row]]:
+        return _rows(_heights(_curves(ordered, cap, width, height), width), height)
 
-    low, high = bound, bound
-    plans = fits(high)
-    while not plans:
-        low, high = high + 1, high * 1.1 + 1
-        plans = fits(high)
+    def stacked(cap: float) -> list[list[_Row]]:
+        stacks = _stacks(_curves(ordered, cap, width, height), width)
+        return _rows(_stacked_heights(stacks, width), height)
+
+    high = bound
+    while not plain(high):
+        high = high * 1.1 + 1
         if high > 1e3 * bound + 1e9:
             return None
-    while high / low > _CLOSE:
-        middle = np.floor((low * high) ** 0.5)
-        found = fits(middle)
-        if found:
-            high, plans = middle, found
-        else:
-            low = middle + 1
-    cap = float(high)
-    lines = _curves(ordered, cap, width, height)
-    boxes = min((_boxes(lines, rows) for rows in plans), key=lambda b: _length(b, wires))
+    cap, _ = _bisect(plain, bound, high)
+    cap, plans = _bisect(stacked, bound, cap)
+    stacks = _stacks(_curves(ordered, cap, width, height), width)
+    boxes = min((_boxes(stacks, rows) for rows in plans), key=lambda b: _length(b, wires))
     if len(ordered) <= _FEW and cap > bound:
         whole = Piece(0, len(ordered), 0, 0, width, height)
         finer = _finer(ordered, wires, whole, (bound, cap), seed)

@@ -8,7 +8,7 @@ from wafer.compiler.plan import Compiled, Region
 
 __all__ = ["draw", "layer_colors", "save"]
 
-_INK, _PAPER, _WAFER = "#1f2733", "#ffffff", "#eef1f5"
+_INK, _QUIET, _EDGE, _PAPER, _WAFER = "#1f2733", "#5b6675", "#9aa5b4", "#ffffff", "#eef1f5"
 _LIGHTER = {  # lightness of a kind within its layer's hue
     "matmul": 0.0, "convolution": 0.0, "attention": -0.13, "embedding": -0.06, "norm": 0.16,
     "elementwise": 0.2, "loss": -0.2,
@@ -31,51 +31,65 @@ def _fill(color: tuple[float, float, float], kind: str) -> tuple[float, float, f
     return colorsys.hls_to_rgb(hue, min(0.9, max(0.3, light + _LIGHTER.get(kind, 0.0))), saturation)
 
 
-def _label(ax: Any, region: Region, text: str, size: float, scale: float) -> bool:
+def _ink(fill: tuple[float, float, float]) -> str:
+    """Dark letters on light regions, light ones on dark."""
+    red, green, blue = fill
+    return _INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.46 else _PAPER
+
+
+def _label(ax: Any, region: Region, text: str, scale: float, color: str) -> None:
     """Write inside a region, along its longer side, if there is room; scale: points per PE."""
     along = max(region.width, region.height) * scale
     across = min(region.width, region.height) * scale
-    fits = min(size, along / (0.62 * len(text) + 0.6), across / 1.25)
-    if fits < 3.2:
-        return False
+    size = min(9.5, along / (0.62 * len(text) + 0.6), across / 1.25)
+    if size < 3.2:
+        return
     ax.text(
         region.x + region.width / 2,
         region.y + region.height / 2,
         text,
         rotation=0 if region.width >= region.height else 90,
-        fontsize=fits,
+        fontsize=size,
         ha="center",
         va="center",
-        color=_INK,
+        color=color,
         clip_on=True,
+        zorder=5,
     )
-    return True
 
 
-def _paths(ax: Any, compiled: Compiled, scale: float) -> None:
-    """Curved lines from centre to centre, as wide as their traffic asks for."""
+def _port(region: Region, share: float) -> tuple[float, float]:
+    """Where paths meet a region: off its middle, so that they leave the name free."""
+    if region.width >= 2.5 * region.height:
+        return region.x + share * region.width, region.y + region.height / 2
+    return region.x + region.width / 2, region.y + share * region.height
+
+
+def _paths(ax: Any, compiled: Compiled) -> None:
+    """Curved lines from region to region, as wide as their traffic asks for."""
     from matplotlib.patches import FancyArrowPatch
 
     most = max((n for _, _, n in compiled.edges), default=1)
-    thick = 0.5 if len(compiled.kernels) > 40 else 1.1
+    thick = 0.45 if len(compiled.kernels) > 40 else 1.2
+    near = {(i, i + 1) for i in range(len(compiled.kernels))}
     for a, b, count in compiled.edges:
-        ends = [compiled.plan.regions[i] for i in (a, b)]
-        points = [(r.x + r.width / 2, r.y + r.height / 2) for r in ends]
+        share = 0.78 if (a, b) in near else 0.9  # what skips kernels runs further out
+        source, target = (compiled.plan.regions[i] for i in (a, b))
         ax.add_patch(
             FancyArrowPatch(
-                *points,
-                connectionstyle="arc3,rad=0.16",
+                _port(source, share),
+                _port(target, share),
+                connectionstyle=f"arc3,rad={0.1 if (a, b) in near else 0.2}",
                 arrowstyle="-|>",
-                mutation_scale=4 + 4 * thick,
-                shrinkA=1,
-                shrinkB=1,
-                linewidth=thick * (0.6 + 0.9 * count / max(most, 1)),
+                mutation_scale=3.5 + 4 * thick,
+                shrinkA=0,
+                shrinkB=0,
+                linewidth=thick * (0.7 + 1.3 * count / max(most, 1)),
                 color=_INK,
-                alpha=0.55,
+                alpha=0.6,
                 zorder=4,
             )
         )
-    del scale
 
 
 def _short(name: str, layer: str) -> str:
@@ -95,61 +109,70 @@ def _window(compiled: Compiled) -> tuple[float, float, float, float]:
     return -0.03 * right, -0.03 * low, 1.06 * right, 1.06 * low
 
 
+def _page(width: float, height: float) -> tuple[float, float, float, float]:
+    """(figure width, figure height, plan width, plan height) in inches."""
+    tall = 9.6
+    wide = min(tall * width / height, 12.0)
+    tall = min(tall, wide * height / width)
+    return wide + 3.5, max(tall, 7.0) + 0.9, wide, tall
+
+
+def _regions(ax: Any, compiled: Compiled, scale: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    plan, colors = compiled.plan, layer_colors(compiled)
+    line = 0.35 if len(compiled.kernels) * len(plan.replicas) > 40 else 0.9
+    for number, (dx, dy) in enumerate(plan.replicas):
+        for region, kernel in zip(plan.regions, compiled.kernels, strict=True):
+            here = region._replace(x=region.x + dx, y=region.y + dy)
+            fill = _fill(colors[kernel.layer], kernel.kind)
+            corner = here.x, here.y
+            ax.add_patch(
+                Rectangle(
+                    corner,
+                    here.width,
+                    here.height,
+                    facecolor=fill,
+                    edgecolor=_PAPER,
+                    linewidth=line,
+                    alpha=1.0 if number == 0 else 0.6,
+                    zorder=2,
+                )
+            )
+            if number == 0:
+                _label(ax, here, _short(kernel.name, kernel.layer), scale, _ink(fill))
+
+
 def draw(compiled: Compiled) -> Any:
     """Draw a compilation; returns a matplotlib figure."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     x, y, width, height = _window(compiled)
-    tall = 9.6
-    wide = min(max(tall * width / height, 4.0), 14.0)
-    figure = Figure(figsize=(wide + 3.4, tall + 0.9), facecolor=_PAPER)
-    left = 0.35 / (wide + 3.4)
-    ax = figure.add_axes((left, 0.03, wide / (wide + 3.4), tall / (tall + 0.9) - 0.02))
+    across, down, wide, tall = _page(width, height)
+    figure = Figure(figsize=(across, down), facecolor=_PAPER)
+    left, top = 0.35 / across, 1 - 0.75 / down
+    ax = figure.add_axes((left, top - tall / down, wide / across, tall / down))
     ax.set_xlim(x, x + width)
     ax.set_ylim(y + height, y)
-    ax.set_aspect("equal")
+    ax.set_aspect("equal", anchor="NW")
     ax.axis("off")
-    scale = 72 * min(wide / width, tall / height)
-    plan, colors = compiled.plan, layer_colors(compiled)
-    shown = Rectangle((0, 0), plan.width, plan.height, facecolor=_WAFER, edgecolor=_INK, lw=0.8)
-    ax.add_patch(shown)
-    line = 0.35 if len(compiled.kernels) * len(plan.replicas) > 40 else 0.8
-    for number, (dx, dy) in enumerate(plan.replicas):
-        for region, kernel in zip(plan.regions, compiled.kernels, strict=True):
-            here = region._replace(x=region.x + dx, y=region.y + dy)
-            ax.add_patch(
-                Rectangle(
-                    (here.x, here.y),
-                    here.width,
-                    here.height,
-                    facecolor=_fill(colors[kernel.layer], kernel.kind),
-                    edgecolor=_PAPER,
-                    linewidth=line,
-                    alpha=1.0 if number == 0 else 0.55,
-                    zorder=2,
-                )
-            )
-            if number == 0:
-                _label(ax, here, _short(kernel.name, kernel.layer), 9.0, scale)
-    _paths(ax, compiled, scale)
-    _beside(figure, compiled, colors, (wide + 0.55) / (wide + 3.4))
-    figure.text(
-        left,
-        1 - 0.42 / (tall + 0.9),
-        f"{compiled.name} on {compiled.spec.name}: floor plan",
-        fontsize=15,
-        weight="bold",
-        color=_INK,
-        va="center",
-    )
+    plan = compiled.plan
+    wafer = Rectangle((0, 0), plan.width, plan.height, facecolor=_WAFER, edgecolor=_EDGE, lw=1.0)
+    ax.add_patch(wafer)
+    _regions(ax, compiled, 72 * min(wide / width, tall / height))
+    _paths(ax, compiled)
+    _beside(figure, compiled, ((wide + 0.65) / across, top, 0.44 / down))
+    title = f"{compiled.name} on {compiled.spec.name}"
+    figure.text(left, 1 - 0.4 / down, title, fontsize=15, weight="bold", color=_INK, va="center")
     return figure
 
 
-def _beside(figure: Any, compiled: Compiled, colors: dict, x: float) -> None:
-    """The figures, and which colour is which layer."""
+def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> None:
+    """The figures, and which colour is which layer; at: (x, top, step) in parts of the page."""
     from matplotlib.patches import Patch
 
+    (x, top, step), colors = at, layer_colors(compiled)
     lines = [
         ("samples/s", f"{compiled.samples:,.0f}"),
         ("cycles per sample", f"{compiled.cycles:,}"),
@@ -164,18 +187,17 @@ def _beside(figure: Any, compiled: Compiled, colors: dict, x: float) -> None:
             ("replicas", str(len(compiled.plan.replicas))),
             ("speed-up", f"{compiled.speedup:.2f}x"),
         ]
-    top = 0.9
-    for at, (name, value) in enumerate(lines):
-        y = top - 0.042 * at
-        figure.text(x, y, name, fontsize=8.5, color="#5b6675", va="bottom")
+    for number, (name, value) in enumerate(lines):
+        y = top - step * (number + 0.45)
+        figure.text(x, y, name, fontsize=8.5, color=_QUIET, va="bottom")
         figure.text(x, y, value, fontsize=10.5, color=_INK, va="top", weight="bold")
     names = list(colors)
     if len(names) > _LEGEND:  # the ends and some between
         keep = {round(i * (len(names) - 1) / (_LEGEND - 1)) for i in range(_LEGEND)}
-        names = [name for at, name in enumerate(names) if at in keep]
+        names = [name for number, name in enumerate(names) if number in keep]
     layers = [Patch(facecolor=_fill(colors[n], "matmul"), label=n) for n in names]
-    under = top - 0.042 * len(lines) - 0.01
-    box = figure.legend(
+    under = top - step * (len(lines) + 0.4)
+    first = figure.legend(
         handles=layers,
         title="layer",
         loc="upper left",
@@ -186,14 +208,14 @@ def _beside(figure: Any, compiled: Compiled, colors: dict, x: float) -> None:
         alignment="left",
         labelspacing=0.35,
     )
-    figure.add_artist(box)
+    figure.add_artist(first)
     kinds = [k for k in _LIGHTER if any(kernel.kind == k for kernel in compiled.kernels)]
     shades = [Patch(facecolor=_fill((0.6, 0.62, 0.0), kind), label=kind) for kind in kinds]
     figure.legend(
         handles=shades,
         title="shade: kind",
-        loc="lower left",
-        bbox_to_anchor=(x - 0.008, 0.03),
+        loc="upper left",
+        bbox_to_anchor=(x - 0.008 + 1.6 / figure.get_figwidth(), under),
         frameon=False,
         fontsize=8.5,
         title_fontsize=9.5,

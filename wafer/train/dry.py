@@ -1,7 +1,11 @@
-"""The dry modes: ``validate_only`` (shapes, no arrays) and ``compile_only`` (XLA's figures)."""
+"""The dry modes: ``validate_only`` (shapes, no arrays) and ``compile_only`` (XLA's figures).
+
+For pipelined execution they are the vendor's: kernels are matched, a floor plan is compiled.
+"""
 
 import logging
 import math
+import pathlib
 import time
 from typing import Any
 
@@ -9,13 +13,15 @@ import jax
 from rich.table import Table
 
 from models.paths import named_leaves
+from wafer.compiler.report import graph_table, summary
 from wafer.config import RunConfig
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.run.resident import Resident
 from wafer.train.build import Run, plan
+from wafer.train.compiling import compile_config, config_graph, default_folder
 from wafer.train.logs import CONSOLE
 
-__all__ = ["compile_only", "validate_only"]
+__all__ = ["compile_only", "floor_plan", "validate_only"]
 
 _LOG = logging.getLogger(__name__)
 _MIB = 2**20
@@ -46,7 +52,26 @@ def validate_only(cfg: RunConfig) -> None:
         f"({sparse / total:.1%}) in {len(selected)} sparsified; optimizer state "
         f"{moments / _MIB:.1f} MiB"
     )
+    if cfg.runconfig.execution_strategy == "pipelined":
+        graph, _ = config_graph(cfg)
+        CONSOLE.print(graph_table(graph, cfg.model["name"]), markup=False, highlight=False)
     CONSOLE.print("The configuration is valid. Nothing was run (--validate_only).")
+
+
+def floor_plan(cfg: RunConfig) -> pathlib.Path:
+    """Compile a pipelined run for the wafer: report and pictures in ``model_dir/cs_HASH``.
+
+    Returns:
+        The folder.
+
+    Raises:
+        CapacityError: it does not fit.
+        CompileError: operations that no kernel does.
+    """
+    done = compile_config(cfg, default_folder(cfg, 0))
+    CONSOLE.print(summary(done.compiled), markup=False, highlight=False)
+    CONSOLE.print(f"Report and pictures are in {done.folder}. Nothing was run (--compile_only).")
+    return done.folder
 
 
 def compile_only(job: Run) -> dict[str, float]:
@@ -57,12 +82,10 @@ def compile_only(job: Run) -> dict[str, float]:
 
     Raises:
         DataError: there is no training data to take shapes from.
-        ConfigError: the run streams its weights or is pipelined: no one program is a step.
+        ConfigError: the run streams its weights: no one program is a step.
     """
     if not isinstance(job.executor, Resident):
-        message = (
-            "a streamed or pipelined step is a program per kind of layer; `wafer plan` has figures"
-        )
+        message = "a streamed step is a program per kind of layer; `wafer plan` has its figures"
         raise ConfigError([Problem(("runconfig", "compile_only"), message)])
     section, data = job.cfg.train_input, job.train
     if section is None or data is None:

@@ -15,7 +15,7 @@ from wafer.run.resident import Resident
 from wafer.run.state import TrainState
 from wafer.train.build import Run, build
 from wafer.train.checkpoint import Checkpoints, load_checkpoint
-from wafer.train.dry import compile_only, validate_only
+from wafer.train.dry import compile_only, floor_plan, validate_only
 from wafer.train.evaluate import evaluate
 from wafer.train.logs import CONSOLE, log_folder
 from wafer.train.loop import Session, train
@@ -47,6 +47,9 @@ def run(cfg: RunConfig, began: float | None = None) -> int:
         _LOG.info("Accepted, no effect on this machine: %s", ", ".join(cfg.no_effect))
     if settings.validate_only:
         validate_only(cfg)
+        return 0
+    if settings.compile_only and settings.execution_strategy == "pipelined":
+        floor_plan(cfg)
         return 0
     job = build(cfg)
     _LOG.info(
