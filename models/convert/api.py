@@ -174,6 +174,8 @@ def open_hf(
     Arguments and errors as ``from_hf``.
     """
     folder = Path(folder)
+    if not folder.exists():
+        raise FileNotFoundError(f"{folder}: no such file or folder; expected Hugging Face weights")
     options = {"dtype": dtype, "drop_unmatched": drop_unmatched}
     if config is None and _has_towers(folder, name):
         return _open_towers(folder, options)

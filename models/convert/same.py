@@ -122,4 +122,5 @@ def require_same(ours: Any, returned: Any, model_type: str) -> None:
         raise ValueError(
             f"{ours.name}: Hugging Face's {model_type} cannot compute this model:\n  "
             + "\n  ".join(wrong)
+            + "\nTrained with the values on the right, it could be written"
         )
