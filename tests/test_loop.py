@@ -143,7 +143,7 @@ def test_the_number_of_systems_does_not_change_the_loop(one_system, num_csx):
     np.testing.assert_allclose(params["fc1"]["kernel"], one_system[0]["fc1"]["kernel"], atol=1e-6)
 
 
-def train_sparse(api, steps=6):
+def train_sparse(api, steps=6, num_csx=1):
     """The workshop's 28 lines: RigL around a loop, in the documents' two spellings."""
     backend = cstorch.backend("CSX", seed=2)
     model = cstorch.compile(MNIST(), backend)
@@ -172,7 +172,9 @@ def train_sparse(api, steps=6):
         return loss
 
     dataloader = cstorch.utils.data.DataLoader(get_digits, 8)
-    for inputs, targets in cstorch.utils.data.DataExecutor(dataloader, num_steps=steps):
+    systems = cstorch.utils.CSConfig(num_csx=num_csx)
+    executor = cstorch.utils.data.DataExecutor(dataloader, num_steps=steps, cs_config=systems)
+    for inputs, targets in executor:
         training_step(inputs, targets)
         masks.append(np.asarray(model.params["fc1"]["kernel"]) != 0)
     return model.state_dict(), masks
@@ -187,6 +189,14 @@ def test_both_generations_of_the_sparse_interface_train_alike():
     assert max(kept) == kept[0] == 256  # a quarter of 64 x 16; new ones begin at 0
     assert (masks[0] != masks[3]).any()  # RigL moved connections
     assert np.count_nonzero(old["fc1"]["bias"]) > 0
+
+
+def test_two_systems_choose_the_same_connections():
+    one, masks = train_sparse("2.0", steps=4)
+    two, same = train_sparse("2.0", steps=4, num_csx=2)
+    for a, b in zip(masks, same, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(one["fc1"]["kernel"], two["fc1"]["kernel"], atol=1e-6)
 
 
 def test_sparse_training_in_a_loop_is_the_library_around_optax():
