@@ -335,7 +335,7 @@ def _exchange(net: Net, memory: np.ndarray, tree: Mapping[str, Any], *, load: bo
     """Copy every layer's kernel and bias to its PEs, or from them."""
     for layer, shares, region in zip(net.layers, net.shares, net.regions, strict=False):
         words = _words(net, memory, f"{layer.name}/weights")
-        kernel, bias = tree[layer.name]["layer"]["kernel"], tree[layer.name]["layer"]["bias"]
+        kernel, bias = tree[layer.name]["kernel"], tree[layer.name]["bias"]
         for place, tile in _tiles(layer, region, shares).items():
             own = words[:, place[1], place[0]]
             inputs, outputs = shares.inputs[tile.rank[0]], shares.outputs[tile.rank[1]]
@@ -355,7 +355,7 @@ def init(net: Net, tree: Mapping[str, Any]) -> NetState:
 
     Args:
         net: the network.
-        tree: per layer ``{"layer": {"kernel": [fan_in, fan_out], "bias": [fan_out]}}``, as
+        tree: per layer ``{"kernel": [fan_in, fan_out], "bias": [fan_out]}``, as
             ``fc_mnist`` has them; pruned weights are left out.
     """
     meta = net.program.meta
@@ -366,11 +366,11 @@ def init(net: Net, tree: Mapping[str, Any]) -> NetState:
     }
     host: dict[str, Any] = {}
     for name, wanted in shapes.items():
-        host[name] = {"layer": {k: np.asarray(tree[name]["layer"][k]) for k in wanted}}
+        host[name] = {k: np.asarray(tree[name][k]) for k in wanted}
         for key, shape in wanted.items():
-            got = host[name]["layer"][key].shape
+            got = host[name][key].shape
             if got != shape:
-                raise FabricError(f"{name}/layer/{key}: shape {got}, expected {shape}")
+                raise FabricError(f"{name}/{key}: shape {got}, expected {shape}")
     _exchange(net, memory, host, load=True)
     return NetState(memory)
 
@@ -379,10 +379,8 @@ def params(net: Net, state: NetState) -> dict[str, Any]:
     """Read the parameters back; pruned weights are 0."""
     tree = {
         layer.name: {
-            "layer": {
-                "kernel": np.zeros((layer.fan_in, layer.fan_out), np.float32),
-                "bias": np.zeros(layer.fan_out, np.float32),
-            }
+            "kernel": np.zeros((layer.fan_in, layer.fan_out), np.float32),
+            "bias": np.zeros(layer.fan_out, np.float32),
         }
         for layer in net.layers
     }
