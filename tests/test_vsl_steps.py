@@ -149,6 +149,7 @@ def _memory_ratio(family: str, ratio: int, layers: int) -> tuple[float, float]:
     return padded.memory / packed.memory, 512 / lengths.mean()
 
 
+@pytest.mark.native
 def test_step_memory_falls_faster_than_padding() -> None:
     memory, ideal = _memory_ratio("gpt", 4, 2)
     assert memory >= 1.3 * ideal
