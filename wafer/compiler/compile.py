@@ -155,10 +155,11 @@ def _too_large(graph: Graph, held: Sequence[float], worst: int, spec: WaferSpec)
     message = (
         f"the model does not fit on the wafer: {needed / _GIB:.1f} GiB are held at once (weights,"
         f" optimizer state, activations of the samples in flight; {weights:,} weights), and"
-        f" {pes:,} PEs of {spec.sram_bytes // 1024} KiB have {available / _GIB:.1f} GiB, tiles and"
-        f" buffers included. The kernel that needs most is {kernel.name} ({kernel.kind}) with"
-        f" {held[worst] / _MIB:,.0f} MiB. Stream the weights instead: runconfig.execution_strategy:"
-        " weight_streaming (`wafer run --execution weight_streaming`; `wafer plan` predicts it)"
+        f" {pes:,} PEs of {spec.sram_bytes // 1024} KiB have {available / _GIB:.1f} GiB, less code,"
+        f" buffers and what tiles leave over. The kernel that needs most is {kernel.name}"
+        f" ({kernel.kind}) with {held[worst] / _MIB:,.0f} MiB. Stream the weights instead:"
+        " runconfig.execution_strategy: weight_streaming, or `wafer run --execution"
+        " weight_streaming`; `wafer plan` predicts its speed"
     )
     return CapacityError(message, kernel=kernel.name, needed=needed, available=available)
 

@@ -109,7 +109,7 @@ def _stacks(lines: np.ndarray, width: int) -> list[np.ndarray]:
     tall[tall >= points] = NEVER
     stacks = [lines]
     for size in range(2, min(_COLUMN, n) + 1):
-        total = sum(tall[i : n - size + 1 + i] for i in range(size))
+        total = np.sum([tall[i : n - size + 1 + i] for i in range(size)], axis=0)
         least = [width + 1 - np.searchsorted(row[::-1], heights, side="right") for row in total]
         stacks.append(np.where(np.asarray(least) <= width, least, NEVER).astype(np.int64))
     return stacks

@@ -13,8 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-import jax
-import numpy as np
+import jax.numpy as jnp
 
 from wafer.compiler.flatten import Op, Value
 from wafer.compiler.graph import Graph, Kernel, Product
@@ -110,7 +109,7 @@ class _Group:
 
 
 def _float(value: Value) -> bool:
-    return value.dtype is not None and jax.dtypes.issubdtype(value.dtype, np.inexact)
+    return value.dtype is not None and jnp.issubdtype(value.dtype, jnp.inexact)
 
 
 def _lanes(op: Op) -> int:
