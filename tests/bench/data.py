@@ -115,12 +115,13 @@ def training_rate(steps: int) -> float:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--training_rate", type=float, help="tokens/s, instead of a run")
+    parser.add_argument("--length", type=int, help="tokens a row; 512 and 2,048 (quick: 512)")
     args = parser.parse_args()
     print(environment())
     rate = args.training_rate or training_rate(100 if args.quick else 300)
     print(f"main job: {rate:,.0f} token slots/s")
     rows: dict[str, float] = {"training_tokens_per_s": rate}
-    lengths = (512,) if args.quick else (512, 2048)
+    lengths = (args.length,) if args.length else (512,) if args.quick else (512, 2048)
     batches, total = (60, 800) if args.quick else (200, 4000)
     with tempfile.TemporaryDirectory() as folder:
         for length in lengths:
