@@ -18,6 +18,7 @@ from wafer.data.processors import build_dataset
 from wafer.data.rouge import rouge
 from wafer.data.squad import windows
 from wafer.data.squad_metrics import f1, normalize
+from wafer.data.stats import padding_stats
 from wafer.data.token_labels import entities
 from wafer.data.wordpiece import load_vocabulary
 from wafer.errors import ConfigError, DataError
@@ -239,6 +240,30 @@ def test_prompts_carry_no_loss(tmp_path):
     assert row["input_ids"].tolist() == ids("where lives anna ? [SEP] in paris . <|endoftext|>")
     assert row["attention_mask"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0]
     assert row["labels"].tolist()[4:8] == ids("in paris . <|endoftext|>")
+
+
+def test_only_the_assistants_turns_carry_loss(tmp_path):
+    turns = [
+        ("user", "where lives anna ?"),
+        ("assistant", "in paris ."),
+        ("user", "bob saw a film ."),
+    ]
+    turns += [("assistant", "paris saw anna"), ("user", "dull")]
+    row = {"messages": [{"role": role, "content": text} for role, text in turns]}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    keys = {"multi_turn_key": "messages", "completion_prefix": "says"}
+    found = data("prompts", tmp_path, **keys).source[0]
+    text = "where lives anna ? says in paris . <|endoftext|>"
+    text += " bob saw a film . says paris saw anna <|endoftext|>"
+    assert found["input_ids"].tolist() == ids(text)
+    assert found["attention_mask"].tolist() == [0] * 4 + [1] * 4 + [0] * 6 + [1] * 4 + [0]
+
+
+def test_stats_of_images_say_that_nothing_is_padded(tmp_path):
+    WRITERS["mnist"](tmp_path)
+    told = padding_stats(parse_config(params("mnist", tmp_path)), "train")
+    assert "images of" in told
+    assert told.endswith("no sequences): nothing is padded")
 
 
 def test_sources_and_targets(tmp_path):

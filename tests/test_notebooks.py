@@ -1,6 +1,7 @@
 """Notebooks run from the top, in a kernel of their own, in under three minutes each."""
 
 import pathlib
+import re
 
 import nbclient
 import nbformat
@@ -15,6 +16,21 @@ def test_committed_without_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells)
     assert all(cell.get("id") for cell in notebook.cells)
+
+
+def test_the_gallery_shows_pictures_that_notebooks_draw():
+    drawn = {
+        cell.metadata["picture"]
+        for path in NOTEBOOKS
+        for cell in nbformat.read(path, as_version=4).cells
+        if "picture" in cell.metadata
+    }
+    shown = re.findall(r"\(notebooks/pictures/([\w.]+)\)", (ROOT / "README.md").read_text())
+    assert len(shown) >= 10
+    assert set(shown) <= drawn
+    sizes = [(ROOT / "notebooks" / "pictures" / name).stat().st_size for name in shown]
+    assert max(sizes) < 60_000
+    assert sum(sizes) < 500_000
 
 
 @pytest.mark.slow

@@ -160,9 +160,6 @@ class BinPacker:
         self.discarded += not blocks
         return [row for block in blocks for row in self._place(block)]
 
-    def _too_long(self, tokens: np.ndarray) -> bool:
-        return not self._fold and len(tokens) - 1 > self._length
-
     def _place(self, block: np.ndarray) -> list[list[np.ndarray]]:
         size = block.shape[1]
         for index in range(len(self._bins) - 1, -1, -1):
