@@ -114,7 +114,7 @@ def _page(width: float, height: float) -> tuple[float, float, float, float]:
     tall = 9.6
     wide = min(tall * width / height, 12.0)
     tall = min(tall, wide * height / width)
-    return wide + 3.5, max(tall, 7.0) + 0.9, wide, tall
+    return wide + 3.5, max(tall, 5.6) + 0.9, wide, tall
 
 
 def _regions(ax: Any, compiled: Compiled, scale: float) -> None:
