@@ -76,6 +76,7 @@ def _generate(args: argparse.Namespace) -> int:
 
 
 def _finalize(args: argparse.Namespace) -> int:
+    from models.convert.tokenizer import carry_tokenizer
     from sparsity.finalize import finalize
     from wafer.train.logs import setup_logging
 
@@ -83,10 +84,11 @@ def _finalize(args: argparse.Namespace) -> int:
     if args.fold_lora:
         from wafer.fold import fold_lora
 
-        sys.stdout.write("\n".join(fold_lora(args.input, args.output)) + "\n")
-        return 0
-    report = finalize(args.input, args.output)
-    sys.stdout.write("\n".join(report.lines()) + "\n")
+        lines = fold_lora(args.input, args.output)
+    else:
+        lines = finalize(args.input, args.output).lines()
+    carry_tokenizer(args.input, args.output)
+    sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 import models
+from models.convert.tokenizer import find_tokenizer
 from sparsity import sentinel
 from wafer.data.tokenizer import END_OF_TEXT, load_tokenizer
 from wafer.errors import CheckpointError, DataError
@@ -38,14 +39,14 @@ def newest_checkpoint(path: str | pathlib.Path) -> pathlib.Path:
 
 
 def _tokenizer_of(path: pathlib.Path) -> pathlib.Path:
-    """Find the run's tokenizer in the nearest folder above a checkpoint."""
-    for folder in list(path.resolve().parents)[:3]:
-        if (folder / "tokenizer.json").is_file():
-            return folder / "tokenizer.json"
-    raise DataError(
-        f"no tokenizer.json in the folders above {path}: text needs the tokenizer of the run; "
-        "put it beside the checkpoints"
-    )
+    """Find the run's tokenizer in a checkpoint or in the nearest folder above it."""
+    found = find_tokenizer(path)
+    if found is None:
+        raise DataError(
+            f"no tokenizer.json in {path} or the folders above: text needs the tokenizer of the "
+            f"run; copy it to {path}"
+        )
+    return found
 
 
 def generate_text(

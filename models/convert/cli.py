@@ -16,6 +16,7 @@ import yaml
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
 from models.convert.native import read_native, write_native
+from models.convert.tokenizer import carry_tokenizer
 from models.counts import abstract_params
 from models.paths import close_names, named_leaves
 from models.registry import MODELS, build, settings_of
@@ -108,6 +109,7 @@ def _convert(args: argparse.Namespace) -> int:
     else:
         settings, params = read_native(args.weights)
         to_hf(build(settings), params, target, max_shard_bytes=limit, headless=headless)
+    carry_tokenizer(args.weights, target)
     sys.stdout.write(f"{target}\n")
     return 0
 
