@@ -144,7 +144,8 @@ def _capacity(graph: Graph, settings: Sequence[Setting], choices: Sequence[Choic
     held = [_held(kernel, setting) for kernel, setting in zip(graph.kernels, settings, strict=True)]
     areas = [int((c.rows * c.columns).min()) if len(c.rows) else pes + 1 for c in choices]
     if sum(areas) > pes:
-        raise _too_large(graph, held, int(np.argmax(areas)), spec)
+        alone = max(areas) > pes  # a kernel that fits no number of PEs is the one to name
+        raise _too_large(graph, held, int(np.argmax(areas if alone else held)), spec)
 
 
 def _too_large(graph: Graph, held: Sequence[float], worst: int, spec: WaferSpec) -> CapacityError:
