@@ -82,7 +82,7 @@ def trace(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> graph = trace(lambda w, x: jnp.sum(jnp.tanh(x @ w)), jnp.zeros((8, 4)), jnp.zeros(8))
+        >>> graph = trace(lambda w, x: jnp.tanh(x @ w), jnp.zeros((8, 4)), jnp.zeros(8))
         >>> [(kernel.kind, kernel.macs) for kernel in graph.kernels]
         [('matmul', 32)]
     """
