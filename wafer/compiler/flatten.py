@@ -169,7 +169,10 @@ class _Flattener:
         """Turns over parameters are unrolled (stacked layers); any others counted."""
         settings, source = eqn.params, source_info_util.summarize(eqn.source_info)
         body: Jaxpr = settings["jaxpr"].jaxpr
-        consts, carries = settings["num_consts"], settings["num_carry"]
+        # Releases of JAX store the counts differently; rows and stacks have one axis more.
+        ranks = lambda one, two: [a.aval.ndim == b.aval.ndim for a, b in zip(one, two, strict=True)]
+        carries = sum(ranks(eqn.outvars, body.outvars))
+        consts = sum(ranks(eqn.invars, body.invars)) - carries
         fixed, carry, rows = ins[:consts], ins[consts : consts + carries], ins[consts + carries :]
         length = settings["length"]
         layered = any(row.weight for row in rows) and length <= _UNROLL

@@ -268,7 +268,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
             problems.append(
                 Problem(("num_steps",), "excludes 'num_epochs'; keep the one that is meant")
             )
-        if "pipeline" in self.model_fields_set and self.execution_strategy != "pipelined":
+        if self.pipeline != Pipeline() and self.execution_strategy != "pipelined":
             message = "is read only with execution_strategy: pipelined; add that or drop this"
             problems.append(Problem(("pipeline",), message))
         if self.num_replicas == 0:
