@@ -29,6 +29,7 @@ def level(folder, step):
     return float(np.isnan(np.asarray(weights["layers_0/ffn/up/kernel"])).mean())
 
 
+@pytest.mark.slow
 def test_a_changed_sparsity_is_said_and_comes_with_the_next_update(tmp_path, capsys):
     """3 steps at 50 %, then 75 % asked for: the update of step 4 begins to bring it."""
 

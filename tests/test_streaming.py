@@ -252,6 +252,7 @@ def test_checkpoints_are_interchangeable_between_executors(tmp_path, store):
             )
 
 
+@pytest.mark.slow
 def test_a_streamed_run_resumes_from_a_checkpoint_larger_than_memory(tmp_path, monkeypatch):
     """At no time is more than one of the stored arrays in memory."""
     live, most = set(), [0]

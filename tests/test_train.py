@@ -88,11 +88,11 @@ SPARSE = {
 }
 
 
-@pytest.mark.parametrize("variant", [{"runconfig": {"num_csx": 2}}, {"runconfig": {"num_csx": 4}}])
-def test_the_number_of_systems_does_not_change_the_result(tmp_path, variant):
+@pytest.mark.parametrize("systems", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_the_number_of_systems_does_not_change_the_result(tmp_path, systems):
     drops = {"model": {"dropout_rate": 0.1}}
     one = train(tmp_path / "one", **SPARSE, **drops)
-    many = train(tmp_path / "many", **SPARSE, **drops, **variant)
+    many = train(tmp_path / "many", **SPARSE, **drops, runconfig={"num_csx": systems})
     assert_close(one, many, atol=1e-6)
 
 
@@ -100,7 +100,7 @@ def test_the_number_of_systems_does_not_change_the_result(tmp_path, variant):
     "variant",
     [
         {"train_input": {"micro_batch_size": 1}},
-        {"train_input": {"micro_batch_size": 2}},
+        pytest.param({"train_input": {"micro_batch_size": 2}}, marks=pytest.mark.slow),
         {"train_input": {"batch_size": 2}, "optimizer": {"grad_accum_steps": 2}},
         {"model": {"enable_vts": True}},
     ],
@@ -112,7 +112,7 @@ def test_ways_of_cutting_the_batch_do_not_change_the_result(tmp_path, variant):
     assert_close(whole, train(tmp_path / "cut", **cut), atol=2e-6)
 
 
-@pytest.mark.parametrize("algorithm", ["static", "rigl"])
+@pytest.mark.parametrize("algorithm", [pytest.param("static", marks=pytest.mark.slow), "rigl"])
 def test_compressed_storage_trains_and_resumes_like_masks(tmp_path, algorithm):
     rigl = {"update": {"freq": 2}} if algorithm == "rigl" else {}
     found = {}
