@@ -21,6 +21,7 @@ from test_streaming import (
     STATIC,
     T5,
     arrays,
+    assert_agree,
     batch_of,
     executors,
     train,
@@ -75,18 +76,7 @@ def assert_equal(
     flowing = pipelined(model_cfg, systems=systems, **options, **(pipe or {}))
     make = functools.partial(batch_of, resident.model, systems=systems, micro=micro, **(data or {}))
     batches = [make(seed=i) for i in range(steps)]
-    want, wanted = train(resident, batches)
-    got, metrics = train(flowing, batches)
-    for a, b in zip(wanted, metrics, strict=True):
-        assert a.keys() == b.keys()
-        for name in a:
-            assert b[name] == pytest.approx(a[name], rel=rel, abs=1e-6, nan_ok=True)
-    a, b = arrays(want), arrays(got)
-    assert a.keys() == b.keys()
-    for name, leaf in a.items():
-        assert b[name].dtype == leaf.dtype, name
-        np.testing.assert_allclose(b[name], leaf, atol=atol, rtol=1e-5, err_msg=name)
-    return wanted, flowing
+    return assert_agree(resident, flowing, batches, atol, rel), flowing
 
 
 VARIANTS = {

@@ -107,13 +107,10 @@ def arrays(tree):
     return {name: np.asarray(raw(leaf)) for name, leaf in named_leaves(tree)}
 
 
-def assert_equal(model_cfg, steps=5, atol=1e-6, systems=1, data=None, rel=2e-5, **options):
-    """Both executors, the same steps: states and metrics agree."""
-    resident, streaming = executors(model_cfg, systems=systems, **options)
-    make = functools.partial(batch_of, resident.model, systems=systems, **(data or {}))
-    batches = [make(seed=i) for i in range(steps)]
+def assert_agree(resident, other, batches, atol, rel):
+    """Two executors take the same steps: states and metrics agree; returns the metrics."""
     want, wanted = train(resident, batches)
-    got, metrics = train(streaming, batches)
+    got, metrics = train(other, batches)
     for a, b in zip(wanted, metrics, strict=True):
         assert a.keys() == b.keys()
         for name in a:
@@ -123,7 +120,15 @@ def assert_equal(model_cfg, steps=5, atol=1e-6, systems=1, data=None, rel=2e-5, 
     for name, leaf in a.items():
         assert b[name].dtype == leaf.dtype, name
         np.testing.assert_allclose(b[name], leaf, atol=atol, rtol=1e-5, err_msg=name)
-    return wanted, streaming
+    return wanted
+
+
+def assert_equal(model_cfg, steps=5, atol=1e-6, systems=1, data=None, rel=2e-5, **options):
+    """Both executors, the same steps: states and metrics agree."""
+    resident, streaming = executors(model_cfg, systems=systems, **options)
+    make = functools.partial(batch_of, resident.model, systems=systems, **(data or {}))
+    batches = [make(seed=i) for i in range(steps)]
+    return assert_agree(resident, streaming, batches, atol, rel), streaming
 
 
 @pytest.mark.parametrize(
