@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax.sharding import AbstractDevice, AbstractMesh
 
 import vsl
 import vsl.attend
@@ -50,19 +51,23 @@ def test_interpreted_kernels_equal_dense(
 
     want, got = run("dense"), run("pallas_interpret")
     np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
-    for name in want[1]:
-        np.testing.assert_allclose(got[1][name], want[1][name], atol=2e-5, err_msg=name)
+    for name, value in want[1].items():  # a slope's gradient is of order 400: 2e-5 is half an ulp
+        rtol = 3e-7 if name == "slopes" else 1e-7
+        np.testing.assert_allclose(got[1][name], value, atol=2e-5, rtol=rtol, err_msg=name)
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")  # jax 0.12
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_kernels_lower_for_cuda(dtype: Any) -> None:
     """Forward and backward become Triton calls; no GPU is needed to see that."""
     grad = jax.jit(jax.grad(lambda x: _loss(x, "pallas", causal=True, softcap=3.0)))
-    lowered = export.export(
-        grad,
-        platforms=["cuda"],
-        disabled_checks=[export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")],
-    )(_inputs(dtype))
+    device = AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="cuda")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
+        lowered = export.export(
+            grad,
+            platforms=["cuda"],
+            disabled_checks=[export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")],
+        )(_inputs(dtype))
     assert lowered.mlir_module().count("__gpu$xla.gpu.triton") == 3  # out, dq, dk and dv
 
 
