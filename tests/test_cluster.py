@@ -21,6 +21,8 @@ from wafer.errors import ConfigError, DataError
 from wafer.run.cluster import Member, membership
 from wafer.train.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.alone
+
 # --- who joins -----------------------------------------------------------------------------------
 
 

@@ -7,6 +7,8 @@ import nbclient
 import nbformat
 import pytest
 
+pytestmark = pytest.mark.alone
+
 ROOT = pathlib.Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 

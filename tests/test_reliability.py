@@ -17,6 +17,8 @@ from test_train import config
 from models.paths import named_leaves
 from wafer.train.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.alone
+
 STEPS = 40
 
 
