@@ -40,7 +40,9 @@ class Layout:
     starts: Int[Array, " T"]
     ends: Int[Array, " T"]
     rows: tuple[int, int] | None = dataclasses.field(default=None, metadata={"static": True})
-    first: Int[Array, ""] = dataclasses.field(default_factory=lambda: np.int32(0))
+    first: Int[Array, ""] = dataclasses.field(
+        default_factory=lambda: typing.cast(Array, np.int32(0))
+    )
 
     @property
     def sequences(self) -> Array:
