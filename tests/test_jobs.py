@@ -96,9 +96,9 @@ def test_runs_started_together_take_turns_by_priority_then_age(store):
     order = sorted(spans, key=lambda name: spans[name][0])
     # 'small' would fit beside 'urgent', but nobody overtakes 'wide', which was there before.
     assert order == ["first", "urgent", "wide", "small", "late"]
-    assert spans["urgent"][0] >= spans["first"][1]
-    assert spans["wide"][0] >= spans["urgent"][1]
-    assert spans["small"][0] >= spans["wide"][1]
+    assert spans["urgent"][0] > spans["first"][1]
+    assert spans["wide"][0] > spans["urgent"][1]
+    assert spans["small"][0] > spans["wide"][1]
     assert [job.phase for job in store.jobs()] == ["SUCCEEDED"] * 5
 
 

@@ -78,10 +78,11 @@ def _assert_close(got: Any, want: Any, skip: tuple[str, ...] = ()) -> None:
         ((2, 2), 20, {"window": (5, 9), "causal": False, "scale": 0.7}),
         ((3, 3), 64, {"dropout_rate": 0.3}),
         ((3, 3), 64, {"alibi": True}),
+        ((3, 3), 64, {"alibi": True, "dropout_rate": 0.3}),
         ((4, 2), 16, {"alibi": True, "relative": True, "window": 33}),
         ((4, 4), 16, {"relative": True, "causal": False}),
     ],
-    ids=["gqa", "mqa", "scale", "dropout", "alibi", "alibi+t5", "t5"],
+    ids=["gqa", "mqa", "scale", "dropout", "alibi", "alibi+dropout", "alibi+t5", "t5"],
 )
 def test_native_equals_dense(heads: tuple[int, int], width: int, options: dict[str, Any]) -> None:
     """Forward and every gradient; dropout drops the same weights."""
@@ -89,7 +90,12 @@ def test_native_equals_dense(heads: tuple[int, int], width: int, options: dict[s
     x = _inputs(CAPACITY, CAPACITY, heads, width)
     want = _run(x, layout, "dense", **options)
     assert float(jnp.abs(want["do"]).max()) > 0.1
-    _assert_close(_run(x, layout, "native", **options), want)
+    got = _run(x, layout, "native", **options)
+    cancels = {"alibi", "dropout_rate"} <= options.keys()
+    _assert_close(got, want, skip=("slopes",) if cancels else ())
+    if cancels:  # thousands of terms of both signs, times distances
+        top = float(jnp.abs(want["slopes"]).max())
+        np.testing.assert_allclose(got["slopes"], want["slopes"], atol=1.2e-5 * top)
 
 
 def test_padded_batch_with_nan_in_the_padding() -> None:
@@ -133,14 +139,15 @@ def _both() -> Any:
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(0, 66), min_size=3, max_size=3))
 def test_any_lengths(lengths: list[int]) -> None:
-    """Sequences may begin and end anywhere in a tile.
-
-    The gradients of q and k are differences of terms as large as that of v; in sequences of one
-    token they are 0 but for rounding, so v's is the measure of all three.
-    """
+    """Sequences may begin and end anywhere in a tile."""
     got, want = _both()(jnp.asarray(lengths))
+    if max(lengths) > 1:
+        _assert_close(got, want)
+        return
+    # One token sees itself alone: the gradients of q and k are 0 but for rounding, which v's is
+    # the measure of.
     _assert_close(got, want, skip=("q", "k"))
-    top = max(float(jnp.abs(want[name]).max()) for name in "qkv")
+    top = float(jnp.abs(want["v"]).max())
     for name in "qk":
         np.testing.assert_allclose(got[name], want[name], atol=3e-6 * max(top, 1e-3))
 
