@@ -138,6 +138,7 @@ def stack(programs: Sequence[Program]) -> Program:
         controls=any(m.controls for m in metas),
         swaps=any(m.swaps for m in metas),
         teardown=any(m.teardown for m in metas),
+        ranked=any(m.ranked for m in metas),
     )
     if meta.swaps and any(m.swaps and m.partners != meta.partners[: len(m.colors)] for m in metas):
         raise FabricError("stack: colours swap, but the programs list them in different orders")

@@ -1,6 +1,7 @@
 """One cycle of all compute elements: one vector step of one thread, then task dispatch.
 
-Rules: the task's own thread goes first, then the microthread with the lowest id; an operation
+Rules: the thread of the highest priority goes first, of equals the task's own, then the microthread
+with the lowest id (by default the task's is the highest, all others the lowest); an operation
 suspends while a queue it reads is empty or the ramp it writes is full; tasks run to completion;
 of the eligible tasks (activated and not blocked, or with a wavelet waiting) a high-priority one
 goes first, then the lowest id. Dispatch takes no cycle of its own beyond the charged overheads.
@@ -19,10 +20,12 @@ from wafer.fabric.encode import (
     KIND_CONST,
     KIND_FABRIC,
     KIND_MEM,
+    MAIN_RANK,
     POSITION,
     SCALAR,
     SRC0,
     SRC1,
+    THREAD_RANK,
 )
 from wafer.fabric.lanes import fifo_step, pipe_step
 from wafer.fabric.program import Program
@@ -72,6 +75,17 @@ def _ready(program: Program, state: FabricState, space: Array) -> Array:
         ready = jnp.where(starts & (jnp.arange(ready.shape[0]) == 0)[:, None, None], pc >= 0, ready)
         ready = ready & (state.wait == 0) & ~waits
     return ready
+
+
+def _choose(program: Program, state: FabricState, ready: Array) -> Array:
+    """[1 + U, H, W] bool: of the ready threads of each PE the one that goes."""
+    if program.meta.ranked:
+        code, at = jnp.asarray(program.code), jnp.maximum(state.pc, 0)
+        ranks = jnp.concatenate([code[:, MAIN_RANK][at[:1]], code[:, THREAD_RANK][at[1:]]])
+        ranks = jnp.where(ready, ranks, -1)
+        ready = ready & (ranks == ranks.max(axis=0))
+    earlier = jnp.cumsum(ready.astype(jnp.int32), axis=0) - ready
+    return ready & (earlier == 0)
 
 
 def _operand(program: Program, state: FabricState, op: Array, column: int, index: Array) -> Array:
@@ -241,9 +255,7 @@ def ce_step(
     code = jnp.asarray(program.code)
     seen = state._replace(queue=before.queue)
     space = moves.room_up[0]
-    ready = _ready(program, seen, space)
-    earlier = jnp.cumsum(ready.astype(jnp.int32), axis=0) - ready
-    chosen = ready & (earlier == 0)
+    chosen = _choose(program, state, _ready(program, seen, space))
     issue = chosen.any(axis=0)
     op = jnp.where(chosen, state.pc, 0).sum(axis=0)
     left = jnp.where(chosen, state.left, 0).sum(axis=0)

@@ -14,11 +14,13 @@ __all__ = [
     "KIND_CONST",
     "KIND_FABRIC",
     "KIND_MEM",
+    "MAIN_RANK",
     "OPCODES",
     "POSITION",
     "SCALAR",
     "SRC0",
     "SRC1",
+    "THREAD_RANK",
     "encode_op",
 ]
 
@@ -27,12 +29,16 @@ DTYPES = ("float32", "float16", "bfloat16", "uint32")
 
 # Columns: 0 opcode, 1 n, 2 dtype, 3 thread or -1, 4 launch, 5 last of its task, 6 rate,
 # 7-9 task masks to activate, block, unblock; then four operands of six columns each:
-# kind, base (address, colour index or bits), stride, inner, outer, flags; last the switch write:
-# colour index + 1 or 0, position.
-DST, SRC0, SRC1, SCALAR, POSITION = 10, 16, 22, 28, 34
-FIELDS = 36
+# kind, base (address, colour index or bits), stride, inner, outer, flags; then the switch write:
+# colour index + 1 or 0, position; last the ranks of the task and of the microthread doing it.
+DST, SRC0, SRC1, SCALAR, POSITION, MAIN_RANK, THREAD_RANK = 10, 16, 22, 28, 34, 36, 37
+FIELDS = 38
 KIND_MEM, KIND_FABRIC, KIND_CONST, KIND_ARG = 1, 2, 3, 4
 
+# The levels of a task's own thread (``<tile_config>/main_thread_priority``) and of microthreads
+# (``.priority`` of an asynchronous operation), on one scale. Of equals the lowest id goes first.
+_MAIN = {"medium_low": 1, "medium": 2, "medium_high": 3, "high": 4}
+_THREAD = {"low": 0, "medium": 2, "high": 4}
 _ACTIONS = {"activate": 7, "block": 8, "unblock": 9}
 
 
@@ -95,6 +101,7 @@ def encode_op(
     arrays: dict[str, tuple],
     tasks: dict[str, int],
     spec: WaferSpec,
+    main: str = "high",
 ) -> np.ndarray:
     """Encode one operation.
 
@@ -106,12 +113,13 @@ def encode_op(
         arrays: name -> (first word, words, dtype).
         tasks: name -> task id.
         spec: the machine.
+        main: priority of the task's own thread.
 
     Returns:
         [FIELDS] int32.
 
     Raises:
-        FabricError: unknown kind, array, task or thread, or an address outside its array.
+        FabricError: unknown kind, array, task, thread or priority, or an address outside its array.
     """
     if op.kind not in OPCODES or op.dtype not in DTYPES or op.n < 1:
         raise FabricError(f"operation {op.kind!r} on {op.dtype}, n={op.n}: unknown or empty")
@@ -119,7 +127,13 @@ def encode_op(
         raise FabricError(f"{op.kind}: microthread {op.thread}; a PE has {spec.microthreads}")
     if isinstance(op.dst, FabOut) and op.dst.control and op.dtype != "uint32":
         raise FabricError(f"{op.kind} on {op.dtype}: control wavelets are uint32; use mov32")
+    if op.priority not in _THREAD or main not in _MAIN:
+        raise FabricError(
+            f"{op.kind}: priority {op.priority!r} of a microthread is one of {list(_THREAD)},"
+            f" {main!r} of the task one of {list(_MAIN)}"
+        )
     row = np.zeros(FIELDS, np.int32)
+    row[MAIN_RANK], row[THREAD_RANK] = _MAIN[main], _THREAD[op.priority]
     row[:7] = (
         OPCODES.index(op.kind),
         op.n,

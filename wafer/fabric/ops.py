@@ -118,6 +118,8 @@ class Op:
         launch: cycles before the first element; None takes the layout's overhead.
         position: ``(colour, position)``: the PE writes that switch position into its router when
             the last element is through.
+        priority: of its microthread against others and ``Layout.main_thread_priority``: "low",
+            "medium" or "high"; of equals the task goes first, then the lowest id.
     """
 
     kind: str
@@ -131,6 +133,7 @@ class Op:
     on_done: tuple[tuple[str, str], ...] = ()
     launch: int | None = None
     position: tuple[int, int] | None = None
+    priority: str = "low"
 
     def then(self, action: str, task: str) -> "Op":
         """Add ``activate``, ``block`` or ``unblock`` of a task at completion."""

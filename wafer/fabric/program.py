@@ -15,12 +15,12 @@ import jax
 import numpy as np
 
 from wafer.fabric.arrays import AnyArray as Array
-from wafer.fabric.encode import DST, FIELDS, KIND_FABRIC, encode_op
+from wafer.fabric.encode import DST, FIELDS, KIND_FABRIC, MAIN_RANK, THREAD_RANK, encode_op
 from wafer.fabric.errors import FabricError, RouteError, SramError
 from wafer.fabric.ops import Op
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["PORTS", "TORN", "ColorConfig", "Filter", "Layout", "Meta", "Program", "Where"]
+__all__ = ["PORTS", "TORN", "Filter", "Layout", "Meta", "Program", "Where"]
 
 PORTS = {"N": 1, "E": 2, "S": 4, "W": 8, "RAMP": 16}
 # Switch position of a colour in teardown: it is taken from nowhere and leaves nowhere.
@@ -49,6 +49,7 @@ class Meta(typing.NamedTuple):
     controls: whether any operation sends control wavelets
     swaps: whether any pair of colours changes places on a link
     teardown: whether a task, a route or an operation deals with teardown
+    ranked: whether microthreads go before tasks, or have an order among them besides their ids
     """
 
     spec: WaferSpec
@@ -67,6 +68,7 @@ class Meta(typing.NamedTuple):
     controls: bool
     swaps: bool
     teardown: bool
+    ranked: bool
 
     @property
     def partners(self) -> tuple[int, ...]:
@@ -132,17 +134,6 @@ class Filter:
     start: int = 0
 
 
-class ColorConfig(typing.NamedTuple):
-    """One ``set_color_config`` as given, kept for the messages of the checks.
-
-    where: [H, W] bool
-    color: colour id
-    """
-
-    where: np.ndarray
-    color: int
-
-
 def port_mask(ports: str | Sequence[str]) -> int:
     """Turn ``"RAMP"`` or ``("RAMP", "E")`` into a mask over ``PORTS``."""
     names = (ports,) if isinstance(ports, str) else tuple(ports)
@@ -174,6 +165,8 @@ class Layout:
             them every operation starts in the cycle after the one before it.
         reload: charge ``op_reload`` in place of ``op_launch``.
         host_io: keep memcpy's colours for it.
+        main_thread_priority: of the running task against microthreads (``Op.priority``), a level
+            of ``<tile_config>``: "medium_low", "medium", "medium_high" or "high".
     """
 
     def __init__(
@@ -185,6 +178,7 @@ class Layout:
         overheads: bool = False,
         reload: bool = False,
         host_io: bool = False,
+        main_thread_priority: str = "high",
     ) -> None:
         limit = (spec.width, spec.height) if host_io else (spec.fabric_width, spec.fabric_height)
         fits = width <= limit[0] and height <= limit[1]
@@ -195,6 +189,7 @@ class Layout:
             )
         self.width, self.height, self.spec = width, height, spec
         self.overheads, self.reload, self.host_io = overheads, reload, host_io
+        self.main_thread_priority = main_thread_priority
         self.y, self.x = np.mgrid[0:height, 0:width]
         self._queues: dict[int, int] = {}
         self._routes: dict[int, dict[str, np.ndarray]] = {}
@@ -408,11 +403,13 @@ class Layout:
                 arrays=self._arrays,
                 tasks=tasks,
                 spec=self.spec,
+                main=self.main_thread_priority,
             )
         routes = [self._routes[c] for c in colors]
         shape = (self.height, self.width)
         rows = list(self._tasks.values())
         data_keys, colored = {c: i for i, c in enumerate(colors)}, ("data", "teardown")
+        ranks = code[:, THREAD_RANK]
         teardown = _tears_down(self._ops, rows, [r["start"] for r in routes])
         program = Program(
             rx=_stack(_level([r["rx"] for r in routes]), (4, *shape), 1),
@@ -449,6 +446,7 @@ class Layout:
                 controls=bool(((code[:, DST] == KIND_FABRIC) & (code[:, DST + 5] & 1)).any()),
                 swaps=any(r["swap"].any() for r in routes),
                 teardown=teardown,
+                ranked=bool(np.ptp(ranks) or (ranks > code[:, MAIN_RANK]).any()),
             ),
         )
         check_program(program, [(op, mask) for op, _, _, mask in self._ops])

@@ -16,14 +16,14 @@ namespace ffi = xla::ffi;
 namespace wafer {
 namespace {
 
-constexpr int kHeader = 18, kProgram = 10, kState = 24, kMemory = 20;
+constexpr int kHeader = 19, kProgram = 10, kState = 24, kMemory = 20;
 
 Program read_program(const int32_t* h, const ffi::RemainingArgs& args) {
   Program p;
   p.height = h[0], p.width = h[1], p.colors = h[2], p.positions = h[3], p.tasks = h[4];
   p.words = h[5], p.depth = h[6], p.ramp = h[7], p.threads = h[8], p.max_cycles = h[9];
   p.switched = h[10], p.filtered = h[11], p.controls = h[12], p.per_hop = h[13];
-  p.swaps = h[14], p.teardown = h[15], p.start = h[16];
+  p.swaps = h[14], p.teardown = h[15], p.start = h[16], p.ranked = h[18];
   const int32_t* at = h + kHeader;
   for (int c = 0; c < p.colors; ++c) p.partner[c] = *at++;
   for (int t = 0; t < p.tasks; ++t, at += 4)

@@ -46,6 +46,7 @@ def _header(meta: Meta, shape: tuple[int, ...], max_cycles: int, *, start: bool)
             meta.teardown,
             start,
             FIELDS,
+            meta.ranked,
             *meta.partners,
             *(v for task in tasks for v in task),
         ],

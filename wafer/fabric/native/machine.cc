@@ -104,13 +104,16 @@ class Machine : public Grid<R, D> {
   // Finds the thread that goes; returns whether any waits out a launch.
   bool choose(int cell, const Core& core, int* chosen) {
     bool waits = false;
+    int best = -1;  // rank of the chosen one; without ranks the first that is ready goes
     for (int t = 0; t < this->p_.threads; ++t) {
       if (core.threads[t].pc < 0) continue;
       if (core.threads[t].wait > 0) {
         waits = true;
-      } else if (*chosen < 0 && ready(cell, core, t)) {
-        *chosen = t;
+        continue;
       }
+      const Op& op = this->p_.code[core.threads[t].pc];
+      const int rank = !this->p_.ranked ? 0 : t ? op.thread_rank : op.main_rank;
+      if (rank > best && ready(cell, core, t)) *chosen = t, best = rank;
     }
     return waits;
   }

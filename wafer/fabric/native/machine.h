@@ -6,7 +6,7 @@
 
 namespace wafer {
 
-constexpr int kColors = 24, kRamp = 8, kThreads = 9, kTasks = 31, kPorts = 5, kFields = 36;
+constexpr int kColors = 24, kRamp = 8, kThreads = 9, kTasks = 31, kPorts = 5, kFields = 38;
 constexpr uint8_t kValid = 1, kControl = 2, kAdvance = 4, kTorn = 255, kRampPort = 16;
 
 // One row of wafer/fabric/encode.py's code table.
@@ -16,7 +16,7 @@ struct Operand {
 struct Op {
   int code, n, dtype, thread, launch, last, rate, activate, block, unblock;
   Operand dst, src[3];
-  int position_color, position;
+  int position_color, position, main_rank, thread_rank;
 };
 static_assert(sizeof(Op) == kFields * sizeof(int), "rows are read in place");
 
@@ -32,7 +32,7 @@ struct Task {
 struct Program {
   int height, width, colors, positions, tasks, words, depth, ramp, threads;
   int64_t max_cycles;
-  bool switched, filtered, controls, per_hop, swaps, teardown, start;
+  bool switched, filtered, controls, per_hop, swaps, teardown, start, ranked;
   int partner[kColors], limit[kColors];  // of swaps; words of the input queue
   std::vector<Task> order;               // in order of dispatch
   const uint8_t *rx, *tx, *defined;
