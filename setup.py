@@ -103,7 +103,9 @@ class BuildNative(build_ext):
 
 setup(
     ext_modules=[
-        NativeLibrary("vsl.native", ["attention.cc"], per_target=["block.cc"]),
+        NativeLibrary(
+            "vsl.native", ["attention.cc", "product.cc"], per_target=["block.cc", "panel.cc"]
+        ),
         NativeLibrary(
             "sparsity.kernels",
             ["sparse_dot.cc", "topology.cc", "moves.cc"],

@@ -26,6 +26,7 @@ __all__ = [
     "no_dropout",
     "start_stream",
     "stream_dropout",
+    "stream_weights",
 ]
 
 Drop = Callable[[Array, float], Array]
@@ -60,6 +61,23 @@ def stream_dropout(layout: vsl.Layout, key: Array | None) -> Drop:
         return vsl.dropout(jax.random.fold_in(key, next(calls)), x, layout, rate) if rate else x
 
     return drop
+
+
+def stream_weights(branch: Any, layout: vsl.Layout, memory: vsl.Layout | None = None) -> Any:
+    """Let a layer's attention and feed-forward products stop at the last token of their stream.
+
+    Args:
+        branch: the layer's parameters.
+        layout: of the layer's own stream.
+        memory: of the stream that 'cross' takes keys and values from.
+    """
+    own = {k: vsl.stream_kernels(branch[k], layout) for k in ("attn", "ffn") if k in branch}
+    if memory is not None and "cross" in branch:
+        stream = {"query": layout, "key": memory, "value": memory, "out": layout}
+        own["cross"] = branch["cross"] | {
+            k: vsl.stream_kernels(branch["cross"][k], of) for k, of in stream.items()
+        }
+    return {**branch, **own}
 
 
 def no_attend(q: Array, k: Array, v: Array, **rules: Any) -> Array:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+import vsl
 from models.alias import decoder_alias
 from models.attention import stream_attend
 from models.base import Aux, Batch, Model, Stage, StageFn
@@ -27,10 +28,11 @@ from models.blocks import (
     no_dropout,
     start_stream,
     stream_dropout,
+    stream_weights,
 )
 from models.decoder_config import DecoderConfig
 from models.initializers import make_initializer
-from models.layers import Dense, Embedding, Norm, leaf, project, zeros_init
+from models.layers import Dense, Embedding, Norm, leaf, score, zeros_init
 from models.losses import language_model_aux
 from models.paths import Params
 from models.positions import sinusoids
@@ -96,7 +98,7 @@ class Head(nn.Module):
             init = make_initializer(cfg.init_of("head"))
             logits = Dense(cfg.vocab_size, cfg.use_bias_in_output, init, name="lm_head")(x)
         else:
-            logits = project(x, jnp.swapaxes(table, 0, 1))
+            logits = score(x, table)
             if cfg.use_bias_in_output:
                 logits = logits + _HeadBias(cfg.vocab_size, name="lm_head")().astype(x.dtype)
         if cfg.logits_scale != 1.0:
@@ -158,7 +160,7 @@ def _layer_fn(cfg: DecoderConfig, *, local: bool) -> StageFn:
         layout = batch.layout
         attn_key = None if key is None else jax.random.fold_in(key, 0)
         out: Any = Block(cfg, local).apply(
-            {"params": params["layer"]},
+            {"params": stream_weights(params["layer"], layout)},
             carry,
             layout.positions,
             stream_attend(layout, attn_key, cfg.dropout("attention")),
@@ -172,18 +174,30 @@ def _layer_fn(cfg: DecoderConfig, *, local: bool) -> StageFn:
 
 def _head_fn(cfg: DecoderConfig) -> StageFn:
     def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
-        del batch, key
-        logits = apply_head(cfg, params, carry.x)
+        del key
+        logits = apply_head(cfg, params, carry.x, batch.layout)
         return logits if carry.balance is None else (logits, carry.balance)
 
     return head
 
 
-def apply_head(cfg: DecoderConfig, params: Params, x: Array) -> Any:
-    """Run the head on a tree (or stage) holding ``norm_f``, ``lm_head`` and the tied ``embed``."""
-    own = {k: v for k, v in params.items() if k in {"norm_f", "lm_head"}}
+def apply_head(
+    cfg: DecoderConfig, params: Params, x: Array, layout: vsl.Layout | None = None
+) -> Any:
+    """Run the head on a tree (or stage) holding ``norm_f``, ``lm_head`` and the tied ``embed``.
+
+    Args:
+        cfg: configuration.
+        params: the tree.
+        x: [T, D] the last layer's output.
+        layout: of x where it is a stream, whose slack need not be scored.
+    """
+    own: Any = {k: v for k, v in params.items() if k in {"norm_f", "lm_head"}}
     tied = cfg.share_embedding_weights and cfg.with_lm_head
     table = params["embed"]["token"]["embedding"] if tied else None
+    if layout is not None:
+        own = vsl.stream_kernels(own, layout)
+        table = table if table is None else vsl.stream_table(table, layout)
     return Head(cfg).apply({"params": own}, x, table)
 
 

@@ -27,6 +27,7 @@ from models.blocks import (
     no_attend,
     no_dropout,
     stream_dropout,
+    stream_weights,
 )
 from models.encoder_config import EncoderConfig
 from models.encoder_heads import Heads, encoder_aux
@@ -87,7 +88,7 @@ def layer_fn(cfg: BlockConfig) -> StageFn:
         layout = batch.layout
         attn_key = None if key is None else jax.random.fold_in(key, 0)
         out: Any = Block(cfg).apply(
-            {"params": params["layer"]},
+            {"params": stream_weights(params["layer"], layout)},
             carry,
             layout.positions,
             stream_attend(layout, attn_key, cfg.dropout("attention")),

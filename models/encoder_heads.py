@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from models.base import Aux, Batch
 from models.encoder_config import EncoderConfig
 from models.initializers import make_initializer
-from models.layers import Dense, Norm, activation, leaf, project, zeros_init
+from models.layers import Dense, Norm, activation, leaf, score, zeros_init
 from models.losses import token_aux
 from vsl import Layout
 
@@ -58,9 +58,7 @@ class Heads(nn.Module):
             h = activation(cfg.mlm_nonlinearity)(h)
             h = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="mlm_norm")(h)
             bias = leaf(self, "lm_head_bias", zeros_init, (cfg.vocab_size,))
-            out["logits"] = project(h, jnp.swapaxes(jnp.asarray(table), 0, 1)) + bias.astype(
-                h.dtype
-            )
+            out["logits"] = score(h, table) + bias.astype(h.dtype)
         if cfg.pools:
             pooled = Dense(cfg.hidden_size, True, init, name="pooler")(x[first])
             out["pooled"] = activation(cfg.pooler_nonlinearity)(pooled)

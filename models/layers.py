@@ -24,6 +24,7 @@ __all__ = [
     "activation",
     "leaf",
     "project",
+    "score",
     "zeros_init",
 ]
 
@@ -41,6 +42,13 @@ def project(x: Array, kernel: Any) -> Array:
     if hasattr(kernel, "project"):
         return kernel.project(x)
     return x @ kernel.astype(x.dtype)
+
+
+def score(x: Array, table: Any) -> Array:
+    """Multiply activations [..., D] by an embedding table [V, D], or by an object for one."""
+    if hasattr(table, "project"):
+        return table.project(x)
+    return project(x, jnp.swapaxes(jnp.asarray(table), 0, 1))
 
 
 def leaf(module: nn.Module, name: str, init: InitFn, shape: tuple[int, ...]) -> Any:

@@ -27,9 +27,10 @@ from models.blocks import (
     no_attend,
     no_dropout,
     stream_dropout,
+    stream_weights,
 )
 from models.initializers import make_initializer
-from models.layers import Dense, Embedding, Norm, leaf, project, zeros_init
+from models.layers import Dense, Embedding, Norm, leaf, score, zeros_init
 from models.losses import language_model_aux
 from models.paths import Params
 from models.positions import sinusoids
@@ -81,7 +82,7 @@ class _Head(nn.Module):
         if table is None:
             init = make_initializer(cfg.init_of("head"))
             return Dense(rows, cfg.use_bias_in_output, init, name="lm_head")(x)
-        logits = project(x, jnp.swapaxes(table, 0, 1))
+        logits = score(x, table)
         if cfg.use_bias_in_output:
             logits = logits + _Bias(rows, name="lm_head")().astype(x.dtype)
         return logits
@@ -184,7 +185,7 @@ def _encoder_fn(cfg: Seq2SeqConfig) -> StageFn:
         layout = batch.extras["source_layout"]
         attn_key = None if key is None else jax.random.fold_in(key, 0)
         out: Any = Block(block).apply(
-            {"params": params["layer"]},
+            {"params": stream_weights(params["layer"], layout)},
             Stream(carry.source),
             layout.positions,
             stream_attend(layout, attn_key, cfg.dropout("attention")),
@@ -213,7 +214,7 @@ def _decoder_fn(cfg: Seq2SeqConfig) -> StageFn:
         own, cross = (None, None) if key is None else jax.random.split(jax.random.fold_in(key, 0))
         rate = cfg.dropout("attention")
         out: Any = Block(block, cross=True).apply(
-            {"params": params["layer"]},
+            {"params": stream_weights(params["layer"], layout, source)},
             Stream(carry.target),
             layout.positions,
             stream_attend(layout, own, rate),

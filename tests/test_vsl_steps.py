@@ -140,7 +140,7 @@ def test_dropout_packed_equals_padded() -> None:
 
 def _memory_ratio(family: str, ratio: int, layers: int) -> tuple[float, float]:
     """(padded over packed temporary memory of the compiled step, longest over mean)."""
-    lengths = bench.typical_batches(ratio, 16)[1]
+    lengths = bench.typical_batches(ratio, 16)[2]
     examples = bench.make_examples(lengths, masked=family == "bert")
     model = bench.make_model(family, 256, layers)
     padded = bench.make_step(model, bench.padded_batch(family, examples), bench.stock_attention)

@@ -20,6 +20,7 @@ from vsl.packing import (
     fit_ladder,
     length_groups,
 )
+from vsl.product import stream_kernels, stream_product, stream_table
 from vsl.ragged import Ragged, RestorePadding, StripPadding, restore_padding, strip_padding
 from vsl.report import PaddingReport, padding_report
 from vsl.rows import layout_from_spans, row_features, spans_from_layout
@@ -79,5 +80,8 @@ __all__ = [
     "segment_sum",
     "shift_labels",
     "spans_from_layout",
+    "stream_kernels",
+    "stream_product",
+    "stream_table",
     "strip_padding",
 ]

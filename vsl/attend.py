@@ -22,7 +22,7 @@ from vsl.noise import hash_bits, seed_of
 from vsl.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
 from vsl.triton import triton
 
-__all__ = ["Implementation", "attention", "attention_as"]
+__all__ = ["Implementation", "attention", "attention_as", "may_be_native"]
 
 Implementation = Literal[
     "auto", "native", "blocks", "dense", "padded", "pallas", "pallas_interpret"
@@ -38,13 +38,19 @@ _SIZES = BlockSizes(64, 64)
 def attention_as(implementation: Implementation) -> Iterator[None]:
     """Let ``auto`` mean ``implementation`` for what is traced inside.
 
-    ``dense`` makes a program whose attention is readable as plain operations.
+    ``dense`` makes a program readable as plain operations: products of packed streams are XLA's
+    then too.
     """
     token = _AUTO.set(implementation)
     try:
         yield
     finally:
         _AUTO.reset(token)
+
+
+def may_be_native() -> bool:
+    """Whether what is traced now may call native kernels: not inside ``attention_as`` of others."""
+    return _AUTO.get() in {"auto", "native"}
 
 
 def attention(

@@ -7,7 +7,6 @@ sees. ``vsl.blocks`` is its reference and its fallback.
 """
 
 import functools
-import pathlib
 from typing import Any, NamedTuple
 
 import jax
@@ -15,18 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from vsl.native.library import Library
+from vsl.native.kernels import LIBRARY
 from vsl.noise import keep_threshold
 from vsl.scores import QKV, Learned, Pair, Rule
 
 __all__ = ["LIBRARY", "fused", "supported"]
 
-LIBRARY = Library(
-    what="attention",
-    path=pathlib.Path(__file__).parent / "native" / "_native.so",
-    handlers=("wafer_attention_forward", "wafer_attention_backward"),
-    instead="implementation='blocks'",
-)
 _TILE = 64
 _WIDTH_STEP = 16
 _EMPTY = np.zeros((0, 0), np.float32)

@@ -21,9 +21,6 @@ constexpr int kVectors = 4;  // vectors per tile row: one broadcast weight feeds
 typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
 
-WAFER_INLINE Floats Load(const float* p) { return *reinterpret_cast<const Floats*>(p); }
-WAFER_INLINE void Store(float* p, Floats v) { *reinterpret_cast<Floats*>(p) = v; }
-
 // Lane l is a[l] where the bit is clear, else b[l]; and the same from the partner lane.
 template <int kBit, int... kLane>
 WAFER_INLINE Floats Own(Floats a, Floats b, std::integer_sequence<int, kLane...>) {

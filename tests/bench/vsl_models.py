@@ -1,5 +1,6 @@
 """What ``vsl_step`` times: train steps of a GPT and a BERT, in several layouts and attentions."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
@@ -53,13 +54,13 @@ def draw_lengths(ratio: int, count: int, seed: int = 0) -> np.ndarray:
 
 
 def typical_batches(ratio: int, batch: int, seed: int = 0) -> list[np.ndarray]:
-    """Of 51 random batches by number of tokens, the 9th, the median and the 43rd.
+    """Of 50 random batches by number of tokens, the middle ones of five tens.
 
     One batch alone would lie by chance just below or just above a rung of the ladder.
     """
-    batches = draw_lengths(ratio, 51 * batch, seed).reshape(51, batch)
+    batches = draw_lengths(ratio, 50 * batch, seed).reshape(50, batch)
     order = np.argsort(batches.sum(axis=1))
-    return [batches[i] for i in order[[8, 25, 42]]]
+    return [batches[i] for i in order[5::10]]
 
 
 def make_examples(lengths: np.ndarray, *, masked: bool, seed: int = 0) -> list[dict[str, Any]]:
@@ -109,6 +110,11 @@ def padded_batch(family: str, examples: list[Any], length: int = LONGEST) -> mod
         return models.Batch(a["tokens"], a["labels"], a["weights"], layout)
     at = vsl.padded_layout(parts[1].lengths["tokens"], int(length * MASKED) + 1)
     return _bert_batch(parts[0].arrays | parts[1].arrays, layout, at)
+
+
+def as_stream(batch: models.Batch) -> models.Batch:
+    """The same padded batch, taken for a stream with gaps: products are the packed run's own."""
+    return batch._replace(layout=dataclasses.replace(batch.layout, rows=None))
 
 
 def _bert_batch(arrays: Any, layout: vsl.Layout, at: vsl.Layout) -> models.Batch:
@@ -190,10 +196,19 @@ def make_model(family: str, width: int, layers: int = LAYERS) -> models.Model:
 
 
 def native_bytes(lowered: jax.stages.Lowered, model: models.Model, batch: models.Batch) -> int:
-    """What the native attention keeps beside XLA's temporaries: packed k, k^T, v^T and sums."""
-    if "wafer_attention_backward" not in lowered.as_text():
-        return 0
-    return 5 * 4 * batch.layout.capacity * model.config.hidden_size
+    """What native kernels keep beside XLA's temporaries: one scratch, which they take in turns.
+
+    Attention: k, k^T, v^T, and dk and dv once per chunk of its backward pass. Products: panels of
+    the largest weight and of the widest gradient.
+    """
+    text, tokens, width = lowered.as_text(), batch.layout.capacity, model.config.hidden_size
+    chunks = -(-8 // model.config.num_heads)
+    attention = 4 * (3 + 2 * chunks) * tokens * width
+    products = 4 * (max(VOCAB, 4 * width) * width + 4 * width * tokens)
+    return max(
+        attention if "wafer_attention_backward" in text else 0,
+        products if "wafer_product_backward" in text else 0,
+    )
 
 
 def make_step(

@@ -61,18 +61,19 @@ Attention Describe(const F32& q, const F32& k, const F32& v, const S32& low, con
 // The packed keys and values of every key head.
 class PackedHeads {
  public:
-  PackedHeads(ffi::ThreadPool& pool, const Attention& call, bool backward)
-      : size_(Blocks(call.keys) * kTile * call.width),
+  PackedHeads(const Attention& call, bool backward)
+      : call_(call),
+        size_(Blocks(call.keys) * kTile * call.width),
         backward_(backward),
-        scratch_(sizeof(float) * (backward ? 3 : 2) * size_ * call.key_heads) {
-    if (!scratch_.ok()) return;
-    const int64_t blocks = Blocks(call.keys);
-    ParallelFor(pool, call.key_heads * blocks, [&](int64_t item) {
-      const int64_t key_head = item % call.key_heads;  // neighbours in memory, one after another
-      Kernels().pack(call, key_head, item / call.key_heads, head(key_head));
-    });
-  }
+        scratch_(sizeof(float) * (backward ? 3 : 2) * size_ * call.key_heads) {}
   bool ok() const { return scratch_.ok(); }
+  // Fills them; comes before every use.
+  Phase Packing() const {
+    return {call_.key_heads * Blocks(call_.keys), [this](int64_t item) {
+              const int64_t key_head = item % call_.key_heads;  // neighbours in memory
+              Kernels().pack(call_, key_head, item / call_.key_heads, head(key_head));
+            }};
+  }
   Packed head(int64_t key_head) const {
     float* at = scratch_.floats() + key_head * (backward_ ? 3 : 2) * size_;
     if (backward_) return {at, at + size_, nullptr, at + 2 * size_};
@@ -80,6 +81,7 @@ class PackedHeads {
   }
 
  private:
+  const Attention& call_;
   int64_t size_;
   bool backward_;
   Scratch scratch_;
@@ -94,17 +96,18 @@ ffi::Error Forward(ffi::ThreadPool pool, F32 q, F32 k, F32 v, S32 low, S32 high,
                    int64_t threshold, int64_t profile_zero) {
   const Attention call = Describe(q, k, v, low, high, profile, noise, position,
                                   {scale, keep, threshold, profile_zero});
-  const PackedHeads packed(pool, call, false);
+  const PackedHeads packed(call, false);
   if (!packed.ok()) return NoMemory();
   const int64_t blocks = Blocks(call.queries), group = call.heads / call.key_heads;
   std::atomic<bool> failed{false};
-  ParallelFor(pool, call.heads * blocks, [&](int64_t item) {
+  const auto attend = [&](int64_t item) {
     const Scratch scratch(sizeof(float) * ScratchFloats(call.width));
     if (!scratch.ok()) return failed.store(true);
     const int64_t n = item % call.heads;
     Kernels().forward(call, packed.head(n / group), item / call.heads, n, scratch.floats(),
                       out->typed_data(), lse->typed_data());
-  });
+  };
+  ParallelPhases(pool, {packed.Packing(), {call.heads * blocks, attend}});
   return failed ? NoMemory() : ffi::Error::Success();
 }
 
@@ -134,13 +137,13 @@ ffi::Error BackwardAll(ffi::ThreadPool pool, F32 q, F32 k, F32 v, S32 low, S32 h
   const int64_t wanted = call.profile ? 1 : (kTasks + call.key_heads - 1) / call.key_heads;
   const int64_t chunks = std::max<int64_t>(1, std::min(wanted, blocks));
   const int64_t size = key_blocks * kTile * call.width;
-  const PackedHeads packed(pool, call, true);
+  const PackedHeads packed(call, true);
   const Scratch sums(sizeof(float) * 2 * call.key_heads * chunks * size);
   if (!packed.ok() || !sums.ok()) return NoMemory();
   float* dk_parts = sums.floats();
   float* dv_parts = dk_parts + call.key_heads * chunks * size;
   std::atomic<bool> failed{false};
-  ParallelFor(pool, call.key_heads * chunks, [&](int64_t item) {
+  const auto differentiate = [&](int64_t item) {
     const int64_t key_head = item / chunks, chunk = item % chunks;
     const Scratch scratch(sizeof(float) * ScratchFloats(call.width));
     if (!scratch.ok()) return failed.store(true);
@@ -157,14 +160,16 @@ ffi::Error BackwardAll(ffi::ThreadPool pool, F32 q, F32 k, F32 v, S32 low, S32 h
         Kernels().backward(call, packed.head(key_head), i, n, scratch.floats(), io);
       }
     }
-  });
-  if (failed) return NoMemory();
-  ParallelFor(pool, call.key_heads * key_blocks, [&](int64_t item) {
+  };
+  const auto finish = [&](int64_t item) {
     const int64_t key_head = item % call.key_heads, j = item / call.key_heads;
     Finish(call, dk_parts, chunks, size, key_head, j, dk->typed_data());
     Finish(call, dv_parts, chunks, size, key_head, j, dv->typed_data());
-  });
-  return ffi::Error::Success();
+  };
+  ParallelPhases(pool, {packed.Packing(),
+                        {call.key_heads * chunks, differentiate},
+                        {call.key_heads * key_blocks, finish}});
+  return failed ? NoMemory() : ffi::Error::Success();
 }
 
 }  // namespace

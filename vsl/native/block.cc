@@ -27,8 +27,6 @@ constexpr float kHidden = -1e30f;
 
 typedef int32_t LooseInts __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
-WAFER_INLINE Floats Load(const float* p) { return *reinterpret_cast<const LooseFloats*>(p); }
-WAFER_INLINE void Store(float* p, Floats v) { *reinterpret_cast<LooseFloats*>(p) = v; }
 WAFER_INLINE Floats Larger(Floats a, Floats b) { return a > b ? a : b; }
 
 template <int kBit, int... kLane>

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -62,36 +63,60 @@ const Table& BestOf(const Table& baseline, const Table* avx2, const Table* avx51
   return baseline;
 }
 
-// Runs work(0) .. work(items - 1) on the pool and on the calling thread; returns when all are done.
-// The caller takes items itself, so it never waits for a thread that the pool cannot give: a helper
-// that starts late finds no item left and touches nothing of the caller's frame.
-inline void ParallelFor(xla::ffi::ThreadPool& pool, int64_t items,
-                        const std::function<void(int64_t)>& work) {
+// A number of items to work on, in any order and on any thread.
+struct Phase {
+  int64_t items;
+  std::function<void(int64_t)> work;
+};
+
+// Runs phases one after another on the pool and on the calling thread; returns when all are done.
+// The caller takes items itself and waits only for items that a thread has taken, so it never waits
+// for a thread that the pool cannot give: a helper that starts late finds no item left and touches
+// nothing of the caller's frame. Waking a helper costs as much as a small phase: it is done once.
+inline void ParallelPhases(xla::ffi::ThreadPool& pool, std::vector<Phase> phases) {
   struct State {
-    std::atomic<int64_t> next{0};
-    std::mutex mutex;
-    std::condition_variable done;
-    int64_t finished = 0;
+    std::vector<Phase> phases;
+    std::vector<std::atomic<int64_t>> next, finished;
+    explicit State(std::vector<Phase> given)
+        : phases(std::move(given)), next(phases.size()), finished(phases.size()) {}
   };
-  if (items <= 0) return;
-  const int64_t helpers = std::min(pool.num_threads(), items) - 1;
+  int64_t most = 0;
+  for (const Phase& phase : phases) most = std::max(most, phase.items);
+  const int64_t helpers = std::min(pool.num_threads(), most) - 1;
   if (helpers <= 0) {
-    for (int64_t i = 0; i < items; ++i) work(i);
+    for (const Phase& phase : phases) {
+      for (int64_t i = 0; i < phase.items; ++i) phase.work(i);
+    }
     return;
   }
-  auto state = std::make_shared<State>();
-  auto run = [state, items, &work] {
-    int64_t mine = 0;
-    for (int64_t i; (i = state->next.fetch_add(1)) < items; ++mine) work(i);
-    if (mine == 0) return;
-    std::lock_guard<std::mutex> lock(state->mutex);
-    state->finished += mine;
-    if (state->finished == items) state->done.notify_all();
+  auto state = std::make_shared<State>(std::move(phases));
+  const auto run = [state](bool helper) {
+    for (size_t p = 0; p < state->phases.size(); ++p) {
+      const int64_t items = state->phases[p].items;
+      for (int64_t i; (i = state->next[p].fetch_add(1)) < items;) {
+        state->phases[p].work(i);
+        state->finished[p].fetch_add(1, std::memory_order_release);
+      }
+      if (helper && p + 1 == state->phases.size()) return;
+      for (int tries = 0; state->finished[p].load(std::memory_order_acquire) < items; ++tries) {
+        if (tries < 1000) {
+          std::this_thread::yield();
+        } else {
+          std::this_thread::sleep_for(std::chrono::microseconds(20));
+        }
+      }
+    }
   };
-  for (int64_t h = 0; h < helpers; ++h) pool.Schedule(std::function<void()>(run));
-  run();
-  std::unique_lock<std::mutex> lock(state->mutex);
-  state->done.wait(lock, [&] { return state->finished == items; });
+  for (int64_t h = 0; h < helpers; ++h) {
+    pool.Schedule(std::function<void()>([run] { run(true); }));
+  }
+  run(false);
+}
+
+// Runs work(0) .. work(items - 1), see ParallelPhases.
+inline void ParallelFor(xla::ffi::ThreadPool& pool, int64_t items,
+                        std::function<void(int64_t)> work) {
+  ParallelPhases(pool, {{items, std::move(work)}});
 }
 
 // Memory kept between calls, in huge pages where the system has them: a fresh mapping costs a page

@@ -27,6 +27,9 @@ typedef float LooseFloats __attribute__((vector_size(4 * kLanes), aligned(4), ma
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
 
+WAFER_INLINE Floats Load(const float* p) { return *reinterpret_cast<const LooseFloats*>(p); }
+WAFER_INLINE void Store(float* p, Floats v) { *reinterpret_cast<LooseFloats*>(p) = v; }
+
 using AllLanes = std::make_integer_sequence<int, kLanes>;
 
 // `Floats{} + x` would be an addition: it turns -0 into 0.

@@ -1,0 +1,147 @@
+// Products of a packed stream with a weight, over the tokens that are there: XLA FFI handlers.
+//
+// A stream has a static capacity and a number of tokens known only when it runs; rows past it are
+// neither read nor multiplied, and come out as 0.
+#include <algorithm>
+#include <cstring>
+
+#include "product.h"
+#include "runtime.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace wafer {
+namespace {
+
+namespace ffi = xla::ffi;
+using F32 = ffi::Buffer<ffi::F32>;
+using S32 = ffi::Buffer<ffi::S32>;
+using ResultF32 = ffi::ResultBuffer<ffi::F32>;
+
+constexpr int64_t kPanels = 8;  // of a task
+
+const ProductKernels& Kernels() {
+  static const ProductKernels& kernels =
+      BestOf(wafer_tile_baseline_product, WAFER_IF_AVX2(wafer_tile_avx2_product),
+             WAFER_IF_AVX512(wafer_tile_avx512_product));
+  return kernels;
+}
+
+// A matrix by its element strides.
+struct Matrix {
+  const float* data;
+  int64_t row, column;
+};
+
+// c [rows, columns] = a [rows, depth] b [depth, columns], in two phases.
+class Multiplication {
+ public:
+  Multiplication(Matrix a, Matrix b, int64_t rows, int64_t depth, int64_t columns, float* c)
+      : b_(b),
+        packed_(sizeof(float) * depth * columns),
+        product_{rows, depth, columns, a.data, a.row, a.column, packed_.floats(), c} {}
+  bool ok() const { return packed_.ok(); }
+
+  int64_t panels() const { return product_.columns / kPanel; }
+  void Pack(int64_t j) const {
+    Kernels().pack(b_.data + j * kPanel * b_.column, b_.row, b_.column, product_.depth,
+                   packed_.floats() + j * product_.depth * kPanel);
+  }
+  int64_t tasks() const { return Blocks() * ((panels() + kPanels - 1) / kPanels); }
+  void Run(int64_t task) const {
+    float scratch[kDepth * kBlockRows];
+    const int64_t row = task % Blocks() * kBlockRows, from = task / Blocks() * kPanels;
+    Kernels().block(product_, row, from, std::min(panels(), from + kPanels), scratch);
+  }
+
+ private:
+  int64_t Blocks() const { return (product_.rows + kBlockRows - 1) / kBlockRows; }
+  Matrix b_;
+  Scratch packed_;
+  Product product_;
+};
+
+ffi::Error NoMemory() {
+  return ffi::Error(ffi::ErrorCode::kResourceExhausted, "native product: no memory for scratch");
+}
+
+int64_t Tokens(const S32& count, int64_t capacity) {
+  return std::clamp<int64_t>(count.typed_data()[0], 0, capacity);
+}
+
+void Clear(float* rows, int64_t from, int64_t capacity, int64_t width) {
+  std::memset(rows + from * width, 0, sizeof(float) * (capacity - from) * width);
+}
+
+// A weight [in, out], stored so or transposed.
+struct Weight {
+  int64_t in, out;
+  Matrix forward, backward;
+  Weight(const F32& w, bool transposed)
+      : in(w.dimensions()[transposed ? 1 : 0]), out(w.dimensions()[transposed ? 0 : 1]) {
+    const Matrix stored{w.typed_data(), w.dimensions()[1], 1};
+    const Matrix turned{w.typed_data(), 1, w.dimensions()[1]};
+    forward = transposed ? turned : stored;
+    backward = transposed ? stored : turned;
+  }
+};
+
+ffi::Error Forward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, ResultF32 y, bool transposed) {
+  const Weight weight(w, transposed);
+  const int64_t capacity = x.dimensions()[0], tokens = Tokens(count, capacity);
+  Clear(y->typed_data(), tokens, capacity, weight.out);
+  const Multiplication forward({x.typed_data(), weight.in, 1}, weight.forward, tokens, weight.in,
+                               weight.out, y->typed_data());
+  if (!forward.ok()) return NoMemory();
+  ParallelPhases(pool, {{forward.panels(), [&](int64_t j) { forward.Pack(j); }},
+                        {forward.tasks(), [&](int64_t task) { forward.Run(task); }}});
+  return ffi::Error::Success();
+}
+
+ffi::Error Backward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, F32 dy, ResultF32 dx,
+                    ResultF32 dw, bool transposed) {
+  const Weight weight(w, transposed);
+  const int64_t in = weight.in, out = weight.out;
+  const int64_t capacity = x.dimensions()[0], tokens = Tokens(count, capacity);
+  Clear(dx->typed_data(), tokens, capacity, in);
+  if (tokens == 0) Clear(dw->typed_data(), 0, in, out);
+  const Multiplication back({dy.typed_data(), out, 1}, weight.backward, tokens, out, in,
+                            dx->typed_data());
+  const Matrix tall = transposed ? Matrix{dy.typed_data(), 1, out} : Matrix{x.typed_data(), 1, in};
+  const Matrix wide = transposed ? Matrix{x.typed_data(), in, 1} : Matrix{dy.typed_data(), out, 1};
+  const Multiplication sum(tall, wide, transposed ? out : in, tokens, transposed ? in : out,
+                           dw->typed_data());
+  if (!back.ok() || !sum.ok()) return NoMemory();
+  const auto pack = [&](int64_t j) {
+    j < back.panels() ? back.Pack(j) : sum.Pack(j - back.panels());
+  };
+  const auto run = [&](int64_t task) {
+    task < back.tasks() ? back.Run(task) : sum.Run(task - back.tasks());
+  };
+  ParallelPhases(pool, {{back.panels() + sum.panels(), pack}, {back.tasks() + sum.tasks(), run}});
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace wafer
+
+namespace ffi = xla::ffi;
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_product_forward, wafer::Forward,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<wafer::F32>()
+                                  .Arg<wafer::F32>()
+                                  .Arg<wafer::S32>()
+                                  .Ret<wafer::F32>()
+                                  .Attr<bool>("transposed"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_product_backward, wafer::Backward,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<wafer::F32>()
+                                  .Arg<wafer::F32>()
+                                  .Arg<wafer::S32>()
+                                  .Arg<wafer::F32>()
+                                  .Ret<wafer::F32>()
+                                  .Ret<wafer::F32>()
+                                  .Attr<bool>("transposed"));

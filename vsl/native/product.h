@@ -1,0 +1,41 @@
+// What a per-target object offers for dense products: packing a panel of b, and a block of c.
+//
+// Included by objects built for different instruction sets, so it must define no inline function or
+// template (see block.h).
+#ifndef WAFER_VSL_NATIVE_PRODUCT_H_
+#define WAFER_VSL_NATIVE_PRODUCT_H_
+
+#include <cstdint>
+
+namespace wafer {
+
+constexpr int64_t kPanel = 64;      // columns of a panel of b
+constexpr int64_t kBlockRows = 48;  // rows of a block of c, a multiple of the 6 held in registers
+constexpr int64_t kDepth = 128;     // of a and b taken at a time, so that they stay in cache
+
+// c[m][n] = sum_k a[m * a_row + k * a_depth] * b[k][n], with c row-major and b in panels.
+struct Product {
+  int64_t rows, depth, columns;  // columns: a multiple of kPanel
+  const float* a;
+  int64_t a_row, a_depth;        // one of them is 1
+  const float* panels;           // [columns / kPanel][depth][kPanel]
+  float* c;
+};
+
+struct ProductKernels {
+  // Writes columns [0, kPanel) of b, with element strides b_depth and b_column, one of them 1. In
+  // the second case depth must be a multiple of 16.
+  void (*pack)(const float* b, int64_t b_depth, int64_t b_column, int64_t depth, float* to);
+  // Rows [i, i + kBlockRows) of c by panels [from, to); `scratch` holds kDepth * kBlockRows floats.
+  void (*block)(const Product& product, int64_t i, int64_t from, int64_t to, float* scratch);
+};
+
+}  // namespace wafer
+
+extern "C" {
+extern const wafer::ProductKernels wafer_tile_avx512_product;
+extern const wafer::ProductKernels wafer_tile_avx2_product;
+extern const wafer::ProductKernels wafer_tile_baseline_product;
+}
+
+#endif  // WAFER_VSL_NATIVE_PRODUCT_H_

@@ -1,0 +1,160 @@
+"""Products of a packed stream with a weight that stop at the last token.
+
+A compiled step has a static capacity; a batch fills nine tenths of it. What lies behind the last
+token is padding like any other: the native product (``native/product.cc``) reads the number of
+tokens when it runs and leaves the rest alone.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from vsl.attend import may_be_native
+from vsl.layout import Layout
+from vsl.native.kernels import LIBRARY
+
+__all__ = ["StreamKernel", "StreamTable", "stream_kernels", "stream_product", "stream_table"]
+
+_PANEL = 64  # features that the native product takes at a time
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _product(transposed: bool, x: Array, kernel: Array, count: Array) -> Array:
+    result = _like(x, kernel.shape[0 if transposed else 1])
+    y: Any = LIBRARY.call(
+        "wafer_product_forward", result, x, kernel, count, transposed=np.bool_(transposed)
+    )
+    return y
+
+
+def _like(x: Array, features: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((x.shape[0], features), jnp.float32)
+
+
+def _product_fwd(transposed: bool, x: Array, kernel: Array, count: Array) -> Any:
+    return _product(transposed, x, kernel, count), (x, kernel, count)
+
+
+def _product_bwd(transposed: bool, residuals: tuple[Array, Array, Array], dy: Array) -> Any:
+    x, kernel, count = residuals
+    results = (_like(x, x.shape[1]), jax.ShapeDtypeStruct(kernel.shape, jnp.float32))
+    dx, dw = LIBRARY.call(
+        "wafer_product_backward", results, x, kernel, count, dy, transposed=np.bool_(transposed)
+    )
+    return dx, dw, np.zeros((1,), jax.dtypes.float0)
+
+
+_product.defvjp(_product_fwd, _product_bwd)
+
+
+def stream_product(
+    x: Float[Array, "T D"],
+    kernel: Float[Array, "D F"],
+    count: Int[Array, ""],
+    *,
+    transposed: bool = False,
+) -> Float[Array, "T F"]:
+    """Multiply the first ``count`` rows of a stream by a weight.
+
+    Args:
+        x: [T, D] float32; what lies at rows from ``count`` on is not read.
+        kernel: [D, F] float32, D and F multiples of 64.
+        count: [] int32 number of rows, known when the program runs.
+        transposed: ``kernel`` is [F, D], as an embedding table is.
+
+    Returns:
+        [T, F] float32, 0 at rows from ``count`` on. Reverse-mode differentiable: the gradient of
+        those rows is 0 as well, and what flows back into them is not read.
+
+    Raises:
+        RuntimeError: the native library is not built.
+        ValueError: sizes that do not fit, or are no multiples of 64.
+    """
+    inner = kernel.shape[1 if transposed else 0]
+    if x.shape[1] != inner or any(size % _PANEL for size in kernel.shape):
+        raise ValueError(
+            f"stream_product: x {x.shape} and kernel {kernel.shape}"
+            f"{' (transposed)' if transposed else ''}: expected x [T, {inner}] and sizes that are "
+            f"multiples of {_PANEL}; use x @ kernel for others"
+        )
+    return _product(transposed, x, kernel, jnp.reshape(count, (1,)).astype(jnp.int32))
+
+
+class StreamKernel(NamedTuple):
+    """A weight that is multiplied with the tokens of a stream only; as ``models`` take one.
+
+    kernel: [D, F]
+    count: [] int32, one past the stream's last token
+    """
+
+    kernel: Float[Array, "D F"]
+    count: Int[Array, ""]
+
+    def project(self, x: Float[Array, "T D"]) -> Float[Array, "T F"]:
+        """Compute ``x @ kernel`` where x is float32, else leave it to XLA."""
+        if x.dtype != jnp.float32:
+            return x @ self.kernel.astype(x.dtype)
+        return stream_product(x, self.kernel, self.count)
+
+
+class StreamTable(NamedTuple):
+    """The same for an embedding table that scores the vocabulary.
+
+    table: [V, D]
+    count: [] int32, one past the stream's last token
+    """
+
+    table: Float[Array, "V D"]
+    count: Int[Array, ""]
+
+    def project(self, x: Float[Array, "T D"]) -> Float[Array, "T V"]:
+        """Compute ``x @ table.T`` where x is float32, else leave it to XLA."""
+        if x.dtype != jnp.float32:
+            return x @ self.table.T.astype(x.dtype)
+        return stream_product(x, self.table, self.count, transposed=True)
+
+
+def _count(layout: Layout) -> Array | None:
+    """One past the stream's last token; None where the product of XLA serves."""
+    if layout.rows is not None or not (may_be_native() and LIBRARY.usable()):
+        return None
+    return jnp.max(layout.ends)  # 0 at slack
+
+
+def _fits(leaf: Any) -> bool:
+    if hasattr(leaf, "project") or leaf.ndim != 2 or leaf.dtype != jnp.float32:
+        return False
+    return leaf.shape[0] % _PANEL == 0 and leaf.shape[1] % _PANEL == 0
+
+
+def stream_kernels(branch: Any, layout: Layout) -> Any:
+    """Wrap the weights of a layer whose input is the stream that ``layout`` describes.
+
+    Only where slack lies behind the tokens (``layout.rows`` is None) and the native library serves;
+    elsewhere, and for leaves that are no float32 matrix [D, F] of whole panels, nothing changes.
+
+    Args:
+        branch: parameters; every leaf named 'kernel' multiplies this stream.
+        layout: of the stream.
+    """
+    count = _count(layout)
+    if count is None:
+        return branch
+
+    def wrapped(path: Any, leaf: Any) -> Any:
+        named = bool(path) and getattr(path[-1], "key", None) == "kernel"
+        return StreamKernel(leaf, count) if named and _fits(leaf) else leaf
+
+    return jax.tree_util.tree_map_with_path(
+        wrapped, branch, is_leaf=lambda node: hasattr(node, "project")
+    )
+
+
+def stream_table(table: Any, layout: Layout) -> Any:
+    """Wrap an embedding table [V, D] that scores a stream, under the same conditions."""
+    count = _count(layout)
+    return table if count is None or not _fits(table) else StreamTable(table, count)
