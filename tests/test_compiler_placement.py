@@ -46,7 +46,7 @@ def test_a_convolution_by_hand():
     assert (
         SMALL.time(a) == 2 * 2 * 3 * 2 * 9 / 4
     )  # ceil(4/2) ceil(6/4) ceil(8/3) ceil(10/5) R S / T^2
-    assert SMALL.memory(a) == 2 * (3 * 9 + 2 * 3)  # 2 filters of 3 channels, 2 x 3 pixels with halo
+    assert SMALL.memory(a) == 2 * (8 / 3 * 9 + 8 / 4 * (6 / 2))  # 2 filters, pixels with halo
 
 
 def test_blocks_are_their_parts():

@@ -1,7 +1,8 @@
 """The ISPD 2020 wafer-scale placement contest: our scores against a shelf baseline.
 
 The baseline (a shelf DP) has no adapter cost, so ``score_over_baseline`` compares time and wires
-alone; our adapter counts and full totals are printed beside them.
+alone; our adapter counts and full totals are printed beside them. Of the placements that are 5 %
+below the baseline the fastest is taken (``fastest``), else the one of least score.
 """
 
 import pathlib
@@ -10,13 +11,15 @@ import time
 
 import harness
 
+from wafer.compiler.bounds import score_bound
 from wafer.compiler.contest import read_graph, write_placement
-from wafer.compiler.placement import place
+from wafer.compiler.placement import Effort, fastest, place
 
 CASES = pathlib.Path(__file__).parent.parent / "golden" / "compiler"
 LIKE = dict(zip("AEBFCGDHIOJPKQLRMSNT", [n for n in range(10) for _ in range(2)], strict=True))
 BOUND = (33148, 62176, 60264, 32252, 46584, 45744, 251, 251, 2156288, 1019)
 TIME = (34496, 63616, 62720, 33536, 48192, 47040, 252, 252, 2211840, 1036)
+GOAL = 0.95  # of the baseline's score
 WIRE = (1336, 3769, 9594, 5830, 3128, 7569, 1556, 11177, 3702, 1788)
 
 
@@ -26,23 +29,27 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="folder for the contest's own format")
     parser.add_argument("--longest", type=float, help="most time, as a multiple of the area bound")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--orders", type=int, default=Effort.orders, help="orders tried")
+    parser.add_argument("--moves", type=int, default=Effort.moves, help="annealing moves per plan")
     options = parser.parse_args()
     print(harness.environment())
     worst_score, worst_time = 0.0, 0.0
-    print("| case | time | over bound | wire | adapters | total | score over baseline | s |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| case | time | over bound | wire | adapters | total | over baseline | bound | s |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for case in "AK" if options.quick else options.cases:
         graph, row = read_graph(CASES / f"{case}.kgraph"), LIKE[case]
         begin = time.perf_counter()
-        best = place(
-            graph,
-            options.seed,
-            longest=options.longest,
-            say=lambda line, case=case: print(f"  {case} {line}", file=sys.stderr, flush=True),
-        )
+        say = lambda line, case=case: print(f"  {case} {line}", file=sys.stderr, flush=True)
+        baseline = TIME[row] + graph.wlength * WIRE[row]
+        effort = Effort(orders=options.orders, moves=options.moves)
+        if options.longest:
+            best = place(graph, options.seed, options.longest, effort, say)
+        else:
+            best = fastest(graph, GOAL * baseline, options.seed, effort, say)
         seconds = time.perf_counter() - begin
         ours = best.score.time + graph.wlength * best.score.wire
-        ratio = ours / (TIME[row] + graph.wlength * WIRE[row])
+        ratio = ours / baseline
+        least = score_bound(graph, ours) / baseline
         over = best.score.time / BOUND[row]
         worst_score = max(worst_score, ratio)
         worst_time = max(worst_time, over if case <= "J" else 0.0)
@@ -51,7 +58,7 @@ def main():
         s = best.score
         print(
             f"| {case} | {s.time:.0f} | {over:.4f} | {s.wire:.0f} | {s.adapters} | {s.total:.0f} |"
-            f" {ratio:.4f} | {seconds:.0f} |",
+            f" {ratio:.4f} | {least:.4f} | {seconds:.0f} |",
             flush=True,
         )
     rows = {"score_over_baseline": worst_score}

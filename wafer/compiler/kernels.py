@@ -79,14 +79,10 @@ class Kernel:
             for p, c, k in zip(self.parts, a.c, a.k, strict=True)
         )
 
-    def memory(self, a: Arguments) -> int:
-        """Words of the fullest PE: weights and activations, each share rounded up."""
+    def memory(self, a: Arguments) -> float:
+        """Words of a PE, as the statement counts them: shares are not rounded up."""
         return max(
-            math.ceil(p.K / k)
-            * (
-                math.ceil(p.C / c) * p.R * p.S
-                + math.ceil((p.W + p.S - 1) / a.w) * math.ceil((p.H + p.R - 1) / a.h)
-            )
+            p.K / k * (p.C / c * p.R * p.S + (p.W + p.S - 1) / a.w * (p.H + p.R - 1) / a.h)
             for p, c, k in zip(self.parts, a.c, a.k, strict=True)
         )
 
@@ -127,35 +123,35 @@ class Choices:
         return np.minimum.accumulate(best)
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=256)
 def _choices(parts: tuple[Conv, ...], cap: float, memlimit: int, limit: int) -> Choices:
     """For each image split and height: the fewest columns that meet time and memory."""
-    h, w = (x.ravel() for x in np.meshgrid(steps(parts[0].H), steps(parts[0].W), indexing="ij"))
-    fits = 2 * h * w <= limit
-    h, w = h[fits], w[fits]
-    c = functools.reduce(np.union1d, [steps(p.C) for p in parts])
-    c = c[c < limit]
+    h, w, c = _rows(parts[0].H, parts[0].W, max(p.C for p in parts), limit)
+    fresh = np.concatenate([[True], c[1:] <= c[:-1]])  # where another image split begins
     taken_c, taken_k = [], []
     for p in parts:
-        up = lambda n, d: -(-n // d)
-        channels = up(p.C, c)[None, :]
-        image = (up(p.H, h) * up(p.W, w))[:, None]
-        share = np.floor(cap * p.T**2 / (p.R * p.S * image * channels) + 1e-9)
-        halo = (up(p.W + p.S - 1, w) * up(p.H + p.R - 1, h))[:, None]
-        share = np.minimum(share, memlimit // (channels * p.R * p.S + halo)).astype(np.int64)
-        k = np.where(share >= 1, up(p.K, np.maximum(share, 1)), NEVER)
-        better = np.minimum.accumulate(k, axis=1)  # fewer channels apart may need fewer columns
-        first = np.where(k == better, np.arange(len(c))[None, :], 0)
-        fresh = np.concatenate([np.full((len(h), 1), True), better[:, 1:] < better[:, :-1]], 1)
-        place = np.maximum.accumulate(np.where(fresh, first, 0), axis=1)
-        taken_c.append(c[place])
-        taken_k.append(better)
+        rounds = -(-p.H // h) * -(-p.W // w) * -(-p.C // c)
+        share = np.floor(cap * p.T**2 / (p.R * p.S * rounds) + 1e-9).astype(np.int64)
+        words = p.C / c * p.R * p.S + (p.W + p.S - 1) / w * ((p.H + p.R - 1) / h)
+        k = np.where(share >= 1, -(-p.K // np.maximum(share, 1)), NEVER)
+        k = np.maximum(k, np.ceil(p.K * words / memlimit - 1e-9).astype(np.int64))
+        first = fresh | np.concatenate([[True], k[1:] != k[:-1]])  # the least c for this many k
+        taken_c.append(c[np.maximum.accumulate(np.where(first, np.arange(len(c)), 0))])
+        taken_k.append(k)
     c_all, k_all = np.stack(taken_c, -1), np.stack(taken_k, -1)
-    width = 3 * k_all.sum(-1)
-    height = (h * w)[:, None] * (c_all.max(-1) + 1)
-    ok = (np.minimum(width, height) > 0) & (width <= limit) & (height <= limit)
-    row = np.nonzero(ok)[0]
-    return Choices(h[row], w[row], c_all[ok], k_all[ok], width[ok], height[ok])
+    width, height = 3 * k_all.sum(-1), h * w * (c_all.max(-1) + 1)
+    row = np.flatnonzero((width <= limit) & (height <= limit))
+    return Choices(*(x[row].astype(np.int32) for x in (h, w, c_all, k_all, width, height)))
+
+
+@functools.lru_cache(maxsize=64)
+def _rows(H: int, W: int, C: int, limit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All (h, w, c) of at most ``limit`` rows, c ascending for each split of the image."""
+    h, w = (x.ravel() for x in np.meshgrid(np.arange(1, H + 1), np.arange(1, W + 1), indexing="ij"))
+    most = np.minimum(limit // (h * w) - 1, C)
+    h, w, most = (x[most >= 1] for x in (h, w, most))
+    c = np.arange(most.sum()) - np.repeat(np.cumsum(most) - most, most) + 1
+    return np.repeat(h, most), np.repeat(w, most), c
 
 
 def dblock(name: str, H: int, W: int, F: int) -> Kernel:

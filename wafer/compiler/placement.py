@@ -8,10 +8,12 @@ and the arguments are chosen inside the rectangles so that protocols match.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from wafer.compiler.adapters import fill, settle
+from wafer.compiler.bounds import score_bound
 from wafer.compiler.check import Score, check
 from wafer.compiler.contest import Graph, Placed
 from wafer.compiler.kernels import NEVER, area_bound
@@ -20,7 +22,9 @@ from wafer.compiler.refine import Wires, anneal, centres_of
 from wafer.compiler.rows import Snakes
 from wafer.compiler.slicing import Piece, Table, leaves
 
-__all__ = ["Effort", "Placement", "place"]
+__all__ = ["LIMITS", "Effort", "Placement", "fastest", "place"]
+
+LIMITS = (1.02, 1.03, 1.04, 1.05, 1.06, 1.08, 1.1, 1.15)  # times over the area bound to ask for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Effort:
         moves: annealing moves per plan.
         plans: plans that are annealed.
         rows, stacked: of the snakes.
+        columns: lengths of columns with which snakes of any number of stacked kernels are tried.
     """
 
     orders: int = 400
@@ -39,6 +44,7 @@ class Effort:
     plans: int = 8
     rows: int = 5
     stacked: int = 6
+    columns: tuple[int, ...] = (3, 5, 8, 12)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,21 +76,33 @@ def _wires(graph: Graph, order: Sequence[int]) -> Wires:
     return Wires(at[edges[:, 0]], at[edges[:, 1]])
 
 
-def _snakes(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> list[_Plan] | int:
-    """Plans of one order at one cap, or the least height if none fits."""
+class _Found(NamedTuple):
+    """Plans of one order at one cap, best first; by how many PEs rows of columns are too tall."""
+
+    plans: list[_Plan]
+    over: int
+
+    @property
+    def value(self) -> float:
+        """What the search lowers: that rows of columns fit, then the best plan's value."""
+        return NEVER**2 * self.over if self.over else self.plans[0].value
+
+
+def _snakes(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> _Found:
+    """Plans of one order at one cap: rows of columns, else random ones if any plan fits."""
     table, wires = _table(graph, order, cap), _wires(graph, order)
-    snakes = Snakes(table, graph.width, effort.rows, effort.stacked)
-    plans = []
-    for rows, stacked in np.argwhere(snakes.least <= graph.height):
-        if rows == 0:
-            continue
-        tree = snakes.plan(int(rows), int(stacked), graph.height)
-        length = wires.length(centres_of(tree, np.empty((table.n, 2))))
-        value = graph.wdeltat * cap + graph.wlength * length
-        plans.append(_Plan(value, cap, tuple(order), tree))
+    plans, least = [], NEVER
+    for stacked, column in ((effort.stacked, 3), *((None, c) for c in effort.columns)):
+        snakes = Snakes(table, graph.width, effort.rows, stacked, column)
+        least = min(least, int(snakes.least[1:].min()))
+        for row, at in np.argwhere(snakes.least[1:] <= graph.height):
+            tree = snakes.plan(int(row) + 1, int(at), graph.height)
+            length = wires.length(centres_of(tree, np.empty((table.n, 2))))
+            value = graph.wdeltat * cap + graph.wlength * length
+            plans.append(_Plan(value, cap, tuple(order), tree))
     if not plans and table.fits(graph.width, graph.height):
         plans = [_drawn(graph, order, cap, table)]
-    return plans or int(min(snakes.least[1:].min(), table.heights[0, table.n, graph.width]))
+    return _Found(sorted(plans, key=lambda p: p.value), max(0, least - graph.height))
 
 
 def _drawn(graph: Graph, order: Sequence[int], cap: float, table: Table, draws: int = 60) -> _Plan:
@@ -110,10 +128,6 @@ def _changed(order: Sequence[int], rng: np.random.Generator) -> list[int]:
     return order
 
 
-def _value(found: list[_Plan] | int) -> float:
-    return NEVER**2 * found if isinstance(found, int) else min(p.value for p in found)
-
-
 def _search(
     graph: Graph,
     caps: tuple[float, float, float],
@@ -135,7 +149,7 @@ def _search(
     """
     low, cap, high = caps
     now = _snakes(graph, order, cap, effort)
-    kept = [] if isinstance(now, int) else now
+    kept = now.plans
     tries = int(effort.orders * min(1.0, (16 / len(order)) ** 1.9))
     for number in range(tries if len(order) > 2 else 0):
         changed = _changed(order, rng) if rng.random() < 0.8 else list(order)
@@ -143,10 +157,9 @@ def _search(
         other = float(np.clip(np.floor(cap * factor), low, high))
         found = _snakes(graph, changed, other, effort)
         allowed = 1 + 0.004 * (1 - number / tries) ** 2
-        if _value(found) <= allowed * _value(now):
+        kept = sorted([*kept, *found.plans], key=lambda p: p.value)[: 4 * effort.plans]
+        if found.value <= allowed * now.value:
             order, cap, now = changed, other, found
-            kept += [] if isinstance(found, int) else found
-            kept = sorted(kept, key=lambda p: p.value)[: 4 * effort.plans]
         if number % 50 == 49:
             best = f"best {kept[0].value:.6g}" if kept else "nothing fits yet"
             say(f"{number + 1} of {tries} orders: {best}")
@@ -186,8 +199,7 @@ def place(
     plans: list[_Plan] = []
     caps = _caps(bound, longest)
     for cap in caps:
-        found = _snakes(graph, order, cap, effort)
-        plans += [] if isinstance(found, int) else found
+        plans += _snakes(graph, order, cap, effort).plans
     say(f"bound {bound:.0f}: {len(plans)} plans of the first order at {len(caps)} caps")
     plans.sort(key=lambda p: p.value)
     window = min(caps), plans[0].cap if plans else max(caps), max(caps)
@@ -206,6 +218,48 @@ def place(
         say(f"plan {number + 1} of {effort.plans}: {at}, score {total:.6g}")
     score, placed = min(results, key=lambda r: r[0].total)
     return Placement(placed, score, bound)
+
+
+def fastest(
+    graph: Graph,
+    enough: float,
+    seed: int = 0,
+    effort: Effort | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Placement:
+    """The placement of least time found whose score without adapters is at most ``enough``.
+
+    Limits on the time are tried from short to long (``LIMITS``), those left out for which a lower
+    bound shows that the score is impossible. If none leads to ``enough``, the least score counts.
+
+    Args:
+        graph: as for ``place``, also the other arguments.
+        enough: score (time and wires) that is good enough.
+        seed: of every random choice.
+        effort: how hard to search at each limit.
+        say: receives lines of progress.
+
+    Raises:
+        ValueError: nothing fits at all.
+    """
+    cost = lambda found: found.score.total - graph.wadapter * found.score.adapters
+    best = None
+    for limit in (*LIMITS, None):
+        if limit and score_bound(graph, 2 * enough, limit) > enough:
+            say(f"within {limit} times the area bound no score of {enough:.6g} exists")
+            continue
+        try:
+            found = place(graph, seed, limit, effort, say)
+        except ValueError as error:
+            if limit is None:
+                raise
+            say(str(error))
+            continue
+        best = found if best is None or cost(found) < cost(best) else best
+        if cost(best) <= enough:
+            break
+    assert best is not None
+    return best
 
 
 def _diverse(plans: list[_Plan], count: int) -> list[_Plan]:

@@ -1,0 +1,150 @@
+"""A lower bound on the contest's score: what no placement can beat.
+
+Two rectangles that do not overlap have centres at least half the sum of their shorter sides apart,
+so the wires are at least sum(degree / 2 * shorter side). Short sides want long rectangles, and the
+wafer has room for few: every rectangle takes its area, and beside a long one only few widths fit. A
+side longer than half the wafer is therefore counted as long as the wafer less the most that other
+sides can fill beside it; areas counted like this still add up to at most the wafer's (conservative
+scales, Fekete and Schepers 2004). A knapsack over the area that is left finds the least wires.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from wafer.compiler.contest import Graph
+from wafer.compiler.kernels import Kernel, area_bound
+
+__all__ = ["score_bound", "wire_bound"]
+
+
+class _Sides(NamedTuple):
+    """Kernels of one kind and degree: how many, half the degree, shapes no other dominates."""
+
+    number: int
+    half: float
+    short: np.ndarray
+    long: np.ndarray
+
+
+def _sides(graph: Graph, cap: float) -> list[_Sides]:
+    """Shapes within ``cap``, by kind."""
+    limit = max(graph.width, graph.height)
+    degrees = np.bincount(np.array(graph.edges, int).ravel(), minlength=len(graph.kernels))
+    kinds: dict[tuple, list[int]] = {}
+    for at, kernel in enumerate(graph.kernels):
+        kinds.setdefault((kernel.parts, int(degrees[at])), []).append(at)
+    found = []
+    for (_, degree), members in kinds.items():
+        curve = _curve(graph.kernels[members[0]], cap, graph.memlimit, limit)
+        short = np.flatnonzero(np.diff(curve, prepend=limit + 1) < 0)
+        short = short[(curve[short] <= limit) & (short <= curve[short])]
+        found.append(_Sides(len(members), degree / 2, short, curve[short]))
+    return found
+
+
+def _curve(kernel: Kernel, cap: float, memlimit: int, limit: int) -> np.ndarray:
+    return kernel.choices(cap, memlimit, limit).curve(limit)
+
+
+def _filled(lengths: Sequence[int], limit: int) -> np.ndarray:
+    """For each room 0..limit, the most that sums of ``lengths`` fill of it."""
+    reach = 1
+    for length in lengths:
+        step = length
+        while step <= limit:
+            reach |= reach << step
+            step *= 2
+        reach &= (1 << (limit + 1)) - 1
+    sums = [x for x in range(limit + 1) if reach >> x & 1]
+    return np.array(sums)[np.searchsorted(sums, np.arange(limit + 1), side="right") - 1]
+
+
+def _counted(sides: Sequence[_Sides], limit: int) -> np.ndarray:
+    """[limit + 1] what each length counts."""
+    lengths = np.unique(np.concatenate([[*s.short, *s.long] for s in sides]).astype(int))
+    filled = _filled(lengths[lengths > 0].tolist(), limit)
+    counted = np.arange(limit + 1)
+    return np.where(counted > limit / 2, limit - filled[limit - np.arange(limit + 1)], counted)
+
+
+def wire_bound(graph: Graph, cap: float) -> float:
+    """Least wire length in PEs of any placement within ``cap`` cycles, infinite if there is none.
+
+    Args:
+        graph: the case; areas are counted as they are where the wafer is not a square.
+        cap: cycles per sample.
+    """
+    sides = _sides(graph, cap)
+    if not all(len(s.short) for s in sides):
+        return np.inf
+    limit, room = max(graph.width, graph.height), graph.width * graph.height
+    while True:
+        square = graph.width == graph.height
+        counted = _counted(sides, limit) if square else np.arange(limit + 1)
+        areas = [counted[s.short] * counted[s.long] for s in sides]
+        spare = room - sum(s.number * int(a.min()) for s, a in zip(sides, areas, strict=True))
+        if spare < 0:
+            return np.inf
+        fits = [a - a.min() <= spare for a in areas]
+        if all(f.all() for f in fits):
+            return _cheapest(sides, areas, spare)
+        sides = [
+            s._replace(short=s.short[f], long=s.long[f]) for s, f in zip(sides, fits, strict=True)
+        ]
+
+
+def _cheapest(sides: Sequence[_Sides], areas: Sequence[np.ndarray], spare: int) -> float:
+    """Least sum of half * short over shapes whose areas exceed the least by ``spare`` in all.
+
+    Areas are counted in whole units of which the spare holds at most 20,000, rounded down.
+    """
+    unit = -(-(spare + 1) // 20_000)
+    room = spare // unit
+    best = np.zeros(room + 1)  # by spare area
+    for s, area in zip(sides, areas, strict=True):
+        extra = (area - area.min()).astype(int) // unit
+        order = np.lexsort((s.short, extra))
+        useful = order[s.short[order] < np.minimum.accumulate([np.inf, *s.short[order][:-1]])]
+        for _ in range(s.number):
+            now = np.full(room + 1, np.inf)
+            for at in useful[extra[useful] <= room]:
+                e = extra[at]
+                np.minimum(now[e:], best[: room + 1 - e] + s.half * s.short[at], out=now[e:])
+            best = np.minimum.accumulate(now)
+    return float(best[-1])
+
+
+def score_bound(
+    graph: Graph, enough: float, longest: float | None = None, gap: float = 2e-4
+) -> float:
+    """A score (without adapters) that no placement is below.
+
+    Between two caps the time is at least the lower one and the wire bound that of the higher one,
+    so the range is split where the bound is least until it is nearly closed.
+
+    Args:
+        graph: the case.
+        enough: greater bounds need not be told apart and come out as this (a known score).
+        longest: most time, as a multiple of the area bound.
+        gap: relative precision.
+    """
+    bound = area_bound(graph.kernels, graph.width, graph.height, graph.memlimit)
+    known: dict[float, float] = {}
+
+    def wires(cap: float) -> float:
+        if cap not in known:
+            known[cap] = graph.wlength * wire_bound(graph, cap)
+        return known[cap]
+
+    top = bound * longest if longest else max(bound, enough / graph.wdeltat)
+    parts = [(bound - 1, top)]  # the area bound is found on whole cycles
+    while True:
+        values = [graph.wdeltat * low + wires(high) for low, high in parts]
+        at = int(np.argmin(values))
+        low, high = parts[at]
+        if graph.wdeltat * (high - low) <= gap * values[at] or values[at] >= enough:
+            return float(min(values[at], enough))
+        middle = low + (high - low) / (2 if high < 2 * low else 4)
+        parts[at : at + 1] = [(low, middle), (middle, high)]
