@@ -377,3 +377,11 @@ def test_a_compiled_plan_trains_at_the_speed_of_its_report(tmp_path):
         assert abs(report.cycles / net.predicted - 1) < 0.1
         cycles.append(report.cycles)
     assert abs((cycles[1] - cycles[0]) / (8 * 8) / compiled.cycles - 1) < 0.1
+
+
+def test_a_deep_net_shares_colours():
+    """Ten layers in a row: a stream takes a second colour where one is left."""
+    rectangles = [(3 * i, 0, 2, 2) for i in range(10)]
+    net, tree, masks = stack((5, *[4] * 9, 3), rectangles, batch=2, micro_batches=2)
+    assert len(net.program.meta.colors) <= WSE2.colors - len(WSE2.memcpy_colors)
+    check_steps(net, tree, masks, steps=1)

@@ -57,8 +57,12 @@ class DenseCost(NamedTuple):
 
     @property
     def period(self) -> int:
-        """Cycles from one micro-batch to the next when the kernel never waits."""
-        return max(self.forward + self.backward, self.stream)
+        """Cycles from one micro-batch to the next: products, and the words they wait for.
+
+        Chains hold all PEs of a region to one pace, so that little of a long stream is hidden. On
+        the engine a plan bound by its products is up to 8 % faster, one bound by streams slower.
+        """
+        return self.forward + self.backward + self.stream
 
     @property
     def stream(self) -> int:

@@ -48,7 +48,10 @@ __all__ = [
     "tile_ops",
 ]
 
-_X, _DY, _Y, _DX = range(4)  # microthreads: inputs, output gradients, outputs, input gradients
+# Microthreads: inputs and output gradients of two micro-batches in turn, outputs, input gradients,
+# and what follows the last two.
+_X, _DY, _Y, _DX, _AFTER_Y, _AFTER_DX = (0, 1), (2, 3), 4, 5, 6, 7
+_AFTER = {_Y: _AFTER_Y, _DX: _AFTER_DX}
 
 
 def schedule(micro_batches: int, flying: int) -> list[tuple[str, int]]:
@@ -75,8 +78,8 @@ class Kernel:
         batch: samples of a micro-batch.
         micro_batches: of an optimizer step.
         flying: micro-batches taken in before the first gradient comes back.
-        x: colour by which inputs arrive.
-        dy: colour by which output gradients arrive.
+        x: stream of the inputs.
+        dy: stream of the output gradients.
         y: stream of the outputs.
         dx: stream of the input gradients; None in the first layer.
         rows: the two colours of the chains along rows.
@@ -89,8 +92,8 @@ class Kernel:
     batch: int
     micro_batches: int
     flying: int
-    x: int
-    dy: int
+    x: Stream
+    dy: Stream
     y: Stream
     dx: Stream | None
     rows: tuple[int, int]
@@ -101,7 +104,7 @@ class Kernel:
     @property
     def slots(self) -> int:
         """Inputs kept: those in flight, and the ones arriving."""
-        return self.flying + 1
+        return self.flying + len(self.x.colors)
 
 
 class Tile(NamedTuple):
@@ -140,6 +143,7 @@ def layer_words(
     stored: int,
     batch: int,
     slots: int,
+    ahead: int = 2,
     input_gradient: bool,
     momentum: bool,
 ) -> int:
@@ -151,6 +155,7 @@ def layer_words(
             stored=stored,
             batch=batch,
             slots=slots,
+            ahead=ahead,
             input_gradient=input_gradient,
             momentum=momentum,
         ).values()
@@ -164,16 +169,30 @@ def arrays(
     stored: int,
     batch: int,
     slots: int,
+    ahead: int,
     input_gradient: bool,
     momentum: bool,
 ) -> dict[str, int]:
-    """Arrays of a layer's PE and their words."""
+    """Arrays of a layer's PE and their words; ``ahead`` output gradients arrive beforehand."""
     words = {"weights": stored, "gradients": stored, "rate": 1}
     words |= {"velocities": stored} if momentum else {}
-    words |= {"x": slots * inputs * batch, "dy": 2 * outputs * batch, "y": 2 * outputs * batch}
+    each = outputs * batch
+    words |= {"x": slots * inputs * batch, "dy": (1 + ahead) * each, "y": 2 * each}
     if input_gradient:
         words |= {"dx": 2 * inputs * batch, "sign": inputs * batch}
     return words
+
+
+def _ahead(ops: list[Op]) -> list[Op]:
+    """Let all microthreads go before the task, so that a stream never waits for a product.
+
+    The words of a stream pass through all PEs of a region together: one that is late holds all up.
+    """
+    levels = ["high"] * _AFTER_Y + ["medium"] * 2
+    return [
+        op if op.thread is None else dataclasses.replace(op, priority=levels[op.thread])
+        for op in ops
+    ]
 
 
 def _wait(thread: int) -> Op:
@@ -191,7 +210,6 @@ class _PE:
     def __init__(self, kernel: Kernel, tile: Tile) -> None:
         self.k, self.tile = kernel, tile
         self.ops: list[Op] = []
-        self.late: list[Op] = []  # resets of switches, due when what was sent is surely gone
         self.into, self.out = tile.inputs * kernel.batch, tile.outputs * kernel.batch
 
     def at(self, array: str, offset: int = 0, stride: int = 1, **loops: int) -> Mem:
@@ -200,16 +218,25 @@ class _PE:
     def x(self, m: int) -> int:
         return m % self.k.slots * self.into
 
-    def receive(self, m: int, thread: int) -> None:
-        """Start on micro-batch m, once the one before is here."""
+    def dy(self, m: int) -> int:
+        return m % (1 + len(self.k.dy.colors)) * self.out
+
+    def receive(self, stream: Stream, m: int) -> None:
+        """Start on micro-batch m of inputs or output gradients, once its thread is free."""
+        inward = stream is self.k.x
+        thread = (_X if inward else _DY)[m % len(stream.colors)]
         if m >= self.k.micro_batches:
             self.ops.append(_wait(thread))
-        elif thread == _X:
-            into = self.at("x", self.x(m))
-            self.ops.append(fmovs(into, fabin(self.k.x), self.into, thread=_X))
-        else:
-            into = self.at("dy", m % 2 * self.out)
-            self.ops.append(fmovs(into, fabin(self.k.dy), self.out, thread=_DY))
+            return
+        into, n = (self.x(m), self.into) if inward else (self.dy(m), self.out)
+        own = self.at("x" if inward else "dy", into)
+        self.ops.append(fmovs(own, fabin(stream.color(m)), n, thread=thread))
+
+    def open(self) -> None:
+        """Start on the first micro-batches."""
+        for stream in (self.k.x, self.k.dy):
+            for m in range(min(len(stream.colors), self.k.micro_batches)):
+                self.receive(stream, m)
 
     def clear(self, dst: Mem, n: int) -> None:
         self.ops.append(fmovs(dst, Const(0.0), n))
@@ -218,8 +245,6 @@ class _PE:
         """Add up along a row (0) or column (1); whether the sum is here."""
         rank, size = self.tile.rank[axis], self.tile.size[axis]
         colors = (self.k.rows, self.k.columns)[axis]
-        self.ops += self.late
-        self.late = []
         out: Mem | FabOut = fabout(colors[rank % 2]) if rank else words
         if rank < size - 1:
             self.ops.append(fadds(out, words, fabin(colors[1 - rank % 2]), n))
@@ -227,14 +252,16 @@ class _PE:
             self.ops.append(fmovs(out, words, n))
         return rank == 0
 
-    def send(self, stream: Stream, op: Op) -> None:
-        self.ops.append(op)
-        if stream.resets(self.tile.place) and op.thread is not None:
-            self.late.append(reset_switches(stream, op.thread))
+    def send(self, stream: Stream, m: int, op: Op) -> None:
+        if op.thread is None or not stream.resets(self.tile.place):
+            self.ops.append(op)
+            return
+        after = _AFTER[op.thread]
+        self.ops += [_wait(after), op, reset_switches(stream, m, after)]
 
     def forward(self, m: int) -> None:
         k, b, x = self.k, self.k.batch, self.x(m)
-        self.receive(m + 1, _X)
+        self.receive(k.x, m + len(k.x.colors))
         y = m % 2 * self.out
         if self.tile.biased:
             bias = self.at("weights", len(self.tile.entries), 0, inner=b, outer=1)
@@ -251,13 +278,13 @@ class _PE:
             for e, (i, o) in enumerate(self.tile.entries)
         ]
         if self.chain(0, self.at("y", y), self.out):
-            out, own = k.y.out(self.tile.place), self.at("y", y)
+            out, own = k.y.out(self.tile.place, m), self.at("y", y)
             relu = fmaxs(out, own, Const(0.0), self.out, thread=_Y)
-            self.send(k.y, relu if k.relu else fmovs(out, own, self.out, thread=_Y))
+            self.send(k.y, m, relu if k.relu else fmovs(out, own, self.out, thread=_Y))
 
     def backward(self, m: int) -> None:
-        b, dy, x = self.k.batch, m % 2 * self.out, self.x(m)
-        self.receive(m + 1, _DY)
+        b, dy, x = self.k.batch, self.dy(m), self.x(m)
+        self.receive(self.k.dy, m + len(self.k.dy.colors))
         self.ops += [
             _products(
                 self.at("gradients", e, 0),
@@ -274,7 +301,7 @@ class _PE:
             self.input_gradient(m, self.k.dx)
 
     def input_gradient(self, m: int, stream: Stream) -> None:
-        b, dy, dx = self.k.batch, m % 2 * self.out, m % 2 * self.into
+        b, dy, dx = self.k.batch, self.dy(m), m % 2 * self.into
         self.clear(self.at("dx", dx), self.into)
         self.ops += [
             _products(
@@ -290,8 +317,8 @@ class _PE:
                 fmaxs(sign, sign, Const(-1.0), n),
                 fmuls(own, own, sign, n),
             ]
-            out = stream.out(self.tile.place)
-            self.send(stream, fmuls(out, own, Const(-1.0), n, thread=_DX))
+            out = stream.out(self.tile.place, m)
+            self.send(stream, m, fmuls(out, own, Const(-1.0), n, thread=_DX))
 
     def update(self) -> None:
         """``w += rate g``, or ``v = momentum v + g; w += rate v``."""
@@ -308,15 +335,13 @@ class _PE:
 def tile_ops(kernel: Kernel, tile: Tile) -> list[Op]:
     """Everything one PE of a layer does in an optimizer step."""
     pe = _PE(kernel, tile)
-    pe.receive(0, _X)
-    pe.receive(0, _DY)
+    pe.open()
     if tile.stored:
         pe.clear(pe.at("gradients"), tile.stored)
     for kind, m in schedule(kernel.micro_batches, kernel.flying):
         (pe.forward if kind == "F" else pe.backward)(m)
-    pe.ops += pe.late
     pe.update()
-    return pe.ops
+    return _ahead(pe.ops)
 
 
 def input_ops(stream: Stream, place: Spot, words: int, micro_batches: int) -> list[Op]:
@@ -330,38 +355,39 @@ def input_ops(stream: Stream, place: Spot, words: int, micro_batches: int) -> li
     """
     ops = []
     for turn in range(micro_batches // len(stream.line)):
-        ops.append(fmovs(stream.out(place), mem("input", turn * words), words))
+        ops.append(fmovs(stream.out(place, turn), mem("input", turn * words), words))
         if stream.resets(place):
-            ops.append(reset_switches(stream))
+            ops.append(reset_switches(stream, turn))
     return ops
 
 
 def loss_pe_ops(
-    color: int, stream: Stream, place: Spot, *, classes: int, batch: int, micro_batches: int
+    scores: Stream, stream: Stream, place: Spot, *, classes: int, batch: int, micro_batches: int
 ) -> list[Op]:
     """The PEs of the loss take micro-batches in turn: gradient first, then the loss itself.
 
     Args:
-        color: by which scores arrive.
+        scores: stream of the scores.
         stream: of the gradients.
         place: this PE; its rank in the stream's line is its first micro-batch.
         classes: number of scores.
         batch: samples of a micro-batch.
         micro_batches: of an optimizer step, a multiple of the PEs.
     """
-    n = classes * batch
+    n, color, thread = classes * batch, scores.color(0), _X[0]
     scale = Const(1 / (batch * micro_batches))
     loss = mem("loss", 0, 0)
     turns = micro_batches // len(stream.line)
-    ops = [fmovs(mem("scores"), fabin(color), n, thread=_X), fmovs(loss, Const(0.0))]
+    ops = [fmovs(mem("scores"), fabin(color), n, thread=thread), fmovs(loss, Const(0.0))]
     for turn in range(turns):
         now, after = turn % 2 * n, (turn + 1) % 2 * n
         last = turn + 1 == turns
         labels, out = mem("labels", turn * n), mem("out", now)
-        ops.append(_wait(_X) if last else fmovs(mem("scores", after), fabin(color), n, thread=_X))
+        into = fmovs(mem("scores", after), fabin(color), n, thread=thread)
+        ops.append(_wait(thread) if last else into)
         ops += gradient_ops(mem("scores", now), labels, out, classes, batch)
-        ops.append(fmuls(stream.out(place), out, scale, n, thread=_DX))
+        ops.append(fmuls(stream.out(place, 0), out, scale, n, thread=_DX))
         ops += loss_ops(labels, loss, classes, batch)
         if stream.resets(place):
-            ops.append(reset_switches(stream, _DX))
-    return [*ops, fmuls(loss, loss, scale)]
+            ops.append(reset_switches(stream, 0, _DX))
+    return _ahead([*ops, fmuls(loss, loss, scale)])

@@ -6,60 +6,27 @@ sets the switches back, so that the line is ready again. The colour then runs to
 along a shortest free path and is multicast to all its PEs, whose filters keep each one's share.
 """
 
-import collections
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from wafer.fabric.errors import RouteError
 from wafer.fabric.ops import FabOut, Op, control_wavelet, fabout, mov32
+from wafer.fabric.paths import (
+    BACK,
+    Links,
+    Rectangle,
+    Spot,
+    lane,
+    moved,
+    pes_of,
+    side,
+    tree,
+)
 from wafer.fabric.program import Filter, Layout
 
-__all__ = [
-    "Rectangle",
-    "Stream",
-    "Wires",
-    "chains",
-    "find_stream",
-    "pes_of",
-    "reset_switches",
-    "share",
-    "spot",
-]
-
-_STEPS = {"N": (0, -1), "E": (1, 0), "S": (0, 1), "W": (-1, 0)}
-_BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
-Spot = tuple[int, int]  # (x, y)
-
-
-class Rectangle(Protocol):
-    """What is read of a region: its name, north-west corner and size."""
-
-    @property
-    def name(self) -> str:
-        """Name of the kernel."""
-        ...
-
-    @property
-    def x(self) -> int:
-        """Westernmost column."""
-        ...
-
-    @property
-    def y(self) -> int:
-        """Northernmost row."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Columns."""
-        ...
-
-    @property
-    def height(self) -> int:
-        """Rows."""
-        ...
+__all__ = ["Stream", "Wires", "chains", "find_stream", "reset_switches", "share", "spot"]
 
 
 class Stream(NamedTuple):
@@ -68,30 +35,27 @@ class Stream(NamedTuple):
     line: (x, y) of the senders, in the order of their words
     steps: sides by which it leaves the first sender and every PE until it is in the region
     target: the region
-    color: its colour, -1 before `Wires.connect`
+    towards: how it enters and spreads, see `wafer.fabric.paths.tree`
+    colors: that micro-batches take in turn; none before `Wires.connect`
     """
 
     line: tuple[Spot, ...]
     steps: tuple[str, ...]
     target: Rectangle
-    color: int = -1
+    towards: str = ""
+    colors: tuple[int, ...] = ()
 
-    def out(self, place: Spot) -> FabOut:
+    def color(self, m: int) -> int:
+        """Colour of a micro-batch."""
+        return self.colors[m % len(self.colors)]
+
+    def out(self, place: Spot, m: int) -> FabOut:
         """The descriptor a sender sends with: all but the last then let the others pass."""
-        return fabout(self.color, advance_switch=place != self.line[-1])
+        return fabout(self.color(m), advance_switch=place != self.line[-1])
 
     def resets(self, place: Spot) -> bool:
         """Whether this sender is to set the switches back."""
         return len(self.line) > 1 and place == self.line[-1]
-
-
-def pes_of(region: Rectangle) -> list[Spot]:
-    """All (x, y) of a region, row by row."""
-    return [
-        (x, y)
-        for y in range(region.y, region.y + region.height)
-        for x in range(region.x, region.x + region.width)
-    ]
 
 
 def spot(layout: Layout, place: Spot) -> np.ndarray:
@@ -101,9 +65,9 @@ def spot(layout: Layout, place: Spot) -> np.ndarray:
     return mask
 
 
-def reset_switches(stream: Stream, thread: int | None = None) -> Op:
+def reset_switches(stream: Stream, m: int, thread: int | None = None) -> Op:
     """What the last of several senders sends when its words are on their way."""
-    out = fabout(stream.color, control=True)
+    out = fabout(stream.color(m), control=True)
     return mov32(out, control_wavelet("SWITCH_ADV"), 1, thread=thread)
 
 
@@ -114,54 +78,49 @@ def share(first: int, words: int, period: int) -> Filter:
 
 
 def find_stream(
-    size: tuple[int, int], line: Sequence[Spot], target: Rectangle, source: str
+    links: Links,
+    lines: Sequence[Sequence[Spot]],
+    target: Rectangle,
+    *,
+    towards: str,
+    words: int,
+    source: str,
 ) -> Stream:
-    """Find the way of a stream: out at the end of its line from where the path is shorter.
+    """Find the way of a stream and count its words on the links.
 
     Args:
-        size: (H, W).
-        line: senders, neighbours in a row or column, outside the region.
+        links: what they carry already.
+        lines: possible orders of the senders, neighbours in a row or column outside the region.
         target: the region.
+        towards: how it spreads in the region, see :func:`wafer.fabric.paths.tree`.
+        words: of a micro-batch.
         source: who sends, for the message.
 
     Raises:
         RouteError: there is no path.
     """
-    goal = set(pes_of(target))
+    inside = set(pes_of(target))
+    goal = set(lane(target, towards)) if towards else inside
     found = []
-    for order in (tuple(line), tuple(line)[::-1])[: len(line)]:
-        steps = _path(size, order[0], goal, set(order[1:]))
+    for line in lines:
+        walls = {*line[1:], *(inside - goal)}
+        steps = links.path(line[0], goal, walls, words)
         if steps is not None:
-            found.append(Stream(order, tuple(steps), target))
+            found.append(Stream(tuple(line), tuple(steps), target, towards))
     if not found:
         raise RouteError(
-            f"no path from {source!r}, PE {line[0]}, to region {target.name!r}: leave a free row or"
-            " column beside the regions"
+            f"no path from {source!r}, PE {lines[0][0]}, to region {target.name!r}: leave a free"
+            " row or column beside the regions"
         )
-    return min(found, key=lambda stream: len(stream.steps))
-
-
-def _path(
-    size: tuple[int, int], start: Spot, target: set[Spot], walls: set[Spot]
-) -> list[str] | None:
-    """Sides by which a shortest path leaves each PE from ``start`` until it is in ``target``."""
-    came: dict[Spot, tuple[Spot, str] | None] = {start: None}
-    queue = collections.deque([start])
-    while queue:
-        at = queue.popleft()
-        if at in target:
-            steps = []
-            while (before := came[at]) is not None:
-                at, side = before
-                steps.append(side)
-            return steps[::-1]
-        for side in _STEPS:
-            to = _moved(at, side)
-            inside = 0 <= to[0] < size[1] and 0 <= to[1] < size[0]
-            if inside and to not in came and to not in walls:
-                came[to] = (at, side)
-                queue.append(to)
-    return None
+    stream = min(found, key=lambda stream: len(stream.steps))
+    at = stream.line[0]
+    for step in stream.steps:
+        links.add([(at, step)], words)
+        at = moved(at, step)
+    if towards:
+        spread = tree(target, towards, at, "")
+        links.spread({place: spread[place] for place in lane(target, towards)}, words)
+    return stream
 
 
 class Wires:
@@ -176,71 +135,52 @@ class Wires:
         self._taken: dict[tuple[int, int], set[Spot]] = {}
 
     def connect(self, stream: Stream, filters: dict[Spot, Filter | None], queue: int) -> Stream:
-        """Route a stream.
+        """Route a stream by one more colour.
 
         Args:
             stream: from :func:`find_stream`.
             filters: what each PE of the target keeps; one without a filter keeps all.
-            queue: input queue of its colour at the target; two streams into one region need two.
+            queue: input queue of the colour at the target; all colours of the streams into one
+                region need different ones.
 
         Returns:
-            The stream with its colour.
+            The stream with the colour added to its others.
 
         Raises:
             RouteError: no colour is left.
         """
         path = [stream.line[0]]
-        for side in stream.steps:
-            path.append(_moved(path[-1], side))
-        used = {*stream.line, *path, *pes_of(stream.target)}
-        stream = stream._replace(color=self._color(used, queue))
-        layout, line, color = self.layout, stream.line, stream.color
+        for step in stream.steps:
+            path.append(moved(path[-1], step))
+        lanes = lane(stream.target, stream.towards) if stream.towards else []
+        used = {*stream.line, *path, *lanes, *pes_of(stream.target)}
+        color = self._color(used, queue)
+        self._route(stream, color, path, filters)
+        return stream._replace(colors=(*stream.colors, color))
+
+    def _route(
+        self, stream: Stream, color: int, path: list[Spot], filters: dict[Spot, Filter | None]
+    ) -> None:
+        layout, line = self.layout, stream.line
         for rank, place in enumerate(line):
-            behind = None if rank + 1 == len(line) else _side(place, line[rank + 1])
-            ahead = stream.steps[0] if rank == 0 else _side(place, line[rank - 1])
+            behind = None if rank + 1 == len(line) else side(place, line[rank + 1])
+            ahead = stream.steps[0] if rank == 0 else side(place, line[rank - 1])
             switches = [{"rx": behind}] if behind else []
             where = spot(layout, place)
             layout.route(color, "RAMP", ahead, where, switches=switches, ring=bool(behind))
         for at, came, goes in zip(path[1:], stream.steps, stream.steps[1:], strict=False):
-            layout.route(color, _BACK[came], goes, spot(layout, at))
-        _multicast(layout, stream, path[-1], _BACK[stream.steps[-1]], filters)
-        return stream
+            layout.route(color, BACK[came], goes, spot(layout, at))
+        spread = tree(stream.target, stream.towards, path[-1], BACK[stream.steps[-1]])
+        taken = set(pes_of(stream.target))
+        for at, (source, onward) in spread.items():
+            ports = ["RAMP", *onward] if at in taken else onward
+            layout.route(color, source, ports, spot(layout, at), filter=filters.get(at))
 
     def _color(self, pes: set[Spot], queue: int) -> int:
         free = [c for (c, q), taken in self._taken.items() if q == queue and not taken & pes]
         color = free[0] if free else self.layout.color(queue=queue)
         self._taken.setdefault((color, queue), set()).update(pes)
         return color
-
-
-def _moved(place: Spot, side: str) -> Spot:
-    dx, dy = _STEPS[side]
-    return place[0] + dx, place[1] + dy
-
-
-def _side(place: Spot, other: Spot) -> str:
-    """The side of a PE on which its neighbour lies."""
-    return next(side for side in _STEPS if _moved(place, side) == other)
-
-
-def _multicast(
-    layout: Layout,
-    stream: Stream,
-    entry: Spot,
-    came: str,
-    filters: dict[Spot, Filter | None],
-) -> None:
-    """From the entry along its column, from there along every row."""
-    inside = set(pes_of(stream.target))
-    for x, y in inside:
-        if x == entry[0]:
-            source = came if y == entry[1] else "S" if y < entry[1] else "N"
-            onward = ["E", "W", *("N" if y <= entry[1] else ""), *("S" if y >= entry[1] else "")]
-        else:
-            source, onward = ("E", ["W"]) if x < entry[0] else ("W", ["E"])
-        sides = [side for side in onward if _moved((x, y), side) in inside]
-        where = spot(layout, (x, y))
-        layout.route(stream.color, source, ["RAMP", *sides], where, filter=filters.get((x, y)))
 
 
 def chains(layout: Layout, region: Rectangle, colors: Sequence[int], axis: str) -> None:

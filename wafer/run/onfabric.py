@@ -19,8 +19,9 @@ from wafer.fabric import dense
 from wafer.fabric.arrays import AnyArray as Array
 from wafer.fabric.errors import FabricError, SramError
 from wafer.fabric.layers import Kernel, Tile, arrays, input_ops, loss_pe_ops, tile_ops
+from wafer.fabric.paths import Spot, pes_of
 from wafer.fabric.program import Layout, Program
-from wafer.fabric.regions import Spot, Stream, Wires, chains, pes_of, spot
+from wafer.fabric.regions import Stream, Wires, chains, spot
 from wafer.fabric.softmax import WORDS
 from wafer.run.onfabric_floor import (
     Dense,
@@ -49,6 +50,7 @@ class Net:
         micro_batches: of an optimizer step.
         costs: predicted for every layer, and for the loss.
         lines: PEs of "input" and of "loss", in the order in which they take the micro-batches.
+        together: micro-batches that a PE of "input" sends in a row.
     """
 
     program: Program
@@ -59,6 +61,7 @@ class Net:
     micro_batches: int
     costs: tuple[tuple[DenseCost, ...], DenseCost]
     lines: Mapping[str, tuple[Spot, ...]]
+    together: int
 
     @property
     def predicted(self) -> int:
@@ -142,20 +145,14 @@ def build(
     order = ["input", *(layer.name for layer in layers), "loss"]
     width = max(r.x + r.width for r in floor.values()) + 1
     height = max(r.y + r.height for r in floor.values()) + 1
-    layout = Layout(width, height, spec, overheads=True, host_io=True)
-    ways = find_streams((height, width), floor, order, turned)
-    shares = {
-        layer.name: shares_of(
-            layer,
-            floor[layer.name],
-            ways.get((layer.name, before)),
-            ways[layer.name, after],
-            turned=turned[layer.name],
-        )
-        for before, layer, after in zip(order, layers, order[2:], strict=False)
-    }
+    layout = Layout(
+        width, height, spec, overheads=True, host_io=True, main_thread_priority="medium_low"
+    )
+    most = max(cost.period for cost in (*costs, of_loss))
+    ways = find_streams((height, width), floor, layers, turned, batch=batch, most=most)
+    shares = {n.name: shares_of(n, floor[n.name], turned=turned[n.name]) for n in layers}
     rows, columns = [(layout.color(), layout.color()) for _ in range(2)]
-    streams = connect(Wires(layout), ways, floor, shares, batch)
+    streams = connect(Wires(layout), ways, floor, shares, batch=batch, micro_batches=micro_batches)
     for before, layer, after in zip(order, layers, order[2:], strict=False):
         name = layer.name
         axes = "yx" if turned[name] else "xy"
@@ -166,8 +163,8 @@ def build(
             batch=batch,
             micro_batches=micro_batches,
             flying=flying[order.index(name) - 1],
-            x=streams[before, name].color,
-            dy=streams[after, name].color,
+            x=streams[before, name],
+            dy=streams[after, name],
             y=streams[name, after],
             dx=streams.get((name, before)),
             rows=rows,
@@ -188,6 +185,7 @@ def build(
         micro_batches=micro_batches,
         costs=(tuple(costs), of_loss),
         lines={"input": streams["input", order[1]].line, "loss": out.line},
+        together=len(streams["input", order[1]].colors),
     )
 
 
@@ -252,6 +250,7 @@ def _bind_layer(
         stored=max(1, fullest.stored),
         batch=kernel.batch,
         slots=kernel.slots,
+        ahead=len(kernel.dy.colors),
         input_gradient=kernel.dx is not None,
         momentum=bool(kernel.momentum),
     )
@@ -318,7 +317,7 @@ def _bind_loss(
     layout.array("loss", 1, where=where)
     for place in out.line:
         ops = loss_pe_ops(
-            into.color, out, place, classes=classes, batch=batch, micro_batches=micro_batches
+            into, out, place, classes=classes, batch=batch, micro_batches=micro_batches
         )
         layout.task("step", ops, spot(layout, place), active=True)
 
@@ -422,8 +421,8 @@ def step(
     if y.min() < 0 or y.max() >= classes:
         raise FabricError(f"step: labels {y.min()}..{y.max()}; the last layer has {classes}")
     memory = state.memory.copy()
-    _by_feature(net, _words(net, memory, "input"), net.lines["input"], x)
-    _by_feature(net, _words(net, memory, "labels"), net.lines["loss"], np.eye(classes)[y])
+    _by_feature(net, memory, "input", x, together=net.together)
+    _by_feature(net, memory, "labels", np.eye(classes)[y])
     for layer in net.layers:
         _words(net, memory, f"{layer.name}/rate")[:] = -learning_rate
     end = dense.start(net.program, memory, max_cycles, implementation)
@@ -433,8 +432,11 @@ def step(
     return NetState(memory), report
 
 
-def _by_feature(net: Net, words: np.ndarray, line: Sequence[Spot], rows: np.ndarray) -> None:
+def _by_feature(
+    net: Net, memory: np.ndarray, name: str, rows: np.ndarray, together: int = 1
+) -> None:
     """Write [N, features] feature by feature, micro-batches dealt to the PEs of a line in turn."""
-    parts = rows.reshape(net.micro_batches, net.batch, -1).swapaxes(1, 2)
+    words, line = _words(net, memory, name), net.lines["input" if name == "input" else "loss"]
+    parts = rows.reshape(-1, together, net.batch, rows.shape[1]).swapaxes(2, 3)
     for rank, (x, y) in enumerate(line):
         words[:, y, x] = parts[rank :: len(line)].reshape(-1)

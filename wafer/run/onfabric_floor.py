@@ -1,16 +1,18 @@
 """Where the kernels of a fabric network lie, what each PE holds, and which streams join them."""
 
+import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
 
 from wafer.compiler.dense_kernel import DenseCost, dense_cost
 from wafer.compiler.plan import Region
-from wafer.fabric.errors import FabricError
+from wafer.fabric.errors import FabricError, RouteError
+from wafer.fabric.paths import Links, Spot, lane, line_links, pes_of
 from wafer.fabric.program import Filter
-from wafer.fabric.regions import Spot, Stream, Wires, find_stream, pes_of, share
+from wafer.fabric.regions import Stream, Wires, find_stream, share
 from wafer.spec import WaferSpec
 
 __all__ = ["Dense", "Shares", "connect", "cost_of", "find_streams", "lay_out", "shares_of"]
@@ -52,7 +54,7 @@ class Shares(NamedTuple):
 
 
 def lay_out(layers: Sequence[Dense], regions: Sequence[Region], inputs: int) -> dict[str, Region]:
-    """Move the regions to the grid's corner, one PE from it, and add "input" and "loss".
+    """Move the regions to the grid's corner, a free row and column apart; add "input" and "loss".
 
     Args:
         layers: in order.
@@ -67,20 +69,26 @@ def lay_out(layers: Sequence[Dense], regions: Sequence[Region], inputs: int) -> 
     if missing:
         raise FabricError(f"no region for layer {missing[0]!r}; regions: {list(known)}")
     names = [*(layer.name for layer in layers), *sorted({"input", "loss"} & set(known))]
-    left = min(known[n].x for n in names) - 1
-    top = min(known[n].y for n in names) - 1
-    floor = {n: known[n]._replace(x=known[n].x - left, y=known[n].y - top) for n in names}
     taken: dict[Spot, str] = {}
-    for name, region in floor.items():
-        for place in pes_of(region):
+    for name in names:
+        for place in pes_of(known[name]):
             if place in taken:
                 raise FabricError(f"regions {taken[place]!r} and {name!r} overlap")
             taken[place] = name
+    across, down = (sorted({getattr(known[n], axis) for n in names}) for axis in "xy")
+    floor = {
+        n: known[n]._replace(
+            x=known[n].x - across[0] + across.index(known[n].x) + 2,
+            y=known[n].y - down[0] + down.index(known[n].y) + 1,
+        )
+        for n in names
+    }
     if "input" not in floor:  # beside the first layer, in the column that is free
         floor["input"] = Region("input", 0, floor[layers[0].name].y, 1, inputs)
     if "loss" not in floor:
-        taken |= dict.fromkeys(pes_of(floor["input"]), "input")
-        floor["loss"] = Region("loss", *_free(taken, floor[layers[-1].name]), 1, 1)
+        lanes = [p for layer in layers for to in "ES" for p in lane(floor[layer.name], to)]
+        full = {*lanes, *(p for region in floor.values() for p in pes_of(region))}
+        floor["loss"] = Region("loss", *_free(full, floor[layers[-1].name]), 1, 1)
     for name in ("input", "loss"):
         if min(floor[name].width, floor[name].height) != 1:
             raise FabricError(f"region {name!r}: one column or row of PEs is possible")
@@ -130,7 +138,7 @@ def cost_of(
     return min(costs, key=lambda pair: pair[0].period)
 
 
-def _free(taken: Mapping[Spot, str], near: Region) -> Spot:
+def _free(taken: Set[Spot], near: Region) -> Spot:
     """The free PE nearest to a region's north-western corner."""
     spots = {
         (x, y)
@@ -144,54 +152,88 @@ def _free(taken: Mapping[Spot, str], near: Region) -> Spot:
 def find_streams(
     size: tuple[int, int],
     floor: Mapping[str, Region],
-    order: Sequence[str],
+    layers: Sequence[Dense],
     turned: Mapping[str, bool],
+    *,
+    batch: int,
+    most: int,
 ) -> dict[tuple[str, str], Stream]:
     """Find the way of every stream: activations onwards, gradients back to the first layer.
 
     Args:
         size: (H, W).
         floor: regions by name.
-        order: "input", the layers, "loss".
+        layers: in order.
         turned: layers that are turned.
+        batch: samples of a micro-batch.
+        most: words that may cross a link per micro-batch without slowing the slowest kernel.
     """
+    links = Links(size, most)
+    for layer in layers:
+        _inside(links, layer, floor[layer.name], batch, first=layer is layers[0], turned=turned)
     ways = {}
-    for a, b in itertools.pairwise(order):
-        first, second = floor[a], floor[b]
-        # Outputs lie in the first column, input gradients in the first row.
-        ways[a, b] = find_stream(size, _edge(first, column=not turned.get(a)), second, a)
+    names = ["input", *(layer.name for layer in layers), "loss"]
+    sizes = [layers[0].fan_in, *(layer.fan_out for layer in layers)]
+    for (a, b), features in zip(itertools.pairwise(names), sizes, strict=True):
+        words = features * batch
+        towards = "" if b == "loss" else _WAYS[turned[b]]
+        lines = _either(floor[a]) if a == "input" else [_edge(floor[a], column=not turned[a])]
+        ways[a, b] = find_stream(links, lines, floor[b], towards=towards, words=words, source=a)
         if a != "input":
-            whole = pes_of(second) if b == "loss" else _edge(second, column=turned[b])
-            ways[b, a] = find_stream(size, whole, first, b)
+            lines = _either(floor[b]) if b == "loss" else [_edge(floor[b], column=turned[b])]
+            towards = _WAYS[not turned[a]]
+            ways[b, a] = find_stream(links, lines, floor[a], towards=towards, words=words, source=b)
     return ways
 
 
+_WAYS = {False: "E", True: "S"}  # of the inputs through a layer, turned or not
+
+
+def _inside(
+    links: Links,
+    layer: Dense,
+    region: Region,
+    batch: int,
+    *,
+    first: bool,
+    turned: Mapping[str, bool],
+) -> None:
+    """Count what a layer's own links carry: its streams spread out, and are gathered."""
+    into, out = layer.fan_in * batch, layer.fan_out * batch
+    way = turned[layer.name]
+    for words, to in ((into, _WAYS[way]), (out, _WAYS[not way])):
+        links.add(((place, to) for place in pes_of(region)), words)
+    columns, rows = (region.height, region.width) if way else (region.width, region.height)
+    links.add(line_links(_edge(region, column=not way)), out)
+    links.add(((place, "N" if way else "W") for place in pes_of(region)), -(-out // rows))
+    if not first:
+        links.add(line_links(_edge(region, column=way)), into)
+        links.add(((place, "W" if way else "N") for place in pes_of(region)), -(-into // columns))
+
+
+def _either(region: Region) -> list[list[Spot]]:
+    """Both orders of a line of PEs."""
+    return [pes_of(region), pes_of(region)[::-1]]
+
+
 def _edge(region: Region, *, column: bool) -> list[Spot]:
+    """The first column or row, from the corner on."""
     if column:
         return [(region.x, region.y + k) for k in range(region.height)]
     return [(region.x + k, region.y) for k in range(region.width)]
 
 
-def shares_of(
-    layer: Dense, region: Region, before: Stream | None, after: Stream, *, turned: bool
-) -> Shares:
+def shares_of(layer: Dense, region: Region, *, turned: bool) -> Shares:
     """Share out inputs and outputs in the order in which the streams take them.
 
     Args:
         layer: the layer.
         region: its rectangle.
-        before: stream of its input gradients, if any.
-        after: stream of its outputs.
         turned: see `cost_of`.
     """
-    corner = (region.x, region.y)
     columns, rows = (region.height, region.width) if turned else (region.width, region.height)
     inputs = np.array_split(np.arange(layer.fan_in), columns)
     outputs = np.array_split(np.arange(layer.fan_out), rows)
-    if before is not None and before.line[0] != corner:
-        inputs = inputs[::-1]
-    if after.line[0] != corner:
-        outputs = outputs[::-1]
     return Shares(tuple(inputs), tuple(outputs), turned)
 
 
@@ -200,28 +242,54 @@ def connect(
     ways: Ways,
     floor: Mapping[str, Region],
     shares: Mapping[str, Shares],
+    *,
     batch: int,
+    micro_batches: int,
 ) -> dict[tuple[str, str], Stream]:
     """Route every stream, with the filters by which each PE keeps its share."""
     order = ["input", *shares, "loss"]
-    streams = {}
+    streams, kept, queues = {}, {}, {}
     for (a, b), way in ways.items():
-        region, onwards = floor[b], order.index(a) < order.index(b)
-        filters: dict[Spot, Filter | None] = {}
+        onwards = order.index(a) < order.index(b)
         if b == "loss":
             words = sum(len(s) for s in shares[a].outputs) * batch
-            line = ways[b, a].line
-            if len(line) > 1:
-                filters = {
-                    p: share(k * words, words, len(line) * words) for k, p in enumerate(line)
-                }
+            kept[a, b] = _turns(ways[b, a].line, words)
         else:
-            slices = shares[b].inputs if onwards else shares[b].outputs
-            words = sum(len(s) for s in slices) * batch
-            for place in pes_of(region):
-                own = slices[shares[b].ranks(region, place)[0 if onwards else 1]]
-                if len(slices) > 1:
-                    filters[place] = share(int(own[0]) * batch, len(own) * batch, words)
-        # The deepest queues, since a microthread takes words only when its task pauses.
-        streams[a, b] = wires.connect(way, filters, queue=0 if onwards else 1)
+            kept[a, b] = _slices(floor[b], shares[b], batch, inputs=onwards)
+        queues[a, b] = 0 if onwards else 1
+        streams[a, b] = wires.connect(way, kept[a, b], queues[a, b])
+    for ends, stream in streams.items():
+        if _alternates(*ends, stream, micro_batches):
+            with contextlib.suppress(RouteError):  # one colour does where none is left
+                streams[ends] = wires.connect(stream, kept[ends], 2 + queues[ends])
     return streams
+
+
+def _turns(line: Sequence[Spot], words: int) -> dict[Spot, Filter | None]:
+    """Micro-batches dealt to the PEs of a line in turn."""
+    if len(line) == 1:
+        return {}
+    return {p: share(k * words, words, len(line) * words) for k, p in enumerate(line)}
+
+
+def _slices(
+    region: Region, shares: Shares, batch: int, *, inputs: bool
+) -> dict[Spot, Filter | None]:
+    """Each PE's own inputs, or the gradients of its own outputs."""
+    slices = shares.inputs if inputs else shares.outputs
+    words = sum(len(s) for s in slices) * batch
+    filters: dict[Spot, Filter | None] = {}
+    for place in pes_of(region) if len(slices) > 1 else ():
+        own = slices[shares.ranks(region, place)[0 if inputs else 1]]
+        filters[place] = share(int(own[0]) * batch, len(own) * batch, words)
+    return filters
+
+
+def _alternates(a: str, b: str, stream: Stream, micro_batches: int) -> bool:
+    """Whether micro-batches take two colours in turn, so that one arrives while another waits.
+
+    Where PEs take turns at one end they do not; images do if they can be dealt out in pairs.
+    """
+    if a == "input":
+        return micro_batches % (2 * len(stream.line)) == 0
+    return "loss" not in {a, b}
