@@ -1,5 +1,6 @@
 """The placement contest: formulas by hand, files, the checker, the tables against brute force."""
 
+import contextlib
 import dataclasses
 import itertools
 import pathlib
@@ -20,7 +21,7 @@ from wafer.compiler.kernels import (
     steps,
 )
 from wafer.compiler.order import chain
-from wafer.compiler.placement import Effort, place
+from wafer.compiler.placement import LIMITS, Effort, fastest, place
 from wafer.compiler.rows import Snakes
 from wafer.compiler.slicing import Piece, Table, leaves, mirror
 from wafer.errors import DataError
@@ -153,11 +154,14 @@ def test_samples_mirrors_and_snakes_are_legal():
         legal(plan, curves, 40, 40)
         assert mirror(mirror(plan, box, True), box, True) == plan
         legal(mirror(plan, box, False), curves, 40, 40)
-    snakes = Snakes(table, 40, rows=3, stacked=3)
-    found = [(r, s) for r, s in np.argwhere(snakes.least <= 40) if r]
-    assert found
-    for r, s in found:
-        legal(snakes.plan(int(r), int(s), 40), curves, 40, 40)
+    for stacked, column in ((3, 3), (None, 4)):
+        snakes = Snakes(table, 40, rows=3, stacked=stacked, column=column)
+        found = [(r, s) for r, s in np.argwhere(snakes.least <= 40) if r]
+        assert found
+        for r, s in found:
+            legal(snakes.plan(int(r), int(s), 40), curves, 40, 40)
+    few = Snakes(table, 40, rows=3, stacked=2, column=4).least.min(1)
+    assert (snakes.least[:, 0] <= few).all()
 
 
 def test_placement_is_legal_repeatable_and_near_the_bound(tmp_path):
@@ -176,6 +180,21 @@ def test_placement_is_legal_repeatable_and_near_the_bound(tmp_path):
     write_placement(path, g, best.placed)
     assert path.read_text().startswith("k0 = conv( 4 4 1 1 4 6 1 1 ")
     assert read_placement(path, g) == best.placed
+
+
+def test_the_fastest_placement_that_is_good_enough():
+    g = graph(adapter=0)
+    lines = []
+    quick = fastest(g, 1e6, effort=QUICK, say=lines.append)
+    for limit in (*LIMITS, None):
+        with contextlib.suppress(ValueError):  # nothing fits within the first limits
+            assert quick.placed == place(g, longest=limit, effort=QUICK).placed
+            break
+    best = fastest(g, 1.0, effort=QUICK, say=lines.append)  # nothing is: the least score counts
+    assert f"within {LIMITS[0]} times the area bound no score of 1 exists" in lines
+    assert best.score.total <= quick.score.total
+    between = fastest(g, best.score.total, effort=QUICK)
+    assert between.score.total <= best.score.total
 
 
 def test_unmatched_arguments():

@@ -1,8 +1,8 @@
 """The ISPD 2020 wafer-scale placement contest: our scores against a shelf baseline.
 
 The baseline (a shelf DP) has no adapter cost, so ``score_over_baseline`` compares time and wires
-alone; our adapter counts and full totals are printed beside them. Of the placements that are 5 %
-below the baseline the fastest is taken (``fastest``), else the one of least score.
+alone; our adapter counts and full totals are printed beside them. In A-J the fastest of the
+placements that are 5 % below the baseline is taken (``fastest``), else the one of least score.
 """
 
 import pathlib
@@ -42,7 +42,7 @@ def main():
         say = lambda line, case=case: print(f"  {case} {line}", file=sys.stderr, flush=True)
         baseline = TIME[row] + graph.wlength * WIRE[row]
         effort = Effort(orders=options.orders, moves=options.moves)
-        if options.longest:
+        if options.longest or case > "J":
             best = place(graph, options.seed, options.longest, effort, say)
         else:
             best = fastest(graph, GOAL * baseline, options.seed, effort, say)
