@@ -29,8 +29,16 @@ __all__ = [
 ]
 
 
-def _layout(width: int, height: int, words: int, spec: WaferSpec, **options: bool) -> Layout:
-    layout = Layout(width, height, spec, **options)
+def _layout(
+    width: int,
+    height: int,
+    words: int,
+    spec: WaferSpec,
+    *,
+    overheads: bool = False,
+    reload: bool = False,
+) -> Layout:
+    layout = Layout(width, height, spec, overheads=overheads, reload=reload)
     layout.array("x", words)
     return layout
 

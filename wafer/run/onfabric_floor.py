@@ -248,7 +248,9 @@ def connect(
 ) -> dict[tuple[str, str], Stream]:
     """Route every stream, with the filters by which each PE keeps its share."""
     order = ["input", *shares, "loss"]
-    streams, kept, queues = {}, {}, {}
+    streams: dict[tuple[str, str], Stream] = {}
+    kept: dict[tuple[str, str], dict[Spot, Filter | None]] = {}
+    queues: dict[tuple[str, str], int] = {}
     for (a, b), way in ways.items():
         onwards = order.index(a) < order.index(b)
         if b == "loss":
@@ -258,7 +260,7 @@ def connect(
             kept[a, b] = _slices(floor[b], shares[b], batch, inputs=onwards)
         queues[a, b] = 0 if onwards else 1
         streams[a, b] = wires.connect(way, kept[a, b], queues[a, b])
-    for ends, stream in streams.items():
+    for ends, stream in list(streams.items()):
         if _alternates(*ends, stream, micro_batches):
             with contextlib.suppress(RouteError):  # one colour does where none is left
                 streams[ends] = wires.connect(stream, kept[ends], 2 + queues[ends])
