@@ -149,16 +149,33 @@ def _embed_fn(cfg: EncoderConfig) -> StageFn:
     return embed
 
 
+def _scored(batch: Batch) -> vsl.Layout | None:
+    """The stream of positions that the masked-language-model head scores."""
+    if "masked_positions" not in batch.extras:
+        return batch.layout
+    weights = batch.extras.get("masked_weights")
+    if weights is None or batch.layout.rows is not None:
+        return None
+    size = weights.shape[0]
+    last = jnp.max(jnp.where(weights != 0, jnp.arange(1, size + 1), 0))
+    return vsl.layout_from_lengths(last[None], size)
+
+
 def _head_fn(cfg: EncoderConfig) -> StageFn:
     def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
-        own = {k: v for k, v in params.items() if k != "embed"}
+        own: Any = {k: v for k, v in params.items() if k != "embed"}
         layout = batch.layout
+        table = params["embed"]["token"]["embedding"] if cfg.has_mlm else None
+        scored = _scored(batch)
+        if cfg.has_mlm and scored is not None:
+            own |= {"mlm_dense": vsl.stream_kernels(own["mlm_dense"], scored)}
+            table = vsl.stream_table(table, scored)
         return Heads(cfg).apply(
             {"params": own},
             carry.x,
             layout.offsets,
             _head_dropout(cfg, layout, key),
-            table=params["embed"]["token"]["embedding"] if cfg.has_mlm else None,
+            table=table,
             gather=batch.extras.get("masked_positions"),
         )
 

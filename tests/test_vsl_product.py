@@ -138,16 +138,25 @@ def _batch(family: str) -> models.Batch:
             "source_tokens": jnp.asarray(rng.integers(0, 128, 32), jnp.int32),
             "source_layout": source,
         }
+    if family == "bert masked":
+        extras = {
+            "masked_positions": jnp.array([8, 2, 9, 13, 0, 0], jnp.int32),
+            "masked_labels": jnp.array([3, 99, 5, 127, 0, 0], jnp.int32),
+            "masked_weights": jnp.array([1.0, 1.0, 0.0, 2.0, 0.0, 0.0]),
+        }
     return models.Batch(tokens, labels, layout.valid.astype(jnp.float32), layout, extras)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bert", "t5"])
+@pytest.mark.parametrize("family", ["gpt2", "bert", "bert masked", "t5"])
 def test_models_do_not_notice(family: str) -> None:
     sizes = dict(_SIZES)
     if family == "t5":
         del sizes["max_position_embeddings"]
-    head = {"head": "mlm"} if family == "bert" else {}
-    model = models.build({"name": family} | head | sizes)
+    name, head = (
+        family.split(" ", maxsplit=1)[0],
+        {"head": "mlm"} if family.startswith("bert") else {},
+    )
+    model = models.build({"name": name} | head | sizes)
     params, batch = model.init(jax.random.key(0)), _batch(family)
     grad = lambda: jax.jit(jax.value_and_grad(lambda p: model.loss(p, batch)[0]))
     native = grad().lower(params)

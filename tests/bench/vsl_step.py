@@ -180,7 +180,7 @@ def main() -> None:
                 for ratio in (2, 4, 8):
                     if options.only in f"{family}_{width}_r{ratio}":
                         rows |= measure(
-                            family, width, ratio, full=width == 256, repeats=7, seconds=60
+                            family, width, ratio, full=width == 256, repeats=7, seconds=40
                         )
     harness.report(rows)
 
