@@ -11,7 +11,7 @@ namespace wafer {
 
 constexpr int64_t kPanel = 64;      // columns of a panel of b
 constexpr int64_t kBlockRows = 48;  // rows of a block of c, a multiple of the 6 held in registers
-constexpr int64_t kDepth = 128;     // of a and b taken at a time, so that they stay in cache
+constexpr int64_t kDepth = 256;     // of a and b taken at a time, so that they stay in cache
 
 // c[m][n] = sum_k a[m * a_row + k * a_depth] * b[k][n], with c row-major and b in panels.
 struct Product {
