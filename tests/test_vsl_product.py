@@ -92,7 +92,7 @@ def test_which_weights_are_wrapped() -> None:
     }
     wrapped = vsl.stream_kernels(branch, packed)
     assert isinstance(wrapped["up"]["kernel"], product.StreamKernel)
-    assert int(wrapped["up"]["kernel"].count) == 5
+    assert int(wrapped["up"]["kernel"].tokens) == 5
     again = vsl.stream_kernels(wrapped, packed)  # a weight with its own product stays as it is
     assert again["up"]["kernel"].kernel is wide
     assert wrapped["out"]["kernel"] is narrow

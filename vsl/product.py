@@ -88,34 +88,34 @@ class StreamKernel(NamedTuple):
     """A weight that is multiplied with the tokens of a stream only; as ``models`` take one.
 
     kernel: [D, F]
-    count: [] int32, one past the stream's last token
+    tokens: [] int32, one past the stream's last token
     """
 
     kernel: Float[Array, "D F"]
-    count: Int[Array, ""]
+    tokens: Int[Array, ""]
 
     def project(self, x: Float[Array, "T D"]) -> Float[Array, "T F"]:
         """Compute ``x @ kernel`` where x is float32, else leave it to XLA."""
         if x.dtype != jnp.float32:
             return x @ self.kernel.astype(x.dtype)
-        return stream_product(x, self.kernel, self.count)
+        return stream_product(x, self.kernel, self.tokens)
 
 
 class StreamTable(NamedTuple):
     """The same for an embedding table that scores the vocabulary.
 
     table: [V, D]
-    count: [] int32, one past the stream's last token
+    tokens: [] int32, one past the stream's last token
     """
 
     table: Float[Array, "V D"]
-    count: Int[Array, ""]
+    tokens: Int[Array, ""]
 
     def project(self, x: Float[Array, "T D"]) -> Float[Array, "T V"]:
         """Compute ``x @ table.T`` where x is float32, else leave it to XLA."""
         if x.dtype != jnp.float32:
             return x @ self.table.T.astype(x.dtype)
-        return stream_product(x, self.table, self.count, transposed=True)
+        return stream_product(x, self.table, self.tokens, transposed=True)
 
 
 def _count(layout: Layout) -> Array | None:
