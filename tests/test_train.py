@@ -3,6 +3,7 @@
 import gc
 import json
 import pathlib
+import signal
 import struct
 import time
 
@@ -17,6 +18,7 @@ from wafer.cli import main
 from wafer.config import parse_config
 from wafer.data.stats import sequence_lengths
 from wafer.errors import CheckpointError, ConfigError, TrainingError
+from wafer.train import loop
 from wafer.train.build import build
 from wafer.train.checkpoint import Checkpoints, fill_template, load_checkpoint
 from wafer.train.modes import run as run_mode
@@ -232,6 +234,23 @@ def test_nan_loss_stops_with_step_and_norms_and_leaves_the_good_checkpoint(tmp_p
     for path in (tmp_path / "checkpoints").iterdir():
         arrays = dict(named_leaves(load_checkpoint(path)[0]))
         assert all(np.isfinite(v).all() for v in arrays.values())
+
+
+def test_a_signal_in_the_middle_of_telling_the_others_is_not_lost(tmp_path, monkeypatch):
+    heard = iter([True])
+
+    def largest(value: int) -> int:
+        if next(heard, False):  # comes in after the value was read
+            signal.raise_signal(signal.SIGTERM)
+        return value
+
+    monkeypatch.setattr(loop, "largest", largest)
+    before = signal.getsignal(signal.SIGTERM)
+    section = {"model_dir": str(tmp_path), "max_steps": 50, "checkpoint_steps": 50}
+    assert run_mode(parse_config(config(runconfig=section))) == 128 + signal.SIGTERM
+    steps = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
+    assert steps == [2]  # told after step 1, known to all after step 2
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_finished_training_says_so(tmp_path):

@@ -47,8 +47,9 @@ class Session:
         console: the user's terminal.
         began: ``time.perf_counter()`` when the command began.
         rates: samples per second since the first finished step.
-        stop: number of the signal (SIGINT, SIGTERM) that asked for an end, else 0; the loop ends
-            after the current step, with a checkpoint.
+        asked: number of the signal (SIGINT, SIGTERM) that asked this process for an end, else 0.
+        stop: the same once every process knows; the loop ends after the current step, with a
+            checkpoint.
         profiler: traces the steps of ``runconfig.op_profiler_config``.
     """
 
@@ -59,6 +60,7 @@ class Session:
     console: Console
     began: float
     rates: RateTracker | None = None
+    asked: int = 0
     stop: int = 0
     profiler: OpProfiler | None = None
 
@@ -162,7 +164,7 @@ def _graceful(session: Session) -> Iterator[None]:
     def request(signum: int, frame: FrameType | None) -> None:
         del frame
         _LOG.warning("%s: stopping after this step", signal.Signals(signum).name)
-        session.stop = signum
+        session.asked = signum
         signal.signal(signum, signal.SIG_DFL)  # a second one ends the process at once
 
     previous = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -212,13 +214,16 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
             skipped = _padding_skipped(run, rows)
             samples = len(rows["attention_mask"]) * num_tasks()
             pending = _Finished(step, metrics, samples, skipped, gauges)
-            session.stop = largest(session.stop)  # a signal to one process is one to all
+            # A signal to one process is one to all. What is read here is not what is written: one
+            # that comes in between must not be overwritten.
+            session.stop = largest(session.asked)
             if settings.checkpoint_steps and step % settings.checkpoint_steps == 0:
                 _check_loss(run, pending, state)  # never checkpoint a state that has diverged
                 save(run, session.checkpoints, state, session.loader.state())
                 saved = step
         if pending is not None:
             _report(run, session, pending, state, progress)
+        session.stop = largest(session.asked)
     if step > saved and (settings.checkpoint_steps or session.stop):
         save(run, session.checkpoints, state, session.loader.state())
     return state
