@@ -91,15 +91,15 @@ def test_which_weights_are_wrapped() -> None:
         "table": {"embedding": wide},
     }
     wrapped = vsl.stream_kernels(branch, packed)
-    assert isinstance(wrapped["up"]["kernel"], product.StreamKernel)
+    assert isinstance(wrapped["up"]["kernel"], product.StreamWeight)
     assert int(wrapped["up"]["kernel"].tokens) == 5
     again = vsl.stream_kernels(wrapped, packed)  # a weight with its own product stays as it is
-    assert again["up"]["kernel"].kernel is wide
+    assert again["up"]["kernel"].weight is wide
     assert wrapped["out"]["kernel"] is narrow
     assert wrapped["half"]["kernel"].dtype == jnp.bfloat16
     assert wrapped["table"]["embedding"] is wide
     assert vsl.stream_kernels(branch, padded) is branch
-    assert isinstance(vsl.stream_table(wide, packed), product.StreamTable)
+    assert vsl.stream_table(wide, packed).transposed
     assert vsl.stream_table(wide, padded) is wide
     with attention_as("dense"):  # a program that must be readable
         assert vsl.stream_kernels(branch, packed) is branch
@@ -108,8 +108,8 @@ def test_which_weights_are_wrapped() -> None:
 def test_half_precision_is_left_to_xla() -> None:
     x = jnp.ones((4, 64), jnp.bfloat16)
     for weight in (
-        product.StreamKernel(jnp.ones((64, 128)), jnp.int32(2)),
-        product.StreamTable(jnp.ones((128, 64)), jnp.int32(2)),
+        product.StreamWeight(jnp.ones((64, 128)), jnp.int32(2)),
+        product.StreamWeight(jnp.ones((128, 64)), jnp.int32(2), transposed=True),
     ):
         y = weight.project(x)
         assert y.dtype == jnp.bfloat16

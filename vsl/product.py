@@ -5,8 +5,9 @@ token is padding like any other: the native product (``native/product.cc``) read
 tokens when it runs and leaves the rest alone.
 """
 
+import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from vsl.attend import may_be_native
 from vsl.layout import Layout
 from vsl.native.kernels import LIBRARY
 
-__all__ = ["StreamKernel", "StreamTable", "stream_kernels", "stream_product", "stream_table"]
+__all__ = ["StreamWeight", "stream_kernels", "stream_product", "stream_table"]
 
 _PANEL = 64  # features that the native product takes at a time
 
@@ -84,38 +85,27 @@ def stream_product(
     return _product(transposed, x, kernel, jnp.reshape(count, (1,)).astype(jnp.int32))
 
 
-class StreamKernel(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StreamWeight:
     """A weight that is multiplied with the tokens of a stream only; as ``models`` take one.
 
-    kernel: [D, F]
-    tokens: [] int32, one past the stream's last token
+    Attributes:
+        weight: [D, F], or [F, D] where ``transposed``.
+        tokens: [] int32, one past the stream's last token.
+        transposed: static; true for an embedding table that scores the vocabulary.
     """
 
-    kernel: Float[Array, "D F"]
-    tokens: Int[Array, ""]
+    weight: Any
+    tokens: Any
+    transposed: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def project(self, x: Float[Array, "T D"]) -> Float[Array, "T F"]:
-        """Compute ``x @ kernel`` where x is float32, else leave it to XLA."""
-        if x.dtype != jnp.float32:
-            return x @ self.kernel.astype(x.dtype)
-        return stream_product(x, self.kernel, self.tokens)
-
-
-class StreamTable(NamedTuple):
-    """The same for an embedding table that scores the vocabulary.
-
-    table: [V, D]
-    tokens: [] int32, one past the stream's last token
-    """
-
-    table: Float[Array, "V D"]
-    tokens: Int[Array, ""]
-
-    def project(self, x: Float[Array, "T D"]) -> Float[Array, "T V"]:
-        """Compute ``x @ table.T`` where x is float32, else leave it to XLA."""
-        if x.dtype != jnp.float32:
-            return x @ self.table.T.astype(x.dtype)
-        return stream_product(x, self.table, self.tokens, transposed=True)
+        """Multiply x by the weight where x is float32, else leave it to XLA."""
+        if x.dtype == jnp.float32:
+            return stream_product(x, self.weight, self.tokens, transposed=self.transposed)
+        weight = self.weight.T if self.transposed else self.weight
+        return x @ weight.astype(x.dtype)
 
 
 def _count(layout: Layout) -> Array | None:
@@ -147,7 +137,7 @@ def stream_kernels(branch: Any, layout: Layout) -> Any:
 
     def wrapped(path: Any, leaf: Any) -> Any:
         named = bool(path) and getattr(path[-1], "key", None) == "kernel"
-        return StreamKernel(leaf, count) if named and _fits(leaf) else leaf
+        return StreamWeight(leaf, count) if named and _fits(leaf) else leaf
 
     return jax.tree_util.tree_map_with_path(
         wrapped, branch, is_leaf=lambda node: hasattr(node, "project")
@@ -157,4 +147,6 @@ def stream_kernels(branch: Any, layout: Layout) -> Any:
 def stream_table(table: Any, layout: Layout) -> Any:
     """Wrap an embedding table [V, D] that scores a stream, under the same conditions."""
     count = _count(layout)
-    return table if count is None or not _fits(table) else StreamTable(table, count)
+    return (
+        table if count is None or not _fits(table) else StreamWeight(table, count, transposed=True)
+    )

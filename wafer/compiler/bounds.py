@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.compiler.contest import Graph
-from wafer.compiler.kernels import Kernel, area_bound
+from wafer.compiler.kernels import area_bound
 
 __all__ = ["score_bound", "wire_bound"]
 
@@ -37,15 +37,11 @@ def _sides(graph: Graph, cap: float) -> list[_Sides]:
         kinds.setdefault((kernel.parts, int(degrees[at])), []).append(at)
     found = []
     for (_, degree), members in kinds.items():
-        curve = _curve(graph.kernels[members[0]], cap, graph.memlimit, limit)
+        curve = graph.kernels[members[0]].choices(cap, graph.memlimit, limit).curve(limit)
         short = np.flatnonzero(np.diff(curve, prepend=limit + 1) < 0)
         short = short[(curve[short] <= limit) & (short <= curve[short])]
         found.append(_Sides(len(members), degree / 2, short, curve[short]))
     return found
-
-
-def _curve(kernel: Kernel, cap: float, memlimit: int, limit: int) -> np.ndarray:
-    return kernel.choices(cap, memlimit, limit).curve(limit)
 
 
 def _filled(lengths: Sequence[int], limit: int) -> np.ndarray:

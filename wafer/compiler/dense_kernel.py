@@ -59,8 +59,8 @@ class DenseCost(NamedTuple):
     def period(self) -> int:
         """Cycles from one micro-batch to the next: products, and the words they wait for.
 
-        Chains hold all PEs of a region to one pace, so that little of a long stream is hidden. On
-        the engine a plan bound by its products is up to 8 % faster, one bound by streams slower.
+        Nothing of a stream is taken to be hidden. Two plans were measured on the engine: the one
+        bound by its products is 8 % faster than this, the one bound by its streams 17 % slower.
         """
         return self.forward + self.backward + self.stream
 
