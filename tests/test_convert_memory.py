@@ -63,9 +63,11 @@ def peak(*args):
 
     thread = threading.Thread(target=watch)
     thread.start()
-    command(*args)
-    done.set()
-    thread.join()
+    try:
+        command(*args)
+    finally:  # an error ends the process at once
+        done.set()
+        thread.join()
     return most[0] - before
 
 

@@ -8,6 +8,7 @@ Names and shapes are known before any value, so the header goes first and values
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from models.convert.engine import Lazy
 
 __all__ = ["write_shards"]
 
+_PIECE = 4 * 2**20  # bytes written at a time
 _DTYPES = {
     "float64": "F64",
     "float32": "F32",
@@ -83,6 +85,13 @@ def _split(tensors: Sequence[Lazy], max_bytes: int) -> list[list[Lazy]]:
     return shards
 
 
+def _append(file: BinaryIO, value: np.ndarray) -> None:
+    """Write in C order, cut along the first axis: a transposed array is not copied as a whole."""
+    count = min(-(-value.nbytes // _PIECE), len(value)) if value.ndim else 1
+    pieces = np.array_split(value, count) if count > 1 else [value]
+    file.writelines(np.ascontiguousarray(p).reshape(-1).view(np.uint8).data for p in pieces)
+
+
 def _write(tensors: Sequence[Lazy], path: Path) -> Path:
     # Wide dtypes first keeps every tensor aligned to its own size, as the library does.
     ordered = sorted(tensors, key=lambda t: (-t.dtype.itemsize, t.name))
@@ -103,10 +112,10 @@ def _write(tensors: Sequence[Lazy], path: Path) -> Path:
         with partial.open("wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for tensor in ordered:
-                value = np.ascontiguousarray(tensor.read())
+                value = tensor.read()
                 if value.shape != tensor.shape or value.dtype != tensor.dtype:
                     raise AssertionError(f"{tensor.name}: read as {value.dtype} {value.shape}")
-                file.write(value.reshape(-1).view(np.uint8).data)
+                _append(file, value)
                 del value
         partial.replace(path)
     finally:
