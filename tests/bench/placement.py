@@ -1,8 +1,9 @@
 """The ISPD 2020 wafer-scale placement contest: our scores against a shelf baseline.
 
 The baseline (a shelf DP) has no adapter cost, so ``score_over_baseline`` compares time and wires
-alone; our adapter counts and full totals are printed beside them. In A-J the fastest of the
-placements that are 5 % below the baseline is taken (``fastest``), else the one of least score.
+alone; our adapter counts and full totals are printed beside them. In A-J limits on the time are
+tried from 2 % over the area bound on (``attempts``): a row shows the placement within 2 %, and a
+second one, if that is not 5 % below the baseline, the fastest one that is, else the least score.
 """
 
 import pathlib
@@ -13,7 +14,7 @@ import harness
 
 from wafer.compiler.bounds import score_bound
 from wafer.compiler.contest import read_graph, write_placement
-from wafer.compiler.placement import Effort, fastest, place
+from wafer.compiler.placement import Effort, attempts, place
 
 CASES = pathlib.Path(__file__).parent.parent / "golden" / "compiler"
 LIKE = dict(zip("AEBFCGDHIOJPKQLRMSNT", [n for n in range(10) for _ in range(2)], strict=True))
@@ -32,37 +33,45 @@ def main():
     parser.add_argument("--orders", type=int, default=Effort.orders, help="orders tried")
     parser.add_argument("--moves", type=int, default=Effort.moves, help="annealing moves per plan")
     options = parser.parse_args()
+    if options.quick:
+        options.cases, options.orders, options.moves = "AK", 40, 5000
     print(harness.environment())
-    worst_score, worst_time = 0.0, 0.0
+    worst_score, worst_time, chosen = 0.0, 0.0, 0.0
     print("| case | time | over bound | wire | adapters | total | over baseline | bound | s |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for case in "AK" if options.quick else options.cases:
+    for case in options.cases:
         graph, row = read_graph(CASES / f"{case}.kgraph"), LIKE[case]
         begin = time.perf_counter()
         say = lambda line, case=case: print(f"  {case} {line}", file=sys.stderr, flush=True)
         baseline = TIME[row] + graph.wlength * WIRE[row]
         effort = Effort(orders=options.orders, moves=options.moves)
         if options.longest or case > "J":
-            best = place(graph, options.seed, options.longest, effort, say)
+            found = [place(graph, options.seed, options.longest, effort, say)]
         else:
-            best = fastest(graph, GOAL * baseline, options.seed, effort, say)
+            found = attempts(graph, GOAL * baseline, options.seed, effort, say)
         seconds = time.perf_counter() - begin
-        ours = best.score.time + graph.wlength * best.score.wire
-        ratio = ours / baseline
-        least = score_bound(graph, ours) / baseline
-        over = best.score.time / BOUND[row]
-        worst_score = max(worst_score, ratio)
-        worst_time = max(worst_time, over if case <= "J" else 0.0)
+        paid = lambda p, g=graph: g.wdeltat * p.score.time + g.wlength * p.score.wire
+        best = min(found, key=paid)
+        quick = min(found, key=lambda p: p.score.time)
+        least = score_bound(graph, paid(best)) / baseline
+        for kind, shown in [("least time", quick), ("chosen", best)]:
+            if shown is best and kind == "least time":
+                continue
+            s, over = shown.score, shown.score.time / BOUND[row]
+            print(
+                f"| {case} {kind} | {s.time:.0f} | {over:.4f} | {s.wire:.0f} | {s.adapters} |"
+                f" {s.total:.0f} | {paid(shown) / baseline:.4f} | {least:.4f} | {seconds:.0f} |",
+                flush=True,
+            )
+        worst_score = max(worst_score, paid(best) / baseline)
+        chosen = max(chosen, best.score.time / BOUND[row] if case <= "J" else 0.0)
+        worst_time = max(worst_time, quick.score.time / BOUND[row] if case <= "J" else 0.0)
         if options.out:
             write_placement(options.out / f"{case}.out", graph, best.placed)
-        s = best.score
-        print(
-            f"| {case} | {s.time:.0f} | {over:.4f} | {s.wire:.0f} | {s.adapters} | {s.total:.0f} |"
-            f" {ratio:.4f} | {least:.4f} | {seconds:.0f} |",
-            flush=True,
-        )
     rows = {"score_over_baseline": worst_score}
-    harness.report(rows | ({"time_over_bound": worst_time} if worst_time else {}))
+    if worst_time:
+        rows |= {"time_over_bound": worst_time, "time_over_bound_of_chosen": chosen}
+    harness.report(rows)
 
 
 if __name__ == "__main__":

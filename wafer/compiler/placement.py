@@ -2,11 +2,13 @@
 
 For a time cap every kernel has a curve of smallest rectangles; the caps that matter lie between
 the area bound and the point where shorter wires no longer pay. At each cap, snakes of rows over
-the graph's order are solved exactly; the order itself is searched, the best plans are annealed,
-and the arguments are chosen inside the rectangles so that protocols match.
+the graph's order are solved exactly; the order itself is searched; where the wafer is too full for
+that, kernels are rearranged freely within windows of the order. The trees of the best plans are
+annealed, and the arguments are chosen inside the rectangles so that protocols match.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,13 +20,16 @@ from wafer.compiler.check import Score, check
 from wafer.compiler.contest import Graph, Placed
 from wafer.compiler.kernels import NEVER, area_bound
 from wafer.compiler.order import chain
-from wafer.compiler.refine import Wires, anneal, centres_of
+from wafer.compiler.refine import Wires, centres_of
 from wafer.compiler.rows import Snakes
 from wafer.compiler.slicing import Piece, Table, leaves
+from wafer.compiler.trees import Room, Tree, join, leaf, optimise, tree_of
+from wafer.compiler.windows import Windows
 
-__all__ = ["LIMITS", "Effort", "Placement", "fastest", "place"]
+__all__ = ["LIMITS", "Effort", "Placement", "attempts", "fastest", "place"]
 
-LIMITS = (1.02, 1.03, 1.04, 1.05, 1.06, 1.08, 1.1, 1.15)  # times over the area bound to ask for
+LIMITS = (1.02, 1.03, 1.045)  # times over the area bound to ask for
+RETRIES = (0.97, 0.99, 0.995, 1.01, 1.04)  # caps at which the best tree is tried again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,15 +38,18 @@ class Effort:
 
     Attributes:
         orders: changes of the kernels' order to try, for 16 kernels; fewer for more.
-        moves: annealing moves per plan.
+        moves: annealing moves per plan, for 16 kernels; fewer for more.
         plans: plans that are annealed.
         rows, stacked: of the snakes.
         columns: lengths of columns with which snakes of any number of stacked kernels are tried.
+        window, pairs: most kernels that are rearranged freely, and the table's budget.
     """
 
     orders: int = 400
-    moves: int = 8000
+    moves: int = 60_000
     plans: int = 8
+    window: int = 16
+    pairs: int = 1_500_000
     rows: int = 5
     stacked: int = 6
     columns: tuple[int, ...] = (3, 5, 8, 12)
@@ -90,8 +98,14 @@ class _Found(NamedTuple):
 
 def _snakes(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> _Found:
     """Plans of one order at one cap: rows of columns, else random ones if any plan fits."""
-    table, wires = _table(graph, order, cap), _wires(graph, order)
-    plans, least = [], NEVER
+    return _rows_of(graph, order, cap, effort, _table(graph, order, cap))
+
+
+def _rows_of(
+    graph: Graph, order: Sequence[int], cap: float, effort: Effort, table: Table
+) -> _Found:
+    """``_snakes`` of a given table."""
+    wires, plans, least = _wires(graph, order), [], NEVER
     for stacked, column in ((effort.stacked, 3), *((None, c) for c in effort.columns)):
         snakes = Snakes(table, graph.width, effort.rows, stacked, column)
         least = min(least, int(snakes.least[1:].min()))
@@ -113,6 +127,32 @@ def _drawn(graph: Graph, order: Sequence[int], cap: float, table: Table, draws: 
     lengths = [wires.length(centres_of(tree, np.empty((table.n, 2)))) for tree in trees]
     value = graph.wdeltat * cap + graph.wlength * min(lengths)
     return _Plan(value, cap, tuple(order), trees[int(np.argmin(lengths))])
+
+
+def _windows(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> Windows:
+    kinds: dict[tuple, int] = {}
+    numbers = [kinds.setdefault(graph.kernels[k].parts, len(kinds)) for k in order]
+    limit = max(graph.width, graph.height)
+    curves = [graph.kernels[k].choices(cap, graph.memlimit, limit).curve(limit) for k in order]
+    return Windows(np.stack(curves), numbers, effort.window, effort.pairs)
+
+
+@functools.lru_cache(maxsize=4)
+def _least_cap(graph: Graph, effort: Effort, bound: float, steps: int = 7) -> float:
+    """Nearly the least cap at which kernels rearranged in windows fit, at most 6 % over the bound.
+
+    Infinite if they do not fit even there.
+    """
+    order = chain(len(graph.kernels), graph.edges)
+    low, high, found = 1.0, 1.06, np.inf
+    for _ in range(steps):
+        middle = (low + high) / 2
+        cap = float(np.floor(bound * middle))
+        if _windows(graph, order, cap, effort).fits(graph.width, graph.height):
+            high, found = middle, cap
+        else:
+            low = middle
+    return found
 
 
 def _changed(order: Sequence[int], rng: np.random.Generator) -> list[int]:
@@ -201,6 +241,12 @@ def place(
     for cap in caps:
         plans += _snakes(graph, order, cap, effort).plans
     say(f"bound {bound:.0f}: {len(plans)} plans of the first order at {len(caps)} caps")
+    least = _least_cap(graph, effort, bound)
+    for cap in sorted({least, max(caps)}):
+        first = min((p.cap for p in plans), default=np.inf)  # of rows that keep the order
+        if cap <= max(caps) and cap < first:
+            table = _windows(graph, order, cap, effort)
+            plans += _rows_of(graph, order, cap, effort, table).plans
     plans.sort(key=lambda p: p.value)
     window = min(caps), plans[0].cap if plans else max(caps), max(caps)
     plans += _search(graph, window, order, effort=effort, rng=rng, say=say)
@@ -210,14 +256,73 @@ def place(
         )
     results = []
     for number, plan in enumerate(_diverse(plans, effort.plans)):
-        table, wires = _table(graph, plan.order, plan.cap), _wires(graph, plan.order)
-        tree, length = anneal(table, wires, plan.tree, rng, effort.moves)
-        results.append(_finish(graph, plan, tree))
-        total = results[-1][0].total
-        at = f"cap {plan.cap:.0f}, wire {length:.0f}"
-        say(f"plan {number + 1} of {effort.plans}: {at}, score {total:.6g}")
-    score, placed = min(results, key=lambda r: r[0].total)
-    return Placement(placed, score, bound)
+        tree = tree_of(plan.tree, _kernels(graph, plan))
+        results.append(_improved(graph, plan, tree, (seed + number, effort, number % 2 == 0)))
+        say(f"plan {number + 1} of {effort.plans}: {results[-1]}")
+    for number, factor in enumerate(RETRIES):
+        best = min(results, key=lambda r: r.score.total)
+        cap = float(np.clip(np.floor(best.plan.cap * factor), bound, max(caps)))
+        plan = dataclasses.replace(best.plan, cap=cap)
+        tree = _rebuilt(best.tree, _kernels(graph, plan))
+        try:
+            results.append(_improved(graph, plan, tree, (seed + number, effort, False)))
+        except ValueError:  # nothing met at this cap fits
+            continue
+        say(f"cap {number + 1} of {len(RETRIES)}: {results[-1]}")
+    best = min(results, key=lambda r: r.score.total)
+    return Placement(best.placed, best.score, bound)
+
+
+class _Result(NamedTuple):
+    """A finished plan: the tree behind it, the checker's score and the places."""
+
+    plan: _Plan
+    tree: Tree
+    score: Score
+    placed: dict[str, Placed]
+
+    def __str__(self) -> str:
+        return f"cap {self.plan.cap:.0f}, wire {self.score.wire:.0f}, score {self.score.total:.6g}"
+
+
+def _kernels(graph: Graph, plan: _Plan) -> list[Tree]:
+    """Single kernels at the plan's cap; a fifth more room than the wafer has is measured."""
+    limit = max(graph.width, graph.height) * 6 // 5
+    choices = [graph.kernels[k].choices(plan.cap, graph.memlimit, limit) for k in plan.order]
+    return [leaf(at, one.curve(limit)) for at, one in enumerate(choices)]
+
+
+def _rebuilt(tree: Tree, kernels: Sequence[Tree]) -> Tree:
+    """The same cuts with other kernels' curves."""
+    if not tree.parts:
+        return kernels[tree.kernel]
+    return join(tree.beside, [_rebuilt(part, kernels) for part in tree.parts])
+
+
+def _improved(graph: Graph, plan: _Plan, tree: Tree, how: tuple[int, Effort, bool]) -> _Result:
+    """A plan's tree annealed and finished.
+
+    Args:
+        graph: the case.
+        plan: where the tree is from.
+        tree: where to begin.
+        how: seed, effort, and whether to stay on the wafer rather than leave it on the way.
+
+    Raises:
+        ValueError: no tree met fits.
+    """
+    seed, effort, strict = how
+    wires = _wires(graph, plan.order)
+    edges = list(zip(wires.sources.tolist(), wires.targets.tolist(), strict=True))
+    room = Room(graph.width, graph.height, edges)
+    mean = max(1.0, min(room.measure(tree)[0], 1e6) / max(1, len(edges)))
+    heat, price = ((0.4 * mean, 0.03 * mean), 50 * mean) if strict else ((2 * mean, 3.0), 3 * mean)
+    moves = int(effort.moves * min(1.0, (16 / len(plan.order)) ** 0.5))
+    best, _ = optimise(tree, room, seed, moves, heat=heat, price=price)
+    if best is None:
+        raise ValueError(f"nothing fits at {plan.cap} cycles")
+    score, placed = _finish(graph, plan, room.plan(best))
+    return _Result(plan, best, score, placed)
 
 
 def fastest(
@@ -229,8 +334,27 @@ def fastest(
 ) -> Placement:
     """The placement of least time found whose score without adapters is at most ``enough``.
 
-    Limits on the time are tried from short to long (``LIMITS``), those left out for which a lower
-    bound shows that the score is impossible. If none leads to ``enough``, the least score counts.
+    If none is, that of least score. Arguments and errors as for ``attempts``.
+    """
+    return min(attempts(graph, enough, seed, effort, say), key=lambda p: _paid(graph, p))
+
+
+def _paid(graph: Graph, found: Placement) -> float:
+    """Score without adapters."""
+    return found.score.total - graph.wadapter * found.score.adapters
+
+
+def attempts(
+    graph: Graph,
+    enough: float,
+    seed: int = 0,
+    effort: Effort | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Placement]:
+    """Placements within longer and longer times until one is good enough.
+
+    Limits on the time are tried from short to long (``LIMITS``), then none; after the first, those
+    are left out for which a lower bound shows that the score is impossible.
 
     Args:
         graph: as for ``place``, also the other arguments.
@@ -242,24 +366,22 @@ def fastest(
     Raises:
         ValueError: nothing fits at all.
     """
-    cost = lambda found: found.score.total - graph.wadapter * found.score.adapters
-    best = None
+    found: list[Placement] = []
     for limit in (*LIMITS, None):
         if limit and score_bound(graph, 2 * enough, limit) > enough:
             say(f"within {limit} times the area bound no score of {enough:.6g} exists")
-            continue
+            if limit > LIMITS[0]:
+                continue
         try:
-            found = place(graph, seed, limit, effort, say)
+            found.append(place(graph, seed, limit, effort, say))
         except ValueError as error:
             if limit is None:
                 raise
             say(str(error))
             continue
-        best = found if best is None or cost(found) < cost(best) else best
-        if cost(best) <= enough:
+        if _paid(graph, found[-1]) <= enough:
             break
-    assert best is not None
-    return best
+    return found
 
 
 def _diverse(plans: list[_Plan], count: int) -> list[_Plan]:

@@ -1,0 +1,196 @@
+"""Free arrangement within windows, and annealed slicing trees, against brute force."""
+
+import functools
+import itertools
+import pathlib
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from wafer.compiler import trees
+from wafer.compiler.contest import read_graph
+from wafer.compiler.kernels import NEVER, area_bound
+from wafer.compiler.order import chain
+from wafer.compiler.slicing import Piece, Table, leaves
+from wafer.compiler.windows import Windows
+
+CASES = pathlib.Path(__file__).parent / "golden" / "compiler"
+
+
+def curves_of(kinds, limit=12, seed=3):
+    rng = np.random.default_rng(seed)
+    made = np.minimum.accumulate(rng.integers(1, limit, size=(max(kinds) + 1, limit + 1)), axis=1)
+    made[:, :2] = NEVER
+    return made[list(kinds)].astype(np.int32)
+
+
+def fits_somehow(curves):
+    """Whether a set of kernels fits a box, over all slicing plans in any order."""
+
+    @functools.cache
+    def fits(members, w, h):
+        if len(members) == 1:
+            return curves[members[0], w] <= h
+        for size in range(1, len(members)):
+            for one in itertools.combinations(members, size):
+                rest = tuple(k for k in members if k not in one)
+                if any(fits(one, x, h) and fits(rest, w - x, h) for x in range(1, w)):
+                    return True
+                if any(fits(one, w, y) and fits(rest, w, h - y) for y in range(1, h)):
+                    return True
+        return False
+
+    return fits
+
+
+def legal(plan, curves, width, height):
+    found = leaves(plan)
+    assert sorted(leaf.i for leaf in found) == list(range(len(curves)))
+    painted = np.zeros((height, width), int)
+    for leaf in found:
+        assert curves[leaf.i, leaf.width] <= leaf.height
+        painted[leaf.y : leaf.y + leaf.height, leaf.x : leaf.x + leaf.width] += 1
+    assert painted.max() == 1
+    assert painted.sum() == sum(leaf.width * leaf.height for leaf in found)
+
+
+def test_windows_equal_brute_force_over_all_orders():
+    kinds = (0, 1, 0, 2)
+    curves = curves_of(kinds)
+    fits = fits_somehow(curves)
+    table = Windows(curves, kinds, 4)
+    assert table.window == 4
+    for i, j in ((0, 2), (1, 4), (0, 4)):
+        for w, h in itertools.product(range(1, 11), repeat=2):
+            assert (table.heights[i, j, w] <= h) == fits(tuple(range(i, j)), w, h), (i, j, w, h)
+            assert (table.widths[i, j, h] <= w) == fits(tuple(range(i, j)), w, h), (i, j, w, h)
+
+
+def test_a_window_of_one_keeps_the_order():
+    kinds = (0, 1, 0, 2, 3, 1)
+    curves = curves_of(kinds, 20)
+    plain = Table(curves)
+    for table in (Windows(curves, kinds, 1), Windows(curves, kinds, 6, budget=0)):
+        assert table.window == 1
+        np.testing.assert_array_equal(table.heights[0, 1:], plain.heights[0, 1:])
+        np.testing.assert_array_equal(table.widths[0, 1:], plain.widths[0, 1:])
+
+
+def test_samples_of_windows_are_legal():
+    kinds = (0, 1, 0, 2, 3, 1)
+    curves, rng = curves_of(kinds, 20), np.random.default_rng(0)
+    for window in (3, 6):
+        table = Windows(curves, kinds, window)
+        width = int(table.widths[0, 6, 20])
+        for across in (0.0, 0.5, 1.0):
+            box = Piece(0, 6, 2, 1, width, 20)
+            plan = table.sample(rng, box, across)
+            assert min(leaf.x for leaf in leaves(plan)) == 2
+            moved = [Piece(p.i, p.j, p.x - 2, p.y - 1, p.width, p.height) for p in leaves(plan)]
+            legal(Piece(0, 6, 0, 0, width, 20, tuple(moved)), curves, width, 20)
+
+
+def contest(case):
+    """Graph of a case, least heights within 2 % over the area bound, kinds, both in chain order."""
+    g = read_graph(CASES / f"{case}.kgraph")
+    order = chain(len(g.kernels), g.edges)
+    seen = {}
+    kinds = [seen.setdefault(g.kernels[k].parts, len(seen)) for k in order]
+    cap = np.floor(1.02 * area_bound(g.kernels, g.width, g.height, g.memlimit))
+    curves = [g.kernels[k].choices(cap, g.memlimit, 633).curve(633) for k in order]
+    return np.stack(curves), kinds
+
+
+def test_a_contest_case_fits_in_some_order_better_than_in_its_own():
+    curves, kinds = contest("A")
+    table = Windows(curves, kinds, 16)
+    assert len(table._codes) == 2**4 * 3 * 3 * 4 * 6  # 4 single blocks, 2, 2, 3 and 5 equal ones
+    assert table.heights[0, 16, 633] == 624 < Table(curves).heights[0, 16, 633]
+
+
+@pytest.mark.slow
+def test_no_slicing_plan_of_case_i_is_within_two_percent():
+    table = Windows(*contest("I"), 25, budget=20_000_000)
+    assert table.window == 25  # every order, every tree: the wafer is 633 high
+    assert table.heights[0, 25, 633] == 634
+
+
+def forest(kinds, limit=40, seed=3):
+    curves = curves_of(kinds, limit, seed)
+    return curves, [trees.leaf(at, curve) for at, curve in enumerate(curves)]
+
+
+def test_a_tree_by_hand():
+    wide = np.array([9, 9, 9, 3, 3, 3, 3, 3, 3])  # 3 x 3
+    flat = np.array([9, 9, 4, 4, 2, 2, 2, 2, 2])  # 2 x 4 or 4 x 2
+    a, b = trees.leaf(0, wide), trees.leaf(1, flat)
+    assert a.widths.tolist() == [9, 9, 9, 3, 3, 3, 3, 3, 3]
+    assert trees.join(True, (a, b)).heights.tolist() == [9, 9, 9, 9, 9, 4, 4, 3, 3]
+    assert trees.join(False, (a, b)).heights.tolist() == [9, 9, 9, 7, 5, 5, 5, 5, 5]
+    room = trees.Room(5, 4, [(0, 1)])
+    assert room.measure(trees.join(True, (a, b))) == (2.5, 0)  # 3 and 2 wide, both 4 high
+    assert room.measure(trees.join(False, (a, b))) == (2.5, 1)  # 5 high where 4 are
+    with pytest.raises(ValueError, match="needs height 5, more than 4"):
+        room.plan(trees.join(False, (a, b)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 9), st.integers(0, 2**32))
+def test_moves_keep_every_kernel_and_the_curves(count, seed):
+    rng = random.Random(seed)
+    curves, kernels = forest([rng.randrange(3) for _ in range(count)], 90)
+    tree = trees.join(True, kernels)
+    for _ in range(25):
+        change = rng.choice((trees._swapped, trees._moved, trees._turned))
+        tree = change(tree, list(trees._nodes(tree)), rng) or tree
+        found = sorted(node.kernel for _, node in trees._nodes(tree) if not node.parts)
+        assert found == list(range(count)) == list(range(tree.count))
+        for _, node in trees._nodes(tree):
+            assert all(part.beside != node.beside for part in node.parts if part.parts)
+    width = int(tree.widths[-1])
+    if width <= 90:
+        room = trees.Room(width, 90, [(i, i + 1) for i in range(count - 1)])
+        plan = room.plan(tree)
+        legal(plan, curves, width, 90)
+        x, y = (
+            [getattr(p, at) + getattr(p, side) / 2 for p in sorted(leaves(plan), key=lambda p: p.i)]
+            for at, side in (("x", "width"), ("y", "height"))
+        )
+        wires = sum(abs(x[i] - x[i + 1]) + abs(y[i] - y[i + 1]) for i in range(count - 1))
+        if int(tree.heights[width]) == 90:
+            assert room.measure(tree) == (wires, 0)
+
+
+def test_annealing_shortens_repeats_and_comes_back_inside():
+    curves, kernels = forest((0, 1, 2, 0, 1, 2, 1, 0), 36)
+    edges = [(i, (i + 3) % 8) for i in range(8)]
+    long = trees.join(True, kernels)
+    room = trees.Room(12, 12, edges)
+    assert room.measure(long)[1] == 4  # too wide by so many PEs
+    how = {"heat": (5.0, 0.3), "price": 20.0}
+    best, length = trees.optimise(long, room, 0, 3000, **how)
+    assert best is not None
+    assert length <= 20 < room.measure(long)[0]
+    assert room.measure(best) == (length, 0)
+    legal(room.plan(best), curves, 12, 12)
+    again = trees.optimise(best, room, 1, 500, **how)
+    assert again[1] <= length
+    assert trees.optimise(long, room, 0, 3000, **how)[1] == length
+    tight = trees.Room(5, 5, edges)
+    assert trees.optimise(long, tight, 0, 50, **how) == (None, np.inf)
+
+
+def test_plans_become_trees():
+    kinds = (0, 1, 0, 2, 3, 1)
+    curves, kernels = forest(kinds, 20)
+    table = Windows(curves, kinds, 6)
+    width = int(table.widths[0, 6, 20])
+    for seed in range(5):
+        box = Piece(0, 6, 0, 0, width, 20)
+        plan = table.sample(np.random.default_rng(seed), box)
+        tree = trees.tree_of(plan, kernels)
+        assert tree.count == 6
+        assert tree.heights[width] <= 20
+        legal(trees.Room(width, 20, []).plan(tree), curves, width, 20)
