@@ -54,17 +54,11 @@ void Rows(int64_t rows, const float* a, int64_t row, int64_t step, const float* 
   }
 }
 
-void Pack(const float* b, int64_t b_depth, int64_t b_column, int64_t depth, float* to) {
-  if (b_column == 1) {
-    for (int64_t k = 0; k < depth; ++k) {
-      std::memcpy(to + k * kPanel, b + k * b_depth, sizeof(float) * kPanel);
-    }
-    return;
-  }
+void Pack(const float* b, int64_t stride, int64_t depth, float* to) {
   for (int64_t n = 0; n < kPanel; n += kLanes) {
     for (int64_t k = 0; k < depth; k += kLanes) {
       Floats square[kLanes];
-      for (int l = 0; l < kLanes; ++l) square[l] = Load(b + (n + l) * b_column + k);
+      for (int l = 0; l < kLanes; ++l) square[l] = Load(b + (n + l) * stride + k);
       Transpose(square);
       for (int l = 0; l < kLanes; ++l) Store(to + (k + l) * kPanel + n, square[l]);
     }

@@ -17,7 +17,9 @@ using F32 = ffi::Buffer<ffi::F32>;
 using S32 = ffi::Buffer<ffi::S32>;
 using ResultF32 = ffi::ResultBuffer<ffi::F32>;
 
-constexpr int64_t kPanels = 8;  // of a task
+constexpr int64_t kPanels = 8;  // of a task at most
+constexpr int64_t kLines = 64;  // of b, packed by a task
+constexpr int64_t kTasks = 32;  // wanted at least, so that two threads end together
 
 const ProductKernels& Kernels() {
   static const ProductKernels& kernels =
@@ -38,19 +40,35 @@ class Multiplication {
   Multiplication(Matrix a, Matrix b, int64_t rows, int64_t depth, int64_t columns, float* c)
       : b_(b),
         packed_(sizeof(float) * depth * columns),
-        product_{rows, depth, columns, a.data, a.row, a.column, packed_.floats(), c} {}
+        product_{rows, depth, columns, a.data, a.row, a.column, packed_.floats(), c},
+        group_(std::clamp<int64_t>(Blocks() * panels() / kTasks, 1, kPanels)) {}
   bool ok() const { return packed_.ok(); }
 
   int64_t panels() const { return product_.columns / kPanel; }
-  void Pack(int64_t j) const {
-    Kernels().pack(b_.data + j * kPanel * b_.column, b_.row, b_.column, product_.depth,
-                   packed_.floats() + j * product_.depth * kPanel);
+  int64_t packs() const {
+    return b_.column == 1 ? (product_.depth + kLines - 1) / kLines : panels();
   }
-  int64_t tasks() const { return Blocks() * ((panels() + kPanels - 1) / kPanels); }
+  // One panel where its columns lie along memory, else some lines of all panels: memory is read in
+  // order, as its prefetchers like it.
+  void Pack(int64_t task) const {
+    const int64_t depth = product_.depth;
+    if (b_.column != 1) {
+      Kernels().pack(b_.data + task * kPanel * b_.column, b_.column, depth,
+                     packed_.floats() + task * depth * kPanel);
+      return;
+    }
+    for (int64_t k = task * kLines; k < std::min(depth, (task + 1) * kLines); ++k) {
+      for (int64_t j = 0; j < panels(); ++j) {
+        std::memcpy(packed_.floats() + (j * depth + k) * kPanel, b_.data + k * b_.row + j * kPanel,
+                    sizeof(float) * kPanel);
+      }
+    }
+  }
+  int64_t tasks() const { return Blocks() * ((panels() + group_ - 1) / group_); }
   void Run(int64_t task) const {
     float scratch[kDepth * kBlockRows];
-    const int64_t row = task % Blocks() * kBlockRows, from = task / Blocks() * kPanels;
-    Kernels().block(product_, row, from, std::min(panels(), from + kPanels), scratch);
+    const int64_t row = task % Blocks() * kBlockRows, from = task / Blocks() * group_;
+    Kernels().block(product_, row, from, std::min(panels(), from + group_), scratch);
   }
 
  private:
@@ -58,6 +76,7 @@ class Multiplication {
   Matrix b_;
   Scratch packed_;
   Product product_;
+  int64_t group_;  // panels of a task
 };
 
 ffi::Error NoMemory() {
@@ -92,7 +111,7 @@ ffi::Error Forward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, ResultF32 y, b
   const Multiplication forward({x.typed_data(), weight.in, 1}, weight.forward, tokens, weight.in,
                                weight.out, y->typed_data());
   if (!forward.ok()) return NoMemory();
-  ParallelPhases(pool, {{forward.panels(), [&](int64_t j) { forward.Pack(j); }},
+  ParallelPhases(pool, {{forward.packs(), [&](int64_t j) { forward.Pack(j); }},
                         {forward.tasks(), [&](int64_t task) { forward.Run(task); }}});
   return ffi::Error::Success();
 }
@@ -112,12 +131,12 @@ ffi::Error Backward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, F32 dy, Resul
                            dw->typed_data());
   if (!back.ok() || !sum.ok()) return NoMemory();
   const auto pack = [&](int64_t j) {
-    j < back.panels() ? back.Pack(j) : sum.Pack(j - back.panels());
+    j < back.packs() ? back.Pack(j) : sum.Pack(j - back.packs());
   };
   const auto run = [&](int64_t task) {
     task < back.tasks() ? back.Run(task) : sum.Run(task - back.tasks());
   };
-  ParallelPhases(pool, {{back.panels() + sum.panels(), pack}, {back.tasks() + sum.tasks(), run}});
+  ParallelPhases(pool, {{back.packs() + sum.packs(), pack}, {back.tasks() + sum.tasks(), run}});
   return ffi::Error::Success();
 }
 

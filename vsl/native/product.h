@@ -11,7 +11,7 @@ namespace wafer {
 
 constexpr int64_t kPanel = 64;      // columns of a panel of b
 constexpr int64_t kBlockRows = 48;  // rows of a block of c, a multiple of the 6 held in registers
-constexpr int64_t kDepth = 256;     // of a and b taken at a time, so that they stay in cache
+constexpr int64_t kDepth = 512;     // of a and b taken at a time, so that they stay in cache
 
 // c[m][n] = sum_k a[m * a_row + k * a_depth] * b[k][n], with c row-major and b in panels.
 struct Product {
@@ -23,9 +23,9 @@ struct Product {
 };
 
 struct ProductKernels {
-  // Writes columns [0, kPanel) of b, with element strides b_depth and b_column, one of them 1. In
-  // the second case depth must be a multiple of 16.
-  void (*pack)(const float* b, int64_t b_depth, int64_t b_column, int64_t depth, float* to);
+  // Writes columns [0, kPanel) of b, each of them contiguous and `stride` floats from the next;
+  // depth is a multiple of 16.
+  void (*pack)(const float* b, int64_t stride, int64_t depth, float* to);
   // Rows [i, i + kBlockRows) of c by panels [from, to); `scratch` holds kDepth * kBlockRows floats.
   void (*block)(const Product& product, int64_t i, int64_t from, int64_t to, float* scratch);
 };
