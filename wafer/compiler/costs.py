@@ -294,7 +294,7 @@ def _dense(kernel: Kernel, setting: Setting) -> Choices:
             stages_after=setting.after,
             spec=spec,
         )
-        waits = cost.period - cost.forward  # for its streams, if they take longer
+        waits = cost.period - cost.forward  # with the words it moves, or for its streams
         rows.append((h, w, cost.forward, waits, cost.update, CODE_BYTES + 4 * cost.sram_words))
     h, w, forward, backward, update, sram = (np.asarray(x) for x in zip(*rows, strict=True))
     forward, backward = np.ceil(forward / setting.micro), np.ceil(backward / setting.micro)
@@ -307,7 +307,7 @@ def _dense_loss(kernel: Kernel, setting: Setting) -> Choices:
     pes = np.arange(1, 65)
     costs = [loss_cost(kernel.elements, setting.micro, int(p), setting.spec) for p in pes]
     forward = np.asarray([c.forward for c in costs]) / setting.micro
-    backward = np.asarray([c.backward for c in costs]) / setting.micro
+    backward = np.asarray([c.period - c.forward for c in costs]) / setting.micro
     sram = np.asarray([CODE_BYTES + 4 * c.sram_words for c in costs])
     return _choices(pes, np.ones_like(pes), forward, backward, np.zeros(len(pes)), sram)
 
