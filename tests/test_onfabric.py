@@ -203,6 +203,37 @@ def test_cycles_are_those_of_the_closed_forms(density):
         assert abs((measured[2] - measured[1]) / 4 / net.period - 1) < 0.1
 
 
+STEADY = {
+    "bound by its PEs": ((16, 12, 12, 4), ((0, 0, 16, 12), (16, 0, 12, 12), (28, 0, 12, 4)), 8, 8),
+    "long vectors": ((16, 12, 12, 4), ((0, 0, 16, 12), (16, 0, 12, 12), (28, 0, 12, 4)), 16, 8),
+    "by its streams": ((32, 25, 10), ((0, 0, 32, 25), (32, 0, 25, 10)), 16, 16),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEADY)
+def test_the_steady_state_takes_the_period(name):
+    """Within 10 %, one weight per PE; more micro-batches than are in flight."""
+    sizes, rectangles, batch, loss = STEADY[name]
+    width = sum(r[2] for r in rectangles)
+    cycles = []
+    for micro_batches in (32, 48):
+        places = (*rectangles, (width, 0, 1, loss))
+        net, tree, _ = stack(sizes, places, batch=batch, micro_batches=micro_batches)
+        _, report = onfabric.step(net, onfabric.init(net, tree), *rows(net), learning_rate=0.1)
+        assert abs(report.cycles / net.predicted - 1) < 0.1
+        cycles.append(report.cycles)
+    assert abs((cycles[1] - cycles[0]) / 16 / net.period - 1) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("density", [1.0, 0.25, 0.1])
+def test_cycles_fall_with_sparsity_as_predicted(density):
+    net, tree, _ = stack(DIGITS, FLOOR, density=density, batch=8, micro_batches=8)
+    _, report = onfabric.step(net, onfabric.init(net, tree), *rows(net), learning_rate=0.1)
+    assert abs(report.cycles / net.predicted - 1) < 0.1
+
+
 def test_zero_weights_take_no_cycles():
     """One more kept weight in every pass of a PE: three more fmacs over the samples."""
     full = dense_cost(6, 5, 1, 1, batch=4)
