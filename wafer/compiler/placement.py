@@ -72,10 +72,11 @@ class _Plan:
     tree: Piece
 
 
-def _table(graph: Graph, order: Sequence[int], cap: float) -> Table:
+def _curves(graph: Graph, order: Sequence[int], cap: float) -> np.ndarray:
+    """Least height of each kernel for each width up to the wafer's longer side."""
     limit = max(graph.width, graph.height)
     curves = [graph.kernels[k].choices(cap, graph.memlimit, limit).curve(limit) for k in order]
-    return Table(np.stack(curves))
+    return np.stack(curves)
 
 
 def _wires(graph: Graph, order: Sequence[int]) -> Wires:
@@ -98,7 +99,7 @@ class _Found(NamedTuple):
 
 def _snakes(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> _Found:
     """Plans of one order at one cap: rows of columns, else random ones if any plan fits."""
-    return _rows_of(graph, order, cap, effort, _table(graph, order, cap))
+    return _rows_of(graph, order, cap, effort, Table(_curves(graph, order, cap)))
 
 
 def _rows_of(
@@ -132,9 +133,7 @@ def _drawn(graph: Graph, order: Sequence[int], cap: float, table: Table, draws: 
 def _windows(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> Windows:
     kinds: dict[tuple, int] = {}
     numbers = [kinds.setdefault(graph.kernels[k].parts, len(kinds)) for k in order]
-    limit = max(graph.width, graph.height)
-    curves = [graph.kernels[k].choices(cap, graph.memlimit, limit).curve(limit) for k in order]
-    return Windows(np.stack(curves), numbers, effort.window, effort.pairs)
+    return Windows(_curves(graph, order, cap), numbers, effort.window, effort.pairs)
 
 
 @functools.lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ import numpy as np
 
 from wafer.compiler.kernels import NEVER
 
-__all__ = ["Piece", "Table", "leaves", "mirror"]
+__all__ = ["Piece", "Table", "inverse", "leaves", "mirror"]
 
 
 @dataclasses.dataclass
@@ -44,7 +44,7 @@ def mirror(piece: Piece, box: Piece, across: bool) -> Piece:
     return Piece(piece.i, piece.j, x, y, piece.width, piece.height, parts)
 
 
-def _inverse(curve: np.ndarray) -> np.ndarray:
+def inverse(curve: np.ndarray) -> np.ndarray:
     """Least width for each height from least height for each width (both fall); square range."""
     n = curve.shape[-1]
     count = np.zeros((*curve.shape[:-1], n + 1), np.int32)
@@ -75,7 +75,7 @@ class Table:
         self.widths = np.full(shape, NEVER, np.int16)
         at = np.arange(self.n)
         self.heights[at, at + 1] = curves
-        self.widths[at, at + 1] = _inverse(np.asarray(curves))
+        self.widths[at, at + 1] = inverse(np.asarray(curves))
         for length in range(2, self.n + 1):
             i = np.arange(self.n + 1 - length)
             high, wide = (np.full((len(i), points), NEVER, np.int16) for _ in range(2))
@@ -83,9 +83,9 @@ class Table:
                 m = i + cut
                 np.minimum(high, self.heights[i, m] + self.heights[m, i + length], out=high)
                 np.minimum(wide, self.widths[i, m] + self.widths[m, i + length], out=wide)
-            high = np.minimum(high, _inverse(wide))
+            high = np.minimum(high, inverse(wide))
             self.heights[i, i + length] = np.minimum(high, NEVER)
-            self.widths[i, i + length] = _inverse(high)
+            self.widths[i, i + length] = inverse(high)
 
     def fits(self, width: int, height: int) -> bool:
         """Whether all kernels fit the rectangle."""

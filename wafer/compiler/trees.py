@@ -41,6 +41,7 @@ class Tree:
 
 
 def _inverse(curve: np.ndarray) -> np.ndarray:
+    """As ``slicing.inverse`` for one curve whose "none" is its length, which a move can afford."""
     n = len(curve)
     return n - np.bincount(curve, minlength=n + 1)[:n].cumsum()
 

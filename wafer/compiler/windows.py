@@ -11,16 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from wafer.compiler.kernels import NEVER
-from wafer.compiler.slicing import Piece, Table
+from wafer.compiler.slicing import Piece, Table, inverse
 
 __all__ = ["Windows"]
-
-
-def _inverse(curve: np.ndarray) -> np.ndarray:
-    """Least width for each height from least height for each width, or back (both fall)."""
-    n = len(curve)
-    count = np.bincount(np.minimum(curve, n), minlength=n + 1)[:n].cumsum()
-    return np.where(count > 0, n - count, NEVER).astype(np.int16)
 
 
 class Windows(Table):
@@ -61,7 +54,7 @@ class Windows(Table):
                 high = np.asarray(curves[member], np.int16)
             else:
                 high = self._joined(int(self._codes[row]), counts[row])
-            self._high[row], self._wide[row] = high, _inverse(high)
+            self._high[row], self._wide[row] = high, inverse(high)
         self._fill_intervals(points)
 
     def _counts(self, codes: np.ndarray) -> np.ndarray:
@@ -98,7 +91,7 @@ class Windows(Table):
             a, b = cut[0][at : at + 64], cut[1][at : at + 64]
             np.minimum(high, (self._high[a] + self._high[b]).min(0), out=high)
             np.minimum(wide, (self._wide[a] + self._wide[b]).min(0), out=wide)
-        return np.minimum(high, _inverse(wide))
+        return np.minimum(high, inverse(wide))
 
     def _fill_intervals(self, points: int) -> None:
         shape = (self.n + 1, self.n + 1, points)
@@ -114,8 +107,8 @@ class Windows(Table):
                 m = np.arange(i + 1, j)
                 wide = np.minimum((self.widths[i, m] + self.widths[m, j]).min(0), NEVER)
                 high = np.minimum((self.heights[i, m] + self.heights[m, j]).min(0), NEVER)
-                self.heights[i, j] = np.minimum(high, _inverse(wide))
-                self.widths[i, j] = _inverse(self.heights[i, j])
+                self.heights[i, j] = np.minimum(high, inverse(wide))
+                self.widths[i, j] = inverse(self.heights[i, j])
 
     def _code(self, members: Sequence[int]) -> int:
         return int(self._place[self._kinds[list(members)]].sum())
