@@ -108,6 +108,10 @@ CASES = {
         "rectangles": ((1, 0, 3, 2), (4, 0, 2, 2), (7, 0, 1, 2), (0, 0, 1, 2)),
         "micro_batches": 4,
     },
+    "loss in a row, entered at its eastern end": {
+        "rectangles": ((0, 0, 3, 3), (3, 0, 2, 2), (3, 3, 2, 1)),
+        "micro_batches": 2,
+    },
     "momentum": {"rectangles": ((0, 0, 3, 2), (3, 0, 2, 2)), "micro_batches": 2, "momentum": 0.9},
     "sparse": {
         "rectangles": ((0, 0, 3, 2), (3, 0, 2, 2)),

@@ -116,7 +116,7 @@ def tree(
         else:
             source, onward = ("E", "W") if x < start[0] else ("W", "E")
         source = came if (x, y) == start else source
-        ends = trunk if (x, y) in trunk else inside
+        ends = trunk if towards and (x, y) in trunk else inside
         within = lambda s, at=(x, y), ends=ends: moved(at, s) in (inside if s in "ES" else ends)
         spread[x, y] = source, [s for s in onward if within(s)]
     return spread
