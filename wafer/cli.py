@@ -190,7 +190,7 @@ _RUN_FLAGS: dict[str, dict] = {
     "eval_steps": {"type": int, "help": "batches per evaluation (default: one epoch)"},
     "num_csx": {"type": int, "help": "systems that share the batch"},
     "execution_strategy": {
-        "choices": ("resident", "weight_streaming", "pipelined"),
+        "choices": ("resident", "weight_streaming", "pipelined", "fabric"),
         "help": "where the weights live (default: resident when they fit)",
     },
     "validate_only": {

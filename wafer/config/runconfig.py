@@ -20,7 +20,7 @@ from wafer.config.base import (
 )
 from wafer.errors import ConfigError, Problem, TrainingError
 
-__all__ = ["MODES", "MemoryX", "OpProfiler", "Pipeline", "RunSection", "total_steps"]
+__all__ = ["MODES", "Fabric", "MemoryX", "OpProfiler", "Pipeline", "RunSection", "total_steps"]
 
 MODES = ("train", "eval", "eval_all", "train_and_eval")
 _STATES = (
@@ -138,6 +138,20 @@ class Pipeline(Section):
     recompute: Bool = False
 
 
+class Fabric(Section):
+    """The part of the wafer that kernels are placed on; simulating fewer PEs takes less time.
+
+    The fabric's lanes between the layers, its images and its loss come on top.
+
+    Attributes:
+        width: PEs in x; None is the whole wafer's.
+        height: PEs in y, likewise.
+    """
+
+    width: PositiveInt | None = None
+    height: PositiveInt | None = None
+
+
 def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
@@ -207,6 +221,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         execution_strategy: None lets the run choose 'resident' when it fits.
         memoryx: where streamed weights live.
         pipeline: stages and devices of pipelined execution.
+        fabric: part of the wafer that `wafer compile` and execution on the fabric place kernels on.
         op_profiler_config: steps to profile.
         job_labels: key-value pairs that ``wafer jobs get`` shows.
         job_priority: turn in the queue of ``wafer jobs``; p1 goes first.
@@ -242,10 +257,12 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
     compile_only: Bool = False
     validate_only: Bool = False
     execution_strategy: Annotated[
-        Literal["resident", "weight_streaming", "pipelined"] | None, BeforeValidator(_strategy)
+        Literal["resident", "weight_streaming", "pipelined", "fabric"] | None,
+        BeforeValidator(_strategy),
     ] = None
     memoryx: Annotated[MemoryX, BeforeValidator(lambda v: parse(MemoryX, v))] = MemoryX()
     pipeline: Annotated[Pipeline, BeforeValidator(lambda v: parse(Pipeline, v))] = Pipeline()
+    fabric: Annotated[Fabric, BeforeValidator(lambda v: parse(Fabric, v))] = Fabric()
     op_profiler_config: Annotated[
         OpProfiler | None, BeforeValidator(lambda v: None if v is None else parse(OpProfiler, v))
     ] = None

@@ -34,7 +34,7 @@ from wafer.run.onfabric_floor import (
 )
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["Dense", "Net", "NetState", "Step", "build", "init", "params", "step"]
+__all__ = ["Dense", "Net", "NetState", "Step", "build", "init", "params", "read", "step"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -330,10 +330,12 @@ def _words(net: Net, memory: np.ndarray, name: str) -> np.ndarray:
     raise FabricError(f"no array {name!r}")
 
 
-def _exchange(net: Net, memory: np.ndarray, tree: Mapping[str, Any], *, load: bool) -> None:
-    """Copy every layer's kernel and bias to its PEs, or from them."""
+def _exchange(
+    net: Net, memory: np.ndarray, tree: Mapping[str, Any], array: str, *, load: bool
+) -> None:
+    """Copy every layer's kernel and bias to its PEs, or from them; or what is shaped like them."""
     for layer, shares, region in zip(net.layers, net.shares, net.regions, strict=False):
-        words = _words(net, memory, f"{layer.name}/weights")
+        words = _words(net, memory, f"{layer.name}/{array}")
         kernel, bias = tree[layer.name]["kernel"], tree[layer.name]["bias"]
         for place, tile in _tiles(layer, region, shares).items():
             own = words[:, place[1], place[0]]
@@ -349,33 +351,48 @@ def _exchange(net: Net, memory: np.ndarray, tree: Mapping[str, Any], *, load: bo
                     bias[outputs] = own[biases]
 
 
-def init(net: Net, tree: Mapping[str, Any]) -> NetState:
+def init(
+    net: Net, tree: Mapping[str, Any], velocities: Mapping[str, Any] | None = None
+) -> NetState:
     """Load parameters into the PEs.
 
     Args:
         net: the network.
         tree: per layer ``{"kernel": [fan_in, fan_out], "bias": [fan_out]}``, as
             ``fc_mnist`` has them; pruned weights are left out.
+        velocities: the same of SGD's velocity, for a net with momentum; None begins at 0.
+
+    Raises:
+        FabricError: an array of another shape.
     """
     meta = net.program.meta
     memory = np.zeros((meta.words, meta.height, meta.width), np.uint32)
-    shapes = {
-        layer.name: {"kernel": (layer.fan_in, layer.fan_out), "bias": (layer.fan_out,)}
-        for layer in net.layers
-    }
+    given = {"weights": tree} | ({} if velocities is None else {"velocities": velocities})
+    for array, values in given.items():
+        _exchange(net, memory, _checked(net, values), array, load=True)
+    return NetState(memory)
+
+
+def _checked(net: Net, tree: Mapping[str, Any]) -> dict[str, Any]:
     host: dict[str, Any] = {}
-    for name, wanted in shapes.items():
+    for layer in net.layers:
+        name = layer.name
+        wanted = {"kernel": (layer.fan_in, layer.fan_out), "bias": (layer.fan_out,)}
         host[name] = {k: np.asarray(tree[name][k]) for k in wanted}
         for key, shape in wanted.items():
             got = host[name][key].shape
             if got != shape:
                 raise FabricError(f"{name}/{key}: shape {got}, expected {shape}")
-    _exchange(net, memory, host, load=True)
-    return NetState(memory)
+    return host
 
 
 def params(net: Net, state: NetState) -> dict[str, Any]:
     """Read the parameters back; pruned weights are 0."""
+    return read(net, state, "weights")
+
+
+def read(net: Net, state: NetState, array: str) -> dict[str, Any]:
+    """Read back "weights", "velocities", or the last step's mean "gradients"; 0 where pruned."""
     tree = {
         layer.name: {
             "kernel": np.zeros((layer.fan_in, layer.fan_out), np.float32),
@@ -383,7 +400,7 @@ def params(net: Net, state: NetState) -> dict[str, Any]:
         }
         for layer in net.layers
     }
-    _exchange(net, state.memory, tree, load=False)
+    _exchange(net, state.memory, tree, array, load=False)
     return tree
 
 

@@ -23,7 +23,7 @@ from wafer.run.cluster import broadcast, share
 from wafer.run.programs import Programs, shapes_of
 from wafer.run.state import Scaler, TrainState
 
-__all__ = ["Executor", "Fill", "Resident", "swarmx_mesh"]
+__all__ = ["Executor", "Fill", "Resident", "norms", "swarmx_mesh"]
 
 Metrics = dict[str, Array]
 Features = Mapping[str, Any]
@@ -275,8 +275,8 @@ class Resident:
                 "loss_scale": scale,
             }
             if self.summaries:
-                metrics |= _norms("per_layer_grad_norm", grads)
-                metrics |= _norms("per_layer_params_norm", params)
+                metrics |= norms("per_layer_grad_norm", grads)
+                metrics |= norms("per_layer_params_norm", params)
             scaled = self.scaler.update(state.scale, finite)
             state = TrainState(state.step + 1, params, opt_state, sparse, scaled, state.key)
         return state, metrics
@@ -363,7 +363,7 @@ def _levels(sparsifier: Sparsifier, sparse: SparseState) -> Metrics:
     return sparsifier.metrics(sparse)
 
 
-def _norms(tag: str, tree: Any) -> Metrics:
+def norms(tag: str, tree: Any) -> Metrics:
     """L2 norm of each top-level branch of a parameter-shaped tree, under the vendor's tags."""
     return {f"{tag}/{layer}": optax.tree.norm(branch) for layer, branch in tree.items()}
 

@@ -37,6 +37,7 @@ from wafer.train.executors import make_executor
 from wafer.train.freeze import train_only
 from wafer.train.mup import with_mup_rates
 from wafer.train.optim import learning_rates, make_optimizer
+from wafer.train.pes import fabric_problems
 from wafer.train.precision import make_scaler
 from wafer.train.tasks import context_of, tasks_of
 from wafer.train.warm import Warmup, feature_shapes
@@ -151,6 +152,8 @@ def plan(cfg: RunConfig) -> Plan:
         accepts=lambda name: name.endswith("/kernel") and not whole,
     )
     problems = list(_conflicts(cfg, model))
+    if cfg.runconfig.execution_strategy == "fabric":
+        problems += fabric_problems(cfg, model, sparsifier)
     if problems:
         raise ConfigError(problems)
     seed = cfg.runconfig.seed

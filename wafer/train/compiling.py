@@ -38,7 +38,16 @@ from wafer.spec import WSE2, WSE3, WaferSpec
 from wafer.train.build import Plan, plan
 from wafer.train.sample import sample_features
 
-__all__ = ["FILES", "Result", "compile_config", "config_graph", "default_folder", "options_of"]
+__all__ = [
+    "FILES",
+    "Result",
+    "compile_config",
+    "config_graph",
+    "default_folder",
+    "micro_of",
+    "options_of",
+    "spec_of",
+]
 
 _LOG = logging.getLogger(__name__)
 FILES = ("compile_report.txt", "compile_report.json", "floor_plan.svg", "floor_plan.png")
@@ -94,21 +103,43 @@ def config_graph(cfg: RunConfig) -> tuple[Graph, Plan]:
     return graph, made
 
 
+def micro_of(section: Any) -> int:
+    """Samples that pass through dense layers together."""
+    if isinstance(section.micro_batch_size, int):
+        return section.micro_batch_size
+    return max(d for d in range(1, _MICRO + 1) if section.batch_size % d == 0)
+
+
+def spec_of(cfg: RunConfig, name: str = "wse2") -> WaferSpec:
+    """The machine, or the part of it that ``runconfig.fabric`` names.
+
+    Raises:
+        ConfigError: a part larger than the whole.
+    """
+    asked, whole = cfg.runconfig.fabric, _SPECS[name]
+    sides = {"width": asked.width or whole.width, "height": asked.height or whole.height}
+    problems = [
+        Problem(("runconfig", "fabric", key), f"{side} PEs; {name} has {getattr(whole, key)}")
+        for key, side in sides.items()
+        if side > getattr(whole, key)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return dataclasses.replace(whole, **sides)
+
+
 def options_of(cfg: RunConfig, made: Plan, *, seed: int, spec: str = "wse2") -> Options:
     """What the compiler needs to know besides the graph."""
     section, run = _section(cfg), cfg.runconfig
     weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(made.shapes))
     state = jax.eval_shape(made.tx.init, made.shapes)
     moments = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
-    micro = section.micro_batch_size
-    if not isinstance(micro, int):
-        micro = max(d for d in range(1, _MICRO + 1) if section.batch_size % d == 0)
     several = 0 if run.multireplica or run.num_replicas == -1 else run.num_replicas
     return Options(
         name=cfg.model["name"],
-        spec=_SPECS[spec],
+        spec=spec_of(cfg, spec),
         batch=section.batch_size,
-        micro=micro,
+        micro=micro_of(section),
         state_bytes=moments / max(weights, 1),
         train=cfg.train_input is not None and cfg.optimizer is not None,
         replicas=several,
@@ -138,7 +169,7 @@ def _key(cfg: RunConfig, seed: int, spec: str) -> str:
         "trains": cfg.train_input is not None,
         "replicas": (run.multireplica, run.num_replicas),
         "seed": seed,
-        "spec": dataclasses.asdict(_SPECS[spec]),
+        "spec": dataclasses.asdict(spec_of(cfg, spec)),
         "versions": (wafer.__version__, jax.__version__, _code()),
     }
     text = json.dumps(parts, sort_keys=True, default=_plain)

@@ -1,6 +1,7 @@
 """The dry modes: ``validate_only`` (shapes, no arrays) and ``compile_only`` (XLA's figures).
 
-For pipelined execution they are the vendor's: kernels are matched, a floor plan is compiled.
+For pipelined execution, and on the fabric, they are the vendor's: kernels are matched, a floor
+plan is compiled.
 """
 
 import logging
@@ -52,14 +53,14 @@ def validate_only(cfg: RunConfig) -> None:
         f"({sparse / total:.1%}) in {len(selected)} sparsified; optimizer state "
         f"{moments / _MIB:.1f} MiB"
     )
-    if cfg.runconfig.execution_strategy == "pipelined":
+    if cfg.runconfig.execution_strategy in {"pipelined", "fabric"}:
         graph, _ = config_graph(cfg)
         CONSOLE.print(graph_table(graph, cfg.model["name"]), markup=False, highlight=False)
     CONSOLE.print("The configuration is valid. Nothing was run (--validate_only).")
 
 
 def floor_plan(cfg: RunConfig) -> pathlib.Path:
-    """Compile a pipelined run for the wafer: report and pictures in ``model_dir/cs_HASH``.
+    """Compile a run for the wafer: report and pictures in ``model_dir/cs_HASH``.
 
     Returns:
         The folder.

@@ -1,8 +1,8 @@
 """Which executor runs a configuration: resident when it fits, weight streaming otherwise or asked.
 
-Pipelined execution is chosen by asking for it only. The estimate counts what grows with the model:
-weights, optimizer state and gradients. Activations come on top, so nine tenths of the free memory
-is the limit.
+Pipelined execution and the fabric are chosen by asking for them only. The estimate counts what
+grows with the model: weights, optimizer state and gradients. Activations come on top, so nine
+tenths of the free memory is the limit.
 """
 
 import logging
@@ -17,11 +17,13 @@ from sparsity import Sparsifier
 from wafer.config import RunConfig
 from wafer.errors import ConfigError, Problem
 from wafer.run.memoryx import FileStore, RamStore, Store
+from wafer.run.onpes import OnPes
 from wafer.run.pipelined import Pipelined
 from wafer.run.regions import meshes
 from wafer.run.resident import Resident, swarmx_mesh
 from wafer.run.schedule import bubble
 from wafer.run.streaming import Streaming
+from wafer.train.pes import on_pes
 
 __all__ = ["choose", "free_memory", "make_executor", "micro_batches", "state_bytes"]
 
@@ -64,7 +66,7 @@ def free_memory(device: Any) -> int:
 
 
 def choose(cfg: RunConfig, weights: int, moments: int, device: Any) -> str:
-    """Return 'resident', 'weight_streaming' or 'pipelined', and log why."""
+    """Return 'resident', 'weight_streaming', 'pipelined' or 'fabric', and log why."""
     asked = cfg.runconfig.execution_strategy
     on_host = jax.local_device_count() if device.platform == "cpu" else 1
     copies = min(on_host, cfg.runconfig.num_csx)  # systems that share one memory
@@ -144,7 +146,9 @@ def micro_batches(cfg: RunConfig) -> int:
     return parts * (1 if cfg.optimizer is None else cfg.optimizer.grad_accum_steps)
 
 
-def make_executor(cfg: RunConfig, made: Any, *, dropout: bool) -> Resident | Streaming | Pipelined:
+def make_executor(
+    cfg: RunConfig, made: Any, *, dropout: bool
+) -> Resident | Streaming | Pipelined | OnPes:
     """Build the executor of a run.
 
     Args:
@@ -165,8 +169,11 @@ def make_executor(cfg: RunConfig, made: Any, *, dropout: bool) -> Resident | Str
     clips = optimizer is not None and optimizer.max_gradient_norm is not None
     common = (made.model, made.tx, made.sparsifier, made.scaler, mesh)
     chosen = choose(cfg, weights, moments, device)
-    if chosen == "resident":
-        return Resident(*common, dropout=dropout, summaries=summaries)
+    if chosen in {"resident", "fabric"}:
+        resident = Resident(*common, dropout=dropout, summaries=summaries)
+        # Scores are the host's: a run that only evaluates needs no PEs.
+        trains = chosen == "fabric" and "train" in cfg.runconfig.mode
+        return on_pes(cfg, made, resident) if trains else resident
     if chosen == "pipelined":
         return _pipelined(cfg, made, dropout=dropout, summaries=summaries, global_norm=clips)
     return Streaming(

@@ -33,6 +33,7 @@ from wafer.train.persist import save
 __all__ = ["Session", "train"]
 
 _LOG = logging.getLogger(__name__)
+_SHOWN = ("per_layer", "fabric/")  # metrics of an executor that are written as they come
 
 
 @dataclasses.dataclass
@@ -139,7 +140,7 @@ def _report(
         "tokens_per_sec": tokens,
         "padding_skipped": done.skipped,
         "model_wise_grad_norm": float(done.metrics["grad_norm"]),
-        **{tag: float(norm) for tag, norm in done.metrics.items() if tag.startswith("per_layer")},
+        **{tag: float(value) for tag, value in done.metrics.items() if tag.startswith(_SHOWN)},
         **gauges,
     }
     if run.plan.scaler.dynamic:

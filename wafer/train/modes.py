@@ -48,7 +48,7 @@ def run(cfg: RunConfig, began: float | None = None) -> int:
     if settings.validate_only:
         validate_only(cfg)
         return 0
-    if settings.compile_only and settings.execution_strategy == "pipelined":
+    if settings.compile_only and settings.execution_strategy in {"pipelined", "fabric"}:
         floor_plan(cfg)
         return 0
     job = build(cfg)

@@ -1,0 +1,183 @@
+"""``wafer run --execution fabric``: the resident run on PEs, its checkpoints, what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+from models.paths import named_leaves
+from wafer.config import parse_config
+from wafer.errors import ConfigError
+from wafer.train import compiling
+from wafer.train.build import build, plan
+from wafer.train.checkpoint import load_checkpoint
+from wafer.train.modes import run as run_mode
+from wafer.train.persist import resume
+
+pytest.importorskip("sklearn", reason="the rows are scikit-learn's digits")
+STATIC = {"algorithm": "static", "sparsity": 0.5, "param_filter": "*kernel"}
+
+
+def config(folder="unused", **changes):
+    """Two layers, micro-batches of three digits; changes are merged into the sections."""
+    data = {"data_processor": "DigitsDataProcessor", "batch_size": 6}
+    cfg = {
+        "train_input": data | {"micro_batch_size": 3, "shuffle": True},
+        "eval_input": data,
+        "model": {
+            "name": "fc_mnist",
+            "input_size": 64,
+            "hidden_size": 6,
+            "depth": 1,
+            "activation_fn": "relu",
+            "dropout": 0.0,
+        },
+        "optimizer": {
+            "optimizer_type": "SGD",
+            "momentum": 0.9,
+            "learning_rate": {
+                "scheduler": "Linear",
+                "initial_learning_rate": 0.1,
+                "end_learning_rate": 0.02,
+                "total_iters": 4,
+            },
+        },
+        "runconfig": {
+            "max_steps": 3,
+            "checkpoint_steps": 3,
+            "seed": 1,
+            "model_dir": str(folder),
+            "execution_strategy": "fabric",
+            "fabric": {"width": 8, "height": 6},
+        },
+    }
+    for section, keys in changes.items():
+        cfg[section] = cfg.get(section, {}) | keys if isinstance(keys, dict) else keys
+    return cfg
+
+
+def train(folder, **changes):
+    """Run, or go on; returns the last checkpoint's arrays and the metrics of each step."""
+    assert run_mode(parse_config(config(folder, **changes))) == 0
+    newest = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    lines = (folder / "train" / "metrics.jsonl").read_text().splitlines()
+    return dict(named_leaves(load_checkpoint(newest)[0])), [json.loads(line) for line in lines]
+
+
+def assert_same(got, want, atol=1e-5):
+    """Weights, velocities, counters; NaN marks the same pruned weights."""
+    assert got.keys() == want.keys()
+    for name, leaf in want.items():
+        np.testing.assert_allclose(got[name], leaf, atol=atol, rtol=0, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sparsity": STATIC | {"compute": "masked"}},
+        pytest.param({"sparsity": STATIC | {"compute": "csr"}}, marks=pytest.mark.slow),
+        pytest.param({"optimizer": {"momentum": 0.0}}, marks=pytest.mark.slow),
+        pytest.param(
+            {"train_input": {"batch_size": 3}, "optimizer": {"grad_accum_steps": 2}},
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["static", "csr", "no momentum", "accumulate"],
+)
+def test_a_run_on_pes_is_the_resident_run(tmp_path, changes):
+    """Losses and checkpoints to 1e-5; each goes on from the other's checkpoint."""
+    on_host = {"execution_strategy": "resident"}
+    got, metrics = train(tmp_path / "pes", **changes)
+    want, plain = train(tmp_path / "host", **changes, runconfig=on_host)
+    assert_same(got, want)
+    for mine, theirs in zip(metrics, plain, strict=True):
+        for name in ("loss", "model_wise_grad_norm", "lr/0"):
+            assert mine[name] == pytest.approx(theirs[name], abs=1e-5), name
+    further = {"max_steps": 5, "checkpoint_steps": 5}
+    got, _ = train(tmp_path / "pes", **changes, runconfig=on_host | further)
+    want, _ = train(tmp_path / "host", **changes, runconfig=further)
+    assert_same(got, want)
+
+
+def test_cycles_are_reported_and_the_floor_plan_is_kept(tmp_path, caplog):
+    caplog.set_level("INFO", "wafer")
+    both = {"mode": "train_and_eval", "eval_frequency": 2, "max_steps": 2, "checkpoint_steps": 2}
+    _, metrics = train(tmp_path, runconfig=both)
+    cycles = [line["fabric/cycles"] for line in metrics]
+    assert cycles[0] == cycles[1]  # the same program on other numbers
+    assert metrics[0]["fabric/cycles_per_sample"] == pytest.approx(cycles[0] / 6, rel=1e-6)
+    predicted = metrics[0]["fabric/predicted_cycles_per_sample"]
+    assert 0 < metrics[0]["fabric/busiest_pe"] <= 1
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Fabric: ")]
+    assert len(said) == 1
+    assert f"closed form: {predicted:.0f}" in said[0]
+    (folder,) = tmp_path.glob("cs_*")
+    report = json.loads((folder / "compile_report.json").read_text())
+    assert (report["plan"]["width"], report["plan"]["height"]) == (8, 6)
+    assert (tmp_path / "eval" / "metrics.jsonl").exists()
+
+
+def test_weights_stay_in_the_pes_between_steps(tmp_path):
+    """Going on from what lies in the PEs gives the bits that loading the host's copy gives."""
+    job, other = (build(parse_config(config(tmp_path))) for _ in range(2))
+    state, again = resume(job).state, resume(other).state
+    loader = job.train.loader(6, num_epochs=None)
+    for _ in range(2):
+        features = job.features(next(loader), job.cfg.train_input)
+        state, _ = job.executor.step(state, features)
+        copy = again._replace(params=dict(again.params))  # another object: loaded anew
+        again, _ = other.executor.step(copy, features)
+    pairs = zip(named_leaves(state.params), named_leaves(again.params), strict=True)
+    for (name, mine), (_, theirs) in pairs:
+        np.testing.assert_array_equal(mine, theirs, err_msg=name)
+    loader.close()
+
+
+def test_wafer_compile_places_on_the_same_part_of_the_wafer():
+    cfg = parse_config(config())
+    spec = compiling.spec_of(cfg)
+    assert (spec.width, spec.height) == (8, 6)
+    larger = parse_config(config(runconfig={"fabric": {"height": 2000}}))
+    with pytest.raises(ConfigError, match=r"fabric\.height: 2000 PEs; wse2 has 994"):
+        compiling.spec_of(larger)
+
+
+REFUSED = {
+    "another model": (
+        {
+            "model": "gpt",
+        },
+        "fabric runs stacks of dense layers",
+    ),
+    "activation": ({"model": {"activation_fn": "gelu"}}, "activation_fn: 'gelu': the PEs have"),
+    "dropout": ({"model": {"dropout": 0.1}}, "model.dropout: 0.1: PEs draw no masks"),
+    "half": ({"model": {"mixed_precision": True}}, "mixed_precision: activations of float16"),
+    "optimizer": (
+        {"optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.1}},
+        "'AdamW': the PEs update by SGD",
+    ),
+    "nesterov": ({"optimizer": {"nesterov": True}}, "optimizer.nesterov: not in the PEs' update"),
+    "decay": ({"optimizer": {"weight_decay": 0.1}}, "optimizer.weight_decay: not in the PEs'"),
+    "systems": ({"runconfig": {"num_csx": 2}}, "num_csx: 2: one wafer is simulated"),
+    "rigl": (
+        {"sparsity": {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}},
+        "sparsity.algorithm: the PEs' program is written for one pattern",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    changes, message = REFUSED[name]
+    cfg = config(**{k: v for k, v in changes.items() if k != "optimizer" and v != "gpt"})
+    if name == "another model":
+        data = {"data_processor": "SyntheticDataProcessor", "vocab_size": 8}
+        data |= {"max_sequence_length": 8, "batch_size": 6, "num_examples": 6}
+        sizes = {"hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1, "filter_size": 8}
+        cfg["model"] = {"name": "gpt2", "vocab_size": 8, "max_position_embeddings": 8} | sizes
+        cfg["train_input"], cfg["eval_input"] = data, data
+    if "optimizer" in changes:
+        new = changes["optimizer"]
+        cfg["optimizer"] = new if "optimizer_type" in new else cfg["optimizer"] | new
+    with pytest.raises(ConfigError, match=message):
+        plan(parse_config(cfg))
