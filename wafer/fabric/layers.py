@@ -228,8 +228,10 @@ class _PE:
         if m >= self.k.micro_batches:
             self.ops.append(_wait(thread))
             return
-        into, n = (self.x(m), self.into) if inward else (self.dy(m), self.out)
-        own = self.at("x" if inward else "dy", into)
+        n = self.into if inward else self.out
+        own = self.at("x", self.x(m)) if inward else self.at("dy", self.dy(m))
+        if inward and self.k.dx is None:  # images come sample by sample
+            own = self.at("x", self.x(m), self.k.batch, inner=self.tile.inputs, outer=1)
         self.ops.append(fmovs(own, fabin(stream.color(m)), n, thread=thread))
 
     def open(self) -> None:
@@ -345,19 +347,25 @@ def tile_ops(kernel: Kernel, tile: Tile) -> list[Op]:
 
 
 def input_ops(stream: Stream, place: Spot, words: int, micro_batches: int) -> list[Op]:
-    """A PE that the host writes images to: send array "input", taking turns with its neighbours.
+    """A PE that the host writes images to: send array "input", then let the next PE send its own.
+
+    Micro-batches that follow each other come from one PE, as far as possible: between two PEs
+    nothing keeps the second one's from overtaking the first one's on the other colour.
 
     Args:
         stream: of the images.
-        place: this PE; its rank in the stream's line is its first micro-batch.
+        place: this PE; its rank in the stream's line says which micro-batches are its own.
         words: of a micro-batch.
         micro_batches: of an optimizer step, a multiple of the PEs.
     """
-    ops = []
-    for turn in range(micro_batches // len(stream.line)):
-        ops.append(fmovs(stream.out(place, turn), mem("input", turn * words), words))
-        if stream.resets(place):
-            ops.append(reset_switches(stream, turn))
+    ops, own = [], micro_batches // len(stream.line)
+    for m in range(own):
+        out = stream.out(place, m)
+        if m + len(stream.colors) < own:  # this colour's last one lets the others pass
+            out = dataclasses.replace(out, advance_switch=False)
+        ops.append(fmovs(out, mem("input", m * words), words))
+    if stream.resets(place):
+        ops += [reset_switches(stream, m) for m in range(len(stream.colors))]
     return ops
 
 

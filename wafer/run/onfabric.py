@@ -50,7 +50,6 @@ class Net:
         micro_batches: of an optimizer step.
         costs: predicted for every layer, and for the loss.
         lines: PEs of "input" and of "loss", in the order in which they take the micro-batches.
-        together: micro-batches that a PE of "input" sends in a row.
     """
 
     program: Program
@@ -61,7 +60,6 @@ class Net:
     micro_batches: int
     costs: tuple[tuple[DenseCost, ...], DenseCost]
     lines: Mapping[str, tuple[Spot, ...]]
-    together: int
 
     @property
     def predicted(self) -> int:
@@ -152,7 +150,12 @@ def build(
     ways = find_streams((height, width), floor, layers, turned, batch=batch, most=most)
     shares = {n.name: shares_of(n, floor[n.name], turned=turned[n.name]) for n in layers}
     rows, columns = [(layout.color(), layout.color()) for _ in range(2)]
-    streams = connect(Wires(layout), ways, floor, shares, batch=batch, micro_batches=micro_batches)
+    wires, images = Wires(layout), ("input", layers[0].name)
+    # Images go sample by sample, so that no PE's words come in a row: gradients pass beside them.
+    streams = connect(
+        wires, {images: ways.pop(images)}, floor, shares, batch=1, micro_batches=micro_batches
+    )
+    streams |= connect(wires, ways, floor, shares, batch=batch, micro_batches=micro_batches)
     for before, layer, after in zip(order, layers, order[2:], strict=False):
         name = layer.name
         axes = "yx" if turned[name] else "xy"
@@ -185,7 +188,6 @@ def build(
         micro_batches=micro_batches,
         costs=(tuple(costs), of_loss),
         lines={"input": streams["input", order[1]].line, "loss": out.line},
-        together=len(streams["input", order[1]].colors),
     )
 
 
@@ -438,8 +440,8 @@ def step(
     if y.min() < 0 or y.max() >= classes:
         raise FabricError(f"step: labels {y.min()}..{y.max()}; the last layer has {classes}")
     memory = state.memory.copy()
-    _by_feature(net, memory, "input", x, together=net.together)
-    _by_feature(net, memory, "labels", np.eye(classes)[y])
+    _deal(net, memory, "input", x)
+    _deal(net, memory, "labels", np.eye(classes)[y])
     for layer in net.layers:
         _words(net, memory, f"{layer.name}/rate")[:] = -learning_rate
     end = dense.start(net.program, memory, max_cycles, implementation)
@@ -449,11 +451,16 @@ def step(
     return NetState(memory), report
 
 
-def _by_feature(
-    net: Net, memory: np.ndarray, name: str, rows: np.ndarray, together: int = 1
-) -> None:
-    """Write [N, features] feature by feature, micro-batches dealt to the PEs of a line in turn."""
-    words, line = _words(net, memory, name), net.lines["input" if name == "input" else "loss"]
-    parts = rows.reshape(-1, together, net.batch, rows.shape[1]).swapaxes(2, 3)
+def _deal(net: Net, memory: np.ndarray, name: str, rows: np.ndarray) -> None:
+    """Write [N, features] to the PEs of a line.
+
+    Images: a run of micro-batches each, sample by sample. Labels: micro-batches in turn, feature
+    by feature.
+    """
+    words, images = _words(net, memory, name), name == "input"
+    line = net.lines["input" if images else "loss"]
+    parts = rows.reshape(-1, net.batch, rows.shape[1])
+    parts = parts.reshape(len(line), -1) if images else parts.swapaxes(1, 2)
     for rank, (x, y) in enumerate(line):
-        words[:, y, x] = parts[rank :: len(line)].reshape(-1)
+        own = parts[rank] if images else parts[rank :: len(line)]
+        words[:, y, x] = own.reshape(-1)
