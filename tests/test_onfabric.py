@@ -237,9 +237,11 @@ def test_the_steady_state_takes_the_period(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("density", [1.0, 0.25, 0.1])
-def test_cycles_fall_with_sparsity_as_predicted(density):
-    net, tree, _ = stack(DIGITS, FLOOR, density=density, batch=8, micro_batches=8)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("density", [1.0, 0.75, 0.55, 0.5, 0.45, 0.25, 0.1])
+def test_cycles_fall_with_sparsity_as_predicted(density, seed):
+    """The fullest PE is rarely the one at the chains' roots, and rows need not keep step."""
+    net, tree, _ = stack(DIGITS, FLOOR, density=density, seed=seed, batch=8, micro_batches=8)
     _, report = onfabric.step(net, onfabric.init(net, tree), *rows(net), learning_rate=0.1)
     assert abs(report.cycles / net.predicted - 1) < 0.1
 

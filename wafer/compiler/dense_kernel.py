@@ -10,7 +10,7 @@ import collections
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,21 @@ __all__ = [
 ]
 
 
+class Tiles(NamedTuple):
+    """Cycles of each PE of a layer whose tiles differ, and the words of its rows and columns.
+
+    forward: [rows, columns] of a forward pass, with the words that come and go
+    backward: [rows, columns] of a backward pass, likewise
+    outputs: [rows] words of activations
+    inputs: [columns] words of input gradients; 0 where none are sent back
+    """
+
+    forward: np.ndarray
+    backward: np.ndarray
+    outputs: np.ndarray
+    inputs: np.ndarray
+
+
 class DenseCost(NamedTuple):
     """What one micro-batch of ``batch`` samples costs the slowest PE of a kernel.
 
@@ -45,6 +60,8 @@ class DenseCost(NamedTuple):
     turns: PEs that take the micro-batches in turn
     moved: words that microthreads put into the PE and take out, a cycle each
     gradients: cycles that the output gradients take, besides those in which the inputs arrive
+    busy: cycles of the busiest PE; None if one PE has the most to do in each pass
+    tiles: each PE's own cycles; None if no PE has more to do than the north-western one
     """
 
     forward: int
@@ -58,11 +75,14 @@ class DenseCost(NamedTuple):
     turns: int = 1
     moved: int = 0
     gradients: int = 0
+    busy: int | None = None
+    tiles: Tiles | None = None
 
     @property
     def period(self) -> int:
         """Cycles from one micro-batch to the next: of the busiest PE, or of the streams."""
-        return max(self.forward + self.backward + self.moved, self.stream)
+        busy = self.forward + self.backward + self.moved if self.busy is None else self.busy
+        return max(busy, self.stream)
 
     @property
     def stream(self) -> int:
@@ -84,9 +104,7 @@ def fullest_tile(
             then what the fullest of the tiles of a random mask holds in expectation.
     """
     if isinstance(nnz, np.ndarray):
-        rows = np.array_split(np.arange(fan_in), width)
-        columns = np.array_split(np.arange(fan_out), height)
-        return max(int(nnz[np.ix_(r, c)].sum()) for r in rows for c in columns)
+        return int(_kept(nnz, height, width).max())
     size = -(-fan_in // width) * -(-fan_out // height)
     if nnz is None:
         return size
@@ -136,15 +154,22 @@ def dense_cost(
     kept = fullest_tile(fan_in, fan_out, height, width, nnz)
     inputs, outputs = -(-fan_in // width) * batch, -(-fan_out // height) * batch
     vector = lambda words: spec.op_launch + words
-    products = kept * (1 + FMACS_LOOP + batch)
-    start = vector(1)  # of a microthread
-    # The north-western PE is the root of both chains and has the most to do.
-    forward = 2 * start + vector(outputs) * (1 + (width > 1)) + products
-    backward = start + products
-    if width == 1:
-        backward += vector(outputs)  # the bias' gradient, elsewhere the easternmost PE's
-    if input_gradient:
-        backward += start + products + vector(inputs) * (4 + (height > 1))
+    pe = _PE((height, width), batch, input_gradient, spec)
+    tiles = None
+    if isinstance(nnz, np.ndarray):
+        tiles, work = pe.tiles(nnz)
+        works = [work]
+    elif nnz is None or height * width == 1:
+        # All tiles are alike: the root of both chains has the most to do.
+        works = [pe.work(kept, inputs, outputs, root=(True, True), biased=width == 1)]
+    else:  # the fullest tile is hardly ever the root's, which has one like the others
+        usual = math.ceil(inputs * outputs / batch**2 * nnz / (fan_in * fan_out))
+        works = [
+            pe.work(usual, inputs, outputs, root=(True, True), biased=width == 1),
+            pe.work(kept, inputs, outputs, root=(width == 1, height == 1), biased=width == 1),
+        ]
+    forward, backward, moved = (max(int(np.max(w[i])) for w in works) for i in range(3))
+    busy = max(int(np.max(sum(work))) for work in works)
     stored = kept + (outputs // batch if width == 1 else 0)
     update = vector(stored) * (2 if momentum else 1)
     words = layer_words(
@@ -163,7 +188,6 @@ def dense_cost(
     chained = width - 1 + (height - 1 if input_gradient else 0)
     streams = (1 + input_gradient) * (width + height + spec.op_launch + spec.hop_to_hop)
     fill = spec.hop_to_hop * chained + streams
-    moved = (inputs + outputs) * 2 - (0 if input_gradient else inputs)
     return DenseCost(
         forward,
         backward,
@@ -174,8 +198,79 @@ def dense_cost(
         back,
         fill,
         moved=moved,
-        gradients=_beside(fan_in * batch, fan_out * batch, inputs, spec),
+        # A PE takes its inputs in a row, of images one sample's.
+        gradients=_beside(
+            fan_in * batch, fan_out * batch, inputs if input_gradient else inputs // batch, spec
+        ),
+        busy=busy,
+        tiles=tiles,
     )
+
+
+class _PE(NamedTuple):
+    """Cycles of a layer's PE, by where it lies in the region.
+
+    size: rows and columns
+    batch: samples of a micro-batch
+    input_gradient: False for the first layer
+    spec: the machine
+    """
+
+    size: tuple[int, int]
+    batch: int
+    input_gradient: bool
+    spec: WaferSpec
+
+    def work(
+        self, kept: Any, inputs: Any, outputs: Any, *, root: tuple[Any, Any], biased: Any
+    ) -> tuple[Any, Any, Any]:
+        """Cycles of its forward pass and of its backward pass, and the words it moves.
+
+        Args:
+            kept: weights of its tile; like the others, a number or one per PE.
+            inputs: words of its inputs.
+            outputs: words of its outputs.
+            root: whether it is the root of its row's chain, and of its column's.
+            biased: whether it has the biases.
+        """
+        height, width = self.size
+        vector = lambda words: self.spec.op_launch + words
+        products, start = kept * (1 + FMACS_LOOP + self.batch), vector(1)  # of a microthread
+        west, north = root
+        forward = start + west * start + vector(outputs) * (1 + (width > 1)) + products
+        backward = start + products + biased * vector(outputs)
+        if self.input_gradient:
+            backward = backward + products + vector(inputs) * (1 + (height > 1))
+            backward = backward + north * (3 * vector(inputs) + start)
+        moved = inputs + outputs + west * outputs + north * inputs * self.input_gradient
+        return forward, backward, moved
+
+    def tiles(self, mask: np.ndarray) -> tuple[Tiles, tuple[Any, Any, Any]]:
+        """All PEs: their passes with the words that come and go meanwhile, and :meth:`work`."""
+        height, width = self.size
+        inputs, outputs = (
+            self.batch * np.array([len(part) for part in np.array_split(np.arange(n), parts)])
+            for n, parts in zip(mask.shape, (width, height), strict=True)
+        )
+        column, row = np.arange(width), np.arange(height)[:, None]
+        west, north = column == 0, row == 0
+        into, out = inputs[None], outputs[:, None]
+        work = self.work(
+            _kept(mask, height, width), into, out, root=(west, north), biased=column == width - 1
+        )
+        forward = work[0] + into + west * out
+        backward = work[1] + out + north * into * self.input_gradient
+        return Tiles(forward, backward, outputs, inputs * self.input_gradient), work
+
+
+def _kept(mask: np.ndarray, height: int, width: int) -> np.ndarray:
+    """[height, width] weights that a [fan_in, fan_out] mask keeps in each PE."""
+    fan_in, fan_out = mask.shape
+    sums = mask.astype(np.int64)
+    for axis, (n, parts) in enumerate(((fan_in, width), (fan_out, height))):
+        firsts = [part[0] for part in np.array_split(np.arange(n), parts)]
+        sums = np.add.reduceat(sums, firsts, axis=axis)
+    return sums.T
 
 
 def _beside(words_in: int, gradients: int, inputs: int, spec: WaferSpec) -> int:
@@ -188,7 +283,7 @@ def _beside(words_in: int, gradients: int, inputs: int, spec: WaferSpec) -> int:
     Args:
         words_in: of the inputs of a micro-batch.
         gradients: of the output gradients.
-        inputs: words of one PE.
+        inputs: words that one PE takes in a row.
         spec: the machine.
     """
     queue = (spec.input_queue_depths[1] + spec.input_queue_depths[3]) / 2  # two colours in turn
@@ -244,7 +339,7 @@ def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches:
     queues = [collections.deque(schedule(micro_batches, f)) for f in flying]
     sent = {("F", 0, m): 0 for m in range(micro_batches)}  # (pass, layer, micro-batch)
     begun: dict[tuple[str, int, int], int] = {}
-    free, taken, turns = [0] * last, [0] * last, [0] * loss.turns
+    pes, taken, turns = [_Passes(c) for c in layers], [0] * last, [0] * loss.turns
     while any(queues):
         for k, queue in enumerate(queues):
             c = layers[k]
@@ -254,10 +349,10 @@ def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches:
                 words, shared = (c.words_in, c.words_in) if onward else (c.words_out, c.gradients)
                 first = max(sent[kind, k, m], taken[k], begun.get((kind, k, m - 2), 0))
                 taken[k] = first + shared
-                begun[kind, k, m] = max(free[k], first + words)
-                moved = c.moved // 2
-                free[k] = begun[kind, k, m] + moved + (c.forward if onward else c.backward)
-                out = free[k] + c.fill // 2
+                begun[kind, k, m], out = (
+                    pes[k].forward(first + words) if onward else (pes[k].backward(first + words))
+                )
+                out += c.fill // 2
                 if onward and k + 1 < last:
                     sent["F", k + 1, m] = out
                 elif onward:
@@ -267,4 +362,47 @@ def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches:
                     sent["B", k, m] = scored + loss.fill
                 elif k:
                     sent["B", k - 1, m] = out
-    return max(end + c.update for end, c in zip(free, layers, strict=True))
+    return max(int(p.free.max()) + c.update for p, c in zip(pes, layers, strict=True))
+
+
+class _Passes:
+    """When the PEs of a layer are through with their passes; one for all where all do the same.
+
+    The sums along a row wait for its slowest PE, and so do those along a column in the backward
+    pass; rows and columns wait for each other only where their words go out one after another.
+    """
+
+    def __init__(self, cost: DenseCost) -> None:
+        tiles = cost.tiles
+        if tiles is None:
+            half, one = cost.moved // 2, np.zeros(1, int)
+            tiles = Tiles(
+                np.full((1, 1), half + cost.forward),
+                np.full((1, 1), half + cost.backward),
+                one + cost.words_out,
+                one + cost.words_back,
+            )
+        self.tiles, self.free = tiles, np.zeros_like(tiles.forward)
+
+    def forward(self, arrived: int) -> tuple[int, int]:
+        """When the last PE begins, and when the words out could be gone from, at one per cycle."""
+        begun = np.maximum(self.free, arrived)
+        rows = (begun + self.tiles.forward).max(axis=1)
+        self.free = np.broadcast_to(rows[:, None], self.free.shape)
+        return int(begun.max()), _gathered(rows, self.tiles.outputs)
+
+    def backward(self, arrived: int) -> tuple[int, int]:
+        """The same for a backward pass."""
+        begun = np.maximum(self.free, arrived)
+        self.free = begun + self.tiles.backward
+        if not self.tiles.inputs.any():  # no input gradient, no sums along the columns
+            return int(begun.max()), 0
+        columns = self.free.max(axis=0)
+        self.free = np.broadcast_to(columns, self.free.shape)
+        return int(begun.max()), _gathered(columns, self.tiles.inputs)
+
+
+def _gathered(ready: np.ndarray, words: np.ndarray) -> int:
+    """When a stream begins that ends as this one, whose senders take turns when they are ready."""
+    rest = np.cumsum(words[::-1])[::-1]
+    return int((ready + rest).max() - rest[0])
