@@ -13,7 +13,9 @@ from wafer.compiler import trees
 from wafer.compiler.contest import read_graph
 from wafer.compiler.kernels import NEVER, area_bound
 from wafer.compiler.order import chain
+from wafer.compiler.placement import Effort, place
 from wafer.compiler.slicing import Piece, Table, leaves
+from wafer.compiler.wheels import drawn, wheels
 from wafer.compiler.windows import Windows
 
 CASES = pathlib.Path(__file__).parent / "golden" / "compiler"
@@ -115,6 +117,68 @@ def test_no_slicing_plan_of_case_i_is_within_two_percent():
     table = Windows(*contest("I"), 25, budget=20_000_000)
     assert table.window == 25  # every order, every tree: the wafer is 633 high
     assert table.heights[0, 25, 633] == 634
+
+
+@pytest.mark.slow
+def test_a_wheel_of_case_i_is_within_two_percent():
+    g = read_graph(CASES / "I.kgraph")
+    lines = []
+    found = place(g, longest=1.02, effort=Effort(moves=1000, plans=1), say=lines.append)
+    assert any("plans with a wheel do" in line for line in lines)
+    assert found.score.time <= 1.02 * 46584  # the published bound; the checker proved the rest
+
+
+def pinwheel(strip=()):
+    """Four of 3 x 2 and a single, which fill 5 x 5 in one way only, and what lies beside them."""
+    brick, single = [NEVER] * 2 + [3] + [2] * 5, [NEVER] + [1] * 7
+    curves = np.array([brick, brick, single, brick, brick, *strip], np.int32)
+    return curves, [0, 0, 1, 0, 0, *(2 + i for i in range(len(strip)))]
+
+
+@pytest.mark.parametrize("strip", [(), ([NEVER] * 5 + [2] * 3,)], ids=["alone", "strip"])
+def test_wheels_fit_where_no_cuts_do(strip):
+    curves, kinds = pinwheel(strip)
+    n, height, rng = len(curves), 5 + 2 * len(strip), np.random.default_rng(0)
+    table = Windows(curves, kinds, n)
+    assert table.window == n
+    assert table.heights[0, n, 5] > height
+    found = wheels(table, 5, height)
+    assert [wheel.sides for wheel in found] == [((3, 2), (2, 3), (3, 2), (2, 3))]
+    assert wheels(table, 5, height - 1) == wheels(table, 5, height, limit=1) == []
+    box = Piece(0, n, 0, 0, 5, height)
+    kernels = [trees.leaf(at, curve) for at, curve in enumerate(curves)]
+    edges = [(0, n - 1), (1, 2)]
+    for seed in range(5):
+        plan = drawn(table, found[0], box, rng)
+        legal(plan, curves, 5, height)
+        tree, room = trees.tree_of(plan, kernels), trees.Room(5, height, edges)
+        legal(room.plan(tree), curves, 5, height)
+        best, length = trees.optimise(tree, room, seed, 300, heat=(1.0, 0.1), price=20.0)
+        assert best is not None
+        assert length <= room.measure(tree)[0]
+        assert room.measure(best) == (length, 0)
+        legal(room.plan(best), curves, 5, height)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_moves_of_wheels_keep_every_kernel(seed):
+    rng = random.Random(seed)
+    curves, kernels = forest([rng.randrange(3) for _ in range(9)], 90)
+    boxes = ((0, 0, 40, 20), (40, 0, 20, 40), (20, 40, 40, 20), (0, 20, 20, 40), (20, 20, 20, 20))
+    arms = [trees.join(rng.random() < 0.5, kernels[i : i + 2]) for i in (0, 2, 4, 6)]
+    tree = trees.wheel([*arms, kernels[8]], boxes)
+    room = trees.Room(60, 60, [(0, 8)])
+    assert tree.heights[60] == 60
+    assert tree.heights[59] > 90
+    for _ in range(25):
+        change = rng.choice((trees._swapped, trees._moved, trees._turned))
+        after = change(tree, list(trees._nodes(tree)), rng) or tree
+        found = sorted(node.kernel for _, node in trees._nodes(after) if not node.parts)
+        assert found == list(range(9)) == list(range(after.count))
+        if room.measure(after)[1] == 0:
+            legal(room.plan(after), curves, 60, 60)
+            tree = after
 
 
 def forest(kinds, limit=40, seed=3):

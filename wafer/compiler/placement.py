@@ -3,8 +3,9 @@
 For a time cap every kernel has a curve of smallest rectangles; the caps that matter lie between
 the area bound and the point where shorter wires no longer pay. At each cap, snakes of rows over
 the graph's order are solved exactly; the order itself is searched; where the wafer is too full for
-that, kernels are rearranged freely within windows of the order. The trees of the best plans are
-annealed, and the arguments are chosen inside the rectangles so that protocols match.
+that, kernels are rearranged freely within windows of the order, and where no cuts fit at all, they
+lie in a wheel. The trees of the best plans are annealed, and the arguments are chosen inside the
+rectangles so that protocols match.
 """
 
 import dataclasses
@@ -23,7 +24,8 @@ from wafer.compiler.order import chain
 from wafer.compiler.refine import Wires, centres_of
 from wafer.compiler.rows import Snakes
 from wafer.compiler.slicing import Piece, Table, leaves
-from wafer.compiler.trees import Room, Tree, join, leaf, optimise, tree_of
+from wafer.compiler.trees import Room, Tree, leaf, optimise, rejoin, tree_of
+from wafer.compiler.wheels import drawn, wheels
 from wafer.compiler.windows import Windows
 
 __all__ = ["LIMITS", "Effort", "Placement", "attempts", "fastest", "place"]
@@ -130,10 +132,32 @@ def _drawn(graph: Graph, order: Sequence[int], cap: float, table: Table, draws: 
     return _Plan(value, cap, tuple(order), trees[int(np.argmin(lengths))])
 
 
-def _windows(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> Windows:
+def _kinds(graph: Graph, order: Sequence[int]) -> list[int]:
+    """Equal numbers for equal kernels."""
     kinds: dict[tuple, int] = {}
-    numbers = [kinds.setdefault(graph.kernels[k].parts, len(kinds)) for k in order]
-    return Windows(_curves(graph, order, cap), numbers, effort.window, effort.pairs)
+    return [kinds.setdefault(graph.kernels[k].parts, len(kinds)) for k in order]
+
+
+def _windows(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> Windows:
+    kinds = _kinds(graph, order)
+    return Windows(_curves(graph, order, cap), kinds, effort.window, effort.pairs)
+
+
+def _wheels(graph: Graph, order: Sequence[int], cap: float, draws: int = 60) -> list[_Plan]:
+    """Plans with a wheel, for few kernels where nothing that is cut fits."""
+    kinds, n = _kinds(graph, order), len(order)
+    if n < 5 or np.prod(np.bincount(kinds) + 1.0) > 30_000:  # rows of the table
+        return []
+    table = Windows(_curves(graph, order, cap), kinds, n, 10_000_000)
+    rng, wires, plans = np.random.default_rng(n), _wires(graph, order), []
+    box = Piece(0, n, 0, 0, graph.width, graph.height)
+    for wheel in wheels(table, box.width, box.height) if table.window == n else ():
+        for _ in range(draws):
+            tree = drawn(table, wheel, box, rng)
+            length = wires.length(centres_of(tree, np.empty((n, 2))))
+            value = graph.wdeltat * cap + graph.wlength * length
+            plans.append(_Plan(value, cap, tuple(order), tree))
+    return plans
 
 
 @functools.lru_cache(maxsize=4)
@@ -247,8 +271,12 @@ def place(
             table = _windows(graph, order, cap, effort)
             plans += _rows_of(graph, order, cap, effort, table).plans
     plans.sort(key=lambda p: p.value)
-    window = min(caps), plans[0].cap if plans else max(caps), max(caps)
-    plans += _search(graph, window, order, effort=effort, rng=rng, say=say)
+    if not plans and (turned := _wheels(graph, order, max(caps))):
+        say(f"nothing that is cut fits, {len(turned)} plans with a wheel do")
+        plans = turned
+    else:
+        window = min(caps), plans[0].cap if plans else max(caps), max(caps)
+        plans += _search(graph, window, order, effort=effort, rng=rng, say=say)
     if not plans:
         raise ValueError(
             f"{graph.test}: no plan within {longest} times the area bound of {bound:.0f} cycles"
@@ -295,7 +323,7 @@ def _rebuilt(tree: Tree, kernels: Sequence[Tree]) -> Tree:
     """The same cuts with other kernels' curves."""
     if not tree.parts:
         return kernels[tree.kernel]
-    return join(tree.beside, [_rebuilt(part, kernels) for part in tree.parts])
+    return rejoin(tree, [_rebuilt(part, kernels) for part in tree.parts])
 
 
 def _improved(graph: Graph, plan: _Plan, tree: Tree, how: tuple[int, Effort, bool]) -> _Result:

@@ -2,7 +2,8 @@
 
 A tree knows the exact least height for every width of all plans of its shape (Stockmeyer 1983).
 Trees are never changed: a move builds the nodes from the changed place to the root anew and shares
-all others. A plan may leave the wafer on its way, for a price per PE, as in Wong and Liu (1986).
+all others. A plan may leave the wafer on its way, for a price per PE, as in Wong and Liu (1986). A
+wheel in a tree keeps its boxes while moves change what lies in them.
 """
 
 import dataclasses
@@ -14,14 +15,15 @@ import numpy as np
 
 from wafer.compiler.slicing import Piece, leaves
 
-__all__ = ["Room", "Tree", "join", "leaf", "optimise", "tree_of"]
+__all__ = ["Room", "Tree", "join", "leaf", "optimise", "rejoin", "tree_of", "wheel"]
 
 Path = tuple[int, ...]
+Box = tuple[int, int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tree:
-    """A kernel, or parts side by side or stacked; no part is cut the same way.
+    """A kernel, parts side by side or stacked (no part is cut the same way), or a wheel of parts.
 
     Attributes:
         parts: empty for a kernel.
@@ -30,6 +32,7 @@ class Tree:
         widths: [points] least width for each height.
         kernel: position of the kernel in its order, -1 if there are parts.
         count: kernels.
+        boxes: fixed (x, y, width, height) of a wheel's parts, which no cuts make.
     """
 
     parts: tuple["Tree", ...]
@@ -38,6 +41,7 @@ class Tree:
     widths: np.ndarray
     kernel: int
     count: int
+    boxes: tuple[Box, ...] = ()
 
 
 def _inverse(curve: np.ndarray) -> np.ndarray:
@@ -58,7 +62,8 @@ def join(beside: bool, parts: Sequence[Tree]) -> Tree:
         return parts[0]
     flat: list[Tree] = []
     for part in parts:
-        flat += part.parts if part.parts and part.beside == beside else (part,)
+        same = part.parts and part.beside == beside and not part.boxes
+        flat += part.parts if same else (part,)
     curves = [part.widths if beside else part.heights for part in flat]
     total = curves[0]
     for curve in curves[1:]:
@@ -69,10 +74,32 @@ def join(beside: bool, parts: Sequence[Tree]) -> Tree:
     return Tree(tuple(flat), beside, high, wide, -1, sum(part.count for part in flat))
 
 
+def wheel(parts: Sequence[Tree], boxes: Sequence[Box]) -> Tree:
+    """One tree of parts in fixed boxes; it fits nowhere if a part is larger than its box."""
+    points = len(parts[0].heights)
+    width, height = (max(box[at] + box[at + 2] for box in boxes) for at in (0, 1))
+    sized = zip(parts, boxes, strict=True)
+    if not all(int(part.heights[box[2]]) <= box[3] for part, box in sized):
+        width = height = points
+    high = np.where(np.arange(points) < width, points, height)
+    count = sum(part.count for part in parts)
+    return Tree(tuple(parts), False, high, _inverse(high), -1, count, tuple(boxes))
+
+
+def rejoin(tree: Tree, parts: Sequence[Tree]) -> Tree:
+    """A tree of other parts, made as this one is; a wheel that lost a part becomes a stack."""
+    if tree.boxes and len(parts) == len(tree.boxes):
+        return wheel(parts, tree.boxes)
+    return join(tree.beside, parts)
+
+
 def tree_of(piece: Piece, kernels: Sequence[Tree]) -> Tree:
     """The tree of a plan, from its kernels by position."""
     if not piece.parts:
         return kernels[piece.i]
+    if len(piece.parts) != 2:  # a wheel
+        boxes = [(p.x - piece.x, p.y - piece.y, p.width, p.height) for p in piece.parts]
+        return wheel([tree_of(part, kernels) for part in piece.parts], boxes)
     a, b = piece.parts
     beside = a.x + a.width <= b.x or b.x + b.width <= a.x
     if (b.x < a.x) if beside else (b.y < a.y):
@@ -95,7 +122,7 @@ def _with(tree: Tree, changes: Mapping[Path, Tree | None]) -> Tree | None:
         below.setdefault(path[0], {})[path[1:]] = new
     parts = [_with(part, below[at]) if at in below else part for at, part in enumerate(tree.parts)]
     kept = [part for part in parts if part is not None]
-    return join(tree.beside, kept) if kept else None
+    return rejoin(tree, kept) if kept else None
 
 
 class Room:
@@ -129,6 +156,9 @@ class Room:
     def _centres(self, tree: Tree, x: int, y: int, width: int, height: int) -> None:
         if not tree.parts:
             self._x[tree.kernel], self._y[tree.kernel] = x + width / 2, y + height / 2
+        elif tree.boxes:
+            for part, box in zip(tree.parts, tree.boxes, strict=True):
+                self._centres(part, x + box[0], y + box[1], box[2], box[3])
         elif tree.beside:
             for part in tree.parts:
                 size = int(part.widths[height])
@@ -156,7 +186,9 @@ def _plan(tree: Tree, x: int, y: int, width: int, height: int) -> Piece:
     if not tree.parts:
         return Piece(tree.kernel, tree.kernel + 1, x, y, width, height)
     parts = []
-    for part in tree.parts:
+    for part, box in zip(tree.parts, tree.boxes, strict=False):
+        parts.append(_plan(part, x + box[0], y + box[1], box[2], box[3]))
+    for part in tree.parts if not tree.boxes else ():
         if tree.beside:
             size = int(part.widths[height])
             parts.append(_plan(part, x, y, size, height))
@@ -211,6 +243,8 @@ def _turned(tree: Tree, nodes: list[tuple[Path, Tree]], rng: random.Random) -> T
     """A node's parts in another order, some of them grouped, or all cut the other way."""
     path, node = rng.choice([n for n in nodes if n[1].parts])
     parts, draw = list(node.parts), rng.random()
+    if node.boxes:
+        return _with(tree, {path: wheel(parts, _mirrored(node.boxes, draw < 0.5))})
     if draw < 0.2:
         parts.reverse()
     elif draw < 0.4:
@@ -223,6 +257,15 @@ def _turned(tree: Tree, nodes: list[tuple[Path, Tree]], rng: random.Random) -> T
     else:
         return _with(tree, {path: join(not node.beside, parts)})
     return _with(tree, {path: join(node.beside, parts)})
+
+
+def _mirrored(boxes: Sequence[Box], across: bool) -> list[Box]:
+    """A wheel's boxes with left and right changed over if ``across``, else top and bottom."""
+    at = 0 if across else 1
+    whole = max(box[at] + box[at + 2] for box in boxes)
+    new = [whole - box[at] - box[at + 2] for box in boxes]
+    turned = zip(new, boxes, strict=True)
+    return [(x, b[1], *b[2:]) if across else (b[0], x, *b[2:]) for x, b in turned]
 
 
 def optimise(

@@ -22,6 +22,7 @@ class Windows(Table):
     Attributes:
         n, heights, widths: as in ``Table``.
         pairs: ways to cut in two over all multisets, a measure of the work.
+        high, wide: [rows, limit + 1] least heights and widths of every multiset.
     """
 
     def __init__(
@@ -44,9 +45,9 @@ class Windows(Table):
             window -= 1
         self.window, self.pairs, self._codes = window, rows[1], rows[0]
         self._cuts: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._high = np.full((len(self._codes), points), NEVER, np.int16)
-        self._wide = self._high.copy()
-        counts = self._counts(self._codes)
+        self.high = np.full((len(self._codes), points), NEVER, np.int16)
+        self.wide = self.high.copy()
+        counts = self._split(self._codes)
         sizes = counts.sum(1)
         for row in np.argsort(sizes, kind="stable")[1:]:
             if sizes[row] == 1:
@@ -54,10 +55,18 @@ class Windows(Table):
                 high = np.asarray(curves[member], np.int16)
             else:
                 high = self._joined(int(self._codes[row]), counts[row])
-            self._high[row], self._wide[row] = high, inverse(high)
+            self.high[row], self.wide[row] = high, inverse(high)
         self._fill_intervals(points)
 
-    def _counts(self, codes: np.ndarray) -> np.ndarray:
+    def counts(self) -> np.ndarray:
+        """[rows, kinds] how many kernels of each kind every row's multiset has; the last: all."""
+        return self._split(self._codes)
+
+    def rows(self, counts: np.ndarray) -> np.ndarray:
+        """Rows of multisets, which must be in the table."""
+        return np.searchsorted(self._codes, counts @ self._place)
+
+    def _split(self, codes: np.ndarray) -> np.ndarray:
         return codes[:, None] // self._place % self._radix
 
     def _parts(self, counts: np.ndarray) -> np.ndarray:
@@ -77,7 +86,7 @@ class Windows(Table):
                 return found[0], 1 << 60
             found.append(self._parts(counts))
         codes = np.unique(np.concatenate(found))
-        return codes, int(np.prod(self._counts(codes) + 1, axis=1).sum()) // 2
+        return codes, int(np.prod(self._split(codes) + 1, axis=1).sum()) // 2
 
     def _joined(self, code: int, counts: np.ndarray) -> np.ndarray:
         """Least heights of a multiset from all cuts in two."""
@@ -85,12 +94,12 @@ class Windows(Table):
         one = one[(one > 0) & (2 * one <= code)]
         cut = np.searchsorted(self._codes, one), np.searchsorted(self._codes, code - one)
         self._cuts[code] = cut
-        points = self._high.shape[1]
+        points = self.high.shape[1]
         high, wide = (np.full(points, NEVER, np.int16) for _ in range(2))
         for at in range(0, len(one), 64):  # blocks that stay in the cache
             a, b = cut[0][at : at + 64], cut[1][at : at + 64]
-            np.minimum(high, (self._high[a] + self._high[b]).min(0), out=high)
-            np.minimum(wide, (self._wide[a] + self._wide[b]).min(0), out=wide)
+            np.minimum(high, (self.high[a] + self.high[b]).min(0), out=high)
+            np.minimum(wide, (self.wide[a] + self.wide[b]).min(0), out=wide)
         return np.minimum(high, inverse(wide))
 
     def _fill_intervals(self, points: int) -> None:
@@ -102,7 +111,7 @@ class Windows(Table):
                 j = i + length
                 if length <= self.window:
                     row = np.searchsorted(self._codes, self._code(range(i, j)))
-                    self.heights[i, j], self.widths[i, j] = self._high[row], self._wide[row]
+                    self.heights[i, j], self.widths[i, j] = self.high[row], self.wide[row]
                     continue
                 m = np.arange(i + 1, j)
                 wide = np.minimum((self.widths[i, m] + self.widths[m, j]).min(0), NEVER)
@@ -118,17 +127,18 @@ class Windows(Table):
 
         Pieces of several kernels do not say which: only those of one kernel are intervals.
         """
-        return self._draw(rng, tuple(range(box.i, box.j)), box, across)
+        return self.arranged(rng, tuple(range(box.i, box.j)), box, across)
 
-    def _draw(
+    def arranged(
         self, rng: np.random.Generator, members: tuple[int, ...], box: Piece, across: float
     ) -> Piece:
+        """A random plan of some kernels of a window, or of an interval, in a box that is enough."""
         if len(members) == 1:
             return Piece(members[0], members[0] + 1, box.x, box.y, box.width, box.height)
         codes = None
         if len(members) <= self.window:
             a, b = self._cuts[self._code(members)]
-            ends = (self._high[a], self._high[b]), (self._wide[a], self._wide[b])
+            ends = (self.high[a], self.high[b]), (self.wide[a], self.wide[b])
             codes = self._codes[a]
         else:
             m = np.arange(box.i + 1, box.j)
@@ -143,13 +153,14 @@ class Windows(Table):
         if codes is None:
             first = members[: pick + 1]
         else:
-            first = self._members(members, int(codes[pick]), rng.random() < 0.5)
+            row = int(np.searchsorted(self._codes, codes[pick]))
+            first = self.members(members, row, rng.random() < 0.5)
         second = tuple(k for k in members if k not in first)
         return self._cut(rng, box, (first, second), (beside, int(near)), across)
 
-    def _members(self, members: tuple[int, ...], code: int, ahead: bool) -> tuple[int, ...]:
-        """Which of equal kernels make up a part: the first ones or the last ones."""
-        left = self._counts(np.array([code]))[0].copy()
+    def members(self, members: tuple[int, ...], row: int, ahead: bool) -> tuple[int, ...]:
+        """Which of some kernels make up a row's multiset: of equal ones the first or the last."""
+        left = self._split(self._codes[row : row + 1])[0].copy()
         taken = []
         for k in members if ahead else members[::-1]:
             if left[self._kinds[k]]:
@@ -174,6 +185,6 @@ class Windows(Table):
             x, y = (box.x + offset, box.y) if beside else (box.x, box.y + offset)
             width, height = (size, box.height) if beside else (box.width, size)
             inner = Piece(part[0], part[-1] + 1, x, y, width, height)
-            parts.append(self._draw(rng, part, inner, across))
+            parts.append(self.arranged(rng, part, inner, across))
             offset += size
         return Piece(box.i, box.j, box.x, box.y, box.width, box.height, tuple(parts))
