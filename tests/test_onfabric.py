@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -395,9 +396,18 @@ def test_an_epoch_of_digits_reaches_the_accuracy_of_plain_jax():
     assert right[0] > 0.7 * 360  # by other writers; chance is 36
 
 
+PLANS = {
+    "24 x 12 PEs": ({"width": 24, "height": 12}, 8, (8, 16)),
+    "whole wafer": ({}, 8, (24, 36)),
+    "whole wafer, long vectors": ({}, 16, (40, 60)),
+}
+
+
 @pytest.mark.slow
-def test_a_compiled_plan_trains_at_the_speed_of_its_report(tmp_path):
-    """The steady state's cycles per sample, for a rectangle of 24 x 12 PEs."""
+@pytest.mark.parametrize("name", PLANS)
+def test_a_compiled_plan_trains_at_the_speed_of_its_report(name, tmp_path):
+    """Whole steps, and the steady state's cycles per sample; the whole wafer's streams bind it."""
+    cut, batch, counts = PLANS[name]
     path = tmp_path / "digits.yaml"
     path.write_text(
         "train_input: {data_processor: DigitsDataProcessor, batch_size: 64, micro_batch_size: 8}\n"
@@ -406,20 +416,76 @@ def test_a_compiled_plan_trains_at_the_speed_of_its_report(tmp_path):
         "runconfig: {max_steps: 22}\n"
     )
     graph, made = config_graph(load(path))
-    cut = dataclasses.replace(WSE2, width=24, height=12)
-    options = dataclasses.replace(options_of(load(path), made, seed=0), spec=cut)
+    spec = dataclasses.replace(WSE2, **cut)
+    options = dataclasses.replace(options_of(load(path), made, seed=0), spec=spec, micro=batch)
     compiled = compile_graph(graph, options)
     layers = [Dense(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
     _, tree = digits_model()
     cycles = []
-    for micro_batches in (8, 16):
+    for micro_batches in counts:
         net = onfabric.build(
-            layers, compiled.plan.regions, batch=8, micro_batches=micro_batches, momentum=0.9
+            layers, compiled.plan.regions, batch=batch, micro_batches=micro_batches, momentum=0.9
         )
         _, report = onfabric.step(net, onfabric.init(net, tree), *rows(net), learning_rate=0.1)
         assert abs(report.cycles / net.predicted - 1) < 0.1
         cycles.append(report.cycles)
-    assert abs((cycles[1] - cycles[0]) / (8 * 8) / compiled.cycles - 1) < 0.1
+    samples = (counts[1] - counts[0]) * batch
+    assert abs((cycles[1] - cycles[0]) / samples / compiled.cycles - 1) < 0.1
+
+
+MNIST = pathlib.Path(models.__file__).parent / "configs/fc_mnist/fc_mnist.yaml"
+
+
+def compiled_mnist(depth, side, batch):
+    """The documents' FC-MNIST from its own file, compiled for a cut of the wafer; its model."""
+    config = load(MNIST)
+    config.model["depth"] = depth
+    graph, made = config_graph(config)
+    cut = dataclasses.replace(WSE2, width=side, height=side)
+    options = dataclasses.replace(options_of(config, made, seed=0), spec=cut, batch=batch)
+    sizes = (784, *[50] * depth, 10)
+    layers = [Dense(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(sizes))]
+    return compile_graph(graph, options), layers, made.model
+
+
+def strokes(count, seed):
+    """[N, 784] images of a bright stroke each, as MNIST's are scaled, and [N] labels."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, count)
+    images = np.full((count, 28, 28), -0.42, np.float32)
+    for image, label in zip(images, labels, strict=True):
+        image[2 + 2 * label : 6 + 2 * label, 4:24] = rng.uniform(0, 2.8, (4, 20))
+    return images.reshape(count, 784), labels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("depth", "side", "micro_batches"), [(2, 40, (8, 8, 16)), (10, 48, (1, 1, 1))]
+)
+def test_the_documents_fc_mnist_trains_on_pes(depth, side, micro_batches):
+    """Three layers, and the file's own eleven at its own batch: 784 inputs, 50 units, 10 classes.
+
+    Every step equals plain JAX and takes the cycles predicted; the steady state those reported.
+    """
+    compiled, layers, model = compiled_mnist(depth, side, 4 * max(micro_batches))
+    assert {r.name for r in compiled.plan.regions} == {*(n.name for n in layers), "loss"}
+    got = tree = jax.tree.map(np.asarray, model.init(jax.random.key(1)))
+    score = jax.jit(jax.value_and_grad(lambda t, x, y: model.loss(t, image_batch(x, y))[0]))
+    cycles = {}
+    for seed, count in enumerate(micro_batches):
+        net = onfabric.build(layers, compiled.plan.regions, batch=4, micro_batches=count)
+        x, y = strokes(4 * count, seed)
+        loss, grads = score(tree, x, y)
+        state, report = onfabric.step(net, onfabric.init(net, got), x, y, learning_rate=0.05)
+        assert report.loss == pytest.approx(float(loss), abs=1e-5)
+        tree = jax.tree.map(lambda p, g: p - 0.05 * g, tree, grads)
+        got = onfabric.params(net, state)
+        close = lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5)
+        jax.tree.map(close, got, tree)
+        assert abs(report.cycles / net.predicted - 1) < 0.1
+        cycles[count] = report.cycles
+    if depth == 2:
+        assert abs((cycles[16] - cycles[8]) / (8 * 4) / compiled.cycles - 1) < 0.1
 
 
 def test_a_deep_net_shares_colours():

@@ -53,7 +53,7 @@ class DenseCost(NamedTuple):
     backward: cycles of weight gradient and input gradient; of a loss, of its value
     update: cycles of the update, once per optimizer step
     sram_words: 32-bit words of the PE that needs most
-    words_in: words of its inputs, at one per cycle
+    words_in: words of its inputs, at one per cycle, and the launch of their operation, if any
     words_out: words of activations sent on
     words_back: words of input gradients sent back
     fill: cycles that a micro-batch needs beyond the passes and its words: chains, ramps, hops
@@ -193,14 +193,16 @@ def dense_cost(
         backward,
         update,
         words,
-        fan_in * batch,
+        # The PE of the images launches an operation for each micro-batch.
+        fan_in * batch + (0 if input_gradient else spec.op_launch),
         fan_out * batch,
         back,
         fill,
         moved=moved,
-        # A PE takes its inputs in a row, of images one sample's.
-        gradients=_beside(
-            fan_in * batch, fan_out * batch, inputs if input_gradient else inputs // batch, spec
+        gradients=(
+            fan_out * batch
+            if input_gradient
+            else _beside_images(fan_in * batch, fan_out * batch, inputs // batch, spec)
         ),
         busy=busy,
         tiles=tiles,
@@ -273,15 +275,17 @@ def _kept(mask: np.ndarray, height: int, width: int) -> np.ndarray:
     return sums.T
 
 
-def _beside(words_in: int, gradients: int, inputs: int, spec: WaferSpec) -> int:
-    """Cycles of the output gradients' stream that do not go by beside the inputs' one.
+def _beside_images(words_in: int, gradients: int, inputs: int, spec: WaferSpec) -> int:
+    """Cycles of the output gradients' stream that do not go by beside the images.
 
     Inputs are for one column at a time, gradients for one row: where both cross lies a PE that is
     to take a word of each, but takes one per cycle, the input first (its microthread has the lower
-    id). Meanwhile gradients fill their queue, and then all PEs wait for it.
+    id). Meanwhile gradients fill their queue, and then all PEs wait for it. Between layers a PE's
+    words come in one run, far longer than the queue, so that the streams take turns; images come
+    sample by sample.
 
     Args:
-        words_in: of the inputs of a micro-batch.
+        words_in: of the images of a micro-batch.
         gradients: of the output gradients.
         inputs: words that one PE takes in a row.
         spec: the machine.
@@ -328,7 +332,8 @@ def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches:
 
     The recurrence runs over the passes, `wafer.fabric.layers.schedule` being the order of each
     layer's; it takes nothing from a simulation. Words of a micro-batch come in once the one two
-    before it is being worked on, since there are two microthreads for them.
+    before it is being worked on, since there are two colours and microthreads for them; those from
+    the loss have one.
 
     Args:
         layers: costs of the layers in order.
@@ -347,7 +352,8 @@ def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches:
                 kind, m = queue.popleft()
                 onward = kind == "F"
                 words, shared = (c.words_in, c.words_in) if onward else (c.words_out, c.gradients)
-                first = max(sent[kind, k, m], taken[k], begun.get((kind, k, m - 2), 0))
+                ahead = 2 if onward or k + 1 < last else 1
+                first = max(sent[kind, k, m], taken[k], begun.get((kind, k, m - ahead), 0))
                 taken[k] = first + shared
                 begun[kind, k, m], out = (
                     pes[k].forward(first + words) if onward else (pes[k].backward(first + words))

@@ -149,12 +149,13 @@ def build(
     most = max(cost.period for cost in (*costs, of_loss))
     ways = find_streams((height, width), floor, layers, turned, batch=batch, most=most)
     shares = {n.name: shares_of(n, floor[n.name], turned=turned[n.name]) for n in layers}
-    rows, columns = [(layout.color(), layout.color()) for _ in range(2)]
     wires, images = Wires(layout), ("input", layers[0].name)
     # Images go sample by sample, so that no PE's words come in a row: gradients pass beside them.
     streams = connect(
         wires, {images: ways.pop(images)}, floor, shares, batch=1, micro_batches=micro_batches
     )
+    # After the images' colours, which so go first: every sweep of theirs crosses the chains' wave.
+    rows, columns = [(layout.color(), layout.color()) for _ in range(2)]
     streams |= connect(wires, ways, floor, shares, batch=batch, micro_batches=micro_batches)
     for before, layer, after in zip(order, layers, order[2:], strict=False):
         name = layer.name
