@@ -7,7 +7,7 @@ import pytest
 
 from models.paths import named_leaves
 from wafer.config import parse_config
-from wafer.errors import ConfigError
+from wafer.errors import CapacityError, ConfigError
 from wafer.train import compiling
 from wafer.train.build import build, plan
 from wafer.train.checkpoint import load_checkpoint
@@ -140,6 +140,12 @@ def test_wafer_compile_places_on_the_same_part_of_the_wafer():
     larger = parse_config(config(runconfig={"fabric": {"height": 2000}}))
     with pytest.raises(ConfigError, match=r"fabric\.height: 2000 PEs; wse2 has 994"):
         compiling.spec_of(larger)
+
+
+def test_a_part_of_the_wafer_that_is_too_small_is_said_before_anything_runs(tmp_path):
+    cfg = parse_config(config(tmp_path, model={"hidden_size": 4000}))
+    with pytest.raises(CapacityError, match=r"48 PEs of 48 KiB .* Use more .*runconfig\.fabric"):
+        build(cfg)
 
 
 REFUSED = {

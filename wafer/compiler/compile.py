@@ -148,19 +148,25 @@ def _capacity(graph: Graph, settings: Sequence[Setting], choices: Sequence[Choic
         raise _too_large(graph, held, int(np.argmax(areas if alone else held)), spec)
 
 
+def _size(count: float) -> str:
+    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:,.0f} MiB"
+
+
 def _too_large(graph: Graph, held: Sequence[float], worst: int, spec: WaferSpec) -> CapacityError:
     pes = spec.width * spec.height
     available = pes * spec.sram_bytes
     kernel, needed = graph.kernels[worst], sum(held)
     weights = sum(k.weights for k in graph.kernels)
+    part = pes < WSE2.width * WSE2.height
     message = (
-        f"the model does not fit on the wafer: {needed / _GIB:.1f} GiB are held at once (weights,"
+        f"the model does not fit on the wafer: {_size(needed)} are held at once (weights,"
         f" optimizer state, activations of the samples in flight; {weights:,} weights), and"
-        f" {pes:,} PEs of {spec.sram_bytes // 1024} KiB have {available / _GIB:.1f} GiB, less code,"
+        f" {pes:,} PEs of {spec.sram_bytes // 1024} KiB have {_size(available)}, less code,"
         f" buffers and what tiles leave over. The kernel that needs most is {kernel.name}"
-        f" ({kernel.kind}) with {held[worst] / _MIB:,.0f} MiB. Stream the weights instead:"
-        " runconfig.execution_strategy: weight_streaming, or `wafer run --execution"
-        " weight_streaming`; `wafer plan` predicts its speed"
+        f" ({kernel.kind}) with {held[worst] / _MIB:,.0f} MiB."
+        + (" Use more of the wafer (runconfig.fabric). Or stream" if part else " Stream")
+        + " the weights instead: runconfig.execution_strategy: weight_streaming, or `wafer run"
+        " --execution weight_streaming`; `wafer plan` predicts its speed"
     )
     return CapacityError(message, kernel=kernel.name, needed=needed, available=available)
 
