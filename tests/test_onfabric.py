@@ -433,7 +433,7 @@ def test_a_compiled_plan_trains_at_the_speed_of_its_report(name, tmp_path):
     assert abs((cycles[1] - cycles[0]) / samples / compiled.cycles - 1) < 0.1
 
 
-MNIST = pathlib.Path(models.__file__).parent / "configs/fc_mnist/fc_mnist.yaml"
+MNIST = pathlib.Path(__file__).parent.parent / "models/configs/fc_mnist/fc_mnist.yaml"
 
 
 def compiled_mnist(depth, side, batch):
