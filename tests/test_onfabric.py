@@ -461,9 +461,7 @@ def strokes(count, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("depth", "side", "micro_batches"), [(2, 40, (8, 8, 16)), (10, 48, (1, 1, 1))]
-)
+@pytest.mark.parametrize(("depth", "side", "micro_batches"), [(2, 40, (8, 16)), (10, 48, (1, 1))])
 def test_the_documents_fc_mnist_trains_on_pes(depth, side, micro_batches):
     """Three layers, and the file's own eleven at its own batch: 784 inputs, 50 units, 10 classes.
 
