@@ -355,9 +355,8 @@ def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches:
                 ahead = 2 if onward or k + 1 < last else 1
                 first = max(sent[kind, k, m], taken[k], begun.get((kind, k, m - ahead), 0))
                 taken[k] = first + shared
-                begun[kind, k, m], out = (
-                    pes[k].forward(first + words) if onward else (pes[k].backward(first + words))
-                )
+                run = pes[k].forward if onward else pes[k].backward
+                begun[kind, k, m], out = run(first + words)
                 out += c.fill // 2
                 if onward and k + 1 < last:
                     sent["F", k + 1, m] = out

@@ -7,6 +7,7 @@ routed colours; the host writes images into one PE and labels into the PEs of th
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ class Net:
         layers: as given.
         regions: of the layers, then "input" and "loss", in the program's coordinates.
         shares: of every layer.
+        tiles: of every layer, by PE.
         batch: samples of a micro-batch.
         micro_batches: of an optimizer step.
         costs: predicted for every layer, and for the loss.
@@ -56,12 +58,13 @@ class Net:
     layers: tuple[Dense, ...]
     regions: tuple[Region, ...]
     shares: tuple[Shares, ...]
+    tiles: tuple[Mapping[Spot, Tile], ...]
     batch: int
     micro_batches: int
     costs: tuple[tuple[DenseCost, ...], DenseCost]
     lines: Mapping[str, tuple[Spot, ...]]
 
-    @property
+    @functools.cached_property
     def predicted(self) -> int:
         """Cycles of a step by closed forms."""
         return pipeline_cycles(*self.costs, self.micro_batches)
@@ -149,6 +152,7 @@ def build(
     most = max(cost.period for cost in (*costs, of_loss))
     ways = find_streams((height, width), floor, layers, turned, batch=batch, most=most)
     shares = {n.name: shares_of(n, floor[n.name], turned=turned[n.name]) for n in layers}
+    tiles = {n.name: _tiles(n, floor[n.name], shares[n.name]) for n in layers}
     wires, images = Wires(layout), ("input", layers[0].name)
     # Images go sample by sample, so that no PE's words come in a row: gradients pass beside them.
     streams = connect(
@@ -176,7 +180,7 @@ def build(
             relu=after != "loss",
             momentum=momentum,
         )
-        _bind_layer(layout, kernel, layer, floor[name], shares[name])
+        _bind_layer(layout, kernel, layer, floor[name], tiles[name])
     _bind_input(layout, streams["input", order[1]], layers[0].fan_in * batch, micro_batches)
     into, out = streams[order[-2], "loss"], streams["loss", order[-2]]
     _bind_loss(layout, (into, out), layers[-1].fan_out, batch, micro_batches)
@@ -185,6 +189,7 @@ def build(
         layers=tuple(layers),
         regions=tuple(floor[name] for name in [*order[1:-1], "input", "loss"]),
         shares=tuple(shares.values()),
+        tiles=tuple(tiles.values()),
         batch=batch,
         micro_batches=micro_batches,
         costs=(tuple(costs), of_loss),
@@ -240,10 +245,9 @@ def _tiles(layer: Dense, region: Region, shares: Shares) -> dict[Spot, Tile]:
 
 
 def _bind_layer(
-    layout: Layout, kernel: Kernel, layer: Dense, region: Region, shares: Shares
+    layout: Layout, kernel: Kernel, layer: Dense, region: Region, tiles: Mapping[Spot, Tile]
 ) -> None:
     """Declare a layer's arrays, and one task for all PEs that do the same."""
-    tiles = _tiles(layer, region, shares)
     where = np.zeros((layout.height, layout.width), bool)
     where[region.y : region.y + region.height, region.x : region.x + region.width] = True
     fullest = max(tiles.values(), key=lambda tile: tile.stored)
@@ -337,10 +341,10 @@ def _exchange(
     net: Net, memory: np.ndarray, tree: Mapping[str, Any], array: str, *, load: bool
 ) -> None:
     """Copy every layer's kernel and bias to its PEs, or from them; or what is shaped like them."""
-    for layer, shares, region in zip(net.layers, net.shares, net.regions, strict=False):
+    for layer, shares, tiles in zip(net.layers, net.shares, net.tiles, strict=True):
         words = _words(net, memory, f"{layer.name}/{array}")
         kernel, bias = tree[layer.name]["kernel"], tree[layer.name]["bias"]
-        for place, tile in _tiles(layer, region, shares).items():
+        for place, tile in tiles.items():
             own = words[:, place[1], place[0]]
             inputs, outputs = shares.inputs[tile.rank[0]], shares.outputs[tile.rank[1]]
             at = np.array(tile.entries, int).reshape(-1, 2).T

@@ -61,6 +61,11 @@ class OnPes:
         self._host, self._regions, self._spec = resident, tuple(regions), spec
         self._micro, self._count, self._momentum = micro, micro_batches, momentum
         self._rate, self._implementation = rate, implementation
+        # The optimizer itself counts its steps and says its rate; moments come from the PEs.
+        zeros = lambda params: jax.tree.map(jnp.zeros_like, params)
+        self._count_step = jax.jit(
+            lambda s, params: resident.tx.update(zeros(params), s, params)[1]
+        )
         self._net: onfabric.Net | None = None
         self._told = False
         # What lies in the PEs, and the parameters of the training state it belongs to.
@@ -110,6 +115,9 @@ class OnPes:
             kept = None if mask is None else np.asarray(mask)
             fan_in, fan_out = params[stage.name]["kernel"].shape
             layers.append(onfabric.Dense(stage.name, fan_in, fan_out, kept))
+        self._held = None
+        if self._net is not None and _same(self._net.layers, layers):  # a resumed run's masks
+            return state
         self._net = onfabric.build(
             layers,
             self._regions,
@@ -118,7 +126,6 @@ class OnPes:
             momentum=self._momentum,
             spec=self._spec,
         )
-        self._held = None
         return state
 
     def place(self, features: Features) -> Features:
@@ -133,9 +140,7 @@ class OnPes:
         net, sparsifier = self.net, self.sparsifier
         params, opt_state = sparsifier.expand(state.params, state.opt_state, state.sparse)
         memory = self._memory(state, params, opt_state)
-        # The optimizer itself counts its steps and says its rate; moments come from the PEs.
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        opt_state = self._host.tx.update(zeros, opt_state, params)[1]
+        opt_state = self._count_step(opt_state, params)
         images, labels = _rows(features)
         rate = float(self._rate(opt_state))
         memory, report = onfabric.step(
@@ -143,7 +148,7 @@ class OnPes:
         )
         self._tell(report.cycles, len(images))
         if self._momentum:
-            opt_state = _with_trace(opt_state, onfabric.read(net, memory, "velocities"))
+            opt_state = optax.tree.set(opt_state, trace=onfabric.read(net, memory, "velocities"))
         sparse, params, opt_state = sparsifier.update(
             state.sparse, onfabric.params(net, memory), {}, opt_state, topology=False
         )
@@ -158,7 +163,7 @@ class OnPes:
         """What lies in the PEs already, or a state's arrays written into them."""
         if self._held is not None and self._held[0] is state.params:
             return self._held[1]
-        velocities = _trace(opt_state) if self._momentum else None
+        velocities = optax.tree.get(opt_state, "trace") if self._momentum else None
         return onfabric.init(self.net, params, velocities)
 
     def _metrics(
@@ -236,15 +241,6 @@ def _rows(features: Features) -> tuple[np.ndarray, np.ndarray]:
     return images.reshape(len(labels), -1), labels
 
 
-def _trace(opt_state: Any) -> Any:
-    """The velocities inside an optimizer state."""
-    is_trace = lambda node: isinstance(node, optax.TraceState)
-    found = [s for s in jax.tree.leaves(opt_state, is_leaf=is_trace) if is_trace(s)]
-    return found[0].trace
-
-
-def _with_trace(opt_state: Any, velocities: Any) -> Any:
-    """An optimizer state with these velocities."""
-    is_trace = lambda node: isinstance(node, optax.TraceState)
-    put = lambda node: node._replace(trace=velocities) if is_trace(node) else node
-    return jax.tree.map(put, opt_state, is_leaf=is_trace)
+def _same(one: Sequence[onfabric.Dense], other: Sequence[onfabric.Dense]) -> bool:
+    """Whether two stacks of the same model keep the same weights."""
+    return all(np.array_equal(a.mask, b.mask) for a, b in zip(one, other, strict=True))
