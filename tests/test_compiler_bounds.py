@@ -54,6 +54,73 @@ def test_counted_sides_never_exceed_the_line(lengths, random):
         assert line <= 60
 
 
+def one_shape(rectangles):
+    """A chain of kernels with one shape each, for the knapsack."""
+    last = len(rectangles) - 1
+    return [
+        bounds._Sides(1, 0.5 if at in (0, last) else 1.0, np.array([min(r)]), np.array([max(r)]))
+        for at, r in enumerate(rectangles)
+    ]
+
+
+def test_a_break_by_hand():
+    strips = one_shape([(2, 6)] * 4)  # four of 6 x 2 in a 6 x 6 square do not fit one stack
+    areas = [np.array([12])] * 4
+    assert bounds._cheapest(strips, areas, 0) == 6
+    assert bounds._cheapest(strips, areas, 0, 1) == 8  # one turns: 6 / 2 + 2 / 2 instead of 2
+    assert bounds._cheapest(strips, areas, 0, 2) == 10
+
+
+def test_paths():
+    chain = graph((2, 2), (2, 2), (2, 2), (2, 2))
+    assert bounds._paths(chain) == 1
+    star = dataclasses.replace(chain, edges=((0, 1), (0, 2), (0, 3)))
+    assert bounds._paths(star) == 2
+    assert bounds._paths(dataclasses.replace(chain, edges=((0, 3), (3, 1), (1, 2)))) == 1
+    assert bounds._paths(dataclasses.replace(chain, edges=())) == 4
+
+
+def cut(x, y, width, height, parts, random):
+    """A rectangle cut into at most so many."""
+    wide = random.random() < 0.5 if min(width, height) > 1 else width > height
+    if parts == 1 or max(width, height) == 1:
+        return [(x, y, width, height)]
+    first = random.randint(1, parts - 1)
+    at = random.randint(1, (width if wide else height) - 1)
+    if wide:
+        rest = cut(x + at, y, width - at, height, parts - first, random)
+        return cut(x, y, at, height, first, random) + rest
+    rest = cut(x, y + at, width, height - at, parts - first, random)
+    return cut(x, y, width, at, first, random) + rest
+
+
+def shortest(far, random):
+    """A short chain through all points: insertions and reversals until none helps."""
+    order, length = random.sample(range(len(far)), len(far)), np.inf
+    while (now := far[order[:-1], order[1:]].sum()) < length:
+        length = now
+        for i, j in itertools.combinations(range(len(far)), 2):
+            for tried in (
+                order[:i] + order[i : j + 1][::-1] + order[j + 1 :],
+                order[:i] + order[i + 1 : j + 1] + [order[i]] + order[j + 1 :],
+            ):
+                if far[tried[:-1], tried[1:]].sum() < far[order[:-1], order[1:]].sum():
+                    order = tried
+    return order, length
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(4, 24), st.integers(2, 8), st.randoms())
+def test_breaks_never_above_the_wires_of_a_full_square(side, parts, random):
+    rectangles = np.array(cut(0, 0, side, side, parts, random))
+    centres = rectangles[:, :2] + rectangles[:, 2:] / 2
+    order, length = shortest(np.abs(centres[:, None] - centres).sum(-1), random)
+    sizes = [tuple(rectangles[at, 2:].tolist()) for at in order]
+    breaks = -(-sum(map(min, sizes)) // side) - 1
+    areas = [np.array([w * h]) for w, h in sizes]
+    assert bounds._cheapest(one_shape(sizes), areas, 0, max(0, breaks)) <= length
+
+
 def boxes(kernel, cap, side):
     for c, k in itertools.product(range(1, kernel.parts[0].C + 1), range(1, kernel.parts[0].K + 1)):
         if -(-kernel.parts[0].C // c) * -(-kernel.parts[0].K // k) > cap:
@@ -75,8 +142,9 @@ def test_never_above_brute_force(channels, cap):
     assert bounds.wire_bound(g, cap) <= least
 
 
-def test_never_above_a_placement():
-    g = dataclasses.replace(graph((8, 6), (6, 8), (12, 4), (4, 9), side=30), wlength=2)
+@pytest.mark.parametrize("wlength", [2, 20])
+def test_never_above_a_placement(wlength):
+    g = dataclasses.replace(graph((8, 6), (6, 8), (12, 4), (4, 9), side=30), wlength=wlength)
     best = place(g, effort=Effort(orders=10, moves=300, plans=2))
     bound = bounds.score_bound(g, best.score.total)
     assert 0.5 * best.score.total < bound <= best.score.total
@@ -86,3 +154,9 @@ def test_never_above_a_placement():
 def test_the_goal_is_proven_out_of_reach(case, baseline):
     g = read_graph(CASES / f"{case}.kgraph")
     assert bounds.score_bound(g, baseline) > 0.95 * baseline
+
+
+def test_a_full_wafer_needs_several_stacks():
+    g = read_graph(CASES / "B.kgraph")  # the shorter sides add up to 1858 of 633 PEs: two breaks
+    assert bounds.wire_bound(g, 62243) == 1868.5
+    assert bounds.wire_bound(g, 62720) == 1119  # 1095 of 633: one

@@ -6,6 +6,19 @@ wafer has room for few: every rectangle takes its area, and beside a long one on
 side longer than half the wafer is therefore counted as long as the wafer less the most that other
 sides can fill beside it; areas counted like this still add up to at most the wafer's (conservative
 scales, Fekete and Schepers 2004). A knapsack over the area that is left finds the least wires.
+
+Along a path of connected kernels more is known. Walk it and call kernels a stack while all of them
+are apart in one axis, say y: their heights add up to at most the wafer's, so paths whose shorter
+sides add up to more break into several stacks. A break costs:
+
+- a turn, if the next kernel is not apart in y from the last one: the last one's wires are then half
+  its height plus half its width long;
+- a fold, if it is not apart in y from an earlier one: the wires from that one on, all counted in y,
+  lead in x over half the width of both as well.
+
+A turn starts the next stack with its kernel, a fold with the kernel after it, so no wire pays for
+two breaks. Only one kernel can have two parts: one that turns may also be the earlier one of the
+next fold (or the later one of a fold the earlier one of the next: no cheaper than a turn).
 """
 
 from collections.abc import Sequence
@@ -72,7 +85,7 @@ def wire_bound(graph: Graph, cap: float) -> float:
         graph: the case; areas are counted as they are where the wafer is not a square.
         cap: cycles per sample.
     """
-    sides = _sides(graph, cap)
+    sides, paths = _sides(graph, cap), _paths(graph)
     if not all(len(s.short) for s in sides):
         return np.inf
     limit, room = max(graph.width, graph.height), graph.width * graph.height
@@ -85,31 +98,74 @@ def wire_bound(graph: Graph, cap: float) -> float:
             return np.inf
         fits = [a - a.min() <= spare for a in areas]
         if all(f.all() for f in fits):
-            return _cheapest(sides, areas, spare)
+            stacks = -(-_cheapest([s._replace(half=1.0) for s in sides], areas, spare) // limit)
+            return _cheapest(sides, areas, spare, max(0, int(stacks) - paths))
         sides = [
             s._replace(short=s.short[f], long=s.long[f]) for s, f in zip(sides, fits, strict=True)
         ]
 
 
-def _cheapest(sides: Sequence[_Sides], areas: Sequence[np.ndarray], spare: int) -> float:
-    """Least sum of half * short over shapes whose areas exceed the least by ``spare`` in all.
+def _paths(graph: Graph) -> int:
+    """How many paths along connections visit every kernel once (a few, not always the fewest)."""
+    near: list[set[int]] = [set() for _ in graph.kernels]
+    for a, b in graph.edges:
+        near[a].add(b)
+        near[b].add(a)
+    left, count = set(range(len(near))), 0
+    while left:
+        at: int | None = min(left, key=lambda k: (len(near[k] & left), k))
+        count += 1
+        while at is not None:
+            left.remove(at)
+            at = min(near[at] & left, key=lambda k: (len(near[k] & left), k), default=None)
+    return count
+
+
+def _ways(s: _Sides) -> list[tuple[int, np.ndarray]]:
+    """What a kernel's wires may cost, by its part in breaks: a turn counts 2, each end of a fold 1.
+
+    Half the longer side is paid instead of half the shorter one at a turn, beside it in a fold.
+    """
+    fold = (s.short + s.long) / 2 + (s.half - 0.5) * s.short
+    ways = [(0, s.half * s.short)]
+    if s.half >= 0.5:
+        ways.append((1, fold))
+    if s.half >= 1:
+        ways += [(2, fold - s.short / 2), (3, fold)]
+    return ways
+
+
+def _front(extra: np.ndarray, cost: np.ndarray, room: int) -> list[tuple[int, float]]:
+    """(extra, cost) of the choices that no other dominates."""
+    order = np.lexsort((cost, extra))
+    useful = order[cost[order] < np.minimum.accumulate([np.inf, *cost[order][:-1]])]
+    return [(int(extra[k]), float(cost[k])) for k in useful if extra[k] <= room]
+
+
+def _cheapest(
+    sides: Sequence[_Sides], areas: Sequence[np.ndarray], spare: int, breaks: int = 0
+) -> float:
+    """Least wires with so many breaks over shapes whose areas exceed the least by ``spare`` in all.
 
     Areas are counted in whole units of which the spare holds at most 20,000, rounded down.
     """
-    unit = -(-(spare + 1) // 20_000)
+    unit, need = -(-(spare + 1) // 20_000), 2 * breaks
     room = spare // unit
-    best = np.zeros(room + 1)  # by spare area
+    best = np.full((need + 1, room + 1), np.inf)  # by parts in breaks, by spare area
+    best[0] = 0
     for s, area in zip(sides, areas, strict=True):
         extra = (area - area.min()).astype(int) // unit
-        order = np.lexsort((s.short, extra))
-        useful = order[s.short[order] < np.minimum.accumulate([np.inf, *s.short[order][:-1]])]
+        ways = [(min(part, need), _front(extra, cost, room)) for part, cost in _ways(s)]
         for _ in range(s.number):
-            now = np.full(room + 1, np.inf)
-            for at in useful[extra[useful] <= room]:
-                e = extra[at]
-                np.minimum(now[e:], best[: room + 1 - e] + s.half * s.short[at], out=now[e:])
-            best = np.minimum.accumulate(now)
-    return float(best[-1])
+            now = np.full_like(best, np.inf)
+            for part, choices in ways:
+                moved = np.full_like(best, np.inf)
+                moved[part:] = best[: need + 1 - part]
+                moved[-1] = best[need - part :].min(axis=0)
+                for e, cost in choices:
+                    np.minimum(now[:, e:], moved[:, : room + 1 - e] + cost, out=now[:, e:])
+            best = np.minimum.accumulate(now, axis=1)
+    return float(best[-1, -1])
 
 
 def score_bound(
