@@ -116,6 +116,11 @@ setup(
             ["planes.cc", "engine.cc", "machine.cc"],
             per_target=["words.cc"],
         ),
+        NativeLibrary(
+            "wafer.compiler.native",
+            ["temper.cc", "forest.cc", "sets.cc"],
+            per_target=["curves.cc"],
+        ),
     ],
     cmdclass={"build_ext": BuildNative},
 )

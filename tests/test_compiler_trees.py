@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from wafer.compiler import trees
+from wafer.compiler import native, trees
 from wafer.compiler.contest import read_graph
 from wafer.compiler.kernels import NEVER, area_bound
 from wafer.compiler.order import chain
@@ -258,3 +258,86 @@ def test_plans_become_trees():
         assert tree.count == 6
         assert tree.heights[width] <= 20
         legal(trees.Room(width, 20, []).plan(tree), curves, width, 20)
+
+
+HEATS = native.Ladder(4.0, 0.3, 12.0)
+
+
+def parts_of(tree):
+    """A tree as nested tuples, to compare with."""
+    return tree.kernel if not tree.parts else (tree.beside, *map(parts_of, tree.parts))
+
+
+@pytest.mark.native
+@settings(max_examples=40, deadline=None)
+@given(st.integers(3, 14), st.integers(0, 2**32))
+def test_tempered_trees_fit_and_measure_what_they_say(count, seed):
+    rng = random.Random(seed)
+    curves, kernels = forest([rng.randrange(4) for _ in range(count)], 90)
+    edges = [(i, rng.randrange(count)) for i in range(count)]
+    tree = kernels[0]
+    for kernel in kernels[1:]:
+        pair = (tree, kernel) if rng.random() < 0.5 else (kernel, tree)
+        tree = trees.join(rng.random() < 0.5, pair)
+    side = rng.randrange(20, 90)
+    room = trees.Room(side, side, edges)
+    ladder = native.Ladder(8.0, 0.5, 30.0, replicas=1 + seed % 4)
+    best, length = native.temper(tree, room, seed, 20_000, ladder)
+    again = native.temper(tree, room, seed, 20_000, ladder)
+    assert again[1] == length
+    if best is None:
+        assert length == np.inf
+        assert room.measure(tree)[1] > 0
+        return
+    assert parts_of(again[0]) == parts_of(best)
+    assert room.measure(best) == (length, 0)
+    legal(room.plan(best), curves, side, side)
+    if room.measure(tree)[1] == 0:
+        assert length <= room.measure(tree)[0]
+
+
+@pytest.mark.native
+def test_tempering_finds_the_only_plan_there_is():
+    """Six kinds of one shape each, that fill 7 x 6 in one way but for mirrors and turned rows."""
+    shapes = [(7, 1), (3, 2), (4, 2), (2, 3), (2, 3), (3, 3)]  # rows of height 1, 2 and 3
+    curves = []
+    for w, h in shapes:
+        curve = np.full(12, NEVER)
+        curve[w:] = h
+        curves.append(curve)
+    kernels = [trees.leaf(at, curve) for at, curve in enumerate(curves)]
+    room = trees.Room(7, 6, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)])
+    best, length = native.temper(trees.join(True, kernels), room, 0, 200_000, HEATS)
+    assert best is not None
+    assert length == least_of_rows()
+    legal(room.plan(best), np.array(curves), 7, 6)
+
+
+def least_of_rows():
+    """Shortest chain over all orders of the three rows and of the kernels in each."""
+    rows, least = [[(0, 7)], [(1, 3), (2, 4)], [(3, 2), (4, 2), (5, 3)]], np.inf
+    heights = (1, 2, 3)
+    for order in itertools.permutations(range(3)):
+        for inside in itertools.product(*(itertools.permutations(row) for row in rows)):
+            at, y = {}, 0.0
+            for row in order:
+                x = 0.0
+                for kernel, width in inside[row]:
+                    at[kernel] = (x + width / 2, y + heights[row] / 2)
+                    x += width
+                y += heights[row]
+            far = [abs(at[i][0] - at[i + 1][0]) + abs(at[i][1] - at[i + 1][1]) for i in range(5)]
+            least = min(least, sum(far))
+    return least
+
+
+@pytest.mark.native
+def test_what_tempering_cannot_take(monkeypatch):
+    _, kernels = forest((0, 1, 2), 40)
+    assert native.suits(trees.join(True, kernels))
+    assert not native.suits(trees.join(True, kernels[:2]))
+    boxes = ((0, 0, 9, 9), (9, 0, 9, 9), (18, 0, 9, 9))
+    assert not native.suits(trees.wheel(kernels, boxes))
+    monkeypatch.setattr(native, "_library", lambda: None)
+    with pytest.raises(RuntimeError, match=r"setup\.py build_ext --inplace"):
+        native.temper(trees.join(True, kernels), trees.Room(9, 9, []), 0, 10, HEATS)

@@ -15,46 +15,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer.compiler.adapters import fill, settle
 from wafer.compiler.bounds import score_bound
-from wafer.compiler.check import Score, check
+from wafer.compiler.check import Score
 from wafer.compiler.contest import Graph, Placed
+from wafer.compiler.improve import Effort, Plan, best_of, wires_of
 from wafer.compiler.kernels import NEVER, area_bound
 from wafer.compiler.order import chain
-from wafer.compiler.refine import Wires, centres_of
+from wafer.compiler.refine import centres_of
 from wafer.compiler.rows import Snakes
-from wafer.compiler.slicing import Piece, Table, leaves
-from wafer.compiler.trees import Room, Tree, leaf, optimise, rejoin, tree_of
+from wafer.compiler.slicing import Piece, Table
 from wafer.compiler.wheels import drawn, wheels
 from wafer.compiler.windows import Windows
 
 __all__ = ["LIMITS", "Effort", "Placement", "attempts", "fastest", "place"]
 
 LIMITS = (1.02, 1.03, 1.045)  # times over the area bound to ask for
-RETRIES = (0.97, 0.99, 0.995, 1.01, 1.04)  # caps at which the best tree is tried again
-
-
-@dataclasses.dataclass(frozen=True)
-class Effort:
-    """How hard to search; the result depends on these and the seed, never on the clock.
-
-    Attributes:
-        orders: changes of the kernels' order to try, for 16 kernels; fewer for more.
-        moves: annealing moves per plan, for 16 kernels; fewer for more.
-        plans: plans that are annealed.
-        rows, stacked: of the snakes.
-        columns: lengths of columns with which snakes of any number of stacked kernels are tried.
-        window, pairs: most kernels that are rearranged freely, and the table's budget.
-    """
-
-    orders: int = 400
-    moves: int = 60_000
-    plans: int = 8
-    window: int = 16
-    pairs: int = 1_500_000
-    rows: int = 5
-    stacked: int = 6
-    columns: tuple[int, ...] = (3, 5, 8, 12)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +41,6 @@ class Placement:
     bound: float
 
 
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    value: float  # wdeltat * cap + wlength * wire, or how far from fitting if infinite
-    cap: float
-    order: tuple[int, ...]
-    tree: Piece
-
-
 def _curves(graph: Graph, order: Sequence[int], cap: float) -> np.ndarray:
     """Least height of each kernel for each width up to the wafer's longer side."""
     limit = max(graph.width, graph.height)
@@ -81,16 +48,10 @@ def _curves(graph: Graph, order: Sequence[int], cap: float) -> np.ndarray:
     return np.stack(curves)
 
 
-def _wires(graph: Graph, order: Sequence[int]) -> Wires:
-    at = np.argsort(order)
-    edges = np.array(graph.edges, np.int64).reshape(-1, 2)
-    return Wires(at[edges[:, 0]], at[edges[:, 1]])
-
-
 class _Found(NamedTuple):
     """Plans of one order at one cap, best first; by how many PEs rows of columns are too tall."""
 
-    plans: list[_Plan]
+    plans: list[Plan]
     over: int
 
     @property
@@ -108,7 +69,7 @@ def _rows_of(
     graph: Graph, order: Sequence[int], cap: float, effort: Effort, table: Table
 ) -> _Found:
     """``_snakes`` of a given table."""
-    wires, plans, least = _wires(graph, order), [], NEVER
+    wires, plans, least = wires_of(graph, order), [], NEVER
     for stacked, column in ((effort.stacked, 3), *((None, c) for c in effort.columns)):
         snakes = Snakes(table, graph.width, effort.rows, stacked, column)
         least = min(least, int(snakes.least[1:].min()))
@@ -116,20 +77,20 @@ def _rows_of(
             tree = snakes.plan(int(row) + 1, int(at), graph.height)
             length = wires.length(centres_of(tree, np.empty((table.n, 2))))
             value = graph.wdeltat * cap + graph.wlength * length
-            plans.append(_Plan(value, cap, tuple(order), tree))
+            plans.append(Plan(value, cap, tuple(order), tree))
     if not plans and table.fits(graph.width, graph.height):
         plans = [_drawn(graph, order, cap, table)]
     return _Found(sorted(plans, key=lambda p: p.value), max(0, least - graph.height))
 
 
-def _drawn(graph: Graph, order: Sequence[int], cap: float, table: Table, draws: int = 60) -> _Plan:
+def _drawn(graph: Graph, order: Sequence[int], cap: float, table: Table, draws: int = 60) -> Plan:
     """The best of some random plans: what is left where no rows fit but a finer cut does."""
-    rng, wires = np.random.default_rng(table.n), _wires(graph, order)
+    rng, wires = np.random.default_rng(table.n), wires_of(graph, order)
     box = Piece(0, table.n, 0, 0, graph.width, graph.height)
     trees = [table.sample(rng, box, (0.5, 1.0, 0.0, 0.9, 0.1)[i % 5]) for i in range(draws)]
     lengths = [wires.length(centres_of(tree, np.empty((table.n, 2)))) for tree in trees]
     value = graph.wdeltat * cap + graph.wlength * min(lengths)
-    return _Plan(value, cap, tuple(order), trees[int(np.argmin(lengths))])
+    return Plan(value, cap, tuple(order), trees[int(np.argmin(lengths))])
 
 
 def _kinds(graph: Graph, order: Sequence[int]) -> list[int]:
@@ -143,20 +104,20 @@ def _windows(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> 
     return Windows(_curves(graph, order, cap), kinds, effort.window, effort.pairs)
 
 
-def _wheels(graph: Graph, order: Sequence[int], cap: float, draws: int = 60) -> list[_Plan]:
+def _wheels(graph: Graph, order: Sequence[int], cap: float, draws: int = 60) -> list[Plan]:
     """Plans with a wheel, for few kernels where nothing that is cut fits."""
     kinds, n = _kinds(graph, order), len(order)
     if n < 5 or np.prod(np.bincount(kinds) + 1.0) > 30_000:  # rows of the table
         return []
     table = Windows(_curves(graph, order, cap), kinds, n, 10_000_000)
-    rng, wires, plans = np.random.default_rng(n), _wires(graph, order), []
+    rng, wires, plans = np.random.default_rng(n), wires_of(graph, order), []
     box = Piece(0, n, 0, 0, graph.width, graph.height)
     for wheel in wheels(table, box.width, box.height) if table.window == n else ():
         for _ in range(draws):
             tree = drawn(table, wheel, box, rng)
             length = wires.length(centres_of(tree, np.empty((n, 2))))
             value = graph.wdeltat * cap + graph.wlength * length
-            plans.append(_Plan(value, cap, tuple(order), tree))
+            plans.append(Plan(value, cap, tuple(order), tree))
     return plans
 
 
@@ -199,7 +160,7 @@ def _search(
     effort: Effort,
     rng: np.random.Generator,
     say: Callable[[str], None],
-) -> list[_Plan]:
+) -> list[Plan]:
     """Change order and cap together, accepting a little loss at first (threshold accepting).
 
     Args:
@@ -259,7 +220,7 @@ def place(
     rng = np.random.default_rng(seed)
     bound = area_bound(graph.kernels, graph.width, graph.height, graph.memlimit)
     order = chain(len(graph.kernels), graph.edges)
-    plans: list[_Plan] = []
+    plans: list[Plan] = []
     caps = _caps(bound, longest)
     for cap in caps:
         plans += _snakes(graph, order, cap, effort).plans
@@ -281,75 +242,10 @@ def place(
         raise ValueError(
             f"{graph.test}: no plan within {longest} times the area bound of {bound:.0f} cycles"
         )
-    results = []
-    for number, plan in enumerate(_diverse(plans, effort.plans)):
-        tree = tree_of(plan.tree, _kernels(graph, plan))
-        results.append(_improved(graph, plan, tree, (seed + number, effort, number % 2 == 0)))
-        say(f"plan {number + 1} of {effort.plans}: {results[-1]}")
-    for number, factor in enumerate(RETRIES):
-        best = min(results, key=lambda r: r.score.total)
-        cap = float(np.clip(np.floor(best.plan.cap * factor), bound, max(caps)))
-        plan = dataclasses.replace(best.plan, cap=cap)
-        tree = _rebuilt(best.tree, _kernels(graph, plan))
-        try:
-            results.append(_improved(graph, plan, tree, (seed + number, effort, False)))
-        except ValueError:  # nothing met at this cap fits
-            continue
-        say(f"cap {number + 1} of {len(RETRIES)}: {results[-1]}")
-    best = min(results, key=lambda r: r.score.total)
+    extent = bound, max(caps)
+    plans = _diverse(plans, effort.plans)
+    best = best_of(graph, plans, seed=seed, effort=effort, caps=extent, say=say)
     return Placement(best.placed, best.score, bound)
-
-
-class _Result(NamedTuple):
-    """A finished plan: the tree behind it, the checker's score and the places."""
-
-    plan: _Plan
-    tree: Tree
-    score: Score
-    placed: dict[str, Placed]
-
-    def __str__(self) -> str:
-        return f"cap {self.plan.cap:.0f}, wire {self.score.wire:.0f}, score {self.score.total:.6g}"
-
-
-def _kernels(graph: Graph, plan: _Plan) -> list[Tree]:
-    """Single kernels at the plan's cap; a fifth more room than the wafer has is measured."""
-    limit = max(graph.width, graph.height) * 6 // 5
-    choices = [graph.kernels[k].choices(plan.cap, graph.memlimit, limit) for k in plan.order]
-    return [leaf(at, one.curve(limit)) for at, one in enumerate(choices)]
-
-
-def _rebuilt(tree: Tree, kernels: Sequence[Tree]) -> Tree:
-    """The same cuts with other kernels' curves."""
-    if not tree.parts:
-        return kernels[tree.kernel]
-    return rejoin(tree, [_rebuilt(part, kernels) for part in tree.parts])
-
-
-def _improved(graph: Graph, plan: _Plan, tree: Tree, how: tuple[int, Effort, bool]) -> _Result:
-    """A plan's tree annealed and finished.
-
-    Args:
-        graph: the case.
-        plan: where the tree is from.
-        tree: where to begin.
-        how: seed, effort, and whether to stay on the wafer rather than leave it on the way.
-
-    Raises:
-        ValueError: no tree met fits.
-    """
-    seed, effort, strict = how
-    wires = _wires(graph, plan.order)
-    edges = list(zip(wires.sources.tolist(), wires.targets.tolist(), strict=True))
-    room = Room(graph.width, graph.height, edges)
-    mean = max(1.0, min(room.measure(tree)[0], 1e6) / max(1, len(edges)))
-    heat, price = ((0.4 * mean, 0.03 * mean), 50 * mean) if strict else ((2 * mean, 3.0), 3 * mean)
-    moves = int(effort.moves * min(1.0, (16 / len(plan.order)) ** 0.5))
-    best, _ = optimise(tree, room, seed, moves, heat=heat, price=price)
-    if best is None:
-        raise ValueError(f"nothing fits at {plan.cap} cycles")
-    score, placed = _finish(graph, plan, room.plan(best))
-    return _Result(plan, best, score, placed)
 
 
 def fastest(
@@ -411,19 +307,10 @@ def attempts(
     return found
 
 
-def _diverse(plans: list[_Plan], count: int) -> list[_Plan]:
+def _diverse(plans: list[Plan], count: int) -> list[Plan]:
     """The best plans that differ in value, at most half of them at any one cap."""
-    taken: list[_Plan] = []
+    taken: list[Plan] = []
     for plan in sorted({round(p.value): p for p in plans}.values(), key=lambda p: p.value):
         if sum(p.cap == plan.cap for p in taken) < max(1, count // 2) and len(taken) < count:
             taken.append(plan)
     return taken
-
-
-def _finish(graph: Graph, plan: _Plan, tree: Piece) -> tuple[Score, dict[str, Placed]]:
-    """Arguments and exact places of a plan, proved legal by the checker."""
-    by_place = {leaf.i: leaf for leaf in leaves(tree)}
-    boxes = [by_place[int(at)] for at in np.argsort(plan.order)]
-    placed = settle(graph, fill(graph, plan.cap, boxes), boxes)
-    named = {kernel.name: at for kernel, at in zip(graph.kernels, placed, strict=True)}
-    return check(graph, named), named

@@ -15,7 +15,7 @@ import numpy as np
 
 from wafer.compiler.slicing import Piece, leaves
 
-__all__ = ["Room", "Tree", "join", "leaf", "optimise", "rejoin", "tree_of", "wheel"]
+__all__ = ["Room", "Tree", "join", "leaf", "leaves_of", "optimise", "rejoin", "tree_of", "wheel"]
 
 Path = tuple[int, ...]
 Box = tuple[int, int, int, int]
@@ -111,6 +111,12 @@ def _nodes(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Tree]]:
     yield path, tree
     for at, part in enumerate(tree.parts):
         yield from _nodes(part, (*path, at))
+
+
+def leaves_of(tree: Tree) -> list[Tree]:
+    """The kernels of a tree, by position."""
+    found = [node for _, node in _nodes(tree) if not node.parts]
+    return sorted(found, key=lambda node: node.kernel)
 
 
 def _with(tree: Tree, changes: Mapping[Path, Tree | None]) -> Tree | None:
