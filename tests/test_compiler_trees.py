@@ -2,8 +2,11 @@
 
 import functools
 import itertools
+import os
 import pathlib
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -329,6 +332,33 @@ def least_of_rows():
             far = [abs(at[i][0] - at[i + 1][0]) + abs(at[i][1] - at[i + 1][1]) for i in range(5)]
             least = min(least, sum(far))
     return least
+
+
+PROGRAM = """
+import numpy as np
+from wafer.compiler import native, trees
+if not native.available():
+    raise SystemExit("not available")
+rng = np.random.default_rng(0)
+curves = np.minimum.accumulate(rng.integers(5, 90, size=(8, 91)), axis=1)
+tree = trees.join(True, [trees.leaf(at, curve) for at, curve in enumerate(curves)])
+room = trees.Room(60, 60, [(i, (3 * i + 1) % 8) for i in range(8)])
+best, length = native.temper(tree, room, 0, 20_000, native.Ladder(8.0, 0.5, 30.0))
+print(native._tokens(best), length)
+"""
+
+
+@pytest.mark.native
+def test_tempering_is_the_same_on_every_instruction_set():
+    said = []
+    for target in ("1", "avx2", "baseline", "0"):
+        command = [sys.executable, "-P", "-c", PROGRAM]
+        env = os.environ | {"WAFER_NATIVE": target}
+        said.append(subprocess.run(command, env=env, capture_output=True, text=True, check=False))
+    assert said[0].returncode == 0, said[0].stderr
+    assert said[0].stdout == said[1].stdout == said[2].stdout
+    assert "switched off by WAFER_NATIVE=0" in said[3].stderr
+    assert "not available" in said[3].stderr
 
 
 @pytest.mark.native

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "forest.h"
+#include "runtime.h"
 
 namespace wafer {
 
@@ -22,18 +23,6 @@ namespace {
 
 constexpr int kMovesBetweenSwaps = 1000;
 constexpr double kMostGain = 0.05;  // of the wires, that one move is expected to save
-
-const Curves* pick() {
-#ifdef WAFER_HAS_AVX512
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return &wafer_tile_avx512;
-#endif
-#ifdef WAFER_HAS_AVX2
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &wafer_tile_avx2;
-#endif
-  return &wafer_tile_baseline;
-}
 
 struct Replica {
   Forest forest;
@@ -86,7 +75,9 @@ extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const 
                                const int32_t* edges, const int32_t* tree, uint64_t seed,
                                int64_t moves, const double* heats, int32_t* found) {
   using namespace wafer;
-  Problem problem{sizes[0], sizes[1], sizes[2], sizes[3], high, kinds, {}, {}, {}, 0, pick()};
+  const Curves& curves = BestOf(wafer_tile_baseline, WAFER_IF_AVX2(wafer_tile_avx2),
+                                WAFER_IF_AVX512(wafer_tile_avx512));
+  Problem problem{sizes[0], sizes[1], sizes[2], sizes[3], high, kinds, {}, {}, {}, 0, &curves};
   problem.near.resize(sizes[0]);
   for (int e = 0; e < sizes[4]; ++e) {
     const int a = edges[2 * e], b = edges[2 * e + 1];
