@@ -4,8 +4,8 @@ For a time cap every kernel has a curve of smallest rectangles; the caps that ma
 the area bound and the point where shorter wires no longer pay. At each cap, snakes of rows over
 the graph's order are solved exactly; the order itself is searched; where the wafer is too full for
 that, kernels are rearranged freely within windows of the order, and where no cuts fit at all, they
-lie in a wheel. The trees of the best plans are annealed, and the arguments are chosen inside the
-rectangles so that protocols match.
+lie in a wheel. ``improve`` tempers or anneals the trees of the best plans and chooses the arguments
+inside the rectangles so that protocols match.
 """
 
 import dataclasses

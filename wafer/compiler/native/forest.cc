@@ -26,14 +26,13 @@ Forest::Forest(const Problem& problem, const int32_t* tree, uint64_t seed)
   x_.resize(n), y_.resize(n);
   for (int k = 0; k < n; ++k) {
     Slot& slot = slots_[k];
-    std::memcpy(slot.at[0], problem.high + static_cast<size_t>(k) * points, points * sizeof(Length));
+    std::copy_n(problem.high + static_cast<size_t>(k) * points, points, slot.at[0]);
     slot.known[0] = true;
     while (slot.first[0] < points - 1 && slot.at[0][slot.first[0]] >= points) ++slot.first[0];
     nodes_[k].slot = k;
     nodes_[k].area = problem.curves->area(slot.at[0], points);
   }
   for (int k = 0; k < n; ++k) curve(k, true);
-  built_.clear();
   for (int v = 2 * n - 2; v >= n; --v) spare_.push_back(v);
   root_ = read(tree);
   keep();
@@ -68,7 +67,8 @@ const Length* Forest::curve(int node, bool beside) {
   if (!slot.known[beside]) {
     problem_->curves->invert(slot.at[!beside], slot.first[!beside], slot.at[beside],
                              scratch_.data(), problem_->points);
-    slot.first[beside] = std::min<int>(slot.at[!beside][problem_->points - 1], problem_->points - 1);
+    const int last = problem_->points - 1;
+    slot.first[beside] = std::min<int>(slot.at[!beside][last], last);
     slot.known[beside] = true;
   }
   return slot.at[beside];

@@ -1,8 +1,8 @@
 // Changes that rearrange a few kernels at once inside the rectangles they have.
 //
-// Where hardly any area is free, single steps lead through plans that do not fit. The exact table of
-// a small set of kernels (all cuts of all subsets) says which arrangements fit a rectangle; one of
-// them is drawn.
+// Where hardly any area is free, single steps lead through plans that do not fit. The exact table
+// of a small set of kernels (all cuts of all subsets) says which arrangements fit a rectangle; one
+// of them is drawn.
 #include <algorithm>
 
 #include "forest.h"
@@ -81,7 +81,9 @@ int Forest::build(const Kernels& kernels, int width, int height) {
     for (int i = 0; i < size; ++i) parts[mask >> i & 1].push_back(kernels[i]);
     for (int i : {0, 1}) at[i] = set(parts[i]);
   };
-  auto need = [&](int at, int side) { return set_curves_[at][side * points + (side ? height : width)]; };
+  auto need = [&](int at, int side) {
+    return set_curves_[at][side * points + (side ? height : width)];
+  };
   std::vector<std::pair<int, int>> options;  // (mask, side)
   for (int mask = 1; mask < 1 << (size - 1); ++mask) {
     Kernels parts[2];

@@ -35,8 +35,8 @@ struct Best {
   double length = INFINITY;
 };
 
-// Moves of one replica at one temperature (Metropolis). The threshold is drawn first, so that a plan
-// which cannot be taken need not be measured.
+// Moves of one replica at one temperature (Metropolis). The threshold is drawn first, so that a
+// plan which cannot be taken need not be measured.
 void run(Replica& r, const Problem& problem, double heat, double price, Best& best) {
   const int64_t longer = std::max(problem.width, problem.height);
   const int64_t room = static_cast<int64_t>(problem.width) * problem.height - problem.area;
@@ -68,9 +68,9 @@ void run(Replica& r, const Problem& problem, double heat, double price, Best& be
 }  // namespace
 }  // namespace wafer
 
-// sizes: kernels, points, width, height, connections, replicas. tree: kernels, -1 (side by side) and
-// -2 (stacked) before their two parts. heats: hottest, coldest, price of a PE too many. Returns the
-// best length, infinite if no plan met fits, and its tree in `found`.
+// sizes: kernels, points, width, height, connections, replicas. tree: kernels, -1 (side by side)
+// and -2 (stacked) before their two parts. heats: hottest, coldest, price of a PE too many. Returns
+// the best length, infinite if no plan met fits, and its tree in `found`.
 extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const int32_t* kinds,
                                const int32_t* edges, const int32_t* tree, uint64_t seed,
                                int64_t moves, const double* heats, int32_t* found) {
