@@ -10,7 +10,7 @@
 namespace wafer {
 namespace {
 
-constexpr size_t kMostSets = 30'000;
+constexpr size_t kMostSets = 8'000;  // 3 KB each; more are forgotten
 constexpr int kMostDrawn = 5, kMostTraded = 3;
 
 }  // namespace
