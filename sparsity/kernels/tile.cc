@@ -333,8 +333,6 @@ void DotEntry(const Compressed& w, const float* x_tile, const float* dy_tile, in
   }
 }
 
-#define WAFER_STRING2(x) #x
-#define WAFER_STRING(x) WAFER_STRING2(x)
 
 }  // namespace
 

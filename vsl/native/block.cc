@@ -419,8 +419,6 @@ void BackwardBlock(const Attention& call, const Packed& packed, int64_t i, int64
   }
 }
 
-#define WAFER_STRING_(x) #x
-#define WAFER_STRING(x) WAFER_STRING_(x)
 
 }  // namespace
 

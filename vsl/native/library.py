@@ -23,12 +23,12 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """One shared library of XLA FFI handlers.
+    """One shared library of XLA FFI handlers, or of plain functions.
 
     Attributes:
         what: what it computes, for messages.
         path: the ``_native.so`` file.
-        handlers: its exported handlers.
+        handlers: its exported handlers, none if host code calls its functions with ``ctypes``.
         instead: what serves without it.
     """
 
@@ -50,6 +50,20 @@ class Library:
         library = _load(self)
         return None if library is None else _target(library)
 
+    def loaded(self) -> ctypes.CDLL:
+        """The library itself, whose functions ``ctypes`` calls.
+
+        Raises:
+            RuntimeError: the library is not there; ask ``available`` first.
+        """
+        library = _load(self)
+        if library is None:
+            raise RuntimeError(
+                f"the native {self.what} is not built; use {self.instead}, or build it with "
+                "`python setup.py build_ext --inplace`"
+            )
+        return library
+
     def call(
         self,
         name: str,
@@ -62,11 +76,7 @@ class Library:
         Raises:
             RuntimeError: the library is not there; ask ``available`` first.
         """
-        if not self.available():
-            raise RuntimeError(
-                f"the native {self.what} is not built; use {self.instead}, or build it with "
-                "`python setup.py build_ext --inplace`"
-            )
+        self.loaded()
         run = jax.ffi.ffi_call(name, result, vmap_method="sequential")
         return run(*operands, **attributes)
 

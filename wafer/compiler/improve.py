@@ -104,12 +104,8 @@ def _rebuilt(tree: Tree, kernels: Sequence[Tree]) -> Tree:
     return rejoin(tree, [_rebuilt(part, kernels) for part in tree.parts])
 
 
-def _improved(graph: Graph, job: _Job, effort: Effort) -> Result:
-    """A plan's tree improved and finished.
-
-    Raises:
-        ValueError: no tree met fits.
-    """
+def _improved(graph: Graph, job: _Job, effort: Effort) -> Result | None:
+    """A plan's tree improved and finished, None if no tree met fits."""
     plan, kernels = job.plan, _kernels(graph, job.plan)
     tree = tree_of(plan.tree, kernels) if job.tree is None else _rebuilt(job.tree, kernels)
     wires = wires_of(graph, plan.order)
@@ -127,7 +123,7 @@ def _improved(graph: Graph, job: _Job, effort: Effort) -> Result:
             heat, price = ((0.4 * mean, 0.03 * mean), 50 * mean)
         best, _ = optimise(tree, room, job.seed, moves, heat=heat, price=price)
     if best is None:
-        raise ValueError(f"nothing fits at {plan.cap} cycles")
+        return None
     score, placed = _finish(graph, plan, room.plan(best))
     return Result(plan, best, score, placed)
 
@@ -148,15 +144,9 @@ def _finish(graph: Graph, plan: Plan, tree: Piece) -> tuple[Score, dict[str, Pla
 
 def _all(graph: Graph, jobs: Sequence[_Job], effort: Effort) -> list[Result]:
     """Results of the jobs for which a tree that fits was met."""
-
-    def one(job: _Job) -> Result | None:
-        try:
-            return _improved(graph, job, effort)
-        except ValueError:
-            return None
-
     with ThreadPoolExecutor(THREADS) as pool:
-        return [found for found in pool.map(one, jobs) if found is not None]
+        found = pool.map(lambda job: _improved(graph, job, effort), jobs)
+        return [result for result in found if result is not None]
 
 
 def best_of(
@@ -178,7 +168,7 @@ def best_of(
         caps: least and greatest cap.
         say: receives lines of progress.
     """
-    total = lambda result: result.score.total
+    total, tempered = lambda result: result.score.total, native.available()
     jobs = [_Job(plan, None, seed + at, at % 2 == 0) for at, plan in enumerate(plans)]
     results = _all(graph, jobs, effort)
     best = min(results, key=total)
@@ -189,7 +179,7 @@ def best_of(
         jobs.append(_Job(dataclasses.replace(best.plan, cap=cap), best.tree, seed + at))
     results += _all(graph, jobs, effort)
     say(f"best of {len(RETRIES)} more caps: {min(results, key=total)}")
-    if native.available():
+    if tempered:
         firsts = sorted(results, key=total)[:THREADS]
         jobs = [_Job(r.plan, r.tree, seed + 50 + at, much=LONG) for at, r in enumerate(firsts)]
         results += _all(graph, jobs, effort)

@@ -5,22 +5,26 @@ Optional: without the library (no compiler at install) ``available`` is False an
 """
 
 import ctypes
-import functools
-import logging
 import math
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from vsl.native.library import Library
 from wafer.compiler.trees import Room, Tree, join, leaves_of
 
-__all__ = ["Ladder", "available", "suits", "temper"]
+__all__ = ["Ladder", "available", "suits", "target", "temper"]
 
-_LOG = logging.getLogger(__name__)
-_LIBRARY = pathlib.Path(__file__).with_name("_native.so")
+_LIBRARY = Library(
+    what="tempering of floor plans",
+    path=pathlib.Path(__file__).with_name("_native.so"),
+    handlers=(),
+    instead="annealing in Python",
+)
+available = _LIBRARY.available
+target = _LIBRARY.target
 _LANES = 32
 _BESIDE, _STACKED = -1, -2
 
@@ -38,24 +42,6 @@ class Ladder(NamedTuple):
     cold: float
     price: float
     replicas: int = 8
-
-
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    try:
-        if os.environ.get("WAFER_NATIVE", "1") == "0":
-            raise OSError("switched off by WAFER_NATIVE=0")
-        library = ctypes.CDLL(str(_LIBRARY))
-        library.wafer_temper.restype = ctypes.c_double
-    except (OSError, AttributeError) as error:
-        _LOG.warning("compiler: no native library (%s); placing in Python", error)
-        return None
-    return library
-
-
-def available() -> bool:
-    """Whether the library loads; WAFER_NATIVE=0 switches it off."""
-    return _library() is not None
 
 
 def suits(tree: Tree) -> bool:
@@ -104,12 +90,16 @@ def temper(
 
     Raises:
         RuntimeError: the library is not built.
+        ValueError: the curves end before the wafer does, or a connection has no kernel.
     """
-    library = _library()
-    if library is None:
-        raise RuntimeError(f"{_LIBRARY.name} is not built: `python setup.py build_ext --inplace`")
+    function = _LIBRARY.loaded().wafer_temper
+    function.restype = ctypes.c_double
     kernels = leaves_of(tree)
     points = len(kernels[0].heights)
+    if max(room.width, room.height) >= points:
+        raise ValueError(f"curves of {points} points, but {room.width} x {room.height} PEs")
+    if not all(0 <= at < tree.count for edge in room.edges for at in edge):
+        raise ValueError(f"a connection leads beyond the {tree.count} kernels")
     padded = -(-points // _LANES) * _LANES  # a box that is wider still is as high
     high = np.stack([np.pad(k.heights, (0, padded - points), mode="edge") for k in kernels])
     high = np.ascontiguousarray(np.where(high >= points, padded, high), np.int16)
@@ -121,9 +111,7 @@ def temper(
     heats = np.array([ladder.hot, ladder.cold, ladder.price])
     arrays = (np.array(sizes, np.int32), high, kinds, edges, begin)
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, heats, found)]
-    length = library.wafer_temper(
-        *pointers[:5], ctypes.c_uint64(seed), ctypes.c_int64(moves), *pointers[5:]
-    )
+    length = function(*pointers[:5], ctypes.c_uint64(seed), ctypes.c_int64(moves), *pointers[5:])
     if math.isinf(length):
         return None, math.inf
     return _tree(found.tolist(), kernels), length

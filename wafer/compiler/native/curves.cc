@@ -1,7 +1,8 @@
-// The loops over points, which the compiler vectorises for each instruction set.
+// The loops over points, which the compiler vectorises for each instruction set. Nothing of the
+// standard library: the linker must not share a function between targets.
 #include "curves.h"
 
-#include <algorithm>
+#include "vectors.h"
 
 namespace wafer {
 namespace {
@@ -10,6 +11,20 @@ constexpr int kBlock = 32;  // points are a multiple
 constexpr int32_t kNone = 1 << 30;
 
 inline Length min(Length a, Length b) { return a < b ? a : b; }
+
+// The first point of the curve's last step.
+int last_step(const Length* curve, int points) {
+  int low = 0, high = points - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (curve[middle] > curve[points - 1]) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
 
 void add(const Length* a, const Length* b, Length* out, int points) {
   for (int i = 0; i < points; ++i)
@@ -35,13 +50,11 @@ void invert(const Length* __restrict curve, int first, Length* __restrict out,
             Length* __restrict scratch, int points) {
   Length *from = scratch, *to = scratch + points + 1;
   for (int i = 0; i <= points; ++i) from[i] = static_cast<Length>(points);
-  const auto falls = [](Length a, Length b) { return a > b; };
-  const auto last_step = std::lower_bound(curve, curve + points, curve[points - 1], falls);
-  for (int w = static_cast<int>(last_step - curve); w >= first; --w)
-    from[curve[w]] = static_cast<Length>(w);
+  for (int w = last_step(curve, points); w >= first; --w) from[curve[w]] = static_cast<Length>(w);
   for (int step = 1; step < kBlock; step *= 2) {
     least_of_two(from, step, to, points);
-    std::swap(from, to);
+    Length* const done = to;
+    to = from, from = done;
   }
   Length last = static_cast<Length>(points);
   for (int begin = 0; begin < points; begin += kBlock) {
@@ -54,7 +67,8 @@ int64_t area(const Length* curve, int points) {
   int32_t found = kNone;
   for (int i = 0; i < points; ++i) {
     const int32_t none = curve[i] >= points ? kNone : 0;
-    found = std::min(found, (i * static_cast<int32_t>(curve[i])) | none);
+    const int32_t now = (i * static_cast<int32_t>(curve[i])) | none;
+    found = now < found ? now : found;
   }
   return found;
 }
@@ -62,6 +76,6 @@ int64_t area(const Length* curve, int points) {
 }  // namespace
 
 extern const Curves WAFER_TARGET;
-const Curves WAFER_TARGET = {add, add_least, least, invert, area};
+const Curves WAFER_TARGET = {WAFER_STRING(WAFER_TARGET), add, add_least, least, invert, area};
 
 }  // namespace wafer

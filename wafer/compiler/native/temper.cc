@@ -21,6 +21,11 @@ extern const Curves wafer_tile_avx512;
 
 namespace {
 
+const Curves& BestCurves() {
+  return BestOf(wafer_tile_baseline, WAFER_IF_AVX2(wafer_tile_avx2),
+                WAFER_IF_AVX512(wafer_tile_avx512));
+}
+
 constexpr int kMovesBetweenSwaps = 1000;
 constexpr double kMostGain = 0.05;  // of the wires, that one move is expected to save
 
@@ -75,8 +80,7 @@ extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const 
                                const int32_t* edges, const int32_t* tree, uint64_t seed,
                                int64_t moves, const double* heats, int32_t* found) {
   using namespace wafer;
-  const Curves& curves = BestOf(wafer_tile_baseline, WAFER_IF_AVX2(wafer_tile_avx2),
-                                WAFER_IF_AVX512(wafer_tile_avx512));
+  const Curves& curves = BestCurves();
   Problem problem{sizes[0], sizes[1], sizes[2], sizes[3], high, kinds, {}, {}, {}, 0, &curves};
   problem.near.resize(sizes[0]);
   for (int e = 0; e < sizes[4]; ++e) {
@@ -117,3 +121,5 @@ extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const 
   }
   return best.length;
 }
+
+extern "C" const char* wafer_native_target() { return wafer::BestCurves().name; }
