@@ -117,7 +117,7 @@ setup(
             per_target=["words.cc"],
         ),
         NativeLibrary(
-            "wafer.compiler.native",
+            "wafer.placement.native",
             ["temper.cc", "forest.cc", "sets.cc"],
             per_target=["curves.cc"],
         ),

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from models.stored import CheckpointDamagedError, StoredTree, find_items
+from models.checkpoint.reader import CheckpointDamagedError, StoredTree, find_items
 from sparsity.mdl import MdlFile, write_mdl_as_orbax
 from sparsity.rawcopy import clear_nan, copy_cleared, find_spans, is_float
 

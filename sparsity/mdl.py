@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 import orbax.checkpoint as ocp
 
+from models.checkpoint.reader import CheckpointDamagedError, StoredTree
 from models.paths import map_named, unflatten
-from models.stored import CheckpointDamagedError, StoredTree
 
 __all__ = ["MdlFile", "into_tree", "write_mdl_as_orbax"]
 

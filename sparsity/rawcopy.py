@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.stored import CheckpointDamagedError, StoredTree
+from models.checkpoint.reader import CheckpointDamagedError, StoredTree
 
 __all__ = ["Span", "clear_nan", "copy_cleared", "find_spans", "is_float"]
 

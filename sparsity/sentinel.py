@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from models.checkpoint.moments import map_moments
 from models.paths import map_named, named_leaves
 from sparsity import storage
-from sparsity.moments import map_moments
 from sparsity.state import SparseState
 
 __all__ = ["Decoded", "SentinelError", "decode", "detect", "encode", "require_dense"]

@@ -23,11 +23,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from models.checkpoint.moments import map_moments
 from models.paths import map_named, named_leaves
 from sparsity import kernels, resume as resumption, storage, topology as topologies
 from sparsity.algorithms import Algorithm, InitContext
 from sparsity.filters import Filter
-from sparsity.moments import map_moments
 from sparsity.state import SparseState
 from sparsity.views import View, WeightLayout
 

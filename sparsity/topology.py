@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from models.checkpoint.moments import moments_of
 from models.paths import map_named, named_leaves
 from sparsity import kernels, storage
 from sparsity.algorithms import Algorithm, Dynamic, UpdateContext
 from sparsity.filters import Filter
-from sparsity.moments import moments_of
 from sparsity.schedules import Schedule
 from sparsity.state import SparseState
 from sparsity.views import View

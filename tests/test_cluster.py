@@ -15,11 +15,11 @@ import yaml
 from test_train import assert_close, config, train
 
 from models.paths import named_leaves
-from wafer.data.pipeline import Loader
-from wafer.data.sources import SyntheticSource
+from wafer.data.batching.pipeline import Loader
+from wafer.data.batching.sources import SyntheticSource
+from wafer.engines.cluster import Member, membership
 from wafer.errors import ConfigError, DataError
-from wafer.run.cluster import Member, membership
-from wafer.train.checkpoint import load_checkpoint
+from wafer.session.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.alone
 

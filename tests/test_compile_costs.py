@@ -10,10 +10,10 @@ from wafer.compiler.costs import Setting, choices_of, matmul_cycles, tile_cycles
 from wafer.compiler.dense_kernel import dense_cost
 from wafer.compiler.graph import Kernel, Product
 from wafer.fabric import cycles, simulate
-from wafer.fabric.collectives import start_clock
-from wafer.fabric.kernel_programs import gemv_program
-from wafer.fabric.kernels import gemv, streamed_sparse_layer, summa
-from wafer.fabric.kernels.dense import tile_matmul_cycles
+from wafer.fabric.library import gemv, streamed_sparse_layer, summa
+from wafer.fabric.library.collectives import start_clock
+from wafer.fabric.library.dense import tile_matmul_cycles
+from wafer.fabric.library.kernel_programs import gemv_program
 from wafer.spec import WSE2
 
 

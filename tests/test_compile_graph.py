@@ -8,7 +8,7 @@ import pytest
 import models
 from vsl.attend import attention_as
 from wafer.compiler.compile import trace
-from wafer.data.batches import to_batch
+from wafer.data.batching.batches import to_batch
 from wafer.errors import CompileError
 
 

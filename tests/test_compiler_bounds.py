@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from wafer.compiler import bounds
-from wafer.compiler.contest import Graph, read_graph
-from wafer.compiler.kernels import Conv, Kernel
-from wafer.compiler.placement import Effort, place
+from wafer.placement import bounds
+from wafer.placement.blocks import Conv, Kernel
+from wafer.placement.contest import Graph, read_graph
+from wafer.placement.place import Effort, place
 
 CASES = pathlib.Path(__file__).parent / "golden" / "compiler"
 

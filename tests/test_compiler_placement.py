@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from wafer.compiler.check import check, unmatched
-from wafer.compiler.contest import Graph, Placed, read_graph, read_placement, write_placement
-from wafer.compiler.kernels import (
+from wafer.errors import DataError
+from wafer.placement.blocks import (
     NEVER,
     Arguments,
     Conv,
@@ -20,11 +20,11 @@ from wafer.compiler.kernels import (
     dblock,
     steps,
 )
-from wafer.compiler.order import chain
-from wafer.compiler.placement import LIMITS, Effort, fastest, place
-from wafer.compiler.rows import Snakes
-from wafer.compiler.slicing import Piece, Table, leaves, mirror
-from wafer.errors import DataError
+from wafer.placement.contest import Graph, Placed, read_graph, read_placement, write_placement
+from wafer.placement.order import chain
+from wafer.placement.place import LIMITS, Effort, fastest, place
+from wafer.placement.rows import Snakes
+from wafer.placement.slicing import Piece, Table, leaves, mirror
 
 CASES = pathlib.Path(__file__).parent / "golden" / "compiler"
 SMALL = Kernel("k1", "conv", (Conv(4, 6, 3, 3, 8, 10, 2),))

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from wafer.compiler import native, trees
-from wafer.compiler.contest import read_graph
-from wafer.compiler.kernels import NEVER, area_bound
-from wafer.compiler.order import chain
-from wafer.compiler.placement import Effort, place
-from wafer.compiler.slicing import Piece, Table, leaves
-from wafer.compiler.wheels import drawn, wheels
-from wafer.compiler.windows import Windows
+from wafer.placement import native, trees
+from wafer.placement.blocks import NEVER, area_bound
+from wafer.placement.contest import read_graph
+from wafer.placement.order import chain
+from wafer.placement.place import Effort, place
+from wafer.placement.slicing import Piece, Table, leaves
+from wafer.placement.wheels import drawn, wheels
+from wafer.placement.windows import Windows
 
 CASES = pathlib.Path(__file__).parent / "golden" / "compiler"
 

@@ -9,9 +9,9 @@ import jax
 import pytest
 import yaml
 
-from wafer.checks import CHECKS
 from wafer.config import load
-from wafer.train.build import plan
+from wafer.config.checks import CHECKS
+from wafer.experiment import plan
 
 ROOT = pathlib.Path(__file__).parent.parent
 PARAMS = sorted((ROOT / "models" / "configs").rglob("*.yaml"))

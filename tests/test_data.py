@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import vsl
-from wafer.data.batches import host_batch, row_lengths, to_batch
-from wafer.data.pipeline import Loader
-from wafer.data.pystdlib import load_corpus, yardsticks
-from wafer.data.rowfiles import Hdf5Source
-from wafer.data.sources import FEATURES, DocumentSource, SyntheticSource
-from wafer.data.tokenizer import END_OF_TEXT, token_bytes, train_bpe
+from wafer.data.batching.batches import host_batch, row_lengths, to_batch
+from wafer.data.batching.pipeline import Loader
+from wafer.data.batching.sources import FEATURES, DocumentSource, SyntheticSource
+from wafer.data.readers.pystdlib import load_corpus, yardsticks
+from wafer.data.rowfiles.files import Hdf5Source
+from wafer.data.text.tokenizer import END_OF_TEXT, token_bytes, train_bpe
 from wafer.errors import DataError
 
 DOCUMENTS = [[5, 6, 7, 0], [8, 0], [9, 10, 0], [11, 12, 13, 14, 0]]

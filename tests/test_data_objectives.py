@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings as limits, strategies as st
 
 import vsl
-from wafer.data.objectives import (
+from wafer.data.batching.objectives import (
     corrupt_spans,
     fill_in_the_middle,
     mask_tokens,

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from wafer.cli import main
-from wafer.config.inputs import parse_input
-from wafer.data.batches import host_batch, to_batch
-from wafer.data.dataset import Context
-from wafer.data.folders import shuffle_folder, split_folder
+from wafer.data.batching.batches import host_batch, to_batch
+from wafer.data.batching.dataset import Context
+from wafer.data.inputs import parse_input
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
-from wafer.data.processors import build_dataset
-from wafer.data.rowfiles import row_problem
-from wafer.data.verify import verify_folder
+from wafer.data.registry import build_dataset
+from wafer.data.rowfiles.files import row_problem
+from wafer.data.rowfiles.folders import shuffle_folder, split_folder
+from wafer.data.rowfiles.verify import verify_folder
 from wafer.errors import ConfigError, DataError
 
 LENGTH = 6

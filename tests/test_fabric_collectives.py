@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from wafer import fabric
-from wafer.fabric import collectives as co, lowering as lo, native, planes, timing
+from wafer.fabric import native
+from wafer.fabric.engines import planes
+from wafer.fabric.library import collectives as co, lowering as lo, timing
 from wafer.spec import WSE2
 
 P, H, B, GROUP = 7, 2, 12, 3

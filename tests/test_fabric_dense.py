@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wafer import fabric
-from wafer.fabric.ops import (
+from wafer.fabric.program.ops import (
     Const,
     Op,
     WaveletArg,

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from wafer import fabric
-from wafer.fabric import actor, lowering, native, planes, trace
-from wafer.fabric.ops import Const, control_wavelet, fabin, fabout, fmovs, mem, mov32, work
+from wafer.fabric import actor, native, trace
+from wafer.fabric.engines import planes
+from wafer.fabric.library import lowering
+from wafer.fabric.program.ops import Const, control_wavelet, fabin, fabout, fmovs, mem, mov32, work
 from wafer.spec import WSE2, WSE3, WaferSpec
 
 

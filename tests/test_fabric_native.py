@@ -8,11 +8,12 @@ import test_fabric_collectives as collectives_cases
 import test_fabric_dense as rule_cases
 
 from wafer import fabric
-from wafer.fabric import batch, dense, kernel_programs, kernels, lowering, native, planar, planes
-from wafer.fabric.ce import dispatch
-from wafer.fabric.collectives import start_clock
-from wafer.fabric.native import engine
-from wafer.fabric.state import empty_state
+from wafer.fabric import library as kernels, native
+from wafer.fabric.engines import batch, cycle as dense, native as engine, planar, planes
+from wafer.fabric.engines.ce import dispatch
+from wafer.fabric.engines.state import empty_state
+from wafer.fabric.library import kernel_programs, lowering
+from wafer.fabric.library.collectives import start_clock
 from wafer.spec import WaferSpec
 
 pytestmark = pytest.mark.native

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wafer import fabric
-from wafer.fabric.ops import fabin, fabout, fmovs, mem, work
+from wafer.fabric.program.ops import fabin, fabout, fmovs, mem, work
 
 RAMP = np.arange(32, dtype=np.float32) + 1
 FIRST, LAST = True, False

@@ -10,12 +10,12 @@ from finetune_data import WRITERS, params
 
 from models.paths import named_leaves
 from wafer.cli import main
+from wafer.commands.run import run
 from wafer.config import parse_config
 from wafer.errors import CheckpointError
-from wafer.train.build import build
-from wafer.train.checkpoint import load_checkpoint
-from wafer.train.modes import run
-from wafer.train.persist import resume
+from wafer.experiment import build
+from wafer.session.checkpoint import load_checkpoint
+from wafer.session.persist import resume
 
 # Steps, and what the evaluation after them must reach; the tags are all there are.
 LEARNS = {

@@ -10,17 +10,17 @@ from finetune_data import LLAVA_IMAGE, VOCAB, WRITERS, params, vocab, write_line
 
 import vsl
 from wafer.config import parse_config
-from wafer.data.batches import host_batch, to_batch
-from wafer.data.bertsum import oracle
-from wafer.data.dataset import Context
-from wafer.data.llava_rows import load_image
-from wafer.data.processors import build_dataset
-from wafer.data.rouge import rouge
-from wafer.data.squad import windows
-from wafer.data.squad_metrics import f1, normalize
+from wafer.data.batching.batches import host_batch, to_batch
+from wafer.data.batching.dataset import Context
+from wafer.data.readers.bertsum import oracle
+from wafer.data.readers.llava import load_image
+from wafer.data.readers.rouge import rouge
+from wafer.data.readers.squad import windows
+from wafer.data.readers.squad_metrics import f1, normalize
+from wafer.data.readers.token_labels import entities
+from wafer.data.registry import build_dataset
 from wafer.data.stats import padding_stats
-from wafer.data.token_labels import entities
-from wafer.data.wordpiece import load_vocabulary
+from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import ConfigError, DataError
 
 ID = {token: index for index, token in enumerate(VOCAB)}
@@ -425,7 +425,7 @@ def test_a_missing_picture_is_named_with_its_row(tmp_path):
 
 
 def test_rows_and_models_that_do_not_go_together(tmp_path):
-    from wafer.train.build import plan
+    from wafer.experiment import plan
 
     cfg = params("sst2", tmp_path)
     cfg["model"]["name"] = "bert-q&a"

@@ -21,7 +21,7 @@ from wafer.jobs.show import duration, table
 from wafer.jobs.store import PRIORITIES, Job, JobError, JobStore
 from wafer.jobs.track import tracked
 from wafer.jobs.verbs import cancel, export_logs, label, parse_labels, set_priority
-from wafer.train.checkpoint import load_checkpoint
+from wafer.session.checkpoint import load_checkpoint
 
 # A run without a model: waits for its turn as `wafer run` does, works a while.
 RUN = """

@@ -14,7 +14,7 @@ import yaml
 
 from models.convert.tokenizer import carry_tokenizer, find_tokenizer
 from models.paths import named_leaves
-from wafer.train.checkpoint import load_checkpoint
+from wafer.session.checkpoint import load_checkpoint
 
 FUNCTION = '''
 def f{0}(x):

@@ -14,9 +14,9 @@ import models
 from models.paths import named_leaves
 from wafer.config import OPTIMIZERS, parse_optimizer
 from wafer.errors import ConfigError
-from wafer.train.groups import make_groups
-from wafer.train.optim import learning_rates, make_optimizer
-from wafer.train.optimizers import AverageState, clip_factor
+from wafer.optim.chain import learning_rates, make_optimizer
+from wafer.optim.groups import make_groups
+from wafer.optim.optimizers import AverageState, clip_factor
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "optim"
 VENDOR = np.load(GOLDEN / "optimizers.npz")

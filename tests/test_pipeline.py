@@ -31,23 +31,23 @@ from test_train import config
 import models
 import sparsity
 from models.fc_mnist import image_batch
+from wafer.commands.plan import scaling_table
+from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
+from wafer.engines.choose import make_executor
+from wafer.engines.resident import Resident, swarmx_mesh
+from wafer.engines.stagewise.flow import Flow
+from wafer.engines.stagewise.pipelined import Pipelined
+from wafer.engines.stagewise.record import Span
+from wafer.engines.stagewise.regions import meshes, partition, regions
+from wafer.engines.stagewise.schedule import in_flight, needs, schedule
+from wafer.engines.stagewise.timeline import draw_schedule, draw_spans, draw_sweep
+from wafer.engines.stagewise.traffic import Event
 from wafer.errors import ConfigError
-from wafer.run.flow import Flow
-from wafer.run.pipelined import Pipelined
-from wafer.run.record import Span
-from wafer.run.regions import meshes, partition, regions
-from wafer.run.resident import Resident, swarmx_mesh
-from wafer.run.schedule import in_flight, needs, schedule
-from wafer.run.timeline import draw_schedule, draw_spans, draw_sweep
-from wafer.run.traffic import Event
-from wafer.train.build import plan
-from wafer.train.checkpoint import load_checkpoint
-from wafer.train.executors import make_executor
-from wafer.train.modes import run as run_mode
-from wafer.train.optim import make_optimizer
-from wafer.train.planning import scaling_table
-from wafer.train.precision import LossScaler
+from wafer.experiment import plan
+from wafer.optim.chain import make_optimizer
+from wafer.optim.precision import LossScaler
+from wafer.session.checkpoint import load_checkpoint
 
 MLP = {"name": "fc_mnist", "depth": 3, "hidden_size": 12, "dropout": 0.0}
 

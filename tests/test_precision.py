@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from wafer.config import parse_optimizer
 from wafer.errors import ConfigError
-from wafer.train.precision import (
+from wafer.optim.precision import (
     LossScaler,
     LossScaleState,
     keep_if_finite,

@@ -20,7 +20,7 @@ from wafer.data.preprocess.convert import convert_dataset_to_hdf5
 from wafer.data.preprocess.encode import detokenize_wikitext
 from wafer.data.preprocess.run import preprocess
 from wafer.data.preprocess.settings import Settings, load_settings
-from wafer.data.verify import verify_folder
+from wafer.data.rowfiles.verify import verify_folder
 from wafer.errors import ConfigError, DataError
 
 WORDS = ["<|endoftext|>", "<sep>", *"abcdefgh"]  # ids 0, 1, 2..9

@@ -5,13 +5,13 @@ from test_data_records import write
 from test_preprocess import rows_in, same_rows, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from wafer.config.inputs import parse_input
-from wafer.data.batches import host_batch, to_batch
-from wafer.data.dataset import Context
+from wafer.data.batching.batches import host_batch, to_batch
+from wafer.data.batching.dataset import Context
+from wafer.data.inputs import parse_input
 from wafer.data.preprocess.run import preprocess
 from wafer.data.preprocess.sentences import SentencePacker
-from wafer.data.processors import build_dataset
-from wafer.data.verify import verify_folder
+from wafer.data.registry import build_dataset
+from wafer.data.rowfiles.verify import verify_folder
 
 
 def bert_words(tmp_path):

@@ -7,12 +7,12 @@ import yaml
 from test_train import config
 
 from wafer.cli import main
+from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.errors import ConfigError
 from wafer.profile.report import chrome_trace, summarize, text_table
 from wafer.profile.scopes import instruction_scopes, module_of
 from wafer.profile.trace import Operation, _Event, _match, _nest
-from wafer.train.modes import run as run_mode
 
 HLO = """HloModule jit__step, is_scheduled=true
 

@@ -18,11 +18,11 @@ from models.preference import DpoConfig, preference_aux
 from vsl import padded_layout
 from wafer.cli import main
 from wafer.config import parse_config
-from wafer.data.objectives import prompt_completion
-from wafer.data.preferences import LOGP_KEYS, pair_row
-from wafer.data.tokenizer import train_bpe
-from wafer.train.build import plan
-from wafer.train.checkpoint import load_checkpoint
+from wafer.data.batching.objectives import prompt_completion
+from wafer.data.readers.preferences import LOGP_KEYS, pair_row
+from wafer.data.text.tokenizer import train_bpe
+from wafer.experiment import plan
+from wafer.session.checkpoint import load_checkpoint
 
 RECIPES = pathlib.Path(__file__).parent.parent / "models" / "configs" / "recipes"
 SOURCE = '''

@@ -15,7 +15,7 @@ import yaml
 from test_train import config
 
 from models.paths import named_leaves
-from wafer.train.checkpoint import load_checkpoint
+from wafer.session.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.alone
 

@@ -7,8 +7,8 @@ from test_train import config
 
 from models.paths import named_leaves
 from wafer.cli import main
-from wafer.train.changes import changes
-from wafer.train.checkpoint import load_checkpoint
+from wafer.session.changes import changes
+from wafer.session.checkpoint import load_checkpoint
 
 
 def test_changes_name_key_old_and_new_value():

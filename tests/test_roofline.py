@@ -9,10 +9,10 @@ from test_train import config
 
 import models
 from wafer.cli import main
+from wafer.commands.plan import predictions
 from wafer.config import parse_config
 from wafer.errors import ConfigError
-from wafer.run.roofline import MACHINES, Machine, StageCost, costs, measure_host, predict
-from wafer.train.planning import predictions
+from wafer.roofline import MACHINES, Machine, StageCost, costs, measure_host, predict
 
 UNIT = Machine(
     name="unit", flops=10.0, memory=1e9, fetch=2.0, reduce=4.0, hop=0.5, store=100.0, capacity=1.0

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from models.paths import named_leaves
+from wafer.commands.run import run as run_mode
+from wafer.compiler import experiment as compiling
 from wafer.config import parse_config
 from wafer.errors import CapacityError, ConfigError
-from wafer.train import compiling
-from wafer.train.build import build, plan
-from wafer.train.checkpoint import load_checkpoint
-from wafer.train.modes import run as run_mode
-from wafer.train.persist import resume
+from wafer.experiment import build, plan
+from wafer.session.checkpoint import load_checkpoint
+from wafer.session.persist import resume
 
 pytest.importorskip("sklearn", reason="the rows are scikit-learn's digits")
 STATIC = {"algorithm": "static", "sparsity": 0.5, "param_filter": "*kernel"}

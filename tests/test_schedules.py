@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from wafer.errors import ConfigError
-from wafer.train.schedules import make_schedule
+from wafer.optim.schedules import make_schedule
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "optim"
 VENDOR = json.loads((GOLDEN / "lr_schedules.json").read_text())

@@ -12,8 +12,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 import sparsity
+from models.checkpoint.reader import CheckpointDamagedError, StoredTree
 from models.paths import named_leaves
-from models.stored import CheckpointDamagedError, StoredTree
 from sparsity.finalize import finalize, main
 from sparsity.mdl import MdlFile, _unpack_lz4, into_tree
 from sparsity.rawcopy import clear_nan, find_spans

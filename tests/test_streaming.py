@@ -17,16 +17,16 @@ from test_train import VOCAB, config
 import models
 import sparsity
 import vsl
+from models.checkpoint.reader import StoredTree
 from models.paths import named_leaves
-from models.stored import StoredTree
+from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
-from wafer.run.memoryx import FileStore
-from wafer.run.resident import Resident, swarmx_mesh
-from wafer.run.streaming import Streaming
-from wafer.train.checkpoint import load_checkpoint
-from wafer.train.modes import run as run_mode
-from wafer.train.optim import make_optimizer
-from wafer.train.precision import LossScaler
+from wafer.engines.resident import Resident, swarmx_mesh
+from wafer.engines.stagewise.memoryx import FileStore
+from wafer.engines.stagewise.streaming import Streaming
+from wafer.optim.chain import make_optimizer
+from wafer.optim.precision import LossScaler
+from wafer.session.checkpoint import load_checkpoint
 
 SIZES = {
     "vocab_size": 24,

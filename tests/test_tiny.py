@@ -12,7 +12,7 @@ import yaml
 
 from models.paths import named_leaves
 from wafer.cli import main
-from wafer.train.checkpoint import load_checkpoint
+from wafer.session.checkpoint import load_checkpoint
 
 SOURCE = '''
 def f{0}(x):

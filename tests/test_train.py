@@ -15,14 +15,14 @@ from tensorboardX.proto.event_pb2 import Event
 
 from models.paths import named_leaves
 from wafer.cli import main
+from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.data.stats import sequence_lengths
 from wafer.errors import CheckpointError, ConfigError, TrainingError
-from wafer.train import loop
-from wafer.train.build import build
-from wafer.train.checkpoint import Checkpoints, fill_template, load_checkpoint
-from wafer.train.modes import run as run_mode
-from wafer.train.persist import resume
+from wafer.experiment import build
+from wafer.session import loop
+from wafer.session.checkpoint import Checkpoints, fill_template, load_checkpoint
+from wafer.session.persist import resume
 
 VOCAB = 32
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from wafer import __version__
+from wafer.commands.jobs import add_parser as add_jobs_parser
 from wafer.errors import WaferError
-from wafer.jobs.cli import add_parser as add_jobs_parser
 
 __all__ = ["main"]
 
@@ -22,16 +22,16 @@ _MODES = ("train", "eval", "eval_all", "train_and_eval")
 
 
 def _run(args: argparse.Namespace) -> int:
-    from wafer.checks import CHECKS
     from wafer.config import load
+    from wafer.config.checks import CHECKS
     from wafer.jobs.track import tracked
-    from wafer.train.logs import setup_logging
+    from wafer.session.logs import setup_logging
 
     began = time.perf_counter()
     flags = {key: getattr(args, key) for key in _RUN_FLAGS}
     cfg = load(args.params, flags, checks=CHECKS)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
-    from wafer.run.cluster import membership
+    from wafer.engines.cluster import membership
 
     member = membership(args.coordinator, args.num_processes, args.process_id)
     first = member is None or member.index == 0
@@ -46,7 +46,7 @@ def _start(cfg: Any, member: Any, args: argparse.Namespace, began: float) -> int
     """Make this process's systems, before the first use of any; keep compiled programs."""
     import jax
 
-    from wafer.run.cluster import join, prepare
+    from wafer.engines.cluster import join, prepare
 
     settings = cfg.runconfig
     prepare(settings.num_csx, 1 if member is None else member.count, settings.pipeline.devices)
@@ -54,13 +54,13 @@ def _start(cfg: Any, member: Any, args: argparse.Namespace, began: float) -> int
         jax.config.update("jax_compilation_cache_dir", cfg.runconfig.compile_dir)
     if member is not None:
         join(member, args.heartbeat)
-    from wafer.train.modes import run
+    from wafer.commands.run import run
 
     return run(cfg, began)
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from wafer.generate import generate_text
+    from wafer.commands.generate import generate_text
 
     for text in generate_text(
         args.checkpoint_path,
@@ -78,11 +78,11 @@ def _generate(args: argparse.Namespace) -> int:
 def _finalize(args: argparse.Namespace) -> int:
     from models.convert.tokenizer import carry_tokenizer
     from sparsity.finalize import finalize
-    from wafer.train.logs import setup_logging
+    from wafer.session.logs import setup_logging
 
     setup_logging("INFO")
     if args.fold_lora:
-        from wafer.fold import fold_lora
+        from wafer.commands.fold import fold_lora
 
         lines = fold_lora(args.input, args.output)
     else:
@@ -93,9 +93,9 @@ def _finalize(args: argparse.Namespace) -> int:
 
 
 def _score(args: argparse.Namespace) -> int:
-    from wafer.checks import CHECKS
+    from wafer.commands.score import score_pairs
     from wafer.config import load
-    from wafer.score import score_pairs
+    from wafer.config.checks import CHECKS
 
     cfg = load(args.params, checks=CHECKS)
     sys.stdout.write(score_pairs(cfg, args.checkpoint_path, args.input, args.output) + "\n")
@@ -103,9 +103,9 @@ def _score(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from wafer.checks import CHECKS
+    from wafer.commands.plan import scaling_table
     from wafer.config import load
-    from wafer.train.planning import scaling_table
+    from wafer.config.checks import CHECKS
 
     # A plan needs neither the data nor as many devices as it asks about.
     cfg = load(args.params, {"num_csx": 1}, checks=CHECKS)
@@ -117,13 +117,13 @@ def _plan(args: argparse.Namespace) -> int:
 def _compile(args: argparse.Namespace) -> int:
     import pathlib
 
-    from wafer.checks import CHECKS
     from wafer.config import load
+    from wafer.config.checks import CHECKS
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     flags = {key: getattr(args, key) for key in ("multireplica", "num_replicas", "model_dir")}
     cfg = load(args.params, flags | {"compile_dir": args.compile_dir}, checks=CHECKS)
-    from wafer.train import compiling
+    from wafer.compiler import experiment as compiling
 
     if args.validate_only:
         from wafer.compiler.report import graph_table
@@ -161,8 +161,8 @@ def _models(args: argparse.Namespace) -> int:
 
 
 def _data_stats(args: argparse.Namespace) -> int:
-    from wafer.checks import CHECKS
     from wafer.config import load
+    from wafer.config.checks import CHECKS
     from wafer.data.stats import padding_stats
 
     cfg = load(args.params, {"model_dir": args.model_dir}, checks=CHECKS)
@@ -305,7 +305,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     data = commands.add_parser("data", help="make, check and look at data before training")
     verbs = data.add_subparsers(required=True, metavar="VERB")
     if command == "data":  # its help lists every key, which takes pydantic
-        from wafer.data.cli import add_verbs
+        from wafer.commands.data import add_verbs
 
         add_verbs(verbs)
     stats = verbs.add_parser("stats", help="what padding would cost, and what VSL saves")

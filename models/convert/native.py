@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from models.stored import StoredTree, create_tree
+from models.checkpoint.reader import StoredTree, create_tree
 
 __all__ = ["StoredArray", "read_native", "write_native"]
 

@@ -12,11 +12,11 @@ import time
 
 import harness
 
-from wafer.checks import CHECKS
+from wafer.compiler import experiment as compiling
 from wafer.compiler.compile import compile_graph
 from wafer.config import load
+from wafer.config.checks import CHECKS
 from wafer.errors import CapacityError
-from wafer.train import compiling
 
 CONFIGS = pathlib.Path(__file__).parent.parent.parent / "models" / "configs"
 MODELS = ("gpt2/gpt2_small", "bert/bert_base", "t5/t5_small", "fc_mnist/fc_digits")

@@ -16,11 +16,11 @@ import h5py
 import numpy as np
 from harness import arguments, environment, interleave, ratio, report
 
-from wafer.data.pipeline import Loader
+from wafer.data.batching.pipeline import Loader
+from wafer.data.batching.sources import FEATURES
 from wafer.data.preprocess.layouts import lm_row
-from wafer.data.preprocess.writer import write_rows
-from wafer.data.rowfiles import Group, Hdf5Source
-from wafer.data.sources import FEATURES
+from wafer.data.rowfiles.files import Group, Hdf5Source
+from wafer.data.rowfiles.writer import write_rows
 
 BATCH = 8
 VOCABULARY = 50_000

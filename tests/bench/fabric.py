@@ -27,7 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from wafer import fabric
-from wafer.fabric import collectives, lowering, native, planar, planes, timing
+from wafer.fabric import native
+from wafer.fabric.engines import planar, planes
+from wafer.fabric.library import collectives, lowering, timing
 from wafer.spec import WSE2
 
 FULL = (996, 757)

@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(pathlib.Path(__file__).parent)]
 import harness
 
 from sparsity.finalize import finalize
-from wafer.train.checkpoint import load_checkpoint
+from wafer.session.checkpoint import load_checkpoint
 
 PROGRAMS = (  # the second's peak above the first's is what finalize itself needs
     "import sparsity.finalize",

@@ -25,10 +25,10 @@ import harness
 
 from models import parameter_count
 from wafer.config import parse_config
-from wafer.run.memoryx import FileStore
-from wafer.run.resident import swarmx_mesh
-from wafer.run.streaming import Streaming
-from wafer.train.build import plan
+from wafer.engines.resident import swarmx_mesh
+from wafer.engines.stagewise.memoryx import FileStore
+from wafer.engines.stagewise.streaming import Streaming
+from wafer.experiment import plan
 
 PUBLISHED = {"layers": 28, "width": 4096, "heads": 16, "filter": 16384, "vocab": 50400}
 SMALL = {"layers": 3, "width": 64, "heads": 4, "filter": 256, "vocab": 512}

@@ -21,10 +21,10 @@ jax.config.update("jax_num_cpu_devices", 4)
 import harness
 from streaming import made
 
-from wafer.run.pipelined import Pipelined
-from wafer.run.regions import meshes
-from wafer.run.resident import Resident, swarmx_mesh
-from wafer.run.schedule import bubble
+from wafer.engines.resident import Resident, swarmx_mesh
+from wafer.engines.stagewise.pipelined import Pipelined
+from wafer.engines.stagewise.regions import meshes
+from wafer.engines.stagewise.schedule import bubble
 
 MICRO = 8
 

@@ -12,9 +12,9 @@ import time
 
 import harness
 
-from wafer.compiler.bounds import score_bound
-from wafer.compiler.contest import read_graph, write_placement
-from wafer.compiler.placement import Effort, attempts, place
+from wafer.placement.bounds import score_bound
+from wafer.placement.contest import read_graph, write_placement
+from wafer.placement.place import Effort, attempts, place
 
 CASES = pathlib.Path(__file__).parent.parent / "golden" / "compiler"
 LIKE = dict(zip("AEBFCGDHIOJPKQLRMSNT", [n for n in range(10) for _ in range(2)], strict=True))

@@ -19,9 +19,9 @@ import harness
 from streaming import features, made
 
 from wafer import malloc
-from wafer.run.resident import swarmx_mesh
-from wafer.run.roofline import costs, measure_host, predict
-from wafer.run.streaming import Streaming
+from wafer.engines.resident import swarmx_mesh
+from wafer.engines.stagewise.streaming import Streaming
+from wafer.roofline import costs, measure_host, predict
 
 SYSTEMS = (1, 2)
 

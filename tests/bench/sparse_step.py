@@ -22,8 +22,8 @@ import harness
 
 from wafer import malloc
 from wafer.config import parse_config
-from wafer.run.resident import Resident, swarmx_mesh
-from wafer.train.build import plan
+from wafer.engines.resident import Resident, swarmx_mesh
+from wafer.experiment import plan
 
 VOCAB = 512
 

@@ -24,10 +24,10 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 import harness
 
 from wafer.config import parse_config
-from wafer.run.memoryx import FileStore
-from wafer.run.resident import Resident, swarmx_mesh
-from wafer.run.streaming import Streaming
-from wafer.train.build import plan
+from wafer.engines.resident import Resident, swarmx_mesh
+from wafer.engines.stagewise.memoryx import FileStore
+from wafer.engines.stagewise.streaming import Streaming
+from wafer.experiment import plan
 
 KEEP = 512 << 20  # runconfig.memoryx.residual_mib, as it is by default
 

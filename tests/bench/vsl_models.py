@@ -12,7 +12,7 @@ import optax
 
 import models
 import vsl
-from wafer.run.programs import compiler_options, shapes_of
+from wafer.engines.programs import compiler_options, shapes_of
 
 LONGEST = 512
 VOCAB = 4096

@@ -25,7 +25,7 @@ import yaml
 
 from wafer import malloc
 from wafer.config import parse_config
-from wafer.train.build import build
+from wafer.experiment import build
 
 CONFIG = pathlib.Path(__file__).parents[2] / "models" / "configs" / "gpt_pystdlib.yaml"
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.compiler import graph as model
-from wafer.compiler.contest import Graph, Placed
-from wafer.compiler.kernels import Kernel
 from wafer.compiler.plan import Compiled
+from wafer.placement.blocks import Kernel
+from wafer.placement.contest import Graph, Placed
 
 __all__ = ["Score", "check", "check_plan", "unmatched"]
 

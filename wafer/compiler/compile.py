@@ -1,8 +1,8 @@
 """A graph of kernels in, a floor plan with its predicted speed out.
 
 ``trace`` turns a function into the graph, ``compile_graph`` places it, in as many copies as asked
-for. Samples flow through the layers as in :mod:`wafer.run.schedule`: of S layers, layer s holds
-the activations of S - s samples.
+for. Samples flow through the layers as in :mod:`wafer.engines.stagewise.schedule`: of S layers,
+layer s holds the activations of S - s samples.
 """
 
 import dataclasses

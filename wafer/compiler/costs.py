@@ -1,6 +1,6 @@
 """What a kernel costs on h x w PEs: cycles of its three phases and SRAM, by closed formulas.
 
-Products follow the fabric's own kernels (:mod:`wafer.fabric.kernels`): weights stay in tiles,
+Products follow the fabric's own kernels (:mod:`wafer.fabric.library`): weights stay in tiles,
 columns of PEs share inputs, rows share outputs. Data enter from the north and are broadcast down
 the columns, each PE adds scaled vectors (one ``@fmacs`` in a CSL loop: ``1 + n`` cycles and 43 of
 overhead, ``n`` shortened by SIMD in 16 bit), partial sums are chained along the rows and leave in
@@ -19,8 +19,8 @@ import numpy as np
 
 from wafer.compiler.dense_kernel import dense_cost, loss_cost
 from wafer.compiler.graph import Kernel
-from wafer.compiler.kernels import steps
-from wafer.fabric.kernels.dense import FMACS_LOOP
+from wafer.fabric.library.dense import FMACS_LOOP
+from wafer.placement.blocks import steps
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
@@ -101,7 +101,7 @@ def _up(n: int, parts: Array) -> Array:
 def tile_cycles(m: Array, k: Array | int, n: Array | int, simd: int) -> Array:
     """``C[m, n] += A[m, k] B[k, n]`` inside a PE, the better of m and n as the vector.
 
-    ``k n (1 + m / simd + 43)`` as :func:`wafer.fabric.kernels.dense.tile_matmul_cycles`.
+    ``k n (1 + m / simd + 43)`` as :func:`wafer.fabric.library.dense.tile_matmul_cycles`.
     """
     return np.minimum(k * n * _turn(m, simd), k * m * _turn(n, simd))
 

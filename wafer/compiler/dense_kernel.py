@@ -1,9 +1,9 @@
 """Cycles and memory of a dense layer, and of the loss, on a rectangle of PEs: closed forms.
 
-They describe the kernels of :mod:`wafer.fabric.layers`, which train on the fabric cycle by cycle;
-the tests hold one against the other. A layer's weights lie in tiles: columns of PEs share inputs,
-rows share outputs. A kept weight is one ``@fmacs`` over the samples of a micro-batch in each of
-forward, input gradient and weight gradient; a pruned one is in no list and takes no cycle.
+They describe the kernels of :mod:`wafer.fabric.training.layers`, which train on the fabric cycle by
+cycle; the tests hold one against the other. A layer's weights lie in tiles: columns of PEs share
+inputs, rows share outputs. A kept weight is one ``@fmacs`` over the samples of a micro-batch in
+each of forward, input gradient and weight gradient; a pruned one is in no list and takes no cycle.
 """
 
 import collections
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.fabric.errors import FabricError
-from wafer.fabric.kernels.dense import FMACS_LOOP
-from wafer.fabric.layers import layer_words, schedule
-from wafer.fabric.ops import mem
-from wafer.fabric.softmax import WORDS, gradient_ops, loss_ops
+from wafer.fabric.library.dense import FMACS_LOOP
+from wafer.fabric.program.ops import mem
+from wafer.fabric.training.layers import layer_words, schedule
+from wafer.fabric.training.softmax import WORDS, gradient_ops, loss_ops
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
@@ -330,10 +330,10 @@ def in_flight(layers: Sequence[DenseCost], loss: DenseCost) -> list[int]:
 def pipeline_cycles(layers: Sequence[DenseCost], loss: DenseCost, micro_batches: int) -> int:
     """Cycles of an optimizer step: every pass starts when its words are there and its PEs free.
 
-    The recurrence runs over the passes, `wafer.fabric.layers.schedule` being the order of each
-    layer's; it takes nothing from a simulation. Words of a micro-batch come in once the one two
-    before it is being worked on, since there are two colours and microthreads for them; those from
-    the loss have one.
+    The recurrence runs over the passes, `wafer.fabric.training.layers.schedule` being the order of
+    each layer's; it takes nothing from a simulation. Words of a micro-batch come in once the one
+    two before it is being worked on, since there are two colours and microthreads for them; those
+    from the loss have one.
 
     Args:
         layers: costs of the layers in order.

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.compiler.costs import Choices
-from wafer.compiler.kernels import NEVER
-from wafer.compiler.order import chain
-from wafer.compiler.refine import Wires, anneal, centres_of
-from wafer.compiler.slicing import Piece, Table, leaves
+from wafer.placement.blocks import NEVER
+from wafer.placement.order import chain
+from wafer.placement.refine import Wires, anneal, centres_of
+from wafer.placement.slicing import Piece, Table, leaves
 
 __all__ = ["Floor", "Spot", "lay_out", "least_cap"]
 

@@ -4,11 +4,11 @@
 wrong with it in one ``ConfigError``. Importing this package does not import jax.
 """
 
-from wafer.config.inputs import DATA_PROCESSORS, InputSection
 from wafer.config.loader import CLUSTER_DEFAULTS, RunConfig, load, parse_config
-from wafer.config.optimizer import OPTIMIZERS, Optimizer, parse_optimizer
 from wafer.config.runconfig import MODES, RunSection, total_steps
-from wafer.config.schedules import SCHEDULERS, Schedule, parse_schedules
+from wafer.data.inputs import DATA_PROCESSORS, InputSection
+from wafer.optim.schedule_sections import SCHEDULERS, Schedule, parse_schedules
+from wafer.optim.sections import OPTIMIZERS, Optimizer, parse_optimizer
 
 __all__ = [
     "CLUSTER_DEFAULTS",

@@ -9,11 +9,11 @@ import yaml
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from wafer.config.base import Section, did_you_mean, parse
-from wafer.config.inputs import InputSection, parse_input
-from wafer.config.optimizer import Optimizer, parse_optimizer
 from wafer.config.runconfig import RunSection
-from wafer.config.source import Lines, read_yaml
+from wafer.data.inputs import InputSection, parse_input
 from wafer.errors import ConfigError, Problem
+from wafer.optim.sections import Optimizer, parse_optimizer
+from wafer.yamlfile import Lines, read_yaml
 
 __all__ = ["CLUSTER_DEFAULTS", "Check", "RunConfig", "load", "parse_config"]
 

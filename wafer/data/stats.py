@@ -6,9 +6,9 @@ import numpy as np
 
 import vsl
 from wafer.config import RunConfig
-from wafer.data.batches import row_lengths
-from wafer.data.dataset import Context, Dataset
-from wafer.data.processors import build_dataset
+from wafer.data.batching.batches import row_lengths
+from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.registry import build_dataset
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["padding_stats", "sequence_lengths"]

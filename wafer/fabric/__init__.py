@@ -10,11 +10,11 @@ Layers, from the user's down to the machine's:
   per word), ``native`` (the same planes in C++), ``actor`` (data-dependent handlers).
 """
 
-from wafer.fabric.batch import run_many, stack
-from wafer.fabric.dense import check_finished, cycles, init, read, run, simulate, step
+from wafer.fabric.engines.batch import run_many, stack
+from wafer.fabric.engines.cycle import check_finished, cycles, init, read, run, simulate, step
+from wafer.fabric.engines.state import FabricState
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError, RouteError, SramError
-from wafer.fabric.program import Filter, Layout, Program
-from wafer.fabric.state import FabricState
+from wafer.fabric.program.layout import Filter, Layout, Program
 
 __all__ = [
     "DeadlockError",

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from wafer.fabric.dense import memory_words
-from wafer.fabric.lanes import fifo_step, pipe_step
-from wafer.fabric.program import Program
-from wafer.fabric.router import router_step
-from wafer.fabric.state import VALID, FabricState, empty_state
+from wafer.fabric.engines.cycle import memory_words
+from wafer.fabric.engines.lanes import fifo_step, pipe_step
+from wafer.fabric.engines.router import router_step
+from wafer.fabric.engines.state import VALID, FabricState, empty_state
+from wafer.fabric.program.layout import Program
 
 __all__ = ["ActorState", "Sends", "actor_run", "actor_start", "actor_step"]
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from wafer.fabric.arrays import AnyArray as Array
-from wafer.fabric.batch import QUICK_COMPILE
-from wafer.fabric.dense import step
-from wafer.fabric.program import Program
-from wafer.fabric.state import FabricState
+from wafer.fabric.engines.batch import QUICK_COMPILE
+from wafer.fabric.engines.cycle import step
+from wafer.fabric.engines.state import FabricState
+from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.fabric.program.layout import Program
 
 __all__ = ["Trace", "chrome_trace", "filmstrip", "gif", "heat_map", "record", "utilisation"]
 

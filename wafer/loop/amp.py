@@ -10,8 +10,8 @@ from jaxtyping import Array
 from wafer.loop.machine import current_backend
 from wafer.loop.model import Gradients, backward
 from wafer.loop.optim import Optimizer
-from wafer.train.optimizers import clip_factor
-from wafer.train.precision import LossScaler
+from wafer.optim.optimizers import clip_factor
+from wafer.optim.precision import LossScaler
 
 __all__ = ["GradScaler", "clip_grad_norm_", "clip_grad_value_", "optimizer_step"]
 

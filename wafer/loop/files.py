@@ -9,7 +9,7 @@ import numpy as np
 
 import wafer
 from wafer.errors import CheckpointError
-from wafer.train.checkpoint import load_checkpoint, write_checkpoint
+from wafer.session.checkpoint import load_checkpoint, write_checkpoint
 
 __all__ = ["load", "save"]
 

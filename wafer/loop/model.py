@@ -13,10 +13,10 @@ from jaxtyping import Array
 
 from models.base import Batch, Model
 from models.paths import named_leaves
-from wafer.data.batches import to_batch
+from wafer.data.batching.batches import to_batch
 from wafer.loop.machine import Backend, current_backend
 from wafer.loop.tape import differentiate
-from wafer.train.checkpoint import fill_template, to_tree
+from wafer.session.checkpoint import fill_template, to_tree
 
 __all__ = ["CompiledModel", "Gradients", "Initialised", "Parameters", "backward", "compile"]
 

@@ -10,8 +10,8 @@ from jaxtyping import Array
 from wafer.config import OPTIMIZERS, SCHEDULERS, parse_optimizer, parse_schedules
 from wafer.config.base import did_you_mean
 from wafer.loop.model import CompiledModel, Gradients, Parameters
-from wafer.train.checkpoint import fill_template, to_tree
-from wafer.train.optim import RateState, learning_rates, make_optimizer
+from wafer.optim.chain import RateState, learning_rates, make_optimizer
+from wafer.session.checkpoint import fill_template, to_tree
 
 __all__ = [
     "LRScheduler",

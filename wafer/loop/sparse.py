@@ -18,7 +18,7 @@ from jaxtyping import Array
 import sparsity
 from wafer.loop.model import CompiledModel, Gradients, Parameters
 from wafer.loop.optim import Optimizer
-from wafer.train.checkpoint import to_tree
+from wafer.session.checkpoint import to_tree
 
 __all__ = [
     "GMP",

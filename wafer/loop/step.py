@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
+from wafer.engines.programs import shapes_of
 from wafer.loop.machine import Backend, current_backend
 from wafer.loop.model import CompiledModel, Gradients, Initialised
 from wafer.loop.tape import evaluate
-from wafer.run.programs import shapes_of
 
 __all__ = ["checkpoint_closure", "step_closure", "trace"]
 

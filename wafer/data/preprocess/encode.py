@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from wafer.data.objectives import conversation
+from wafer.data.batching.objectives import conversation
 from wafer.data.preprocess.records import optional
 from wafer.data.preprocess.sentences import sentences
 from wafer.data.preprocess.settings import Settings

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from wafer.data.objectives import corrupt_spans, fill_in_the_middle, next_token, raw_length
+from wafer.data.batching.objectives import corrupt_spans, fill_in_the_middle, next_token, raw_length
+from wafer.data.batching.sources import FEATURES, VSL_FEATURES
 from wafer.data.preprocess.encode import current
 from wafer.data.preprocess.packing import BinPacker, Packer, SinglePacker, StreamPacker
 from wafer.data.preprocess.sentences import SentencePacker, SentencePair
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.rowfiles import Group
-from wafer.data.sources import FEATURES, VSL_FEATURES
+from wafer.data.rowfiles.files import Group
 from wafer.errors import DataError
 
 __all__ = ["Layout", "described", "layout_of", "lm_row", "vsl_row"]

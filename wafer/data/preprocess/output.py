@@ -11,7 +11,7 @@ from wafer.data.preprocess.layouts import Layout, described
 from wafer.data.preprocess.progress import Counts, Saved, Standing, Written
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.preprocess.writer import PARAMS, write_corpus, write_json, write_rows
+from wafer.data.rowfiles.writer import PARAMS, write_corpus, write_json, write_rows
 from wafer.errors import DataError
 
 __all__ = ["Job", "Sink", "Summary", "filled", "outputs"]

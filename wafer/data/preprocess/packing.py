@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wafer.data.objectives import next_token
+from wafer.data.batching.objectives import next_token
 
 __all__ = ["BinPacker", "Packer", "SinglePacker", "StreamPacker"]
 

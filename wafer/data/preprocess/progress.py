@@ -14,7 +14,7 @@ import numpy as np
 
 from wafer.data.preprocess.records import Position
 from wafer.data.preprocess.settings import Settings
-from wafer.data.preprocess.writer import replace
+from wafer.data.rowfiles.writer import replace
 from wafer.errors import DataError
 
 __all__ = [

@@ -15,7 +15,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from wafer.data.turns import Turns, read_turns
+from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
 
 __all__ = ["BEGINNING", "SUFFIXES", "Batch", "Position", "batches", "find_inputs", "optional"]

@@ -31,7 +31,7 @@ from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
 from wafer.data.preprocess.records import Batch, Position, batches, find_inputs
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import build_vocabulary, describe
-from wafer.data.preprocess.writer import PARAMS, replace
+from wafer.data.rowfiles.writer import PARAMS, replace
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]

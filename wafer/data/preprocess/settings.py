@@ -20,9 +20,9 @@ from wafer.config.base import (
     did_you_mean,
     parse,
 )
-from wafer.config.source import read_yaml
-from wafer.data.turns import Turns
+from wafer.data.text.turns import Turns
 from wafer.errors import ConfigError, Problem
+from wafer.yamlfile import read_yaml
 
 __all__ = ["MODES", "Settings", "load_settings"]
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from wafer.data.preprocess.settings import Settings
-from wafer.data.tokenizer import load_tokenizer, train_bpe
-from wafer.data.wordpiece import load_vocabulary
+from wafer.data.text.tokenizer import load_tokenizer, train_bpe
+from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import DataError
 
 __all__ = ["Vocabulary", "build_vocabulary", "describe"]

@@ -1,8 +1,8 @@
 """The fabric in C++, called through ``jax.ffi``: the timing plane in words of 512 PEs.
 
 Optional: without the library (no compiler at install) ``available`` is False, and
-:func:`wafer.fabric.planes.timing` runs its JAX planes, which are the reference. The engine with
-payloads is in :mod:`wafer.fabric.native.engine`.
+:func:`wafer.fabric.engines.planes.timing` runs its JAX planes, which are the reference. The engine
+with payloads is in :mod:`wafer.fabric.engines.native`.
 """
 
 import ctypes
@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from wafer.fabric.engines.planar import PlaneMasks, PlaneShape, transpose
 from wafer.fabric.errors import FabricError
-from wafer.fabric.planar import PlaneMasks, PlaneShape, transpose
 
 __all__ = ["available", "missing", "prepare_words", "run", "run_words"]
 

@@ -1,4 +1,4 @@
-// Arithmetic of wafer/fabric/alu.py: every product and sum is rounded separately.
+// Arithmetic of wafer/fabric/engines/alu.py: every product and sum is rounded separately.
 #pragma once
 #include <cmath>
 #include <cstdint>

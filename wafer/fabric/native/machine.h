@@ -9,7 +9,7 @@ namespace wafer {
 constexpr int kColors = 24, kRamp = 8, kThreads = 9, kTasks = 31, kPorts = 5, kFields = 38;
 constexpr uint8_t kValid = 1, kControl = 2, kAdvance = 4, kTorn = 255, kRampPort = 16;
 
-// One row of wafer/fabric/encode.py's code table.
+// One row of wafer/fabric/program/encode.py's code table.
 struct Operand {
   int kind, base, stride, inner, outer, flags;
 };
@@ -28,7 +28,7 @@ struct Task {
   bool teardown;
 };
 
-// Read from the header and buffers that wafer/fabric/native/engine.py passes.
+// Read from the header and buffers that wafer/fabric/engines/native.py passes.
 struct Program {
   int height, width, colors, positions, tasks, words, depth, ramp, threads;
   int64_t max_cycles;

@@ -9,7 +9,7 @@ import numpy as np
 
 from wafer.loop.machine import current_backend
 from wafer.loop.utils.cluster import CSConfig
-from wafer.train.metrics import RateTracker
+from wafer.session.metrics import RateTracker
 
 __all__ = ["DataExecutor", "DataLoader"]
 

@@ -1,0 +1,1 @@
+"""The checkpoint format: its layout, its reader and writer, the NaN of pruned weights."""

@@ -1,0 +1,129 @@
+"""``wafer data preprocess|split|verify|shuffle``: making and mending folders of HDF5 rows."""
+
+import argparse
+import sys
+from typing import Any
+
+from wafer.data.preprocess.settings import MODES, Settings
+
+__all__ = ["add_verbs"]
+
+
+def add_verbs(verbs: argparse._SubParsersAction) -> None:
+    """Add the verbs to ``wafer data``."""
+    _add_preprocess(verbs)
+    _add_split(verbs)
+    _add_verify(verbs)
+    _add_shuffle(verbs)
+
+
+def _add_preprocess(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser(
+        "preprocess",
+        help="text to HDF5 rows",
+        description="Turn text into HDF5 rows. A run that was killed goes on when the same "
+        "command is given again. Keys come from --params (the vendor's YAML), flags win.",
+    )
+    parser.add_argument("mode", nargs="?", choices=MODES, help="what the rows are for")
+    parser.add_argument("-p", "--params", help="YAML with the keys below")
+    for name, field in Settings.model_fields.items():
+        if name != "mode" and name not in Settings.no_effect:
+            default = "" if field.is_required() or field.default is None else str(field.default)
+            shown = f"{field.description} [{default}]" if default else field.description
+            parser.add_argument(f"--{name}", metavar="X", help=(shown or "").replace("%", "%%"))
+    parser.set_defaults(run=_preprocess)
+
+
+def _preprocess(args: argparse.Namespace) -> int:
+    import logging
+
+    from rich.logging import RichHandler
+
+    from wafer.data.preprocess.run import preprocess
+    from wafer.data.preprocess.settings import load_settings
+
+    handler = RichHandler(show_path=False, show_time=False)
+    logging.basicConfig(level="INFO", format="%(message)s", handlers=[handler])
+    flags = {name: getattr(args, name, None) for name in Settings.model_fields}
+    _say(preprocess(load_settings(args.params, flags)))
+    return 0
+
+
+def _add_split(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser("split", help="share the rows of a folder out to several folders")
+    parser.add_argument("-i", "--input_dir", required=True)
+    parser.add_argument(
+        "-o", "--output_dir", required=True, help="one folder in it for each part: split_0, ..."
+    )
+    parser.add_argument(
+        "--ratios", required=True, help="shares with commas, for example 0.9,0.05,0.05"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="which row goes where")
+    parser.add_argument("--samples_per_file", type=int, default=50_000)
+    parser.set_defaults(run=_split)
+
+
+def _split(args: argparse.Namespace) -> int:
+    from wafer.data.rowfiles.folders import split_folder
+
+    ratios = [_number(part) for part in args.ratios.split(",")]
+    counts = split_folder(
+        args.input_dir,
+        args.output_dir,
+        ratios,
+        seed=args.seed,
+        samples_per_file=args.samples_per_file,
+    )
+    for folder, count in counts.items():
+        _say(f"{count:,} rows in {folder}")
+    return 0
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--ratios: {text!r} is not a number") from None
+
+
+def _add_shuffle(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser("shuffle", help="put the rows of a folder into random order")
+    parser.add_argument("-i", "--input_dir", required=True)
+    parser.add_argument("-o", "--output_dir", required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples_per_file", type=int, default=50_000)
+    parser.set_defaults(run=_shuffle)
+
+
+def _shuffle(args: argparse.Namespace) -> int:
+    from wafer.data.rowfiles.folders import shuffle_folder
+
+    count = shuffle_folder(
+        args.input_dir, args.output_dir, seed=args.seed, samples_per_file=args.samples_per_file
+    )
+    _say(f"{count:,} rows in {args.output_dir}")
+    return 0
+
+
+def _add_verify(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser(
+        "verify", help="read every row; name the file and row of whatever is wrong"
+    )
+    parser.add_argument("data_dir", nargs="+")
+    parser.add_argument("--vocab_size", type=int, help="ids must be below; data_params.json's")
+    parser.set_defaults(run=_verify)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from wafer.data.rowfiles.verify import verify_folder
+
+    wrong = 0
+    for folder in args.data_dir:
+        report = verify_folder(folder, args.vocab_size)
+        _say(report)
+        wrong += len(report.problems)
+    return 1 if wrong else 0
+
+
+def _say(text: Any) -> None:
+    sys.stdout.write(f"{text}\n")

@@ -1,0 +1,120 @@
+"""The dry modes: ``validate_only`` (shapes, no arrays) and ``compile_only`` (XLA's figures).
+
+For pipelined execution, and on the fabric, they are the vendor's: kernels are matched, a floor
+plan is compiled.
+"""
+
+import logging
+import math
+import pathlib
+import time
+from typing import Any
+
+import jax
+from rich.table import Table
+
+from models.paths import named_leaves
+from wafer.compiler.experiment import compile_config, config_graph, default_folder
+from wafer.compiler.report import graph_table, summary
+from wafer.config import RunConfig
+from wafer.engines.resident import Resident
+from wafer.errors import ConfigError, DataError, Problem
+from wafer.experiment import Run, plan
+from wafer.session.logs import CONSOLE
+
+__all__ = ["compile_only", "floor_plan", "validate_only"]
+
+_LOG = logging.getLogger(__name__)
+_MIB = 2**20
+
+
+def validate_only(cfg: RunConfig) -> None:
+    """Check everything that can be checked without data or arrays, and list what will be sparse.
+
+    Raises:
+        ConfigError: parts of the configuration that do not go together.
+    """
+    made = plan(cfg)
+    leaves = named_leaves(made.shapes)
+    selected = made.sparsifier.select(made.shapes)
+    state = jax.eval_shape(made.tx.init, made.shapes)
+    total = sum(math.prod(leaf.shape) for _, leaf in leaves)
+    sparse = sum(math.prod(chosen.shape) for chosen in selected.values())
+    table = Table("parameter", "shape", "algorithm", "first level", title="Sparsified parameters")
+    for name, chosen in selected.items():
+        level = float(chosen.algorithm.sparsity(0, 0))
+        shape = "x".join(map(str, chosen.shape))
+        table.add_row(name, shape, type(chosen.algorithm).__name__, f"{level:.1%}")
+    if selected:
+        CONSOLE.print(table)
+    moments = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    CONSOLE.print(
+        f"{cfg.model['name']}: {total:,} parameters in {len(leaves)} arrays, {sparse:,} of them "
+        f"({sparse / total:.1%}) in {len(selected)} sparsified; optimizer state "
+        f"{moments / _MIB:.1f} MiB"
+    )
+    if cfg.runconfig.execution_strategy in {"pipelined", "fabric"}:
+        graph, _ = config_graph(cfg)
+        CONSOLE.print(graph_table(graph, cfg.model["name"]), markup=False, highlight=False)
+    CONSOLE.print("The configuration is valid. Nothing was run (--validate_only).")
+
+
+def floor_plan(cfg: RunConfig) -> pathlib.Path:
+    """Compile a run for the wafer: report and pictures in ``model_dir/cs_HASH``.
+
+    Returns:
+        The folder.
+
+    Raises:
+        CapacityError: it does not fit.
+        CompileError: operations that no kernel does.
+    """
+    done = compile_config(cfg, default_folder(cfg, 0))
+    CONSOLE.print(summary(done.compiled), markup=False, highlight=False)
+    CONSOLE.print(f"Report and pictures are in {done.folder}. Nothing was run (--compile_only).")
+    return done.folder
+
+
+def compile_only(job: Run) -> dict[str, float]:
+    """Lower and compile the training step, and report what XLA says of it.
+
+    Returns:
+        ``flops`` per step, ``temp_bytes``, ``argument_bytes``, ``output_bytes``, ``seconds``.
+
+    Raises:
+        DataError: there is no training data to take shapes from.
+        ConfigError: the run streams its weights: no one program is a step.
+    """
+    if not isinstance(job.executor, Resident):
+        message = "a streamed step is a program per kind of layer; `wafer plan` has its figures"
+        raise ConfigError([Problem(("runconfig", "compile_only"), message)])
+    section, data = job.cfg.train_input, job.train
+    if section is None or data is None:
+        raise DataError("compile_only compiles the training step; the file has no train_input")
+    loader = data.loader(section.batch_size * job.accumulate, num_epochs=None)
+    rows = next(loader)
+    loader.close()
+    features: Any = job.features(rows, section, job.accumulate)
+    state = job.warmup.first_state()
+    start = time.perf_counter()
+    compiled = job.executor.compiled_step(state, features, topology=False)
+    seconds = time.perf_counter() - start
+    memory: Any = compiled.memory_analysis()
+    cost: Any = compiled.cost_analysis()
+    report = {
+        "flops": float((cost or {}).get("flops", math.nan)),
+        "temp_bytes": float(memory.temp_size_in_bytes),
+        "argument_bytes": float(memory.argument_size_in_bytes),
+        "output_bytes": float(memory.output_size_in_bytes),
+        "seconds": seconds,
+    }
+    tokens = int(rows["attention_mask"].astype(bool).sum())  # images count as one each
+    CONSOLE.print(f"Compiled the training step in {seconds:.1f} s.")
+    CONSOLE.print(
+        f"  {report['flops'] / 1e9:.2f} GFLOP per step of {tokens:,} tokens "
+        "(as XLA counts: loops once)"
+    )
+    for key in ("argument", "output", "temp"):
+        CONSOLE.print(f"  {key:<9}{report[f'{key}_bytes'] / _MIB:9.1f} MiB")
+    CONSOLE.print("Nothing was run (--compile_only).")
+    return report

@@ -1,0 +1,253 @@
+"""``wafer compile``: a configuration's floor plan, report and pictures, kept for the next time.
+
+The kept answer is found by what it depends on: model, input, optimizer and sparsity sections, the
+machine, the options, and the code of this release. A folder is renamed into place whole, so that
+a run that is killed, or two at once, leave no half of one.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import math
+import os
+import pathlib
+import shutil
+import tempfile
+from typing import Any, NamedTuple
+
+import jax
+
+import models
+import vsl
+import wafer
+from models.lora import trainable
+from models.paths import named_leaves
+from vsl.attend import attention_as
+from wafer.compiler.check import check_plan
+from wafer.compiler.compile import Options, compile_graph, trace
+from wafer.compiler.graph import Graph
+from wafer.compiler.picture import save
+from wafer.compiler.plan import Compiled
+from wafer.compiler.report import from_json, report_text, to_json
+from wafer.config import RunConfig
+from wafer.data.batching.batches import to_batch
+from wafer.data.sample import sample_features
+from wafer.errors import ConfigError, Problem
+from wafer.experiment import Plan, plan
+from wafer.spec import WSE2, WSE3, WaferSpec
+
+__all__ = [
+    "FILES",
+    "Result",
+    "compile_config",
+    "config_graph",
+    "default_folder",
+    "micro_of",
+    "options_of",
+    "spec_of",
+]
+
+_LOG = logging.getLogger(__name__)
+FILES = ("compile_report.txt", "compile_report.json", "floor_plan.svg", "floor_plan.png")
+_SPECS: dict[str, WaferSpec] = {"wse2": WSE2, "wse3": WSE3}
+_MICRO = 16  # samples that pass through dense layers together where the file names none
+
+
+class Result(NamedTuple):
+    """A compilation, where its files are, and whether it was kept from before."""
+
+    compiled: Compiled
+    folder: pathlib.Path
+    kept: bool
+
+
+def _section(cfg: RunConfig) -> Any:
+    section = cfg.train_input or cfg.eval_input
+    if section is None:
+        message = "missing; a sample's shape comes from train_input or eval_input"
+        raise ConfigError([Problem(("train_input",), message)])
+    return section
+
+
+def _planned(cfg: RunConfig) -> Plan:
+    """The plan; replicas are the compiler's business, not the run's."""
+    run = cfg.runconfig.model_copy(update={"multireplica": False, "num_replicas": 1})
+    return plan(cfg.model_copy(update={"runconfig": run}))
+
+
+def config_graph(cfg: RunConfig) -> tuple[Graph, Plan]:
+    """Kernels of a configuration's loss, for one sample, without memory for weights.
+
+    Raises:
+        ConfigError: nothing to take a sample's shape from, parts that do not go together.
+        CompileError: operations that no kernel does.
+    """
+    section, made = _section(cfg), _planned(cfg)
+    features = sample_features(section, made.model.config)
+    trains = named_leaves(trainable(made.model, made.shapes))
+    selected = made.sparsifier.select(made.shapes)
+    densities = {
+        name: 1 - float(chosen.algorithm.sparsity(0, 0)) for name, chosen in selected.items()
+    }
+    loss = lambda params, features: made.model.loss(params, to_batch(features))[0]
+    with attention_as("dense"):
+        graph = trace(
+            loss,
+            made.shapes,
+            features,
+            frozen=frozenset(name for name, yes in trains if not yes),
+            densities=densities,
+        )
+    return graph, made
+
+
+def micro_of(section: Any) -> int:
+    """Samples that pass through dense layers together."""
+    if isinstance(section.micro_batch_size, int):
+        return section.micro_batch_size
+    return max(d for d in range(1, _MICRO + 1) if section.batch_size % d == 0)
+
+
+def spec_of(cfg: RunConfig, name: str = "wse2") -> WaferSpec:
+    """The machine, or the part of it that ``runconfig.fabric`` names.
+
+    Raises:
+        ConfigError: a part larger than the whole.
+    """
+    asked, whole = cfg.runconfig.fabric, _SPECS[name]
+    sides = {"width": asked.width or whole.width, "height": asked.height or whole.height}
+    problems = [
+        Problem(("runconfig", "fabric", key), f"{side} PEs; {name} has {getattr(whole, key)}")
+        for key, side in sides.items()
+        if side > getattr(whole, key)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return dataclasses.replace(whole, **sides)
+
+
+def options_of(cfg: RunConfig, made: Plan, *, seed: int, spec: str = "wse2") -> Options:
+    """What the compiler needs to know besides the graph."""
+    section, run = _section(cfg), cfg.runconfig
+    weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(made.shapes))
+    state = jax.eval_shape(made.tx.init, made.shapes)
+    moments = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
+    several = 0 if run.multireplica or run.num_replicas == -1 else run.num_replicas
+    return Options(
+        name=cfg.model["name"],
+        spec=spec_of(cfg, spec),
+        batch=section.batch_size,
+        micro=micro_of(section),
+        state_bytes=moments / max(weights, 1),
+        train=cfg.train_input is not None and cfg.optimizer is not None,
+        replicas=several,
+        seed=seed,
+    )
+
+
+@functools.cache
+def _code() -> str:
+    """Digest of the code that an answer depends on, by sizes and times of its files."""
+    found = hashlib.sha256()
+    for package in (vsl, models, wafer):
+        root = pathlib.Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            stat = path.stat()
+            found.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return found.hexdigest()
+
+
+def _key(cfg: RunConfig, seed: int, spec: str) -> str:
+    run = cfg.runconfig
+    parts = {
+        "model": cfg.model,
+        "sparsity": cfg.sparsity,
+        "optimizer": cfg.optimizer,
+        "input": _section(cfg),
+        "trains": cfg.train_input is not None,
+        "replicas": (run.multireplica, run.num_replicas),
+        "seed": seed,
+        "spec": dataclasses.asdict(spec_of(cfg, spec)),
+        "versions": (wafer.__version__, jax.__version__, _code()),
+    }
+    text = json.dumps(parts, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump() if hasattr(value, "model_dump") else repr(value)
+
+
+def default_folder(cfg: RunConfig, seed: int, spec: str = "wse2") -> pathlib.Path:
+    """``model_dir/cs_HASH``, as the vendor names it."""
+    return pathlib.Path(cfg.runconfig.model_dir) / f"cs_{_key(cfg, seed, spec)}"
+
+
+def _store(cfg: RunConfig) -> pathlib.Path:
+    if cfg.runconfig.compile_dir is not None:
+        return pathlib.Path(cfg.runconfig.compile_dir) / "floor_plans"
+    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(base) / "wafer" / "floor_plans"
+
+
+def _write(compiled: Compiled, folder: pathlib.Path) -> None:
+    (folder / FILES[0]).write_text(report_text(compiled), encoding="utf-8")
+    (folder / FILES[1]).write_text(json.dumps(to_json(compiled), indent=1), encoding="utf-8")
+    save(compiled, folder)
+
+
+def _keep(compiled: Compiled, place: pathlib.Path) -> None:
+    """Write the files beside their place and rename them into it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".making-") as making:
+        whole = pathlib.Path(making) / "whole"
+        whole.mkdir()
+        _write(compiled, whole)
+        try:
+            whole.rename(place)
+        except OSError:  # another run was quicker: its files are the same
+            _LOG.debug("%s is there already", place)
+
+
+def _kept(place: pathlib.Path) -> Compiled | None:
+    if not all((place / name).is_file() for name in FILES):
+        return None
+    try:
+        return from_json(json.loads((place / FILES[1]).read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError) as error:
+        _LOG.warning("%s is damaged (%s); compiling again", place, error)
+        shutil.rmtree(place, ignore_errors=True)
+        return None
+
+
+def compile_config(
+    cfg: RunConfig, folder: pathlib.Path, *, seed: int = 0, spec: str = "wse2"
+) -> Result:
+    """Compile a configuration and write its report and pictures into ``folder``.
+
+    Args:
+        cfg: the configuration; ``runconfig.num_replicas`` and ``multireplica`` are followed.
+        folder: made if it is not there.
+        seed: of the placer.
+        spec: 'wse2' or 'wse3'.
+
+    Raises:
+        CapacityError: it does not fit.
+        CompileError: operations that no kernel does.
+        ConfigError: parts of the configuration that do not go together.
+    """
+    place = _store(cfg) / _key(cfg, seed, spec)
+    compiled = _kept(place)
+    kept = compiled is not None
+    if compiled is None:
+        graph, made = config_graph(cfg)
+        options = options_of(cfg, made, seed=seed, spec=spec)
+        compiled = compile_graph(graph, options)
+        check_plan(compiled, graph)
+        _keep(compiled, place)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        shutil.copyfile(place / name, folder / name)
+    return Result(compiled, folder, kept)

@@ -1,0 +1,1 @@
+"""From rows to batches: sources, objectives, packing, the resumable pipeline."""

@@ -1,0 +1,110 @@
+"""A source of examples and what the run needs to know about it."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from wafer.data.batching.pipeline import Loader, Rows, Transform
+from wafer.data.batching.sources import Source
+
+__all__ = ["Context", "Dataset", "Scorer"]
+
+
+class Context(NamedTuple):
+    """What a reader must know besides its section.
+
+    training: whether it is ``train_input``; the vendor's readers choose their file by it
+    num_labels: classes of the model's head, or None where it has none
+    vocab_size: V of the model, or None
+    input_shape: shape of one image the model takes, or None
+    """
+
+    training: bool = True
+    num_labels: int | None = None
+    vocab_size: int | None = None
+    input_shape: tuple[int, ...] | None = None
+
+
+class Scorer(Protocol):
+    """Metrics that need the predictions themselves, gathered over one evaluation."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the model's outputs it wants."""
+        ...
+
+    def add(self, rows: Rows, outputs: Mapping[str, np.ndarray]) -> None:
+        """Take a batch: its rows [B, ...] and the outputs [B, positions or 1, ...]."""
+        ...
+
+    def result(self) -> dict[str, float]:
+        """Tag -> value over everything added."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A source and what the run needs to know about it.
+
+    Attributes:
+        source: the examples.
+        row_length: S, the longest sequence and the length of a packed row.
+        complete: the examples are whole rows already, nothing is padded or packed.
+        transform: (example, generator) -> example, applied anew at every reading; or None.
+        scorer: makes the gatherer of metrics that need predictions; None when sums suffice.
+        pack: several examples per row (VSL), built on the fly.
+        mean_length: tokens per example, or None where it is not known without reading all.
+        tokenizer: the tokenizer.json that the ids come from; None where it is not known.
+        token_bytes: [V] bytes per token, for bits per byte; None without a tokenizer.
+        references: name -> bits per byte of other compressors on the same text.
+        summary: one line for the log.
+        shuffle: whether the order is shuffled, and with which seed.
+        shuffle_seed: of the order.
+    """
+
+    source: Source
+    row_length: int
+    complete: bool = False
+    transform: Transform | None = None
+    scorer: Callable[[], Scorer] | None = None
+    pack: bool = False
+    mean_length: float | None = None
+    tokenizer: pathlib.Path | None = None
+    token_bytes: np.ndarray | None = None
+    references: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    summary: str = ""
+    shuffle: bool = False
+    shuffle_seed: int = 0
+
+    def batches(self, batch_size: int) -> int | None:
+        """Batches of one pass; for packed rows the nearest estimate, None when unknown."""
+        if not self.pack:
+            return len(self.source) // batch_size
+        if self.mean_length is None:
+            return None
+        return math.ceil(len(self.source) * self.mean_length / (batch_size * self.row_length))
+
+    def loader(
+        self,
+        batch_size: int,
+        num_epochs: int | None,
+        drop_last: bool = True,
+        task: tuple[int, int] = (0, 1),
+    ) -> Loader:
+        """Open a loader over ``batch_size`` rows a batch, of which a task gets its share."""
+        return Loader(
+            self.source,
+            batch_size=batch_size // task[1],
+            task=task,
+            row_length=None if self.complete else self.row_length,
+            pack=self.pack,
+            shuffle=self.shuffle,
+            seed=self.shuffle_seed,
+            num_epochs=num_epochs,
+            drop_last=drop_last,
+            transform=self.transform,
+        )

@@ -1,0 +1,199 @@
+"""Extractive summarization (Liu 2019, BERTSUM): which sentences of a document to keep.
+
+A row is ``[CLS] sentence [SEP] [CLS] sentence [SEP] ...`` with alternating segments; the head
+scores every ``[CLS]``. Read are the vendor's CSV of token ids and JSON lines of sentences with
+labels, a reference summary, or both; without labels the sentences that together come nearest to
+the reference are marked (the paper's greedy oracle).
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.batching.pipeline import Rows
+from wafer.data.batching.rowsets import RowSource, fixed, sequence_row
+from wafer.data.readers.rouge import rouge, rouge_words, words
+from wafer.data.text.textfiles import Row, find_files, read_rows
+from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
+from wafer.errors import DataError
+
+__all__ = ["Document", "SummaryScorer", "bertsum", "oracle"]
+
+
+class Document(NamedTuple):
+    """One row and what its summary is compared with.
+
+    ids: tokens of the row
+    segments: 0 and 1 in turns
+    heads: position of each sentence's [CLS]
+    labels: 1 for sentences of the summary
+    sentences: their texts
+    reference: the summary
+    """
+
+    ids: list[int]
+    segments: list[int]
+    heads: list[int]
+    labels: list[int]
+    sentences: list[str]
+    reference: str
+
+
+def oracle(sentences: Sequence[str], reference: str, most: int) -> list[int]:
+    """Mark at most ``most`` sentences, each time the one that raises ROUGE-1 + ROUGE-2 most."""
+    target = words(reference)
+    split = [words(sentence) for sentence in sentences]
+    chosen: list[int] = []
+    best = 0.0
+    while len(chosen) < most:
+        scores = {}
+        for i in set(range(len(split))) - set(chosen):
+            kept = [word for j in sorted([*chosen, i]) for word in split[j]]
+            found = rouge_words(kept, target)
+            scores[i] = found["rouge1"] + found["rouge2"]
+        if not scores:
+            break
+        top = max(scores, key=lambda i: (scores[i], -i))
+        if scores[top] <= best:
+            break
+        best = scores[top]
+        chosen.append(top)
+    return [int(i in chosen) for i in range(len(split))]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else " ".join(map(str, value))
+
+
+def _from_text(row: Row, vocabulary: Vocabulary, cfg: Any) -> Document:
+    sentences = row.get("src", "sentences")
+    if not isinstance(sentences, list) or not sentences:
+        raise DataError(f"{row.where}: 'src' must be a list of sentences")
+    sentences = [_text(sentence) for sentence in sentences][: cfg.max_cls_tokens]
+    reference = row.values.get("tgt", row.values.get("summary"))
+    if "labels" in row.values:
+        labels = row.integers("labels")
+        if len(labels) != len(row.get("src", "sentences")):
+            raise DataError(f"{row.where}: {len(labels)} labels for another number of sentences")
+        labels = labels[: len(sentences)]
+    elif reference is None:
+        raise DataError(f"{row.where}: neither 'labels' nor a summary 'tgt'; one is needed")
+    else:
+        labels = oracle(sentences, _joined(reference), cfg.summary_sentences)
+    if reference is None:
+        reference = [s for s, label in zip(sentences, labels, strict=True) if label]
+    ids: list[int] = []
+    segments: list[int] = []
+    heads = []
+    for number, sentence in enumerate(sentences):
+        heads.append(len(ids))
+        piece = [vocabulary.cls, *vocabulary.encode(sentence), vocabulary.sep]
+        ids += piece
+        segments += [number % 2] * len(piece)
+    return Document(ids, segments, heads, labels, sentences, _joined(reference))
+
+
+def _joined(reference: Any) -> str:
+    return reference if isinstance(reference, str) else " ".join(map(_text, reference))
+
+
+def _from_ids(row: Row, vocabulary: Vocabulary, cfg: Any) -> Document:
+    names = {"input_token_ids", "input_ids"} & set(row.values)
+    ids = row.integers(names.pop() if names else "input_token_ids")
+    segments, labels = row.integers("segment_ids"), row.integers("labels")
+    heads = row.integers("cls_indices")
+    if len(labels) != len(heads) or len(segments) != len(ids):
+        raise DataError(
+            f"{row.where}: {len(labels)} labels for {len(heads)} cls_indices, {len(segments)} "
+            f"segment_ids for {len(ids)} tokens; each pair must agree"
+        )
+    if any(not 0 <= head < len(ids) for head in heads):
+        raise DataError(f"{row.where}: cls_indices {heads} beyond the {len(ids)} tokens")
+    ends = [*heads[1:], len(ids)]
+    sentences = [
+        vocabulary.tokenizer.decode(ids[a:b], skip_special_tokens=True)
+        for a, b in zip(heads, ends, strict=True)
+    ]
+    most = cfg.max_cls_tokens
+    reference = [s for s, label in zip(sentences, labels, strict=True) if label]
+    return Document(
+        ids, segments, heads[:most], labels[:most], sentences[:most], " ".join(reference)
+    )
+
+
+def _features(cfg: Any, pad: int, index: int, document: Document) -> dict[str, np.ndarray]:
+    del index
+    length, most = cfg.max_sequence_length, cfg.max_cls_tokens
+    row = sequence_row(document.ids[:length], length, pad, document.segments[:length])
+    seen = [head for head in document.heads if head < length]
+    return row | {
+        "gather_positions": fixed(seen, most),
+        "gather_labels": fixed(document.labels[: len(seen)], most),
+        "gather_weights": fixed([1] * len(seen), most),
+    }
+
+
+class SummaryScorer:
+    """ROUGE of the best-scored sentences, in their order, against the reference.
+
+    Args:
+        documents: all of them.
+        count: sentences of a summary.
+    """
+
+    reads = ("logits",)
+
+    def __init__(self, documents: Sequence[Document], count: int) -> None:
+        self._documents, self._count = documents, count
+        self._scores: list[dict[str, float]] = []
+
+    def add(self, rows: Rows, outputs: Mapping[str, np.ndarray]) -> None:
+        """Extract a summary of every real row."""
+        for row, scores, used in zip(
+            rows["row"], outputs["logits"], rows["gather_weights"], strict=True
+        ):
+            if row:
+                document = self._documents[int(row) - 1]
+                order = np.argsort(-np.where(used != 0, scores, -np.inf), kind="stable")
+                kept = order[: min(self._count, int(used.sum()))]
+                summary = " ".join(document.sentences[i] for i in sorted(kept))
+                self._scores.append(rouge(summary, document.reference))
+
+    def result(self) -> dict[str, float]:
+        """``eval/rouge1``, ``eval/rouge2``, ``eval/rougeL``: mean F1."""
+        return {
+            f"eval/{name}": float(np.mean([score[name] for score in self._scores]))
+            for name in self._scores[0]
+        }
+
+
+def bertsum(cfg: Any, context: Context) -> Dataset:
+    """Read every .jsonl and .csv of the folders.
+
+    Raises:
+        DataError: a wrong row; names file and row.
+    """
+    files = find_files(cfg.data_dir, ["*.jsonl", "*.csv"])
+    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
+    vocabulary.check(context.vocab_size)
+    documents = []
+    for file in files:
+        read = _from_ids if file.suffix == ".csv" else _from_text
+        documents += [read(row, vocabulary, cfg) for row in read_rows(file)]
+    build = functools.partial(_features, cfg, vocabulary.pad)
+    return Dataset(
+        source=RowSource(documents, build, files[0]),
+        row_length=cfg.max_sequence_length,
+        complete=True,
+        scorer=functools.partial(SummaryScorer, documents, cfg.summary_sentences),
+        shuffle=cfg.shuffle,
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=(
+            f"documents: {len(documents):,}, "
+            f"{sum(sum(d.labels) for d in documents):,} of "
+            f"{sum(len(d.labels) for d in documents):,} sentences in summaries"
+        ),
+    )

@@ -1,0 +1,153 @@
+"""LLaVA's HDF5 rows: six features of text and the path of an image.
+
+Dataset ``data`` is int32 [N, 6, S]: text_input_ids, loss_mask, labels, attention_span,
+position_ids, key_padding_mask; ``img_path`` [N, 1] names the image below ``img_data_dir``
+('None' for none). The slots an image fills hold the model's ``image_token_index``.
+"""
+
+import bisect
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.text.textfiles import find_files
+from wafer.errors import DataError
+
+__all__ = ["LlavaSource", "llava", "load_image"]
+
+# CLIP's own normalization (Radford et al. 2021).
+_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
+_STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
+_FEATURES = 6
+
+
+def load_image(path: pathlib.Path, shape: tuple[int, int, int]) -> np.ndarray:
+    """Read a picture as the tower takes it: resized, centre cut, normalized; [C, h, w] float32.
+
+    Raises:
+        DataError: not there, or not an image.
+    """
+    _, height, width = shape
+    try:
+        with Image.open(path) as file:
+            image = file.convert("RGB")
+    except (OSError, UnidentifiedImageError) as error:
+        raise DataError(f"{path}: not a readable image ({error})") from None
+    scale = max(height / image.height, width / image.width)
+    size = max(width, round(image.width * scale)), max(height, round(image.height * scale))
+    image = image.resize(size, Image.Resampling.BICUBIC)
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    pixels = np.asarray(image.crop((left, top, left + width, top + height)), np.float32) / 255
+    return ((pixels - _MEAN) / _STD).transpose(2, 0, 1)
+
+
+class LlavaSource:
+    """Rows of text with their images.
+
+    Args:
+        paths: HDF5 files.
+        images: folder of the images.
+        shape: (C, h, w) of an image.
+
+    Raises:
+        DataError: a file that is not of this format; names it.
+    """
+
+    def __init__(
+        self, paths: Sequence[pathlib.Path], images: pathlib.Path, shape: tuple[int, int, int]
+    ) -> None:
+        if not images.is_dir():
+            raise DataError(f"img_data_dir: {images} is not a folder")
+        self._paths, self._images, self._shape = list(paths), images, shape
+        self._handles: dict[int, h5py.File] = {}
+        lengths = [self._check(path) for path in self._paths]
+        if len({length for _, length in lengths}) > 1:
+            raise DataError(f"{paths[0].parent}: rows of different lengths; keep one format")
+        self.row_length = lengths[0][1]
+        self._ends = np.cumsum([count for count, _ in lengths]).tolist()
+
+    @staticmethod
+    def _check(path: pathlib.Path) -> tuple[int, int]:
+        try:
+            with h5py.File(path, "r") as file:
+                data: Any = file["data"]
+                names: Any = file["img_path"]
+                shape, count = data.shape, len(names)
+        except (OSError, KeyError) as error:
+            raise DataError(
+                f"{path}: not LLaVA rows ({error}); expected the datasets 'data' and 'img_path'"
+            ) from None
+        if len(shape) != 3 or shape[1] != _FEATURES or count != shape[0]:
+            raise DataError(
+                f"{path}: 'data' has shape {shape} and 'img_path' {count} entries; expected "
+                f"[N, {_FEATURES}, S] and N"
+            )
+        return shape[0], shape[2]
+
+    def __len__(self) -> int:
+        """Rows in all files."""
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """One row with its image."""
+        number = bisect.bisect_right(self._ends, index)
+        if number not in self._handles:
+            self._handles[number] = h5py.File(self._paths[number], "r")
+        row = index - (self._ends[number - 1] if number else 0)
+        data: Any = self._handles[number]["data"]
+        names: Any = self._handles[number]["img_path"]
+        ids, loss_mask, labels, _, _, real = data[row].astype(np.int32)
+        name = np.asarray(names[row]).reshape(-1)[0]
+        name = name.decode() if isinstance(name, bytes) else str(name)
+        features = {
+            "input_ids": ids,
+            "attention_mask": real,
+            "loss_mask": loss_mask,
+            "labels": labels,
+            "pixel_values": np.zeros(self._shape, np.float32),
+        }
+        if name != "None":
+            try:
+                features["pixel_values"] = load_image(self._images / name, self._shape)
+            except DataError as error:
+                raise DataError(f"{self._paths[number]}, row {row}: {error}") from None
+        return features
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Drop open handles: HDF5 handles do not survive pickling."""
+        return self.__dict__ | {"_handles": {}}
+
+
+def llava(cfg: Any, context: Context) -> Dataset:
+    """Read every .h5 of the folders.
+
+    Raises:
+        DataError: a file that is not of this format; names it.
+    """
+    shape: Any = cfg.image_data_size or context.input_shape or (3, 336, 336)
+    if context.input_shape not in (None, tuple(shape)):
+        raise DataError(
+            f"image_data_size: {list(shape)}, but the model's tower takes "
+            f"{list(context.input_shape)}; drop the key"
+        )
+    source = LlavaSource(
+        find_files(cfg.data_dir, ["*.h5"]), pathlib.Path(cfg.img_data_dir), tuple(shape)
+    )
+    if cfg.max_sequence_length not in (None, source.row_length):
+        raise DataError(
+            f"{cfg.data_dir[0]}: rows are {source.row_length} tokens long, but "
+            f"max_sequence_length is {cfg.max_sequence_length}; drop the key"
+        )
+    return Dataset(
+        source=source,
+        row_length=source.row_length,
+        complete=True,
+        shuffle=cfg.shuffle,
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=f"LLaVA: {len(source):,} rows of {source.row_length} tokens, images {shape}",
+    )

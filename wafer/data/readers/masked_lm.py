@@ -1,0 +1,130 @@
+"""BERT pre-training from the vendor's CSV: sentence pairs, masked anew whenever a row is read."""
+
+import ast
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.batching.objectives import mask_tokens
+from wafer.data.batching.rowsets import RowSource, fixed, sequence_row
+from wafer.data.text.textfiles import Row, find_files, read_rows
+from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
+from wafer.errors import DataError
+
+__all__ = ["masked_lm"]
+
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<pad>", "<mask>")
+
+
+class _Pair(NamedTuple):
+    """ids with special tokens, their segments, and whether the second text is a random one."""
+
+    ids: list[int]
+    segments: list[int] | None
+    is_random: int
+
+
+def _tokens(row: Row) -> list[str]:
+    text = row.text("tokens")
+    if not text.lstrip().startswith("["):
+        return text.split()
+    try:
+        found = ast.literal_eval(text)  # the vendor writes Python's list of strings
+    except (ValueError, SyntaxError):
+        return text.split()  # [CLS] a b [SEP]
+    if not isinstance(found, list):
+        raise DataError(f"{row.where}: 'tokens' is {text[:40]!r}; expected a list of tokens")
+    return [str(token) for token in found]
+
+
+def _read(row: Row, vocabulary: Vocabulary, cfg: Any) -> _Pair:
+    known = vocabulary.tokenizer.token_to_id
+    unknown = vocabulary.id_of("[UNK]", "<unk>")
+    ids = []
+    for token in _tokens(row):
+        special = token in _SPECIAL
+        index = known(token.lower() if cfg.do_lower and not special else token)
+        ids.append(unknown if index is None else index)
+    length = cfg.max_sequence_length
+    if cfg.disable_nsp:
+        return _Pair(ids[:length], None, 0)
+    if len(ids) > length:
+        raise DataError(
+            f"{row.where}: {len(ids)} tokens, but max_sequence_length is {length}; sentence pairs "
+            "cannot be cut, raise it or write shorter ones (disable_nsp: true cuts)"
+        )
+    segments = row.integers("segment_ids")
+    if len(segments) < len(ids):
+        raise DataError(f"{row.where}: {len(segments)} segment_ids for {len(ids)} tokens")
+    is_random = str(row.get("is_random_next")).strip().lower()
+    if is_random not in {"0", "1", "true", "false"}:
+        raise DataError(f"{row.where}: is_random_next is {is_random!r}; expected 0 or 1")
+    return _Pair(ids, segments[: len(ids)], int(is_random in {"1", "true"}))
+
+
+def _features(cfg: Any, pad: int, index: int, example: _Pair) -> dict[str, np.ndarray]:
+    del index
+    row = sequence_row(example.ids, cfg.max_sequence_length, pad, example.segments)
+    if not cfg.disable_nsp:
+        row["next_sentence_label"] = np.asarray(example.is_random, np.int32)
+    return row
+
+
+def _mask(
+    row: dict[str, np.ndarray],
+    rng: np.random.Generator,
+    *,
+    cfg: Any,
+    mask_id: int,
+    vocab_size: int,
+    special: tuple[int, ...],
+) -> dict[str, np.ndarray]:
+    count, most = int(row["attention_mask"].sum()), cfg.max_predictions_per_seq
+    tokens = row["input_ids"][:count]
+    hidden, target = mask_tokens(
+        tokens,
+        rng,
+        mask_id=mask_id,
+        vocab_size=vocab_size,
+        special_ids=special,
+        rate=cfg.masked_lm_prob,
+        most=most,
+    )
+    at = np.flatnonzero(target).tolist()
+    return row | {
+        "input_ids": np.concatenate([hidden, row["input_ids"][count:]]).astype(np.int32),
+        "gather_positions": fixed(at, most),
+        "gather_labels": fixed(tokens[at].tolist(), most),
+        "gather_weights": fixed([1] * len(at), most),
+    }
+
+
+def masked_lm(cfg: Any, context: Context) -> Dataset:
+    """Read every CSV of the folders: tokens, segment_ids, is_random_next.
+
+    Raises:
+        DataError: a wrong row; names file and row.
+    """
+    files = find_files(cfg.data_dir, ["*.csv"])
+    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
+    vocabulary.check(context.vocab_size)
+    examples = [_read(row, vocabulary, cfg) for file in files for row in read_rows(file)]
+    known = map(vocabulary.tokenizer.token_to_id, _SPECIAL)
+    mask = functools.partial(
+        _mask,
+        cfg=cfg,
+        mask_id=vocabulary.id_of("[MASK]", "<mask>"),
+        vocab_size=vocabulary.size,
+        special=tuple(index for index in known if index is not None),
+    )
+    return Dataset(
+        source=RowSource(examples, functools.partial(_features, cfg, vocabulary.pad), files[0]),
+        row_length=cfg.max_sequence_length,
+        complete=True,
+        transform=mask,
+        shuffle=cfg.shuffle,
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=f"masked language modelling: {len(examples):,} rows from {len(files)} file(s)",
+    )

@@ -1,0 +1,145 @@
+"""Texts in pairs: prompt and completion for decoders, source and target for encoder-decoders."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.batching.objectives import conversation
+from wafer.data.batching.rowsets import RowSource, sequence_row
+from wafer.data.batching.sources import FEATURES
+from wafer.data.text.textfiles import Row, find_files, read_rows
+from wafer.data.text.turns import Turns, read_turns
+from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
+from wafer.errors import DataError
+
+__all__ = ["CompletionSource", "prompts", "seq2seq"]
+
+
+class CompletionSource:
+    """Rows whose loss lies on the completion and its end mark.
+
+    Args:
+        rows: [3, n] input ids, loss mask, labels of every example.
+        where: the files, for the error on an empty set.
+
+    Raises:
+        DataError: there is no example.
+    """
+
+    def __init__(self, rows: Sequence[np.ndarray], where: Any) -> None:
+        if not rows:
+            raise DataError(f"{where}: no examples that fit max_sequence_length")
+        self._rows = rows
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """One example as (input_ids, attention_mask, labels)."""
+        return dict(zip(FEATURES, self._rows[index], strict=True))
+
+
+def _opened(cfg: Any, context: Context) -> tuple[list[Any], Vocabulary, Iterator[Row]]:
+    """Files of this split, the vocabulary, and the rows."""
+    stem = "train" if context.training else "dev"
+    files = find_files(cfg.data_dir, [f"{stem}.jsonl", f"{stem}.tsv"])
+    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
+    vocabulary.check(context.vocab_size)
+    return files, vocabulary, (row for file in files for row in read_rows(file))
+
+
+def _texts(row: Row, cfg: Any) -> Sequence[str]:
+    """Prompts and completions in turns."""
+    if cfg.multi_turn_key is None:
+        return row.text(cfg.prompt_key), row.text(cfg.completion_key)
+    field = Turns(cfg.multi_turn_key, cfg.multi_turn_content_key, cfg.multi_turn_role_key)
+    texts, problem = read_turns(row.get(field), field)
+    if texts is None:
+        raise DataError(f"{row.where}: {problem}")
+    return texts
+
+
+def prompts(cfg: Any, context: Context) -> Dataset:
+    """Read JSON lines with prompts and completions; examples that are too long are left out.
+
+    Raises:
+        DataError: a wrong row; names file and row.
+    """
+    files, vocabulary, found = _opened(cfg, context)
+    eos = vocabulary.id_of(cfg.eos_token)
+    between = [] if cfg.sep_token is None else [vocabulary.id_of(cfg.sep_token)]
+    asks, answers = map(vocabulary.encode, (cfg.prompt_prefix, cfg.completion_prefix))
+    rows, skipped = [], 0
+    for row in found:
+        ids = [vocabulary.encode(text) for text in _texts(row, cfg)]
+        pairs = zip(ids[::2], ids[1::2], strict=True)
+        turns = [([*asks, *ask, *between, *answers], answer) for ask, answer in pairs]
+        if not all(ask and answer for ask, answer in turns):
+            raise DataError(f"{row.where}: the prompt or the completion is empty")
+        made = conversation(turns, eos_id=eos, pad_id=eos)
+        if made.shape[1] > cfg.max_sequence_length:
+            skipped += 1
+        else:
+            rows.append(made)
+    source = CompletionSource(rows, files[0])
+    longest = max(made.shape[1] for made in rows)
+    mean = float(np.mean([made.shape[1] for made in rows]))
+    return Dataset(
+        source=source,
+        row_length=cfg.max_sequence_length,
+        pack=bool(cfg.use_vsl),
+        mean_length=mean,
+        tokenizer=vocabulary.path if vocabulary.path.suffix == ".json" else None,
+        shuffle=cfg.shuffle,
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=(
+            f"prompts with completions: {len(rows):,} examples, {skipped:,} left out as longer "
+            f"than {cfg.max_sequence_length} tokens, longest/mean = {longest}/{mean:.0f}"
+        ),
+    )
+
+
+def _pair(
+    length: int, target_length: int, start: int, index: int, example: tuple[np.ndarray, np.ndarray]
+) -> dict[str, np.ndarray]:
+    del index
+    source, target = example
+    written = sequence_row([start, *target[:-1]], target_length)
+    return sequence_row(source, length) | {
+        "decoder_input_ids": written["input_ids"],
+        "decoder_attention_mask": written["attention_mask"],
+        "labels": sequence_row(target, target_length)["input_ids"],
+    }
+
+
+def seq2seq(cfg: Any, context: Context) -> Dataset:
+    """Read train or dev, JSON lines or TSV, with a source and a target text per row.
+
+    Raises:
+        DataError: a wrong row; names file and row.
+    """
+    files, vocabulary, found = _opened(cfg, context)
+    eos = vocabulary.id_of(cfg.eos_token)
+    lengths = cfg.max_sequence_length, cfg.tgt_max_sequence_length or cfg.max_sequence_length
+    texts: tuple[list[str], list[str]] = [], []
+    for row in found:
+        texts[0].append(row.text(cfg.src_key))
+        texts[1].append(row.text(cfg.tgt_key))
+    sources, targets = (
+        [np.append(ids[: most - 1], np.int32(eos)) for ids in vocabulary.encode_all(side)]
+        for side, most in zip(texts, lengths, strict=True)
+    )
+    examples = list(zip(sources, targets, strict=True))
+    build = functools.partial(_pair, *lengths, cfg.decoder_start_token_id)
+    return Dataset(
+        source=RowSource(examples, build, files[0]),
+        row_length=cfg.max_sequence_length,
+        complete=True,
+        shuffle=cfg.shuffle,
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=f"sources with targets: {len(examples):,} pairs from {len(files)} file(s)",
+    )

@@ -1,0 +1,111 @@
+"""Preference pairs: a prompt with a chosen and a rejected answer, one pair to a row."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.batching.objectives import prompt_completion
+from wafer.data.batching.rowsets import RowSource, fixed
+from wafer.data.text.textfiles import Row, find_files, read_rows
+from wafer.data.text.wordpiece import load_vocabulary
+from wafer.errors import DataError
+
+__all__ = ["LOGP_KEYS", "Pair", "pair_row", "preferences", "read_pairs"]
+
+LOGP_KEYS = ("reference_chosen_logp", "reference_rejected_logp")  # what `wafer score` adds
+
+
+class Pair(NamedTuple):
+    """One example.
+
+    row: where it stands and what it says
+    answers: [3, n] rows of input ids, loss mask, labels: the chosen and the rejected answer
+    """
+
+    row: Row
+    answers: tuple[np.ndarray, np.ndarray]
+
+
+def read_pairs(cfg: Any, vocab_size: int | None, *, training: bool) -> tuple[list[Pair], int]:
+    """Read and tokenize the pairs of an input section.
+
+    Returns:
+        (the pairs that fit ``max_sequence_length``, how many do not).
+
+    Raises:
+        DataError: a wrong row; names file and row.
+    """
+    files = find_files(cfg.data_dir, ["train.jsonl" if training else "dev.jsonl"])
+    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
+    vocabulary.check(vocab_size)
+    eos = vocabulary.id_of(cfg.eos_token)
+    sep = None if cfg.sep_token is None else vocabulary.id_of(cfg.sep_token)
+    pairs, skipped = [], 0
+    for row in (row for file in files for row in read_rows(file)):
+        prompt = vocabulary.encode(row.text(cfg.prompt_key))
+        answers = [vocabulary.encode(row.text(key)) for key in (cfg.chosen_key, cfg.rejected_key)]
+        if not all(answers) or not (prompt or sep is not None):
+            raise DataError(f"{row.where}: the prompt or an answer is empty")
+        made = [prompt_completion(prompt, a, eos_id=eos, pad_id=eos, sep_id=sep) for a in answers]
+        if max(rows.shape[1] for rows in made) > cfg.max_sequence_length:
+            skipped += 1
+        else:
+            pairs.append(Pair(row, (made[0], made[1])))
+    if not pairs:
+        raise DataError(f"{files[0]}: no pair that fits max_sequence_length")
+    return pairs, skipped
+
+
+def pair_row(answers: Sequence[np.ndarray], length: int) -> dict[str, np.ndarray]:
+    """Lay two answers side by side, [2 * length]: two documents that do not see each other."""
+    halves: list[dict[str, np.ndarray]] = []
+    for ids, loss, labels in answers:
+        count = len(ids)
+        halves.append(
+            {
+                "input_ids": fixed(ids, length),
+                "attention_mask": fixed(np.ones(count, np.int32), length),
+                "loss_mask": fixed(loss, length),
+                "labels": fixed(labels, length),
+                "attention_span": fixed(np.arange(count)[::-1], length),
+                "position_ids": fixed(np.arange(count), length),
+            }
+        )
+    return {key: np.concatenate([half[key] for half in halves]) for key in halves[0]}
+
+
+def _build(length: int, index: int, pair: Pair) -> dict[str, np.ndarray]:
+    del index
+    found = [pair.row.values.get(key) for key in LOGP_KEYS]
+    return pair_row(pair.answers, length) | {"reference_logps": np.asarray(found, np.float32)}
+
+
+def preferences(cfg: Any, context: Context) -> Dataset:
+    """Read train.jsonl or dev.jsonl as ``wafer score`` wrote it.
+
+    Raises:
+        DataError: a wrong row, or one without the reference's log-probabilities.
+    """
+    pairs, skipped = read_pairs(cfg, context.vocab_size, training=context.training)
+    for pair in pairs:
+        for key in LOGP_KEYS:
+            value = pair.row.values.get(key)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise DataError(
+                    f"{pair.row.where}: {key!r} is {value!r}; `wafer score --params X.yaml "
+                    "--checkpoint_path DIR --input pairs.jsonl --output train.jsonl` computes it"
+                )
+    return Dataset(
+        source=RowSource(pairs, functools.partial(_build, cfg.max_sequence_length), cfg.data_dir),
+        row_length=2 * cfg.max_sequence_length,
+        complete=True,
+        shuffle=cfg.shuffle,
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=(
+            f"preferences: {len(pairs):,} pairs, {skipped:,} left out as longer than "
+            f"{cfg.max_sequence_length} tokens"
+        ),
+    )

@@ -1,0 +1,257 @@
+"""The readers of HDF5 rows by the names a params YAML uses: GPT, BERT and T5."""
+
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.batching.objectives import mask_tokens
+from wafer.data.batching.rowsets import fixed
+from wafer.data.batching.sources import Mixture, Source, Subset
+from wafer.data.rowfiles.files import IGNORED, CorpusSource, Hdf5Source, folder_params, is_corpus
+from wafer.data.text.tokenizer import load_tokenizer, token_bytes
+from wafer.errors import DataError
+
+__all__ = ["bert_rows", "gpt_rows", "t5_rows"]
+
+Rows = dict[str, np.ndarray]
+Open = Callable[[Sequence[str]], Source]
+
+
+def _common(cfg: Any) -> dict[str, Any]:
+    return {"shuffle": bool(cfg.shuffle), "shuffle_seed": cfg.shuffle_seed or 0}
+
+
+def _folders(cfg: Any) -> tuple[str, ...]:
+    if cfg.data_dir is not None:
+        return (cfg.data_dir,) if isinstance(cfg.data_dir, str) else tuple(cfg.data_dir)
+    return tuple(folder for part in cfg.mixture for folder in part.data_dir)
+
+
+def _assembled(cfg: Any, open_rows: Open) -> tuple[Source, str]:
+    """The source a section names, cut and mixed, and what to say of it."""
+    if cfg.mixture is None:
+        source = open_rows(_folders(cfg))
+        told = ""
+        if cfg.data_subset is not None or cfg.num_samples is not None:
+            source = Subset(source, cfg.data_subset, cfg.num_samples)
+            told = f" (subset {cfg.data_subset or 'all'})"
+        return source, told
+    parts: list[Source] = []
+    for part in cfg.mixture:
+        rows = open_rows(part.data_dir)
+        parts.append(rows if part.data_subset is None else Subset(rows, part.data_subset))
+    total = sum(part.weight for part in cfg.mixture)
+    shares = ", ".join(f"{part.weight / total:.1%} {part.data_dir[0]}" for part in cfg.mixture)
+    mixed = Mixture(parts, [part.weight / total for part in cfg.mixture])
+    source = mixed if cfg.num_samples is None else Subset(mixed, None, cfg.num_samples)
+    return source, f" (mixture: {shares})"
+
+
+def gpt_rows(cfg: Any, context: Context) -> Dataset:
+    """Next-token rows, packed ones, or windows of a corpus.
+
+    Raises:
+        DataError: rows that are not what the section says; names file, and row when reading.
+    """
+    folders = _folders(cfg)
+    kinds = {is_corpus(folder) for folder in folders}
+    if len(kinds) > 1:
+        raise DataError(f"{', '.join(folders)}: some hold rows, others a corpus; use one kind")
+    if kinds == {True}:
+        return _corpus(cfg, context)
+    check = functools.partial(_gpt_source, cfg, context)
+    source, told = _assembled(cfg, check)
+    features, length = _gpt_source(cfg, context, folders[:1]).row_shape
+    return Dataset(
+        source=source,
+        row_length=length,
+        summary=f"HDF5: {len(source):,} rows of {length} tokens, {features} features{told}",
+        **_tokenizer_of(folders),
+        **_common(cfg),
+    )
+
+
+def _gpt_source(cfg: Any, context: Context, folders: Sequence[str]) -> Hdf5Source:
+    source = Hdf5Source(folders, context.vocab_size)
+    features, length = source.row_shape
+    if features == 2:
+        raise DataError(
+            f"{folders[0]}: rows have 2 features (input_ids, attention_mask) as BERT's; read them "
+            "with BertHDF5DataProcessor, or preprocess in mode LMData"
+        )
+    if cfg.use_vsl != (features == 5):
+        raise DataError(
+            f"{folders[0]}: rows have {features} features, but use_vsl is "
+            f"{str(bool(cfg.use_vsl)).lower()}; VSL rows have 5 (with attention_span, "
+            "position_ids), others 3"
+        )
+    if cfg.max_sequence_length not in (None, length):
+        raise DataError(
+            f"{folders[0]}: rows are {length} tokens long, but max_sequence_length is "
+            f"{cfg.max_sequence_length}; drop the key or set it to {length}"
+        )
+    return source
+
+
+def _corpus(cfg: Any, context: Context) -> Dataset:
+    folders, length = _folders(cfg), cfg.max_sequence_length
+    if length is None:
+        raise DataError(
+            f"{folders[0]}: a corpus has no rows; max_sequence_length must say how long to cut them"
+        )
+    if cfg.use_vsl:
+        raise DataError(
+            f"{folders[0]}: a corpus does not know where documents end, so use_vsl cannot work; "
+            "preprocess in mode LMData_VSL"
+        )
+    source, told = _assembled(cfg, lambda names: CorpusSource(names, length, context.vocab_size))
+    return Dataset(
+        source=source,
+        row_length=length,
+        summary=f"HDF5 corpus: {len(source):,} windows of {length} tokens{told}",
+        **_tokenizer_of(folders),
+        **_common(cfg),
+    )
+
+
+def _tokenizer_of(folders: Sequence[str]) -> dict[str, Any]:
+    """The tokenizer beside the rows, and bytes per token where every token spells its bytes."""
+    path = pathlib.Path(folders[0]) / "tokenizer.json"
+    if not path.is_file():
+        return {}
+    out: dict[str, Any] = {"tokenizer": path}
+    decoder = json.loads(path.read_text("utf-8")).get("decoder") or {}
+    if decoder.get("type") == "ByteLevel":
+        out["token_bytes"] = token_bytes(load_tokenizer(path))
+    return out
+
+
+def bert_rows(cfg: Any, context: Context) -> Dataset:
+    """Rows to mask at every reading, or rows with masked labels.
+
+    Raises:
+        DataError: rows without the features, no id for [MASK].
+    """
+    folders = _folders(cfg)
+    first = Hdf5Source(folders[:1], context.vocab_size)
+    length = first.row_shape[1]
+    told = folder_params(folders[0]).get("post-process", {})
+    static = "labels" in first.features
+    missing = {"input_ids", "attention_mask"} - set(first.features)
+    if missing:
+        raise DataError(f"{folders[0]}: rows have no {', '.join(sorted(missing))}")
+    most = cfg.max_predictions_per_seq or max(1, round(length * cfg.masked_lm_prob))
+    if static:
+        transform = functools.partial(_gathered, most=most)
+    else:
+        transform = _masking(cfg, context, told, folders[0], most)
+    source, note = _assembled(cfg, lambda names: Hdf5Source(names, context.vocab_size))
+    how = "masked beforehand" if static else f"{cfg.masked_lm_prob:.0%} masked at every reading"
+    return Dataset(
+        source=source,
+        row_length=length,
+        complete=True,
+        transform=transform,
+        summary=f"HDF5: {len(source):,} rows of {length} tokens, {how}{note}",
+        **_common(cfg),
+    )
+
+
+def _masking(
+    cfg: Any, context: Context, told: Mapping[str, Any], folder: str, most: int
+) -> Callable[[Rows, np.random.Generator], Rows]:
+    mask_id = told.get("mask_id") if cfg.mask_id is None else cfg.mask_id
+    vocab_size = told.get("vocab_size", context.vocab_size)
+    if mask_id is None or vocab_size is None:
+        raise DataError(
+            f"{folder}: data_params.json names no mask_id or vocab_size; give mask_id, the id of "
+            "the mask token"
+        )
+    special = tuple(told.get("special_ids", ()))
+    return functools.partial(
+        _mask,
+        most=most,
+        rate=cfg.masked_lm_prob,
+        mask_id=int(mask_id),
+        vocab_size=int(vocab_size),
+        special_ids=special,
+    )
+
+
+def _mask(row: Rows, rng: np.random.Generator, *, most: int, **how: Any) -> Rows:
+    count = int(np.count_nonzero(row["attention_mask"]))
+    tokens = row["input_ids"][:count]
+    hidden, target = mask_tokens(tokens, rng, most=most, **how)
+    out = row | {"input_ids": np.concatenate([hidden, row["input_ids"][count:]]).astype(np.int32)}
+    if "next_sentence_label" in row:
+        out["next_sentence_label"] = row["next_sentence_label"][0]  # stored as a row of one value
+    return out | _slots(np.flatnonzero(target), tokens, most)
+
+
+def _slots(at: np.ndarray, labels: np.ndarray, most: int) -> Rows:
+    """The positions a head scores, in the form that every batch of encoder rows has."""
+    at = at[:most]
+    return {
+        "gather_positions": fixed(at.tolist(), most),
+        "gather_labels": fixed(labels[at].tolist(), most),
+        "gather_weights": fixed([1] * len(at), most),
+    }
+
+
+def _gathered(row: Rows, rng: np.random.Generator, *, most: int) -> Rows:
+    """Static masks: labels along the row, or already gathered with their positions."""
+    del rng
+    labels = row["labels"]
+    out = {name: row[name] for name in ("input_ids", "attention_mask")}
+    if "masked_lm_positions" in row:
+        return out | {
+            "gather_positions": row["masked_lm_positions"],
+            "gather_labels": np.maximum(labels, 0),
+            "gather_weights": (row["masked_lm_mask"] != 0).astype(np.int32),
+        }
+    return out | _slots(np.flatnonzero(labels != IGNORED), labels, most)
+
+
+_T5 = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "labels")
+
+
+def t5_rows(cfg: Any, context: Context) -> Dataset:
+    """Source and target rows.
+
+    Raises:
+        DataError: rows without the five features.
+    """
+    folders = _folders(cfg)
+    first = Hdf5Source(folders[:1], context.vocab_size)
+    missing = [name for name in _T5 if name not in first.features]
+    if missing:
+        raise DataError(
+            f"{folders[0]}: rows have no {', '.join(missing)}; they have "
+            f"{', '.join(first.features)}. Preprocess in mode T5"
+        )
+    source, told = _assembled(cfg, lambda names: Hdf5Source(names, context.vocab_size))
+    lengths = "/".join(str(group.length) for group in first.groups)
+    return Dataset(
+        source=source,
+        row_length=first.row_shape[1],
+        complete=True,
+        transform=_without_ignored,
+        summary=f"HDF5: {len(source):,} source and target rows of {lengths} tokens{told}",
+        **_common(cfg),
+    )
+
+
+def _without_ignored(row: Rows, rng: np.random.Generator) -> Rows:
+    """Labels of -100 carry no loss; the mask says so already, and ids must be in range."""
+    del rng
+    out = {name: row[name] for name in _T5}
+    ignored = row["labels"] == IGNORED
+    return out | {
+        "labels": np.where(ignored, 0, row["labels"]),
+        "decoder_attention_mask": np.where(ignored, 0, row["decoder_attention_mask"]),
+    }

@@ -1,0 +1,245 @@
+"""Token classification: CoNLL-like columns (a word and its label per line) or the vendor's CSV.
+
+The first piece of a word carries its label; the others, ``[CLS]`` and ``[SEP]`` carry no loss.
+"""
+
+import ast
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.batching.pipeline import Rows
+from wafer.data.batching.rowsets import RowSource, sequence_row
+from wafer.data.text.textfiles import find_files, read_json, read_rows
+from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
+from wafer.errors import DataError
+
+__all__ = ["TokenScorer", "entities", "token_classification"]
+
+_ENDINGS = ("txt", "conll", "bio", "tsv", "csv")
+
+
+class Sentence(NamedTuple):
+    """Words with their labels; ``where`` names the file and the first line.
+
+    pieces: the words are word pieces already, those after the first labelled 'X' (the vendor's)
+    """
+
+    where: str
+    words: list[str]
+    labels: list[str]
+    pieces: bool = False
+
+
+class _Encoded(NamedTuple):
+    """ids: pieces without special tokens; heads: piece that begins each word; classes: per word."""
+
+    ids: list[int]
+    heads: list[int]
+    classes: list[int]
+
+
+def _columns(path: pathlib.Path) -> Iterator[Sentence]:
+    words: list[str] = []
+    labels: list[str] = []
+    first = 1
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        cells = line.split("\t") if "\t" in line else line.split()
+        if not line.strip() or cells[0] == "-DOCSTART-":
+            if words:
+                yield Sentence(f"{path}, row {first}", words, labels)
+            words, labels, first = [], [], number + 1
+            continue
+        if len(cells) < 2:
+            raise DataError(f"{path}, row {number}: {line!r}; expected a word and its label")
+        words.append(cells[0])
+        labels.append(cells[-1].strip())
+    if words:
+        yield Sentence(f"{path}, row {first}", words, labels)
+
+
+def _csv(path: pathlib.Path) -> Iterator[Sentence]:
+    for row in read_rows(path):
+        words, labels = (_list(row.text(name)) for name in ("tokens", "labels"))
+        if len(words) != len(labels):
+            raise DataError(f"{row.where}: {len(words)} tokens, but {len(labels)} labels")
+        pieces = words[:1] == ["[CLS]"]
+        inner = slice(1, -1) if pieces and words[-1] == "[SEP]" else slice(pieces, None)
+        yield Sentence(row.where, words[inner], labels[inner], pieces)
+
+
+def _list(text: str) -> list[str]:
+    """Split words at white space, or read a Python list of them."""
+    if text.lstrip().startswith("["):
+        try:
+            return [str(item) for item in ast.literal_eval(text)]
+        except (ValueError, SyntaxError):
+            pass  # a bracketed token such as [CLS] begins the text
+    return text.split()
+
+
+def _vocabulary_of_labels(cfg: Any, own: Sequence[Sentence], *, training: bool) -> dict[str, int]:
+    """From label_vocab_file, label2id.json beside the data, or the labels of the training file."""
+    beside = [pathlib.Path(place) / "label2id.json" for place in cfg.data_dir]
+    given = [pathlib.Path(cfg.label_vocab_file)] if cfg.label_vocab_file else []
+    for path in given or [path for path in beside if path.is_file()]:
+        found = read_json(path)
+        if not isinstance(found, dict) or not all(isinstance(v, int) for v in found.values()):
+            raise DataError(f"label_vocab_file: {path}: expected an object of label -> number")
+        return found
+    sentences = own if training else _sentences(cfg, training=True)
+    names = {label for sentence in sentences for label in sentence.labels}
+    ordered = sorted(names - {"O"})
+    return {label: i for i, label in enumerate(["O", *ordered] if "O" in names else ordered)}
+
+
+def _classes(sentence: Sentence, known: Mapping[str, int], num_labels: int | None) -> list[int]:
+    classes = []
+    for word, label in zip(sentence.words, sentence.labels, strict=True):
+        if label not in known:
+            raise DataError(
+                f"{sentence.where}: label {label!r} of {word!r} is not in the label vocabulary "
+                f"({', '.join(known)})"
+            )
+        if num_labels is not None and not 0 <= known[label] < num_labels:
+            raise DataError(
+                f"{sentence.where}: label {label!r} is class {known[label]}, outside the model's "
+                f"{num_labels} classes (model.num_labels)"
+            )
+        classes.append(known[label])
+    return classes
+
+
+def _encode(sentence: Sentence, classes: list[int], vocabulary: Vocabulary) -> _Encoded:
+    ids: list[int] = []
+    heads = []
+    if sentence.pieces:
+        unknown = vocabulary.id_of("[UNK]", "<unk>")
+        found = map(vocabulary.tokenizer.token_to_id, sentence.words)
+        ids = [unknown if index is None else index for index in found]
+        heads = [i for i, label in enumerate(sentence.labels) if label != "X"]
+        return _Encoded(ids, heads, [classes[i] for i in heads])
+    for piece in vocabulary.encode_words(sentence.words):
+        heads.append(len(ids))
+        ids += piece
+    return _Encoded(ids, heads, classes)
+
+
+def _features(
+    vocabulary: Vocabulary, length: int, index: int, example: _Encoded
+) -> dict[str, np.ndarray]:
+    del index
+    ids = [vocabulary.cls, *example.ids[: length - 2], vocabulary.sep]
+    row = sequence_row(ids, length, vocabulary.pad, [0] * len(ids))
+    labels, weights = np.zeros(length, np.int32), np.zeros(length, np.int32)
+    for head, label in zip(example.heads, example.classes, strict=True):
+        if head < length - 2:
+            labels[head + 1], weights[head + 1] = label, 1
+    return row | {"labels": labels, "loss_mask": weights}
+
+
+def entities(labels: Sequence[str]) -> set[tuple[str, int, int]]:
+    """(type, first, one past the last) of every entity of a BIO sequence.
+
+    As the CoNLL script: an I- that continues nothing begins an entity.
+
+    >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
+    [('LOC', 3, 4), ('LOC', 4, 5), ('PER', 0, 2)]
+    """
+    found: set[tuple[str, int, int]] = set()
+    kind, begin = "", 0
+    for i, label in enumerate([*labels, "O"]):
+        mark, _, name = label.partition("-")
+        goes_on = mark == "I" and bool(kind) and kind == (name or _untyped(label))
+        if kind and not goes_on:
+            found.add((kind, begin, i))
+            kind = ""
+        if not goes_on and mark in {"B", "I"}:
+            kind, begin = name or _untyped(label), i
+    return found
+
+
+def _untyped(label: str) -> str:
+    """Type of a label without one: the vendor's plain B and I are one type."""
+    return label if label not in {"B", "I"} else "B/I"
+
+
+class TokenScorer:
+    """Macro F1 over the B- and I- classes of tokens (the vendor's), and F1 of whole entities.
+
+    Args:
+        names: label -> class.
+    """
+
+    reads = ("logits",)
+
+    def __init__(self, names: Mapping[str, int]) -> None:
+        self._names = {index: name for name, index in names.items()}
+        self._pairs: list[tuple[list[int], list[int]]] = []
+
+    def add(self, rows: Rows, outputs: Mapping[str, np.ndarray]) -> None:
+        """Take true and predicted classes of the words of every real row."""
+        chosen = outputs["logits"].argmax(-1)
+        for row, mask, labels, predicted in zip(
+            rows["row"], rows["loss_mask"], rows["labels"], chosen, strict=True
+        ):
+            if row:
+                at = mask != 0
+                self._pairs.append((labels[at].tolist(), predicted[at].tolist()))
+
+    def result(self) -> dict[str, float]:
+        """``eval/f1_score`` (tokens) and ``eval/entity_f1``."""
+        truth = np.array([label for labels, _ in self._pairs for label in labels])
+        chosen = np.array([label for _, labels in self._pairs for label in labels])
+        scores = []
+        for index, name in self._names.items():
+            if name.startswith(("B", "I")) and ((truth == index) | (chosen == index)).any():
+                same = ((truth == index) & (chosen == index)).sum()
+                scores.append(2 * same / ((truth == index).sum() + (chosen == index).sum()))
+        found = [[entities(self._named(part)) for part in pair] for pair in self._pairs]
+        same = sum(len(true & ours) for true, ours in found)
+        total = sum(len(true) + len(ours) for true, ours in found)
+        return {
+            "eval/f1_score": float(np.mean(scores)) if scores else 0.0,
+            "eval/entity_f1": 2 * same / max(total, 1),
+        }
+
+    def _named(self, classes: Sequence[int]) -> list[str]:
+        return [self._names.get(index, "O") for index in classes]
+
+
+def _sentences(cfg: Any, *, training: bool) -> list[Sentence]:
+    stems = ("train",) if training else ("dev", "devel", "valid", "testa")
+    names = [f"{stem}.{ending}" for stem in stems for ending in _ENDINGS]
+    files = find_files(cfg.data_dir, [*names, "*-[0-9]*.csv"])
+    return [s for f in files for s in (_csv(f) if f.suffix == ".csv" else _columns(f))]
+
+
+def token_classification(cfg: Any, context: Context) -> Dataset:
+    """Read train.* or dev.* (also valid.*, devel.*) files; in a vendor folder every CSV.
+
+    Raises:
+        DataError: a wrong line or label; names file and row.
+    """
+    sentences = _sentences(cfg, training=context.training)
+    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
+    vocabulary.check(context.vocab_size)
+    known = _vocabulary_of_labels(cfg, sentences, training=context.training)
+    examples = [
+        _encode(sentence, _classes(sentence, known, context.num_labels), vocabulary)
+        for sentence in sentences
+    ]
+    build = functools.partial(_features, vocabulary, cfg.max_sequence_length)
+    return Dataset(
+        source=RowSource(examples, build, cfg.data_dir[0]),
+        row_length=cfg.max_sequence_length,
+        complete=True,
+        scorer=functools.partial(TokenScorer, known),
+        shuffle=cfg.shuffle,
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=f"tokens with labels: {len(examples):,} sentences, classes {', '.join(known)}",
+    )

@@ -1,0 +1,167 @@
+"""The vendor's tokenized text: BERT's CSV with static masks, T5's lines with spans to hide."""
+
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.batching.objectives import corrupt_spans, raw_length
+from wafer.data.batching.rowsets import RowSource, fixed
+from wafer.data.text.textfiles import Row, find_files, read_rows
+from wafer.errors import DataError
+
+__all__ = ["bert_csv", "t5_dynamic"]
+
+Rows = dict[str, np.ndarray]
+
+
+def _described(folders: Sequence[str], suffix: str) -> list[pathlib.Path]:
+    """The files that each folder's ``meta.dat`` names ("FILE LINES"); without it, all that fit."""
+    found: list[pathlib.Path] = []
+    for folder in map(pathlib.Path, folders):
+        meta = folder / "meta.dat"
+        if not meta.is_file():
+            found += find_files([str(folder)], [f"*{suffix}"])
+            continue
+        named = [folder / line.split()[0] for line in meta.read_text().splitlines() if line.strip()]
+        missing = [path for path in named if not path.is_file()]
+        if missing:
+            raise DataError(f"{meta}: names {missing[0]}, which does not exist")
+        found += named
+    return found
+
+
+def _static(cfg: Any, context: Context, row: Row) -> Rows:
+    names = ["input_ids", "attention_mask", "masked_lm_positions", "masked_lm_weights", "labels"]
+    names += [] if cfg.disable_nsp else ["token_type_ids", "next_sentence_label"]
+    found = {name: np.array(row.integers(name), np.int32) for name in names}
+    for group in (("input_ids", "attention_mask"), ("masked_lm_positions", "labels")):
+        lengths = {name: len(found[name]) for name in group}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"{row.where}: {lengths}; expected equal lengths")
+    top = max(found["input_ids"].max(), found["labels"].max())
+    if context.vocab_size is not None and top >= context.vocab_size:
+        raise DataError(f"{row.where}: id {top} is outside the vocabulary of {context.vocab_size}")
+    out = {name: found[name] for name in ("input_ids", "attention_mask")}
+    out |= {
+        "gather_positions": found["masked_lm_positions"],
+        "gather_labels": found["labels"],
+        "gather_weights": found["masked_lm_weights"],
+    }
+    if not cfg.disable_nsp:
+        out["token_type_ids"] = found["token_type_ids"]
+        out["next_sentence_label"] = found["next_sentence_label"][0]
+    return out
+
+
+def bert_csv(cfg: Any, context: Context) -> Dataset:
+    """Read BertCSVDataProcessor's files: features as lists of numbers, masks drawn beforehand.
+
+    Raises:
+        DataError: a wrong row, or rows of different lengths; names file and row.
+    """
+    examples: list[Rows] = []
+    shape: Mapping[str, tuple[int, ...]] = {}
+    for path in _described(cfg.data_dir, ".csv"):
+        for row in read_rows(path):
+            example = _static(cfg, context, row)
+            own = {name: value.shape for name, value in example.items()}
+            shape = shape or own
+            if own != shape:
+                raise DataError(f"{row.where}: features of {own}, but the first row's are {shape}")
+            examples.append(example)
+    source = RowSource(examples, lambda _, example: example, cfg.data_dir[0])
+    length = len(examples[0]["input_ids"])
+    return Dataset(
+        source=source,
+        row_length=length,
+        complete=True,
+        shuffle=bool(cfg.shuffle),
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=f"BERT CSV: {len(examples):,} rows of {length} tokens, masked beforehand",
+    )
+
+
+def _vocabulary(cfg: Any) -> dict[str, int]:
+    path = pathlib.Path(cfg.src_vocab_file)
+    if not path.is_file():
+        raise DataError(f"src_vocab_file: no such file: {path}")
+    words = path.read_text("utf-8").splitlines()
+    fold = str.lower if cfg.do_lower else str
+    vocabulary = {fold(word.split("\t")[0]): index for index, word in enumerate(words)}
+    for key in ("oov_token", "eos_token", "pad_token"):
+        if fold(getattr(cfg, key)) not in vocabulary:
+            raise DataError(
+                f"{key}: {getattr(cfg, key)!r} is not in {path}; name the token it has, or add it"
+            )
+    return vocabulary
+
+
+def _pieces(cfg: Any, vocabulary: Mapping[str, int], longest: int) -> Iterator[np.ndarray]:
+    fold = str.lower if cfg.do_lower else str
+    unknown = vocabulary[fold(cfg.oov_token)]
+    for path in _described(cfg.src_data_dir, ".txt"):
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                ids = [vocabulary.get(fold(token), unknown) for token in line.split()]
+                for at in range(0, len(ids), longest):
+                    if len(ids) - at > 1:  # one token leaves nothing to hide
+                        yield np.array(ids[at : at + longest], np.int32)
+
+
+def _corrupted(row: Rows, rng: np.random.Generator, *, cfg: Any, ids: Mapping[str, int]) -> Rows:
+    pair = corrupt_spans(row["tokens"][: int(row["length"])], rng, vocab_size=ids["size"])
+    source = [*pair.source.tolist(), ids["eos"]]
+    target = [*pair.target.tolist(), ids["eos"]]
+    width, height = cfg.src_max_sequence_length, cfg.tgt_max_sequence_length
+    return {
+        "row": row["row"],
+        "input_ids": fixed(source, width, ids["pad"]),
+        "attention_mask": fixed([1] * len(source), width),
+        "decoder_input_ids": fixed([ids["start"], *target[:-1]], height, ids["pad"]),
+        "decoder_attention_mask": fixed([1] * len(target), height),
+        "labels": fixed(target, height, ids["pad"]),
+    }
+
+
+def t5_dynamic(cfg: Any, context: Context) -> Dataset:
+    """Read T5DynamicDataProcessor's lines; the spans to hide are drawn at every reading.
+
+    Raises:
+        DataError: a missing file or token, targets that cannot fit.
+    """
+    vocabulary = _vocabulary(cfg)
+    longest, target = raw_length(cfg.src_max_sequence_length)
+    if target > cfg.tgt_max_sequence_length:
+        raise DataError(
+            f"tgt_max_sequence_length: {cfg.tgt_max_sequence_length} is too short: sources of up "
+            f"to {cfg.src_max_sequence_length} tokens have targets of up to {target}"
+        )
+    size = len(vocabulary) + cfg.extra_ids
+    if context.vocab_size is not None and size > context.vocab_size:
+        raise DataError(
+            f"src_vocab_file: {len(vocabulary)} tokens and {cfg.extra_ids} sentinels, but the "
+            f"model's vocabulary has {context.vocab_size}"
+        )
+    fold = str.lower if cfg.do_lower else str
+    pad = vocabulary[fold(cfg.pad_token)]
+    ids = {
+        "size": size,
+        "eos": vocabulary[fold(cfg.eos_token)],
+        "pad": pad,
+        "start": vocabulary.get(fold(cfg.sos_token), pad),
+    }
+    examples = list(_pieces(cfg, vocabulary, longest))
+    build = lambda _, tokens: {"tokens": fixed(tokens, longest), "length": np.int32(len(tokens))}
+    return Dataset(
+        source=RowSource(examples, build, cfg.src_data_dir[0]),
+        row_length=cfg.src_max_sequence_length,
+        complete=True,
+        transform=functools.partial(_corrupted, cfg=cfg, ids=ids),
+        shuffle=bool(cfg.shuffle),
+        shuffle_seed=cfg.shuffle_seed or 0,
+        summary=f"T5 text: {len(examples):,} pieces of up to {longest} tokens, spans hidden anew",
+    )

@@ -1,0 +1,169 @@
+"""Keys of the data processors that read rows from HDF5 files and the vendor's tokenized text."""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from wafer.config.base import (
+    Bool,
+    Float,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    parse,
+)
+from wafer.data.section import Folders, InputSection
+from wafer.errors import ConfigError, Problem
+
+__all__ = [
+    "ROW_PROCESSORS",
+    "BertCSVDataProcessor",
+    "BertHDF5DataProcessor",
+    "GptHDF5DataProcessor",
+    "MixturePart",
+    "T5DynamicDataProcessor",
+    "T5HDF5DataProcessor",
+]
+
+
+class MixturePart(Section):
+    """One dataset of a mixture.
+
+    Attributes:
+        data_dir: folders of .h5 files.
+        weight: share of the examples that come from here; the shares need not sum to 1.
+        data_subset: which part of it, '0.0-0.5' or '0.1-0.3,0.7-1.0'.
+    """
+
+    data_dir: Folders
+    weight: PositiveFloat
+    data_subset: str | None = None
+
+
+def _parts(value: Any) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError("expected a list of {data_dir, weight, data_subset}")
+    parts, problems = [], []
+    for index, item in enumerate(value):
+        try:
+            parts.append(parse(MixturePart, item))
+        except ConfigError as error:
+            problems += error.under(index).problems
+    if problems:
+        raise ConfigError(problems)
+    return tuple(parts)
+
+
+class _RowsInput(InputSection):
+    """Rows in HDF5 files.
+
+    Attributes:
+        data_dir: folders of .h5 files.
+        mixture: several datasets with weights, instead of ``data_dir``.
+        data_subset: which part of ``data_dir``.
+        num_samples: examples of one pass; with ``shuffle``, several epochs are mixed together.
+        pad_last: accepted: without ``drop_last`` the last batch is always filled up.
+    """
+
+    data_dir: Folders | None = None
+    mixture: Annotated[tuple[MixturePart, ...] | None, BeforeValidator(_parts)] = None
+    data_subset: str | None = None
+    num_samples: PositiveInt | None = None
+    pad_last: Bool | None = None
+
+    def model_post_init(self, _: Any) -> None:
+        """Exactly one of ``data_dir`` and ``mixture``."""
+        if self.data_dir is None and self.mixture is None:
+            raise ConfigError([Problem(("data_dir",), "missing; give data_dir, or a mixture")])
+        if self.data_dir is not None and self.mixture is not None:
+            raise ConfigError([Problem(("mixture",), "given together with data_dir; keep one")])
+        if self.mixture is not None and self.data_subset is not None:
+            message = "belongs into the parts of the mixture"
+            raise ConfigError([Problem(("data_subset",), message)])
+
+
+class GptHDF5DataProcessor(_RowsInput):
+    """Next-token rows, also as ``GptHDF5MapDataProcessor``.
+
+    ``max_sequence_length`` is needed for files in the corpus format and a check for others.
+    """
+
+
+class _Unpacked(_RowsInput):
+    def model_post_init(self, _: Any) -> None:
+        super().model_post_init(_)
+        if self.use_vsl:
+            message = "these rows are not packed; model.enable_vts: true removes their padding"
+            raise ConfigError([Problem(("use_vsl",), message)])
+
+
+class BertHDF5DataProcessor(_Unpacked):
+    """BERT rows: masked anew at every reading, unless the file brings masked labels.
+
+    Attributes:
+        masked_lm_prob: share of the tokens that is masked.
+        max_predictions_per_seq: M, most tokens masked in a row; None is that share of a row.
+        mask_id: id of [MASK]; None takes it from ``data_params.json``.
+    """
+
+    task: ClassVar[str] = "mlm"
+    masked_lm_prob: Annotated[Float, Field(gt=0, lt=1)] = 0.15
+    max_predictions_per_seq: PositiveInt | None = None
+    mask_id: NonNegativeInt | None = None
+
+
+class T5HDF5DataProcessor(_Unpacked):
+    """Source and target rows: input_ids, attention_mask, decoder_input_ids, ..., labels."""
+
+    task: ClassVar[str] = "seq2seq"
+
+
+class BertCSVDataProcessor(InputSection):
+    """The vendor's CSV with masks drawn beforehand.
+
+    Attributes:
+        data_dir: folders of .csv files.
+        disable_nsp: the rows have no next-sentence label.
+    """
+
+    task: ClassVar[str] = "mlm"
+    data_dir: Folders
+    disable_nsp: Bool = False
+
+
+class T5DynamicDataProcessor(InputSection, legacy={"data_dir": "src_data_dir"}):
+    """Tokenized text, one document a line; spans are hidden anew at every reading.
+
+    Attributes:
+        src_data_dir: folders of text files; ``meta.dat`` names them, else every .txt counts.
+        src_vocab_file: one token a line.
+        src_max_sequence_length: of the encoder's rows.
+        tgt_max_sequence_length: of the decoder's rows.
+        extra_ids: sentinels after the vocabulary.
+        do_lower: lower the case of tokens and vocabulary.
+    """
+
+    task: ClassVar[str] = "seq2seq"
+    src_data_dir: Folders
+    src_vocab_file: str
+    src_max_sequence_length: PositiveInt
+    tgt_max_sequence_length: PositiveInt
+    extra_ids: NonNegativeInt = 100
+    do_lower: Bool = False
+    oov_token: str = "<unk>"
+    sos_token: str = "<s>"
+    eos_token: str = "</s>"
+    pad_token: str = "<pad>"
+
+
+ROW_PROCESSORS: dict[str, type[InputSection]] = {
+    "GptHDF5DataProcessor": GptHDF5DataProcessor,
+    "GptHDF5MapDataProcessor": GptHDF5DataProcessor,
+    "BertHDF5DataProcessor": BertHDF5DataProcessor,
+    "BertCSVDataProcessor": BertCSVDataProcessor,
+    "T5HDF5DataProcessor": T5HDF5DataProcessor,
+    "T5DynamicDataProcessor": T5DynamicDataProcessor,
+}

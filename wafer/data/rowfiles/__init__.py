@@ -1,0 +1,1 @@
+"""Folders of HDF5 rows: read, written, checked."""

@@ -1,0 +1,70 @@
+"""HDF5 files in the vendor's layouts, written whole or not at all."""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+
+from wafer.data.rowfiles.files import Group
+
+__all__ = ["PARAMS", "replace", "write_corpus", "write_json", "write_rows"]
+
+PARAMS = "data_params.json"
+
+
+def replace(partial: pathlib.Path, final: pathlib.Path) -> None:
+    """Give a finished file its name, once its bytes are on the disk: a kill leaves no half file."""
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(final)
+
+
+def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file whole."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, indent=4) + "\n")
+    replace(partial, path)
+
+
+def write_rows(
+    path: pathlib.Path,
+    groups: Sequence[Group],
+    rows: Sequence[np.ndarray],
+    compression: str | None = "gzip",
+    dtype: str = "i4",
+) -> None:
+    """Write the "sample" format.
+
+    Args:
+        path: the file; appears when it is complete.
+        groups: its datasets.
+        rows: one array [N, F, S] for each group.
+        compression: of the chunks, each one row of features.
+        dtype: of the ids on disk.
+    """
+    partial = path.with_name(path.name + ".partial")
+    with h5py.File(partial, "w") as file:
+        file.attrs["n_examples"] = len(rows[0])
+        for group, values in zip(groups, rows, strict=True):
+            file.create_dataset(
+                group.name,
+                data=values,
+                dtype=dtype,
+                chunks=(1, *values.shape[1:]),
+                compression=compression,
+            )
+    replace(partial, path)
+
+
+def write_corpus(path: pathlib.Path, tokens: np.ndarray, compression: str | None) -> None:
+    """Write the "corpus" format: ``data`` [N], documents one after the other."""
+    partial = path.with_name(path.name + ".partial")
+    with h5py.File(partial, "w") as file:
+        file.attrs["n_examples"] = len(tokens)
+        chunks = (min(len(tokens), 1 << 16),)
+        file.create_dataset("data", data=tokens, dtype="i4", chunks=chunks, compression=compression)
+    replace(partial, path)

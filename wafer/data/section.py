@@ -1,0 +1,99 @@
+"""What every data processor takes: the common keys of ``train_input`` and ``eval_input``."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator
+
+from wafer.config.base import Bool, Int, NonNegativeInt, PositiveInt, Section, parse
+
+__all__ = ["Folders", "InputSection", "MicroBatchRange"]
+
+
+class _Ignored(Section):
+    """Host settings of the vendor's cluster; here the data pipeline sets itself up."""
+
+    num_workers: NonNegativeInt | None = None
+    prefetch_factor: NonNegativeInt | None = None
+    persistent_workers: Bool | None = None
+    use_worker_cache: Bool | None = None
+    repeat: Bool | None = None  # training data always repeats here, evaluation data never
+    sort_files: Bool | None = None  # files are always read in the order of their names
+
+
+class _Range(Section):
+    min: PositiveInt | None = None
+    max: PositiveInt | None = None
+
+    def model_post_init(self, _: Any) -> None:
+        if self.min and self.max and self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+
+
+class MicroBatchRange(Section):
+    """``{explore: {min, max}}``: micro-batch sizes the compiler may choose between."""
+
+    explore: Annotated[_Range, BeforeValidator(lambda v: parse(_Range, v))]
+
+
+def _micro_batch(value: Any) -> Any:
+    if value is None or value in ("auto", "explore"):
+        return value
+    if isinstance(value, Mapping | MicroBatchRange):
+        return parse(MicroBatchRange, value)
+    allowed = "expected a whole number > 0, 'auto', 'explore', {explore: {min, max}} or null"
+    if isinstance(value, bool | float):
+        raise ValueError(allowed)
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise ValueError(allowed) from None
+    if number < 1:
+        raise ValueError(allowed)
+    return number
+
+
+def _folders(value: Any) -> Any:
+    folders = (value,) if isinstance(value, str) else value
+    if not isinstance(folders, list | tuple) or not folders:
+        raise ValueError("expected a folder or a list of folders")
+    if not all(isinstance(f, str) and f for f in folders):
+        raise ValueError("every folder must be text")
+    return tuple(folders)
+
+
+Folders = Annotated[tuple[str, ...], BeforeValidator(_folders)]
+
+
+class InputSection(_Ignored):
+    """What every data processor takes.
+
+    Attributes:
+        data_processor: its name in ``DATA_PROCESSORS``.
+        batch_size: sequences per step over all systems (the effective batch).
+        micro_batch_size: sequences computed at once per system; 'auto' lets the run choose.
+        max_sequence_length: S; longer examples are cut.
+        use_vsl: variable sequence length: pack examples, compute no padding.
+        shuffle: whether the order is shuffled each epoch.
+        shuffle_seed: of that order; None takes ``runconfig.seed``.
+        drop_last: leave out the last, incomplete batch of an epoch.
+        task: what its rows are for; the model must take them (``wafer.experiment``).
+    """
+
+    task: ClassVar[str] = "lm"
+
+    data_processor: str
+    batch_size: PositiveInt
+    micro_batch_size: Annotated[
+        int | Literal["auto", "explore"] | MicroBatchRange | None, BeforeValidator(_micro_batch)
+    ] = "auto"
+    max_sequence_length: PositiveInt | None = None
+    use_vsl: Bool = False
+    shuffle: Bool = False
+    shuffle_seed: Int | None = None
+    drop_last: Bool = True
+
+    @property
+    def no_effect(self) -> tuple[str, ...]:
+        """Keys the file sets that mean nothing on this machine."""
+        return tuple(k for k in _Ignored.model_fields if k in self.model_fields_set)

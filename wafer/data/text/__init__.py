@@ -1,0 +1,1 @@
+"""Text: tokenizers, word pieces, files of documents, turns of a conversation."""

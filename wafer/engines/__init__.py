@@ -1,0 +1,1 @@
+"""How a step runs: resident, streamed, pipelined, on simulated PEs; one state for all."""

@@ -1,0 +1,247 @@
+"""The executor that trains dense nets on the fabric simulator, cycle by cycle.
+
+A step runs on PEs (`wafer.engines.fabric.network`): forward, loss, backward, update. First states,
+scores and checkpoints are the resident executor's, so that a run may move from one to the other.
+Between steps the weights stay in the PEs' memory; what the training state holds is the host's copy.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array
+
+from models.base import Aux
+from sparsity import Sparsifier
+from wafer.compiler.plan import Region
+from wafer.engines.fabric import network as onfabric
+from wafer.engines.resident import Fill, Resident, norms
+from wafer.engines.state import TrainState
+from wafer.fabric.errors import FabricError
+from wafer.spec import WaferSpec
+
+__all__ = ["OnPes"]
+
+_LOG = logging.getLogger(__name__)
+Metrics = dict[str, Array]
+Features = Mapping[str, Any]
+
+
+class OnPes:
+    """Dense layers with ReLU, cross-entropy and SGD, a rectangle of PEs each.
+
+    Args:
+        resident: of the same run; makes first states and scores.
+        regions: of the layers, from a floor plan.
+        micro: samples of a micro-batch.
+        micro_batches: of an optimizer step.
+        momentum: of SGD; 0 keeps no velocity.
+        spec: the machine.
+        rate: the learning rate that an optimizer state's last update used.
+        implementation: engine, see :func:`wafer.fabric.run`.
+    """
+
+    def __init__(
+        self,
+        resident: Resident,
+        regions: Sequence[Region],
+        *,
+        micro: int,
+        micro_batches: int,
+        momentum: float,
+        spec: WaferSpec,
+        rate: Callable[[Any], Array],
+        implementation: str = "auto",
+    ) -> None:
+        self._host, self._regions, self._spec = resident, tuple(regions), spec
+        self._micro, self._count, self._momentum = micro, micro_batches, momentum
+        self._rate, self._implementation = rate, implementation
+        # The optimizer itself counts its steps and says its rate; moments come from the PEs.
+        zeros = lambda params: jax.tree.map(jnp.zeros_like, params)
+        self._count_step = jax.jit(
+            lambda s, params: resident.tx.update(zeros(params), s, params)[1]
+        )
+        self._net: onfabric.Net | None = None
+        self._told = False
+        # What lies in the PEs, and the parameters of the training state it belongs to.
+        self._held: tuple[Any, onfabric.NetState] | None = None
+
+    @property
+    def sparsifier(self) -> Sparsifier:
+        """See ``Executor``."""
+        return self._host.sparsifier
+
+    @property
+    def mesh(self) -> Mesh:
+        """See ``Executor``: where scores are computed."""
+        return self._host.mesh
+
+    @property
+    def programs(self) -> Any:
+        """See ``Executor``: the host's; the PEs' is ``net.program``."""
+        return self._host.programs
+
+    @property
+    def net(self) -> onfabric.Net:
+        """The network on its PEs.
+
+        Raises:
+            RuntimeError: there is no state yet whose masks it could be built for.
+        """
+        if self._net is None:
+            raise RuntimeError("fabric: call init (or rebuild) first; masks decide the program")
+        return self._net
+
+    def init(self, key: Array) -> TrainState:
+        """See ``Executor``."""
+        return self._adopt(self._host.init(key))
+
+    def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
+        """See ``Executor``."""
+        return self._adopt(self._host.rebuild(state, fill))
+
+    def _adopt(self, state: TrainState) -> TrainState:
+        """Write the program for a state's masks, which stay: only static sparsity comes here."""
+        params, _ = self.sparsifier.expand(state.params, state.opt_state, state.sparse)
+        masks = self.sparsifier.masks(state.sparse)
+        layers = []
+        for stage in self._host.model.stages:
+            mask = masks.get(f"{stage.name}/kernel")
+            kept = None if mask is None else np.asarray(mask)
+            fan_in, fan_out = params[stage.name]["kernel"].shape
+            layers.append(onfabric.Dense(stage.name, fan_in, fan_out, kept))
+        self._held = None
+        if self._net is not None and _same(self._net.layers, layers):  # a resumed run's masks
+            return state
+        self._net = onfabric.build(
+            layers,
+            self._regions,
+            batch=self._micro,
+            micro_batches=self._count,
+            momentum=self._momentum,
+            spec=self._spec,
+        )
+        return state
+
+    def place(self, features: Features) -> Features:
+        """See ``Executor``: the host writes images into PEs itself."""
+        return self._host.place(features)
+
+    def step(
+        self, state: TrainState, features: Features, *, topology: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        """See ``Executor``; metrics also hold "fabric/cycles" and what goes with it."""
+        del topology  # masks are static
+        net, sparsifier = self.net, self.sparsifier
+        params, opt_state = sparsifier.expand(state.params, state.opt_state, state.sparse)
+        memory = self._memory(state, params, opt_state)
+        opt_state = self._count_step(opt_state, params)
+        images, labels = _rows(features)
+        rate = float(self._rate(opt_state))
+        memory, report = onfabric.step(
+            net, memory, images, labels, learning_rate=rate, implementation=self._implementation
+        )
+        self._tell(report.cycles, len(images))
+        if self._momentum:
+            opt_state = optax.tree.set(opt_state, trace=onfabric.read(net, memory, "velocities"))
+        sparse, params, opt_state = sparsifier.update(
+            state.sparse, onfabric.params(net, memory), {}, opt_state, topology=False
+        )
+        after = state._replace(
+            step=state.step + 1, params=params, opt_state=opt_state, sparse=sparse
+        )
+        after = self._host.replicate(after)
+        self._held = (after.params, memory)
+        return after, self._metrics(state, after, memory, report, len(images))
+
+    def _memory(self, state: TrainState, params: Any, opt_state: Any) -> onfabric.NetState:
+        """What lies in the PEs already, or a state's arrays written into them."""
+        if self._held is not None and self._held[0] is state.params:
+            return self._held[1]
+        velocities = optax.tree.get(opt_state, "trace") if self._momentum else None
+        return onfabric.init(self.net, params, velocities)
+
+    def _metrics(
+        self,
+        before: TrainState,
+        after: TrainState,
+        memory: onfabric.NetState,
+        report: onfabric.Step,
+        samples: int,
+    ) -> Metrics:
+        grads = onfabric.read(self.net, memory, "gradients")
+        found = {
+            "loss": report.loss,
+            "tokens": samples,
+            "grad_norm": optax.tree.norm(grads),
+            "loss_scale": self._host.scaler.scale(before.scale),
+            "fabric/cycles": report.cycles,
+            "fabric/cycles_per_sample": report.cycles / samples,
+            "fabric/predicted_cycles_per_sample": self.net.predicted / samples,
+            "fabric/busiest_pe": report.busy.max() / report.cycles,
+        }
+        if self._host.summaries:
+            found |= norms("per_layer_grad_norm", grads)
+            found |= norms("per_layer_params_norm", after.params)
+        return {name: jnp.float32(value) for name, value in found.items()}
+
+    def _tell(self, cycles: int, samples: int) -> None:
+        """Log the first step's cycles beside those of the closed forms."""
+        if self._told:
+            return
+        self._told = True
+        net = self.net
+        seconds = cycles / self._spec.clock_hz
+        _LOG.info(
+            "Fabric: %d PEs in %d regions; a step takes %s cycles, %.0f per sample (closed form: "
+            "%.0f, %+.1f %%), %s samples/s at %.2f GHz",
+            sum(r.width * r.height for r in net.regions),
+            len(net.regions),
+            f"{cycles:,}",
+            cycles / samples,
+            net.predicted / samples,
+            100 * (cycles / net.predicted - 1),
+            f"{samples / seconds:,.0f}",
+            self._spec.clock_hz / 1e9,
+        )
+
+    def evaluate(self, state: TrainState, features: Features) -> Aux:
+        """See ``Executor``; on the host."""
+        return self._host.evaluate(state, features)
+
+    def predict(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        """See ``Executor``; on the host."""
+        return self._host.predict(state, features, names)
+
+    def levels(self, state: TrainState) -> Metrics:
+        """See ``Executor``."""
+        return self._host.levels(state)
+
+    def export(self, state: TrainState) -> tuple[Any, Any]:
+        """See ``Executor``."""
+        return self._host.export(state)
+
+    def close(self) -> None:
+        """See ``Executor``: there is nothing to release."""
+
+
+def _rows(features: Features) -> tuple[np.ndarray, np.ndarray]:
+    """[N, pixels] images and [N] labels of a whole step, in the order of the micro-batches."""
+    if not np.asarray(features["attention_mask"]).all():
+        raise FabricError("a batch with empty rows; PEs train on whole ones (drop_last_batch)")
+    images = np.asarray(features["images"])
+    labels = np.asarray(features["labels"]).reshape(-1)
+    return images.reshape(len(labels), -1), labels
+
+
+def _same(one: Sequence[onfabric.Dense], other: Sequence[onfabric.Dense]) -> bool:
+    """Whether two stacks of the same model keep the same weights."""
+    kept = lambda layer: None if layer.mask is None else layer.mask.tobytes()
+    return [kept(layer) for layer in one] == [kept(layer) for layer in other]

@@ -1,0 +1,297 @@
+"""Where the kernels of a fabric network lie, what each PE holds, and which streams join them."""
+
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+import numpy as np
+
+from wafer.compiler.dense_kernel import DenseCost, dense_cost
+from wafer.compiler.plan import Region
+from wafer.fabric.errors import FabricError, RouteError
+from wafer.fabric.program.layout import Filter
+from wafer.fabric.training.paths import Links, Spot, lane, line_links, pes_of
+from wafer.fabric.training.regions import Stream, Wires, find_stream, share
+from wafer.spec import WaferSpec
+
+__all__ = ["Dense", "Shares", "connect", "cost_of", "find_streams", "lay_out", "shares_of"]
+
+Ways = Mapping[tuple[str, str], Stream]  # (source, target) -> stream
+
+
+class Dense(NamedTuple):
+    """A dense layer with bias; all but the last are followed by a ReLU.
+
+    name: of its parameters and of its region
+    fan_in: inputs
+    fan_out: outputs
+    mask: [fan_in, fan_out] bool, the weights that exist; None for all
+    """
+
+    name: str
+    fan_in: int
+    fan_out: int
+    mask: np.ndarray | None = None
+
+
+class Shares(NamedTuple):
+    """Which inputs and outputs of a layer lie where.
+
+    inputs: per column of the region, indices of its inputs
+    outputs: per row of the region, indices of its outputs
+    turned: the other way round: rows share out the inputs, columns the outputs
+    """
+
+    inputs: tuple[np.ndarray, ...]
+    outputs: tuple[np.ndarray, ...]
+    turned: bool
+
+    def ranks(self, region: Region, place: Spot) -> tuple[int, int]:
+        """Which share of the inputs and which of the outputs a PE has."""
+        column, row = place[0] - region.x, place[1] - region.y
+        return (row, column) if self.turned else (column, row)
+
+
+def lay_out(layers: Sequence[Dense], regions: Sequence[Region], inputs: int) -> dict[str, Region]:
+    """Move the regions to the grid's corner, a free row and column apart; add "input" and "loss".
+
+    Args:
+        layers: in order.
+        regions: by their names; others are ignored.
+        inputs: PEs for the images.
+
+    Raises:
+        FabricError: a region that is missing, overlaps, or has more PEs than there is to share.
+    """
+    known = {r.name: r for r in regions}
+    missing = [layer.name for layer in layers if layer.name not in known]
+    if missing:
+        raise FabricError(f"no region for layer {missing[0]!r}; regions: {list(known)}")
+    names = [*(layer.name for layer in layers), *sorted({"input", "loss"} & set(known))]
+    taken: dict[Spot, str] = {}
+    for name in names:
+        for place in pes_of(known[name]):
+            if place in taken:
+                raise FabricError(f"regions {taken[place]!r} and {name!r} overlap")
+            taken[place] = name
+    across, down = (sorted({getattr(known[n], axis) for n in names}) for axis in "xy")
+    floor = {
+        n: known[n]._replace(
+            x=known[n].x - across[0] + across.index(known[n].x) + 2,
+            y=known[n].y - down[0] + down.index(known[n].y) + 1,
+        )
+        for n in names
+    }
+    if "input" not in floor:  # beside the first layer, in the column that is free
+        floor["input"] = Region("input", 0, floor[layers[0].name].y, 1, inputs)
+    if "loss" not in floor:
+        lanes = [p for layer in layers for to in "ES" for p in lane(floor[layer.name], to)]
+        full = {*lanes, *(p for region in floor.values() for p in pes_of(region))}
+        floor["loss"] = Region("loss", *_free(full, floor[layers[-1].name]), 1, 1)
+    for name in ("input", "loss"):
+        if min(floor[name].width, floor[name].height) != 1:
+            raise FabricError(f"region {name!r}: one column or row of PEs is possible")
+    return floor
+
+
+def cost_of(
+    layer: Dense, region: Region, *, batch: int, first: bool, momentum: bool, spec: WaferSpec
+) -> tuple[DenseCost, bool]:
+    """Cost of a layer in its region, and whether its rows share out the inputs: the quicker way.
+
+    Args:
+        layer: the layer.
+        region: its rectangle.
+        batch: samples of a micro-batch.
+        first: whether it needs no input gradient.
+        momentum: whether its update keeps a velocity.
+        spec: the machine.
+
+    Raises:
+        FabricError: more PEs than there is to share, either way.
+    """
+    sides = (region.height, region.width)
+    costs = [
+        (
+            dense_cost(
+                layer.fan_in,
+                layer.fan_out,
+                height,
+                width,
+                nnz=layer.mask,
+                batch=batch,
+                input_gradient=not first,
+                momentum=momentum,
+                spec=spec,
+            ),
+            turned,
+        )
+        for (height, width), turned in ((sides, False), (sides[::-1], True))
+        if width <= layer.fan_in and height <= layer.fan_out
+    ]
+    if not costs:
+        raise FabricError(
+            f"{layer.name}: {region.width} columns x {region.height} rows of PEs; one side shares"
+            f" out the inputs (1..{layer.fan_in}), the other the outputs (1..{layer.fan_out})"
+        )
+    return min(costs, key=lambda pair: pair[0].period)
+
+
+def _free(taken: Set[Spot], near: Region) -> Spot:
+    """The free PE nearest to a region's north-western corner."""
+    spots = {
+        (x, y)
+        for x in range(near.x + near.width + 1)
+        for y in range(near.y + near.height + 1)
+        if (x, y) not in taken
+    }
+    return min(spots, key=lambda s: (abs(s[0] - near.x) + abs(s[1] - near.y), s))
+
+
+def find_streams(
+    size: tuple[int, int],
+    floor: Mapping[str, Region],
+    layers: Sequence[Dense],
+    turned: Mapping[str, bool],
+    *,
+    batch: int,
+    most: int,
+) -> dict[tuple[str, str], Stream]:
+    """Find the way of every stream: activations onwards, gradients back to the first layer.
+
+    Args:
+        size: (H, W).
+        floor: regions by name.
+        layers: in order.
+        turned: layers that are turned.
+        batch: samples of a micro-batch.
+        most: words that may cross a link per micro-batch without slowing the slowest kernel.
+    """
+    links = Links(size, most)
+    for layer in layers:
+        _inside(links, layer, floor[layer.name], batch, first=layer is layers[0], turned=turned)
+    ways = {}
+    names = ["input", *(layer.name for layer in layers), "loss"]
+    sizes = [layers[0].fan_in, *(layer.fan_out for layer in layers)]
+    for (a, b), features in zip(itertools.pairwise(names), sizes, strict=True):
+        words = features * batch
+        towards = "" if b == "loss" else _WAYS[turned[b]]
+        lines = _either(floor[a]) if a == "input" else [_edge(floor[a], column=not turned[a])]
+        ways[a, b] = find_stream(links, lines, floor[b], towards=towards, words=words, source=a)
+        if a != "input":
+            lines = _either(floor[b]) if b == "loss" else [_edge(floor[b], column=turned[b])]
+            towards = _WAYS[not turned[a]]
+            ways[b, a] = find_stream(links, lines, floor[a], towards=towards, words=words, source=b)
+    return ways
+
+
+_WAYS = {False: "E", True: "S"}  # of the inputs through a layer, turned or not
+
+
+def _inside(
+    links: Links,
+    layer: Dense,
+    region: Region,
+    batch: int,
+    *,
+    first: bool,
+    turned: Mapping[str, bool],
+) -> None:
+    """Count what a layer's own links carry: its streams spread out, and are gathered."""
+    into, out = layer.fan_in * batch, layer.fan_out * batch
+    way = turned[layer.name]
+    for words, to in ((into, _WAYS[way]), (out, _WAYS[not way])):
+        links.add(((place, to) for place in pes_of(region)), words)
+    columns, rows = (region.height, region.width) if way else (region.width, region.height)
+    links.add(line_links(_edge(region, column=not way)), out)
+    links.add(((place, "N" if way else "W") for place in pes_of(region)), -(-out // rows))
+    if not first:
+        links.add(line_links(_edge(region, column=way)), into)
+        links.add(((place, "W" if way else "N") for place in pes_of(region)), -(-into // columns))
+
+
+def _either(region: Region) -> list[list[Spot]]:
+    """Both orders of a line of PEs."""
+    return [pes_of(region), pes_of(region)[::-1]]
+
+
+def _edge(region: Region, *, column: bool) -> list[Spot]:
+    """The first column or row, from the corner on."""
+    if column:
+        return [(region.x, region.y + k) for k in range(region.height)]
+    return [(region.x + k, region.y) for k in range(region.width)]
+
+
+def shares_of(layer: Dense, region: Region, *, turned: bool) -> Shares:
+    """Share out inputs and outputs in the order in which the streams take them.
+
+    Args:
+        layer: the layer.
+        region: its rectangle.
+        turned: see `cost_of`.
+    """
+    columns, rows = (region.height, region.width) if turned else (region.width, region.height)
+    inputs = np.array_split(np.arange(layer.fan_in), columns)
+    outputs = np.array_split(np.arange(layer.fan_out), rows)
+    return Shares(tuple(inputs), tuple(outputs), turned)
+
+
+def connect(
+    wires: Wires,
+    ways: Ways,
+    floor: Mapping[str, Region],
+    shares: Mapping[str, Shares],
+    *,
+    batch: int,
+    micro_batches: int,
+) -> dict[tuple[str, str], Stream]:
+    """Route every stream, with the filters by which each PE keeps its share."""
+    order = ["input", *shares, "loss"]
+    streams: dict[tuple[str, str], Stream] = {}
+    kept: dict[tuple[str, str], dict[Spot, Filter | None]] = {}
+    queues: dict[tuple[str, str], int] = {}
+    for (a, b), way in ways.items():
+        onwards = order.index(a) < order.index(b)
+        if b == "loss":
+            words = sum(len(s) for s in shares[a].outputs) * batch
+            kept[a, b] = _turns(ways[b, a].line, words)
+        else:
+            kept[a, b] = _slices(floor[b], shares[b], batch, inputs=onwards)
+        queues[a, b] = 0 if onwards else 1
+        streams[a, b] = wires.connect(way, kept[a, b], queues[a, b])
+    for ends, stream in list(streams.items()):
+        if _alternates(*ends, stream, micro_batches):
+            with contextlib.suppress(RouteError):  # one colour does where none is left
+                streams[ends] = wires.connect(stream, kept[ends], 2 + queues[ends])
+    return streams
+
+
+def _turns(line: Sequence[Spot], words: int) -> dict[Spot, Filter | None]:
+    """Micro-batches dealt to the PEs of a line in turn."""
+    if len(line) == 1:
+        return {}
+    return {p: share(k * words, words, len(line) * words) for k, p in enumerate(line)}
+
+
+def _slices(
+    region: Region, shares: Shares, batch: int, *, inputs: bool
+) -> dict[Spot, Filter | None]:
+    """Each PE's own inputs, or the gradients of its own outputs."""
+    slices = shares.inputs if inputs else shares.outputs
+    words = sum(len(s) for s in slices) * batch
+    filters: dict[Spot, Filter | None] = {}
+    for place in pes_of(region) if len(slices) > 1 else ():
+        own = slices[shares.ranks(region, place)[0 if inputs else 1]]
+        filters[place] = share(int(own[0]) * batch, len(own) * batch, words)
+    return filters
+
+
+def _alternates(a: str, b: str, stream: Stream, micro_batches: int) -> bool:
+    """Whether micro-batches take two colours in turn, so that one arrives while another waits.
+
+    Where PEs take turns at one end they do not; images do if they can be dealt out in pairs.
+    """
+    if a == "input":
+        return micro_batches % (2 * len(stream.line)) == 0
+    return "loss" not in {a, b}

@@ -1,0 +1,471 @@
+"""A stack of dense layers trains on the fabric simulator: one rectangle of PEs per layer.
+
+`build` turns layers and their regions (from a floor plan, or chosen by hand) into one PE program
+for an optimizer step; `step` runs it cycle by cycle. Weights, gradients and velocities stay in the
+memory of their rectangle; between rectangles only activations and their gradients travel, on
+routed colours; the host writes images into one PE and labels into the PEs of the loss.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wafer.compiler.dense_kernel import DenseCost, in_flight, loss_cost, pipeline_cycles
+from wafer.compiler.plan import Region
+from wafer.engines.fabric.floor import (
+    Dense,
+    Shares,
+    connect,
+    cost_of,
+    find_streams,
+    lay_out,
+    shares_of,
+)
+from wafer.fabric.engines import cycle as dense
+from wafer.fabric.errors import FabricError, SramError
+from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.fabric.program.layout import Layout, Program
+from wafer.fabric.training.layers import Kernel, Tile, arrays, input_ops, loss_pe_ops, tile_ops
+from wafer.fabric.training.paths import Spot, pes_of
+from wafer.fabric.training.regions import Stream, Wires, chains, spot
+from wafer.fabric.training.softmax import WORDS
+from wafer.spec import WSE2, WaferSpec
+
+__all__ = ["Dense", "Net", "NetState", "Step", "build", "init", "params", "read", "step"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Net:
+    """A built network.
+
+    Attributes:
+        program: the PE program of one optimizer step.
+        layers: as given.
+        regions: of the layers, then "input" and "loss", in the program's coordinates.
+        shares: of every layer.
+        tiles: of every layer, by PE.
+        batch: samples of a micro-batch.
+        micro_batches: of an optimizer step.
+        costs: predicted for every layer, and for the loss.
+        lines: PEs of "input" and of "loss", in the order in which they take the micro-batches.
+    """
+
+    program: Program
+    layers: tuple[Dense, ...]
+    regions: tuple[Region, ...]
+    shares: tuple[Shares, ...]
+    tiles: tuple[Mapping[Spot, Tile], ...]
+    batch: int
+    micro_batches: int
+    costs: tuple[tuple[DenseCost, ...], DenseCost]
+    lines: Mapping[str, tuple[Spot, ...]]
+
+    @functools.cached_property
+    def predicted(self) -> int:
+        """Cycles of a step by closed forms."""
+        return pipeline_cycles(*self.costs, self.micro_batches)
+
+    @property
+    def period(self) -> int:
+        """Cycles per micro-batch of the slowest kernel, by closed forms."""
+        layers, loss = self.costs
+        return max(cost.period for cost in (*layers, loss))
+
+
+class NetState(NamedTuple):
+    """What lies in the PEs between two steps.
+
+    memory: [M, H, W] uint32 words
+    """
+
+    memory: np.ndarray
+
+
+class Step(NamedTuple):
+    """What a step reports.
+
+    loss: mean cross-entropy, as the PEs of the loss computed it
+    cycles: from the first word to the last update
+    busy: [H, W] int32 cycles in which each PE issued
+    """
+
+    loss: float
+    cycles: int
+    busy: np.ndarray
+
+
+def build(
+    layers: Sequence[Dense],
+    regions: Sequence[Region],
+    *,
+    batch: int,
+    micro_batches: int = 1,
+    momentum: float = 0.0,
+    spec: WaferSpec = WSE2,
+) -> Net:
+    """Write the program that trains a stack of dense layers.
+
+    Args:
+        layers: in order; each one's ``fan_out`` is the next one's ``fan_in``.
+        regions: one of each layer's name; also "input" and "loss", a column or row of PEs each
+            that take the micro-batches in turn (a divisor of their number is used); otherwise
+            free PEs are taken. Others are ignored.
+        batch: samples of a micro-batch.
+        micro_batches: of an optimizer step.
+        momentum: decay of SGD's velocity; 0 keeps none.
+        spec: the machine.
+
+    Raises:
+        FabricError: sizes that do not fit together.
+        SramError: a layer that does not fit its rectangle.
+        RouteError: regions between which nothing can be routed.
+    """
+    _check(layers, batch, micro_batches)
+    floor = lay_out(layers, regions, _input_pes(layers[0].fan_in * batch, micro_batches, spec))
+    for name in ("input", "loss"):
+        floor[name] = _fewer(floor[name], micro_batches)
+    quickest = {
+        layer.name: cost_of(
+            layer,
+            floor[layer.name],
+            batch=batch,
+            first=layer is layers[0],
+            momentum=bool(momentum),
+            spec=spec,
+        )
+        for layer in layers
+    }
+    costs = [cost for cost, _ in quickest.values()]
+    turned = {name: way for name, (_, way) in quickest.items()}
+    of_loss = loss_cost(layers[-1].fan_out, batch, len(pes_of(floor["loss"])), spec)
+    flying = in_flight(costs, of_loss)
+    order = ["input", *(layer.name for layer in layers), "loss"]
+    width = max(r.x + r.width for r in floor.values()) + 1
+    height = max(r.y + r.height for r in floor.values()) + 1
+    layout = Layout(
+        width, height, spec, overheads=True, host_io=True, main_thread_priority="medium_low"
+    )
+    most = max(cost.period for cost in (*costs, of_loss))
+    ways = find_streams((height, width), floor, layers, turned, batch=batch, most=most)
+    shares = {n.name: shares_of(n, floor[n.name], turned=turned[n.name]) for n in layers}
+    tiles = {n.name: _tiles(n, floor[n.name], shares[n.name]) for n in layers}
+    wires, images = Wires(layout), ("input", layers[0].name)
+    # Images go sample by sample, so that no PE's words come in a row: gradients pass beside them.
+    streams = connect(
+        wires, {images: ways.pop(images)}, floor, shares, batch=1, micro_batches=micro_batches
+    )
+    # After the images' colours, which so go first: every sweep of theirs crosses the chains' wave.
+    rows, columns = [(layout.color(), layout.color()) for _ in range(2)]
+    streams |= connect(wires, ways, floor, shares, batch=batch, micro_batches=micro_batches)
+    for before, layer, after in zip(order, layers, order[2:], strict=False):
+        name = layer.name
+        axes = "yx" if turned[name] else "xy"
+        chains(layout, floor[name], rows, axes[0])
+        chains(layout, floor[name], columns, axes[1])
+        kernel = Kernel(
+            name=name,
+            batch=batch,
+            micro_batches=micro_batches,
+            flying=flying[order.index(name) - 1],
+            x=streams[before, name],
+            dy=streams[after, name],
+            y=streams[name, after],
+            dx=streams.get((name, before)),
+            rows=rows,
+            columns=columns,
+            relu=after != "loss",
+            momentum=momentum,
+        )
+        _bind_layer(layout, kernel, layer, floor[name], tiles[name])
+    _bind_input(layout, streams["input", order[1]], layers[0].fan_in * batch, micro_batches)
+    into, out = streams[order[-2], "loss"], streams["loss", order[-2]]
+    _bind_loss(layout, (into, out), layers[-1].fan_out, batch, micro_batches)
+    return Net(
+        program=layout.build(),
+        layers=tuple(layers),
+        regions=tuple(floor[name] for name in [*order[1:-1], "input", "loss"]),
+        shares=tuple(shares.values()),
+        tiles=tuple(tiles.values()),
+        batch=batch,
+        micro_batches=micro_batches,
+        costs=(tuple(costs), of_loss),
+        lines={"input": streams["input", order[1]].line, "loss": out.line},
+    )
+
+
+def _fewer(line: Region, micro_batches: int) -> Region:
+    """As many PEs of a line as take the micro-batches in turn evenly."""
+    pes = max(p for p in range(1, len(pes_of(line)) + 1) if micro_batches % p == 0)
+    return line._replace(width=min(line.width, pes), height=min(line.height, pes))
+
+
+def _input_pes(words: int, micro_batches: int, spec: WaferSpec) -> int:
+    """PEs among which a step's images fit."""
+    for pes in range(1, micro_batches + 1):
+        if micro_batches % pes == 0 and 4 * words * micro_batches // pes <= spec.sram_bytes:
+            return pes
+    raise SramError(
+        f"input: one micro-batch is {4 * words:,} bytes; {spec.name} has {spec.sram_bytes:,} per"
+        " PE: take smaller micro-batches"
+    )
+
+
+def _check(layers: Sequence[Dense], batch: int, micro_batches: int) -> None:
+    if not layers or batch < 1 or micro_batches < 1:
+        raise FabricError(
+            f"{len(layers)} layers, {micro_batches} micro-batches of {batch}: all must be positive"
+        )
+    for before, layer in itertools.pairwise(layers):
+        if before.fan_out != layer.fan_in:
+            raise FabricError(
+                f"{layer.name}: takes {layer.fan_in} inputs, but {before.name} gives"
+                f" {before.fan_out}"
+            )
+    for layer in layers:
+        shape = (layer.fan_in, layer.fan_out)
+        if layer.mask is not None and layer.mask.shape != shape:
+            raise FabricError(f"{layer.name}: mask {layer.mask.shape}, expected {shape}")
+
+
+def _tiles(layer: Dense, region: Region, shares: Shares) -> dict[Spot, Tile]:
+    whole = np.ones((layer.fan_in, layer.fan_out)) if layer.mask is None else layer.mask
+    tiles = {}
+    for place in pes_of(region):
+        rank = shares.ranks(region, place)
+        inputs, outputs = shares.inputs[rank[0]], shares.outputs[rank[1]]
+        kept = whole[np.ix_(inputs, outputs)]
+        entries = tuple((int(i), int(o)) for i, o in np.argwhere(kept))
+        size = (len(shares.inputs), len(shares.outputs))
+        tiles[place] = Tile(place, rank, size, len(inputs), len(outputs), entries)
+    return tiles
+
+
+def _bind_layer(
+    layout: Layout, kernel: Kernel, layer: Dense, region: Region, tiles: Mapping[Spot, Tile]
+) -> None:
+    """Declare a layer's arrays, and one task for all PEs that do the same."""
+    where = np.zeros((layout.height, layout.width), bool)
+    where[region.y : region.y + region.height, region.x : region.x + region.width] = True
+    fullest = max(tiles.values(), key=lambda tile: tile.stored)
+    words = arrays(
+        inputs=max(tile.inputs for tile in tiles.values()),
+        outputs=max(tile.outputs for tile in tiles.values()),
+        stored=max(1, fullest.stored),
+        batch=kernel.batch,
+        slots=kernel.slots,
+        ahead=len(kernel.dy.colors),
+        input_gradient=kernel.dx is not None,
+        momentum=bool(kernel.momentum),
+    )
+    # A pattern is two 16-bit numbers per kept weight; a whole tile needs none.
+    pattern = 0 if layer.mask is None else len(fullest.entries)
+    _check_memory(layer, region, fullest.place, 4 * (sum(words.values()) + pattern), layout.spec)
+    for array, count in words.items():
+        layout.array(f"{layer.name}/{array}", count, where=where)
+    classes: dict[tuple, list[Spot]] = {}
+    for place, tile in tiles.items():
+        ends = tuple(s is not None and place == s.line[-1] for s in (kernel.y, kernel.dx))
+        alike = (tile._replace(place=(0, 0), rank=_alike(tile)), ends)
+        classes.setdefault(alike, []).append(place)
+    for places in classes.values():
+        mask = np.logical_or.reduce([spot(layout, place) for place in places])
+        layout.task("step", tile_ops(kernel, tiles[places[0]]), mask, active=True)
+
+
+def _alike(tile: Tile) -> tuple[int, int]:
+    """The same for ranks that do the same: root, last, odd and even."""
+    column, row = (
+        r if r in {0, size - 1} else -1 - r % 2
+        for r, size in zip(tile.rank, tile.size, strict=True)
+    )
+    return column, row
+
+
+def _check_memory(layer: Dense, region: Region, place: Spot, needed: int, spec: WaferSpec) -> None:
+    if needed <= spec.sram_bytes:
+        return
+    raise SramError(
+        f"{layer.name}: PE {place} of its {region.width} x {region.height} needs {needed:,} bytes;"
+        f" {spec.name} has {spec.sram_bytes:,} per PE. Give the layer a larger region (up to"
+        f" {layer.fan_in} x {layer.fan_out}), take smaller micro-batches, or stream the weights"
+        " (--execution weight_streaming)"
+    )
+
+
+def _bind_input(layout: Layout, stream: Stream, words: int, micro_batches: int) -> None:
+    where = np.logical_or.reduce([spot(layout, place) for place in stream.line])
+    layout.array("input", words * micro_batches // len(stream.line), where=where)
+    for place in stream.line:
+        ops = input_ops(stream, place, words, micro_batches)
+        layout.task("step", ops, spot(layout, place), active=True)
+
+
+def _bind_loss(
+    layout: Layout,
+    streams: tuple[Stream, Stream],
+    classes: int,
+    batch: int,
+    micro_batches: int,
+) -> None:
+    into, out = streams
+    where = np.logical_or.reduce([spot(layout, place) for place in out.line])
+    n = classes * batch
+    layout.array("labels", n * micro_batches // len(out.line), where=where)
+    for name in ("scores", "out"):
+        layout.array(name, 2 * n, where=where)
+    for name in WORDS["wide"]:
+        layout.array(name, n, where=where)
+    for name in WORDS["narrow"]:
+        layout.array(name, batch, where=where)
+    layout.array("loss", 1, where=where)
+    for place in out.line:
+        ops = loss_pe_ops(
+            into, out, place, classes=classes, batch=batch, micro_batches=micro_batches
+        )
+        layout.task("step", ops, spot(layout, place), active=True)
+
+
+def _words(net: Net, memory: np.ndarray, name: str) -> np.ndarray:
+    """[n, H, W] float32 view of an array in all PEs."""
+    for array, base, words, _ in net.program.meta.arrays:
+        if array == name:
+            return memory[base : base + words].view(np.float32)
+    raise FabricError(f"no array {name!r}")
+
+
+def _exchange(
+    net: Net, memory: np.ndarray, tree: Mapping[str, Any], array: str, *, load: bool
+) -> None:
+    """Copy every layer's kernel and bias to its PEs, or from them; or what is shaped like them."""
+    for layer, shares, tiles in zip(net.layers, net.shares, net.tiles, strict=True):
+        words = _words(net, memory, f"{layer.name}/{array}")
+        kernel, bias = tree[layer.name]["kernel"], tree[layer.name]["bias"]
+        for place, tile in tiles.items():
+            own = words[:, place[1], place[0]]
+            inputs, outputs = shares.inputs[tile.rank[0]], shares.outputs[tile.rank[1]]
+            at = np.array(tile.entries, int).reshape(-1, 2).T
+            kept = (inputs[at[0]], outputs[at[1]])
+            n, biases = len(tile.entries), slice(len(tile.entries), tile.stored)
+            if load:
+                own[:n], own[biases] = kernel[kept], bias[outputs][: tile.stored - n]
+            else:
+                kernel[kept] = own[:n]
+                if tile.biased:
+                    bias[outputs] = own[biases]
+
+
+def init(
+    net: Net, tree: Mapping[str, Any], velocities: Mapping[str, Any] | None = None
+) -> NetState:
+    """Load parameters into the PEs.
+
+    Args:
+        net: the network.
+        tree: per layer ``{"kernel": [fan_in, fan_out], "bias": [fan_out]}``, as
+            ``fc_mnist`` has them; pruned weights are left out.
+        velocities: the same of SGD's velocity, for a net with momentum; None begins at 0.
+
+    Raises:
+        FabricError: an array of another shape.
+    """
+    meta = net.program.meta
+    memory = np.zeros((meta.words, meta.height, meta.width), np.uint32)
+    given = {"weights": tree} | ({} if velocities is None else {"velocities": velocities})
+    for array, values in given.items():
+        _exchange(net, memory, _checked(net, values), array, load=True)
+    return NetState(memory)
+
+
+def _checked(net: Net, tree: Mapping[str, Any]) -> dict[str, Any]:
+    host: dict[str, Any] = {}
+    for layer in net.layers:
+        name = layer.name
+        wanted = {"kernel": (layer.fan_in, layer.fan_out), "bias": (layer.fan_out,)}
+        host[name] = {k: np.asarray(tree[name][k]) for k in wanted}
+        for key, shape in wanted.items():
+            got = host[name][key].shape
+            if got != shape:
+                raise FabricError(f"{name}/{key}: shape {got}, expected {shape}")
+    return host
+
+
+def params(net: Net, state: NetState) -> dict[str, Any]:
+    """Read the parameters back; pruned weights are 0."""
+    return read(net, state, "weights")
+
+
+def read(net: Net, state: NetState, array: str) -> dict[str, Any]:
+    """Read back "weights", "velocities", or the last step's mean "gradients"; 0 where pruned."""
+    tree = {
+        layer.name: {
+            "kernel": np.zeros((layer.fan_in, layer.fan_out), np.float32),
+            "bias": np.zeros(layer.fan_out, np.float32),
+        }
+        for layer in net.layers
+    }
+    _exchange(net, state.memory, tree, array, load=False)
+    return tree
+
+
+def step(
+    net: Net,
+    state: NetState,
+    x: Array,
+    y: Array,
+    *,
+    learning_rate: float,
+    implementation: str = "auto",
+    max_cycles: int = 100_000_000,
+) -> tuple[NetState, Step]:
+    """Run one optimizer step of SGD on the fabric, cycle by cycle.
+
+    Args:
+        net: the network.
+        state: where it stands.
+        x: [N, fan_in] float, N = ``batch * micro_batches``.
+        y: [N] int class labels.
+        learning_rate: of this step.
+        implementation: engine, see :func:`wafer.fabric.run`.
+        max_cycles: limit.
+
+    Returns:
+        The state after the update, and the report.
+    """
+    count, fan_in = net.batch * net.micro_batches, net.layers[0].fan_in
+    x, y, classes = np.asarray(x, np.float32), np.asarray(y), net.layers[-1].fan_out
+    if x.shape != (count, fan_in) or y.shape != (count,):
+        raise FabricError(
+            f"step: x {x.shape} and y {y.shape}; this program takes [{count}, {fan_in}] and"
+            f" [{count}], {net.micro_batches} micro-batches of {net.batch}"
+        )
+    if y.min() < 0 or y.max() >= classes:
+        raise FabricError(f"step: labels {y.min()}..{y.max()}; the last layer has {classes}")
+    memory = state.memory.copy()
+    _deal(net, memory, "input", x)
+    _deal(net, memory, "labels", np.eye(classes)[y])
+    for layer in net.layers:
+        _words(net, memory, f"{layer.name}/rate")[:] = -learning_rate
+    end = dense.start(net.program, memory, max_cycles, implementation)
+    memory = np.asarray(end.mem)
+    losses = [float(_words(net, memory, "loss")[0, y, x]) for x, y in net.lines["loss"]]
+    report = Step(sum(losses), int(dense.cycles(end)), np.asarray(end.busy))
+    return NetState(memory), report
+
+
+def _deal(net: Net, memory: np.ndarray, name: str, rows: np.ndarray) -> None:
+    """Write [N, features] to the PEs of a line.
+
+    Images: a run of micro-batches each, sample by sample. Labels: micro-batches in turn, feature
+    by feature.
+    """
+    words, images = _words(net, memory, name), name == "input"
+    line = net.lines["input" if images else "loss"]
+    parts = rows.reshape(-1, net.batch, rows.shape[1])
+    parts = parts.reshape(len(line), -1) if images else parts.swapaxes(1, 2)
+    for rank, (x, y) in enumerate(line):
+        own = parts[rank] if images else parts[rank :: len(line)]
+        words[:, y, x] = own.reshape(-1)

@@ -1,0 +1,378 @@
+"""The resident executor: all weights on the device, one jitted step, the batch shared by N systems.
+
+SwarmX in this executor is a mesh axis: weights are broadcast (replicated), gradients reduced
+(``psum``), and the loss is the sum over all tokens of the batch divided by their number, so that
+neither the effective batch nor the result depends on N.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import Array
+
+from models.base import Aux, Batch, Model
+from sparsity import SparseState, Sparsifier, sentinel
+from wafer.data.batching.batches import numbered, to_batch
+from wafer.engines.cluster import broadcast, share
+from wafer.engines.programs import Programs, shapes_of
+from wafer.engines.state import Scaler, TrainState
+
+__all__ = ["Executor", "Fill", "Resident", "norms", "swarmx_mesh"]
+
+Metrics = dict[str, Array]
+Features = Mapping[str, Any]
+Fill = Callable[[Any, Any, SparseState], tuple[SparseState, Any, Any]]
+
+
+class Executor(Protocol):
+    """How a model is run; every executor has these methods.
+
+    Attributes:
+        sparsifier: of the run; it may be asked about parts of the parameter tree.
+        mesh: of the systems.
+        programs: what was compiled so far; ``texts()`` gives their HLO.
+    """
+
+    @property
+    def sparsifier(self) -> Sparsifier:
+        """See the class."""
+        ...
+
+    @property
+    def mesh(self) -> Mesh:
+        """See the class."""
+        ...
+
+    @property
+    def programs(self) -> Any:
+        """See the class."""
+        ...
+
+    def init(self, key: Array) -> TrainState:
+        """Make the first state. The key is consumed."""
+        ...
+
+    def place(self, features: Features) -> Features:
+        """Send host features [N, A, ...] to the systems."""
+        ...
+
+    def step(
+        self, state: TrainState, features: Features, *, topology: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        """Take one optimizer step; the state is donated.
+
+        Args:
+            state: where training stands.
+            features: placed features: N systems, A micro-batches each.
+            topology: False promises that no sparsity update is due at this step.
+        """
+        ...
+
+    def evaluate(self, state: TrainState, features: Features) -> Aux:
+        """Sum loss and metrics over a batch."""
+        ...
+
+    def close(self) -> None:
+        """Release threads and files."""
+        ...
+
+    def levels(self, state: TrainState) -> Metrics:
+        """Report target and actual sparsity of each sparse parameter; see the sparsifier."""
+        ...
+
+    def export(self, state: TrainState) -> tuple[Any, Any]:
+        """Return (parameters, optimizer state) to store: dense, NaN at pruned positions."""
+        ...
+
+    def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
+        """Replace a state's large arrays.
+
+        Args:
+            state: as the executor made it; consumed. Its small arrays are taken as they are.
+            fill: (params, opt_state, sparse) -> (sparse, params, opt_state); called with the
+                whole trees, or with any part of them by top-level key.
+        """
+        ...
+
+    def predict(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        """Evaluate, and also return the model's outputs of these names, [N, A, ...]."""
+        ...
+
+
+class _Reduced(NamedTuple):
+    """What the reduce tree delivers: sums over micro-batches and systems."""
+
+    grads: Any
+    aux: Aux
+
+
+def swarmx_mesh(num_csx: int) -> Mesh:
+    """Mesh with one axis, 'csx', over the first ``num_csx`` devices.
+
+    Raises:
+        ValueError: fewer devices than systems.
+    """
+    devices = jax.devices()
+    if len(devices) < num_csx:
+        raise ValueError(
+            f"runconfig.num_csx: {num_csx} systems, but JAX sees {len(devices)} "
+            f"{devices[0].platform} device(s). On a CPU the command line makes as many as "
+            "needed; in Python call jax.config.update('jax_num_cpu_devices', N) before first use."
+        )
+    return jax.make_mesh((num_csx,), ("csx",), devices=devices[:num_csx])
+
+
+def _own(features: Any) -> Any:
+    """Drop the leading axis of this system's shard."""
+    return jax.tree.map(lambda x: x[0], features)
+
+
+def _batch(features: Any) -> Batch:
+    with jax.named_scope("batch"):
+        return features if isinstance(features, Batch) else to_batch(features)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Resident:
+    """All weights on the device.
+
+    Attributes:
+        model: what to train.
+        tx: optimizer, clipping included; its states follow the parameters leaf by leaf.
+        sparsifier: from ``sparsity.configure``; an empty one leaves everything dense.
+        scaler: loss-scale automaton.
+        mesh: from ``swarmx_mesh``.
+        dropout: draw dropout masks; False runs the model deterministically.
+        summaries: also report the gradient and parameter norms of every layer.
+        programs: what was compiled so far.
+    """
+
+    model: Model
+    tx: optax.GradientTransformation
+    sparsifier: Sparsifier
+    scaler: Scaler
+    mesh: Mesh
+    dropout: bool = False
+    summaries: bool = False
+    programs: Programs = dataclasses.field(default_factory=Programs)
+
+    def init(self, key: Array) -> TrainState:
+        """See ``Executor``."""
+        weights, sparse_key, run_key = jax.random.split(key, 3)
+        params = self.model.init(weights)
+        sparse = self.sparsifier.init(params, sparse_key)
+        opt_state = jax.jit(self.tx.init)(params)
+        params, opt_state = self.sparsifier.prune(params, opt_state, sparse)
+        state = TrainState(
+            step=jnp.int32(0),
+            params=params,
+            opt_state=opt_state,
+            sparse=sparse,
+            scale=self.scaler.init(),
+            key=jax.random.key_data(run_key),
+        )
+        return self.replicate(state)
+
+    def replicate(self, state: TrainState) -> TrainState:
+        """Broadcast a state to all systems."""
+        return jax.tree.map(lambda x: broadcast(x, self._everywhere), state)
+
+    def close(self) -> None:
+        """See ``Executor``: there are none."""
+
+    def levels(self, state: TrainState) -> Metrics:
+        """See ``Executor``."""
+        return _levels(self.sparsifier, state.sparse)
+
+    def export(self, state: TrainState) -> tuple[Any, Any]:
+        """See ``Executor``."""
+        return sentinel.encode(state.params, state.opt_state, state.sparse)
+
+    def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
+        """See ``Executor``."""
+        sparse, params, opt_state = fill(state.params, state.opt_state, state.sparse)
+        return self.replicate(state._replace(sparse=sparse, params=params, opt_state=opt_state))
+
+    @property
+    def _everywhere(self) -> NamedSharding:
+        return NamedSharding(self.mesh, P())
+
+    def place(self, features: Features) -> Features:
+        """See ``Executor``."""
+        return share(features, self.mesh)
+
+    def step(
+        self, state: TrainState, features: Features, *, topology: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        """See ``Executor``."""
+        return self.compiled_step(state, features, topology=topology)(state, features)
+
+    def compiled_step(self, state: Any, features: Any, *, topology: bool) -> jax.stages.Compiled:
+        """Return the step compiled for these shapes; arguments may be shapes with shardings."""
+        name = "topology step" if topology else "step"
+        step = jax.jit(
+            functools.partial(self._step, topology=topology),
+            donate_argnums=0,
+            out_shardings=self._everywhere,
+        )
+        key = (name, shapes_of((state, features)))
+        return self.programs.get(key, lambda: step.lower(state, features))
+
+    def evaluate(self, state: TrainState, features: Features) -> Aux:
+        """See ``Executor``."""
+        return self.compiled_evaluate(state, features)(state, features)
+
+    def compiled_evaluate(self, state: Any, features: Any) -> jax.stages.Compiled:
+        """Return the evaluation compiled for these shapes."""
+        run = jax.jit(functools.partial(self._over_systems, self._evaluate))
+        key = ("evaluation", shapes_of((state, features)))
+        return self.programs.get(key, lambda: run.lower(state, features))
+
+    def predict(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        """See ``Executor``."""
+        run = jax.jit(functools.partial(self._predict_all, names=names))
+        key = ("prediction", names, shapes_of((state, features)))
+        program = self.programs.get(key, lambda: run.lower(state, features))
+        return program(state, features)
+
+    def _step(
+        self, state: TrainState, features: Features, *, topology: bool
+    ) -> tuple[TrainState, Metrics]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+        scale = self.scaler.scale(state.scale)
+        gradients = functools.partial(self._gradients, dense=topology)
+        sums = self._over_systems(gradients, state, features, (key, scale))
+        with jax.named_scope("optimizer"):
+            weight = jnp.maximum(sums.aux.weight, 1e-9)
+            ready = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
+            grads, dense = self.sparsifier.split(ready, state.sparse)
+            finite = self.scaler.finite(grads)  # of kept weights: NaN at pruned ones skips no step
+            updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
+            params: Any = optax.apply_updates(state.params, updates)
+        with jax.named_scope("sparsity"):
+            sparse, params, opt_state = self.sparsifier.update(
+                state.sparse, params, dense, opt_state, finite=finite, topology=topology
+            )
+        with jax.named_scope("optimizer"):
+            if self.scaler.dynamic:  # a step that overflowed leaves no trace but the smaller scale
+                old = (state.params, state.opt_state)
+                keep = functools.partial(jnp.where, finite)
+                params, opt_state = jax.tree.map(keep, (params, opt_state), old)
+            metrics = {
+                "loss": sums.aux.loss_sum / weight,
+                "tokens": sums.aux.weight,
+                "grad_norm": optax.tree.norm(grads),
+                "loss_scale": scale,
+            }
+            if self.summaries:
+                metrics |= norms("per_layer_grad_norm", grads)
+                metrics |= norms("per_layer_params_norm", params)
+            scaled = self.scaler.update(state.scale, finite)
+            state = TrainState(state.step + 1, params, opt_state, sparse, scaled, state.key)
+        return state, metrics
+
+    def _over_systems(self, fn: Any, state: TrainState, features: Features, *rest: Any) -> Any:
+        """Run ``fn`` on every system's share of the batch."""
+        specs = (P(), P(), P("csx"), *(P() for _ in rest))
+        mapped = jax.shard_map(fn, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
+        return mapped(state.params, state.sparse, features, *rest)
+
+    def _gradients(
+        self,
+        params: Any,
+        sparse: Any,
+        features: Features,
+        rest: tuple[Array, Array],
+        *,
+        dense: bool,
+    ) -> _Reduced:
+        """Gradient of the scaled loss sum over this system's tokens, then the reduce tree."""
+        with jax.named_scope("mask"):
+            ready = self.sparsifier.prepare(params, sparse, dense=dense)
+        key, scale = rest
+        mine = _own(features)
+        before = jax.lax.axis_index("csx") * jax.tree.leaves(mine)[0].shape[0]
+
+        def micro(total: _Reduced | None, item: tuple[Any, Array]) -> tuple[_Reduced, None]:
+            batch = numbered(_batch(item[0]), before + item[1])
+            drop = key if self.dropout else None
+
+            def loss_sum(weights: Any) -> tuple[Array, Aux]:
+                with jax.named_scope("mask"):
+                    compute = self.sparsifier.attach(weights, sparse)
+                out = self.model.apply(compute, batch, drop)
+                with jax.named_scope("loss"):
+                    aux = self.model.objective(out, batch)
+                    return aux.loss_sum * scale, aux
+
+            sums = _Reduced(*jax.grad(loss_sum, has_aux=True)(ready))
+            return sums if total is None else jax.tree.map(jnp.add, total, sums), None
+
+        return jax.lax.psum(_fold(micro, mine), "csx")
+
+    def _predict_all(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        predict = functools.partial(self._predict, names=names)
+        specs = (P(), P(), P("csx"))
+        out = (P(), P("csx"))
+        mapped = jax.shard_map(
+            predict, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
+        )
+        return mapped(state.params, state.sparse, features)
+
+    def _predict(
+        self, params: Any, sparse: Any, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        compute = self.sparsifier.apply(params, sparse)
+
+        def micro(carry: None, item: Any) -> tuple[None, tuple[Aux, dict[str, Array]]]:
+            batch = _batch(item)
+            out = self.model.apply(compute, batch)
+            aux = self.model.objective(out, batch)
+            found = out if isinstance(out, Mapping) else {"logits": out}
+            return carry, (aux, {name: found[name] for name in names})
+
+        _, (parts, outputs) = jax.lax.scan(micro, None, _own(features))
+        aux = jax.lax.psum(jax.tree.map(lambda x: x.sum(0), parts), "csx")
+        return aux, jax.tree.map(lambda x: x[None], outputs)
+
+    def _evaluate(self, params: Any, sparse: Any, features: Features) -> Aux:
+        compute = self.sparsifier.apply(params, sparse)
+
+        def micro(total: Aux | None, item: tuple[Any, Array]) -> tuple[Aux, None]:
+            batch = _batch(item[0])
+            aux = self.model.objective(self.model.apply(compute, batch), batch)
+            return aux if total is None else jax.tree.map(jnp.add, total, aux), None
+
+        return jax.lax.psum(_fold(micro, _own(features)), "csx")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _levels(sparsifier: Sparsifier, sparse: SparseState) -> Metrics:
+    return sparsifier.metrics(sparse)
+
+
+def norms(tag: str, tree: Any) -> Metrics:
+    """L2 norm of each top-level branch of a parameter-shaped tree, under the vendor's tags."""
+    return {f"{tag}/{layer}": optax.tree.norm(branch) for layer, branch in tree.items()}
+
+
+def _fold(micro: Any, features: Any) -> Any:
+    """Sum over the micro-batch axis A, one after another; a single one costs no loop."""
+    count = jax.tree.leaves(features)[0].shape[0]
+    first, _ = micro(None, (jax.tree.map(lambda x: x[0], features), jnp.int32(0)))
+    if count == 1:
+        return first
+    rest = jax.tree.map(lambda x: x[1:], features)
+    return jax.lax.scan(micro, first, (rest, jnp.arange(1, count)))[0]

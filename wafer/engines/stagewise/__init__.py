@@ -1,0 +1,1 @@
+"""Engines that hold one stage of the model at a time."""

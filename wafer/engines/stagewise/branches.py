@@ -1,0 +1,227 @@
+"""How a training state is cut into branches, the unit that weight streaming moves.
+
+A branch is a top-level key of the parameter tree (``embed``, ``layers_3``, ``norm_f``) with
+everything that belongs to it: weights in the storage the sparsifier chose, masks or patterns, and
+the optimizer state of its parameters. Counters of the optimizer belong to no branch. Names inside
+a branch leave its own name out, so that all layers look alike and share their programs.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from models.paths import named_leaves
+from sparsity import SparseState, Sparsifier
+from sparsity.kernels import Pattern
+from wafer.engines.programs import shapes_of
+
+__all__ = ["Branch", "Part", "Stored", "describe", "join_opt", "merge", "relative", "split_opt"]
+
+
+class Part(NamedTuple):
+    """A branch's weights as a stage's program sees them; names are relative to the branch.
+
+    params: the branch of the parameter tree, csr leaves as [nnz] values
+    masks: name -> bool mask
+    patterns: name -> pattern
+    """
+
+    params: Any
+    masks: Mapping[str, Array]
+    patterns: Mapping[str, Pattern]
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """What is static about a branch.
+
+    Attributes:
+        name: top-level key.
+        names: relative names of the parameters, in tree order.
+        tree: structure of the parameters.
+        masks: relative names of parameters stored with a mask.
+        patterns: relative names of parameters stored as values.
+        groups: of the sparsifier that its parameters belong to.
+        opt: structure of ``tx.init({name: params})``.
+        paths: name of each optimizer-state array.
+        owned: whether each of them belongs to a parameter; the others are the run's counters.
+        shapes: part, as shapes.
+        layer: equal for branches that a stage's programs may treat alike.
+        rules: equal for branches whose update is the same program.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    tree: Any
+    masks: tuple[str, ...]
+    patterns: tuple[str, ...]
+    groups: tuple[int | None, ...]
+    opt: Any
+    paths: tuple[str, ...]
+    owned: tuple[bool, ...]
+    shapes: Any
+    layer: Any
+    rules: Any
+
+    def full(self, name: str) -> str:
+        """Name of a parameter in the whole tree."""
+        return f"{self.name}/{name}" if name else self.name
+
+    def sparse(self, part: Part, like: SparseState) -> SparseState:
+        """The sparse state of this branch alone: counters of ``like``, full names."""
+        return like._replace(
+            masks={self.full(name): mask for name, mask in part.masks.items()},
+            patterns={self.full(name): pattern for name, pattern in part.patterns.items()},
+        )
+
+    def weights(self, part: Part) -> dict[str, Any]:
+        """Record of the weights."""
+        return dict(zip(self.names, jax.tree.leaves(part.params), strict=True))
+
+    def topology(self, part: Part) -> dict[str, Any]:
+        """Record of masks and patterns."""
+        fields = {
+            f"pattern:{name}:{field}": array
+            for name, pattern in part.patterns.items()
+            for field, array in pattern._asdict().items()
+        }
+        return {f"mask:{name}": mask for name, mask in part.masks.items()} | fields
+
+    def part(self, weights: Mapping[str, Any], topology: Mapping[str, Any]) -> Part:
+        """Undo ``weights`` and ``topology``."""
+        patterns = {
+            name: Pattern(*(topology[f"pattern:{name}:{field}"] for field in Pattern._fields))
+            for name in self.patterns
+        }
+        return Part(
+            params=jax.tree.unflatten(self.tree, list(weights.values())),
+            masks={name: topology[f"mask:{name}"] for name in self.masks},
+            patterns=patterns,
+        )
+
+
+def relative(name: str, branch: str) -> str:
+    """Name of a parameter inside its branch; '' for a branch that is one array."""
+    return name.removeprefix(branch).removeprefix("/")
+
+
+def _owned(path: str, names: set[str]) -> bool:
+    parts = path.split("/")
+    return any("/".join(parts[i:]) in names for i in range(len(parts)))
+
+
+def split_opt(branch: Branch, opt_state: Any) -> tuple[list[Any], list[Any]]:
+    """Separate a branch's optimizer state into (its own arrays, the run's counters)."""
+    leaves = branch.opt.flatten_up_to(opt_state)
+    mine = [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if own]
+    return mine, [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if not own]
+
+
+def join_opt(branch: Branch, mine: Iterable[Any], counters: Iterable[Any]) -> Any:
+    """Undo ``split_opt``."""
+    own, shared = iter(mine), iter(counters)
+    leaves = [next(own) if owned else next(shared) for owned in branch.owned]
+    return jax.tree.unflatten(branch.opt, leaves)
+
+
+def describe(
+    name: str, part: Part, sparsifier: Sparsifier, tx: optax.GradientTransformation, *, norm: bool
+) -> Branch:
+    """Describe a branch.
+
+    Args:
+        name: top-level key.
+        part: arrays or shapes, in their storage.
+        sparsifier: decides which group a parameter belongs to.
+        tx: the optimizer.
+        norm: pass ``global_norm`` to it.
+    """
+    params = {name: _shapes(part.params)}
+    opt_state = jax.eval_shape(tx.init, params)
+    named = named_leaves(params)
+    full = {path for path, _ in named}
+    paths = tuple(path for path, _ in named_leaves(opt_state))
+    tree = jax.tree.structure(part.params)
+    names = tuple(relative(path, name) for path, _ in named)
+    masks, patterns = tuple(part.masks), tuple(part.patterns)
+    ranks = {key: part.masks[key].ndim for key in masks} | dict.fromkeys(patterns, 2)
+    groups = tuple(
+        (key, sparsifier.group_of(f"{name}/{key}" if key else name, rank))
+        for key, rank in ranks.items()
+    )
+    shapes = _shapes(part)
+    layer = (tree, shapes_of(shapes), groups)
+    # Rules by name (decay, rates, tags) are looked up while the optimizer is traced, so the same
+    # program means the same rules.
+    extra = {"global_norm": jax.ShapeDtypeStruct((), np.float32)} if norm else {}
+    update = functools.partial(_update, tx)
+    rules = str(jax.make_jaxpr(update)(params, opt_state, params, extra))
+    return Branch(
+        name=name,
+        names=names,
+        tree=tree,
+        masks=masks,
+        patterns=patterns,
+        groups=tuple(group for _, group in groups),
+        opt=jax.tree.structure(opt_state),
+        paths=paths,
+        owned=tuple(_owned(path, full) for path in paths),
+        shapes=shapes,
+        layer=layer,
+        rules=(layer, rules),
+    )
+
+
+def _update(tx: Any, grads: Any, state: Any, params: Any, extra: Any) -> Any:
+    return tx.update(grads, state, params, **extra)
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
+class Stored:
+    """An array that lies in a store; numpy functions read it, nothing is held.
+
+    Attributes:
+        shape: of the array.
+        dtype: of the array.
+    """
+
+    def __init__(self, store: Any, record: str, leaf: str, like: Any) -> None:
+        self._at = store, record, leaf
+        self.shape, self.dtype = tuple(like.shape), np.dtype(like.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """Rank."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Read it: a view where the store allows."""
+        store, record, leaf = self._at
+        array = np.asarray(store.view(record)[leaf])
+        array = array if dtype is None else array.astype(dtype, copy=False)
+        return array.copy() if copy else array
+
+    def __repr__(self) -> str:
+        """Say what it is without reading it."""
+        return f"Stored({'/'.join(self._at[1:])}: {self.dtype}{list(self.shape)})"
+
+
+def merge(template: Any, found: Mapping[str, Any]) -> Any:
+    """Fill a tree from arrays by name."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: found[jax.tree_util.keystr(path, simple=True, separator="/")], template
+    )

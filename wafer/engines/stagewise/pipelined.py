@@ -1,0 +1,284 @@
+"""The pipelined executor: every stage resident in a region of its own, micro-batches in flight.
+
+Same methods as ``Resident``, same training state, same results:
+``wafer.engines.stagewise.schedule`` lays a step out so that no pass sees other weights than in
+sequential execution. A branch lives where the first stage that reads it lies; further readers
+elsewhere (tied embeddings) get a copy at each step, and their gradients are added at home. Weights
+and optimizer state never leave their region otherwise, as in the vendor's layer-pipelined mode;
+activations and their gradients pass from region to region.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import Array
+
+from models.base import Aux, Model
+from models.paths import named_leaves
+from sparsity import Sparsifier, sentinel
+from wafer.engines.cluster import share
+from wafer.engines.resident import Fill, Resident
+from wafer.engines.stagewise.branches import Branch, Part, describe, relative
+from wafer.engines.stagewise.flow import Flow, Held, Pipe, evaluate
+from wafer.engines.stagewise.record import Recorder, Span
+from wafer.engines.stagewise.regions import Region, regions
+from wafer.engines.stagewise.stages import Stages, density
+from wafer.engines.stagewise.sweep import Start, counted, make_plan, step_key
+from wafer.engines.state import Scaler, TrainState
+
+__all__ = ["Pipelined"]
+
+Metrics = dict[str, Array]
+Features = Mapping[str, Any]
+_shares = jax.jit(density)
+
+
+class Pipelined:
+    """All stages resident, one region each.
+
+    Args:
+        model: what to train.
+        tx: optimizer whose states follow the parameters leaf by leaf.
+        sparsifier: from ``sparsity.configure``; an empty one leaves everything dense.
+        scaler: loss-scale automaton.
+        meshes: of the systems, one for each device that regions are spread over; from
+            ``wafer.engines.stagewise.regions.meshes``.
+        stages: S of the pipeline; None makes a region of every stage of the model.
+        dropout: draw dropout masks; False runs the model deterministically.
+        summaries: also report the gradient and parameter norms of every layer.
+        global_norm: the optimizer's ``update`` takes ``global_norm=`` (clipping by norm).
+        recompute: compute in the backward pass again what products with weights gave, instead of
+            keeping it for every micro-batch in flight.
+        events: appended to: when each task of the timetable ran.
+
+    Raises:
+        ValueError: more regions than stages, or more devices than regions.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tx: optax.GradientTransformation,
+        sparsifier: Sparsifier,
+        scaler: Scaler,
+        meshes: tuple[Mesh, ...],
+        *,
+        stages: int | None = None,
+        dropout: bool = False,
+        summaries: bool = False,
+        global_norm: bool = False,
+        recompute: bool = False,
+        events: list[Span] | None = None,
+    ) -> None:
+        self.model, self.tx, self.scaler = model, tx, scaler
+        self.summaries, self.recompute, self.events = summaries, recompute, events
+        self._meshes = meshes
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        order = sparsifier.order or tuple(name for name, _ in named_leaves(shapes))
+        self._first = sparsifier
+        self.sparsifier = dataclasses.replace(sparsifier, order=order, quiet=True)
+        self._defers, self._norm = global_norm or scaler.dynamic, global_norm
+        self.regions: tuple[Region, ...] = regions(model, shapes, stages, len(meshes))
+        self._stages = tuple(
+            Stages(model, tx, self.sparsifier, scaler, mesh, dropout=dropout, norm=global_norm)
+            for mesh in meshes
+        )
+        self._made: Pipe | None = None
+        # Optimizer state: branch -> positions of its own leaves; of the run's counters.
+        self._owned: dict[str, list[int]] = {}
+        self._counters: list[int] = []
+
+    @property
+    def mesh(self) -> Mesh:
+        """Where features are placed: the first region's systems."""
+        return self._meshes[0]
+
+    @property
+    def programs(self) -> Stages:
+        """Programs of the first device."""
+        return self._stages[0]
+
+    # --- states ---------------------------------------------------------------------------
+
+    def init(self, key: Array) -> TrainState:
+        """See ``Executor``; spread over accelerators, the whole is drawn on the host."""
+        mesh = self.mesh
+        if len(self._meshes) > 1 and mesh.devices.flat[0].platform != "cpu":
+            mesh = jax.make_mesh((1,), ("csx",), devices=jax.devices("cpu")[:1])
+        with jax.default_device(mesh.devices.flat[0]):
+            first = Resident(self.model, self.tx, self._first, self.scaler, mesh).init(key)
+        return self._adopt(first)
+
+    def _adopt(self, state: TrainState) -> TrainState:
+        """Describe the branches of a state and put each where it lives."""
+        branches = {name: self._describe(name, state) for name in state.params}
+        plan = make_plan(self.model.stages, branches)
+        self._made = pipe = Pipe(plan, self.regions, self._stages)
+        names = {name: i for i, (name, _) in enumerate(named_leaves(state.opt_state))}
+        leaves, tree = jax.tree.flatten(state.opt_state)
+        counters = {
+            names[path]
+            for branch in branches.values()
+            for path, own in zip(branch.paths, branch.owned, strict=True)
+            if not own
+        }
+        self._counters = sorted(counters)
+        self._owned = {
+            name: [names[p] for p, own in zip(b.paths, b.owned, strict=True) if own]
+            for name, b in branches.items()
+        }
+        where = [NamedSharding(mesh, P()) for mesh in self._meshes]
+        params, masks, patterns = {}, {}, {}
+        for name, branch in branches.items():
+            at = where[self.regions[pipe.home(name)].place]
+            part, mine = jax.device_put(
+                (self._part(branch, state), [leaves[i] for i in self._owned[name]]), at
+            )
+            params[name] = part.params
+            masks |= {branch.full(key): mask for key, mask in part.masks.items()}
+            patterns |= {branch.full(key): pattern for key, pattern in part.patterns.items()}
+            for i, leaf in zip(self._owned[name], mine, strict=True):
+                leaves[i] = leaf
+        for i in self._counters:
+            leaves[i] = jax.device_put(leaves[i], where[0])
+        sparse = state.sparse._replace(masks={}, patterns={})
+        small = jax.device_put((state.step, sparse, state.scale, state.key), where[0])
+        return TrainState(
+            step=small[0],
+            params=params,
+            opt_state=jax.tree.unflatten(tree, leaves),
+            sparse=small[1]._replace(masks=masks, patterns=patterns),
+            scale=small[2],
+            key=small[3],
+        )
+
+    def _describe(self, name: str, state: TrainState) -> Branch:
+        own = lambda tree: {
+            relative(key, name): x for key, x in tree.items() if key.split("/")[0] == name
+        }
+        part = Part(state.params[name], own(state.sparse.masks), own(state.sparse.patterns))
+        return describe(name, part, self.sparsifier, self.tx, norm=self._norm)
+
+    @staticmethod
+    def _part(branch: Branch, state: TrainState) -> Part:
+        masks, patterns = state.sparse.masks, state.sparse.patterns
+        return Part(
+            params=state.params[branch.name],
+            masks={name: masks[branch.full(name)] for name in branch.masks},
+            patterns={name: patterns[branch.full(name)] for name in branch.patterns},
+        )
+
+    @property
+    def _pipe(self) -> Pipe:
+        if self._made is None:
+            raise RuntimeError("pipelined: call init (or rebuild) before step; there is no state")
+        return self._made
+
+    def _parts(self, state: TrainState) -> dict[str, Part]:
+        branches = self._pipe.plan.branches
+        return {name: self._part(branch, state) for name, branch in branches.items()}
+
+    def place(self, features: Features) -> Features:
+        """See ``Executor``."""
+        return share(features, self.mesh)
+
+    # --- work -----------------------------------------------------------------------------
+
+    def step(
+        self, state: TrainState, features: Features, *, topology: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        """See ``Executor``."""
+        change = topology and any(alg.dynamic for _, alg in self.sparsifier.groups)
+        deferred, pipe = change or self._defers, self._pipe
+        leaves, tree = jax.tree.flatten(state.opt_state)
+        plain = state.sparse._replace(masks={}, patterns={})
+        start = Start(
+            key=step_key(state.key, state.step),
+            scale=self.scaler.scale(state.scale),
+            counters=[leaves[i] for i in self._counters],
+            sparse=plain,
+        )
+        moments = {name: [leaves[i] for i in at] for name, at in self._owned.items()}
+        held = Held(self._parts(state), moments)
+        recorder = None if self.events is None else Recorder(len(self._meshes))
+        flow = Flow(
+            pipe,
+            held,
+            start,
+            change=change,
+            deferred=deferred,
+            keep=not self.recompute,
+            recorder=recorder,
+        )
+        batch = self.programs.batch(features)
+        done = flow.run(batch)
+        if self.events is not None and recorder is not None:
+            count = batch.tokens.shape[1]
+            self.events += recorder.spans(len(self.regions), count, deferred=deferred)
+        sparse = counted(plain, done, pipe.plan.branches, len(self.sparsifier.groups))
+        scaled = self.scaler.update(state.scale, done.finite)
+        for i, counter in zip(self._counters, done.counters, strict=True):
+            leaves[i] = counter
+        for name, at in self._owned.items():
+            for i, leaf in zip(at, held.moments[name], strict=True):
+                leaves[i] = leaf
+        masks, patterns = {}, {}
+        for name, part in held.parts.items():
+            full = pipe.plan.branches[name].full
+            masks |= {full(key): mask for key, mask in part.masks.items()}
+            patterns |= {full(key): pattern for key, pattern in part.patterns.items()}
+        after = TrainState(
+            step=state.step + 1,
+            params={name: part.params for name, part in held.parts.items()},
+            opt_state=jax.tree.unflatten(tree, leaves),
+            sparse=sparse._replace(masks=masks, patterns=patterns),
+            scale=scaled,
+            key=state.key,
+        )
+        return after, done.metrics(start.scale, summaries=self.summaries)
+
+    def evaluate(self, state: TrainState, features: Features) -> Aux:
+        """See ``Executor``."""
+        return self.predict(state, features, ())[0]
+
+    def predict(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        """See ``Executor``."""
+        batch = self.programs.batch(features)
+        return evaluate(self._pipe, self._parts(state), batch, state.key, names)
+
+    def levels(self, state: TrainState) -> Metrics:
+        """See ``Executor``."""
+        out: Metrics = {}
+        for name, part in self._parts(state).items():
+            full = self._pipe.plan.branches[name].full
+            for key, kept in _shares(part.masks, part.patterns).items():
+                rank = part.masks[key].ndim if key in part.masks else 2
+                group = self.sparsifier.group_of(full(key), rank)
+                out[f"sparsity/{full(key)}/target"] = state.sparse.targets[group]
+                out[f"sparsity/{full(key)}/actual"] = 1 - kept
+        return out
+
+    # --- checkpoints ----------------------------------------------------------------------
+
+    def export(self, state: TrainState) -> tuple[Any, Any]:
+        """See ``Executor``."""
+        return sentinel.encode(state.params, state.opt_state, state.sparse)
+
+    def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
+        """See ``Executor``; through host memory."""
+        host = lambda tree: jax.tree.map(np.asarray, tree)
+        sparse = state.sparse._replace(
+            masks=host(state.sparse.masks), patterns=host(state.sparse.patterns)
+        )
+        sparse, params, opt_state = fill(host(state.params), host(state.opt_state), sparse)
+        return self._adopt(state._replace(sparse=sparse, params=params, opt_state=opt_state))
+
+    def close(self) -> None:
+        """See ``Executor``: there is nothing to release."""

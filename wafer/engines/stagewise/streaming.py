@@ -1,0 +1,353 @@
+"""The streaming executor: weights stay in MemoryX and visit the systems one layer at a time.
+
+Same methods as ``Resident``, same training state, same results; the parameters, moments and masks
+in the state are ``Stored`` handles that read the store when numpy asks for them. As with any
+donated state, they show the newest step only.
+"""
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import Array
+
+from models.base import Aux, Model
+from models.paths import named_leaves
+from sparsity import SparseState, Sparsifier, sentinel
+from sparsity.kernels import Pattern
+from wafer.engines.cluster import broadcast, share
+from wafer.engines.resident import Fill
+from wafer.engines.stagewise.branches import (
+    Branch,
+    Part,
+    Stored,
+    describe,
+    join_opt,
+    merge,
+    relative,
+    split_opt,
+)
+from wafer.engines.stagewise.memoryx import FileStore, RamStore, Spill, Store
+from wafer.engines.stagewise.stages import Stages, density
+from wafer.engines.stagewise.sweep import Plan, Start, Sweep, counted, evaluate, make_plan, step_key
+from wafer.engines.stagewise.traffic import Event, Mover
+from wafer.engines.state import Scaler, TrainState
+
+__all__ = ["Streaming"]
+
+_LOG = logging.getLogger(__name__)
+Metrics = dict[str, Array]
+Features = Mapping[str, Any]
+
+
+class Streaming:
+    """Weights in a store, one layer on the systems.
+
+    Args:
+        model: what to train.
+        tx: optimizer whose states follow the parameters leaf by leaf.
+        sparsifier: from ``sparsity.configure``; an empty one leaves everything dense.
+        scaler: loss-scale automaton.
+        mesh: from ``swarmx_mesh``.
+        store: where the weights live; host RAM when None.
+        dropout: draw dropout masks; False runs the model deterministically.
+        summaries: also report the gradient and parameter norms of every layer.
+        global_norm: the optimizer's ``update`` takes ``global_norm=`` (clipping by norm).
+        residual_bytes: memory on each system for products with weights, which the backward sweep
+            then need not compute again; the last layers come first. 0 keeps layer inputs only.
+        events: appended to: what was fetched, computed and written when.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tx: optax.GradientTransformation,
+        sparsifier: Sparsifier,
+        scaler: Scaler,
+        mesh: Mesh,
+        *,
+        store: Store | None = None,
+        dropout: bool = False,
+        summaries: bool = False,
+        global_norm: bool = False,
+        residual_bytes: int = 0,
+        events: list[Event] | None = None,
+    ) -> None:
+        self.model, self.tx, self.scaler, self.mesh = model, tx, scaler, mesh
+        self.summaries, self.residual_bytes = summaries, residual_bytes
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        order = sparsifier.order or tuple(name for name, _ in named_leaves(shapes))
+        self._announce = sparsifier
+        self.sparsifier = dataclasses.replace(sparsifier, order=order, quiet=True)
+        self._names = tuple(shapes)
+        self._selected = self.sparsifier.select(shapes)
+        self._defers = global_norm or scaler.dynamic
+        self._norm = global_norm
+        self.mover = Mover(RamStore() if store is None else store, mesh, events)
+        self.programs = Stages(
+            model, tx, self.sparsifier, scaler, mesh, dropout=dropout, norm=global_norm
+        )
+        self._branches: dict[str, Branch] = {}
+        self._density: dict[str, Array] = {}
+        self._plan: Plan | None = None
+        self._frame: Any = None
+        self._everywhere = NamedSharding(mesh, P())
+
+    # --- states ---------------------------------------------------------------------------
+
+    def init(self, key: Array) -> TrainState:
+        """See ``Executor``; drawn branch by branch where the store is a file."""
+        weights, sparse_key, run_key = jax.random.split(key, 3)
+        counters: list[Any] = []
+        for name, tree in self._draw(weights):
+            params = {name: tree}
+            sparse = self._first(params, sparse_key)
+            params, opt_state = self.sparsifier.prune(params, self.tx.init(params), sparse)
+            counters = self._admit(name, params, opt_state, sparse)
+        if self._selected:
+            self._announce.log_selection(self._selected)
+        state = TrainState(
+            step=jnp.int32(0),
+            params=None,
+            opt_state=None,
+            sparse=self.sparsifier.blank(sparse_key),
+            scale=self.scaler.init(),
+            key=jax.random.key_data(run_key),
+        )
+        return self._begin(state, counters)
+
+    def _draw(self, key: Array) -> Iterator[tuple[str, Any]]:
+        if isinstance(self.mover.store, RamStore):
+            params = dict(self.model.init(key))
+            for name in self._names:
+                yield name, params.pop(name)
+            return
+        for name in self._names:  # the other branches are dead code
+            yield name, jax.jit(lambda k, name=name: self.model.init(k)[name])(key)
+
+    def _first(self, params: Any, key: Array) -> SparseState:
+        """Choose the first masks of a part of the tree; see ``Sparsifier.init``."""
+        blank = self.sparsifier.blank(key)
+        masks = {}
+        for name, leaf in named_leaves(params):
+            if name in self._selected:
+                chosen = self._selected[name]
+                level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
+                context = self.sparsifier.init_context(chosen, leaf, level, key)
+                masks[name] = self.sparsifier.first_mask(chosen, context)
+        return self.sparsifier.store(blank, masks, self._selected)
+
+    def _admit(self, name: str, params: Any, opt_state: Any, sparse: SparseState) -> list[Any]:
+        """Put a branch into the store; returns the optimizer's counters."""
+        own = lambda tree: {relative(key, name): x for key, x in tree.items()}
+        part = Part(params[name], own(sparse.masks), own(sparse.patterns))
+        branch = describe(name, part, self.sparsifier, self.tx, norm=self._norm)
+        moments, counters = split_opt(branch, opt_state)
+        records = {
+            "weights": branch.weights(part),
+            "topology": branch.topology(part),
+            "moments": {str(i): leaf for i, leaf in enumerate(moments)},
+        }
+        known = self._branches.get(name)
+        for kind, leaves in records.items():
+            self.mover.admit(f"{name}/{kind}", leaves, again=known == branch)
+        self._branches[name] = branch
+        kept = density(part.masks, part.patterns)
+        self._density |= {branch.full(key): share for key, share in kept.items()}
+        return counters
+
+    def _begin(self, state: TrainState, counters: list[Any]) -> TrainState:
+        """Make the plan of the sweep and the state around the records."""
+        self._plan = make_plan(self.model.stages, self._branches)
+        self._frame = self._handles()
+        self.mover.commit({"step": int(state.step)})
+        sparse = state.sparse._replace(masks={}, patterns={})
+        small = (state.step, sparse, state.scale, state.key, counters)
+        return self._state(*self.replicate(small))
+
+    def _handles(self) -> TrainState:
+        """Build the state with a handle to the store in place of every large array.
+
+        The optimizer state is a list of leaves, counters as their positions.
+        """
+        store = self.mover.store
+        params, masks, patterns, moments = {}, {}, {}, {}
+        for name, branch in self._branches.items():
+            like = branch.shapes
+
+            def stored(kind: str, leaf: str, array: Any, name: str = name) -> Stored:
+                return Stored(store, f"{name}/{kind}", leaf, array)
+
+            leaves = zip(branch.names, jax.tree.leaves(like.params), strict=True)
+            params[name] = branch.tree.unflatten(stored("weights", key, x) for key, x in leaves)
+            for key, mask in like.masks.items():
+                masks[branch.full(key)] = stored("topology", f"mask:{key}", mask)
+            for key, pattern in like.patterns.items():
+                fields = pattern._asdict().items()
+                parts: Any = (stored("topology", f"pattern:{key}:{f}", x) for f, x in fields)
+                patterns[branch.full(key)] = Pattern(*parts)
+            mine, count = iter(range(len(branch.paths))), iter(range(len(branch.paths)))
+            shapes = jax.tree.leaves(jax.eval_shape(self.tx.init, {name: like.params}))
+            for path, own, shape in zip(branch.paths, branch.owned, shapes, strict=True):
+                moments[path] = stored("moments", str(next(mine)), shape) if own else next(count)
+        shapes = {name: branch.shapes.params for name, branch in self._branches.items()}
+        opt_state = merge(jax.eval_shape(self.tx.init, shapes), moments)
+        none: Any = None
+        sparse = SparseState(masks, patterns, none, none, none, none)
+        return TrainState(none, params, jax.tree.flatten(opt_state), sparse, none, none)
+
+    def _state(
+        self, step: Array, sparse: SparseState, scale: Any, key: Array, counters: list[Array]
+    ) -> TrainState:
+        leaves, tree = self._frame.opt_state
+        filled = [counters[leaf] if isinstance(leaf, int) else leaf for leaf in leaves]
+        known = self._frame.sparse
+        return TrainState(
+            step=step,
+            params=self._frame.params,
+            opt_state=tree.unflatten(filled),
+            sparse=sparse._replace(masks=known.masks, patterns=known.patterns),
+            scale=scale,
+            key=key,
+        )
+
+    def _counters(self, opt_state: Any) -> list[Any]:
+        """Take the optimizer's counters out of a state this executor made."""
+        leaves, tree = self._frame.opt_state
+        values = zip(leaves, tree.flatten_up_to(opt_state), strict=True)
+        found = {leaf: value for leaf, value in values if isinstance(leaf, int)}
+        return [found[i] for i in range(len(found))]
+
+    def replicate(self, state: Any) -> Any:
+        """Broadcast small arrays to all systems."""
+        return jax.tree.map(lambda x: broadcast(x, self._everywhere), state)
+
+    def place(self, features: Features) -> Features:
+        """See ``Executor``."""
+        return share(features, self.mesh)
+
+    # --- work -----------------------------------------------------------------------------
+
+    def step(
+        self, state: TrainState, features: Features, *, topology: bool = True
+    ) -> tuple[TrainState, Metrics]:
+        """See ``Executor``."""
+        change = topology and any(alg.dynamic for _, alg in self.sparsifier.groups)
+        plain = state.sparse._replace(masks={}, patterns={})
+        start = Start(
+            key=step_key(state.key, state.step),
+            scale=self.scaler.scale(state.scale),
+            counters=self._counters(state.opt_state),
+            sparse=plain,
+        )
+        sweep = Sweep(
+            self._plan_made,
+            self.programs,
+            self.mover,
+            start,
+            change=change,
+            deferred=change or self._defers,
+            residual_bytes=self.residual_bytes,
+        )
+        done = sweep.run(self.programs.batch(features))
+        self._density |= done.density
+        self.mover.commit({"step": self._step_after(state)})
+        sparse = counted(plain, done, self._branches, len(self.sparsifier.groups))
+        scaled = self.scaler.update(state.scale, done.finite)
+        after = self._state(state.step + 1, sparse, scaled, state.key, done.counters)
+        return after, done.metrics(start.scale, summaries=self.summaries)
+
+    def _step_after(self, state: TrainState) -> int:
+        """Number for the commit; RAM commits nothing, so nothing is waited for there."""
+        return 0 if isinstance(self.mover.store, RamStore) else int(state.step) + 1
+
+    @property
+    def _plan_made(self) -> Plan:
+        if self._plan is None:
+            raise RuntimeError("streaming: call init (or rebuild) before step; there is no state")
+        return self._plan
+
+    def evaluate(self, state: TrainState, features: Features) -> Aux:
+        """See ``Executor``."""
+        batch = self.programs.batch(features)
+        return evaluate(self._plan_made, self.programs, self.mover, batch, state.key)[0]
+
+    def predict(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        """See ``Executor``."""
+        batch = self.programs.batch(features)
+        plan = self._plan_made
+        return evaluate(plan, self.programs, self.mover, batch, state.key, names=names)
+
+    def levels(self, state: TrainState) -> Metrics:
+        """See ``Executor``."""
+        out: Metrics = {}
+        for name, kept in self._density.items():
+            rank = state.sparse.masks[name].ndim if name in state.sparse.masks else 2
+            out[f"sparsity/{name}/target"] = state.sparse.targets[
+                self.sparsifier.group_of(name, rank)
+            ]
+            out[f"sparsity/{name}/actual"] = 1 - kept
+        return out
+
+    # --- checkpoints ----------------------------------------------------------------------
+
+    def _whole(self, name: str, counters: list[Any]) -> tuple[Any, Any, SparseState]:
+        """Read a branch on the host: (params, optimizer state, sparse state) by full names."""
+        branch, view = self._branches[name], self.mover.store.view
+        host = lambda kind: {k: self._host(x) for k, x in view(f"{name}/{kind}").items()}
+        part = branch.part(host("weights"), host("topology"))
+        opt_state = join_opt(branch, host("moments").values(), counters)
+        none: Any = None
+        sparse = branch.sparse(part, SparseState({}, {}, none, none, none, none))
+        return {name: part.params}, opt_state, sparse
+
+    @staticmethod
+    def _host(leaf: Any) -> np.ndarray:
+        return np.asarray(leaf)
+
+    def export(self, state: TrainState) -> tuple[Any, Any]:
+        """See ``Executor``; one branch at a time, file stores through a file that is unlinked."""
+        counters = [np.asarray(x) for x in self._counters(state.opt_state)]
+        store = self.mover.store
+        params, found = {}, {}
+        with contextlib.ExitStack() as stack:
+            keep = np.asarray
+            if isinstance(store, FileStore):
+                keep = stack.enter_context(Spill(store.folder)).keep
+            for name, branch in self._branches.items():
+                mine, opt_state, sparse = self._whole(name, counters)
+                if branch.masks or branch.patterns:
+                    dense = sentinel.encode(mine, opt_state, sparse)
+                    mine, opt_state = jax.tree.map(keep, dense)
+                params |= mine
+                found |= dict(named_leaves(opt_state))
+        shapes = jax.eval_shape(self.tx.init, params)
+        return params, merge(shapes, found)
+
+    def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
+        """See ``Executor``; branch by branch."""
+        counters: list[Any] = []
+        before = [np.asarray(x) for x in self._counters(state.opt_state)]
+        sparse = state.sparse
+        for name in self._names:
+            params, opt_state, own = self._whole(name, before)
+            own = own._replace(
+                step=sparse.step, indices=sparse.indices, targets=sparse.targets, key=sparse.key
+            )
+            new, params, opt_state = fill(params, opt_state, own)
+            counters = self._admit(name, params, opt_state, new)
+            sparse = new
+        return self._begin(state._replace(sparse=sparse), counters)
+
+    def close(self) -> None:
+        """End the threads and release the store."""
+        self.mover.close()

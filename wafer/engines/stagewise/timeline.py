@@ -1,0 +1,130 @@
+"""Pictures of what ran when: the vendor's figure of a pipeline, and the sweep of weight streaming.
+
+Notebooks call these; they need matplotlib and import it when called.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from wafer.engines.stagewise.record import Span
+from wafer.engines.stagewise.schedule import PHASES, Task
+from wafer.engines.stagewise.traffic import Event
+
+__all__ = ["Bar", "draw_bars", "draw_schedule", "draw_spans", "draw_sweep"]
+
+_COLORS: dict[str, str] = dict(zip(PHASES, ("#4c78a8", "#f58518", "#54a24b"), strict=True))
+_LANES = ("fetch", "forward", "backward", "update", "write")
+
+
+class Bar(NamedTuple):
+    """A rectangle of a timeline.
+
+    row: label of its row
+    begin: left edge
+    length: along the axis
+    color: any of matplotlib's
+    text: written into it
+    """
+
+    row: str
+    begin: float
+    length: float
+    color: Any
+    text: str = ""
+
+
+def draw_bars(ax: Any, bars: Iterable[Bar], rows: Sequence[str]) -> Any:
+    """Draw bars into matplotlib axes, the first row on top.
+
+    Args:
+        ax: the axes.
+        bars: what to draw.
+        rows: labels, from the top.
+
+    Returns:
+        The axes.
+    """
+    for bar in bars:
+        at = rows.index(bar.row)
+        ax.barh(at, bar.length, left=bar.begin, color=bar.color, edgecolor="white", linewidth=0.3)
+        if bar.text:
+            middle = bar.begin + bar.length / 2
+            ax.text(middle, at, bar.text, ha="center", va="center", fontsize=7, color="white")
+    ax.set_yticks(range(len(rows)), rows)
+    ax.invert_yaxis()
+    return ax
+
+
+def _legend(ax: Any) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [Patch(color=color, label=phase) for phase, color in _COLORS.items()]
+    ax.legend(handles=patches, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _number(task: Task) -> str:
+    return "" if task.micro < 0 else str(task.micro)
+
+
+def draw_schedule(ax: Any, tasks: Iterable[Task], names: Sequence[str]) -> Any:
+    """Draw a timetable, steps against layers.
+
+    Args:
+        ax: matplotlib axes.
+        tasks: from ``wafer.engines.stagewise.schedule``.
+        names: of the stages, the input's end first.
+    """
+    bars = [Bar(names[t.stage], t.step - 0.5, 1, _COLORS[t.phase], _number(t)) for t in tasks]
+    draw_bars(ax, bars, names)
+    _legend(ax)
+    ax.set_xlabel("step (number: micro-batch)")
+    return ax
+
+
+def draw_spans(ax: Any, spans: Sequence[Span], names: Sequence[str]) -> Any:
+    """Draw what ran when, milliseconds against layers.
+
+    Args:
+        ax: matplotlib axes.
+        spans: of one step, as the pipelined executor recorded them.
+        names: of the stages, the input's end first.
+    """
+    first, last = min(span.begin for span in spans), max(span.end for span in spans)
+    wide = 0.012 * (last - first)  # enough for a number
+    bars = [
+        Bar(
+            names[span.task.stage],
+            1e3 * (span.begin - first),
+            1e3 * (span.end - span.begin),
+            _COLORS[span.task.phase],
+            _number(span.task) if span.end - span.begin > wide else "",
+        )
+        for span in spans
+    ]
+    draw_bars(ax, bars, names)
+    _legend(ax)
+    ax.set_xlabel("ms since the step began (number: micro-batch)")
+    return ax
+
+
+def draw_sweep(ax: Any, events: Sequence[Event], color: Callable[[str], Any]) -> Any:
+    """Draw a step of weight streaming: what was fetched, computed and written when.
+
+    Args:
+        ax: matplotlib axes.
+        events: of one step, as the streaming executor recorded them.
+        color: of a stage or branch, by name.
+    """
+    first = min(event.begin for event in events)
+    bars = [
+        Bar(
+            event.lane,
+            1e3 * (event.begin - first),
+            1e3 * (event.end - event.begin),
+            color(event.name.split("/")[0]),
+        )
+        for event in events
+    ]
+    draw_bars(ax, bars, _LANES)
+    ax.set_xlabel("ms since the step began")
+    return ax

@@ -1,0 +1,206 @@
+"""The engine with payloads: every wavelet, cycle by cycle. In plain JAX, the reference, or C++.
+
+``init``, ``step`` and ``run`` are pure; ``run`` is a ``lax.while_loop`` of ``step`` that ends when
+a cycle changes nothing. Since a step depends on the state alone, such a cycle would repeat for
+ever: work left over is a deadlock, found in the very cycle it sets in.
+"""
+
+import functools
+from collections.abc import Mapping
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from wafer.fabric.engines import native as engine
+from wafer.fabric.engines.alu import from_bits, to_bits
+from wafer.fabric.engines.ce import ce_step, dispatch
+from wafer.fabric.engines.router import router_step
+from wafer.fabric.engines.state import FAULTS, FabricState, empty_state
+from wafer.fabric.errors import DeadlockError, FabricError, FaultError
+from wafer.fabric.native import available
+from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.fabric.program.encode import DST, KIND_FABRIC, SCALAR, SRC0, SRC1
+from wafer.fabric.program.layout import Program
+
+__all__ = [
+    "check_finished",
+    "cycles",
+    "init",
+    "is_native",
+    "memory_words",
+    "read",
+    "run",
+    "simulate",
+    "start",
+    "step",
+]
+
+
+def init(program: Program, values: Mapping[str, Array] | None = None) -> FabricState:
+    """Load memory and dispatch the tasks that are active at the start.
+
+    Args:
+        program: the program.
+        values: array name -> [H, W, n] or [n] initial values; others are 0.
+
+    Returns:
+        The state before cycle 0.
+    """
+    state, _ = dispatch(program, empty_state(program, memory_words(program, values, jnp)))
+    return state
+
+
+def memory_words(program: Program, values: Mapping[str, Array] | None, xp: ModuleType) -> Array:
+    """[M, H, W] uint32: initial memory, built with ``xp`` (``jnp``, or ``numpy`` on the host)."""
+    meta = program.meta
+    values = dict(values or {})
+    known = [name for name, *_ in meta.arrays]
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise FabricError(f"no array {unknown[0]!r}; the program declares {known}")
+    words = [xp.zeros((meta.words, meta.height, meta.width), xp.uint32)][: not known]
+    for name, _, count, dtype in meta.arrays:
+        value = xp.asarray(values.get(name, 0))
+        try:
+            full = xp.broadcast_to(value, (meta.height, meta.width, count))
+        except ValueError:
+            raise FabricError(
+                f"array {name!r}: got shape {value.shape}, expected [{meta.height},"
+                f" {meta.width}, {count}]"
+            ) from None
+        words.append(xp.moveaxis(to_bits(full, dtype, xp), -1, 0))
+    return xp.concatenate(words)
+
+
+def step(program: Program, state: FabricState) -> FabricState:
+    """Advance every router and every CE by one cycle."""
+    routed, moves = router_step(program, state)
+    return ce_step(program, state, routed, moves)
+
+
+def is_native(implementation: str) -> bool:
+    """Resolve "auto": C++ where the library is built and programs run on the CPU."""
+    if implementation not in {"auto", "jax", "native"}:
+        raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
+    return implementation == "native" or (implementation == "auto" and available())
+
+
+def run(
+    program: Program,
+    state: FabricState,
+    max_cycles: int = 1_000_000,
+    implementation: str = "auto",
+) -> FabricState:
+    """Step until nothing changes any more, a fault occurs, or ``max_cycles`` have passed.
+
+    Args:
+        program: the program.
+        state: where to start from.
+        max_cycles: limit.
+        implementation: "native" (C++), "jax" (a ``lax.while_loop`` of :func:`step`), or "auto":
+            native where built. Both give the same state; both work under ``jit`` and ``vmap``.
+    """
+    if is_native(implementation):
+        return engine.run(program, state, max_cycles)
+    return _run_jax(program, state, max_cycles)
+
+
+@functools.partial(jax.jit, static_argnames="max_cycles")
+def _run_jax(program: Program, state: FabricState, max_cycles: int) -> FabricState:
+    def goes_on(state: FabricState) -> Array:
+        return state.progress & (state.fault[0] == 0) & (state.cycle < max_cycles)
+
+    return jax.lax.while_loop(goes_on, lambda s: step(program, s), state)
+
+
+def cycles(state: FabricState) -> Array:
+    """Cycles until the last CE issued its last element, counted from 1."""
+    return state.end.max()
+
+
+def read(program: Program, state: FabricState, name: str) -> Array:
+    """[H, W, n] an array's values in its own type."""
+    for array, base, words, dtype in program.meta.arrays:
+        if array == name:
+            return jnp.moveaxis(from_bits(state.mem[base : base + words], dtype), 0, -1)
+    raise FabricError(f"no array {name!r}; declared: {[a for a, *_ in program.meta.arrays]}")
+
+
+def _waits_for(program: Program, op: int, queue: np.ndarray) -> str:
+    code, colors = np.asarray(program.code), program.meta.colors
+    for operand in (SRC0, SRC1, SCALAR):
+        if code[op, operand] == KIND_FABRIC and not queue[code[op, operand + 1]]:
+            return f"waits for a wavelet of colour {colors[code[op, operand + 1]]}"
+    if code[op, DST] == KIND_FABRIC:
+        return f"cannot send on colour {colors[code[op, DST + 1]]}"
+    return "waits for its microthread"
+
+
+def _blocked(program: Program, state: FabricState) -> list[str]:
+    pc, queue = np.asarray(state.pc), np.asarray(state.queue.flag[:, 0] == 1)
+    lines = []
+    for thread, y, x in np.argwhere(pc >= 0)[:8]:
+        who = "task" if thread == 0 else f"microthread {thread - 1}"
+        why = _waits_for(program, pc[thread, y, x], queue[:, y, x])
+        lines.append(f"PE ({x}, {y}) {who} {why}")
+    held = np.asarray((state.router.flag[:, 0] != 0) | (state.queue.flag[:, 0] != 0))
+    for c, y, x in np.argwhere(held)[: max(0, 8 - len(lines))]:
+        lines.append(f"PE ({x}, {y}) holds undelivered colour {program.meta.colors[c]}")
+    return lines
+
+
+def check_finished(program: Program, state: FabricState) -> None:
+    """Raise unless the run ended with every task done and every wavelet consumed.
+
+    Raises:
+        FaultError: naming PE, colour and cycle.
+        DeadlockError: naming up to eight blocked PEs and what they wait for.
+    """
+    kind, color, y, x = (int(v) for v in np.asarray(state.fault))
+    if kind:
+        raise FaultError(
+            f"cycle {int(state.cycle) - 1}, PE ({x}, {y}), colour {program.meta.colors[color]}:"
+            f" {FAULTS[kind]}"
+            + (
+                ": two wavelets reached the router from different ports in one cycle;"
+                " violates architecture rules"
+                if kind == 1
+                else ": a control wavelet names no task bound here"
+            )
+        )
+    lines = _blocked(program, state)
+    if lines:
+        verb = "still running" if bool(state.progress) else "deadlock: nothing can move"
+        raise DeadlockError(f"cycle {int(state.cycle)}: {verb}\n  " + "\n  ".join(lines))
+
+
+def simulate(
+    program: Program,
+    values: Mapping[str, Array] | None = None,
+    max_cycles: int = 1_000_000,
+    implementation: str = "auto",
+) -> FabricState:
+    """Run a program to its end and check that it ended well; see :func:`run`, `check_finished`."""
+    return start(program, memory_words(program, values, np), max_cycles, implementation)
+
+
+def start(
+    program: Program, memory: Array, max_cycles: int = 1_000_000, implementation: str = "auto"
+) -> FabricState:
+    """Run a program to its end on given memory, for instance what its last run left there.
+
+    Args:
+        program: the program.
+        memory: [M, H, W] uint32.
+        max_cycles: limit.
+        implementation: see :func:`run`.
+    """
+    state = empty_state(program, jnp.asarray(memory))
+    if is_native(implementation):
+        state = engine.run(program, state, max_cycles, start=True)
+    else:
+        state = run(program, dispatch(program, state)[0], max_cycles, "jax")
+    check_finished(program, state)
+    return state

@@ -1,0 +1,173 @@
+"""A program reduced to bit masks: what decides its timing, and nothing else.
+
+Timing of a data-oblivious program does not depend on values. What is left of it is, per PE, which
+slot of its operation list it is in, how many elements that slot still has, and which colours the
+slot reads and writes; per colour, which ports it leaves by. Both plane engines read this form.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from wafer.fabric.errors import FabricError
+from wafer.fabric.program.encode import DST, KIND_FABRIC, SCALAR, SRC0, SRC1
+from wafer.fabric.program.layout import PORTS, Program
+from wafer.spec import WaferSpec
+
+__all__ = ["PlaneMasks", "PlaneShape", "plane_program", "transpose"]
+
+# Ports N, E, S, W, RAMP: port p of the transposed grid is port _SWAPPED[p] of the grid.
+_SWAPPED = [3, 2, 1, 0, 4]
+
+
+class PlaneMasks(NamedTuple):
+    """Boolean planes; axes [.., H, W].
+
+    ports: [C, 5, H, W] bool, ports N, E, S, W, RAMP each colour leaves by
+    inject: [C, H, W] bool, PEs whose router takes the colour from the CE
+    reads: [S, C, H, W] bool, colours that slot s reads
+    writes: [S, C, H, W] bool, the colour it writes
+    exists: [S, H, W] bool, PEs that have a slot s
+    counts: [S, H, W] int32, its cycles minus 1
+    """
+
+    ports: np.ndarray
+    inject: np.ndarray
+    reads: np.ndarray
+    writes: np.ndarray
+    exists: np.ndarray
+    counts: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class PlaneShape:
+    """The static side; hashable, so that engines compile once per structure.
+
+    Attributes:
+        spec: the machine.
+        height: H.
+        width: W.
+        depths: [C] words of each colour's input queue.
+        bits: counter bits.
+        ports: (colour, port) pairs in use.
+        reads: (slot, colour) pairs in use.
+        writes: (slot, colour) pairs in use.
+        merges: colours some router takes from several ports.
+        slots: S.
+    """
+
+    spec: WaferSpec
+    height: int
+    width: int
+    depths: tuple[int, ...]
+    bits: int
+    ports: tuple[tuple[int, int], ...]
+    reads: tuple[tuple[int, int], ...]
+    writes: tuple[tuple[int, int], ...]
+    merges: tuple[int, ...]
+    slots: int
+
+
+def _refuse(program: Program) -> None:
+    meta = program.meta
+    code = np.asarray(program.code)
+    reasons = [
+        (meta.switched, "switch positions"),
+        (meta.swaps, "colour swap"),
+        (meta.filters, "filters"),
+        (meta.controls, "control wavelets"),
+        (meta.threads > 0, "microthreads"),
+        (any(kind != "local" for _, kind, _, _ in meta.tasks), "data or control tasks"),
+        (bool(code[:, 7:10].any()), "task activation"),
+        (bool(np.asarray(program.blocked).any()), "blocked tasks"),
+        (
+            bool((np.asarray(program.active) & (np.asarray(program.entry) >= 0)).sum(0).max() > 1),
+            "several active tasks on one PE",
+        ),
+    ]
+    found = [what for bad, what in reasons if bad]
+    if found:
+        raise FabricError(
+            f"the timing plane models static routes and straight code; the program has"
+            f" {', '.join(found)}: use fabric.simulate"
+        )
+
+
+def _slots(program: Program) -> list[tuple[np.ndarray, np.ndarray | None, int]]:
+    """(PEs, code row or None for a launch wait, cycles) of every slot in order of position."""
+    code = np.asarray(program.code)
+    entry = np.where(program.active, program.entry, -1).max(axis=0, initial=-1)
+    slots: list[tuple[np.ndarray, np.ndarray | None, int]] = []
+    for first in np.unique(entry[entry >= 0]):
+        where, position, row = entry == first, 0, int(first)
+        while True:
+            op = code[row]
+            for field, cycles in ((None, op[4]), (op, -(-op[1] // op[6]))):
+                if cycles:
+                    slots.append((where, field, int(cycles) | position << 32))
+                    position += 1
+            if op[5]:
+                break
+            row += 1
+    return slots
+
+
+def plane_program(program: Program) -> tuple[PlaneShape, PlaneMasks]:
+    """Reduce a program to its timing.
+
+    Args:
+        program: static routes, one straight-line task per PE (what ``lowering`` writes, except
+            scatter, gather and shift).
+
+    Raises:
+        FabricError: the program has switches, filters, microthreads or activated tasks.
+    """
+    _refuse(program)
+    meta = program.meta
+    colors, grid = len(meta.colors), (meta.height, meta.width)
+    slots = _slots(program)
+    depth = max([(packed >> 32) + 1 for _, _, packed in slots], default=1)
+    reads = np.zeros((depth, colors, *grid), bool)
+    writes, exists = reads.copy(), np.zeros((depth, *grid), bool)
+    counts = np.zeros((depth, *grid), np.int32)
+    for where, op, packed in slots:
+        position, cycles = packed >> 32, packed & 0xFFFFFFFF
+        exists[position] |= where
+        counts[position][where] = cycles - 1
+        if op is None:
+            continue
+        for operand in (SRC0, SRC1, SCALAR):
+            if op[operand] == KIND_FABRIC:
+                reads[position, op[operand + 1]] |= where
+        if op[DST] == KIND_FABRIC:
+            writes[position, op[DST + 1]] |= where
+    tx, rx = np.asarray(program.tx[0]), np.asarray(program.rx[0])
+    ports = np.stack([(tx & bit) != 0 for bit in PORTS.values()], axis=1)
+    sources = np.sum([(rx & bit) != 0 for bit in PORTS.values()], axis=0)
+    masks = PlaneMasks(ports, (rx & PORTS["RAMP"]) != 0, reads, writes, exists, counts)
+    used = lambda planes: tuple((int(a), int(b)) for a, b in np.argwhere(planes.any(axis=(2, 3))))
+    shape = PlaneShape(
+        spec=meta.spec,
+        height=meta.height,
+        width=meta.width,
+        depths=tuple(int(d) for d in np.asarray(program.depth)),
+        bits=max(1, int(counts.max(initial=0)).bit_length()),
+        ports=used(ports),
+        reads=used(reads),
+        writes=used(writes),
+        merges=tuple(int(c) for c in np.flatnonzero((sources > 1).any(axis=(1, 2)))),
+        slots=depth,
+    )
+    return shape, masks
+
+
+def transpose(shape: PlaneShape, masks: PlaneMasks) -> tuple[PlaneShape, PlaneMasks]:
+    """Mirror a program at the diagonal: x and y change places."""
+    turned = PlaneMasks(*(np.swapaxes(m, -1, -2) for m in masks))
+    turned = turned._replace(ports=turned.ports[:, _SWAPPED])
+    ports = tuple(sorted((c, _SWAPPED.index(p)) for c, p in shape.ports))
+    return (
+        dataclasses.replace(shape, height=shape.width, width=shape.height, ports=ports),
+        turned,
+    )

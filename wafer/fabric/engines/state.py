@@ -1,0 +1,123 @@
+"""Everything that changes while a program runs: arrays over the grid.
+
+Order of the axes: colours C, then stages or slots, then H, W; memory is [M, H, W].
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from wafer.fabric.program.layout import Program
+
+__all__ = ["FAULTS", "FabricState", "Lanes", "empty_state"]
+
+# Flag bits of a wavelet; 0 is an empty slot.
+VALID, CONTROL, ADVANCE = 1, 2, 4
+
+FAULTS = ("none", "same-cycle arrival", "unbound control task")
+
+
+class Lanes(NamedTuple):
+    """Wavelets held in some pipe or queue.
+
+    data: [C, D, H, W] uint32 payloads
+    flag: [C, D, H, W] uint8 flag bits, 0 where empty; slots fill from 0
+    """
+
+    data: Array
+    flag: Array
+
+
+class FabricState(NamedTuple):
+    """One instant of the fabric.
+
+    cycle: [] int32 cycles so far
+    progress: [] bool, whether the last cycle changed anything
+    fault: [4] int32 kind (see ``FAULTS``), colour index, y, x of the first fault
+    router: [C, 2, H, W] lanes, the routers' FIFO per colour
+    up: [C, T_R, H, W] lanes from CE to router, stage 0 at the CE
+    down: [C, T_R - 1, H, W] lanes from router to CE, stage 0 at the router
+    queue: [C, D, H, W] lanes, input queues
+    pos_rx: [C, H, W] uint8 switch position for wavelets that enter
+    pos_tx: [C, H, W] uint8 switch position for wavelets that leave
+    counter: [C, H, W] int32 of counter filters
+    pc: [1 + U, H, W] int32 operation of the task (0) and of the microthreads, -1 idle
+    left: [1 + U, H, W] int32 elements to go
+    wait: [1 + U, H, W] int32 cycles until the first element
+    active: [H, W] int32 bits of activated tasks
+    blocked: [H, W] int32 bits of blocked tasks
+    arg: [H, W] uint32 wavelet that the running data or control task was activated by
+    mem: [M, H, W] uint32 memory words
+    busy: [H, W] int32 cycles in which the CE issued
+    end: [H, W] int32 one past the last such cycle
+    links: [5, H, W] int32 words sent N, E, S, W and to the CE
+    """
+
+    cycle: Array
+    progress: Array
+    fault: Array
+    router: Lanes
+    up: Lanes
+    down: Lanes
+    queue: Lanes
+    pos_rx: Array
+    pos_tx: Array
+    counter: Array
+    pc: Array
+    left: Array
+    wait: Array
+    active: Array
+    blocked: Array
+    arg: Array
+    mem: Array
+    busy: Array
+    end: Array
+    links: Array
+
+
+def _lanes(*shape: int) -> Lanes:
+    return Lanes(jnp.zeros(shape, jnp.uint32), jnp.zeros(shape, jnp.uint8))
+
+
+def _bits(plane: Array, count: int) -> Array:
+    out = jnp.zeros(plane.shape[-2:], jnp.int32)
+    for task in range(count):
+        out = out | (plane[task].astype(jnp.int32) << task)
+    return out
+
+
+def empty_state(program: Program, mem: Array) -> FabricState:
+    """Build the state before the first task is dispatched.
+
+    Args:
+        program: the program.
+        mem: [M, H, W] uint32 initial memory.
+    """
+    meta = program.meta
+    grid = (meta.height, meta.width)
+    colors, ramp = len(meta.colors), meta.spec.ramp_latency
+    queue = max(meta.spec.input_queue_depths)
+    threads = (1 + meta.threads, *grid)
+    return FabricState(
+        cycle=jnp.int32(0),
+        progress=jnp.bool_(True),
+        fault=jnp.zeros(4, jnp.int32),
+        router=_lanes(colors, 2, *grid),
+        up=_lanes(colors, ramp, *grid),
+        down=_lanes(colors, ramp - 1, *grid),
+        queue=_lanes(colors, queue, *grid),
+        pos_rx=jnp.asarray(program.start, jnp.uint8),
+        pos_tx=jnp.asarray(program.start, jnp.uint8),
+        counter=jnp.where(program.filters[0] == 1, program.filters[3], 0).astype(jnp.int32),
+        pc=jnp.full(threads, -1, jnp.int32),
+        left=jnp.zeros(threads, jnp.int32),
+        wait=jnp.zeros(threads, jnp.int32),
+        active=_bits(program.active, len(meta.tasks)),
+        blocked=_bits(program.blocked, len(meta.tasks)),
+        arg=jnp.zeros(grid, jnp.uint32),
+        mem=mem,
+        busy=jnp.zeros(grid, jnp.int32),
+        end=jnp.zeros(grid, jnp.int32),
+        links=jnp.zeros((5, *grid), jnp.int32),
+    )

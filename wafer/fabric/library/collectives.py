@@ -1,0 +1,248 @@
+"""Bulk dataflow: pure functions on ``[H, W, ...]`` arrays with the clock of every PE.
+
+Each function takes values and an ``[H, W]`` int32 clock (the cycle at which each PE is free) and
+returns both, moved on. Values follow the reduction order of the PE programs in
+:mod:`wafer.fabric.library.lowering`, so that they agree with the cycle-by-cycle engine bit for bit;
+clocks follow :mod:`wafer.fabric.library.timing`. Everything differentiates (a broadcast's transpose
+is a reduce, a shift's the opposite shift) and works under ``jit`` and ``vmap``.
+
+Axes: ``axis="x"`` runs along a row (between columns), ``axis="y"`` along a column.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from wafer.fabric.errors import FabricError
+from wafer.fabric.library import timing
+from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.spec import WSE2, WaferSpec
+
+__all__ = [
+    "all_reduce",
+    "broadcast",
+    "fmac_cycles",
+    "gather",
+    "local",
+    "on",
+    "reduce",
+    "scatter",
+    "shift",
+    "start_clock",
+]
+
+
+def start_clock(height: int, width: int) -> np.ndarray:
+    """[H, W] int32 zeros: every PE free at cycle 0 (NumPy: clocks stay constants under jit)."""
+    return np.zeros((height, width), np.int32)
+
+
+def fmac_cycles(macs: int, spec: WaferSpec = WSE2, *, bits: int = 32) -> int:
+    """Cycles of ``macs`` multiply-accumulates from memory at full SIMD rate."""
+    return -(-macs // (spec.simd_16bit if bits == 16 else 1))
+
+
+def _along(axis: str, *arrays: Array) -> tuple[Array, ...]:
+    if axis not in {"x", "y"}:
+        raise FabricError(f"axis {axis!r}; a collective runs along 'x' (rows) or 'y' (columns)")
+    return arrays if axis == "x" else tuple(a.swapaxes(0, 1) for a in arrays)
+
+
+def _words(x: Array) -> int:
+    return math.prod(x.shape[2:])
+
+
+def local(
+    fn: Callable[..., Array], clock: Array, *args: Array, cycles: int | Array
+) -> tuple[Array, Array]:
+    """Compute inside each PE: ``fn`` of ``[H, W, ...]`` arrays, charged ``cycles``."""
+    return fn(*args), timing.local_time(clock, cycles)
+
+
+def on(mask: Array, new: tuple[Array, Array], old: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Keep a step's result only inside a region; elsewhere values and clock stay as they were.
+
+    Args:
+        mask: [H, W] bool.
+        new: values [H, W, ...] and clock after the step.
+        old: the same before it.
+    """
+    wide = mask.reshape(mask.shape + (1,) * (new[0].ndim - 2))
+    return jnp.where(wide, new[0], old[0]), timing.choose(mask, new[1], old[1])
+
+
+def shift(
+    x: Array, clock: Array, side: str, *, hops: int = 1, spec: WaferSpec = WSE2
+) -> tuple[Array, Array]:
+    """Send every PE's words ``hops`` PEs towards a side; PEs with no sender get zeros.
+
+    Args:
+        x: [H, W, ...].
+        clock: [H, W].
+        side: "N", "E", "S" or "W", the direction of travel.
+        hops: distance; the links between carry ``hops`` streams.
+        spec: the machine.
+    """
+    if side not in {"N", "E", "S", "W"}:
+        raise FabricError(f"side {side!r}; there are N, E, S and W")
+    axis = "x" if side in "EW" else "y"
+    x, clock = _along(axis, x, clock)
+    if side in "WN":
+        x, clock = x[:, ::-1], clock[:, ::-1]
+    moved = jnp.roll(x, hops, axis=1).at[:, :hops].set(0)
+    clock = timing.shift_time(clock, _words(x), hops, spec)
+    if side in "WN":
+        moved, clock = moved[:, ::-1], clock[:, ::-1]
+    out = _along(axis, moved, clock)
+    return out[0], out[1]
+
+
+def broadcast(
+    x: Array, clock: Array, *, axis: str = "x", root: int = 0, spec: WaferSpec = WSE2
+) -> tuple[Array, Array]:
+    """Copy the words of one column (``axis="x"``) or row (``"y"``) to all others.
+
+    Cycles: ``words + distance + 5`` from the root's start.
+    """
+    x, clock = _along(axis, x, clock)
+    y = jnp.broadcast_to(x[:, root : root + 1], x.shape)
+    out = _along(axis, y, timing.broadcast_time(clock, _words(x), root, spec))
+    return out[0], out[1]
+
+
+def scatter(
+    x: Array, clock: Array, *, axis: str = "x", spec: WaferSpec = WSE2
+) -> tuple[Array, Array]:
+    """Hand chunk k of the first PE's ``[P, ...]`` words to PE k of its row or column.
+
+    Args:
+        x: [H, W, P, ...] with P the length of the axis; only the first PE's value is read.
+        clock: [H, W].
+        axis: direction.
+        spec: the machine.
+
+    Returns:
+        [H, W, ...] and the clock.
+    """
+    x, clock = _along(axis, x, clock)
+    _check_chunks(x, axis)
+    out = _along(axis, x[:, 0], timing.scatter_time(clock, _words(x) // x.shape[2], spec))
+    return out[0], out[1]
+
+
+def gather(
+    x: Array, clock: Array, *, axis: str = "x", spec: WaferSpec = WSE2
+) -> tuple[Array, Array]:
+    """Collect every PE's words at the first of its row or column; zeros elsewhere.
+
+    Returns:
+        [H, W, P, ...] and the clock: ``(P - 1) words + 6`` cycles at the root, then its own copy.
+    """
+    x, clock = _along(axis, x, clock)
+    y = jnp.zeros((x.shape[0], x.shape[1], *x.shape[1:]), x.dtype).at[:, 0].set(x)
+    out = _along(axis, y, timing.gather_time(clock, _words(x), spec))
+    return out[0], out[1]
+
+
+def _check_chunks(x: Array, axis: str) -> None:
+    if x.ndim < 3 or x.shape[2] != x.shape[1]:
+        raise FabricError(
+            f"scatter along {axis}: got {x.shape}; the third axis must hold one chunk for each of"
+            f" the {x.shape[1]} PEs"
+        )
+
+
+def _chain(x: Array) -> Array:
+    """[H, P, ...] to [H, ...]: ``x[p] + (x[p + 1] + ...)``, the order of a systolic chain."""
+    columns = jnp.moveaxis(x, 1, 0)
+    total, _ = jax.lax.scan(lambda acc, own: (own + acc, None), columns[-1], columns[:-1][::-1])
+    return total
+
+
+def _two_phase(x: Array, group: int) -> Array:
+    width = x.shape[1]
+    full = width - width % group
+    parts = []
+    if full:
+        groups = x[:, :full].reshape(x.shape[0], full // group, group, *x.shape[2:])
+        sums = jax.vmap(_chain, in_axes=1, out_axes=1)(groups)
+        parts.append(sums)
+    if full < width:
+        parts.append(_chain(x[:, full:])[:, None])
+    return _chain(jnp.concatenate(parts, axis=1))
+
+
+def _tree(x: Array) -> Array:
+    reach = 1
+    while reach < x.shape[1]:
+        last = x.shape[1] - reach
+        x = x.at[:, : last : 2 * reach].add(x[:, reach :: 2 * reach])
+        reach *= 2
+    return x[:, 0]
+
+
+def reduce(
+    x: Array,
+    clock: Array,
+    *,
+    axis: str = "x",
+    algorithm: str = "auto",
+    group: int = 0,
+    spec: WaferSpec = WSE2,
+) -> tuple[Array, Array]:
+    """Add up a row's or column's words at its first PE; zeros elsewhere.
+
+    Args:
+        x: [H, W, ...].
+        clock: [H, W].
+        axis: direction.
+        algorithm: "chain", "two_phase", "tree", or "auto", the cheapest by closed form.
+        group: group size of "two_phase"; 0 takes about the square root.
+        spec: the machine.
+
+    Returns:
+        Values with the sum at the first PE in the exact order of the chosen algorithm, and clock.
+    """
+    x, clock = _along(axis, jnp.asarray(x), clock)
+    width, words = x.shape[1], _words(x)
+    if algorithm == "auto":
+        algorithm = timing.best_algorithm(width, words, spec)
+    group = group or timing.default_group(width)
+    match algorithm:
+        case "chain":
+            total, clock = _chain(x), timing.chain_time(clock, words, spec)
+        case "two_phase":
+            total = _two_phase(x, group)
+            clock = timing.two_phase_time(clock, words, group, spec)
+        case "tree":
+            total, clock = _tree(x), timing.tree_time(clock, words, spec)
+        case _:
+            raise FabricError(
+                f"reduce algorithm {algorithm!r}; there are auto, chain, two_phase and tree"
+            )
+    out = _along(axis, jnp.zeros_like(x).at[:, 0].set(total), clock)
+    return out[0], out[1]
+
+
+def all_reduce(
+    x: Array,
+    clock: Array,
+    *,
+    axes: str = "x",
+    algorithm: str = "auto",
+    spec: WaferSpec = WSE2,
+) -> tuple[Array, Array]:
+    """Give every PE the sum over its row ("x"), its column ("y") or the whole grid ("xy").
+
+    "xy" reduces rows, then the first column, then multicasts down it and along the rows.
+    """
+    if axes not in {"x", "y", "xy"}:
+        raise FabricError(f"all_reduce axes {axes!r}; there are 'x', 'y' and 'xy'")
+    for axis in axes:
+        x, clock = reduce(x, clock, axis=axis, algorithm=algorithm, spec=spec)
+    for axis in reversed(axes):
+        x, clock = broadcast(x, clock, axis=axis, spec=spec)
+    return x, clock

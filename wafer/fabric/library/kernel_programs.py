@@ -1,0 +1,214 @@
+"""Kernels written as PE programs, operation by operation, for the cycle engines.
+
+What :mod:`wafer.fabric.library` computes in bulk with a cycle formula, runs here cycle by cycle;
+the tests hold one against the other. Every ``@fmacs`` in a CSL loop is charged the 44 cycles of
+overhead that ``kernels.dense`` charges.
+"""
+
+import numpy as np
+
+from wafer.fabric.errors import FabricError
+from wafer.fabric.library.dense import FMACS_LOOP
+from wafer.fabric.library.lowering import chain_routes
+from wafer.fabric.library.sparse import CYCLES_PER_ENTRY
+from wafer.fabric.program.layout import Layout, Program
+from wafer.fabric.program.ops import Mem, Op, fabin, fabout, fadds, fmovs, mem, work
+from wafer.spec import WSE2, WaferSpec
+
+__all__ = ["gemv_program", "seven_point_program", "sparse_matvec_program", "summa_program"]
+
+
+def _fmacs(dst: Mem, a: Mem, scalar: Mem, n: int) -> Op:
+    """``dst += a * scalar``, a turn of a CSL loop."""
+    return Op("mac", dst, dst, a, scalar, n=n, launch=1 + FMACS_LOOP)
+
+
+def _matvec(layout: Layout, m: int, n: int, products: dict[tuple[int, int], list[Op]]) -> Program:
+    """Broadcast x down the columns, each PE's products into y, chain y to column 0."""
+    x, y = layout.x, layout.y
+    layout.array("x", n)
+    layout.array("y", m)
+    down = layout.color()
+    if layout.height > 1:
+        layout.route(down, "RAMP", "S", y == 0)
+        layout.route(down, "N", ("RAMP", "S"), (y > 0) & (y < layout.height - 1))
+        layout.route(down, "N", "RAMP", y == layout.height - 1)
+    rank = np.arange(layout.width)
+    chain = chain_routes(layout, rank, np.full(layout.width, layout.width - 1))
+    for (row, column), own in products.items():
+        share = fmovs(mem("x"), fabin(down), n) if row else fmovs(fabout(down), mem("x"), n)
+        ops = [*([share] if layout.height > 1 else []), *own]
+        arriving = fabin(chain[1 - column % 2])
+        out = fabout(chain[column % 2]) if column else mem("y")
+        if column < layout.width - 1:
+            ops.append(fadds(out, mem("y"), arriving, m))
+        elif column:
+            ops.append(fmovs(out, mem("y"), m))
+        layout.task("main", ops, (x == column) & (y == row), active=True)
+    return layout.build()
+
+
+def gemv_program(height: int, width: int, m: int, n: int, spec: WaferSpec = WSE2) -> Program:
+    """Matrix-vector product of :func:`wafer.fabric.library.gemv` with the chain reduce.
+
+    Arrays: ``"a"`` [m, n] row-major, ``"x"`` [n] read at row 0, ``"y"`` [m] with the product at
+    column 0.
+    """
+    layout = Layout(width, height, spec)
+    layout.array("a", m * n)
+    ops = [_fmacs(mem("y"), mem("a", j, n), mem("x", j, 0), m) for j in range(n)]
+    return _matvec(layout, m, n, {pe: list(ops) for pe in np.ndindex(height, width)})
+
+
+def sparse_matvec_program(
+    rows: np.ndarray,
+    cols: np.ndarray,
+    counts: np.ndarray,
+    shape: tuple[int, int],
+    spec: WaferSpec = WSE2,
+) -> Program:
+    """Sparse matrix-vector product of :func:`wafer.fabric.library.sparse_matvec`.
+
+    Args:
+        rows: [H, W, E] int, row of each stored entry in its tile; the pattern is compiled in.
+        cols: [H, W, E] int, its column.
+        counts: [H, W] int, entries that exist.
+        shape: (m, n), rows and columns of a tile.
+        spec: the machine.
+
+    Returns:
+        A program over arrays ``"v"`` [E], ``"x"`` and ``"y"``.
+    """
+    height, width, entries = rows.shape
+    layout = Layout(width, height, spec)
+    layout.array("v", entries)
+    products = {}
+    for pe in np.ndindex(height, width):
+        pairs = zip(rows[pe][: counts[pe]], cols[pe][: counts[pe]], strict=True)
+        products[pe] = [
+            Op(
+                "mac",
+                mem("y", int(r)),
+                mem("y", int(r)),
+                mem("v", e),
+                mem("x", int(c)),
+                launch=CYCLES_PER_ENTRY - 1,
+            )
+            for e, (r, c) in enumerate(pairs)
+        ]
+    return _matvec(layout, *shape, products)
+
+
+def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> Program:
+    """SUMMA of :func:`wafer.fabric.library.summa`: tiles of the next step arrive meanwhile.
+
+    Each column of A and row of B has a colour of its own. Arrays: ``"a"`` [k, m] (column-major
+    A), ``"b"`` [k, n], ``"c"`` [n, m]; a second copy of a and b takes the odd steps' tiles.
+
+    Raises:
+        FabricError: more than four PEs a side (a CE has eight input queues).
+    """
+    if not 1 < size <= 4:
+        raise FabricError(f"summa_program: {size} x {size} PEs; a colour per step allows 2 to 4")
+    layout = Layout(size, size, spec)
+    words = {"a": m * k, "b": k * n}
+    for name in ("a", "b"):
+        layout.array(name, words[name])
+        layout.array(name + "0", words[name])
+        layout.array(name + "1", words[name])
+    layout.array("c", m * n)
+    colors = {
+        name: [_line(layout, s, along) for s in range(size)]
+        for name, along in (("a", layout.x), ("b", layout.y))
+    }
+    for row, column in np.ndindex(size, size):
+        place = {"a": column, "b": row}
+        ops = []
+        for s in range(size + 1):
+            for thread, name in enumerate("ab"):
+                if s == size:  # waits until the last tiles are here
+                    ops.append(work(1, thread=thread))
+                elif place[name] == s:
+                    out = fabout(colors[name][s])
+                    ops.append(fmovs(out, mem(name), words[name], thread=thread))
+                else:
+                    into = mem(f"{name}{s % 2}")
+                    ops.append(fmovs(into, fabin(colors[name][s]), words[name], thread=thread))
+            if not s:
+                continue
+            left, right = (
+                name if place[name] == s - 1 else f"{name}{(s - 1) % 2}" for name in "ab"
+            )
+            ops += [
+                _fmacs(mem("c", j * m), mem(left, i * m), mem(right, i * n + j, 0), m)
+                for j in range(n)
+                for i in range(k)
+            ]
+        layout.task("main", ops, (layout.x == column) & (layout.y == row), active=True)
+    return layout.build()
+
+
+def _line(layout: Layout, root: int, along: np.ndarray) -> int:
+    """A colour multicast both ways from position ``root`` of every row (or column)."""
+    color = layout.color()
+    low, high = ("W", "E") if along is layout.x else ("N", "S")
+    last = int(along.max())
+    sides = [side for side, more in ((low, root > 0), (high, root < last)) if more]
+    layout.route(color, "RAMP", sides, along == root)
+    for side, came, beyond, end in (
+        (low, high, along < root, 0),
+        (high, low, along > root, last),
+    ):
+        layout.route(color, came, ("RAMP", side), beyond & (along != end))
+        layout.route(color, came, "RAMP", beyond & (along == end))
+    return color
+
+
+# direction a halo travels -> (x step, y step, port it arrives by)
+_TRAVEL = {"S": (0, 1, "N"), "W": (-1, 0, "E"), "N": (0, -1, "S"), "E": (1, 0, "W")}
+
+
+def seven_point_program(height: int, width: int, cells: int, spec: WaferSpec = WSE2) -> Program:
+    """The 7-point operator of :func:`wafer.fabric.library.seven_point`.
+
+    Arrays: ``"u"`` [cells + 2] with a zero at both ends, ``"c0"``..``"c6"`` coefficients,
+    ``"out"`` [cells], and a halo per side.
+    """
+    layout = Layout(width, height, spec)
+    layout.array("u", cells + 2)
+    layout.array("out", cells)
+    for i in range(7):
+        layout.array(f"c{i}", cells)
+    colors = {side: [layout.color(), layout.color()] for side in _TRAVEL}
+    for side in _TRAVEL:
+        layout.array(side, cells)
+    x, y = layout.x, layout.y
+    inside = lambda at, size: (at >= 0) & (at < size)
+    for side, (dx, dy, came) in _TRAVEL.items():
+        for parity, color in enumerate(colors[side]):
+            sends = inside(x + dx, width) & inside(y + dy, height)
+            hears = inside(x - dx, width) & inside(y - dy, height)
+            even = (x + y) % 2 == parity
+            layout.route(color, "RAMP", side, sends & even)
+            layout.route(color, came, "RAMP", hears & ~even)
+    for row, column in np.ndindex(height, width):
+        ops = []
+        for side, (dx, dy, _) in _TRAVEL.items():
+            own = colors[side][(row + column) % 2]
+            other = colors[side][(row + column + 1) % 2]
+            if inside(column - dx, width) & inside(row - dy, height):
+                ops.append(fmovs(mem(side), fabin(other), cells, thread=0))
+            if inside(column + dx, width) & inside(row + dy, height):
+                ops.append(fmovs(fabout(own), mem("u", 1), cells))
+        ops.append(work(1, thread=0))  # waits for the last halo
+        ops += _combine(cells, spec)
+        layout.task("main", ops, (x == column) & (y == row), active=True)
+    return layout.build()
+
+
+def _combine(cells: int, spec: WaferSpec) -> list[Op]:
+    terms = [mem("u", 1), *(mem(side) for side in _TRAVEL), mem("u", 0), mem("u", 2)]
+    return [
+        Op("mac", mem("out"), mem("out"), mem(f"c{i}"), term, n=cells, launch=spec.op_launch)
+        for i, term in enumerate(terms)
+    ]

@@ -1,0 +1,430 @@
+"""The collectives written as PE programs: routes by region, operation lists by class of PE.
+
+Every builder lays its rows along x; ``height`` rows run side by side. Array ``"x"`` holds each
+PE's vector, and the result at the root. Reductions follow Luczynski et al., HPDC'24
+(arXiv:2404.15888) and the CSL of SpMM_Cerebras; the quadrant all-reduce follows the BiCGStab
+paper of Rocki et al., SC'20.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from wafer.fabric.program.layout import Filter, Layout, Program
+from wafer.fabric.program.ops import FabIn, Op, Operand, fabin, fabout, fadds, fmovs, mem
+from wafer.spec import WSE2, WaferSpec
+
+__all__ = [
+    "allreduce_program",
+    "broadcast_program",
+    "chain_program",
+    "chain_routes",
+    "gather_program",
+    "quadrant_allreduce_program",
+    "scatter_program",
+    "shift_program",
+    "star_program",
+    "tree_program",
+    "two_phase_program",
+]
+
+
+def _layout(
+    width: int,
+    height: int,
+    words: int,
+    spec: WaferSpec,
+    *,
+    overheads: bool = False,
+    reload: bool = False,
+) -> Layout:
+    layout = Layout(width, height, spec, overheads=overheads, reload=reload)
+    layout.array("x", words)
+    return layout
+
+
+def _bind(layout: Layout, classes: dict[tuple[Op, ...], list[int]]) -> None:
+    """Bind one task per class of columns that share an operation list."""
+    for ops, columns in classes.items():
+        layout.task("main", ops, np.isin(layout.x, columns), active=True)
+
+
+def chain_routes(layout: Layout, rank: np.ndarray, last: np.ndarray, reach: int = 1) -> list[int]:
+    """Route chains of nodes ``reach`` columns apart, westwards, over two alternating colours.
+
+    Args:
+        layout: the layout.
+        rank: [W] place of each column in its chain, counted from the root; between nodes, that of
+            the node west of it.
+        last: [W] rank of the last node of the column's chain.
+        reach: columns from node to node.
+    """
+    x, colors = layout.x, [layout.color(), layout.color()]
+    node = (x - layout.x.min()) % reach == 0 if reach > 1 else np.ones_like(x, bool)
+    rank, last = rank[x], last[x]
+    for parity, color in enumerate(colors):
+        layout.route(color, "RAMP", "W", node & (rank > 0) & (rank % 2 == parity))
+        behind = (rank < last) & ((rank + 1) % 2 == parity)
+        layout.route(color, "E", "RAMP", node & behind)
+        if reach > 1:
+            layout.route(color, "E", "W", ~node & behind)
+    return colors
+
+
+def broadcast_program(
+    width: int, height: int, words: int, root: int = 0, spec: WaferSpec = WSE2
+) -> Program:
+    """One multicast colour from column ``root``: ``words + distance + 5`` cycles at each PE."""
+    layout = _layout(width, height, words, spec)
+    color, x = layout.color(), layout.x
+    sides = [side for side, ends in (("W", root > 0), ("E", root < width - 1)) if ends]
+    layout.route(color, "RAMP", sides, x == root)
+    for side, opposite, beyond, last in (
+        ("E", "W", x > root, width - 1),
+        ("W", "E", x < root, 0),
+    ):
+        layout.route(color, opposite, ("RAMP", side), beyond & (x != last))
+        layout.route(color, opposite, "RAMP", beyond & (x == last))
+    layout.task("main", [fmovs(fabout(color), mem("x"), words)], x == root, active=True)
+    layout.task("main", [fmovs(mem("x"), fabin(color), words)], x != root, active=True)
+    return layout.build()
+
+
+def chain_program(
+    width: int, height: int, words: int, spec: WaferSpec = WSE2, *, overheads: bool = False
+) -> Program:
+    """Systolic chain to column 0 on two colours: ``words + 6 (width - 1)`` cycles."""
+    return two_phase_program(width, height, words, width, spec=spec, overheads=overheads)
+
+
+def two_phase_program(
+    width: int,
+    height: int,
+    words: int,
+    group: int,
+    *,
+    spec: WaferSpec = WSE2,
+    overheads: bool = False,
+    reload: bool = False,
+) -> Program:
+    """Chains inside groups of ``group`` columns, then a chain over the groups' first columns.
+
+    The last leader streams its group's sum on, element by element, as the CSL of SpMM_Cerebras
+    does; the others store it first.
+    """
+    layout = _layout(width, height, words, spec, overheads=overheads, reload=reload)
+    first, second = _two_phase_routes(layout, group)
+    _bind(layout, _two_phase_ops(width, words, group, first, second))
+    return layout.build()
+
+
+def _two_phase_routes(layout: Layout, group: int) -> tuple[list[int], list[int]]:
+    """Colours of the chains inside groups, and of the chain of their first columns."""
+    width, columns = layout.width, np.arange(layout.width)
+    ends = np.minimum(columns - columns % group + group, width) - 1
+    first = chain_routes(layout, columns % group, ends % group)
+    if group >= width:
+        return first, []
+    top = np.full(width, (width - 1) // group)
+    return first, chain_routes(layout, columns // group, top, group)
+
+
+def _two_phase_ops(
+    width: int, words: int, group: int, first: list[int], second: list[int]
+) -> dict[tuple[Op, ...], list[int]]:
+    """Operation list -> columns that run it."""
+    classes: dict[tuple[Op, ...], list[int]] = {}
+    own, leaders = mem("x"), -(-width // group)
+
+    def pass_on(dst: Operand, arriving: FabIn | None) -> Op:
+        if arriving is None:
+            return fmovs(dst, own, words)
+        return fadds(dst, own, arriving, words)
+
+    for column in range(width):
+        number, rank = divmod(column, group)
+        tail = rank == group - 1 or column == width - 1
+        arriving = None if tail else fabin(first[1 - rank % 2])
+        if rank:
+            ops = [pass_on(fabout(first[rank % 2]), arriving)]
+        elif number and number == leaders - 1:
+            ops = [pass_on(fabout(second[number % 2]), arriving)]
+        else:
+            ops = [] if arriving is None else [pass_on(own, arriving)]
+            if leaders > 1:
+                out = fabout(second[number % 2]) if number else own
+                ops.append(pass_on(out, fabin(second[1 - number % 2])))
+        classes.setdefault(tuple(ops), []).append(column)
+    return classes
+
+
+def allreduce_program(
+    width: int, height: int, words: int, group: int, spec: WaferSpec = WSE2
+) -> Program:
+    """All-reduce a vector over the grid on eight colours.
+
+    Two-phase reduce along the rows, chain up column 0, multicast down it and along the rows
+    (the X-Y scheme of Luczynski et al., HPDC'24).
+    """
+    layout = _layout(width, height, words, spec)
+    x, y = layout.x, layout.y
+    first, second = _two_phase_routes(layout, group)
+    up, down, back = [layout.color(), layout.color()], layout.color(), layout.color()
+    for parity, color in enumerate(up):
+        layout.route(color, "RAMP", "N", (x == 0) & (y > 0) & (y % 2 == parity))
+        layout.route(color, "S", "RAMP", (x == 0) & (y < height - 1) & (y % 2 != parity))
+    layout.route(down, "RAMP", "S", (x == 0) & (y == 0))
+    layout.route(down, "N", ("RAMP", "S"), (x == 0) & (y > 0) & (y < height - 1))
+    layout.route(down, "N", "RAMP", (x == 0) & (y > 0) & (y == height - 1))
+    layout.route(back, "RAMP", "E", x == 0)
+    layout.route(back, "W", ("RAMP", "E"), (x > 0) & (x < width - 1))
+    layout.route(back, "W", "RAMP", x == width - 1)
+
+    own = mem("x")
+    move = lambda dst, src: fmovs(dst, src, words)
+    for ops, columns in _two_phase_ops(width, words, group, first, second).items():
+        rest = [c for c in columns if c]
+        if rest:
+            layout.task("main", [*ops, move(own, fabin(back))], np.isin(x, rest), active=True)
+        if 0 not in columns:
+            continue
+        for row, where in ((0, y == 0), (1, y % 2 == 1), (2, (y % 2 == 0) & (y > 0))):
+            for last in (False, True):
+                spot = (x == 0) & where & ((y == height - 1) == last)
+                out = own if row == 0 else fabout(up[row % 2])
+                sums = move(out, own) if last else fadds(out, own, fabin(up[1 - row % 2]), words)
+                tell = move(fabout(down), own) if row == 0 else move(own, fabin(down))
+                if spot.any():
+                    layout.task(
+                        "main", [*ops, sums, tell, move(fabout(back), own)], spot, active=True
+                    )
+    return layout.build()
+
+
+def tree_program(
+    width: int, height: int, words: int, spec: WaferSpec = WSE2, *, overheads: bool = False
+) -> Program:
+    """Binary tree to column 0, one colour per round; the last receive streams into the send.
+
+    With overheads every receive pays ``op_reload``: in the CSL they are turns of a loop.
+    """
+    layout = _layout(width, height, words, spec, overheads=overheads)
+    classes: dict[tuple[Op, ...], list[int]] = {}
+    rounds = max(1, (width - 1).bit_length())
+    colors = [layout.color() for _ in range(rounds)]
+    for r, color in enumerate(colors):
+        _tree_round(layout, color, 1 << r)
+    for column in range(width):
+        level = ((column & -column).bit_length() - 1) if column else rounds
+        heard = [r for r in range(level) if column + (1 << r) < width]
+        ops = [fadds(mem("x"), mem("x"), fabin(colors[r]), words) for r in heard]
+        if column:
+            out = fabout(colors[level])
+            if ops:
+                ops[-1] = fadds(out, mem("x"), fabin(colors[heard[-1]]), words)
+            else:
+                ops = [fmovs(out, mem("x"), words)]
+        if overheads and heard:
+            waits = [spec.op_reload + (spec.task_start if i == 0 else 0) for i in range(len(ops))]
+            ops = [
+                dataclasses.replace(op, launch=wait) for op, wait in zip(ops, waits, strict=True)
+            ]
+        if ops:
+            classes.setdefault(tuple(ops), []).append(column)
+    _bind(layout, classes)
+    return layout.build()
+
+
+def _tree_round(layout: Layout, color: int, reach: int) -> None:
+    x, width = layout.x, layout.width
+    sends = (x % (2 * reach) == reach) & (x < width)
+    layout.route(color, "RAMP", "W", sends)
+    target = x % (2 * reach) == 0
+    hears = target & (x + reach < width)
+    layout.route(color, "E", "RAMP", hears)
+    passes = (x % (2 * reach) > 0) & (x % (2 * reach) < reach)
+    passes &= x - x % (2 * reach) + reach < width
+    if passes.any():
+        layout.route(color, "E", "W", passes)
+
+
+def star_program(width: int, height: int, spec: WaferSpec = WSE2) -> Program:
+    """Every PE sends one word at once; they march in step and column 0 adds them in order."""
+    layout = _layout(width, height, 1, spec)
+    color, x = layout.color(), layout.x
+    layout.route(color, "E", "RAMP", x == 0)
+    layout.route(color, ("RAMP", "E"), "W", (x > 0) & (x < width - 1))
+    layout.route(color, "RAMP", "W", x == width - 1)
+    total = fadds(mem("x", 0, 0), mem("x", 0, 0), fabin(color), width - 1)
+    layout.task("main", [total], x == 0, active=True)
+    layout.task("main", [fmovs(fabout(color), mem("x"))], x > 0, active=True)
+    return layout.build()
+
+
+def scatter_program(width: int, height: int, words: int, spec: WaferSpec = WSE2) -> Program:
+    """Column 0 multicasts all chunks; a counter filter lets each CE see its own.
+
+    Column 0 holds ``width * words`` words in ``"x"``; every PE ends with its chunk in ``"own"``.
+    """
+    layout = _layout(width, height, width * words, spec)
+    layout.array("own", words)
+    color, x = layout.color(), layout.x
+    layout.route(color, "RAMP", "E", x == 0)
+    total = (width - 1) * words
+    for column in range(1, width):
+        keep = Filter(
+            kind="counter",
+            high=words - 1,
+            limit=total - 1,
+            start=(total - (column - 1) * words) % total,
+        )
+        ports = ("RAMP", "E") if column < width - 1 else ("RAMP",)
+        layout.route(color, "W", ports, x == column, filter=keep)
+    send = [
+        fmovs(fabout(color), mem("x", words), total),
+        fmovs(mem("own"), mem("x"), words),
+    ]
+    layout.task("main", send, x == 0, active=True)
+    layout.task("main", [fmovs(mem("own"), fabin(color), words)], x > 0, active=True)
+    return layout.build()
+
+
+def gather_program(width: int, height: int, words: int, spec: WaferSpec = WSE2) -> Program:
+    """Each PE sends its chunk, then its switch lets the ones behind it pass: nearest first."""
+    layout = _layout(width, height, width * words, spec)
+    layout.array("own", words)
+    color, x = layout.color(), layout.x
+    layout.route(color, "E", "RAMP", x == 0)
+    middle = (x > 0) & (x < width - 1)
+    layout.route(color, "RAMP", "W", middle, switches=[{"rx": "E"}])
+    layout.route(color, "RAMP", "W", x == width - 1)
+    out = fabout(color, advance_switch=True)
+    layout.task("main", [fmovs(out, mem("own"), words)], x > 0, active=True)
+    take = [
+        fmovs(mem("x", words), fabin(color), (width - 1) * words),
+        fmovs(mem("x"), mem("own"), words),
+    ]
+    layout.task("main", take, x == 0, active=True)
+    return layout.build()
+
+
+def shift_program(
+    width: int, height: int, words: int, hops: int = 1, spec: WaferSpec = WSE2
+) -> Program:
+    """Every PE's vector moves ``hops`` columns east; ``hops + 1`` colours keep senders apart.
+
+    The receive runs in a microthread, so that full queues never stop both neighbours.
+    """
+    layout = _layout(width, height, words, spec)
+    layout.array("got", words)
+    x, period = layout.x, hops + 1
+    colors = [layout.color() for _ in range(period)]
+    for k, color in enumerate(colors):
+        sends = (x % period == k) & (x + hops < width)
+        hears = (x >= hops) & ((x - hops) % period == k)
+        layout.route(color, "RAMP", "E", sends)
+        layout.route(color, "W", "RAMP", hears)
+        for step in range(1, hops):
+            passes = (x >= step) & ((x - step) % period == k) & (x - step + hops < width)
+            layout.route(color, "W", "E", passes)
+        receive = fmovs(mem("got"), fabin(colors[(k - hops) % period]), words, thread=0)
+        send = fmovs(fabout(color), mem("x"), words)
+        mine = x % period == k
+        for ops, where in (
+            ([receive, send], (x >= hops) & (x + hops < width)),
+            ([send], (x < hops) & (x + hops < width)),
+            ([receive], (x >= hops) & (x + hops >= width)),
+        ):
+            if (mine & where).any():
+                layout.task("main", ops, mine & where, active=True)
+    return layout.build()
+
+
+def quadrant_allreduce_program(width: int, height: int, spec: WaferSpec = WSE2) -> Program:
+    """All-reduce one word per PE: star-reduce each quadrant to the centre, multicast back.
+
+    Rows run to the two centre columns, those to the two centre rows, three hops join the four
+    sums, and one multicast tree returns the total: about ``width + height`` cycles.
+    """
+    layout = _layout(width, height, 1, spec)
+    x, y = layout.x, layout.y
+    cx, cy = width // 2, height // 2
+    left, right, top, bottom = x == cx - 1, x == cx, y == cy - 1, y == cy
+    rows, columns = layout.color(), layout.color()
+    _march(layout, rows, (x, cx - 1, width), "W", "E")
+    _march(layout, columns, (y, cy - 1, height), "N", "S", where=left | right)
+    join_x, join_y, back = layout.color(), layout.color(), layout.color()
+    centre = (left | right) & (top | bottom)
+    layout.route(join_x, "RAMP", "W", centre & right)
+    layout.route(join_x, "E", "RAMP", centre & left)
+    layout.route(join_y, "RAMP", "N", left & bottom)
+    layout.route(join_y, "S", "RAMP", left & top)
+    _multicast_tree(layout, back, cx - 1, cy - 1)
+
+    here = mem("x", 0, 0)
+    add = lambda color, n: fadds(here, here, fabin(color), n)
+    send = lambda color: fmovs(fabout(color), here)
+    receive = fmovs(here, fabin(back))
+    middle = left | right
+    layout.task("main", [send(rows), receive], ~middle, active=True)
+    for column, across in ((left, cx - 1), (right, width - cx - 1)):
+        sums = [add(rows, across)] if across else []
+        outer = column & ~(top | bottom)
+        if outer.any():
+            layout.task("main", [*sums, send(columns), receive], outer, active=True)
+        for row, along in ((top, cy - 1), (bottom, height - cy - 1)):
+            mine = [*sums, *([add(columns, along)] if along else [])]
+            if column is right:
+                mine += [send(join_x), receive]
+            elif row is bottom:
+                mine += [add(join_x, 1), send(join_y), receive]
+            else:
+                mine += [add(join_x, 1), add(join_y, 1), send(back)]
+            layout.task("main", mine, column & row, active=True)
+    return layout.build()
+
+
+def _march(
+    layout: Layout,
+    color: int,
+    line: tuple[np.ndarray, int, int],
+    low: str,
+    high: str,
+    *,
+    where: np.ndarray | bool = True,
+) -> None:
+    """Send single words from both ends of a line to its two centre positions."""
+    at, centre, size = line
+    for beyond, first, last, away, towards in (
+        (at < centre, centre, 0, low, high),
+        (at > centre + 1, centre + 1, size - 1, high, low),
+    ):
+        if first == last:
+            continue
+        layout.route(color, away, "RAMP", (at == first) & where)
+        layout.route(color, ("RAMP", away), towards, beyond & (at != last) & where)
+        layout.route(color, "RAMP", towards, beyond & (at == last) & where)
+
+
+def _both_ways(at: int, size: int, low: str, high: str) -> list[str]:
+    return ([low] if at > 0 else []) + ([high] if at < size - 1 else [])
+
+
+def _multicast_tree(layout: Layout, color: int, root_x: int, root_y: int) -> None:
+    """Route a colour from the root along its column and from there along every row."""
+    x, y, spine = layout.x, layout.y, layout.x == root_x
+    across = _both_ways(root_x, layout.width, "W", "E")
+    down = _both_ways(root_y, layout.height, "N", "S")
+    layout.route(color, "RAMP", across + down, spine & (y == root_y))
+    for side, came, beyond, last in (
+        ("N", "S", y < root_y, 0),
+        ("S", "N", y > root_y, layout.height - 1),
+    ):
+        layout.route(color, came, ("RAMP", *across, side), spine & beyond & (y != last))
+        layout.route(color, came, ("RAMP", *across), spine & beyond & (y == last))
+    for side, came, beyond, last in (
+        ("W", "E", x < root_x, 0),
+        ("E", "W", x > root_x, layout.width - 1),
+    ):
+        layout.route(color, came, ("RAMP", side), beyond & (x != last))
+        layout.route(color, came, "RAMP", beyond & (x == last))

@@ -1,0 +1,114 @@
+"""BiCGStab on a 7-point operator: the solver of Rocki et al., SC'20, z in PE memory."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from wafer.fabric.library.collectives import all_reduce, local, shift
+from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.spec import WSE2, WaferSpec
+
+__all__ = ["bicgstab", "bicgstab_cycles", "seven_point"]
+
+
+def seven_point(
+    coefficients: Array, x: Array, clock: Array, *, spec: WaferSpec = WSE2
+) -> tuple[Array, Array]:
+    """Apply a 7-point operator with zero values outside the grid.
+
+    Cycles: four shifts of Z words, then 7 fmacs of Z elements.
+
+    Args:
+        coefficients: [7, H, W, Z]: centre, from N, E, S, W, below (z - 1), above (z + 1).
+        x: [H, W, Z].
+        clock: [H, W].
+        spec: the machine.
+    """
+    near = []
+    for side in "SWNE":  # what comes from the north has travelled south
+        moved, clock = shift(x, clock, side, spec=spec)
+        near.append(moved)
+
+    def combine(c: Array, x: Array) -> Array:
+        padded = jnp.pad(x, ((0, 0), (0, 0), (1, 1)))
+        terms = [x, *near, padded[..., :-2], padded[..., 2:]]
+        return sum(c[i] * term for i, term in enumerate(terms))
+
+    return local(combine, clock, coefficients, x, cycles=7 * (x.shape[2] + spec.op_launch))
+
+
+class _Krylov(NamedTuple):
+    """x, residual r, direction p: [H, W, Z]; rho: [] inner product of r with the shadow."""
+
+    x: Array
+    r: Array
+    p: Array
+    rho: Array
+
+
+def bicgstab(
+    coefficients: Array, b: Array, iterations: int, clock: Array, *, spec: WaferSpec = WSE2
+) -> tuple[Array, Array, Array]:
+    """Solve a 7-point system by a fixed number of BiCGStab iterations from 0.
+
+    Cycles per iteration: two operators, four inner products (Z fmacs and one scalar all-reduce
+    over the grid each) and six vector updates of Z elements.
+
+    Args:
+        coefficients: [7, H, W, Z], see :func:`seven_point`.
+        b: [H, W, Z] right-hand side.
+        iterations: how many.
+        clock: [H, W].
+        spec: the machine.
+
+    Returns:
+        x [H, W, Z], the final squared residual norm [], and the clock.
+    """
+    cells = b.shape[2] + spec.op_launch
+
+    def dot(u: Array, v: Array, clock: Array) -> tuple[Array, Array]:
+        part, clock = local(lambda u, v: (u * v).sum(-1, keepdims=True), clock, u, v, cycles=cells)
+        total, clock = all_reduce(part, clock, axes="xy", spec=spec)
+        return total[0, 0, 0], clock
+
+    def iterate(carry: tuple[_Krylov, Array], _: None) -> tuple[tuple[_Krylov, Array], None]:
+        (x, r, p, rho), clock = carry
+        ap, clock = seven_point(coefficients, p, clock, spec=spec)
+        shadow_ap, clock = dot(b, ap, clock)
+        alpha = rho / shadow_ap
+        s = r - alpha * ap
+        a_s, clock = seven_point(coefficients, s, clock + cells, spec=spec)
+        top, clock = dot(a_s, s, clock)
+        bottom, clock = dot(a_s, a_s, clock)
+        omega = top / bottom
+        x = x + alpha * p + omega * s
+        r = s - omega * a_s
+        new_rho, clock = dot(b, r, clock + 3 * cells)
+        beta = new_rho / rho * alpha / omega
+        p = r + beta * (p - omega * ap)
+        return (_Krylov(x, r, p, new_rho), (clock + 2 * cells).astype(jnp.int32)), None
+
+    rho, clock = dot(b, b, clock)
+    start = _Krylov(jnp.zeros_like(b), b, b, rho)
+    carry = (start, jnp.asarray(clock, jnp.int32))
+    (end, clock), _ = jax.lax.scan(iterate, carry, None, length=iterations)
+    return end.x, (end.r * end.r).sum(), clock
+
+
+def bicgstab_cycles(
+    cells: int, all_reduce_cycles: int, *, bits: int = 32, spec: WaferSpec = WSE2
+) -> int:
+    """Cycles of one iteration at a PE far from the edges, to within the links' latency.
+
+    Args:
+        cells: Z.
+        all_reduce_cycles: of one scalar all-reduce over the grid.
+        bits: 32, or 16 for the mixed precision of the paper: two elements per wavelet, vector
+            operations at the SIMD rate.
+        spec: the machine.
+    """
+    words = -(-cells * bits // 32)
+    vector = -(-cells // (spec.simd_16bit if bits == 16 else 1)) + spec.op_launch
+    operator = 4 * (2 * words + 1) + 7 * vector
+    return 2 * operator + 4 * (vector + all_reduce_cycles) + 6 * vector

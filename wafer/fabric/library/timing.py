@@ -1,0 +1,205 @@
+"""Closed-form clocks: when each PE is done with a collective, without simulating a cycle.
+
+A stream of n words that nobody stalls is consumed at one word per cycle, so an operation ends n
+cycles after its first element, and that waits for the PE itself (``clock`` + launch) and for the
+sender's first element (+ 5 + hops). Every function is a max-plus recurrence along x over an
+``[H, W]`` clock; ``axis="y"`` is the transpose. Exact against the engines when no PE is late by
+more than the nine words that back-pressure leaves under way; a later PE only delays its upstream
+senders. ``shift_time`` over several hops is an upper bound by a cycle. Closed forms for equal
+clocks: Luczynski et al., HPDC'24.
+
+A NumPy clock stays NumPy, so that under ``jit`` the clocks of a data-oblivious program are
+constants; a traced clock (inside ``lax.scan``) is computed with the program.
+"""
+
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.spec import WSE2, WaferSpec
+
+__all__ = [
+    "best_algorithm",
+    "broadcast_time",
+    "chain_time",
+    "choose",
+    "default_group",
+    "gather_time",
+    "local_time",
+    "reduce_cycles",
+    "scatter_time",
+    "shift_time",
+    "star_time",
+    "tree_time",
+    "two_phase_time",
+]
+
+
+def _xp(clock: Array) -> ModuleType:
+    return np if isinstance(clock, np.ndarray) else jnp
+
+
+def _cummax(x: Array) -> Array:
+    """Running maximum from the last column to the first."""
+    if isinstance(x, np.ndarray):
+        return np.maximum.accumulate(x[:, ::-1], axis=1)[:, ::-1]
+    return jax.lax.cummax(x, axis=1, reverse=True)
+
+
+def _latency(spec: WaferSpec) -> int:
+    """Cycles from issue to use, beyond one per hop."""
+    return 2 * spec.ramp_latency + 1
+
+
+def _root_first(root: Array, others: Array) -> Array:
+    """[H, W] from the first column's [H] and everyone's [H, W]."""
+    xp = _xp(others)
+    return xp.concatenate([root[:, None], others[:, 1:]], axis=1).astype(xp.int32)
+
+
+def broadcast_time(clock: Array, words: int, root: int = 0, spec: WaferSpec = WSE2) -> Array:
+    """Multicast from column ``root``: all join one stream, which waits for the last of them."""
+    xp = _xp(clock)
+    distance = np.abs(np.arange(clock.shape[1]) - root)
+    arrival = np.where(distance > 0, distance + _latency(spec), 0)
+    start = (clock - arrival).max(axis=1)[:, None]
+    return (start + arrival + words).astype(xp.int32)
+
+
+def _chain_starts(ready: Array, spec: WaferSpec, reach: int = 1) -> Array:
+    """First element at each node of a chain towards column 0; ``ready`` is [H, nodes]."""
+    lag = (_latency(spec) + reach) * np.arange(ready.shape[1], dtype=np.int32)
+    return _cummax(ready + lag) - lag
+
+
+def chain_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
+    """``words + 6 (P - 1)`` at the root of P equal clocks."""
+    return (_chain_starts(clock, spec) + words).astype(_xp(clock).int32)
+
+
+def two_phase_time(
+    clock: Array, words: int, group: int, spec: WaferSpec = WSE2, *, launch: int = 0
+) -> Array:
+    """Chains of ``group`` columns, then a chain of their leaders ``launch`` cycles later."""
+    xp, width = _xp(clock), clock.shape[1]
+    if group >= width:
+        return chain_time(clock, words, spec)
+    starts = [_chain_starts(clock[:, i : i + group], spec) for i in range(0, width, group)]
+    # The last leader streams its group's sum on as it forms; the others store it first.
+    leaders = [start[:, 0] + words + launch for start in starts[:-1]] + [starts[-1][:, 0]]
+    second = _chain_starts(xp.stack(leaders, axis=1), spec, group)
+    ends = [
+        xp.concatenate([second[:, i : i + 1], start[:, 1:]], axis=1)
+        for i, start in enumerate(starts)
+    ]
+    return (xp.concatenate(ends, axis=1) + words).astype(xp.int32)
+
+
+def tree_time(clock: Array, words: int, spec: WaferSpec = WSE2, *, launch: int = 0) -> Array:
+    """Binary tree: each PE adds what its children send, in order, the last one while sending on.
+
+    ``launch`` is paid before every receive.
+    """
+    xp, width = _xp(clock), clock.shape[1]
+    column = np.arange(width)
+    end, stream = clock, clock  # when free; first element of what is sent on
+    heard = np.zeros(width, bool)
+    reach = 1
+    while reach < width:
+        takes = (column % (2 * reach) == 0) & (column + reach < width)
+        arrival = xp.roll(stream, -reach, axis=1) + _latency(spec) + reach
+        start = xp.maximum(end + launch, arrival)
+        stream = xp.where(takes, start, stream)
+        end = xp.where(takes, start + words, end)
+        heard |= takes
+        reach *= 2
+    return xp.where(heard, end, clock + words).astype(xp.int32)
+
+
+def star_time(clock: Array, spec: WaferSpec = WSE2) -> Array:
+    """One word per PE, all at the same time, added up at column 0 in order of distance."""
+    return _root_first(_stream_end(clock, 1, spec), clock + 1)
+
+
+def _stream_end(clock: Array, words: int, spec: WaferSpec) -> Array:
+    """[H] end at column 0 of a stream of everyone else's words, nearest first."""
+    xp, width = _xp(clock), clock.shape[1]
+    arrival = clock[:, 1:] + np.arange(1, width) + _latency(spec)
+    rest = words * (width - 1 - np.arange(width - 1))
+    return xp.maximum((arrival + rest).max(axis=1), clock[:, 0] + words * (width - 1))
+
+
+def scatter_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
+    """Chunk k of a stream of ``P - 1`` chunks stops at column k; the root keeps its own last."""
+    xp, width = _xp(clock), clock.shape[1]
+    column = np.arange(width)
+    first = clock[:, :1] + column + _latency(spec) + (column - 1) * words
+    return _root_first(clock[:, 0] + width * words, xp.maximum(first, clock) + words)
+
+
+def gather_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
+    """``(P - 1) words`` in one stream at the root, then its own chunk."""
+    return _root_first(_stream_end(clock, words, spec) + words, clock + words)
+
+
+def shift_time(clock: Array, words: int, hops: int, spec: WaferSpec = WSE2) -> Array:
+    """Every PE sends ``words`` east and takes as many from ``hops`` columns west.
+
+    A PE issues ``2 words + 1`` steps (one starts the receiving microthread), and each link
+    carries ``hops`` streams.
+    """
+    xp, width = _xp(clock), clock.shape[1]
+    column = np.arange(width)
+    sends, hears = column + hops < width, column >= hops
+    own = clock + (hears & sends)
+    sender = xp.roll(own, hops, axis=1)
+    free = xp.where(sends, own + words, clock + 1)
+    taken = xp.maximum(free, sender + hops + _latency(spec)) + words
+    shared = sender + hops * words + hops + _latency(spec)
+    heard = xp.maximum(taken, shared)
+    return xp.where(hears, heard, xp.where(sends, free, clock)).astype(xp.int32)
+
+
+def local_time(clock: Array, cycles: int | Array) -> Array:
+    """Work that touches no fabric."""
+    return (clock + cycles).astype(_xp(clock).int32)
+
+
+def choose(mask: Array, new: Array, old: Array) -> Array:
+    """The new clock inside a region, the old one elsewhere; NumPy where all three are."""
+    numpy = all(isinstance(a, np.ndarray) for a in (mask, new, old))
+    return (np if numpy else jnp).where(mask, new, old)
+
+
+def reduce_cycles(
+    algorithm: str, width: int, words: int, group: int = 0, spec: WaferSpec = WSE2
+) -> int:
+    """Cycles at the root for equal clocks, without overheads."""
+    if width == 1:
+        return 0
+    clock = np.zeros((1, width), np.int32)
+    match algorithm:
+        case "chain":
+            return words + spec.hop_to_hop * (width - 1)
+        case "two_phase":
+            return int(two_phase_time(clock, words, group or default_group(width), spec)[0, 0])
+        case "tree":
+            return int(tree_time(clock, words, spec)[0, 0])
+        case _:
+            raise ValueError(f"reduce algorithm {algorithm!r}; there are chain, two_phase, tree")
+
+
+def default_group(width: int) -> int:
+    """The group size that balances both phases: about the square root."""
+    return max(2, round(width**0.5))
+
+
+def best_algorithm(width: int, words: int, spec: WaferSpec = WSE2) -> str:
+    """The cheapest of chain, two-phase and tree by closed form."""
+    if width <= 2:
+        return "chain"
+    costs = {a: reduce_cycles(a, width, words, 0, spec) for a in ("chain", "two_phase", "tree")}
+    return min(costs, key=lambda name: costs[name])

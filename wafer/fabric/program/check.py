@@ -1,0 +1,136 @@
+"""What can be known to be wrong with a program before it runs, named by PE and colour."""
+
+import numpy as np
+
+from wafer.fabric.errors import FabricError, RouteError
+from wafer.fabric.program.layout import PORTS, Program
+from wafer.fabric.program.ops import FabIn, FabOut, Op
+
+__all__ = ["check_program", "neighbour"]
+
+RAMP = PORTS["RAMP"]
+# side -> (row step, column step, the side as the neighbour sees it)
+_SIDES = {"N": (-1, 0, "S"), "E": (0, 1, "W"), "S": (1, 0, "N"), "W": (0, -1, "E")}
+_INPUT_QUEUES = 8
+
+
+def neighbour(plane: np.ndarray, side: str, outside: int = 0) -> np.ndarray:
+    """Each PE's view of its neighbour's value: out[y, x] = plane[y + dy, x + dx].
+
+    Args:
+        plane: [..., H, W].
+        side: the side on which the neighbour lies.
+        outside: value beyond the edge.
+    """
+    dy, dx, _ = _SIDES[side]
+    out = np.roll(plane, (-dy, -dx), axis=(-2, -1))
+    if dy:
+        out[..., -1 if dy > 0 else 0, :] = outside
+    if dx:
+        out[..., :, -1 if dx > 0 else 0] = outside
+    return out
+
+
+def _first(bad: np.ndarray) -> str:
+    y, x = np.argwhere(bad)[0]
+    return f"PE ({x}, {y})"
+
+
+def check_program(program: Program, ops: list[tuple[Op, np.ndarray]]) -> None:
+    """Raise for the first route or descriptor that cannot work.
+
+    Args:
+        program: as built.
+        ops: every operation with the [H, W] region it is bound to.
+
+    Raises:
+        RouteError: see :meth:`wafer.fabric.Layout.build`.
+        FabricError: a data task on a colour that its PE does not receive.
+    """
+    for index, color in enumerate(program.meta.colors):
+        rx, tx = program.rx[:, index], program.tx[:, index]
+        every_rx, every_tx = np.bitwise_or.reduce(rx), np.bitwise_or.reduce(tx)
+        _check_swap(program, index)
+        swapped = np.bitwise_or.reduce(program.rx[:, program.meta.partners[index]])
+        for side, (dy, _, opposite) in _SIDES.items():
+            swaps = program.swap[1 if dy else 0, index]
+            takes = np.where(swaps, neighbour(swapped, side), neighbour(every_rx, side))
+            _check_side(color, side, every_rx, every_tx, takes & PORTS[opposite])
+        empty = (every_rx == 0) & (every_tx != 0)
+        if empty.any():
+            raise RouteError(f"{_first(empty)}, colour {color}: leaves the router but never enters")
+    _check_descriptors(program, ops)
+    _check_tasks(program)
+
+
+def _check_swap(program: Program, index: int) -> None:
+    meta, partner = program.meta, program.meta.partners[index]
+    color, swap = meta.colors[index], program.swap[:, index]
+    if swap.any() and not meta.spec.color_swap:
+        raise RouteError(f"colour {color}: {meta.spec.name} cannot swap colours")
+    alone = (swap != program.swap[:, partner]).any(axis=0) if partner != index else swap.any(axis=0)
+    if alone.any():
+        raise RouteError(
+            f"{_first(alone)}, colour {color}: it swaps with colour {color ^ 1}, which must be"
+            " declared and swap along the same axes here"
+        )
+
+
+def _check_side(
+    color: int, side: str, every_rx: np.ndarray, every_tx: np.ndarray, takes: np.ndarray
+) -> None:
+    opposite = _SIDES[side][2]
+    inside = neighbour(np.ones_like(every_tx), side)
+    for name, mask in (("tx", every_tx), ("rx", every_rx)):
+        off = ((mask & PORTS[side]) != 0) & (inside == 0)
+        if off.any():
+            raise RouteError(
+                f"{_first(off)}, colour {color}: {name} {side} points off the grid of"
+                f" {every_tx.shape[1]}x{every_tx.shape[0]} PEs"
+            )
+    lost = ((every_tx & PORTS[side]) != 0) & (takes == 0)
+    if lost.any():
+        raise RouteError(
+            f"{_first(lost)}, colour {color}: sent {side}, but the neighbour there never takes"
+            f" the colour from its {opposite}; add rx {opposite} to its route"
+        )
+
+
+def _check_descriptors(program: Program, ops: list[tuple[Op, np.ndarray]]) -> None:
+    colors = program.meta.colors
+    into = np.bitwise_or.reduce(program.rx) & RAMP
+    out_of = np.bitwise_or.reduce(program.tx) & RAMP
+    for op, mask in ops:
+        for operand in (op.dst, op.src0, op.src1, op.scalar):
+            if isinstance(operand, FabOut):
+                side, have = "rx RAMP", into[colors.index(operand.color)]
+            elif isinstance(operand, FabIn):
+                side, have = "tx RAMP", out_of[colors.index(operand.color)]
+            else:
+                continue
+            missing = mask & (have == 0)
+            if missing.any():
+                raise RouteError(
+                    f"{_first(missing)}, colour {operand.color}: {op.kind} uses it, but the PE's"
+                    f" router has no {side} for it"
+                )
+    queues = (out_of != 0).sum(axis=0) if len(colors) else np.zeros((1, 1), int)
+    if queues.max(initial=0) > _INPUT_QUEUES:
+        raise RouteError(
+            f"{_first(queues > _INPUT_QUEUES)}: {queues.max()} colours enter the CE; it has"
+            f" {_INPUT_QUEUES} input queues"
+        )
+
+
+def _check_tasks(program: Program) -> None:
+    out_of = np.bitwise_or.reduce(program.tx) & RAMP
+    for index, (name, kind, key, _) in enumerate(program.meta.tasks):
+        if kind == "control" and not 0 <= key < 64:
+            raise FabricError(f"task {name!r}: control task id {key}; ids are 0..63")
+        if kind == "data":
+            deaf = (program.entry[index] >= 0) & (out_of[key] == 0)
+            if deaf.any():
+                raise FabricError(
+                    f"{_first(deaf)}, colour {program.meta.colors[key]}: data task {name!r} waits"
+                    " for a colour that never reaches this CE; add tx RAMP"
+                )

@@ -1,0 +1,157 @@
+"""Operations as rows of integers: the code table that every engine reads."""
+
+import numpy as np
+
+from wafer.fabric.errors import FabricError, RouteError
+from wafer.fabric.program.ops import Const, FabIn, FabOut, Mem, Op, Operand, WaveletArg
+from wafer.spec import WaferSpec
+
+__all__ = [
+    "DST",
+    "DTYPES",
+    "FIELDS",
+    "KIND_ARG",
+    "KIND_CONST",
+    "KIND_FABRIC",
+    "KIND_MEM",
+    "MAIN_RANK",
+    "OPCODES",
+    "POSITION",
+    "SCALAR",
+    "SRC0",
+    "SRC1",
+    "THREAD_RANK",
+    "encode_op",
+]
+
+OPCODES = ("work", "mov", "add", "sub", "mul", "mac", "max")
+DTYPES = ("float32", "float16", "bfloat16", "uint32")
+
+# Columns: 0 opcode, 1 n, 2 dtype, 3 thread or -1, 4 launch, 5 last of its task, 6 rate,
+# 7-9 task masks to activate, block, unblock; then four operands of six columns each:
+# kind, base (address, colour index or bits), stride, inner, outer, flags; then the switch write:
+# colour index + 1 or 0, position; last the ranks of the task and of the microthread doing it.
+DST, SRC0, SRC1, SCALAR, POSITION, MAIN_RANK, THREAD_RANK = 10, 16, 22, 28, 34, 36, 37
+FIELDS = 38
+KIND_MEM, KIND_FABRIC, KIND_CONST, KIND_ARG = 1, 2, 3, 4
+
+# The levels of a task's own thread (``<tile_config>/main_thread_priority``) and of microthreads
+# (``.priority`` of an asynchronous operation), on one scale. Of equals the lowest id goes first.
+_MAIN = {"medium_low": 1, "medium": 2, "medium_high": 3, "high": 4}
+_THREAD = {"low": 0, "medium": 2, "high": 4}
+_ACTIONS = {"activate": 7, "block": 8, "unblock": 9}
+
+
+def _const_bits(value: float, dtype: str) -> int:
+    if dtype == "uint32":
+        return int(np.uint32(int(value)).view(np.int32))
+    if dtype == "float32":
+        return int(np.float32(value).view(np.int32))
+    if dtype == "float16":
+        return int(np.float16(value).view(np.uint16))
+    bits = int(np.float32(value).view(np.uint32))  # bfloat16: round to nearest even
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+
+
+def _operand(
+    operand: Operand | None, op: Op, colors: tuple[int, ...], arrays: dict[str, tuple]
+) -> tuple[int, ...]:
+    match operand:
+        case Mem(array, offset, stride, inner, outer):
+            if array not in arrays:
+                raise FabricError(f"{op.kind}: no array {array!r}; declared: {list(arrays)}")
+            base, words, _ = arrays[array]
+            i = np.arange(op.n)
+            used = offset + (
+                stride * i if not inner else stride * (i % inner) + outer * (i // inner)
+            )
+            if used.min() < 0 or used.max() >= words:
+                raise FabricError(
+                    f"{op.kind} over {array!r}: words {used.min()}..{used.max()} of {words}"
+                )
+            return KIND_MEM, base + offset, stride, inner, outer, 0
+        case FabIn(color) | FabOut(color):
+            if color not in colors:
+                raise RouteError(f"{op.kind}: colour {color} is not declared")
+            out = isinstance(operand, FabOut)
+            flags = operand.control + 2 * operand.advance_switch if out else 0
+            return KIND_FABRIC, colors.index(color), 0, 0, 0, flags
+        case Const(value):
+            return KIND_CONST, _const_bits(value, op.dtype), 0, 0, 0, 0
+        case WaveletArg():
+            return KIND_ARG, 0, 0, 0, 0, 0
+        case _:
+            return 0, 0, 0, 0, 0, 0
+
+
+def _rate(op: Op, spec: WaferSpec) -> int:
+    """Elements per cycle: SIMD only where every operand is 16-bit memory or immediate."""
+    operands = (op.dst, op.src0, op.src1, op.scalar)
+    on_fabric = any(isinstance(o, FabIn | FabOut | WaveletArg) for o in operands)
+    wide = op.dtype in {"float16", "bfloat16"} and op.kind != "work" and not on_fabric
+    return spec.simd_16bit if wide else 1
+
+
+def encode_op(
+    op: Op,
+    *,
+    last: bool,
+    launch: int,
+    colors: tuple[int, ...],
+    arrays: dict[str, tuple],
+    tasks: dict[str, int],
+    spec: WaferSpec,
+    main: str = "high",
+) -> np.ndarray:
+    """Encode one operation.
+
+    Args:
+        op: the operation.
+        last: whether its task ends after it.
+        launch: overhead in cycles where the operation names none.
+        colors: declared colour ids in table order.
+        arrays: name -> (first word, words, dtype).
+        tasks: name -> task id.
+        spec: the machine.
+        main: priority of the task's own thread.
+
+    Returns:
+        [FIELDS] int32.
+
+    Raises:
+        FabricError: unknown kind, array, task, thread or priority, or an address outside its array.
+    """
+    if op.kind not in OPCODES or op.dtype not in DTYPES or op.n < 1:
+        raise FabricError(f"operation {op.kind!r} on {op.dtype}, n={op.n}: unknown or empty")
+    if op.thread is not None and not 0 <= op.thread < spec.microthreads:
+        raise FabricError(f"{op.kind}: microthread {op.thread}; a PE has {spec.microthreads}")
+    if isinstance(op.dst, FabOut) and op.dst.control and op.dtype != "uint32":
+        raise FabricError(f"{op.kind} on {op.dtype}: control wavelets are uint32; use mov32")
+    if op.priority not in _THREAD or main not in _MAIN:
+        raise FabricError(
+            f"{op.kind}: priority {op.priority!r} of a microthread is one of {list(_THREAD)},"
+            f" {main!r} of the task one of {list(_MAIN)}"
+        )
+    row = np.zeros(FIELDS, np.int32)
+    row[MAIN_RANK], row[THREAD_RANK] = _MAIN[main], _THREAD[op.priority]
+    row[:7] = (
+        OPCODES.index(op.kind),
+        op.n,
+        DTYPES.index(op.dtype),
+        -1 if op.thread is None else op.thread,
+        launch if op.launch is None else op.launch,
+        last,
+        _rate(op, spec),
+    )
+    for action, task in op.on_done:
+        if task not in tasks or action not in _ACTIONS:
+            raise FabricError(f"{op.kind}: {action} {task!r}: bound tasks are {list(tasks)}")
+        row[_ACTIONS[action]] |= np.int32(1 << tasks[task])
+    if op.position is not None:
+        color, position = op.position
+        if color not in colors:
+            raise RouteError(f"{op.kind}: colour {color} is not declared")
+        row[POSITION : POSITION + 2] = colors.index(color) + 1, position
+    for column, operand in ((DST, op.dst), (SRC0, op.src0), (SRC1, op.src1), (SCALAR, op.scalar)):
+        row[column : column + 6] = _operand(operand, op, colors, arrays)
+    return row

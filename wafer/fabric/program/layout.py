@@ -1,0 +1,495 @@
+"""The program form: routes of each colour and lists of operations for each class of PE.
+
+A :class:`Layout` collects what CSL's ``layout`` block and PE files say; :meth:`Layout.build`
+checks it and returns a :class:`Program`: arrays over the grid, so that programs are data
+(``jax.vmap`` runs several at once) and every engine reads the same tables.
+
+Glossary: C colours, K switch positions, T tasks, S operations, H x W PEs, M words of memory.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from wafer.fabric.errors import FabricError, RouteError, SramError
+from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.fabric.program.encode import DST, FIELDS, KIND_FABRIC, MAIN_RANK, THREAD_RANK, encode_op
+from wafer.fabric.program.ops import Op
+from wafer.spec import WSE2, WaferSpec
+
+__all__ = ["PORTS", "TORN", "Filter", "Layout", "Meta", "Program", "Where"]
+
+PORTS = {"N": 1, "E": 2, "S": 4, "W": 8, "RAMP": 16}
+# Switch position of a colour in teardown: it is taken from nowhere and leaves nowhere.
+TORN = 255
+_ITEM_BYTES = {"float32": 4, "uint32": 4, "float16": 2, "bfloat16": 2}
+
+Where = np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray] | None
+
+
+class Meta(typing.NamedTuple):
+    """The static side of a program: what compiled engines specialise on.
+
+    spec: the machine
+    width: W
+    height: H
+    colors: colour ids in the order of the C axis
+    arrays: (name, first word, words, dtype) of each array
+    words: M
+    tasks: (name, kind, colour index or control id, high priority) in the order of the T axis
+    threads: microthreads used
+    opcodes: opcodes used
+    dtypes: element types used
+    rate: most elements any operation takes in a cycle
+    filters: whether any colour is filtered
+    switched: whether any switch has a second position
+    controls: whether any operation sends control wavelets
+    swaps: whether any pair of colours changes places on a link
+    teardown: whether a task, a route or an operation deals with teardown
+    ranked: whether microthreads go before tasks, or have an order among them besides their ids
+    """
+
+    spec: WaferSpec
+    width: int
+    height: int
+    colors: tuple[int, ...]
+    arrays: tuple[tuple[str, int, int, str], ...]
+    words: int
+    tasks: tuple[tuple[str, str, int, bool], ...]
+    threads: int
+    opcodes: tuple[int, ...]
+    dtypes: tuple[int, ...]
+    rate: int
+    filters: bool
+    switched: bool
+    controls: bool
+    swaps: bool
+    teardown: bool
+    ranked: bool
+
+    @property
+    def partners(self) -> tuple[int, ...]:
+        """Index of each colour's partner in a swap, the id that differs in the last bit."""
+        known = {c: i for i, c in enumerate(self.colors)}
+        return tuple(known.get(c ^ 1, i) for i, c in enumerate(self.colors))
+
+
+@jax.tree_util.register_dataclass
+@typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+    """A checked program; a pytree whose leaves may be stacked and vmapped over.
+
+    Attributes:
+        rx: [K, C, H, W] uint8, ports a colour is taken from, a mask over ``PORTS``.
+        tx: [K, C, H, W] uint8, ports it leaves by.
+        positions: [C, H, W] uint8, switch positions defined; 0 where the colour is unused.
+        swap: [2, C, H, W] bool, whether the colour leaves by E and W, by N and S as its partner.
+        ring: [C, H, W] bool, whether the switch wraps.
+        start: [C, H, W] uint8, first switch position.
+        depth: [C] int32, words of the input queue.
+        filters: [4, C, H, W] int32, kind (0 none, 1 counter, 2 range) and its three numbers.
+        code: [S, FIELDS] int32, encoded operations.
+        entry: [T, H, W] int32, first operation of a task, -1 where it is not bound.
+        active: [T, H, W] bool, tasks activated at the start.
+        blocked: [T, H, W] bool, tasks blocked at the start.
+        meta: static description.
+    """
+
+    rx: Array
+    tx: Array
+    positions: Array
+    swap: Array
+    ring: Array
+    start: Array
+    depth: Array
+    filters: Array
+    code: Array
+    entry: Array
+    active: Array
+    blocked: Array
+    meta: Meta = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which wavelets of a colour reach the CE; forwarding is not affected.
+
+    Attributes:
+        kind: "counter" passes a data wavelet while ``counter <= high`` and counts 0..``limit``;
+            "range" passes it if its 16-bit index lies in ``low..high``.
+        low: least index ("range").
+        high: greatest index, or ``max_counter``.
+        limit: the counter wraps to 0 after it ("counter").
+        start: first value of the counter.
+    """
+
+    kind: str
+    low: int = 0
+    high: int = 0
+    limit: int = 65535
+    start: int = 0
+
+
+def port_mask(ports: str | Sequence[str]) -> int:
+    """Turn ``"RAMP"`` or ``("RAMP", "E")`` into a mask over ``PORTS``."""
+    names = (ports,) if isinstance(ports, str) else tuple(ports)
+    unknown = [p for p in names if p not in PORTS]
+    if unknown:
+        raise RouteError(f"unknown port {unknown[0]!r}; a router has {list(PORTS)}")
+    return sum(PORTS[p] for p in set(names))
+
+
+@dataclasses.dataclass
+class _Task:
+    name: str
+    kind: str
+    key: int
+    high: bool
+    entry: np.ndarray
+    active: np.ndarray
+    blocked: np.ndarray
+
+
+class Layout:
+    """Collect a program: colours and routes, arrays, and the tasks of each class of PE.
+
+    Args:
+        width: PEs in x.
+        height: PEs in y.
+        spec: the machine.
+        overheads: charge the fitted software costs (task start, operation launch); without
+            them every operation starts in the cycle after the one before it.
+        reload: charge ``op_reload`` in place of ``op_launch``.
+        host_io: keep memcpy's colours for it.
+        main_thread_priority: of the running task against microthreads (``Op.priority``), a level
+            of ``<tile_config>``: "medium_low", "medium", "medium_high" or "high".
+    """
+
+    def __init__(
+        self,
+        width: int,
+        height: int = 1,
+        spec: WaferSpec = WSE2,
+        *,
+        overheads: bool = False,
+        reload: bool = False,
+        host_io: bool = False,
+        main_thread_priority: str = "high",
+    ) -> None:
+        limit = (spec.width, spec.height) if host_io else (spec.fabric_width, spec.fabric_height)
+        fits = width <= limit[0] and height <= limit[1]
+        # The published 757x996 runs lie along either axis.
+        if not fits and not (height <= limit[0] and width <= limit[1]):
+            raise FabricError(
+                f"rectangle {width}x{height} PEs; {spec.name} offers {limit[0]}x{limit[1]}"
+            )
+        self.width, self.height, self.spec = width, height, spec
+        self.overheads, self.reload, self.host_io = overheads, reload, host_io
+        self.main_thread_priority = main_thread_priority
+        self.y, self.x = np.mgrid[0:height, 0:width]
+        self._queues: dict[int, int] = {}
+        self._routes: dict[int, dict[str, np.ndarray]] = {}
+        self._arrays: dict[str, tuple[int, int, str]] = {}
+        self._bytes = np.zeros((height, width), np.int64)
+        self._tasks: dict[str, _Task] = {}
+        self._ops: list[tuple[Op, bool, int, np.ndarray]] = []
+
+    def region(self, where: Where) -> np.ndarray:
+        """Turn None, a mask or a function of (x, y) into an [H, W] bool mask."""
+        if where is None:
+            return np.ones((self.height, self.width), bool)
+        mask = where(self.x, self.y) if callable(where) else where
+        return np.broadcast_to(np.asarray(mask, bool), (self.height, self.width))
+
+    def color(self, color: int | None = None, *, queue: int | None = None) -> int:
+        """Declare a colour, as ``@get_color``; None takes the lowest free id.
+
+        ``queue`` is the input queue whose depth bounds what waits at a PE.
+        """
+        reserved = self.spec.memcpy_colors if self.host_io else ()
+        free = [c for c in range(self.spec.colors) if c not in self._queues and c not in reserved]
+        if color is None and not free:
+            raise RouteError(
+                f"no colour left: {self.spec.name} routes {self.spec.colors},"
+                f" {len(reserved)} of them kept for host I/O; share colours by switches"
+            )
+        color = free[0] if color is None else color
+        if not 0 <= color < self.spec.colors or color in reserved:
+            raise RouteError(
+                f"colour {color} is not routable: use 0..{self.spec.colors - 1}"
+                + (f" without {reserved}, which host I/O holds" if reserved else "")
+            )
+        self._queues[color] = self.spec.default_queue if queue is None else queue
+        shape = (self.spec.switch_positions, self.height, self.width)
+        self._routes.setdefault(
+            color,
+            {
+                "rx": np.zeros(shape, np.uint8),
+                "tx": np.zeros(shape, np.uint8),
+                "positions": np.zeros(shape[1:], np.uint8),
+                "swap": np.zeros((2, *shape[1:]), bool),
+                "ring": np.zeros(shape[1:], bool),
+                "start": np.zeros(shape[1:], np.uint8),
+                "filter": np.zeros((4, *shape[1:]), np.int32),
+            },
+        )
+        return color
+
+    def route(
+        self,
+        color: int,
+        rx: str | Sequence[str],
+        tx: str | Sequence[str],
+        where: Where = None,
+        *,
+        switches: Sequence[Mapping[str, str | Sequence[str]]] = (),
+        ring: bool = False,
+        start: int = 0,
+        filter: Filter | None = None,  # CSL's own name
+        swap: str = "",
+        torn: bool = False,
+        reroutes: Sequence[tuple[str | Sequence[str], str | Sequence[str]]] = (),
+    ) -> None:
+        """Set a colour's routes in a region, as ``@set_color_config``.
+
+        Args:
+            color: id from :meth:`color`.
+            rx: ports taken from, in position 0.
+            tx: ports left by, in position 0.
+            where: region of PEs.
+            switches: positions 1..3, each ``{"rx": ...}`` and/or ``{"tx": ...}``; a side not
+                named keeps the value of the position before.
+            ring: wrap past the last position; otherwise the switch stays there.
+            start: ``current_switch_pos``.
+            filter: which wavelets reach the CE.
+            swap: "x", "y" or "xy": along these axes wavelets leave as the partner colour, whose
+                id differs in the last bit (``color_swap_x``); both colours must say so.
+            torn: start in teardown, until :func:`wafer.fabric.program.ops.exit_teardown`.
+            reroutes: further ``(rx, tx)`` that the PE itself may write in place of the routes;
+                the first is position 4.
+
+        Raises:
+            RouteError: too many positions, or one that changes both sides on WSE-2.
+        """
+        mask = self.region(where)
+        r = self._route_of(color)
+        place = self._place(mask, color)
+        if len(switches) + 1 > self.spec.switch_positions or start > len(switches):
+            raise RouteError(
+                f"{place}: {len(switches) + 1} switch positions starting at {start}; a router"
+                f" holds {self.spec.switch_positions}"
+            )
+        now = {"rx": port_mask(rx), "tx": port_mask(tx)}
+        sides = [dict(now)]
+        for number, change in enumerate(switches, start=1):
+            if len(change) > 1 and not self.spec.switch_both_sides:
+                raise RouteError(
+                    f"{place}: switch position {number} changes rx and tx; {self.spec.name} lets"
+                    " a position change one of them"
+                )
+            now |= {side: port_mask(ports) for side, ports in change.items()}
+            sides.append(dict(now))
+        sides += [sides[-1]] * (self.spec.switch_positions - len(sides))
+        for side in ("rx", "tx"):
+            r[side][: len(sides), mask] = np.array([s[side] for s in sides], np.uint8)[:, None]
+        for k, (into, out) in enumerate(reroutes, start=self.spec.switch_positions):
+            for side, ports in (("rx", into), ("tx", out)):
+                if len(r[side]) <= k:
+                    r[side] = np.concatenate([r[side], 0 * r[side][:1]])
+                r[side][k, mask] = port_mask(ports)
+        r["positions"][mask], r["ring"][mask] = len(switches) + 1, ring
+        r["start"][mask] = TORN if torn else start
+        r["swap"][:, mask] = np.array([axis in swap for axis in "xy"])[:, None]
+        r["filter"][:, mask] = _encode_filter(filter, place)[:, None]
+
+    def array(self, name: str, words: int, dtype: str = "float32", where: Where = None) -> str:
+        """Declare an array in PE memory; ``where`` only matters to the 48 KB budget.
+
+        Raises:
+            SramError: the arrays of some PE exceed its memory.
+        """
+        if name in self._arrays or dtype not in _ITEM_BYTES or words < 1:
+            raise FabricError(
+                f"array {name!r} of {words} {dtype}: names must differ, sizes be positive, types"
+                f" one of {list(_ITEM_BYTES)}"
+            )
+        base = sum(n for _, n, _ in self._arrays.values())
+        self._arrays[name] = (base, words, dtype)
+        self._bytes[self.region(where)] += words * _ITEM_BYTES[dtype]
+        if self._bytes.max() > self.spec.sram_bytes:
+            y, x = np.unravel_index(int(self._bytes.argmax()), self._bytes.shape)
+            raise SramError(
+                f"PE ({x}, {y}): {self._bytes[y, x]} bytes of arrays after {name!r};"
+                f" {self.spec.name} has {self.spec.sram_bytes}: use smaller tiles"
+            )
+        return name
+
+    def task(
+        self,
+        name: str,
+        ops: Sequence[Op],
+        where: Where = None,
+        *,
+        active: bool = False,
+        blocked: bool = False,
+        high: bool = False,
+        color: int | None = None,
+        control: int | None = None,
+        teardown: int | None = None,
+    ) -> str:
+        """Bind a task to a region's PEs; one name may have other operations elsewhere.
+
+        Args:
+            name: its name; activation by name. Order of first use is the task id.
+            ops: what it does, run to completion in order.
+            where: region of PEs.
+            active: activate it at the start (``@activate`` in a comptime block).
+            blocked: block it at the start.
+            high: high priority.
+            color: data task of that colour: each wavelet's arrival runs it once.
+            control: control task id: control wavelets naming it run it.
+            teardown: a colour: runs when that colour has gone into teardown here
+                (``@set_teardown_handler``).
+        """
+        keys = {"data": color, "control": control, "teardown": teardown, "local": -1}
+        kind, key = next((k, v) for k, v in keys.items() if v is not None)
+        if kind in {"data", "teardown"}:
+            self._route_of(key)
+        mask, shape = self.region(where), (self.height, self.width)
+        if name not in self._tasks:
+            zeros = np.zeros(shape, bool)
+            self._tasks[name] = _Task(
+                name, kind, int(key), high, np.full(shape, -1, np.int32), zeros, zeros.copy()
+            )
+        task = self._tasks[name]
+        if (task.kind, task.key, task.high) != (kind, key, high):
+            raise FabricError(f"task {name!r} is already a {task.kind} task of another binding")
+        if not ops or (task.entry[mask] >= 0).any():
+            y, x = np.argwhere(mask)[0] if mask.any() else (0, 0)
+            raise FabricError(f"PE ({x}, {y}), task {name!r}: no operations, or bound twice")
+        task.entry[mask] = len(self._ops)
+        task.active[mask], task.blocked[mask] = active, blocked
+        overhead = self.spec.op_reload if self.reload else self.spec.op_launch
+        for i, op in enumerate(ops):
+            launch = self.spec.task_start if i == 0 else overhead
+            self._ops.append((op, i == len(ops) - 1, launch if self.overheads else 0, mask))
+        return name
+
+    def build(self) -> Program:
+        """Check everything and return the program.
+
+        Raises:
+            RouteError: a route off the grid, towards a router that never takes it, or a
+                descriptor on a colour that its PE does not route.
+            FabricError: tasks, threads or addresses that do not exist.
+        """
+        from wafer.fabric.program.check import check_program
+
+        if len(self._tasks) > self.spec.task_ids:
+            raise FabricError(f"{len(self._tasks)} tasks; a PE has {self.spec.task_ids} ids")
+        colors = tuple(self._queues)
+        tasks = {name: i for i, name in enumerate(self._tasks)}
+        code = np.zeros((max(1, len(self._ops)), FIELDS), np.int32)
+        for i, (op, last, launch, _) in enumerate(self._ops):
+            code[i] = encode_op(
+                op,
+                last=last,
+                launch=launch,
+                colors=colors,
+                arrays=self._arrays,
+                tasks=tasks,
+                spec=self.spec,
+                main=self.main_thread_priority,
+            )
+        routes = [self._routes[c] for c in colors]
+        shape = (self.height, self.width)
+        rows = list(self._tasks.values())
+        data_keys, colored = {c: i for i, c in enumerate(colors)}, ("data", "teardown")
+        ranks = code[:, THREAD_RANK]
+        teardown = _tears_down(self._ops, rows, [r["start"] for r in routes])
+        program = Program(
+            rx=_stack(_level([r["rx"] for r in routes]), (4, *shape), 1),
+            tx=_stack(_level([r["tx"] for r in routes]), (4, *shape), 1),
+            positions=_stack([r["positions"] for r in routes], shape, 0),
+            swap=_stack([r["swap"] for r in routes], (2, *shape), 1).astype(bool),
+            ring=_stack([r["ring"] for r in routes], shape, 0).astype(bool),
+            start=_stack([r["start"] for r in routes], shape, 0),
+            depth=np.array(
+                [self.spec.input_queue_depths[self._queues[c]] for c in colors], np.int32
+            ),
+            filters=_stack([r["filter"] for r in routes], (4, *shape), 1).astype(np.int32),
+            code=code,
+            entry=_stack([t.entry for t in rows], shape, 0).astype(np.int32),
+            active=_stack([t.active for t in rows], shape, 0).astype(bool),
+            blocked=_stack([t.blocked for t in rows], shape, 0).astype(bool),
+            meta=Meta(
+                spec=self.spec,
+                width=self.width,
+                height=self.height,
+                colors=colors,
+                arrays=tuple((k, *v) for k, v in self._arrays.items()),
+                words=max(1, sum(n for _, n, _ in self._arrays.values())),
+                tasks=tuple(
+                    (t.name, t.kind, data_keys[t.key] if t.kind in colored else t.key, t.high)
+                    for t in rows
+                ),
+                threads=1 + max([-1, *(int(k) for k in code[:, 3])]),
+                opcodes=tuple(sorted({int(k) for k in code[:, 0]})),
+                dtypes=tuple(sorted({int(k) for k in code[:, 2]})),
+                rate=int(code[:, 6].max(initial=1)),
+                filters=any(r["filter"].any() for r in routes),
+                switched=teardown or any((r["positions"] > 1).any() for r in routes),
+                controls=bool(((code[:, DST] == KIND_FABRIC) & (code[:, DST + 5] & 1)).any()),
+                swaps=any(r["swap"].any() for r in routes),
+                teardown=teardown,
+                ranked=bool(np.ptp(ranks) or (ranks > code[:, MAIN_RANK]).any()),
+            ),
+        )
+        check_program(program, [(op, mask) for op, _, _, mask in self._ops])
+        return program
+
+    def _route_of(self, color: int) -> dict[str, np.ndarray]:
+        if color not in self._routes:
+            raise RouteError(f"colour {color} is not declared; call layout.color({color}) first")
+        return self._routes[color]
+
+    @staticmethod
+    def _place(mask: np.ndarray, color: int) -> str:
+        where = np.argwhere(mask)
+        return f"PE ({where[0][1]}, {where[0][0]}), colour {color}" if len(where) else "no PE"
+
+
+def _level(tables: list[np.ndarray]) -> list[np.ndarray]:
+    """Give all route tables as many positions as the longest."""
+    most = max([len(t) for t in tables], default=0)
+    return [np.pad(t, [(0, most - len(t)), (0, 0), (0, 0)]) for t in tables]
+
+
+def _tears_down(ops: list[tuple], tasks: list[_Task], starts: list[np.ndarray]) -> bool:
+    """Whether positions may be TORN or written by the PE, or a task waits for teardown."""
+    writes = any(op.position is not None for op, *_ in ops)
+    waits = any(task.kind == "teardown" for task in tasks)
+    return writes or waits or any((s == TORN).any() for s in starts)
+
+
+def _stack(rows: list[np.ndarray], shape: tuple[int, ...], axis: int) -> np.ndarray:
+    if rows:
+        return np.stack(rows, axis)
+    return np.zeros((*shape[:axis], 0, *shape[axis:]), np.uint8)
+
+
+def _encode_filter(rule: Filter | None, place: str) -> np.ndarray:
+    if rule is None:
+        return np.zeros(4, np.int32)
+    if rule.kind == "counter":
+        return np.array([1, rule.high, rule.limit, rule.start], np.int32)
+    if rule.kind == "range":
+        return np.array([2, rule.low, rule.high, 0], np.int32)
+    raise RouteError(
+        f"{place}: filter kind {rule.kind!r}; there are 'counter' and 'range' (no public text gives"
+        " the rule of CSL's sparse counter)"
+    )

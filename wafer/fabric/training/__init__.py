@@ -1,0 +1,1 @@
+"""PE programs of a net that trains: layers, softmax, the paths between them."""

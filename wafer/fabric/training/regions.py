@@ -1,0 +1,202 @@
+"""Routes between and inside rectangles of PEs: streams that one region gathers and another shares.
+
+A stream is one colour. The PEs of a line put their words on it one after another, each letting
+those behind it pass when it is done (as ``gather_program`` does); the last one's control wavelet
+sets the switches back, so that the line is ready again. The colour then runs to the other region
+along a shortest free path and is multicast to all its PEs, whose filters keep each one's share.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from wafer.fabric.errors import RouteError
+from wafer.fabric.program.layout import Filter, Layout
+from wafer.fabric.program.ops import FabOut, Op, control_wavelet, fabout, mov32
+from wafer.fabric.training.paths import (
+    BACK,
+    Links,
+    Rectangle,
+    Spot,
+    lane,
+    moved,
+    pes_of,
+    side,
+    tree,
+)
+
+__all__ = ["Stream", "Wires", "chains", "find_stream", "reset_switches", "share", "spot"]
+
+
+class Stream(NamedTuple):
+    """A stream as found, and its colour once it is routed.
+
+    line: (x, y) of the senders, in the order of their words
+    steps: sides by which it leaves the first sender and every PE until it is in the region
+    target: the region
+    towards: how it enters and spreads, see `wafer.fabric.training.paths.tree`
+    colors: that micro-batches take in turn; none before `Wires.connect`
+    """
+
+    line: tuple[Spot, ...]
+    steps: tuple[str, ...]
+    target: Rectangle
+    towards: str = ""
+    colors: tuple[int, ...] = ()
+
+    def color(self, m: int) -> int:
+        """Colour of a micro-batch."""
+        return self.colors[m % len(self.colors)]
+
+    def out(self, place: Spot, m: int) -> FabOut:
+        """The descriptor a sender sends with: all but the last then let the others pass."""
+        return fabout(self.color(m), advance_switch=place != self.line[-1])
+
+    def resets(self, place: Spot) -> bool:
+        """Whether this sender is to set the switches back."""
+        return len(self.line) > 1 and place == self.line[-1]
+
+
+def spot(layout: Layout, place: Spot) -> np.ndarray:
+    """[H, W] bool, True at one PE."""
+    mask = np.zeros((layout.height, layout.width), bool)
+    mask[place[1], place[0]] = True
+    return mask
+
+
+def reset_switches(stream: Stream, m: int, thread: int | None = None) -> Op:
+    """What the last of several senders sends when its words are on their way."""
+    out = fabout(stream.color(m), control=True)
+    return mov32(out, control_wavelet("SWITCH_ADV"), 1, thread=thread)
+
+
+def share(first: int, words: int, period: int) -> Filter:
+    """Keep words ``first .. first + words - 1`` of every ``period``."""
+    start = (period - first) % period
+    return Filter(kind="counter", high=words - 1, limit=period - 1, start=start)
+
+
+def find_stream(
+    links: Links,
+    lines: Sequence[Sequence[Spot]],
+    target: Rectangle,
+    *,
+    towards: str,
+    words: int,
+    source: str,
+) -> Stream:
+    """Find the way of a stream and count its words on the links.
+
+    Args:
+        links: what they carry already.
+        lines: possible orders of the senders, neighbours in a row or column outside the region.
+        target: the region.
+        towards: how it spreads in the region, see :func:`wafer.fabric.training.paths.tree`.
+        words: of a micro-batch.
+        source: who sends, for the message.
+
+    Raises:
+        RouteError: there is no path.
+    """
+    inside = set(pes_of(target))
+    goal = set(lane(target, towards)) if towards else inside
+    found = []
+    for line in lines:
+        walls = {*line[1:], *(inside - goal)}
+        steps = links.path(line[0], goal, walls, words)
+        if steps is not None:
+            found.append(Stream(tuple(line), tuple(steps), target, towards))
+    if not found:
+        raise RouteError(
+            f"no path from {source!r}, PE {lines[0][0]}, to region {target.name!r}: leave a free"
+            " row or column beside the regions"
+        )
+    stream = min(found, key=lambda stream: len(stream.steps))
+    at = stream.line[0]
+    for step in stream.steps:
+        links.add([(at, step)], words)
+        at = moved(at, step)
+    if towards:
+        spread = tree(target, towards, at, "")
+        links.spread({place: spread[place] for place in lane(target, towards)}, words)
+    return stream
+
+
+class Wires:
+    """Streams on a layout: those that share no PE share a colour.
+
+    Args:
+        layout: the layout.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._taken: dict[tuple[int, int], set[Spot]] = {}
+
+    def connect(self, stream: Stream, filters: dict[Spot, Filter | None], queue: int) -> Stream:
+        """Route a stream by one more colour.
+
+        Args:
+            stream: from :func:`find_stream`.
+            filters: what each PE of the target keeps; one without a filter keeps all.
+            queue: input queue of the colour at the target; all colours of the streams into one
+                region need different ones.
+
+        Returns:
+            The stream with the colour added to its others.
+
+        Raises:
+            RouteError: no colour is left.
+        """
+        path = [stream.line[0]]
+        for step in stream.steps:
+            path.append(moved(path[-1], step))
+        lanes = lane(stream.target, stream.towards) if stream.towards else []
+        used = {*stream.line, *path, *lanes, *pes_of(stream.target)}
+        color = self._color(used, queue)
+        self._route(stream, color, path, filters)
+        return stream._replace(colors=(*stream.colors, color))
+
+    def _route(
+        self, stream: Stream, color: int, path: list[Spot], filters: dict[Spot, Filter | None]
+    ) -> None:
+        layout, line = self.layout, stream.line
+        for rank, place in enumerate(line):
+            behind = None if rank + 1 == len(line) else side(place, line[rank + 1])
+            ahead = stream.steps[0] if rank == 0 else side(place, line[rank - 1])
+            switches = [{"rx": behind}] if behind else []
+            where = spot(layout, place)
+            layout.route(color, "RAMP", ahead, where, switches=switches, ring=bool(behind))
+        for at, came, goes in zip(path[1:], stream.steps, stream.steps[1:], strict=False):
+            layout.route(color, BACK[came], goes, spot(layout, at))
+        spread = tree(stream.target, stream.towards, path[-1], BACK[stream.steps[-1]])
+        taken = set(pes_of(stream.target))
+        for at, (source, onward) in spread.items():
+            ports = ["RAMP", *onward] if at in taken else onward
+            layout.route(color, source, ports, spot(layout, at), filter=filters.get(at))
+
+    def _color(self, pes: set[Spot], queue: int) -> int:
+        free = [c for (c, q), taken in self._taken.items() if q == queue and not taken & pes]
+        color = free[0] if free else self.layout.color(queue=queue)
+        self._taken.setdefault((color, queue), set()).update(pes)
+        return color
+
+
+def chains(layout: Layout, region: Rectangle, colors: Sequence[int], axis: str) -> None:
+    """Route systolic chains to a region's first column (``axis="x"``) or first row (``"y"``).
+
+    Args:
+        layout: the layout.
+        region: the rectangle.
+        colors: two, that alternate from PE to PE: rank r sends on ``colors[r % 2]``.
+        axis: direction of the chains.
+    """
+    towards, behind = ("W", "E") if axis == "x" else ("N", "S")
+    x, y = layout.x - region.x, layout.y - region.y
+    inside = (x >= 0) & (x < region.width) & (y >= 0) & (y < region.height)
+    rank, size = (x, region.width) if axis == "x" else (y, region.height)
+    for parity, color in enumerate(colors):
+        own = rank % 2 == parity
+        layout.route(color, "RAMP", towards, inside & own & (rank > 0))
+        layout.route(color, behind, "RAMP", inside & ~own & (rank < size - 1))

@@ -1,0 +1,284 @@
+"""From the ``optimizer`` section to one optax transformation.
+
+The order is the vendor's: clip, L2 decay where the optimizer has that form, the optimizer's own
+direction, decoupled decay, then the learning rate in force for each parameter group.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from models.paths import map_named
+from wafer.errors import ConfigError, Problem
+from wafer.optim import optimizers as own, sections as cfg_optim
+from wafer.optim.groups import Groups, make_groups, split_by_tags
+from wafer.optim.schedule_sections import Schedule
+from wafer.optim.schedules import ScheduleFn, make_schedule
+from wafer.optim.sections import Optimizer
+
+__all__ = ["RateState", "learning_rates", "make_optimizer"]
+
+Tree = Any
+Transform = optax.GradientTransformation
+Rate = Callable[[Array, Array], Array]  # (learning rate, t) -> the rate that is applied
+
+
+class RateState(NamedTuple):
+    """What the last update used.
+
+    step: [] int32 finished steps
+    learning_rate: [G] float32, G = 1 + number of tag lists with schedules of their own
+    """
+
+    step: Int[Array, ""]
+    learning_rate: Float[Array, " G"]
+
+
+class DecayState(NamedTuple):
+    """step: [] int32 finished steps."""
+
+    step: Int[Array, ""]
+
+
+class _Tagged(NamedTuple):
+    """Schedules by group: index 0 is everybody's, i + 1 that of the i-th tag list."""
+
+    values: tuple[ScheduleFn, ...]
+    tags: tuple[tuple[str, ...], ...]
+
+    def at(self, t: Array) -> Float[Array, " G"]:
+        return jnp.stack([value(t) for value in self.values])
+
+
+def _tagged(entries: tuple[Schedule, ...], key: str) -> _Tagged:
+    plain, tagged = split_by_tags(entries)
+    if not plain:
+        message = "every scheduler has param_group_tags; add one without, for all other parameters"
+        raise ConfigError([Problem(("optimizer", key), message)])
+    values = (make_schedule(plain), *(make_schedule(entries) for entries in tagged.values()))
+    return _Tagged(values, tuple(tagged))
+
+
+def _is_zero(entries: tuple[Schedule, ...]) -> bool:
+    return all(getattr(entry, "learning_rate", None) == 0 for entry in entries)
+
+
+def _decay(cfg: Optimizer, groups: Groups) -> Transform:
+    """Add weight_decay · w to the updates of the parameters that decay."""
+    if _is_zero(cfg.weight_decay):
+        return optax.identity()
+    schedules = _tagged(cfg.weight_decay, "weight_decay")
+
+    def init(params: Tree) -> DecayState:
+        del params
+        return DecayState(jnp.int32(0))
+
+    def update(updates: Tree, state: DecayState, params: Tree = None) -> tuple[Tree, DecayState]:
+        strength = schedules.at(state.step)
+
+        def leaf(name: str, u: Array, w: Array) -> Array:
+            if not groups.decays(name):
+                return u
+            return u + strength[groups.schedule_of(name, schedules.tags)].astype(w.dtype) * w
+
+        return map_named(leaf, updates, params), DecayState(state.step + 1)
+
+    return Transform(init, update)  # pyright: ignore[reportArgumentType]
+
+
+def _rate(cfg: Optimizer, groups: Groups, shape: Rate = lambda rate, t: rate) -> Transform:
+    """Multiply by minus the learning rate of each parameter's group, and remember it."""
+    schedules = _tagged(cfg.learning_rate, "learning_rate")
+
+    def init(params: Tree) -> RateState:
+        del params
+        return RateState(jnp.int32(0), schedules.at(jnp.int32(0)))
+
+    def update(updates: Tree, state: RateState, params: Tree = None) -> tuple[Tree, RateState]:
+        del params
+        rates, t = schedules.at(state.step), state.step.astype(jnp.float32)
+
+        def leaf(name: str, u: Array) -> Array:
+            rate = rates[groups.schedule_of(name, schedules.tags)] * groups.factor(name)
+            return (-shape(rate, t) * u).astype(u.dtype)
+
+        new = RateState(state.step + 1, rates)
+        return map_named(leaf, updates), new
+
+    return Transform(init, update)  # pyright: ignore[reportArgumentType]
+
+
+def _sgd(c: cfg_optim.SGD, groups: Groups) -> Transform:
+    steps = [optax.scale(-1.0 if c.maximize else 1.0), _decay(c, groups)]
+    if c.momentum:
+        steps += [optax.scale(1 - c.dampening), optax.trace(c.momentum, nesterov=c.nesterov)]
+    return optax.chain(*steps, _rate(c, groups))
+
+
+def _adam(c: cfg_optim.Adam, groups: Groups) -> Transform:
+    direction = own.scale_by_adam(*c.betas, c.eps, amsgrad=c.amsgrad)
+    return optax.chain(_decay(c, groups), direction, _rate(c, groups))
+
+
+def _adamw(c: cfg_optim.AdamW, groups: Groups) -> Transform:
+    direction = own.scale_by_adam(*c.betas, c.eps, correct_bias=c.correct_bias, amsgrad=c.amsgrad)
+    return optax.chain(direction, _decay(c, groups), _rate(c, groups))
+
+
+def _adamax(c: cfg_optim.Adamax, groups: Groups) -> Transform:
+    direction = optax.scale_by_adamax(*c.betas, c.eps)
+    return optax.chain(_decay(c, groups), direction, _rate(c, groups))
+
+
+def _nadam(c: cfg_optim.NAdam, groups: Groups) -> Transform:
+    direction = own.scale_by_nadam(*c.betas, c.eps, c.momentum_decay)
+    return optax.chain(_decay(c, groups), direction, _rate(c, groups))
+
+
+def _radam(c: cfg_optim.RAdam, groups: Groups) -> Transform:
+    direction = own.scale_by_radam(*c.betas, c.eps)
+    return optax.chain(_decay(c, groups), direction, _rate(c, groups))
+
+
+def _lamb(c: cfg_optim.Lamb, groups: Groups) -> Transform:
+    ratio = optax.identity() if c.adam else own.scale_by_trust_ratio()
+    direction = own.scale_by_adam(*c.betas, c.eps, correct_bias=False)
+    return optax.chain(direction, _decay(c, groups), ratio, _rate(c, groups))
+
+
+def _lion(c: cfg_optim.Lion, groups: Groups) -> Transform:
+    return optax.chain(optax.scale_by_lion(*c.betas), _decay(c, groups), _rate(c, groups))
+
+
+def _adagrad(c: cfg_optim.Adagrad, groups: Groups) -> Transform:
+    direction = own.scale_by_adagrad(c.initial_accumulator_value, c.eps)
+    rate = _rate(c, groups, lambda rate, t: rate / (1 + t * c.lr_decay))
+    return optax.chain(_decay(c, groups), direction, rate)
+
+
+def _adadelta(c: cfg_optim.Adadelta, groups: Groups) -> Transform:
+    direction = optax.scale_by_adadelta(c.rho, c.eps)
+    return optax.chain(_decay(c, groups), direction, _rate(c, groups))
+
+
+def _rmsprop(c: cfg_optim.RMSprop, groups: Groups) -> Transform:
+    scale = optax.scale_by_stddev if c.centered else optax.scale_by_rms
+    steps = [_decay(c, groups), scale(c.alpha, c.eps, eps_in_sqrt=False)]
+    if c.momentum:
+        steps.append(optax.trace(c.momentum))
+    return optax.chain(*steps, _rate(c, groups))
+
+
+def _asgd(c: cfg_optim.ASGD, groups: Groups) -> Transform:
+    """W decays by lambd and moves by a rate that falls as (1 + lambd · lr · t)^-alpha."""
+
+    def shrink(grads: Tree, params: Tree) -> Tree:
+        return jax.tree.map(lambda g, w: g + c.lambd * w, grads, params)
+
+    rate = _rate(c, groups, lambda rate, t: rate / (1 + c.lambd * rate * t) ** c.alpha)
+    return optax.chain(_decay(c, groups), optax.stateless(shrink), rate, own.track_average(c.t0))
+
+
+def _rprop(c: cfg_optim.Rprop, groups: Groups) -> Transform:
+    """The first step size is the learning rate of step 0; later rates are only reported."""
+    schedules = _tagged(c.learning_rate, "learning_rate")
+    rates = [float(value(0)) for value in schedules.values]
+
+    def first(name: str) -> float:
+        return rates[groups.schedule_of(name, schedules.tags)] * groups.factor(name)
+
+    steps = own.scale_by_rprop(first, c.etas, c.step_sizes)
+    return optax.chain(_decay(c, groups), steps, _rate(c, groups, lambda rate, t: jnp.float32(1)))
+
+
+def _adafactor(c: cfg_optim.Adafactor, groups: Groups) -> Transform:
+    """Shazeer and Stern 2018, with the vendor's fixed clipping at RMS 1."""
+    steps = [
+        optax.scale_by_factored_rms(
+            decay_rate=-c.decay_rate, min_dim_size_to_factor=1, epsilon=c.eps[0]
+        ),
+        optax.clip_by_block_rms(c.clip_threshold),
+        _decay(c, groups),
+    ]
+    if c.scale_parameter:
+        steps.append(optax.scale_by_param_block_rms(c.eps[1]))
+    return optax.chain(*steps, _rate(c, groups))
+
+
+_BUILDERS: dict[type[Optimizer], Callable[[Any, Groups], Transform]] = {
+    cfg_optim.SGD: _sgd,
+    cfg_optim.Adam: _adam,
+    cfg_optim.AdamW: _adamw,
+    cfg_optim.Adamax: _adamax,
+    cfg_optim.NAdam: _nadam,
+    cfg_optim.RAdam: _radam,
+    cfg_optim.Lamb: _lamb,
+    cfg_optim.Lion: _lion,
+    cfg_optim.Adagrad: _adagrad,
+    cfg_optim.Adadelta: _adadelta,
+    cfg_optim.RMSprop: _rmsprop,
+    cfg_optim.ASGD: _asgd,
+    cfg_optim.Rprop: _rprop,
+    cfg_optim.Adafactor: _adafactor,
+}
+
+
+def make_optimizer(
+    cfg: Any,
+    params: Tree = None,
+    alias: Callable[[str], str] = lambda name: name,
+    *,
+    clip: bool = True,
+) -> Transform:
+    """Build the optimizer of a run.
+
+    Args:
+        cfg: a parsed ``optimizer`` section, or the mapping of one.
+        params: parameters or shapes (``jax.eval_shape``); group globs are checked against their
+            names. None skips the check.
+        alias: parameter name -> the vendor's name, for globs written for Model Zoo.
+        clip: apply ``max_gradient_norm`` or ``max_gradient_value``. A weight-streaming run,
+            which sees one layer at a time, clips by norm itself (``optimizers.clip_factor``).
+
+    Returns:
+        An optax transformation; ``update`` needs ``params``. States have the shape of the
+        parameter they belong to, so the kept values of sparse weights work, except where
+        ``cfg.needs_dense``.
+
+    Raises:
+        ConfigError: a wrong section, or a group that matches no parameter.
+
+    >>> tx = make_optimizer({"optimizer_type": "SGD", "learning_rate": 0.5})
+    >>> w = {"w": jnp.ones(2)}
+    >>> updates, _ = tx.update(w, tx.init(w), w)
+    >>> updates["w"].tolist()
+    [-0.5, -0.5]
+    """
+    section = cfg_optim.parse_optimizer(cfg)
+    groups = make_groups(section, params, alias)
+    tx = _BUILDERS[type(section)](section, groups)
+    if clip and section.max_gradient_norm is not None:
+        return optax.chain(own.clip_by_norm(section.max_gradient_norm), tx)
+    if clip and section.max_gradient_value is not None:
+        return optax.chain(optax.clip(section.max_gradient_value), tx)
+    return tx
+
+
+def learning_rates(opt_state: Tree) -> Float[Array, " G"]:
+    """Learning rates the last update used: [0] everybody's, then one per tag list.
+
+    Args:
+        opt_state: state of ``make_optimizer``, alone or inside any other optax state.
+
+    Raises:
+        ValueError: the state is of another optimizer.
+    """
+    is_rate = lambda node: isinstance(node, RateState)
+    found = [s for s in jax.tree.leaves(opt_state, is_leaf=is_rate) if is_rate(s)]
+    if not found:
+        raise ValueError("no learning rate in this state; it is not of make_optimizer")
+    return found[0].learning_rate

@@ -1,0 +1,304 @@
+"""Keys of the learning-rate (and weight-decay) schedulers, one class per scheduler.
+
+Names are the vendor's without ``LR`` or ``WD``, in any case: ``Linear``, ``LinearLR``,
+``linear``. Formulas are in ``wafer.optim.schedules``. A list of schedulers runs one after the
+other; the first entry may say ``main_scheduler: chained`` to multiply them instead.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from wafer.config.base import (
+    Bool,
+    Choice,
+    Float,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    did_you_mean,
+    parse,
+)
+from wafer.errors import ConfigError, Problem
+
+__all__ = [
+    "SCHEDULERS",
+    "Constant",
+    "CosineAnnealing",
+    "CosineAnnealingWarmRestarts",
+    "CosineDecay",
+    "Cyclic",
+    "Exponential",
+    "InverseExponentialTimeDecay",
+    "InverseSquareRootDecay",
+    "Lambda",
+    "Linear",
+    "MultiStep",
+    "Multiplicative",
+    "OneCycle",
+    "PiecewiseConstant",
+    "Polynomial",
+    "Schedule",
+    "Schedules",
+    "Step",
+    "parse_schedules",
+]
+
+_VALUES = {"initial_val": "initial_learning_rate", "end_val": "end_learning_rate"}
+
+
+class Schedule(Section):
+    """What every scheduler takes.
+
+    Attributes:
+        scheduler: its name.
+        main_scheduler: how a list is combined; read on the list's first entry.
+        param_group_tags: tags of ``optimizer.params`` the scheduler is for; None is all others.
+    """
+
+    scheduler: str
+    main_scheduler: Annotated[Literal["sequential", "chained"], Choice] = "sequential"
+    param_group_tags: tuple[str, ...] | None = None
+
+    @property
+    def length(self) -> int | None:
+        """Steps after which the next scheduler of a list takes over; None: never ends."""
+        return getattr(self, "total_iters", None)
+
+
+class _Open(Schedule):
+    total_iters: PositiveInt | None = None
+
+
+class _Timed(Schedule, legacy={"steps": "total_iters", "decay_steps": "total_iters"}):
+    total_iters: PositiveInt
+
+
+class Constant(_Open, legacy={"val": "learning_rate"}):
+    """One value."""
+
+    learning_rate: NonNegativeFloat
+
+
+class Polynomial(_Timed, legacy=_VALUES):
+    """From the initial to the end value over ``total_iters``, to the given power."""
+
+    initial_learning_rate: NonNegativeFloat
+    end_learning_rate: NonNegativeFloat
+    power: PositiveFloat = 1.0
+    cycle: Bool = False
+
+
+class Linear(Polynomial):
+    """A polynomial of power 1."""
+
+
+class Exponential(_Timed, legacy=_VALUES):
+    """Times ``decay_rate`` every ``total_iters``, smoothly or by stairs."""
+
+    initial_learning_rate: NonNegativeFloat
+    decay_rate: PositiveFloat
+    staircase: Bool = False
+
+
+class InverseExponentialTimeDecay(_Timed, legacy=_VALUES):
+    """Divided by 1 + decay_rate · t^step_exponent / total_iters."""
+
+    initial_learning_rate: NonNegativeFloat
+    step_exponent: PositiveInt = 1
+    decay_rate: PositiveFloat
+    staircase: Bool = False
+
+
+class InverseSquareRootDecay(_Open, legacy=_VALUES):
+    """Scale / √max(t, warmup_steps): flat, not rising, during warm-up."""
+
+    initial_learning_rate: NonNegativeFloat = 1.0
+    scale: PositiveFloat = 1.0
+    warmup_steps: PositiveInt = 1
+
+
+class CosineDecay(_Timed, legacy=_VALUES):
+    """Half a cosine from the initial to the end value, then flat."""
+
+    initial_learning_rate: NonNegativeFloat
+    end_learning_rate: NonNegativeFloat = 0.0
+
+
+class CosineAnnealing(_Open, legacy={**_VALUES, "t_max": "T_max"}):
+    """A cosine of half period ``T_max``; rises again after it."""
+
+    initial_learning_rate: NonNegativeFloat
+    T_max: PositiveInt
+    eta_min: NonNegativeFloat = 0.0
+
+
+class CosineAnnealingWarmRestarts(_Open, legacy={**_VALUES, "t_0": "T_0", "t_mult": "T_mult"}):
+    """A falling half cosine of ``T_0`` steps, restarted; each period ``T_mult`` times longer."""
+
+    initial_learning_rate: NonNegativeFloat
+    T_0: PositiveInt
+    T_mult: PositiveInt = 1
+    eta_min: NonNegativeFloat = 0.0
+
+
+class Step(_Open, legacy=_VALUES):
+    """Times ``gamma`` every ``step_size`` steps."""
+
+    initial_learning_rate: NonNegativeFloat
+    step_size: PositiveInt
+    gamma: PositiveFloat
+
+
+class MultiStep(_Open, legacy=_VALUES):
+    """Times ``gamma`` at each milestone."""
+
+    initial_learning_rate: NonNegativeFloat
+    gamma: PositiveFloat
+    milestones: tuple[NonNegativeInt, ...]
+
+
+class PiecewiseConstant(
+    _Open, legacy={"values": "learning_rates", "vals": "learning_rates", "boundaries": "milestones"}
+):
+    """``learning_rates[i + 1]`` from step ``milestones[i]`` on."""
+
+    learning_rates: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
+    milestones: tuple[NonNegativeInt, ...]
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the lengths and the order."""
+        if len(self.learning_rates) != len(self.milestones) + 1:
+            raise ValueError(
+                f"{len(self.milestones)} milestones need {len(self.milestones) + 1} "
+                f"learning_rates, got {len(self.learning_rates)}"
+            )
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError("milestones must rise")
+
+
+class Multiplicative(_Open, legacy=_VALUES):
+    """Times ``coefficient`` every step."""
+
+    initial_learning_rate: NonNegativeFloat
+    coefficient: PositiveFloat
+
+
+class Lambda(_Open, legacy=_VALUES):
+    """The vendor's fixed demonstration: initial² · t/30 · 0.95^t."""
+
+    initial_learning_rate: NonNegativeFloat = 1.0
+
+
+class Cyclic(_Open, legacy={"base_val": "base_lr", "max_val": "max_lr"}):
+    """Triangles between ``base_lr`` and ``max_lr``."""
+
+    base_lr: NonNegativeFloat
+    max_lr: NonNegativeFloat
+    step_size_up: PositiveInt = 2000
+    step_size_down: PositiveInt | None = None
+    mode: Annotated[Literal["triangular", "triangular2", "exp_range"], Choice] = "triangular"
+    gamma: PositiveFloat = 1.0
+
+
+class OneCycle(_Open, legacy={**_VALUES, "max_val": "max_lr"}):
+    """Up to ``max_lr`` and down to initial / ``final_div_factor`` in ``total_steps``."""
+
+    initial_learning_rate: PositiveFloat
+    max_lr: PositiveFloat
+    total_steps: PositiveInt = 1000
+    pct_start: Annotated[Float, Field(ge=0, le=1)] = 0.3
+    final_div_factor: PositiveFloat = 1e4
+    three_phase: Bool = False
+    anneal_strategy: Annotated[Literal["cos", "linear"], Choice] = "cos"
+
+    @property
+    def length(self) -> int | None:
+        """The cycle, unless ``total_iters`` says otherwise."""
+        return self.total_iters or self.total_steps
+
+
+SCHEDULERS: Mapping[str, type[Schedule]] = {
+    cls.__name__: cls
+    for cls in (
+        Constant,
+        Linear,
+        Polynomial,
+        Exponential,
+        InverseExponentialTimeDecay,
+        InverseSquareRootDecay,
+        CosineDecay,
+        CosineAnnealing,
+        CosineAnnealingWarmRestarts,
+        Step,
+        MultiStep,
+        PiecewiseConstant,
+        Multiplicative,
+        Lambda,
+        Cyclic,
+        OneCycle,
+    )
+}
+_BY_LOWER: Mapping[str, type[Schedule]] = {
+    name.lower() + suffix: cls for name, cls in SCHEDULERS.items() for suffix in ("", "lr", "wd")
+}
+
+
+def parse_schedules(value: Any) -> tuple[Schedule, ...]:
+    """Read a number, one scheduler, or a list of schedulers.
+
+    Raises:
+        ConfigError: an unknown scheduler or key, or a list entry that never ends.
+    """
+    if isinstance(value, Schedule):
+        return (value,)
+    if isinstance(value, Mapping):
+        return (_one(value),)
+    if not isinstance(value, list | tuple):
+        constant = {"scheduler": "Constant", "learning_rate": value}
+        try:
+            return (parse(Constant, constant),)
+        except ConfigError as err:  # the user wrote a number, not a key of a scheduler
+            raise ConfigError([Problem((), p.message) for p in err.problems]) from None
+    if not value:
+        raise ConfigError([Problem((), "an empty list; give a number or schedulers")])
+    entries, problems = [], []
+    for i, item in enumerate(value):
+        try:
+            entries.append(item if isinstance(item, Schedule) else _one(item))
+        except ConfigError as err:
+            problems += err.under(i).problems
+    if problems:
+        raise ConfigError(problems)
+    _check_lengths(entries)
+    return tuple(entries)
+
+
+def _one(value: Any) -> Schedule:
+    if not isinstance(value, Mapping) or "scheduler" not in value:
+        raise ConfigError([Problem((), f"{value!r}: expected a mapping with the key 'scheduler'")])
+    name = str(value["scheduler"])
+    cls = _BY_LOWER.get(name.lower())
+    if cls is None:
+        known = ", ".join(SCHEDULERS)
+        hint = did_you_mean(name, SCHEDULERS)
+        raise ConfigError(
+            [Problem(("scheduler",), f"{name!r}: unknown scheduler{hint}; known: {known}")]
+        )
+    return parse(cls, value)
+
+
+def _check_lengths(entries: list[Schedule]) -> None:
+    if entries[0].main_scheduler == "chained":
+        return
+    for i, entry in enumerate(entries):
+        later = any(e.param_group_tags == entry.param_group_tags for e in entries[i + 1 :])
+        if later and entry.length is None:
+            message = f"{entry.scheduler} is followed by another scheduler; it needs 'total_iters'"
+            raise ConfigError([Problem((i,), message)])
+
+
+Schedules = Annotated[tuple[SerializeAsAny[Schedule], ...], BeforeValidator(parse_schedules)]

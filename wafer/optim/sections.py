@@ -1,0 +1,358 @@
+"""Keys of the ``optimizer`` section: one class per optimizer, chosen by ``optimizer_type``.
+
+Defaults are the vendor's of release 2.x. Two of them differ in 1.8 (``AdamW.correct_bias``
+false, ``ASGD.t0`` 1e-6): a 1.8 file that relied on them must say so.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from wafer.config.base import (
+    Bool,
+    Float,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    did_you_mean,
+    parse,
+)
+from wafer.errors import ConfigError, Problem
+from wafer.optim.schedule_sections import Schedules
+
+__all__ = [
+    "ASGD",
+    "OPTIMIZERS",
+    "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Lamb",
+    "Lion",
+    "NAdam",
+    "Optimizer",
+    "ParamTag",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "parse_optimizer",
+]
+
+MIN_LOSS_SCALE = 2.0**-14
+_Beta = Annotated[Float, Field(ge=0, lt=1)]
+_Betas = tuple[_Beta, _Beta]
+
+
+class ParamTag(Section):
+    """``{params: glob, tag: name}``: parameters that schedules and factors can name."""
+
+    params: str
+    tag: str
+
+
+def _loss_scale(value: Any) -> Any:
+    if value is None or value == "dynamic":
+        return value
+    try:
+        number = float("x" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError("expected a number > 0, 'dynamic' or null")
+    return number
+
+
+def _tags(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise ValueError("expected a list of {params: glob, tag: name}")
+    problems, tags = [], []
+    for i, item in enumerate(value):
+        try:
+            tags.append(parse(ParamTag, item))
+        except ConfigError as err:
+            problems += err.under(i).problems
+    if problems:
+        raise ConfigError(problems)
+    return tuple(tags)
+
+
+def _factors(value: Any) -> Any:
+    """Store a mapping as sorted-by-file pairs, so that the section stays hashable."""
+    if isinstance(value, tuple):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError("expected a mapping of parameter group to factor")
+    return tuple(value.items())
+
+
+class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
+    """What every optimizer takes.
+
+    Attributes:
+        optimizer_type: its name in ``OPTIMIZERS``, in any case.
+        learning_rate: a number, a scheduler, or a list of schedulers.
+        weight_decay: likewise; never applied to biases and norms.
+        max_gradient_norm: clip by the global L2 norm.
+        max_gradient_value: clip every element; not together with the norm.
+        loss_scaling_factor: a number, or 'dynamic' (float16 only; see ``train.precision``).
+        initial_loss_scale: dynamic scale of the first step; None is 2^15.
+        steps_per_increase: good steps before the dynamic scale doubles.
+        min_loss_scale: lower bound of the dynamic scale; None is 2^-14, the least allowed.
+        max_loss_scale: upper bound; None is 2^15.
+        log_summaries: write parameter and gradient norms to TensorBoard.
+        adjust_learning_rate: (group, factor) pairs; a group is a muP group name, a tag of
+            ``params``, or a glob over parameter names; first match wins.
+        params: tags.
+        grad_accum_steps: batches whose gradients are averaged before an update.
+    """
+
+    needs_dense: ClassVar[bool] = False
+
+    optimizer_type: str
+    learning_rate: Schedules
+    weight_decay: Schedules = Field(default=0.0, validate_default=True)  # pyright: ignore[reportAssignmentType]
+    max_gradient_norm: PositiveFloat | None = None
+    max_gradient_value: PositiveFloat | None = None
+    loss_scaling_factor: Annotated[
+        float | Literal["dynamic"] | None, BeforeValidator(_loss_scale)
+    ] = 1.0
+    initial_loss_scale: PositiveFloat | None = None
+    steps_per_increase: PositiveInt = 2000
+    min_loss_scale: Annotated[Float, Field(ge=MIN_LOSS_SCALE)] | None = None
+    max_loss_scale: PositiveFloat | None = None
+    log_summaries: Bool = False
+    adjust_learning_rate: Annotated[
+        tuple[tuple[str, NonNegativeFloat], ...], BeforeValidator(_factors)
+    ] = ()
+    params: Annotated[tuple[ParamTag, ...], BeforeValidator(_tags)] = ()
+    grad_accum_steps: PositiveInt = 1
+    disable_lr_steps_reset: Bool | None = None
+
+    def model_post_init(self, _: Any) -> None:
+        """Check the keys against each other."""
+        problems = []
+        if self.max_gradient_norm is not None and self.max_gradient_value is not None:
+            problems.append(
+                Problem(("max_gradient_value",), "excludes 'max_gradient_norm'; keep one")
+            )
+        low, high = self.min_loss_scale, self.max_loss_scale
+        if low is not None and high is not None and low > high:
+            problems.append(Problem(("min_loss_scale",), f"{low} is above max_loss_scale {high}"))
+        problems += self._unknown_tags()
+        if problems:
+            raise ConfigError(problems)
+
+    def _unknown_tags(self) -> list[Problem]:
+        known = {t.tag for t in self.params}
+        return [
+            Problem(
+                (key, i, "param_group_tags"),
+                f"{tag!r}: no entry of optimizer.params has this tag{did_you_mean(tag, known)}",
+            )
+            for key, entries in (
+                ("learning_rate", self.learning_rate),
+                ("weight_decay", self.weight_decay),
+            )
+            for i, entry in enumerate(entries)
+            for tag in entry.param_group_tags or ()
+            if tag not in known
+        ]
+
+    @property
+    def no_effect(self) -> tuple[str, ...]:
+        """Keys the file sets that mean nothing here."""
+        return ("disable_lr_steps_reset",) if self.disable_lr_steps_reset is not None else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain YAML types that parse back to the same section."""
+        out = super().to_dict()
+        out["adjust_learning_rate"] = dict(self.adjust_learning_rate)
+        return out
+
+
+class SGD(Optimizer, legacy={"use_nesterov": "nesterov"}):
+    """Momentum buffer starts at 0, so dampening also acts on the first step."""
+
+    momentum: Annotated[Float, Field(ge=0, lt=1)] = 0.0
+    dampening: NonNegativeFloat = 0.0
+    nesterov: Bool = False
+    maximize: Bool = False
+
+    def model_post_init(self, _: Any) -> None:
+        """Nesterov needs a momentum and no dampening."""
+        super().model_post_init(_)
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise ConfigError([Problem(("nesterov",), "needs momentum > 0 and dampening 0")])
+
+
+class _Betas2(Optimizer):
+    """Optimizers with two moment rates, written ``betas`` or ``beta1`` and ``beta2``."""
+
+    betas: _Betas = (0.9, 0.999)
+    eps: NonNegativeFloat = 1e-6
+
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        return (*super().keys(), "beta1", "beta2")
+
+
+class Adam(_Betas2):
+    """Weight decay enters the gradient (L2)."""
+
+    amsgrad: Bool = False
+
+
+class AdamW(_Betas2):
+    """Decoupled weight decay; eps is added before the bias correction (TensorFlow's way)."""
+
+    correct_bias: Bool = True
+    amsgrad: Bool = False
+
+
+class Adamax(_Betas2):
+    """Adam by the infinity norm."""
+
+
+class NAdam(_Betas2):
+    """Adam with Nesterov momentum."""
+
+    eps: NonNegativeFloat = 1e-8
+    momentum_decay: NonNegativeFloat = 4e-3
+
+
+class RAdam(_Betas2):
+    """Adam with rectified variance."""
+
+
+class Lamb(_Betas2):
+    """Layer-wise trust ratio over Adam without bias correction; ``adam`` sets the ratio to 1."""
+
+    adam: Bool = False
+
+
+class Lion(_Betas2):
+    """Sign of an interpolated momentum."""
+
+    betas: _Betas = (0.9, 0.99)
+
+
+class Adagrad(Optimizer):
+    """Sum of squares."""
+
+    lr_decay: NonNegativeFloat = 0.0
+    initial_accumulator_value: NonNegativeFloat = 0.0
+    eps: NonNegativeFloat = 1e-6
+
+
+class Adadelta(Optimizer):
+    """Squares of gradients and of updates."""
+
+    learning_rate: Schedules = Field(default=1.0, validate_default=True)  # pyright: ignore[reportAssignmentType]
+    rho: _Beta = 0.9
+    eps: PositiveFloat = 1e-6
+
+
+class RMSprop(Optimizer):
+    """Running mean of squares, plain or centred, with a momentum buffer."""
+
+    alpha: _Beta = 0.99
+    eps: NonNegativeFloat = 1e-8
+    momentum: Annotated[Float, Field(ge=0, lt=1)] = 0.0
+    centered: Bool = False
+
+
+class ASGD(Optimizer):
+    """Averaged SGD; the average is kept in the optimizer state."""
+
+    lambd: NonNegativeFloat = 1e-4
+    alpha: NonNegativeFloat = 0.75
+    t0: PositiveFloat = 1e6
+
+
+class Rprop(Optimizer):
+    """Step sizes by the sign of the gradient; the learning rate is only the first step size."""
+
+    etas: tuple[Annotated[Float, Field(gt=0, lt=1)], Annotated[Float, Field(gt=1)]] = (0.5, 1.2)
+    step_sizes: tuple[PositiveFloat, PositiveFloat] = (1e-6, 50.0)
+
+
+class Adafactor(Optimizer):
+    """Second moments factored into rows and columns.
+
+    The factors are means over rows and columns of the dense matrix, which the kept values of a
+    sparse weight do not have: ``needs_dense``. Only the vendor's fixed choices are accepted for
+    ``clip_threshold``, ``beta1``, ``relative_step`` and ``warmup_init``.
+    """
+
+    needs_dense: ClassVar[bool] = True
+
+    eps: tuple[PositiveFloat, PositiveFloat] = (1e-30, 1e-3)
+    decay_rate: Annotated[Float, Field(lt=0)] = -0.8
+    scale_parameter: Bool = True
+    clip_threshold: Annotated[Float, Field(ge=1, le=1)] = 1.0
+    beta1: None = None
+    relative_step: Literal[False] = False
+    warmup_init: Literal[False] = False
+
+
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {
+    cls.__name__: cls
+    for cls in (
+        SGD,
+        Adam,
+        AdamW,
+        Adamax,
+        Adagrad,
+        Adadelta,
+        RMSprop,
+        NAdam,
+        RAdam,
+        ASGD,
+        Rprop,
+        Lamb,
+        Lion,
+        Adafactor,
+    )
+}
+_BY_LOWER = {name.lower(): cls for name, cls in OPTIMIZERS.items()}
+_PAIRS = {"betas": ("beta1", "beta2"), "eps": ("eps1", "eps2")}  # 1.x wrote pairs as two keys
+
+
+def parse_optimizer(value: Any) -> Optimizer:
+    """Read an optimizer section with the class its ``optimizer_type`` names.
+
+    Raises:
+        ConfigError: unknown optimizer or key, wrong values, keys that exclude each other.
+    """
+    if isinstance(value, Optimizer):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
+    known = ", ".join(OPTIMIZERS)
+    if "optimizer_type" not in value:
+        raise ConfigError([Problem(("optimizer_type",), f"missing; known: {known}")])
+    name = value["optimizer_type"]
+    cls = _BY_LOWER.get(name.lower()) if isinstance(name, str) else None
+    if cls is None:
+        hint = did_you_mean(name, OPTIMIZERS)
+        message = f"{name!r}: unknown optimizer{hint}; known: {known}"
+        raise ConfigError([Problem(("optimizer_type",), message)])
+    return parse(cls, _join_pairs(cls, value))
+
+
+def _join_pairs(cls: type[Optimizer], value: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(value)
+    for pair, names in _PAIRS.items():
+        field = cls.model_fields.get(pair)
+        given = [n for n in names if n in out and n not in cls.model_fields]
+        if field is None or not isinstance(field.default, tuple) or not given:
+            continue
+        if pair in out:
+            raise ConfigError([Problem((given[0],), f"is part of {pair!r}; keep one spelling")])
+        out[pair] = [out.pop(n, default) for n, default in zip(names, field.default, strict=True)]
+    return out

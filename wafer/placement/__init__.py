@@ -1,0 +1,1 @@
+"""Rectangles on the wafer: the placement contest and its solver."""

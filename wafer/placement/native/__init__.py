@@ -1,0 +1,117 @@
+"""Slicing trees improved in C++, called through ctypes.
+
+Optional: without the library (no compiler at install) ``available`` is False and
+:func:`wafer.placement.trees.optimise` anneals in Python.
+"""
+
+import ctypes
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vsl.native.library import Library
+from wafer.placement.trees import Room, Tree, join, leaves_of
+
+__all__ = ["Ladder", "available", "suits", "target", "temper"]
+
+_LIBRARY = Library(
+    what="tempering of floor plans",
+    path=pathlib.Path(__file__).with_name("_native.so"),
+    handlers=(),
+    instead="annealing in Python",
+)
+available = _LIBRARY.available
+target = _LIBRARY.target
+_LANES = 32
+_BESIDE, _STACKED = -1, -2
+
+
+class Ladder(NamedTuple):
+    """Temperatures of the replicas and what leaving the wafer costs, in PEs of wire.
+
+    Attributes:
+        hot, cold: first and last temperature; those between are spaced evenly in their logarithm.
+        price: of a PE too many in x or y.
+        replicas: how many plans.
+    """
+
+    hot: float
+    cold: float
+    price: float
+    replicas: int = 8
+
+
+def suits(tree: Tree) -> bool:
+    """Whether ``temper`` can take a tree: some kernels, no wheels, a wafer that fits 16 bits."""
+    no_wheel = lambda node: not node.boxes and all(no_wheel(part) for part in node.parts)
+    return tree.count > 2 and len(tree.heights) < 16_000 and no_wheel(tree)
+
+
+def _tokens(tree: Tree) -> list[int]:
+    """A tree of two parts per node, each node before its parts."""
+    if not tree.parts:
+        return [tree.kernel]
+    cut, out = _BESIDE if tree.beside else _STACKED, []
+    for part in tree.parts[:-1]:
+        out += [cut, *_tokens(part)]
+    return out + _tokens(tree.parts[-1])
+
+
+def _tree(tokens: Sequence[int], kernels: Sequence[Tree]) -> Tree:
+    stack: list[Tree] = []
+    for token in reversed(tokens):
+        if token >= 0:
+            stack.append(kernels[token])
+        else:
+            stack.append(join(token == _BESIDE, [stack.pop(), stack.pop()]))
+    return stack.pop()
+
+
+def temper(
+    tree: Tree, room: Room, seed: int, moves: int, ladder: Ladder
+) -> tuple[Tree | None, float]:
+    """Shorter wires by changes of the tree, at several temperatures at once (parallel tempering).
+
+    Plans change places between neighbouring temperatures, so that what hot ones come upon the cold
+    ones improve. Where hardly any area is free, annealing alone stays where it began.
+
+    Args:
+        tree: where to begin, without wheels; kernels 0 .. count - 1.
+        room: wafer and connections.
+        seed: of every random choice.
+        moves: how many to try in all.
+        ladder: temperatures.
+
+    Returns:
+        The best tree met that fits, None if none did, and its wire length in PEs.
+
+    Raises:
+        RuntimeError: the library is not built.
+        ValueError: the curves end before the wafer does, or a connection has no kernel.
+    """
+    function = _LIBRARY.loaded().wafer_temper
+    function.restype = ctypes.c_double
+    kernels = leaves_of(tree)
+    points = len(kernels[0].heights)
+    if max(room.width, room.height) >= points:
+        raise ValueError(f"curves of {points} points, but {room.width} x {room.height} PEs")
+    if not all(0 <= at < tree.count for edge in room.edges for at in edge):
+        raise ValueError(f"a connection leads beyond the {tree.count} kernels")
+    padded = -(-points // _LANES) * _LANES  # a box that is wider still is as high
+    high = np.stack([np.pad(k.heights, (0, padded - points), mode="edge") for k in kernels])
+    high = np.ascontiguousarray(np.where(high >= points, padded, high), np.int16)
+    _, kinds = np.unique(high, axis=0, return_inverse=True)
+    kinds = np.ascontiguousarray(kinds, np.int32).ravel()
+    edges = np.ascontiguousarray(room.edges, np.int32).reshape(-1, 2)
+    begin, found = np.array(_tokens(tree), np.int32), np.zeros(2 * tree.count - 1, np.int32)
+    sizes = [tree.count, padded, room.width, room.height, len(edges), ladder.replicas]
+    heats = np.array([ladder.hot, ladder.cold, ladder.price])
+    arrays = (np.array(sizes, np.int32), high, kinds, edges, begin)
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, heats, found)]
+    length = function(*pointers[:5], ctypes.c_uint64(seed), ctypes.c_int64(moves), *pointers[5:])
+    if math.isinf(length):
+        return None, math.inf
+    return _tree(found.tolist(), kernels), length

@@ -1,0 +1,88 @@
+"""Evaluation: mean loss, the vendor's metrics, and bits per byte where bytes are known."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from models.base import Aux
+from models.losses import metric_values
+from wafer.data.batching.dataset import Dataset, Scorer
+from wafer.data.batching.pipeline import Rows
+from wafer.data.tasks import metric_tags
+from wafer.engines.cluster import num_tasks, task_id, total
+from wafer.engines.state import TrainState
+from wafer.errors import DataError
+from wafer.experiment import Run
+
+__all__ = ["evaluate"]
+
+
+def evaluate(run: Run, state: TrainState) -> dict[str, float]:
+    """Evaluate a state on ``eval_input``: one epoch in order, or ``eval_steps`` batches.
+
+    Returns:
+        tag -> value: ``loss`` (nats per token), the task's metrics under the vendor's names
+        (``wafer.data.tasks``, and those of the data's scorer), and ``eval/bits_per_byte`` when
+        the data has a tokenizer.
+
+    Raises:
+        DataError: the evaluation data holds no token.
+    """
+    section, data = run.cfg.eval_input, run.evals
+    if section is None or data is None:  # the configuration was checked for this mode
+        raise DataError("there is no eval_input to evaluate on")
+    task = task_id(), num_tasks()
+    loader = data.loader(section.batch_size, num_epochs=1, drop_last=False, task=task)
+    sums: dict[str, float] = {"loss_sum": 0.0, "weight": 0.0, "bytes": 0.0}
+    metrics: dict[str, float] = {}
+    scorer = _scorer(data)
+    try:
+        for index, rows in enumerate(loader):
+            if index == run.cfg.runconfig.eval_steps:
+                break
+            if scorer is None:
+                aux = run.executor.evaluate(state, run.features(rows, section))
+            else:
+                aux = _scored(run, state, rows, scorer)
+            sums["loss_sum"] += float(aux.loss_sum)
+            sums["weight"] += float(aux.weight)
+            for key, value in aux.metrics.items():
+                metrics[key] = metrics.get(key, 0.0) + float(value)
+            if data.token_bytes is not None:
+                counted = data.token_bytes[rows["labels"]] * rows["attention_mask"]
+                sums["bytes"] += float(np.sum(counted))
+    finally:
+        loader.close()
+    sums["bytes"] = total(sums["bytes"])
+    if not sums["weight"]:
+        raise DataError("eval_input holds no token that carries loss; nothing to evaluate")
+    result = {"loss": sums["loss_sum"] / sums["weight"]}
+    values = metric_values({name: jnp.float32(value) for name, value in metrics.items()})
+    result |= metric_tags(section.task, values)
+    result |= {} if scorer is None else scorer.result()
+    if sums["bytes"] and "nll_sum" in metrics:
+        result["eval/bits_per_byte"] = metrics["nll_sum"] / math.log(2) / sums["bytes"]
+    return result
+
+
+def _scorer(data: Dataset) -> Scorer | None:
+    if data.scorer is None:
+        return None
+    if num_tasks() > 1:
+        raise DataError("this task's metrics need whole outputs; evaluate it in one process")
+    return data.scorer()
+
+
+def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:
+    """Evaluate a batch and hand the model's outputs, row by row, to the scorer."""
+    section: Any = run.cfg.eval_input
+    features = run.features(rows, section, padded=True)
+    aux, outputs = run.executor.predict(state, features, scorer.reads)
+    count, found = len(rows["row"]), {}
+    for name, value in outputs.items():  # [N, A, B/NA or slots, ...] -> [B, 1 or positions, ...]
+        rest = value.shape[3:]
+        found[name] = np.asarray(value).reshape(count, -1, *rest)
+    scorer.add(rows, found)
+    return aux

@@ -1,0 +1,230 @@
+"""The training loop: one jitted step, metrics read one step late, checkpoints that are complete.
+
+``train`` is the main path of ``wafer run``; everything it calls is a pure function or a thin
+writer.
+"""
+
+import dataclasses
+import logging
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from models.paths import named_leaves
+from wafer.data.batching.pipeline import Loader, Rows
+from wafer.data.inputs import InputSection
+from wafer.engines.cluster import largest, num_tasks
+from wafer.engines.state import TrainState
+from wafer.errors import TrainingError
+from wafer.experiment import Run
+from wafer.profile.window import OpProfiler
+from wafer.session.checkpoint import Checkpoints
+from wafer.session.metrics import MetricWriter, RateTracker, TrainProgress, log_line
+from wafer.session.persist import save
+
+__all__ = ["Session", "train"]
+
+_LOG = logging.getLogger(__name__)
+_SHOWN = ("per_layer", "fabric/")  # metrics of an executor that are written as they come
+
+
+@dataclasses.dataclass
+class Session:
+    """The open files and the position of one training run.
+
+    Attributes:
+        section: the ``train_input`` section.
+        loader: training batches, positioned at the next one.
+        checkpoints: where states go.
+        writer: training metrics.
+        console: the user's terminal.
+        began: ``time.perf_counter()`` when the command began.
+        rates: samples per second since the first finished step.
+        asked: number of the signal (SIGINT, SIGTERM) that asked this process for an end, else 0.
+        stop: the same once every process knows; the loop ends after the current step, with a
+            checkpoint.
+        profiler: traces the steps of ``runconfig.op_profiler_config``.
+    """
+
+    section: InputSection
+    loader: Loader
+    checkpoints: Checkpoints
+    writer: MetricWriter
+    console: Console
+    began: float
+    rates: RateTracker | None = None
+    asked: int = 0
+    stop: int = 0
+    profiler: OpProfiler | None = None
+
+    def execute(
+        self, run: Run, state: TrainState, features: Any, *, topology: bool
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Take a step, traced when it lies in the profiler's window."""
+        if self.profiler is None:
+            return run.executor.step(state, features, topology=topology)
+        self.profiler.before_step()
+        result = run.executor.step(state, features, topology=topology)
+        self.profiler.after_step(result)
+        return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Finished:
+    """A step whose metrics may still be computing on the device."""
+
+    step: int
+    metrics: dict[str, jax.Array]
+    samples: int
+    skipped: float
+    gauges: dict[str, jax.Array]
+
+
+def _padding_skipped(run: Run, rows: Rows) -> float:
+    """Share of the token slots a padded batch of the same sequences would have spent on padding."""
+    mask = rows["attention_mask"] != 0
+    if mask.ndim == 1:  # images
+        return 0.0
+    if "position_ids" in rows:
+        sequences = int((mask & (rows["position_ids"] == 0)).sum())
+        return 1.0 - float(mask.sum()) / max(sequences * mask.shape[-1], 1)
+    return 0.0 if run.ladder is None else 1.0 - float(mask.mean())
+
+
+def _check_loss(run: Run, done: _Finished, state: TrainState) -> float:
+    loss = float(done.metrics["loss"])
+    if math.isfinite(loss) or not run.cfg.runconfig.check_loss_values:
+        return loss
+    norms = {
+        name: float(np.linalg.norm(np.asarray(leaf, np.float32)))
+        for name, leaf in named_leaves(state.params)
+    }
+    worst = sorted(norms, key=lambda n: (math.isfinite(norms[n]), -abs(norms[n])))[:8]
+    listed = "\n  ".join(f"{name}: {norms[name]:.4g}" for name in worst)
+    raise TrainingError(
+        f"step {done.step}: the loss is {loss}. Largest parameter norms:\n  {listed}\n"
+        "Lower optimizer.learning_rate, set optimizer.max_gradient_norm, or start from an "
+        "earlier checkpoint (--checkpoint_path). runconfig.check_loss_values: false goes on."
+    )
+
+
+def _report(
+    run: Run, session: Session, done: _Finished, state: TrainState, progress: TrainProgress
+) -> None:
+    """Read the metrics of a finished step and show them where they are due."""
+    loss = _check_loss(run, done, state)
+    if session.rates is None:  # the first step, compilation included, does not count as speed
+        _LOG.info("First step done %.1f s after the start", time.perf_counter() - session.began)
+        session.rates = RateTracker()
+    else:
+        session.rates.add(done.samples)
+    progress.update(done.step)
+    if done.step % run.cfg.runconfig.log_steps:
+        return
+    rates = session.rates.rates()
+    tokens = rates[0] * float(done.metrics["tokens"]) / max(done.samples, 1)
+    gauges = {tag: float(value) for tag, value in done.gauges.items()}
+    scalars = {
+        "loss": loss,
+        "local_samples_per_sec": rates[0],
+        "avg_samples_per_sec": rates[1],
+        "avg_steps_per_sec": rates[1] / max(done.samples, 1),
+        "tokens_per_sec": tokens,
+        "padding_skipped": done.skipped,
+        "model_wise_grad_norm": float(done.metrics["grad_norm"]),
+        **{tag: float(value) for tag, value in done.metrics.items() if tag.startswith(_SHOWN)},
+        **gauges,
+    }
+    if run.plan.scaler.dynamic:
+        scalars["loss_scale"] = float(done.metrics["loss_scale"])
+    session.writer.write(done.step, scalars)
+    progress.update(done.step, _status(loss, tokens, gauges, done.skipped))
+    _LOG.info(log_line(run.device, done.step, loss, rates))
+
+
+def _status(loss: float, tokens: float, gauges: dict[str, float], skipped: float) -> dict[str, str]:
+    actual = [v for k, v in gauges.items() if k.endswith("/actual")]
+    status = {"loss": f"{loss:.3f}", "tokens/s": f"{tokens:,.0f}"}
+    if actual:
+        status["sparsity"] = f"{np.mean(actual):.1%}"
+    return status | {"padding skipped": f"{skipped:.0%}"}
+
+
+@contextmanager
+def _graceful(session: Session) -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into "finish the step, write a checkpoint, stop"."""
+
+    def request(signum: int, frame: FrameType | None) -> None:
+        del frame
+        _LOG.warning("%s: stopping after this step", signal.Signals(signum).name)
+        session.asked = signum
+        signal.signal(signum, signal.SIG_DFL)  # a second one ends the process at once
+
+    previous = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+def train(run: Run, session: Session, state: TrainState, until: int) -> TrainState:
+    """Train from ``state.step`` to step ``until``, or to the end of the data.
+
+    Args:
+        run: what to train, built from the configuration.
+        session: open loader, checkpoints and writers.
+        state: donated.
+        until: the last step, also checkpointed when ``checkpoint_steps`` is set.
+
+    Returns:
+        The state after the last step.
+
+    Raises:
+        TrainingError: the loss is NaN or infinite.
+    """
+    settings, dynamic = run.cfg.runconfig, run.plan.scaler.dynamic
+    sparsifier = run.plan.sparsifier
+    begin = saved = step = int(state.step)
+    sparse_step = int(state.sparse.step)  # behind `step` by the steps that overflowed
+    pending: _Finished | None = None
+    with TrainProgress(until, step, session.console) as progress, _graceful(session):
+        while step < until and not session.stop:
+            rows = next(session.loader, None)
+            if rows is None:
+                break
+            features = run.features(rows, session.section, run.accumulate)
+            sparse_step = int(state.sparse.step) if dynamic else sparse_step
+            due = sparsifier.due(sparse_step + 1)
+            if step == begin + 1 and any(map(sparsifier.due, range(sparse_step + 2, until + 1))):
+                run.warmup.expect_topology(state, features)
+            state, metrics = session.execute(run, state, features, topology=due)
+            step, sparse_step = step + 1, sparse_step + 1
+            if pending is not None:
+                _report(run, session, pending, state, progress)
+            # The next step donates the state: what is shown of it is taken now.
+            gauges = run.gauges(state) if step % settings.log_steps == 0 else {}
+            skipped = _padding_skipped(run, rows)
+            samples = len(rows["attention_mask"]) * num_tasks()
+            pending = _Finished(step, metrics, samples, skipped, gauges)
+            # A signal to one process is one to all. What is read here is not what is written: one
+            # that comes in between must not be overwritten.
+            session.stop = largest(session.asked)
+            if settings.checkpoint_steps and step % settings.checkpoint_steps == 0:
+                _check_loss(run, pending, state)  # never checkpoint a state that has diverged
+                save(run, session.checkpoints, state, session.loader.state())
+                saved = step
+        if pending is not None:
+            _report(run, session, pending, state, progress)
+        session.stop = largest(session.asked)
+    if step > saved and (settings.checkpoint_steps or session.stop):
+        save(run, session.checkpoints, state, session.loader.state())
+    return state

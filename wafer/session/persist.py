@@ -1,0 +1,233 @@
+"""Training states on disk: NaN at pruned positions, and back, with the rules for resuming."""
+
+import dataclasses
+import logging
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import sparsity
+import wafer
+from models.lora import is_adapter
+from models.paths import named_leaves
+from sparsity import sentinel
+from wafer.engines.stagewise.streaming import Streaming
+from wafer.engines.state import TrainState
+from wafer.errors import CheckpointError, TrainingError
+from wafer.experiment import Run
+from wafer.session.changes import changes
+from wafer.session.checkpoint import Checkpoints, fill_template, load_checkpoint
+
+__all__ = ["Resumed", "fresh", "resume", "save", "state_from"]
+
+_LOG = logging.getLogger(__name__)
+_PARTS = ("model", "optimizer", "sparsity", "dataloader", "grad_scaler", "global_step")
+_SPARSITY = "sparsity"  # where the meta record keeps the counters; `wafer finalize` removes it
+
+
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+    """Where a run begins.
+
+    Attributes:
+        state: the training state.
+        data: the loader's position, or None to begin the data anew.
+        path: the checkpoint it came from, or None for a fresh start.
+    """
+
+    state: TrainState
+    data: Mapping[str, Any] | None = None
+    path: pathlib.Path | None = None
+
+
+def fresh(run: Run) -> TrainState:
+    """Make the state of step 0, a function of the seed."""
+    return run.warmup.first_state()
+
+
+def _refuse_nan(state: TrainState) -> None:
+    """A NaN weight would read as a pruned one: better no checkpoint than a wrong one."""
+    for name, leaf in named_leaves(state.params):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and bool(np.isnan(np.asarray(leaf)).any()):
+            raise TrainingError(
+                f"step {int(state.step)}: {name} holds NaN, so no checkpoint is written; the "
+                "earlier ones are good. Lower optimizer.learning_rate or set "
+                "optimizer.max_gradient_norm, and run again."
+            )
+
+
+def save(
+    run: Run, checkpoints: Checkpoints, state: TrainState, position: Mapping[str, Any]
+) -> pathlib.Path:
+    """Write a checkpoint that ``resume`` continues bit for bit.
+
+    Args:
+        run: the run; its configuration is stored beside the arrays.
+        checkpoints: where to.
+        state: what to store.
+        position: of the training data, from ``Loader.state``.
+
+    Raises:
+        TrainingError: a weight is NaN, which the file could not tell from a pruned one.
+        CheckpointError: the disk is full or not writable.
+    """
+    _refuse_nan(state)
+    params, opt_state = run.executor.export(state)
+    stored = {
+        "params": params,
+        "opt_state": opt_state,
+        "scale": state.scale,
+        "step": state.step,
+        "key": state.key,
+    }
+    meta = {
+        "wafer_version": wafer.__version__,
+        "step": int(state.step),
+        "config": run.cfg.to_dict(),
+        "data": dict(position),
+    }
+    if run.plan.sparsifier:
+        meta[_SPARSITY] = sparsity.to_meta(state.sparse)
+    path = checkpoints.save(int(state.step), stored, meta)
+    _LOG.info("Saved checkpoint %s", path)
+    return path
+
+
+def resume(run: Run) -> Resumed:
+    """Continue from ``checkpoint_path``, else from the newest checkpoint in model_dir, else begin.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged or does not fit the configuration.
+    """
+    settings = run.cfg.runconfig
+    state = fresh(run)
+    streams = isinstance(run.executor, Streaming)  # branch by branch: the tree may exceed memory
+    if settings.checkpoint_path is not None and not _has_begun(run):
+        path = pathlib.Path(settings.checkpoint_path)
+        tree, meta = load_checkpoint(path, lazily=streams)
+    elif settings.autoload_last_checkpoint:
+        checkpoints = Checkpoints(run.model_dir)
+        found = checkpoints.restore_latest(lazily=streams)
+        checkpoints.close()
+        if found is None:
+            _LOG.info("No checkpoint in %s; starting at step 0", checkpoints.folder)
+            return Resumed(state)
+        step, tree, meta = found
+        path = checkpoints.path(step)
+    else:
+        return Resumed(state)
+    named = settings.checkpoint_path is not None and path == pathlib.Path(settings.checkpoint_path)
+    parts = _parts(run, tree) if named or settings.checkpoint_path is None else _PARTS
+    state = state_from(run, state, tree, meta, path, parts=parts)
+    _LOG.info("Continuing from %s at step %d", path, int(state.step))
+    if set(parts) != set(_PARTS):
+        _LOG.info("Loaded only: %s", ", ".join(parts))
+    _tell_changes(meta, run.cfg.to_dict(), whole=set(parts) == set(_PARTS))
+    return Resumed(state, meta.get("data") if "dataloader" in parts else None, path)
+
+
+def _tell_changes(meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> None:
+    """Say what differs from the checkpoint's file; of weights alone, what is sparse."""
+    sparse = _SPARSITY in meta  # a finalized checkpoint has no pattern
+    lines = changes(meta.get("config", {}), now)
+    lines = [line for line in lines if (sparse if line.startswith("sparsity") else whole)]
+    if lines:
+        _LOG.info("Changed since this checkpoint was written:\n  %s", "\n  ".join(lines))
+    if any(line.startswith("sparsity") for line in lines):
+        _LOG.info(
+            "Pruned weights stay so until the algorithm's next updates (static: to the end). For a "
+            "new pattern at once: `wafer finalize`, then another --model_dir with "
+            "--checkpoint_path FINALIZED --load_checkpoint_states model"
+        )
+
+
+def _has_begun(run: Run) -> bool:
+    """Whether a run that starts from somebody else's weights has checkpoints of its own by now.
+
+    Then the same command continues it, as it does any other run.
+    """
+    settings = run.cfg.runconfig
+    states = settings.load_checkpoint_states
+    anew = settings.is_pretrained_checkpoint or (states is not None and "global_step" not in states)
+    if not (anew and settings.autoload_last_checkpoint and "train" in settings.mode):
+        return False
+    checkpoints = Checkpoints(run.model_dir)
+    steps = checkpoints.steps()
+    checkpoints.close()
+    if steps:
+        _LOG.info("%s has checkpoints: checkpoint_path is not read again", run.model_dir)
+    return bool(steps)
+
+
+def _parts(run: Run, tree: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which parts of a checkpoint are loaded, from the configuration and what the file holds."""
+    settings = run.cfg.runconfig
+    if settings.is_pretrained_checkpoint:
+        return ("model",)
+    if settings.load_checkpoint_states is None and set(tree) == {"params"}:
+        return ("model",)  # converted weights, folded adapters
+    return settings.load_checkpoint_states or _PARTS
+
+
+def state_from(
+    run: Run,
+    template: TrainState,
+    tree: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    path: Any,
+    *,
+    parts: tuple[str, ...] | None = None,
+) -> TrainState:
+    """Turn a stored tree into the state training continues from.
+
+    Args:
+        run: decides which parts are taken and what is sparse now.
+        template: the fresh state; parts that are not loaded keep its values.
+        tree: arrays as stored, NaN at pruned positions.
+        meta: the record beside them.
+        path: for errors.
+        parts: which to take; None is what the configuration says.
+
+    Raises:
+        CheckpointError: the arrays do not fit the model, or are sparse while nothing is now.
+    """
+    parts, where = parts or _parts(run, tree), str(path)
+    optional = is_adapter if parts == ("model",) else lambda name: False
+    strict = not run.cfg.runconfig.disable_strict_checkpoint_loading
+
+    def take(part: str, name: str, own: Any) -> Any:
+        if part not in parts:
+            return own
+        if name not in tree:
+            raise CheckpointError(
+                f"{where} holds no {name}, only {', '.join(tree)}; load what is there with "
+                "--load_checkpoint_states model"
+            )
+        return fill_template(own, tree[name], where, f"{name}/", strict=strict, optional=optional)
+
+    sparsifier = run.plan.sparsifier
+    record = meta.get(_SPARSITY) if "sparsity" in parts else None
+
+    def fill(params: Any, opt_state: Any, sparse: Any) -> tuple[Any, Any, Any]:
+        # Files are dense whatever the storage in memory is.
+        params, opt_state = run.executor.sparsifier.expand(params, opt_state, sparse)
+        params = take("model", "params", params)
+        if not sparsifier:
+            try:
+                sentinel.require_dense(params, where)
+            except sentinel.SentinelError as error:
+                raise CheckpointError(str(error)) from error
+        if run.cfg.optimizer is not None:
+            opt_state = take("optimizer", "opt_state", opt_state)
+        known = dataclasses.replace(run.executor.sparsifier, quiet=True)  # said what is sparse
+        return known.resume(params, opt_state, template.sparse.key, record)
+
+    state = template._replace(
+        step=take("global_step", "step", template.step),
+        scale=take("grad_scaler", "scale", template.scale),
+        key=take("global_step", "key", template.key),
+    )
+    return run.executor.rebuild(state, fill)

@@ -1,1 +1,0 @@
-"""Placeholder docstring, to be replaced by the package owner."""
