@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from models.paths import named_leaves
+from wafer.commands.run import run
 from wafer.config import load
-from wafer.train.build import plan
-from wafer.train.checkpoint import load_checkpoint
-from wafer.train.modes import run
+from wafer.experiment import plan
+from wafer.session.checkpoint import load_checkpoint
 
 V1 = pathlib.Path(__file__).parent / "golden" / "checkpoints" / "v1"
 CONFIGS = pathlib.Path(__file__).parent.parent / "models" / "configs"
