@@ -2,8 +2,9 @@
 
 A kernel is one plain shared library (no Python module): loaded with ctypes on first use and
 registered with XLA through ``jax.ffi``. Sources listed under ``per_target`` are compiled once for
-every instruction set of the machine and chosen at load time. Without a compiler, or with one that
-fails, the install goes on and the pure JAX implementations serve.
+every instruction set of the machine and chosen at load time. A library knows what it was built
+from (``vsl/native/sources.py``). Without a compiler, or with one that fails, the install goes on
+and the pure JAX implementations serve.
 
 From a checkout: ``python setup.py build_ext --inplace``.
 """
@@ -12,6 +13,7 @@ import importlib.util
 import logging
 import pathlib
 import platform
+import runpy
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -24,8 +26,9 @@ _X86 = {
 }
 _TARGETS = _BASELINE | (_X86 if platform.machine().lower() in {"x86_64", "amd64"} else {})
 
-
-_SHARED = pathlib.Path("vsl", "native")  # headers that every library may include
+_ROOT = pathlib.Path()
+_SHARED = pathlib.Path("vsl", "native")  # of every library
+_SOURCES = runpy.run_path(str(_SHARED / "sources.py"))
 
 
 class NativeLibrary(Extension):
@@ -36,14 +39,14 @@ class NativeLibrary(Extension):
         folder = pathlib.Path(*package.split("."))
         super().__init__(
             f"{package}._native",
-            [str(folder / name) for name in sources],
-            depends=[str(path) for path in sorted({*folder.glob("*.h"), *_SHARED.glob("*.h")})],
+            [str(_SHARED / "library.cc"), *(str(folder / name) for name in sources)],
+            depends=[str(path) for path in _SOURCES["sources"](_ROOT, package)],
             include_dirs=[str(folder), str(_SHARED)],
             language="c++",
             optional=True,
         )
         self.per_target = [str(folder / name) for name in per_target]
-        self.depends += self.per_target
+        self.digest = _SOURCES["digest"](_ROOT, package)
 
 
 def _jaxlib_headers() -> str:
@@ -77,7 +80,7 @@ class BuildNative(build_ext):
     def _build(self, ext: NativeLibrary) -> None:
         flags = ["-std=c++17", "-O3", "-g0", "-fPIC", "-isystem", _jaxlib_headers()]
         temp = pathlib.Path(self.build_temp, ext.name)
-        objects, built = [], []
+        objects, built = [], [("WAFER_SOURCES", f'"{ext.digest}"')]
         for name, (lanes, target_flags) in _TARGETS.items():
             macros = [("WAFER_TARGET", f"wafer_tile_{name}"), ("WAFER_LANES", str(lanes))]
             objects += self.compiler.compile(

@@ -336,7 +336,7 @@ def least_of_rows():
 
 PROGRAM = """
 import numpy as np
-from wafer.compiler import native, trees
+from wafer.placement import native, trees
 if not native.available():
     raise SystemExit("not available")
 rng = np.random.default_rng(0)

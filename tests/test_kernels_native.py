@@ -1,8 +1,10 @@
 """The native library may be missing: the same results, one line that says so, no failed install."""
 
+import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from sparsity import kernels
+from vsl.native import library
 
 pytestmark = pytest.mark.native
 
@@ -20,6 +23,7 @@ import json, logging, sys
 logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
 import jax, jax.numpy as jnp
 from sparsity import kernels
+from vsl.native import library
 mask = (jnp.arange(60 * 40).reshape(60, 40) * 7919) % 11 == 0
 nnz = int(mask.sum())
 pattern = kernels.pattern_from_mask(mask, nnz)
@@ -99,3 +103,43 @@ def test_a_failing_compiler_does_not_fail_the_install(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "the pure JAX implementation will be used" in done.stderr
     assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout whose library is not built; the one of the tests is installed elsewhere."""
+    built = pathlib.Path(kernels.native._LIBRARY.loaded()._name)
+    sources_alone = shutil.ignore_patterns("*.so", "*.py", "__pycache__")
+    for folder in ("vsl/native", "sparsity/kernels"):
+        shutil.copytree(ROOT / folder, tmp_path / "checkout" / folder, ignore=sources_alone)
+    shutil.copy(ROOT / "setup.py", tmp_path / "checkout")
+    installed = tmp_path / "site" / "sparsity" / "kernels"
+    installed.mkdir(parents=True)
+    shutil.copy(built, installed)
+    monkeypatch.setattr(library, "_ROOT", tmp_path / "checkout")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "checkout"), str(tmp_path / "site")])
+    return tmp_path / "checkout"
+
+
+def test_a_checkout_takes_the_installed_library(checkout):
+    assert library._find("sparsity.kernels") == checkout.parent / "site/sparsity/kernels/_native.so"
+    (checkout / "sparsity/kernels/tile.h").write_text("// other sources\n")
+    with pytest.raises(FileNotFoundError, match=r"site.* was built from other sources"):
+        library._find("sparsity.kernels")
+    with pytest.raises(FileNotFoundError, match=r"wafer.fabric.native._native\.so is missing"):
+        library._find("wafer.fabric.native")
+
+
+def test_an_outdated_library_in_the_checkout_is_not_used(checkout):
+    (checkout / "sparsity/kernels/_native.so").write_bytes(b"of another version")
+    assert library._find("sparsity.kernels").is_relative_to(checkout.parent / "site")
+
+
+def test_a_checkout_without_any_says_the_command_that_mends_it(checkout, monkeypatch, caplog):
+    monkeypatch.setattr(sys, "path", [])
+    other = dataclasses.replace(kernels.native._LIBRARY, what="kernels of a test")
+    assert not other.available()
+    command = f"`cd {checkout} && {sys.executable} setup.py build_ext --inplace`"
+    assert command in caplog.text
+    with pytest.raises(RuntimeError, match=r"setup\.py build_ext --inplace"):
+        other.loaded()

@@ -1,7 +1,5 @@
 """The native CPU library of sparse products and topology updates; see ``vsl.native.library``."""
 
-import pathlib
-
 from vsl.native.library import Library
 
 __all__ = ["HANDLERS", "available", "call", "target", "usable"]
@@ -20,7 +18,7 @@ HANDLERS = (
 )
 _LIBRARY = Library(
     what="sparse kernels",
-    path=pathlib.Path(__file__).with_name("_native.so"),
+    package="sparsity.kernels",
     handlers=HANDLERS,
     instead="masked dense products (implementation='masked' or 'auto')",
 )

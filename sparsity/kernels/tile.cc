@@ -338,10 +338,6 @@ void DotEntry(const Compressed& w, const float* x_tile, const float* dy_tile, in
 
 extern "C" {
 extern const wafer::TileKernels WAFER_TARGET;
-const wafer::TileKernels WAFER_TARGET = {WAFER_STRING(WAFER_TARGET),
-                                         kVectors * kLanes,
-                                         kLanes,
-                                         PackEntry,
-                                         MultiplyEntry,
+const wafer::TileKernels WAFER_TARGET = {kVectors * kLanes, kLanes, PackEntry, MultiplyEntry,
                                          DotEntry};
 }

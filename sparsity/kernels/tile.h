@@ -42,7 +42,6 @@ struct Ahead {
 };
 
 struct TileKernels {
-  const char* name;
   int width;  // tokens of a full tile
   int lanes;  // floats of a vector; a tail of tokens is rounded up to these
   // Packs tokens [first, first + tokens) into tile[columns][round(tokens)]; absent tokens are 0.

@@ -212,5 +212,3 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_attention_backward, wafer::BackwardAll,
                                                .Ret<wafer::F32>()
                                                .Ret<wafer::F32>()
                                                .Ret<wafer::F32>()));
-
-extern "C" const char* wafer_native_target() { return wafer::Kernels().name; }

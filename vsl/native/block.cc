@@ -422,5 +422,4 @@ void BackwardBlock(const Attention& call, const Packed& packed, int64_t i, int64
 
 }  // namespace
 
-extern "C" const wafer::BlockKernels WAFER_TARGET = {WAFER_STRING(WAFER_TARGET), Pack, Forward,
-                                                     BackwardBlock};
+extern "C" const wafer::BlockKernels WAFER_TARGET = {Pack, Forward, BackwardBlock};

@@ -50,7 +50,6 @@ struct Backward {
 };
 
 struct BlockKernels {
-  const char* name;
   // Packs block j of a key head.
   void (*pack)(const Attention& call, int64_t key_head, int64_t j, const Packed& packed);
   // Output rows of query block i, head n: out [T, N, H]; lse [N, T] the log of the sum of

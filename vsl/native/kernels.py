@@ -1,14 +1,12 @@
 """This package's own native library: attention, and products of a packed stream."""
 
-import pathlib
-
 from vsl.native.library import Library
 
 __all__ = ["LIBRARY"]
 
 LIBRARY = Library(
     what="attention and products",
-    path=pathlib.Path(__file__).parent / "_native.so",
+    package="vsl.native",
     handlers=(
         "wafer_attention_forward",
         "wafer_attention_backward",

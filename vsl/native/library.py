@@ -1,9 +1,9 @@
 """A native CPU library built by ``setup.py``: load it on first use, register it with XLA, call it.
 
-The libraries are optional (``python setup.py build_ext --inplace`` builds them in a checkout).
-Without one its package computes the same in pure JAX, and one log line says so. The environment
-variable WAFER_NATIVE, read at load, is 0 to do without, or avx2 or baseline to go no further than
-that instruction set.
+A checkout whose libraries are not built takes those of an installed wafer that was built from the
+same sources. Without any the package computes the same in pure JAX, and one log line says so and
+how to mend it. The environment variable WAFER_NATIVE, read at load, is 0 to do without, or avx2 or
+baseline to go no further than that instruction set.
 """
 
 import ctypes
@@ -12,13 +12,17 @@ import functools
 import logging
 import os
 import pathlib
+import sys
 from typing import Any
 
 import jax
 
+from vsl.native.sources import digest
+
 __all__ = ["Library"]
 
 _LOG = logging.getLogger(__name__)
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +31,13 @@ class Library:
 
     Attributes:
         what: what it computes, for messages.
-        path: the ``_native.so`` file.
+        package: which its sources and the ``_native.so`` are in, with dots.
         handlers: its exported handlers, none if host code calls its functions with ``ctypes``.
         instead: what serves without it.
     """
 
     what: str
-    path: pathlib.Path
+    package: str
     handlers: tuple[str, ...]
     instead: str
 
@@ -48,7 +52,7 @@ class Library:
     def target(self) -> str | None:
         """Return the instruction set chosen at load: avx512, avx2, baseline; None without."""
         library = _load(self)
-        return None if library is None else _target(library)
+        return None if library is None else library.wafer_native_target().decode()
 
     def loaded(self) -> ctypes.CDLL:
         """The library itself, whose functions ``ctypes`` calls.
@@ -59,8 +63,7 @@ class Library:
         library = _load(self)
         if library is None:
             raise RuntimeError(
-                f"the native {self.what} is not built; use {self.instead}, or build it with "
-                "`python setup.py build_ext --inplace`"
+                f"the native {self.what} is not built; use {self.instead}, or build it: {_mend()}"
             )
         return library
 
@@ -87,24 +90,48 @@ def _load(library: Library) -> ctypes.CDLL | None:
     try:
         if os.environ.get("WAFER_NATIVE", "1") == "0":
             raise OSError("switched off by WAFER_NATIVE=0")
-        loaded = ctypes.CDLL(str(library.path))
+        loaded = ctypes.CDLL(str(_find(library.package)))
         loaded.wafer_native_target.restype = ctypes.c_char_p
         for name in library.handlers:
             capsule = jax.ffi.pycapsule(getattr(loaded, name))
             jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     except (OSError, AttributeError) as error:
         _LOG.warning(
-            "%s: no native library (%s); using %s. To build it, install a C++ compiler and run "
-            "`pip install --force-reinstall wafer`, or `python setup.py build_ext --inplace` in a "
-            "checkout",
+            "%s: no native library (%s); using %s, many times slower. Install a C++ compiler if "
+            "there is none and run %s",
             library.what,
             error,
             library.instead,
+            _mend(),
         )
         return None
-    _LOG.debug("%s: native library %s, target %s", library.what, library.path, _target(loaded))
+    target = loaded.wafer_native_target().decode()
+    _LOG.debug("%s: native library %s, target %s", library.what, loaded._name, target)
     return loaded
 
 
-def _target(loaded: ctypes.CDLL) -> str:
-    return loaded.wafer_native_target().decode().removeprefix("wafer_tile_")
+def _mend() -> str:
+    """Say how to build the libraries."""
+    if (_ROOT / "setup.py").is_file():
+        return f"`cd {_ROOT} && {sys.executable} setup.py build_ext --inplace`"
+    return (
+        "`pip install --force-reinstall wafer` (a checkout: `python setup.py build_ext --inplace`)"
+    )
+
+
+def _find(package: str) -> pathlib.Path:
+    """Find the library beside its sources; for a checkout, else an installed one of those sources.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    file = pathlib.Path(*package.split("."), "_native.so")
+    if not (_ROOT / "setup.py").is_file():
+        return _ROOT / file
+    problem, wanted = f"{_ROOT / file} is missing", digest(_ROOT, package).encode()
+    for path in [_ROOT / file, *(pathlib.Path(entry) / file for entry in sys.path)]:
+        if path.is_file():
+            if wanted in path.read_bytes():
+                return path
+            problem = f"{path} was built from other sources than those in {_ROOT}"
+    raise FileNotFoundError(problem)

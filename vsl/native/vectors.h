@@ -9,10 +9,6 @@
 #include <cstdint>
 #include <utility>
 
-// The name of a target's table, which is what WAFER_TARGET stands for.
-#define WAFER_STRING_(x) #x
-#define WAFER_STRING(x) WAFER_STRING_(x)
-
 #define WAFER_INLINE static inline __attribute__((always_inline))
 
 // Lanes of two vectors by constant numbers; GCC has the same builtin as Clang from 12 on.

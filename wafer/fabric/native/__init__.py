@@ -5,51 +5,31 @@ Optional: without the library (no compiler at install) ``available`` is False, a
 with payloads is in :mod:`wafer.fabric.engines.native`.
 """
 
-import ctypes
-import functools
-import logging
-import os
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from vsl.native.library import Library
 from wafer.fabric.engines.planar import PlaneMasks, PlaneShape, transpose
 from wafer.fabric.errors import FabricError
 
 __all__ = ["available", "missing", "prepare_words", "run", "run_words"]
 
-_LOG = logging.getLogger(__name__)
-_TARGET = "wafer_timing_plane"
-_TARGETS = (_TARGET, "wafer_fabric_engine")
-_LIBRARY = pathlib.Path(__file__).with_name("_native.so")
+_LIBRARY = Library(
+    what="fabric",
+    package="wafer.fabric.native",
+    handlers=("wafer_timing_plane", "wafer_fabric_engine"),
+    instead="the JAX engines",
+)
+available = _LIBRARY.usable
 _BLOCK = 512
-
-
-@functools.cache
-def available() -> bool:
-    """Whether the library loads and programs run on the CPU; WAFER_NATIVE=0 switches it off."""
-    if jax.default_backend() != "cpu":
-        return False
-    try:
-        if os.environ.get("WAFER_NATIVE", "1") == "0":
-            raise OSError("switched off by WAFER_NATIVE=0")
-        library = ctypes.CDLL(str(_LIBRARY))
-        handlers = {name: jax.ffi.pycapsule(getattr(library, name)) for name in _TARGETS}
-    except (OSError, AttributeError) as error:
-        _LOG.warning("fabric: no native library (%s); using the JAX engines", error)
-        return False
-    for name, handler in handlers.items():
-        jax.ffi.register_ffi_target(name, handler, platform="cpu")
-    return True
 
 
 def missing(what: str) -> str:
     """Say how to get the library."""
     return (
-        f"{what} is not built ({_LIBRARY.name} is missing or does not load);"
+        f"{what} is not built (_native.so is missing or does not load);"
         " run `python setup.py build_ext --inplace`, or ask for implementation='jax'"
     )
 
@@ -107,7 +87,7 @@ def prepare_words(
 @jax.jit
 def _call(header: Array, words: Array) -> Array:
     result = jax.ShapeDtypeStruct((3,), jnp.int32)
-    return jax.ffi.ffi_call(_TARGET, result, vmap_method="sequential")(header, words)
+    return _LIBRARY.call("wafer_timing_plane", result, header, words)
 
 
 def run_words(header: Array, words: Array) -> Array:

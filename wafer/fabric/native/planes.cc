@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime.h"
 #include "words.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/ffi/api/ffi.h"
@@ -15,26 +16,10 @@ namespace ffi = xla::ffi;
 namespace wafer {
 
 Result wafer_tile_baseline(const Shape&, const V*, int, int);
-#ifdef WAFER_HAS_AVX2
 Result wafer_tile_avx2(const Shape&, const V*, int, int);
-#endif
-#ifdef WAFER_HAS_AVX512
 Result wafer_tile_avx512(const Shape&, const V*, int, int);
-#endif
 
 namespace {
-
-RunRows pick() {
-#ifdef WAFER_HAS_AVX512
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return wafer_tile_avx512;
-#endif
-#ifdef WAFER_HAS_AVX2
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return wafer_tile_avx2;
-#endif
-  return wafer_tile_baseline;
-}
 
 Shape read_shape(const int32_t* h) {
   Shape s;
@@ -75,7 +60,8 @@ ffi::Error run(ffi::Buffer<ffi::S32> header, ffi::Buffer<ffi::U32> words,
   const int parts = shape.vertical ? 1 : std::clamp(shape.rows / 8, 1, std::min(cores, 64));
   std::vector<Result> results(parts);
   std::vector<std::thread> threads;
-  const RunRows rows = pick();
+  const RunRows rows = BestOf<Result(const Shape&, const V*, int, int)>(
+      wafer_tile_baseline, WAFER_IF_AVX2(wafer_tile_avx2), WAFER_IF_AVX512(wafer_tile_avx512));
   auto work = [&](int part) {
     results[part] = rows(shape, masks.get(), int(int64_t(shape.rows) * part / parts),
                          int(int64_t(shape.rows) * (part + 1) / parts));

@@ -6,7 +6,6 @@ Optional: without the library (no compiler at install) ``available`` is False an
 
 import ctypes
 import math
-import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ __all__ = ["Ladder", "available", "suits", "target", "temper"]
 
 _LIBRARY = Library(
     what="tempering of floor plans",
-    path=pathlib.Path(__file__).with_name("_native.so"),
+    package="wafer.placement.native",
     handlers=(),
     instead="annealing in Python",
 )

@@ -76,6 +76,6 @@ int64_t area(const Length* curve, int points) {
 }  // namespace
 
 extern const Curves WAFER_TARGET;
-const Curves WAFER_TARGET = {WAFER_STRING(WAFER_TARGET), add, add_least, least, invert, area};
+const Curves WAFER_TARGET = {add, add_least, least, invert, area};
 
 }  // namespace wafer

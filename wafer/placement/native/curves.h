@@ -9,7 +9,6 @@ using Length = int16_t;
 
 // Built once per instruction set.
 struct Curves {
-  const char* name;
   // out = min(a + b, points)
   void (*add)(const Length* a, const Length* b, Length* out, int points);
   // out = min(out, a + b)

@@ -1,6 +1,6 @@
 // Parallel tempering of slicing trees: forests at several temperatures that now and then change
 // places (Swendsen and Wang 1986; Hukushima and Nemoto 1996). Hot ones reach other plans, cold ones
-// shorten their wires; called through ctypes from wafer/compiler/native/__init__.py.
+// shorten their wires; called through ctypes from wafer/placement/native/__init__.py.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -12,12 +12,8 @@
 namespace wafer {
 
 extern const Curves wafer_tile_baseline;
-#ifdef WAFER_HAS_AVX2
 extern const Curves wafer_tile_avx2;
-#endif
-#ifdef WAFER_HAS_AVX512
 extern const Curves wafer_tile_avx512;
-#endif
 
 namespace {
 
@@ -121,5 +117,3 @@ extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const 
   }
   return best.length;
 }
-
-extern "C" const char* wafer_native_target() { return wafer::BestCurves().name; }
