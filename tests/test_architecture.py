@@ -64,8 +64,6 @@ BREACHES = {
     "wafer.optim.mup": "wafer.config",
     "wafer.optim.schedule_sections": "wafer.config.base",
     "wafer.optim.sections": "wafer.config.base",
-    "wafer.placement.improve": "wafer.compiler.check",
-    "wafer.placement.place": "wafer.compiler.check",
     "wafer.yamlfile": "wafer.config.base",
 }
 
@@ -195,7 +193,6 @@ def _circles():
 
 
 CIRCLES = [
-    ["wafer.fabric.program.check", "wafer.fabric.program.layout"],
     [
         "wafer.compiler.experiment",
         "wafer.engines.choose",

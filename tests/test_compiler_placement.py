@@ -8,7 +8,6 @@ import pathlib
 import numpy as np
 import pytest
 
-from wafer.compiler.check import check, unmatched
 from wafer.errors import DataError
 from wafer.placement.blocks import (
     NEVER,
@@ -20,6 +19,7 @@ from wafer.placement.blocks import (
     dblock,
     steps,
 )
+from wafer.placement.check import check, unmatched
 from wafer.placement.contest import Graph, Placed, read_graph, read_placement, write_placement
 from wafer.placement.order import chain
 from wafer.placement.place import LIMITS, Effort, fastest, place

@@ -14,7 +14,8 @@ from wafer.fabric.engines.batch import run_many, stack
 from wafer.fabric.engines.cycle import check_finished, cycles, init, read, run, simulate, step
 from wafer.fabric.engines.state import FabricState
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError, RouteError, SramError
-from wafer.fabric.program.layout import Filter, Layout, Program
+from wafer.fabric.program.layout import Layout
+from wafer.fabric.program.tables import Filter, Program
 
 __all__ = [
     "DeadlockError",

@@ -18,7 +18,7 @@ from wafer.fabric.engines.cycle import memory_words
 from wafer.fabric.engines.lanes import fifo_step, pipe_step
 from wafer.fabric.engines.router import router_step
 from wafer.fabric.engines.state import VALID, FabricState, empty_state
-from wafer.fabric.program.layout import Program
+from wafer.fabric.program.tables import Program
 
 __all__ = ["ActorState", "Sends", "actor_run", "actor_start", "actor_step"]
 

@@ -12,7 +12,7 @@ from wafer.fabric.engines.batch import QUICK_COMPILE
 from wafer.fabric.engines.cycle import step
 from wafer.fabric.engines.state import FabricState
 from wafer.fabric.program.arrays import AnyArray as Array
-from wafer.fabric.program.layout import Program
+from wafer.fabric.program.tables import Program
 
 __all__ = ["Trace", "chrome_trace", "filmstrip", "gif", "heat_map", "record", "utilisation"]
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer.compiler.check import Score, check
 from wafer.placement import native
 from wafer.placement.adapters import fill, settle
+from wafer.placement.check import Score, check
 from wafer.placement.contest import Graph, Placed
 from wafer.placement.refine import Wires
 from wafer.placement.slicing import Piece, leaves

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer.compiler.check import Score
 from wafer.placement.blocks import NEVER, area_bound
 from wafer.placement.bounds import score_bound
+from wafer.placement.check import Score
 from wafer.placement.contest import Graph, Placed
 from wafer.placement.improve import Effort, Plan, best_of, wires_of
 from wafer.placement.order import chain

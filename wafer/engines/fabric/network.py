@@ -28,7 +28,8 @@ from wafer.engines.fabric.floor import (
 from wafer.fabric.engines import cycle as dense
 from wafer.fabric.errors import FabricError, SramError
 from wafer.fabric.program.arrays import AnyArray as Array
-from wafer.fabric.program.layout import Layout, Program
+from wafer.fabric.program.layout import Layout
+from wafer.fabric.program.tables import Program
 from wafer.fabric.training.layers import Kernel, Tile, arrays, input_ops, loss_pe_ops, tile_ops
 from wafer.fabric.training.paths import Spot, pes_of
 from wafer.fabric.training.regions import Stream, Wires, chains, spot

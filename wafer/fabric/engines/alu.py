@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from wafer.fabric.program.arrays import AnyArray as Array
-from wafer.fabric.program.encode import DTYPES
-from wafer.fabric.program.layout import Meta
+from wafer.fabric.program.codes import Dtype, Opcode
+from wafer.fabric.program.tables import Meta
 
 __all__ = ["compute", "from_bits", "to_bits"]
 
@@ -40,8 +40,8 @@ def compute(meta: Meta, opcode: Array, dtype: Array, sources: list[Array], zero:
 
     Args:
         meta: which operations and types occur.
-        opcode: [H, W] int32.
-        dtype: [H, W] int32 index into ``DTYPES``.
+        opcode: [H, W] int32 ``Opcode``.
+        dtype: [H, W] int32 ``Dtype``.
         sources: [H, W] uint32 src0, src1, scalar (None where no operation multiplies).
         zero: [] int32, 0 at run time but unknown to the compiler.
 
@@ -52,14 +52,20 @@ def compute(meta: Meta, opcode: Array, dtype: Array, sources: list[Array], zero:
     unknown_zero = zero.astype(jnp.uint32)
     result = a_bits
     for kind in meta.dtypes:
-        name = DTYPES[kind]
+        name = Dtype(kind).name.lower()
         a, b = from_bits(a_bits, name), from_bits(b_bits, name)
         out = a_bits
-        for code, value in ((2, a + b), (3, a - b), (4, a * b), (6, jnp.maximum(a, b))):
+        values = {
+            Opcode.ADD: a + b,
+            Opcode.SUB: a - b,
+            Opcode.MUL: a * b,
+            Opcode.MAX: jnp.maximum(a, b),
+        }
+        for code, value in values.items():
             if code in meta.opcodes:
                 out = jnp.where(opcode == code, to_bits(value, name), out)
-        if 5 in meta.opcodes and s_bits is not None:
+        if Opcode.MAC in meta.opcodes and s_bits is not None:
             product = to_bits(b * from_bits(s_bits, name), name) ^ unknown_zero
-            out = jnp.where(opcode == 5, to_bits(a + from_bits(product, name), name), out)
+            out = jnp.where(opcode == Opcode.MAC, to_bits(a + from_bits(product, name), name), out)
         result = jnp.where(dtype == kind, out, result)
     return result

@@ -16,7 +16,8 @@ from wafer.fabric.engines.cycle import init, is_native, memory_words, run
 from wafer.fabric.engines.state import FabricState, empty_state
 from wafer.fabric.errors import FabricError
 from wafer.fabric.program.arrays import AnyArray as Array
-from wafer.fabric.program.layout import Meta, Program
+from wafer.fabric.program.codes import Column
+from wafer.fabric.program.tables import Meta, Program
 
 __all__ = ["QUICK_COMPILE", "pad", "run_many", "stack", "unstack"]
 
@@ -67,7 +68,7 @@ def _retarget(code: Array, places: list[int], rows: int) -> np.ndarray:
     """Renumber the tasks that operations activate, block and unblock."""
     old = np.asarray(code)
     new = _grow(old, (rows, old.shape[1]))
-    for column in (7, 8, 9):
+    for column in (Column.ACTIVATE, Column.BLOCK, Column.UNBLOCK):
         bits = np.zeros(rows, np.int32)
         for task, place in enumerate(places):
             bits[: len(old)] |= ((old[:, column] >> task) & 1) << place

@@ -17,24 +17,12 @@ from wafer.fabric.engines.alu import compute
 from wafer.fabric.engines.lanes import fifo_step, pipe_step
 from wafer.fabric.engines.router import RouterMoves, first_fault
 from wafer.fabric.engines.state import ADVANCE, CONTROL, VALID, FabricState, Lanes
-from wafer.fabric.program.encode import (
-    DST,
-    KIND_ARG,
-    KIND_CONST,
-    KIND_FABRIC,
-    KIND_MEM,
-    MAIN_RANK,
-    POSITION,
-    SCALAR,
-    SRC0,
-    SRC1,
-    THREAD_RANK,
-)
-from wafer.fabric.program.layout import Program
+from wafer.fabric.program.codes import Column, Fault, Field, Kind, Opcode
+from wafer.fabric.program.tables import Program
 
 __all__ = ["ce_step", "dispatch"]
 
-_N, _THREAD, _LAUNCH, _LAST, _RATE = 1, 3, 4, 5, 6
+_SOURCES = (Column.SRC0, Column.SRC1, Column.SCALAR)
 
 
 def _per_color(table: Array, color: Array) -> Array:
@@ -59,14 +47,14 @@ def _ready(program: Program, state: FabricState, space: Array) -> Array:
     if program.meta.colors:
         head = state.queue.flag[:, 0]
         word = ((head & VALID) != 0) & ((head & CONTROL) == 0)
-        for operand in (SRC0, SRC1, SCALAR):
-            reads = column(operand) == KIND_FABRIC
-            ready = ready & (~reads | _per_color(word, column(operand + 1)))
-        writes = column(DST) == KIND_FABRIC
-        ready = ready & (~writes | _per_color(space, column(DST + 1)))
+        for operand in _SOURCES:
+            reads = column(operand) == Kind.FABRIC
+            ready = ready & (~reads | _per_color(word, column(operand + Field.BASE)))
+        writes = column(Column.DST) == Kind.FABRIC
+        ready = ready & (~writes | _per_color(space, column(Column.DST + Field.BASE)))
     if program.meta.threads:
         # A task starts a microthread only once that thread is idle.
-        target = column(_THREAD)[0]
+        target = column(Column.THREAD)[0]
         idle = jnp.ones_like(target, bool)
         for u in range(program.meta.threads):
             idle = jnp.where(target == u, pc[u + 1] < 0, idle)
@@ -81,7 +69,9 @@ def _choose(program: Program, state: FabricState, ready: Array) -> Array:
     """[1 + U, H, W] bool: of the ready threads of each PE the one that goes."""
     if program.meta.ranked:
         code, at = jnp.asarray(program.code), jnp.maximum(state.pc, 0)
-        ranks = jnp.concatenate([code[:, MAIN_RANK][at[:1]], code[:, THREAD_RANK][at[1:]]])
+        ranks = jnp.concatenate(
+            [code[:, Column.MAIN_RANK][at[:1]], code[:, Column.THREAD_RANK][at[1:]]]
+        )
         ranks = jnp.where(ready, ranks, -1)
         ready = ready & (ranks == ranks.max(axis=0))
     earlier = jnp.cumsum(ready.astype(jnp.int32), axis=0) - ready
@@ -92,23 +82,23 @@ def _operand(program: Program, state: FabricState, op: Array, column: int, index
     """[H, W] uint32 value of one source operand for element ``index``."""
     code = jnp.asarray(program.code)
     field = lambda k: code[:, column + k][op]
-    kind, base = field(0), field(1)
+    kind, base = field(Field.KIND), field(Field.BASE)
     words = state.mem.shape[0]
     address = jnp.clip(_address(field, index), 0, words - 1)
     pes = state.mem[0].size
     flat = address.reshape(-1) * pes + jnp.arange(pes)
     value = state.mem.reshape(-1)[flat].reshape(base.shape)
     if program.meta.colors:
-        value = jnp.where(kind == KIND_FABRIC, _per_color(state.queue.data[:, 0], base), value)
-    value = jnp.where(kind == KIND_CONST, jax.lax.bitcast_convert_type(base, jnp.uint32), value)
-    return jnp.where(kind == KIND_ARG, state.arg, value)
+        value = jnp.where(kind == Kind.FABRIC, _per_color(state.queue.data[:, 0], base), value)
+    value = jnp.where(kind == Kind.CONST, jax.lax.bitcast_convert_type(base, jnp.uint32), value)
+    return jnp.where(kind == Kind.ARG, state.arg, value)
 
 
 def _address(field, index: Array) -> Array:  # noqa: ANN001 -- column getter, local use
-    inner = field(3)
+    inner, stride = field(Field.INNER), field(Field.STRIDE)
     size = jnp.maximum(inner, 1)
-    nested = field(2) * (index % size) + field(4) * (index // size)
-    return field(1) + jnp.where(inner > 0, nested, field(2) * index)
+    nested = stride * (index % size) + field(Field.OUTER) * (index // size)
+    return field(Field.BASE) + jnp.where(inner > 0, nested, stride * index)
 
 
 def _execute(
@@ -127,15 +117,16 @@ def _execute(
     for lane in range(program.meta.rate):
         sources: list[Any] = [
             _operand(program, state._replace(mem=mem), op, column, index + lane)
-            if column != SCALAR or 5 in program.meta.opcodes
+            if column != Column.SCALAR or Opcode.MAC in program.meta.opcodes
             else None
-            for column in (SRC0, SRC1, SCALAR)
+            for column in _SOURCES
         ]
-        value = compute(program.meta, code[:, 0][op], code[:, 2][op], sources, state.fault[0])
+        opcode, dtype = code[:, Column.OPCODE][op], code[:, Column.DTYPE][op]
+        value = compute(program.meta, opcode, dtype, sources, state.fault[0])
         if lane == 0:
             to_fabric = value
-        field = lambda k: code[:, DST + k][op]
-        store = issue & (lane < elements) & (field(0) == KIND_MEM)
+        field = lambda k: code[:, Column.DST + k][op]
+        store = issue & (lane < elements) & (field(Field.KIND) == Kind.MEM)
         address = _address(field, index + lane).reshape(-1) * pes + jnp.arange(pes)
         address = jnp.where(store.reshape(-1), address, mem.size)
         mem = mem.reshape(-1).at[address].set(value.reshape(-1), mode="drop").reshape(mem.shape)
@@ -148,30 +139,30 @@ def _retire(
     """Count down, move on to the next operation, start microthreads, activate tasks."""
     code = jnp.asarray(program.code)
     issue, main = chosen.any(axis=0), chosen[0]
-    thread = code[:, _THREAD][op]
+    thread = code[:, Column.THREAD][op]
     starts = main & (thread >= 0)
     left = state.left - jnp.where(chosen & ~starts, elements, 0)
     finished = chosen & (left <= 0) & ~starts
 
     # The task's thread goes on to its next operation, or ends.
     moves_on = finished[0] | starts
-    ends = moves_on & (code[:, _LAST][op] != 0)
+    ends = moves_on & (code[:, Column.LAST][op] != 0)
     following = jnp.minimum(op + 1, code.shape[0] - 1)
     pc0 = jnp.where(ends, -1, jnp.where(moves_on, following, state.pc[0]))
-    left0 = jnp.where(moves_on & ~ends, code[:, _N][following], left[0])
-    wait0 = jnp.where(moves_on & ~ends, code[:, _LAUNCH][following], state.wait[0])
+    left0 = jnp.where(moves_on & ~ends, code[:, Column.N][following], left[0])
+    wait0 = jnp.where(moves_on & ~ends, code[:, Column.LAUNCH][following], state.wait[0])
     pcs, lefts, waits = [pc0], [left0], [wait0]
     for u in range(1, state.pc.shape[0]):
         begun = starts & (thread == u - 1)
         pcs.append(jnp.where(begun, op, jnp.where(finished[u], -1, state.pc[u])))
-        lefts.append(jnp.where(begun, code[:, _N][op], left[u]))
+        lefts.append(jnp.where(begun, code[:, Column.N][op], left[u]))
         waits.append(jnp.where(begun, 0, state.wait[u]))
 
     done = finished.any(axis=0)
     if program.meta.teardown:
-        color = jnp.where(done, code[:, POSITION][op], 0) - 1
+        color = jnp.where(done, code[:, Column.POSITION_COLOR][op], 0) - 1
         written = jnp.arange(state.pos_rx.shape[0])[:, None, None] == color
-        position = code[:, POSITION + 1][op].astype(jnp.uint8)
+        position = code[:, Column.POSITION][op].astype(jnp.uint8)
         state = state._replace(
             pos_rx=jnp.where(written, position, state.pos_rx),
             pos_tx=jnp.where(written, position, state.pos_tx),
@@ -181,8 +172,8 @@ def _retire(
         pc=jnp.stack(pcs),
         left=jnp.stack(lefts),
         wait=jnp.stack(waits),
-        active=state.active | bits(7),
-        blocked=(state.blocked | bits(8)) & ~bits(9),
+        active=state.active | bits(Column.ACTIVATE),
+        blocked=(state.blocked | bits(Column.BLOCK)) & ~bits(Column.UNBLOCK),
         busy=state.busy + issue,
         end=jnp.where(issue, state.cycle + 1, state.end),
     )
@@ -227,12 +218,12 @@ def dispatch(program: Program, state: FabricState) -> tuple[FabricState, Array]:
     first = jnp.maximum(start, 0)
     fault = state.fault
     if meta.controls:
-        fault = first_fault(fault, 2, control & ~claimed)
+        fault = first_fault(fault, Fault.UNBOUND_CONTROL_TASK, control & ~claimed)
     none = jnp.zeros_like(heads)
     state = state._replace(
         pc=state.pc.at[0].set(jnp.where(begins, start, state.pc[0])),
-        left=state.left.at[0].set(jnp.where(begins, code[:, _N][first], state.left[0])),
-        wait=state.wait.at[0].set(jnp.where(begins, code[:, _LAUNCH][first], state.wait[0])),
+        left=state.left.at[0].set(jnp.where(begins, code[:, Column.N][first], state.left[0])),
+        wait=state.wait.at[0].set(jnp.where(begins, code[:, Column.LAUNCH][first], state.wait[0])),
         active=active,
         arg=arg,
         fault=fault,
@@ -259,9 +250,9 @@ def ce_step(
     issue = chosen.any(axis=0)
     op = jnp.where(chosen, state.pc, 0).sum(axis=0)
     left = jnp.where(chosen, state.left, 0).sum(axis=0)
-    index = code[:, _N][op] - left
-    elements = jnp.minimum(code[:, _RATE][op], left)
-    computes = issue & ~(chosen[0] & (code[:, _THREAD][op] >= 0))
+    index = code[:, Column.N][op] - left
+    elements = jnp.minimum(code[:, Column.RATE][op], left)
+    computes = issue & ~(chosen[0] & (code[:, Column.THREAD][op] >= 0))
 
     # 1. Read, compute, write.
     mem, value = _execute(program, seen, op=op, index=index, issue=computes, elements=elements)
@@ -272,11 +263,13 @@ def ce_step(
     colors = jnp.arange(len(program.meta.colors))[:, None, None]
     field = lambda k: code[:, k][op]
     pop = jnp.zeros_like(space)
-    for operand in (SRC0, SRC1, SCALAR):
-        reads = computes & (field(operand) == KIND_FABRIC)
-        pop = pop | (reads & (field(operand + 1) == colors))
-    flags = field(DST + 5)
-    sends = computes & (field(DST) == KIND_FABRIC) & (field(DST + 1) == colors)
+    for operand in _SOURCES:
+        reads = computes & (field(operand) == Kind.FABRIC)
+        pop = pop | (reads & (field(operand + Field.BASE) == colors))
+    flags = field(Column.DST + Field.FLAGS)
+    sends = (
+        computes & (field(Column.DST) == Kind.FABRIC) & (field(Column.DST + Field.BASE) == colors)
+    )
     flag = VALID + jnp.where(flags & 1 != 0, CONTROL, 0)
     flag = flag + jnp.where((flags & 2 != 0) & (left <= 1), ADVANCE, 0)
     queue = fifo_step(

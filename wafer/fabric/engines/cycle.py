@@ -17,12 +17,12 @@ from wafer.fabric.engines import native as engine
 from wafer.fabric.engines.alu import from_bits, to_bits
 from wafer.fabric.engines.ce import ce_step, dispatch
 from wafer.fabric.engines.router import router_step
-from wafer.fabric.engines.state import FAULTS, FabricState, empty_state
+from wafer.fabric.engines.state import FabricState, empty_state
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
 from wafer.fabric.native import available
 from wafer.fabric.program.arrays import AnyArray as Array
-from wafer.fabric.program.encode import DST, KIND_FABRIC, SCALAR, SRC0, SRC1
-from wafer.fabric.program.layout import Program
+from wafer.fabric.program.codes import Column, Fault, Field, Kind
+from wafer.fabric.program.tables import Program
 
 __all__ = [
     "check_finished",
@@ -128,13 +128,21 @@ def read(program: Program, state: FabricState, name: str) -> Array:
     raise FabricError(f"no array {name!r}; declared: {[a for a, *_ in program.meta.arrays]}")
 
 
+_FAULTS = {
+    Fault.SAME_CYCLE_ARRIVAL: "same-cycle arrival: two wavelets reached the router from different"
+    " ports in one cycle; violates architecture rules",
+    Fault.UNBOUND_CONTROL_TASK: "unbound control task: a control wavelet names no task bound here",
+}
+
+
 def _waits_for(program: Program, op: int, queue: np.ndarray) -> str:
     code, colors = np.asarray(program.code), program.meta.colors
-    for operand in (SRC0, SRC1, SCALAR):
-        if code[op, operand] == KIND_FABRIC and not queue[code[op, operand + 1]]:
-            return f"waits for a wavelet of colour {colors[code[op, operand + 1]]}"
-    if code[op, DST] == KIND_FABRIC:
-        return f"cannot send on colour {colors[code[op, DST + 1]]}"
+    for operand in (Column.SRC0, Column.SRC1, Column.SCALAR):
+        color = code[op, operand + Field.BASE]
+        if code[op, operand] == Kind.FABRIC and not queue[color]:
+            return f"waits for a wavelet of colour {colors[color]}"
+    if code[op, Column.DST] == Kind.FABRIC:
+        return f"cannot send on colour {colors[code[op, Column.DST + Field.BASE]]}"
     return "waits for its microthread"
 
 
@@ -162,13 +170,7 @@ def check_finished(program: Program, state: FabricState) -> None:
     if kind:
         raise FaultError(
             f"cycle {int(state.cycle) - 1}, PE ({x}, {y}), colour {program.meta.colors[color]}:"
-            f" {FAULTS[kind]}"
-            + (
-                ": two wavelets reached the router from different ports in one cycle;"
-                " violates architecture rules"
-                if kind == 1
-                else ": a control wavelet names no task bound here"
-            )
+            f" {_FAULTS[Fault(kind)]}"
         )
     lines = _blocked(program, state)
     if lines:

@@ -11,8 +11,8 @@ from wafer.fabric.engines.state import FabricState
 from wafer.fabric.errors import FabricError
 from wafer.fabric.native import available, missing
 from wafer.fabric.program.arrays import AnyArray as Array
-from wafer.fabric.program.encode import FIELDS
-from wafer.fabric.program.layout import Meta, Program
+from wafer.fabric.program.codes import FIELDS
+from wafer.fabric.program.tables import Meta, Program
 
 __all__ = ["run"]
 
@@ -85,7 +85,7 @@ def run(
         program: any program.
         state: where to start from.
         max_cycles: limit.
-        start: dispatch the tasks that are active at the start first, as ``dense.init`` does.
+        start: dispatch the tasks that are active at the start first, as ``cycle.init`` does.
 
     Raises:
         FabricError: the library is not built.

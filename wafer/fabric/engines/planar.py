@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.fabric.errors import FabricError
-from wafer.fabric.program.encode import DST, KIND_FABRIC, SCALAR, SRC0, SRC1
-from wafer.fabric.program.layout import PORTS, Program
+from wafer.fabric.program.codes import Column, Field, Kind, Port
+from wafer.fabric.program.tables import Program
 from wafer.spec import WaferSpec
 
 __all__ = ["PlaneMasks", "PlaneShape", "plane_program", "transpose"]
@@ -79,7 +79,7 @@ def _refuse(program: Program) -> None:
         (meta.controls, "control wavelets"),
         (meta.threads > 0, "microthreads"),
         (any(kind != "local" for _, kind, _, _ in meta.tasks), "data or control tasks"),
-        (bool(code[:, 7:10].any()), "task activation"),
+        (bool(code[:, Column.ACTIVATE : Column.UNBLOCK + 1].any()), "task activation"),
         (bool(np.asarray(program.blocked).any()), "blocked tasks"),
         (
             bool((np.asarray(program.active) & (np.asarray(program.entry) >= 0)).sum(0).max() > 1),
@@ -103,11 +103,14 @@ def _slots(program: Program) -> list[tuple[np.ndarray, np.ndarray | None, int]]:
         where, position, row = entry == first, 0, int(first)
         while True:
             op = code[row]
-            for field, cycles in ((None, op[4]), (op, -(-op[1] // op[6]))):
+            for field, cycles in (
+                (None, op[Column.LAUNCH]),
+                (op, -(-op[Column.N] // op[Column.RATE])),
+            ):
                 if cycles:
                     slots.append((where, field, int(cycles) | position << 32))
                     position += 1
-            if op[5]:
+            if op[Column.LAST]:
                 break
             row += 1
     return slots
@@ -137,15 +140,15 @@ def plane_program(program: Program) -> tuple[PlaneShape, PlaneMasks]:
         counts[position][where] = cycles - 1
         if op is None:
             continue
-        for operand in (SRC0, SRC1, SCALAR):
-            if op[operand] == KIND_FABRIC:
-                reads[position, op[operand + 1]] |= where
-        if op[DST] == KIND_FABRIC:
-            writes[position, op[DST + 1]] |= where
+        for operand in (Column.SRC0, Column.SRC1, Column.SCALAR):
+            if op[operand] == Kind.FABRIC:
+                reads[position, op[operand + Field.BASE]] |= where
+        if op[Column.DST] == Kind.FABRIC:
+            writes[position, op[Column.DST + Field.BASE]] |= where
     tx, rx = np.asarray(program.tx[0]), np.asarray(program.rx[0])
-    ports = np.stack([(tx & bit) != 0 for bit in PORTS.values()], axis=1)
-    sources = np.sum([(rx & bit) != 0 for bit in PORTS.values()], axis=0)
-    masks = PlaneMasks(ports, (rx & PORTS["RAMP"]) != 0, reads, writes, exists, counts)
+    ports = np.stack([(tx & bit) != 0 for bit in Port], axis=1)
+    sources = np.sum([(rx & bit) != 0 for bit in Port], axis=0)
+    masks = PlaneMasks(ports, (rx & Port.RAMP) != 0, reads, writes, exists, counts)
     used = lambda planes: tuple((int(a), int(b)) for a, b in np.argwhere(planes.any(axis=(2, 3))))
     shape = PlaneShape(
         spec=meta.spec,

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from wafer.fabric.engines.planar import PlaneMasks, PlaneShape, plane_program, transpose
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
-from wafer.fabric.program.layout import Program
+from wafer.fabric.program.tables import Program
 
 __all__ = ["PlaneState", "Timing", "is_flat", "pack", "plane_run", "plane_run_rows", "timing"]
 

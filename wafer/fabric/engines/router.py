@@ -1,6 +1,6 @@
 """One cycle of all routers: who leaves by which ports, who arrives, which switches advance.
 
-Rules (see the table of sources in :mod:`wafer.fabric`): one wavelet per link direction and cycle;
+Rules: one wavelet per link direction and cycle;
 a multicast wavelet leaves all its ports at once or not at all; among colours that want one link
 the lowest index wins; a router takes a wavelet only if its FIFO of that colour had room at the
 start of the cycle and the switch position lists the port; two arrivals of one colour in one cycle
@@ -14,12 +14,12 @@ from jaxtyping import Array
 
 from wafer.fabric.engines.lanes import fifo_step, flow, moving, occupancy, pipe_step, shift_from
 from wafer.fabric.engines.state import ADVANCE, CONTROL, FabricState
-from wafer.fabric.program.layout import PORTS, TORN, Program
+from wafer.fabric.program.codes import TORN, Command, Fault, FilterKind, Port
+from wafer.fabric.program.tables import Program
 
 __all__ = ["RouterMoves", "first_fault", "router_step"]
 
 _OPPOSITE = {"N": "S", "E": "W", "S": "N", "W": "E"}
-RAMP = PORTS["RAMP"]
 
 
 class RouterMoves(NamedTuple):
@@ -50,17 +50,21 @@ def _command(data: Array, flag: Array) -> Array:
     """
     control = (flag & CONTROL) != 0
     opcode = jnp.where(control, (data >> 22) & 3, 0)
-    return jnp.where((flag & ADVANCE) != 0, 1, opcode)
+    return jnp.where((flag & ADVANCE) != 0, Command.SWITCH_ADV, opcode)
 
 
 def _advance(program: Program, position: Array, command: Array) -> Array:
     last = jnp.maximum(program.positions, 1) - 1
     wrapped = jnp.where(program.ring, 0, last)
     following = jnp.where(position >= last, wrapped, position + 1)
-    moved = jnp.where(command == 2, 0, jnp.where(command == 1, following, position))
+    moved = jnp.where(
+        command == Command.SWITCH_RST,
+        0,
+        jnp.where(command == Command.SWITCH_ADV, following, position),
+    )
     if program.meta.teardown:  # what the PE wrote itself is no position of the switch
         moved = jnp.where(position > last, position, moved)
-        moved = jnp.where(command == 3, TORN, moved)
+        moved = jnp.where(command == Command.TEARDOWN, TORN, moved)
     return moved.astype(jnp.uint8)
 
 
@@ -90,7 +94,8 @@ def _passes_filter(program: Program, state: FabricState, data: Array, flag: Arra
         index = (data >> 16).astype(jnp.int32)
         counted = state.counter <= a
         ranged = (index >= a) & (index <= b)
-        rule = jnp.where(kind == 1, counted, jnp.where(kind == 2, ranged, True))
+        rule = jnp.where(kind == FilterKind.RANGE, ranged, True)
+        rule = jnp.where(kind == FilterKind.COUNTER, counted, rule)
         passes = passes & (control | rule)
     return passes
 
@@ -117,7 +122,7 @@ def _collect(
     value = _next_hop(data, flag) if per_hop else data
     got, got_flag, count = up, up_flag, (up_flag != 0).astype(jnp.int8)
     for side, opposite in _OPPOSITE.items():
-        sent = (ports & PORTS[opposite]) != 0
+        sent = (ports & Port[opposite]) != 0
         leaves = _swapped(program, jnp.where(sent, passed, 0).astype(jnp.uint8), opposite)
         here = shift_from(leaves, side)
         got = jnp.where(here != 0, shift_from(_swapped(program, value, opposite), side), got)
@@ -147,7 +152,7 @@ def _switches(
         left = jnp.where(go, flag, 0).astype(jnp.uint8)
         pos_tx = _advance(program, pos_tx, _command(data, left))
     if program.meta.filters:
-        counts = go & to_ce & ((flag & CONTROL) == 0) & (program.filters[0] == 1)
+        counts = go & to_ce & ((flag & CONTROL) == 0) & (program.filters[0] == FilterKind.COUNTER)
         wraps = counter >= program.filters[2]
         counter = jnp.where(counts, jnp.where(wraps, 0, counter + 1), counter)
     return pos_rx, pos_tx, counter
@@ -174,27 +179,27 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
     room = held < 2
     free = jnp.zeros_like(tx)
     for side, opposite in _OPPOSITE.items():
-        takes = _swapped(program, shift_from(room & ((rx & PORTS[opposite]) != 0), side), side)
-        free = free | jnp.where(takes, PORTS[side], 0).astype(jnp.uint8)
+        takes = _swapped(program, shift_from(room & ((rx & Port[opposite]) != 0), side), side)
+        free = free | jnp.where(takes, Port[side], 0).astype(jnp.uint8)
     queue_room = occupancy(state.queue) < jnp.asarray(program.depth)[:, None, None]
     room_down = flow(state.down, queue_room)
-    free = free | jnp.where(room_down[0], RAMP, 0).astype(jnp.uint8)
+    free = free | jnp.where(room_down[0], Port.RAMP, 0).astype(jnp.uint8)
 
     # 2. The CE's copy may be filtered; then one link, one wavelet.
     passes = _passes_filter(program, state, data, flag)
-    need = jnp.where(passes, tx, tx & jnp.uint8(255 - RAMP))
+    need = jnp.where(passes, tx, tx & jnp.uint8(255 - Port.RAMP))
     go = _arbitrate((held > 0) & ((need & ~free) == 0), need)
     ports = jnp.where(go, need, 0).astype(jnp.uint8)
 
     # 3. Arrivals from neighbours and from the CE.
-    up_room = room & ((rx & RAMP) != 0)
+    up_room = room & ((rx & Port.RAMP) != 0)
     room_up = flow(state.up, up_room)
     up_flag = jnp.where(up_room, state.up.flag[:, -1], 0).astype(jnp.uint8)
     got, got_flag, count = _collect(program, (data, flag), ports, (state.up.data[:, -1], up_flag))
     router = fifo_step(state.router, go, got, got_flag)
 
     # 4. Down to the CE: pipe, then queue.
-    to_ce = jnp.where((ports & RAMP) != 0, flag, 0).astype(jnp.uint8)
+    to_ce = jnp.where((ports & Port.RAMP) != 0, flag, 0).astype(jnp.uint8)
     queued, queued_flag = data, to_ce
     if state.down.flag.shape[1]:
         queued = state.down.data[:, -1]
@@ -202,16 +207,16 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
     down = pipe_step(state.down, room_down, data, to_ce)
     queue = fifo_step(state.queue, jnp.zeros_like(go), queued, queued_flag)
 
-    pos_rx, pos_tx, counter = _switches(program, state, (got, got_flag), go, (tx & RAMP) != 0)
+    pos_rx, pos_tx, counter = _switches(program, state, (got, got_flag), go, (tx & Port.RAMP) != 0)
     active = state.active
     for t, (_, kind, key, _) in enumerate(meta.tasks):
         if kind == "teardown":
             falls = (pos_tx[key] == TORN) & (state.pos_tx[key] != TORN) & (program.entry[t] >= 0)
             active = active | jnp.where(falls, 1 << t, 0)
     moved = go.any() | moving(state.up, room_up) | moving(state.down, room_down)
-    links = jnp.stack([((ports & bit) != 0).sum(axis=0, dtype=jnp.int32) for bit in PORTS.values()])
+    links = jnp.stack([((ports & bit) != 0).sum(axis=0, dtype=jnp.int32) for bit in Port])
     state = state._replace(
-        fault=first_fault(state.fault, 1, count > 1),
+        fault=first_fault(state.fault, Fault.SAME_CYCLE_ARRIVAL, count > 1),
         router=router,
         down=down,
         queue=queue,

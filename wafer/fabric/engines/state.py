@@ -8,14 +8,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from wafer.fabric.program.layout import Program
+from wafer.fabric.program.codes import FilterKind
+from wafer.fabric.program.tables import Program
 
-__all__ = ["FAULTS", "FabricState", "Lanes", "empty_state"]
+__all__ = ["FabricState", "Lanes", "empty_state"]
 
 # Flag bits of a wavelet; 0 is an empty slot.
 VALID, CONTROL, ADVANCE = 1, 2, 4
-
-FAULTS = ("none", "same-cycle arrival", "unbound control task")
 
 
 class Lanes(NamedTuple):
@@ -34,7 +33,7 @@ class FabricState(NamedTuple):
 
     cycle: [] int32 cycles so far
     progress: [] bool, whether the last cycle changed anything
-    fault: [4] int32 kind (see ``FAULTS``), colour index, y, x of the first fault
+    fault: [4] int32 ``Fault``, colour index, y, x of the first fault
     router: [C, 2, H, W] lanes, the routers' FIFO per colour
     up: [C, T_R, H, W] lanes from CE to router, stage 0 at the CE
     down: [C, T_R - 1, H, W] lanes from router to CE, stage 0 at the router
@@ -109,7 +108,9 @@ def empty_state(program: Program, mem: Array) -> FabricState:
         queue=_lanes(colors, queue, *grid),
         pos_rx=jnp.asarray(program.start, jnp.uint8),
         pos_tx=jnp.asarray(program.start, jnp.uint8),
-        counter=jnp.where(program.filters[0] == 1, program.filters[3], 0).astype(jnp.int32),
+        counter=jnp.where(program.filters[0] == FilterKind.COUNTER, program.filters[3], 0).astype(
+            jnp.int32
+        ),
         pc=jnp.full(threads, -1, jnp.int32),
         left=jnp.zeros(threads, jnp.int32),
         wait=jnp.zeros(threads, jnp.int32),

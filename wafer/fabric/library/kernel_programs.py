@@ -11,8 +11,9 @@ from wafer.fabric.errors import FabricError
 from wafer.fabric.library.dense import FMACS_LOOP
 from wafer.fabric.library.lowering import chain_routes
 from wafer.fabric.library.sparse import CYCLES_PER_ENTRY
-from wafer.fabric.program.layout import Layout, Program
+from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import Mem, Op, fabin, fabout, fadds, fmovs, mem, work
+from wafer.fabric.program.tables import Program
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = ["gemv_program", "seven_point_program", "sparse_matvec_program", "summa_program"]

@@ -10,8 +10,9 @@ import dataclasses
 
 import numpy as np
 
-from wafer.fabric.program.layout import Filter, Layout, Program
+from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import FabIn, Op, Operand, fabin, fabout, fadds, fmovs, mem
+from wafer.fabric.program.tables import Filter, Program
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [

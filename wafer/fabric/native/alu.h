@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "codes.h"
+
 namespace wafer {
 
 static inline float float_of(uint32_t bits) {
@@ -42,11 +44,13 @@ static inline uint32_t float_to_bfloat(float value) {
 }
 
 static inline float to_float(uint32_t bits, int dtype) {
-  return dtype == 0 ? float_of(bits) : dtype == 1 ? half_to_float(bits) : float_of(bits << 16);
+  if (dtype == kFloat32) return float_of(bits);
+  return dtype == kFloat16 ? half_to_float(bits) : float_of(bits << 16);
 }
 
 static inline uint32_t from_float(float value, int dtype) {
-  return dtype == 0 ? bits_of(value) : dtype == 1 ? float_to_half(value) : float_to_bfloat(value);
+  if (dtype == kFloat32) return bits_of(value);
+  return dtype == kFloat16 ? float_to_half(value) : float_to_bfloat(value);
 }
 
 static inline float larger(float a, float b) {
@@ -54,23 +58,23 @@ static inline float larger(float a, float b) {
   return a > b || (a == b && !std::signbit(a)) ? a : b;
 }
 
-static inline uint32_t compute(int code, int dtype, uint32_t a, uint32_t b, uint32_t s) {
-  if (code < 2) return a;
-  if (dtype == 3) {
-    switch (code) {
-      case 2: return a + b;
-      case 3: return a - b;
-      case 4: return a * b;
-      case 5: return a + b * s;
+static inline uint32_t compute(int opcode, int dtype, uint32_t a, uint32_t b, uint32_t s) {
+  if (opcode <= kMov) return a;
+  if (dtype == kUint32) {
+    switch (opcode) {
+      case kAdd: return a + b;
+      case kSub: return a - b;
+      case kMul: return a * b;
+      case kMac: return a + b * s;
       default: return a > b ? a : b;
     }
   }
   const float x = to_float(a, dtype), y = to_float(b, dtype);
-  switch (code) {
-    case 2: return from_float(x + y, dtype);
-    case 3: return from_float(x - y, dtype);
-    case 4: return from_float(x * y, dtype);
-    case 5: {
+  switch (opcode) {
+    case kAdd: return from_float(x + y, dtype);
+    case kSub: return from_float(x - y, dtype);
+    case kMul: return from_float(x * y, dtype);
+    case kMac: {
       // A store between, so that no compiler contracts the two.
       volatile uint32_t product = from_float(y * to_float(s, dtype), dtype);
       return from_float(x + to_float(product, dtype), dtype);

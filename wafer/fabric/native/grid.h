@@ -115,12 +115,12 @@ class Grid {
     const int64_t i = int64_t(c) * p_.pes() + pe(cell), plane = int64_t(p_.colors) * p_.pes();
     const int kind = p_.filters[i], a = p_.filters[i + plane], b = p_.filters[i + 2 * plane];
     const int index = int(lane.router[0] >> 16);
-    return kind == 1 ? lane.counter <= a : kind == 2 ? index >= a && index <= b : true;
+    return kind == kCounter ? lane.counter <= a : kind == kRange ? index >= a && index <= b : true;
   }
 
   void count(int cell, int c, L& lane) const {
     const int64_t i = int64_t(c) * p_.pes() + pe(cell), plane = int64_t(p_.colors) * p_.pes();
-    if (p_.filters[i] == 1)
+    if (p_.filters[i] == kCounter)
       lane.counter = lane.counter >= p_.filters[i + 2 * plane] ? 0 : lane.counter + 1;
   }
 
@@ -171,13 +171,13 @@ class Grid {
   // The switch position after a wavelet has passed.
   uint8_t advance(int cell, int c, int position, uint32_t data, uint8_t flag) const {
     int command = flag & kControl ? data >> 22 & 3 : 0;
-    if (flag & kAdvance) command = 1;
+    if (flag & kAdvance) command = kSwitchAdv;
     const int64_t i = int64_t(c) * p_.pes() + pe(cell);
     const int last = std::max<int>(p_.defined[i], 1) - 1;
-    if (command == 3 && p_.teardown) return kTorn;
+    if (command == kTeardown && p_.teardown) return kTorn;
     if (position > last && p_.teardown) return uint8_t(position);
-    if (command == 2) return 0;
-    if (command != 1) return uint8_t(position);
+    if (command == kSwitchRst) return 0;
+    if (command != kSwitchAdv) return uint8_t(position);
     return uint8_t(position >= last ? (p_.ring[i] ? 0 : last) : position + 1);
   }
 

@@ -148,11 +148,11 @@ class Machine : public Grid<R, D> {
     if (t == 0 && op.thread >= 0) return;  // it only starts the microthread
     const int index = op.n - core.threads[t].left, elements = std::min(op.rate, core.threads[t].left);
     for (int k = 0; k < elements; ++k) {
-      if (op.dst.kind == 0) break;
-      const uint32_t scalar = op.code == 5 ? read(cell, core, op.src[2], index + k) : 0;
+      if (op.dst.kind == kNone) break;
+      const uint32_t scalar = op.opcode == kMac ? read(cell, core, op.src[2], index + k) : 0;
       const uint32_t value =
-          compute(op.code, op.dtype, read(cell, core, op.src[0], index + k),
-                  op.code > 1 ? read(cell, core, op.src[1], index + k) : 0, scalar);
+          compute(op.opcode, op.dtype, read(cell, core, op.src[0], index + k),
+                  op.opcode > kMov ? read(cell, core, op.src[1], index + k) : 0, scalar);
       if (k == 0) issue->value = value;
       if (op.dst.kind == kMem)
         this->mem_[cell * this->stride_ + address(op.dst, index + k)] = value;
@@ -200,7 +200,7 @@ class Machine : public Grid<R, D> {
       if (!(there.ports & port(opposite(side)))) return;
       got = there.sent, got_flag |= there.sent_flag, ++arrivals;
     });
-    if (arrivals > 1) note(fault, {1, c, this->pe(cell)});
+    if (arrivals > 1) note(fault, {kSameCycleArrival, c, this->pe(cell)});
     if (go) pop(lane.router, lane.router_flag, 2);
     if (got_flag) push(lane.router, lane.router_flag, 2, got, got_flag);
 
@@ -304,7 +304,7 @@ class Machine : public Grid<R, D> {
     if (p.controls)
       for (int c = 0; c < p.colors; ++c)
         if (this->at(cell, c).queue_flag[0] & kControl && !(claimed >> c & 1))
-          note(fault, {2, c, this->pe(cell)});
+          note(fault, {kUnboundControlTask, c, this->pe(cell)});
     for (int c = 0; pops >> c; ++c)
       if (pops >> c & 1) {
         L& lane = this->at(cell, c);

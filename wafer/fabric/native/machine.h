@@ -4,23 +4,15 @@
 #include <tuple>
 #include <vector>
 
+#include "codes.h"
+
 namespace wafer {
 
 constexpr int kColors = 24, kRamp = 8, kThreads = 9, kTasks = 31, kPorts = 5, kFields = 38;
-constexpr uint8_t kValid = 1, kControl = 2, kAdvance = 4, kTorn = 255, kRampPort = 16;
+constexpr uint8_t kValid = 1, kControl = 2, kAdvance = 4;
 
-// One row of wafer/fabric/program/encode.py's code table.
-struct Operand {
-  int kind, base, stride, inner, outer, flags;
-};
-struct Op {
-  int code, n, dtype, thread, launch, last, rate, activate, block, unblock;
-  Operand dst, src[3];
-  int position_color, position, main_rank, thread_rank;
-};
 static_assert(sizeof(Op) == kFields * sizeof(int), "rows are read in place");
 
-enum { kMem = 1, kFabric = 2, kConst = 3, kArg = 4 };
 enum TaskKind { kLocal, kData, kControlTask };
 
 struct Task {

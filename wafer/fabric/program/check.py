@@ -3,12 +3,12 @@
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError
-from wafer.fabric.program.layout import PORTS, Program
+from wafer.fabric.program.codes import Port
 from wafer.fabric.program.ops import FabIn, FabOut, Op
+from wafer.fabric.program.tables import Program
 
 __all__ = ["check_program", "neighbour"]
 
-RAMP = PORTS["RAMP"]
 # side -> (row step, column step, the side as the neighbour sees it)
 _SIDES = {"N": (-1, 0, "S"), "E": (0, 1, "W"), "S": (1, 0, "N"), "W": (0, -1, "E")}
 _INPUT_QUEUES = 8
@@ -55,7 +55,7 @@ def check_program(program: Program, ops: list[tuple[Op, np.ndarray]]) -> None:
         for side, (dy, _, opposite) in _SIDES.items():
             swaps = program.swap[1 if dy else 0, index]
             takes = np.where(swaps, neighbour(swapped, side), neighbour(every_rx, side))
-            _check_side(color, side, every_rx, every_tx, takes & PORTS[opposite])
+            _check_side(color, side, every_rx, every_tx, takes & Port[opposite])
         empty = (every_rx == 0) & (every_tx != 0)
         if empty.any():
             raise RouteError(f"{_first(empty)}, colour {color}: leaves the router but never enters")
@@ -82,13 +82,13 @@ def _check_side(
     opposite = _SIDES[side][2]
     inside = neighbour(np.ones_like(every_tx), side)
     for name, mask in (("tx", every_tx), ("rx", every_rx)):
-        off = ((mask & PORTS[side]) != 0) & (inside == 0)
+        off = ((mask & Port[side]) != 0) & (inside == 0)
         if off.any():
             raise RouteError(
                 f"{_first(off)}, colour {color}: {name} {side} points off the grid of"
                 f" {every_tx.shape[1]}x{every_tx.shape[0]} PEs"
             )
-    lost = ((every_tx & PORTS[side]) != 0) & (takes == 0)
+    lost = ((every_tx & Port[side]) != 0) & (takes == 0)
     if lost.any():
         raise RouteError(
             f"{_first(lost)}, colour {color}: sent {side}, but the neighbour there never takes"
@@ -98,8 +98,8 @@ def _check_side(
 
 def _check_descriptors(program: Program, ops: list[tuple[Op, np.ndarray]]) -> None:
     colors = program.meta.colors
-    into = np.bitwise_or.reduce(program.rx) & RAMP
-    out_of = np.bitwise_or.reduce(program.tx) & RAMP
+    into = np.bitwise_or.reduce(program.rx) & Port.RAMP
+    out_of = np.bitwise_or.reduce(program.tx) & Port.RAMP
     for op, mask in ops:
         for operand in (op.dst, op.src0, op.src1, op.scalar):
             if isinstance(operand, FabOut):
@@ -123,7 +123,7 @@ def _check_descriptors(program: Program, ops: list[tuple[Op, np.ndarray]]) -> No
 
 
 def _check_tasks(program: Program) -> None:
-    out_of = np.bitwise_or.reduce(program.tx) & RAMP
+    out_of = np.bitwise_or.reduce(program.tx) & Port.RAMP
     for index, (name, kind, key, _) in enumerate(program.meta.tasks):
         if kind == "control" and not 0 <= key < 64:
             raise FabricError(f"task {name!r}: control task id {key}; ids are 0..63")

@@ -3,43 +3,17 @@
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError
+from wafer.fabric.program.codes import FIELDS, Column, Dtype, Field, Kind, Opcode
 from wafer.fabric.program.ops import Const, FabIn, FabOut, Mem, Op, Operand, WaveletArg
 from wafer.spec import WaferSpec
 
-__all__ = [
-    "DST",
-    "DTYPES",
-    "FIELDS",
-    "KIND_ARG",
-    "KIND_CONST",
-    "KIND_FABRIC",
-    "KIND_MEM",
-    "MAIN_RANK",
-    "OPCODES",
-    "POSITION",
-    "SCALAR",
-    "SRC0",
-    "SRC1",
-    "THREAD_RANK",
-    "encode_op",
-]
-
-OPCODES = ("work", "mov", "add", "sub", "mul", "mac", "max")
-DTYPES = ("float32", "float16", "bfloat16", "uint32")
-
-# Columns: 0 opcode, 1 n, 2 dtype, 3 thread or -1, 4 launch, 5 last of its task, 6 rate,
-# 7-9 task masks to activate, block, unblock; then four operands of six columns each:
-# kind, base (address, colour index or bits), stride, inner, outer, flags; then the switch write:
-# colour index + 1 or 0, position; last the ranks of the task and of the microthread doing it.
-DST, SRC0, SRC1, SCALAR, POSITION, MAIN_RANK, THREAD_RANK = 10, 16, 22, 28, 34, 36, 37
-FIELDS = 38
-KIND_MEM, KIND_FABRIC, KIND_CONST, KIND_ARG = 1, 2, 3, 4
+__all__ = ["encode_op"]
 
 # The levels of a task's own thread (``<tile_config>/main_thread_priority``) and of microthreads
 # (``.priority`` of an asynchronous operation), on one scale. Of equals the lowest id goes first.
 _MAIN = {"medium_low": 1, "medium": 2, "medium_high": 3, "high": 4}
 _THREAD = {"low": 0, "medium": 2, "high": 4}
-_ACTIONS = {"activate": 7, "block": 8, "unblock": 9}
+_ACTIONS = {name.lower(): Column[name] for name in ("ACTIVATE", "BLOCK", "UNBLOCK")}
 
 
 def _const_bits(value: float, dtype: str) -> int:
@@ -69,19 +43,19 @@ def _operand(
                 raise FabricError(
                     f"{op.kind} over {array!r}: words {used.min()}..{used.max()} of {words}"
                 )
-            return KIND_MEM, base + offset, stride, inner, outer, 0
+            return Kind.MEM, base + offset, stride, inner, outer, 0
         case FabIn(color) | FabOut(color):
             if color not in colors:
                 raise RouteError(f"{op.kind}: colour {color} is not declared")
             out = isinstance(operand, FabOut)
             flags = operand.control + 2 * operand.advance_switch if out else 0
-            return KIND_FABRIC, colors.index(color), 0, 0, 0, flags
+            return Kind.FABRIC, colors.index(color), 0, 0, 0, flags
         case Const(value):
-            return KIND_CONST, _const_bits(value, op.dtype), 0, 0, 0, 0
+            return Kind.CONST, _const_bits(value, op.dtype), 0, 0, 0, 0
         case WaveletArg():
-            return KIND_ARG, 0, 0, 0, 0, 0
+            return Kind.ARG, 0, 0, 0, 0, 0
         case _:
-            return 0, 0, 0, 0, 0, 0
+            return Kind.NONE, 0, 0, 0, 0, 0
 
 
 def _rate(op: Op, spec: WaferSpec) -> int:
@@ -121,7 +95,9 @@ def encode_op(
     Raises:
         FabricError: unknown kind, array, task, thread or priority, or an address outside its array.
     """
-    if op.kind not in OPCODES or op.dtype not in DTYPES or op.n < 1:
+    opcode = Opcode.__members__.get(op.kind.upper())
+    dtype = Dtype.__members__.get(op.dtype.upper())
+    if opcode is None or dtype is None or op.n < 1:
         raise FabricError(f"operation {op.kind!r} on {op.dtype}, n={op.n}: unknown or empty")
     if op.thread is not None and not 0 <= op.thread < spec.microthreads:
         raise FabricError(f"{op.kind}: microthread {op.thread}; a PE has {spec.microthreads}")
@@ -133,16 +109,11 @@ def encode_op(
             f" {main!r} of the task one of {list(_MAIN)}"
         )
     row = np.zeros(FIELDS, np.int32)
-    row[MAIN_RANK], row[THREAD_RANK] = _MAIN[main], _THREAD[op.priority]
-    row[:7] = (
-        OPCODES.index(op.kind),
-        op.n,
-        DTYPES.index(op.dtype),
-        -1 if op.thread is None else op.thread,
-        launch if op.launch is None else op.launch,
-        last,
-        _rate(op, spec),
-    )
+    row[Column.MAIN_RANK], row[Column.THREAD_RANK] = _MAIN[main], _THREAD[op.priority]
+    row[Column.OPCODE], row[Column.N], row[Column.DTYPE] = opcode, op.n, dtype
+    row[Column.THREAD] = -1 if op.thread is None else op.thread
+    row[Column.LAUNCH] = launch if op.launch is None else op.launch
+    row[Column.LAST], row[Column.RATE] = last, _rate(op, spec)
     for action, task in op.on_done:
         if task not in tasks or action not in _ACTIONS:
             raise FabricError(f"{op.kind}: {action} {task!r}: bound tasks are {list(tasks)}")
@@ -151,7 +122,14 @@ def encode_op(
         color, position = op.position
         if color not in colors:
             raise RouteError(f"{op.kind}: colour {color} is not declared")
-        row[POSITION : POSITION + 2] = colors.index(color) + 1, position
-    for column, operand in ((DST, op.dst), (SRC0, op.src0), (SRC1, op.src1), (SCALAR, op.scalar)):
-        row[column : column + 6] = _operand(operand, op, colors, arrays)
+        row[Column.POSITION_COLOR] = colors.index(color) + 1
+        row[Column.POSITION] = position
+    operands = {
+        Column.DST: op.dst,
+        Column.SRC0: op.src0,
+        Column.SRC1: op.src1,
+        Column.SCALAR: op.scalar,
+    }
+    for column, operand in operands.items():
+        row[column : column + len(Field)] = _operand(operand, op, colors, arrays)
     return row

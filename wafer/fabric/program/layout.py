@@ -1,146 +1,37 @@
-"""The program form: routes of each colour and lists of operations for each class of PE.
+"""Writing a program: routes of each colour and lists of operations for each class of PE.
 
 A :class:`Layout` collects what CSL's ``layout`` block and PE files say; :meth:`Layout.build`
 checks it and returns a :class:`Program`: arrays over the grid, so that programs are data
 (``jax.vmap`` runs several at once) and every engine reads the same tables.
-
-Glossary: C colours, K switch positions, T tasks, S operations, H x W PEs, M words of memory.
 """
 
 import dataclasses
-import typing
 from collections.abc import Callable, Mapping, Sequence
 
-import jax
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError, SramError
-from wafer.fabric.program.arrays import AnyArray as Array
-from wafer.fabric.program.encode import DST, FIELDS, KIND_FABRIC, MAIN_RANK, THREAD_RANK, encode_op
+from wafer.fabric.program.check import check_program
+from wafer.fabric.program.codes import FIELDS, TORN, Column, Field, FilterKind, Kind, Port
+from wafer.fabric.program.encode import encode_op
 from wafer.fabric.program.ops import Op
+from wafer.fabric.program.tables import Filter, Meta, Program
 from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["PORTS", "TORN", "Filter", "Layout", "Meta", "Program", "Where"]
+__all__ = ["Layout", "Where"]
 
-PORTS = {"N": 1, "E": 2, "S": 4, "W": 8, "RAMP": 16}
-# Switch position of a colour in teardown: it is taken from nowhere and leaves nowhere.
-TORN = 255
 _ITEM_BYTES = {"float32": 4, "uint32": 4, "float16": 2, "bfloat16": 2}
 
 Where = np.ndarray | Callable[[np.ndarray, np.ndarray], np.ndarray] | None
 
 
-class Meta(typing.NamedTuple):
-    """The static side of a program: what compiled engines specialise on.
-
-    spec: the machine
-    width: W
-    height: H
-    colors: colour ids in the order of the C axis
-    arrays: (name, first word, words, dtype) of each array
-    words: M
-    tasks: (name, kind, colour index or control id, high priority) in the order of the T axis
-    threads: microthreads used
-    opcodes: opcodes used
-    dtypes: element types used
-    rate: most elements any operation takes in a cycle
-    filters: whether any colour is filtered
-    switched: whether any switch has a second position
-    controls: whether any operation sends control wavelets
-    swaps: whether any pair of colours changes places on a link
-    teardown: whether a task, a route or an operation deals with teardown
-    ranked: whether microthreads go before tasks, or have an order among them besides their ids
-    """
-
-    spec: WaferSpec
-    width: int
-    height: int
-    colors: tuple[int, ...]
-    arrays: tuple[tuple[str, int, int, str], ...]
-    words: int
-    tasks: tuple[tuple[str, str, int, bool], ...]
-    threads: int
-    opcodes: tuple[int, ...]
-    dtypes: tuple[int, ...]
-    rate: int
-    filters: bool
-    switched: bool
-    controls: bool
-    swaps: bool
-    teardown: bool
-    ranked: bool
-
-    @property
-    def partners(self) -> tuple[int, ...]:
-        """Index of each colour's partner in a swap, the id that differs in the last bit."""
-        known = {c: i for i, c in enumerate(self.colors)}
-        return tuple(known.get(c ^ 1, i) for i, c in enumerate(self.colors))
-
-
-@jax.tree_util.register_dataclass
-@typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Program:
-    """A checked program; a pytree whose leaves may be stacked and vmapped over.
-
-    Attributes:
-        rx: [K, C, H, W] uint8, ports a colour is taken from, a mask over ``PORTS``.
-        tx: [K, C, H, W] uint8, ports it leaves by.
-        positions: [C, H, W] uint8, switch positions defined; 0 where the colour is unused.
-        swap: [2, C, H, W] bool, whether the colour leaves by E and W, by N and S as its partner.
-        ring: [C, H, W] bool, whether the switch wraps.
-        start: [C, H, W] uint8, first switch position.
-        depth: [C] int32, words of the input queue.
-        filters: [4, C, H, W] int32, kind (0 none, 1 counter, 2 range) and its three numbers.
-        code: [S, FIELDS] int32, encoded operations.
-        entry: [T, H, W] int32, first operation of a task, -1 where it is not bound.
-        active: [T, H, W] bool, tasks activated at the start.
-        blocked: [T, H, W] bool, tasks blocked at the start.
-        meta: static description.
-    """
-
-    rx: Array
-    tx: Array
-    positions: Array
-    swap: Array
-    ring: Array
-    start: Array
-    depth: Array
-    filters: Array
-    code: Array
-    entry: Array
-    active: Array
-    blocked: Array
-    meta: Meta = dataclasses.field(metadata={"static": True})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Filter:
-    """Which wavelets of a colour reach the CE; forwarding is not affected.
-
-    Attributes:
-        kind: "counter" passes a data wavelet while ``counter <= high`` and counts 0..``limit``;
-            "range" passes it if its 16-bit index lies in ``low..high``.
-        low: least index ("range").
-        high: greatest index, or ``max_counter``.
-        limit: the counter wraps to 0 after it ("counter").
-        start: first value of the counter.
-    """
-
-    kind: str
-    low: int = 0
-    high: int = 0
-    limit: int = 65535
-    start: int = 0
-
-
 def port_mask(ports: str | Sequence[str]) -> int:
-    """Turn ``"RAMP"`` or ``("RAMP", "E")`` into a mask over ``PORTS``."""
+    """Turn ``"RAMP"`` or ``("RAMP", "E")`` into a mask of ``Port``."""
     names = (ports,) if isinstance(ports, str) else tuple(ports)
-    unknown = [p for p in names if p not in PORTS]
+    unknown = [p for p in names if p not in Port.__members__]
     if unknown:
-        raise RouteError(f"unknown port {unknown[0]!r}; a router has {list(PORTS)}")
-    return sum(PORTS[p] for p in set(names))
+        raise RouteError(f"unknown port {unknown[0]!r}; a router has {list(Port.__members__)}")
+    return sum(Port[p] for p in set(names))
 
 
 @dataclasses.dataclass
@@ -387,8 +278,6 @@ class Layout:
                 descriptor on a colour that its PE does not route.
             FabricError: tasks, threads or addresses that do not exist.
         """
-        from wafer.fabric.program.check import check_program
-
         if len(self._tasks) > self.spec.task_ids:
             raise FabricError(f"{len(self._tasks)} tasks; a PE has {self.spec.task_ids} ids")
         colors = tuple(self._queues)
@@ -409,7 +298,8 @@ class Layout:
         shape = (self.height, self.width)
         rows = list(self._tasks.values())
         data_keys, colored = {c: i for i, c in enumerate(colors)}, ("data", "teardown")
-        ranks = code[:, THREAD_RANK]
+        ranks = code[:, Column.THREAD_RANK]
+        sends = code[:, Column.DST] == Kind.FABRIC
         teardown = _tears_down(self._ops, rows, [r["start"] for r in routes])
         program = Program(
             rx=_stack(_level([r["rx"] for r in routes]), (4, *shape), 1),
@@ -437,16 +327,16 @@ class Layout:
                     (t.name, t.kind, data_keys[t.key] if t.kind in colored else t.key, t.high)
                     for t in rows
                 ),
-                threads=1 + max([-1, *(int(k) for k in code[:, 3])]),
-                opcodes=tuple(sorted({int(k) for k in code[:, 0]})),
-                dtypes=tuple(sorted({int(k) for k in code[:, 2]})),
-                rate=int(code[:, 6].max(initial=1)),
+                threads=1 + max([-1, *(int(k) for k in code[:, Column.THREAD])]),
+                opcodes=tuple(sorted({int(k) for k in code[:, Column.OPCODE]})),
+                dtypes=tuple(sorted({int(k) for k in code[:, Column.DTYPE]})),
+                rate=int(code[:, Column.RATE].max(initial=1)),
                 filters=any(r["filter"].any() for r in routes),
                 switched=teardown or any((r["positions"] > 1).any() for r in routes),
-                controls=bool(((code[:, DST] == KIND_FABRIC) & (code[:, DST + 5] & 1)).any()),
+                controls=bool((sends & (code[:, Column.DST + Field.FLAGS] & 1)).any()),
                 swaps=any(r["swap"].any() for r in routes),
                 teardown=teardown,
-                ranked=bool(np.ptp(ranks) or (ranks > code[:, MAIN_RANK]).any()),
+                ranked=bool(np.ptp(ranks) or (ranks > code[:, Column.MAIN_RANK]).any()),
             ),
         )
         check_program(program, [(op, mask) for op, _, _, mask in self._ops])
@@ -486,9 +376,9 @@ def _encode_filter(rule: Filter | None, place: str) -> np.ndarray:
     if rule is None:
         return np.zeros(4, np.int32)
     if rule.kind == "counter":
-        return np.array([1, rule.high, rule.limit, rule.start], np.int32)
+        return np.array([FilterKind.COUNTER, rule.high, rule.limit, rule.start], np.int32)
     if rule.kind == "range":
-        return np.array([2, rule.low, rule.high, 0], np.int32)
+        return np.array([FilterKind.RANGE, rule.low, rule.high, 0], np.int32)
     raise RouteError(
         f"{place}: filter kind {rule.kind!r}; there are 'counter' and 'range' (no public text gives"
         " the rule of CSL's sparse counter)"

@@ -9,6 +9,8 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
+from wafer.fabric.program.codes import Command
+
 __all__ = [
     "Const",
     "FabIn",
@@ -39,8 +41,6 @@ __all__ = [
     "unblock",
     "work",
 ]
-
-SWITCH_COMMANDS = {"NOP": 0, "SWITCH_ADV": 1, "SWITCH_RST": 2, "TEARDOWN": 3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,12 +174,10 @@ def control_wavelet(
     if not 0 <= task < 64 or not 0 <= data < 65536:
         raise ValueError(f"control_wavelet: task={task} must be 0..63 and data={data} 0..65535")
     commands = (command, *slots)
-    unknown = [c for c in commands if c not in SWITCH_COMMANDS]
+    unknown = [c for c in commands if c not in Command.__members__]
     if unknown or len(commands) > 8:
-        raise ValueError(f"control_wavelet: {commands}: at most 8 of {list(SWITCH_COMMANDS)}")
-    field = sum(
-        (SWITCH_COMMANDS[c] | (0 if to_ce else 4)) << (3 * k) for k, c in enumerate(commands)
-    )
+        raise ValueError(f"control_wavelet: {commands}: at most 8 of {list(Command.__members__)}")
+    field = sum((Command[c] | (0 if to_ce else 4)) << (3 * k) for k, c in enumerate(commands))
     low = (field >> 8) & 0xFFFF
     return Const(((field & 0xFF) << 22) | (task << 16) | (data | low))
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.fabric.errors import RouteError
-from wafer.fabric.program.layout import Filter, Layout
+from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.ops import FabOut, Op, control_wavelet, fabout, mov32
+from wafer.fabric.program.tables import Filter
 from wafer.fabric.training.paths import (
     BACK,
     Links,

@@ -1,0 +1,118 @@
+"""A program as tables: routes and code as arrays over the grid, which every engine reads.
+
+Glossary: C colours, K switch positions, T tasks, S operations, H x W PEs, M words of memory.
+"""
+
+import dataclasses
+import typing
+
+import jax
+
+from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.spec import WaferSpec
+
+__all__ = ["Filter", "Meta", "Program"]
+
+
+class Meta(typing.NamedTuple):
+    """The static side of a program: what compiled engines specialise on.
+
+    spec: the machine
+    width: W
+    height: H
+    colors: colour ids in the order of the C axis
+    arrays: (name, first word, words, dtype) of each array
+    words: M
+    tasks: (name, kind, colour index or control id, high priority) in the order of the T axis
+    threads: microthreads used
+    opcodes: opcodes used
+    dtypes: element types used
+    rate: most elements any operation takes in a cycle
+    filters: whether any colour is filtered
+    switched: whether any switch has a second position
+    controls: whether any operation sends control wavelets
+    swaps: whether any pair of colours changes places on a link
+    teardown: whether a task, a route or an operation deals with teardown
+    ranked: whether microthreads go before tasks, or have an order among them besides their ids
+    """
+
+    spec: WaferSpec
+    width: int
+    height: int
+    colors: tuple[int, ...]
+    arrays: tuple[tuple[str, int, int, str], ...]
+    words: int
+    tasks: tuple[tuple[str, str, int, bool], ...]
+    threads: int
+    opcodes: tuple[int, ...]
+    dtypes: tuple[int, ...]
+    rate: int
+    filters: bool
+    switched: bool
+    controls: bool
+    swaps: bool
+    teardown: bool
+    ranked: bool
+
+    @property
+    def partners(self) -> tuple[int, ...]:
+        """Index of each colour's partner in a swap, the id that differs in the last bit."""
+        known = {c: i for i, c in enumerate(self.colors)}
+        return tuple(known.get(c ^ 1, i) for i, c in enumerate(self.colors))
+
+
+@jax.tree_util.register_dataclass
+@typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+    """A checked program; a pytree whose leaves may be stacked and vmapped over.
+
+    Attributes:
+        rx: [K, C, H, W] uint8, ports a colour is taken from, a mask of ``Port``.
+        tx: [K, C, H, W] uint8, ports it leaves by.
+        positions: [C, H, W] uint8, switch positions defined; 0 where the colour is unused.
+        swap: [2, C, H, W] bool, whether the colour leaves by E and W, by N and S as its partner.
+        ring: [C, H, W] bool, whether the switch wraps.
+        start: [C, H, W] uint8, first switch position.
+        depth: [C] int32, words of the input queue.
+        filters: [4, C, H, W] int32, ``FilterKind`` and its three numbers.
+        code: [S, FIELDS] int32, encoded operations.
+        entry: [T, H, W] int32, first operation of a task, -1 where it is not bound.
+        active: [T, H, W] bool, tasks activated at the start.
+        blocked: [T, H, W] bool, tasks blocked at the start.
+        meta: static description.
+    """
+
+    rx: Array
+    tx: Array
+    positions: Array
+    swap: Array
+    ring: Array
+    start: Array
+    depth: Array
+    filters: Array
+    code: Array
+    entry: Array
+    active: Array
+    blocked: Array
+    meta: Meta = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which wavelets of a colour reach the CE; forwarding is not affected.
+
+    Attributes:
+        kind: "counter" passes a data wavelet while ``counter <= high`` and counts 0..``limit``;
+            "range" passes it if its 16-bit index lies in ``low..high``.
+        low: least index ("range").
+        high: greatest index, or ``max_counter``.
+        limit: the counter wraps to 0 after it ("counter").
+        start: first value of the counter.
+    """
+
+    kind: str
+    low: int = 0
+    high: int = 0
+    limit: int = 65535
+    start: int = 0
