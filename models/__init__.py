@@ -1,11 +1,18 @@
-"""Flax models behind one bundle of pure functions."""
+"""Flax models behind one bundle of pure functions.
 
-from models.base import Aux, Batch, Model, Stage
-from models.convert import from_hf, to_hf
-from models.counts import flops_per_token, parameter_count
-from models.generation import generate
-from models.losses import metric_values
-from models.registry import build, list_models
+Public names are loaded when they are used: a configuration is checked without jax.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from models.base import Aux, Batch, Model, Stage
+    from models.convert import from_hf, to_hf
+    from models.counts import flops_per_token, parameter_count
+    from models.generation import generate
+    from models.losses import metric_values
+    from models.registry import build, list_models
 
 __all__ = [
     "Aux",
@@ -21,3 +28,19 @@ __all__ = [
     "parameter_count",
     "to_hf",
 ]
+
+_OWNERS = {
+    "base": ("Aux", "Batch", "Model", "Stage"),
+    "convert": ("from_hf", "to_hf"),
+    "counts": ("flops_per_token", "parameter_count"),
+    "generation": ("generate",),
+    "losses": ("metric_values",),
+    "registry": ("build", "list_models"),
+}
+_OWNER = {name: module for module, names in _OWNERS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OWNER:
+        raise AttributeError(f"module 'models' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"models.{_OWNER[name]}"), name)

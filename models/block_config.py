@@ -10,7 +10,8 @@ from pydantic import model_validator
 from models.initializers import make_initializer, scaled
 from models.layers import GATED, activation
 from models.positions import RopeScaling
-from models.schema import Initializer, ModelConfig, Section
+from models.schema import Initializer, ModelConfig
+from models.sections import Section
 
 __all__ = ["BlockConfig", "ExtraAttention", "FixedSparse", "LoraConfig", "MoeConfig", "NormType"]
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.nn import initializers as jinit
 from jaxtyping import Array
 
-from models.paths import close_names
+from models.errors import did_you_mean
 from models.schema import Initializer
 
 __all__ = ["InitFn", "make_initializer", "scaled", "truncated_normal"]
@@ -78,7 +78,7 @@ def make_initializer(spec: Initializer) -> InitFn:
     """
     builder = _BUILDERS.get(spec.name.lower())
     if builder is None:
-        hint = close_names(spec.name, _BUILDERS)
+        hint = did_you_mean(spec.name, _BUILDERS)
         raise ValueError(f"initializer {spec.name!r} is unknown{hint}; known: {sorted(_BUILDERS)}")
     return builder(spec)
 

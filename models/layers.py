@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from models.errors import did_you_mean
 from models.initializers import InitFn
-from models.paths import close_names
 
 __all__ = [
     "ACTIVATIONS",
@@ -199,5 +199,5 @@ def activation(name: str | None) -> Callable[[Array], Array]:
     key = GATED.get(name, name)
     if key not in ACTIVATIONS:
         known = [*ACTIVATIONS, *GATED]
-        raise ValueError(f"nonlinearity {name!r} is unknown{close_names(name, known)}; {known}")
+        raise ValueError(f"nonlinearity {name!r} is unknown{did_you_mean(name, known)}; {known}")
     return ACTIVATIONS[key]

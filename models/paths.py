@@ -1,13 +1,12 @@
 """Parameter names: '/'-joined paths over plain dict trees, and rules that select by them."""
 
-import difflib
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 
-__all__ = ["Params", "close_names", "map_named", "named_leaves", "pick", "unflatten"]
+__all__ = ["Params", "map_named", "named_leaves", "pick", "unflatten"]
 
 Params = Mapping[str, Any]
 
@@ -53,9 +52,3 @@ def pick(params: Params, keys: Iterable[str]) -> dict[str, Any]:
 def matches(name: str, globs: Iterable[str]) -> bool:
     """True when any glob matches the whole name, case-sensitive (fnmatch rules)."""
     return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
-
-
-def close_names(name: str, known: Iterable[str]) -> str:
-    """Return '; did you mean ...?' for the nearest known name, or ''."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""

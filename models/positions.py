@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from models.schema import Section
+from models.sections import Section
 
 __all__ = [
     "RopeScaling",

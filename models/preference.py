@@ -13,7 +13,7 @@ from pydantic import Field
 
 from models.base import Aux, Batch
 from models.losses import cross_entropy
-from models.schema import Section
+from models.sections import Section
 
 __all__ = ["DpoConfig", "pair_log_probabilities", "preference_aux"]
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from models.adapters import with_adapters
 from models.base import Model
+from models.errors import SectionError, did_you_mean
 from models.lora import lora_of
-from models.paths import close_names
+from models.sections import parse
 
 __all__ = [
     "MODELS",
@@ -185,7 +186,7 @@ def lookup(name: str) -> Entry:
     """
     if name not in MODELS:
         raise ValueError(
-            f"model.name: {name!r} is unknown{close_names(name, MODELS)}; known: {sorted(MODELS)}"
+            f"model.name: {name!r} is unknown{did_you_mean(name, MODELS)}; known: {sorted(MODELS)}"
         )
     return MODELS[name]
 
@@ -200,7 +201,7 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
         The frozen configuration, presets of the name filled in.
 
     Raises:
-        ValueError: one line per wrong key.
+        SectionError: with every wrong key.
     """
     name = settings.get("name")
     if name is None:
@@ -208,7 +209,10 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
     entry = lookup(str(name))
     _, module, cls, _ = _FAMILIES[entry.family]
     config = getattr(importlib.import_module(module), cls)
-    return config.parse({**entry.presets, **settings})
+    try:
+        return parse(config, {**entry.presets, **settings})
+    except SectionError as err:
+        raise err.under("model") from None
 
 
 def build(settings: Any) -> Model:

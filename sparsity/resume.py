@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from models.paths import close_names, named_leaves
+from models.errors import did_you_mean
+from models.paths import named_leaves
 from sparsity import sentinel
 from sparsity.algorithms import Static
 from sparsity.state import SparseState, from_meta
@@ -72,7 +73,7 @@ def resume(
 def _require_covered(masks: Mapping[str, Array], selected: Mapping[str, "Selected"]) -> None:
     for name in masks:
         if name not in selected:
-            hint = close_names(name, selected)
+            hint = did_you_mean(name, selected)
             raise sentinel.SentinelError(
                 f"the checkpoint holds {name!r} sparse (NaN at pruned positions), but no filter of"
                 f" the sparsity section takes it{hint}; widen param_filter, or finalize the"

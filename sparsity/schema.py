@@ -1,12 +1,13 @@
 """The keys of a sparsity section, validated: release 2.2 and later, and release 1.8/1.9."""
 
-import difflib
 import re
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pydantic
 
+from models.errors import SectionError, did_you_mean
+from models.sections import Section, SectionT, parse
 from sparsity import schedules
 from sparsity.masks import INIT_METHODS
 
@@ -14,20 +15,13 @@ __all__ = ["SparsityError", "StaticSection", "UpdateDict", "VendorSection", "val
 
 ALGORITHMS = ("static", "gmp", "set", "rigl")
 Compute = Literal["auto", "masked", "csr"]
-M = TypeVar("M", bound=pydantic.BaseModel)
 
 
 class SparsityError(ValueError):
     """A sparsity section that cannot be used; says which key, what was found and what is."""
 
 
-class _Frozen(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(
-        frozen=True, extra="forbid", strict=False, arbitrary_types_allowed=True
-    )
-
-
-class UpdateDict(_Frozen):
+class UpdateDict(Section):
     """``update: {freq, start, stop}`` or ``update: {steps}``."""
 
     freq: pydantic.PositiveInt | None = None
@@ -50,7 +44,7 @@ class UpdateDict(_Frozen):
         return schedules.Every(self.freq or 1, self.start, self.stop)
 
 
-class VendorSection(_Frozen):
+class VendorSection(Section):
     """One group of release 2.2 and later."""
 
     algorithm: Any = "static"
@@ -93,7 +87,7 @@ class VendorSection(_Frozen):
         return self
 
 
-class StaticSection(_Frozen):
+class StaticSection(Section):
     """One group of the 1.8 dialect, with the keys 1.9 added."""
 
     sparsity: Any = None
@@ -130,8 +124,7 @@ def _one_of(key: str, value: Any, known: tuple[str, ...]) -> Any:
             return value
     elif value in known:
         return value
-    near = difflib.get_close_matches(str(value), known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(value, known)
     raise ValueError(f"unknown {key} {value!r}; known: {', '.join(known)} or a callable{hint}")
 
 
@@ -163,20 +156,9 @@ def check_regex(patterns: Any) -> tuple[str, ...]:
     return found
 
 
-def validate(model: type[M], section: dict[str, Any], where: str) -> M:
-    """Build a section, or raise one ``SparsityError`` that names the key."""
+def validate(model: type[SectionT], section: dict[str, Any], where: str) -> SectionT:
+    """Build a section, or raise a ``SparsityError`` that names every wrong key."""
     try:
-        return model(**section)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        path = f"{where}.{key}" if key else where
-        if first["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(key, list(model.model_fields), n=1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"known: {', '.join(model.model_fields)}"
-            )
-            raise SparsityError(f"{path}: unknown key; {hint}") from None
-        message = first["msg"].removeprefix("Value error, ")
-        found = "" if first["type"] == "value_error" else f" (got {first['input']!r})"
-        raise SparsityError(f"{path}: {message}{found}") from None
+        return parse(model, section)
+    except SectionError as error:
+        raise SparsityError(str(error.under(where))) from None

@@ -47,12 +47,7 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.base"}
 # Importer -> what it should not import; may only shrink.
 BREACHES = {
     "wafer.cli": "wafer.compiler.experiment wafer.compiler.report",
-    "wafer.data.inputs": "wafer.config.base",
-    "wafer.data.preprocess.settings": "wafer.config.base",
-    "wafer.data.row_inputs": "wafer.config.base",
-    "wafer.data.section": "wafer.config.base",
     "wafer.data.stats": "wafer.config",
-    "wafer.data.task_inputs": "wafer.config.base",
     "wafer.experiment": "wafer.engines.choose wafer.engines.cluster wafer.engines.resident "
     "wafer.engines.fabric.requirements wafer.engines.state wafer.session.warm",
     "wafer.loop.files": "wafer.session.checkpoint",
@@ -60,11 +55,8 @@ BREACHES = {
     "wafer.loop.optim": "wafer.session.checkpoint",
     "wafer.loop.sparse": "wafer.session.checkpoint",
     "wafer.loop.utils.data": "wafer.session.metrics",
-    "wafer.optim.groups": "wafer.config wafer.config.base",
+    "wafer.optim.groups": "wafer.config",
     "wafer.optim.mup": "wafer.config",
-    "wafer.optim.schedule_sections": "wafer.config.base",
-    "wafer.optim.sections": "wafer.config.base",
-    "wafer.yamlfile": "wafer.config.base",
 }
 
 FILES = sorted(

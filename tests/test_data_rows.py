@@ -16,7 +16,7 @@ from wafer.data.registry import build_dataset
 from wafer.data.rowfiles.files import row_problem
 from wafer.data.rowfiles.folders import shuffle_folder, split_folder
 from wafer.data.rowfiles.verify import verify_folder
-from wafer.errors import ConfigError, DataError
+from wafer.errors import DataError, SectionError
 
 LENGTH = 6
 
@@ -133,7 +133,7 @@ def test_a_corpus_is_cut_at_any_length(tmp_path):
     ],
 )
 def test_wrong_sections(keys, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(SectionError, match=message):
         section("GptHDF5DataProcessor", **keys)
 
 

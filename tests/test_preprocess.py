@@ -14,14 +14,14 @@ import pytest
 from test_data_records import TEXTS, texts_of, write
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from models.sections import parse
 from wafer.cli import main
-from wafer.config.base import parse
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
 from wafer.data.preprocess.encode import detokenize_wikitext
 from wafer.data.preprocess.run import preprocess
 from wafer.data.preprocess.settings import Settings, load_settings
 from wafer.data.rowfiles.verify import verify_folder
-from wafer.errors import ConfigError, DataError
+from wafer.errors import ConfigError, DataError, SectionError
 
 WORDS = ["<|endoftext|>", "<sep>", *"abcdefgh"]  # ids 0, 1, 2..9
 
@@ -166,7 +166,7 @@ def test_a_wrong_conversation_names_file_and_turn(tmp_path, vocabulary, turns, m
     keys = {"mode": "Summarization", "multi_turn_key": "messages", "input_dir": str(path)}
     with pytest.raises(DataError, match=message):
         preprocess(settings(tmp_path, vocabulary, **keys))
-    with pytest.raises(ConfigError, match="multi_turn_key: names conversations, but mode LMData"):
+    with pytest.raises(SectionError, match="multi_turn_key: names conversations, but mode LMData"):
         settings(tmp_path, vocabulary, multi_turn_key="messages")
 
 
@@ -399,7 +399,7 @@ def test_the_vendors_yaml_is_read_and_flags_win(tmp_path):
     ],
 )
 def test_errors_come_before_long_work(tmp_path, vocabulary, keys, message):
-    with pytest.raises((ConfigError, DataError), match=message):
+    with pytest.raises((SectionError, DataError), match=message):
         preprocess(settings(tmp_path, vocabulary, **keys))
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from wafer.errors import ConfigError
+from wafer.errors import SectionError
 from wafer.optim.schedules import make_schedule
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "optim"
@@ -200,6 +200,6 @@ def test_jits_once_for_all_steps_and_returns_float32():
     ],
 )
 def test_errors_say_what_is_wrong(bad, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SectionError) as caught:
         make_schedule(bad)
     assert message in str(caught.value)

@@ -5,7 +5,8 @@ else is a defect of ours. Packages left of ``wafer`` raise plain ``ValueError``.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from models.errors import CheckpointError, Problem, SectionError, dotted
 
 __all__ = [
     "CapacityError",
@@ -14,6 +15,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "Problem",
+    "SectionError",
     "TrainingError",
     "WaferError",
     "dotted",
@@ -24,30 +26,7 @@ class WaferError(Exception):
     """Base of every error that is the user's to fix."""
 
 
-class Problem(NamedTuple):
-    """One thing wrong with a configuration.
-
-    path: keys and list indices from the root of what was checked, ('optimizer', 'betas', 0)
-    message: what was found and what is allowed
-    """
-
-    path: tuple[str | int, ...]
-    message: str
-
-
-def dotted(path: Iterable[str | int]) -> str:
-    """Write a path the way users read it.
-
-    >>> dotted(("optimizer", "betas", 0))
-    'optimizer.betas[0]'
-    """
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".")
-
-
-class ConfigError(WaferError, ValueError):
+class ConfigError(WaferError, SectionError):
     """A configuration that cannot be run; lists every problem found, not only the first.
 
     Attributes:
@@ -56,26 +35,15 @@ class ConfigError(WaferError, ValueError):
     """
 
     def __init__(self, problems: Iterable[Problem], source: str = "") -> None:
-        self.problems = tuple(problems)
+        super().__init__(problems)
         self.source = source
-        lines = [self._line(p) for p in self.problems]
-        head = f"{source}: " if source else ""
+
+    def __str__(self) -> str:
+        lines = self.lines("config")
+        head = f"{self.source}: " if self.source else ""
         if len(lines) != 1:
             head += f"{len(lines)} problems\n  "
-        super().__init__(head + "\n  ".join(lines))
-
-    @staticmethod
-    def _line(problem: Problem) -> str:
-        place = dotted(("config", *problem.path)) if problem.path else ""
-        return f"{place}: {problem.message}" if place else problem.message
-
-    def under(self, *parents: str | int) -> "ConfigError":
-        """The same problems, seen from further up the configuration."""
-        return ConfigError([Problem((*parents, *p.path), p.message) for p in self.problems])
-
-
-class CheckpointError(WaferError, ValueError):
-    """A checkpoint that is missing, damaged, or does not fit the model or the configuration."""
+        return head + "\n  ".join(lines)
 
 
 class CompileError(WaferError, ValueError):

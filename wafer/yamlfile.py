@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from yaml.composer import ComposerError
 
-from wafer.config.base import did_you_mean
+from models.errors import did_you_mean
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["Lines", "read_yaml"]

@@ -20,8 +20,9 @@ from models.convert.same import require_same
 from models.convert.shards import write_shards
 from models.convert.standard import standard_form
 from models.dpr import DprConfig
+from models.errors import did_you_mean
 from models.initializers import make_initializer
-from models.paths import close_names, named_leaves, unflatten
+from models.paths import named_leaves, unflatten
 from models.registry import build, lookup, settings_of
 
 __all__ = [
@@ -47,7 +48,7 @@ _OLD_TYPES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}
 def _config_map(model_type: str) -> ConfigMap:
     model_type = _OLD_TYPES.get(model_type, model_type)
     if model_type not in _CONFIGS:
-        hint = close_names(model_type, _CONFIGS)
+        hint = did_you_mean(model_type, _CONFIGS)
         raise ValueError(
             f"config.json: model_type {model_type!r} cannot be converted{hint}; "
             f"known: {sorted(_CONFIGS)}"

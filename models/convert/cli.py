@@ -18,7 +18,8 @@ from models.convert.compare import diff_weights
 from models.convert.native import read_native, write_native
 from models.convert.tokenizer import carry_tokenizer
 from models.counts import abstract_params
-from models.paths import close_names, named_leaves
+from models.errors import did_you_mean
+from models.paths import named_leaves
 from models.registry import MODELS, build, settings_of
 
 __all__ = ["add_parser"]
@@ -66,7 +67,7 @@ def _name(args: argparse.Namespace) -> str:
     name = args.model.removesuffix(_HEADLESS)
     if name not in _convertible():
         known = _convertible()
-        raise ValueError(f"--model {args.model!r} does not convert{close_names(name, known)}")
+        raise ValueError(f"--model {args.model!r} does not convert{did_you_mean(name, known)}")
     if args.model.endswith(_HEADLESS) and MODELS[name].family != "decoder":
         raise ValueError(f"--model {args.model!r}: only decoders have a -headless form")
     if args.src_fmt == args.tgt_fmt:
@@ -146,7 +147,7 @@ def _list(args: argparse.Namespace) -> int:
     names = [n for n in _convertible() if args.model in {None, n}]
     if not names:
         raise ValueError(
-            f"{args.model!r} does not convert{close_names(args.model, _convertible())}"
+            f"{args.model!r} does not convert{did_you_mean(args.model, _convertible())}"
         )
     for name in sorted(names):
         formats = "hf -> wafer, wafer -> hf"

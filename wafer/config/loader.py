@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny
 
-from wafer.config.base import Section, did_you_mean, parse
+from models.errors import SectionError, did_you_mean
+from models.sections import Section, parse
 from wafer.config.runconfig import RunSection
 from wafer.data.inputs import InputSection, parse_input
 from wafer.errors import ConfigError, Problem
@@ -38,7 +39,7 @@ class RunConfig(Section):
     """
 
     description: Any = None
-    runconfig: Annotated[RunSection, BeforeValidator(lambda v: parse(RunSection, v))]
+    runconfig: RunSection
     train_input: SerializeAsAny[InputSection] | None = None
     eval_input: SerializeAsAny[InputSection] | None = None
     model: dict[str, Any] = Field(repr=False)
@@ -110,7 +111,7 @@ def parse_config(
     try:
         sections["runconfig"] = _merge(raw.get("runconfig"), overrides or {}, defaults or {})
         run = parse(RunSection, sections["runconfig"])
-    except ConfigError as err:
+    except SectionError as err:
         problems += err.under("runconfig").problems
         run = None
     mode = run.mode if run else "train"
@@ -135,7 +136,10 @@ def parse_config(
             problems += _complaints(name, err)
     if problems:
         raise ConfigError(problems)
-    return parse(RunConfig, parsed)
+    try:
+        return parse(RunConfig, parsed)
+    except SectionError as err:
+        raise ConfigError(err.problems) from None
 
 
 def _model(value: Any) -> dict[str, Any]:
@@ -215,8 +219,9 @@ def _complaints(section: str, err: ValueError) -> list[Problem]:
 
     Its messages may start with the dotted key, 'model.hidden_size: ...', one to a line.
     """
-    if isinstance(err, ConfigError):
-        return list(err.under(section).problems)
+    if isinstance(err, SectionError):
+        named = all(problem.path[:1] == (section,) for problem in err.problems)
+        return list((err if named else err.under(section)).problems)
     problems = []
     for line in str(err).splitlines() or [type(err).__name__]:
         head, colon, rest = line.partition(": ")

@@ -7,17 +7,9 @@ and reported once as having no effect; the others do what the vendor's documents
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
-from wafer.config.base import (
-    Bool,
-    Choice,
-    Int,
-    NonNegativeInt,
-    PositiveInt,
-    Section,
-    parse,
-)
+from models.sections import Bool, Choice, Section
 from wafer.errors import ConfigError, Problem, TrainingError
 
 __all__ = ["MODES", "Fabric", "MemoryX", "OpProfiler", "Pipeline", "RunSection", "total_steps"]
@@ -39,10 +31,10 @@ class ClusterKeys(Section):
     """Keys of the vendor's cluster, schedulers and debuggers: accepted, no effect here."""
 
     target_device: str | None = None
-    precision_opt_level: Annotated[Int, Field(ge=0, le=2)] | None = None
+    precision_opt_level: Annotated[int, Field(ge=0, le=2)] | None = None
     num_workers_per_csx: NonNegativeInt | None = None
     num_act_servers: PositiveInt | None = None
-    num_wgt_servers: Annotated[Int, Field(gt=0, le=24)] | None = None
+    num_wgt_servers: Annotated[int, Field(gt=0, le=24)] | None = None
     job_time_sec: PositiveInt | None = None
     mount_dirs: Any = None
     python_paths: Any = None
@@ -55,12 +47,12 @@ class ClusterKeys(Section):
     debug_args: Any = None
     ini: Any = None
     wsc_log_level: Any = None
-    compile_crd_memory_gi: Int | None = None
-    execute_crd_memory_gi: Int | None = None
-    wrk_memory_gi: Int | None = None
-    act_memory_gi: Int | None = None
-    cmd_memory_gi: Int | None = None
-    wgt_memory_gi: Int | None = None
+    compile_crd_memory_gi: int | None = None
+    execute_crd_memory_gi: int | None = None
+    wrk_memory_gi: int | None = None
+    act_memory_gi: int | None = None
+    cmd_memory_gi: int | None = None
+    wgt_memory_gi: int | None = None
     transfer_processes: PositiveInt | None = None
     retrace_every_iteration: Bool | None = None
     lazy_initialization: Bool | None = None
@@ -250,9 +242,9 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
     summary_dir: str | None = None
     check_loss_values: Bool = True
     compile_dir: str | None = None
-    seed: Annotated[Int, Field(ge=0, lt=2**32)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
     num_csx: PositiveInt = 1
-    num_replicas: Annotated[Int, Field(ge=-1)] = 1
+    num_replicas: Annotated[int, Field(ge=-1)] = 1
     multireplica: Bool = False
     compile_only: Bool = False
     validate_only: Bool = False
@@ -260,12 +252,10 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         Literal["resident", "weight_streaming", "pipelined", "fabric"] | None,
         BeforeValidator(_strategy),
     ] = None
-    memoryx: Annotated[MemoryX, BeforeValidator(lambda v: parse(MemoryX, v))] = MemoryX()
-    pipeline: Annotated[Pipeline, BeforeValidator(lambda v: parse(Pipeline, v))] = Pipeline()
-    fabric: Annotated[Fabric, BeforeValidator(lambda v: parse(Fabric, v))] = Fabric()
-    op_profiler_config: Annotated[
-        OpProfiler | None, BeforeValidator(lambda v: None if v is None else parse(OpProfiler, v))
-    ] = None
+    memoryx: MemoryX = MemoryX()
+    pipeline: Pipeline = Pipeline()
+    fabric: Fabric = Fabric()
+    op_profiler_config: OpProfiler | None = None
     job_labels: Annotated[dict[str, Any] | None, BeforeValidator(_labels)] = None
     job_priority: Annotated[Literal["p1", "p2", "p3"], Choice] | None = None
 

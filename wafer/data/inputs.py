@@ -7,9 +7,10 @@ class and one entry here (or in ``task_inputs``), and its reader in ``wafer.data
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
-from wafer.config.base import Bool, Int, PositiveInt, did_you_mean, parse
+from models.errors import did_you_mean
+from models.sections import Bool, parse
 from wafer.data.row_inputs import ROW_PROCESSORS, GptHDF5DataProcessor
 from wafer.data.section import InputSection, MicroBatchRange
 from wafer.data.task_inputs import TASK_PROCESSORS
@@ -36,7 +37,7 @@ class PyStdlibDataProcessor(InputSection):
         max_bytes: longest function kept, in bytes.
     """
 
-    vocab_size: Annotated[Int, Field(ge=257)] = 2048
+    vocab_size: Annotated[int, Field(ge=257)] = 2048
     max_sequence_length: PositiveInt = 512  # pyright: ignore[reportIncompatibleVariableOverride]
     split: Literal["train", "eval"] = "train"
     source_dir: str | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from models.paths import close_names
+from models.errors import did_you_mean
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import DocumentSource, SyntheticSource
 from wafer.data.readers.pystdlib import load_corpus, yardsticks
@@ -122,6 +122,6 @@ def build_dataset(
         known = [*PROCESSORS, *READERS]
         raise DataError(
             f"data_processor {cfg.data_processor!r} is not known"
-            f"{close_names(cfg.data_processor, known)}; known: {', '.join(known)}"
+            f"{did_you_mean(cfg.data_processor, known)}; known: {', '.join(known)}"
         )
     return PROCESSORS[cfg.data_processor](cfg, pathlib.Path(model_dir))

@@ -2,17 +2,9 @@
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from wafer.config.base import (
-    Bool,
-    Float,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-    parse,
-)
+from models.sections import Bool, Section
 from wafer.data.section import Folders, InputSection
 from wafer.errors import ConfigError, Problem
 
@@ -41,22 +33,6 @@ class MixturePart(Section):
     data_subset: str | None = None
 
 
-def _parts(value: Any) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError("expected a list of {data_dir, weight, data_subset}")
-    parts, problems = [], []
-    for index, item in enumerate(value):
-        try:
-            parts.append(parse(MixturePart, item))
-        except ConfigError as error:
-            problems += error.under(index).problems
-    if problems:
-        raise ConfigError(problems)
-    return tuple(parts)
-
-
 class _RowsInput(InputSection):
     """Rows in HDF5 files.
 
@@ -69,7 +45,7 @@ class _RowsInput(InputSection):
     """
 
     data_dir: Folders | None = None
-    mixture: Annotated[tuple[MixturePart, ...] | None, BeforeValidator(_parts)] = None
+    mixture: Annotated[tuple[MixturePart, ...], Field(min_length=1)] | None = None
     data_subset: str | None = None
     num_samples: PositiveInt | None = None
     pad_last: Bool | None = None
@@ -110,7 +86,7 @@ class BertHDF5DataProcessor(_Unpacked):
     """
 
     task: ClassVar[str] = "mlm"
-    masked_lm_prob: Annotated[Float, Field(gt=0, lt=1)] = 0.15
+    masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] = 0.15
     max_predictions_per_seq: PositiveInt | None = None
     mask_id: NonNegativeInt | None = None
 

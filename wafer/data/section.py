@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
-from wafer.config.base import Bool, Int, NonNegativeInt, PositiveInt, Section, parse
+from models.sections import Bool, Section, parse
 
 __all__ = ["Folders", "InputSection", "MicroBatchRange"]
 
@@ -33,7 +33,7 @@ class _Range(Section):
 class MicroBatchRange(Section):
     """``{explore: {min, max}}``: micro-batch sizes the compiler may choose between."""
 
-    explore: Annotated[_Range, BeforeValidator(lambda v: parse(_Range, v))]
+    explore: _Range
 
 
 def _micro_batch(value: Any) -> Any:
@@ -90,7 +90,7 @@ class InputSection(_Ignored):
     max_sequence_length: PositiveInt | None = None
     use_vsl: Bool = False
     shuffle: Bool = False
-    shuffle_seed: Int | None = None
+    shuffle_seed: int | None = None
     drop_last: Bool = True
 
     @property

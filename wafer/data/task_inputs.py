@@ -2,9 +2,9 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 
-from wafer.config.base import Bool, Float, NonNegativeInt, PositiveInt
+from models.sections import Bool
 from wafer.data.section import Folders, InputSection
 from wafer.errors import ConfigError, Problem
 
@@ -104,7 +104,7 @@ class MaskedLmInput(TextInput, legacy={"mask_whole_word": "whole_word_masking"})
 
     task: ClassVar[str] = "mlm"
     max_predictions_per_seq: PositiveInt = 20
-    masked_lm_prob: Annotated[Float, Field(gt=0, lt=1)] = 0.15
+    masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] = 0.15
     whole_word_masking: Literal[False] = False
     disable_nsp: Bool = False
     shuffle_buffer: PositiveInt | None = None

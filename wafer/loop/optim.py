@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from models.errors import did_you_mean
 from wafer.config import OPTIMIZERS, SCHEDULERS, parse_optimizer, parse_schedules
-from wafer.config.base import did_you_mean
 from wafer.loop.model import CompiledModel, Gradients, Parameters
 from wafer.optim.chain import RateState, learning_rates, make_optimizer
 from wafer.session.checkpoint import fill_template, to_tree

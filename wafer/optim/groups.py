@@ -11,9 +11,9 @@ import fnmatch
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from models.errors import did_you_mean
 from models.paths import named_leaves
 from wafer.config import Optimizer, Schedule
-from wafer.config.base import did_you_mean
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["MUP_GROUPS", "Groups", "make_groups"]

@@ -8,20 +8,18 @@ other; the first entry may say ``main_scheduler: chained`` to multiply them inst
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
-
-from wafer.config.base import (
-    Bool,
-    Choice,
-    Float,
+from pydantic import (
+    BeforeValidator,
+    Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    Section,
-    did_you_mean,
-    parse,
+    SerializeAsAny,
 )
+
+from models.errors import SectionError, did_you_mean
+from models.sections import Bool, Choice, Section, parse
 from wafer.errors import ConfigError, Problem
 
 __all__ = [
@@ -210,7 +208,7 @@ class OneCycle(_Open, legacy={**_VALUES, "max_val": "max_lr"}):
     initial_learning_rate: PositiveFloat
     max_lr: PositiveFloat
     total_steps: PositiveInt = 1000
-    pct_start: Annotated[Float, Field(ge=0, le=1)] = 0.3
+    pct_start: Annotated[float, Field(ge=0, le=1)] = 0.3
     final_div_factor: PositiveFloat = 1e4
     three_phase: Bool = False
     anneal_strategy: Annotated[Literal["cos", "linear"], Choice] = "cos"
@@ -261,15 +259,15 @@ def parse_schedules(value: Any) -> tuple[Schedule, ...]:
         constant = {"scheduler": "Constant", "learning_rate": value}
         try:
             return (parse(Constant, constant),)
-        except ConfigError as err:  # the user wrote a number, not a key of a scheduler
-            raise ConfigError([Problem((), p.message) for p in err.problems]) from None
+        except SectionError as err:  # the user wrote a number, not a key of a scheduler
+            raise SectionError([Problem((), p.message) for p in err.problems]) from None
     if not value:
         raise ConfigError([Problem((), "an empty list; give a number or schedulers")])
     entries, problems = [], []
     for i, item in enumerate(value):
         try:
             entries.append(item if isinstance(item, Schedule) else _one(item))
-        except ConfigError as err:
+        except SectionError as err:
             problems += err.under(i).problems
     if problems:
         raise ConfigError(problems)

@@ -7,18 +7,10 @@ false, ``ASGD.t0`` 1e-6): a 1.8 file that relied on them must say so.
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from wafer.config.base import (
-    Bool,
-    Float,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-    did_you_mean,
-    parse,
-)
+from models.errors import did_you_mean
+from models.sections import Bool, Section, parse
 from wafer.errors import ConfigError, Problem
 from wafer.optim.schedule_sections import Schedules
 
@@ -44,7 +36,7 @@ __all__ = [
 ]
 
 MIN_LOSS_SCALE = 2.0**-14
-_Beta = Annotated[Float, Field(ge=0, lt=1)]
+_Beta = Annotated[float, Field(ge=0, lt=1)]
 _Betas = tuple[_Beta, _Beta]
 
 
@@ -67,26 +59,14 @@ def _loss_scale(value: Any) -> Any:
     return number
 
 
-def _tags(value: Any) -> Any:
-    if not isinstance(value, list | tuple):
-        raise ValueError("expected a list of {params: glob, tag: name}")
-    problems, tags = [], []
-    for i, item in enumerate(value):
-        try:
-            tags.append(parse(ParamTag, item))
-        except ConfigError as err:
-            problems += err.under(i).problems
-    if problems:
-        raise ConfigError(problems)
-    return tuple(tags)
-
-
 def _factors(value: Any) -> Any:
     """Store a mapping as sorted-by-file pairs, so that the section stays hashable."""
     if isinstance(value, tuple):
         return value
     if not isinstance(value, Mapping):
         raise ValueError("expected a mapping of parameter group to factor")
+    if any(isinstance(factor, bool) for factor in value.values()):
+        raise ValueError("expected a number for each parameter group")
     return tuple(value.items())
 
 
@@ -123,13 +103,13 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
     ] = 1.0
     initial_loss_scale: PositiveFloat | None = None
     steps_per_increase: PositiveInt = 2000
-    min_loss_scale: Annotated[Float, Field(ge=MIN_LOSS_SCALE)] | None = None
+    min_loss_scale: Annotated[float, Field(ge=MIN_LOSS_SCALE)] | None = None
     max_loss_scale: PositiveFloat | None = None
     log_summaries: Bool = False
     adjust_learning_rate: Annotated[
         tuple[tuple[str, NonNegativeFloat], ...], BeforeValidator(_factors)
     ] = ()
-    params: Annotated[tuple[ParamTag, ...], BeforeValidator(_tags)] = ()
+    params: tuple[ParamTag, ...] = ()
     grad_accum_steps: PositiveInt = 1
     disable_lr_steps_reset: Bool | None = None
 
@@ -178,7 +158,7 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
 class SGD(Optimizer, legacy={"use_nesterov": "nesterov"}):
     """Momentum buffer starts at 0, so dampening also acts on the first step."""
 
-    momentum: Annotated[Float, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     dampening: NonNegativeFloat = 0.0
     nesterov: Bool = False
     maximize: Bool = False
@@ -262,7 +242,7 @@ class RMSprop(Optimizer):
 
     alpha: _Beta = 0.99
     eps: NonNegativeFloat = 1e-8
-    momentum: Annotated[Float, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     centered: Bool = False
 
 
@@ -277,7 +257,7 @@ class ASGD(Optimizer):
 class Rprop(Optimizer):
     """Step sizes by the sign of the gradient; the learning rate is only the first step size."""
 
-    etas: tuple[Annotated[Float, Field(gt=0, lt=1)], Annotated[Float, Field(gt=1)]] = (0.5, 1.2)
+    etas: tuple[Annotated[float, Field(gt=0, lt=1)], Annotated[float, Field(gt=1)]] = (0.5, 1.2)
     step_sizes: tuple[PositiveFloat, PositiveFloat] = (1e-6, 50.0)
 
 
@@ -292,9 +272,9 @@ class Adafactor(Optimizer):
     needs_dense: ClassVar[bool] = True
 
     eps: tuple[PositiveFloat, PositiveFloat] = (1e-30, 1e-3)
-    decay_rate: Annotated[Float, Field(lt=0)] = -0.8
+    decay_rate: Annotated[float, Field(lt=0)] = -0.8
     scale_parameter: Bool = True
-    clip_threshold: Annotated[Float, Field(ge=1, le=1)] = 1.0
+    clip_threshold: Annotated[float, Field(ge=1, le=1)] = 1.0
     beta1: None = None
     relative_step: Literal[False] = False
     warmup_init: Literal[False] = False

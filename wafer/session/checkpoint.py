@@ -19,7 +19,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from models.checkpoint.reader import StoredTree
-from models.paths import close_names, named_leaves, unflatten
+from models.errors import did_you_mean
+from models.paths import named_leaves, unflatten
 from wafer.errors import CheckpointError
 
 __all__ = ["Checkpoints", "fill_template", "load_checkpoint", "to_tree", "write_checkpoint"]
@@ -66,7 +67,7 @@ def fill_template(
             if not strict or optional(name):
                 kept.append(name)
             else:
-                problems.append(f"{prefix}{name}: not in the checkpoint{close_names(name, have)}")
+                problems.append(f"{prefix}{name}: not in the checkpoint{did_you_mean(name, have)}")
             return leaf
         value = have[name]
         if np.shape(value) != np.shape(leaf) and not strict:

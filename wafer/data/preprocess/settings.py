@@ -8,18 +8,10 @@ import pathlib
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from wafer.config.base import (
-    Bool,
-    Float,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-    did_you_mean,
-    parse,
-)
+from models.errors import SectionError, did_you_mean
+from models.sections import Bool, Section, parse
 from wafer.data.text.turns import Turns
 from wafer.errors import ConfigError, Problem
 from wafer.yamlfile import read_yaml
@@ -42,7 +34,7 @@ _GROUPS = ("setup", "processing", "dataset")
 Tokenizers = Literal[
     "GPT2Tokenizer", "NeoXTokenizer", "HuggingFaceTokenizer", "BertTokenizer", "TrainBPE"
 ]
-Probability = Annotated[Float, Field(ge=0, le=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 def _paths(value: Any) -> Any:
@@ -229,7 +221,7 @@ def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> 
     merged |= {key: _typed(value) for key, value in flags.items() if value is not None}
     try:
         return parse(Settings, merged)
-    except ConfigError as error:
+    except SectionError as error:
         raise ConfigError(error.problems, str(path or "")) from None
 
 

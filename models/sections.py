@@ -1,46 +1,28 @@
-"""What every section shares: frozen pydantic models that refuse unknown keys, teaching errors.
+"""What every section of a configuration shares: strict frozen pydantic models, errors that teach.
 
-Nothing in ``wafer.config`` imports jax: a wrong file is reported before a second has passed.
+Neither this module nor what it imports imports jax: a wrong file is reported at once.
 """
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+import types
+import typing
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     StrictBool,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic_core import ErrorDetails
 
-from wafer.errors import ConfigError, Problem
+from models.errors import Problem, SectionError, did_you_mean
 
-__all__ = [
-    "Bool",
-    "Choice",
-    "Float",
-    "Int",
-    "NonNegativeFloat",
-    "NonNegativeInt",
-    "PositiveFloat",
-    "PositiveInt",
-    "Section",
-    "did_you_mean",
-    "parse",
-    "problems_of",
-]
-
-
-def _number(value: Any) -> Any:
-    """Refuse booleans, which Python counts as integers."""
-    if isinstance(value, bool):
-        raise ValueError("expected a number")
-    return value
+__all__ = ["Bool", "Choice", "Section", "SectionT", "parse", "problems_of"]
 
 
 def _lower(value: Any) -> Any:
@@ -49,22 +31,20 @@ def _lower(value: Any) -> Any:
 
 Choice = BeforeValidator(_lower)  # for Literal fields whose spelling ignores case
 Bool = StrictBool
-Int = Annotated[int, BeforeValidator(_number)]
-Float = Annotated[float, BeforeValidator(_number)]
-PositiveInt = Annotated[Int, Field(gt=0)]
-NonNegativeInt = Annotated[Int, Field(ge=0)]
-PositiveFloat = Annotated[Float, Field(gt=0)]
-NonNegativeFloat = Annotated[Float, Field(ge=0)]
 
 
 class Section(BaseModel):
     """A part of the configuration: immutable, hashable, closed to unknown keys.
 
+    Numbers may be quoted (PyYAML reads ``1e-5`` as text) and must be finite.
+
     Attributes:
         legacy: older spelling -> today's; both accepted, never together.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+    )
     legacy: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, legacy: Mapping[str, str] | None = None, **kwargs: Any) -> None:
@@ -74,18 +54,33 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _today(cls, data: Any) -> Any:
+    def _rename(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
         renamed: dict[Any, Any] = {}
         for key, value in data.items():
             name = cls.legacy.get(key, key)
             if name != key and name in data:
-                raise ConfigError([Problem((key,), f"is the older spelling of {name!r}; keep one")])
+                raise SectionError(
+                    [Problem((key,), f"is the older spelling of {name!r}; keep one")]
+                )
             if name in renamed:
-                raise ConfigError([Problem((key,), f"{name!r} is given twice, in two spellings")])
+                raise SectionError([Problem((key,), f"{name!r} is given twice, in two spellings")])
             renamed[name] = value
         return renamed
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse booleans, which Python counts as integers; a field's own reader sees to itself."""
+        field = cls.model_fields[str(info.field_name)]
+        items = value if isinstance(value, list | tuple) else (value,)
+        read = any(isinstance(item, BeforeValidator) for item in field.metadata)
+        if not read and any(isinstance(item, bool) for item in items):
+            allowed = _leaf_types(field.annotation)
+            if bool not in allowed and allowed & {int, float}:
+                raise ValueError("expected a number")
+        return value
 
     @classmethod
     def keys(cls) -> tuple[str, ...]:
@@ -116,11 +111,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """Return '; did you mean ...?' for the nearest known name, or ''."""
-    lower = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(str(name).lower(), list(lower), n=1, cutoff=0.6)
-    return f"; did you mean {lower[near[0]]!r}?" if near else ""
+def _leaf_types(annotation: Any) -> set[Any]:
+    """Flatten unions, Annotated and sequences to the plain types they allow."""
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
+    if origin is Annotated:
+        arguments = arguments[:1]
+    if origin in (typing.Union, types.UnionType, Annotated, list, tuple):
+        return set().union(*map(_leaf_types, arguments))
+    return {annotation}
 
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
@@ -130,45 +129,61 @@ def parse(cls: type[SectionT], data: Any) -> SectionT:
     """Validate one section.
 
     Raises:
-        ConfigError: with every problem of the section, paths relative to it.
+        SectionError: with every problem of the section, paths relative to it.
     """
     if isinstance(data, cls):
         return data
     try:
         return cls.model_validate(data)
     except ValidationError as err:
-        raise ConfigError(problems_of(err, cls)) from None
+        raise SectionError(problems_of(err, cls)) from None
 
 
-def problems_of(err: ValidationError, cls: type[BaseModel] | None = None) -> list[Problem]:
-    """Put pydantic's errors into our words.
-
-    Args:
-        err: what pydantic raised.
-        cls: the class that was being parsed, for did-you-mean at its top level.
-    """
+def problems_of(err: ValidationError, cls: type[BaseModel]) -> list[Problem]:
+    """Put pydantic's errors about a section of class ``cls`` into our words."""
     problems: list[Problem] = []
     for error in err.errors(include_url=False):
-        loc = tuple(part for part in error["loc"] if part != "[key]")
+        path = tuple(part for part in error["loc"] if not _is_tag(part))
         cause = error.get("ctx", {}).get("error")
-        if isinstance(cause, ConfigError):
-            problems += cause.under(*loc).problems
+        if isinstance(cause, SectionError):
+            problems += cause.under(*path).problems
         else:
-            problems.append(Problem(loc, _message(error, cls if len(loc) == 1 else None)))
+            problems.append(Problem(path, _message(error, path, cls)))
     return problems
 
 
-def _message(error: ErrorDetails, cls: type[BaseModel] | None) -> str:
-    kind, name, value = error["type"], error["loc"][-1] if error["loc"] else "", error["input"]
+def _is_tag(part: Any) -> bool:
+    """Pydantic puts the union member's name into the path; users do not want it."""
+    return isinstance(part, str) and ("[" in part or part in {"str", "int", "float", "bool"})
+
+
+def _class_at(cls: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """The class of the section that lies at a path, or None where several are allowed."""
+    for part in path:
+        if isinstance(part, int):  # an item has the class of its list
+            continue
+        field = cls.model_fields.get(part)
+        leaves = _leaf_types(field.annotation) if field else set()
+        nested = [k for k in leaves if isinstance(k, type) and issubclass(k, BaseModel)]
+        if len(nested) != 1:
+            return None
+        cls = nested[0]
+    return cls
+
+
+def _message(error: ErrorDetails, path: tuple[str | int, ...], root: type[BaseModel]) -> str:
+    kind, value = error["type"], error["input"]
     if kind == "extra_forbidden":
-        known: tuple[str, ...] = ()
-        if cls is not None:
-            known = cls.keys() if issubclass(cls, Section) else tuple(cls.model_fields)
-        return f"unknown key{did_you_mean(name, known)}"
+        section = _class_at(root, path[:-1])
+        known = section.keys() if section and issubclass(section, Section) else ()
+        listed = f"; known: {', '.join(known)}" if 0 < len(known) < 10 else ""
+        return f"unknown key{did_you_mean(path[-1], known) or listed}"
     if kind == "missing":
         return "missing, and there is no default"
     if kind == "value_error":
-        return f"{_shown(value)}: {error.get('ctx', {}).get('error')}"
+        message = str(error.get("ctx", {}).get("error"))
+        # Without a path it is about several keys, which the message names.
+        return f"{_shown(value)}: {message}" if path else message
     text = _EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ")
     return f"{_shown(value)}: expected {text}{_suggest(error)}"
 

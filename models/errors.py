@@ -1,0 +1,67 @@
+"""Errors about sections of a configuration and about checkpoints; no pydantic, no jax.
+
+They are ``ValueError``s, so that these packages need nothing of ``wafer`` to raise them.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
+
+__all__ = ["CheckpointError", "Problem", "SectionError", "did_you_mean", "dotted"]
+
+
+class Problem(NamedTuple):
+    """One thing wrong with a configuration.
+
+    path: keys and list indices from the root of what was checked, ('optimizer', 'betas', 0)
+    message: what was found and what is allowed
+    """
+
+    path: tuple[str | int, ...]
+    message: str
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """Write a path the way users read it.
+
+    >>> dotted(("optimizer", "betas", 0))
+    'optimizer.betas[0]'
+    """
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+class SectionError(ValueError):
+    """A section that cannot be used; lists every problem found, not only the first.
+
+    Attributes:
+        problems: where and what, in the order of the section.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.lines()))
+
+    def lines(self, *root: str) -> list[str]:
+        """One line for each problem, its path seen from ``root``."""
+        return [
+            f"{dotted((*root, *path))}: {message}" if path else message
+            for path, message in self.problems
+        ]
+
+    def under(self, *parents: str | int) -> Self:
+        """The same problems, seen from further up the configuration."""
+        return type(self)([Problem((*parents, *p.path), p.message) for p in self.problems])
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or does not fit the model or the configuration."""
+
+
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """Return '; did you mean ...?' for the nearest known name in any case, or ''."""
+    lower = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(str(name).lower(), list(lower), n=1, cutoff=0.6)
+    return f"; did you mean {lower[near[0]]!r}?" if near else ""
