@@ -17,7 +17,7 @@ import pytest
 from models.paths import named_leaves
 from wafer.commands.run import run
 from wafer.config import load
-from wafer.experiment import plan
+from wafer.experiment import Experiment
 from wafer.session.checkpoint import load_checkpoint
 
 V1 = pathlib.Path(__file__).parent / "golden" / "checkpoints" / "v1"
@@ -66,7 +66,7 @@ def keys_of(record):
 
 def template(cfg):
     """Name -> 'dtype shape' of what a run of this configuration stores."""
-    made = plan(cfg)
+    made = Experiment.from_config(cfg)
     trees = {
         "params": made.shapes,
         "opt_state": jax.eval_shape(made.tx.init, made.shapes),
@@ -126,7 +126,7 @@ def test_runs_go_on(unpacked, name, monkeypatch):
 @pytest.mark.parametrize("name", EXPECTED["configs"])
 def test_names_of_every_family(name):
     """Parameters and optimizer state of each params file of version 1's time."""
-    made = plan(load(CONFIGS / name))
+    made = Experiment.from_config(load(CONFIGS / name))
     trees = {"params": made.shapes, "opt_state": jax.eval_shape(made.tx.init, made.shapes)}
     lines = sorted(f"{leaf} {x.shape} {x.dtype}" for leaf, x in named_leaves(trees))
     assert digest("\n".join(lines).encode()) == EXPECTED["configs"][name]

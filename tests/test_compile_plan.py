@@ -19,8 +19,9 @@ from wafer.compiler.plan import Region
 from wafer.compiler.report import from_json, report_text, summary, to_json
 from wafer.config import load
 from wafer.config.checks import CHECKS
+from wafer.engines.choose import check
 from wafer.errors import CapacityError, ConfigError
-from wafer.experiment import plan
+from wafer.experiment import Experiment
 from wafer.spec import WSE2
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -213,7 +214,7 @@ def test_replicas_are_the_compilers_business_not_the_runs():
     _, made = compiling.config_graph(cfg)
     assert compiling.options_of(cfg, made, seed=0).replicas == 0
     with pytest.raises(ConfigError, match="wafer compile"):
-        plan(cfg)
+        check(Experiment.from_config(cfg))
 
 
 def test_dry_modes_of_pipelined_runs_are_the_compilers(tmp_path, capsys):

@@ -11,7 +11,7 @@ import yaml
 
 from wafer.config import load
 from wafer.config.checks import CHECKS
-from wafer.experiment import plan
+from wafer.experiment import Experiment
 
 ROOT = pathlib.Path(__file__).parent.parent
 PARAMS = sorted((ROOT / "models" / "configs").rglob("*.yaml"))
@@ -20,7 +20,7 @@ PARAMS = sorted((ROOT / "models" / "configs").rglob("*.yaml"))
 @pytest.mark.parametrize("path", PARAMS, ids=lambda p: p.stem)
 def test_params_file(path, tmp_path):
     cfg = load(path, checks=CHECKS)
-    made = plan(cfg)
+    made = Experiment.from_config(cfg)
     jax.eval_shape(made.tx.init, made.shapes)
     if cfg.sparsity is not None:
         assert made.sparsifier.select(made.shapes), "the sparsity section selects no parameter"

@@ -13,7 +13,8 @@ from wafer.cli import main
 from wafer.commands.run import run
 from wafer.config import parse_config
 from wafer.errors import CheckpointError
-from wafer.experiment import build
+from wafer.experiment import Experiment
+from wafer.session.build import build
 from wafer.session.checkpoint import load_checkpoint
 from wafer.session.persist import resume
 
@@ -136,7 +137,7 @@ def test_lora_trains_adapters_alone_resumes_and_folds_back(tmp_path, capsys):
     assert len(moments) == 2 * len(adapters)  # two per adapter, none for what is frozen
 
     # The same command with more steps goes on from its own checkpoint, not from the base.
-    assert int(resume(build(cfg)).state.step) == 8
+    assert int(resume(build(Experiment.from_config(cfg))).state.step) == 8
 
     # Folded: an ordinary model, with the adapted model's scores.
     out = str(tmp_path / "folded")
@@ -184,10 +185,11 @@ def test_a_pretrained_encoder_gets_a_new_head(tmp_path, caplog):
     with pytest.raises(
         CheckpointError, match=r"classifier/kernel: not in.*[\s\S]*--disable_strict"
     ):
-        resume(build(config("sst2", tuning, 2, runconfig=start)))
+        resume(build(Experiment.from_config(config("sst2", tuning, 2, runconfig=start))))
     start["disable_strict_checkpoint_loading"] = True
     with caplog.at_level("INFO"):
-        state = resume(build(config("sst2", tuning, 2, runconfig=start))).state
+        job = build(Experiment.from_config(config("sst2", tuning, 2, runconfig=start)))
+        state = resume(job).state
     assert "kept as initialized: classifier/bias, classifier/kernel" in caplog.text
     assert int(state.step) == 0
     for name, value in named_leaves(state.params):

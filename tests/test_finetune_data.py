@@ -425,18 +425,18 @@ def test_a_missing_picture_is_named_with_its_row(tmp_path):
 
 
 def test_rows_and_models_that_do_not_go_together(tmp_path):
-    from wafer.experiment import plan
+    from wafer.experiment import Experiment
 
     cfg = params("sst2", tmp_path)
     cfg["model"]["name"] = "bert-q&a"
     with pytest.raises(ConfigError, match=r"rows are for 'classification'; .*SquadDataProcessor"):
-        plan(parse_config(cfg))
+        Experiment.from_config(parse_config(cfg))
     cfg["model"]["name"] = "dpr-question-encoder"
     with pytest.raises(ConfigError, match="no loss of its own"):
-        plan(parse_config(cfg))
+        Experiment.from_config(parse_config(cfg))
     cfg = params("dpr", tmp_path, runconfig={"num_csx": 3}, train_input={"micro_batch_size": 1})
     with pytest.raises(ConfigError, match=r"(?s)num_csx: 3: the negatives.*micro_batch_size"):
-        plan(parse_config(cfg))
+        Experiment.from_config(parse_config(cfg))
     with pytest.raises(ConfigError, match=r"enable_vts: true"):
         parse_config(params("sst2", tmp_path, train_input={"use_vsl": True}))
 

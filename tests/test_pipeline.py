@@ -34,7 +34,8 @@ from models.fc_mnist import image_batch
 from wafer.commands.plan import scaling_table
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
-from wafer.engines.choose import make_executor
+from wafer.config.engines import engine_row
+from wafer.engines.choose import check, make
 from wafer.engines.resident import Resident, swarmx_mesh
 from wafer.engines.stagewise.flow import Flow
 from wafer.engines.stagewise.pipelined import Pipelined
@@ -44,7 +45,7 @@ from wafer.engines.stagewise.schedule import in_flight, needs, schedule
 from wafer.engines.stagewise.timeline import draw_schedule, draw_spans, draw_sweep
 from wafer.engines.stagewise.traffic import Event
 from wafer.errors import ConfigError
-from wafer.experiment import plan
+from wafer.experiment import Experiment
 from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import LossScaler
 from wafer.session.checkpoint import load_checkpoint
@@ -237,7 +238,7 @@ PIPED = {"execution_strategy": "pipelined", "pipeline": {"stages": 3, "devices":
 )
 def test_what_does_not_fit_is_refused_before_any_work(tmp_path, settings, message):
     with pytest.raises(ConfigError, match=message):
-        plan(run_config(tmp_path, max_steps=1, **settings))
+        check(Experiment.from_config(run_config(tmp_path, max_steps=1, **settings)))
 
 
 def test_wafer_plan_shows_the_pipeline(tmp_path):
@@ -250,11 +251,10 @@ def test_wafer_plan_shows_the_pipeline(tmp_path):
 
 
 def test_several_processes_are_refused(tmp_path, monkeypatch):
-    cfg = run_config(tmp_path, max_steps=1, **PIPED)
-    made = plan(cfg)
+    experiment = Experiment.from_config(run_config(tmp_path, max_steps=1, **PIPED))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ConfigError, match="the stages must be in one process, this run has 2"):
-        make_executor(cfg, made, dropout=False)
+    with pytest.raises(ConfigError, match="must be in one process, this run has 2"):
+        make(experiment, engine_row("pipelined"))
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from wafer.config import parse_config
 from wafer.data.batching.objectives import prompt_completion
 from wafer.data.readers.preferences import LOGP_KEYS, pair_row
 from wafer.data.text.tokenizer import train_bpe
-from wafer.experiment import plan
+from wafer.experiment import Experiment
 from wafer.session.checkpoint import load_checkpoint
 
 RECIPES = pathlib.Path(__file__).parent.parent / "models" / "configs" / "recipes"
@@ -138,7 +138,7 @@ def test_mup_divides_the_rate_of_each_kernel_by_how_much_wider_it_is():
     model = {"hidden_size": 32, "filter_size": 128, "mup_base_hidden_size": 8}
     model |= {"mup_base_filter_size": 64, "nonlinearity": "swiglu"}
     optimizer = {"optimizer_type": "SGD", "learning_rate": 1.0}
-    made = plan(parse_config(config(model=model, optimizer=optimizer)))
+    made = Experiment.from_config(parse_config(config(model=model, optimizer=optimizer)))
     ones = jax.tree.map(lambda s: jnp.ones(s.shape), made.shapes)
     updates, _ = made.tx.update(ones, made.tx.init(ones), ones)
     rate = {name: -float(np.unique(u).item()) for name, u in named_leaves(updates)}
@@ -148,7 +148,7 @@ def test_mup_divides_the_rate_of_each_kernel_by_how_much_wider_it_is():
     assert rate["embed/token/embedding"] == rate["layers_0/ffn/up/bias"] == 1.0
     # What the file says wins.
     optimizer["adjust_learning_rate"] = {"decoder_attention": 0.125}
-    made = plan(parse_config(config(model=model, optimizer=optimizer)))
+    made = Experiment.from_config(parse_config(config(model=model, optimizer=optimizer)))
     updates, _ = made.tx.update(ones, made.tx.init(ones), ones)
     assert float(updates["layers_0"]["attn"]["query"]["kernel"][0, 0]) == -0.125
 
@@ -160,7 +160,7 @@ def moved(width, mup):
     if mup:
         model |= {"mup_base_hidden_size": 16, "mup_base_filter_size": 64}
     optimizer = {"optimizer_type": "AdamW", "learning_rate": 0.01, "correct_bias": True}
-    made = plan(parse_config(config(model=model, optimizer=optimizer)))
+    made = Experiment.from_config(parse_config(config(model=model, optimizer=optimizer)))
     weights = made.model.init(jax.random.key(0))
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, 64), jnp.int32)
     layout = padded_layout(jnp.full(4, 16, jnp.int32), 16)

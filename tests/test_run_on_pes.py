@@ -9,8 +9,10 @@ from models.paths import named_leaves
 from wafer.commands.run import run as run_mode
 from wafer.compiler import experiment as compiling
 from wafer.config import parse_config
+from wafer.engines.choose import check
 from wafer.errors import CapacityError, ConfigError
-from wafer.experiment import build, plan
+from wafer.experiment import Experiment
+from wafer.session.build import build
 from wafer.session.checkpoint import load_checkpoint
 from wafer.session.persist import resume
 
@@ -119,14 +121,14 @@ def test_cycles_are_reported_and_the_floor_plan_is_kept(tmp_path, caplog):
 
 def test_weights_stay_in_the_pes_between_steps(tmp_path):
     """Going on from what lies in the PEs gives the bits that loading the host's copy gives."""
-    job, other = (build(parse_config(config(tmp_path))) for _ in range(2))
+    job, other = (build(Experiment.from_config(parse_config(config(tmp_path)))) for _ in range(2))
     state, again = resume(job).state, resume(other).state
     loader = job.train.loader(6, num_epochs=None)
     for _ in range(2):
-        features = job.features(next(loader), job.cfg.train_input)
-        state, _ = job.executor.step(state, features)
+        features = job.features(next(loader), job.experiment.batch("train"))
+        state, _ = job.engine.step(state, features)
         copy = again._replace(params=dict(again.params))  # another object: loaded anew
-        again, _ = other.executor.step(copy, features)
+        again, _ = other.engine.step(copy, features)
     pairs = zip(named_leaves(state.params), named_leaves(again.params), strict=True)
     for (name, mine), (_, theirs) in pairs:
         np.testing.assert_array_equal(mine, theirs, err_msg=name)
@@ -145,7 +147,7 @@ def test_wafer_compile_places_on_the_same_part_of_the_wafer():
 def test_a_part_of_the_wafer_that_is_too_small_is_said_before_anything_runs(tmp_path):
     cfg = parse_config(config(tmp_path, model={"hidden_size": 4000}))
     with pytest.raises(CapacityError, match=r"48 PEs of 48 KiB .* Use more .*runconfig\.fabric"):
-        build(cfg)
+        build(Experiment.from_config(cfg))
 
 
 REFUSED = {
@@ -186,4 +188,4 @@ def test_refused(name):
         new = changes["optimizer"]
         cfg["optimizer"] = new if "optimizer_type" in new else cfg["optimizer"] | new
     with pytest.raises(ConfigError, match=message):
-        plan(parse_config(cfg))
+        check(Experiment.from_config(parse_config(cfg)))

@@ -19,8 +19,9 @@ from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.data.stats import sequence_lengths
 from wafer.errors import CheckpointError, ConfigError, TrainingError
-from wafer.experiment import build
+from wafer.experiment import Experiment
 from wafer.session import loop
+from wafer.session.build import Run, build
 from wafer.session.checkpoint import Checkpoints, fill_template, load_checkpoint
 from wafer.session.persist import resume
 
@@ -64,6 +65,10 @@ def train(folder: pathlib.Path, **changes) -> dict[str, np.ndarray]:
     assert run_mode(parse_config(config(**changes))) == 0
     steps = sorted(int(p.name) for p in (folder / "checkpoints").iterdir())
     return dict(named_leaves(load_checkpoint(folder / "checkpoints" / str(steps[-1]))[0]))
+
+
+def built(**changes) -> Run:
+    return build(Experiment.from_config(parse_config(config(**changes))))
 
 
 def losses(folder: pathlib.Path, which: str = "train") -> list[float]:
@@ -194,7 +199,7 @@ def test_a_named_checkpoint_and_parts_of_it(tmp_path):
     # The model alone: weights of step 2, everything else as in a fresh run, from step 0.
     settings = {"checkpoint_path": early, "load_checkpoint_states": "model", "max_steps": 2}
     cfg = config(runconfig=settings | {"model_dir": str(tmp_path / "part")})
-    state = resume(build(parse_config(cfg))).state
+    state = resume(build(Experiment.from_config(parse_config(cfg)))).state
     assert int(state.step) == 0
     stored = dict(named_leaves(load_checkpoint(early)[0]))
     for name, value in named_leaves(state.params):
@@ -294,9 +299,9 @@ def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
 
 def test_sections_that_do_not_go_together_are_refused_before_any_work(tmp_path):
     with pytest.raises(ConfigError, match=r"max_sequence_length: 16 positions"):
-        build(parse_config(config(model={"max_position_embeddings": 8})))
+        built(model={"max_position_embeddings": 8})
     with pytest.raises(ConfigError, match=r"vocab_size: 32 token ids"):
-        build(parse_config(config(model={"vocab_size": 31})))
+        built(model={"vocab_size": 31})
 
 
 def test_every_wrong_key_is_reported_by_the_command_line(tmp_path, capsys):
@@ -330,7 +335,7 @@ def test_few_capacities_hold_the_batches_of_a_dataset(tmp_path):
     data = {"batch_size": 16, "num_examples": 800, "max_sequence_length": 512}
     model = {"enable_vts": True, "max_position_embeddings": 512}
     runconfig = {"model_dir": str(tmp_path), "mode": "train"}
-    job = build(parse_config(config(train_input=data, model=model, runconfig=runconfig)))
+    job = built(train_input=data, model=model, runconfig=runconfig)
     lengths = np.random.default_rng(0).permutation(sequence_lengths(job.train))
     need = lengths.reshape(50, 16).sum(axis=1)
     got = [job.ladder.capacity(int(n)) for n in need]
@@ -339,13 +344,12 @@ def test_few_capacities_hold_the_batches_of_a_dataset(tmp_path):
 
 
 def test_step_compiles_once(tmp_path):
-    job = build(parse_config(config(runconfig={"model_dir": str(tmp_path)})))
-    section = job.cfg.train_input
-    assert section is not None
+    job = built(runconfig={"model_dir": str(tmp_path)})
     assert job.train is not None
-    loader = job.train.loader(section.batch_size, num_epochs=None)
-    state = job.executor.init(jax.random.key(0))
+    shape = job.experiment.batch("train")
+    loader = job.train.loader(shape.samples, num_epochs=None)
+    state = job.engine.init(jax.random.key(0))
     for _ in range(3):
-        state, _ = job.executor.step(state, job.features(next(loader), section), topology=False)
+        state, _ = job.engine.step(state, job.features(next(loader), shape), topology=False)
     loader.close()
-    assert job.executor.programs.names() == ["step"]
+    assert job.engine.programs.names() == ["step"]

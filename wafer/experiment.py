@@ -1,57 +1,81 @@
-"""From a checked configuration to what runs: model, optimizer, sparsifier, executor, data.
+"""What follows from the run file alone: model, optimizer, sparsifier, scaler, shapes of a batch.
 
-Nothing here trains or writes checkpoints; ``validate_only`` stops after ``build``.
+Every command that trains, plans or compiles begins with an ``Experiment``. It holds no arrays and
+no files, and starts no backend: how many devices there are is still open when it is built.
 """
 
 import dataclasses
-import logging
 import math
 import pathlib
-import secrets
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import optax
-from jaxtyping import Array
 
 import models
 import sparsity
-import vsl
 from models.fc_mnist import FcMnistConfig
 from models.lora import trainable
 from models.paths import named_leaves
 from sparsity import Sparsifier
-from wafer.config import DATA_PROCESSORS, RunConfig
-from wafer.data.batching.batches import host_batch
-from wafer.data.batching.dataset import Context, Dataset
-from wafer.data.batching.pipeline import Rows
+from wafer.config import DATA_PROCESSORS, RunConfig, load
+from wafer.config.checks import CHECKS
+from wafer.data.batching.dataset import Dataset
 from wafer.data.inputs import InputSection
 from wafer.data.registry import build_dataset
-from wafer.data.stats import sequence_lengths
 from wafer.data.tasks import context_of, tasks_of
-from wafer.engines.choose import make_executor
-from wafer.engines.cluster import largest, num_tasks
-from wafer.engines.fabric.requirements import fabric_problems
-from wafer.engines.resident import Executor
-from wafer.engines.state import Scaler, TrainState
 from wafer.errors import ConfigError, Problem
-from wafer.optim.chain import learning_rates, make_optimizer
+from wafer.optim.chain import make_optimizer
 from wafer.optim.freeze import train_only
 from wafer.optim.mup import with_mup_rates
-from wafer.optim.precision import make_scaler
-from wafer.session.warm import Warmup, feature_shapes
+from wafer.optim.precision import LossScaler, make_scaler
 
-__all__ = ["Plan", "Run", "build", "plan"]
+__all__ = ["BatchShape", "Experiment", "Part", "batch_shape"]
 
-_SAMPLED = 1024  # sequences whose lengths choose the capacities
+Part = Literal["train", "eval"]
 
-_LOG = logging.getLogger(__name__)
+
+class BatchShape(NamedTuple):
+    """How the rows of a step are laid out: features are [N, A, B, ...].
+
+    systems: N, which share the step
+    micro_batches: A, that each system takes one after another; gradient accumulation included
+    rows: B, of a micro-batch
+    """
+
+    systems: int
+    micro_batches: int
+    rows: int
+
+    @property
+    def samples(self) -> int:
+        """Rows of the whole step."""
+        return self.systems * self.micro_batches * self.rows
+
+
+def batch_shape(
+    section: InputSection, systems: int = 1, accumulation: int = 1, *, most: int | None = None
+) -> BatchShape:
+    """Lay out a step.
+
+    Args:
+        section: with ``batch_size`` and ``micro_batch_size``.
+        systems: N.
+        accumulation: batches of the section whose gradients are averaged before an update.
+        most: rows of a micro-batch where the section names none: the largest divisor of a
+            system's share up to this. None takes the share whole.
+    """
+    share, rows = section.batch_size // systems, section.micro_batch_size
+    if not isinstance(rows, int):
+        sizes = range(1, min(most or share, share) + 1)
+        rows = max(size for size in sizes if share % size == 0)
+    return BatchShape(systems, share // rows * accumulation, rows)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
-    """Everything that follows from the configuration alone, without data or weights.
+class Experiment:
+    """A checked run file and everything that follows from it without data, weights or devices.
 
     Attributes:
         cfg: the configuration.
@@ -60,7 +84,7 @@ class Plan:
         tx: optimizer with clipping.
         sparsifier: masks; empty when there is no ``sparsity`` section.
         scaler: loss-scale automaton.
-        seed: of everything random; drawn when the configuration names none.
+        seed: of weights, masks, dropout and data order.
     """
 
     cfg: RunConfig
@@ -68,107 +92,125 @@ class Plan:
     shapes: Any
     tx: optax.GradientTransformation
     sparsifier: Sparsifier
-    scaler: Scaler
+    scaler: LossScaler
     seed: int
 
+    @classmethod
+    def from_yaml(cls, path: str | pathlib.Path, **overrides: Any) -> Self:
+        """Read and check a params YAML.
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Run:
-    """A plan on its machine, with its data.
+        Args:
+            path: the file.
+            **overrides: keys of ``runconfig`` that win over the file's.
 
-    Attributes:
-        plan: what is trained.
-        executor: how.
-        model_dir: where everything is written.
-        train: training data, or None when only evaluating.
-        evals: evaluation data, or None when only training.
-        ladder: capacities of stripped streams under ``model.enable_vts``; else None.
-        warmup: makes the first state and compiles in the background.
-    """
+        Raises:
+            ConfigError: everything that is wrong with the file.
+        """
+        return cls.from_config(load(path, overrides, checks=CHECKS))
 
-    plan: Plan
-    executor: Executor
-    model_dir: pathlib.Path
-    train: Dataset | None
-    evals: Dataset | None
-    ladder: vsl.Ladder | None
-    warmup: Warmup
+    @classmethod
+    def from_config(cls, cfg: RunConfig, seed: int | None = None) -> Self:
+        """Build model, optimizer and sparsifier.
 
-    @property
-    def cfg(self) -> RunConfig:
-        """The configuration."""
-        return self.plan.cfg
+        Args:
+            cfg: the configuration.
+            seed: of everything random; None takes ``runconfig.seed``, or 0 where there is none.
 
-    @property
-    def num_csx(self) -> int:
-        """N systems."""
-        return self.cfg.runconfig.num_csx
-
-    @property
-    def device(self) -> str:
-        """Platform the systems are on, as the log line names it."""
-        return self.executor.mesh.devices.flat[0].platform.upper()
-
-    def gauges(self, state: TrainState) -> dict[str, Array]:
-        """Return what the logs show of a state: learning rates, sparsity levels."""
-        rates = learning_rates(state.opt_state)
-        return {f"lr/{i}": rate for i, rate in enumerate(rates)} | self.executor.levels(state)
-
-    @property
-    def accumulate(self) -> int:
-        """Batches whose gradients are averaged before an update."""
-        return 1 if self.cfg.optimizer is None else self.cfg.optimizer.grad_accum_steps
-
-    def features(
-        self, rows: Rows, section: InputSection, accumulate: int = 1, *, padded: bool = False
-    ) -> Any:
-        """Place a batch of rows on the systems; ``padded`` keeps rows whole under enable_vts."""
-        micro = section.micro_batch_size
-        share = section.batch_size // self.num_csx
-        parts = share // micro if isinstance(micro, int) else 1
-        return self.executor.place(
-            host_batch(
-                rows,
-                self.num_csx // num_tasks(),
-                parts * accumulate,
-                None if padded else self.ladder,
-                largest,
-            )
+        Raises:
+            ConfigError: parts of the configuration that do not go together.
+        """
+        model = models.build(cfg.model)
+        # The key is made inside: a concrete one would start the backend.
+        shapes = jax.eval_shape(lambda: model.init(jax.random.key(0)))
+        whole = cfg.optimizer is not None and cfg.optimizer.needs_dense  # factored moments
+        sparsifier = sparsity.configure(
+            cfg.sparsity,
+            aliases=model.alias,
+            accepts=lambda name: name.endswith("/kernel") and not whole,
+        )
+        problems = _conflicts(cfg, model)
+        if problems:
+            raise ConfigError(problems)
+        return cls(
+            cfg=cfg,
+            model=model,
+            shapes=shapes,
+            tx=_optimizer(cfg, shapes, model),
+            sparsifier=sparsifier,
+            scaler=make_scaler(cfg.optimizer, model.config.dtype),
+            seed=(cfg.runconfig.seed or 0) if seed is None else seed,
         )
 
+    def section(self, part: Part) -> InputSection:
+        """Return ``train_input`` or ``eval_input``.
 
-def plan(cfg: RunConfig) -> Plan:
-    """Build model, optimizer and sparsifier; no arrays are made.
+        Raises:
+            ConfigError: the file has none.
+        """
+        section = self.cfg.train_input if part == "train" else self.cfg.eval_input
+        if section is None:
+            message = f"missing section; there is nothing to {part} on"
+            raise ConfigError([Problem((f"{part}_input",), message)])
+        return section
 
-    Raises:
-        ConfigError: parts of the configuration that do not go together.
-    """
-    model = models.build(cfg.model)
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    whole = cfg.optimizer is not None and cfg.optimizer.needs_dense  # factored moments
-    sparsifier = sparsity.configure(
-        cfg.sparsity,
-        aliases=model.alias,
-        accepts=lambda name: name.endswith("/kernel") and not whole,
-    )
-    problems = list(_conflicts(cfg, model))
-    if cfg.runconfig.execution_strategy == "fabric":
-        problems += fabric_problems(cfg, model, sparsifier)
-    if problems:
-        raise ConfigError(problems)
-    seed = cfg.runconfig.seed
-    if seed is None:
-        seed = secrets.randbits(31)
-        _LOG.info("runconfig.seed is not set; this run uses %d", seed)
-    return Plan(
-        cfg=cfg,
-        model=model,
-        shapes=shapes,
-        tx=_optimizer(cfg, shapes, model),
-        sparsifier=sparsifier,
-        scaler=make_scaler(cfg.optimizer, model.config.dtype),
-        seed=seed,
-    )
+    def batch(self, part: Part) -> BatchShape:
+        """Lay out a training step, or a batch of the evaluation.
+
+        Raises:
+            ConfigError: the file has no such input section.
+        """
+        optimizer, systems = self.cfg.optimizer, self.cfg.runconfig.num_csx
+        once = part == "eval" or optimizer is None
+        accumulation = 1 if once else optimizer.grad_accum_steps
+        return batch_shape(self.section(part), systems, accumulation)
+
+    def dataset(self, part: Part, folder: str | pathlib.Path) -> Dataset:
+        """Read the data of a part.
+
+        Args:
+            part: 'train' or 'eval'.
+            folder: where a reader that trains a tokenizer keeps it: the run's model_dir.
+
+        Raises:
+            ConfigError: the file has no such input section.
+            DataError: data that is not what the configuration says.
+        """
+        section = self.section(part)
+        context = context_of(self.model.config, training=part == "train")
+        dataset = build_dataset(section, pathlib.Path(folder), context)
+        if section.shuffle_seed is None:
+            dataset = dataclasses.replace(dataset, shuffle_seed=self.seed)
+        return dataset
+
+    @property
+    def dropout(self) -> bool:
+        """Whether the model draws dropout masks."""
+        return _uses_dropout(self.model.config)
+
+    @property
+    def summaries(self) -> bool:
+        """Whether steps report the norms of every layer."""
+        return self.cfg.optimizer is not None and self.cfg.optimizer.log_summaries
+
+    @property
+    def clips_norm(self) -> bool:
+        """Whether the optimizer needs the norm of all gradients before it updates any."""
+        optimizer = self.cfg.optimizer
+        return optimizer is not None and optimizer.max_gradient_norm is not None
+
+    def state_bytes(self) -> tuple[int, int]:
+        """Estimate (weights, optimizer state) in bytes; weights stored as csr count when kept."""
+        moments = jax.eval_shape(self.tx.init, self.shapes)
+        size = lambda leaf: math.prod(leaf.shape) * leaf.dtype.itemsize
+        weights = sum(map(size, jax.tree.leaves(self.shapes)))
+        state = sum(map(size, jax.tree.leaves(moments)))
+        leaves = dict(named_leaves(self.shapes))
+        saved = 0.0
+        for name, chosen in self.sparsifier.select(self.shapes).items():
+            if chosen.algorithm.compute == "csr":
+                saved += size(leaves[name]) * float(chosen.algorithm.sparsity(0, 0))
+        kept = 1 - saved / max(weights, 1)
+        return round(weights * kept), round(state * kept)
 
 
 def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.GradientTransformation:
@@ -208,21 +250,7 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
                 "raise that or shorten this"
             )
             problems.append(Problem((name, "max_sequence_length"), message))
-    if cfg.runconfig.execution_strategy == "pipelined":
-        problems += _pipeline(cfg, model)
-    return problems + list(_not_built(cfg)) + list(_split_negatives(cfg))
-
-
-def _pipeline(cfg: RunConfig, model: models.Model) -> Iterator[Problem]:
-    """A pipeline has at most a stage for each of the model's, and a device for each stage."""
-    settings, names = cfg.runconfig.pipeline, [stage.name for stage in model.stages]
-    stages = len(names) if settings.stages is None else settings.stages
-    if stages > len(names):
-        message = f"{stages}, but {cfg.model['name']!r} has {len(names)}: {', '.join(names)}"
-        yield Problem(("runconfig", "pipeline", "stages"), message)
-    if settings.devices > stages:
-        message = f"{settings.devices}, but the pipeline has {stages} stage(s); use at most that"
-        yield Problem(("runconfig", "pipeline", "devices"), message)
+    return problems + list(_split_negatives(cfg))
 
 
 def _split_negatives(cfg: RunConfig) -> Iterator[Problem]:
@@ -244,91 +272,6 @@ def _unfit(model: str, section: InputSection, takes: tuple[str, ...]) -> str:
         return f"model {model!r} has no loss of its own to train with; it is part of other models"
     fit = [name for name, cls in DATA_PROCESSORS.items() if cls.task in takes]
     return f"its rows are for {section.task!r}; model {model!r} takes those of {', '.join(fit)}"
-
-
-def _not_built(cfg: RunConfig) -> Iterator[Problem]:
-    """Name what the vendor's keys ask for and this release does not do; nothing is ignored."""
-    settings = cfg.runconfig
-    asked = {
-        "multireplica": settings.multireplica,
-        "num_replicas": settings.num_replicas != 1,
-    }
-    for key, is_asked in asked.items():
-        if is_asked:
-            value = getattr(settings, key)
-            message = (
-                f"{value!r} is not built into this release yet; drop the key (`wafer compile` takes"
-                " it and predicts what copies gain)"
-            )
-            yield Problem(("runconfig", key), message)
-
-
-def build(cfg: RunConfig) -> Run:
-    """Build the run: the plan, its executor on this machine, and the data it names.
-
-    Raises:
-        ConfigError: parts of the configuration that do not go together.
-        DataError: data that is not what the configuration says.
-    """
-    made = plan(cfg)
-    model_dir = pathlib.Path(cfg.runconfig.model_dir)
-    stripped = getattr(made.model.config, "enable_vts", False)
-    executor = make_executor(cfg, made, dropout=_uses_dropout(made.model.config))
-    warmup = _warmup(cfg, made, executor, stripped=stripped)
-    mode = cfg.runconfig.mode
-    train = _dataset(cfg.train_input, model_dir, made, training=True) if "train" in mode else None
-    return Run(
-        plan=made,
-        executor=executor,
-        model_dir=model_dir,
-        train=train,
-        evals=_dataset(cfg.eval_input, model_dir, made, training=False) if "eval" in mode else None,
-        ladder=_ladder(cfg, train) if stripped else None,
-        warmup=warmup,
-    )
-
-
-def _ladder(cfg: RunConfig, train: Dataset | None) -> vsl.Ladder:
-    """Choose capacities for the lengths of the training data; any capacity holds any batch."""
-    section = cfg.train_input
-    if train is None or section is None:
-        return vsl.Ladder()
-    micro = section.micro_batch_size
-    rows = micro if isinstance(micro, int) else section.batch_size // cfg.runconfig.num_csx
-    # One rung in reserve: a batch in a thousand is larger than all that were fitted.
-    return vsl.fit_ladder(sequence_lengths(train, most=_SAMPLED), rows, shapes=7)
-
-
-def _warmup(cfg: RunConfig, made: Plan, executor: Executor, *, stripped: bool) -> Warmup:
-    """Start compiling what the mode needs, as far as its shapes are known already."""
-    settings, shapes = cfg.runconfig, {}
-    accumulate = 1 if cfg.optimizer is None else cfg.optimizer.grad_accum_steps
-    for part, section, parts in (
-        ("train", cfg.train_input, accumulate),
-        ("eval", cfg.eval_input, 1),
-    ):
-        known = part in settings.mode and not stripped and not settings.compile_only
-        if known and section is not None and not isinstance(section.micro_batch_size, int):
-            shapes[part] = feature_shapes(section, (settings.num_csx, parts), executor)
-    return Warmup(
-        executor,
-        jax.random.key(made.seed),
-        train=shapes.get("train"),
-        evaluation=shapes.get("eval"),
-    )
-
-
-def _dataset(
-    section: InputSection | None, model_dir: pathlib.Path, made: Plan, *, training: bool
-) -> Dataset | None:
-    if section is None:
-        return None
-    context: Context = context_of(made.model.config, training=training)
-    dataset = build_dataset(section, model_dir, context)
-    if section.shuffle_seed is None:
-        dataset = dataclasses.replace(dataset, shuffle_seed=made.seed)
-    _LOG.info("%s", dataset.summary)
-    return dataset
 
 
 def _uses_dropout(config: Any) -> bool:

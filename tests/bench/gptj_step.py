@@ -28,7 +28,7 @@ from wafer.config import parse_config
 from wafer.engines.resident import swarmx_mesh
 from wafer.engines.stagewise.memoryx import FileStore
 from wafer.engines.stagewise.streaming import Streaming
-from wafer.experiment import plan
+from wafer.experiment import Experiment
 
 PUBLISHED = {"layers": 28, "width": 4096, "heads": 16, "filter": 16384, "vocab": 50400}
 SMALL = {"layers": 3, "width": 64, "heads": 4, "filter": 256, "vocab": 512}
@@ -71,7 +71,7 @@ def build(sizes, tokens):
             "batch_size": 1,
         },
     }
-    return plan(parse_config(cfg))
+    return Experiment.from_config(parse_config(cfg))
 
 
 def main():

@@ -23,7 +23,7 @@ import harness
 from wafer import malloc
 from wafer.config import parse_config
 from wafer.engines.resident import Resident, swarmx_mesh
-from wafer.experiment import plan
+from wafer.experiment import Experiment
 
 VOCAB = 512
 
@@ -53,7 +53,7 @@ def executor(section, layers, width):
     }
     if section:
         cfg["sparsity"] = section
-    made = plan(parse_config(cfg))
+    made = Experiment.from_config(parse_config(cfg))
     return Resident(made.model, made.tx, made.sparsifier, made.scaler, swarmx_mesh(1))
 
 

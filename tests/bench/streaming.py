@@ -27,7 +27,7 @@ from wafer.config import parse_config
 from wafer.engines.resident import Resident, swarmx_mesh
 from wafer.engines.stagewise.memoryx import FileStore
 from wafer.engines.stagewise.streaming import Streaming
-from wafer.experiment import plan
+from wafer.experiment import Experiment
 
 KEEP = 512 << 20  # runconfig.memoryx.residual_mib, as it is by default
 
@@ -55,7 +55,7 @@ def made(layers, width, vocab, tokens):
             "batch_size": 1,
         },
     }
-    p = plan(parse_config(cfg))
+    p = Experiment.from_config(parse_config(cfg))
     return p.model, p.tx, p.sparsifier, p.scaler, swarmx_mesh(1)
 
 

@@ -25,7 +25,8 @@ import yaml
 
 from wafer import malloc
 from wafer.config import parse_config
-from wafer.experiment import build
+from wafer.experiment import Experiment
+from wafer.session.build import build
 
 CONFIG = pathlib.Path(__file__).parents[2] / "models" / "configs" / "gpt_pystdlib.yaml"
 
@@ -73,13 +74,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name, (stripped, sparse) in arms.items():
             cfg = configuration(folder, stripped=stripped, sparse=sparse, rows=rows, width=width)
-            job = build(cfg)
+            job = build(Experiment.from_config(cfg))
             batch = typical_rows(job, rows) if batch is None else batch
-            features = job.features(batch, cfg.train_input)
-            state = [job.executor.init(jax.random.key(0))]
+            features = job.features(batch, job.experiment.batch("train"))
+            state = [job.engine.init(jax.random.key(0))]
 
             def once(job=job, features=features, state=state):
-                state[0], metrics = job.executor.step(state[0], features, topology=False)
+                state[0], metrics = job.engine.step(state[0], features, topology=False)
                 return metrics["loss"]
 
             programs[name] = once

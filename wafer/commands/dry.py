@@ -17,12 +17,14 @@ from models.paths import named_leaves
 from wafer.compiler.experiment import compile_config, config_graph, default_folder
 from wafer.compiler.report import graph_table, summary
 from wafer.config import RunConfig
-from wafer.engines.resident import Resident
+from wafer.config.engines import engine_row
+from wafer.engines.choose import check, problems
 from wafer.errors import ConfigError, DataError, Problem
-from wafer.experiment import Run, plan
+from wafer.experiment import Experiment
+from wafer.session.build import Run
 from wafer.session.logs import CONSOLE
 
-__all__ = ["compile_only", "floor_plan", "validate_only"]
+__all__ = ["compile_only", "floor_plan", "makes_floor_plan", "validate_only"]
 
 _LOG = logging.getLogger(__name__)
 _MIB = 2**20
@@ -34,7 +36,8 @@ def validate_only(cfg: RunConfig) -> None:
     Raises:
         ConfigError: parts of the configuration that do not go together.
     """
-    made = plan(cfg)
+    made = Experiment.from_config(cfg)
+    check(made)
     leaves = named_leaves(made.shapes)
     selected = made.sparsifier.select(made.shapes)
     state = jax.eval_shape(made.tx.init, made.shapes)
@@ -53,10 +56,16 @@ def validate_only(cfg: RunConfig) -> None:
         f"({sparse / total:.1%}) in {len(selected)} sparsified; optimizer state "
         f"{moments / _MIB:.1f} MiB"
     )
-    if cfg.runconfig.execution_strategy in {"pipelined", "fabric"}:
+    if makes_floor_plan(cfg):
         graph, _ = config_graph(cfg)
         CONSOLE.print(graph_table(graph, cfg.model["name"]), markup=False, highlight=False)
     CONSOLE.print("The configuration is valid. Nothing was run (--validate_only).")
+
+
+def makes_floor_plan(cfg: RunConfig) -> bool:
+    """Whether the engine that the file names runs on a floor plan of the wafer."""
+    name = cfg.runconfig.execution_strategy
+    return name is not None and engine_row(name).floor_plan
 
 
 def floor_plan(cfg: RunConfig) -> pathlib.Path:
@@ -68,7 +77,11 @@ def floor_plan(cfg: RunConfig) -> pathlib.Path:
     Raises:
         CapacityError: it does not fit.
         CompileError: operations that no kernel does.
+        ConfigError: the engine does not do what the file asks for.
     """
+    complaints = problems(Experiment.from_config(cfg))
+    if complaints:
+        raise ConfigError(complaints)
     done = compile_config(cfg, default_folder(cfg, 0))
     CONSOLE.print(summary(done.compiled), markup=False, highlight=False)
     CONSOLE.print(f"Report and pictures are in {done.folder}. Nothing was run (--compile_only).")
@@ -85,19 +98,20 @@ def compile_only(job: Run) -> dict[str, float]:
         DataError: there is no training data to take shapes from.
         ConfigError: the run streams its weights: no one program is a step.
     """
-    if not isinstance(job.executor, Resident):
+    if not job.row.whole_step_program:
         message = "a streamed step is a program per kind of layer; `wafer plan` has its figures"
         raise ConfigError([Problem(("runconfig", "compile_only"), message)])
-    section, data = job.cfg.train_input, job.train
-    if section is None or data is None:
+    data, shape = job.train, job.experiment.batch("train")
+    if data is None:
         raise DataError("compile_only compiles the training step; the file has no train_input")
-    loader = data.loader(section.batch_size * job.accumulate, num_epochs=None)
+    loader = data.loader(shape.samples, num_epochs=None)
     rows = next(loader)
     loader.close()
-    features: Any = job.features(rows, section, job.accumulate)
+    features: Any = job.features(rows, shape)
     state = job.warmup.first_state()
     start = time.perf_counter()
-    compiled = job.executor.compiled_step(state, features, topology=False)
+    engine: Any = job.engine  # with the program of a whole step
+    compiled = engine.compiled_step(state, features, topology=False)
     seconds = time.perf_counter() - start
     memory: Any = compiled.memory_analysis()
     cost: Any = compiled.cost_analysis()

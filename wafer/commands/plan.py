@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from wafer.config import RunConfig
-from wafer.engines.choose import micro_batches, state_bytes
 from wafer.engines.stagewise.regions import regions
 from wafer.engines.stagewise.schedule import bubble, in_flight
 from wafer.errors import ConfigError, Problem
-from wafer.experiment import plan
+from wafer.experiment import Experiment
 from wafer.roofline import MACHINES, Prediction, costs, measure_host, predict
 
 __all__ = ["predictions", "scaling_table"]
@@ -49,13 +48,13 @@ def predictions(
         raise ConfigError([Problem((), "a plan needs train_input and optimizer")])
     if any(n < 1 for n in systems):
         raise ConfigError([Problem(("num_csx",), f"{list(systems)}: expected whole numbers > 0")])
-    made = plan(cfg)
+    made = Experiment.from_config(cfg)
     length = section.max_sequence_length or getattr(
         made.model.config, "max_position_embeddings", 1024
     )
     spec = measure_host(folder) if machine == "host" else MACHINES[machine]
     each = 4 if machine == "host" else 2  # what travels: float32 here, 16 bit there
-    weights, moments = state_bytes(made.shapes, made.tx, made.sparsifier)
+    weights, moments = made.state_bytes()
     tokens = section.batch_size * length
     found = []
     for n in systems:
@@ -133,9 +132,9 @@ def scaling_table(
 
 def _pipeline(cfg: RunConfig) -> str:
     """Say how much of a pipelined step would idle, by its timetable."""
-    made, settings = plan(cfg), cfg.runconfig.pipeline
+    made, settings = Experiment.from_config(cfg), cfg.runconfig.pipeline
     found = regions(made.model, made.shapes, settings.stages, settings.devices)
-    count, stages = micro_batches(cfg), len(found)
+    count, stages = made.batch("train").micro_batches, len(found)
     return (
         f"Pipelined: {stages} stages ({', '.join(region.name for region in found)}), {count} "
         f"micro-batch(es) a step: {float(bubble(stages, count)):.1%} of the timetable idle, at "

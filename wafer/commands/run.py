@@ -7,14 +7,14 @@ import time
 
 from rich.table import Table
 
-from wafer.commands.dry import compile_only, floor_plan, validate_only
+from wafer.commands.dry import compile_only, floor_plan, makes_floor_plan, validate_only
 from wafer.config import RunConfig, total_steps
+from wafer.engines.base import TrainState
 from wafer.engines.cluster import lost_workers, num_tasks, task_id
-from wafer.engines.resident import Resident
-from wafer.engines.state import TrainState
 from wafer.errors import CheckpointError, ConfigError, Problem
-from wafer.experiment import Run, build
+from wafer.experiment import Experiment
 from wafer.profile.window import OpProfiler
+from wafer.session.build import Run, build, seed_of
 from wafer.session.checkpoint import Checkpoints, load_checkpoint
 from wafer.session.evaluate import evaluate
 from wafer.session.logs import CONSOLE, log_folder
@@ -48,15 +48,15 @@ def run(cfg: RunConfig, began: float | None = None) -> int:
     if settings.validate_only:
         validate_only(cfg)
         return 0
-    if settings.compile_only and settings.execution_strategy in {"pipelined", "fabric"}:
+    if settings.compile_only and makes_floor_plan(cfg):
         floor_plan(cfg)
         return 0
-    job = build(cfg)
+    job = build(Experiment.from_config(cfg, seed_of(cfg)))
     _LOG.info(
         "%d system(s) on %s, seed %d, model_dir %s",
         job.num_csx,
         job.device,
-        job.plan.seed,
+        job.experiment.seed,
         job.model_dir,
     )
     if settings.compile_only:
@@ -72,7 +72,7 @@ def run(cfg: RunConfig, began: float | None = None) -> int:
                 return _eval(job)
             return _train(job, folder, began)
     finally:
-        job.executor.close()
+        job.engine.close()
 
 
 def _eval(job: Run) -> int:
@@ -117,10 +117,10 @@ def _summaries(job: Run) -> pathlib.Path:
 
 
 def _train(job: Run, folder: pathlib.Path, began: float) -> int:
-    settings, section, data = job.cfg.runconfig, job.cfg.train_input, job.train
-    if section is None or data is None:  # the configuration was checked for this mode
+    settings, data = job.cfg.runconfig, job.train
+    if data is None:  # the configuration was checked for this mode
         raise CheckpointError("there is no train_input to train on")
-    per_update = section.batch_size * job.accumulate
+    per_update = job.experiment.batch("train").samples
     epoch = settings.steps_per_epoch or data.batches(per_update)
     resumed = resume(job)
     state = resumed.state
@@ -128,7 +128,6 @@ def _train(job: Run, folder: pathlib.Path, began: float) -> int:
     until = start + total_steps(settings, start, epoch)
     profiler = _profiler(job, until - start)
     session = Session(
-        section=section,
         loader=data.loader(per_update, num_epochs=None, task=(task_id(), num_tasks())),
         checkpoints=Checkpoints(job.model_dir, settings.max_checkpoints),
         writer=MetricWriter(_summaries(job) / "train"),
@@ -170,14 +169,13 @@ def _profiler(job: Run, steps: int) -> OpProfiler | None:
     if asked.end_step > steps:
         message = f"{asked.end_step}, but this run takes {steps} step(s), counted from its start"
         raise ConfigError([Problem(("runconfig", "op_profiler_config", "end_step"), message)])
-    executor = job.executor
-    if not isinstance(executor, Resident):  # one program serves all layers there
+    if not job.row.whole_step_program:  # one program serves all layers there
         message = "needs execution_strategy: resident, where operations belong to layers"
         raise ConfigError([Problem(("runconfig", "op_profiler_config"), message)])
     folder = job.model_dir / "profile"
     if num_tasks() > 1:  # each process traces its own systems
         folder /= f"process-{task_id()}"
-    shapes, texts = job.plan.shapes, executor.programs.texts
+    shapes, texts = job.experiment.shapes, job.engine.programs.texts
     return OpProfiler(asked.start_step, asked.end_step, folder, shapes, texts)
 
 
@@ -214,6 +212,6 @@ def _next_commands(job: Run, checkpoint: pathlib.Path) -> None:
     CONSOLE.print("\nNext:")
     if (job.model_dir / "tokenizer.json").exists():
         CONSOLE.print(f'  wafer generate --checkpoint_path {checkpoint} --prompt "def read_"')
-    if job.plan.sparsifier:
+    if job.experiment.sparsifier:
         CONSOLE.print(f"  wafer finalize -i {checkpoint} -o {job.model_dir}/finalized")
     CONSOLE.print(f"  tensorboard --logdir {_summaries(job)}")

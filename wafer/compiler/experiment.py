@@ -33,18 +33,19 @@ from wafer.compiler.plan import Compiled
 from wafer.compiler.report import from_json, report_text, to_json
 from wafer.config import RunConfig
 from wafer.data.batching.batches import to_batch
+from wafer.data.inputs import InputSection
 from wafer.data.sample import sample_features
 from wafer.errors import ConfigError, Problem
-from wafer.experiment import Plan, plan
+from wafer.experiment import BatchShape, Experiment, batch_shape
 from wafer.spec import WSE2, WSE3, WaferSpec
 
 __all__ = [
     "FILES",
     "Result",
+    "batch_on_wafer",
     "compile_config",
     "config_graph",
     "default_folder",
-    "micro_of",
     "options_of",
     "spec_of",
 ]
@@ -71,20 +72,14 @@ def _section(cfg: RunConfig) -> Any:
     return section
 
 
-def _planned(cfg: RunConfig) -> Plan:
-    """The plan; replicas are the compiler's business, not the run's."""
-    run = cfg.runconfig.model_copy(update={"multireplica": False, "num_replicas": 1})
-    return plan(cfg.model_copy(update={"runconfig": run}))
-
-
-def config_graph(cfg: RunConfig) -> tuple[Graph, Plan]:
+def config_graph(cfg: RunConfig) -> tuple[Graph, Experiment]:
     """Kernels of a configuration's loss, for one sample, without memory for weights.
 
     Raises:
         ConfigError: nothing to take a sample's shape from, parts that do not go together.
         CompileError: operations that no kernel does.
     """
-    section, made = _section(cfg), _planned(cfg)
+    section, made = _section(cfg), Experiment.from_config(cfg)
     features = sample_features(section, made.model.config)
     trains = named_leaves(trainable(made.model, made.shapes))
     selected = made.sparsifier.select(made.shapes)
@@ -103,11 +98,9 @@ def config_graph(cfg: RunConfig) -> tuple[Graph, Plan]:
     return graph, made
 
 
-def micro_of(section: Any) -> int:
-    """Samples that pass through dense layers together."""
-    if isinstance(section.micro_batch_size, int):
-        return section.micro_batch_size
-    return max(d for d in range(1, _MICRO + 1) if section.batch_size % d == 0)
+def batch_on_wafer(section: InputSection, accumulation: int = 1) -> BatchShape:
+    """Lay out a step on one wafer: a micro-batch passes through dense layers together."""
+    return batch_shape(section, accumulation=accumulation, most=_MICRO)
 
 
 def spec_of(cfg: RunConfig, name: str = "wse2") -> WaferSpec:
@@ -128,7 +121,7 @@ def spec_of(cfg: RunConfig, name: str = "wse2") -> WaferSpec:
     return dataclasses.replace(whole, **sides)
 
 
-def options_of(cfg: RunConfig, made: Plan, *, seed: int, spec: str = "wse2") -> Options:
+def options_of(cfg: RunConfig, made: Experiment, *, seed: int, spec: str = "wse2") -> Options:
     """What the compiler needs to know besides the graph."""
     section, run = _section(cfg), cfg.runconfig
     weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(made.shapes))
@@ -139,7 +132,7 @@ def options_of(cfg: RunConfig, made: Plan, *, seed: int, spec: str = "wse2") -> 
         name=cfg.model["name"],
         spec=spec_of(cfg, spec),
         batch=section.batch_size,
-        micro=micro_of(section),
+        micro=batch_on_wafer(section).rows,
         state_bytes=moments / max(weights, 1),
         train=cfg.train_input is not None and cfg.optimizer is not None,
         replicas=several,

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from models.sections import Bool, Choice, Section
+from wafer.config.engines import ENGINES, Fabric, MemoryX, Pipeline, engine_name
 from wafer.errors import ConfigError, Problem, TrainingError
 
-__all__ = ["MODES", "Fabric", "MemoryX", "OpProfiler", "Pipeline", "RunSection", "total_steps"]
+__all__ = ["MODES", "OpProfiler", "RunSection", "total_steps"]
 
 MODES = ("train", "eval", "eval_all", "train_and_eval")
 _STATES = (
@@ -24,7 +25,6 @@ _STATES = (
     "lr_scheduler",
     "global_step",
 )
-_STRATEGIES = {"pipeline": "pipelined"}  # 1.8's spelling
 
 
 class ClusterKeys(Section):
@@ -91,66 +91,8 @@ class OpProfiler(Section):
             raise ValueError(f"end_step {self.end_step} is before start_step {self.start_step}")
 
 
-class MemoryX(Section):
-    """Where weight streaming keeps parameters and optimizer state.
-
-    Attributes:
-        store: 'ram', or 'file' for states larger than RAM.
-        path: the file's folder; None is ``model_dir``.
-        durable: keep two copies in the file, so that a run killed in the middle of a step leaves
-            the step before. False halves the file.
-        residual_mib: memory on each system for products that the backward sweep then need not
-            compute again; 0 keeps the inputs of each layer only.
-    """
-
-    store: Annotated[Literal["ram", "file"], Choice] = "ram"
-    path: str | None = None
-    durable: Bool = True
-    residual_mib: NonNegativeInt = 512
-
-    def model_post_init(self, _: Any) -> None:
-        """A path means a file."""
-        if self.path is not None and self.store == "ram":
-            raise ConfigError([Problem(("path",), "is read only with store: file")])
-
-
-class Pipeline(Section):
-    """How pipelined execution lays the model out.
-
-    Attributes:
-        stages: of the pipeline; None makes one of the embedding, of each layer and of the head.
-            Fewer take several layers each, balanced by the weights they multiply by.
-        devices: that the stages are spread over, for each system.
-        recompute: compute products in the backward pass again instead of keeping them for every
-            micro-batch in flight.
-    """
-
-    stages: PositiveInt | None = None
-    devices: PositiveInt = 1
-    recompute: Bool = False
-
-
-class Fabric(Section):
-    """The part of the wafer that kernels are placed on; simulating fewer PEs takes less time.
-
-    The fabric's lanes between the layers, its images and its loss come on top.
-
-    Attributes:
-        width: PEs in x; None is the whole wafer's.
-        height: PEs in y, likewise.
-    """
-
-    width: PositiveInt | None = None
-    height: PositiveInt | None = None
-
-
 def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
-
-
-def _strategy(value: Any) -> Any:
-    value = value.lower() if isinstance(value, str) else value
-    return _STRATEGIES.get(value, value) if isinstance(value, str) else value
 
 
 def _states(value: Any) -> Any:
@@ -210,7 +152,8 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         multireplica: same as ``num_replicas: -1``.
         compile_only: compile and report, do not run.
         validate_only: check the configuration and shapes only.
-        execution_strategy: None lets the run choose 'resident' when it fits.
+        execution_strategy: name of an engine (``wafer.config.engines``), or 'module:object' of the
+            user's own; None lets free memory decide.
         memoryx: where streamed weights live.
         pipeline: stages and devices of pipelined execution.
         fabric: part of the wafer that `wafer compile` and execution on the fabric place kernels on.
@@ -248,10 +191,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
     multireplica: Bool = False
     compile_only: Bool = False
     validate_only: Bool = False
-    execution_strategy: Annotated[
-        Literal["resident", "weight_streaming", "pipelined", "fabric"] | None,
-        BeforeValidator(_strategy),
-    ] = None
+    execution_strategy: Annotated[str | None, BeforeValidator(engine_name)] = None
     memoryx: MemoryX = MemoryX()
     pipeline: Pipeline = Pipeline()
     fabric: Fabric = Fabric()
@@ -275,9 +215,13 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
             problems.append(
                 Problem(("num_steps",), "excludes 'num_epochs'; keep the one that is meant")
             )
-        if self.pipeline != Pipeline() and self.execution_strategy != "pipelined":
-            message = "is read only with execution_strategy: pipelined; add that or drop this"
-            problems.append(Problem(("pipeline",), message))
+        fields = type(self).model_fields
+        for row in ENGINES.values():
+            if self.execution_strategy == row.name or not row.section:
+                continue
+            if getattr(self, row.section) != fields[row.section].default:
+                message = f"is read only with execution_strategy: {row.name}; add that or drop this"
+                problems.append(Problem((row.section,), message))
         if self.num_replicas == 0:
             problems.append(Problem(("num_replicas",), "0: expected -1 or a whole number > 0"))
         if self.mode == "eval_all" and self.checkpoint_path is not None:

@@ -1,14 +1,14 @@
-"""The resident executor: all weights on the device, one jitted step, the batch shared by N systems.
+"""The resident engine: all weights on the device, one jitted step, the batch shared by N systems.
 
-SwarmX in this executor is a mesh axis: weights are broadcast (replicated), gradients reduced
+SwarmX in this engine is a mesh axis: weights are broadcast (replicated), gradients reduced
 (``psum``), and the loss is the sum over all tokens of the batch divided by their number, so that
 neither the effective batch nor the result depends on N.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,92 +19,13 @@ from jaxtyping import Array
 from models.base import Aux, Batch, Model
 from sparsity import SparseState, Sparsifier, sentinel
 from wafer.data.batching.batches import numbered, to_batch
+from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, share
 from wafer.engines.programs import Programs, shapes_of
-from wafer.engines.state import Scaler, TrainState
+from wafer.experiment import Experiment
+from wafer.optim.precision import LossScaler
 
-__all__ = ["Executor", "Fill", "Resident", "norms", "swarmx_mesh"]
-
-Metrics = dict[str, Array]
-Features = Mapping[str, Any]
-Fill = Callable[[Any, Any, SparseState], tuple[SparseState, Any, Any]]
-
-
-class Executor(Protocol):
-    """How a model is run; every executor has these methods.
-
-    Attributes:
-        sparsifier: of the run; it may be asked about parts of the parameter tree.
-        mesh: of the systems.
-        programs: what was compiled so far; ``texts()`` gives their HLO.
-    """
-
-    @property
-    def sparsifier(self) -> Sparsifier:
-        """See the class."""
-        ...
-
-    @property
-    def mesh(self) -> Mesh:
-        """See the class."""
-        ...
-
-    @property
-    def programs(self) -> Any:
-        """See the class."""
-        ...
-
-    def init(self, key: Array) -> TrainState:
-        """Make the first state. The key is consumed."""
-        ...
-
-    def place(self, features: Features) -> Features:
-        """Send host features [N, A, ...] to the systems."""
-        ...
-
-    def step(
-        self, state: TrainState, features: Features, *, topology: bool = True
-    ) -> tuple[TrainState, Metrics]:
-        """Take one optimizer step; the state is donated.
-
-        Args:
-            state: where training stands.
-            features: placed features: N systems, A micro-batches each.
-            topology: False promises that no sparsity update is due at this step.
-        """
-        ...
-
-    def evaluate(self, state: TrainState, features: Features) -> Aux:
-        """Sum loss and metrics over a batch."""
-        ...
-
-    def close(self) -> None:
-        """Release threads and files."""
-        ...
-
-    def levels(self, state: TrainState) -> Metrics:
-        """Report target and actual sparsity of each sparse parameter; see the sparsifier."""
-        ...
-
-    def export(self, state: TrainState) -> tuple[Any, Any]:
-        """Return (parameters, optimizer state) to store: dense, NaN at pruned positions."""
-        ...
-
-    def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
-        """Replace a state's large arrays.
-
-        Args:
-            state: as the executor made it; consumed. Its small arrays are taken as they are.
-            fill: (params, opt_state, sparse) -> (sparse, params, opt_state); called with the
-                whole trees, or with any part of them by top-level key.
-        """
-        ...
-
-    def predict(
-        self, state: TrainState, features: Features, names: tuple[str, ...]
-    ) -> tuple[Aux, dict[str, Array]]:
-        """Evaluate, and also return the model's outputs of these names, [N, A, ...]."""
-        ...
+__all__ = ["Resident", "make", "norms", "swarmx_mesh"]
 
 
 class _Reduced(NamedTuple):
@@ -158,14 +79,14 @@ class Resident:
     model: Model
     tx: optax.GradientTransformation
     sparsifier: Sparsifier
-    scaler: Scaler
+    scaler: LossScaler
     mesh: Mesh
     dropout: bool = False
     summaries: bool = False
     programs: Programs = dataclasses.field(default_factory=Programs)
 
     def init(self, key: Array) -> TrainState:
-        """See ``Executor``."""
+        """See ``Engine``."""
         weights, sparse_key, run_key = jax.random.split(key, 3)
         params = self.model.init(weights)
         sparse = self.sparsifier.init(params, sparse_key)
@@ -186,18 +107,18 @@ class Resident:
         return jax.tree.map(lambda x: broadcast(x, self._everywhere), state)
 
     def close(self) -> None:
-        """See ``Executor``: there are none."""
+        """See ``Engine``: there are none."""
 
     def levels(self, state: TrainState) -> Metrics:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return _levels(self.sparsifier, state.sparse)
 
     def export(self, state: TrainState) -> tuple[Any, Any]:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return sentinel.encode(state.params, state.opt_state, state.sparse)
 
     def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
-        """See ``Executor``."""
+        """See ``Engine``."""
         sparse, params, opt_state = fill(state.params, state.opt_state, state.sparse)
         return self.replicate(state._replace(sparse=sparse, params=params, opt_state=opt_state))
 
@@ -206,13 +127,13 @@ class Resident:
         return NamedSharding(self.mesh, P())
 
     def place(self, features: Features) -> Features:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return share(features, self.mesh)
 
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return self.compiled_step(state, features, topology=topology)(state, features)
 
     def compiled_step(self, state: Any, features: Any, *, topology: bool) -> jax.stages.Compiled:
@@ -227,7 +148,7 @@ class Resident:
         return self.programs.get(key, lambda: step.lower(state, features))
 
     def evaluate(self, state: TrainState, features: Features) -> Aux:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return self.compiled_evaluate(state, features)(state, features)
 
     def compiled_evaluate(self, state: Any, features: Any) -> jax.stages.Compiled:
@@ -239,7 +160,7 @@ class Resident:
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
-        """See ``Executor``."""
+        """See ``Engine``."""
         run = jax.jit(functools.partial(self._predict_all, names=names))
         key = ("prediction", names, shapes_of((state, features)))
         program = self.programs.get(key, lambda: run.lower(state, features))
@@ -356,6 +277,23 @@ class Resident:
             return aux if total is None else jax.tree.map(jnp.add, total, aux), None
 
         return jax.lax.psum(_fold(micro, _own(features)), "csx")
+
+
+def make(experiment: Experiment) -> Resident:
+    """Make the engine of an experiment on the first ``num_csx`` devices.
+
+    Raises:
+        ValueError: fewer devices than systems.
+    """
+    return Resident(
+        experiment.model,
+        experiment.tx,
+        experiment.sparsifier,
+        experiment.scaler,
+        swarmx_mesh(experiment.cfg.runconfig.num_csx),
+        dropout=experiment.dropout,
+        summaries=experiment.summaries,
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)

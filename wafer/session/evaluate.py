@@ -1,7 +1,6 @@
 """Evaluation: mean loss, the vendor's metrics, and bits per byte where bytes are known."""
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +10,10 @@ from models.losses import metric_values
 from wafer.data.batching.dataset import Dataset, Scorer
 from wafer.data.batching.pipeline import Rows
 from wafer.data.tasks import metric_tags
+from wafer.engines.base import TrainState
 from wafer.engines.cluster import num_tasks, task_id, total
-from wafer.engines.state import TrainState
 from wafer.errors import DataError
-from wafer.experiment import Run
+from wafer.session.build import Run
 
 __all__ = ["evaluate"]
 
@@ -33,8 +32,8 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     section, data = run.cfg.eval_input, run.evals
     if section is None or data is None:  # the configuration was checked for this mode
         raise DataError("there is no eval_input to evaluate on")
-    task = task_id(), num_tasks()
-    loader = data.loader(section.batch_size, num_epochs=1, drop_last=False, task=task)
+    shape, task = run.experiment.batch("eval"), (task_id(), num_tasks())
+    loader = data.loader(shape.samples, num_epochs=1, drop_last=False, task=task)
     sums: dict[str, float] = {"loss_sum": 0.0, "weight": 0.0, "bytes": 0.0}
     metrics: dict[str, float] = {}
     scorer = _scorer(data)
@@ -43,7 +42,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
             if index == run.cfg.runconfig.eval_steps:
                 break
             if scorer is None:
-                aux = run.executor.evaluate(state, run.features(rows, section))
+                aux = run.engine.evaluate(state, run.features(rows, shape))
             else:
                 aux = _scored(run, state, rows, scorer)
             sums["loss_sum"] += float(aux.loss_sum)
@@ -77,9 +76,8 @@ def _scorer(data: Dataset) -> Scorer | None:
 
 def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:
     """Evaluate a batch and hand the model's outputs, row by row, to the scorer."""
-    section: Any = run.cfg.eval_input
-    features = run.features(rows, section, padded=True)
-    aux, outputs = run.executor.predict(state, features, scorer.reads)
+    features = run.features(rows, run.experiment.batch("eval"), padded=True)
+    aux, outputs = run.engine.predict(state, features, scorer.reads)
     count, found = len(rows["row"]), {}
     for name, value in outputs.items():  # [N, A, B/NA or slots, ...] -> [B, 1 or positions, ...]
         rest = value.shape[3:]

@@ -20,12 +20,11 @@ from rich.console import Console
 
 from models.paths import named_leaves
 from wafer.data.batching.pipeline import Loader, Rows
-from wafer.data.inputs import InputSection
+from wafer.engines.base import TrainState
 from wafer.engines.cluster import largest, num_tasks
-from wafer.engines.state import TrainState
 from wafer.errors import TrainingError
-from wafer.experiment import Run
 from wafer.profile.window import OpProfiler
+from wafer.session.build import Run
 from wafer.session.checkpoint import Checkpoints
 from wafer.session.metrics import MetricWriter, RateTracker, TrainProgress, log_line
 from wafer.session.persist import save
@@ -33,7 +32,7 @@ from wafer.session.persist import save
 __all__ = ["Session", "train"]
 
 _LOG = logging.getLogger(__name__)
-_SHOWN = ("per_layer", "fabric/")  # metrics of an executor that are written as they come
+_SHOWN = ("per_layer", "fabric/")  # metrics of an engine that are written as they come
 
 
 @dataclasses.dataclass
@@ -41,7 +40,6 @@ class Session:
     """The open files and the position of one training run.
 
     Attributes:
-        section: the ``train_input`` section.
         loader: training batches, positioned at the next one.
         checkpoints: where states go.
         writer: training metrics.
@@ -54,7 +52,6 @@ class Session:
         profiler: traces the steps of ``runconfig.op_profiler_config``.
     """
 
-    section: InputSection
     loader: Loader
     checkpoints: Checkpoints
     writer: MetricWriter
@@ -70,9 +67,9 @@ class Session:
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         """Take a step, traced when it lies in the profiler's window."""
         if self.profiler is None:
-            return run.executor.step(state, features, topology=topology)
+            return run.engine.step(state, features, topology=topology)
         self.profiler.before_step()
-        result = run.executor.step(state, features, topology=topology)
+        result = run.engine.step(state, features, topology=topology)
         self.profiler.after_step(result)
         return result
 
@@ -143,7 +140,7 @@ def _report(
         **{tag: float(value) for tag, value in done.metrics.items() if tag.startswith(_SHOWN)},
         **gauges,
     }
-    if run.plan.scaler.dynamic:
+    if run.experiment.scaler.dynamic:
         scalars["loss_scale"] = float(done.metrics["loss_scale"])
     session.writer.write(done.step, scalars)
     progress.update(done.step, _status(loss, tokens, gauges, done.skipped))
@@ -191,8 +188,8 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
     Raises:
         TrainingError: the loss is NaN or infinite.
     """
-    settings, dynamic = run.cfg.runconfig, run.plan.scaler.dynamic
-    sparsifier = run.plan.sparsifier
+    settings, dynamic = run.cfg.runconfig, run.experiment.scaler.dynamic
+    sparsifier, shape = run.experiment.sparsifier, run.experiment.batch("train")
     begin = saved = step = int(state.step)
     sparse_step = int(state.sparse.step)  # behind `step` by the steps that overflowed
     pending: _Finished | None = None
@@ -201,7 +198,7 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
             rows = next(session.loader, None)
             if rows is None:
                 break
-            features = run.features(rows, session.section, run.accumulate)
+            features = run.features(rows, shape)
             sparse_step = int(state.sparse.step) if dynamic else sparse_step
             due = sparsifier.due(sparse_step + 1)
             if step == begin + 1 and any(map(sparsifier.due, range(sparse_step + 2, until + 1))):

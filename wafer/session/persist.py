@@ -14,10 +14,9 @@ import wafer
 from models.lora import is_adapter
 from models.paths import named_leaves
 from sparsity import sentinel
-from wafer.engines.stagewise.streaming import Streaming
-from wafer.engines.state import TrainState
+from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, TrainingError
-from wafer.experiment import Run
+from wafer.session.build import Run
 from wafer.session.changes import changes
 from wafer.session.checkpoint import Checkpoints, fill_template, load_checkpoint
 
@@ -75,7 +74,7 @@ def save(
         CheckpointError: the disk is full or not writable.
     """
     _refuse_nan(state)
-    params, opt_state = run.executor.export(state)
+    params, opt_state = run.engine.export(state)
     stored = {
         "params": params,
         "opt_state": opt_state,
@@ -89,7 +88,7 @@ def save(
         "config": run.cfg.to_dict(),
         "data": dict(position),
     }
-    if run.plan.sparsifier:
+    if run.experiment.sparsifier:
         meta[_SPARSITY] = sparsity.to_meta(state.sparse)
     path = checkpoints.save(int(state.step), stored, meta)
     _LOG.info("Saved checkpoint %s", path)
@@ -104,13 +103,13 @@ def resume(run: Run) -> Resumed:
     """
     settings = run.cfg.runconfig
     state = fresh(run)
-    streams = isinstance(run.executor, Streaming)  # branch by branch: the tree may exceed memory
+    lazily = run.row.lazy_restore
     if settings.checkpoint_path is not None and not _has_begun(run):
         path = pathlib.Path(settings.checkpoint_path)
-        tree, meta = load_checkpoint(path, lazily=streams)
+        tree, meta = load_checkpoint(path, lazily=lazily)
     elif settings.autoload_last_checkpoint:
         checkpoints = Checkpoints(run.model_dir)
-        found = checkpoints.restore_latest(lazily=streams)
+        found = checkpoints.restore_latest(lazily=lazily)
         checkpoints.close()
         if found is None:
             _LOG.info("No checkpoint in %s; starting at step 0", checkpoints.folder)
@@ -208,12 +207,12 @@ def state_from(
             )
         return fill_template(own, tree[name], where, f"{name}/", strict=strict, optional=optional)
 
-    sparsifier = run.plan.sparsifier
+    sparsifier = run.experiment.sparsifier
     record = meta.get(_SPARSITY) if "sparsity" in parts else None
 
     def fill(params: Any, opt_state: Any, sparse: Any) -> tuple[Any, Any, Any]:
         # Files are dense whatever the storage in memory is.
-        params, opt_state = run.executor.sparsifier.expand(params, opt_state, sparse)
+        params, opt_state = run.engine.sparsifier.expand(params, opt_state, sparse)
         params = take("model", "params", params)
         if not sparsifier:
             try:
@@ -222,7 +221,7 @@ def state_from(
                 raise CheckpointError(str(error)) from error
         if run.cfg.optimizer is not None:
             opt_state = take("optimizer", "opt_state", opt_state)
-        known = dataclasses.replace(run.executor.sparsifier, quiet=True)  # said what is sparse
+        known = dataclasses.replace(run.engine.sparsifier, quiet=True)  # said what is sparse
         return known.resume(params, opt_state, template.sparse.key, record)
 
     state = template._replace(
@@ -230,4 +229,4 @@ def state_from(
         scale=take("grad_scaler", "scale", template.scale),
         key=take("global_step", "key", template.key),
     )
-    return run.executor.rebuild(state, fill)
+    return run.engine.rebuild(state, fill)

@@ -6,7 +6,7 @@ Between steps the weights stay in the PEs' memory; what the training state holds
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,18 +18,20 @@ from jaxtyping import Array
 
 from models.base import Aux
 from sparsity import Sparsifier
+from wafer.compiler.experiment import batch_on_wafer, compile_config, default_folder
 from wafer.compiler.plan import Region
+from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
 from wafer.engines.fabric import network as onfabric
-from wafer.engines.resident import Fill, Resident, norms
-from wafer.engines.state import TrainState
+from wafer.engines.fabric.requirements import problems
+from wafer.engines.resident import Resident, make as make_resident, norms
+from wafer.experiment import Experiment
 from wafer.fabric.errors import FabricError
-from wafer.spec import WaferSpec
+from wafer.optim.chain import learning_rates
+from wafer.spec import WSE2, WaferSpec
 
-__all__ = ["OnPes"]
+__all__ = ["OnPes", "make", "problems"]
 
 _LOG = logging.getLogger(__name__)
-Metrics = dict[str, Array]
-Features = Mapping[str, Any]
 
 
 class OnPes:
@@ -73,17 +75,17 @@ class OnPes:
 
     @property
     def sparsifier(self) -> Sparsifier:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return self._host.sparsifier
 
     @property
     def mesh(self) -> Mesh:
-        """See ``Executor``: where scores are computed."""
+        """See ``Engine``: where scores are computed."""
         return self._host.mesh
 
     @property
     def programs(self) -> Any:
-        """See ``Executor``: the host's; the PEs' is ``net.program``."""
+        """See ``Engine``: the host's; the PEs' is ``net.program``."""
         return self._host.programs
 
     @property
@@ -98,11 +100,11 @@ class OnPes:
         return self._net
 
     def init(self, key: Array) -> TrainState:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return self._adopt(self._host.init(key))
 
     def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return self._adopt(self._host.rebuild(state, fill))
 
     def _adopt(self, state: TrainState) -> TrainState:
@@ -129,13 +131,13 @@ class OnPes:
         return state
 
     def place(self, features: Features) -> Features:
-        """See ``Executor``: the host writes images into PEs itself."""
+        """See ``Engine``: the host writes images into PEs itself."""
         return self._host.place(features)
 
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
-        """See ``Executor``; metrics also hold "fabric/cycles" and what goes with it."""
+        """See ``Engine``; metrics also hold "fabric/cycles" and what goes with it."""
         del topology  # masks are static
         net, sparsifier = self.net, self.sparsifier
         params, opt_state = sparsifier.expand(state.params, state.opt_state, state.sparse)
@@ -211,25 +213,25 @@ class OnPes:
         )
 
     def evaluate(self, state: TrainState, features: Features) -> Aux:
-        """See ``Executor``; on the host."""
+        """See ``Engine``; on the host."""
         return self._host.evaluate(state, features)
 
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
-        """See ``Executor``; on the host."""
+        """See ``Engine``; on the host."""
         return self._host.predict(state, features, names)
 
     def levels(self, state: TrainState) -> Metrics:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return self._host.levels(state)
 
     def export(self, state: TrainState) -> tuple[Any, Any]:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return self._host.export(state)
 
     def close(self) -> None:
-        """See ``Executor``: there is nothing to release."""
+        """See ``Engine``: there is nothing to release."""
 
 
 def _rows(features: Features) -> tuple[np.ndarray, np.ndarray]:
@@ -245,3 +247,29 @@ def _same(one: Sequence[onfabric.Dense], other: Sequence[onfabric.Dense]) -> boo
     """Whether two stacks of the same model keep the same weights."""
     kept = lambda layer: None if layer.mask is None else layer.mask.tobytes()
     return [kept(layer) for layer in one] == [kept(layer) for layer in other]
+
+
+def make(experiment: Experiment) -> Engine:
+    """Compile the floor plan, write its report and pictures, and make the engine.
+
+    Scores are the host's: a run that only evaluates needs no PEs.
+
+    Raises:
+        CapacityError: the net does not fit the wafer, or the part of it that was asked for.
+    """
+    cfg, resident = experiment.cfg, make_resident(experiment)
+    if "train" not in cfg.runconfig.mode:
+        return resident
+    result = compile_config(cfg, default_folder(cfg, 0))
+    _LOG.info("Floor plan, report and pictures: %s", result.folder)
+    accumulation = cfg.optimizer.grad_accum_steps if cfg.optimizer else 1
+    batch = batch_on_wafer(experiment.section("train"), accumulation)
+    return OnPes(
+        resident,
+        result.compiled.plan.regions,
+        micro=batch.rows,
+        micro_batches=batch.micro_batches,
+        momentum=getattr(cfg.optimizer, "momentum", 0.0),
+        spec=WSE2,  # lanes between the regions lie outside the part that was asked for
+        rate=jax.jit(lambda opt_state: learning_rates(opt_state)[0]),
+    )

@@ -1,32 +1,21 @@
-"""``execution_strategy: fabric``: what a run must be for it, and the floor plan it runs on."""
+"""What a run must be for PEs to train it."""
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-import models
 from models.fc_mnist import FcMnistConfig
-from sparsity import Sparsifier
-from wafer.config import RunConfig
-from wafer.engines.fabric.engine import OnPes
-from wafer.engines.resident import Resident
 from wafer.errors import Problem
-from wafer.optim.chain import learning_rates
+from wafer.experiment import Experiment
 from wafer.optim.sections import SGD
-from wafer.spec import WSE2
 
-__all__ = ["fabric_problems", "on_pes"]
-
-_LOG = logging.getLogger(__name__)
+__all__ = ["problems"]
 
 
-def fabric_problems(
-    cfg: RunConfig, model: models.Model, sparsifier: Sparsifier
-) -> Iterator[Problem]:
+def problems(experiment: Experiment) -> Iterator[Problem]:
     """What the PE programs do not do, by the keys that ask for it."""
+    cfg, model = experiment.cfg, experiment.model
     if not isinstance(model.config, FcMnistConfig):
         message = (
             "fabric runs stacks of dense layers (model.name: fc_mnist); other kernels have a cost "
@@ -39,7 +28,7 @@ def fabric_problems(
     if cfg.runconfig.num_csx > 1:
         message = f"{cfg.runconfig.num_csx}: one wafer is simulated; use 1"
         yield Problem(("runconfig", "num_csx"), message)
-    if any(algorithm.dynamic for _, algorithm in sparsifier.groups):
+    if any(algorithm.dynamic for _, algorithm in experiment.sparsifier.groups):
         message = "the PEs' program is written for one pattern; use static, or another execution"
         yield Problem(("sparsity", "algorithm"), message)
 
@@ -81,32 +70,3 @@ def _optimizer(section: Any) -> Iterator[Problem]:
         if is_asked:
             message = "not in the PEs' update (w -= rate (momentum v + g), one rate for all)"
             yield Problem(("optimizer", key), f"{message}; drop it, or use another execution")
-
-
-def on_pes(cfg: RunConfig, made: Any, resident: Resident) -> OnPes:
-    """Compile the floor plan, write its report and pictures, and make the executor.
-
-    Args:
-        cfg: with ``train_input`` and SGD.
-        made: its plan.
-        resident: the executor that makes first states and scores.
-
-    Raises:
-        CapacityError: the net does not fit the wafer, or the part of it that was asked for.
-    """
-    from wafer.compiler import experiment as compiling
-
-    done = compiling.compile_config(cfg, compiling.default_folder(cfg, 0))
-    _LOG.info("Floor plan, report and pictures: %s", done.folder)
-    section: Any = cfg.train_input
-    micro = compiling.micro_of(section)
-    accumulate = cfg.optimizer.grad_accum_steps if cfg.optimizer else 1
-    return OnPes(
-        resident,
-        done.compiled.plan.regions,
-        micro=micro,
-        micro_batches=section.batch_size * accumulate // micro,
-        momentum=getattr(cfg.optimizer, "momentum", 0.0),
-        spec=WSE2,  # lanes between the regions lie outside the part that was asked for
-        rate=jax.jit(lambda opt_state: learning_rates(opt_state)[0]),
-    )

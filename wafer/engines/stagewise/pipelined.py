@@ -9,7 +9,8 @@ activations and their gradients pass from region to region.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -21,20 +22,23 @@ from jaxtyping import Array
 from models.base import Aux, Model
 from models.paths import named_leaves
 from sparsity import Sparsifier, sentinel
+from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import share
-from wafer.engines.resident import Fill, Resident
+from wafer.engines.resident import Resident
 from wafer.engines.stagewise.branches import Branch, Part, describe, relative
 from wafer.engines.stagewise.flow import Flow, Held, Pipe, evaluate
 from wafer.engines.stagewise.record import Recorder, Span
-from wafer.engines.stagewise.regions import Region, regions
+from wafer.engines.stagewise.regions import Region, meshes, regions
+from wafer.engines.stagewise.schedule import bubble
 from wafer.engines.stagewise.stages import Stages, density
 from wafer.engines.stagewise.sweep import Start, counted, make_plan, step_key
-from wafer.engines.state import Scaler, TrainState
+from wafer.errors import Problem
+from wafer.experiment import Experiment
+from wafer.optim.precision import LossScaler
 
-__all__ = ["Pipelined"]
+__all__ = ["Pipelined", "make", "problems"]
 
-Metrics = dict[str, Array]
-Features = Mapping[str, Any]
+_LOG = logging.getLogger(__name__)
 _shares = jax.jit(density)
 
 
@@ -65,7 +69,7 @@ class Pipelined:
         model: Model,
         tx: optax.GradientTransformation,
         sparsifier: Sparsifier,
-        scaler: Scaler,
+        scaler: LossScaler,
         meshes: tuple[Mesh, ...],
         *,
         stages: int | None = None,
@@ -106,7 +110,7 @@ class Pipelined:
     # --- states ---------------------------------------------------------------------------
 
     def init(self, key: Array) -> TrainState:
-        """See ``Executor``; spread over accelerators, the whole is drawn on the host."""
+        """See ``Engine``; spread over accelerators, the whole is drawn on the host."""
         mesh = self.mesh
         if len(self._meshes) > 1 and mesh.devices.flat[0].platform != "cpu":
             mesh = jax.make_mesh((1,), ("csx",), devices=jax.devices("cpu")[:1])
@@ -184,7 +188,7 @@ class Pipelined:
         return {name: self._part(branch, state) for name, branch in branches.items()}
 
     def place(self, features: Features) -> Features:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return share(features, self.mesh)
 
     # --- work -----------------------------------------------------------------------------
@@ -192,7 +196,7 @@ class Pipelined:
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
-        """See ``Executor``."""
+        """See ``Engine``."""
         change = topology and any(alg.dynamic for _, alg in self.sparsifier.groups)
         deferred, pipe = change or self._defers, self._pipe
         leaves, tree = jax.tree.flatten(state.opt_state)
@@ -243,18 +247,18 @@ class Pipelined:
         return after, done.metrics(start.scale, summaries=self.summaries)
 
     def evaluate(self, state: TrainState, features: Features) -> Aux:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return self.predict(state, features, ())[0]
 
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
-        """See ``Executor``."""
+        """See ``Engine``."""
         batch = self.programs.batch(features)
         return evaluate(self._pipe, self._parts(state), batch, state.key, names)
 
     def levels(self, state: TrainState) -> Metrics:
-        """See ``Executor``."""
+        """See ``Engine``."""
         out: Metrics = {}
         for name, part in self._parts(state).items():
             full = self._pipe.plan.branches[name].full
@@ -268,11 +272,11 @@ class Pipelined:
     # --- checkpoints ----------------------------------------------------------------------
 
     def export(self, state: TrainState) -> tuple[Any, Any]:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return sentinel.encode(state.params, state.opt_state, state.sparse)
 
     def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
-        """See ``Executor``; through host memory."""
+        """See ``Engine``; through host memory."""
         host = lambda tree: jax.tree.map(np.asarray, tree)
         sparse = state.sparse._replace(
             masks=host(state.sparse.masks), patterns=host(state.sparse.patterns)
@@ -281,4 +285,47 @@ class Pipelined:
         return self._adopt(state._replace(sparse=sparse, params=params, opt_state=opt_state))
 
     def close(self) -> None:
-        """See ``Executor``: there is nothing to release."""
+        """See ``Engine``: there is nothing to release."""
+
+
+def problems(experiment: Experiment) -> Iterator[Problem]:
+    """A pipeline has at most a stage for each of the model's, and a device for each stage."""
+    settings = experiment.cfg.runconfig.pipeline
+    names = [stage.name for stage in experiment.model.stages]
+    stages = len(names) if settings.stages is None else settings.stages
+    if stages > len(names):
+        model = experiment.cfg.model["name"]
+        message = f"{stages}, but {model!r} has {len(names)}: {', '.join(names)}"
+        yield Problem(("runconfig", "pipeline", "stages"), message)
+    if settings.devices > stages:
+        message = f"{settings.devices}, but the pipeline has {stages} stage(s); use at most that"
+        yield Problem(("runconfig", "pipeline", "devices"), message)
+
+
+def make(experiment: Experiment) -> Pipelined:
+    """Make the engine of an experiment; say how it is laid out and how much of it idles."""
+    settings = experiment.cfg.runconfig
+    engine = Pipelined(
+        experiment.model,
+        experiment.tx,
+        experiment.sparsifier,
+        experiment.scaler,
+        meshes(settings.num_csx, settings.pipeline.devices),
+        stages=settings.pipeline.stages,
+        recompute=settings.pipeline.recompute,
+        dropout=experiment.dropout,
+        summaries=experiment.summaries,
+        global_norm=experiment.clips_norm,
+    )
+    if experiment.cfg.train_input is not None:
+        stages, count = len(engine.regions), experiment.batch("train").micro_batches
+        _LOG.info(
+            "Pipeline: %d stages on %d device(s), %d micro-batch(es) a step: %.1f %% of the "
+            "timetable idle%s",
+            stages,
+            settings.pipeline.devices,
+            count,
+            100 * bubble(stages, count),
+            "" if count >= stages else "; a smaller train_input.micro_batch_size fills it",
+        )
+    return engine

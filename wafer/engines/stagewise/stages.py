@@ -21,7 +21,7 @@ from models.base import Aux, Batch, Model, Stage
 from sparsity import SparseState, Sparsifier
 from wafer.data.batching.batches import numbered, to_batch
 from wafer.engines.stagewise.branches import Branch, Part, join_opt, split_opt
-from wafer.engines.state import Scaler
+from wafer.optim.precision import LossScaler
 
 __all__ = ["Control", "Stages", "Updated", "Where", "density"]
 
@@ -177,7 +177,7 @@ class Stages:
     model: Model
     tx: Any
     sparsifier: Sparsifier
-    scaler: Scaler
+    scaler: LossScaler
     mesh: Mesh
     dropout: bool
     norm: bool

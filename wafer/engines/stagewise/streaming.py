@@ -8,13 +8,15 @@ donated state, they show the newest step only.
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import psutil
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
@@ -22,8 +24,9 @@ from models.base import Aux, Model
 from models.paths import named_leaves
 from sparsity import SparseState, Sparsifier, sentinel
 from sparsity.kernels import Pattern
+from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, share
-from wafer.engines.resident import Fill
+from wafer.engines.resident import swarmx_mesh
 from wafer.engines.stagewise.branches import (
     Branch,
     Part,
@@ -38,13 +41,14 @@ from wafer.engines.stagewise.memoryx import FileStore, RamStore, Spill, Store
 from wafer.engines.stagewise.stages import Stages, density
 from wafer.engines.stagewise.sweep import Plan, Start, Sweep, counted, evaluate, make_plan, step_key
 from wafer.engines.stagewise.traffic import Event, Mover
-from wafer.engines.state import Scaler, TrainState
+from wafer.experiment import Experiment
+from wafer.optim.precision import LossScaler
 
-__all__ = ["Streaming"]
+__all__ = ["Streaming", "make"]
 
 _LOG = logging.getLogger(__name__)
-Metrics = dict[str, Array]
-Features = Mapping[str, Any]
+_GIB, _MIB = 2**30, 2**20
+_SHARE = 0.9  # of the free memory
 
 
 class Streaming:
@@ -70,7 +74,7 @@ class Streaming:
         model: Model,
         tx: optax.GradientTransformation,
         sparsifier: Sparsifier,
-        scaler: Scaler,
+        scaler: LossScaler,
         mesh: Mesh,
         *,
         store: Store | None = None,
@@ -103,7 +107,7 @@ class Streaming:
     # --- states ---------------------------------------------------------------------------
 
     def init(self, key: Array) -> TrainState:
-        """See ``Executor``; drawn branch by branch where the store is a file."""
+        """See ``Engine``; drawn branch by branch where the store is a file."""
         weights, sparse_key, run_key = jax.random.split(key, 3)
         counters: list[Any] = []
         for name, tree in self._draw(weights):
@@ -230,7 +234,7 @@ class Streaming:
         return jax.tree.map(lambda x: broadcast(x, self._everywhere), state)
 
     def place(self, features: Features) -> Features:
-        """See ``Executor``."""
+        """See ``Engine``."""
         return share(features, self.mesh)
 
     # --- work -----------------------------------------------------------------------------
@@ -238,7 +242,7 @@ class Streaming:
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
-        """See ``Executor``."""
+        """See ``Engine``."""
         change = topology and any(alg.dynamic for _, alg in self.sparsifier.groups)
         plain = state.sparse._replace(masks={}, patterns={})
         start = Start(
@@ -275,20 +279,20 @@ class Streaming:
         return self._plan
 
     def evaluate(self, state: TrainState, features: Features) -> Aux:
-        """See ``Executor``."""
+        """See ``Engine``."""
         batch = self.programs.batch(features)
         return evaluate(self._plan_made, self.programs, self.mover, batch, state.key)[0]
 
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
-        """See ``Executor``."""
+        """See ``Engine``."""
         batch = self.programs.batch(features)
         plan = self._plan_made
         return evaluate(plan, self.programs, self.mover, batch, state.key, names=names)
 
     def levels(self, state: TrainState) -> Metrics:
-        """See ``Executor``."""
+        """See ``Engine``."""
         out: Metrics = {}
         for name, kept in self._density.items():
             rank = state.sparse.masks[name].ndim if name in state.sparse.masks else 2
@@ -315,7 +319,7 @@ class Streaming:
         return np.asarray(leaf)
 
     def export(self, state: TrainState) -> tuple[Any, Any]:
-        """See ``Executor``; one branch at a time, file stores through a file that is unlinked."""
+        """See ``Engine``; one branch at a time, file stores through a file that is unlinked."""
         counters = [np.asarray(x) for x in self._counters(state.opt_state)]
         store = self.mover.store
         params, found = {}, {}
@@ -334,7 +338,7 @@ class Streaming:
         return params, merge(shapes, found)
 
     def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
-        """See ``Executor``; branch by branch."""
+        """See ``Engine``; branch by branch."""
         counters: list[Any] = []
         before = [np.asarray(x) for x in self._counters(state.opt_state)]
         sparse = state.sparse
@@ -351,3 +355,44 @@ class Streaming:
     def close(self) -> None:
         """End the threads and release the store."""
         self.mover.close()
+
+
+def make(experiment: Experiment) -> Streaming:
+    """Make the engine of an experiment, and its store.
+
+    Raises:
+        ValueError: fewer devices than systems.
+        MemoryXError: the store cannot be made.
+    """
+    settings = experiment.cfg.runconfig
+    return Streaming(
+        experiment.model,
+        experiment.tx,
+        experiment.sparsifier,
+        experiment.scaler,
+        swarmx_mesh(settings.num_csx),
+        store=_store(experiment),
+        dropout=experiment.dropout,
+        summaries=experiment.summaries,
+        global_norm=experiment.clips_norm,
+        residual_bytes=settings.memoryx.residual_mib * _MIB,
+    )
+
+
+def _store(experiment: Experiment) -> Store:
+    """Open the store the file names; a file where RAM cannot hold it and none is named."""
+    settings, size = experiment.cfg.runconfig, sum(experiment.state_bytes())
+    section = settings.memoryx
+    kind = section.store
+    too_large = size > _SHARE * psutil.virtual_memory().available
+    if kind == "ram" and too_large and "store" not in section.model_fields_set:
+        kind = "file"
+    if kind == "ram":
+        _LOG.info("MemoryX: %.2f GiB in host memory", size / _GIB)
+        return RamStore()
+    folder = pathlib.Path(section.path or settings.model_dir) / "memoryx"
+    if jax.process_count() > 1:
+        folder /= f"process-{jax.process_index()}"
+    on_disk = size * (2 if section.durable else 1)
+    _LOG.info("MemoryX: %.2f GiB in %s (file of %.2f GiB)", size / _GIB, folder, on_disk / _GIB)
+    return FileStore(folder, durable=section.durable)

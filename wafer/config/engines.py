@@ -1,0 +1,135 @@
+"""The engines as data: what a run file may name, its sections, and what may be asked of each.
+
+An engine's code is imported when it is made (``wafer.engines.choose`` follows the row's string).
+A new engine is a module with ``make``, a row here, and a page in the docs.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from models.errors import did_you_mean
+from models.sections import Bool, Choice, Section
+from wafer.errors import ConfigError, Problem
+
+__all__ = ["ENGINES", "EngineRow", "Fabric", "MemoryX", "Pipeline", "engine_name", "engine_row"]
+
+
+class EngineRow(NamedTuple):
+    """An engine as the rest of the program sees it.
+
+    name: value of ``runconfig.execution_strategy``
+    make: "module:object", called with an Experiment, returns the engine; where the module also has
+        ``problems(experiment)``, that lists what the file asks for and the engine does not do
+    section: key of ``runconfig`` that no other engine reads, or ''
+    lazy_restore: checkpoints are read branch by branch, as the whole may exceed memory
+    whole_step_program: a step is one compiled program (``compiled_step``, ``compiled_evaluate``)
+    floor_plan: it runs on a floor plan of the wafer, which the dry modes make
+    several_processes: its systems may lie in several processes
+    """
+
+    name: str
+    make: str
+    section: str = ""
+    lazy_restore: bool = False
+    whole_step_program: bool = False
+    floor_plan: bool = False
+    several_processes: bool = False
+
+
+class MemoryX(Section):
+    """Where weight streaming keeps parameters and optimizer state.
+
+    Attributes:
+        store: 'ram', or 'file' for states larger than RAM.
+        path: the file's folder; None is ``model_dir``.
+        durable: keep two copies in the file, so that a run killed in the middle of a step leaves
+            the step before. False halves the file.
+        residual_mib: memory on each system for products that the backward sweep then need not
+            compute again; 0 keeps the inputs of each layer only.
+    """
+
+    store: Annotated[Literal["ram", "file"], Choice] = "ram"
+    path: str | None = None
+    durable: Bool = True
+    residual_mib: NonNegativeInt = 512
+
+    def model_post_init(self, _: Any) -> None:
+        """A path means a file."""
+        if self.path is not None and self.store == "ram":
+            raise ConfigError([Problem(("path",), "is read only with store: file")])
+
+
+class Pipeline(Section):
+    """How pipelined execution lays the model out.
+
+    Attributes:
+        stages: of the pipeline; None makes one of the embedding, of each layer and of the head.
+            Fewer take several layers each, balanced by the weights they multiply by.
+        devices: that the stages are spread over, for each system.
+        recompute: compute products in the backward pass again instead of keeping them for every
+            micro-batch in flight.
+    """
+
+    stages: PositiveInt | None = None
+    devices: PositiveInt = 1
+    recompute: Bool = False
+
+
+class Fabric(Section):
+    """The part of the wafer that kernels are placed on; simulating fewer PEs takes less time.
+
+    The fabric's lanes between the layers, its images and its loss come on top.
+
+    Attributes:
+        width: PEs in x; None is the whole wafer's.
+        height: PEs in y, likewise.
+    """
+
+    width: PositiveInt | None = None
+    height: PositiveInt | None = None
+
+
+_ROWS = (
+    EngineRow(
+        "resident",
+        "wafer.engines.resident:make",
+        whole_step_program=True,
+        several_processes=True,
+    ),
+    EngineRow(
+        "weight_streaming",
+        "wafer.engines.stagewise.streaming:make",
+        lazy_restore=True,
+        several_processes=True,
+    ),
+    EngineRow(
+        "pipelined", "wafer.engines.stagewise.pipelined:make", section="pipeline", floor_plan=True
+    ),
+    EngineRow("fabric", "wafer.engines.fabric.engine:make", floor_plan=True),
+)
+ENGINES: Mapping[str, EngineRow] = {row.name: row for row in _ROWS}
+_OLDER = {"pipeline": "pipelined"}  # 1.8's spelling
+
+
+def engine_name(value: Any) -> Any:
+    """Read ``execution_strategy``.
+
+    Raises:
+        ValueError: neither an engine's name nor 'module:object'.
+    """
+    if value is None or (isinstance(value, str) and all(value.partition(":"))):
+        return value
+    name = _OLDER.get(str(value).lower(), str(value).lower())
+    if name not in ENGINES:
+        known = ", ".join(map(repr, ENGINES))
+        raise ValueError(
+            f"expected {known} or 'module:object' of your own{did_you_mean(value, ENGINES)}"
+        )
+    return name
+
+
+def engine_row(name: str) -> EngineRow:
+    """Return the row of a checked ``execution_strategy``; a user's engine has no capabilities."""
+    return ENGINES.get(name) or EngineRow(name, make=name)

@@ -1,0 +1,150 @@
+"""A run on its machine: an experiment with its engine, its data and its first programs."""
+
+import dataclasses
+import logging
+import pathlib
+import secrets
+from typing import Any
+
+import jax
+from jaxtyping import Array
+
+import vsl
+from wafer.config import RunConfig
+from wafer.config.engines import EngineRow
+from wafer.data.batching.batches import host_batch
+from wafer.data.batching.dataset import Dataset
+from wafer.data.batching.pipeline import Rows
+from wafer.data.stats import sequence_lengths
+from wafer.engines.base import Engine, TrainState
+from wafer.engines.choose import choose, make
+from wafer.engines.cluster import largest, num_tasks
+from wafer.experiment import BatchShape, Experiment, Part
+from wafer.optim.chain import learning_rates
+from wafer.session.warm import Warmup, feature_shapes
+
+__all__ = ["Run", "build", "seed_of"]
+
+_SAMPLED = 1024  # sequences whose lengths choose the capacities
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """An experiment on its machine, with its data.
+
+    Attributes:
+        experiment: what is trained.
+        row: what may be asked of the engine.
+        engine: how.
+        model_dir: where everything is written.
+        train: training data, or None when only evaluating.
+        evals: evaluation data, or None when only training.
+        ladder: capacities of stripped streams under ``model.enable_vts``; else None.
+        warmup: makes the first state and compiles in the background.
+    """
+
+    experiment: Experiment
+    row: EngineRow
+    engine: Engine
+    model_dir: pathlib.Path
+    train: Dataset | None
+    evals: Dataset | None
+    ladder: vsl.Ladder | None
+    warmup: Warmup
+
+    @property
+    def cfg(self) -> RunConfig:
+        """The configuration."""
+        return self.experiment.cfg
+
+    @property
+    def num_csx(self) -> int:
+        """N systems."""
+        return self.cfg.runconfig.num_csx
+
+    @property
+    def device(self) -> str:
+        """Platform the systems are on, as the log line names it."""
+        return self.engine.mesh.devices.flat[0].platform.upper()
+
+    def gauges(self, state: TrainState) -> dict[str, Array]:
+        """Return what the logs show of a state: learning rates, sparsity levels."""
+        rates = learning_rates(state.opt_state)
+        return {f"lr/{i}": rate for i, rate in enumerate(rates)} | self.engine.levels(state)
+
+    def features(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> Any:
+        """Place a batch of rows on the systems; ``padded`` keeps rows whole under enable_vts."""
+        own = shape.systems // num_tasks()
+        ladder = None if padded else self.ladder
+        return self.engine.place(host_batch(rows, own, shape.micro_batches, ladder, largest))
+
+
+def seed_of(cfg: RunConfig) -> int:
+    """Return the file's seed, or draw one, the same in all processes of the run."""
+    if cfg.runconfig.seed is not None:
+        return cfg.runconfig.seed
+    seed = largest(secrets.randbits(31))
+    _LOG.info("runconfig.seed is not set; this run uses %d", seed)
+    return seed
+
+
+def build(experiment: Experiment) -> Run:
+    """Choose and make the engine on this machine, and read the data that the mode needs.
+
+    Raises:
+        ConfigError: the engine does not do what the configuration asks for.
+        DataError: data that is not what the configuration says.
+    """
+    settings = experiment.cfg.runconfig
+    stripped = getattr(experiment.model.config, "enable_vts", False)
+    row = choose(experiment)
+    engine = make(experiment, row)
+    warmup = _warmup(experiment, row, engine, stripped=stripped)
+    train = _dataset(experiment, "train")
+    return Run(
+        experiment=experiment,
+        row=row,
+        engine=engine,
+        model_dir=pathlib.Path(settings.model_dir),
+        train=train,
+        evals=_dataset(experiment, "eval"),
+        ladder=_ladder(experiment, train) if stripped else None,
+        warmup=warmup,
+    )
+
+
+def _dataset(experiment: Experiment, part: Part) -> Dataset | None:
+    settings = experiment.cfg.runconfig
+    if part not in settings.mode:
+        return None
+    dataset = experiment.dataset(part, settings.model_dir)
+    _LOG.info("%s", dataset.summary)
+    return dataset
+
+
+def _ladder(experiment: Experiment, train: Dataset | None) -> vsl.Ladder:
+    """Choose capacities for the lengths of the training data; any capacity holds any batch."""
+    if train is None:
+        return vsl.Ladder()
+    # One rung in reserve: a batch in a thousand is larger than all that were fitted.
+    lengths = sequence_lengths(train, most=_SAMPLED)
+    return vsl.fit_ladder(lengths, experiment.batch("train").rows, shapes=7)
+
+
+def _warmup(experiment: Experiment, row: EngineRow, engine: Engine, *, stripped: bool) -> Warmup:
+    """Start compiling what the mode needs, as far as its shapes are known already."""
+    settings, shapes = experiment.cfg.runconfig, {}
+    parts: tuple[Part, ...] = ("train", "eval")
+    for part in parts:
+        if part in settings.mode and not stripped and not settings.compile_only:
+            section, batch = experiment.section(part), experiment.batch(part)
+            shapes[part] = feature_shapes(section, batch, engine.mesh)
+    return Warmup(
+        engine,
+        jax.random.key(experiment.seed),
+        train=shapes.get("train"),
+        evaluation=shapes.get("eval"),
+        ahead=row.whole_step_program,
+    )
