@@ -15,14 +15,13 @@ from wafer import fabric
 from wafer.compiler.compile import compile_graph
 from wafer.compiler.dense_kernel import dense_cost, fullest_tile, in_flight, loss_cost
 from wafer.compiler.experiment import config_graph, options_of
-from wafer.compiler.plan import Region
 from wafer.config import load
 from wafer.engines.fabric import network as onfabric
 from wafer.engines.fabric.network import Dense
 from wafer.fabric.program.ops import mem
 from wafer.fabric.training import softmax
 from wafer.fabric.training.layers import schedule
-from wafer.spec import WSE2
+from wafer.spec import WSE2, Region
 
 # The documents' FC-MNIST with three layers, on scikit-learn's 8 x 8 digits.
 DIGITS = (64, 50, 50, 10)

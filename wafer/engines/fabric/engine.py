@@ -18,12 +18,11 @@ from jaxtyping import Array
 
 from models.base import Aux
 from sparsity import Sparsifier
-from wafer.compiler.plan import Region
 from wafer.engines.fabric import network as onfabric
 from wafer.engines.resident import Fill, Resident, norms
 from wafer.engines.state import TrainState
 from wafer.fabric.errors import FabricError
-from wafer.spec import WaferSpec
+from wafer.spec import Region, WaferSpec
 
 __all__ = ["OnPes"]
 
