@@ -15,14 +15,13 @@ from wafer.compiler import experiment as compiling
 from wafer.compiler.check import check_plan
 from wafer.compiler.compile import Options, compile_graph, trace
 from wafer.compiler.picture import layer_colors
-from wafer.compiler.plan import Region
 from wafer.compiler.report import from_json, report_text, summary, to_json
 from wafer.config import load
 from wafer.config.checks import CHECKS
 from wafer.engines.choose import check
 from wafer.errors import CapacityError, ConfigError
 from wafer.experiment import Experiment
-from wafer.spec import WSE2
+from wafer.spec import WSE2, Region
 
 ROOT = pathlib.Path(__file__).parent.parent
 DIGITS = ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml"

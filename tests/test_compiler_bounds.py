@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from wafer.placement import bounds
-from wafer.placement.blocks import Conv, Kernel
-from wafer.placement.contest import Graph, read_graph
+from wafer.placement.blocks import ContestKernel, Conv
+from wafer.placement.contest import ContestGraph, read_graph
 from wafer.placement.place import Effort, place
 
 CASES = pathlib.Path(__file__).parent / "golden" / "compiler"
@@ -19,10 +19,11 @@ CASES = pathlib.Path(__file__).parent / "golden" / "compiler"
 def graph(*channels, side=10, wlength=1):
     """A chain of 1 x 1 convolutions of one pixel: width 3 k', height c' + 1, ceil C/c' K/k'."""
     kernels = tuple(
-        Kernel(f"k{i}", "conv", (Conv(1, 1, 1, 1, c, k),)) for i, (c, k) in enumerate(channels)
+        ContestKernel(f"k{i}", "conv", (Conv(1, 1, 1, 1, c, k),))
+        for i, (c, k) in enumerate(channels)
     )
     edges = tuple((i, i + 1) for i in range(len(kernels) - 1))
-    return Graph("tiny", kernels, edges, side, side, 1, wlength, 0, 24576)
+    return ContestGraph("tiny", kernels, edges, side, side, 1, wlength, 0, 24576)
 
 
 def test_two_kernels_by_hand():

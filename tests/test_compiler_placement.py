@@ -12,33 +12,39 @@ from wafer.errors import DataError
 from wafer.placement.blocks import (
     NEVER,
     Arguments,
+    ContestKernel,
     Conv,
-    Kernel,
     area_bound,
     cblock,
     dblock,
     steps,
 )
 from wafer.placement.check import check, unmatched
-from wafer.placement.contest import Graph, Placed, read_graph, read_placement, write_placement
+from wafer.placement.contest import (
+    ContestGraph,
+    Placed,
+    read_graph,
+    read_placement,
+    write_placement,
+)
 from wafer.placement.order import chain
 from wafer.placement.place import LIMITS, Effort, fastest, place
 from wafer.placement.rows import Snakes
 from wafer.placement.slicing import Piece, Table, leaves, mirror
 
 CASES = pathlib.Path(__file__).parent / "golden" / "compiler"
-SMALL = Kernel("k1", "conv", (Conv(4, 6, 3, 3, 8, 10, 2),))
+SMALL = ContestKernel("k1", "conv", (Conv(4, 6, 3, 3, 8, 10, 2),))
 QUICK = Effort(orders=4, moves=300, plans=2, rows=3, stacked=2)
 
 
 def conv(name, C, K, side=4):
-    return Kernel(name, "conv", (Conv(side, side, 1, 1, C, K),))
+    return ContestKernel(name, "conv", (Conv(side, side, 1, 1, C, K),))
 
 
 def graph(count=4, side=40, adapter=1):
     kernels = tuple(conv(f"k{i}", 4 + 2 * i, 6 + 2 * i) for i in range(count))
     edges = tuple((i, i + 1) for i in range(count - 1))
-    return Graph("tiny", kernels, edges, side, side, 1, 1, adapter, 24576)
+    return ContestGraph("tiny", kernels, edges, side, side, 1, 1, adapter, 24576)
 
 
 def test_a_convolution_by_hand():

@@ -97,7 +97,7 @@ def test_scatter_gather_star_and_quadrant(runs):
     for column in range(1, P):
         total = total + ONE[:, column, 0]
     np.testing.assert_array_equal(fabric.read(program, state, "x")[:, 0, 0], total)
-    assert int(timing.star_time(co.start_clock(6, P))[0, 0]) == int(state.end[0, 0])
+    assert int(state.end[0, 0]) == P + 5
 
     program, state = runs["quadrant"]
     values = np.asarray(fabric.read(program, state, "x"))[..., 0]
@@ -116,7 +116,7 @@ def test_allreduce_on_eight_colours():
     )
     assert len(program.meta.colors) == 8
     if native.available():
-        assert planes.timing(program, "native") == int(fabric.cycles(state))
+        assert planes.count_cycles(program, "native") == int(fabric.cycles(state))
 
 
 PLANAR = ["broadcast", "chain", "two_phase", "tree", "star", "quadrant", "overheads"]
@@ -125,14 +125,14 @@ PLANAR = ["broadcast", "chain", "two_phase", "tree", "star", "quadrant", "overhe
 @pytest.mark.parametrize("name", ["two_phase"])
 def test_plane_agrees_with_the_dense_engine(runs, name):
     program, state = runs[name]
-    assert planes.timing(program, "jax") == int(fabric.cycles(state))
+    assert planes.count_cycles(program, "jax") == int(fabric.cycles(state))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANAR)
 def test_plane_agrees_everywhere(runs, name):
     program, state = runs[name]
-    assert planes.timing(program, "jax") == int(fabric.cycles(state))
+    assert planes.count_cycles(program, "jax") == int(fabric.cycles(state))
 
 
 def test_closed_forms_with_overheads(runs):
@@ -212,4 +212,4 @@ def test_errors_name_what_is_allowed():
     with pytest.raises(fabric.FabricError, match=r"side 'NE'"):
         co.shift(x, clock, "NE")
     with pytest.raises(fabric.FabricError, match=r"microthreads.*use fabric.simulate"):
-        planes.timing(CASES["shift"][0])
+        planes.count_cycles(CASES["shift"][0])

@@ -1,16 +1,15 @@
-"""Checks before the run, actors, traces, the native kernel, and invariants on random programs."""
+"""Checks before the run, traces, the native kernel, and invariants on random programs."""
 
 import json
 
 import hypothesis
 import hypothesis.strategies as st
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from wafer import fabric
-from wafer.fabric import actor, native, trace
+from wafer.fabric import native, trace
 from wafer.fabric.engines import planes
 from wafer.fabric.library import lowering
 from wafer.fabric.program.ops import Const, control_wavelet, fabin, fabout, fmovs, mem, mov32, work
@@ -133,13 +132,15 @@ def test_native_words_agree_with_closed_forms_and_jax(overheads):
     """Two blocks of 512 PEs, so that words carry into their neighbours."""
     program = lowering.chain_program(700, 3, 40, overheads=overheads)
     want = 40 + 6 * 699 + (WSE2.task_start if overheads else 0)
-    assert planes.timing(program, fastest()) == want
-    assert planes.timing(lowering.broadcast_program(600, 40, 33, 520), fastest()) == 33 + 520 + 5
+    assert planes.count_cycles(program, fastest()) == want
+    assert (
+        planes.count_cycles(lowering.broadcast_program(600, 40, 33, 520), fastest()) == 33 + 520 + 5
+    )
 
 
 def test_native_scalar_allreduce_of_the_bicgstab_paper():
     """V2: 602 x 595 PEs, 1.5 us within 10 % (Rocki et al., SC'20)."""
-    cycles = planes.timing(lowering.quadrant_allreduce_program(602, 595), fastest())
+    cycles = planes.count_cycles(lowering.quadrant_allreduce_program(602, 595), fastest())
     assert cycles == 1228
     assert abs(WSE2.seconds(cycles) / 1.5e-6 - 1) < 0.1
 
@@ -147,9 +148,9 @@ def test_native_scalar_allreduce_of_the_bicgstab_paper():
 def test_a_missing_library_is_said(monkeypatch):
     monkeypatch.setattr(native, "available", lambda: False)
     with pytest.raises(fabric.FabricError, match=r"_native.so is missing.*build_ext --inplace"):
-        planes.timing(lowering.chain_program(3, 1, 2), "native")
+        planes.count_cycles(lowering.chain_program(3, 1, 2), "native")
     with pytest.raises(fabric.FabricError, match="there are auto, jax and native"):
-        planes.timing(lowering.chain_program(3, 1, 2), "cuda")
+        planes.count_cycles(lowering.chain_program(3, 1, 2), "cuda")
 
 
 def test_faults_and_deadlocks_of_the_plane():
@@ -165,7 +166,7 @@ def test_faults_and_deadlocks_of_the_plane():
         return layout.build()
 
     with pytest.raises(fabric.FaultError):
-        planes.timing(merging(4), fastest())
+        planes.count_cycles(merging(4), fastest())
     lonely = fabric.Layout(2)
     lonely.array("a", 4)
     c = lonely.color()
@@ -173,37 +174,7 @@ def test_faults_and_deadlocks_of_the_plane():
     lonely.route(c, "W", "RAMP", lonely.x == 1)
     lonely.task("t", [fmovs(mem("a"), fabin(c), 4)], lonely.x == 1, active=True)
     with pytest.raises(fabric.DeadlockError):
-        planes.timing(lonely.build(), fastest())
-
-
-def test_actor_histogram():
-    """Keys travel east until they meet the PE that owns their bin (histogram-torus, opened)."""
-    width, per_pe = 4, 3
-    layout = fabric.Layout(width)
-    colors = [layout.color(), layout.color()]
-    x = layout.x
-    for parity, color in enumerate(colors):
-        layout.route(color, "RAMP", "E", (x % 2 == parity) & (x < width - 1))
-        layout.route(color, "W", "RAMP", (x % 2 != parity) & (x > 0))
-    program = layout.build()
-
-    def on_wavelet(user, color, data):
-        mine = data // per_pe == user["x"].astype(jnp.uint32)
-        bins = user["bins"].at[data % per_pe].add(mine.astype(jnp.int32))
-        onward = jnp.arange(2) == user["x"] % 2
-        del color
-        return user | {"bins": bins}, actor.Sends(~mine & onward, jnp.full(2, data)), jnp.int32(2)
-
-    user = {"x": jnp.asarray(x), "bins": jnp.zeros((1, width, per_pe), jnp.int32)}
-    keys = np.array([[11, 7, 9, 0]], np.uint32)
-    flags = np.stack([(x % 2 == p) & (x < 3) for p in (0, 1)])
-    first = actor.Sends(jnp.asarray(flags), jnp.asarray(np.stack([keys, keys])))
-    state = actor.actor_run(program, on_wavelet, actor.actor_start(program, user, first))
-    want = np.zeros(12, int)
-    want[[11, 7, 9]] = 1
-    np.testing.assert_array_equal(np.asarray(state.user["bins"]).reshape(-1), want)
-    # key 11: three hops of 5 + 1 cycles, each handler forwards in the cycle after it starts
-    assert int(state.fabric.end.max()) >= 3 * 6
+        planes.count_cycles(lonely.build(), fastest())
 
 
 def test_traces(tmp_path):
@@ -269,7 +240,7 @@ def test_wavelets_are_conserved_in_order_and_links_never_exceed_one(rows, seed):
             n * length for n, (_, length) in zip(words, hops, strict=True)
         )
         if native.available():  # the JAX plane would compile once per program
-            assert planes.timing(program, "native") == total  # V9
+            assert planes.count_cycles(program, "native") == total  # V9
 
 
 @pytest.mark.slow

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_fabric_collectives as collectives_cases
-import test_fabric_dense as rule_cases
+import test_fabric_cycle as rule_cases
 
 from wafer import fabric
 from wafer.fabric import library as kernels, native
-from wafer.fabric.engines import batch, cycle as dense, native as engine, planar, planes
+from wafer.fabric.engines import batch, cycle, native as engine, planar, planes
 from wafer.fabric.engines.ce import dispatch
 from wafer.fabric.engines.state import empty_state
 from wafer.fabric.library import kernel_programs, lowering
@@ -79,19 +79,19 @@ def test_every_cycle_of_every_rule():
     together = batch.stack(programs)
     memory = np.zeros((len(programs), 3, 4, together.meta.words), np.uint32)
     for i, (program, value) in enumerate(zip(programs, values, strict=True)):
-        own = np.moveaxis(dense.memory_words(program, value, np), 0, -1)
+        own = np.moveaxis(cycle.memory_words(program, value, np), 0, -1)
         memory[i, : own.shape[0], : own.shape[1], : own.shape[2]] = own
     states = batch._init_stacked(together, jnp.asarray(memory))
     step = jax.jit(jax.vmap(fabric.step), compiler_options=batch.QUICK_COMPILE)
     mine = [fabric.init(p, v) for p, v in zip(programs, values, strict=True)]
     alive = set(range(len(programs)))
-    for cycle in range(60):
+    for passed in range(60):
         states = step(together, states)
         every = batch.unstack(programs, states)
         for i in sorted(alive):
-            mine[i] = fabric.run(programs[i], mine[i], cycle + 1)
+            mine[i] = fabric.run(programs[i], mine[i], passed + 1)
             # the stacked programs number their tasks anew
-            assert_same(mine[i], every[i], f"{names[i]}, {cycle}", skip=("active", "blocked"))
+            assert_same(mine[i], every[i], f"{names[i]}, {passed}", skip=("active", "blocked"))
             if not bool(mine[i].progress) or int(mine[i].fault[0]):
                 alive.discard(i)
 
@@ -132,7 +132,7 @@ def test_same_bits_and_cycles_under_jit_vmap_and_threads():
     program = lowering.two_phase_program(40, 60, 5, 6)
     x = normal(3, 60, 40, 5)
     alone = [fabric.simulate(program, {"x": v}) for v in x]
-    memory = [dense.memory_words(program, {"x": v}, np) for v in x]
+    memory = [cycle.memory_words(program, {"x": v}, np) for v in x]
     start = jax.vmap(lambda m: empty_state(program, m))(jnp.asarray(np.stack(memory)))
     run = jax.jit(jax.vmap(lambda s: engine.run(program, s, 4000, start=True)))
     if not native.available():
@@ -159,8 +159,8 @@ def test_every_cycle_of_the_plane(name):
     state = planes._start(shape, packed)
     step = jax.jit(lambda s: planes._step(shape, packed, s))
     mine = fabric.init(program, {"x": collectives_cases.X})
-    for cycle in range(45):
-        state, mine = step(state), fabric.run(program, mine, cycle + 1)
+    for passed in range(45):
+        state, mine = step(state), fabric.run(program, mine, passed + 1)
         for c in range(len(shape.depths)):
             levels = {
                 "router": state.router[c],
@@ -172,7 +172,7 @@ def test_every_cycle_of_the_plane(name):
                 want = np.asarray(getattr(mine, lane).flag[c] != 0)[: len(held)]
                 got = np.stack([unpacked(words, shape) for words in held])
                 got = got.swapaxes(-1, -2) if turned else got
-                np.testing.assert_array_equal(got, want, err_msg=f"{lane} {c}, cycle {cycle}")
+                np.testing.assert_array_equal(got, want, err_msg=f"{lane} {c}, cycle {passed}")
 
 
 def test_gemv_runs_as_its_formula_says():

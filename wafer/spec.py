@@ -5,8 +5,9 @@ simfabric tables for the ramp latency and the three software overheads; Hot Chip
 """
 
 import dataclasses
+from typing import NamedTuple
 
-__all__ = ["WSE2", "WSE3", "WaferSpec"]
+__all__ = ["WSE2", "WSE3", "Region", "WaferSpec"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,3 +108,18 @@ WSE3 = WaferSpec(
     simd_16bit=8,
     clock_hz=0.875e9,
 )
+
+
+class Region(NamedTuple):
+    """A rectangle of PEs.
+
+    name: of the kernel, 'layers_0/attn/query'
+    x, y: north-west (upper left) corner; PE columns x .. x + width - 1 belong to it
+    width, height: PEs eastwards and southwards
+    """
+
+    name: str
+    x: int
+    y: int
+    width: int
+    height: int

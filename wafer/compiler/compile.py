@@ -25,9 +25,9 @@ from wafer.compiler.flatten import flatten
 from wafer.compiler.floor import Floor, lay_out, least_cap
 from wafer.compiler.graph import Graph, Kernel
 from wafer.compiler.matching import build_graph
-from wafer.compiler.plan import INPUT_BYTES, Compiled, FloorPlan, Placed, Region
+from wafer.compiler.plan import INPUT_BYTES, Compiled, FloorPlan, PlacedKernel
 from wafer.errors import CapacityError
-from wafer.spec import WSE2, WaferSpec
+from wafer.spec import WSE2, Region, WaferSpec
 
 __all__ = ["Options", "compile_graph", "trace"]
 
@@ -121,12 +121,12 @@ def _held(kernel: Kernel, setting: Setting) -> float:
 
 def _all_choices(kernels: Sequence[Kernel], settings: Sequence[Setting]) -> list[Choices]:
     """Choices that fit a PE; kernels that differ in name alone share them."""
-    made: dict[tuple[Kernel, Setting], Choices] = {}
+    known: dict[tuple[Kernel, Setting], Choices] = {}
     for kernel, setting in zip(kernels, settings, strict=True):
         key = _key(kernel, setting)
-        if key not in made:
-            made[key] = choices_of(kernel, setting).fitting(setting.spec.sram_bytes)
-    return [made[_key(k, s)] for k, s in zip(kernels, settings, strict=True)]
+        if key not in known:
+            known[key] = choices_of(kernel, setting).fitting(setting.spec.sram_bytes)
+    return [known[_key(k, s)] for k, s in zip(kernels, settings, strict=True)]
 
 
 def _key(kernel: Kernel, setting: Setting) -> tuple[Kernel, Setting]:
@@ -219,13 +219,13 @@ def compile_graph(graph: Graph, options: Options | None = None) -> Compiled:
     settings = _settings(graph, options)
     choices = _all_choices(graph.kernels, settings)
     _capacity(graph, settings, choices)
-    found = _replicate(graph, choices, options)
+    fastest = _replicate(graph, choices, options)
     held = [_held(kernel, setting) for kernel, setting in zip(graph.kernels, settings, strict=True)]
-    if found is None:
+    if fastest is None:
         copies = options.replicas or 1
         each = [size * copies for size in held]
         raise _too_large(graph, each, int(np.argmax(each)), spec)
-    floor, (across, down) = found
+    floor, (across, down) = fastest
     single = floor
     if across * down > 1:
         edges = [(a, b) for a, b, _ in graph.edges]
@@ -259,10 +259,12 @@ def compile_graph(graph: Graph, options: Options | None = None) -> Compiled:
     )
 
 
-def _placed(kernel: Kernel, setting: Setting, option: Choices, at: int, *, turned: bool) -> Placed:
+def _placed(
+    kernel: Kernel, setting: Setting, option: Choices, at: int, *, turned: bool
+) -> PlacedKernel:
     flops = [kernel.flops[0], *(kernel.flops[1:] if setting.train else ())]
     pruned = 2 * kernel.macs * (1 - kernel.density) * len([f for f in flops if f])
-    return Placed(
+    return PlacedKernel(
         name=kernel.name,
         kind=kernel.kind,
         layer=kernel.layer,

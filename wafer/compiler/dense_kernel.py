@@ -17,7 +17,7 @@ import numpy as np
 from wafer.fabric.errors import FabricError
 from wafer.fabric.library.dense import FMACS_LOOP
 from wafer.fabric.program.ops import mem
-from wafer.fabric.training.layers import layer_words, schedule
+from wafer.fabric.training.layers import arrays, schedule
 from wafer.fabric.training.softmax import WORDS, gradient_ops, loss_ops
 from wafer.spec import WSE2, WaferSpec
 
@@ -172,7 +172,7 @@ def dense_cost(
     busy = max(int(np.max(sum(work))) for work in works)
     stored = kept + (outputs // batch if width == 1 else 0)
     update = vector(stored) * (2 if momentum else 1)
-    words = layer_words(
+    words = arrays(
         inputs=inputs // batch,
         outputs=outputs // batch,
         stored=kept + outputs // batch,
@@ -181,8 +181,9 @@ def dense_cost(
         input_gradient=input_gradient,
         momentum=momentum,
     )
+    stored_words = sum(words.values())
     if nnz is not None:
-        words += kept  # input and output of a kept weight, 16 bits each
+        stored_words += kept  # input and output of a kept weight, 16 bits each
     back = fan_in * batch if input_gradient else 0
     # An element goes from root to root of the chains; a word over the region and two ramps.
     chained = width - 1 + (height - 1 if input_gradient else 0)
@@ -192,7 +193,7 @@ def dense_cost(
         forward,
         backward,
         update,
-        words,
+        stored_words,
         # The PE of the images launches an operation for each micro-batch.
         fan_in * batch + (0 if input_gradient else spec.op_launch),
         fan_out * batch,

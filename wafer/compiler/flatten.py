@@ -93,11 +93,11 @@ def _scope(stack: str) -> str:
 
 def _inner(settings: dict[str, Any]) -> Jaxpr | None:
     for name in _CALLS:
-        found = settings.get(name)
-        if isinstance(found, ClosedJaxpr):
-            return found.jaxpr
-        if isinstance(found, Jaxpr):
-            return found
+        called = settings.get(name)
+        if isinstance(called, ClosedJaxpr):
+            return called.jaxpr
+        if isinstance(called, Jaxpr):
+            return called
     return None
 
 

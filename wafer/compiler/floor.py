@@ -69,11 +69,11 @@ def _least(choices: Choices, cap: float, width: int, height: int) -> np.ndarray:
 
 def _curves(choices: Sequence[Choices], cap: float, width: int, height: int) -> np.ndarray:
     """[n, height + 1]; kernels that share their choices share the work."""
-    made: dict[int, np.ndarray] = {}
+    known: dict[int, np.ndarray] = {}
     for option in choices:
-        if id(option) not in made:
-            made[id(option)] = _least(option, cap, width, height)
-    return np.stack([made[id(option)] for option in choices])
+        if id(option) not in known:
+            known[id(option)] = _least(option, cap, width, height)
+    return np.stack([known[id(option)] for option in choices])
 
 
 def least_cap(choices: Sequence[Choices], width: int, height: int) -> float:
@@ -252,26 +252,26 @@ def _finer(
         return Table(high)
 
     low, high = caps
-    found: tuple[float, Table] | None = None
+    feasible: tuple[float, Table] | None = None
     while high / low > _CLOSE:
         middle = np.floor((low * high) ** 0.5)
-        made = table(middle)
-        if made.fits(box.width, box.height):
-            high, found = middle, (middle, made)
+        candidate = table(middle)
+        if candidate.fits(box.width, box.height):
+            high, feasible = middle, (middle, candidate)
         else:
             low = middle + 1
-    if found is None:
+    if feasible is None:
         return None
-    cap, made = found
+    cap, candidate = feasible
     rng = np.random.default_rng(seed)
     best: tuple[float, Piece] | None = None
     for draw in range(40):
-        tree = made.sample(rng, box, (0.5, 1.0, 0.0, 0.9, 0.1)[draw % 5])
-        length = wires.length(centres_of(tree, np.empty((made.n, 2))))
+        tree = candidate.sample(rng, box, (0.5, 1.0, 0.0, 0.9, 0.1)[draw % 5])
+        length = wires.length(centres_of(tree, np.empty((candidate.n, 2))))
         if best is None or length < best[0]:
             best = length, tree
     assert best is not None
-    tree, _ = anneal(made, wires, best[1], rng, _MOVES)
+    tree, _ = anneal(candidate, wires, best[1], rng, _MOVES)
     return cap, sorted(leaves(tree), key=lambda leaf: leaf.i)
 
 
@@ -282,9 +282,9 @@ def _bisect(
     plans: list[list[_Row]] = []
     while high / low > _CLOSE:
         middle = float(np.floor((low * high) ** 0.5))
-        found = fits(middle)
-        if found:
-            high, plans = middle, found
+        at_middle = fits(middle)
+        if at_middle:
+            high, plans = middle, at_middle
         else:
             low = middle + 1
     return high, plans or fits(high)

@@ -247,23 +247,23 @@ def _tail(matcher: _Matcher, ops: Sequence[Op], result: Value) -> set[int]:
         return set()
     heads = {"matmul", "convolution", "attention", "embedding", "norm"}
     last = max((at for at, g in enumerate(matcher.groups) if g.kind in heads), default=-1)
-    found = set()
-    made: set[int] = set()
+    positions = set()
+    tail_keys: set[int] = set()
     for position, op in enumerate(ops):
         if not matcher.needs_pes(op) or op.name in _PRODUCTS or op.name in _FREE:
-            if any(v.key in made for v in op.ins):
-                made |= {v.key for v in op.outs}
+            if any(v.key in tail_keys for v in op.ins):
+                tail_keys |= {v.key for v in op.outs}
             continue
         owners = [matcher.owner[v.key] for v in op.ins if v.key in matcher.owner]
-        after = any(v.key in made for v in op.ins)
+        after = any(v.key in tail_keys for v in op.ins)
         reduces = op.name.startswith(("reduce", "cum", "arg")) or op.name in {"exp", "log"}
         bare = not any(v.weight for v in op.ins)
         starts = last in owners and bare and (reduces or op.name in {"sub", "gather"})
         own_scope = op.scope != matcher.groups[last].scope
         if after or (starts and own_scope) or (starts and not op.scope):
-            found.add(position)
-            made |= {v.key for v in op.outs}
-    return found
+            positions.add(position)
+            tail_keys |= {v.key for v in op.outs}
+    return positions
 
 
 def build_graph(
@@ -353,11 +353,11 @@ def _kernel(
 
 def _paths(sizes: Iterable[str]) -> set[str]:
     """All branches of the parameter tree: 'a/b/kernel' gives 'a' and 'a/b'."""
-    found = set()
+    branches = set()
     for name in sizes:
         parts = name.split("/")
-        found |= {"/".join(parts[:i]) for i in range(1, len(parts))}
-    return found
+        branches |= {"/".join(parts[:i]) for i in range(1, len(parts))}
+    return branches
 
 
 def _names(groups: Sequence[_Group], sizes: dict[str, int]) -> list[str]:

@@ -4,7 +4,8 @@ import colorsys
 import pathlib
 from typing import Any
 
-from wafer.compiler.plan import Compiled, Region
+from wafer.compiler.plan import Compiled
+from wafer.spec import Region
 
 __all__ = ["draw", "layer_colors", "save"]
 

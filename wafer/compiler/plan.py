@@ -6,29 +6,13 @@ cycles per sample unless a name says otherwise.
 """
 
 import dataclasses
-from typing import NamedTuple
 
-from wafer.spec import WaferSpec
+from wafer.spec import Region, WaferSpec
 
-__all__ = ["INPUT_BYTES", "Compiled", "FloorPlan", "Placed", "Region"]
+__all__ = ["INPUT_BYTES", "Compiled", "FloorPlan", "PlacedKernel"]
 
 INPUT_BYTES = 1.2e12 / 8
 """Bytes per second that enter a CS-2: twelve 100-gigabit links."""
-
-
-class Region(NamedTuple):
-    """A rectangle of PEs.
-
-    name: of the kernel, 'layers_0/attn/query'
-    x, y: north-west (upper left) corner; PE columns x .. x + width - 1 belong to it
-    width, height: PEs eastwards and southwards
-    """
-
-    name: str
-    x: int
-    y: int
-    width: int
-    height: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +43,7 @@ class FloorPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Placed:
+class PlacedKernel:
     """A kernel as it was placed.
 
     Attributes:
@@ -120,7 +104,7 @@ class Compiled:
 
     name: str
     spec: WaferSpec
-    kernels: tuple[Placed, ...]
+    kernels: tuple[PlacedKernel, ...]
     edges: tuple[tuple[int, int, int], ...]
     plan: FloorPlan
     sample_bytes: int
@@ -136,7 +120,7 @@ class Compiled:
         return max(kernel.cycles for kernel in self.kernels)
 
     @property
-    def slowest(self) -> Placed:
+    def slowest(self) -> PlacedKernel:
         """The kernel that bounds the throughput."""
         return max(self.kernels, key=lambda kernel: kernel.cycles)
 

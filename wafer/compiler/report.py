@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wafer.compiler.plan import Compiled, FloorPlan, Placed, Region
-from wafer.spec import WaferSpec
+from wafer.compiler.plan import Compiled, FloorPlan, PlacedKernel
+from wafer.spec import Region, WaferSpec
 
 __all__ = ["from_json", "graph_table", "report_text", "summary", "to_json"]
 
@@ -144,23 +144,23 @@ def from_json(stored: dict[str, Any]) -> Compiled:
         tuple(Region(**region) for region in plan["regions"]),
         tuple((x, y) for x, y in plan["replicas"]),
     )
-    fields["kernels"] = tuple(Placed(**kernel) for kernel in fields["kernels"])
+    fields["kernels"] = tuple(PlacedKernel(**kernel) for kernel in fields["kernels"])
     fields["edges"] = tuple((a, b, n) for a, b, n in fields["edges"])
     return Compiled(**fields)
 
 
 def _by_layer(compiled: Compiled) -> dict[str, tuple[int, int, int, int]]:
     """Layer -> (kernels, PEs, weights, cycles of its slowest)."""
-    found: dict[str, tuple[int, int, int, int]] = {}
+    layers: dict[str, tuple[int, int, int, int]] = {}
     for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True):
-        count, pes, weights, cycles = found.get(kernel.layer, (0, 0, 0, 0))
-        found[kernel.layer] = (
+        count, pes, weights, cycles = layers.get(kernel.layer, (0, 0, 0, 0))
+        layers[kernel.layer] = (
             count + 1,
             pes + region.width * region.height,
             weights + kernel.weights,
             max(cycles, kernel.cycles),
         )
-    return found
+    return layers
 
 
 def summary(compiled: Compiled) -> str:
@@ -192,9 +192,9 @@ def summary(compiled: Compiled) -> str:
 
 def graph_table(graph: Any, name: str) -> str:
     """Write what ``--validate_only`` shows: how many kernels of each kind, their work."""
-    found: dict[str, list[int]] = {}
+    kinds: dict[str, list[int]] = {}
     for kernel in graph.kernels:
-        row = found.setdefault(kernel.kind, [0, 0, 0, 0, 0])
+        row = kinds.setdefault(kernel.kind, [0, 0, 0, 0, 0])
         for at, value in enumerate((1, kernel.weights, *kernel.flops)):
             row[at] += value
     text = io.StringIO()
@@ -203,7 +203,7 @@ def graph_table(graph: Any, name: str) -> str:
     table.add_column("kind")
     for column in ("kernels", "weights", "forward", "backward", "update"):
         table.add_column(column, justify="right")
-    rows = [*sorted(found.items()), ("all", [sum(c) for c in zip(*found.values(), strict=True)])]
+    rows = [*sorted(kinds.items()), ("all", [sum(c) for c in zip(*kinds.values(), strict=True)])]
     for kind, row in rows:
         table.add_row(kind, *(f"{value:,}" for value in row))
     console.print(table)

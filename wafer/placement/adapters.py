@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from wafer.placement.blocks import Arguments, Choices
-from wafer.placement.contest import Graph, Placed
+from wafer.placement.contest import ContestGraph, Placed
 from wafer.placement.slicing import Piece
 
 __all__ = ["fill", "settle"]
@@ -35,7 +35,7 @@ def _best(
     return int(np.lexsort((area, cost))[0])
 
 
-def fill(graph: Graph, cap: float, boxes: Sequence[Piece], rounds: int = 4) -> list[Placed]:
+def fill(graph: ContestGraph, cap: float, boxes: Sequence[Piece], rounds: int = 4) -> list[Placed]:
     """Choose arguments for each kernel in its box, at most ``cap`` cycles, and centre it there.
 
     Args:
@@ -76,7 +76,7 @@ def _arguments(option: tuple[Choices, np.ndarray, np.ndarray], pick: int) -> Arg
 
 
 def settle(
-    graph: Graph, placed: Sequence[Placed], boxes: Sequence[Piece], rounds: int = 20
+    graph: ContestGraph, placed: Sequence[Placed], boxes: Sequence[Piece], rounds: int = 20
 ) -> list[Placed]:
     """Move each kernel inside its box towards the median of its neighbours' centres."""
     result = list(placed)

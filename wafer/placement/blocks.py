@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-__all__ = ["Arguments", "Conv", "Kernel", "area_bound", "cblock", "dblock", "steps"]
+__all__ = ["Arguments", "ContestKernel", "Conv", "area_bound", "cblock", "dblock", "steps"]
 
 NEVER = 10_000  # a height or width that fits nowhere
 
@@ -47,7 +47,7 @@ def steps(n: int) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
+class ContestKernel:
     """A kernel of the graph.
 
     Attributes:
@@ -154,14 +154,14 @@ def _rows(H: int, W: int, C: int, limit: int) -> tuple[np.ndarray, np.ndarray, n
     return np.repeat(h, most), np.repeat(w, most), c
 
 
-def dblock(name: str, H: int, W: int, F: int) -> Kernel:
+def dblock(name: str, H: int, W: int, F: int) -> ContestKernel:
     """A residual block that keeps its size."""
     q = F // 4
     parts = (Conv(H, W, 1, 1, F, q), Conv(H, W, 3, 3, q, q), Conv(H, W, 1, 1, q, F))
-    return Kernel(name, "dblock", parts)
+    return ContestKernel(name, "dblock", parts)
 
 
-def cblock(name: str, H: int, W: int, F: int) -> Kernel:
+def cblock(name: str, H: int, W: int, F: int) -> ContestKernel:
     """A residual block that halves the image and doubles the channels, shortcut included."""
     q = F // 4
     parts = (
@@ -170,10 +170,10 @@ def cblock(name: str, H: int, W: int, F: int) -> Kernel:
         Conv(H // 2, W // 2, 1, 1, q, F),
         Conv(H, W, 1, 1, F // 2, F, 2),
     )
-    return Kernel(name, "cblock", parts)
+    return ContestKernel(name, "cblock", parts)
 
 
-def area_bound(kernels: tuple[Kernel, ...], width: int, height: int, memlimit: int) -> float:
+def area_bound(kernels: tuple[ContestKernel, ...], width: int, height: int, memlimit: int) -> float:
     """Least time that any placement can reach: the kernels' smallest areas just fill the wafer."""
     limit = max(width, height)
 

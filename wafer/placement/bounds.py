@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.placement.blocks import area_bound
-from wafer.placement.contest import Graph
+from wafer.placement.contest import ContestGraph
 
 __all__ = ["score_bound", "wire_bound"]
 
@@ -41,20 +41,20 @@ class _Sides(NamedTuple):
     long: np.ndarray
 
 
-def _sides(graph: Graph, cap: float) -> list[_Sides]:
+def _sides(graph: ContestGraph, cap: float) -> list[_Sides]:
     """Shapes within ``cap``, by kind."""
     limit = max(graph.width, graph.height)
     degrees = np.bincount(np.array(graph.edges, int).ravel(), minlength=len(graph.kernels))
     kinds: dict[tuple, list[int]] = {}
     for at, kernel in enumerate(graph.kernels):
         kinds.setdefault((kernel.parts, int(degrees[at])), []).append(at)
-    found = []
+    by_kind = []
     for (_, degree), members in kinds.items():
         curve = graph.kernels[members[0]].choices(cap, graph.memlimit, limit).curve(limit)
         short = np.flatnonzero(np.diff(curve, prepend=limit + 1) < 0)
         short = short[(curve[short] <= limit) & (short <= curve[short])]
-        found.append(_Sides(len(members), degree / 2, short, curve[short]))
-    return found
+        by_kind.append(_Sides(len(members), degree / 2, short, curve[short]))
+    return by_kind
 
 
 def _filled(lengths: Sequence[int], limit: int) -> np.ndarray:
@@ -78,7 +78,7 @@ def _counted(sides: Sequence[_Sides], limit: int) -> np.ndarray:
     return np.where(counted > limit / 2, limit - filled[limit - np.arange(limit + 1)], counted)
 
 
-def wire_bound(graph: Graph, cap: float) -> float:
+def wire_bound(graph: ContestGraph, cap: float) -> float:
     """Least wire length in PEs of any placement within ``cap`` cycles, infinite if there is none.
 
     Args:
@@ -105,7 +105,7 @@ def wire_bound(graph: Graph, cap: float) -> float:
         ]
 
 
-def _paths(graph: Graph) -> int:
+def _paths(graph: ContestGraph) -> int:
     """How many paths along connections visit every kernel once (a few, not always the fewest)."""
     near: list[set[int]] = [set() for _ in graph.kernels]
     for a, b in graph.edges:
@@ -169,7 +169,7 @@ def _cheapest(
 
 
 def score_bound(
-    graph: Graph, enough: float, longest: float | None = None, gap: float = 2e-4
+    graph: ContestGraph, enough: float, longest: float | None = None, gap: float = 2e-4
 ) -> float:
     """A score (without adapters) that no placement is below.
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer.placement.blocks import Kernel
-from wafer.placement.contest import Graph, Placed
+from wafer.placement.blocks import ContestKernel
+from wafer.placement.contest import ContestGraph, Placed
 
 __all__ = ["Score", "check", "paint", "unmatched"]
 
@@ -31,7 +31,7 @@ class Score(NamedTuple):
     total: float
 
 
-def unmatched(source: Kernel, a: Placed, target: Kernel, b: Placed) -> int:
+def unmatched(source: ContestKernel, a: Placed, target: ContestKernel, b: Placed) -> int:
     """Protocol arguments that differ between a connection's ends, 0 to 3.
 
     The contest's stored text does not define the adapter cost; here it is how many of
@@ -46,7 +46,7 @@ def unmatched(source: Kernel, a: Placed, target: Kernel, b: Placed) -> int:
     return sum(x != y for x, y in pairs)
 
 
-def _measure(kernel: Kernel, at: Placed, memlimit: int) -> tuple[float, int, int]:
+def _measure(kernel: ContestKernel, at: Placed, memlimit: int) -> tuple[float, int, int]:
     """(time, width, height) of one kernel after its arguments have been checked."""
     a, width, height, slowest = at.arguments, 0, 0, 0.0
     for p, c, k in zip(kernel.parts, a.c, a.k, strict=True):
@@ -84,7 +84,7 @@ def paint(owner: np.ndarray, number: int, box: tuple[int, int, int, int], names:
     region[:] = number
 
 
-def check(graph: Graph, placed: Mapping[str, Placed]) -> Score:
+def check(graph: ContestGraph, placed: Mapping[str, Placed]) -> Score:
     """Prove a placement legal and compute its score.
 
     Raises:

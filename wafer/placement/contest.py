@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 
 from wafer.errors import DataError
-from wafer.placement.blocks import Arguments, Conv, Kernel, cblock, dblock
+from wafer.placement.blocks import Arguments, ContestKernel, Conv, cblock, dblock
 
-__all__ = ["Graph", "Placed", "read_graph", "read_placement", "write_placement"]
+__all__ = ["ContestGraph", "Placed", "read_graph", "read_placement", "write_placement"]
 
 _SETTINGS = ("width", "height", "wdeltat", "wlength", "wadapter", "memlimit")
 _NODE = re.compile(r"(\w+)\[\s*(\d+)\]\s+(.*)")
@@ -18,7 +18,7 @@ _ARGUMENT = re.compile(r"(\w+)=(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
-class Graph:
+class ContestGraph:
     """A contest case.
 
     Attributes:
@@ -31,7 +31,7 @@ class Graph:
     """
 
     test: str
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[ContestKernel, ...]
     edges: tuple[tuple[int, int], ...]
     width: int
     height: int
@@ -50,19 +50,19 @@ class Placed:
     y: int
     rotated: bool
 
-    def size(self, kernel: Kernel) -> tuple[int, int]:
+    def size(self, kernel: ContestKernel) -> tuple[int, int]:
         """(width, height) on the wafer."""
         width, height = kernel.size(self.arguments)
         return (height, width) if self.rotated else (width, height)
 
 
-def _kernel(kind: str, rest: str, where: str) -> Kernel:
+def _kernel(kind: str, rest: str, where: str) -> ContestKernel:
     values = {name: int(value) for name, value in _ARGUMENT.findall(rest)}
     named = re.findall(r"name='([^']*)'", rest)
     try:
         if kind == "conv":
             formal = Conv(*(values[name] for name in "HWRSCK"), T=values["T"])
-            return Kernel(named[-1], kind, (formal,))
+            return ContestKernel(named[-1], kind, (formal,))
         make = {"dblock": dblock, "cblock": cblock}[kind]
         return make(named[-1], values["h"], values["w"], values["f"])
     except (KeyError, IndexError) as error:
@@ -72,7 +72,7 @@ def _kernel(kind: str, rest: str, where: str) -> Kernel:
         ) from None
 
 
-def read_graph(path: str | pathlib.Path) -> Graph:
+def read_graph(path: str | pathlib.Path) -> ContestGraph:
     """Read a ``.kgraph`` file.
 
     Raises:
@@ -83,7 +83,7 @@ def read_graph(path: str | pathlib.Path) -> Graph:
     missing = [name for name in _SETTINGS if not head.get(name, "").isdigit()]
     if missing:
         raise DataError(f"{path}: the head lacks whole numbers for {', '.join(missing)}")
-    kernels: list[Kernel] = []
+    kernels: list[ContestKernel] = []
     index: dict[str, int] = {}
     edges = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -100,17 +100,19 @@ def read_graph(path: str | pathlib.Path) -> Graph:
     if not kernels:
         raise DataError(f"{path}: no kernels; expected lines like \"conv[1] W=14 ... name='k1'\"")
     settings = {name: int(head[name]) for name in _SETTINGS}
-    return Graph(head.get("test", path.stem), tuple(kernels), tuple(edges), **settings)
+    return ContestGraph(head.get("test", path.stem), tuple(kernels), tuple(edges), **settings)
 
 
-def _formal(kernel: Kernel) -> list[int]:
+def _formal(kernel: ContestKernel) -> list[int]:
     first = kernel.parts[0]
     if kernel.kind == "conv":
         return [first.H, first.W, first.R, first.S, first.C, first.K, first.T, first.T]
     return [first.H, first.W, kernel.parts[kernel.last].K]
 
 
-def write_placement(path: str | pathlib.Path, graph: Graph, placed: Mapping[str, Placed]) -> None:
+def write_placement(
+    path: str | pathlib.Path, graph: ContestGraph, placed: Mapping[str, Placed]
+) -> None:
     """Write execution arguments and places, two lines per kernel, in the contest's form.
 
     Blocks list their arguments as h w, all c, all k.
@@ -125,7 +127,7 @@ def write_placement(path: str | pathlib.Path, graph: Graph, placed: Mapping[str,
     pathlib.Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def read_placement(path: str | pathlib.Path, graph: Graph) -> dict[str, Placed]:
+def read_placement(path: str | pathlib.Path, graph: ContestGraph) -> dict[str, Placed]:
     """Read what ``write_placement`` wrote.
 
     Raises:

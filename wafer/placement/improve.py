@@ -14,7 +14,7 @@ import numpy as np
 from wafer.placement import native
 from wafer.placement.adapters import fill, settle
 from wafer.placement.check import Score, check
-from wafer.placement.contest import Graph, Placed
+from wafer.placement.contest import ContestGraph, Placed
 from wafer.placement.refine import Wires
 from wafer.placement.slicing import Piece, leaves
 from wafer.placement.trees import Room, Tree, leaf, optimise, rejoin, tree_of
@@ -82,14 +82,14 @@ class _Job(NamedTuple):
     much: int = QUICK
 
 
-def wires_of(graph: Graph, order: Sequence[int]) -> Wires:
+def wires_of(graph: ContestGraph, order: Sequence[int]) -> Wires:
     """Connections between positions of an order."""
     at = np.argsort(order)
     edges = np.array(graph.edges, np.int64).reshape(-1, 2)
     return Wires(at[edges[:, 0]], at[edges[:, 1]])
 
 
-def _kernels(graph: Graph, plan: Plan) -> list[Tree]:
+def _kernels(graph: ContestGraph, plan: Plan) -> list[Tree]:
     """Single kernels at the plan's cap; more room than the wafer has is measured, too."""
     limit = max(graph.width, graph.height)
     limit = limit * 21 // 20 if native.available() else limit * 6 // 5
@@ -104,7 +104,7 @@ def _rebuilt(tree: Tree, kernels: Sequence[Tree]) -> Tree:
     return rejoin(tree, [_rebuilt(part, kernels) for part in tree.parts])
 
 
-def _improved(graph: Graph, job: _Job, effort: Effort) -> Result | None:
+def _improved(graph: ContestGraph, job: _Job, effort: Effort) -> Result | None:
     """A plan's tree improved and finished, None if no tree met fits."""
     plan, kernels = job.plan, _kernels(graph, job.plan)
     tree = tree_of(plan.tree, kernels) if job.tree is None else _rebuilt(job.tree, kernels)
@@ -133,7 +133,7 @@ def _least_area(kernel: Tree) -> int:
     return int((widths * kernel.heights[widths]).min())
 
 
-def _finish(graph: Graph, plan: Plan, tree: Piece) -> tuple[Score, dict[str, Placed]]:
+def _finish(graph: ContestGraph, plan: Plan, tree: Piece) -> tuple[Score, dict[str, Placed]]:
     """Arguments and exact places of a plan, proved legal by the checker."""
     by_place = {leaf.i: leaf for leaf in leaves(tree)}
     boxes = [by_place[int(at)] for at in np.argsort(plan.order)]
@@ -142,15 +142,15 @@ def _finish(graph: Graph, plan: Plan, tree: Piece) -> tuple[Score, dict[str, Pla
     return check(graph, named), named
 
 
-def _all(graph: Graph, jobs: Sequence[_Job], effort: Effort) -> list[Result]:
+def _all(graph: ContestGraph, jobs: Sequence[_Job], effort: Effort) -> list[Result]:
     """Results of the jobs for which a tree that fits was met."""
     with ThreadPoolExecutor(THREADS) as pool:
-        found = pool.map(lambda job: _improved(graph, job, effort), jobs)
-        return [result for result in found if result is not None]
+        results = pool.map(lambda job: _improved(graph, job, effort), jobs)
+        return [result for result in results if result is not None]
 
 
 def best_of(
-    graph: Graph,
+    graph: ContestGraph,
     plans: Sequence[Plan],
     *,
     seed: int,

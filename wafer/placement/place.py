@@ -18,7 +18,7 @@ import numpy as np
 from wafer.placement.blocks import NEVER, area_bound
 from wafer.placement.bounds import score_bound
 from wafer.placement.check import Score
-from wafer.placement.contest import Graph, Placed
+from wafer.placement.contest import ContestGraph, Placed
 from wafer.placement.improve import Effort, Plan, best_of, wires_of
 from wafer.placement.order import chain
 from wafer.placement.refine import centres_of
@@ -41,14 +41,14 @@ class Placement:
     bound: float
 
 
-def _curves(graph: Graph, order: Sequence[int], cap: float) -> np.ndarray:
+def _curves(graph: ContestGraph, order: Sequence[int], cap: float) -> np.ndarray:
     """Least height of each kernel for each width up to the wafer's longer side."""
     limit = max(graph.width, graph.height)
     curves = [graph.kernels[k].choices(cap, graph.memlimit, limit).curve(limit) for k in order]
     return np.stack(curves)
 
 
-class _Found(NamedTuple):
+class _Drafts(NamedTuple):
     """Plans of one order at one cap, best first; by how many PEs rows of columns are too tall."""
 
     plans: list[Plan]
@@ -60,14 +60,14 @@ class _Found(NamedTuple):
         return NEVER**2 * self.over if self.over else self.plans[0].value
 
 
-def _snakes(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> _Found:
+def _snakes(graph: ContestGraph, order: Sequence[int], cap: float, effort: Effort) -> _Drafts:
     """Plans of one order at one cap: rows of columns, else random ones if any plan fits."""
     return _rows_of(graph, order, cap, effort, Table(_curves(graph, order, cap)))
 
 
 def _rows_of(
-    graph: Graph, order: Sequence[int], cap: float, effort: Effort, table: Table
-) -> _Found:
+    graph: ContestGraph, order: Sequence[int], cap: float, effort: Effort, table: Table
+) -> _Drafts:
     """``_snakes`` of a given table."""
     wires, plans, least = wires_of(graph, order), [], NEVER
     for stacked, column in ((effort.stacked, 3), *((None, c) for c in effort.columns)):
@@ -80,10 +80,12 @@ def _rows_of(
             plans.append(Plan(value, cap, tuple(order), tree))
     if not plans and table.fits(graph.width, graph.height):
         plans = [_drawn(graph, order, cap, table)]
-    return _Found(sorted(plans, key=lambda p: p.value), max(0, least - graph.height))
+    return _Drafts(sorted(plans, key=lambda p: p.value), max(0, least - graph.height))
 
 
-def _drawn(graph: Graph, order: Sequence[int], cap: float, table: Table, draws: int = 60) -> Plan:
+def _drawn(
+    graph: ContestGraph, order: Sequence[int], cap: float, table: Table, draws: int = 60
+) -> Plan:
     """The best of some random plans: what is left where no rows fit but a finer cut does."""
     rng, wires = np.random.default_rng(table.n), wires_of(graph, order)
     box = Piece(0, table.n, 0, 0, graph.width, graph.height)
@@ -93,18 +95,18 @@ def _drawn(graph: Graph, order: Sequence[int], cap: float, table: Table, draws: 
     return Plan(value, cap, tuple(order), trees[int(np.argmin(lengths))])
 
 
-def _kinds(graph: Graph, order: Sequence[int]) -> list[int]:
+def _kinds(graph: ContestGraph, order: Sequence[int]) -> list[int]:
     """Equal numbers for equal kernels."""
     kinds: dict[tuple, int] = {}
     return [kinds.setdefault(graph.kernels[k].parts, len(kinds)) for k in order]
 
 
-def _windows(graph: Graph, order: Sequence[int], cap: float, effort: Effort) -> Windows:
+def _windows(graph: ContestGraph, order: Sequence[int], cap: float, effort: Effort) -> Windows:
     kinds = _kinds(graph, order)
     return Windows(_curves(graph, order, cap), kinds, effort.window, effort.pairs)
 
 
-def _wheels(graph: Graph, order: Sequence[int], cap: float, draws: int = 60) -> list[Plan]:
+def _wheels(graph: ContestGraph, order: Sequence[int], cap: float, draws: int = 60) -> list[Plan]:
     """Plans with a wheel, for few kernels where nothing that is cut fits."""
     kinds, n = _kinds(graph, order), len(order)
     if n < 5 or np.prod(np.bincount(kinds) + 1.0) > 30_000:  # rows of the table
@@ -122,21 +124,21 @@ def _wheels(graph: Graph, order: Sequence[int], cap: float, draws: int = 60) -> 
 
 
 @functools.lru_cache(maxsize=4)
-def _least_cap(graph: Graph, effort: Effort, bound: float, steps: int = 7) -> float:
+def _least_cap(graph: ContestGraph, effort: Effort, bound: float, steps: int = 7) -> float:
     """Nearly the least cap at which kernels rearranged in windows fit, at most 6 % over the bound.
 
     Infinite if they do not fit even there.
     """
     order = chain(len(graph.kernels), graph.edges)
-    low, high, found = 1.0, 1.06, np.inf
+    low, high, least = 1.0, 1.06, np.inf
     for _ in range(steps):
         middle = (low + high) / 2
         cap = float(np.floor(bound * middle))
         if _windows(graph, order, cap, effort).fits(graph.width, graph.height):
-            high, found = middle, cap
+            high, least = middle, cap
         else:
             low = middle
-    return found
+    return least
 
 
 def _changed(order: Sequence[int], rng: np.random.Generator) -> list[int]:
@@ -153,7 +155,7 @@ def _changed(order: Sequence[int], rng: np.random.Generator) -> list[int]:
 
 
 def _search(
-    graph: Graph,
+    graph: ContestGraph,
     caps: tuple[float, float, float],
     order: Sequence[int],
     *,
@@ -179,11 +181,11 @@ def _search(
         changed = _changed(order, rng) if rng.random() < 0.8 else list(order)
         factor = (1.0, 1.0, 0.996, 0.99, 1.003)[int(rng.integers(5))]
         other = float(np.clip(np.floor(cap * factor), low, high))
-        found = _snakes(graph, changed, other, effort)
+        drafts = _snakes(graph, changed, other, effort)
         allowed = 1 + 0.004 * (1 - number / tries) ** 2
-        kept = sorted([*kept, *found.plans], key=lambda p: p.value)[: 4 * effort.plans]
-        if found.value <= allowed * now.value:
-            order, cap, now = changed, other, found
+        kept = sorted([*kept, *drafts.plans], key=lambda p: p.value)[: 4 * effort.plans]
+        if drafts.value <= allowed * now.value:
+            order, cap, now = changed, other, drafts
         if number % 50 == 49:
             best = f"best {kept[0].value:.6g}" if kept else "nothing fits yet"
             say(f"{number + 1} of {tries} orders: {best}")
@@ -198,7 +200,7 @@ def _caps(bound: float, longest: float | None) -> list[float]:
 
 
 def place(
-    graph: Graph,
+    graph: ContestGraph,
     seed: int = 0,
     longest: float | None = None,
     effort: Effort | None = None,
@@ -249,7 +251,7 @@ def place(
 
 
 def fastest(
-    graph: Graph,
+    graph: ContestGraph,
     enough: float,
     seed: int = 0,
     effort: Effort | None = None,
@@ -262,13 +264,13 @@ def fastest(
     return min(attempts(graph, enough, seed, effort, say), key=lambda p: _paid(graph, p))
 
 
-def _paid(graph: Graph, found: Placement) -> float:
+def _paid(graph: ContestGraph, placement: Placement) -> float:
     """Score without adapters."""
-    return found.score.total - graph.wadapter * found.score.adapters
+    return placement.score.total - graph.wadapter * placement.score.adapters
 
 
 def attempts(
-    graph: Graph,
+    graph: ContestGraph,
     enough: float,
     seed: int = 0,
     effort: Effort | None = None,
@@ -289,22 +291,22 @@ def attempts(
     Raises:
         ValueError: nothing fits at all.
     """
-    found: list[Placement] = []
+    placements: list[Placement] = []
     for limit in (*LIMITS, None):
         if limit and score_bound(graph, 2 * enough, limit) > enough:
             say(f"within {limit} times the area bound no score of {enough:.6g} exists")
             if limit > LIMITS[0]:
                 continue
         try:
-            found.append(place(graph, seed, limit, effort, say))
+            placements.append(place(graph, seed, limit, effort, say))
         except ValueError as error:
             if limit is None:
                 raise
             say(str(error))
             continue
-        if _paid(graph, found[-1]) <= enough:
+        if _paid(graph, placements[-1]) <= enough:
             break
-    return found
+    return placements
 
 
 def _diverse(plans: list[Plan], count: int) -> list[Plan]:

@@ -78,14 +78,14 @@ class Snakes:
             raise ValueError(
                 f"{rows} rows need {self.least[rows, stacked]} PEs, more than {height}"
             )
-        end, s, found = self.table.n, stacked, []
+        end, s, segments = self.table.n, stacked, []
         for row in range(rows, 0, -1):
             options = self._total[row - 1, :end, s::-1] + self._high[end, :end, : s + 1]
             begin, taken = divmod(int(options.argmin()), s + 1)
-            found.append((begin, end, taken, int(self._high[end, begin, taken])))
+            segments.append((begin, end, taken, int(self._high[end, begin, taken])))
             end, s = begin, s - taken
         lines = []
-        for number, (begin, end, taken, least) in enumerate(reversed(found)):
+        for number, (begin, end, taken, least) in enumerate(reversed(segments)):
             extra = spare // (rows - number)
             spare -= extra
             lines.append((self._columns(begin, end, taken, least + extra), least + extra))

@@ -115,8 +115,8 @@ def _nodes(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Tree]]:
 
 def leaves_of(tree: Tree) -> list[Tree]:
     """The kernels of a tree, by position."""
-    found = [node for _, node in _nodes(tree) if not node.parts]
-    return sorted(found, key=lambda node: node.kernel)
+    kernels = [node for _, node in _nodes(tree) if not node.parts]
+    return sorted(kernels, key=lambda node: node.kernel)
 
 
 def _with(tree: Tree, changes: Mapping[Path, Tree | None]) -> Tree | None:
@@ -184,8 +184,8 @@ class Room:
         """
         if int(tree.heights[self.width]) > self.height:
             raise ValueError(f"needs height {tree.heights[self.width]}, more than {self.height}")
-        found = leaves(_plan(tree, 0, 0, self.width, self.height))
-        return Piece(0, tree.count, 0, 0, self.width, self.height, tuple(found))
+        pieces = leaves(_plan(tree, 0, 0, self.width, self.height))
+        return Piece(0, tree.count, 0, 0, self.width, self.height, tuple(pieces))
 
 
 def _plan(tree: Tree, x: int, y: int, width: int, height: int) -> Piece:
@@ -295,7 +295,7 @@ def optimise(
     best = (None, math.inf) if over else (tree, length)
     nodes = list(_nodes(tree))
     for move in range(moves if len(nodes) > 1 else 0):
-        done = move / moves
+        progress = move / moves
         change = (_swapped, _moved, _turned)[int(rng.random() * 3)]
         changed = change(tree, nodes, rng)
         if changed is None:
@@ -303,8 +303,10 @@ def optimise(
         after, beyond = room.measure(changed)
         if after == math.inf:
             continue
-        loss = after - length + price * (0.3 + 0.7 * min(1.0, 1.3 * done)) * (beyond - over)
-        if loss > 0 and rng.random() >= math.exp(-loss / (heat[0] * (heat[1] / heat[0]) ** done)):
+        loss = after - length + price * (0.3 + 0.7 * min(1.0, 1.3 * progress)) * (beyond - over)
+        if loss > 0 and rng.random() >= math.exp(
+            -loss / (heat[0] * (heat[1] / heat[0]) ** progress)
+        ):
             continue
         tree, length, over, nodes = changed, after, beyond, list(_nodes(changed))
         if not over and length < best[1]:

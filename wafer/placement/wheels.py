@@ -55,13 +55,13 @@ def _blocks(table: Windows, spare: int, limit: int, most: int) -> tuple[_Blocks,
     for row in np.flatnonzero(counts.sum(1) == 1):
         sizes = table.high[row].astype(np.int64) * wide
         least[counts[row].argmax()] = sizes[table.high[row] <= edge].min(initial=edge**2 + 1)
-    area, found = counts @ least, []
+    area, shapes = counts @ least, []
     for row in np.flatnonzero((counts.sum(1) <= most) & (counts.sum(1) > 0)):
         high = table.high[row].astype(np.int64)
         width = np.flatnonzero(np.diff(high, prepend=edge + 1) < 0)
         width = width[high[width] * width <= area[row] + spare]
-        found.append(np.stack([np.full_like(width, row), width, high[width]]))
-    row, width, height = np.concatenate(found, 1)
+        shapes.append(np.stack([np.full_like(width, row), width, high[width]]))
+    row, width, height = np.concatenate(shapes, 1)
     best = np.argsort(width * height - area[row], kind="stable")[:limit]
     row, width, height = row[best], width[best], height[best]
     return _Blocks(row, width, height, area[row]), area
@@ -117,7 +117,7 @@ def wheels(
     blocks, area = _blocks(table, spare, limit, most)
     pair = _pairs(blocks, counts, width)
     centres = np.flatnonzero(counts.sum(1) == 1)
-    found = []
+    fitting = []
     for arms in _joined(blocks, pair):
         a, b, c, d = arms
         tall = blocks.height[a] + blocks.height[d]
@@ -137,8 +137,8 @@ def wheels(
             for i, strip in zip(wheel[good], rest[good], strict=True):
                 rows = (*blocks.row[arms[:, i]].tolist(), int(centre))
                 sides = zip(blocks.width[arms[:, i]], blocks.height[arms[:, i]], strict=True)
-                found.append(Wheel(rows, tuple((int(w), int(h)) for w, h in sides), int(strip)))
-    return found
+                fitting.append(Wheel(rows, tuple((int(w), int(h)) for w, h in sides), int(strip)))
+    return fitting
 
 
 def drawn(table: Windows, wheel: Wheel, box: Piece, rng: np.random.Generator) -> Piece:

@@ -79,13 +79,13 @@ class Windows(Table):
 
     def _rows(self, window: int) -> tuple[np.ndarray, int]:
         """Multisets inside windows, ascending codes, and over how many cuts they are tried."""
-        kinds, found = len(self._radix), [np.zeros(1, np.int64)]
+        kinds, codes_of = len(self._radix), [np.zeros(1, np.int64)]
         for i in range(self.n - window + 1):
             counts = np.bincount(self._kinds[i : i + window], minlength=kinds)
             if np.prod(counts + 1.0) > 1e6:
-                return found[0], 1 << 60
-            found.append(self._parts(counts))
-        codes = np.unique(np.concatenate(found))
+                return codes_of[0], 1 << 60
+            codes_of.append(self._parts(counts))
+        codes = np.unique(np.concatenate(codes_of))
         return codes, int(np.prod(self._split(codes) + 1, axis=1).sum()) // 2
 
     def _joined(self, code: int, counts: np.ndarray) -> np.ndarray:

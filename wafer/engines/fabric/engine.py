@@ -19,7 +19,6 @@ from jaxtyping import Array
 from models.base import Aux
 from sparsity import Sparsifier
 from wafer.compiler.experiment import batch_on_wafer, compile_config, default_folder
-from wafer.compiler.plan import Region
 from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
 from wafer.engines.fabric import network as onfabric
 from wafer.engines.fabric.requirements import problems
@@ -27,7 +26,7 @@ from wafer.engines.resident import Resident, make as make_resident, norms
 from wafer.experiment import Experiment
 from wafer.fabric.errors import FabricError
 from wafer.optim.chain import learning_rates
-from wafer.spec import WSE2, WaferSpec
+from wafer.spec import WSE2, Region, WaferSpec
 
 __all__ = ["OnPes", "make", "problems"]
 

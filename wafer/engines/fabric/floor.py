@@ -8,12 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.compiler.dense_kernel import DenseCost, dense_cost
-from wafer.compiler.plan import Region
 from wafer.fabric.errors import FabricError, RouteError
 from wafer.fabric.program.tables import Filter
 from wafer.fabric.training.paths import Links, Spot, lane, line_links, pes_of
 from wafer.fabric.training.regions import Stream, Wires, find_stream, share
-from wafer.spec import WaferSpec
+from wafer.spec import Region, WaferSpec
 
 __all__ = ["Dense", "Shares", "connect", "cost_of", "find_streams", "lay_out", "shares_of"]
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.compiler.dense_kernel import DenseCost, in_flight, loss_cost, pipeline_cycles
-from wafer.compiler.plan import Region
 from wafer.engines.fabric.floor import (
     Dense,
     Shares,
@@ -25,16 +24,23 @@ from wafer.engines.fabric.floor import (
     lay_out,
     shares_of,
 )
-from wafer.fabric.engines import cycle as dense
+from wafer.fabric.engines.cycle import cycles, start
 from wafer.fabric.errors import FabricError, SramError
 from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.layout import Layout
 from wafer.fabric.program.tables import Program
-from wafer.fabric.training.layers import Kernel, Tile, arrays, input_ops, loss_pe_ops, tile_ops
+from wafer.fabric.training.layers import (
+    LayerProgram,
+    Tile,
+    arrays,
+    input_ops,
+    loss_pe_ops,
+    tile_ops,
+)
 from wafer.fabric.training.paths import Spot, pes_of
 from wafer.fabric.training.regions import Stream, Wires, chains, spot
 from wafer.fabric.training.softmax import WORDS
-from wafer.spec import WSE2, WaferSpec
+from wafer.spec import WSE2, Region, WaferSpec
 
 __all__ = ["Dense", "Net", "NetState", "Step", "build", "init", "params", "read", "step"]
 
@@ -167,7 +173,7 @@ def build(
         axes = "yx" if turned[name] else "xy"
         chains(layout, floor[name], rows, axes[0])
         chains(layout, floor[name], columns, axes[1])
-        kernel = Kernel(
+        program = LayerProgram(
             name=name,
             batch=batch,
             micro_batches=micro_batches,
@@ -181,7 +187,7 @@ def build(
             relu=after != "loss",
             momentum=momentum,
         )
-        _bind_layer(layout, kernel, layer, floor[name], tiles[name])
+        _bind_layer(layout, program, layer, floor[name], tiles[name])
     _bind_input(layout, streams["input", order[1]], layers[0].fan_in * batch, micro_batches)
     into, out = streams[order[-2], "loss"], streams["loss", order[-2]]
     _bind_loss(layout, (into, out), layers[-1].fan_out, batch, micro_batches)
@@ -246,7 +252,11 @@ def _tiles(layer: Dense, region: Region, shares: Shares) -> dict[Spot, Tile]:
 
 
 def _bind_layer(
-    layout: Layout, kernel: Kernel, layer: Dense, region: Region, tiles: Mapping[Spot, Tile]
+    layout: Layout,
+    program: LayerProgram,
+    layer: Dense,
+    region: Region,
+    tiles: Mapping[Spot, Tile],
 ) -> None:
     """Declare a layer's arrays, and one task for all PEs that do the same."""
     where = np.zeros((layout.height, layout.width), bool)
@@ -256,11 +266,11 @@ def _bind_layer(
         inputs=max(tile.inputs for tile in tiles.values()),
         outputs=max(tile.outputs for tile in tiles.values()),
         stored=max(1, fullest.stored),
-        batch=kernel.batch,
-        slots=kernel.slots,
-        ahead=len(kernel.dy.colors),
-        input_gradient=kernel.dx is not None,
-        momentum=bool(kernel.momentum),
+        batch=program.batch,
+        slots=program.slots,
+        ahead=len(program.dy.colors),
+        input_gradient=program.dx is not None,
+        momentum=bool(program.momentum),
     )
     # A pattern is two 16-bit numbers per kept weight; a whole tile needs none.
     pattern = 0 if layer.mask is None else len(fullest.entries)
@@ -269,12 +279,12 @@ def _bind_layer(
         layout.array(f"{layer.name}/{array}", count, where=where)
     classes: dict[tuple, list[Spot]] = {}
     for place, tile in tiles.items():
-        ends = tuple(s is not None and place == s.line[-1] for s in (kernel.y, kernel.dx))
+        ends = tuple(s is not None and place == s.line[-1] for s in (program.y, program.dx))
         alike = (tile._replace(place=(0, 0), rank=_alike(tile)), ends)
         classes.setdefault(alike, []).append(place)
     for places in classes.values():
         mask = np.logical_or.reduce([spot(layout, place) for place in places])
-        layout.task("step", tile_ops(kernel, tiles[places[0]]), mask, active=True)
+        layout.task("step", tile_ops(program, tiles[places[0]]), mask, active=True)
 
 
 def _alike(tile: Tile) -> tuple[int, int]:
@@ -450,10 +460,10 @@ def step(
     _deal(net, memory, "labels", np.eye(classes)[y])
     for layer in net.layers:
         _words(net, memory, f"{layer.name}/rate")[:] = -learning_rate
-    end = dense.start(net.program, memory, max_cycles, implementation)
+    end = start(net.program, memory, max_cycles, implementation)
     memory = np.asarray(end.mem)
     losses = [float(_words(net, memory, "loss")[0, y, x]) for x, y in net.lines["loss"]]
-    report = Step(sum(losses), int(dense.cycles(end)), np.asarray(end.busy))
+    report = Step(sum(losses), int(cycles(end)), np.asarray(end.busy))
     return NetState(memory), report
 
 

@@ -34,19 +34,19 @@ def _merge_tasks(programs: Sequence[Program]) -> tuple[list[TaskKind], list[list
     for program in programs:
         at = 0
         for kind in _kinds(program):
-            found = [i for i in range(at, len(merged)) if merged[i] == kind]
-            if not found:
+            at_or_after = [i for i in range(at, len(merged)) if merged[i] == kind]
+            if not at_or_after:
                 merged.insert(at, kind)
-                found = [at]
-            at = found[0] + 1
+                at_or_after = [at]
+            at = at_or_after[0] + 1
     places = []
     for program in programs:
-        at, mine = 0, []
+        at, own = 0, []
         for kind in _kinds(program):
             at = merged.index(kind, at)
-            mine.append(at)
+            own.append(at)
             at += 1
-        places.append(mine)
+        places.append(own)
     return merged, places
 
 

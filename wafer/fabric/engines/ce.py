@@ -158,16 +158,16 @@ def _retire(
         lefts.append(jnp.where(begun, code[:, Column.N][op], left[u]))
         waits.append(jnp.where(begun, 0, state.wait[u]))
 
-    done = finished.any(axis=0)
+    completes = finished.any(axis=0)
     if program.meta.teardown:
-        color = jnp.where(done, code[:, Column.POSITION_COLOR][op], 0) - 1
+        color = jnp.where(completes, code[:, Column.POSITION_COLOR][op], 0) - 1
         written = jnp.arange(state.pos_rx.shape[0])[:, None, None] == color
         position = code[:, Column.POSITION][op].astype(jnp.uint8)
         state = state._replace(
             pos_rx=jnp.where(written, position, state.pos_rx),
             pos_tx=jnp.where(written, position, state.pos_tx),
         )
-    bits = lambda k: jnp.where(done, code[:, k][op], 0)
+    bits = lambda k: jnp.where(completes, code[:, k][op], 0)
     return state._replace(
         pc=jnp.stack(pcs),
         left=jnp.stack(lefts),
@@ -207,9 +207,9 @@ def dispatch(program: Program, state: FabricState) -> tuple[FabricState, Array]:
         else:
             begins = jnp.zeros_like(idle)
             for c in range(heads.shape[0]):
-                mine = control[c] & (((state.queue.data[c, 0] >> 16) & 63) == key)
-                claimed = claimed.at[c].set(claimed[c] | (mine & (program.entry[t] >= 0)))
-                takes = free & mine & ~begins
+                named = control[c] & (((state.queue.data[c, 0] >> 16) & 63) == key)
+                claimed = claimed.at[c].set(claimed[c] | (named & (program.entry[t] >= 0)))
+                takes = free & named & ~begins
                 begins = begins | takes
                 pop = pop.at[c].set(pop[c] | takes)
                 arg = jnp.where(takes, state.queue.data[c, 0], arg)

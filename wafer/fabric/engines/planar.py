@@ -86,11 +86,11 @@ def _refuse(program: Program) -> None:
             "several active tasks on one PE",
         ),
     ]
-    found = [what for bad, what in reasons if bad]
-    if found:
+    unsupported = [what for bad, what in reasons if bad]
+    if unsupported:
         raise FabricError(
             f"the timing plane models static routes and straight code; the program has"
-            f" {', '.join(found)}: use fabric.simulate"
+            f" {', '.join(unsupported)}: use fabric.simulate"
         )
 
 

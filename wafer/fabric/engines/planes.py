@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from wafer.fabric import native
 from wafer.fabric.engines.planar import PlaneMasks, PlaneShape, plane_program, transpose
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
 from wafer.fabric.program.tables import Program
 
-__all__ = ["PlaneState", "Timing", "is_flat", "pack", "plane_run", "plane_run_rows", "timing"]
+__all__ = ["PlaneState", "Timing", "count_cycles", "is_flat", "pack", "plane_run", "plane_run_rows"]
 
 N, E, S, W, RAMP = range(5)
 _OPPOSITE = {N: S, E: W, S: N, W: E}
@@ -128,13 +129,13 @@ def _departures(shape: PlaneShape, packed: _Packed, state: PlaneState, down_room
     go, used = [], {}
     for c in range(len(shape.depths)):
         ok = state.router[c][0]
-        mine = [p for color, p in shape.ports if color == c]
-        for p in mine:
+        ports = [p for color, p in shape.ports if color == c]
+        for p in ports:
             room = down_room[c] if p == RAMP else _from(~state.router[c][1], p)
             ok = ok & (~packed.ports[c, p] | room)
             if p in used:  # an earlier colour has the link
                 ok = ok & ~(packed.ports[c, p] & used[p])
-        for p in mine:
+        for p in ports:
             others = [color for color, port in shape.ports if port == p]
             if max(others) > c:
                 taken = ok & packed.ports[c, p]
@@ -186,14 +187,14 @@ def _count_down(
     for bit in state.left:
         count.append(bit ^ borrow)
         borrow = borrow & ~bit
-    done = borrow  # was 0: that was the last cycle of the slot
-    at = [state.at[0] & ~done]
-    reload = [jnp.zeros_like(done)] * shape.bits
+    ends = borrow  # was 0: that was the last cycle of the slot
+    at = [state.at[0] & ~ends]
+    reload = [jnp.zeros_like(ends)] * shape.bits
     for s in range(1, shape.slots):
-        enters = state.at[s - 1] & done & packed.exists[s]
-        at.append((state.at[s] & ~done) | enters)
+        enters = state.at[s - 1] & ends & packed.exists[s]
+        at.append((state.at[s] & ~ends) | enters)
         reload = [r | (enters & n) for r, n in zip(reload, packed.counts[s], strict=True)]
-    count = tuple((bit & ~done) | r for bit, r in zip(count, reload, strict=True))
+    count = tuple((bit & ~ends) | r for bit, r in zip(count, reload, strict=True))
     return tuple(at), count
 
 
@@ -320,7 +321,7 @@ def check_timing(result: Timing) -> int:
     return int(result.cycles)
 
 
-def timing(program: Program, implementation: str = "auto") -> int:
+def count_cycles(program: Program, implementation: str = "auto") -> int:
     """Cycles of a data-oblivious program, without its values.
 
     Args:
@@ -334,8 +335,6 @@ def timing(program: Program, implementation: str = "auto") -> int:
         FaultError: a same-cycle arrival.
         DeadlockError: operations that can never run.
     """
-    from wafer.fabric import native
-
     if implementation not in {"auto", "jax", "native"}:
         raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
     if implementation == "native" or (implementation == "auto" and native.available()):

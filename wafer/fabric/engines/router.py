@@ -135,10 +135,10 @@ def first_fault(fault: Array, kind: int, bad: Array) -> Array:
     """Record the first PE of a [C, H, W] mask, unless a fault is already recorded."""
     flat = jnp.argmax(bad.reshape(-1)).astype(jnp.int32)
     _, height, width = bad.shape
-    found = jnp.stack(
+    here = jnp.stack(
         [jnp.int32(kind), flat // (height * width), flat // width % height, flat % width]
     )
-    return jnp.where((fault[0] == 0) & bad.any(), found, fault)
+    return jnp.where((fault[0] == 0) & bad.any(), here, fault)
 
 
 def _switches(

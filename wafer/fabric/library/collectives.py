@@ -24,7 +24,6 @@ from wafer.spec import WSE2, WaferSpec
 __all__ = [
     "all_reduce",
     "broadcast",
-    "fmac_cycles",
     "gather",
     "local",
     "on",
@@ -38,11 +37,6 @@ __all__ = [
 def start_clock(height: int, width: int) -> np.ndarray:
     """[H, W] int32 zeros: every PE free at cycle 0 (NumPy: clocks stay constants under jit)."""
     return np.zeros((height, width), np.int32)
-
-
-def fmac_cycles(macs: int, spec: WaferSpec = WSE2, *, bits: int = 32) -> int:
-    """Cycles of ``macs`` multiply-accumulates from memory at full SIMD rate."""
-    return -(-macs // (spec.simd_16bit if bits == 16 else 1))
 
 
 def _along(axis: str, *arrays: Array) -> tuple[Array, ...]:

@@ -250,7 +250,10 @@ def _tree_round(layout: Layout, color: int, reach: int) -> None:
 
 
 def star_program(width: int, height: int, spec: WaferSpec = WSE2) -> Program:
-    """Every PE sends one word at once; they march in step and column 0 adds them in order."""
+    """Every PE sends one word at once; they march in step and column 0 adds them in order.
+
+    Cycles: ``width + 5``.
+    """
     layout = _layout(width, height, 1, spec)
     color, x = layout.color(), layout.x
     layout.route(color, "E", "RAMP", x == 0)
@@ -330,14 +333,14 @@ def shift_program(
             layout.route(color, "W", "E", passes)
         receive = fmovs(mem("got"), fabin(colors[(k - hops) % period]), words, thread=0)
         send = fmovs(fabout(color), mem("x"), words)
-        mine = x % period == k
+        own = x % period == k
         for ops, where in (
             ([receive, send], (x >= hops) & (x + hops < width)),
             ([send], (x < hops) & (x + hops < width)),
             ([receive], (x >= hops) & (x + hops >= width)),
         ):
-            if (mine & where).any():
-                layout.task("main", ops, mine & where, active=True)
+            if (own & where).any():
+                layout.task("main", ops, own & where, active=True)
     return layout.build()
 
 
@@ -374,14 +377,14 @@ def quadrant_allreduce_program(width: int, height: int, spec: WaferSpec = WSE2) 
         if outer.any():
             layout.task("main", [*sums, send(columns), receive], outer, active=True)
         for row, along in ((top, cy - 1), (bottom, height - cy - 1)):
-            mine = [*sums, *([add(columns, along)] if along else [])]
+            ops = [*sums, *([add(columns, along)] if along else [])]
             if column is right:
-                mine += [send(join_x), receive]
+                ops += [send(join_x), receive]
             elif row is bottom:
-                mine += [add(join_x, 1), send(join_y), receive]
+                ops += [add(join_x, 1), send(join_y), receive]
             else:
-                mine += [add(join_x, 1), add(join_y, 1), send(back)]
-            layout.task("main", mine, column & row, active=True)
+                ops += [add(join_x, 1), add(join_y, 1), send(back)]
+            layout.task("main", ops, column & row, active=True)
     return layout.build()
 
 

@@ -32,7 +32,6 @@ __all__ = [
     "reduce_cycles",
     "scatter_time",
     "shift_time",
-    "star_time",
     "tree_time",
     "two_phase_time",
 ]
@@ -117,11 +116,6 @@ def tree_time(clock: Array, words: int, spec: WaferSpec = WSE2, *, launch: int =
         heard |= takes
         reach *= 2
     return xp.where(heard, end, clock + words).astype(xp.int32)
-
-
-def star_time(clock: Array, spec: WaferSpec = WSE2) -> Array:
-    """One word per PE, all at the same time, added up at column 0 in order of distance."""
-    return _root_first(_stream_end(clock, 1, spec), clock + 1)
 
 
 def _stream_end(clock: Array, words: int, spec: WaferSpec) -> Array:

@@ -1,7 +1,7 @@
 """The fabric in C++, called through ``jax.ffi``: the timing plane in words of 512 PEs.
 
 Optional: without the library (no compiler at install) ``available`` is False, and
-:func:`wafer.fabric.engines.planes.timing` runs its JAX planes, which are the reference. The engine
+:func:`wafer.fabric.count_cycles` runs its JAX planes, which are the reference. The engine
 with payloads is in :mod:`wafer.fabric.engines.native`.
 """
 

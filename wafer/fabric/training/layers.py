@@ -39,10 +39,10 @@ from wafer.fabric.training.regions import Spot, Stream, reset_switches
 from wafer.fabric.training.softmax import gradient_ops, loss_ops
 
 __all__ = [
-    "Kernel",
+    "LayerProgram",
     "Tile",
+    "arrays",
     "input_ops",
-    "layer_words",
     "loss_pe_ops",
     "schedule",
     "tile_ops",
@@ -70,7 +70,7 @@ def schedule(micro_batches: int, flying: int) -> list[tuple[str, int]]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kernel:
+class LayerProgram:
     """What the PEs of one layer have in common.
 
     Attributes:
@@ -136,32 +136,6 @@ class Tile(NamedTuple):
         return len(self.entries) + self.biased * self.outputs
 
 
-def layer_words(
-    *,
-    inputs: int,
-    outputs: int,
-    stored: int,
-    batch: int,
-    slots: int,
-    ahead: int = 2,
-    input_gradient: bool,
-    momentum: bool,
-) -> int:
-    """Words of one PE: weights, gradients, velocities and the buffers, see :func:`arrays`."""
-    return sum(
-        arrays(
-            inputs=inputs,
-            outputs=outputs,
-            stored=stored,
-            batch=batch,
-            slots=slots,
-            ahead=ahead,
-            input_gradient=input_gradient,
-            momentum=momentum,
-        ).values()
-    )
-
-
 def arrays(
     *,
     inputs: int,
@@ -169,7 +143,7 @@ def arrays(
     stored: int,
     batch: int,
     slots: int,
-    ahead: int,
+    ahead: int = 2,
     input_gradient: bool,
     momentum: bool,
 ) -> dict[str, int]:
@@ -207,10 +181,10 @@ def _products(dst: Mem, a: Mem, scalar: Mem, n: int) -> Op:
 class _PE:
     """Operations of one PE of a layer."""
 
-    def __init__(self, kernel: Kernel, tile: Tile) -> None:
-        self.k, self.tile = kernel, tile
+    def __init__(self, layer: LayerProgram, tile: Tile) -> None:
+        self.k, self.tile = layer, tile
         self.ops: list[Op] = []
-        self.into, self.out = tile.inputs * kernel.batch, tile.outputs * kernel.batch
+        self.into, self.out = tile.inputs * layer.batch, tile.outputs * layer.batch
 
     def at(self, array: str, offset: int = 0, stride: int = 1, **loops: int) -> Mem:
         return mem(f"{self.k.name}/{array}", offset, stride, **loops)
@@ -334,13 +308,13 @@ class _PE:
         self.ops.append(Op("mac", w, w, change, self.at("rate", 0, 0), n=n))
 
 
-def tile_ops(kernel: Kernel, tile: Tile) -> list[Op]:
+def tile_ops(layer: LayerProgram, tile: Tile) -> list[Op]:
     """Everything one PE of a layer does in an optimizer step."""
-    pe = _PE(kernel, tile)
+    pe = _PE(layer, tile)
     pe.open()
     if tile.stored:
         pe.clear(pe.at("gradients"), tile.stored)
-    for kind, m in schedule(kernel.micro_batches, kernel.flying):
+    for kind, m in schedule(layer.micro_batches, layer.flying):
         (pe.forward if kind == "F" else pe.backward)(m)
     pe.update()
     return _ahead(pe.ops)

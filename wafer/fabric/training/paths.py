@@ -10,12 +10,12 @@ already.
 import collections
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+
+from wafer.spec import Region
 
 __all__ = [
     "BACK",
     "Links",
-    "Rectangle",
     "Spot",
     "lane",
     "line_links",
@@ -33,36 +33,7 @@ _PER_HOP = 8  # words on a link that are avoided like one hop more
 _FULL = 1000  # hops taken to avoid a link that cannot carry both streams
 
 
-class Rectangle(Protocol):
-    """What is read of a region: its name, north-west corner and size."""
-
-    @property
-    def name(self) -> str:
-        """Name of the kernel."""
-        ...
-
-    @property
-    def x(self) -> int:
-        """Westernmost column."""
-        ...
-
-    @property
-    def y(self) -> int:
-        """Northernmost row."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Columns."""
-        ...
-
-    @property
-    def height(self) -> int:
-        """Rows."""
-        ...
-
-
-def pes_of(region: Rectangle) -> list[Spot]:
+def pes_of(region: Region) -> list[Spot]:
     """All (x, y) of a region, row by row."""
     return [
         (x, y)
@@ -82,16 +53,14 @@ def side(place: Spot, other: Spot) -> str:
     return next(s for s in _STEPS if moved(place, s) == other)
 
 
-def lane(region: Rectangle, towards: str) -> list[Spot]:
+def lane(region: Region, towards: str) -> list[Spot]:
     """The free PEs by which a stream comes into a region to run "E" or "S"."""
     if towards == "E":
         return [(region.x - 1, region.y + k) for k in range(region.height)]
     return [(region.x + k, region.y - 1) for k in range(region.width)]
 
 
-def tree(
-    region: Rectangle, towards: str, start: Spot, came: str
-) -> dict[Spot, tuple[str, list[str]]]:
+def tree(region: Region, towards: str, start: Spot, came: str) -> dict[Spot, tuple[str, list[str]]]:
     """Where each PE takes a stream from, and the sides by which it passes it on.
 
     Args:

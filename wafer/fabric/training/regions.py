@@ -18,7 +18,6 @@ from wafer.fabric.program.tables import Filter
 from wafer.fabric.training.paths import (
     BACK,
     Links,
-    Rectangle,
     Spot,
     lane,
     moved,
@@ -26,6 +25,7 @@ from wafer.fabric.training.paths import (
     side,
     tree,
 )
+from wafer.spec import Region
 
 __all__ = ["Stream", "Wires", "chains", "find_stream", "reset_switches", "share", "spot"]
 
@@ -42,7 +42,7 @@ class Stream(NamedTuple):
 
     line: tuple[Spot, ...]
     steps: tuple[str, ...]
-    target: Rectangle
+    target: Region
     towards: str = ""
     colors: tuple[int, ...] = ()
 
@@ -81,7 +81,7 @@ def share(first: int, words: int, period: int) -> Filter:
 def find_stream(
     links: Links,
     lines: Sequence[Sequence[Spot]],
-    target: Rectangle,
+    target: Region,
     *,
     towards: str,
     words: int,
@@ -102,18 +102,18 @@ def find_stream(
     """
     inside = set(pes_of(target))
     goal = set(lane(target, towards)) if towards else inside
-    found = []
+    candidates = []
     for line in lines:
         walls = {*line[1:], *(inside - goal)}
         steps = links.path(line[0], goal, walls, words)
         if steps is not None:
-            found.append(Stream(tuple(line), tuple(steps), target, towards))
-    if not found:
+            candidates.append(Stream(tuple(line), tuple(steps), target, towards))
+    if not candidates:
         raise RouteError(
             f"no path from {source!r}, PE {lines[0][0]}, to region {target.name!r}: leave a free"
             " row or column beside the regions"
         )
-    stream = min(found, key=lambda stream: len(stream.steps))
+    stream = min(candidates, key=lambda stream: len(stream.steps))
     at = stream.line[0]
     for step in stream.steps:
         links.add([(at, step)], words)
@@ -184,7 +184,7 @@ class Wires:
         return color
 
 
-def chains(layout: Layout, region: Rectangle, colors: Sequence[int], axis: str) -> None:
+def chains(layout: Layout, region: Region, colors: Sequence[int], axis: str) -> None:
     """Route systolic chains to a region's first column (``axis="x"``) or first row (``"y"``).
 
     Args:

@@ -105,12 +105,12 @@ def temper(
     _, kinds = np.unique(high, axis=0, return_inverse=True)
     kinds = np.ascontiguousarray(kinds, np.int32).ravel()
     edges = np.ascontiguousarray(room.edges, np.int32).reshape(-1, 2)
-    begin, found = np.array(_tokens(tree), np.int32), np.zeros(2 * tree.count - 1, np.int32)
+    begin, best = np.array(_tokens(tree), np.int32), np.zeros(2 * tree.count - 1, np.int32)
     sizes = [tree.count, padded, room.width, room.height, len(edges), ladder.replicas]
     heats = np.array([ladder.hot, ladder.cold, ladder.price])
     arrays = (np.array(sizes, np.int32), high, kinds, edges, begin)
-    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, heats, found)]
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, heats, best)]
     length = function(*pointers[:5], ctypes.c_uint64(seed), ctypes.c_int64(moves), *pointers[5:])
     if math.isinf(length):
         return None, math.inf
-    return _tree(found.tolist(), kernels), length
+    return _tree(best.tolist(), kernels), length

@@ -15,14 +15,14 @@ from wafer import fabric
 from wafer.compiler.compile import compile_graph
 from wafer.compiler.dense_kernel import dense_cost, fullest_tile, in_flight, loss_cost
 from wafer.compiler.experiment import config_graph, options_of
-from wafer.compiler.plan import Region
 from wafer.config import load
-from wafer.engines.fabric import network as onfabric
+from wafer.engines.fabric import network
 from wafer.engines.fabric.network import Dense
+from wafer.fabric.engines import cycle
 from wafer.fabric.program.ops import mem
 from wafer.fabric.training import softmax
 from wafer.fabric.training.layers import schedule
-from wafer.spec import WSE2
+from wafer.spec import WSE2, Region
 
 # The documents' FC-MNIST with three layers, on scikit-learn's 8 x 8 digits.
 DIGITS = (64, 50, 50, 10)
@@ -43,7 +43,7 @@ def stack(sizes, rectangles, *, density=None, seed=0, **options):
         tree[name] = {"kernel": kernel * masks[name], "bias": bias}
     names = [*tree, "loss", "input"]
     regions = [Region(n, *r) for n, r in zip(names, rectangles, strict=False)]
-    return onfabric.build(layers, regions, **options), tree, masks
+    return network.build(layers, regions, **options), tree, masks
 
 
 def rows(net, seed=0):
@@ -72,15 +72,15 @@ def jax_step(tree, velocity, masks, x, y, rate, momentum):
 
 def check_steps(net, tree, masks, *, steps=3, momentum=0.0):
     """Every step's loss and weights equal plain JAX's; returns the last report."""
-    state, velocity = onfabric.init(net, tree), jax.tree.map(np.zeros_like, tree)
+    state, velocity = network.init(net, tree), jax.tree.map(np.zeros_like, tree)
     for seed in range(steps):
         x, y = rows(net, seed)
         loss, tree, velocity = jax_step(tree, velocity, masks, x, jnp.asarray(y), 0.1, momentum)
-        state, report = onfabric.step(net, state, x, y, learning_rate=0.1)
+        state, report = network.step(net, state, x, y, learning_rate=0.1)
         assert report.loss == pytest.approx(float(loss), abs=1e-5)
         jax.tree.map(
             lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5),
-            onfabric.params(net, state),
+            network.params(net, state),
             tree,
         )
     return report
@@ -91,11 +91,11 @@ def test_two_pes_by_hand():
     for rectangle in ((0, 0, 1, 1), (0, 0, 2, 1), (3, 3, 2, 2)):
         net, tree, _ = stack((2, 2), [rectangle], batch=1)
         zero = jax.tree.map(np.zeros_like, tree)
-        state, report = onfabric.step(
-            net, onfabric.init(net, zero), [[1.0, 2.0]], [0], learning_rate=1.0
+        state, report = network.step(
+            net, network.init(net, zero), [[1.0, 2.0]], [0], learning_rate=1.0
         )
         assert report.loss == pytest.approx(np.log(2), abs=1e-6)
-        layer = onfabric.params(net, state)["fc_0"]
+        layer = network.params(net, state)["fc_0"]
         np.testing.assert_allclose(layer["kernel"], [[0.5, -0.5], [1.0, -1.0]], atol=1e-6)
         np.testing.assert_allclose(layer["bias"], [0.5, -0.5], atol=1e-6)
 
@@ -138,8 +138,8 @@ def test_weights_never_leave_their_rectangle():
     """Between regions travel one micro-batch's activations and gradients, no more."""
     net, tree, _ = stack((6, 5, 4), ((1, 1, 3, 2), (6, 1, 2, 2)), batch=2, micro_batches=3)
     x, y = rows(net)
-    state, report = onfabric.step(net, onfabric.init(net, tree), x, y, learning_rate=0.1)
-    end = fabric.dense.start(net.program, onfabric.init(net, tree).memory)
+    state, report = network.step(net, network.init(net, tree), x, y, learning_rate=0.1)
+    end = cycle.start(net.program, network.init(net, tree).memory)
     first, second = net.regions[:2]
     words = 3 * 2 * 5  # micro-batches x samples x features, of outputs and of their gradients
     control = 3  # per micro-batch, the wavelet that sets the line's switches back
@@ -154,9 +154,9 @@ def test_weights_never_leave_their_rectangle():
 
 def test_both_engines_give_the_same_bits_and_cycles():
     net, tree, _ = stack((3, 3, 2), ((0, 0, 2, 2), (2, 0, 1, 2)), batch=2, micro_batches=2)
-    start, (x, y) = onfabric.init(net, tree), rows(net)
+    start, (x, y) = network.init(net, tree), rows(net)
     results = [
-        onfabric.step(net, start, x, y, learning_rate=0.1, implementation=name)
+        network.step(net, start, x, y, learning_rate=0.1, implementation=name)
         for name in ("native", "jax")
     ]
     (one, report), (other, reference) = results
@@ -201,7 +201,7 @@ def test_cycles_are_those_of_the_closed_forms(density):
     measured = []
     for micro_batches in (2, 12, 16):
         net, tree, _ = stack(DIGITS, FLOOR, density=density, batch=8, micro_batches=micro_batches)
-        _, report = onfabric.step(net, onfabric.init(net, tree), *rows(net), learning_rate=0.1)
+        _, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
         assert abs(report.cycles / net.predicted - 1) < 0.1
         measured.append(report.cycles)
     if density is None:
@@ -231,7 +231,7 @@ def test_the_steady_state_takes_the_period(name):
     for micro_batches in (32, 48):
         places = (*rectangles, (width, 0, 1, loss))
         net, tree, _ = stack(sizes, places, batch=batch, micro_batches=micro_batches)
-        _, report = onfabric.step(net, onfabric.init(net, tree), *rows(net), learning_rate=0.1)
+        _, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
         assert abs(report.cycles / net.predicted - 1) < 0.1
         cycles.append(report.cycles)
     assert abs((cycles[1] - cycles[0]) / 16 / net.period - 1) < 0.1
@@ -245,7 +245,7 @@ def test_the_steady_state_takes_the_period(name):
 def test_cycles_fall_with_sparsity_as_predicted(density, seed):
     """The fullest PE is rarely the one at the chains' roots, and rows need not keep step."""
     net, tree, _ = stack(DIGITS, FLOOR, density=density, seed=seed, batch=8, micro_batches=8)
-    _, report = onfabric.step(net, onfabric.init(net, tree), *rows(net), learning_rate=0.1)
+    _, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
     assert abs(report.cycles / net.predicted - 1) < 0.1
 
 
@@ -260,12 +260,12 @@ def test_zero_weights_take_no_cycles():
     cycles = []
     for keep in (30, 20, 0):
         kept = np.arange(30).reshape(6, 5) < keep
-        net = onfabric.build(
+        net = network.build(
             [Dense("fc_0", 6, 5, kept)], [Region("fc_0", 0, 0, 1, 1)], batch=4, micro_batches=1
         )
         tree = {"fc_0": {"kernel": np.ones((6, 5)), "bias": np.zeros(5)}}
-        state, report = onfabric.step(net, onfabric.init(net, tree), *rows(net), learning_rate=0.1)
-        assert (onfabric.params(net, state)["fc_0"]["kernel"][~kept] == 0).all()
+        state, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
+        assert (network.params(net, state)["fc_0"]["kernel"][~kept] == 0).all()
         cycles.append(report.cycles)
     # Forward pass and gradient of each weight, and a word more to clear and to update.
     assert cycles[0] - cycles[1] == 10 * (2 * (1 + 43 + 4) + 2)
@@ -308,11 +308,11 @@ MESSAGES = {
         "one micro-batch is 51,200 bytes; .*smaller micro-batches",
     ),
     "sizes that do not meet": (
-        lambda: onfabric.build([Dense("a", 3, 2), Dense("b", 3, 2)], [], batch=1),
+        lambda: network.build([Dense("a", 3, 2), Dense("b", 3, 2)], [], batch=1),
         "b: takes 3 inputs, but a gives 2",
     ),
     "a mask of another shape": (
-        lambda: onfabric.build([Dense("a", 3, 2, np.ones((2, 3), bool))], [], batch=1),
+        lambda: network.build([Dense("a", 3, 2, np.ones((2, 3), bool))], [], batch=1),
         r"a: mask \(2, 3\), expected \(3, 2\)",
     ),
 }
@@ -327,13 +327,13 @@ def test_messages(name):
 
 def test_messages_of_a_step():
     net, tree, _ = stack((3, 2), [(0, 0, 1, 1)], batch=2)
-    state = onfabric.init(net, tree)
+    state = network.init(net, tree)
     with pytest.raises(fabric.FabricError, match=r"takes \[2, 3\] and \[2\], 1 micro-batches of 2"):
-        onfabric.step(net, state, np.zeros((3, 3)), np.zeros(3, int), learning_rate=0.1)
+        network.step(net, state, np.zeros((3, 3)), np.zeros(3, int), learning_rate=0.1)
     with pytest.raises(fabric.FabricError, match=r"labels 0\.\.2; the last layer has 2"):
-        onfabric.step(net, state, np.zeros((2, 3)), [0, 2], learning_rate=0.1)
+        network.step(net, state, np.zeros((2, 3)), [0, 2], learning_rate=0.1)
     with pytest.raises(fabric.FabricError, match="fc_0/bias: shape"):
-        onfabric.init(net, {"fc_0": {"kernel": np.zeros((3, 2)), "bias": np.zeros(3)}})
+        network.init(net, {"fc_0": {"kernel": np.zeros((3, 2)), "bias": np.zeros(3)}})
 
 
 def digits():
@@ -354,8 +354,8 @@ def train_digits(steps):
     layers = [Dense(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
     names = ["fc_0", "fc_1", "fc_2", "loss"]
     regions = [Region(n, *r) for n, r in zip(names, FLOOR, strict=True)]
-    net = onfabric.build(layers, regions, batch=8, micro_batches=8, momentum=0.9)
-    state, velocity = onfabric.init(net, tree), jax.tree.map(np.zeros_like, tree)
+    net = network.build(layers, regions, batch=8, micro_batches=8, momentum=0.9)
+    state, velocity = network.init(net, tree), jax.tree.map(np.zeros_like, tree)
 
     @jax.jit
     def plain(tree, velocity, x, y):
@@ -368,15 +368,15 @@ def train_digits(steps):
     for k in range(steps):
         rows = order[k * 64 : (k + 1) * 64]
         loss, tree, velocity = plain(tree, velocity, images[rows], labels[rows])
-        state, report = onfabric.step(net, state, images[rows], labels[rows], learning_rate=0.05)
+        state, report = network.step(net, state, images[rows], labels[rows], learning_rate=0.05)
         assert report.loss == pytest.approx(float(loss), abs=1e-5)
         assert abs(report.cycles / net.predicted - 1) < 0.1
         jax.tree.map(
             lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5),
-            onfabric.params(net, state),
+            network.params(net, state),
             tree,
         )
-    return model, tree, onfabric.params(net, state)
+    return model, tree, network.params(net, state)
 
 
 def test_fc_mnist_trains_on_digits():
@@ -425,10 +425,10 @@ def test_a_compiled_plan_trains_at_the_speed_of_its_report(name, tmp_path):
     _, tree = digits_model()
     cycles = []
     for micro_batches in counts:
-        net = onfabric.build(
+        net = network.build(
             layers, compiled.plan.regions, batch=batch, micro_batches=micro_batches, momentum=0.9
         )
-        _, report = onfabric.step(net, onfabric.init(net, tree), *rows(net), learning_rate=0.1)
+        _, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
         assert abs(report.cycles / net.predicted - 1) < 0.1
         cycles.append(report.cycles)
     samples = (counts[1] - counts[0]) * batch
@@ -473,13 +473,13 @@ def test_the_documents_fc_mnist_trains_on_pes(depth, side, micro_batches):
     score = jax.jit(jax.value_and_grad(lambda t, x, y: model.loss(t, image_batch(x, y))[0]))
     cycles = {}
     for seed, count in enumerate(micro_batches):
-        net = onfabric.build(layers, compiled.plan.regions, batch=4, micro_batches=count)
+        net = network.build(layers, compiled.plan.regions, batch=4, micro_batches=count)
         x, y = strokes(4 * count, seed)
         loss, grads = score(tree, x, y)
-        state, report = onfabric.step(net, onfabric.init(net, got), x, y, learning_rate=0.05)
+        state, report = network.step(net, network.init(net, got), x, y, learning_rate=0.05)
         assert report.loss == pytest.approx(float(loss), abs=1e-5)
         tree = jax.tree.map(lambda p, g: p - 0.05 * g, tree, grads)
-        got = onfabric.params(net, state)
+        got = network.params(net, state)
         close = lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5)
         jax.tree.map(close, got, tree)
         assert abs(report.cycles / net.predicted - 1) < 0.1
