@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import sparsity
 from wafer.commands.run import run
 from wafer.compiler import experiment as compiling
 from wafer.compiler.check import check_plan
@@ -206,6 +207,15 @@ def test_an_answer_is_kept_and_found_and_made_anew_when_damaged(tmp_path):
     for place in places:
         (place / "compile_report.json").write_text("{")
     assert not compiling.compile_config(cfg, tmp_path / "d").kept
+
+
+def test_kept_answers_are_of_this_code_alone(tmp_path, monkeypatch):
+    """Masks decide costs, and the placer is C++: both count."""
+    before = compiling._code.__wrapped__()
+    monkeypatch.setattr(sparsity, "__path__", [str(tmp_path)])
+    without = compiling._code.__wrapped__()
+    (tmp_path / "native.cc").write_text("int x;")
+    assert len({before, without, compiling._code.__wrapped__()}) == 3
 
 
 def test_replicas_are_the_compilers_business_not_the_runs():

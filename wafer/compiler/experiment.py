@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import jax
 
 import models
+import sparsity
 import vsl
 import wafer
 from models.lora import trainable
@@ -53,6 +54,7 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 FILES = ("compile_report.txt", "compile_report.json", "floor_plan.svg", "floor_plan.png")
 _SPECS: dict[str, WaferSpec] = {"wse2": WSE2, "wse3": WSE3}
+_SOURCES = {".py", ".cc", ".h"}  # the placer is C++
 _MICRO = 16  # samples that pass through dense layers together where the file names none
 
 
@@ -79,23 +81,23 @@ def config_graph(cfg: RunConfig) -> tuple[Graph, Experiment]:
         ConfigError: nothing to take a sample's shape from, parts that do not go together.
         CompileError: operations that no kernel does.
     """
-    section, made = _section(cfg), Experiment.from_config(cfg)
-    features = sample_features(section, made.model.config)
-    trains = named_leaves(trainable(made.model, made.shapes))
-    selected = made.sparsifier.select(made.shapes)
+    section, experiment = _section(cfg), Experiment.from_config(cfg)
+    features = sample_features(section, experiment.model.config)
+    trains = named_leaves(trainable(experiment.model, experiment.shapes))
+    selected = experiment.sparsifier.select(experiment.shapes)
     densities = {
         name: 1 - float(chosen.algorithm.sparsity(0, 0)) for name, chosen in selected.items()
     }
-    loss = lambda params, features: made.model.loss(params, to_batch(features))[0]
+    loss = lambda params, features: experiment.model.loss(params, to_batch(features))[0]
     with attention_as("dense"):
         graph = trace(
             loss,
-            made.shapes,
+            experiment.shapes,
             features,
             frozen=frozenset(name for name, yes in trains if not yes),
             densities=densities,
         )
-    return graph, made
+    return graph, experiment
 
 
 def batch_on_wafer(section: InputSection, accumulation: int = 1) -> BatchShape:
@@ -121,11 +123,11 @@ def spec_of(cfg: RunConfig, name: str = "wse2") -> WaferSpec:
     return dataclasses.replace(whole, **sides)
 
 
-def options_of(cfg: RunConfig, made: Experiment, *, seed: int, spec: str = "wse2") -> Options:
+def options_of(cfg: RunConfig, experiment: Experiment, *, seed: int, spec: str = "wse2") -> Options:
     """What the compiler needs to know besides the graph."""
     section, run = _section(cfg), cfg.runconfig
-    weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(made.shapes))
-    state = jax.eval_shape(made.tx.init, made.shapes)
+    weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(experiment.shapes))
+    state = jax.eval_shape(experiment.tx.init, experiment.shapes)
     moments = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
     several = 0 if run.multireplica or run.num_replicas == -1 else run.num_replicas
     return Options(
@@ -143,13 +145,13 @@ def options_of(cfg: RunConfig, made: Experiment, *, seed: int, spec: str = "wse2
 @functools.cache
 def _code() -> str:
     """Digest of the code that an answer depends on, by sizes and times of its files."""
-    found = hashlib.sha256()
-    for package in (vsl, models, wafer):
+    digest = hashlib.sha256()
+    for package in (vsl, models, sparsity, wafer):
         root = pathlib.Path(package.__path__[0])
-        for path in sorted(root.rglob("*.py")):
+        for path in sorted(p for p in root.rglob("*") if p.suffix in _SOURCES):
             stat = path.stat()
-            found.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}".encode())
-    return found.hexdigest()
+            digest.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return digest.hexdigest()
 
 
 def _key(cfg: RunConfig, seed: int, spec: str) -> str:
@@ -235,8 +237,8 @@ def compile_config(
     compiled = _kept(place)
     kept = compiled is not None
     if compiled is None:
-        graph, made = config_graph(cfg)
-        options = options_of(cfg, made, seed=seed, spec=spec)
+        graph, experiment = config_graph(cfg)
+        options = options_of(cfg, experiment, seed=seed, spec=spec)
         compiled = compile_graph(graph, options)
         check_plan(compiled, graph)
         _keep(compiled, place)

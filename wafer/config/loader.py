@@ -49,12 +49,12 @@ class RunConfig(Section):
     @property
     def no_effect(self) -> tuple[str, ...]:
         """Dotted keys the file sets that mean nothing on this machine, to be logged once."""
-        found = []
+        keys = []
         for name in ("train_input", "eval_input", "optimizer", "runconfig"):
             section = getattr(self, name)
             if section is not None:
-                found += [f"{name}.{key}" for key in section.no_effect]
-        return tuple(found)
+                keys += [f"{name}.{key}" for key in section.no_effect]
+        return tuple(keys)
 
     def to_yaml(self) -> str:
         """Write the resolved configuration; ``load`` reads it back to an equal one."""

@@ -38,8 +38,8 @@ class Programs:
 
     def texts(self) -> list[str]:
         """HLO text of every finished program, which a profile's operations are looked up in."""
-        done = [future for future in self._futures.values() if future.done()]
-        return [f.result().as_text() for f in done if f.exception() is None]
+        finished = [future for future in self._futures.values() if future.done()]
+        return [f.result().as_text() for f in finished if f.exception() is None]
 
     def get(
         self, key: tuple[Hashable, ...], lower: Callable[[], jax.stages.Lowered]
@@ -52,10 +52,10 @@ class Programs:
         """
         with self._lock:
             future = self._futures.get(key)
-            mine = future is None
+            is_first = future is None
             if future is None:
                 future = self._futures[key] = concurrent.futures.Future()
-        if mine:
+        if is_first:
             try:
                 future.set_result(_compile(str(key[0]), lower))
             except BaseException as error:

@@ -221,8 +221,8 @@ class Resident:
         with jax.named_scope("mask"):
             ready = self.sparsifier.prepare(params, sparse, dense=dense)
         key, scale = rest
-        mine = _own(features)
-        before = jax.lax.axis_index("csx") * jax.tree.leaves(mine)[0].shape[0]
+        own = _own(features)
+        before = jax.lax.axis_index("csx") * jax.tree.leaves(own)[0].shape[0]
 
         def micro(total: _Reduced | None, item: tuple[Any, Array]) -> tuple[_Reduced, None]:
             batch = numbered(_batch(item[0]), before + item[1])
@@ -239,7 +239,7 @@ class Resident:
             sums = _Reduced(*jax.grad(loss_sum, has_aux=True)(ready))
             return sums if total is None else jax.tree.map(jnp.add, total, sums), None
 
-        return jax.lax.psum(_fold(micro, mine), "csx")
+        return jax.lax.psum(_fold(micro, own), "csx")
 
     def _predict_all(
         self, state: TrainState, features: Features, names: tuple[str, ...]
@@ -261,8 +261,8 @@ class Resident:
             batch = _batch(item)
             out = self.model.apply(compute, batch)
             aux = self.model.objective(out, batch)
-            found = out if isinstance(out, Mapping) else {"logits": out}
-            return carry, (aux, {name: found[name] for name in names})
+            outputs = out if isinstance(out, Mapping) else {"logits": out}
+            return carry, (aux, {name: outputs[name] for name in names})
 
         _, (parts, outputs) = jax.lax.scan(micro, None, _own(features))
         aux = jax.lax.psum(jax.tree.map(lambda x: x.sum(0), parts), "csx")

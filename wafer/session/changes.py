@@ -22,9 +22,9 @@ def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> changes({"sparsity": {"sparsity": 0.8}}, {"sparsity": {"sparsity": 0.9}})
     ['sparsity.sparsity: 0.8 then, 0.9 now']
     """
-    found = [line for name in _SECTIONS for line in _differ(name, then.get(name), now.get(name))]
-    more = len(found) - _MOST
-    return [*found[:_MOST], *([f"... and {more} more"] if more > 0 else [])]
+    lines = [line for name in _SECTIONS for line in _differ(name, then.get(name), now.get(name))]
+    more = len(lines) - _MOST
+    return [*lines[:_MOST], *([f"... and {more} more"] if more > 0 else [])]
 
 
 def _differ(key: str, then: Any, now: Any) -> Iterator[str]:

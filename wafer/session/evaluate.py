@@ -78,9 +78,9 @@ def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:
     """Evaluate a batch and hand the model's outputs, row by row, to the scorer."""
     features = run.features(rows, run.experiment.batch("eval"), padded=True)
     aux, outputs = run.engine.predict(state, features, scorer.reads)
-    count, found = len(rows["row"]), {}
+    count, by_row = len(rows["row"]), {}
     for name, value in outputs.items():  # [N, A, B/NA or slots, ...] -> [B, 1 or positions, ...]
         rest = value.shape[3:]
-        found[name] = np.asarray(value).reshape(count, -1, *rest)
-    scorer.add(rows, found)
+        by_row[name] = np.asarray(value).reshape(count, -1, *rest)
+    scorer.add(rows, by_row)
     return aux

@@ -96,8 +96,8 @@ def _padding_skipped(run: Run, rows: Rows) -> float:
     return 0.0 if run.ladder is None else 1.0 - float(mask.mean())
 
 
-def _check_loss(run: Run, done: _Finished, state: TrainState) -> float:
-    loss = float(done.metrics["loss"])
+def _check_loss(run: Run, finished: _Finished, state: TrainState) -> float:
+    loss = float(finished.metrics["loss"])
     if math.isfinite(loss) or not run.cfg.runconfig.check_loss_values:
         return loss
     norms = {
@@ -107,44 +107,44 @@ def _check_loss(run: Run, done: _Finished, state: TrainState) -> float:
     worst = sorted(norms, key=lambda n: (math.isfinite(norms[n]), -abs(norms[n])))[:8]
     listed = "\n  ".join(f"{name}: {norms[name]:.4g}" for name in worst)
     raise TrainingError(
-        f"step {done.step}: the loss is {loss}. Largest parameter norms:\n  {listed}\n"
+        f"step {finished.step}: the loss is {loss}. Largest parameter norms:\n  {listed}\n"
         "Lower optimizer.learning_rate, set optimizer.max_gradient_norm, or start from an "
         "earlier checkpoint (--checkpoint_path). runconfig.check_loss_values: false goes on."
     )
 
 
 def _report(
-    run: Run, session: Session, done: _Finished, state: TrainState, progress: TrainProgress
+    run: Run, session: Session, finished: _Finished, state: TrainState, progress: TrainProgress
 ) -> None:
     """Read the metrics of a finished step and show them where they are due."""
-    loss = _check_loss(run, done, state)
+    loss = _check_loss(run, finished, state)
     if session.rates is None:  # the first step, compilation included, does not count as speed
         _LOG.info("First step done %.1f s after the start", time.perf_counter() - session.began)
         session.rates = RateTracker()
     else:
-        session.rates.add(done.samples)
-    progress.update(done.step)
-    if done.step % run.cfg.runconfig.log_steps:
+        session.rates.add(finished.samples)
+    progress.update(finished.step)
+    if finished.step % run.cfg.runconfig.log_steps:
         return
     rates = session.rates.rates()
-    tokens = rates[0] * float(done.metrics["tokens"]) / max(done.samples, 1)
-    gauges = {tag: float(value) for tag, value in done.gauges.items()}
+    tokens = rates[0] * float(finished.metrics["tokens"]) / max(finished.samples, 1)
+    gauges = {tag: float(value) for tag, value in finished.gauges.items()}
     scalars = {
         "loss": loss,
         "local_samples_per_sec": rates[0],
         "avg_samples_per_sec": rates[1],
-        "avg_steps_per_sec": rates[1] / max(done.samples, 1),
+        "avg_steps_per_sec": rates[1] / max(finished.samples, 1),
         "tokens_per_sec": tokens,
-        "padding_skipped": done.skipped,
-        "model_wise_grad_norm": float(done.metrics["grad_norm"]),
-        **{tag: float(value) for tag, value in done.metrics.items() if tag.startswith(_SHOWN)},
+        "padding_skipped": finished.skipped,
+        "model_wise_grad_norm": float(finished.metrics["grad_norm"]),
+        **{tag: float(value) for tag, value in finished.metrics.items() if tag.startswith(_SHOWN)},
         **gauges,
     }
     if run.experiment.scaler.dynamic:
-        scalars["loss_scale"] = float(done.metrics["loss_scale"])
-    session.writer.write(done.step, scalars)
-    progress.update(done.step, _status(loss, tokens, gauges, done.skipped))
-    _LOG.info(log_line(run.device, done.step, loss, rates))
+        scalars["loss_scale"] = float(finished.metrics["loss_scale"])
+    session.writer.write(finished.step, scalars)
+    progress.update(finished.step, _status(loss, tokens, gauges, finished.skipped))
+    _LOG.info(log_line(run.device, finished.step, loss, rates))
 
 
 def _status(loss: float, tokens: float, gauges: dict[str, float], skipped: float) -> dict[str, str]:

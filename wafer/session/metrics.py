@@ -95,7 +95,7 @@ class TrainProgress:
     On anything but a terminal it draws nothing: there the log lines are the progress.
     """
 
-    def __init__(self, total: int, done: int, console: Console) -> None:
+    def __init__(self, total: int, step: int, console: Console) -> None:
         self._progress = Progress(
             TextColumn("[bold]train"),
             BarColumn(bar_width=24),
@@ -105,7 +105,7 @@ class TrainProgress:
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task("train", total=total, completed=done, status="")
+        self._task = self._progress.add_task("train", total=total, completed=step, status="")
 
     def __enter__(self) -> Self:
         """Start drawing."""

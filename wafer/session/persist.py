@@ -109,12 +109,12 @@ def resume(run: Run) -> Resumed:
         tree, meta = load_checkpoint(path, lazily=lazily)
     elif settings.autoload_last_checkpoint:
         checkpoints = Checkpoints(run.model_dir)
-        found = checkpoints.restore_latest(lazily=lazily)
+        newest = checkpoints.restore_latest(lazily=lazily)
         checkpoints.close()
-        if found is None:
+        if newest is None:
             _LOG.info("No checkpoint in %s; starting at step 0", checkpoints.folder)
             return Resumed(state)
-        step, tree, meta = found
+        step, tree, meta = newest
         path = checkpoints.path(step)
     else:
         return Resumed(state)

@@ -1,7 +1,7 @@
-"""The executor that trains dense nets on the fabric simulator, cycle by cycle.
+"""The engine that trains dense nets on the fabric simulator, cycle by cycle.
 
 A step runs on PEs (`wafer.engines.fabric.network`): forward, loss, backward, update. First states,
-scores and checkpoints are the resident executor's, so that a run may move from one to the other.
+scores and checkpoints are the resident engine's, so that a run may move from one to the other.
 Between steps the weights stay in the PEs' memory; what the training state holds is the host's copy.
 """
 
@@ -68,7 +68,7 @@ class OnPes:
             lambda s, params: resident.tx.update(zeros(params), s, params)[1]
         )
         self._net: onfabric.Net | None = None
-        self._told = False
+        self._is_logged = False
         # What lies in the PEs, and the parameters of the training state it belongs to.
         self._held: tuple[Any, onfabric.NetState] | None = None
 
@@ -147,7 +147,7 @@ class OnPes:
         memory, report = onfabric.step(
             net, memory, images, labels, learning_rate=rate, implementation=self._implementation
         )
-        self._tell(report.cycles, len(images))
+        self._log_first_step(report.cycles, len(images))
         if self._momentum:
             opt_state = optax.tree.set(opt_state, trace=onfabric.read(net, memory, "velocities"))
         sparse, params, opt_state = sparsifier.update(
@@ -176,7 +176,7 @@ class OnPes:
         samples: int,
     ) -> Metrics:
         grads = onfabric.read(self.net, memory, "gradients")
-        found = {
+        metrics = {
             "loss": report.loss,
             "tokens": samples,
             "grad_norm": optax.tree.norm(grads),
@@ -187,15 +187,15 @@ class OnPes:
             "fabric/busiest_pe": report.busy.max() / report.cycles,
         }
         if self._host.summaries:
-            found |= norms("per_layer_grad_norm", grads)
-            found |= norms("per_layer_params_norm", after.params)
-        return {name: jnp.float32(value) for name, value in found.items()}
+            metrics |= norms("per_layer_grad_norm", grads)
+            metrics |= norms("per_layer_params_norm", after.params)
+        return {name: jnp.float32(value) for name, value in metrics.items()}
 
-    def _tell(self, cycles: int, samples: int) -> None:
+    def _log_first_step(self, cycles: int, samples: int) -> None:
         """Log the first step's cycles beside those of the closed forms."""
-        if self._told:
+        if self._is_logged:
             return
-        self._told = True
+        self._is_logged = True
         net = self.net
         seconds = cycles / self._spec.clock_hz
         _LOG.info(
