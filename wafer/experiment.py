@@ -160,9 +160,9 @@ class Experiment:
             ConfigError: the file has no such input section.
         """
         optimizer, systems = self.cfg.optimizer, self.cfg.runconfig.num_csx
-        once = part == "eval" or optimizer is None
-        accumulation = 1 if once else optimizer.grad_accum_steps
-        return batch_shape(self.section(part), systems, accumulation)
+        if part == "eval" or optimizer is None:
+            return batch_shape(self.section(part), systems)
+        return batch_shape(self.section(part), systems, optimizer.grad_accum_steps)
 
     def dataset(self, part: Part, folder: str | pathlib.Path) -> Dataset:
         """Read the data of a part.
