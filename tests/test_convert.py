@@ -18,7 +18,7 @@ import models
 from models.attention import _falcon_bias
 from models.convert import config_from_hf, config_to_hf
 from models.convert.api import convert_table
-from models.convert.cli import add_parser
+from models.convert.cli import add_arguments
 from models.convert.codecs import PATCHES, Fused, fused_order
 from models.convert.compare import diff_weights
 from models.convert.engine import import_tensors
@@ -292,7 +292,7 @@ def test_tensors_are_read_one_at_a_time():
 
 def _command(*args):
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
+    add_arguments(parser.add_subparsers().add_parser("convert"))
     parsed = parser.parse_args(["convert", *map(str, args)])
     return parsed.run(parsed)
 

@@ -13,7 +13,7 @@ import yaml
 import models
 import vsl
 from models.convert.api import config_to_hf
-from models.convert.cli import add_parser
+from models.convert.cli import add_arguments
 from models.convert.compare import diff_weights
 from models.convert.files import open_tensors, read_config
 from models.convert.native import read_native
@@ -123,7 +123,7 @@ def test_every_convertible_name_has_an_exact_form(name):
 
 def _command(*args):
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
+    add_arguments(parser.add_subparsers().add_parser("convert"))
     parsed = parser.parse_args(["convert", *map(str, args)])
     return parsed.run(parsed)
 

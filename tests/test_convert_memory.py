@@ -15,7 +15,7 @@ import argparse, json, pathlib, sys, threading, time
 import numpy as np
 import models
 from models.convert.api import config_to_hf, convert_table
-from models.convert.cli import add_parser
+from models.convert.cli import add_arguments
 from models.convert.engine import export_tensors
 from models.convert.shards import write_shards
 from models.counts import abstract_params
@@ -26,7 +26,7 @@ work = pathlib.Path(sys.argv[1])
 
 def command(*args):
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
+    add_arguments(parser.add_subparsers().add_parser("convert"))
     parsed = parser.parse_args(["convert", "convert", "--model", "llama", *map(str, args)])
     return parsed.run(parsed)
 

@@ -31,7 +31,7 @@ from test_train import config
 import models
 import sparsity
 from models.fc_mnist import image_batch
-from wafer.commands.plan import scaling_table
+from wafer.commands.plan import plan
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.config.engines import engine_row
@@ -242,7 +242,7 @@ def test_what_does_not_fit_is_refused_before_any_work(tmp_path, settings, messag
 
 
 def test_wafer_plan_shows_the_pipeline(tmp_path):
-    text = scaling_table(run_config(tmp_path, max_steps=1, **PIPED), [1], "cs2")
+    text = plan(Experiment.from_config(run_config(tmp_path, max_steps=1, **PIPED)), [1]).table()
     expected = (
         "Pipelined: 3 stages (embed–layers_0, layers_1, head), 2 micro-batch(es) a step: "
         "44.4% of the timetable idle, at most 2 micro-batch(es) in flight."

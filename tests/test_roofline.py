@@ -9,8 +9,7 @@ from test_train import config
 
 import models
 from wafer.cli import main
-from wafer.commands.plan import predictions
-from wafer.config import parse_config
+from wafer.commands.plan import plan
 from wafer.errors import ConfigError
 from wafer.roofline import MACHINES, Machine, StageCost, costs, measure_host, predict
 
@@ -71,12 +70,13 @@ def test_published_scaling_of_gpt_is_near_linear_on_the_cs2_spec(size):
         train_input={"batch_size": 16, "max_sequence_length": 2048, "vocab_size": 50257},
         eval_input={"vocab_size": 50257},
     )  # fmt: skip
-    found, basis = predictions(parse_config(cfg), [1, 2, 4, 8, 16], "cs2")
-    for p in found:
-        speedup = p.systems * found[0].seconds / p.seconds
+    scaling = plan(cfg, [1, 2, 4, 8, 16])
+    first, *_, last = scaling.predictions
+    for p in scaling.predictions:
+        speedup = p.systems * first.seconds / p.seconds
         assert 0.9 * p.systems <= speedup <= p.systems * 1.0001
-    assert found[-1].memory < MACHINES["cs2"].capacity
-    assert basis["parameters"] > 2e8
+    assert last.memory < MACHINES["cs2"].capacity
+    assert scaling.parameters > 2e8
 
 
 def test_this_host_is_measured_and_shared():
@@ -103,4 +103,6 @@ def test_the_command_prints_a_row_per_number_of_systems(tmp_path, capsys):
     cfg = config(runconfig={"mode": "eval"})
     del cfg["train_input"]
     with pytest.raises(ConfigError, match="needs train_input"):
-        predictions(parse_config(cfg), [1], "cs2")
+        plan(cfg, [1])
+    with pytest.raises(ConfigError, match="machine: 'cs3'; there are cs2, h200 and host"):
+        plan(config(), machine="cs3")

@@ -1,5 +1,56 @@
-"""Wafer: the machine, the training run and the command line."""
+"""Wafer: the machine, the training run and the command line.
 
-__all__ = ["__version__"]
+    trained = wafer.train("params.yaml", model_dir="runs/demo")
+    wafer.evaluate("params.yaml", model_dir="runs/demo")
+    wafer.generate("runs/demo", "def read_")
+    model, params, meta = wafer.load("runs/demo")
+
+Public names are loaded when they are first used, so ``import wafer`` costs no jax.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wafer.commands.compile import compile
+    from wafer.commands.finalize import finalize
+    from wafer.commands.generate import generate
+    from wafer.commands.inputs import load
+    from wafer.commands.plan import plan
+    from wafer.commands.run import evaluate, train
+    from wafer.experiment import Experiment
+
+__all__ = [
+    "Experiment",
+    "__version__",
+    "compile",
+    "evaluate",
+    "finalize",
+    "generate",
+    "load",
+    "plan",
+    "train",
+]
 
 __version__ = "0.1.0"
+_MODULES = {
+    "Experiment": "wafer.experiment",
+    "compile": "wafer.commands.compile",
+    "evaluate": "wafer.commands.run",
+    "finalize": "wafer.commands.finalize",
+    "generate": "wafer.commands.generate",
+    "load": "wafer.commands.inputs",
+    "plan": "wafer.commands.plan",
+    "train": "wafer.commands.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        known = ", ".join(__all__)
+        raise AttributeError(f"module 'wafer' has no attribute {name!r}; there are {known}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ simfabric tables for the ramp latency and the three software overheads; Hot Chip
 import dataclasses
 from typing import NamedTuple
 
-__all__ = ["WSE2", "WSE3", "Region", "WaferSpec"]
+__all__ = ["SPECS", "WSE2", "WSE3", "Region", "WaferSpec"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +108,7 @@ WSE3 = WaferSpec(
     simd_16bit=8,
     clock_hz=0.875e9,
 )
+SPECS = {"wse2": WSE2, "wse3": WSE3}
 
 
 class Region(NamedTuple):

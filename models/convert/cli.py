@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -22,15 +21,14 @@ from models.errors import did_you_mean
 from models.paths import named_leaves
 from models.registry import MODELS, build, settings_of
 
-__all__ = ["add_parser"]
+__all__ = ["add_arguments"]
 
 _HEADLESS = "-headless"
 _FORMATS = ("hf", "wafer")
 
 
-def add_parser(commands: Any) -> None:
-    """Add ``convert`` to a subparsers action; each command sets ``run``: Namespace -> exit code."""
-    parser = commands.add_parser("convert", help="convert checkpoints and configs")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verbs; each sets ``run``: Namespace -> exit code."""
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     convert = verbs.add_parser("convert", help="weights and config, between hf and wafer")
     convert.add_argument("weights", help="folder, weight file, .index.json or checkpoint folder")

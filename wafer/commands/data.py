@@ -1,4 +1,4 @@
-"""``wafer data preprocess|split|verify|shuffle``: making and mending folders of HDF5 rows."""
+"""Make, check and look at data before training: ``wafer data``."""
 
 import argparse
 import sys
@@ -6,15 +6,17 @@ from typing import Any
 
 from wafer.data.preprocess.settings import MODES, Settings
 
-__all__ = ["add_verbs"]
+__all__ = ["add_arguments"]
 
 
-def add_verbs(verbs: argparse._SubParsersAction) -> None:
-    """Add the verbs to ``wafer data``."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verbs."""
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
     _add_preprocess(verbs)
     _add_split(verbs)
     _add_verify(verbs)
     _add_shuffle(verbs)
+    _add_stats(verbs)
 
 
 def _add_preprocess(verbs: argparse._SubParsersAction) -> None:
@@ -123,6 +125,24 @@ def _verify(args: argparse.Namespace) -> int:
         _say(report)
         wrong += len(report.problems)
     return 1 if wrong else 0
+
+
+def _add_stats(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser("stats", help="what padding would cost, and what VSL saves")
+    parser.add_argument("-p", "--params", required=True, help="params YAML")
+    parser.add_argument("--split", choices=("train", "eval"), default="train")
+    parser.add_argument("-o", "--model_dir", help="where a trained tokenizer is kept")
+    parser.set_defaults(run=_stats)
+
+
+def _stats(args: argparse.Namespace) -> int:
+    from wafer.config import load
+    from wafer.config.checks import CHECKS
+    from wafer.data.stats import padding_stats
+
+    cfg = load(args.params, {"model_dir": args.model_dir}, checks=CHECKS)
+    _say(padding_stats(cfg, args.split))
+    return 0
 
 
 def _say(text: Any) -> None:

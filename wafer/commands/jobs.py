@@ -7,7 +7,7 @@ from wafer.jobs import verbs
 from wafer.jobs.show import render
 from wafer.jobs.store import FINAL, PRIORITIES, JobError, JobStore
 
-__all__ = ["add_parser"]
+__all__ = ["add_arguments"]
 
 
 def _say(text: str) -> int:
@@ -58,9 +58,8 @@ def _config(args: argparse.Namespace) -> int:
     return _say(f"store: {store.path}\nsystems: {shared}")
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
-    """Add ``jobs`` and its verbs to the ``wafer`` command."""
-    parser = commands.add_parser("jobs", help="list, cancel and label runs; share the systems out")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verbs."""
     actions = parser.add_subparsers(required=True, metavar="VERB")
 
     get = actions.add_parser("get", help="jobs that run or wait; one in full with its id")

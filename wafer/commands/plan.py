@@ -1,142 +1,199 @@
-"""``wafer plan``: what weight streaming of a configuration would take on N systems.
+"""What weight streaming takes on N systems, and how a pipeline is laid out: ``wafer plan``."""
 
-And how a pipeline of it would be laid out.
-"""
-
+import argparse
+import dataclasses
 import io
 import math
+import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import jax
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from wafer.commands.inputs import Source
+    from wafer.experiment import Experiment
+    from wafer.roofline import Machine, Prediction
 
-from wafer.config import RunConfig
-from wafer.engines.stagewise.regions import regions
-from wafer.engines.stagewise.schedule import bubble, in_flight
-from wafer.errors import ConfigError, Problem
-from wafer.experiment import Experiment
-from wafer.roofline import MACHINES, Prediction, costs, measure_host, predict
-
-__all__ = ["predictions", "scaling_table"]
+__all__ = ["ScalingPlan", "add_arguments", "plan"]
 
 _GIB = 2**30
+_COLUMNS = (
+    "systems", "tokens/step", "s/step", "tokens/s", "of linear", "compute s", "wait s",
+    "latency s", "GiB/system", "GiB streamed",
+)  # fmt: skip
 
 
-def predictions(
-    cfg: RunConfig, systems: Sequence[int], machine: str, folder: str | None = None
-) -> tuple[list[Prediction], dict[str, float | str]]:
-    """Predict a configuration's streamed step.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("-p", "--params", required=True, help="params YAML")
+    parser.add_argument("--num_csx", default="1,4,16,64", help="systems to predict, e.g. 1,4,16")
+    parser.add_argument(
+        "--machine", default="cs2", help="cs2 (default), h200, or host: this one, measured now"
+    )
+    parser.add_argument("--folder", help="with host: where MemoryX would put its file")
+    parser.add_argument("--stages", action="store_true", help="also show the time of each stage")
+    parser.set_defaults(run=_main)
+
+
+def _main(args: argparse.Namespace) -> int:
+    systems = [int(n) for n in args.num_csx.split(",")]
+    result = plan(args.params, systems, machine=args.machine, folder=args.folder)
+    sys.stdout.write(result.table(stages=args.stages))
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalingPlan:
+    """A streamed training step of one model on N systems, predicted.
 
     The batch is the configuration's for one system and grows with N (weak scaling, as the vendor
     scales): every system keeps its share.
 
+    Attributes:
+        name: of the model.
+        machine: the roofline used.
+        predictions: one per N.
+        parameters: how many the model has.
+        tokens: of a step of one system.
+        store_bytes: weights and optimizer state that MemoryX holds.
+        pipeline: names of the stages that a pipeline of it would have.
+        micro_batches: of a pipelined step.
+    """
+
+    name: str
+    machine: "Machine"
+    predictions: "tuple[Prediction, ...]"
+    parameters: int
+    tokens: int
+    store_bytes: int
+    pipeline: tuple[str, ...]
+    micro_batches: int
+
+    def table(self, *, stages: bool = False) -> str:
+        """Write the predictions as text.
+
+        Args:
+            stages: add the time of every stage for the first N.
+        """
+        from rich.console import Console
+        from rich.table import Table
+
+        from wafer.engines.stagewise.schedule import bubble, in_flight
+
+        first = self.predictions[0]
+        table = Table(title=f"{self.name}, {self.parameters:,} parameters, streamed")
+        for column in _COLUMNS:
+            table.add_column(column, justify="right")
+        for p in self.predictions:
+            table.add_row(
+                str(p.systems),
+                f"{self.tokens * p.systems:,}",
+                f"{p.seconds:.4g}",
+                f"{self.tokens * p.systems / p.seconds:,.0f}",
+                f"{first.seconds / p.seconds:.1%}",
+                f"{p.compute:.4g}",
+                f"{p.waited:.4g}",
+                f"{p.latency:.2g}",
+                f"{p.memory / _GIB:.2f}",
+                f"{p.streamed / _GIB:.2f}",
+            )
+        text = io.StringIO()
+        console = Console(file=text, width=120, highlight=False)
+        console.print(table)
+        if stages:
+            title = f"N = {first.systems}"
+            detail = Table("stage", "forward s", "backward and update s", title=title)
+            for name, (forward, backward) in first.stages.items():
+                detail.add_row(name, f"{forward:.4g}", f"{backward:.4g}")
+            console.print(detail)
+        count, depth = self.micro_batches, len(self.pipeline)
+        console.print(
+            f"{self.machine.name}: {self.machine.note}.\n"
+            f"MemoryX holds {self.store_bytes / _GIB:.2f} GiB of weights and optimizer state.\n"
+            f"Pipelined: {depth} stages ({', '.join(self.pipeline)}), {count} micro-batch(es) a "
+            f"step: {float(bubble(depth, count)):.1%} of the timetable idle, at most "
+            f"{in_flight(depth, count, 0)} micro-batch(es) in flight.",
+            soft_wrap=True,
+        )
+        return text.getvalue()
+
+
+def plan(
+    source: "Source",
+    num_csx: Sequence[int] = (1, 4, 16, 64),
+    *,
+    machine: str = "cs2",
+    folder: str | None = None,
+    **overrides: Any,
+) -> ScalingPlan:
+    """Predict memory, traffic and time of a streamed training step, without data or devices.
+
     Args:
-        cfg: with ``train_input`` and ``optimizer``.
-        systems: values of N.
-        machine: 'cs2', 'h200' or 'host' (measured now).
+        source: an Experiment, the path of a params YAML, or its sections; with ``train_input`` and
+            ``optimizer``.
+        num_csx: numbers of systems, N.
+        machine: 'cs2', 'h200', or 'host', which is measured now.
         folder: of a file store, for 'host'.
+        **overrides: keys of ``runconfig`` that win over the source's.
 
     Returns:
-        (one prediction per N, what they rest on).
+        A prediction for each N, and ``table()``.
 
     Raises:
-        ConfigError: nothing to train on, or a number of systems below 1.
+        ConfigError: nothing to train on, a number of systems below 1, an unknown machine.
+
+    Example:
+        >>> scaling = wafer.plan("models/configs/gpt_pystdlib.yaml", [1, 16])  # doctest: +SKIP
+        >>> print(scaling.table())  # doctest: +SKIP
     """
-    section = cfg.train_input
-    if section is None or cfg.optimizer is None:
+    import jax
+
+    from wafer.commands.inputs import experiment_of
+    from wafer.engines.stagewise.regions import regions
+    from wafer.errors import ConfigError, Problem
+
+    experiment = experiment_of(source, **overrides, num_csx=1)
+    cfg, model, shapes = experiment.cfg, experiment.model, experiment.shapes
+    if cfg.train_input is None or cfg.optimizer is None:
         raise ConfigError([Problem((), "a plan needs train_input and optimizer")])
-    if any(n < 1 for n in systems):
-        raise ConfigError([Problem(("num_csx",), f"{list(systems)}: expected whole numbers > 0")])
-    made = Experiment.from_config(cfg)
-    length = section.max_sequence_length or getattr(
-        made.model.config, "max_position_embeddings", 1024
+    if any(n < 1 for n in num_csx):
+        raise ConfigError([Problem(("num_csx",), f"{list(num_csx)}: expected whole numbers > 0")])
+    pipeline = cfg.runconfig.pipeline
+    return ScalingPlan(
+        name=cfg.model["name"],
+        machine=(spec := _machine(machine, folder)),
+        parameters=sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)),
+        tokens=cfg.train_input.batch_size * _length(experiment),
+        store_bytes=sum(experiment.state_bytes()),
+        predictions=tuple(_predict(experiment, spec, n) for n in num_csx),
+        pipeline=tuple(r.name for r in regions(model, shapes, pipeline.stages, pipeline.devices)),
+        micro_batches=experiment.batch("train").micro_batches,
     )
-    spec = measure_host(folder) if machine == "host" else MACHINES[machine]
-    each = 4 if machine == "host" else 2  # what travels: float32 here, 16 bit there
-    weights, moments = made.state_bytes()
-    tokens = section.batch_size * length
-    found = []
-    for n in systems:
-        stages = costs(made.model, made.shapes, tokens * n, length, bytes_each=each)
-        ratio = moments / max(weights, 1)
-        found.append(predict(stages, spec, n, state_ratio=ratio, recompute=True))
-    parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(made.shapes))
-    basis = {
-        "machine": spec.name,
-        "note": spec.note,
-        "parameters": float(parameters),
-        "tokens": float(tokens),
-        "store": float(weights + moments),
-    }
-    return found, basis
 
 
-def scaling_table(
-    cfg: RunConfig,
-    systems: Sequence[int],
-    machine: str,
-    folder: str | None = None,
-    *,
-    stages: bool = False,
-) -> str:
-    """Write the predictions as text; see ``predictions``.
+def _machine(name: str, folder: str | None) -> "Machine":
+    from wafer.errors import ConfigError, Problem
+    from wafer.roofline import MACHINES, measure_host
 
-    Args:
-        cfg: the configuration.
-        systems: values of N.
-        machine: which roofline.
-        folder: of a file store, for 'host'.
-        stages: add the time of every stage for the first N.
-    """
-    found, basis = predictions(cfg, systems, machine, folder)
-    tokens = float(basis["tokens"])
-    first = found[0]
-    rate_of_one = tokens * first.systems / first.seconds / first.systems
-    table = Table(title=f"{cfg.model['name']}, {basis['parameters']:,.0f} parameters, streamed")
-    for column in (
-        "systems", "tokens/step", "s/step", "tokens/s", "of linear", "compute s", "wait s",
-        "latency s", "GiB/system", "GiB streamed",
-    ):  # fmt: skip
-        table.add_column(column, justify="right")
-    for p in found:
-        rate = tokens * p.systems / p.seconds
-        table.add_row(
-            str(p.systems),
-            f"{tokens * p.systems:,.0f}",
-            f"{p.seconds:.4g}",
-            f"{rate:,.0f}",
-            f"{rate / (rate_of_one * p.systems):.1%}",
-            f"{p.compute:.4g}",
-            f"{p.waited:.4g}",
-            f"{p.latency:.2g}",
-            f"{p.memory / _GIB:.2f}",
-            f"{p.streamed / _GIB:.2f}",
-        )
-    text = io.StringIO()
-    console = Console(file=text, width=120, highlight=False)
-    console.print(table)
-    if stages:
-        detail = Table("stage", "forward s", "backward and update s", title=f"N = {first.systems}")
-        for name, (forward, backward) in first.stages.items():
-            detail.add_row(name, f"{forward:.4g}", f"{backward:.4g}")
-        console.print(detail)
-    console.print(f"{basis['machine']}: {basis['note']}.", soft_wrap=True)
-    console.print(
-        f"MemoryX holds {float(basis['store']) / _GIB:.2f} GiB of weights and optimizer state.",
-        soft_wrap=True,
-    )
-    console.print(_pipeline(cfg), soft_wrap=True)
-    return text.getvalue()
+    if name == "host":
+        return measure_host(folder)
+    if name not in MACHINES:
+        message = f"{name!r}; there are {', '.join(MACHINES)} and host"
+        raise ConfigError([Problem(("machine",), message)])
+    return MACHINES[name]
 
 
-def _pipeline(cfg: RunConfig) -> str:
-    """Say how much of a pipelined step would idle, by its timetable."""
-    made, settings = Experiment.from_config(cfg), cfg.runconfig.pipeline
-    found = regions(made.model, made.shapes, settings.stages, settings.devices)
-    count, stages = made.batch("train").micro_batches, len(found)
-    return (
-        f"Pipelined: {stages} stages ({', '.join(region.name for region in found)}), {count} "
-        f"micro-batch(es) a step: {float(bubble(stages, count)):.1%} of the timetable idle, at "
-        f"most {in_flight(stages, count, 0)} micro-batch(es) in flight."
-    )
+def _length(experiment: "Experiment") -> int:
+    """Tokens of a sequence."""
+    known = experiment.section("train").max_sequence_length
+    return known or getattr(experiment.model.config, "max_position_embeddings", 1024)
+
+
+def _predict(experiment: "Experiment", machine: "Machine", systems: int) -> "Prediction":
+    from wafer.roofline import costs, predict
+
+    length, (weights, moments) = _length(experiment), experiment.state_bytes()
+    tokens = experiment.section("train").batch_size * length * systems
+    each = 4 if machine.shared else 2  # what travels: float32 on a host, 16 bit there
+    stages = costs(experiment.model, experiment.shapes, tokens, length, bytes_each=each)
+    ratio = moments / max(weights, 1)
+    return predict(stages, machine, systems, state_ratio=ratio, recompute=True)

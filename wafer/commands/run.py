@@ -1,34 +1,131 @@
-"""The modes of ``wafer run``: train, eval, eval_all, train_and_eval, and the dry ones."""
+"""Train and evaluate: ``wafer run``, ``wafer.train``, ``wafer.evaluate``."""
 
+import argparse
 import contextlib
+import dataclasses
 import logging
+import os
 import pathlib
 import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+if TYPE_CHECKING:
+    from wafer.commands.inputs import Source
+    from wafer.config import RunConfig
+    from wafer.engines.cluster import Member
+    from wafer.experiment import Experiment
+    from wafer.session.build import Run
+    from wafer.session.train import Outcome
 
-from wafer.commands.dry import compile_only, floor_plan, makes_floor_plan, validate_only
-from wafer.config import RunConfig, total_steps
-from wafer.engines.base import TrainState
-from wafer.engines.cluster import lost_workers, num_tasks, task_id
-from wafer.errors import CheckpointError, ConfigError, Problem
-from wafer.experiment import Experiment
-from wafer.profile.window import OpProfiler
-from wafer.session.build import Run, build, seed_of
-from wafer.session.checkpoint import Checkpoints, load_checkpoint
-from wafer.session.evaluate import evaluate
-from wafer.session.logs import CONSOLE, log_folder
-from wafer.session.loop import Session, train
-from wafer.session.metrics import MetricWriter, write_performance
-from wafer.session.persist import fresh, resume, save, state_from
-
-__all__ = ["run"]
+__all__ = ["Trained", "add_arguments", "evaluate", "run", "train"]
 
 _LOG = logging.getLogger(__name__)
-Scores = dict[int, dict[str, float]]
+
+# Flags that override runconfig, with their argparse settings.
+_FLAGS: dict[str, dict[str, Any]] = {
+    "mode": {"help": "what to do (default: runconfig.mode, or train)"},
+    "model_dir": {"help": "folder for checkpoints, logs and events"},
+    "checkpoint_path": {"help": "start from this checkpoint instead of the newest in model_dir"},
+    "load_checkpoint_states": {"help": "comma list: model,optimizer,sparsity,dataloader,..."},
+    "disable_strict_checkpoint_loading": {
+        "action": "store_true",
+        "help": "keep parameters the checkpoint lacks as initialized (a new head)",
+    },
+    "is_pretrained_checkpoint": {
+        "action": "store_true",
+        "help": "take the model only, start at step 0",
+    },
+    "num_steps": {"type": int, "help": "steps to train now"},
+    "max_steps": {"type": int, "help": "global step to stop at"},
+    "num_epochs": {"type": int, "help": "passes over the training data"},
+    "eval_steps": {"type": int, "help": "batches per evaluation (default: one epoch)"},
+    "num_csx": {"type": int, "help": "systems that share the batch"},
+    "execution_strategy": {"help": "where the weights live (default: resident when they fit)"},
+    "validate_only": {
+        "action": "store_true",
+        "help": "check the file and list what will be sparse (`wafer compile` matches kernels)",
+    },
+    "compile_only": {
+        "action": "store_true",
+        "help": "compile the step for this machine (`wafer compile` does for the wafer)",
+    },
+    "logging": {"help": "DEBUG, INFO, WARNING or ERROR"},
+    "seed": {"type": int, "help": "of weights, masks, data order and dropout"},
+    "job_labels": {"nargs": "+", "metavar": "K=V", "help": "labels that `wafer jobs get` shows"},
+    "job_priority": {"help": "turn in the queue, p1 first"},
+}
+_SHORT = {"mode": ["-m"], "model_dir": ["-o"], "execution_strategy": ["--execution"]}
 
 
-def run(cfg: RunConfig, began: float | None = None) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    from wafer.config import MODES
+    from wafer.config.engines import ENGINES
+    from wafer.jobs.store import PRIORITIES
+
+    known = {
+        "mode": {"choices": MODES},
+        "execution_strategy": {"metavar": f"{{{','.join(ENGINES)},module:object}}"},
+        "job_priority": {"choices": tuple(PRIORITIES)},
+    }
+    parser.add_argument("-p", "--params", required=True, help="params YAML")
+    for name, settings in _FLAGS.items():
+        names = [*_SHORT.get(name, []), f"--{name}"]
+        parser.add_argument(*names, dest=name, default=None, **settings, **known.get(name, {}))
+    several = parser.add_argument_group("several processes (flags, environment or SLURM)")
+    several.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0")
+    several.add_argument("--num_processes", type=int, help="processes that share the systems")
+    several.add_argument("--process_id", type=int, help="of this one, from 0")
+    several.add_argument(
+        "--heartbeat", type=int, default=100, help="seconds until a silent process is lost"
+    )
+    parser.set_defaults(run=_main)
+
+
+def _main(args: argparse.Namespace) -> int:
+    from wafer.config import load
+    from wafer.config.checks import CHECKS
+    from wafer.jobs.track import tracked
+    from wafer.session.logs import setup_logging
+
+    began = time.perf_counter()
+    cfg = load(args.params, {name: getattr(args, name) for name in _FLAGS}, checks=CHECKS)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
+    from wafer.engines.cluster import membership
+
+    member = membership(args.coordinator, args.num_processes, args.process_id)
+    first = member is None or member.index == 0
+    setup_logging(cfg.runconfig.logging if first else "WARNING")
+    if not first:  # the first process is the job
+        return _start(cfg, member, args.heartbeat, began)
+    with tracked(cfg, args.typed) as job:
+        return job.done(_start(cfg, member, args.heartbeat, began))
+
+
+def _start(cfg: "RunConfig", member: "Member | None", heartbeat: int, began: float) -> int:
+    """Join the other processes, before the first use of any device."""
+    from wafer.engines.cluster import join
+
+    _prepare(cfg, 1 if member is None else member.count)
+    if member is not None:
+        join(member, heartbeat)
+    return run(cfg, began)
+
+
+def _prepare(cfg: "RunConfig", processes: int = 1) -> None:
+    """Make this process's systems, before the first use of any; keep compiled programs."""
+    import jax
+
+    from wafer.engines.cluster import prepare
+
+    settings = cfg.runconfig
+    prepare(settings.num_csx, processes, settings.pipeline.devices)
+    if settings.compile_dir is not None:
+        jax.config.update("jax_compilation_cache_dir", settings.compile_dir)
+
+
+def run(cfg: "RunConfig", began: float | None = None) -> int:
     """Run a checked configuration in its mode.
 
     Args:
@@ -41,6 +138,12 @@ def run(cfg: RunConfig, began: float | None = None) -> int:
     Raises:
         WaferError: whatever the user has to fix.
     """
+    from wafer.commands.dry import compile_only, floor_plan, makes_floor_plan, validate_only
+    from wafer.experiment import Experiment
+    from wafer.session.build import seed_of
+    from wafer.session.evaluate import evaluate_every, evaluate_one
+    from wafer.session.train import train_run
+
     began = time.perf_counter() if began is None else began
     settings = cfg.runconfig
     if cfg.no_effect:
@@ -51,137 +154,173 @@ def run(cfg: RunConfig, began: float | None = None) -> int:
     if settings.compile_only and makes_floor_plan(cfg):
         floor_plan(cfg)
         return 0
-    job = build(Experiment.from_config(cfg, seed_of(cfg)))
+    with _built(Experiment.from_config(cfg, seed_of(cfg))) as job:
+        if settings.compile_only:
+            compile_only(job)
+            return 0
+        with _logged(job) as folder:
+            if settings.mode == "eval_all":
+                evaluate_every(job)
+            elif settings.mode == "eval":
+                evaluate_one(job)
+            else:
+                outcome = train_run(job, folder, began)
+                _report(job, outcome)
+                return 128 + outcome.stop if outcome.stop else 0
+    return 0
+
+
+@contextlib.contextmanager
+def _built(experiment: "Experiment") -> "Iterator[Run]":
+    """Build a run, say where it is; close its engine in the end."""
+    from wafer.session.build import build
+
+    job = build(experiment)
     _LOG.info(
         "%d system(s) on %s, seed %d, model_dir %s",
         job.num_csx,
         job.device,
-        job.experiment.seed,
+        experiment.seed,
         job.model_dir,
     )
-    if settings.compile_only:
-        compile_only(job)
-        return 0
-    folder = log_folder(job.model_dir, settings.mode, task_id())
-    (folder / "params.yaml").write_text(cfg.to_yaml())
     try:
-        with lost_workers():
-            if settings.mode == "eval_all":
-                return _eval_all(job)
-            if settings.mode == "eval":
-                return _eval(job)
-            return _train(job, folder, began)
+        yield job
     finally:
         job.engine.close()
 
 
-def _eval(job: Run) -> int:
-    resumed = resume(job)
-    if resumed.path is None:
-        raise CheckpointError(
-            f"{job.model_dir / 'checkpoints'} holds no checkpoint to evaluate; train first, or "
-            "name one with --checkpoint_path"
+@contextlib.contextmanager
+def _logged(job: "Run") -> Iterator[pathlib.Path]:
+    """Open the folder of a run's log, its file as it was understood in it."""
+    from wafer.engines.cluster import lost_workers, task_id
+    from wafer.session.logs import log_folder
+
+    folder = log_folder(job.model_dir, job.cfg.runconfig.mode, task_id())
+    (folder / "params.yaml").write_text(job.cfg.to_yaml())
+    with lost_workers():
+        yield folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What ``wafer.train`` leaves.
+
+    Attributes:
+        model_dir: folder of checkpoints, logs and events.
+        step: the last one.
+        params: after it: a tree of dense arrays, pruned weights 0.
+        checkpoints: folders of the complete ones, oldest first; none are written unless
+            ``checkpoint_steps`` is set.
+        scores: step -> metrics of the evaluation there, in mode ``train_and_eval``.
+        metrics: a record per logged step: ``step``, ``loss``, ``tokens_per_sec``, ...
+        stop: number of the signal that ended training early, else 0.
+    """
+
+    model_dir: pathlib.Path
+    step: int
+    params: Any = dataclasses.field(repr=False)
+    checkpoints: tuple[pathlib.Path, ...]
+    scores: dict[int, dict[str, float]]
+    metrics: list[dict[str, float]] = dataclasses.field(repr=False)
+    stop: int
+
+
+def train(source: "Source", **overrides: Any) -> Trained:
+    """Train what a run file describes; a second call continues from the newest checkpoint.
+
+    Args:
+        source: an Experiment, the path of a params YAML, or its sections as a mapping.
+        **overrides: keys of ``runconfig`` that win over the source's: ``model_dir``,
+            ``max_steps``, ``mode="train_and_eval"``, ...
+
+    Returns:
+        Checkpoints, metrics and parameters.
+
+    Raises:
+        ConfigError: everything that is wrong with the file.
+        DataError: data that is not what the file says.
+        TrainingError: the loss is NaN or infinite.
+        CheckpointError: a checkpoint that does not fit, or could not be written.
+
+    Example:
+        >>> trained = wafer.train(
+        ...     "models/configs/gpt_pystdlib.yaml", model_dir="runs/demo", max_steps=100
+        ... )  # doctest: +SKIP
+        >>> [record["loss"] for record in trained.metrics]  # doctest: +SKIP
+    """
+    from sparsity import sentinel
+    from wafer.commands.inputs import experiment_of
+    from wafer.session.metrics import read_metrics
+    from wafer.session.train import train_run
+
+    began = time.perf_counter()
+    experiment = experiment_of(source, **overrides)
+    if "train" not in experiment.cfg.runconfig.mode:
+        experiment = experiment_of(experiment, mode="train")
+    with _called(experiment) as (job, folder):
+        outcome = train_run(job, folder, began)
+        params, _ = job.engine.export(outcome.state)
+        return Trained(
+            model_dir=job.model_dir,
+            step=int(outcome.state.step),
+            params=sentinel.decode(params, {}).params,
+            checkpoints=outcome.checkpoints,
+            scores=outcome.scores,
+            metrics=read_metrics(job.summary_dir / "train"),
+            stop=outcome.stop,
         )
-    _evaluate_and_write(job, resumed.state)
-    return 0
 
 
-def _eval_all(job: Run) -> int:
-    checkpoints = Checkpoints(job.model_dir)
-    paths = [checkpoints.path(step) for step in checkpoints.steps()]
-    checkpoints.close()
-    if not paths:
-        raise CheckpointError(f"{checkpoints.folder} holds no checkpoint; eval_all needs one")
-    template = fresh(job)
-    for path in paths:
-        tree, meta = load_checkpoint(path)
-        _evaluate_and_write(job, state_from(job, template, tree, meta, path))
-    return 0
+def evaluate(
+    source: "Source", checkpoint: str | os.PathLike[str] | None = None, **overrides: Any
+) -> dict[str, float]:
+    """Evaluate a checkpoint on a run file's ``eval_input``.
+
+    Args:
+        source: an Experiment, the path of a params YAML, or its sections as a mapping.
+        checkpoint: its folder; None is the newest in ``model_dir``.
+        **overrides: keys of ``runconfig`` that win over the source's.
+
+    Returns:
+        ``loss`` in nats per token, the task's metrics under the vendor's names, and
+        ``eval/bits_per_byte`` where the data is text.
+
+    Raises:
+        ConfigError: everything that is wrong with the file.
+        CheckpointError: no checkpoint, or one that does not fit.
+        DataError: no evaluation data.
+
+    Example:
+        >>> wafer.evaluate(
+        ...     "models/configs/gpt_pystdlib.yaml", model_dir="runs/demo"
+        ... )["loss"]  # doctest: +SKIP
+    """
+    from wafer.commands.inputs import experiment_of
+    from wafer.session.evaluate import evaluate_one
+
+    if checkpoint is not None:
+        overrides["checkpoint_path"] = os.fspath(checkpoint)
+    with _called(experiment_of(source, **overrides, mode="eval")) as (job, _):
+        return evaluate_one(job)
 
 
-def _evaluate_and_write(job: Run, state: TrainState) -> dict[str, float]:
-    step = int(state.step)
-    results = evaluate(job, state)
-    writer = MetricWriter(_summaries(job) / "eval")
-    writer.write(step, results)
-    writer.close()
-    shown = ", ".join(f"{name.removeprefix('eval/')}={v:.5f}" for name, v in results.items())
-    _LOG.info("| Eval Device=%s, Step=%d, %s", job.device, step, shown)
-    return results
+@contextlib.contextmanager
+def _called(experiment: "Experiment") -> "Iterator[tuple[Run, pathlib.Path]]":
+    """Build a run for a caller in Python, whose JAX may have started."""
+    with contextlib.suppress(RuntimeError):  # then its devices are what there is
+        _prepare(experiment.cfg)
+    with _built(experiment) as job, _logged(job) as folder:
+        yield job, folder
 
 
-def _summaries(job: Run) -> pathlib.Path:
-    """Folder of the events; other processes than the first keep theirs apart."""
-    folder = pathlib.Path(job.cfg.runconfig.summary_dir or job.model_dir)
-    return folder if task_id() == 0 else folder / f"process-{task_id()}"
-
-
-def _train(job: Run, folder: pathlib.Path, began: float) -> int:
-    settings, data = job.cfg.runconfig, job.train
-    if data is None:  # the configuration was checked for this mode
-        raise CheckpointError("there is no train_input to train on")
-    per_update = job.experiment.batch("train").samples
-    epoch = settings.steps_per_epoch or data.batches(per_update)
-    resumed = resume(job)
-    state = resumed.state
-    start = int(state.step)
-    until = start + total_steps(settings, start, epoch)
-    profiler = _profiler(job, until - start)
-    session = Session(
-        loader=data.loader(per_update, num_epochs=None, task=(task_id(), num_tasks())),
-        checkpoints=Checkpoints(job.model_dir, settings.max_checkpoints),
-        writer=MetricWriter(_summaries(job) / "train"),
-        console=CONSOLE,
-        began=began,
-        profiler=profiler,
-    )
-    if resumed.data is not None:
-        session.loader.restore(dict(resumed.data))
-    evaluates = settings.mode == "train_and_eval"
-    stretch = (settings.eval_frequency or epoch or until) if evaluates else until
-    scores: Scores = {}
-    try:
-        if settings.save_initial_checkpoint and resumed.path is None:
-            save(job, session.checkpoints, state, session.loader.state())
-        if evaluates:
-            scores[start] = _evaluate_and_write(job, state)
-        while (done := int(state.step)) < until and not session.stop:
-            state = train(job, session, state, min(until, done - done % stretch + stretch))
-            if evaluates and not session.stop:
-                scores[int(state.step)] = _evaluate_and_write(job, state)
-        if session.rates is not None:
-            write_performance(folder, session.rates, job.num_csx)
-        _finish(job, session, scores)
-    finally:
-        if session.profiler is not None:
-            session.profiler.close()
-        session.writer.close()
-        session.checkpoints.close()
-        session.loader.close()
-    return 128 + session.stop if session.stop else 0
-
-
-def _profiler(job: Run, steps: int) -> OpProfiler | None:
-    """Make what ``runconfig.op_profiler_config`` asks for; its steps count from this run's 1."""
-    asked = job.cfg.runconfig.op_profiler_config
-    if asked is None:
-        return None
-    if asked.end_step > steps:
-        message = f"{asked.end_step}, but this run takes {steps} step(s), counted from its start"
-        raise ConfigError([Problem(("runconfig", "op_profiler_config", "end_step"), message)])
-    if not job.row.whole_step_program:  # one program serves all layers there
-        message = "needs execution_strategy: resident, where operations belong to layers"
-        raise ConfigError([Problem(("runconfig", "op_profiler_config"), message)])
-    folder = job.model_dir / "profile"
-    if num_tasks() > 1:  # each process traces its own systems
-        folder /= f"process-{task_id()}"
-    shapes, texts = job.experiment.shapes, job.engine.programs.texts
-    return OpProfiler(asked.start_step, asked.end_step, folder, shapes, texts)
-
-
-def _finish(job: Run, session: Session, scores: Scores) -> None:
+def _report(job: "Run", outcome: "Outcome") -> None:
     """Say what was reached and what to do next."""
-    bits = {step: s["eval/bits_per_byte"] for step, s in scores.items() if _has_bits(s)}
+    from rich.table import Table
+
+    from wafer.session.logs import CONSOLE
+
+    key = "eval/bits_per_byte"
+    bits = {step: metrics[key] for step, metrics in outcome.scores.items() if key in metrics}
     if bits and job.evals is not None:
         table = Table("held-out text", "bits per byte", title="Compression of unseen text")
         for step, value in bits.items():
@@ -189,24 +328,16 @@ def _finish(job: Run, session: Session, scores: Scores) -> None:
         for name, value in job.evals.references.items():
             table.add_row(name, f"{value:.3f}")
         CONSOLE.print(table)
-    if session.stop:
+    if outcome.stop:
         _LOG.info("Stopped early; the same command continues from the checkpoint")
     else:
         _LOG.info("Training completed successfully!")
-    if session.rates is not None:
-        _LOG.info(
-            "Processed %d sample(s) in %.2f seconds.", session.rates.total, session.rates.seconds
-        )
-    steps = session.checkpoints.steps()
-    if steps:
-        _next_commands(job, session.checkpoints.path(steps[-1]))
-
-
-def _has_bits(scores: dict[str, float]) -> bool:
-    return "eval/bits_per_byte" in scores
-
-
-def _next_commands(job: Run, checkpoint: pathlib.Path) -> None:
+    if outcome.rates is not None:
+        total, seconds = outcome.rates.total, outcome.rates.seconds
+        _LOG.info("Processed %d sample(s) in %.2f seconds.", total, seconds)
+    if not outcome.checkpoints:
+        return
+    checkpoint = outcome.checkpoints[-1]
     with contextlib.suppress(ValueError):  # elsewhere on the disk the absolute path is right
         checkpoint = checkpoint.relative_to(pathlib.Path.cwd())
     CONSOLE.print("\nNext:")
@@ -214,4 +345,4 @@ def _next_commands(job: Run, checkpoint: pathlib.Path) -> None:
         CONSOLE.print(f'  wafer generate --checkpoint_path {checkpoint} --prompt "def read_"')
     if job.experiment.sparsifier:
         CONSOLE.print(f"  wafer finalize -i {checkpoint} -o {job.model_dir}/finalized")
-    CONSOLE.print(f"  tensorboard --logdir {_summaries(job)}")
+    CONSOLE.print(f"  tensorboard --logdir {job.summary_dir}")

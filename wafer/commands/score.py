@@ -1,57 +1,73 @@
 """How likely a model is to write given answers: ``wafer score``, the reference of DPO."""
 
+import argparse
 import json
+import os
 import pathlib
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-import models
-from models.preference import pair_log_probabilities
-from sparsity import sentinel
-from wafer.commands.generate import newest_checkpoint
-from wafer.config import RunConfig
-from wafer.data.batching.batches import to_batch
-from wafer.data.readers.preferences import LOGP_KEYS, Pair, pair_row, read_pairs
-from wafer.errors import ConfigError, Problem
-from wafer.session.checkpoint import load_checkpoint
+    from wafer.commands.inputs import Source
+    from wafer.data.readers.preferences import Pair
 
-__all__ = ["score_pairs"]
+__all__ = ["add_arguments", "score"]
 
 
-def score_pairs(
-    cfg: RunConfig,
-    checkpoint_path: str | pathlib.Path,
-    source: str | pathlib.Path,
-    target: str | pathlib.Path,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("-p", "--params", required=True, help="params YAML of the DPO run")
+    parser.add_argument("--checkpoint_path", required=True, help="the reference model")
+    parser.add_argument("-i", "--input", required=True, help="JSON lines: prompt, chosen, rejected")
+    parser.add_argument("-o", "--output", required=True, help="the same with the numbers added")
+    parser.set_defaults(run=_main)
+
+
+def _main(args: argparse.Namespace) -> int:
+    sys.stdout.write(score(args.params, args.checkpoint_path, args.input, args.output) + "\n")
+    return 0
+
+
+def score(
+    source: "Source",
+    checkpoint: str | os.PathLike[str],
+    input: str | os.PathLike[str],
+    output: str | os.PathLike[str],
 ) -> str:
     """Write preference pairs with the log-probabilities a model gives their answers.
 
     Args:
-        cfg: a run whose ``train_input`` is a PreferenceDataProcessor: tokenizer, keys, lengths.
-        checkpoint_path: the reference model: a checkpoint, or a model_dir (its newest).
-        source: JSON lines with the pairs.
-        target: the file to write: the same lines with two numbers more, nats.
+        source: a run whose ``train_input`` is a PreferenceDataProcessor: tokenizer, keys, lengths.
+        checkpoint: the reference model: a checkpoint, or a model_dir (its newest).
+        input: JSON lines with the pairs.
+        output: the file to write: the same lines with two numbers more, nats.
 
     Returns:
-        A line that says what was done.
+        A line that says what was written.
 
     Raises:
         ConfigError: the run file is about something else.
         CheckpointError: no readable checkpoint there.
         DataError: a wrong row.
     """
-    section: Any = cfg.train_input
+    import jax
+    import numpy as np
+
+    from models.preference import pair_log_probabilities
+    from wafer.commands.inputs import experiment_of, load
+    from wafer.data.batching.batches import to_batch
+    from wafer.data.readers.preferences import LOGP_KEYS, read_pairs
+    from wafer.errors import ConfigError, Problem
+
+    section: Any = experiment_of(source).cfg.train_input
     if section is None or section.task != "dpo":
         message = "wafer score needs data_processor: PreferenceDataProcessor there"
         raise ConfigError([Problem(("train_input",), message)])
-    tree, meta = load_checkpoint(newest_checkpoint(checkpoint_path))
-    model = models.build(meta["config"]["model"])
-    params = jax.tree.map(jnp.asarray, sentinel.decode(tree["params"], {}).params)
-    reading = section.model_copy(update={"data_dir": (str(source),)})
+    model, params, _ = load(checkpoint)
+    reading = section.model_copy(update={"data_dir": (str(input),)})
     pairs, skipped = read_pairs(reading, model.config.vocab_size, training=True)
     length, size = section.max_sequence_length, min(section.batch_size, len(pairs))
 
@@ -61,22 +77,26 @@ def score_pairs(
         out = model.apply(params, batch)
         return pair_log_probabilities(out[0] if isinstance(out, tuple) else out, batch)
 
-    path = pathlib.Path(target)
+    path = pathlib.Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")  # a kill must not leave half a file
-    with partial.open("w", encoding="utf-8") as out:
+    with partial.open("w", encoding="utf-8") as lines:
         for start in range(0, len(pairs), size):
             part = pairs[start : start + size]
             values = np.asarray(logps(_rows(part, length, size)), np.float64)
             for pair, numbers in zip(part, values, strict=False):
-                scored = dict(zip(LOGP_KEYS, numbers.tolist(), strict=True))
-                out.write(json.dumps({**pair.row.values, **scored}) + "\n")
+                logp = dict(zip(LOGP_KEYS, numbers.tolist(), strict=True))
+                lines.write(json.dumps({**pair.row.values, **logp}) + "\n")
     partial.replace(path)
     return f"{path}: {len(pairs):,} pairs scored, {skipped:,} longer than {length} tokens left out"
 
 
-def _rows(pairs: Sequence[Pair], length: int, size: int) -> dict[str, np.ndarray]:
+def _rows(pairs: "Sequence[Pair]", length: int, size: int) -> "dict[str, np.ndarray]":
     """Stack pairs, the last one again until there are ``size``."""
+    import numpy as np
+
+    from wafer.data.readers.preferences import pair_row
+
     filled = [*pairs, *[pairs[-1]] * (size - len(pairs))]
     rows = [pair_row(pair.answers, length) for pair in filled]
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}

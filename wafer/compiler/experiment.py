@@ -38,7 +38,7 @@ from wafer.data.inputs import InputSection
 from wafer.data.sample import sample_features
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import BatchShape, Experiment, batch_shape
-from wafer.spec import WSE2, WSE3, WaferSpec
+from wafer.spec import SPECS, WaferSpec
 
 __all__ = [
     "FILES",
@@ -53,7 +53,6 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 FILES = ("compile_report.txt", "compile_report.json", "floor_plan.svg", "floor_plan.png")
-_SPECS: dict[str, WaferSpec] = {"wse2": WSE2, "wse3": WSE3}
 _SOURCES = {".py", ".cc", ".h"}  # the placer is C++
 _MICRO = 16  # samples that pass through dense layers together where the file names none
 
@@ -111,7 +110,7 @@ def spec_of(cfg: RunConfig, name: str = "wse2") -> WaferSpec:
     Raises:
         ConfigError: a part larger than the whole.
     """
-    asked, whole = cfg.runconfig.fabric, _SPECS[name]
+    asked, whole = cfg.runconfig.fabric, SPECS[name]
     sides = {"width": asked.width or whole.width, "height": asked.height or whole.height}
     problems = [
         Problem(("runconfig", "fabric", key), f"{side} PEs; {name} has {getattr(whole, key)}")

@@ -18,7 +18,7 @@ from wafer.data.batching.pipeline import Rows
 from wafer.data.stats import sequence_lengths
 from wafer.engines.base import Engine, TrainState
 from wafer.engines.choose import choose, make
-from wafer.engines.cluster import largest, num_tasks
+from wafer.engines.cluster import largest, num_tasks, task_id
 from wafer.experiment import BatchShape, Experiment, Part
 from wafer.optim.chain import learning_rates
 from wafer.session.warm import Warmup, feature_shapes
@@ -68,6 +68,12 @@ class Run:
     def device(self) -> str:
         """Platform the systems are on, as the log line names it."""
         return self.engine.mesh.devices.flat[0].platform.upper()
+
+    @property
+    def summary_dir(self) -> pathlib.Path:
+        """Folder of the events; other processes than the first keep theirs apart."""
+        folder = pathlib.Path(self.cfg.runconfig.summary_dir or self.model_dir)
+        return folder if task_id() == 0 else folder / f"process-{task_id()}"
 
     def gauges(self, state: TrainState) -> dict[str, Array]:
         """Return what the logs show of a state: learning rates, sparsity levels."""

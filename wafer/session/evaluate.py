@@ -1,5 +1,6 @@
 """Evaluation: mean loss, the vendor's metrics, and bits per byte where bytes are known."""
 
+import logging
 import math
 
 import jax.numpy as jnp
@@ -12,10 +13,15 @@ from wafer.data.batching.pipeline import Rows
 from wafer.data.tasks import metric_tags
 from wafer.engines.base import TrainState
 from wafer.engines.cluster import num_tasks, task_id, total
-from wafer.errors import DataError
+from wafer.errors import CheckpointError, DataError
 from wafer.session.build import Run
+from wafer.session.checkpoint import Checkpoints, load_checkpoint
+from wafer.session.metrics import MetricWriter
+from wafer.session.persist import fresh, resume, state_from
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "evaluate_and_write", "evaluate_every", "evaluate_one"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def evaluate(run: Run, state: TrainState) -> dict[str, float]:
@@ -84,3 +90,47 @@ def _scored(run: Run, state: TrainState, rows: Rows, scorer: Scorer) -> Aux:
         by_row[name] = np.asarray(value).reshape(count, -1, *rest)
     scorer.add(rows, by_row)
     return aux
+
+
+def evaluate_and_write(run: Run, state: TrainState) -> dict[str, float]:
+    """Evaluate a state; put the metrics into events, ``eval/metrics.jsonl`` and the log."""
+    step = int(state.step)
+    results = evaluate(run, state)
+    writer = MetricWriter(run.summary_dir / "eval")
+    writer.write(step, results)
+    writer.close()
+    shown = ", ".join(f"{name.removeprefix('eval/')}={v:.5f}" for name, v in results.items())
+    _LOG.info("| Eval Device=%s, Step=%d, %s", run.device, step, shown)
+    return results
+
+
+def evaluate_one(run: Run) -> dict[str, float]:
+    """Evaluate ``checkpoint_path``, or the newest checkpoint in model_dir.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    resumed = resume(run)
+    if resumed.path is None:
+        raise CheckpointError(
+            f"{run.model_dir / 'checkpoints'} holds no checkpoint to evaluate; train first, or "
+            "name one with --checkpoint_path"
+        )
+    return evaluate_and_write(run, resumed.state)
+
+
+def evaluate_every(run: Run) -> None:
+    """Evaluate every checkpoint in model_dir.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    checkpoints = Checkpoints(run.model_dir)
+    paths = [checkpoints.path(step) for step in checkpoints.steps()]
+    checkpoints.close()
+    if not paths:
+        raise CheckpointError(f"{checkpoints.folder} holds no checkpoint; eval_all needs one")
+    template = fresh(run)
+    for path in paths:
+        tree, meta = load_checkpoint(path)
+        evaluate_and_write(run, state_from(run, template, tree, meta, path))

@@ -73,6 +73,14 @@ class Session:
         self.profiler.after_step(result)
         return result
 
+    def close(self) -> None:
+        """Close what is open."""
+        if self.profiler is not None:
+            self.profiler.close()
+        self.writer.close()
+        self.checkpoints.close()
+        self.loader.close()
+
 
 @dataclasses.dataclass(frozen=True)
 class _Finished:

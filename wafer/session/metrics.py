@@ -13,7 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboardX import SummaryWriter
 
-__all__ = ["MetricWriter", "RateTracker", "TrainProgress", "log_line", "write_performance"]
+__all__ = [
+    "MetricWriter",
+    "RateTracker",
+    "TrainProgress",
+    "log_line",
+    "read_metrics",
+    "write_performance",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +56,15 @@ class MetricWriter:
             self._events.close()
         with contextlib.suppress(OSError):
             self._lines.close()
+
+
+def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
+    """Read what a ``MetricWriter`` wrote: ``step``, ``time`` and the scalars, in order."""
+    path, records = folder / "metrics.jsonl", []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):  # a line whose writer was killed
+            records.append(json.loads(line))
+    return records
 
 
 class RateTracker:

@@ -1,0 +1,163 @@
+"""``import wafer``: what is public, that it loads nothing by itself, and that it is enough."""
+
+import inspect
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import yaml
+
+import wafer
+from models.paths import named_leaves
+from wafer.errors import CheckpointError, ConfigError
+
+FUNCTIONS = ("compile", "evaluate", "finalize", "generate", "load", "plan", "train")
+
+SOURCE = '''
+def f{0}(x):
+    """Return x plus {0}."""
+    return x + {0}
+'''
+
+
+def fresh(program):
+    """Run a program in a new interpreter; what it printed."""
+    command = [sys.executable, "-P", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_names():
+    assert {*FUNCTIONS, "Experiment", "__version__"} == set(wafer.__all__) <= set(dir(wafer))
+    with pytest.raises(AttributeError, match="no attribute 'trian'; there are Experiment,"):
+        wafer.trian  # noqa: B018
+
+
+def test_importing_wafer_or_its_command_line_loads_no_jax():
+    program = (
+        "import sys, wafer, wafer.cli\n"
+        "print([name for name in ('jax', 'pydantic', 'numpy') if name in sys.modules])\n"
+        "sys.exit(wafer.cli.main(['--help']))"
+    )
+    said = fresh(program)
+    assert said.startswith("[]\n")
+    assert all(verb in said for verb in ("run", "compile", "jobs", "convert"))
+
+
+def test_a_submodule_does_not_hide_a_function():
+    program = (
+        "import wafer, wafer.cli, wafer.commands.run, wafer.commands.plan, wafer.commands.compile\n"
+        "print([callable(getattr(wafer, name)) for name in wafer.__all__ if name[0] != '_'])"
+    )
+    assert fresh(program).strip() == str([True] * (len(FUNCTIONS) + 1))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signatures_are_documented(name):
+    function = getattr(wafer, name)
+    text = inspect.getdoc(function)
+    for section in ("Args:", "Returns:", "Raises:", "Example:"):
+        assert section in text, f"{name} has no {section}"
+    assert f"wafer.{name}(" in text, "the example does not call it"
+    for parameter in inspect.signature(function).parameters.values():
+        assert parameter.annotation is not parameter.empty
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        assert f"    {stars}{parameter.name}: " in text, (
+            f"{name}: {parameter.name} is not described"
+        )
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Sections of a small sparse run, without its data's folder."""
+    data = {"data_processor": "PyStdlibDataProcessor", "vocab_size": 300, "max_sequence_length": 64}
+    data |= {"batch_size": 4, "use_vsl": True}
+    return {
+        "runconfig": {"max_steps": 4, "eval_frequency": 2, "checkpoint_steps": 2, "seed": 1},
+        "train_input": data,
+        "eval_input": dict(data),
+        "model": {
+            "name": "gpt2",
+            "vocab_size": 300,
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_heads": 2,
+            "filter_size": 32,
+            "max_position_embeddings": 64,
+        },
+        "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
+        "sparsity": {"algorithm": "static", "sparsity": 0.75},
+    }
+
+
+@pytest.fixture
+def run_file(params, tmp_path):
+    """The sections as a file, and some text to train on."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "m.py").write_text("".join(SOURCE.format(i) for i in range(60)))
+    inputs = {
+        name: params[name] | {"source_dir": str(source)} for name in ("train_input", "eval_input")
+    }
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump(params | inputs))
+    return path
+
+
+def test_train_evaluate_generate_finalize_load(run_file, tmp_path):
+    folder = str(tmp_path / "run")
+    experiment = wafer.Experiment.from_yaml(run_file, model_dir=folder)
+    trained = wafer.train(experiment, mode="train_and_eval")
+    assert (trained.step, trained.stop) == (4, 0)
+    assert [path.name for path in trained.checkpoints] == ["2", "4"]
+    assert [record["step"] for record in trained.metrics] == [1, 2, 3, 4]
+    assert list(trained.scores) == [0, 2, 4]
+
+    scores = wafer.evaluate(run_file, model_dir=folder)
+    assert scores["loss"] == pytest.approx(trained.scores[4]["loss"], rel=1e-5)
+    earlier = wafer.evaluate(experiment, trained.checkpoints[0])
+    assert earlier["loss"] == pytest.approx(trained.scores[2]["loss"], rel=1e-5)
+
+    texts = wafer.generate(folder, "def f", max_new_tokens=4, num_samples=2)
+    assert len(texts) == 2
+    assert all(text.startswith("def f") for text in texts)
+
+    report = wafer.finalize(trained.checkpoints[-1], tmp_path / "dense")
+    assert {tensor.sparsity for tensor in report.sparse} == {0.75}
+    assert wafer.generate(report.target, "def f", max_new_tokens=4, num_samples=2) == texts
+
+    model, loaded, meta = wafer.load(report.target)
+    assert (model.config.hidden_size, meta["step"]) == (16, 4)
+    for (name, kept), (_, value) in zip(
+        named_leaves(trained.params), named_leaves(loaded), strict=True
+    ):
+        np.testing.assert_array_equal(kept, value, err_msg=name)
+    up = np.asarray(dict(named_leaves(loaded))["layers_0/ffn/up/kernel"])
+    assert (up == 0).mean() == 0.75
+
+    again = wafer.train(run_file, model_dir=folder, max_steps=5)
+    assert again.step == 5
+    assert [record["step"] for record in again.metrics] == [1, 2, 3, 4, 5]
+
+
+def test_plan_and_experiment_need_no_data(params):
+    scaling = wafer.plan(params, [1, 2])
+    assert [p.systems for p in scaling.predictions] == [1, 2]
+    experiment = wafer.Experiment.from_yaml("models/configs/gpt_pystdlib.yaml")
+    assert wafer.plan(experiment, [1]).parameters == sum(
+        leaf.size for leaf in jax.tree.leaves(experiment.shapes)
+    )
+
+
+def test_errors_teach(params, run_file, tmp_path):
+    with pytest.raises(ConfigError, match=r"max_step: .*did you mean.*max_steps"):
+        wafer.train(params, max_step=3)
+    with pytest.raises(ConfigError, match="spec: 'wse4'; there are wse2 and wse3"):
+        wafer.compile(params, spec="wse4")
+    with pytest.raises(CheckpointError, match=r"neither a checkpoint .* nor a model_dir"):
+        wafer.load(tmp_path)
+    with pytest.raises(CheckpointError, match="holds no checkpoint to evaluate; train first"):
+        wafer.evaluate(run_file, model_dir=str(tmp_path / "empty"))
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        wafer.finalize(tmp_path / "nothing", tmp_path / "dense")

@@ -1,0 +1,102 @@
+"""Floor plan of a model on the wafer, and its predicted speed: ``wafer compile``."""
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from wafer.errors import ConfigError, Problem
+from wafer.spec import SPECS
+
+if TYPE_CHECKING:
+    from wafer.commands.inputs import Source
+    from wafer.compiler.experiment import Result
+
+__all__ = ["add_arguments", "compile"]
+
+_OVERRIDES = ("multireplica", "num_replicas", "model_dir", "compile_dir")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("-p", "--params", required=True, help="params YAML")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help="for report and pictures (default: model_dir/cs_HASH)"
+    )
+    parser.add_argument("--model_dir", help="folder of the default for --output")
+    parser.add_argument("-c", "--compile_dir", help="where plans are kept (default: ~/.cache)")
+    parser.add_argument(
+        "--validate_only", action="store_true", help="match kernels and stop: no costs, no places"
+    )
+    copies = parser.add_mutually_exclusive_group()
+    copies.add_argument(
+        "--multireplica", action="store_true", default=None, help="as many copies as are fastest"
+    )
+    copies.add_argument("--num_replicas", type=int, help="copies on the wafer")
+    parser.add_argument("--seed", type=int, default=0, help="of the placer")
+    parser.add_argument("--spec", choices=tuple(SPECS), default="wse2", help="the machine")
+    parser.set_defaults(run=_main)
+
+
+def _main(args: argparse.Namespace) -> int:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
+    from wafer.commands.inputs import experiment_of
+    from wafer.compiler.experiment import config_graph
+    from wafer.compiler.report import graph_table, summary
+
+    began = time.perf_counter()
+    experiment = experiment_of(args.params, **{key: getattr(args, key) for key in _OVERRIDES})
+    if args.validate_only:
+        graph, _ = config_graph(experiment.cfg)
+        sys.stdout.write(graph_table(graph, experiment.cfg.model["name"]))
+        sys.stdout.write("Every operation has a kernel. Nothing was placed (--validate_only).\n")
+        return 0
+    result = compile(experiment, args.output, seed=args.seed, spec=args.spec)
+    how = "found from before" if result.kept else "compiled"
+    sys.stdout.write(summary(result.compiled))
+    sys.stdout.write(
+        f"{how} in {time.perf_counter() - began:.2f} s; report and pictures in {result.folder}\n"
+    )
+    return 0
+
+
+def compile(
+    source: "Source",
+    output: str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    spec: str = "wse2",
+    **overrides: Any,
+) -> "Result":
+    """Place a model's kernels on the wafer and predict its speed; nothing is run.
+
+    Args:
+        source: an Experiment, the path of a params YAML, or its sections.
+        output: folder for report and pictures; None is ``model_dir/cs_HASH``.
+        seed: of the placer.
+        spec: the machine, 'wse2' or 'wse3'.
+        **overrides: keys of ``runconfig``, for example ``num_replicas``.
+
+    Returns:
+        ``compiled``, the floor plan with its costs; ``folder``, where the report is; ``kept``,
+        whether it was found from an earlier compilation.
+
+    Raises:
+        CapacityError: it does not fit.
+        CompileError: operations that no kernel does.
+        ConfigError: parts of the configuration that do not go together.
+
+    Example:
+        >>> plan = wafer.compile("models/configs/fc_mnist.yaml", "plan")  # doctest: +SKIP
+        >>> plan.compiled.samples  # doctest: +SKIP
+    """
+    from wafer.commands.inputs import experiment_of
+    from wafer.compiler.experiment import compile_config, default_folder
+
+    if spec not in SPECS:
+        raise ConfigError([Problem(("spec",), f"{spec!r}; there are {' and '.join(SPECS)}")])
+    cfg = experiment_of(source, **overrides).cfg
+    folder = default_folder(cfg, seed, spec) if output is None else pathlib.Path(output)
+    return compile_config(cfg, folder, seed=seed, spec=spec)

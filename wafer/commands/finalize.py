@@ -1,0 +1,106 @@
+"""Turn a sparse checkpoint into a plain dense one: ``wafer finalize``."""
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparsity.finalize import Report
+
+__all__ = ["add_arguments", "finalize", "fold_lora"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("-i", "--input", required=True, help="sparse checkpoint")
+    parser.add_argument("-o", "--output", required=True, help="dense checkpoint to write")
+    parser.add_argument(
+        "--fold_lora", action="store_true", help="also bake LoRA adapters in; keeps the model only"
+    )
+    parser.set_defaults(run=_main)
+
+
+def _main(args: argparse.Namespace) -> int:
+    from wafer.session.logs import setup_logging
+
+    setup_logging("INFO")
+    if args.fold_lora:
+        lines = fold_lora(args.input, args.output)
+    else:
+        lines = finalize(args.input, args.output).lines()
+    sys.stdout.writelines(line + "\n" for line in lines)
+    return 0
+
+
+def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "Report":
+    """Write a checkpoint with zeros at pruned positions, where training keeps NaN.
+
+    Tensors go through one or two at a time, so memory does not grow with the model.
+
+    Args:
+        input: a checkpoint folder, or the vendor's ``.mdl`` file.
+        output: does not exist yet; gets the same layout, and the tokenizer.
+
+    Returns:
+        What was there, per tensor; ``report.lines()`` puts it in words.
+
+    Raises:
+        FileExistsError: ``output`` exists.
+        FileNotFoundError: ``input`` does not exist.
+        CheckpointDamagedError: a tensor or file cannot be read; nothing is written.
+
+    Example:
+        >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
+    """
+    from models.convert.tokenizer import carry_tokenizer
+    from sparsity.finalize import finalize
+
+    report = finalize(input, output)
+    carry_tokenizer(report.source, report.target)
+    return report
+
+
+def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> list[str]:
+    """Write the model without adapters: same outputs, ordinary parameters, pruned weights 0.
+
+    Args:
+        input: a checkpoint folder of a run with ``model.lora_params``.
+        output: folder to write; a checkpoint of the model alone.
+
+    Returns:
+        Lines that say what was written and how to go on.
+
+    Raises:
+        CheckpointError: not a checkpoint, or one without adapters.
+        FileExistsError: the folder holds a checkpoint already.
+    """
+    import numpy as np
+
+    from models.adapters import fold_adapters
+    from models.convert.native import write_native
+    from models.convert.tokenizer import carry_tokenizer
+    from models.lora import is_adapter, lora_of
+    from models.paths import named_leaves
+    from models.registry import parse_config
+    from sparsity import sentinel
+    from wafer.errors import CheckpointError
+    from wafer.session.checkpoint import load_checkpoint
+
+    tree, meta = load_checkpoint(input)
+    settings = dict(meta["config"]["model"])
+    cfg = lora_of(parse_config(settings))
+    adapted = [name for name, _ in named_leaves(tree["params"]) if is_adapter(name)]
+    if cfg is None or not adapted:
+        raise CheckpointError(f"{input} has no adapters (model.lora_params); nothing to fold")
+    params = fold_adapters(cfg, sentinel.decode(tree["params"], {}).params)
+    for section in (settings, settings.get("text_model", {})):
+        section.pop("lora_params", None)
+    leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
+    path = write_native(output, settings, [name for name, _ in leaves], leaves)
+    carry_tokenizer(input, output)
+    return [
+        f"Folded {len(adapted) // 2} adapters of rank {cfg.r} into their kernels: {path}",
+        f"  wafer run ... --checkpoint_path {path}    (drop model.lora_params there)",
+        f"  wafer convert convert --src-fmt wafer --tgt-fmt hf ... {path}",
+    ]

@@ -1,0 +1,84 @@
+"""What the public functions begin with: an experiment, and a checkpoint with its model."""
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import models
+from sparsity import sentinel
+from wafer.config import parse_config
+from wafer.config.checks import CHECKS
+from wafer.errors import CheckpointError
+from wafer.experiment import Experiment
+from wafer.session.checkpoint import Checkpoints, load_checkpoint
+
+__all__ = ["Source", "experiment_of", "load", "newest_checkpoint"]
+
+Source = Experiment | str | os.PathLike[str] | Mapping[str, Any]
+
+
+def experiment_of(source: Source, **overrides: Any) -> Experiment:
+    """Make an experiment of whatever a user has.
+
+    Args:
+        source: an Experiment, the path of a params YAML, or its sections as a mapping.
+        **overrides: keys of ``runconfig`` that win over the source's.
+
+    Raises:
+        ConfigError: everything that is wrong with it.
+    """
+    if isinstance(source, str | os.PathLike):
+        return Experiment.from_yaml(pathlib.Path(source), **overrides)
+    if isinstance(source, Experiment):
+        if not overrides:
+            return source
+        source = source.cfg.to_dict()
+    return Experiment.from_config(parse_config(source, overrides, checks=CHECKS))
+
+
+def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Resolve a checkpoint folder, or a model_dir to its newest checkpoint.
+
+    Raises:
+        CheckpointError: neither.
+    """
+    path = pathlib.Path(path)
+    if (path / "state").is_dir():
+        return path
+    if not (path / "checkpoints").is_dir():
+        raise CheckpointError(
+            f"{path} is neither a checkpoint (<model_dir>/checkpoints/<step>) nor a model_dir "
+            "with checkpoints"
+        )
+    checkpoints = Checkpoints(path)
+    steps = checkpoints.steps()
+    checkpoints.close()
+    if not steps:
+        raise CheckpointError(f"{path / 'checkpoints'} holds no complete checkpoint")
+    return checkpoints.path(steps[-1])
+
+
+def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[str, Any]]:
+    """Load a trained model: sparse, finalized and converted checkpoints alike.
+
+    Args:
+        checkpoint: a checkpoint folder, or a model_dir (its newest checkpoint).
+
+    Returns:
+        The model, a bundle of pure functions; its parameters, dense, pruned weights 0; and the
+        record beside them: ``step``, ``config``, ...
+
+    Raises:
+        CheckpointError: no readable checkpoint there.
+
+    Example:
+        >>> model, params, meta = wafer.load("runs/demo")  # doctest: +SKIP
+        >>> logits = model.apply(params, batch)  # doctest: +SKIP
+    """
+    tree, meta = load_checkpoint(newest_checkpoint(checkpoint))
+    params = jax.tree.map(jnp.asarray, sentinel.decode(tree["params"], {}).params)
+    return models.build(meta["config"]["model"]), params, meta

@@ -1,0 +1,26 @@
+"""``wafer models``: names a params YAML may use, and the keys that each takes."""
+
+import argparse
+import sys
+
+__all__ = ["add_arguments"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("name", nargs="?", help="list every key of this model's section")
+    parser.set_defaults(run=_main)
+
+
+def _main(args: argparse.Namespace) -> int:
+    from models.registry import knobs, list_models, lookup
+
+    if args.name is not None:
+        sys.stdout.write(f"{args.name}: {lookup(args.name).family}\n")
+        for key, takes, default in knobs(args.name):
+            sys.stdout.write(f"  {key:<40} {takes:<40} {default}\n")
+        return 0
+    for name, entry in list_models().items():
+        presets = ", ".join(f"{key}={value}" for key, value in entry.presets.items())
+        sys.stdout.write(f"{name:<24} {entry.family:<9} {presets or 'vendor defaults'}\n")
+    return 0

@@ -1,0 +1,107 @@
+"""A training run from where it begins to its last checkpoint, with evaluations in between."""
+
+import dataclasses
+import pathlib
+
+from wafer.config import total_steps
+from wafer.engines.base import TrainState
+from wafer.engines.cluster import num_tasks, task_id
+from wafer.errors import ConfigError, DataError, Problem
+from wafer.profile.window import OpProfiler
+from wafer.session.build import Run
+from wafer.session.checkpoint import Checkpoints
+from wafer.session.evaluate import evaluate_and_write
+from wafer.session.logs import CONSOLE
+from wafer.session.loop import Session, train
+from wafer.session.metrics import MetricWriter, RateTracker, write_performance
+from wafer.session.persist import resume, save
+
+__all__ = ["Outcome", "train_run"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Where a training run ended.
+
+    Attributes:
+        state: after the last step.
+        scores: step -> metrics of the evaluation there.
+        checkpoints: folders of the complete ones, oldest first.
+        rates: samples per second, or None when no step was taken.
+        stop: number of the signal that ended it early, else 0.
+    """
+
+    state: TrainState
+    scores: dict[int, dict[str, float]]
+    checkpoints: tuple[pathlib.Path, ...]
+    rates: RateTracker | None
+    stop: int
+
+
+def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
+    """Train, and in ``train_and_eval`` evaluate every ``eval_frequency`` steps.
+
+    Args:
+        run: a training mode's.
+        folder: for ``performance.json``.
+        began: ``time.perf_counter()`` when the user's command began.
+
+    Raises:
+        TrainingError: the loss is NaN or infinite.
+        CheckpointError: a checkpoint that does not fit, or could not be written.
+    """
+    settings, data = run.cfg.runconfig, run.train
+    if data is None:  # the configuration was checked for this mode
+        raise DataError("there is no train_input to train on")
+    samples = run.experiment.batch("train").samples
+    epoch = settings.steps_per_epoch or data.batches(samples)
+    resumed = resume(run)
+    state = resumed.state
+    start = int(state.step)
+    until = start + total_steps(settings, start, epoch)
+    session = Session(
+        profiler=_profiler(run, until - start),
+        loader=data.loader(samples, num_epochs=None, task=(task_id(), num_tasks())),
+        checkpoints=Checkpoints(run.model_dir, settings.max_checkpoints),
+        writer=MetricWriter(run.summary_dir / "train"),
+        console=CONSOLE,
+        began=began,
+    )
+    if resumed.data is not None:
+        session.loader.restore(dict(resumed.data))
+    evaluates = settings.mode == "train_and_eval"
+    stretch = (settings.eval_frequency or epoch or until) if evaluates else until
+    scores: dict[int, dict[str, float]] = {}
+    try:
+        if settings.save_initial_checkpoint and resumed.path is None:
+            save(run, session.checkpoints, state, session.loader.state())
+        if evaluates:
+            scores[start] = evaluate_and_write(run, state)
+        while (step := int(state.step)) < until and not session.stop:
+            state = train(run, session, state, min(until, step - step % stretch + stretch))
+            if evaluates and not session.stop:
+                scores[int(state.step)] = evaluate_and_write(run, state)
+        if session.rates is not None:
+            write_performance(folder, session.rates, run.num_csx)
+        checkpoints = tuple(map(session.checkpoints.path, session.checkpoints.steps()))
+    finally:
+        session.close()
+    return Outcome(state, scores, checkpoints, session.rates, session.stop)
+
+
+def _profiler(run: Run, steps: int) -> OpProfiler | None:
+    """Make what ``runconfig.op_profiler_config`` asks for; its steps count from this run's 1."""
+    asked = run.cfg.runconfig.op_profiler_config
+    if asked is None:
+        return None
+    if asked.end_step > steps:
+        message = f"{asked.end_step}, but this run takes {steps} step(s), counted from its start"
+        raise ConfigError([Problem(("runconfig", "op_profiler_config", "end_step"), message)])
+    if not run.row.whole_step_program:  # one program serves all layers there
+        message = "needs execution_strategy: resident, where operations belong to layers"
+        raise ConfigError([Problem(("runconfig", "op_profiler_config"), message)])
+    folder = run.model_dir / "profile"
+    if num_tasks() > 1:  # each process traces its own systems
+        folder /= f"process-{task_id()}"
+    shapes, texts = run.experiment.shapes, run.engine.programs.texts
+    return OpProfiler(asked.start_step, asked.end_step, folder, shapes, texts)
