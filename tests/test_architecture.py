@@ -47,7 +47,6 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 # Importer -> what it should not import; may only shrink.
 BREACHES = {
     "wafer.cli": "wafer.compiler.experiment wafer.compiler.report",
-    "wafer.data.stats": "wafer.config",
     "wafer.loop.files": "wafer.session.checkpoint",
     "wafer.loop.model": "wafer.session.checkpoint",
     "wafer.loop.optim": "wafer.session.checkpoint",

@@ -161,9 +161,9 @@ def _models(args: argparse.Namespace) -> int:
 
 
 def _data_stats(args: argparse.Namespace) -> int:
+    from wafer.commands.stats import padding_stats
     from wafer.config import load
     from wafer.config.checks import CHECKS
-    from wafer.data.stats import padding_stats
 
     cfg = load(args.params, {"model_dir": args.model_dir}, checks=CHECKS)
     sys.stdout.write(padding_stats(cfg, args.split) + "\n")
