@@ -16,6 +16,7 @@ from models.sections import Section
 __all__ = ["BlockConfig", "ExtraAttention", "FixedSparse", "LoraConfig", "MoeConfig", "NormType"]
 
 NormType = Literal["layernorm", "rmsnorm", "biasless-layernorm", "nonparametric-layernorm"]
+Part = Literal["residual", "embedding", "attention"]
 
 
 class ExtraAttention(Section):
@@ -192,10 +193,24 @@ class BlockConfig(ModelConfig):
         """Whether the feed-forward multiplies by a second, activated projection."""
         return self.nonlinearity in GATED
 
-    def dropout(self, part: Literal["residual", "embedding", "attention"]) -> float:
+    def dropout(self, part: Part) -> float:
         """Return the dropout rate of a part, ``dropout_rate`` unless set."""
         rate = getattr(self, f"{part}_dropout_rate")
         return self.dropout_rate if rate is None else rate
+
+    @property
+    def uses_dropout(self) -> bool:
+        """Whether any unit is dropped out, adapters' inputs included."""
+        lora = self.lora_params
+        adapters = lora is not None and lora.r > 0 and lora.dropout > 0
+        parts: tuple[Part, ...] = ("residual", "embedding", "attention")
+        return adapters or any(self.dropout(part) > 0 for part in parts)
+
+    @property
+    def max_length(self) -> int | None:
+        """``max_position_embeddings``; relative positions share buckets that have no end."""
+        relative = self.position_embedding_type == "relative"
+        return None if relative else self.max_position_embeddings
 
     @property
     def is_mup(self) -> bool:

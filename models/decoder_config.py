@@ -35,6 +35,13 @@ class DecoderConfig(BlockConfig):
     dpo: DpoConfig | None = None
 
     @property
+    def tasks(self) -> tuple[str, ...]:
+        """Next tokens, or pairs of answers under ``dpo``."""
+        if self.dpo is not None:
+            return ("dpo",)
+        return ("lm",) if self.with_lm_head else ()
+
+    @property
     def logits_scale(self) -> float:
         """Factor on the logits from the explicit or the derived muP knobs."""
         if self.output_logits_scale is not None:

@@ -70,9 +70,20 @@ class DprConfig(ModelConfig):
         """Longest question or context that fits."""
         return min(tower.max_position_embeddings for tower in self.towers)
 
-    def dropout(self, part: Any) -> float:
-        """As the question tower."""
-        return self.q_encoder.dropout(part)
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Contexts for questions."""
+        return ("dpr",)
+
+    @property
+    def uses_dropout(self) -> bool:
+        """Either tower's."""
+        return any(tower.uses_dropout for tower in self.towers)
+
+    @property
+    def max_length(self) -> int:
+        """Longest question or context that fits."""
+        return self.max_position_embeddings
 
     @field_validator("q_encoder", "ctx_encoder", mode="before")
     @classmethod

@@ -21,7 +21,14 @@ EncoderHead = Literal[
     "reader",
 ]
 
-
+_TASKS = {
+    "pretraining": "mlm",
+    "mlm": "mlm",
+    "classification": "classification",
+    "token_classification": "token_classification",
+    "qa": "qa",
+    "summarization": "summarization",
+}
 _SPELLINGS = {
     "num_classes": "num_labels",
     "task_dropout": "classifier_dropout",
@@ -67,6 +74,16 @@ class EncoderConfig(BlockConfig):
     problem_type: Literal["single_label_classification"] | None = None
     use_cls_bias: Literal[True] | None = None
     include_padding_in_loss: bool | None = None
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """As the head; () for heads without a loss."""
+        return (_TASKS[self.head],) if self.head in _TASKS else ()
+
+    @property
+    def uses_dropout(self) -> bool:
+        """The layers', or the head's own."""
+        return super().uses_dropout or (self.classifier_dropout or 0) > 0
 
     @property
     def causal(self) -> bool:

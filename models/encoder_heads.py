@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+import vsl
 from models.base import Aux, Batch
 from models.encoder_config import EncoderConfig
 from models.initializers import make_initializer
@@ -93,14 +94,11 @@ class Heads(nn.Module):
 
 def segment_log_softmax(scores: Float[Array, " T"], layout: Layout) -> Float[Array, " T"]:
     """Normalise scores within each sequence of a stream; -inf elsewhere."""
-    count = layout.lengths.shape[0]
-    segment = jnp.where(layout.valid, layout.segments, count)
     scores = jnp.where(layout.valid, scores.astype(jnp.float32), -jnp.inf)
-    top = jax.ops.segment_max(scores, segment, count + 1)
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
-    shifted = scores - jax.lax.stop_gradient(top)[segment]
-    total = jax.ops.segment_sum(jnp.where(layout.valid, jnp.exp(shifted), 0.0), segment, count + 1)
-    return jnp.where(layout.valid, shifted - jnp.log(jnp.maximum(total, 1e-30))[segment], -jnp.inf)
+    top = jax.lax.stop_gradient(vsl.segment_max(scores, layout))
+    shifted = scores - vsl.expand(top, layout)
+    total = jnp.maximum(vsl.segment_sum(jnp.exp(shifted), layout), 1e-30)
+    return jnp.where(layout.valid, shifted - vsl.expand(jnp.log(total), layout), -jnp.inf)
 
 
 def _sequence_aux(logits: Array, labels: Array, layout: Layout, name: str = "") -> Aux:
@@ -136,7 +134,7 @@ def _span_aux(out: Mapping[str, Array], batch: Batch) -> Aux:
         slot = layout.offsets + jnp.where(inside, target, 0)
         scores = segment_log_softmax(out[part], layout)
         total += jnp.sum(jnp.where(inside & (real > 0), -scores[slot], 0.0)) / 2
-        best = jax.ops.segment_max(scores, jnp.maximum(layout.segments, 0), real.shape[0])
+        best = vsl.segment_max(scores, layout)
         right *= (scores[slot] >= best) & inside
     metrics = {
         "nll_sum": total,

@@ -34,6 +34,26 @@ class FcMnistConfig(ModelConfig):
     dropout: float = 0.0
     initializer: Initializer = Initializer(name="kaiming_uniform")
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Classes of images."""
+        return ("image",)
+
+    @property
+    def uses_dropout(self) -> bool:
+        """After every hidden layer."""
+        return self.dropout > 0
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """A flat image."""
+        return (self.input_size,)
+
+    @property
+    def num_labels(self) -> int:
+        """``num_classes``."""
+        return self.num_classes
+
     def model_post_init(self, context: Any, /) -> None:
         """Refuse unknown activations."""
         del context

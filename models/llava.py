@@ -60,6 +60,27 @@ class LlavaConfig(ModelConfig):
         return self.image_model, self.text_model
 
     @property
+    def tasks(self) -> tuple[str, ...]:
+        """Answers about images, or text alone."""
+        return ("image_text", "lm") if self.with_lm_head else ()
+
+    @property
+    def uses_dropout(self) -> bool:
+        """As the decoder; the tower is not dropped out."""
+        return self.text_model.uses_dropout
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(C, h, w) of the tower."""
+        tower = self.image_model
+        return tower.num_channels, tower.image_size, tower.image_size
+
+    @property
+    def max_length(self) -> int | None:
+        """As the decoder, image slots included."""
+        return self.text_model.max_length
+
+    @property
     def with_lm_head(self) -> bool:
         """As the decoder."""
         return self.text_model.with_lm_head

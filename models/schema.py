@@ -78,3 +78,23 @@ class ModelConfig(Section):
         if self.compute_dtype is not None:
             return jnp.dtype(self.compute_dtype)
         return jnp.dtype(_HALF[self.fp16_type] if self.mixed_precision else "float32")
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Tasks whose rows the model learns from, the usual one first; () without a loss."""
+        return ()
+
+    @property
+    def uses_dropout(self) -> bool:
+        """Whether training drops anything out."""
+        return False
+
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Shape of one image the model takes; None where it takes none."""
+        return None
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest sequence; None where nothing limits it."""
+        return None

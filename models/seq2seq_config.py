@@ -67,6 +67,11 @@ class Seq2SeqConfig(BlockConfig):
     label_smoothing: float = 0.0
 
     @property
+    def tasks(self) -> tuple[str, ...]:
+        """Targets for sources."""
+        return ("seq2seq",) if self.with_lm_head else ()
+
+    @property
     def decoder_layers(self) -> int:
         """Layers of the decoder; as many as the encoder's unless set."""
         return self.decoder_num_hidden_layers or self.num_hidden_layers

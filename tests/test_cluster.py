@@ -16,7 +16,7 @@ from test_train import assert_close, config, train
 
 from models.paths import named_leaves
 from wafer.data.batching.pipeline import Loader
-from wafer.data.batching.sources import SyntheticSource
+from wafer.data.readers.synthetic import SyntheticSource
 from wafer.engines.cluster import Member, membership
 from wafer.errors import ConfigError, DataError
 from wafer.session.checkpoint import load_checkpoint

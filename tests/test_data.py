@@ -11,8 +11,9 @@ import pytest
 import vsl
 from wafer.data.batching.batches import host_batch, row_lengths, to_batch
 from wafer.data.batching.pipeline import Loader
-from wafer.data.batching.sources import FEATURES, DocumentSource, SyntheticSource
+from wafer.data.batching.sources import FEATURES, DocumentSource
 from wafer.data.readers.pystdlib import load_corpus, yardsticks
+from wafer.data.readers.synthetic import SyntheticSource
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.text.tokenizer import END_OF_TEXT, token_bytes, train_bpe
 from wafer.errors import DataError

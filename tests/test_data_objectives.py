@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings as limits, strategies as st
 
-import vsl
 from wafer.data.batching.objectives import (
     corrupt_spans,
     fill_in_the_middle,
@@ -36,7 +35,6 @@ def test_vsl_rows_are_the_vendors():
     (blocks,) = rows_of(BinPacker(8, fold=True, shortest=0), documents)
     row = vsl_row(blocks, 8, pad_id=0)
     np.testing.assert_array_equal(row, GOLDEN["vsl_features"])
-    np.testing.assert_array_equal(row, vsl.row_features(documents, 8))
 
 
 @pytest.mark.parametrize(("name", "sep"), [("summarization", None), ("summarization_sep", 88)])

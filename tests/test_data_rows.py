@@ -9,10 +9,9 @@ import pytest
 
 from wafer.cli import main
 from wafer.data.batching.batches import host_batch, to_batch
-from wafer.data.batching.dataset import Context
-from wafer.data.inputs import parse_input
+from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
-from wafer.data.registry import build_dataset
+from wafer.data.registry import parse_input
 from wafer.data.rowfiles.files import row_problem
 from wafer.data.rowfiles.folders import shuffle_folder, split_folder
 from wafer.data.rowfiles.verify import verify_folder

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 from finetune_data import LLAVA_IMAGE, VOCAB, WRITERS, params, vocab, write_lines
 
+import models
+import models.registry
 import vsl
+from wafer.commands.stats import padding_stats
 from wafer.config import parse_config
-from wafer.data.batching.batches import host_batch, to_batch
-from wafer.data.batching.dataset import Context
+from wafer.data.batching.batches import feature_shapes, host_batch, to_batch
+from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.readers.bertsum import oracle
 from wafer.data.readers.llava import load_image
 from wafer.data.readers.rouge import rouge
 from wafer.data.readers.squad import windows
 from wafer.data.readers.squad_metrics import f1, normalize
 from wafer.data.readers.token_labels import entities
-from wafer.data.registry import build_dataset
-from wafer.data.stats import padding_stats
 from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import ConfigError, DataError
 
@@ -445,3 +446,50 @@ def test_long_questions_leave_room_for_the_context(tmp_path):
     vocabulary = load_vocabulary(vocab(tmp_path))
     with pytest.raises(DataError, match="leaves no room"):
         windows([], vocabulary, length=10, stride=4, query=7)
+
+
+def _section(task, folder):
+    """An input section, its files, and the model that takes them."""
+    raw = params(task if task in WRITERS else "prompts", folder, train_input={"batch_size": 8})
+    if task in WRITERS:
+        WRITERS[task](folder)
+    if task == "llava":
+        raw["train_input"]["max_sequence_length"] = 8
+    if task == "preferences":
+        raw["train_input"]["data_processor"] = "PreferenceDataProcessor"
+        raw["model"]["dpo"] = {}
+        pair = {"prompt": "who ?", "chosen": "anna", "rejected": "bob"}
+        pair |= {"reference_chosen_logp": -1.0, "reference_rejected_logp": -2.0}
+        write_lines(folder / "train.jsonl", [json.dumps(pair)] * 8)
+    if task in {"synthetic", "packed"}:
+        raw["train_input"] = {
+            "data_processor": "SyntheticDataProcessor",
+            "vocab_size": 64,
+            "batch_size": 8,
+            "max_sequence_length": 32,
+            "use_vsl": task == "packed",
+        }
+    cfg = parse_config(raw)
+    return cfg.train_input, models.registry.parse_config(cfg.model)
+
+
+@pytest.mark.parametrize("task", [*WRITERS, "preferences", "synthetic", "packed"])
+def test_a_tasks_shapes_are_those_of_its_rows(task, tmp_path):
+    """What is compiled before the data is read must be what the data then gives."""
+    section, config = _section(task, tmp_path)
+    assert section is not None
+    assert section.decides_shapes
+    assert section.task in config.tasks
+    dataset = build_dataset(section, tmp_path, Context.of(config, training=True))
+    loader = dataset.loader(section.batch_size, num_epochs=None)
+    features = host_batch(next(loader), 2, 2)
+    loader.close()
+    given = {name: (value.shape, value.dtype) for name, value in features.items()}
+    said = feature_shapes(section, config, (2, 2, 2))
+    assert {name: (value.shape, value.dtype) for name, value in said.items()} == given
+
+
+def test_adapters_dropout_counts_as_the_models():
+    settings = {"name": "llama", "lora_params": {"r": 2, "dropout": 0.1}}
+    assert models.registry.parse_config(settings).uses_dropout
+    assert not models.registry.parse_config({"name": "llama"}).uses_dropout

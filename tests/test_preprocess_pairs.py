@@ -6,11 +6,10 @@ from test_preprocess import rows_in, same_rows, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from wafer.data.batching.batches import host_batch, to_batch
-from wafer.data.batching.dataset import Context
-from wafer.data.inputs import parse_input
+from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.preprocess.run import preprocess
 from wafer.data.preprocess.sentences import SentencePacker
-from wafer.data.registry import build_dataset
+from wafer.data.registry import parse_input
 from wafer.data.rowfiles.verify import verify_folder
 
 

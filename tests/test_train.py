@@ -17,7 +17,7 @@ from models.paths import named_leaves
 from wafer.cli import main
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
-from wafer.data.stats import sequence_lengths
+from wafer.data.batching.lengths import sequence_lengths
 from wafer.errors import CheckpointError, ConfigError, TrainingError
 from wafer.experiment import Experiment
 from wafer.session import loop

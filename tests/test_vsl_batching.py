@@ -1,7 +1,6 @@
 """Ladders, packing, token budgets, batches and the report: what the host decides before a step."""
 
 import itertools
-import logging
 import sys
 from pathlib import Path
 
@@ -120,15 +119,6 @@ def test_budget_batches_are_full() -> None:
     assert max(max(b) - min(b) for b in batches) < 4 * 256
 
 
-def test_length_groups() -> None:
-    groups = vsl.length_groups([9, 1, 8, 2, 7, 3], 2)
-    assert groups == [[1, 3], [5, 4], [2, 0]]
-    assert vsl.length_groups([9, 1, 8, 2], 2, window=2) == [[1, 0], [3, 2]]
-    shuffled = vsl.length_groups(range(1, 101), 5, seed=1)
-    assert sorted(map(tuple, shuffled)) == sorted(map(tuple, vsl.length_groups(range(1, 101), 5)))
-    assert shuffled != vsl.length_groups(range(1, 101), 5)
-
-
 def test_pack_by_hand() -> None:
     packed = vsl.pack([_example(3), _example(2, 10)], 8, 4, fill={"labels": -1})
     np.testing.assert_array_equal(packed.arrays["tokens"], [0, 1, 2, 10, 11, 0, 0, 0])
@@ -191,13 +181,3 @@ def test_report_by_hand() -> None:
         vsl.padding_report([9], 2, max_length=8)
     with pytest.raises(ValueError, match="no sequences"):
         vsl.padding_report([], 2)
-
-
-def test_each_new_shape_is_reported_in_debug(caplog: pytest.LogCaptureFixture) -> None:
-    log = vsl.ShapeLog("train step")
-    with caplog.at_level(logging.DEBUG, "vsl"):
-        assert [log.see(256, 16), log.see(256, 16), log.see(384, 16)] == [True, False, True]
-    assert [r.message for r in caplog.records] == [
-        "train step: shape (256, 16) is new, compilation 1",
-        "train step: shape (384, 16) is new, compilation 2",
-    ]

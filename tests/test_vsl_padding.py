@@ -185,29 +185,15 @@ def test_domains_do_not_mix() -> None:
     np.testing.assert_array_equal(tokens.map(jnp.add, tokens).values, 2 * tokens.values)
 
 
-def test_lengths_from_masks_and_pad_ids() -> None:
+def test_lengths_from_masks() -> None:
     np.testing.assert_array_equal(vsl.lengths_from_mask([[1, 1, 0], [1, 0, 0]]), [2, 1])
-    ids = np.array([[5, 6, 0], [7, 0, 0], [1, 2, 3]])
-    np.testing.assert_array_equal(vsl.lengths_from_pad_id(ids, 0), [2, 1, 3])
-    np.testing.assert_array_equal(vsl.lengths_from_pad_id(ids, -1), [3, 3, 3])
     with pytest.raises(ValueError, match="mask: row 1 is empty"):
         vsl.lengths_from_mask([[1, 0], [0, 0]])
     assert vsl.lengths_from_mask([[1, 0], [0, 0]], allow_empty=True)[1] == 0
-    with pytest.raises(ValueError, match=r"pad_id=0 occurs inside row 1 at position 2.*token at 3"):
-        vsl.lengths_from_pad_id(np.array([[1, 2, 3, 4], [1, 2, 0, 4]]), 0)
-    with pytest.raises(ValueError, match="row 0 is empty"):
-        vsl.lengths_from_pad_id(np.zeros((1, 3), int), 0)
-    with pytest.raises(ValueError, match="row 1: lengths differ: ids=4, labels=3"):
-        vsl.check_same_lengths({"ids": np.array([5, 4]), "labels": np.array([5, 3])})
-    with pytest.raises(ValueError, match="ids has 2 rows but labels has 1"):
-        vsl.check_same_lengths({"ids": np.array([5, 4]), "labels": np.array([5])})
     with pytest.raises(ValueError, match=r"70 tokens > capacity 64 .*#0=50, #1=20"):
         vsl.check_capacity([50, 20], 64)
     with pytest.raises(ValueError, match="3 sequences > max_sequences=2"):
         vsl.check_capacity([1, 1, 1], 64, 2)
-    labels, weights = vsl.label_weights(np.array([3, -1, 0]))
-    np.testing.assert_array_equal(labels, [3, 0, 0])
-    np.testing.assert_array_equal(weights, [1, 0, 1])
 
 
 def _message(check: Any, *args: Any) -> str:
@@ -222,10 +208,6 @@ def test_the_same_checks_inside_jit() -> None:
     assert _message(checks.check_prefix_mask, jnp.ones((2, 3))) == ""
     fit = functools.partial(checks.check_fit, capacity=5)
     assert "6 tokens > capacity 5" in _message(fit, jnp.array([4, 2]))
-    pad = functools.partial(checks.check_pad_id, pad_id=0)
-    assert "inside row 0 at position 1" in _message(pad, jnp.array([[3, 0, 4]]))
-    a, b = vsl.padded_layout(jnp.array([2, 3]), 4), vsl.padded_layout(jnp.array([2, 1]), 4)
-    assert "row 1: lengths differ: 3 and 1" in _message(checks.check_equal_lengths, a, b)
 
     def strip(x: jax.Array, mask: jax.Array) -> jax.Array:
         return vsl.strip_padding(x, mask, capacity=2, debug=True).values

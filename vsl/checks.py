@@ -9,9 +9,7 @@ import jax.numpy as jnp
 from jax.experimental import checkify
 from jaxtyping import Array, Int
 
-from vsl.layout import Layout
-
-__all__ = ["check_equal_lengths", "check_fit", "check_pad_id", "check_prefix_mask"]
+__all__ = ["check_fit", "check_prefix_mask"]
 
 
 def check_fit(lengths: Int[Array, " B"], capacity: int) -> None:
@@ -40,32 +38,3 @@ def check_prefix_mask(mask: Array, *, allow_empty: bool = False) -> None:
     if not allow_empty:
         empty = ~real.any(axis=1)
         checkify.check(~empty.any(), "mask: row {row} is empty", row=jnp.argmax(empty))
-
-
-def check_pad_id(ids: Int[Array, "B S"], pad_id: int) -> None:
-    """Check that ``pad_id`` does not occur before a row's last other token; -1 disables."""
-    if pad_id == -1:
-        return
-    real = ids != pad_id
-    hole = ~real[:, :-1] & real[:, 1:]
-    row = jnp.argmax(hole.any(axis=1))
-    checkify.check(
-        ~hole.any(),
-        "pad_id={pad_id} occurs inside row {row} at position {position}",
-        pad_id=jnp.int32(pad_id),
-        row=row,
-        position=jnp.argmax(hole[row]),
-    )
-
-
-def check_equal_lengths(a: Layout, b: Layout) -> None:
-    """Check that two layouts, say of inputs and of labels, agree row by row."""
-    differ = a.lengths != b.lengths
-    row = jnp.argmax(differ)
-    checkify.check(
-        ~differ.any(),
-        "row {row}: lengths differ: {a} and {b}",
-        row=row,
-        a=a.lengths[row],
-        b=b.lengths[row],
-    )

@@ -5,14 +5,11 @@ capacities, or fill a fixed token budget by first fit over a window of examples 
 """
 
 import dataclasses
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-__all__ = ["Ladder", "ShapeLog", "budget_batches", "first_fit", "fit_ladder", "length_groups"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["Ladder", "budget_batches", "first_fit", "fit_ladder"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,22 +100,6 @@ def fit_ladder(
     for previous in reversed(history):
         rungs.append(int(previous[rungs[-1]]))
     return Ladder(multiple=multiple, fitted=tuple(int(s) for s in sizes[sorted(set(rungs))]))
-
-
-class ShapeLog:
-    """Reports each new batch shape in DEBUG: under jit each one is a compilation."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.shapes: dict[tuple[int, ...], int] = {}
-
-    def see(self, *shape: int) -> bool:
-        """Count a batch of this shape; True, and a DEBUG line, the first time."""
-        new = shape not in self.shapes
-        self.shapes[shape] = self.shapes.get(shape, 0) + 1
-        if new:
-            _log.debug("%s: shape %s is new, compilation %d", self.name, shape, len(self.shapes))
-        return new
 
 
 def first_fit(
@@ -214,32 +195,3 @@ def budget_batches(
         for b in sorted(ready, key=min):
             yield sorted(held[i][0] for i in b)
         held = [item for i, item in enumerate(held) if i not in taken]
-
-
-def length_groups(
-    lengths: Sequence[int] | np.ndarray,
-    batch_size: int,
-    *,
-    window: int = 0,
-    seed: int | None = None,
-) -> list[list[int]]:
-    """Group examples of similar length into batches of ``batch_size``.
-
-    Args:
-        lengths: tokens of each example.
-        batch_size: examples per batch; the last group of a window may be smaller.
-        window: sort within windows of this many examples; 0 sorts everything.
-        seed: shuffle the order of the batches; None keeps it.
-
-    Returns:
-        Lists of indices.
-    """
-    lengths = np.asarray(lengths)
-    step = window or max(lengths.size, 1)
-    groups: list[list[int]] = []
-    for low in range(0, lengths.size, step):
-        order = low + np.argsort(lengths[low : low + step], kind="stable")
-        groups += [order[at : at + batch_size].tolist() for at in range(0, order.size, batch_size)]
-    if seed is not None:
-        np.random.default_rng(seed).shuffle(groups)
-    return groups

@@ -5,15 +5,12 @@ Since Model Zoo 1.9 a VSL row carries, per key j, how many later queries may att
 (``position_ids``, counting up from 0). Causal: query i sees key j iff j <= i <= j + span[j].
 """
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int
 
 from vsl.layout import Layout
 
-__all__ = ["layout_from_spans", "row_features", "spans_from_layout"]
+__all__ = ["layout_from_spans"]
 
 
 def layout_from_spans(
@@ -62,46 +59,3 @@ def layout_from_spans(
         ends=jnp.where(valid, slot + span + 1, 0),
         rows=(batch, length),
     )
-
-
-def spans_from_layout(layout: Layout) -> tuple[Int[Array, "..."], Int[Array, "..."]]:
-    """(attention_span, position_ids) of a layout: [B, S] if it has rows, else [T]; 0 at padding."""
-    slot = jnp.arange(layout.capacity, dtype=jnp.int32)
-    span = jnp.where(layout.valid, layout.ends - 1 - slot, 0)
-    shape = layout.rows or (layout.capacity,)
-    return span.reshape(shape), layout.positions.reshape(shape)
-
-
-def row_features(
-    documents: Sequence[Sequence[int]], max_length: int, pad_id: int = 0
-) -> Int[np.ndarray, "5 S"]:
-    """Write documents into one row of the vendor's five VSL features.
-
-    Args:
-        documents: token ids; a document of n tokens takes n - 1 positions, since its labels do
-            not cross into the next.
-        max_length: static S.
-        pad_id: id of unused positions.
-
-    Returns:
-        int32 rows ``input_ids, attention_mask, labels, attention_span, position_ids``.
-
-    Raises:
-        ValueError: documents that do not fit, or one without a label.
-    """
-    out = np.zeros((5, max_length), np.int32)
-    out[0] = out[2] = pad_id
-    at = 0
-    for i, document in enumerate(documents):
-        tokens = np.asarray(document, np.int32)
-        n = len(tokens) - 1
-        if n < 1:
-            raise ValueError(f"document {i} has {len(tokens)} tokens; a label needs at least 2")
-        if at + n > max_length:
-            total = sum(len(d) - 1 for d in documents)
-            raise ValueError(f"{total} positions > max_length {max_length} at document {i}")
-        index = np.arange(n)
-        block = (tokens[:-1], np.ones(n), tokens[1:], index[::-1], index)
-        out[:, at : at + n] = np.stack(block)
-        at += n
-    return out

@@ -15,16 +15,13 @@ import optax
 
 import models
 import sparsity
-from models.fc_mnist import FcMnistConfig
 from models.lora import trainable
 from models.paths import named_leaves
 from sparsity import Sparsifier
 from wafer.config import DATA_PROCESSORS, RunConfig, load
 from wafer.config.checks import CHECKS
-from wafer.data.batching.dataset import Dataset
-from wafer.data.inputs import InputSection
-from wafer.data.registry import build_dataset
-from wafer.data.tasks import context_of, tasks_of
+from wafer.data.batching.dataset import Context, Dataset, build_dataset
+from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.optim.chain import make_optimizer
 from wafer.optim.freeze import train_only
@@ -175,17 +172,13 @@ class Experiment:
             ConfigError: the file has no such input section.
             DataError: data that is not what the configuration says.
         """
-        section = self.section(part)
-        context = context_of(self.model.config, training=part == "train")
-        dataset = build_dataset(section, pathlib.Path(folder), context)
-        if section.shuffle_seed is None:
-            dataset = dataclasses.replace(dataset, shuffle_seed=self.seed)
-        return dataset
+        context = Context.of(self.model.config, training=part == "train")
+        return build_dataset(self.section(part), folder, context, self.seed)
 
     @property
     def dropout(self) -> bool:
         """Whether the model draws dropout masks."""
-        return _uses_dropout(self.model.config)
+        return self.model.config.uses_dropout
 
     @property
     def summaries(self) -> bool:
@@ -227,10 +220,8 @@ def _optimizer(cfg: RunConfig, shapes: Any, model: models.Model) -> optax.Gradie
 def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
     problems: list[Problem] = []
     vocab = getattr(model.config, "vocab_size", math.inf)
-    longest = getattr(model.config, "max_position_embeddings", math.inf)
-    if getattr(model.config, "position_embedding_type", None) == "relative":  # buckets have no end
-        longest = math.inf
-    takes = tasks_of(model.config)
+    longest = model.config.max_length or math.inf
+    takes = model.config.tasks
     for name in ("train_input", "eval_input"):
         section: Any = getattr(cfg, name)
         if section is None:
@@ -272,12 +263,3 @@ def _unfit(model: str, section: InputSection, takes: tuple[str, ...]) -> str:
         return f"model {model!r} has no loss of its own to train with; it is part of other models"
     fit = [name for name, cls in DATA_PROCESSORS.items() if cls.task in takes]
     return f"its rows are for {section.task!r}; model {model!r} takes those of {', '.join(fit)}"
-
-
-def _uses_dropout(config: Any) -> bool:
-    if isinstance(config, FcMnistConfig):
-        return config.dropout > 0
-    config = getattr(config, "text_model", config)  # LLaVA's tower is not dropped out
-    if (getattr(config, "classifier_dropout", None) or 0) > 0:
-        return True
-    return any(config.dropout(part) > 0 for part in ("residual", "embedding", "attention"))

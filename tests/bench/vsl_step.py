@@ -65,7 +65,7 @@ def bucket_steps(model: models.Model, ratio: int, count: int) -> dict[str, Any]:
     """One step per length bucket, and how many of 20 batches fall into each."""
     lengths = lab.draw_lengths(ratio, 20 * count)
     steps: dict[str, Any] = {"tokens": int(lengths.sum())}
-    for group in vsl.length_groups(lengths, count):
+    for group in np.argsort(lengths, kind="stable").reshape(-1, count):  # of similar length
         size = next(b for b in BUCKETS if b >= lengths[group].max())
         name = f"bucket{size}"
         if name not in steps:

@@ -33,9 +33,8 @@ from wafer.compiler.picture import save
 from wafer.compiler.plan import Compiled
 from wafer.compiler.report import from_json, report_text, to_json
 from wafer.config import RunConfig
-from wafer.data.batching.batches import to_batch
-from wafer.data.inputs import InputSection
-from wafer.data.sample import sample_features
+from wafer.data.batching.batches import feature_shapes, to_batch
+from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import BatchShape, Experiment, batch_shape
 from wafer.spec import SPECS, WaferSpec
@@ -81,7 +80,8 @@ def config_graph(cfg: RunConfig) -> tuple[Graph, Experiment]:
         CompileError: operations that no kernel does.
     """
     section, experiment = _section(cfg), Experiment.from_config(cfg)
-    features = sample_features(section, experiment.model.config)
+    sample = section.model_copy(update={"use_vsl": False})  # one sequence, not a packed row
+    features = feature_shapes(sample, experiment.model.config, (1,))
     trains = named_leaves(trainable(experiment.model, experiment.shapes))
     selected = experiment.sparsifier.select(experiment.shapes)
     densities = {

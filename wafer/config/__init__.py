@@ -6,7 +6,8 @@ wrong with it in one ``ConfigError``. Importing this package does not import jax
 
 from wafer.config.loader import CLUSTER_DEFAULTS, RunConfig, load, parse_config
 from wafer.config.runconfig import MODES, RunSection, total_steps
-from wafer.data.inputs import DATA_PROCESSORS, InputSection
+from wafer.data.registry import DATA_PROCESSORS
+from wafer.data.sections.base import InputSection
 from wafer.optim.schedule_sections import SCHEDULERS, Schedule, parse_schedules
 from wafer.optim.sections import OPTIMIZERS, Optimizer, parse_optimizer
 

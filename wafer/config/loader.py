@@ -11,7 +11,8 @@ from pydantic import Field, SerializeAsAny
 from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
 from wafer.config.runconfig import RunSection
-from wafer.data.inputs import InputSection, parse_input
+from wafer.data.registry import parse_input
+from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.yamlfile import Lines, read_yaml

@@ -1,127 +1,125 @@
-"""From an input section of the params YAML to a dataset: the vendor's processor names and ours."""
+"""Every data processor by the name a params YAML gives it; users add theirs as ``module:class``.
 
-import pathlib
-from collections.abc import Callable, Mapping
+A processor is one class: its keys, its task (``wafer.data.tasks``) and its reader, named as text
+because readers import h5py, tokenizers and jax, and a wrong file must be reported without them.
+"""
+
+import pkgutil
+from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from models.errors import did_you_mean
-from wafer.data.batching.dataset import Context, Dataset
-from wafer.data.batching.sources import DocumentSource, SyntheticSource
-from wafer.data.readers.pystdlib import load_corpus, yardsticks
-from wafer.data.readers.rows import bert_rows, gpt_rows, t5_rows
-from wafer.data.readers.tasks import TASKS
-from wafer.data.readers.tokens import bert_csv, t5_dynamic
-from wafer.data.text.tokenizer import END_OF_TEXT, load_tokenizer, token_bytes, train_bpe
-from wafer.errors import DataError
+from models.sections import parse
+from wafer.data.sections import images, rows, text
+from wafer.data.sections.base import InputSection
+from wafer.data.tasks import TASKS
+from wafer.errors import ConfigError, Problem
 
-__all__ = ["PROCESSORS", "READERS", "build_dataset"]
+__all__ = ["DATA_PROCESSORS", "parse_input"]
 
-
-def _common(cfg: Any) -> dict[str, Any]:
-    return {"shuffle": bool(cfg.shuffle), "shuffle_seed": cfg.shuffle_seed or 0}
-
-
-def _pystdlib(cfg: Any, model_dir: pathlib.Path) -> Dataset:
-    corpus = load_corpus(cfg.source_dir, cfg.max_bytes)
-    path = model_dir / "tokenizer.json"
-    if path.exists():  # a resumed run must keep its vocabulary
-        tokenizer = load_tokenizer(path)
-    else:
-        tokenizer = train_bpe(corpus.train, cfg.vocab_size)
-        model_dir.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")  # a kill while writing must not leave half a file
-        tokenizer.save(str(partial))
-        partial.replace(path)
-    texts = corpus.train if cfg.split == "train" else corpus.held_out
-    source, end = _encode(tokenizer, texts, cfg.max_sequence_length), cfg.split != "train"
-    sizes = token_bytes(tokenizer)
-    mean = float(source.lengths.mean())
-    return Dataset(
-        source=source,
-        row_length=cfg.max_sequence_length,
-        pack=bool(cfg.use_vsl),
-        mean_length=mean,
-        token_bytes=sizes,
-        references=yardsticks(texts) if end else {},
-        summary=(
-            f"Python standard library, {cfg.split}: {len(texts):,} functions, "
-            f"{sum(len(t.encode()) for t in texts) / 1e6:.2f} MB, {source.lengths.sum():,} tokens, "
-            f"longest/mean = {source.lengths.max()}/{mean:.0f} = {source.lengths.max() / mean:.1f} "
-            f"(text sha256 {corpus.digest[:12]})"
-        ),
-        **_common(cfg),
+DATA_PROCESSORS: dict[str, type[InputSection]] = {
+    cls.__name__: cls
+    for cls in (
+        rows.GptHDF5DataProcessor,
+        rows.GptHDF5MapDataProcessor,
+        rows.BertHDF5DataProcessor,
+        rows.BertCSVDataProcessor,
+        rows.T5HDF5DataProcessor,
+        rows.T5DynamicDataProcessor,
+        rows.SyntheticDataProcessor,
+        text.PyStdlibDataProcessor,
+        text.SST2DataProcessor,
+        text.MNLIDataProcessor,
+        text.SquadDataProcessor,
+        text.BertTokenClassifierDataProcessor,
+        text.BertSumCSVDataProcessor,
+        text.BertCSVDynamicMaskDataProcessor,
+        text.PromptCompletionDataProcessor,
+        text.Seq2SeqDataProcessor,
+        text.DPRJsonDataProcessor,
+        text.PreferenceDataProcessor,
+        images.LlavaHDF5MapDataProcessor,
+        images.MNISTDataProcessor,
+        images.DigitsDataProcessor,
     )
-
-
-def _encode(tokenizer: Tokenizer, texts: tuple[str, ...], max_length: int) -> DocumentSource:
-    end: Any = tokenizer.token_to_id(END_OF_TEXT)
-    documents = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(texts))]
-    return DocumentSource(documents, end, max_length)
-
-
-def _synthetic(cfg: Any, model_dir: pathlib.Path) -> Dataset:
-    del model_dir
-    source = SyntheticSource(
-        cfg.num_examples, cfg.vocab_size, cfg.max_sequence_length, cfg.shuffle_seed or 0
-    )
-    return Dataset(
-        source=source,
-        row_length=cfg.max_sequence_length,
-        pack=bool(cfg.use_vsl),
-        summary=f"synthetic: {len(source):,} examples of up to {cfg.max_sequence_length} tokens",
-        **_common(cfg),
-    )
-
-
-PROCESSORS: Mapping[str, Callable[[Any, pathlib.Path], Dataset]] = {
-    "PyStdlibDataProcessor": _pystdlib,
-    "SyntheticDataProcessor": _synthetic,
 }
 
 
-READERS: Mapping[str, Callable[[Any, Context], Dataset]] = {
-    **TASKS,
-    "GptHDF5DataProcessor": gpt_rows,
-    "GptHDF5MapDataProcessor": gpt_rows,
-    "BertHDF5DataProcessor": bert_rows,
-    "BertCSVDataProcessor": bert_csv,
-    "T5HDF5DataProcessor": t5_rows,
-    "T5DynamicDataProcessor": t5_dynamic,
-}
+def _processor(name: Any) -> type[InputSection]:
+    """The class behind a name."""
+    if isinstance(name, str) and name in DATA_PROCESSORS:
+        return DATA_PROCESSORS[name]
+    if not isinstance(name, str) or ":" not in name:
+        raise ValueError(
+            f"{name!r}: unknown data processor{did_you_mean(name, DATA_PROCESSORS)}; known: "
+            f"{', '.join(DATA_PROCESSORS)}"
+        )
+    try:
+        cls = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{name!r}: {error}; is its folder on PYTHONPATH?") from error
+    if not (isinstance(cls, type) and issubclass(cls, InputSection) and cls.reader):
+        raise ValueError(f"{name!r}: expected a subclass of InputSection with a reader, not {cls}")
+    if cls.task not in TASKS:
+        hint = did_you_mean(cls.task, TASKS)
+        raise ValueError(f"{name!r}: unknown task {cls.task!r}{hint}; known: {', '.join(TASKS)}")
+    return cls
 
 
-def _kept(dataset: Dataset, model_dir: str | pathlib.Path, context: Context | None) -> Dataset:
-    """Keep the training data's tokenizer beside the checkpoints, for ``wafer generate``."""
-    target = pathlib.Path(model_dir) / "tokenizer.json"
-    if dataset.tokenizer is not None and context is not None and not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(".partial")
-        partial.write_bytes(dataset.tokenizer.read_bytes())
-        partial.replace(target)
-    return dataset
-
-
-def build_dataset(
-    cfg: Any, model_dir: str | pathlib.Path, context: Context | None = None
-) -> Dataset:
-    """Build the dataset an input section names.
+def parse_input(value: Any, num_csx: int = 1) -> InputSection:
+    """Read an input section with the class its ``data_processor`` names.
 
     Args:
-        cfg: validated ``train_input`` or ``eval_input``.
-        model_dir: where a trained tokenizer is kept.
-        context: which input it is, and what the model takes; None is training data of any model.
+        value: the mapping from the YAML.
+        num_csx: systems that share the batch.
 
     Raises:
-        DataError: unknown processor, or files that do not hold what the section says.
+        ConfigError: unknown processor or key; a batch that cannot be shared out evenly.
     """
-    if cfg.data_processor in READERS:
-        return _kept(READERS[cfg.data_processor](cfg, context or Context()), model_dir, context)
-    if cfg.data_processor not in PROCESSORS:
-        known = [*PROCESSORS, *READERS]
-        raise DataError(
-            f"data_processor {cfg.data_processor!r} is not known"
-            f"{did_you_mean(cfg.data_processor, known)}; known: {', '.join(known)}"
+    if isinstance(value, InputSection):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
+    if "data_processor" not in value:
+        known = ", ".join(DATA_PROCESSORS)
+        raise ConfigError([Problem(("data_processor",), f"missing; known: {known}")])
+    try:
+        cls = _processor(value["data_processor"])
+    except ValueError as error:
+        raise ConfigError([Problem(("data_processor",), str(error))]) from error
+    section = parse(cls, value)
+    problems = _uneven(section, num_csx)
+    if problems:
+        raise ConfigError(problems)
+    return section
+
+
+def _uneven(section: InputSection, num_csx: int) -> list[Problem]:
+    problems = []
+    size = section.batch_size
+    if size % num_csx:
+        problems.append(
+            Problem(
+                ("batch_size",),
+                f"{size} cannot be shared by num_csx = {num_csx} systems; nearest that can: "
+                f"{_nearest(size, num_csx)}",
+            )
         )
-    return PROCESSORS[cfg.data_processor](cfg, pathlib.Path(model_dir))
+    micro = section.micro_batch_size
+    share = section.batch_size // num_csx
+    if isinstance(micro, int) and not problems and share % micro:
+        divisors = [d for d in range(1, share + 1) if share % d == 0]
+        problems.append(
+            Problem(
+                ("micro_batch_size",),
+                f"{micro} does not divide the {share} sequences of each system "
+                f"(batch_size {section.batch_size} / num_csx {num_csx}); "
+                f"allowed: {', '.join(map(str, divisors[:12]))}",
+            )
+        )
+    return problems
+
+
+def _nearest(size: int, num_csx: int) -> str:
+    low = size // num_csx * num_csx
+    return f"{low} or {low + num_csx}" if low else str(num_csx)

@@ -1,79 +1,166 @@
-"""Which rows a model learns from, and under which names its metrics are reported."""
+"""What a model can learn from: the features of a row, and the tags of its metrics.
 
-from collections.abc import Mapping
-from typing import Any
+Shapes are those of one row as ``wafer.data.batching.batches.host_batch`` gives it, without the
+axes of systems, micro-batches and rows. Letters: S tokens, M scored slots, K contexts.
+"""
 
-from models.decoder_config import DecoderConfig
-from models.dpr import DprConfig
-from models.encoder_config import EncoderConfig
-from models.fc_mnist import FcMnistConfig
-from models.llava import LlavaConfig
-from models.seq2seq_config import Seq2SeqConfig
-from wafer.data.batching.dataset import Context
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-__all__ = ["context_of", "metric_tags", "tasks_of"]
+from wafer.data.batching.sources import FEATURES, VSL_FEATURES
 
-_FAMILIES: Mapping[type, tuple[str, ...]] = {
-    DecoderConfig: ("lm",),
-    LlavaConfig: ("image_text", "lm"),
-    Seq2SeqConfig: ("seq2seq",),
-    FcMnistConfig: ("image",),
-    DprConfig: ("dpr",),
+__all__ = ["TASKS", "Feature", "Task", "metric_tags", "row_features"]
+
+
+class Feature(NamedTuple):
+    """Shape and dtype of one row's array."""
+
+    shape: tuple[int, ...]
+    dtype: str = "int32"
+
+
+Features = dict[str, Feature]
+
+
+class Task(NamedTuple):
+    """One kind of rows.
+
+    features: (section, model's configuration, S) -> features of a row
+    tags: the model's metric -> the vendor's TensorBoard tag; what is not named is not shown
+    scored: whether its metrics need whole outputs (``Dataset.scorer``)
+    """
+
+    features: Callable[[Any, Any, int], Features]
+    tags: Mapping[str, str]
+    scored: bool = False
+
+
+def _each(names: tuple[str, ...], *shape: int) -> Features:
+    return dict.fromkeys(names, Feature(shape))
+
+
+def _rows(length: int) -> Features:
+    return _each(("input_ids", "attention_mask"), length) | {"lengths": Feature(())}
+
+
+def _segments(length: int) -> Features:
+    return _rows(length) | {"token_type_ids": Feature((length,))}
+
+
+def _gathered(most: int) -> Features:
+    return _each(("gather_positions", "gather_labels", "gather_weights"), most)
+
+
+def _lm(section: Any, config: Any, length: int) -> Features:
+    del config
+    packed = _each(VSL_FEATURES, length)
+    return packed if section.use_vsl else _each(FEATURES, length) | {"lengths": Feature(())}
+
+
+def _mlm(section: Any, config: Any, length: int) -> Features:
+    most = getattr(section, "max_predictions_per_seq", None)
+    share = getattr(section, "masked_lm_prob", 0.15)
+    features = _rows(length) | _gathered(most or max(1, round(length * share)))
+    if getattr(section, "disable_nsp", not config.has_nsp):
+        return features
+    return features | _segments(length) | {"next_sentence_label": Feature(())}
+
+
+def _classification(section: Any, config: Any, length: int) -> Features:
+    del section, config
+    return _segments(length) | {"labels": Feature(())}
+
+
+def _token_classification(section: Any, config: Any, length: int) -> Features:
+    del section, config
+    return _segments(length) | _each(("labels", "loss_mask"), length)
+
+
+def _qa(section: Any, config: Any, length: int) -> Features:
+    del section, config
+    return _segments(length) | _each(("start_positions", "end_positions"))
+
+
+def _summarization(section: Any, config: Any, length: int) -> Features:
+    del config
+    return _segments(length) | _gathered(getattr(section, "max_cls_tokens", 50))
+
+
+def _seq2seq(section: Any, config: Any, length: int) -> Features:
+    del config
+    source = getattr(section, "src_max_sequence_length", length)
+    target = getattr(section, "tgt_max_sequence_length", None) or source
+    decoder = ("decoder_input_ids", "decoder_attention_mask", "labels")
+    return _rows(source) | _each(decoder, target) | {"decoder_lengths": Feature(())}
+
+
+def _image(section: Any, config: Any, length: int) -> Features:
+    del section, length
+    pixels = Feature(config.input_shape, "float32")
+    return {"images": pixels} | _each(("labels", "attention_mask"))
+
+
+def _image_text(section: Any, config: Any, length: int) -> Features:
+    del section
+    pixels = Feature(config.input_shape, "float32")
+    return _rows(length) | _each(("labels", "loss_mask"), length) | {"pixel_values": pixels}
+
+
+def _dpr(section: Any, config: Any, length: int) -> Features:
+    del config
+    contexts = 1 + getattr(section, "num_hard_negatives", 1)
+    asked = getattr(section, "questions_max_sequence_length", None) or length
+    return (
+        _rows(asked)
+        | _each(("context_input_ids", "context_attention_mask"), contexts, length)
+        | {"context_lengths": Feature((contexts,))}
+    )
+
+
+def _dpo(section: Any, config: Any, length: int) -> Features:
+    del section, config
+    pair = _each((*VSL_FEATURES, "loss_mask"), 2 * length)  # two answers side by side
+    return pair | {"reference_logps": Feature((2,), "float32")}
+
+
+_ACCURACY = {"accuracy": "eval/accuracy"}
+_LANGUAGE = {"perplexity": "eval/lm_perplexity"} | _ACCURACY
+_MLM = {
+    "mlm/perplexity": "eval/mlm_perplexity",
+    "mlm/accuracy": "eval/accuracy_masked_lm",
+    "nsp/accuracy": "eval/accuracy_cls",
 }
-_HEADS = {
-    "pretraining": "mlm",
-    "mlm": "mlm",
-    "classification": "classification",
-    "token_classification": "token_classification",
-    "qa": "qa",
-    "summarization": "summarization",
-}
+_SEQ2SEQ = {"perplexity": "eval/perplexity_lm", "accuracy": "eval/accuracy_lm"}
 
-# Task -> the model's metric -> the vendor's TensorBoard tag; what is not named is not shown.
-_TAGS: Mapping[str, Mapping[str, str]] = {
-    "lm": {"perplexity": "eval/lm_perplexity", "accuracy": "eval/accuracy"},
-    "seq2seq": {"perplexity": "eval/perplexity_lm", "accuracy": "eval/accuracy_lm"},
-    "mlm": {
-        "mlm/perplexity": "eval/mlm_perplexity",
-        "mlm/accuracy": "eval/accuracy_masked_lm",
-        "nsp/accuracy": "eval/accuracy_cls",
-    },
-    "image_text": {"perplexity": "eval/lm_perplexity", "accuracy": "eval/accuracy"},
-    "classification": {"accuracy": "eval/accuracy"},
-    "token_classification": {"accuracy": "eval/accuracy"},
-    "summarization": {"accuracy": "eval/accuracy"},
-    "image": {"accuracy": "eval/accuracy"},
-    "dpr": {"accuracy": "eval/accuracy"},
-    "qa": {},
-    "dpo": {"accuracy": "eval/accuracy", "margin": "eval/margin"},
+TASKS: dict[str, Task] = {
+    "lm": Task(_lm, _LANGUAGE),
+    "mlm": Task(_mlm, _MLM),
+    "classification": Task(_classification, _ACCURACY, scored=True),
+    "token_classification": Task(_token_classification, _ACCURACY, scored=True),
+    "qa": Task(_qa, {}, scored=True),
+    "summarization": Task(_summarization, _ACCURACY, scored=True),
+    "seq2seq": Task(_seq2seq, _SEQ2SEQ),
+    "image": Task(_image, _ACCURACY),
+    "image_text": Task(_image_text, _LANGUAGE),
+    "dpr": Task(_dpr, _ACCURACY),
+    "dpo": Task(_dpo, _ACCURACY | {"margin": "eval/margin"}),
 }
 
 
-def tasks_of(config: Any) -> tuple[str, ...]:
-    """Tasks whose rows a model takes, the usual one first; () for a model without a loss."""
-    if getattr(config, "dpo", None) is not None:
-        return ("dpo",)
-    for cls, tasks in _FAMILIES.items():
-        if isinstance(config, cls):
-            return tasks if getattr(config, "with_lm_head", True) else ()
-    if isinstance(config, EncoderConfig) and config.head in _HEADS:
-        return (_HEADS[config.head],)
-    return ()
+def row_features(section: Any, config: Any) -> Features:
+    """Features of one row, every sequence at its full length.
+
+    Exact where ``section.decides_shapes``; else the files may hold rows of other lengths.
+
+    Args:
+        section: ``train_input`` or ``eval_input``.
+        config: of the model.
+    """
+    length = section.max_sequence_length or config.max_length or 512
+    return TASKS[section.task].features(section, config, length)
 
 
 def metric_tags(task: str, values: Mapping[str, float]) -> dict[str, float]:
     """Put a model's metrics under the vendor's tags."""
-    tags = _TAGS[task]
+    tags = TASKS[task].tags
     return {tags[name]: value for name, value in values.items() if name in tags}
-
-
-def context_of(config: Any, *, training: bool) -> Context:
-    """Collect what the data has to fit."""
-    shape = None
-    classes = getattr(config, "num_labels", None)
-    if isinstance(config, FcMnistConfig):
-        shape, classes = (config.input_size,), config.num_classes
-    if isinstance(config, LlavaConfig):
-        tower = config.image_model
-        shape = (tower.num_channels, tower.image_size, tower.image_size)
-    return Context(training, classes, getattr(config, "vocab_size", None), shape)

@@ -7,21 +7,23 @@ import secrets
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 import vsl
 from wafer.config import RunConfig
 from wafer.config.engines import EngineRow
-from wafer.data.batching.batches import host_batch
+from wafer.data.batching.batches import feature_shapes, host_batch
 from wafer.data.batching.dataset import Dataset
+from wafer.data.batching.lengths import sequence_lengths
 from wafer.data.batching.pipeline import Rows
-from wafer.data.stats import sequence_lengths
+from wafer.data.tasks import TASKS
 from wafer.engines.base import Engine, TrainState
 from wafer.engines.choose import choose, make
 from wafer.engines.cluster import largest, num_tasks, task_id
 from wafer.experiment import BatchShape, Experiment, Part
 from wafer.optim.chain import learning_rates
-from wafer.session.warm import Warmup, feature_shapes
+from wafer.session.warm import Warmup
 
 __all__ = ["Run", "build", "seed_of"]
 
@@ -142,11 +144,15 @@ def _ladder(experiment: Experiment, train: Dataset | None) -> vsl.Ladder:
 def _warmup(experiment: Experiment, row: EngineRow, engine: Engine, *, stripped: bool) -> Warmup:
     """Start compiling what the mode needs, as far as its shapes are known already."""
     settings, shapes = experiment.cfg.runconfig, {}
+    sharding = NamedSharding(engine.mesh, PartitionSpec("csx"))
     parts: tuple[Part, ...] = ("train", "eval")
     for part in parts:
-        if part in settings.mode and not stripped and not settings.compile_only:
-            section, batch = experiment.section(part), experiment.batch(part)
-            shapes[part] = feature_shapes(section, batch, engine.mesh)
+        if part not in settings.mode or stripped or settings.compile_only:
+            continue
+        section, lead = experiment.section(part), experiment.batch(part)
+        with_outputs = part == "eval" and TASKS[section.task].scored
+        if section.decides_shapes and not with_outputs:
+            shapes[part] = feature_shapes(section, experiment.model.config, lead, sharding)
     return Warmup(
         engine,
         jax.random.key(experiment.seed),

@@ -4,38 +4,11 @@ import concurrent.futures
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
-from wafer.data.batching.sources import FEATURES, VSL_FEATURES
-from wafer.data.inputs import InputSection
 from wafer.engines.base import TrainState
-from wafer.experiment import BatchShape
 
-__all__ = ["Warmup", "feature_shapes"]
-
-
-def feature_shapes(section: InputSection, batch: BatchShape, mesh: Mesh) -> Any:
-    """Shapes of a batch's features, where the configuration alone decides them, else None.
-
-    Args:
-        section: an input section.
-        batch: how its rows are laid out.
-        mesh: of the systems.
-    """
-    if section.max_sequence_length is None or section.task != "lm" or hasattr(section, "data_dir"):
-        return None
-    shape = (*batch, section.max_sequence_length)
-    names = VSL_FEATURES if section.use_vsl else FEATURES
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(names, shape)
-    if not section.use_vsl:
-        shapes["lengths"] = shape[:-1]
-    sharding = NamedSharding(mesh, P("csx"))
-    return {
-        name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
-        for name, shape in shapes.items()
-    }
+__all__ = ["Warmup"]
 
 
 class Warmup:

@@ -27,13 +27,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Sharding
 from jaxtyping import Array
 
 import vsl
 from models.base import Batch
 from models.fc_mnist import image_batch
+from wafer.data.sections.base import InputSection
+from wafer.data.tasks import row_features
 
-__all__ = ["host_batch", "numbered", "row_lengths", "to_batch"]
+__all__ = ["feature_shapes", "host_batch", "numbered", "row_lengths", "to_batch"]
 
 _HOST_ONLY = {"row"}
 _SOURCE = ("input_ids", "attention_mask", "loss_mask", "labels", "token_type_ids")
@@ -104,6 +107,23 @@ def _strip(x: np.ndarray, keep: np.ndarray, capacity: int) -> np.ndarray:
         tokens = values[mask]
         out[shard, : len(tokens)] = tokens
     return out
+
+
+def feature_shapes(
+    section: InputSection, config: Any, lead: tuple[int, ...], sharding: Sharding | None = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """What ``host_batch`` gives for rows of an input section, each sequence at its full length.
+
+    Args:
+        section: the section; only where it ``decides_shapes`` will its rows be just so.
+        config: of the model.
+        lead: leading axes.
+        sharding: of all features.
+    """
+    return {
+        name: jax.ShapeDtypeStruct((*lead, *feature.shape), feature.dtype, sharding=sharding)
+        for name, feature in row_features(section, config).items()
+    }
 
 
 def _layout(lengths: Array, ids: Array) -> vsl.Layout:

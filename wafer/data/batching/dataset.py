@@ -1,17 +1,21 @@
-"""A source of examples and what the run needs to know about it."""
+"""A source of examples and what the run needs to know about it; from a section to a dataset."""
 
 import dataclasses
 import math
 import pathlib
+import pkgutil
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from wafer.data.batching.pipeline import Loader, Rows, Transform
 from wafer.data.batching.sources import Source
+from wafer.data.sections.base import InputSection
 
-__all__ = ["Context", "Dataset", "Scorer"]
+__all__ = ["TOKENIZER", "Context", "Dataset", "Scorer", "build_dataset"]
+
+TOKENIZER = "tokenizer.json"  # kept beside the checkpoints, for ``wafer generate``
 
 
 class Context(NamedTuple):
@@ -21,12 +25,21 @@ class Context(NamedTuple):
     num_labels: classes of the model's head, or None where it has none
     vocab_size: V of the model, or None
     input_shape: shape of one image the model takes, or None
+    folder: the run's, where a tokenizer may have been kept
     """
 
     training: bool = True
     num_labels: int | None = None
     vocab_size: int | None = None
     input_shape: tuple[int, ...] | None = None
+    folder: pathlib.Path = pathlib.Path()
+
+    @classmethod
+    def of(cls, config: Any, *, training: bool) -> Self:
+        """What the data has to fit, from a model's configuration."""
+        classes = getattr(config, "num_labels", None)
+        tokens = getattr(config, "vocab_size", None)
+        return cls(training, classes, tokens, config.input_shape)
 
 
 class Scorer(Protocol):
@@ -58,12 +71,12 @@ class Dataset:
         scorer: makes the gatherer of metrics that need predictions; None when sums suffice.
         pack: several examples per row (VSL), built on the fly.
         mean_length: tokens per example, or None where it is not known without reading all.
-        tokenizer: the tokenizer.json that the ids come from; None where it is not known.
+        tokenizer: text of the tokenizer.json that the ids come from; None where it is not known.
         token_bytes: [V] bytes per token, for bits per byte; None without a tokenizer.
         references: name -> bits per byte of other compressors on the same text.
         summary: one line for the log.
-        shuffle: whether the order is shuffled, and with which seed.
-        shuffle_seed: of the order.
+        shuffle: whether the order is shuffled; ``build_dataset`` sets it.
+        shuffle_seed: of the order; ``build_dataset`` sets it.
     """
 
     source: Source
@@ -73,7 +86,7 @@ class Dataset:
     scorer: Callable[[], Scorer] | None = None
     pack: bool = False
     mean_length: float | None = None
-    tokenizer: pathlib.Path | None = None
+    tokenizer: str | None = None
     token_bytes: np.ndarray | None = None
     references: Mapping[str, float] = dataclasses.field(default_factory=dict)
     summary: str = ""
@@ -108,3 +121,35 @@ class Dataset:
             drop_last=drop_last,
             transform=self.transform,
         )
+
+
+def build_dataset(
+    section: InputSection,
+    folder: str | pathlib.Path,
+    context: Context | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """Read the data an input section names.
+
+    Args:
+        section: validated ``train_input`` or ``eval_input``.
+        folder: the run's; the data's tokenizer is kept there.
+        context: which input it is, and what the model takes; None is training data of any model.
+        seed: of the order where the section names none.
+
+    Raises:
+        DataError: files that do not hold what the section says.
+    """
+    folder = pathlib.Path(folder)
+    read = pkgutil.resolve_name(section.reader)
+    dataset = read(section, (context or Context())._replace(folder=folder))
+    target = folder / TOKENIZER
+    if dataset.tokenizer is not None and not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(".partial")  # a kill while writing must not leave half a file
+        partial.write_text(dataset.tokenizer, encoding="utf-8")
+        partial.replace(target)
+    own = section.shuffle_seed
+    return dataclasses.replace(
+        dataset, shuffle=section.shuffle, shuffle_seed=seed if own is None else own
+    )

@@ -1,4 +1,4 @@
-"""Random-access sources: documents of varying length, synthetic tokens, parts and mixtures.
+"""Random-access sources: documents of varying length, parts and mixtures.
 
 Every item is a dict of 1-D int32 arrays under the Model Zoo's feature names: ``input_ids``,
 ``attention_mask`` (really the loss mask) and ``labels`` (next tokens, already shifted); rows
@@ -21,7 +21,6 @@ __all__ = [
     "Mixture",
     "Source",
     "Subset",
-    "SyntheticSource",
 ]
 
 FEATURES = ("input_ids", "attention_mask", "labels")
@@ -102,39 +101,6 @@ class DocumentSource:
     def lengths(self) -> np.ndarray:
         """[N] tokens of each document."""
         return np.diff(self._offsets)
-
-
-class SyntheticSource:
-    """Random tokens of random length, a function of (seed, index) alone; for smoke tests.
-
-    Args:
-        num_examples: examples in one epoch.
-        vocab_size: ids are drawn from [1, vocab_size).
-        max_length: lengths are drawn from [max(1, max_length // 8), max_length].
-        seed: changes every example.
-    """
-
-    def __init__(self, num_examples: int, vocab_size: int, max_length: int, seed: int = 0) -> None:
-        self._num_examples = num_examples
-        self._vocab_size = vocab_size
-        self._max_length = max_length
-        self._seed = seed
-
-    def __len__(self) -> int:
-        """Examples in one epoch."""
-        return self._num_examples
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """One example; a repeated pattern, so that a model can learn something."""
-        rng = np.random.default_rng((self._seed, index))
-        length = int(rng.integers(max(1, self._max_length // 8), self._max_length + 1))
-        period = rng.integers(1, self._vocab_size, size=4)
-        tokens = np.resize(period, length + 1).astype(np.int32)
-        return {
-            "input_ids": tokens[:-1],
-            "attention_mask": np.ones(length, np.int32),
-            "labels": tokens[1:],
-        }
 
 
 class Subset:

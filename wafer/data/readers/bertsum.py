@@ -189,8 +189,6 @@ def bertsum(cfg: Any, context: Context) -> Dataset:
         row_length=cfg.max_sequence_length,
         complete=True,
         scorer=functools.partial(SummaryScorer, documents, cfg.summary_sentences),
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=(
             f"documents: {len(documents):,}, "
             f"{sum(sum(d.labels) for d in documents):,} of "

@@ -95,8 +95,6 @@ def _dataset(
         row_length=cfg.max_sequence_length,
         complete=True,
         scorer=functools.partial(ClassifierScorer, groups, labels, context.num_labels),
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=f"{cfg.data_processor}: {len(source):,} examples from {', '.join(map(str, files))}",
     )
 

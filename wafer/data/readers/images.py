@@ -75,8 +75,6 @@ def _dataset(
         source=RowSource(range(len(images)), build, where),
         row_length=1,
         complete=True,
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=f"{where}: {len(images):,} images of {pixels} pixels",
     )
 

@@ -147,7 +147,5 @@ def llava(cfg: Any, context: Context) -> Dataset:
         source=source,
         row_length=source.row_length,
         complete=True,
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=f"LLaVA: {len(source):,} rows of {source.row_length} tokens, images {shape}",
     )

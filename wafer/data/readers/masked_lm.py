@@ -124,7 +124,5 @@ def masked_lm(cfg: Any, context: Context) -> Dataset:
         row_length=cfg.max_sequence_length,
         complete=True,
         transform=mask,
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=f"masked language modelling: {len(examples):,} rows from {len(files)} file(s)",
     )

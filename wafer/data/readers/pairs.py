@@ -88,14 +88,13 @@ def prompts(cfg: Any, context: Context) -> Dataset:
     source = CompletionSource(rows, files[0])
     longest = max(made.shape[1] for made in rows)
     mean = float(np.mean([made.shape[1] for made in rows]))
+    is_json = vocabulary.path.suffix == ".json"
     return Dataset(
         source=source,
         row_length=cfg.max_sequence_length,
         pack=bool(cfg.use_vsl),
         mean_length=mean,
-        tokenizer=vocabulary.path if vocabulary.path.suffix == ".json" else None,
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
+        tokenizer=vocabulary.path.read_text("utf-8") if is_json else None,
         summary=(
             f"prompts with completions: {len(rows):,} examples, {skipped:,} left out as longer "
             f"than {cfg.max_sequence_length} tokens, longest/mean = {longest}/{mean:.0f}"
@@ -139,7 +138,5 @@ def seq2seq(cfg: Any, context: Context) -> Dataset:
         source=RowSource(examples, build, files[0]),
         row_length=cfg.max_sequence_length,
         complete=True,
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=f"sources with targets: {len(examples):,} pairs from {len(files)} file(s)",
     )

@@ -102,8 +102,6 @@ def preferences(cfg: Any, context: Context) -> Dataset:
         source=RowSource(pairs, functools.partial(_build, cfg.max_sequence_length), cfg.data_dir),
         row_length=2 * cfg.max_sequence_length,
         complete=True,
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=(
             f"preferences: {len(pairs):,} pairs, {skipped:,} left out as longer than "
             f"{cfg.max_sequence_length} tokens"

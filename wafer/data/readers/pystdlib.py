@@ -17,8 +17,15 @@ import sysconfig
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
-__all__ = ["Corpus", "load_corpus", "yardsticks"]
+from tokenizers import Tokenizer
+
+from wafer.data.batching.dataset import TOKENIZER, Context, Dataset
+from wafer.data.batching.sources import DocumentSource
+from wafer.data.text.tokenizer import END_OF_TEXT, load_tokenizer, token_bytes, train_bpe
+
+__all__ = ["Corpus", "load_corpus", "pystdlib", "yardsticks"]
 
 # Left out: tests (many distributions strip them), bundled programs, and generated tables.
 _SKIPPED = frozenset(
@@ -122,3 +129,34 @@ def yardsticks(texts: tuple[str, ...]) -> dict[str, float]:
         "bz2": 8 * len(bz2.compress(data)) / len(data),
         "xz": 8 * len(lzma.compress(data, preset=9)) / len(data),
     }
+
+
+def _encode(tokenizer: Tokenizer, texts: tuple[str, ...], max_length: int) -> DocumentSource:
+    end: Any = tokenizer.token_to_id(END_OF_TEXT)
+    documents = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(texts))]
+    return DocumentSource(documents, end, max_length)
+
+
+def pystdlib(cfg: Any, context: Context) -> Dataset:
+    """Read the running Python's sources, with a tokenizer trained on the training part."""
+    corpus = load_corpus(cfg.source_dir, cfg.max_bytes)
+    kept = context.folder / TOKENIZER  # a resumed run must keep its vocabulary
+    tokenizer = load_tokenizer(kept) if kept.exists() else train_bpe(corpus.train, cfg.vocab_size)
+    texts = corpus.train if cfg.split == "train" else corpus.held_out
+    source = _encode(tokenizer, texts, cfg.max_sequence_length)
+    mean = float(source.lengths.mean())
+    return Dataset(
+        source=source,
+        row_length=cfg.max_sequence_length,
+        pack=cfg.use_vsl,
+        mean_length=mean,
+        tokenizer=tokenizer.to_str(pretty=True),
+        token_bytes=token_bytes(tokenizer),
+        references={} if cfg.split == "train" else yardsticks(texts),
+        summary=(
+            f"Python standard library, {cfg.split}: {len(texts):,} functions, "
+            f"{sum(len(t.encode()) for t in texts) / 1e6:.2f} MB, {source.lengths.sum():,} tokens, "
+            f"longest/mean = {source.lengths.max()}/{mean:.0f} = {source.lengths.max() / mean:.1f} "
+            f"(text sha256 {corpus.digest[:12]})"
+        ),
+    )

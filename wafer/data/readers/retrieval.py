@@ -93,7 +93,5 @@ def retrieval(cfg: Any, context: Context) -> Dataset:
         source=RowSource(examples, functools.partial(_features, vocabulary, lengths), files[0]),
         row_length=length,
         complete=True,
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=f"questions with contexts: {len(examples):,}, {1 + cfg.num_hard_negatives} each",
     )

@@ -22,10 +22,6 @@ Rows = dict[str, np.ndarray]
 Open = Callable[[Sequence[str]], Source]
 
 
-def _common(cfg: Any) -> dict[str, Any]:
-    return {"shuffle": bool(cfg.shuffle), "shuffle_seed": cfg.shuffle_seed or 0}
-
-
 def _folders(cfg: Any) -> tuple[str, ...]:
     if cfg.data_dir is not None:
         return (cfg.data_dir,) if isinstance(cfg.data_dir, str) else tuple(cfg.data_dir)
@@ -72,7 +68,6 @@ def gpt_rows(cfg: Any, context: Context) -> Dataset:
         row_length=length,
         summary=f"HDF5: {len(source):,} rows of {length} tokens, {features} features{told}",
         **_tokenizer_of(folders),
-        **_common(cfg),
     )
 
 
@@ -115,7 +110,6 @@ def _corpus(cfg: Any, context: Context) -> Dataset:
         row_length=length,
         summary=f"HDF5 corpus: {len(source):,} windows of {length} tokens{told}",
         **_tokenizer_of(folders),
-        **_common(cfg),
     )
 
 
@@ -124,8 +118,9 @@ def _tokenizer_of(folders: Sequence[str]) -> dict[str, Any]:
     path = pathlib.Path(folders[0]) / "tokenizer.json"
     if not path.is_file():
         return {}
-    out: dict[str, Any] = {"tokenizer": path}
-    decoder = json.loads(path.read_text("utf-8")).get("decoder") or {}
+    text = path.read_text("utf-8")
+    out: dict[str, Any] = {"tokenizer": text}
+    decoder = json.loads(text).get("decoder") or {}
     if decoder.get("type") == "ByteLevel":
         out["token_bytes"] = token_bytes(load_tokenizer(path))
     return out
@@ -158,7 +153,6 @@ def bert_rows(cfg: Any, context: Context) -> Dataset:
         complete=True,
         transform=transform,
         summary=f"HDF5: {len(source):,} rows of {length} tokens, {how}{note}",
-        **_common(cfg),
     )
 
 
@@ -242,7 +236,6 @@ def t5_rows(cfg: Any, context: Context) -> Dataset:
         complete=True,
         transform=_without_ignored,
         summary=f"HDF5: {len(source):,} source and target rows of {lengths} tokens{told}",
-        **_common(cfg),
     )
 
 

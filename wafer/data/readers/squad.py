@@ -253,7 +253,5 @@ def squad(cfg: Any, context: Context) -> Dataset:
         scorer=functools.partial(
             SquadScorer, questions, found, cfg.n_best_size, cfg.max_answer_length
         ),
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=f"SQuAD: {len(questions):,} questions in {len(found):,} windows of {length} tokens",
     )

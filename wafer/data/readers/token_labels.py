@@ -239,7 +239,5 @@ def token_classification(cfg: Any, context: Context) -> Dataset:
         row_length=cfg.max_sequence_length,
         complete=True,
         scorer=functools.partial(TokenScorer, known),
-        shuffle=cfg.shuffle,
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=f"tokens with labels: {len(examples):,} sentences, classes {', '.join(known)}",
     )

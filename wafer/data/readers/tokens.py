@@ -79,8 +79,6 @@ def bert_csv(cfg: Any, context: Context) -> Dataset:
         source=source,
         row_length=length,
         complete=True,
-        shuffle=bool(cfg.shuffle),
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=f"BERT CSV: {len(examples):,} rows of {length} tokens, masked beforehand",
     )
 
@@ -161,7 +159,5 @@ def t5_dynamic(cfg: Any, context: Context) -> Dataset:
         row_length=cfg.src_max_sequence_length,
         complete=True,
         transform=functools.partial(_corrupted, cfg=cfg, ids=ids),
-        shuffle=bool(cfg.shuffle),
-        shuffle_seed=cfg.shuffle_seed or 0,
         summary=f"T5 text: {len(examples):,} pieces of up to {longest} tokens, spans hidden anew",
     )

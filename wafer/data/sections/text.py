@@ -1,57 +1,58 @@
-"""Keys of the data processors for encoders, encoder-decoders, images and fine-tuning."""
+"""Data processors of text that is tokenized while it is read: fine-tuning, and Python's sources."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from models.sections import Bool
-from wafer.data.section import Folders, InputSection
-from wafer.errors import ConfigError, Problem
+from wafer.data.sections.base import Folders, InputSection
 
-__all__ = ["TASK_PROCESSORS", "ImageInput", "TextInput"]
-
-
-class TaskInput(InputSection):
-    """Rows that are complete as they are read; a batch of them is not packed.
-
-    Attributes:
-        data_dir: folders or files; a folder is searched for the names the format prescribes.
-    """
-
-    data_dir: Folders
-
-    def model_post_init(self, _: object) -> None:
-        """Say what removes padding here."""
-        if self.use_vsl and self.task != "lm":
-            message = (
-                "packing is for next-token rows; model.enable_vts: true removes the padding of "
-                "these"
-            )
-            raise ConfigError([Problem(("use_vsl",), message)])
+__all__ = [
+    "BertCSVDynamicMaskDataProcessor",
+    "BertSumCSVDataProcessor",
+    "BertTokenClassifierDataProcessor",
+    "DPRJsonDataProcessor",
+    "MNLIDataProcessor",
+    "PreferenceDataProcessor",
+    "PromptCompletionDataProcessor",
+    "PyStdlibDataProcessor",
+    "SST2DataProcessor",
+    "Seq2SeqDataProcessor",
+    "SquadDataProcessor",
+    "TextInput",
+]
 
 
-class TextInput(TaskInput):
+class TextInput(InputSection):
     """Text that is tokenized while it is read.
 
     Attributes:
+        data_dir: folders or files; a folder is searched for the names the format prescribes.
         vocab_file: WordPiece vocabulary (vocab.txt, one token a line) or a tokenizer.json.
         do_lower: lower-case and strip accents, for uncased vocab.txt files.
         max_sequence_length: S, special tokens included; longer texts are cut.
     """
 
+    data_dir: Folders
     vocab_file: str
     do_lower: Bool = False
     max_sequence_length: PositiveInt  # pyright: ignore[reportIncompatibleVariableOverride,reportGeneralTypeIssues]
 
 
-class ClassifierInput(TextInput):
-    """SST2DataProcessor and MNLIDataProcessor: GLUE's own TSV files, or JSON lines."""
+class SST2DataProcessor(
+    TextInput, task="classification", reader="wafer.data.readers.classification:sst2"
+):
+    """GLUE's own TSV files, or JSON lines."""
 
-    task: ClassVar[str] = "classification"
+
+class MNLIDataProcessor(
+    TextInput, task="classification", reader="wafer.data.readers.classification:mnli"
+):
+    """GLUE's own TSV files, or MultiNLI's JSON lines."""
 
 
-class SquadInput(TextInput):
-    """SquadDataProcessor: SQuAD version 1 JSON.
+class SquadDataProcessor(TextInput, task="qa", reader="wafer.data.readers.squad:squad"):
+    """SQuAD version 1 JSON.
 
     Attributes:
         doc_stride: tokens between the beginnings of two windows over a long context.
@@ -60,39 +61,47 @@ class SquadInput(TextInput):
         n_best_size: start and end positions considered for each window.
     """
 
-    task: ClassVar[str] = "qa"
     doc_stride: PositiveInt = 128
     max_query_length: PositiveInt = 64
     max_answer_length: PositiveInt = 30
     n_best_size: PositiveInt = 20
 
 
-class TokenClassifierInput(TextInput):
-    """BertTokenClassifierDataProcessor: CoNLL-like columns, or the vendor's CSV.
+class BertTokenClassifierDataProcessor(
+    TextInput,
+    task="token_classification",
+    reader="wafer.data.readers.token_labels:token_classification",
+):
+    """CoNLL-like columns, or the vendor's CSV.
 
     Attributes:
         label_vocab_file: JSON, label -> class; None takes the labels of the file in order.
     """
 
-    task: ClassVar[str] = "token_classification"
     label_vocab_file: str | None = None
 
 
-class BertSumInput(TextInput):
-    """BertSumCSVDataProcessor: sentences and which of them a summary extracts.
+class BertSumCSVDataProcessor(
+    TextInput, task="summarization", reader="wafer.data.readers.bertsum:bertsum"
+):
+    """Sentences and which of them a summary extracts.
 
     Attributes:
         max_cls_tokens: sentences kept of a document.
         summary_sentences: sentences a predicted summary has.
     """
 
-    task: ClassVar[str] = "summarization"
     max_cls_tokens: PositiveInt = 50
     summary_sentences: PositiveInt = 3
 
 
-class MaskedLmInput(TextInput, legacy={"mask_whole_word": "whole_word_masking"}):
-    """BertCSVDynamicMaskDataProcessor: tokenized sentence pairs, masked anew every epoch.
+class BertCSVDynamicMaskDataProcessor(
+    TextInput,
+    task="mlm",
+    reader="wafer.data.readers.masked_lm:masked_lm",
+    legacy={"mask_whole_word": "whole_word_masking"},
+):
+    """Tokenized sentence pairs, masked anew every epoch.
 
     Attributes:
         max_predictions_per_seq: M, most tokens masked in a sequence.
@@ -102,7 +111,6 @@ class MaskedLmInput(TextInput, legacy={"mask_whole_word": "whole_word_masking"})
         shuffle_buffer: the whole file is shuffled here.
     """
 
-    task: ClassVar[str] = "mlm"
     max_predictions_per_seq: PositiveInt = 20
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] = 0.15
     whole_word_masking: Literal[False] = False
@@ -110,8 +118,8 @@ class MaskedLmInput(TextInput, legacy={"mask_whole_word": "whole_word_masking"})
     shuffle_buffer: PositiveInt | None = None
 
 
-class PromptCompletionInput(TextInput):
-    """PromptCompletionDataProcessor: JSON lines for instruction tuning and summarization.
+class PromptCompletionDataProcessor(TextInput, reader="wafer.data.readers.pairs:prompts"):
+    """JSON lines for instruction tuning and summarization.
 
     Attributes:
         prompt_key: where a line holds the prompt.
@@ -136,8 +144,10 @@ class PromptCompletionInput(TextInput):
     completion_prefix: str = ""
 
 
-class PreferenceInput(TextInput):
-    """PreferenceDataProcessor: JSON lines of pairs for DPO, as ``wafer score`` wrote them.
+class PreferenceDataProcessor(
+    TextInput, task="dpo", reader="wafer.data.readers.preferences:preferences"
+):
+    """JSON lines of pairs for DPO, as ``wafer score`` wrote them.
 
     Attributes:
         prompt_key: where a line holds the prompt.
@@ -147,7 +157,6 @@ class PreferenceInput(TextInput):
         eos_token: token after an answer.
     """
 
-    task: ClassVar[str] = "dpo"
     prompt_key: str = "prompt"
     chosen_key: str = "chosen"
     rejected_key: str = "rejected"
@@ -155,8 +164,8 @@ class PreferenceInput(TextInput):
     eos_token: str = "<|endoftext|>"
 
 
-class Seq2SeqInput(TextInput):
-    """Seq2SeqDataProcessor: JSON lines or TSV of sources and targets for T5 and Transformer.
+class Seq2SeqDataProcessor(TextInput, task="seq2seq", reader="wafer.data.readers.pairs:seq2seq"):
+    """JSON lines or TSV of sources and targets for T5 and Transformer.
 
     Attributes:
         src_key: column of the source text.
@@ -166,7 +175,6 @@ class Seq2SeqInput(TextInput):
         decoder_start_token_id: first input of the decoder.
     """
 
-    task: ClassVar[str] = "seq2seq"
     src_key: str = "source"
     tgt_key: str = "target"
     tgt_max_sequence_length: PositiveInt | None = None
@@ -174,66 +182,31 @@ class Seq2SeqInput(TextInput):
     decoder_start_token_id: NonNegativeInt = 0
 
 
-class RetrievalInput(TextInput):
-    """DPRJsonDataProcessor: DPR's published JSON of questions and contexts.
+class DPRJsonDataProcessor(TextInput, task="dpr", reader="wafer.data.readers.retrieval:retrieval"):
+    """DPR's published JSON of questions and contexts.
 
     Attributes:
         questions_max_sequence_length: of questions; None is ``max_sequence_length``.
         num_hard_negatives: negative contexts read with every question.
     """
 
-    task: ClassVar[str] = "dpr"
     questions_max_sequence_length: PositiveInt | None = None
     num_hard_negatives: NonNegativeInt = 1
 
 
-class LlavaInput(TaskInput):
-    """LlavaHDF5MapDataProcessor: HDF5 rows with an image each.
+class PyStdlibDataProcessor(InputSection, reader="wafer.data.readers.pystdlib:pystdlib"):
+    """The functions of the Python standard library's sources, with a tokenizer trained on them.
 
     Attributes:
-        img_data_dir: folder of the images that ``img_path`` names.
-        image_data_size: (C, h, w) the tower takes; None is the model's.
+        vocab_size: V, byte-pair vocabulary.
+        split: which part; the split is by function, after de-duplication.
+        source_dir: folder of .py files; None is the running interpreter's library.
+        max_bytes: longest function kept, in bytes.
     """
 
-    task: ClassVar[str] = "image_text"
-    img_data_dir: str
-    image_data_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
-
-
-class ImageInput(TaskInput, legacy={"drop_last_batch": "drop_last"}):
-    """MNISTDataProcessor: IDX files as published, gzipped or not.
-
-    Attributes:
-        to_float16: accepted; images are float32 and the model casts.
-    """
-
-    task: ClassVar[str] = "image"
-    to_float16: Bool | None = None
-
-
-class DigitsInput(InputSection, legacy={"drop_last_batch": "drop_last"}):
-    """DigitsDataProcessor: the 1,797 digits of 8 x 8 pixels that scikit-learn brings.
-
-    Attributes:
-        split: which part; the last fifth is held out.
-    """
-
-    task: ClassVar[str] = "image"
-    split: Literal["train", "eval"] | None = None
-
-
-TASK_PROCESSORS: dict[str, type[InputSection]] = {
-    "SST2DataProcessor": ClassifierInput,
-    "MNLIDataProcessor": ClassifierInput,
-    "SquadDataProcessor": SquadInput,
-    "BertTokenClassifierDataProcessor": TokenClassifierInput,
-    "BertSumCSVDataProcessor": BertSumInput,
-    "BertCSVDynamicMaskDataProcessor": MaskedLmInput,
-    "PromptCompletionDataProcessor": PromptCompletionInput,
-    "Seq2SeqDataProcessor": Seq2SeqInput,
-    "DPRJsonDataProcessor": RetrievalInput,
-    "LlavaHDF5MapDataProcessor": LlavaInput,
-    "MNISTDataProcessor": ImageInput,
-    "DigitsDataProcessor": DigitsInput,
-    "PreferenceDataProcessor": PreferenceInput,
-}
+    vocab_size: Annotated[int, Field(ge=257)] = 2048
+    max_sequence_length: PositiveInt = 512  # pyright: ignore[reportIncompatibleVariableOverride]
+    split: Literal["train", "eval"] = "train"
+    source_dir: str | None = None
+    max_bytes: PositiveInt = 1024
+    shuffle: Bool = True

@@ -1,19 +1,20 @@
-"""Keys of the data processors that read rows from HDF5 files and the vendor's tokenized text."""
+"""Data processors of token rows: HDF5 files, the vendor's tokenized text, random tokens."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from models.sections import Bool, Section
-from wafer.data.section import Folders, InputSection
+from wafer.data.sections.base import Folders, InputSection
 from wafer.errors import ConfigError, Problem
 
 __all__ = [
-    "ROW_PROCESSORS",
     "BertCSVDataProcessor",
     "BertHDF5DataProcessor",
     "GptHDF5DataProcessor",
+    "GptHDF5MapDataProcessor",
     "MixturePart",
+    "SyntheticDataProcessor",
     "T5DynamicDataProcessor",
     "T5HDF5DataProcessor",
 ]
@@ -50,8 +51,14 @@ class _RowsInput(InputSection):
     num_samples: PositiveInt | None = None
     pad_last: Bool | None = None
 
+    @property
+    def decides_shapes(self) -> bool:
+        """Next-token rows must be as the section says; others may lack features."""
+        return self.task == "lm" and super().decides_shapes
+
     def model_post_init(self, _: Any) -> None:
         """Exactly one of ``data_dir`` and ``mixture``."""
+        super().model_post_init(_)
         if self.data_dir is None and self.mixture is None:
             raise ConfigError([Problem(("data_dir",), "missing; give data_dir, or a mixture")])
         if self.data_dir is not None and self.mixture is not None:
@@ -61,22 +68,18 @@ class _RowsInput(InputSection):
             raise ConfigError([Problem(("data_subset",), message)])
 
 
-class GptHDF5DataProcessor(_RowsInput):
-    """Next-token rows, also as ``GptHDF5MapDataProcessor``.
+class GptHDF5DataProcessor(_RowsInput, reader="wafer.data.readers.rows:gpt_rows"):
+    """Next-token rows.
 
     ``max_sequence_length`` is needed for files in the corpus format and a check for others.
     """
 
 
-class _Unpacked(_RowsInput):
-    def model_post_init(self, _: Any) -> None:
-        super().model_post_init(_)
-        if self.use_vsl:
-            message = "these rows are not packed; model.enable_vts: true removes their padding"
-            raise ConfigError([Problem(("use_vsl",), message)])
+class GptHDF5MapDataProcessor(GptHDF5DataProcessor):
+    """The vendor's random-access reader of the same rows."""
 
 
-class BertHDF5DataProcessor(_Unpacked):
+class BertHDF5DataProcessor(_RowsInput, task="mlm", reader="wafer.data.readers.rows:bert_rows"):
     """BERT rows: masked anew at every reading, unless the file brings masked labels.
 
     Attributes:
@@ -85,19 +88,16 @@ class BertHDF5DataProcessor(_Unpacked):
         mask_id: id of [MASK]; None takes it from ``data_params.json``.
     """
 
-    task: ClassVar[str] = "mlm"
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] = 0.15
     max_predictions_per_seq: PositiveInt | None = None
     mask_id: NonNegativeInt | None = None
 
 
-class T5HDF5DataProcessor(_Unpacked):
+class T5HDF5DataProcessor(_RowsInput, task="seq2seq", reader="wafer.data.readers.rows:t5_rows"):
     """Source and target rows: input_ids, attention_mask, decoder_input_ids, ..., labels."""
 
-    task: ClassVar[str] = "seq2seq"
 
-
-class BertCSVDataProcessor(InputSection):
+class BertCSVDataProcessor(InputSection, task="mlm", reader="wafer.data.readers.tokens:bert_csv"):
     """The vendor's CSV with masks drawn beforehand.
 
     Attributes:
@@ -105,12 +105,21 @@ class BertCSVDataProcessor(InputSection):
         disable_nsp: the rows have no next-sentence label.
     """
 
-    task: ClassVar[str] = "mlm"
     data_dir: Folders
     disable_nsp: Bool = False
 
+    @property
+    def decides_shapes(self) -> bool:
+        """The files do."""
+        return False
 
-class T5DynamicDataProcessor(InputSection, legacy={"data_dir": "src_data_dir"}):
+
+class T5DynamicDataProcessor(
+    InputSection,
+    task="seq2seq",
+    reader="wafer.data.readers.tokens:t5_dynamic",
+    legacy={"data_dir": "src_data_dir"},
+):
     """Tokenized text, one document a line; spans are hidden anew at every reading.
 
     Attributes:
@@ -122,7 +131,6 @@ class T5DynamicDataProcessor(InputSection, legacy={"data_dir": "src_data_dir"}):
         do_lower: lower the case of tokens and vocabulary.
     """
 
-    task: ClassVar[str] = "seq2seq"
     src_data_dir: Folders
     src_vocab_file: str
     src_max_sequence_length: PositiveInt
@@ -135,11 +143,14 @@ class T5DynamicDataProcessor(InputSection, legacy={"data_dir": "src_data_dir"}):
     pad_token: str = "<pad>"
 
 
-ROW_PROCESSORS: dict[str, type[InputSection]] = {
-    "GptHDF5DataProcessor": GptHDF5DataProcessor,
-    "GptHDF5MapDataProcessor": GptHDF5DataProcessor,
-    "BertHDF5DataProcessor": BertHDF5DataProcessor,
-    "BertCSVDataProcessor": BertCSVDataProcessor,
-    "T5HDF5DataProcessor": T5HDF5DataProcessor,
-    "T5DynamicDataProcessor": T5DynamicDataProcessor,
-}
+class SyntheticDataProcessor(InputSection, reader="wafer.data.readers.synthetic:synthetic"):
+    """Random token sequences of random lengths, for timing and tests.
+
+    Attributes:
+        vocab_size: V.
+        num_examples: sequences per epoch.
+    """
+
+    vocab_size: PositiveInt
+    max_sequence_length: PositiveInt = 512  # pyright: ignore[reportIncompatibleVariableOverride]
+    num_examples: PositiveInt = 1024

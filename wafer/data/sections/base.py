@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
 from models.sections import Bool, Section, parse
+from wafer.errors import ConfigError, Problem
 
 __all__ = ["Folders", "InputSection", "MicroBatchRange"]
 
@@ -68,8 +69,13 @@ Folders = Annotated[tuple[str, ...], BeforeValidator(_folders)]
 class InputSection(_Ignored):
     """What every data processor takes.
 
+    A processor is a subclass: ``class X(InputSection, task="lm", reader="module:function")``.
+    Subclasses inherit both.
+
     Attributes:
-        data_processor: its name in ``DATA_PROCESSORS``.
+        task: what its rows are for, a name of ``wafer.data.tasks.TASKS``; the model must take it.
+        reader: ``"module:function"``, (section, ``Context``) -> ``Dataset``; '' for none.
+        data_processor: the class's name in the YAML, or ``module:class``.
         batch_size: sequences per step over all systems (the effective batch).
         micro_batch_size: sequences computed at once per system; 'auto' lets the run choose.
         max_sequence_length: S; longer examples are cut.
@@ -77,10 +83,10 @@ class InputSection(_Ignored):
         shuffle: whether the order is shuffled each epoch.
         shuffle_seed: of that order; None takes ``runconfig.seed``.
         drop_last: leave out the last, incomplete batch of an epoch.
-        task: what its rows are for; the model must take them (``wafer.experiment``).
     """
 
     task: ClassVar[str] = "lm"
+    reader: ClassVar[str] = ""
 
     data_processor: str
     batch_size: PositiveInt
@@ -92,6 +98,28 @@ class InputSection(_Ignored):
     shuffle: Bool = False
     shuffle_seed: int | None = None
     drop_last: Bool = True
+
+    def __init_subclass__(
+        cls, task: str | None = None, reader: str | None = None, **kwargs: Any
+    ) -> None:
+        """Take the class keywords."""
+        super().__init_subclass__(**kwargs)
+        cls.task = cls.task if task is None else task
+        cls.reader = cls.reader if reader is None else reader
+
+    def model_post_init(self, _: Any) -> None:
+        """Say what removes padding of rows that are not packed."""
+        if self.use_vsl and self.task != "lm":
+            message = (
+                "packing is for next-token rows; model.enable_vts: true removes the padding of "
+                "these"
+            )
+            raise ConfigError([Problem(("use_vsl",), message)])
+
+    @property
+    def decides_shapes(self) -> bool:
+        """Whether the section alone says which shapes rows have; else the files do."""
+        return self.max_sequence_length is not None or self.task == "image"
 
     @property
     def no_effect(self) -> tuple[str, ...]:

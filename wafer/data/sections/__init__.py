@@ -1,0 +1,1 @@
+"""Keys of ``train_input`` and ``eval_input``: a class per data processor. No jax here."""
