@@ -10,7 +10,6 @@ T tokens of the whole batch.
 import dataclasses
 import math
 import os
-import pathlib
 import tempfile
 import time
 from typing import Any
@@ -259,11 +258,6 @@ def measure_host(folder: str | None = None) -> Machine:
             begin = time.perf_counter()
             os.pread(file.fileno(), block.nbytes, 0)
             fetch = block.nbytes / (time.perf_counter() - begin)
-    available = 8e9
-    lines = pathlib.Path("/proc/meminfo")
-    if lines.exists():
-        table = dict(line.split(":", 1) for line in lines.read_text().splitlines())
-        available = float(table["MemTotal"].split()[0]) * 1024
     return Machine(
         name="this host",
         flops=flops,
@@ -272,7 +266,7 @@ def measure_host(folder: str | None = None) -> Machine:
         reduce=memory / 3,
         hop=1e-4,
         store=memory,
-        capacity=available,
+        capacity=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         shared=True,
         note="measured just now, float32; all systems share it",
     )
