@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 
 from models.base import Model
 from models.counts import flops_per_token
@@ -266,7 +267,7 @@ def measure_host(folder: str | None = None) -> Machine:
         reduce=memory / 3,
         hop=1e-4,
         store=memory,
-        capacity=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        capacity=psutil.virtual_memory().total,
         shared=True,
         note="measured just now, float32; all systems share it",
     )

@@ -8,6 +8,7 @@ contest placer's table of all slicing plans and annealed (``slicing``, ``refine`
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -124,7 +125,7 @@ def _heights(stacks: Sequence[np.ndarray], width: int) -> np.ndarray:
         for end in range(begin + 1, n + 1):
             sizes = range(1, min(len(stacks), end - begin) + 1)
             options = [wide[-size] + stacks[size - 1][end - size] for size in sizes]
-            wide.append(np.minimum.reduce(options))
+            wide.append(functools.reduce(np.minimum, options))
             if wide[-1][-1] > width:
                 break
             high[begin, end] = points - np.searchsorted(wide[-1][::-1], width, side="right")
