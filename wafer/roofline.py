@@ -10,7 +10,6 @@ T tokens of the whole batch.
 import dataclasses
 import math
 import os
-import pathlib
 import tempfile
 import time
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 
 from models.base import Model
 from models.counts import flops_per_token
@@ -259,11 +259,6 @@ def measure_host(folder: str | None = None) -> Machine:
             begin = time.perf_counter()
             os.pread(file.fileno(), block.nbytes, 0)
             fetch = block.nbytes / (time.perf_counter() - begin)
-    available = 8e9
-    lines = pathlib.Path("/proc/meminfo")
-    if lines.exists():
-        table = dict(line.split(":", 1) for line in lines.read_text().splitlines())
-        available = float(table["MemTotal"].split()[0]) * 1024
     return Machine(
         name="this host",
         flops=flops,
@@ -272,7 +267,7 @@ def measure_host(folder: str | None = None) -> Machine:
         reduce=memory / 3,
         hop=1e-4,
         store=memory,
-        capacity=available,
+        capacity=psutil.virtual_memory().total,
         shared=True,
         note="measured just now, float32; all systems share it",
     )

@@ -5,6 +5,7 @@ source line, and of each value it touches whether it depends on parameters, on t
 anything that is trained.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -52,10 +53,7 @@ class Value(NamedTuple):
     @property
     def size(self) -> int:
         """Elements."""
-        size = 1
-        for n in self.shape:
-            size *= n
-        return size
+        return math.prod(self.shape)
 
     @property
     def weight(self) -> bool:

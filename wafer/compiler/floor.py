@@ -8,6 +8,7 @@ contest placer's table of all slicing plans and annealed (``slicing``, ``refine`
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -100,7 +101,7 @@ def least_cap(choices: Sequence[Choices], width: int, height: int) -> float:
 
 
 def _stacks(lines: np.ndarray, width: int) -> list[np.ndarray]:
-    """Least widths of columns of 1, 2 and 3 kernels: [n - size + 1, height + 1] each."""
+    """Least widths of columns of 1, 2 and 3 neighbours: [n - size + 1, height + 1] each."""
     n, points = lines.shape
     heights = np.arange(points)
     tall = np.stack(
@@ -115,23 +116,8 @@ def _stacks(lines: np.ndarray, width: int) -> list[np.ndarray]:
     return stacks
 
 
-def _heights(lines: np.ndarray, width: int) -> np.ndarray:
-    """[n + 1, n + 1] least height of a row of kernels begin .. end - 1."""
-    n, points = lines.shape
-    prefix = np.zeros((n + 1, points), np.int64)
-    np.cumsum(np.minimum(lines, NEVER), axis=0, out=prefix[1:])
-    high = np.full((n + 1, n + 1), NEVER, np.int64)
-    for begin in range(n):
-        for end in range(begin + 1, n + 1):
-            wide = prefix[end] - prefix[begin]
-            if wide[-1] > width:
-                break
-            high[begin, end] = points - np.searchsorted(wide[::-1], width, side="right")
-    return high
-
-
-def _stacked_heights(stacks: Sequence[np.ndarray], width: int) -> np.ndarray:
-    """The same where up to three neighbours share a column."""
+def _heights(stacks: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """[n + 1, n + 1] least height of a row of kernels begin .. end - 1, from ``_stacks``."""
     n, points = stacks[0].shape
     high = np.full((n + 1, n + 1), NEVER, np.int64)
     for begin in range(n):
@@ -139,7 +125,7 @@ def _stacked_heights(stacks: Sequence[np.ndarray], width: int) -> np.ndarray:
         for end in range(begin + 1, n + 1):
             sizes = range(1, min(len(stacks), end - begin) + 1)
             options = [wide[-size] + stacks[size - 1][end - size] for size in sizes]
-            wide.append(np.minimum.reduce(options))
+            wide.append(functools.reduce(np.minimum, options))
             if wide[-1][-1] > width:
                 break
             high[begin, end] = points - np.searchsorted(wide[-1][::-1], width, side="right")
@@ -319,11 +305,11 @@ def lay_out(
         return None
 
     def plain(cap: float) -> list[list[_Row]]:
-        return _rows(_heights(_curves(ordered, cap, width, height), width), height)
+        return _rows(_heights([_curves(ordered, cap, width, height)], width), height)
 
     def stacked(cap: float) -> list[list[_Row]]:
         stacks = _stacks(_curves(ordered, cap, width, height), width)
-        return _rows(_stacked_heights(stacks, width), height)
+        return _rows(_heights(stacks, width), height)
 
     high = bound
     while not plain(high):

@@ -198,31 +198,24 @@ def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> 
         names = [name for number, name in enumerate(names) if number in keep]
     layers = [Patch(facecolor=_fill(colors[n], "matmul"), label=n) for n in names]
     under = top - step * (len(lines) + 0.4)
-    first = figure.legend(
-        handles=layers,
-        title="layer",
-        loc="upper left",
-        bbox_to_anchor=(x - 0.008, under),
-        frameon=False,
-        fontsize=8.5,
-        title_fontsize=9.5,
-        alignment="left",
-        labelspacing=0.35,
-    )
-    figure.add_artist(first)
+
+    def legend(patches: list[Any], title: str, at: float) -> Any:
+        return figure.legend(
+            handles=patches,
+            title=title,
+            loc="upper left",
+            bbox_to_anchor=(at, under),
+            frameon=False,
+            fontsize=8.5,
+            title_fontsize=9.5,
+            alignment="left",
+            labelspacing=0.35,
+        )
+
+    figure.add_artist(legend(layers, "layer", x - 0.008))
     kinds = [k for k in _LIGHTER if any(kernel.kind == k for kernel in compiled.kernels)]
     shades = [Patch(facecolor=_fill((0.6, 0.62, 0.0), kind), label=kind) for kind in kinds]
-    figure.legend(
-        handles=shades,
-        title="shade: kind",
-        loc="upper left",
-        bbox_to_anchor=(x - 0.008 + 1.6 / figure.get_figwidth(), under),
-        frameon=False,
-        fontsize=8.5,
-        title_fontsize=9.5,
-        alignment="left",
-        labelspacing=0.35,
-    )
+    legend(shades, "shade: kind", x - 0.008 + 1.6 / figure.get_figwidth())
 
 
 def save(compiled: Compiled, folder: pathlib.Path, stem: str = "floor_plan") -> list[pathlib.Path]:

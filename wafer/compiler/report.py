@@ -57,25 +57,23 @@ def _more(compiled: Compiled) -> list[tuple[str, str]]:
 
 
 def _rows(compiled: Compiled) -> list[list[str]]:
-    rows = []
-    for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True):
-        rows.append(
-            [
-                kernel.name,
-                kernel.kind,
-                f"{region.x},{region.y}",
-                f"{region.width}x{region.height}",
-                f"{kernel.rows}x{kernel.columns}",
-                f"{kernel.forward:,}",
-                f"{kernel.backward:,}",
-                f"{kernel.update:,}",
-                f"{kernel.cycles / compiled.cycles:.0%}",
-                f"{kernel.sram / _KIB:.1f}",
-                f"{kernel.weights:,}",
-                f"{kernel.density:.0%}",
-            ]
-        )
-    return rows
+    return [
+        [
+            kernel.name,
+            kernel.kind,
+            f"{region.x},{region.y}",
+            f"{region.width}x{region.height}",
+            f"{kernel.rows}x{kernel.columns}",
+            f"{kernel.forward:,}",
+            f"{kernel.backward:,}",
+            f"{kernel.update:,}",
+            f"{kernel.cycles / compiled.cycles:.0%}",
+            f"{kernel.sram / _KIB:.1f}",
+            f"{kernel.weights:,}",
+            f"{kernel.density:.0%}",
+        ]
+        for region, kernel in zip(compiled.plan.regions, compiled.kernels, strict=True)
+    ]
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

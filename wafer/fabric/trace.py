@@ -115,14 +115,7 @@ def chrome_trace(trace: Trace, path: str | None = None) -> dict:
         begins = np.flatnonzero(edges[:, y, x] == 1)
         ends = np.flatnonzero(edges[:, y, x] == -1)
         events += [
-            {
-                "name": "CE",
-                "ph": "X",
-                "ts": int(begin),
-                "dur": int(end - begin),
-                "pid": y,
-                "tid": x,
-            }
+            {"name": "CE", "ph": "X", "ts": int(begin), "dur": int(end - begin), "pid": y, "tid": x}
             for begin, end in zip(begins, ends, strict=True)
         ]
     out = {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -21,7 +21,7 @@ from wafer.placement.check import Score
 from wafer.placement.contest import ContestGraph, Placed
 from wafer.placement.improve import Effort, Plan, best_of, wires_of
 from wafer.placement.order import chain
-from wafer.placement.refine import centres_of
+from wafer.placement.refine import Wires, centres_of
 from wafer.placement.rows import Snakes
 from wafer.placement.slicing import Piece, Table
 from wafer.placement.wheels import drawn, wheels
@@ -60,6 +60,11 @@ class _Drafts(NamedTuple):
         return NEVER**2 * self.over if self.over else self.plans[0].value
 
 
+def _plan(graph: ContestGraph, order: Sequence[int], cap: float, wires: Wires, tree: Piece) -> Plan:
+    length = wires.length(centres_of(tree, np.empty((len(order), 2))))
+    return Plan(graph.wdeltat * cap + graph.wlength * length, cap, tuple(order), tree)
+
+
 def _snakes(graph: ContestGraph, order: Sequence[int], cap: float, effort: Effort) -> _Drafts:
     """Plans of one order at one cap: rows of columns, else random ones if any plan fits."""
     return _rows_of(graph, order, cap, effort, Table(_curves(graph, order, cap)))
@@ -75,9 +80,7 @@ def _rows_of(
         least = min(least, int(snakes.least[1:].min()))
         for row, at in np.argwhere(snakes.least[1:] <= graph.height):
             tree = snakes.plan(int(row) + 1, int(at), graph.height)
-            length = wires.length(centres_of(tree, np.empty((table.n, 2))))
-            value = graph.wdeltat * cap + graph.wlength * length
-            plans.append(Plan(value, cap, tuple(order), tree))
+            plans.append(_plan(graph, order, cap, wires, tree))
     if not plans and table.fits(graph.width, graph.height):
         plans = [_drawn(graph, order, cap, table)]
     return _Drafts(sorted(plans, key=lambda p: p.value), max(0, least - graph.height))
@@ -90,9 +93,7 @@ def _drawn(
     rng, wires = np.random.default_rng(table.n), wires_of(graph, order)
     box = Piece(0, table.n, 0, 0, graph.width, graph.height)
     trees = [table.sample(rng, box, (0.5, 1.0, 0.0, 0.9, 0.1)[i % 5]) for i in range(draws)]
-    lengths = [wires.length(centres_of(tree, np.empty((table.n, 2)))) for tree in trees]
-    value = graph.wdeltat * cap + graph.wlength * min(lengths)
-    return Plan(value, cap, tuple(order), trees[int(np.argmin(lengths))])
+    return min((_plan(graph, order, cap, wires, tree) for tree in trees), key=lambda p: p.value)
 
 
 def _kinds(graph: ContestGraph, order: Sequence[int]) -> list[int]:
@@ -112,15 +113,11 @@ def _wheels(graph: ContestGraph, order: Sequence[int], cap: float, draws: int = 
     if n < 5 or np.prod(np.bincount(kinds) + 1.0) > 30_000:  # rows of the table
         return []
     table = Windows(_curves(graph, order, cap), kinds, n, 10_000_000)
-    rng, wires, plans = np.random.default_rng(n), wires_of(graph, order), []
+    rng, wires = np.random.default_rng(n), wires_of(graph, order)
     box = Piece(0, n, 0, 0, graph.width, graph.height)
-    for wheel in wheels(table, box.width, box.height) if table.window == n else ():
-        for _ in range(draws):
-            tree = drawn(table, wheel, box, rng)
-            length = wires.length(centres_of(tree, np.empty((n, 2))))
-            value = graph.wdeltat * cap + graph.wlength * length
-            plans.append(Plan(value, cap, tuple(order), tree))
-    return plans
+    turned = wheels(table, box.width, box.height) if table.window == n else ()
+    trees = (drawn(table, wheel, box, rng) for wheel in turned for _ in range(draws))
+    return [_plan(graph, order, cap, wires, tree) for tree in trees]
 
 
 @functools.lru_cache(maxsize=4)

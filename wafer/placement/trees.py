@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from wafer.placement.slicing import Piece, leaves
+from wafer.placement.slicing import Piece
 
 __all__ = ["Room", "Tree", "join", "leaf", "leaves_of", "optimise", "rejoin", "tree_of", "wheel"]
 
@@ -154,27 +154,11 @@ class Room:
             return math.inf, len(tree.heights)
         if not self.edges:
             return 0.0, extra + tall - self.height
-        self._centres(tree, 0, 0, self.width + extra, tall)
         x, y = self._x, self._y
+        for box in _boxes(tree, 0, 0, self.width + extra, tall):
+            x[box.i], y[box.i] = box.x + box.width / 2, box.y + box.height / 2
         length = sum(abs(x[a] - x[b]) + abs(y[a] - y[b]) for a, b in self.edges)
         return length, extra + tall - self.height
-
-    def _centres(self, tree: Tree, x: int, y: int, width: int, height: int) -> None:
-        if not tree.parts:
-            self._x[tree.kernel], self._y[tree.kernel] = x + width / 2, y + height / 2
-        elif tree.boxes:
-            for part, box in zip(tree.parts, tree.boxes, strict=True):
-                self._centres(part, x + box[0], y + box[1], box[2], box[3])
-        elif tree.beside:
-            for part in tree.parts:
-                size = int(part.widths[height])
-                self._centres(part, x, y, size, height)
-                x += size
-        else:
-            for part in tree.parts:
-                size = int(part.heights[width])
-                self._centres(part, x, y, width, size)
-                y += size
 
     def plan(self, tree: Tree) -> Piece:
         """The rectangles of a tree that fits, as one piece's parts.
@@ -184,26 +168,27 @@ class Room:
         """
         if int(tree.heights[self.width]) > self.height:
             raise ValueError(f"needs height {tree.heights[self.width]}, more than {self.height}")
-        pieces = leaves(_plan(tree, 0, 0, self.width, self.height))
-        return Piece(0, tree.count, 0, 0, self.width, self.height, tuple(pieces))
+        pieces = tuple(_boxes(tree, 0, 0, self.width, self.height))
+        return Piece(0, tree.count, 0, 0, self.width, self.height, pieces)
 
 
-def _plan(tree: Tree, x: int, y: int, width: int, height: int) -> Piece:
+def _boxes(tree: Tree, x: int, y: int, width: int, height: int) -> list[Piece]:
+    """The kernels' rectangles in a box."""
     if not tree.parts:
-        return Piece(tree.kernel, tree.kernel + 1, x, y, width, height)
-    parts = []
+        return [Piece(tree.kernel, tree.kernel + 1, x, y, width, height)]
+    pieces: list[Piece] = []
     for part, box in zip(tree.parts, tree.boxes, strict=False):
-        parts.append(_plan(part, x + box[0], y + box[1], box[2], box[3]))
+        pieces += _boxes(part, x + box[0], y + box[1], box[2], box[3])
     for part in tree.parts if not tree.boxes else ():
         if tree.beside:
             size = int(part.widths[height])
-            parts.append(_plan(part, x, y, size, height))
+            pieces += _boxes(part, x, y, size, height)
             x += size
         else:
             size = int(part.heights[width])
-            parts.append(_plan(part, x, y, width, size))
+            pieces += _boxes(part, x, y, width, size)
             y += size
-    return Piece(0, tree.count, x, y, width, height, tuple(parts))
+    return pieces
 
 
 def _swapped(tree: Tree, nodes: list[tuple[Path, Tree]], rng: random.Random) -> Tree | None:

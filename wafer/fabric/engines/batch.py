@@ -182,13 +182,6 @@ def _init_stacked(program: Program, memory: Array) -> FabricState:
     return jax.vmap(lambda p, m: init(p, {"memory": m}))(program, memory)
 
 
-def _run_natively(
-    program: Program, value: Mapping[str, Array] | None, max_cycles: int
-) -> FabricState:
-    state = empty_state(program, jnp.asarray(memory_words(program, value, np)))
-    return engine.run(program, state, max_cycles, start=True)
-
-
 def run_many(
     programs: Sequence[Program],
     values: Sequence[Mapping[str, Array] | None],
@@ -208,7 +201,11 @@ def run_many(
         A finished fabric waits unchanged for the others.
     """
     if is_native(implementation):
-        return [_run_natively(p, v, max_cycles) for p, v in zip(programs, values, strict=True)]
+        memories = [memory_words(p, v, np) for p, v in zip(programs, values, strict=True)]
+        states = [empty_state(p, jnp.asarray(m)) for p, m in zip(programs, memories, strict=True)]
+        return [
+            engine.run(p, s, max_cycles, start=True) for p, s in zip(programs, states, strict=True)
+        ]
     together = stack(programs)
     meta = together.meta
     memory = np.zeros((len(programs), meta.height, meta.width, meta.words), np.uint32)

@@ -94,11 +94,11 @@ def _refuse(program: Program) -> None:
         )
 
 
-def _slots(program: Program) -> list[tuple[np.ndarray, np.ndarray | None, int]]:
-    """(PEs, code row or None for a launch wait, cycles) of every slot in order of position."""
+def _slots(program: Program) -> list[tuple[int, np.ndarray, np.ndarray | None, int]]:
+    """(position, PEs, code row or None for a launch wait, cycles) of every slot."""
     code = np.asarray(program.code)
     entry = np.where(program.active, program.entry, -1).max(axis=0, initial=-1)
-    slots: list[tuple[np.ndarray, np.ndarray | None, int]] = []
+    slots = []
     for first in np.unique(entry[entry >= 0]):
         where, position, row = entry == first, 0, int(first)
         while True:
@@ -108,7 +108,7 @@ def _slots(program: Program) -> list[tuple[np.ndarray, np.ndarray | None, int]]:
                 (op, -(-op[Column.N] // op[Column.RATE])),
             ):
                 if cycles:
-                    slots.append((where, field, int(cycles) | position << 32))
+                    slots.append((position, where, field, int(cycles)))
                     position += 1
             if op[Column.LAST]:
                 break
@@ -130,12 +130,11 @@ def plane_program(program: Program) -> tuple[PlaneShape, PlaneMasks]:
     meta = program.meta
     colors, grid = len(meta.colors), (meta.height, meta.width)
     slots = _slots(program)
-    depth = max([(packed >> 32) + 1 for _, _, packed in slots], default=1)
+    depth = 1 + max((position for position, *_ in slots), default=0)
     reads = np.zeros((depth, colors, *grid), bool)
     writes, exists = reads.copy(), np.zeros((depth, *grid), bool)
     counts = np.zeros((depth, *grid), np.int32)
-    for where, op, packed in slots:
-        position, cycles = packed >> 32, packed & 0xFFFFFFFF
+    for position, where, op, cycles in slots:
         exists[position] |= where
         counts[position][where] = cycles - 1
         if op is None:

@@ -1,8 +1,8 @@
 """The bit-sliced timing plane in JAX: 32 PEs per word, a cycle is a few bit operations per colour.
 
 The words run along y, so that what moves along x moves by whole words; programs that are flat in
-y are transposed first. XLA's CPU backend recomputes shared planes in every consumer
-(``facts/fabric.md`` 4.4), so the loop body holds one cycle and only planes that the program uses.
+y are transposed first. XLA's CPU backend recomputes shared planes in every consumer, so the loop
+body holds one cycle and only planes that the program uses.
 Cycle for cycle equal to :mod:`wafer.fabric.engines.cycle`.
 """
 

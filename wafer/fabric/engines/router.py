@@ -26,12 +26,10 @@ class RouterMoves(NamedTuple):
     """What one router cycle did, for the CE's half of the cycle and the counters.
 
     room_up: list of [C, H, W] bool, elastic room of the CE-to-router pipe
-    ports: [C, H, W] uint8, ports each colour left by
     moved: [] bool, whether any wavelet moved
     """
 
     room_up: list[Array]
-    ports: Array
     moved: Array
 
 
@@ -226,4 +224,4 @@ def router_step(program: Program, state: FabricState) -> tuple[FabricState, Rout
         active=active,
         links=state.links + links,
     )
-    return state, RouterMoves(room_up, ports, moved)
+    return state, RouterMoves(room_up, moved)

@@ -6,75 +6,33 @@ differentiable in its floating inputs, and charges the cycles its docstring stat
 closed forms.
 """
 
-from wafer.fabric.library import timing
-from wafer.fabric.library.collectives import (
-    all_reduce,
-    broadcast,
-    gather,
-    local,
-    on,
-    reduce,
-    scatter,
-    shift,
-    start_clock,
+# ruff: noqa: F403 -- every file lists its own public names
+from wafer.fabric.library import (
+    collectives,
+    dense,
+    kernel_programs,
+    lookup,
+    lowering,
+    solver,
+    sparse,
+    stencil,
+    timing,
 )
-from wafer.fabric.library.dense import cannon, gemv, summa
-from wafer.fabric.library.kernel_programs import (
-    gemv_program,
-    seven_point_program,
-    sparse_matvec_program,
-    summa_program,
-)
-from wafer.fabric.library.lookup import cross_section_lookup
-from wafer.fabric.library.lowering import (
-    allreduce_program,
-    broadcast_program,
-    chain_program,
-    gather_program,
-    quadrant_allreduce_program,
-    scatter_program,
-    shift_program,
-    star_program,
-    tree_program,
-    two_phase_program,
-)
-from wafer.fabric.library.solver import bicgstab, seven_point
-from wafer.fabric.library.sparse import sparse_matvec, streamed_sparse_layer, tlr_matvec
-from wafer.fabric.library.stencil import wave_step
+from wafer.fabric.library.collectives import *
+from wafer.fabric.library.dense import *
+from wafer.fabric.library.kernel_programs import *
+from wafer.fabric.library.lookup import *
+from wafer.fabric.library.lowering import *
+from wafer.fabric.library.solver import *
+from wafer.fabric.library.sparse import *
+from wafer.fabric.library.stencil import *
 
-__all__ = [
-    "all_reduce",
-    "allreduce_program",
-    "bicgstab",
-    "broadcast",
-    "broadcast_program",
-    "cannon",
-    "chain_program",
-    "cross_section_lookup",
-    "gather",
-    "gather_program",
-    "gemv",
-    "gemv_program",
-    "local",
-    "on",
-    "quadrant_allreduce_program",
-    "reduce",
-    "scatter",
-    "scatter_program",
-    "seven_point",
-    "seven_point_program",
-    "shift",
-    "shift_program",
-    "sparse_matvec",
-    "sparse_matvec_program",
-    "star_program",
-    "start_clock",
-    "streamed_sparse_layer",
-    "summa",
-    "summa_program",
-    "timing",
-    "tlr_matvec",
-    "tree_program",
-    "two_phase_program",
-    "wave_step",
-]
+__all__ = ["timing"]
+__all__ += collectives.__all__
+__all__ += dense.__all__
+__all__ += kernel_programs.__all__
+__all__ += lookup.__all__
+__all__ += lowering.__all__
+__all__ += solver.__all__
+__all__ += sparse.__all__
+__all__ += stencil.__all__

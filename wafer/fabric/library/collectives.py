@@ -39,10 +39,10 @@ def start_clock(height: int, width: int) -> np.ndarray:
     return np.zeros((height, width), np.int32)
 
 
-def _along(axis: str, *arrays: Array) -> tuple[Array, ...]:
+def _along(axis: str, x: Array, clock: Array) -> tuple[Array, Array]:
     if axis not in {"x", "y"}:
         raise FabricError(f"axis {axis!r}; a collective runs along 'x' (rows) or 'y' (columns)")
-    return arrays if axis == "x" else tuple(a.swapaxes(0, 1) for a in arrays)
+    return (x, clock) if axis == "x" else (x.swapaxes(0, 1), clock.swapaxes(0, 1))
 
 
 def _words(x: Array) -> int:
@@ -90,8 +90,7 @@ def shift(
     clock = timing.shift_time(clock, _words(x), hops, spec)
     if side in "WN":
         moved, clock = moved[:, ::-1], clock[:, ::-1]
-    out = _along(axis, moved, clock)
-    return out[0], out[1]
+    return _along(axis, moved, clock)
 
 
 def broadcast(
@@ -103,8 +102,7 @@ def broadcast(
     """
     x, clock = _along(axis, x, clock)
     y = jnp.broadcast_to(x[:, root : root + 1], x.shape)
-    out = _along(axis, y, timing.broadcast_time(clock, _words(x), root, spec))
-    return out[0], out[1]
+    return _along(axis, y, timing.broadcast_time(clock, _words(x), root, spec))
 
 
 def scatter(
@@ -123,8 +121,7 @@ def scatter(
     """
     x, clock = _along(axis, x, clock)
     _check_chunks(x, axis)
-    out = _along(axis, x[:, 0], timing.scatter_time(clock, _words(x) // x.shape[2], spec))
-    return out[0], out[1]
+    return _along(axis, x[:, 0], timing.scatter_time(clock, _words(x) // x.shape[2], spec))
 
 
 def gather(
@@ -137,8 +134,7 @@ def gather(
     """
     x, clock = _along(axis, x, clock)
     y = jnp.zeros((x.shape[0], x.shape[1], *x.shape[1:]), x.dtype).at[:, 0].set(x)
-    out = _along(axis, y, timing.gather_time(clock, _words(x), spec))
-    return out[0], out[1]
+    return _along(axis, y, timing.gather_time(clock, _words(x), spec))
 
 
 def _check_chunks(x: Array, axis: str) -> None:
@@ -217,8 +213,7 @@ def reduce(
             raise FabricError(
                 f"reduce algorithm {algorithm!r}; there are auto, chain, two_phase and tree"
             )
-    out = _along(axis, jnp.zeros_like(x).at[:, 0].set(total), clock)
-    return out[0], out[1]
+    return _along(axis, jnp.zeros_like(x).at[:, 0].set(total), clock)
 
 
 def all_reduce(

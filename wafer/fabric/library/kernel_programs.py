@@ -2,17 +2,19 @@
 
 What :mod:`wafer.fabric.library` computes in bulk with a cycle formula, runs here cycle by cycle;
 the tests hold one against the other. Every ``@fmacs`` in a CSL loop is charged the 44 cycles of
-overhead that ``kernels.dense`` charges.
+overhead that :mod:`wafer.fabric.library.dense` charges.
 """
+
+import itertools
 
 import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.library.dense import FMACS_LOOP
-from wafer.fabric.library.lowering import chain_routes
+from wafer.fabric.library.lowering import chain_op, chain_routes, line_routes
 from wafer.fabric.library.sparse import CYCLES_PER_ENTRY
 from wafer.fabric.program.layout import Layout
-from wafer.fabric.program.ops import Mem, Op, fabin, fabout, fadds, fmovs, mem, work
+from wafer.fabric.program.ops import Mem, Op, fabin, fabout, fmovs, mem, work
 from wafer.fabric.program.tables import Program
 from wafer.spec import WSE2, WaferSpec
 
@@ -30,21 +32,15 @@ def _matvec(layout: Layout, m: int, n: int, products: dict[tuple[int, int], list
     layout.array("x", n)
     layout.array("y", m)
     down = layout.color()
-    if layout.height > 1:
-        layout.route(down, "RAMP", "S", y == 0)
-        layout.route(down, "N", ("RAMP", "S"), (y > 0) & (y < layout.height - 1))
-        layout.route(down, "N", "RAMP", y == layout.height - 1)
+    line_routes(layout, down, y, 0)
     rank = np.arange(layout.width)
     chain = chain_routes(layout, rank, np.full(layout.width, layout.width - 1))
     for (row, column), own in products.items():
         share = fmovs(mem("x"), fabin(down), n) if row else fmovs(fabout(down), mem("x"), n)
         ops = [*([share] if layout.height > 1 else []), *own]
-        arriving = fabin(chain[1 - column % 2])
-        out = fabout(chain[column % 2]) if column else mem("y")
-        if column < layout.width - 1:
-            ops.append(fadds(out, mem("y"), arriving, m))
-        elif column:
-            ops.append(fmovs(out, mem("y"), m))
+        if layout.width > 1:
+            last = column == layout.width - 1
+            ops.append(chain_op(chain, column, last=last, own=mem("y"), words=m))
         layout.task("main", ops, (x == column) & (y == row), active=True)
     return layout.build()
 
@@ -118,10 +114,9 @@ def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> 
         layout.array(name + "0", words[name])
         layout.array(name + "1", words[name])
     layout.array("c", m * n)
-    colors = {
-        name: [_line(layout, s, along) for s in range(size)]
-        for name, along in (("a", layout.x), ("b", layout.y))
-    }
+    colors = {name: [layout.color() for _ in range(size)] for name in "ab"}
+    for name, s in itertools.product("ab", range(size)):
+        line_routes(layout, colors[name][s], layout.x if name == "a" else layout.y, s)
     for row, column in np.ndindex(size, size):
         place = {"a": column, "b": row}
         ops = []
@@ -147,22 +142,6 @@ def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> 
             ]
         layout.task("main", ops, (layout.x == column) & (layout.y == row), active=True)
     return layout.build()
-
-
-def _line(layout: Layout, root: int, along: np.ndarray) -> int:
-    """A colour multicast both ways from position ``root`` of every row (or column)."""
-    color = layout.color()
-    low, high = ("W", "E") if along is layout.x else ("N", "S")
-    last = int(along.max())
-    sides = [side for side, more in ((low, root > 0), (high, root < last)) if more]
-    layout.route(color, "RAMP", sides, along == root)
-    for side, came, beyond, end in (
-        (low, high, along < root, 0),
-        (high, low, along > root, last),
-    ):
-        layout.route(color, came, ("RAMP", side), beyond & (along != end))
-        layout.route(color, came, "RAMP", beyond & (along == end))
-    return color
 
 
 # direction a halo travels -> (x step, y step, port it arrives by)

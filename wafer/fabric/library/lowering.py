@@ -7,20 +7,24 @@ paper of Rocki et al., SC'20.
 """
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 
 import numpy as np
 
 from wafer.fabric.program.layout import Layout
-from wafer.fabric.program.ops import FabIn, Op, Operand, fabin, fabout, fadds, fmovs, mem
+from wafer.fabric.program.ops import Op, Operand, fabin, fabout, fadds, fmovs, mem
 from wafer.fabric.program.tables import Filter, Program
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
     "allreduce_program",
     "broadcast_program",
+    "chain_op",
     "chain_program",
     "chain_routes",
     "gather_program",
+    "line_routes",
     "quadrant_allreduce_program",
     "scatter_program",
     "shift_program",
@@ -72,20 +76,52 @@ def chain_routes(layout: Layout, rank: np.ndarray, last: np.ndarray, reach: int 
     return colors
 
 
+def chain_op(colors: Sequence[int], rank: int, *, last: bool, own: Operand, words: int) -> Op:
+    """Pass a chain's sum on from a node, or keep it at the root.
+
+    Args:
+        colors: of :func:`chain_routes`.
+        rank: place in the chain.
+        last: whether nothing arrives here.
+        own: the node's words.
+        words: how many.
+    """
+    dst = fabout(colors[rank % 2]) if rank else own
+    if last:
+        return fmovs(dst, own, words)
+    return fadds(dst, own, fabin(colors[1 - rank % 2]), words)
+
+
+def line_routes(
+    layout: Layout, color: int, along: np.ndarray, root: int, where: np.ndarray | bool = True
+) -> None:
+    """Multicast a colour both ways from position ``root`` of every row or column.
+
+    Args:
+        layout: the layout.
+        color: the colour.
+        along: ``layout.x`` for rows, ``layout.y`` for columns.
+        root: where it starts.
+        where: which rows or columns.
+    """
+    low, high = ("W", "E") if along is layout.x else ("N", "S")
+    last = int(along.max())
+    layout.route(color, "RAMP", _both_ways(root, last + 1, low, high), where & (along == root))
+    for side, came, beyond, end in (
+        (low, high, along < root, 0),
+        (high, low, along > root, last),
+    ):
+        layout.route(color, came, ("RAMP", side), where & beyond & (along != end))
+        layout.route(color, came, "RAMP", where & beyond & (along == end))
+
+
 def broadcast_program(
     width: int, height: int, words: int, root: int = 0, spec: WaferSpec = WSE2
 ) -> Program:
     """One multicast colour from column ``root``: ``words + distance + 5`` cycles at each PE."""
     layout = _layout(width, height, words, spec)
     color, x = layout.color(), layout.x
-    sides = [side for side, ends in (("W", root > 0), ("E", root < width - 1)) if ends]
-    layout.route(color, "RAMP", sides, x == root)
-    for side, opposite, beyond, last in (
-        ("E", "W", x > root, width - 1),
-        ("W", "E", x < root, 0),
-    ):
-        layout.route(color, opposite, ("RAMP", side), beyond & (x != last))
-        layout.route(color, opposite, "RAMP", beyond & (x == last))
+    line_routes(layout, color, x, root)
     layout.task("main", [fmovs(fabout(color), mem("x"), words)], x == root, active=True)
     layout.task("main", [fmovs(mem("x"), fabin(color), words)], x != root, active=True)
     return layout.build()
@@ -135,26 +171,22 @@ def _two_phase_ops(
 ) -> dict[tuple[Op, ...], list[int]]:
     """Operation list -> columns that run it."""
     classes: dict[tuple[Op, ...], list[int]] = {}
-    own, leaders = mem("x"), -(-width // group)
-
-    def pass_on(dst: Operand, arriving: FabIn | None) -> Op:
-        if arriving is None:
-            return fmovs(dst, own, words)
-        return fadds(dst, own, arriving, words)
-
+    leaders = -(-width // group)
+    chained = functools.partial(chain_op, own=mem("x"), words=words)
     for column in range(width):
         number, rank = divmod(column, group)
         tail = rank == group - 1 or column == width - 1
-        arriving = None if tail else fabin(first[1 - rank % 2])
         if rank:
-            ops = [pass_on(fabout(first[rank % 2]), arriving)]
+            ops = [chained(first, rank, last=tail)]
         elif number and number == leaders - 1:
-            ops = [pass_on(fabout(second[number % 2]), arriving)]
+            op = chained(second, number, last=True)
+            if not tail:  # its own group's sum streams on
+                op = dataclasses.replace(op, kind="add", src1=fabin(first[1]))
+            ops = [op]
         else:
-            ops = [] if arriving is None else [pass_on(own, arriving)]
+            ops = [] if tail else [chained(first, 0, last=False)]
             if leaders > 1:
-                out = fabout(second[number % 2]) if number else own
-                ops.append(pass_on(out, fabin(second[1 - number % 2])))
+                ops.append(chained(second, number, last=False))
         classes.setdefault(tuple(ops), []).append(column)
     return classes
 
@@ -174,12 +206,8 @@ def allreduce_program(
     for parity, color in enumerate(up):
         layout.route(color, "RAMP", "N", (x == 0) & (y > 0) & (y % 2 == parity))
         layout.route(color, "S", "RAMP", (x == 0) & (y < height - 1) & (y % 2 != parity))
-    layout.route(down, "RAMP", "S", (x == 0) & (y == 0))
-    layout.route(down, "N", ("RAMP", "S"), (x == 0) & (y > 0) & (y < height - 1))
-    layout.route(down, "N", "RAMP", (x == 0) & (y > 0) & (y == height - 1))
-    layout.route(back, "RAMP", "E", x == 0)
-    layout.route(back, "W", ("RAMP", "E"), (x > 0) & (x < width - 1))
-    layout.route(back, "W", "RAMP", x == width - 1)
+    line_routes(layout, down, y, 0, x == 0)
+    line_routes(layout, back, x, 0)
 
     own = mem("x")
     move = lambda dst, src: fmovs(dst, src, words)
@@ -192,8 +220,7 @@ def allreduce_program(
         for row, where in ((0, y == 0), (1, y % 2 == 1), (2, (y % 2 == 0) & (y > 0))):
             for last in (False, True):
                 spot = (x == 0) & where & ((y == height - 1) == last)
-                out = own if row == 0 else fabout(up[row % 2])
-                sums = move(out, own) if last else fadds(out, own, fabin(up[1 - row % 2]), words)
+                sums = chain_op(up, row, last=last, own=own, words=words)
                 tell = move(fabout(down), own) if row == 0 else move(own, fabin(down))
                 if spot.any():
                     layout.task(
@@ -416,7 +443,8 @@ def _both_ways(at: int, size: int, low: str, high: str) -> list[str]:
 
 def _multicast_tree(layout: Layout, color: int, root_x: int, root_y: int) -> None:
     """Route a colour from the root along its column and from there along every row."""
-    x, y, spine = layout.x, layout.y, layout.x == root_x
+    y, spine = layout.y, layout.x == root_x
+    line_routes(layout, color, layout.x, root_x)
     across = _both_ways(root_x, layout.width, "W", "E")
     down = _both_ways(root_y, layout.height, "N", "S")
     layout.route(color, "RAMP", across + down, spine & (y == root_y))
@@ -426,9 +454,3 @@ def _multicast_tree(layout: Layout, color: int, root_x: int, root_y: int) -> Non
     ):
         layout.route(color, came, ("RAMP", *across, side), spine & beyond & (y != last))
         layout.route(color, came, ("RAMP", *across), spine & beyond & (y == last))
-    for side, came, beyond, last in (
-        ("W", "E", x < root_x, 0),
-        ("E", "W", x > root_x, layout.width - 1),
-    ):
-        layout.route(color, came, ("RAMP", side), beyond & (x != last))
-        layout.route(color, came, "RAMP", beyond & (x == last))

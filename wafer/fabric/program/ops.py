@@ -140,19 +140,7 @@ class Op:
         return dataclasses.replace(self, on_done=(*self.on_done, (action, task)))
 
 
-def mem(array: str, offset: int = 0, stride: int = 1, inner: int = 0, outer: int = 0) -> Mem:
-    """Describe elements of an array in the PE's memory (see :class:`Mem`)."""
-    return Mem(array, offset, stride, inner, outer)
-
-
-def fabin(color: int) -> FabIn:
-    """Describe wavelets that arrive on a colour."""
-    return FabIn(color)
-
-
-def fabout(color: int, *, control: bool = False, advance_switch: bool = False) -> FabOut:
-    """Describe wavelets to send on a colour."""
-    return FabOut(color, control, advance_switch)
+mem, fabin, fabout = Mem, FabIn, FabOut
 
 
 def control_wavelet(

@@ -21,13 +21,12 @@ import dataclasses
 from typing import NamedTuple
 
 from wafer.fabric.library.dense import FMACS_LOOP
+from wafer.fabric.library.lowering import chain_op
 from wafer.fabric.program.ops import (
     Const,
-    FabOut,
     Mem,
     Op,
     fabin,
-    fabout,
     fadds,
     fmaxs,
     fmovs,
@@ -221,11 +220,9 @@ class _PE:
         """Add up along a row (0) or column (1); whether the sum is here."""
         rank, size = self.tile.rank[axis], self.tile.size[axis]
         colors = (self.k.rows, self.k.columns)[axis]
-        out: Mem | FabOut = fabout(colors[rank % 2]) if rank else words
-        if rank < size - 1:
-            self.ops.append(fadds(out, words, fabin(colors[1 - rank % 2]), n))
-        elif rank:
-            self.ops.append(fmovs(out, words, n))
+        if size > 1:
+            last = rank == size - 1
+            self.ops.append(chain_op(colors, rank, last=last, own=words, words=n))
         return rank == 0
 
     def send(self, stream: Stream, m: int, op: Op) -> None:
