@@ -7,8 +7,8 @@ import pytest
 
 import sparsity
 from sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
+from sparsity.algorithms.inband import InBandStatic
 from sparsity.filters import Filter
-from sparsity.inband import InBandStatic
 from sparsity.schedules import Constant, Cosine, Cycling, Every, Exponential, UpdateSteps
 
 
@@ -231,6 +231,6 @@ def test_users_own_algorithms():
 
 def test_min_max_end_of_schedules():
     assert Cosine(0.3, 10).min_max_end(0, 50) == pytest.approx((0.0, 0.3, 0.0), abs=1e-6)
-    assert sparsity.algorithms.schedule(lambda t: t * 0.01).min_max_end(0, 50) == pytest.approx(
+    assert sparsity.schedules.schedule(lambda t: t * 0.01).min_max_end(0, 50) == pytest.approx(
         (0.0, 0.5, 0.5)
     )

@@ -127,6 +127,7 @@ class Experiment:
             cfg.sparsity,
             aliases=model.alias,
             accepts=lambda name: name.endswith("/kernel") and not whole,
+            dtype=model.config.dtype,
         )
         problems = _conflicts(cfg, model)
         if problems:
