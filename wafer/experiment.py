@@ -28,7 +28,7 @@ from wafer.data.tasks import context_of, tasks_of
 from wafer.errors import ConfigError, Problem
 from wafer.optim.chain import make_optimizer
 from wafer.optim.freeze import train_only
-from wafer.optim.mup import with_mup_rates
+from wafer.optim.groups import with_mup_rates
 from wafer.optim.precision import LossScaler, make_scaler
 
 __all__ = ["BatchShape", "Experiment", "Part", "batch_shape"]

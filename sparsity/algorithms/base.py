@@ -214,19 +214,19 @@ def register(name: str) -> Callable[[_A], _A]:
     return add
 
 
-def lookup(name: Any, where: str) -> Callable[..., Algorithm]:
-    """Return the algorithm a section names: registered, ``module:object``, or itself a callable.
+def lookup(name: Any, where: str) -> Any:
+    """Return the class a section names: registered, ``module:class``, or itself a callable.
 
     Raises:
         SparsityError: an unknown name, with the nearest known one.
     """
-    if callable(name):
-        return name
     if isinstance(name, str) and ":" in name:
         try:
-            return pkgutil.resolve_name(name)
+            name = pkgutil.resolve_name(name)
         except (ImportError, AttributeError, ValueError) as error:
             raise SparsityError(f"{where}.algorithm: {name!r}: {error}") from error
+    if callable(name):
+        return name
     if str(name).lower() not in ALGORITHMS:
         raise SparsityError(f"{where}.algorithm: {unknown('algorithm', name, ALGORITHMS)}")
     return ALGORITHMS[str(name).lower()]
