@@ -254,7 +254,7 @@ def test_a_registered_algorithm_needs_nothing_else(registered):
     assert only({"algorithm": "keep_last", "sparsity": 0.5, "rows": 3})[1] == KeepLast(
         sparsity=0.5, rows=3
     )
-    with pytest.raises(SparsityError, match=r"sparsity\.rows: Field required"):
+    with pytest.raises(SparsityError, match=r"sparsity\.rows: missing, and there is no default"):
         configure({"algorithm": "keep_last", "sparsity": 0.5})
     with pytest.raises(SparsityError, match=r"sparsity\.shar: unknown key; did you mean 'share'"):
         configure({"algorithm": "keep_last", "sparsity": 0.5, "rows": 3, "shar": 1.0})
