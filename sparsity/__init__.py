@@ -5,6 +5,7 @@
 """
 
 from sparsity.algorithms import (
+    ALGORITHMS,
     GMP,
     SET,
     Algorithm,
@@ -13,8 +14,9 @@ from sparsity.algorithms import (
     RigL,
     Static,
     UpdateContext,
+    register,
 )
-from sparsity.config import configure
+from sparsity.config import Groups, configure, parse
 from sparsity.schema import SparsityError
 from sparsity.sentinel import SentinelError, decode, encode, require_dense
 from sparsity.sparsifier import Selected, Sparsifier
@@ -22,10 +24,12 @@ from sparsity.state import SparseState, from_meta, to_meta
 from sparsity.wrap import SparseOptState, wrap
 
 __all__ = [
+    "ALGORITHMS",
     "GMP",
     "SET",
     "Algorithm",
     "Dynamic",
+    "Groups",
     "InitContext",
     "RigL",
     "Selected",
@@ -40,6 +44,8 @@ __all__ = [
     "decode",
     "encode",
     "from_meta",
+    "parse",
+    "register",
     "require_dense",
     "to_meta",
     "wrap",

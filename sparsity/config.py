@@ -1,6 +1,7 @@
-"""From a ``sparsity:`` section to a ``Sparsifier``; every dialect of releases 1.8 to 2.10.
+"""From a ``sparsity:`` section to groups, and to a ``Sparsifier``.
 
-Dialects are told apart by their keys:
+``parse`` reads the dialect of releases 2.2 to 2.10 and hands the older ones to ``dialects``. They
+are told apart by their keys:
 
 - a number, or the keys ``algorithm, schedule, update, drop_fraction, param_filter,
   balance_in_groups, balance_out_groups``: release 2.2 and later. A list is a group, first match
@@ -10,40 +11,44 @@ Dialects are told apart by their keys:
 - ``seed, param_name_patterns, in_groups, out_groups``: release 1.8/1.9, static.
 """
 
+import dataclasses
+import functools
 import logging
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import jax.numpy as jnp
 import pydantic
 
-from sparsity import schedules
-from sparsity.algorithms import GMP, SET, Algorithm, RigL, Static
+from models.sections import Section
+from sparsity import dialects
+from sparsity.algorithms import Algorithm, Static, attributes, lookup
+from sparsity.algorithms.masks import INIT_METHODS
 from sparsity.filters import Filter
-from sparsity.inband import InBandStatic
-from sparsity.parse import schedule, update_schedule
-from sparsity.schema import (
-    SparsityError,
-    StaticSection,
-    VendorSection,
-    check_level,
-    check_regex,
-    validate,
-)
+from sparsity.schedules import constant_level
+from sparsity.schema import SparsityError, unknown, validate
 from sparsity.sparsifier import Sparsifier
-from sparsity.translate import is_release_20, translate_release_20
 from sparsity.views import WeightLayout
 
-__all__ = ["configure"]
+__all__ = ["Groups", "configure", "parse"]
 
 _LOG = logging.getLogger(__name__)
 
-_INBAND_KEYS = {"seed", "param_name_patterns", "in_groups", "out_groups", "dump_masks"}
 _VENDOR_KEYS = {"algorithm", "schedule", "update", "drop_fraction", "param_filter"} | {
     "balance_in_groups",
     "balance_out_groups",
 }
-_INBAND_EXCLUDED = ("embedding", "norm", "lm_head")
-Group = tuple[Filter, Algorithm]
+
+
+class Groups(tuple[dialects.Group, ...]):
+    """What a section means: (filter, algorithm) pairs, of which the first match wins.
+
+    Attributes:
+        section: as it was written.
+    """
+
+    section: Any = None
 
 
 def configure(
@@ -54,13 +59,12 @@ def configure(
     order: Sequence[str] | None = None,
     requires_dense: Sequence[str] = (),
     accepts: Callable[[str], bool] = lambda name: False,
+    dtype: Any = jnp.float32,
 ) -> Sparsifier:
-    """Build a sparsifier from a section, a number, an algorithm or a list of these.
+    """Build a sparsifier: a section, and what it must know of the model.
 
     Args:
-        section: None (nothing sparse), a level such as 0.9 (static), a dict of keys of any
-            dialect, an ``Algorithm``, or a list of dicts and ``(filter, Algorithm)`` pairs, of
-            which the first that matches a parameter takes it.
+        section: see ``parse``.
         weight_layout: "io" when weights are stored [in, out] as in Flax, "oi" for [out, in].
         aliases: '/'-path -> the vendor's dotted name; filters may match either.
         order: names of all parameters in the order the 1.8 dialect counts them for its seeds;
@@ -68,6 +72,7 @@ def configure(
         requires_dense: globs of parameters that stay dense whatever the filters say.
         accepts: '/'-path -> whether the model takes a ``SparseWeight`` there (it multiplies by
             ``models.layers.project``); only those may be stored as csr under ``compute: auto``.
+        dtype: what the model computes in.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -75,22 +80,41 @@ def configure(
     >>> configure({"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 100}}).due(100)
     True
     """
-    groups = _groups(section, "sparsity")
     return Sparsifier(
-        groups=tuple(groups),
+        groups=parse(section),
         weight_layout=weight_layout,
         aliases=aliases,
         order=None if order is None else tuple(order),
         requires_dense=tuple(requires_dense),
         accepts=accepts,
+        dtype=dtype,
     )
 
 
-def _groups(section: Any, where: str) -> list[Group]:
+def parse(section: Any) -> Groups:
+    """Read a section of any dialect.
+
+    Args:
+        section: None (nothing sparse), a level such as 0.9 (static), a dict of keys of any
+            dialect, an ``Algorithm``, or a list of dicts and ``(filter, Algorithm)`` pairs, of
+            which the first that matches a parameter takes it. Parsed groups come back as they
+            are.
+
+    Raises:
+        SparsityError: names the key, what was found and what is allowed.
+    """
+    if isinstance(section, Groups):
+        return section
+    groups = Groups(_groups(section, "sparsity"))
+    groups.section = section
+    return groups
+
+
+def _groups(section: Any, where: str) -> list[dialects.Group]:
     if section is None:
         return []
     if isinstance(section, (list, tuple)) and not _is_pair(section):
-        groups: list[Group] = []
+        groups: list[dialects.Group] = []
         for i, item in enumerate(section):
             if isinstance(item, (list, tuple)) and not _is_pair(item):
                 raise SparsityError(f"{where}[{i}]: a group cannot hold another group")
@@ -100,11 +124,9 @@ def _groups(section: Any, where: str) -> list[Group]:
         return [(_glob(section[0]), section[1])]
     if isinstance(section, Algorithm):
         return [(Filter(), section)]
-    if isinstance(section, pydantic.BaseModel):
-        section = section.model_dump(exclude_unset=True)
     if isinstance(section, Mapping):
         return _from_keys(dict(section), where)
-    return [(Filter(), Static(sparsity=_level(section, where)))]
+    return [(Filter(), Static(sparsity=constant_level(section, where)))]
 
 
 def _is_pair(section: Any) -> bool:
@@ -115,109 +137,94 @@ def _is_pair(section: Any) -> bool:
     )
 
 
-def _from_keys(section: dict[str, Any], where: str) -> list[Group]:
+def _from_keys(section: dict[str, Any], where: str) -> list[dialects.Group]:
     if section.get("sparsity", 0.0) is None and "schedule" not in section:
         return []  # `sparsity: null` switches sparsity off
-    if is_release_20(section):
-        translated = translate_release_20(section, where)
-        return _groups(translated, where)
+    if dialects.is_release_20(section):
+        return _groups(dialects.translate_release_20(section, where), where)
     if "type" in section:
         _LOG.warning("%s.type is deprecated; use algorithm", where)
         section["algorithm"] = section.pop("type")
-    old, new = _INBAND_KEYS & section.keys(), _VENDOR_KEYS & section.keys()
+    old, new = dialects.RELEASE_18_KEYS & section.keys(), _VENDOR_KEYS & section.keys()
     if old and new:
         raise SparsityError(
             f"{where}: {sorted(old)} belong to release 1.8, {sorted(new)} to 2.2 and later; keep"
             " one dialect (in 2.2 the run's `seed` is the one of runconfig)"
         )
-    return _inband_groups(section, where) if old else [_vendor_group(section, where)]
+    return dialects.release_18_groups(section, where) if old else [_group(section, where)]
+
+
+def _glob(patterns: Any) -> Filter:
+    if isinstance(patterns, Filter):
+        return patterns
+    if patterns is None:
+        return Filter()
+    return Filter("glob", (patterns,) if isinstance(patterns, str) else tuple(patterns))
 
 
 # --- release 2.2 and later ------------------------------------------------------------------
 
 
-def _level(value: Any, where: str) -> schedules.Schedule:
-    try:
-        return schedules.Constant(check_level(value))
-    except ValueError as error:
-        raise SparsityError(f"{where}: {error}") from None
+class VendorSection(Section):
+    """One group of release 2.2 and later; an algorithm's own attributes join it as keys."""
+
+    sparsity: Any = None
+    schedule: Any = None
+    init_method: Any = "random"
+    update: Any = None
+    drop_fraction: Any = None
+    param_filter: str | tuple[str, ...] | None = None
+    balance_in_groups: pydantic.PositiveInt | None = None
+    balance_out_groups: pydantic.PositiveInt | None = None
+    compute: Literal["auto", "masked", "csr"] = "auto"
+
+    @pydantic.field_validator("param_filter", mode="before")
+    @classmethod
+    def _no_dict(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            raise ValueError("a dict is not a filter; list one section per pattern instead")
+        return tuple(value) if isinstance(value, list) else value
+
+    @pydantic.field_validator("init_method")
+    @classmethod
+    def _known_method(cls, value: Any) -> Any:
+        if callable(value) or value in INIT_METHODS:
+            return value
+        raise ValueError(unknown("init_method", value, INIT_METHODS))
+
+    @pydantic.model_validator(mode="after")
+    def _together(self) -> "VendorSection":
+        if self.sparsity is not None and self.schedule is not None:
+            raise ValueError("`sparsity` and `schedule` name the same thing; give one of them")
+        if self.sparsity is None and self.schedule is None:
+            raise ValueError("no level: give `sparsity` (a number below 1) or `schedule`")
+        if self.balance_in_groups and self.balance_out_groups:
+            raise ValueError("balance_in_groups and balance_out_groups exclude each other")
+        return self
 
 
-def _vendor_group(section: dict[str, Any], where: str) -> Group:
-    fields = validate(VendorSection, section, where)
-    key = "sparsity" if fields.sparsity is not None else "schedule"
-    value = fields.sparsity if fields.sparsity is not None else fields.schedule
-    common: dict[str, Any] = {
-        "init_method": fields.init_method,
-        "in_groups": fields.balance_in_groups,
-        "out_groups": fields.balance_out_groups,
-        "compute": fields.compute,
+@functools.cache
+def _section_of(algorithm: type[Algorithm]) -> type[VendorSection]:
+    """The keys of an algorithm: everybody's, and the attributes that it declares itself."""
+    types = typing.get_type_hints(algorithm)
+    common = {field.name for field in dataclasses.fields(Algorithm)}
+    own: dict[str, Any] = {
+        field.name: (types[field.name], ... if field.default is dataclasses.MISSING else None)
+        for field in dataclasses.fields(algorithm)
+        if field.name not in common
     }
-    rule = Filter() if fields.param_filter is None else _glob(fields.param_filter)
-    if fields.algorithm == "static":
-        _refuse(section, ("update", "drop_fraction"), where, "static")
-        return rule, Static(sparsity=_level(value, f"{where}.{key}"), **common)
-    common["sparsity"] = schedule(value, f"{where}.{key}")
-    common["update"] = update_schedule(fields.update, f"{where}.update")
-    if fields.algorithm == "gmp":
-        _refuse(section, ("drop_fraction",), where, "gmp")
-        if schedules.is_constant(common["sparsity"]):
-            raise SparsityError(f"{where}.{key}: gmp needs a schedule, got the constant {value!r}")
-        return rule, GMP(**common)
-    if fields.drop_fraction is not None:
-        common["drop_fraction"] = schedule(fields.drop_fraction, f"{where}.drop_fraction")
-    if callable(fields.algorithm):
-        custom: Any = fields.algorithm
-        return rule, custom(**common)
-    if fields.algorithm == "set":
-        return rule, SET(**common)
-    return rule, RigL(**common)
+    return pydantic.create_model(algorithm.__name__, __base__=VendorSection, **own)
 
 
-def _refuse(section: Mapping[str, Any], keys: Sequence[str], where: str, algorithm: str) -> None:
-    for key in keys:
-        if section.get(key) is not None:
-            raise SparsityError(f"{where}.{key}: {algorithm} takes no {key}")
-
-
-def _glob(patterns: Any) -> Filter:
-    if patterns is None:
-        return Filter()
-    if isinstance(patterns, Filter):
-        return patterns
-    return Filter("glob", (patterns,) if isinstance(patterns, str) else tuple(patterns))
-
-
-# --- release 1.8 and 1.9 --------------------------------------------------------------------
-
-
-def _inband_groups(section: dict[str, Any], where: str) -> list[Group]:
-    if section.pop("dump_masks", None):
-        _LOG.warning("%s.dump_masks is ignored; checkpoints hold the masks as NaN", where)
-    patterns = section.pop("param_name_patterns", None)
-    if isinstance(patterns, Mapping):
-        return [
-            _inband_group({**section, **(override or {})}, pattern, f"{where}[{pattern!r}]")
-            for pattern, override in patterns.items()
-        ]
-    return [_inband_group(section, patterns, where)]
-
-
-def _inband_group(section: dict[str, Any], patterns: Any, where: str) -> Group:
-    fields = validate(StaticSection, section, where)
-    rule = Filter("default", _INBAND_EXCLUDED)
-    if patterns is not None:
-        try:
-            rule = Filter("regex", check_regex(patterns))
-        except (ValueError, TypeError) as error:
-            raise SparsityError(f"{where}: {error}") from None
-    return rule, InBandStatic(
-        sparsity=schedules.Constant(
-            check_level(fields.sparsity) if fields.sparsity is not None else 0.0
-        ),
-        init_method=fields.init_method,
-        seed=fields.seed,
-        in_groups=fields.in_groups,
-        out_groups=fields.out_groups,
-        compute=fields.compute,
-    )
+def _group(section: dict[str, Any], where: str) -> dialects.Group:
+    algorithm = lookup(section.pop("algorithm", "static"), where)
+    is_class = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
+    fields = validate(_section_of(algorithm) if is_class else VendorSection, section, where)
+    keys = {name: getattr(fields, name) for name in section}
+    rule = _glob(keys.pop("param_filter", None))
+    # For the common keys null means the default.
+    common = VendorSection.model_fields
+    keys = {key: value for key, value in keys.items() if value is not None or key not in common}
+    if is_class:
+        return rule, algorithm.from_section(keys, where)
+    return rule, algorithm(**attributes(keys, where))

@@ -56,16 +56,13 @@ def resume(
     leaves = dict(named_leaves(decoded.params))
     masks: dict[str, Array] = {}
     for name, chosen in selected.items():
-        algorithm = chosen.algorithm
-        level = jnp.clip(algorithm.sparsity(0, 0), 0, 1)
-        context = sparsifier.init_context(chosen, leaves[name], level, fresh.key)
+        context = sparsifier.init_context(chosen, leaves[name], fresh.key)
         if name in decoded.masks or name in known:
             saved = decoded.masks.get(name, jnp.ones(chosen.shape, bool))
-            masks[name] = algorithm.resume_mask(context, saved)
-            _warn_of_level(chosen, float(level), masks[name])
+            masks[name] = chosen.algorithm.resume_mask(context, saved)
+            _warn_of_level(chosen, float(context.sparsity), masks[name])
         else:
             masks[name] = sparsifier.first_mask(chosen, context)
-    sparsifier.log_selection(selected)
     sparse = sparsifier.store(fresh, masks, selected)
     return sparse, *sparsifier.prune(decoded.params, decoded.opt_state, sparse)
 

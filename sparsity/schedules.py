@@ -2,18 +2,24 @@
 
 The forms and their arithmetic (float32, integer step) are those of the vendor's 2.x package. A
 hyper-parameter schedule is called with the step and its list index; only ``Cycling`` reads the
-index, which advances by one at every due update and wraps to the start.
+index, which advances by one at every due update and wraps to the start. ``schedule`` and
+``update_schedule`` build them from what users write.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import pydantic
 from jaxtyping import Array
 
+from models.sections import Section
+from sparsity.schema import SparsityError, as_number, check_level, validate
+
 __all__ = [
+    "EVERY_STEP",
     "NEVER",
     "Constant",
     "Cosine",
@@ -27,7 +33,10 @@ __all__ = [
     "Schedule",
     "UpdateSchedule",
     "UpdateSteps",
+    "constant_level",
     "is_constant",
+    "schedule",
+    "update_schedule",
 ]
 
 
@@ -214,4 +223,106 @@ class CustomUpdate(UpdateSchedule):
         return self.fn(step)
 
 
-NEVER = UpdateSteps(())
+EVERY_STEP, NEVER = Every(1), UpdateSteps(())
+
+
+# --- from what users write ------------------------------------------------------------------
+
+_FORMS: Mapping[str, type[Schedule]] = {
+    "constant": Constant,
+    "linear": Linear,
+    "exp": Exponential,
+    "power": Power,
+    "cosine": Cosine,
+}
+
+
+def constant_level(value: Any, where: str) -> Schedule:
+    """Build the schedule of one level, a float with 0 <= level < 1."""
+    try:
+        return Constant(check_level(value))
+    except ValueError as error:
+        raise SparsityError(f"{where}: {error}") from None
+
+
+def schedule(value: Any, where: str = "schedule") -> Schedule:
+    """Build a hyper-parameter schedule from a number, a list, a ``{type: ...}`` or a function."""
+    if isinstance(value, Schedule):
+        return value
+    value = as_number(value) if isinstance(value, str) else value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Constant(float(value))
+    if isinstance(value, (list, tuple)):
+        return _cycling(value, where)
+    if isinstance(value, Mapping):
+        return _typed_schedule(dict(value), where)
+    if callable(value):
+        return Custom(value)
+    raise SparsityError(f"{where}: expected a number, a list or {{type: ...}}, got {value!r}")
+
+
+def _cycling(values: Any, where: str) -> Schedule:
+    numbers = [as_number(v) for v in values]
+    if not numbers or not all(isinstance(v, float) for v in numbers):
+        raise SparsityError(f"{where}: a list schedule needs one or more numbers, got {values!r}")
+    return Cycling(tuple(numbers))
+
+
+def _typed_schedule(value: dict[str, Any], where: str) -> Schedule:
+    kind = str(value.pop("type", "")).lower()
+    if kind == "cycling":
+        return _cycling(value.get("values", ()), f"{where}.values")
+    if kind not in _FORMS:
+        known = ", ".join([*_FORMS, "cycling"])
+        raise SparsityError(f"{where}.type: unknown schedule {kind!r}; known: {known}")
+    fields = {field.name: field.default for field in dataclasses.fields(_FORMS[kind])}
+    unknown = sorted(set(value) - set(fields))
+    needed = [key for key, default in fields.items() if default is dataclasses.MISSING]
+    missing = [key for key in needed if key not in value]
+    if unknown or missing:
+        raise SparsityError(
+            f"{where}: {kind} takes {', '.join(fields)}; unknown {unknown}, missing {missing}"
+        )
+    numbers = {key: as_number(v) for key, v in value.items()}
+    wrong = [key for key, v in numbers.items() if not isinstance(v, float)]
+    if wrong:
+        raise SparsityError(f"{where}.{wrong[0]}: expected a number, got {value[wrong[0]]!r}")
+    return _FORMS[kind](**numbers)
+
+
+class _Update(Section):
+    """``update: {freq, start, stop}`` or ``update: {steps}``."""
+
+    freq: pydantic.PositiveInt | None = None
+    start: pydantic.NonNegativeInt = 0
+    stop: pydantic.NonNegativeInt | None = None
+    steps: tuple[pydantic.NonNegativeInt, ...] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _one_form(self) -> "_Update":
+        if (self.freq is None) == (self.steps is None):
+            raise ValueError("give either freq (with start, stop) or steps")
+        if self.steps is not None and (self.start or self.stop is not None):
+            raise ValueError("start and stop go with freq, not with steps")
+        return self
+
+    def build(self) -> UpdateSchedule:
+        if self.steps is not None:
+            return UpdateSteps(self.steps)
+        return Every(self.freq or 1, self.start, self.stop)
+
+
+def update_schedule(value: Any, where: str = "update") -> UpdateSchedule:
+    """Build an update schedule from None (every step), a number, a dict or a function."""
+    if value is None:
+        return EVERY_STEP
+    if isinstance(value, UpdateSchedule):
+        return value
+    # The vendor raises NameError for an integer or a function; the meaning is plain.
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = {"freq": value}
+    if isinstance(value, Mapping):
+        return validate(_Update, dict(value), where).build()
+    if callable(value):
+        return CustomUpdate(value)
+    raise SparsityError(f"{where}: expected {{freq, start, stop}} or {{steps}}, got {value!r}")

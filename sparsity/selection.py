@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-__all__ = ["drop_count", "kept_count", "topk_mask"]
+__all__ = ["active_first", "drop_count", "kept_count", "topk_mask"]
 
 
 def _ordered_bits(scores: Array) -> Array:
@@ -109,3 +109,8 @@ def drop_count(drop_fraction: Array | float, active: Array, groups: int) -> Arra
     share = jnp.float32(1) - jnp.asarray(drop_fraction, jnp.float32)
     kept = share * active.astype(jnp.float32) / jnp.float32(groups)
     return jnp.clip(jnp.trunc(kept).astype(jnp.int32), 0)
+
+
+def active_first(scores: Array, mask: Array) -> Array:
+    """Score pruned positions below every active one; float32."""
+    return jnp.where(mask, scores.astype(jnp.float32), -jnp.inf)

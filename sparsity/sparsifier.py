@@ -11,7 +11,7 @@ One training step, in the vendor's order (each line is the user's or the trainer
    pruned weights and moments are set to 0, the step counter advances, and at a due step a new
    topology is chosen and weights and moments are pruned to it
 
-``optimizer.wrap`` folds 2-4 into an optax transformation.
+``sparsity.wrap`` folds 2-4 into an optax transformation.
 """
 
 import dataclasses
@@ -68,6 +68,7 @@ class Sparsifier:
         requires_dense: globs of parameters that no group may take.
         accepts: '/'-path -> whether the model takes a ``SparseWeight`` there instead of an
             array; where not, ``compute: auto`` stores dense.
+        dtype: what the model computes in; csr storage pays only where a native kernel takes it.
         code_of: '/'-path -> number that sets its random draws apart. An executor that compiles
             one update for many layers passes a traced number.
         quiet: say nothing of what is selected: the trees are parts of a model.
@@ -79,6 +80,7 @@ class Sparsifier:
     order: tuple[str, ...] | None = None
     requires_dense: tuple[str, ...] = ()
     accepts: Callable[[str], bool] = lambda name: False
+    dtype: Any = jnp.float32
     code_of: Callable[[str], Any] = topologies.name_code
     quiet: bool = False
 
@@ -115,7 +117,7 @@ class Sparsifier:
         leaves = named_leaves(params)
         order = [name for name, _ in leaves] if self.order is None else list(self.order)
         place = {name: i for i, name in enumerate(order)}
-        found: dict[str, Selected] = {}
+        selected: dict[str, Selected] = {}
         for name, leaf in leaves:
             group = self.group_of(name, len(leaf.shape))
             if group is None:
@@ -124,11 +126,11 @@ class Sparsifier:
                 raise ValueError(f"sparsity: `order` lists no parameter {name!r}; list them all")
             shape = tuple(leaf.shape)
             self.view(group).check(name, shape)
-            found[name] = Selected(name, place[name], group, shape, self.groups[group][1])
-        if self.groups and not found and not self.quiet:
+            selected[name] = Selected(name, place[name], group, shape, self.groups[group][1])
+        if self.groups and not selected and not self.quiet:
             rules = "; ".join(str(rule) for rule, _ in self.groups)
             _LOG.warning("sparsity: no parameter matches %s; training stays dense", rules)
-        return found
+        return selected
 
     # --- start ----------------------------------------------------------------------------
 
@@ -142,27 +144,28 @@ class Sparsifier:
         Returns:
             The state; training starts from ``prune(params, opt_state, state)``.
         """
-        selected = self.select(params)
-        leaves = dict(named_leaves(params))
-        masks: dict[str, Array] = {}
-        for name, chosen in selected.items():
-            level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
-            context = self.init_context(chosen, leaves[name], level, key)
-            masks[name] = self.first_mask(chosen, context)
-        self.log_selection(selected)
+        selected, leaves = self.select(params), dict(named_leaves(params))
+        masks = {
+            name: self.first_mask(chosen, self.init_context(chosen, leaves[name], key))
+            for name, chosen in selected.items()
+        }
         return self.store(self.blank(key), masks, selected)
 
     def store(
         self, sparse: SparseState, masks: Mapping[str, Array], selected: Mapping[str, Selected]
     ) -> SparseState:
-        """Put masks into a state, as patterns where weights are stored as csr."""
+        """Put masks into a state, as patterns where weights are stored as csr; log what is sparse.
+
+        This is where ``compute: auto`` is decided.
+        """
         kept, patterns = dict(masks), {}
         for name, mask in masks.items():
             algorithm, view = selected[name].algorithm, self.view(selected[name].group)
-            accepted = self.accepts(name)
-            if storage.choose(name, mask.shape, algorithm, view, accepted) == "csr":
+            dtype = self.dtype if self.accepts(name) else None
+            if storage.choose(name, mask.shape, algorithm, view, dtype) == "csr":
                 size = storage.capacity(mask, algorithm, view)
                 patterns[name] = storage.pattern_of(kept.pop(name), size)
+        self.log_selection(selected)
         return sparse._replace(masks=kept, patterns=patterns)
 
     def blank(self, key: Array) -> SparseState:
@@ -182,15 +185,13 @@ class Sparsifier:
             return chosen.algorithm.init_mask(context)
         return jnp.ones(chosen.shape, bool)
 
-    def init_context(
-        self, chosen: Selected, weight: Array, level: Array | float, key: Array
-    ) -> InitContext:
+    def init_context(self, chosen: Selected, weight: Array, key: Array) -> InitContext:
         """Gather what an algorithm needs to make one parameter's first mask."""
         return InitContext(
             name=chosen.name,
             position=chosen.position,
             weight=jnp.asarray(weight),
-            sparsity=level,
+            sparsity=jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1),
             key=topologies.named_key(key, chosen.name),
             run_key=key,
             view=self.view(chosen.group),
@@ -389,13 +390,13 @@ class Sparsifier:
         Returns:
             ``sparsity/NAME/target`` and ``sparsity/NAME/actual`` -> [] float32. Jit it.
         """
+        kept = {name: jnp.mean(m, dtype=jnp.float32) for name, m in sparse.masks.items()}
+        kept |= {name: storage.density(pattern) for name, pattern in sparse.patterns.items()}
         out: dict[str, Array] = {}
-        for name, mask in sparse.masks.items():
-            out[f"sparsity/{name}/target"] = sparse.targets[self.group_of(name, mask.ndim)]
-            out[f"sparsity/{name}/actual"] = 1 - jnp.mean(mask, dtype=jnp.float32)
-        for name, pattern in sparse.patterns.items():
-            out[f"sparsity/{name}/target"] = sparse.targets[self.group_of(name, 2)]
-            out[f"sparsity/{name}/actual"] = 1 - storage.density(pattern)
+        for name, share in kept.items():
+            group = self.group_of(name, sparse.masks[name].ndim if name in sparse.masks else 2)
+            out[f"sparsity/{name}/target"] = sparse.targets[group]
+            out[f"sparsity/{name}/actual"] = 1 - share
         return out
 
 

@@ -7,7 +7,7 @@ training starts, and topology changes never recompile.
 
 import logging
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
@@ -39,9 +39,7 @@ class Probed(NamedTuple):
     probe: Array
 
 
-def choose(
-    name: str, shape: tuple[int, ...], algorithm: Algorithm, view: View, accepted: bool
-) -> str:
+def choose(name: str, shape: tuple[int, ...], algorithm: Algorithm, view: View, dtype: Any) -> str:
     """Choose how a parameter is stored: "csr" or "masked".
 
     Args:
@@ -49,7 +47,7 @@ def choose(
         shape: dense shape.
         algorithm: with its ``compute`` key.
         view: with the weight layout.
-        accepted: whether the model takes sparse weight objects for this parameter.
+        dtype: what the model computes in, or None where it takes no sparse weight objects.
 
     Raises:
         SparsityError: ``compute: csr`` where it cannot be.
@@ -61,11 +59,11 @@ def choose(
         )
     if algorithm.compute == "csr":
         return "csr"
-    if algorithm.compute == "masked" or reason or not accepted:
+    if algorithm.compute == "masked" or reason or dtype is None:
         return "masked"
     rows, columns = shape
     kept = int(kept_count(algorithm.sparsity(0), math.prod(shape)))
-    choice = kernels.choose(_NOMINAL_TOKENS, rows, columns, kept, jnp.dtype(jnp.float32))
+    choice = kernels.choose(_NOMINAL_TOKENS, rows, columns, kept, jnp.dtype(dtype))
     _LOG.debug("sparsity.compute: auto stores %s %s as %s", name, shape, choice)
     return choice
 

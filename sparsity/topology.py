@@ -66,7 +66,7 @@ class Group(NamedTuple):
     number: the group's position
     names: its parameters
     view: its competition rows
-    code_of: name -> what ``name_code`` says of it, perhaps a traced number
+    code_of: name -> its number as ``name_code`` gives it, perhaps traced
     """
 
     algorithm: Algorithm
@@ -93,18 +93,18 @@ def take(group: Group, sparse: SparseState, params: Any, opt_state: Any) -> Topo
     """Gather a group's part of the trees."""
     weights = dict(named_leaves(params))
     moments = moments_of(opt_state, {name: weight.shape for name, weight in weights.items()})
-    mine = [name for name in group.names if name in sparse.patterns]
+    stored = [name for name in group.names if name in sparse.patterns]
     return Topology(
         {name: sparse.masks[name] for name in group.names if name in sparse.masks},
-        {name: sparse.patterns[name] for name in mine},
-        {name: (weights[name], moments[name]) for name in mine},
+        {name: sparse.patterns[name] for name in stored},
+        {name: (weights[name], moments[name]) for name in stored},
     )
 
 
 def put(topology: Topology, params: Any, opt_state: Any) -> tuple[Any, Any]:
     """Put csr leaves back into the trees."""
     weights = {name: weight for name, (weight, _) in topology.values.items()}
-    moments = {path: m for _, found in topology.values.values() for path, m in found.items()}
+    moments = {path: m for _, by_path in topology.values.values() for path, m in by_path.items()}
     return map_named(weights.get, params), map_named(moments.get, opt_state)
 
 

@@ -7,9 +7,9 @@ groups, checkerboards and ties (lowest index first) come out the same in both la
 """
 
 import dataclasses
+import math
 from typing import Any, Literal
 
-import jax.numpy as jnp
 from jaxtyping import Array
 
 __all__ = ["View", "WeightLayout"]
@@ -69,9 +69,7 @@ class View:
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError when the groups cannot divide the weight evenly."""
-        size = 1
-        for extent in shape:
-            size *= extent
+        size = math.prod(shape)
         if size % self.groups:
             key = "out_groups" if self.out_groups else "in_groups"
             raise ValueError(
@@ -82,12 +80,4 @@ class View:
 
     def row_length(self, shape: tuple[int, ...]) -> int:
         """Number of positions n in each row."""
-        size = 1
-        for extent in shape:
-            size *= extent
-        return size // self.groups
-
-    def arange(self, shape: tuple[int, ...]) -> Array:
-        """Each position's index in the vendor's order, in the weight's own shape (for tests)."""
-        size = self.row_length(shape) * self.groups
-        return self.unrows(jnp.arange(size).reshape(self.groups, -1), shape)
+        return math.prod(shape) // self.groups

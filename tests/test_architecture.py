@@ -51,8 +51,6 @@ BREACHES = {
     "wafer.loop.optim": "wafer.session.checkpoint",
     "wafer.loop.sparse": "wafer.session.checkpoint",
     "wafer.loop.utils.data": "wafer.session.metrics",
-    "wafer.optim.groups": "wafer.config",
-    "wafer.optim.mup": "wafer.config",
 }
 
 FILES = sorted(

@@ -3,6 +3,8 @@
 import functools
 import json
 import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -369,3 +371,17 @@ def test_rules_fit_the_names_of_real_models(name):
     decayed = {name for name, _ in named_leaves(shapes) if groups.decays(name)}
     assert decayed == matrices  # embeddings included; biases, norms and ALiBi slopes are not
     assert {groups.factor(name) for name in matrices} == {2, 3, 4, 5}
+
+
+def test_sections_and_schedules_are_read_without_jax():
+    """Formulas stand with their keys, but take their array library as an argument."""
+    code = (
+        "import sys, wafer.config, numpy as np\n"
+        "from wafer.optim.sections import parse_optimizer\n"
+        "rate = {'scheduler': 'Linear', 'initial_learning_rate': 0, 'end_learning_rate': 1,"
+        " 'total_iters': 4}\n"
+        "cfg = parse_optimizer({'optimizer_type': 'adamw', 'learning_rate': rate})\n"
+        "assert cfg.learning_rate[0].value(np.float32(1), np) == 0.25\n"
+        "sys.exit('jax' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,8 +7,8 @@ import pytest
 
 import sparsity
 from sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
+from sparsity.algorithms.inband import InBandStatic
 from sparsity.filters import Filter
-from sparsity.inband import InBandStatic
 from sparsity.schedules import Constant, Cosine, Cycling, Every, Exponential, UpdateSteps
 
 
@@ -231,6 +231,63 @@ def test_users_own_algorithms():
 
 def test_min_max_end_of_schedules():
     assert Cosine(0.3, 10).min_max_end(0, 50) == pytest.approx((0.0, 0.3, 0.0), abs=1e-6)
-    assert sparsity.algorithms.schedule(lambda t: t * 0.01).min_max_end(0, 50) == pytest.approx(
+    assert sparsity.schedules.schedule(lambda t: t * 0.01).min_max_end(0, 50) == pytest.approx(
         (0.0, 0.5, 0.5)
     )
+
+
+@pytest.fixture
+def registered():
+    """Algorithms registered in the test are forgotten after it."""
+    before = dict(sparsity.ALGORITHMS)
+    yield
+    sparsity.ALGORITHMS.clear()
+    sparsity.ALGORITHMS.update(before)
+
+
+def test_a_registered_algorithm_needs_nothing_else(registered):
+    @sparsity.register("Keep_Last")
+    class KeepLast(sparsity.Algorithm):
+        rows: int
+        share: float = 0.5
+
+    assert only({"algorithm": "keep_last", "sparsity": 0.5, "rows": 3})[1] == KeepLast(
+        sparsity=0.5, rows=3
+    )
+    with pytest.raises(SparsityError, match=r"sparsity\.rows: missing, and there is no default"):
+        configure({"algorithm": "keep_last", "sparsity": 0.5})
+    with pytest.raises(SparsityError, match=r"sparsity\.shar: unknown key; did you mean 'share'"):
+        configure({"algorithm": "keep_last", "sparsity": 0.5, "rows": 3, "shar": 1.0})
+    with pytest.raises(SparsityError, match=r"unknown algorithm 'keep_lats'.*mean 'keep_last'"):
+        configure({"algorithm": "keep_lats", "sparsity": 0.5})
+    with pytest.raises(SparsityError, match=r"sparsity\.algorithm: 'no_module:X'"):
+        configure({"algorithm": "no_module:X", "sparsity": 0.5})
+    with pytest.raises(ValueError, match=r"'keep_last' is .*KeepLast"):
+        sparsity.register("keep_last")(RigL)
+
+
+@pytest.mark.parametrize("name", sorted(sparsity.ALGORITHMS))
+def test_every_registered_name_is_its_own_class(name):
+    """A name once trained RigL when the parser had no branch for it."""
+    cls = sparsity.ALGORITHMS[name]
+    level = {"schedule": [0.3, 0.5]} if name == "gmp" else {"sparsity": 0.5}
+    assert type(only({"algorithm": name.upper()} | level)[1]) is cls
+
+
+def test_a_section_is_parsed_once():
+    section = {"algorithm": "rigl", "sparsity": 0.8}
+    groups = sparsity.parse(section)
+    assert groups.section is section
+    assert sparsity.parse(groups) is groups
+    assert configure(groups).groups is groups
+
+
+def test_the_sparsifiers_public_names():
+    names = {name for name in dir(configure(0.5)) if not name.startswith("_")}
+    core = {"init", "prepare", "attach", "split", "update", "prune"}
+    facts = {"groups", "weight_layout", "aliases", "order", "requires_dense", "accepts", "dtype"}
+    rest = {"apply", "blank", "due", "expand", "first_mask", "group_of", "init_context"} | {
+        "log_selection", "mask_gradients", "masks", "metrics", "needs_gradient", "resume", "select",
+        "store", "view", "code_of", "quiet",
+    }  # fmt: skip
+    assert names == core | facts | rest

@@ -13,10 +13,10 @@ import pytest
 
 import sparsity
 from sparsity import selection
-from sparsity.inband import inband_mask
+from sparsity.algorithms.inband import inband_mask
+from sparsity.algorithms.masks import init_mask
 from sparsity.kernels import topk_mask
-from sparsity.masks import init_mask
-from sparsity.parse import schedule, update_schedule
+from sparsity.schedules import schedule, update_schedule
 from sparsity.selection import drop_count, kept_count
 from sparsity.views import View
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 import sparsity
 from models.layers import project
-from sparsity.masks import init_mask
+from sparsity.algorithms.masks import init_mask
 from sparsity.selection import drop_count, kept_count, topk_mask
 from sparsity.views import View
 

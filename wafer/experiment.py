@@ -25,7 +25,7 @@ from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.optim.chain import make_optimizer
 from wafer.optim.freeze import train_only
-from wafer.optim.mup import with_mup_rates
+from wafer.optim.groups import with_mup_rates
 from wafer.optim.precision import LossScaler, make_scaler
 
 __all__ = ["BatchShape", "Experiment", "Part", "batch_shape"]
@@ -124,6 +124,7 @@ class Experiment:
             cfg.sparsity,
             aliases=model.alias,
             accepts=lambda name: name.endswith("/kernel") and not whole,
+            dtype=model.config.dtype,
         )
         problems = _conflicts(cfg, model)
         if problems:

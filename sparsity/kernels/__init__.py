@@ -9,9 +9,8 @@ from sparsity.kernels.pattern import (
     to_dense,
     to_mask,
 )
-from sparsity.kernels.product import sparse_dot
+from sparsity.kernels.product import SparseWeight, sparse_dot
 from sparsity.kernels.topology import Regrown, rigl_update, topk_mask
-from sparsity.kernels.weight import SparseWeight
 
 __all__ = [
     "Pattern",

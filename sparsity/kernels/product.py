@@ -4,7 +4,10 @@ The derivative is written by hand: dx from the transposed pattern, dW at kept po
 Sums run in float32; y and dx have the dtype of x, dW that of the values.
 """
 
+import dataclasses
 import math
+import typing
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -13,23 +16,24 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jaxtyping import Array
 
 from sparsity.kernels import native
-from sparsity.kernels.choice import choose
 from sparsity.kernels.pattern import Pattern, gather, to_dense
 
-__all__ = ["Implementation", "sparse_dot"]
+__all__ = ["SparseWeight", "sparse_dot"]
 
 Implementation = Literal["auto", "masked", "csr"]
+_NATIVE_TYPES = (jnp.float32, jnp.bfloat16)
 
 
-def sparse_dot(x: Array, weight: Any, *, implementation: Implementation = "auto") -> Array:
+def sparse_dot(
+    x: Array, weight: "SparseWeight", *, implementation: Implementation = "auto"
+) -> Array:
     """Multiply tokens by a sparse weight.
 
     Args:
         x: [..., K] float32 or bfloat16.
-        weight: a ``SparseWeight`` of dense shape (K, N).
+        weight: of dense shape (K, N).
         implementation: "csr" walks kept values only (native, CPU); "masked" spreads them to a
-            dense matrix (pure JAX, any device); "auto" takes the faster for this shape and says
-            which at DEBUG.
+            dense matrix (pure JAX, any device); "auto" is "csr" where the native kernels take x.
 
     Returns:
         [..., N] in the dtype of ``x``, accumulated in float32.
@@ -53,12 +57,12 @@ def sparse_dot(x: Array, weight: Any, *, implementation: Implementation = "auto"
     tokens = x.reshape(math.prod(x.shape[:-1]), rows)
     chosen: str = implementation
     if chosen == "auto":
-        chosen = choose(tokens.shape[0], rows, columns, pattern.nnz, x.dtype)
+        chosen = "csr" if x.dtype in _NATIVE_TYPES and native.usable() else "masked"
     if chosen not in _IMPLEMENTATIONS:
         raise ValueError(
             f"sparse_dot: implementation {implementation!r}; choose auto, masked or csr"
         )
-    if chosen == "csr" and x.dtype not in (jnp.float32, jnp.bfloat16):
+    if chosen == "csr" and x.dtype not in _NATIVE_TYPES:
         raise TypeError(f"sparse_dot: csr takes float32 and bfloat16, x is {x.dtype}; use 'masked'")
     y = _product(tokens, values, weight.probe, pattern, chosen)
     return y.reshape(*x.shape[:-1], columns)
@@ -189,4 +193,40 @@ class _Native:
         return native.call("wafer_sparse_gradients", result, x, dy, values, *pattern)
 
 
-_IMPLEMENTATIONS: dict[str, Any] = {"masked": _Masked, "csr": _Native}
+_IMPLEMENTATIONS: Mapping[str, Any] = {"masked": _Masked, "csr": _Native}
+
+
+@jax.tree_util.register_dataclass
+@typing.no_type_check  # unflattening runs __init__ on tracers and placeholders
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparseWeight:
+    """A [K, N] kernel stored as its kept values.
+
+    ``models.layers.project(x, kernel)`` takes it in place of an array.
+
+    Attributes:
+        values: [nnz] kept weights in canonical order (by n, then k).
+        pattern: where they lie.
+        probe: [K, N] zeros, or None. With it, the cotangent of ``probe`` is the dense gradient
+            dW, which RigL reads at its update steps; without it dW is computed at kept positions
+            only.
+        implementation: static; "auto", "masked" or "csr", see ``sparse_dot``.
+    """
+
+    values: Array
+    pattern: Pattern
+    probe: Array | None = None
+    implementation: Implementation = dataclasses.field(default="auto", metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Static dense shape (K, N)."""
+        return self.pattern.shape
+
+    def project(self, x: Array) -> Array:
+        """Compute x W: [..., K] -> [..., N], in the dtype of ``x``."""
+        return sparse_dot(x, self, implementation=self.implementation)
+
+    def dense(self) -> Array:
+        """Return the dense [K, N] weight, 0 where pruned."""
+        return to_dense(self.values, self.pattern)

@@ -15,11 +15,5 @@ def _model(section: Any) -> object:
     return parse_config(section)
 
 
-def _sparsity(section: Any) -> object:
-    from sparsity import configure
-
-    return configure(section)
-
-
-CHECKS: Mapping[str, Callable[[Any], object]] = {"model": _model, "sparsity": _sparsity}
+CHECKS: Mapping[str, Callable[[Any], object]] = {"model": _model}
 """For ``wafer.config.load`` and ``parse_config``: section -> function that raises ValueError."""

@@ -35,7 +35,7 @@ class RunConfig(Section):
         optimizer: None when the mode only evaluates.
         train_input: None when the mode only evaluates.
         eval_input: None when the mode only trains.
-        sparsity: the section as written (mapping, list, number or None); ``sparsity`` checks it.
+        sparsity: groups (``sparsity.parse``); they keep the section as it was written.
         description: the vendor's free text, ignored.
     """
 
@@ -57,6 +57,11 @@ class RunConfig(Section):
                 keys += [f"{name}.{key}" for key in section.no_effect]
         return tuple(keys)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain YAML types that parse back to the same configuration."""
+        sections = super().to_dict()
+        return sections if self.sparsity is None else sections | {"sparsity": self.sparsity.section}
+
     def to_yaml(self) -> str:
         """Write the resolved configuration; ``load`` reads it back to an equal one."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, default_flow_style=None)
@@ -74,8 +79,8 @@ def load(
         path: the file.
         overrides: runconfig keys given as flags; they win over the file, the file over the
             file named by the environment variable in ``CLUSTER_DEFAULTS``. None is "not given".
-        checks: section name ('model', 'sparsity') -> function that raises ``ValueError`` for a
-            wrong section; its complaints join the others'.
+        checks: section name ('model') -> function that raises ``ValueError`` for a wrong section;
+            its complaints join the others'.
 
     Returns:
         The configuration, frozen.
@@ -124,7 +129,7 @@ def parse_config(
         "eval_input": lambda value: parse_input(value, num_csx),
         "optimizer": parse_optimizer,
         "model": _model,
-        "sparsity": lambda value: value,
+        "sparsity": _sparsity,
     }
     for name, read in readers.items():
         if raw.get(name) is None:
@@ -147,6 +152,12 @@ def _model(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
     return dict(value)
+
+
+def _sparsity(value: Any) -> Any:
+    from sparsity import parse as parse_groups  # imports jax
+
+    return parse_groups(value)
 
 
 def _unknown_sections(raw: Mapping[str, Any]) -> list[Problem]:

@@ -51,7 +51,7 @@ class CompiledModel:
     def __init__(self, model: Any, where: Backend) -> None:
         self.backend, self.inner = where, model
         self.training = True
-        self.sparsity: Any = None  # a sparse.Applied once one is attached
+        self.sparsity: Any = None  # a sparse.SparsityAlgorithm once attached
         self.slot = where.register(self, "model")
         self._init, self._apply = _functions(model)
         self._eager = functools.lru_cache(

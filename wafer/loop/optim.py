@@ -41,11 +41,10 @@ class Optimizer:
                 f"{type(params).__name__}"
             )
         self.model: CompiledModel = params.model
-        self._section = dict(section)
-        if "lr" in self._section:
-            self._section["learning_rate"] = self._section.pop("lr")
-        self._section.setdefault("learning_rate", 1e-3)
-        parse_optimizer(self._section)
+        self._keys = {"learning_rate": 1e-3, **section}
+        if "lr" in section:
+            self._keys["learning_rate"] = self._keys.pop("lr")
+        self._section = parse_optimizer(self._keys)
         self._tx: Any = None
         self._loaded: Mapping[str, Any] | None = None
         self.sparsity: Any = None
@@ -61,8 +60,7 @@ class Optimizer:
         """
         if self._tx is not None:
             raise RuntimeError("attach the learning-rate scheduler before the first step")
-        self._section["learning_rate"] = learning_rate
-        parse_optimizer(self._section)
+        self._section = parse_optimizer({**self._keys, "learning_rate": learning_rate})
         self.scheduler = scheduler
 
     def prepare(self) -> None:

@@ -7,6 +7,7 @@ schedule=1000)``, with ``opt.apply_sparsity()`` before the forward pass and ``op
 ``optimizer.step()``.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,15 +42,14 @@ class SparsityAlgorithm:
     """A ``sparsity`` section on one model.
 
     Args:
-        section: anything ``sparsity.configure`` takes.
+        section: anything ``sparsity.parse`` takes.
 
     Raises:
         SparsityError: a wrong section.
     """
 
     def __init__(self, section: Any) -> None:
-        sparsity.configure(section)
-        self.section = section
+        self.groups = sparsity.parse(section)
         self.model: CompiledModel | None = None
         self._sparsifier: sparsity.Sparsifier | None = None
         self._loaded: Mapping[str, Any] | None = None
@@ -66,7 +66,7 @@ class SparsityAlgorithm:
         if model.sparsity is not None or self.model is not None:
             raise RuntimeError("a model takes one sparsity algorithm, and an algorithm one model")
         self.model, model.sparsity = model, self
-        self._sparsifier = sparsity.configure(self.section, aliases=model.alias)
+        self._sparsifier = sparsity.configure(self.groups, aliases=model.alias)
         self._slot = model.backend.register(self, "sparsity")
 
     def apply_to_optimizer(self, optimizer: Optimizer) -> None:
@@ -182,30 +182,16 @@ def configure(section: Any) -> SparsityAlgorithm:
     return SparsityAlgorithm(section)
 
 
-def Static(sparsity: float = 0.0, **keys: Any) -> SparsityAlgorithm:
-    """One level from beginning to end."""
-    return configure({"algorithm": "static", "sparsity": sparsity, **keys})
-
-
-def GMP(**keys: Any) -> SparsityAlgorithm:
-    """Gradual magnitude pruning: ``schedule``, ``update``."""
-    return configure({"algorithm": "gmp", **keys})
-
-
-def SET(**keys: Any) -> SparsityAlgorithm:
-    """Sparse evolutionary training: ``sparsity``, ``drop_fraction``, ``update``."""
-    return configure({"algorithm": "set", **keys})
-
-
-def RigL(**keys: Any) -> SparsityAlgorithm:
-    """Rigging the lottery: ``sparsity``, ``drop_fraction``, ``update``."""
-    return configure({"algorithm": "rigl", **keys})
+def _algorithm(algorithm: str, sparsity: float | None = None, **keys: Any) -> SparsityAlgorithm:
+    if sparsity is None and algorithm == "static":
+        sparsity = 0.0
+    level = {} if sparsity is None else {"sparsity": sparsity}
+    return configure({"algorithm": algorithm, **level, **keys})
 
 
 def Group(groups: Mapping[str, SparsityAlgorithm]) -> SparsityAlgorithm:
     """Several algorithms: glob over parameter names -> algorithm; the first match wins."""
-    sections = [{**alg.section, "param_filter": glob} for glob, alg in groups.items()]
-    return configure(sections)
+    return configure([(glob, rule) for glob, alg in groups.items() for _, rule in alg.groups])
 
 
 class SparsityOptimizer:
@@ -259,21 +245,12 @@ def configure_sparsity_optimizer(
     return SparsityOptimizer(named_parameters, {"type": sparsity_type, **keys})
 
 
-def StaticSparsityOptimizer(named_parameters: Parameters, **keys: Any) -> SparsityOptimizer:
-    """One level from beginning to end."""
-    return configure_sparsity_optimizer("static", named_parameters, **keys)
-
-
-def GMPSparsityOptimizer(named_parameters: Parameters, **keys: Any) -> SparsityOptimizer:
-    """Gradual magnitude pruning."""
-    return configure_sparsity_optimizer("gmp", named_parameters, **keys)
-
-
-def SETSparsityOptimizer(named_parameters: Parameters, **keys: Any) -> SparsityOptimizer:
-    """Sparse evolutionary training."""
-    return configure_sparsity_optimizer("set", named_parameters, **keys)
-
-
-def RigLSparsityOptimizer(named_parameters: Parameters, **keys: Any) -> SparsityOptimizer:
-    """Rigging the lottery."""
-    return configure_sparsity_optimizer("rigl", named_parameters, **keys)
+# Keys of a section, under the names of releases 2.2+ and of 2.0/2.1.
+_NAMES = ("static", "gmp", "set", "rigl")
+Static, GMP, SET, RigL = (functools.partial(_algorithm, name) for name in _NAMES)
+(
+    StaticSparsityOptimizer,
+    GMPSparsityOptimizer,
+    SETSparsityOptimizer,
+    RigLSparsityOptimizer,
+) = (functools.partial(configure_sparsity_optimizer, name) for name in _NAMES)

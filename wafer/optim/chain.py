@@ -1,9 +1,11 @@
 """From the ``optimizer`` section to one optax transformation.
 
 The order is the vendor's: clip, L2 decay where the optimizer has that form, the optimizer's own
-direction, decoupled decay, then the learning rate in force for each parameter group.
+direction, decoupled decay, then the learning rate in force for each parameter group. What stands
+between is the section's own (``sections.Optimizer.links``).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -90,9 +92,8 @@ def _decay(cfg: Optimizer, groups: Groups) -> Transform:
     return Transform(init, update)  # pyright: ignore[reportArgumentType]
 
 
-def _rate(cfg: Optimizer, groups: Groups, shape: Rate = lambda rate, t: rate) -> Transform:
+def _rate(schedules: _Tagged, groups: Groups, shape: Rate = lambda rate, t: rate) -> Transform:
     """Multiply by minus the learning rate of each parameter's group, and remember it."""
-    schedules = _tagged(cfg.learning_rate, "learning_rate")
 
     def init(params: Tree) -> RateState:
         del params
@@ -112,119 +113,32 @@ def _rate(cfg: Optimizer, groups: Groups, shape: Rate = lambda rate, t: rate) ->
     return Transform(init, update)  # pyright: ignore[reportArgumentType]
 
 
-def _sgd(c: cfg_optim.SGD, groups: Groups) -> Transform:
-    steps = [optax.scale(-1.0 if c.maximize else 1.0), _decay(c, groups)]
-    if c.momentum:
-        steps += [optax.scale(1 - c.dampening), optax.trace(c.momentum, nesterov=c.nesterov)]
-    return optax.chain(*steps, _rate(c, groups))
+class Links(NamedTuple):
+    """What a section builds its optimizer from; handed over, so that sections import no jax.
+
+    decay: adds weight_decay · w to the updates of the parameters that decay
+    rate: (shape) -> what multiplies by minus the learning rate in force for each parameter;
+        ``shape(rate, t)`` is the rate that is applied, the rate itself when not given
+    first_rate: () -> (parameter name -> its learning rate at step 0)
+    own: ``wafer.optim.optimizers``
+    optax: the library
+    """
+
+    decay: Transform
+    rate: Callable[..., Transform]
+    first_rate: Callable[[], Callable[[str], float]]
+    own: Any = own
+    optax: Any = optax
 
 
-def _adam(c: cfg_optim.Adam, groups: Groups) -> Transform:
-    direction = own.scale_by_adam(*c.betas, c.eps, amsgrad=c.amsgrad)
-    return optax.chain(_decay(c, groups), direction, _rate(c, groups))
+def _links(cfg: Optimizer, groups: Groups) -> Links:
+    rates = _tagged(cfg.learning_rate, "learning_rate")
 
+    def first_rate() -> Callable[[str], float]:
+        values = [float(value(0)) for value in rates.values]
+        return lambda name: values[groups.schedule_of(name, rates.tags)] * groups.factor(name)
 
-def _adamw(c: cfg_optim.AdamW, groups: Groups) -> Transform:
-    direction = own.scale_by_adam(*c.betas, c.eps, correct_bias=c.correct_bias, amsgrad=c.amsgrad)
-    return optax.chain(direction, _decay(c, groups), _rate(c, groups))
-
-
-def _adamax(c: cfg_optim.Adamax, groups: Groups) -> Transform:
-    direction = optax.scale_by_adamax(*c.betas, c.eps)
-    return optax.chain(_decay(c, groups), direction, _rate(c, groups))
-
-
-def _nadam(c: cfg_optim.NAdam, groups: Groups) -> Transform:
-    direction = own.scale_by_nadam(*c.betas, c.eps, c.momentum_decay)
-    return optax.chain(_decay(c, groups), direction, _rate(c, groups))
-
-
-def _radam(c: cfg_optim.RAdam, groups: Groups) -> Transform:
-    direction = own.scale_by_radam(*c.betas, c.eps)
-    return optax.chain(_decay(c, groups), direction, _rate(c, groups))
-
-
-def _lamb(c: cfg_optim.Lamb, groups: Groups) -> Transform:
-    ratio = optax.identity() if c.adam else own.scale_by_trust_ratio()
-    direction = own.scale_by_adam(*c.betas, c.eps, correct_bias=False)
-    return optax.chain(direction, _decay(c, groups), ratio, _rate(c, groups))
-
-
-def _lion(c: cfg_optim.Lion, groups: Groups) -> Transform:
-    return optax.chain(optax.scale_by_lion(*c.betas), _decay(c, groups), _rate(c, groups))
-
-
-def _adagrad(c: cfg_optim.Adagrad, groups: Groups) -> Transform:
-    direction = own.scale_by_adagrad(c.initial_accumulator_value, c.eps)
-    rate = _rate(c, groups, lambda rate, t: rate / (1 + t * c.lr_decay))
-    return optax.chain(_decay(c, groups), direction, rate)
-
-
-def _adadelta(c: cfg_optim.Adadelta, groups: Groups) -> Transform:
-    direction = optax.scale_by_adadelta(c.rho, c.eps)
-    return optax.chain(_decay(c, groups), direction, _rate(c, groups))
-
-
-def _rmsprop(c: cfg_optim.RMSprop, groups: Groups) -> Transform:
-    scale = optax.scale_by_stddev if c.centered else optax.scale_by_rms
-    steps = [_decay(c, groups), scale(c.alpha, c.eps, eps_in_sqrt=False)]
-    if c.momentum:
-        steps.append(optax.trace(c.momentum))
-    return optax.chain(*steps, _rate(c, groups))
-
-
-def _asgd(c: cfg_optim.ASGD, groups: Groups) -> Transform:
-    """W decays by lambd and moves by a rate that falls as (1 + lambd · lr · t)^-alpha."""
-
-    def shrink(grads: Tree, params: Tree) -> Tree:
-        return jax.tree.map(lambda g, w: g + c.lambd * w, grads, params)
-
-    rate = _rate(c, groups, lambda rate, t: rate / (1 + c.lambd * rate * t) ** c.alpha)
-    return optax.chain(_decay(c, groups), optax.stateless(shrink), rate, own.track_average(c.t0))
-
-
-def _rprop(c: cfg_optim.Rprop, groups: Groups) -> Transform:
-    """The first step size is the learning rate of step 0; later rates are only reported."""
-    schedules = _tagged(c.learning_rate, "learning_rate")
-    rates = [float(value(0)) for value in schedules.values]
-
-    def first(name: str) -> float:
-        return rates[groups.schedule_of(name, schedules.tags)] * groups.factor(name)
-
-    steps = own.scale_by_rprop(first, c.etas, c.step_sizes)
-    return optax.chain(_decay(c, groups), steps, _rate(c, groups, lambda rate, t: jnp.float32(1)))
-
-
-def _adafactor(c: cfg_optim.Adafactor, groups: Groups) -> Transform:
-    """Shazeer and Stern 2018, with the vendor's fixed clipping at RMS 1."""
-    steps = [
-        optax.scale_by_factored_rms(
-            decay_rate=-c.decay_rate, min_dim_size_to_factor=1, epsilon=c.eps[0]
-        ),
-        optax.clip_by_block_rms(c.clip_threshold),
-        _decay(c, groups),
-    ]
-    if c.scale_parameter:
-        steps.append(optax.scale_by_param_block_rms(c.eps[1]))
-    return optax.chain(*steps, _rate(c, groups))
-
-
-_BUILDERS: dict[type[Optimizer], Callable[[Any, Groups], Transform]] = {
-    cfg_optim.SGD: _sgd,
-    cfg_optim.Adam: _adam,
-    cfg_optim.AdamW: _adamw,
-    cfg_optim.Adamax: _adamax,
-    cfg_optim.NAdam: _nadam,
-    cfg_optim.RAdam: _radam,
-    cfg_optim.Lamb: _lamb,
-    cfg_optim.Lion: _lion,
-    cfg_optim.Adagrad: _adagrad,
-    cfg_optim.Adadelta: _adadelta,
-    cfg_optim.RMSprop: _rmsprop,
-    cfg_optim.ASGD: _asgd,
-    cfg_optim.Rprop: _rprop,
-    cfg_optim.Adafactor: _adafactor,
-}
+    return Links(_decay(cfg, groups), functools.partial(_rate, rates, groups), first_rate)
 
 
 def make_optimizer(
@@ -260,7 +174,7 @@ def make_optimizer(
     """
     section = cfg_optim.parse_optimizer(cfg)
     groups = make_groups(section, params, alias)
-    tx = _BUILDERS[type(section)](section, groups)
+    tx = optax.chain(*section.links(_links(section, groups)))
     if clip and section.max_gradient_norm is not None:
         return optax.chain(own.clip_by_norm(section.max_gradient_norm), tx)
     if clip and section.max_gradient_value is not None:
@@ -278,7 +192,7 @@ def learning_rates(opt_state: Tree) -> Float[Array, " G"]:
         ValueError: the state is of another optimizer.
     """
     is_rate = lambda node: isinstance(node, RateState)
-    found = [s for s in jax.tree.leaves(opt_state, is_leaf=is_rate) if is_rate(s)]
-    if not found:
+    states = [s for s in jax.tree.leaves(opt_state, is_leaf=is_rate) if is_rate(s)]
+    if not states:
         raise ValueError("no learning rate in this state; it is not of make_optimizer")
-    return found[0].learning_rate
+    return states[0].learning_rate

@@ -8,15 +8,19 @@ tree: all of it, or the one layer a weight-streaming run updates.
 
 import dataclasses
 import fnmatch
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from models.errors import did_you_mean
 from models.paths import named_leaves
-from wafer.config import Optimizer, Schedule
 from wafer.errors import ConfigError, Problem
+from wafer.optim.schedule_sections import Schedule
+from wafer.optim.sections import Optimizer
 
-__all__ = ["MUP_GROUPS", "Groups", "make_groups"]
+__all__ = ["MUP_GROUPS", "Groups", "make_groups", "split_by_tags", "with_mup_rates"]
+
+_LOG = logging.getLogger(__name__)
 
 # muP groups of release 2.3+ and their globs over the vendor's names; 2.2 had one for all kernels.
 MUP_GROUPS = {
@@ -26,6 +30,9 @@ MUP_GROUPS = {
     "decoder_output_ffn": ("*decoder*ffn.ffn.[1]*weight",),
     "decoder_kernel": ("*decoder*attn*dense*weight", "*decoder*ffn.ffn.*weight"),
 }
+# Kernels by what their inputs are as wide as.
+_HIDDEN = ("*/attn/*/kernel", "*/cross/*/kernel", "*/up/kernel", "*/gate/kernel", "*/router/kernel")
+_FILTER = ("*/down/kernel",)
 # Some norms are called ln_f; the ALiBi slopes that BTLM and Jais store are constants.
 _NO_DECAY = ("bias", "norm", "ln_", "slopes")
 
@@ -129,3 +136,34 @@ def split_by_tags(
         else:
             plain.append(entry)
     return tuple(plain), tagged
+
+
+def with_mup_rates(section: Optimizer, config: Any, names: Iterable[str]) -> Optimizer:
+    """Add the learning-rate factors that follow from ``mup_base_hidden_size``.
+
+    They let a narrow model's rate transfer to a wide one (Yang et al. 2022): a kernel's is divided
+    by how much wider its input is than in the base model; embeddings, norms, biases and the output
+    keep theirs. ``adjust_learning_rate`` in the file wins.
+
+    Args:
+        section: the optimizer.
+        config: the model's configuration.
+        names: of all parameters.
+    """
+    if not getattr(config, "is_mup", False):
+        return section
+    names = list(names)
+    factors = dict.fromkeys(_HIDDEN, 1 / config.mup_hidden_multiplier)
+    factors |= dict.fromkeys(_FILTER, 1 / config.mup_filter_multiplier)
+    derived = tuple(
+        (glob, factor)
+        for glob, factor in factors.items()
+        if any(fnmatch.fnmatchcase(name, glob) for name in names)
+    )
+    _LOG.info(
+        "muP: learning rates x %.4g for kernels over the hidden size, x %.4g over the filter size",
+        1 / config.mup_hidden_multiplier,
+        1 / config.mup_filter_multiplier,
+    )
+    adjusted = (*section.adjust_learning_rate, *derived)
+    return section.model_copy(update={"adjust_learning_rate": adjusted})

@@ -1,11 +1,13 @@
-"""Keys of the learning-rate (and weight-decay) schedulers, one class per scheduler.
+"""The learning-rate (and weight-decay) schedulers: a class each, its keys and its formula.
 
 Names are the vendor's without ``LR`` or ``WD``, in any case: ``Linear``, ``LinearLR``,
-``linear``. Formulas are in ``wafer.optim.schedules``. A list of schedulers runs one after the
-other; the first entry may say ``main_scheduler: chained`` to multiply them instead.
+``linear``. Formulas are the vendor's (release 2.x), except where its code is wrong: a polynomial's
+``cycle`` and restarts after the first period work here. They take their array library as an
+argument, so that a run file is checked without jax. ``wafer.optim.schedules`` combines them.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -66,6 +68,27 @@ class Schedule(Section):
         """Steps after which the next scheduler of a list takes over; None: never ends."""
         return getattr(self, "total_iters", None)
 
+    def value(self, t: Any, xp: Any) -> Any:
+        """Return the value at step t, counted from 0.
+
+        Args:
+            t: float32 array of steps, any shape.
+            xp: ``jax.numpy`` or ``numpy``.
+        """
+        return self._formula(t, xp)
+
+    def _formula(self, t: Any, xp: Any) -> Any:
+        raise NotImplementedError
+
+
+def _half_cosine(start: float, end: float, progress: Any, xp: Any) -> Any:
+    return end + (start - end) * 0.5 * (1 + xp.cos(math.pi * progress))
+
+
+def _passed(t: Any, milestones: Sequence[int], xp: Any) -> Any:
+    """Count the milestones at or before step t."""
+    return xp.sum(xp.asarray(milestones, xp.float32) <= t[..., None], axis=-1)
+
 
 class _Open(Schedule):
     total_iters: PositiveInt | None = None
@@ -80,6 +103,9 @@ class Constant(_Open, legacy={"val": "learning_rate"}):
 
     learning_rate: NonNegativeFloat
 
+    def _formula(self, t: Any, xp: Any) -> Any:
+        return xp.full(xp.shape(t), self.learning_rate, xp.float32)
+
 
 class Polynomial(_Timed, legacy=_VALUES):
     """From the initial to the end value over ``total_iters``, to the given power."""
@@ -88,6 +114,14 @@ class Polynomial(_Timed, legacy=_VALUES):
     end_learning_rate: NonNegativeFloat
     power: PositiveFloat = 1.0
     cycle: Bool = False
+
+    def _formula(self, t: Any, xp: Any) -> Any:
+        length = xp.float32(self.total_iters)
+        if self.cycle:  # each time the end is reached, a longer descent begins
+            length = length * xp.maximum(xp.ceil(t / length), 1)
+        left = 1 - xp.minimum(t / length, 1)
+        start, end = self.initial_learning_rate, self.end_learning_rate
+        return end + (start - end) * left**self.power
 
 
 class Linear(Polynomial):
@@ -101,6 +135,11 @@ class Exponential(_Timed, legacy=_VALUES):
     decay_rate: PositiveFloat
     staircase: Bool = False
 
+    def _formula(self, t: Any, xp: Any) -> Any:
+        exponent = t / self.total_iters
+        exponent = xp.floor(exponent) if self.staircase else exponent
+        return self.initial_learning_rate * xp.float32(self.decay_rate) ** exponent
+
 
 class InverseExponentialTimeDecay(_Timed, legacy=_VALUES):
     """Divided by 1 + decay_rate · t^step_exponent / total_iters."""
@@ -110,6 +149,11 @@ class InverseExponentialTimeDecay(_Timed, legacy=_VALUES):
     decay_rate: PositiveFloat
     staircase: Bool = False
 
+    def _formula(self, t: Any, xp: Any) -> Any:
+        progress = t**self.step_exponent / self.total_iters
+        progress = xp.floor(progress) if self.staircase else progress
+        return self.initial_learning_rate / (1 + self.decay_rate * progress)
+
 
 class InverseSquareRootDecay(_Open, legacy=_VALUES):
     """Scale / √max(t, warmup_steps): flat, not rising, during warm-up."""
@@ -118,12 +162,20 @@ class InverseSquareRootDecay(_Open, legacy=_VALUES):
     scale: PositiveFloat = 1.0
     warmup_steps: PositiveInt = 1
 
+    def _formula(self, t: Any, xp: Any) -> Any:
+        top = self.initial_learning_rate * self.scale
+        return top / xp.sqrt(xp.maximum(t, self.warmup_steps))
+
 
 class CosineDecay(_Timed, legacy=_VALUES):
     """Half a cosine from the initial to the end value, then flat."""
 
     initial_learning_rate: NonNegativeFloat
     end_learning_rate: NonNegativeFloat = 0.0
+
+    def _formula(self, t: Any, xp: Any) -> Any:
+        progress = xp.minimum(t, self.total_iters) / self.total_iters
+        return _half_cosine(self.initial_learning_rate, self.end_learning_rate, progress, xp)
 
 
 class CosineAnnealing(_Open, legacy={**_VALUES, "t_max": "T_max"}):
@@ -132,6 +184,9 @@ class CosineAnnealing(_Open, legacy={**_VALUES, "t_max": "T_max"}):
     initial_learning_rate: NonNegativeFloat
     T_max: PositiveInt
     eta_min: NonNegativeFloat = 0.0
+
+    def _formula(self, t: Any, xp: Any) -> Any:
+        return _half_cosine(self.initial_learning_rate, self.eta_min, t / self.T_max, xp)
 
 
 class CosineAnnealingWarmRestarts(_Open, legacy={**_VALUES, "t_0": "T_0", "t_mult": "T_mult"}):
@@ -142,6 +197,15 @@ class CosineAnnealingWarmRestarts(_Open, legacy={**_VALUES, "t_0": "T_0", "t_mul
     T_mult: PositiveInt = 1
     eta_min: NonNegativeFloat = 0.0
 
+    def _formula(self, t: Any, xp: Any) -> Any:
+        if self.T_mult == 1:
+            progress = (t % self.T_0) / self.T_0
+        else:  # period n starts at T_0 (m^n - 1) / (m - 1) and lasts T_0 m^n
+            m = self.T_mult
+            n = xp.floor(xp.log1p(t * (m - 1) / self.T_0) / math.log(m) + 1e-6)
+            progress = (t - self.T_0 * (m**n - 1) / (m - 1)) / (self.T_0 * m**n)
+        return _half_cosine(self.initial_learning_rate, self.eta_min, progress, xp)
+
 
 class Step(_Open, legacy=_VALUES):
     """Times ``gamma`` every ``step_size`` steps."""
@@ -150,6 +214,10 @@ class Step(_Open, legacy=_VALUES):
     step_size: PositiveInt
     gamma: PositiveFloat
 
+    def _formula(self, t: Any, xp: Any) -> Any:
+        stairs = xp.floor(t / self.step_size)
+        return self.initial_learning_rate * xp.float32(self.gamma) ** stairs
+
 
 class MultiStep(_Open, legacy=_VALUES):
     """Times ``gamma`` at each milestone."""
@@ -157,6 +225,10 @@ class MultiStep(_Open, legacy=_VALUES):
     initial_learning_rate: NonNegativeFloat
     gamma: PositiveFloat
     milestones: tuple[NonNegativeInt, ...]
+
+    def _formula(self, t: Any, xp: Any) -> Any:
+        passed = _passed(t, self.milestones, xp)
+        return self.initial_learning_rate * xp.float32(self.gamma) ** passed
 
 
 class PiecewiseConstant(
@@ -177,6 +249,9 @@ class PiecewiseConstant(
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError("milestones must rise")
 
+    def _formula(self, t: Any, xp: Any) -> Any:
+        return xp.asarray(self.learning_rates, xp.float32)[_passed(t, self.milestones, xp)]
+
 
 class Multiplicative(_Open, legacy=_VALUES):
     """Times ``coefficient`` every step."""
@@ -184,11 +259,17 @@ class Multiplicative(_Open, legacy=_VALUES):
     initial_learning_rate: NonNegativeFloat
     coefficient: PositiveFloat
 
+    def _formula(self, t: Any, xp: Any) -> Any:
+        return self.initial_learning_rate * xp.float32(self.coefficient) ** t
+
 
 class Lambda(_Open, legacy=_VALUES):
     """The vendor's fixed demonstration: initial² · t/30 · 0.95^t."""
 
     initial_learning_rate: NonNegativeFloat = 1.0
+
+    def _formula(self, t: Any, xp: Any) -> Any:
+        return self.initial_learning_rate**2 * (t / 30) * xp.float32(0.95) ** t
 
 
 class Cyclic(_Open, legacy={"base_val": "base_lr", "max_val": "max_lr"}):
@@ -200,6 +281,18 @@ class Cyclic(_Open, legacy={"base_val": "base_lr", "max_val": "max_lr"}):
     step_size_down: PositiveInt | None = None
     mode: Annotated[Literal["triangular", "triangular2", "exp_range"], Choice] = "triangular"
     gamma: PositiveFloat = 1.0
+
+    def _formula(self, t: Any, xp: Any) -> Any:
+        up, down = self.step_size_up, self.step_size_down or self.step_size_up
+        period, ratio = up + down, up / (up + down)
+        cycle = xp.floor(t / period)
+        x = t / period - cycle
+        height = xp.where(x <= ratio, x / ratio, (1 - x) / (1 - ratio))
+        if self.mode == "triangular2":
+            height = height * xp.float32(0.5) ** cycle
+        elif self.mode == "exp_range":
+            height = height * xp.float32(self.gamma) ** t
+        return self.base_lr + (self.max_lr - self.base_lr) * height
 
 
 class OneCycle(_Open, legacy={**_VALUES, "max_val": "max_lr"}):
@@ -217,6 +310,24 @@ class OneCycle(_Open, legacy={**_VALUES, "max_val": "max_lr"}):
     def length(self) -> int | None:
         """The cycle, unless ``total_iters`` says otherwise."""
         return self.total_iters or self.total_steps
+
+    def _formula(self, t: Any, xp: Any) -> Any:
+        low, last = self.initial_learning_rate / self.final_div_factor, self.total_steps - 1
+        peak = self.pct_start * self.total_steps - 1
+        ends, values = (peak, last), (self.initial_learning_rate, self.max_lr, low)
+        if self.three_phase:
+            ends, values = (peak, 2 * peak, last), (*values[:2], values[0], low)
+        result, begin = xp.full(xp.shape(t), values[0], xp.float32), 0.0
+        for end, start, target in zip(ends, values, values[1:], strict=False):
+            progress = xp.clip((t - begin) / max(end - begin, 1e-9), 0, 1)
+            piece = (
+                _half_cosine(start, target, progress, xp)
+                if self.anneal_strategy == "cos"
+                else start + (target - start) * progress
+            )
+            result = xp.where(t >= begin, piece, result)
+            begin = end
+        return result
 
 
 SCHEDULERS: Mapping[str, type[Schedule]] = {

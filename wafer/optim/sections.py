@@ -1,6 +1,7 @@
-"""Keys of the ``optimizer`` section: one class per optimizer, chosen by ``optimizer_type``.
+"""The optimizers: a class each, chosen by ``optimizer_type``, with its keys and its chain.
 
-Defaults are the vendor's of release 2.x. Two of them differ in 1.8 (``AdamW.correct_bias``
+What a chain is made of (``chain.Links``) is handed over, so that a run file is checked without
+jax. Defaults are the vendor's of release 2.x. Two of them differ in 1.8 (``AdamW.correct_bias``
 false, ``ASGD.t0`` 1e-6): a 1.8 file that relied on them must say so.
 """
 
@@ -79,7 +80,7 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
         weight_decay: likewise; never applied to biases and norms.
         max_gradient_norm: clip by the global L2 norm.
         max_gradient_value: clip every element; not together with the norm.
-        loss_scaling_factor: a number, or 'dynamic' (float16 only; see ``train.precision``).
+        loss_scaling_factor: a number, or 'dynamic' (float16 only; see ``optim.precision``).
         initial_loss_scale: dynamic scale of the first step; None is 2^15.
         steps_per_increase: good steps before the dynamic scale doubles.
         min_loss_scale: lower bound of the dynamic scale; None is 2^-14, the least allowed.
@@ -148,6 +149,18 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
         """Keys the file sets that mean nothing here."""
         return ("disable_lr_steps_reset",) if self.disable_lr_steps_reset is not None else ()
 
+    def links(self, link: Any) -> list[Any]:
+        """Return the optimizer's transformations in order; L2 decay unless a class says otherwise.
+
+        Args:
+            link: ``chain.Links``.
+        """
+        return [link.decay, self._direction(link), link.rate()]
+
+    def _direction(self, link: Any) -> Any:
+        """The update of a parameter before its learning rate."""
+        raise NotImplementedError
+
     def to_dict(self) -> dict[str, Any]:
         """Plain YAML types that parse back to the same section."""
         out = super().to_dict()
@@ -169,6 +182,14 @@ class SGD(Optimizer, legacy={"use_nesterov": "nesterov"}):
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise ConfigError([Problem(("nesterov",), "needs momentum > 0 and dampening 0")])
 
+    def links(self, link: Any) -> list[Any]:
+        """Decay, then momentum."""
+        steps = [link.optax.scale(-1.0 if self.maximize else 1.0), link.decay]
+        if self.momentum:
+            trace = link.optax.trace(self.momentum, nesterov=self.nesterov)
+            steps += [link.optax.scale(1 - self.dampening), trace]
+        return [*steps, link.rate()]
+
 
 class _Betas2(Optimizer):
     """Optimizers with two moment rates, written ``betas`` or ``beta1`` and ``beta2``."""
@@ -186,6 +207,9 @@ class Adam(_Betas2):
 
     amsgrad: Bool = False
 
+    def _direction(self, link: Any) -> Any:
+        return link.own.scale_by_adam(*self.betas, self.eps, amsgrad=self.amsgrad)
+
 
 class AdamW(_Betas2):
     """Decoupled weight decay; eps is added before the bias correction (TensorFlow's way)."""
@@ -193,9 +217,18 @@ class AdamW(_Betas2):
     correct_bias: Bool = True
     amsgrad: Bool = False
 
+    def links(self, link: Any) -> list[Any]:
+        """The decay is decoupled."""
+        keys = {"correct_bias": self.correct_bias, "amsgrad": self.amsgrad}
+        direction = link.own.scale_by_adam(*self.betas, self.eps, **keys)
+        return [direction, link.decay, link.rate()]
+
 
 class Adamax(_Betas2):
     """Adam by the infinity norm."""
+
+    def _direction(self, link: Any) -> Any:
+        return link.optax.scale_by_adamax(*self.betas, self.eps)
 
 
 class NAdam(_Betas2):
@@ -204,9 +237,15 @@ class NAdam(_Betas2):
     eps: NonNegativeFloat = 1e-8
     momentum_decay: NonNegativeFloat = 4e-3
 
+    def _direction(self, link: Any) -> Any:
+        return link.own.scale_by_nadam(*self.betas, self.eps, self.momentum_decay)
+
 
 class RAdam(_Betas2):
     """Adam with rectified variance."""
+
+    def _direction(self, link: Any) -> Any:
+        return link.own.scale_by_radam(*self.betas, self.eps)
 
 
 class Lamb(_Betas2):
@@ -214,11 +253,21 @@ class Lamb(_Betas2):
 
     adam: Bool = False
 
+    def links(self, link: Any) -> list[Any]:
+        """The decay is decoupled, and counts in the trust ratio."""
+        ratio = link.optax.identity() if self.adam else link.own.scale_by_trust_ratio()
+        direction = link.own.scale_by_adam(*self.betas, self.eps, correct_bias=False)
+        return [direction, link.decay, ratio, link.rate()]
+
 
 class Lion(_Betas2):
     """Sign of an interpolated momentum."""
 
     betas: _Betas = (0.9, 0.99)
+
+    def links(self, link: Any) -> list[Any]:
+        """The decay is decoupled."""
+        return [link.optax.scale_by_lion(*self.betas), link.decay, link.rate()]
 
 
 class Adagrad(Optimizer):
@@ -228,6 +277,12 @@ class Adagrad(Optimizer):
     initial_accumulator_value: NonNegativeFloat = 0.0
     eps: NonNegativeFloat = 1e-6
 
+    def links(self, link: Any) -> list[Any]:
+        """The rate falls as 1 / (1 + lr_decay · t)."""
+        direction = link.own.scale_by_adagrad(self.initial_accumulator_value, self.eps)
+        rate = link.rate(lambda rate, t: rate / (1 + t * self.lr_decay))
+        return [link.decay, direction, rate]
+
 
 class Adadelta(Optimizer):
     """Squares of gradients and of updates."""
@@ -235,6 +290,9 @@ class Adadelta(Optimizer):
     learning_rate: Schedules = Field(default=1.0, validate_default=True)  # pyright: ignore[reportAssignmentType]
     rho: _Beta = 0.9
     eps: PositiveFloat = 1e-6
+
+    def _direction(self, link: Any) -> Any:
+        return link.optax.scale_by_adadelta(self.rho, self.eps)
 
 
 class RMSprop(Optimizer):
@@ -245,6 +303,14 @@ class RMSprop(Optimizer):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     centered: Bool = False
 
+    def links(self, link: Any) -> list[Any]:
+        """Squares, then momentum."""
+        scale = link.optax.scale_by_stddev if self.centered else link.optax.scale_by_rms
+        steps = [link.decay, scale(self.alpha, self.eps, eps_in_sqrt=False)]
+        if self.momentum:
+            steps.append(link.optax.trace(self.momentum))
+        return [*steps, link.rate()]
+
 
 class ASGD(Optimizer):
     """Averaged SGD; the average is kept in the optimizer state."""
@@ -253,12 +319,23 @@ class ASGD(Optimizer):
     alpha: NonNegativeFloat = 0.75
     t0: PositiveFloat = 1e6
 
+    def links(self, link: Any) -> list[Any]:
+        """W decays by lambd and moves by a rate that falls as (1 + lambd · lr · t)^-alpha."""
+        shrink = link.optax.add_decayed_weights(self.lambd)
+        rate = link.rate(lambda rate, t: rate / (1 + self.lambd * rate * t) ** self.alpha)
+        return [link.decay, shrink, rate, link.own.track_average(self.t0)]
+
 
 class Rprop(Optimizer):
     """Step sizes by the sign of the gradient; the learning rate is only the first step size."""
 
     etas: tuple[Annotated[float, Field(gt=0, lt=1)], Annotated[float, Field(gt=1)]] = (0.5, 1.2)
     step_sizes: tuple[PositiveFloat, PositiveFloat] = (1e-6, 50.0)
+
+    def links(self, link: Any) -> list[Any]:
+        """The first step size is the learning rate of step 0; later rates are only reported."""
+        steps = link.own.scale_by_rprop(link.first_rate(), self.etas, self.step_sizes)
+        return [link.decay, steps, link.rate(lambda rate, t: 1.0)]
 
 
 class Adafactor(Optimizer):
@@ -278,6 +355,19 @@ class Adafactor(Optimizer):
     beta1: None = None
     relative_step: Literal[False] = False
     warmup_init: Literal[False] = False
+
+    def links(self, link: Any) -> list[Any]:
+        """Shazeer and Stern 2018, with the vendor's fixed clipping at RMS 1."""
+        steps = [
+            link.optax.scale_by_factored_rms(
+                decay_rate=-self.decay_rate, min_dim_size_to_factor=1, epsilon=self.eps[0]
+            ),
+            link.optax.clip_by_block_rms(self.clip_threshold),
+            link.decay,
+        ]
+        if self.scale_parameter:
+            steps.append(link.optax.scale_by_param_block_rms(self.eps[1]))
+        return [*steps, link.rate()]
 
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {

@@ -112,7 +112,7 @@ class Streaming:
         counters: list[Any] = []
         for name, tree in self._draw(weights):
             params = {name: tree}
-            sparse = self._first(params, sparse_key)
+            sparse = self.sparsifier.init(params, sparse_key)
             params, opt_state = self.sparsifier.prune(params, self.tx.init(params), sparse)
             counters = self._admit(name, params, opt_state, sparse)
         if self._selected:
@@ -135,18 +135,6 @@ class Streaming:
             return
         for name in self._names:  # the other branches are dead code
             yield name, jax.jit(lambda k, name=name: self.model.init(k)[name])(key)
-
-    def _first(self, params: Any, key: Array) -> SparseState:
-        """Choose the first masks of a part of the tree; see ``Sparsifier.init``."""
-        blank = self.sparsifier.blank(key)
-        masks = {}
-        for name, leaf in named_leaves(params):
-            if name in self._selected:
-                chosen = self._selected[name]
-                level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
-                context = self.sparsifier.init_context(chosen, leaf, level, key)
-                masks[name] = self.sparsifier.first_mask(chosen, context)
-        return self.sparsifier.store(blank, masks, self._selected)
 
     def _admit(self, name: str, params: Any, opt_state: Any, sparse: SparseState) -> list[Any]:
         """Put a branch into the store; returns the optimizer's counters."""

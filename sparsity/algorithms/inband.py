@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sparsity.algorithms import Algorithm, InitContext
+from sparsity.algorithms.base import Algorithm, InitContext
+from sparsity.schedules import NEVER, UpdateSchedule
 from sparsity.views import View
 
 __all__ = ["InBandStatic", "inband_mask"]
@@ -28,6 +29,7 @@ class InBandStatic(Algorithm):
         seed: base seed; None draws it from the run's key.
     """
 
+    update: UpdateSchedule = NEVER
     seed: int | None = None
 
     def init_mask(self, ctx: InitContext) -> Array:

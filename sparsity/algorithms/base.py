@@ -1,0 +1,232 @@
+"""What an algorithm is: a level schedule, an update schedule and masks; and how sections name it.
+
+Every algorithm works per parameter. A user's own one subclasses ``Algorithm`` (whole new masks)
+or ``Dynamic`` (drop and grow scores), or passes score functions to ``Dynamic``; ``register``
+makes it known to sections, with its own attributes as keys.
+"""
+
+import dataclasses
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
+
+from jaxtyping import Array
+
+from sparsity.algorithms.masks import InitMethod, init_mask
+from sparsity.schedules import (
+    EVERY_STEP,
+    NEVER,
+    Constant,
+    Schedule,
+    UpdateSchedule,
+    schedule,
+    update_schedule,
+)
+from sparsity.schema import SparsityError, unknown
+from sparsity.views import View
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "InitContext",
+    "UpdateContext",
+    "attributes",
+    "lookup",
+    "refuse",
+    "register",
+]
+
+
+class InitContext(NamedTuple):
+    """What an algorithm sees when it makes a parameter's first mask.
+
+    name: '/'-path of the parameter
+    position: its place in the list of all parameters (the 1.8 dialect seeds by it)
+    weight: the parameter, any shape
+    sparsity: [] float32 level in [0, 1]
+    key: consumed; this parameter's own
+    run_key: the state's key, the same for all parameters
+    view: which positions compete
+    """
+
+    name: str
+    position: int
+    weight: Array
+    sparsity: Array | float
+    key: Array
+    run_key: Array
+    view: View
+
+
+class UpdateContext(NamedTuple):
+    """What an algorithm sees at a due step, after the optimizer step.
+
+    name: '/'-path of the parameter
+    weight: the parameter, 0 where pruned
+    grad: dense gradient of this step, or None when the algorithm does not need it
+    mask: bool, the pattern in force
+    sparsity: [] float32 level to reach, in [0, 1]
+    drop_fraction: [] float32 share of active weights to drop
+    step: [] int32, optimizer steps taken
+    key: consumed; differs per step and parameter
+    view: which positions compete
+    """
+
+    name: str
+    weight: Array
+    grad: Array | None
+    mask: Array
+    sparsity: Array
+    drop_fraction: Array
+    step: Array
+    key: Array
+    view: View
+
+
+_NO_DROP = Constant(0.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """Base of all algorithms; hashable, holds no arrays.
+
+    Schedules may be given as a section gives them: numbers, lists, dicts, functions.
+
+    Attributes:
+        sparsity: level schedule; 0.9 keeps a tenth.
+        init_method: "random", "topk", "from_zeros", "checkerboard" or a function.
+        update: when the topology changes, in optimizer steps taken.
+        drop_fraction: share of active weights to drop at an update (``Dynamic`` only).
+        out_groups: keep the same count in each of so many groups of output rows.
+        in_groups: the same over inputs.
+        compute: "auto", "masked" or "csr" storage of the weights.
+        needs_gradient: whether scores read the dense gradient, which costs a dense product.
+    """
+
+    sparsity: Schedule
+    init_method: InitMethod = "random"
+    update: UpdateSchedule = EVERY_STEP
+    drop_fraction: Schedule = _NO_DROP
+    out_groups: int | None = None
+    in_groups: int | None = None
+    compute: str = "auto"
+    needs_gradient: bool = False
+
+    def __post_init__(self) -> None:
+        """Turn what users write into schedules."""
+        for key in ("sparsity", "drop_fraction", "update"):
+            object.__setattr__(self, key, _PARSERS[key](getattr(self, key), key))
+
+    @classmethod
+    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+        """Build the algorithm from a section; override it for rules of its own.
+
+        Args:
+            keys: those of the section that name attributes, as written; all known.
+            where: the section's path, for errors.
+
+        Raises:
+            SparsityError: names the key, what was found and what is allowed.
+        """
+        return cls(**attributes(keys, where))
+
+    @property
+    def dynamic(self) -> bool:
+        """True when the topology can change after the start."""
+        return self.update != NEVER
+
+    def starts_sparse(self) -> bool:
+        """False for a dynamic algorithm whose update schedule is not due at step 0."""
+        return not self.dynamic or bool(self.update(0))
+
+    def init_mask(self, ctx: InitContext) -> Array:
+        """Return the parameter's first mask, true where kept."""
+        return init_mask(self.init_method, ctx.weight, ctx.sparsity, ctx.key, ctx.view)
+
+    def resume_mask(self, ctx: InitContext, saved: Array) -> Array:
+        """Return the mask to go on with, given the one a checkpoint holds: as it is."""
+        del ctx
+        return saved
+
+    def update_mask(self, ctx: UpdateContext) -> Array:
+        """Return the mask after a due step, true where kept."""
+        return ctx.mask
+
+
+_PARSERS: Mapping[str, Callable[[Any, str], Any]] = {
+    "sparsity": schedule,
+    "schedule": schedule,
+    "drop_fraction": schedule,
+    "update": update_schedule,
+}
+_ATTRIBUTES = {  # key of a section -> attribute, where they differ
+    "schedule": "sparsity",
+    "balance_in_groups": "in_groups",
+    "balance_out_groups": "out_groups",
+}
+
+
+def attributes(keys: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Turn a section's keys into an algorithm's arguments: their names, and parsed schedules."""
+    return {
+        _ATTRIBUTES.get(key, key): _PARSERS[key](value, f"{where}.{key}")
+        if key in _PARSERS
+        else value
+        for key, value in keys.items()
+    }
+
+
+def refuse(keys: Mapping[str, Any], wrong: Sequence[str], where: str, algorithm: str) -> None:
+    """Raise ``SparsityError`` when a section sets a key that means nothing to its algorithm."""
+    for key in wrong:
+        if key in keys:
+            raise SparsityError(f"{where}.{key}: {algorithm} takes no {key}")
+
+
+ALGORITHMS: dict[str, type[Algorithm]] = {}
+_A = TypeVar("_A", bound=type[Algorithm])
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def register(name: str) -> Callable[[_A], _A]:
+    """Make an algorithm known to sections as ``algorithm: name``.
+
+    The class becomes a frozen dataclass; what it declares beyond ``Algorithm`` are its own keys,
+    checked against their types.
+
+    Raises:
+        ValueError: another class has the name.
+
+    >>> @register("keep_first")
+    ... class KeepFirst(Algorithm):
+    ...     rows: int = 1
+    >>> lookup("keep_first", "sparsity") is KeepFirst
+    True
+    """
+
+    def add(cls: _A) -> _A:
+        known = ALGORITHMS.get(name.lower(), cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"the algorithm {name!r} is {known.__module__}.{known.__qualname__}")
+        ALGORITHMS[name.lower()] = cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        return cls
+
+    return add
+
+
+def lookup(name: Any, where: str) -> Any:
+    """Return the class a section names: registered, ``module:class``, or itself a callable.
+
+    Raises:
+        SparsityError: an unknown name, with the nearest known one.
+    """
+    if isinstance(name, str) and ":" in name:
+        try:
+            name = pkgutil.resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise SparsityError(f"{where}.algorithm: {name!r}: {error}") from error
+    if callable(name):
+        return name
+    if str(name).lower() not in ALGORITHMS:
+        raise SparsityError(f"{where}.algorithm: {unknown('algorithm', name, ALGORITHMS)}")
+    return ALGORITHMS[str(name).lower()]

@@ -1,0 +1,111 @@
+"""Drop and grow: SET and RigL, and the base of a user's own scores."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from sparsity.algorithms.base import Algorithm, UpdateContext, register
+from sparsity.kernels import topk_mask
+from sparsity.schedules import Constant, Schedule
+from sparsity.selection import active_first, drop_count, kept_count
+
+__all__ = ["SET", "Dynamic", "RigL"]
+
+_DROP = Constant(0.3)
+ScoreFn = Callable[[UpdateContext], Array]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dynamic(Algorithm):
+    """Drop the lowest-scored active weights, grow the highest-scored of the rest.
+
+    The count after an update is exactly that of the scheduled level. Positions just dropped may
+    grow back at once and go on as they were; weights that were not active and their optimizer
+    moments start at 0.
+
+    Attributes:
+        drop: scores of active positions, lowest dropped; absolute weights when None.
+        grow: scores of all other positions, highest grown; subclasses define ``grow_scores``
+            instead.
+    """
+
+    drop_fraction: Schedule = _DROP
+    drop: ScoreFn | None = None
+    grow: ScoreFn | None = None
+
+    def drop_scores(self, ctx: UpdateContext) -> Array:
+        """Score the active positions; the lowest are dropped."""
+        return jnp.abs(ctx.weight) if self.drop is None else self.drop(ctx)
+
+    def grow_scores(self, ctx: UpdateContext) -> Array:
+        """Score the positions to grow; the highest are chosen."""
+        if self.grow is None:
+            raise TypeError(
+                f"{type(self).__name__} has no grow scores: pass grow=fn(ctx) or override"
+                " grow_scores"
+            )
+        return self.grow(ctx)
+
+    @property
+    def drops_smallest(self) -> bool:
+        """True when an update drops by absolute weight, nothing of it redefined by the user."""
+        rule = type(self)
+        return (
+            self.drop is None
+            and rule.drop_scores is Dynamic.drop_scores
+            and rule.update_mask is Dynamic.update_mask
+        )
+
+    def counts(self, ctx: UpdateContext, active: Array) -> tuple[Array, Array]:
+        """How many active weights stay and how many positions grow, per row of the view.
+
+        Args:
+            ctx: levels and view.
+            active: [] int32, active weights of the whole tensor.
+        """
+        size = ctx.view.row_length(ctx.weight.shape)
+        keep = jnp.minimum(drop_count(ctx.drop_fraction, active, ctx.view.groups), size)
+        return keep, jnp.maximum(kept_count(ctx.sparsity, size) - keep, 0)
+
+    def update_mask(self, ctx: UpdateContext) -> Array:
+        """Drop, then grow, per row of the view."""
+        view, shape = ctx.view, ctx.weight.shape
+        keep, missing = self.counts(ctx, jnp.sum(ctx.mask, dtype=jnp.int32))
+        # Only active positions may survive a drop. The vendor scores pruned ones as 0 too, so
+        # that active weights that are exactly 0 (just regrown) lose to pruned positions.
+        survivors = view.rows(active_first(self.drop_scores(ctx), ctx.mask))
+        kept = topk_mask(survivors, keep)
+        candidates = view.rows(self.grow_scores(ctx).astype(jnp.float32))
+        grown = topk_mask(jnp.where(kept, -jnp.inf, candidates), missing)
+        return view.unrows(kept | grown, shape)
+
+
+@register("set")
+class SET(Dynamic):
+    """Sparse evolutionary training: grow at random (Mocanu et al. 2018)."""
+
+    def grow_scores(self, ctx: UpdateContext) -> Array:
+        """Score every position by a fresh uniform number."""
+        if self.grow is not None:
+            return self.grow(ctx)
+        view, shape = ctx.view, ctx.weight.shape
+        rows = jax.random.uniform(ctx.key, (view.groups, view.row_length(shape)))
+        return view.unrows(rows, shape)
+
+
+@register("rigl")
+class RigL(Dynamic):
+    """Grow where the dense gradient is largest (Evci et al. 2020, arXiv:1911.11134)."""
+
+    needs_gradient: bool = True
+
+    def grow_scores(self, ctx: UpdateContext) -> Array:
+        """Score every position by its absolute dense gradient."""
+        if self.grow is not None:
+            return self.grow(ctx)
+        grad: Any = ctx.grad
+        return jnp.abs(grad)

@@ -1,0 +1,57 @@
+"""Static masks, and gradual magnitude pruning."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
+from sparsity.kernels import topk_mask
+from sparsity.schedules import NEVER, UpdateSchedule, constant_level, is_constant
+from sparsity.schema import SparsityError
+from sparsity.selection import active_first, kept_count
+
+__all__ = ["GMP", "Static"]
+
+
+@register("static")
+class Static(Algorithm):
+    """A mask chosen once."""
+
+    update: UpdateSchedule = NEVER
+
+    @classmethod
+    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+        """Build it; the level is a number below 1, and nothing follows it."""
+        refuse(keys, ("update", "drop_fraction"), where, "static")
+        key = "sparsity" if "sparsity" in keys else "schedule"
+        level = constant_level(keys[key], f"{where}.{key}")
+        return super().from_section({**keys, key: level}, where)
+
+
+@register("gmp")
+class GMP(Algorithm):
+    """Gradual magnitude pruning: at each due step keep the largest weights (Zhu & Gupta 2017).
+
+    A falling level brings positions back; pruned weights are all 0, so they return in index
+    order, and never before an active weight, even one that is exactly 0.
+    """
+
+    @classmethod
+    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+        """Build it; a constant level, or a share to drop, is an error."""
+        refuse(keys, ("drop_fraction",), where, "gmp")
+        algorithm = super().from_section(keys, where)
+        if is_constant(algorithm.sparsity):
+            key = "sparsity" if "sparsity" in keys else "schedule"
+            raise SparsityError(
+                f"{where}.{key}: gmp needs a schedule, got the constant {keys[key]!r}"
+            )
+        return algorithm
+
+    def update_mask(self, ctx: UpdateContext) -> Array:
+        """Keep the largest absolute weights at the scheduled level."""
+        rows = ctx.view.rows(active_first(jnp.abs(ctx.weight), ctx.mask))
+        keep = topk_mask(rows, kept_count(ctx.sparsity, rows.shape[-1]))
+        return ctx.view.unrows(keep, ctx.weight.shape)
