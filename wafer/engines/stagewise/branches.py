@@ -21,7 +21,19 @@ from sparsity import SparseState, Sparsifier
 from sparsity.kernels import Pattern
 from wafer.engines.programs import shapes_of
 
-__all__ = ["Branch", "Part", "Stored", "describe", "join_opt", "merge", "relative", "split_opt"]
+__all__ = [
+    "TOPOLOGY_ALONE",
+    "Branch",
+    "Part",
+    "Stored",
+    "cut_part",
+    "describe",
+    "join_opt",
+    "split_opt",
+]
+
+_none: Any = None
+TOPOLOGY_ALONE = SparseState({}, {}, _none, _none, _none, _none)  # for programs that count nothing
 
 
 class Part(NamedTuple):
@@ -35,6 +47,12 @@ class Part(NamedTuple):
     params: Any
     masks: Mapping[str, Array]
     patterns: Mapping[str, Pattern]
+
+    def over(self, before: "Part") -> "Part":
+        """Replace ``before``; its masks and patterns stay where this has none."""
+        return Part(
+            self.params, {**before.masks, **self.masks}, {**before.patterns, **self.patterns}
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +91,18 @@ class Branch:
         """Name of a parameter in the whole tree."""
         return f"{self.name}/{name}" if name else self.name
 
-    def sparse(self, part: Part, like: SparseState) -> SparseState:
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it has masks or patterns."""
+        return bool(self.masks or self.patterns)
+
+    def own(self, params: Mapping[str, Any], sparse: SparseState) -> Part:
+        """Take this branch's part of a whole state, which goes by full names."""
+        masks = {name: sparse.masks[self.full(name)] for name in self.masks}
+        patterns = {name: sparse.patterns[self.full(name)] for name in self.patterns}
+        return Part(params[self.name], masks, patterns)
+
+    def sparse(self, part: Part, like: SparseState = TOPOLOGY_ALONE) -> SparseState:
         """The sparse state of this branch alone: counters of ``like``, full names."""
         return like._replace(
             masks={self.full(name): mask for name, mask in part.masks.items()},
@@ -93,6 +122,14 @@ class Branch:
         }
         return {f"mask:{name}": mask for name, mask in part.masks.items()} | fields
 
+    def records(self, part: Part, moments: Iterable[Any]) -> dict[str, dict[str, Any]]:
+        """What a store holds of the branch: kind of record -> its arrays."""
+        return {
+            "weights": self.weights(part),
+            "topology": self.topology(part),
+            "moments": {str(i): leaf for i, leaf in enumerate(moments)},
+        }
+
     def part(self, weights: Mapping[str, Any], topology: Mapping[str, Any]) -> Part:
         """Undo ``weights`` and ``topology``."""
         patterns = {
@@ -106,7 +143,15 @@ class Branch:
         )
 
 
-def relative(name: str, branch: str) -> str:
+def cut_part(name: str, params: Mapping[str, Any], sparse: SparseState) -> Part:
+    """Cut a branch out of a whole state whose branches nobody has described yet."""
+    own = lambda tree: {
+        _relative(key, name): x for key, x in tree.items() if key.split("/")[0] == name
+    }
+    return Part(params[name], own(sparse.masks), own(sparse.patterns))
+
+
+def _relative(name: str, branch: str) -> str:
     """Name of a parameter inside its branch; '' for a branch that is one array."""
     return name.removeprefix(branch).removeprefix("/")
 
@@ -148,7 +193,7 @@ def describe(
     full = {path for path, _ in named}
     paths = tuple(path for path, _ in named_leaves(opt_state))
     tree = jax.tree.structure(part.params)
-    names = tuple(relative(path, name) for path, _ in named)
+    names = tuple(_relative(path, name) for path, _ in named)
     masks, patterns = tuple(part.masks), tuple(part.patterns)
     ranks = {key: part.masks[key].ndim for key in masks} | dict.fromkeys(patterns, 2)
     groups = tuple(
@@ -218,10 +263,3 @@ class Stored:
     def __repr__(self) -> str:
         """Say what it is without reading it."""
         return f"Stored({'/'.join(self._at[1:])}: {self.dtype}{list(self.shape)})"
-
-
-def merge(template: Any, found: Mapping[str, Any]) -> Any:
-    """Fill a tree from arrays by name."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: found[jax.tree_util.keystr(path, simple=True, separator="/")], template
-    )
