@@ -1,12 +1,94 @@
-"""What weight streaming and pipelines are built of: kept products."""
+"""What weight streaming and pipelines are built of: programs by declared rules, kept products."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import pytest
+import yaml
+from test_recipes import RECIPES, shrink
 
+import sparsity
+from wafer.config import OPTIMIZERS, parse_config
 from wafer.engines.stagewise import residuals
+from wafer.engines.stagewise.branches import TOPOLOGY_ALONE, cut_part, describe
+from wafer.experiment import plan
+from wafer.optim.chain import make_optimizer
+
+# --- programs by declared rules -------------------------------------------------------------
+
+
+def described(params, tx):
+    parts = {name: cut_part(name, params, TOPOLOGY_ALONE) for name in params}
+    return [describe(name, part, sparsity.configure(None), tx) for name, part in parts.items()]
+
+
+def text(branch, tx, extra):
+    """The update of a branch, written out: the oracle that declared rules are held against."""
+    params = {branch.name: branch.shapes.params}
+    update = lambda grads, state, params, extra: tx.update(grads, state, params, **extra)
+    return str(jax.make_jaxpr(update)(params, jax.eval_shape(tx.init, params), params, extra))
+
+
+def assert_rules_are_the_programs(branches, tx, **extra):
+    """Two branches share a program exactly where it is the same; returns the number of programs."""
+    texts = {branch.name: text(branch, tx, extra) for branch in branches}
+    for a, b in itertools.combinations(branches, 2):
+        if a.layer == b.layer:
+            assert (a.rules == b.rules) == (texts[a.name] == texts[b.name]), (a.name, b.name)
+        else:
+            assert a.rules != b.rules
+    return len({branch.rules for branch in branches})
+
+
+@pytest.mark.parametrize("recipe", sorted(path.stem for path in RECIPES.glob("*.yaml")))
+def test_equal_rules_are_equal_programs_in_every_recipe(recipe, tmp_path):
+    sizes = {"num_hidden_layers": 3, "max_position_embeddings": 128}
+    path = shrink(recipe, tmp_path, tmp_path, model=sizes)
+    made = plan(parse_config(yaml.safe_load(path.read_text())))
+    branches = described(made.shapes, made.tx)
+    norm = jax.ShapeDtypeStruct((), np.float32)
+    count = assert_rules_are_the_programs(branches, made.tx, global_norm=norm)
+    assert count == (4 if recipe == "mixture_of_experts" else 3)
+
+
+def test_updates_share_a_program_only_where_every_rule_is_the_same():
+    """Schedules by tag, rate factors, weights that do not decay; every optimizer we have."""
+    layer = {"up": {"kernel": jnp.ones((2, 3))}, "norm": {"scale": jnp.ones(3)}}
+    params = {f"layers_{i}": layer for i in range(5)}
+    shared = {
+        "params": [
+            {"params": "layers_1/*", "tag": "slow"},
+            {"params": "layers_2/*", "tag": "lean"},
+        ],
+        "learning_rate": [
+            {"scheduler": "Constant", "val": 0.1},
+            {"scheduler": "Constant", "val": 0.2, "param_group_tags": ["slow"]},
+        ],
+        "adjust_learning_rate": {"layers_3/up/*": 0.5},
+    }
+    decays = {
+        "weight_decay": [
+            {"scheduler": "Constant", "val": 0.1},
+            {"scheduler": "Constant", "val": 0.2, "param_group_tags": ["lean"]},
+        ]
+    }
+    for name, sections in itertools.product(OPTIMIZERS, (shared, shared | decays)):
+        tx = make_optimizer({"optimizer_type": name, **sections}, params)
+        assert_rules_are_the_programs(described(params, tx), tx)
+
+
+def test_a_foreign_optimizer_has_a_program_for_each_branch():
+    params = {f"layers_{i}": {"kernel": jnp.ones((2, 3))} for i in range(3)}
+    ours = make_optimizer({"optimizer_type": "SGD", "learning_rate": 0.1}, params)
+    for tx, programs in ((ours, 1), (optax.chain(ours, optax.identity()), 3), (optax.sgd(0.1), 3)):
+        branches = described(params, tx)
+        assert len({branch.layer for branch in branches}) == 1
+        assert len({branch.rules for branch in branches}) == programs
+
 
 # --- kept products --------------------------------------------------------------------------
 

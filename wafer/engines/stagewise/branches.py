@@ -7,7 +7,6 @@ a branch leave its own name out, so that all layers look alike and share their p
 """
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from models.paths import named_leaves
 from sparsity import SparseState, Sparsifier
 from sparsity.kernels import Pattern
 from wafer.engines.programs import shapes_of
+from wafer.optim.rules import rules_of
 
 __all__ = [
     "TOPOLOGY_ALONE",
@@ -176,7 +176,7 @@ def join_opt(branch: Branch, mine: Iterable[Any], counters: Iterable[Any]) -> An
 
 
 def describe(
-    name: str, part: Part, sparsifier: Sparsifier, tx: optax.GradientTransformation, *, norm: bool
+    name: str, part: Part, sparsifier: Sparsifier, tx: optax.GradientTransformation
 ) -> Branch:
     """Describe a branch.
 
@@ -184,47 +184,36 @@ def describe(
         name: top-level key.
         part: arrays or shapes, in their storage.
         sparsifier: decides which group a parameter belongs to.
-        tx: the optimizer.
-        norm: pass ``global_norm`` to it.
+        tx: the optimizer; one that declares no rules has a program for each branch.
     """
-    params = {name: _shapes(part.params)}
+    shapes = _shapes(part)
+    params = {name: shapes.params}
     opt_state = jax.eval_shape(tx.init, params)
-    named = named_leaves(params)
-    full = {path for path, _ in named}
+    full = [path for path, _ in named_leaves(params)]
     paths = tuple(path for path, _ in named_leaves(opt_state))
     tree = jax.tree.structure(part.params)
-    names = tuple(_relative(path, name) for path, _ in named)
     masks, patterns = tuple(part.masks), tuple(part.patterns)
     ranks = {key: part.masks[key].ndim for key in masks} | dict.fromkeys(patterns, 2)
     groups = tuple(
         (key, sparsifier.group_of(f"{name}/{key}" if key else name, rank))
         for key, rank in ranks.items()
     )
-    shapes = _shapes(part)
     layer = (tree, shapes_of(shapes), groups)
-    # Rules by name (decay, rates, tags) are looked up while the optimizer is traced, so the same
-    # program means the same rules.
-    extra = {"global_norm": jax.ShapeDtypeStruct((), np.float32)} if norm else {}
-    update = functools.partial(_update, tx)
-    rules = str(jax.make_jaxpr(update)(params, opt_state, params, extra))
+    rules = rules_of(tx, full)
     return Branch(
         name=name,
-        names=names,
+        names=tuple(_relative(path, name) for path in full),
         tree=tree,
         masks=masks,
         patterns=patterns,
         groups=tuple(group for _, group in groups),
         opt=jax.tree.structure(opt_state),
         paths=paths,
-        owned=tuple(_owned(path, full) for path in paths),
+        owned=tuple(_owned(path, set(full)) for path in paths),
         shapes=shapes,
         layer=layer,
-        rules=(layer, rules),
+        rules=(layer, name if rules is None else rules),
     )
-
-
-def _update(tx: Any, grads: Any, state: Any, params: Any, extra: Any) -> Any:
-    return tx.update(grads, state, params, **extra)
 
 
 def _shapes(tree: Any) -> Any:

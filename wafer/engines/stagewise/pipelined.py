@@ -121,7 +121,7 @@ class Pipelined:
         branches = {}
         for name in state.params:
             part = cut_part(name, state.params, state.sparse)
-            branches[name] = describe(name, part, core.sparsifier, core.tx, norm=core.norm)
+            branches[name] = describe(name, part, core.sparsifier, core.tx)
         plan = make_plan(self.model.stages, branches)
         self._made = pipe = Pipe(plan, self.regions, self._places)
         names = {name: i for i, (name, _) in enumerate(named_leaves(state.opt_state))}

@@ -148,7 +148,7 @@ class Streaming:
     def _admit(self, name: str, params: Any, opt_state: Any, sparse: SparseState) -> list[Any]:
         """Put a branch into the store; returns the optimizer's counters."""
         part = cut_part(name, params, sparse)
-        branch = describe(name, part, self.sparsifier, self.tx, norm=self.programs.core.norm)
+        branch = describe(name, part, self.sparsifier, self.tx)
         moments, counters = split_opt(branch, opt_state)
         again = self._branches.get(name) == branch
         for kind, leaves in branch.records(part, moments).items():
