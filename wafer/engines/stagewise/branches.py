@@ -164,13 +164,13 @@ def _owned(path: str, names: set[str]) -> bool:
 def split_opt(branch: Branch, opt_state: Any) -> tuple[list[Any], list[Any]]:
     """Separate a branch's optimizer state into (its own arrays, the run's counters)."""
     leaves = branch.opt.flatten_up_to(opt_state)
-    mine = [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if own]
-    return mine, [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if not own]
+    moments = [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if own]
+    return moments, [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if not own]
 
 
-def join_opt(branch: Branch, mine: Iterable[Any], counters: Iterable[Any]) -> Any:
+def join_opt(branch: Branch, moments: Iterable[Any], counters: Iterable[Any]) -> Any:
     """Undo ``split_opt``."""
-    own, shared = iter(mine), iter(counters)
+    own, shared = iter(moments), iter(counters)
     leaves = [next(own) if owned else next(shared) for owned in branch.owned]
     return jax.tree.unflatten(branch.opt, leaves)
 

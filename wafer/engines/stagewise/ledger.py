@@ -223,7 +223,14 @@ class Ledger:
             grads = jax.tree.map(jnp.zeros_like, ready[name])
         change = self.change and branch.is_sparse
         denominator, whole = self.places.put((self.denominator, self._whole), place)
-        control = Control(denominator, *whole, self.plan.codes[name], start.counters, start.sparse)
+        control = Control(
+            denominator=denominator,
+            norm=whole.norm,
+            finite=whole.finite,
+            codes=self.plan.codes[name],
+            counters=start.counters,
+            sparse=start.sparse,
+        )
         owned = part.params, moments
         program = programs.program(BranchUpdate.apply, branch, change=change)
         updated: Updated = program((part.masks, part.patterns), owned, grads, control)

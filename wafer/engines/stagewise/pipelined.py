@@ -141,13 +141,13 @@ class Pipelined:
         params, masks, patterns = {}, {}, {}
         for name, branch in branches.items():
             at = where[self.regions[pipe.home(name)].place]
-            part, mine = jax.device_put(
+            part, moments = jax.device_put(
                 (branch.own(state.params, state.sparse), [leaves[i] for i in self._owned[name]]), at
             )
             params[name] = part.params
             masks |= {branch.full(key): mask for key, mask in part.masks.items()}
             patterns |= {branch.full(key): pattern for key, pattern in part.patterns.items()}
-            for i, leaf in zip(self._owned[name], mine, strict=True):
+            for i, leaf in zip(self._owned[name], moments, strict=True):
                 leaves[i] = leaf
         for i in self._counters:
             leaves[i] = jax.device_put(leaves[i], where[0])

@@ -43,7 +43,8 @@ def _kind(stage: Stage, branches: tuple[Branch, ...]) -> Hashable:
 
 
 _ALL, _SHARED = P(), P("csx")  # the same on all systems; shared out among them
-_WHERE: Any = Where(*(_SHARED, _ALL, _ALL))
+_specs: Any = (_SHARED, _ALL, _ALL)
+_WHERE = Where(*_specs)
 _of_stage = functools.partial(Role, Visit, _kind)
 _of_batch = Role(lambda core: core, lambda: None, (_SHARED,), _SHARED)
 _ROLES: dict[Callable[..., Any], Role] = {

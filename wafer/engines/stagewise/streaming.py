@@ -25,6 +25,7 @@ from sparsity import SparseState, Sparsifier, sentinel
 from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, share
 from wafer.engines.resident import swarmx_mesh
+from wafer.engines.stagewise.blockfile import Spill
 from wafer.engines.stagewise.branches import (
     TOPOLOGY_ALONE,
     Branch,
@@ -36,7 +37,7 @@ from wafer.engines.stagewise.branches import (
 )
 from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.ledger import Ledger, start_of
-from wafer.engines.stagewise.memoryx import FileStore, RamStore, Spill, Store
+from wafer.engines.stagewise.memoryx import FileStore, RamStore, Store
 from wafer.engines.stagewise.plan import Plan, make_plan
 from wafer.engines.stagewise.stages import Places, Stages
 from wafer.engines.stagewise.sweep import Sweep, evaluate
