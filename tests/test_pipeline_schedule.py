@@ -10,7 +10,6 @@ from wafer.engines.stagewise.schedule import (
     Task,
     bubble,
     forward_schedule,
-    idle_share,
     in_flight,
     needs,
     schedule,
@@ -66,6 +65,12 @@ def test_every_task_once_one_per_stage_and_step_after_what_it_needs(sizes):
     order = [at[key] for key in sorted(at) if key[:2] == (0, "backward")]
     assert order == sorted(order)  # gradients add up in the order of the micro-batches
     assert list(tasks) == sorted(tasks, key=lambda task: (task.step, task.stage))
+
+
+def idle_share(tasks, stages):
+    """Share of (stage, step) pairs without a task, counted."""
+    steps = 1 + max(task.step for task in tasks)
+    return 1 - Fraction(len(tasks), steps * stages)
 
 
 @quick

@@ -18,6 +18,7 @@ from models.paths import map_named
 from wafer.errors import ConfigError, Problem
 from wafer.optim import optimizers as own, sections as cfg_optim
 from wafer.optim.groups import Groups, make_groups, split_by_tags
+from wafer.optim.rules import Declared, Rule
 from wafer.optim.schedule_sections import Schedule
 from wafer.optim.schedules import ScheduleFn, make_schedule
 from wafer.optim.sections import Optimizer
@@ -147,7 +148,7 @@ def make_optimizer(
     alias: Callable[[str], str] = lambda name: name,
     *,
     clip: bool = True,
-) -> Transform:
+) -> Declared:
     """Build the optimizer of a run.
 
     Args:
@@ -159,9 +160,9 @@ def make_optimizer(
             which sees one layer at a time, clips by norm itself (``optimizers.clip_factor``).
 
     Returns:
-        An optax transformation; ``update`` needs ``params``. States have the shape of the
-        parameter they belong to, so the kept values of sparse weights work, except where
-        ``cfg.needs_dense``.
+        An optax transformation that declares its rules; ``update`` needs ``params``. States have
+        the shape of the parameter they belong to, so the kept values of sparse weights work,
+        except where ``cfg.needs_dense``.
 
     Raises:
         ConfigError: a wrong section, or a group that matches no parameter.
@@ -176,10 +177,23 @@ def make_optimizer(
     groups = make_groups(section, params, alias)
     tx = optax.chain(*section.links(_links(section, groups)))
     if clip and section.max_gradient_norm is not None:
-        return optax.chain(own.clip_by_norm(section.max_gradient_norm), tx)
-    if clip and section.max_gradient_value is not None:
-        return optax.chain(optax.clip(section.max_gradient_value), tx)
-    return tx
+        tx = optax.chain(own.clip_by_norm(section.max_gradient_norm), tx)
+    elif clip and section.max_gradient_value is not None:
+        tx = optax.chain(optax.clip(section.max_gradient_value), tx)
+    return Declared(tx, _rules(section, groups))
+
+
+def _rules(section: Optimizer, groups: Groups) -> Callable[[str], Rule]:
+    """Declare what the builders look up by name: ``_rate`` and ``_decay``."""
+    rates = tuple(split_by_tags(section.learning_rate)[1])
+    decays = tuple(split_by_tags(section.weight_decay)[1])
+    has_decay = not _is_zero(section.weight_decay)
+
+    def rule(name: str) -> Rule:
+        decay = groups.schedule_of(name, decays) if has_decay and groups.decays(name) else None
+        return Rule(groups.schedule_of(name, rates), groups.factor(name), decay)
+
+    return rule
 
 
 def learning_rates(opt_state: Tree) -> Float[Array, " G"]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from models.paths import map_named, named_leaves, unflatten
+from wafer.optim.rules import Declared
 
 __all__ = ["train_only"]
 
@@ -31,10 +32,13 @@ def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
     inner = optax.with_extra_args_support(tx)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        mine = None if params is None else part(params)
-        own, state = inner.update(part(updates), state, mine, **extra)
-        found = dict(named_leaves(own))
-        filled = map_named(lambda name, u: found.get(name, jnp.zeros_like(u)), updates)
+        trained = None if params is None else part(params)
+        own, state = inner.update(part(updates), state, trained, **extra)
+        of_trained = dict(named_leaves(own))
+        filled = map_named(lambda name, u: of_trained.get(name, jnp.zeros_like(u)), updates)
         return filled, state
 
-    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+    rest: Any = optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+    if not isinstance(tx, Declared):
+        return rest
+    return Declared(rest, lambda name: tx.rule(name) if name in names else None)

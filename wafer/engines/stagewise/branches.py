@@ -7,7 +7,6 @@ a branch leave its own name out, so that all layers look alike and share their p
 """
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,8 +19,21 @@ from models.paths import named_leaves
 from sparsity import SparseState, Sparsifier
 from sparsity.kernels import Pattern
 from wafer.engines.programs import shapes_of
+from wafer.optim.rules import rules_of
 
-__all__ = ["Branch", "Part", "Stored", "describe", "join_opt", "merge", "relative", "split_opt"]
+__all__ = [
+    "TOPOLOGY_ALONE",
+    "Branch",
+    "Part",
+    "Stored",
+    "cut_part",
+    "describe",
+    "join_opt",
+    "split_opt",
+]
+
+_none: Any = None
+TOPOLOGY_ALONE = SparseState({}, {}, _none, _none, _none, _none)  # for programs that count nothing
 
 
 class Part(NamedTuple):
@@ -35,6 +47,12 @@ class Part(NamedTuple):
     params: Any
     masks: Mapping[str, Array]
     patterns: Mapping[str, Pattern]
+
+    def over(self, before: "Part") -> "Part":
+        """Replace ``before``; its masks and patterns stay where this has none."""
+        return Part(
+            self.params, {**before.masks, **self.masks}, {**before.patterns, **self.patterns}
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +91,18 @@ class Branch:
         """Name of a parameter in the whole tree."""
         return f"{self.name}/{name}" if name else self.name
 
-    def sparse(self, part: Part, like: SparseState) -> SparseState:
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it has masks or patterns."""
+        return bool(self.masks or self.patterns)
+
+    def own(self, params: Mapping[str, Any], sparse: SparseState) -> Part:
+        """Take this branch's part of a whole state, which goes by full names."""
+        masks = {name: sparse.masks[self.full(name)] for name in self.masks}
+        patterns = {name: sparse.patterns[self.full(name)] for name in self.patterns}
+        return Part(params[self.name], masks, patterns)
+
+    def sparse(self, part: Part, like: SparseState = TOPOLOGY_ALONE) -> SparseState:
         """The sparse state of this branch alone: counters of ``like``, full names."""
         return like._replace(
             masks={self.full(name): mask for name, mask in part.masks.items()},
@@ -93,6 +122,14 @@ class Branch:
         }
         return {f"mask:{name}": mask for name, mask in part.masks.items()} | fields
 
+    def records(self, part: Part, moments: Iterable[Any]) -> dict[str, dict[str, Any]]:
+        """What a store holds of the branch: kind of record -> its arrays."""
+        return {
+            "weights": self.weights(part),
+            "topology": self.topology(part),
+            "moments": {str(i): leaf for i, leaf in enumerate(moments)},
+        }
+
     def part(self, weights: Mapping[str, Any], topology: Mapping[str, Any]) -> Part:
         """Undo ``weights`` and ``topology``."""
         patterns = {
@@ -106,7 +143,15 @@ class Branch:
         )
 
 
-def relative(name: str, branch: str) -> str:
+def cut_part(name: str, params: Mapping[str, Any], sparse: SparseState) -> Part:
+    """Cut a branch out of a whole state whose branches nobody has described yet."""
+    own = lambda tree: {
+        _relative(key, name): x for key, x in tree.items() if key.split("/")[0] == name
+    }
+    return Part(params[name], own(sparse.masks), own(sparse.patterns))
+
+
+def _relative(name: str, branch: str) -> str:
     """Name of a parameter inside its branch; '' for a branch that is one array."""
     return name.removeprefix(branch).removeprefix("/")
 
@@ -119,19 +164,19 @@ def _owned(path: str, names: set[str]) -> bool:
 def split_opt(branch: Branch, opt_state: Any) -> tuple[list[Any], list[Any]]:
     """Separate a branch's optimizer state into (its own arrays, the run's counters)."""
     leaves = branch.opt.flatten_up_to(opt_state)
-    mine = [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if own]
-    return mine, [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if not own]
+    moments = [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if own]
+    return moments, [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if not own]
 
 
-def join_opt(branch: Branch, mine: Iterable[Any], counters: Iterable[Any]) -> Any:
+def join_opt(branch: Branch, moments: Iterable[Any], counters: Iterable[Any]) -> Any:
     """Undo ``split_opt``."""
-    own, shared = iter(mine), iter(counters)
+    own, shared = iter(moments), iter(counters)
     leaves = [next(own) if owned else next(shared) for owned in branch.owned]
     return jax.tree.unflatten(branch.opt, leaves)
 
 
 def describe(
-    name: str, part: Part, sparsifier: Sparsifier, tx: optax.GradientTransformation, *, norm: bool
+    name: str, part: Part, sparsifier: Sparsifier, tx: optax.GradientTransformation
 ) -> Branch:
     """Describe a branch.
 
@@ -139,47 +184,36 @@ def describe(
         name: top-level key.
         part: arrays or shapes, in their storage.
         sparsifier: decides which group a parameter belongs to.
-        tx: the optimizer.
-        norm: pass ``global_norm`` to it.
+        tx: the optimizer; one that declares no rules has a program for each branch.
     """
-    params = {name: _shapes(part.params)}
+    shapes = _shapes(part)
+    params = {name: shapes.params}
     opt_state = jax.eval_shape(tx.init, params)
-    named = named_leaves(params)
-    full = {path for path, _ in named}
+    full = [path for path, _ in named_leaves(params)]
     paths = tuple(path for path, _ in named_leaves(opt_state))
     tree = jax.tree.structure(part.params)
-    names = tuple(relative(path, name) for path, _ in named)
     masks, patterns = tuple(part.masks), tuple(part.patterns)
     ranks = {key: part.masks[key].ndim for key in masks} | dict.fromkeys(patterns, 2)
     groups = tuple(
         (key, sparsifier.group_of(f"{name}/{key}" if key else name, rank))
         for key, rank in ranks.items()
     )
-    shapes = _shapes(part)
     layer = (tree, shapes_of(shapes), groups)
-    # Rules by name (decay, rates, tags) are looked up while the optimizer is traced, so the same
-    # program means the same rules.
-    extra = {"global_norm": jax.ShapeDtypeStruct((), np.float32)} if norm else {}
-    update = functools.partial(_update, tx)
-    rules = str(jax.make_jaxpr(update)(params, opt_state, params, extra))
+    rules = rules_of(tx, full)
     return Branch(
         name=name,
-        names=names,
+        names=tuple(_relative(path, name) for path in full),
         tree=tree,
         masks=masks,
         patterns=patterns,
         groups=tuple(group for _, group in groups),
         opt=jax.tree.structure(opt_state),
         paths=paths,
-        owned=tuple(_owned(path, full) for path in paths),
+        owned=tuple(_owned(path, set(full)) for path in paths),
         shapes=shapes,
         layer=layer,
-        rules=(layer, rules),
+        rules=(layer, name if rules is None else rules),
     )
-
-
-def _update(tx: Any, grads: Any, state: Any, params: Any, extra: Any) -> Any:
-    return tx.update(grads, state, params, **extra)
 
 
 def _shapes(tree: Any) -> Any:
@@ -218,10 +252,3 @@ class Stored:
     def __repr__(self) -> str:
         """Say what it is without reading it."""
         return f"Stored({'/'.join(self._at[1:])}: {self.dtype}{list(self.shape)})"
-
-
-def merge(template: Any, found: Mapping[str, Any]) -> Any:
-    """Fill a tree from arrays by name."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: found[jax.tree_util.keystr(path, simple=True, separator="/")], template
-    )

@@ -6,33 +6,26 @@ RAM: every record has two places there, a step writes the one that is not in for
 a few bytes makes all of them current at once. A process killed at any instant leaves the last
 committed step, whole. This survives the process, not a power cut: nothing waits for the disk.
 
-The module needs numpy only; the executor decides what a record holds.
+Only numpy is needed; the executor decides what a record holds.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
-import struct
-import tempfile
 import threading
-import zlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
 
+from wafer.engines.stagewise.blockfile import FIRST_BLOCK, BlockFile, Leaf, lay_out
 from wafer.errors import WaferError
 
-__all__ = ["FileStore", "MemoryXError", "RamStore", "Spill", "Store"]
+__all__ = ["FileStore", "MemoryXError", "RamStore", "Store"]
 
-_ALIGN = 64  # XLA on CPU reads memory in place from this alignment
-_PAGE = 4096
-_HEADER = 1 << 16  # two of them at the head of the file
-_HEAD = struct.Struct("<8sQII")  # magic, sequence number, length and CRC-32 of the JSON behind it
-_MAGIC = b"MEMORYX1"
-_CHUNK = 1 << 30  # Linux moves at most 2 GiB per call
 _DATA, _LAYOUT = "memoryx.bin", "memoryx.json"
 
 
@@ -110,25 +103,13 @@ class RamStore:
         self._records.clear()
 
 
-class _Leaf(NamedTuple):
-    """An array in a record: where it begins, what it is."""
-
-    offset: int
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-
 @dataclasses.dataclass
 class _Record:
     """A record's places in the file.
 
     Attributes:
         places: file offsets; one or two.
-        size: bytes of each, a multiple of the page.
+        size: bytes of each.
         leaves: the arrays.
         current: index of the committed place.
         pending: index of the place written since, or None.
@@ -137,24 +118,19 @@ class _Record:
 
     places: tuple[int, ...]
     size: int
-    leaves: dict[str, _Leaf]
+    leaves: dict[str, Leaf]
     current: int = 0
     pending: int | None = None
     scratch: bool = False
 
+    @property
+    def newest(self) -> int:
+        """Index of the newest contents, committed or not."""
+        return self.current if self.pending is None else self.pending
+
 
 def _dtype(name: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, name, None) or name)
-
-
-def _up(n: int, to: int) -> int:
-    return -(-n // to) * to
-
-
-def _bytes(array: Any) -> memoryview:
-    """The memory of an array in C order, whatever its dtype and rank."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return flat.view(np.uint8).data
 
 
 class FileStore:
@@ -170,24 +146,32 @@ class FileStore:
     """
 
     def __init__(self, folder: str | pathlib.Path, *, durable: bool = True) -> None:
-        self.folder = pathlib.Path(folder)
-        self.durable = durable
-        self._open(os.O_CREAT | os.O_TRUNC)
-        self._end = 2 * _HEADER
+        self._open(folder, os.O_CREAT | os.O_TRUNC)
+        self.durable, self._end = durable, FIRST_BLOCK
         (self.folder / _LAYOUT).unlink(missing_ok=True)
 
-    def _open(self, flags: int) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.folder / _DATA, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
-        except OSError as error:
-            raise self._error("cannot be opened", error) from error
-        self._records: dict[str, _Record] = {}
-        self._sequence = 0
-        self._torn = False
-        self._sealed = False
-        self._lock = threading.Lock()
+    def _open(self, folder: str | pathlib.Path, flags: int = 0) -> None:
+        self.folder = pathlib.Path(folder)
         self.meta: dict[str, Any] = {}
+        self._records: dict[str, _Record] = {}
+        self._torn = self._sealed = False
+        self._lock = threading.Lock()
+        with self._explained("cannot be opened"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._file = BlockFile(self.folder / _DATA, flags)
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Turn the system's errors into ours, which say what is safe and what to do."""
+        try:
+            yield
+        except OSError as error:
+            kept = f" The last committed step ({self.meta}) is intact." if self.meta else ""
+            raise MemoryXError(
+                f"runconfig.memoryx: {self.folder / _DATA} {what}: {error.strerror or error}."
+                f"{kept} Free disk space, name another folder with memoryx.path, or halve the file "
+                "with memoryx.durable: false."
+            ) from error
 
     @classmethod
     def open(cls, folder: str | pathlib.Path) -> "FileStore":
@@ -197,57 +181,41 @@ class FileStore:
             MemoryXError: no store, a damaged one, or one without second copies whose writer was
                 killed in the middle of a step.
         """
-        store = cls.__new__(cls)
-        store.folder = pathlib.Path(folder)
-        layout = store.folder / _LAYOUT
+        layout = pathlib.Path(folder) / _LAYOUT
         if not layout.is_file():
             raise MemoryXError(f"{folder} holds no weight store ({_LAYOUT} is missing)")
-        store._open(0)
+        store = cls.__new__(cls)
+        store._open(folder)
         described = json.loads(layout.read_text())
         store.durable, store._end = described["durable"], described["end"]
         for name, (places, size, leaves) in described["records"].items():
             decoded = {
-                key: _Leaf(offset, tuple(shape), _dtype(dtype))
+                key: Leaf(offset, tuple(shape), _dtype(dtype))
                 for key, (offset, shape, dtype) in leaves.items()
             }
             store._records[name] = _Record(tuple(places), size, decoded)
         store._sealed = True
-        store._restore_header()
+        store._restore()
         return store
 
-    def _restore_header(self) -> None:
-        found = [h for h in map(self._read_header, range(2)) if h is not None]
-        if not found:
+    def _restore(self) -> None:
+        commit = self._file.last_commit()
+        if commit is None:
             raise MemoryXError(f"{self.folder / _DATA} is damaged: no commit record is whole")
-        self._sequence, head = max(found, key=lambda h: h[0])
-        if head["torn"]:
+        if commit["torn"]:
             raise MemoryXError(
                 f"{self.folder / _DATA}: its writer was killed in the middle of the step after "
-                f"{head['meta']}, and the store keeps one copy only (memoryx.durable: false). "
+                f"{commit['meta']}, and the store keeps one copy only (memoryx.durable: false). "
                 "Continue from the last checkpoint."
             )
-        self.meta = head["meta"]
-        for name in head["second"]:
+        self.meta = commit["meta"]
+        for name in commit["second"]:
             self._records[name].current = 1
 
-    def _read_header(self, index: int) -> tuple[int, dict[str, Any]] | None:
-        raw = os.pread(self._fd, _HEADER, index * _HEADER)
-        if len(raw) < _HEAD.size:
-            return None
-        magic, sequence, length, crc = _HEAD.unpack_from(raw)
-        body = raw[_HEAD.size : _HEAD.size + length]
-        if magic != _MAGIC or len(body) != length or zlib.crc32(body) != crc:
-            return None
-        return sequence, json.loads(body)
-
-    def _write_header(self, *, torn: bool) -> None:
-        second = [name for name, r in self._records.items() if r.current == 1]
-        body = json.dumps({"meta": self.meta, "second": second, "torn": torn}).encode()
-        if len(body) > _HEADER - _HEAD.size:
-            raise MemoryXError(f"{self.folder}: {len(body)} bytes of commit record are too many")
-        self._sequence += 1
-        head = _HEAD.pack(_MAGIC, self._sequence, len(body), zlib.crc32(body))
-        self._write(memoryview(head + body), (self._sequence % 2) * _HEADER)
+    def _write_commit(self, meta: Mapping[str, Any], *, torn: bool) -> None:
+        second = [name for name, r in self._records.items() if r.newest == 1]
+        with self._explained("cannot be written"):
+            self._file.commit({"meta": meta, "second": second, "torn": torn})
 
     def add(self, record: str, leaves: Mapping[str, Any], *, scratch: bool = False) -> None:
         """See ``Store``; the disk space is taken here, so a full disk shows at the start.
@@ -255,11 +223,7 @@ class FileStore:
         Raises:
             MemoryXError: the disk is full.
         """
-        table, size = {}, 0
-        for name, leaf in leaves.items():
-            table[name] = _Leaf(size, tuple(leaf.shape), np.dtype(leaf.dtype))
-            size = _up(size + table[name].nbytes, _ALIGN)
-        size = _up(size, _PAGE)
+        table, size = lay_out(leaves)
         with self._lock:
             old = self._records.get(record)
             if old is not None and old.scratch and old.size >= size:
@@ -267,52 +231,26 @@ class FileStore:
             else:
                 copies = 2 if self.durable and not scratch else 1
                 places = tuple(self._end + i * size for i in range(copies))
-                self._allocate(self._end, copies * size)
-                self._end += copies * size
+                end = self._end + copies * size
+                with self._explained(f"cannot grow to {end / 2**30:.2f} GiB"):
+                    self._file.allocate(self._end, copies * size)
+                self._end = end
             self._records[record] = _Record(places, size, table, scratch=scratch)
         self._store(self._records[record], 0, leaves)
-
-    def _allocate(self, offset: int, size: int) -> None:
-        try:
-            if size:
-                os.posix_fallocate(self._fd, offset, size)
-        except OSError as error:
-            raise self._error(f"cannot grow to {(offset + size) / 2**30:.2f} GiB", error) from error
 
     def fetch(self, record: str) -> dict[str, np.ndarray]:
         """See ``Store``: one read into fresh memory that XLA can use in place."""
         r = self._records[record]
-        buffer = np.empty(r.size + _ALIGN, np.uint8)
-        start = -buffer.ctypes.data % _ALIGN
-        memory, at = buffer[start : start + r.size].data, self._place(r)
-        done = 0
-        while done < r.size:
-            got = os.preadv(self._fd, [memory[done : done + _CHUNK]], at + done)
-            if not got:
-                raise MemoryXError(f"{self.folder / _DATA}: ends inside {record!r}; it was cut")
-            done += got
-        return {
-            name: buffer[start + leaf.offset : start + leaf.offset + leaf.nbytes]
-            .view(leaf.dtype)
-            .reshape(leaf.shape)
-            for name, leaf in r.leaves.items()
-        }
+        block = self._file.read(r.places[r.newest], r.size)
+        if len(block) < r.size:
+            raise MemoryXError(f"{self.folder / _DATA}: ends inside {record!r}; it was cut")
+        return {name: leaf.view(block) for name, leaf in r.leaves.items()}
 
     def view(self, record: str) -> dict[str, np.ndarray]:
         """See ``Store``: read-only maps of the file, which take no memory of their own."""
         r = self._records[record]
-        at = self._place(r)
-        return {
-            name: np.memmap(
-                self.folder / _DATA, leaf.dtype, "r", offset=at + leaf.offset, shape=leaf.shape
-            )
-            if leaf.nbytes
-            else np.empty(leaf.shape, leaf.dtype)
-            for name, leaf in r.leaves.items()
-        }
-
-    def _place(self, r: _Record) -> int:
-        return r.places[r.current if r.pending is None else r.pending]
+        at = r.places[r.newest]
+        return {name: self._file.map(at, leaf) for name, leaf in r.leaves.items()}
 
     def put(self, record: str, leaves: Mapping[str, Any]) -> None:
         """See ``Store``; threads may put different records at once.
@@ -326,7 +264,7 @@ class FileStore:
             with self._lock:
                 if self._sealed and not self._torn:
                     self._torn = True
-                    self._write_header(torn=True)
+                    self._write_commit(self.meta, torn=True)
         place = r.current if len(r.places) == 1 else 1 - r.current
         self._store(r, place, leaves)
         r.pending = place
@@ -340,34 +278,18 @@ class FileStore:
                 raise ValueError(
                     f"{name}: {array.dtype}{array.shape} into a place for {leaf.dtype}{leaf.shape}"
                 )
-            if leaf.nbytes:
-                self._write(_bytes(array), r.places[place] + leaf.offset)
-
-    def _write(self, data: memoryview, offset: int) -> None:
-        done = 0
-        try:
-            while done < len(data):
-                done += os.pwrite(self._fd, data[done : done + _CHUNK], offset + done)
-        except OSError as error:
-            raise self._error("cannot be written", error) from error
+            with self._explained("cannot be written"):
+                self._file.write(array, r.places[place] + leaf.offset)
 
     def commit(self, meta: Mapping[str, Any]) -> None:
         """See ``Store``."""
         with self._lock:
-            before = self.meta, {name: r.current for name, r in self._records.items()}
+            self._write_commit(dict(meta), torn=False)
+            if not self._sealed:
+                self._write_layout()
             self.meta = dict(meta)
             for r in self._records.values():
-                if r.pending is not None and not r.scratch:
-                    r.current, r.pending = r.pending, None
-            try:
-                self._write_header(torn=False)
-                if not self._sealed:
-                    self._write_layout()
-            except MemoryXError:
-                self.meta = before[0]
-                for name, place in before[1].items():
-                    self._records[name].current = place
-                raise
+                r.current, r.pending = r.newest, None
             self._torn, self._sealed = False, True
 
     def _write_layout(self) -> None:
@@ -380,61 +302,12 @@ class FileStore:
             for name, r in self._records.items()
             if not r.scratch
         }
+        layout = {"durable": self.durable, "end": self._end, "records": records}
         partial = self.folder / f"{_LAYOUT}.partial"
-        try:
-            partial.write_text(
-                json.dumps({"durable": self.durable, "end": self._end, "records": records})
-            )
+        with self._explained("cannot be described"):
+            partial.write_text(json.dumps(layout))
             partial.replace(self.folder / _LAYOUT)
-        except OSError as error:
-            raise self._error("cannot be described", error) from error
-
-    def _error(self, what: str, error: OSError) -> MemoryXError:
-        kept = (
-            f" The last committed step ({self.meta}) is intact."
-            if getattr(self, "meta", None)
-            else ""
-        )
-        return MemoryXError(
-            f"runconfig.memoryx: {self.folder / _DATA} {what}: {error.strerror or error}.{kept} "
-            "Free disk space, name another folder with memoryx.path, or halve the file with "
-            "memoryx.durable: false."
-        )
 
     def close(self) -> None:
         """Close the file; it stays."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-class Spill:
-    """Arrays on disk for a moment: a file that nobody else sees and that goes with its maps.
-
-    A context manager; what was kept stays readable after it ends.
-
-    Args:
-        folder: where there is room.
-    """
-
-    def __init__(self, folder: str | pathlib.Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  the maps need it open
-
-    def __enter__(self) -> "Spill":
-        """Return self."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file; its maps keep it alive."""
         self._file.close()
-
-    def keep(self, array: Any) -> np.ndarray:
-        """Write an array out; returns a read-only map of it."""
-        array = np.asarray(array)
-        if not array.nbytes:
-            return array
-        offset = _up(self._file.seek(0, os.SEEK_END), _PAGE)
-        self._file.seek(offset)
-        self._file.write(_bytes(array))
-        self._file.flush()
-        return np.memmap(self._file, array.dtype, "r", offset=offset, shape=array.shape)

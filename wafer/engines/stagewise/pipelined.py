@@ -8,7 +8,6 @@ and optimizer state never leave their region otherwise, as in the vendor's layer
 activations and their gradients pass from region to region.
 """
 
-import dataclasses
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -25,13 +24,16 @@ from sparsity import Sparsifier, sentinel
 from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import share
 from wafer.engines.resident import Resident
-from wafer.engines.stagewise.branches import Branch, Part, describe, relative
+from wafer.engines.stagewise.branches import Part, cut_part, describe
+from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.flow import Flow, Held, Pipe, evaluate
+from wafer.engines.stagewise.ledger import Ledger, start_of
+from wafer.engines.stagewise.plan import make_plan
 from wafer.engines.stagewise.record import Recorder, Span
 from wafer.engines.stagewise.regions import Region, meshes, regions
 from wafer.engines.stagewise.schedule import bubble
-from wafer.engines.stagewise.stages import Stages, density
-from wafer.engines.stagewise.sweep import Start, counted, make_plan, step_key
+from wafer.engines.stagewise.stages import Places, Stages
+from wafer.engines.stagewise.updates import density
 from wafer.errors import Problem
 from wafer.experiment import Experiment
 from wafer.optim.precision import LossScaler
@@ -82,16 +84,11 @@ class Pipelined:
         self.model, self.tx, self.scaler = model, tx, scaler
         self.summaries, self.recompute, self.events = summaries, recompute, events
         self._meshes = meshes
+        core = make_core(model, tx, sparsifier, scaler, dropout=dropout, norm=global_norm)
+        self.sparsifier, self._first = core.sparsifier, sparsifier
         shapes = jax.eval_shape(model.init, jax.random.key(0))
-        order = sparsifier.order or tuple(name for name, _ in named_leaves(shapes))
-        self._first = sparsifier
-        self.sparsifier = dataclasses.replace(sparsifier, order=order, quiet=True)
-        self._defers, self._norm = global_norm or scaler.dynamic, global_norm
         self.regions: tuple[Region, ...] = regions(model, shapes, stages, len(meshes))
-        self._stages = tuple(
-            Stages(model, tx, self.sparsifier, scaler, mesh, dropout=dropout, norm=global_norm)
-            for mesh in meshes
-        )
+        self._places = Places(tuple(Stages(core, mesh) for mesh in meshes))
         self._made: Pipe | None = None
         # Optimizer state: branch -> positions of its own leaves; of the run's counters.
         self._owned: dict[str, list[int]] = {}
@@ -105,7 +102,7 @@ class Pipelined:
     @property
     def programs(self) -> Stages:
         """Programs of the first device."""
-        return self._stages[0]
+        return self._places.programs[0]
 
     # --- states ---------------------------------------------------------------------------
 
@@ -120,9 +117,13 @@ class Pipelined:
 
     def _adopt(self, state: TrainState) -> TrainState:
         """Describe the branches of a state and put each where it lives."""
-        branches = {name: self._describe(name, state) for name in state.params}
+        core = self._places.core
+        branches = {}
+        for name in state.params:
+            part = cut_part(name, state.params, state.sparse)
+            branches[name] = describe(name, part, core.sparsifier, core.tx)
         plan = make_plan(self.model.stages, branches)
-        self._made = pipe = Pipe(plan, self.regions, self._stages)
+        self._made = pipe = Pipe(plan, self.regions, self._places)
         names = {name: i for i, (name, _) in enumerate(named_leaves(state.opt_state))}
         leaves, tree = jax.tree.flatten(state.opt_state)
         counters = {
@@ -140,13 +141,13 @@ class Pipelined:
         params, masks, patterns = {}, {}, {}
         for name, branch in branches.items():
             at = where[self.regions[pipe.home(name)].place]
-            part, mine = jax.device_put(
-                (self._part(branch, state), [leaves[i] for i in self._owned[name]]), at
+            part, moments = jax.device_put(
+                (branch.own(state.params, state.sparse), [leaves[i] for i in self._owned[name]]), at
             )
             params[name] = part.params
             masks |= {branch.full(key): mask for key, mask in part.masks.items()}
             patterns |= {branch.full(key): pattern for key, pattern in part.patterns.items()}
-            for i, leaf in zip(self._owned[name], mine, strict=True):
+            for i, leaf in zip(self._owned[name], moments, strict=True):
                 leaves[i] = leaf
         for i in self._counters:
             leaves[i] = jax.device_put(leaves[i], where[0])
@@ -161,22 +162,6 @@ class Pipelined:
             key=small[3],
         )
 
-    def _describe(self, name: str, state: TrainState) -> Branch:
-        own = lambda tree: {
-            relative(key, name): x for key, x in tree.items() if key.split("/")[0] == name
-        }
-        part = Part(state.params[name], own(state.sparse.masks), own(state.sparse.patterns))
-        return describe(name, part, self.sparsifier, self.tx, norm=self._norm)
-
-    @staticmethod
-    def _part(branch: Branch, state: TrainState) -> Part:
-        masks, patterns = state.sparse.masks, state.sparse.patterns
-        return Part(
-            params=state.params[branch.name],
-            masks={name: masks[branch.full(name)] for name in branch.masks},
-            patterns={name: patterns[branch.full(name)] for name in branch.patterns},
-        )
-
     @property
     def _pipe(self) -> Pipe:
         if self._made is None:
@@ -185,7 +170,7 @@ class Pipelined:
 
     def _parts(self, state: TrainState) -> dict[str, Part]:
         branches = self._pipe.plan.branches
-        return {name: self._part(branch, state) for name, branch in branches.items()}
+        return {name: branch.own(state.params, state.sparse) for name, branch in branches.items()}
 
     def place(self, features: Features) -> Features:
         """See ``Engine``."""
@@ -197,36 +182,26 @@ class Pipelined:
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
-        change = topology and any(alg.dynamic for _, alg in self.sparsifier.groups)
-        deferred, pipe = change or self._defers, self._pipe
+        pipe = self._pipe
         leaves, tree = jax.tree.flatten(state.opt_state)
-        plain = state.sparse._replace(masks={}, patterns={})
-        start = Start(
-            key=step_key(state.key, state.step),
-            scale=self.scaler.scale(state.scale),
-            counters=[leaves[i] for i in self._counters],
-            sparse=plain,
-        )
+        start = start_of(state, self.scaler, [leaves[i] for i in self._counters])
         moments = {name: [leaves[i] for i in at] for name, at in self._owned.items()}
         held = Held(self._parts(state), moments)
         recorder = None if self.events is None else Recorder(len(self._meshes))
-        flow = Flow(
-            pipe,
-            held,
+        ledger = Ledger(
+            pipe.plan,
+            self._places,
             start,
-            change=change,
-            deferred=deferred,
-            keep=not self.recompute,
-            recorder=recorder,
+            change=self._places.core.changes(topology=topology),
+            donate=recorder is None,
         )
         batch = self.programs.batch(features)
-        done = flow.run(batch)
+        flow = Flow(pipe, held, ledger, keep=not self.recompute, recorder=recorder)
+        outcome = flow.run(batch)
         if self.events is not None and recorder is not None:
             count = batch.tokens.shape[1]
-            self.events += recorder.spans(len(self.regions), count, deferred=deferred)
-        sparse = counted(plain, done, pipe.plan.branches, len(self.sparsifier.groups))
-        scaled = self.scaler.update(state.scale, done.finite)
-        for i, counter in zip(self._counters, done.counters, strict=True):
+            self.events += recorder.spans(len(self.regions), count, deferred=ledger.deferred)
+        for i, counter in zip(self._counters, outcome.counters, strict=True):
             leaves[i] = counter
         for name, at in self._owned.items():
             for i, leaf in zip(at, held.moments[name], strict=True):
@@ -240,11 +215,11 @@ class Pipelined:
             step=state.step + 1,
             params={name: part.params for name, part in held.parts.items()},
             opt_state=jax.tree.unflatten(tree, leaves),
-            sparse=sparse._replace(masks=masks, patterns=patterns),
-            scale=scaled,
+            sparse=outcome.sparse._replace(masks=masks, patterns=patterns),
+            scale=self.scaler.update(state.scale, outcome.finite),
             key=state.key,
         )
-        return after, done.metrics(start.scale, summaries=self.summaries)
+        return after, outcome.metrics(start.scale, summaries=self.summaries)
 
     def evaluate(self, state: TrainState, features: Features) -> Aux:
         """See ``Engine``."""

@@ -61,13 +61,13 @@ class Recorder:
         """Wait for every task and end the threads; returns them in the order of dispatch."""
         ended: dict[tuple[int, str, int], float] = {}
         idle_since: dict[int, float] = {}
-        found = []
+        spans = []
         for task, place, sent, future in self._sent:
             before = needs(task, stages, micro_batches, deferred=deferred)
             begin = max([sent, idle_since.get(place, 0.0), *(ended[need] for need in before)])
             end = max(begin, future.result())  # the threads wake in any order
             ended[task[1:]] = idle_since[place] = end
-            found.append(Span(task, begin, end))
+            spans.append(Span(task, begin, end))
         for pool in self._waiting:
             pool.shutdown()
-        return found
+        return spans

@@ -71,7 +71,7 @@ def partition(costs: Sequence[float], groups: int) -> tuple[tuple[int, ...], ...
 def _costs(model: Model, shapes: Any) -> list[float]:
     """Weights each stage multiplies by; the first reader of an embedding looks it up."""
     seen: set[str] = set()
-    found = []
+    costs = []
     for stage in model.stages:
         total = 0
         for branch in stage.params:
@@ -79,8 +79,8 @@ def _costs(model: Model, shapes: Any) -> list[float]:
                 looked_up = "embed" in name and name not in seen
                 total += 0 if looked_up else math.prod(leaf.shape)
                 seen.add(name)
-        found.append(float(total))
-    return found
+        costs.append(float(total))
+    return costs
 
 
 def regions(model: Model, shapes: Any, stages: int | None, devices: int) -> tuple[Region, ...]:
@@ -120,15 +120,15 @@ def meshes(num_csx: int, devices: int) -> tuple[Mesh, ...]:
     Raises:
         ValueError: fewer devices than N times the places.
     """
-    found, needed = jax.devices(), num_csx * devices
-    if len(found) < needed:
+    seen, needed = jax.devices(), num_csx * devices
+    if len(seen) < needed:
         raise ValueError(
             f"runconfig.pipeline.devices: {devices} device(s) for each of {num_csx} system(s), "
-            f"but JAX sees {len(found)} {found[0].platform} device(s). On a CPU the command line "
+            f"but JAX sees {len(seen)} {seen[0].platform} device(s). On a CPU the command line "
             "makes as many as needed; in Python call "
             f"jax.config.update('jax_num_cpu_devices', {needed}) before first use."
         )
     return tuple(
-        jax.make_mesh((num_csx,), ("csx",), devices=found[i * num_csx : (i + 1) * num_csx])
+        jax.make_mesh((num_csx,), ("csx",), devices=seen[i * num_csx : (i + 1) * num_csx])
         for i in range(devices)
     )

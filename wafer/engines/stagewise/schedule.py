@@ -34,7 +34,6 @@ __all__ = [
     "Task",
     "bubble",
     "forward_schedule",
-    "idle_share",
     "in_flight",
     "needs",
     "schedule",
@@ -148,12 +147,6 @@ def spans(stages: int, micro_batches: int) -> tuple[int, int, int]:
     if micro_batches < stages:
         return edge, 0, total - edge
     return edge, total - 2 * edge, edge
-
-
-def idle_share(tasks: Sequence[Task], stages: int) -> Fraction:
-    """Count the share of idle (stage, step) pairs of a timetable."""
-    steps = 1 + max(task.step for task in tasks)
-    return 1 - Fraction(len(tasks), steps * stages)
 
 
 def table(tasks: Sequence[Task], stages: int) -> str:

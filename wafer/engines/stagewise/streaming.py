@@ -6,7 +6,6 @@ donated state, they show the newest step only.
 """
 
 import contextlib
-import dataclasses
 import logging
 import pathlib
 from collections.abc import Iterator
@@ -21,26 +20,29 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
 from models.base import Aux, Model
-from models.paths import named_leaves
+from models.paths import map_named, named_leaves
 from sparsity import SparseState, Sparsifier, sentinel
-from sparsity.kernels import Pattern
 from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, share
 from wafer.engines.resident import swarmx_mesh
+from wafer.engines.stagewise.blockfile import Spill
 from wafer.engines.stagewise.branches import (
+    TOPOLOGY_ALONE,
     Branch,
-    Part,
     Stored,
+    cut_part,
     describe,
     join_opt,
-    merge,
-    relative,
     split_opt,
 )
-from wafer.engines.stagewise.memoryx import FileStore, RamStore, Spill, Store
-from wafer.engines.stagewise.stages import Stages, density
-from wafer.engines.stagewise.sweep import Plan, Start, Sweep, counted, evaluate, make_plan, step_key
+from wafer.engines.stagewise.core import make_core
+from wafer.engines.stagewise.ledger import Ledger, start_of
+from wafer.engines.stagewise.memoryx import FileStore, RamStore, Store
+from wafer.engines.stagewise.plan import Plan, make_plan
+from wafer.engines.stagewise.stages import Places, Stages
+from wafer.engines.stagewise.sweep import Sweep, evaluate
 from wafer.engines.stagewise.traffic import Event, Mover
+from wafer.engines.stagewise.updates import density
 from wafer.experiment import Experiment
 from wafer.optim.precision import LossScaler
 
@@ -49,6 +51,7 @@ __all__ = ["Streaming", "make"]
 _LOG = logging.getLogger(__name__)
 _GIB, _MIB = 2**30, 2**20
 _SHARE = 0.9  # of the free memory
+_none: Any = None
 
 
 class Streaming:
@@ -86,18 +89,13 @@ class Streaming:
     ) -> None:
         self.model, self.tx, self.scaler, self.mesh = model, tx, scaler, mesh
         self.summaries, self.residual_bytes = summaries, residual_bytes
+        core = make_core(model, tx, sparsifier, scaler, dropout=dropout, norm=global_norm)
+        self.sparsifier, self._announce = core.sparsifier, sparsifier
         shapes = jax.eval_shape(model.init, jax.random.key(0))
-        order = sparsifier.order or tuple(name for name, _ in named_leaves(shapes))
-        self._announce = sparsifier
-        self.sparsifier = dataclasses.replace(sparsifier, order=order, quiet=True)
         self._names = tuple(shapes)
         self._selected = self.sparsifier.select(shapes)
-        self._defers = global_norm or scaler.dynamic
-        self._norm = global_norm
         self.mover = Mover(RamStore() if store is None else store, mesh, events)
-        self.programs = Stages(
-            model, tx, self.sparsifier, scaler, mesh, dropout=dropout, norm=global_norm
-        )
+        self.programs = Stages(core, mesh)
         self._branches: dict[str, Branch] = {}
         self._density: dict[str, Array] = {}
         self._plan: Plan | None = None
@@ -138,18 +136,12 @@ class Streaming:
 
     def _admit(self, name: str, params: Any, opt_state: Any, sparse: SparseState) -> list[Any]:
         """Put a branch into the store; returns the optimizer's counters."""
-        own = lambda tree: {relative(key, name): x for key, x in tree.items()}
-        part = Part(params[name], own(sparse.masks), own(sparse.patterns))
-        branch = describe(name, part, self.sparsifier, self.tx, norm=self._norm)
+        part = cut_part(name, params, sparse)
+        branch = describe(name, part, self.sparsifier, self.tx)
         moments, counters = split_opt(branch, opt_state)
-        records = {
-            "weights": branch.weights(part),
-            "topology": branch.topology(part),
-            "moments": {str(i): leaf for i, leaf in enumerate(moments)},
-        }
-        known = self._branches.get(name)
-        for kind, leaves in records.items():
-            self.mover.admit(f"{name}/{kind}", leaves, again=known == branch)
+        again = self._branches.get(name) == branch
+        for kind, leaves in branch.records(part, moments).items():
+            self.mover.admit(f"{name}/{kind}", leaves, again=again)
         self._branches[name] = branch
         kept = density(part.masks, part.patterns)
         self._density |= {branch.full(key): share for key, share in kept.items()}
@@ -169,31 +161,32 @@ class Streaming:
 
         The optimizer state is a list of leaves, counters as their positions.
         """
-        store = self.mover.store
+        store, shapes = self.mover.store, {}
         params, masks, patterns, moments = {}, {}, {}, {}
         for name, branch in self._branches.items():
-            like = branch.shapes
-
-            def stored(kind: str, leaf: str, array: Any, name: str = name) -> Stored:
-                return Stored(store, f"{name}/{kind}", leaf, array)
-
-            leaves = zip(branch.names, jax.tree.leaves(like.params), strict=True)
-            params[name] = branch.tree.unflatten(stored("weights", key, x) for key, x in leaves)
-            for key, mask in like.masks.items():
-                masks[branch.full(key)] = stored("topology", f"mask:{key}", mask)
-            for key, pattern in like.patterns.items():
-                fields = pattern._asdict().items()
-                parts: Any = (stored("topology", f"pattern:{key}:{f}", x) for f, x in fields)
-                patterns[branch.full(key)] = Pattern(*parts)
-            mine, count = iter(range(len(branch.paths))), iter(range(len(branch.paths)))
-            shapes = jax.tree.leaves(jax.eval_shape(self.tx.init, {name: like.params}))
-            for path, own, shape in zip(branch.paths, branch.owned, shapes, strict=True):
-                moments[path] = stored("moments", str(next(mine)), shape) if own else next(count)
-        shapes = {name: branch.shapes.params for name, branch in self._branches.items()}
-        opt_state = merge(jax.eval_shape(self.tx.init, shapes), moments)
-        none: Any = None
-        sparse = SparseState(masks, patterns, none, none, none, none)
-        return TrainState(none, params, jax.tree.flatten(opt_state), sparse, none, none)
+            shapes[name] = branch.shapes.params
+            opt_shapes = jax.eval_shape(self.tx.init, {name: shapes[name]})
+            own, counters = split_opt(branch, opt_shapes)
+            handles = {
+                kind: {leaf: Stored(store, f"{name}/{kind}", leaf, x) for leaf, x in leaves.items()}
+                for kind, leaves in branch.records(branch.shapes, own).items()
+            }
+            part = branch.part(handles["weights"], handles["topology"])
+            sparse = branch.sparse(part)
+            params[name] = part.params
+            masks |= sparse.masks
+            patterns |= sparse.patterns
+            opt_state = join_opt(branch, handles["moments"].values(), range(len(counters)))
+            moments |= dict(named_leaves(opt_state))
+        opt_state = map_named(lambda path, _: moments[path], jax.eval_shape(self.tx.init, shapes))
+        return TrainState(
+            step=_none,
+            params=params,
+            opt_state=jax.tree.flatten(opt_state),
+            sparse=TOPOLOGY_ALONE._replace(masks=masks, patterns=patterns),
+            scale=_none,
+            key=_none,
+        )
 
     def _state(
         self, step: Array, sparse: SparseState, scale: Any, key: Array, counters: list[Array]
@@ -214,8 +207,8 @@ class Streaming:
         """Take the optimizer's counters out of a state this executor made."""
         leaves, tree = self._frame.opt_state
         values = zip(leaves, tree.flatten_up_to(opt_state), strict=True)
-        found = {leaf: value for leaf, value in values if isinstance(leaf, int)}
-        return [found[i] for i in range(len(found))]
+        counters = {leaf: value for leaf, value in values if isinstance(leaf, int)}
+        return [counters[i] for i in range(len(counters))]
 
     def replicate(self, state: Any) -> Any:
         """Broadcast small arrays to all systems."""
@@ -231,30 +224,16 @@ class Streaming:
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
-        change = topology and any(alg.dynamic for _, alg in self.sparsifier.groups)
-        plain = state.sparse._replace(masks={}, patterns={})
-        start = Start(
-            key=step_key(state.key, state.step),
-            scale=self.scaler.scale(state.scale),
-            counters=self._counters(state.opt_state),
-            sparse=plain,
-        )
-        sweep = Sweep(
-            self._plan_made,
-            self.programs,
-            self.mover,
-            start,
-            change=change,
-            deferred=change or self._defers,
-            residual_bytes=self.residual_bytes,
-        )
-        done = sweep.run(self.programs.batch(features))
-        self._density |= done.density
+        start = start_of(state, self.scaler, self._counters(state.opt_state))
+        change = self.programs.core.changes(topology=topology)
+        ledger = Ledger(self._plan_made, Places((self.programs,)), start, change=change)
+        sweep = Sweep(ledger, self.mover, residual_bytes=self.residual_bytes)
+        outcome = sweep.run(self.programs.batch(features))
+        self._density |= outcome.density
         self.mover.commit({"step": self._step_after(state)})
-        sparse = counted(plain, done, self._branches, len(self.sparsifier.groups))
-        scaled = self.scaler.update(state.scale, done.finite)
-        after = self._state(state.step + 1, sparse, scaled, state.key, done.counters)
-        return after, done.metrics(start.scale, summaries=self.summaries)
+        scale = self.scaler.update(state.scale, outcome.finite)
+        after = self._state(state.step + 1, outcome.sparse, scale, state.key, outcome.counters)
+        return after, outcome.metrics(start.scale, summaries=self.summaries)
 
     def _step_after(self, state: TrainState) -> int:
         """Number for the commit; RAM commits nothing, so nothing is waited for there."""
@@ -295,35 +274,28 @@ class Streaming:
     def _whole(self, name: str, counters: list[Any]) -> tuple[Any, Any, SparseState]:
         """Read a branch on the host: (params, optimizer state, sparse state) by full names."""
         branch, view = self._branches[name], self.mover.store.view
-        host = lambda kind: {k: self._host(x) for k, x in view(f"{name}/{kind}").items()}
+        host = lambda kind: {k: np.asarray(x) for k, x in view(f"{name}/{kind}").items()}
         part = branch.part(host("weights"), host("topology"))
         opt_state = join_opt(branch, host("moments").values(), counters)
-        none: Any = None
-        sparse = branch.sparse(part, SparseState({}, {}, none, none, none, none))
-        return {name: part.params}, opt_state, sparse
-
-    @staticmethod
-    def _host(leaf: Any) -> np.ndarray:
-        return np.asarray(leaf)
+        return {name: part.params}, opt_state, branch.sparse(part)
 
     def export(self, state: TrainState) -> tuple[Any, Any]:
         """See ``Engine``; one branch at a time, file stores through a file that is unlinked."""
         counters = [np.asarray(x) for x in self._counters(state.opt_state)]
         store = self.mover.store
-        params, found = {}, {}
+        params, moments = {}, {}
         with contextlib.ExitStack() as stack:
             keep = np.asarray
             if isinstance(store, FileStore):
                 keep = stack.enter_context(Spill(store.folder)).keep
             for name, branch in self._branches.items():
-                mine, opt_state, sparse = self._whole(name, counters)
-                if branch.masks or branch.patterns:
-                    dense = sentinel.encode(mine, opt_state, sparse)
-                    mine, opt_state = jax.tree.map(keep, dense)
-                params |= mine
-                found |= dict(named_leaves(opt_state))
+                own, opt_state, sparse = self._whole(name, counters)
+                if branch.is_sparse:
+                    own, opt_state = jax.tree.map(keep, sentinel.encode(own, opt_state, sparse))
+                params |= own
+                moments |= dict(named_leaves(opt_state))
         shapes = jax.eval_shape(self.tx.init, params)
-        return params, merge(shapes, found)
+        return params, map_named(lambda path, _: moments[path], shapes)
 
     def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
         """See ``Engine``; branch by branch."""

@@ -1,0 +1,270 @@
+"""The books of one step: gradients that are not whole yet, and what each update left.
+
+A sweep and a pipeline visit the stages in different orders and hold weights in different places.
+What they owe each gradient is the same, and is written here once: add up the shares of all stages
+that read a branch, measure it where updates wait for each other, update the branch, count.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from models.base import Aux
+from sparsity import SparseState
+from wafer.engines.base import TrainState
+from wafer.engines.stagewise.branches import Part
+from wafer.engines.stagewise.plan import Plan
+from wafer.engines.stagewise.stages import Places
+from wafer.engines.stagewise.updates import BranchUpdate, Control, Updated
+from wafer.optim.precision import LossScaler
+
+__all__ = ["Ledger", "Outcome", "Start", "add", "start_of"]
+
+add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b))
+_add_into = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=0)
+
+
+class Start(NamedTuple):
+    """Where the step begins.
+
+    key: [2] uint32 data of the step's key
+    scale: [] float32 loss scale
+    counters: of the optimizer
+    sparse: counters of the sparse state
+    """
+
+    key: Array
+    scale: Array
+    counters: list[Array]
+    sparse: SparseState
+
+
+def start_of(state: TrainState, scaler: LossScaler, counters: list[Array]) -> Start:
+    """Take the small arrays out of a training state; ``counters`` are the optimizer's."""
+    return Start(
+        key=_step_key(state.key, state.step),
+        scale=scaler.scale(state.scale),
+        counters=counters,
+        sparse=state.sparse._replace(masks={}, patterns={}),
+    )
+
+
+@jax.jit
+def _step_key(key: Array, step: Array) -> Array:
+    return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(key), step))
+
+
+class _Whole(NamedTuple):
+    """What is known of all gradients together: their global norm, and whether it is a number."""
+
+    norm: Any
+    finite: Any
+
+
+_UNKNOWN = _Whole(np.float32(0), np.True_)  # for updates that depend on neither
+
+
+class Outcome(NamedTuple):
+    """What a step leaves besides weights and moments.
+
+    aux: sums of the loss
+    counters: of the optimizer
+    sparse: counters of the sparse state
+    squares: branch -> squared norm of its gradients
+    weight_norms: branch -> norm of its new weights
+    density: full name -> share of kept weights, where the topology could change
+    norm: [] float32 of all gradients
+    finite: [] bool
+    """
+
+    aux: Aux
+    counters: list[Array]
+    sparse: SparseState
+    squares: dict[str, Array]
+    weight_norms: dict[str, Array]
+    density: dict[str, Array]
+    norm: Array
+    finite: Array
+
+    def metrics(self, scale: Array, *, summaries: bool) -> dict[str, Array]:
+        """Return what ``Engine.step`` reports.
+
+        Args:
+            scale: the loss scale of the step.
+            summaries: add the norms of every branch.
+        """
+        metrics = {
+            "loss": self.aux.loss_sum / jnp.maximum(self.aux.weight, 1e-9),
+            "tokens": self.aux.weight,
+            "grad_norm": self.norm,
+            "loss_scale": scale,
+        }
+        if summaries:
+            norms = {name: jnp.sqrt(x) for name, x in self.squares.items()}
+            metrics |= {f"per_layer_grad_norm/{name}": x for name, x in norms.items()}
+            weights = self.weight_norms.items()
+            metrics |= {f"per_layer_params_norm/{name}": x for name, x in weights}
+        return metrics
+
+
+class Ledger:
+    """One step's books.
+
+    Small results are kept at the first place.
+
+    Args:
+        plan: stages and branches.
+        places: where their programs run.
+        start: the small arrays of the state.
+        change: the topology may change at this step.
+        donate: sums overwrite their first addend; False where somebody still waits for it.
+    """
+
+    def __init__(
+        self, plan: Plan, places: Places, start: Start, *, change: bool, donate: bool = True
+    ) -> None:
+        self.plan, self.places, self.change = plan, places, change
+        self.deferred = places.core.defers(change=change)
+        self.starts = [places.put(start, place) for place in range(len(places.programs))]
+        self.add = _add_into if donate else add
+        self._aux: Aux | None = None
+        self._partial: dict[str, Any] = {}  # branch -> gradients of some stages that read it
+        self._counters = start.counters
+        self._sparse: dict[str, SparseState] = {}
+        self._squares: dict[str, Array] = {}
+        self._weight_norms: dict[str, Array] = {}
+        self._density: dict[str, Array] = {}
+
+    # --- gradients ------------------------------------------------------------------------
+
+    def count(self, aux: Aux) -> None:
+        """Add the loss of a micro-batch; all are there before the first gradient is whole."""
+        self._aux = aux if self._aux is None else add(self._aux, aux)
+
+    @property
+    def aux(self) -> Aux:
+        """Sums of the loss, where it was computed."""
+        if self._aux is None:
+            raise RuntimeError("this step has no loss yet: the last stage has not run")
+        return self._aux
+
+    @functools.cached_property
+    def denominator(self) -> Array:
+        """[] float32 that gradients are divided by: tokens times loss scale."""
+        return jnp.maximum(self.aux.weight, 1e-9) * self.starts[-1].scale
+
+    def settle(self, index: int, grads: tuple[Any, ...], place: int = 0) -> dict[str, Any]:
+        """Book the gradients of a stage.
+
+        Args:
+            index: of the stage.
+            grads: of each branch that it reads, over all micro-batches.
+            place: where they are.
+
+        Returns:
+            Branch -> gradient, of those that no earlier stage reads: they are whole.
+        """
+        whole = {}
+        for name, share in zip(self.plan.stages[index].params, grads, strict=True):
+            total = share
+            if name in self._partial:
+                total = self.add(self.places.put(self._partial.pop(name), place), share)
+            book = whole if self.plan.uses[name][0] == index else self._partial
+            book[name] = total
+        return whole
+
+    def measure(self, name: str, part: Part, grads: Any, place: int = 0) -> None:
+        """Note the norm of a whole gradient, for updates that wait for those of all branches."""
+        program = self.places.programs[place].program(
+            BranchUpdate.measure, self.plan.branches[name]
+        )
+        squares = program(part, grads, self.places.put(self.denominator, place))
+        self._squares[name] = self.places.put(squares, 0)
+
+    # --- updates --------------------------------------------------------------------------
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether nothing may be updated: the step leaves no trace but the smaller loss scale."""
+        return self.places.core.scaler.dynamic and not bool(self._whole.finite)
+
+    @functools.cached_property
+    def _whole(self) -> _Whole:
+        """What updates may know of all gradients: nothing, unless they wait for them."""
+        return self._measured() if self.deferred else _UNKNOWN
+
+    def _measured(self) -> _Whole:
+        norm = jnp.sqrt(sum(self._squares.values(), start=jnp.float32(0)))
+        return _Whole(norm, jnp.isfinite(norm))
+
+    def update(
+        self, name: str, part: Part, moments: list[Array], grads: Any, place: int = 0
+    ) -> Updated:
+        """Update a branch.
+
+        Args:
+            name: of the branch.
+            part: its weights; the parameters are donated.
+            moments: its optimizer state; donated.
+            grads: its whole gradient; None for a branch that no stage reads.
+            place: where all of this is.
+
+        Returns:
+            What is new; masks and patterns only where they could change.
+        """
+        branch, start = self.plan.branches[name], self.starts[place]
+        programs = self.places.programs[place]
+        if grads is None:
+            ready, _ = programs.core.prepare((branch,), (part,), dense=self.change)
+            grads = jax.tree.map(jnp.zeros_like, ready[name])
+        change = self.change and branch.is_sparse
+        denominator, whole = self.places.put((self.denominator, self._whole), place)
+        control = Control(
+            denominator=denominator,
+            norm=whole.norm,
+            finite=whole.finite,
+            codes=self.plan.codes[name],
+            counters=start.counters,
+            sparse=start.sparse,
+        )
+        owned = part.params, moments
+        program = programs.program(BranchUpdate.apply, branch, change=change)
+        updated: Updated = program((part.masks, part.patterns), owned, grads, control)
+        small = updated.counters, updated.squares, updated.weight_norm
+        self._counters, self._squares[name], self._weight_norms[name] = self.places.put(small, 0)
+        if branch.is_sparse:
+            self._sparse[name] = self.places.put(updated.sparse, 0)
+            self._density |= {branch.full(key): x for key, x in updated.density.items()}
+        return updated
+
+    # --- the end --------------------------------------------------------------------------
+
+    def outcome(self) -> Outcome:
+        """Close the books."""
+        whole = self._whole if self.deferred else self._measured()
+        return Outcome(
+            aux=self.places.put(self.aux, 0),
+            counters=self._counters,
+            sparse=self._counted(whole.finite),
+            squares=self._squares,
+            weight_norms=self._weight_norms,
+            density=self._density,
+            norm=whole.norm,
+            finite=whole.finite,
+        )
+
+    def _counted(self, finite: Array) -> SparseState:
+        """Merge the counters that the branches advanced, each for the groups it has."""
+        sparse = self.starts[0].sparse
+        indices, targets = sparse.indices, sparse.targets
+        for group in range(len(self.places.core.sparsifier.groups)):
+            members = (name for name in self._sparse if group in self.plan.branches[name].groups)
+            if (owner := next(members, None)) is not None:
+                indices = indices.at[group].set(self._sparse[owner].indices[group])
+                targets = targets.at[group].set(self._sparse[owner].targets[group])
+        step = sparse.step + jnp.asarray(finite, jnp.int32)
+        return sparse._replace(step=step, indices=indices, targets=targets)

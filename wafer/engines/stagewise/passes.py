@@ -1,0 +1,194 @@
+"""The passes of one stage: forward, backward, both at the last stage, and scoring.
+
+Pure functions. Each runs on all systems of a mesh at once (``shard_map``, axis 'csx'): weights are
+the same everywhere, gradients are summed over the systems (``psum``), the carry stays where it is.
+Arrays that pass between stages lead with [N systems, A micro-batches]; a system sees its own share,
+[1, A, ...], and takes the micro-batches one after the other.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from models.base import Aux, Batch, Stage
+from wafer.data.batching.batches import numbered, to_batch
+from wafer.engines.stagewise import residuals
+from wafer.engines.stagewise.branches import Branch, Part
+from wafer.engines.stagewise.core import Core
+
+__all__ = ["Visit", "Where", "cut", "make_batch"]
+
+Parts = tuple[Part, ...]
+
+
+class Where(NamedTuple):
+    """A stage's place in the sweep.
+
+    batch: of every micro-batch
+    key: [2] uint32 data of the step's key
+    index: [] int32 of the stage
+    """
+
+    batch: Batch
+    key: Any
+    index: Any
+
+
+def make_batch(core: Core, features: Any) -> Batch:
+    """Make the batch of every micro-batch, its sequences numbered over all systems."""
+    del core
+
+    def one(item: tuple[Any, Array]) -> Batch:
+        features, shard = item
+        batch = features if isinstance(features, Batch) else to_batch(features)
+        return numbered(batch, shard)
+
+    share = _own(features)
+    count = _count(share)
+    shards = jax.lax.axis_index("csx") * count + jnp.arange(count, dtype=jnp.int32)
+    return _led(jax.lax.map(one, (share, shards)))
+
+
+def cut(core: Core, batch: Batch) -> list[Batch]:
+    """Cut a batch [N, A, ...] into its A micro-batches [N, 1, ...]."""
+    del core
+    count = batch.tokens.shape[1]
+    return [jax.tree.map(lambda x, m=m: x[:, m : m + 1], batch) for m in range(count)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Visit:
+    """The passes of one stage, as they are traced.
+
+    Attributes:
+        core: what the run is made of.
+        stage: of the model.
+        branches: that it reads.
+    """
+
+    core: Core
+    stage: Stage
+    branches: tuple[Branch, ...]
+
+    def forward(
+        self, parts: Parts, carry: Any, where: Where, *, keep: bool, train: bool
+    ) -> tuple[Any, Any]:
+        """Return (the next carry, what the backward pass need not compute again).
+
+        The latter is None unless ``keep``. Dropout acts where the run asks for it and ``train``.
+        """
+        ready, sparse = self.core.prepare(self.branches, parts, dense=False)
+
+        def micro(item: Any) -> tuple[None, Any]:
+            carry, batch = item
+            rest = sparse, batch, self._drop(where) if train else None
+            if keep:
+                return None, residuals.run(self._compute, ready, carry, rest)
+            return None, (self._compute(ready, carry, rest), None)
+
+        _, out = _each(micro, _own((carry, where.batch)))
+        return _led(out)
+
+    def backward(
+        self, parts: Parts, carry: Any, where: Where, back: tuple[Any, Any], *, dense: bool
+    ) -> tuple[Any, Any]:
+        """Return (gradients of each branch, cotangent of the carry's float leaves).
+
+        ``back`` is (cotangent of the next carry's, what the forward pass kept or None).
+        """
+        ready, sparse = self.core.prepare(self.branches, parts, dense=dense)
+
+        def micro(item: Any) -> tuple[Any, Any]:
+            carry, batch, cotangent, kept = item
+            rest = sparse, batch, self._drop(where)
+            return residuals.pull_back(self._compute, ready, carry, rest, cotangent, kept=kept)
+
+        grads, cotangent = _each(micro, _own((carry, where.batch, *back)))
+        return jax.lax.psum(self._by_branch(grads), "csx"), _led(cotangent)
+
+    def last(
+        self, parts: Parts, carry: Any, where: Where, scale: Array, *, dense: bool
+    ) -> tuple[tuple[Any, Aux], Any]:
+        """Return ((gradients of each branch, sums of the loss), cotangent of the carry).
+
+        The loss is multiplied by ``scale``, the sums are not.
+        """
+        ready, sparse = self.core.prepare(self.branches, parts, dense=dense)
+
+        def micro(item: Any) -> tuple[Any, Any]:
+            carry, batch = item
+            floats, others, join = residuals.split(carry)
+            rest = sparse, batch, self._drop(where)
+
+            def loss(ready: Any, floats: Any) -> tuple[Array, Aux]:
+                out = self._compute(ready, join(floats, others), rest)
+                aux = self.core.model.objective(out, batch)
+                return aux.loss_sum * scale, aux
+
+            (grads, cotangent), aux = jax.grad(loss, (0, 1), has_aux=True)(ready, floats)
+            return (grads, aux), cotangent
+
+        (grads, aux), cotangent = _each(micro, _own((carry, where.batch)))
+        return jax.lax.psum((self._by_branch(grads), aux), "csx"), _led(cotangent)
+
+    def score(
+        self, parts: Parts, carry: Any, batch: Batch, *, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        """Sum the loss without gradients or dropout; also return the outputs of these names."""
+        ready, sparse = self.core.prepare(self.branches, parts, dense=False)
+
+        def micro(item: Any) -> tuple[Aux, Any]:
+            carry, batch = item
+            out = self._compute(ready, carry, (sparse, batch, None))
+            outputs = out if isinstance(out, Mapping) else {"logits": out}
+            return self.core.model.objective(out, batch), {name: outputs[name] for name in names}
+
+        total, outputs = _each(micro, _own((carry, batch)))
+        return jax.lax.psum(total, "csx"), _led(outputs)
+
+    @property
+    def _compute(self) -> Any:
+        return functools.partial(self.core.compute, self.stage)
+
+    def _drop(self, where: Where) -> Array | None:
+        """[2] uint32 dropout key of the stage, or None; the batch numbers its sequences."""
+        if not self.core.dropout:
+            return None
+        drop = jax.random.fold_in(jax.random.wrap_key_data(where.key), where.index)
+        return jax.random.key_data(drop)
+
+    def _by_branch(self, grads: Any) -> tuple[Any, ...]:
+        return tuple(grads[branch.name] for branch in self.branches)
+
+
+def _each(micro: Any, items: Any) -> tuple[Any, Any]:
+    """Run ``micro(item) -> (to add up, to stack)`` over the micro-batches; one costs no loop."""
+    total, first = micro(jax.tree.map(lambda x: x[0], items))
+    if _count(items) == 1:
+        return total, _led(first)
+
+    def body(total: Any, item: Any) -> tuple[Any, Any]:
+        addend, stacked = micro(item)
+        return jax.tree.map(jnp.add, total, addend), stacked
+
+    total, rest = jax.lax.scan(body, total, jax.tree.map(lambda x: x[1:], items))
+    return total, jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
+
+
+def _count(items: Any) -> int:
+    return jax.tree.leaves(items)[0].shape[0]
+
+
+def _own(tree: Any) -> Any:
+    """Drop the axis of systems in this system's share."""
+    return jax.tree.map(lambda x: x[0], tree)
+
+
+def _led(tree: Any) -> Any:
+    """Put an axis of one in front."""
+    return jax.tree.map(lambda x: x[None], tree)
