@@ -136,9 +136,9 @@ def _add_stats(verbs: argparse._SubParsersAction) -> None:
 
 
 def _stats(args: argparse.Namespace) -> int:
+    from wafer.commands.stats import padding_stats
     from wafer.config import load
     from wafer.config.checks import CHECKS
-    from wafer.commands.stats import padding_stats
 
     cfg = load(args.params, {"model_dir": args.model_dir}, checks=CHECKS)
     _say(padding_stats(cfg, args.split))
