@@ -37,6 +37,7 @@ def test_an_algorithm_of_the_users_own_trains_from_yaml(tmp_path, monkeypatch):
         masks.append(np.concatenate([m.ravel() for m in kernels]))
     assert (masks[0] != masks[1]).any()  # both updates changed it
     assert (masks[1] != masks[2]).any()
-    for key, value, message in (("blok", 8, "mean 'block'"), ("block", "x", "expected a whole number")):
+    wrong = (("blok", 8, "mean 'block'"), ("block", "x", "expected a whole number"))
+    for key, value, message in wrong:
         with pytest.raises(ConfigError, match=message):
             parse_config(raw | {"sparsity": raw["sparsity"] | {key: value}})
