@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wafer.placement.blocks import Arguments, Choices
+from wafer.placement.blocks import Arguments, ContestChoices
 from wafer.placement.contest import ContestGraph, Placed
 from wafer.placement.slicing import Piece
 
 __all__ = ["fill", "settle"]
 
 
-def _inside(choices: Choices, box: Piece) -> tuple[np.ndarray, np.ndarray]:
+def _inside(choices: ContestChoices, box: Piece) -> tuple[np.ndarray, np.ndarray]:
     """Rows of ``choices`` that fit the box, and whether each must be rotated to fit."""
     upright = (choices.width <= box.width) & (choices.height <= box.height)
     turned = (choices.width <= box.height) & (choices.height <= box.width)
@@ -21,7 +21,10 @@ def _inside(choices: Choices, box: Piece) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _best(
-    choices: Choices, rows: np.ndarray, wishes: Sequence[tuple[int, int, int, bool]], last: int
+    choices: ContestChoices,
+    rows: np.ndarray,
+    wishes: Sequence[tuple[int, int, int, bool]],
+    last: int,
 ) -> int:
     """Index into ``rows`` of the choice with fewest differences from its neighbours.
 
@@ -71,7 +74,7 @@ def fill(graph: ContestGraph, cap: float, boxes: Sequence[Piece], rounds: int = 
     return result
 
 
-def _arguments(option: tuple[Choices, np.ndarray, np.ndarray], pick: int) -> Arguments:
+def _arguments(option: tuple[ContestChoices, np.ndarray, np.ndarray], pick: int) -> Arguments:
     return option[0][int(option[1][pick])]
 
 

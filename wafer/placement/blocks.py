@@ -90,13 +90,13 @@ class ContestKernel:
         """(width, height) in PEs, not rotated."""
         return 3 * sum(a.k), max(a.h * a.w * (c + 1) for c in a.c)
 
-    def choices(self, cap: float, memlimit: int, limit: int) -> "Choices":
+    def choices(self, cap: float, memlimit: int, limit: int) -> "ContestChoices":
         """All useful execution arguments of time at most ``cap`` on at most ``limit`` rows."""
         return _choices(self.parts, float(cap), memlimit, limit)
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices:
+class ContestChoices:
     """Arguments in columns, one entry per way to run a kernel in time.
 
     h, w: [N] splits of the image; c, k: [N, parts]; width, height: [N] PEs, not rotated.
@@ -124,7 +124,7 @@ class Choices:
 
 
 @functools.lru_cache(maxsize=256)
-def _choices(parts: tuple[Conv, ...], cap: float, memlimit: int, limit: int) -> Choices:
+def _choices(parts: tuple[Conv, ...], cap: float, memlimit: int, limit: int) -> ContestChoices:
     """For each image split and height: the fewest columns that meet time and memory."""
     h, w, c = _rows(parts[0].H, parts[0].W, max(p.C for p in parts), limit)
     fresh = np.concatenate([[True], c[1:] <= c[:-1]])  # where another image split begins
@@ -141,7 +141,7 @@ def _choices(parts: tuple[Conv, ...], cap: float, memlimit: int, limit: int) -> 
     c_all, k_all = np.stack(taken_c, -1), np.stack(taken_k, -1)
     width, height = 3 * k_all.sum(-1), h * w * (c_all.max(-1) + 1)
     row = np.flatnonzero((width <= limit) & (height <= limit))
-    return Choices(*(x[row].astype(np.int32) for x in (h, w, c_all, k_all, width, height)))
+    return ContestChoices(*(x[row].astype(np.int32) for x in (h, w, c_all, k_all, width, height)))
 
 
 @functools.lru_cache(maxsize=64)
