@@ -15,7 +15,7 @@ import sparsity
 from wafer.config import OPTIMIZERS, parse_config
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import TOPOLOGY_ALONE, cut_part, describe
-from wafer.experiment import plan
+from wafer.experiment import Experiment
 from wafer.optim.chain import make_optimizer
 
 # --- programs by declared rules -------------------------------------------------------------
@@ -48,7 +48,7 @@ def assert_rules_are_the_programs(branches, tx, **extra):
 def test_equal_rules_are_equal_programs_in_every_recipe(recipe, tmp_path):
     sizes = {"num_hidden_layers": 3, "max_position_embeddings": 128}
     path = shrink(recipe, tmp_path, tmp_path, model=sizes)
-    made = plan(parse_config(yaml.safe_load(path.read_text())))
+    made = Experiment.from_config(parse_config(yaml.safe_load(path.read_text())))
     branches = described(made.shapes, made.tx)
     norm = jax.ShapeDtypeStruct((), np.float32)
     count = assert_rules_are_the_programs(branches, made.tx, global_norm=norm)

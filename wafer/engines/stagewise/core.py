@@ -1,7 +1,7 @@
 """What the programs of a run are made of, and what they all need of it."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from sparsity import SparseState, Sparsifier
 from wafer.engines.stagewise.branches import TOPOLOGY_ALONE, Branch, Part
 from wafer.optim.precision import LossScaler
 
-__all__ = ["Core", "make_core"]
+__all__ = ["Core", "levels", "make_core"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # identity hash: a bundle is static under jit
@@ -22,6 +22,7 @@ class Core:
 
     Attributes:
         model: gives the stages.
+        shapes: of its dense parameters.
         tx: the optimizer.
         sparsifier: with ``order`` set, so that it may be asked about parts of the tree.
         scaler: loss-scale automaton.
@@ -30,6 +31,7 @@ class Core:
     """
 
     model: Model
+    shapes: Any
     tx: Any
     sparsifier: Sparsifier
     scaler: LossScaler
@@ -91,4 +93,20 @@ def make_core(
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     order = sparsifier.order or tuple(name for name, _ in named_leaves(shapes))
     of_parts = dataclasses.replace(sparsifier, order=order, quiet=True)
-    return Core(model, tx, of_parts, scaler, dropout, norm)
+    return Core(model, shapes, tx, of_parts, scaler, dropout, norm)
+
+
+def levels(core: Core, density: Mapping[str, Array], sparse: SparseState) -> dict[str, Array]:
+    """Report target and actual sparsity of each parameter, as ``Sparsifier.metrics`` does.
+
+    Args:
+        core: what the run is made of.
+        density: full name -> share of kept weights.
+        sparse: the state that holds the parameters' masks and targets.
+    """
+    metrics = {}
+    for name, kept in density.items():
+        rank = sparse.masks[name].ndim if name in sparse.masks else 2
+        metrics[f"sparsity/{name}/target"] = sparse.targets[core.sparsifier.group_of(name, rank)]
+        metrics[f"sparsity/{name}/actual"] = 1 - kept
+    return metrics

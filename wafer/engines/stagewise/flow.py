@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from models.base import Aux, Batch
 from wafer.engines.stagewise.branches import Part
-from wafer.engines.stagewise.ledger import Ledger, Outcome, add
+from wafer.engines.stagewise.ledger import Ledger, add
 from wafer.engines.stagewise.passes import Visit, Where, cut
 from wafer.engines.stagewise.plan import Plan
 from wafer.engines.stagewise.record import Recorder
@@ -65,16 +65,14 @@ class Pipe(NamedTuple):
 
     def weights(self, parts: Mapping[str, Part]) -> dict[tuple[int, str], Part]:
         """Every branch at every place that reads it: a copy, except at home."""
-        copies = {}
+        weights = {}
         for region in self.regions:
-            for i in region.stages:
-                for name in self.plan.stages[i].params:
-                    if (region.place, name) not in copies:
-                        home = self.regions[self.home(name)].place == region.place
-                        part = parts[name]
-                        copy = part if home else self.places.put(part, region.place)
-                        copies[region.place, name] = copy
-        return copies
+            for name in (name for i in region.stages for name in self.plan.stages[i].params):
+                if (region.place, name) not in weights:
+                    is_home = self.regions[self.home(name)].place == region.place
+                    put = parts[name] if is_home else self.places.put(parts[name], region.place)
+                    weights[region.place, name] = put
+        return weights
 
 
 class Held(NamedTuple):
@@ -120,7 +118,7 @@ class Flow:
         self._sums: dict[int, Any] = {}  # stage -> gradients of its branches so far
         self._ready: dict[str, Any] = {}  # gradients that are whole
 
-    def run(self, batch: Batch) -> Outcome:
+    def run(self, batch: Batch) -> None:
         """Work off the timetable; ``held`` holds what is new afterwards."""
         self._batches = self.pipe.batches(batch)
         count, step = len(self._batches[0]), 0
@@ -140,7 +138,6 @@ class Flow:
                 place = self.pipe.regions[task.stage].place
                 self._recorder.dispatched(task, place, begin, results)
             running[-1].append(results[0])
-        return self.ledger.outcome()
 
     # --- tasks: each returns (what is never donated, what a recorder waits for besides) ---------
 

@@ -22,7 +22,7 @@ from wafer.engines.stagewise.stages import Places
 from wafer.engines.stagewise.updates import BranchUpdate, Control, Updated
 from wafer.optim.precision import LossScaler
 
-__all__ = ["Ledger", "Outcome", "Start", "add", "start_of"]
+__all__ = ["Ledger", "Start", "add", "start_of"]
 
 add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b))
 _add_into = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=0)
@@ -58,63 +58,26 @@ def _step_key(key: Array, step: Array) -> Array:
     return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(key), step))
 
 
-class _Whole(NamedTuple):
-    """What is known of all gradients together: their global norm, and whether it is a number."""
+class Whole(NamedTuple):
+    """What is known of all gradients together.
+
+    norm: [] float32 global norm
+    finite: [] bool, whether it is a number
+    """
 
     norm: Any
     finite: Any
 
 
-_UNKNOWN = _Whole(np.float32(0), np.True_)  # for updates that depend on neither
-
-
-class Outcome(NamedTuple):
-    """What a step leaves besides weights and moments.
-
-    aux: sums of the loss
-    counters: of the optimizer
-    sparse: counters of the sparse state
-    squares: branch -> squared norm of its gradients
-    weight_norms: branch -> norm of its new weights
-    density: full name -> share of kept weights, where the topology could change
-    norm: [] float32 of all gradients
-    finite: [] bool
-    """
-
-    aux: Aux
-    counters: list[Array]
-    sparse: SparseState
-    squares: dict[str, Array]
-    weight_norms: dict[str, Array]
-    density: dict[str, Array]
-    norm: Array
-    finite: Array
-
-    def metrics(self, scale: Array, *, summaries: bool) -> dict[str, Array]:
-        """Return what ``Engine.step`` reports.
-
-        Args:
-            scale: the loss scale of the step.
-            summaries: add the norms of every branch.
-        """
-        metrics = {
-            "loss": self.aux.loss_sum / jnp.maximum(self.aux.weight, 1e-9),
-            "tokens": self.aux.weight,
-            "grad_norm": self.norm,
-            "loss_scale": scale,
-        }
-        if summaries:
-            norms = {name: jnp.sqrt(x) for name, x in self.squares.items()}
-            metrics |= {f"per_layer_grad_norm/{name}": x for name, x in norms.items()}
-            weights = self.weight_norms.items()
-            metrics |= {f"per_layer_params_norm/{name}": x for name, x in weights}
-        return metrics
+_UNKNOWN = Whole(np.float32(0), np.True_)  # for updates that depend on neither
 
 
 class Ledger:
     """One step's books.
 
-    Small results are kept at the first place.
+    Attributes:
+        counters: of the optimizer, after the step.
+        density: full name -> share of kept weights, where the topology could change.
 
     Args:
         plan: stages and branches.
@@ -131,13 +94,14 @@ class Ledger:
         self.deferred = places.core.defers(change=change)
         self.starts = [places.put(start, place) for place in range(len(places.programs))]
         self.add = _add_into if donate else add
+        self.counters = start.counters
+        self.density: dict[str, Array] = {}
         self._aux: Aux | None = None
         self._partial: dict[str, Any] = {}  # branch -> gradients of some stages that read it
-        self._counters = start.counters
-        self._sparse: dict[str, SparseState] = {}
+        # Branch -> small results, all at the first place.
         self._squares: dict[str, Array] = {}
         self._weight_norms: dict[str, Array] = {}
-        self._density: dict[str, Array] = {}
+        self._sparse: dict[str, SparseState] = {}
 
     # --- gradients ------------------------------------------------------------------------
 
@@ -193,13 +157,13 @@ class Ledger:
         return self.places.core.scaler.dynamic and not bool(self._whole.finite)
 
     @functools.cached_property
-    def _whole(self) -> _Whole:
+    def _whole(self) -> Whole:
         """What updates may know of all gradients: nothing, unless they wait for them."""
         return self._measured() if self.deferred else _UNKNOWN
 
-    def _measured(self) -> _Whole:
+    def _measured(self) -> Whole:
         norm = jnp.sqrt(sum(self._squares.values(), start=jnp.float32(0)))
-        return _Whole(norm, jnp.isfinite(norm))
+        return Whole(norm, jnp.isfinite(norm))
 
     def update(
         self, name: str, part: Part, moments: list[Array], grads: Any, place: int = 0
@@ -235,29 +199,20 @@ class Ledger:
         program = programs.program(BranchUpdate.apply, branch, change=change)
         updated: Updated = program((part.masks, part.patterns), owned, grads, control)
         small = updated.counters, updated.squares, updated.weight_norm
-        self._counters, self._squares[name], self._weight_norms[name] = self.places.put(small, 0)
+        self.counters, self._squares[name], self._weight_norms[name] = self.places.put(small, 0)
         if branch.is_sparse:
             self._sparse[name] = self.places.put(updated.sparse, 0)
-            self._density |= {branch.full(key): x for key, x in updated.density.items()}
+            self.density |= {branch.full(key): x for key, x in updated.density.items()}
         return updated
 
-    # --- the end --------------------------------------------------------------------------
+    # --- after the step -------------------------------------------------------------------
 
-    def outcome(self) -> Outcome:
-        """Close the books."""
-        whole = self._whole if self.deferred else self._measured()
-        return Outcome(
-            aux=self.places.put(self.aux, 0),
-            counters=self._counters,
-            sparse=self._counted(whole.finite),
-            squares=self._squares,
-            weight_norms=self._weight_norms,
-            density=self._density,
-            norm=whole.norm,
-            finite=whole.finite,
-        )
+    @functools.cached_property
+    def whole(self) -> Whole:
+        """Of the step's gradients, once all are in the books."""
+        return self._whole if self.deferred else self._measured()
 
-    def _counted(self, finite: Array) -> SparseState:
+    def sparse(self) -> SparseState:
         """Merge the counters that the branches advanced, each for the groups it has."""
         sparse = self.starts[0].sparse
         indices, targets = sparse.indices, sparse.targets
@@ -266,5 +221,21 @@ class Ledger:
             if (owner := next(members, None)) is not None:
                 indices = indices.at[group].set(self._sparse[owner].indices[group])
                 targets = targets.at[group].set(self._sparse[owner].targets[group])
-        step = sparse.step + jnp.asarray(finite, jnp.int32)
+        step = sparse.step + jnp.asarray(self.whole.finite, jnp.int32)
         return sparse._replace(step=step, indices=indices, targets=targets)
+
+    def metrics(self, *, summaries: bool) -> dict[str, Array]:
+        """Return what ``Engine.step`` reports; ``summaries`` adds the norms of every branch."""
+        aux = self.places.put(self.aux, 0)
+        metrics = {
+            "loss": aux.loss_sum / jnp.maximum(aux.weight, 1e-9),
+            "tokens": aux.weight,
+            "grad_norm": self.whole.norm,
+            "loss_scale": self.starts[0].scale,
+        }
+        if summaries:
+            for name, squares in self._squares.items():
+                metrics[f"per_layer_grad_norm/{name}"] = jnp.sqrt(squares)
+            for name, norm in self._weight_norms.items():
+                metrics[f"per_layer_params_norm/{name}"] = norm
+        return metrics

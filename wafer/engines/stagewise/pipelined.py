@@ -24,8 +24,8 @@ from sparsity import Sparsifier, sentinel
 from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import share
 from wafer.engines.resident import Resident
-from wafer.engines.stagewise.branches import Part, cut_part, describe
-from wafer.engines.stagewise.core import make_core
+from wafer.engines.stagewise.branches import cut_part, describe
+from wafer.engines.stagewise.core import levels, make_core
 from wafer.engines.stagewise.flow import Flow, Held, Pipe, evaluate
 from wafer.engines.stagewise.ledger import Ledger, start_of
 from wafer.engines.stagewise.plan import make_plan
@@ -41,7 +41,6 @@ from wafer.optim.precision import LossScaler
 __all__ = ["Pipelined", "make", "problems"]
 
 _LOG = logging.getLogger(__name__)
-_shares = jax.jit(density)
 
 
 class Pipelined:
@@ -86,10 +85,10 @@ class Pipelined:
         self._meshes = meshes
         core = make_core(model, tx, sparsifier, scaler, dropout=dropout, norm=global_norm)
         self.sparsifier, self._first = core.sparsifier, sparsifier
-        shapes = jax.eval_shape(model.init, jax.random.key(0))
-        self.regions: tuple[Region, ...] = regions(model, shapes, stages, len(meshes))
+        self.regions: tuple[Region, ...] = regions(model, core.shapes, stages, len(meshes))
         self._places = Places(tuple(Stages(core, mesh) for mesh in meshes))
-        self._made: Pipe | None = None
+        self._described: Pipe | None = None
+        self._density: dict[str, Array] = {}
         # Optimizer state: branch -> positions of its own leaves; of the run's counters.
         self._owned: dict[str, list[int]] = {}
         self._counters: list[int] = []
@@ -118,59 +117,65 @@ class Pipelined:
     def _adopt(self, state: TrainState) -> TrainState:
         """Describe the branches of a state and put each where it lives."""
         core = self._places.core
-        branches = {}
-        for name in state.params:
-            part = cut_part(name, state.params, state.sparse)
-            branches[name] = describe(name, part, core.sparsifier, core.tx)
+        parts = {name: cut_part(name, state.params, state.sparse) for name in state.params}
+        branches = {
+            name: describe(name, part, core.sparsifier, core.tx) for name, part in parts.items()
+        }
         plan = make_plan(self.model.stages, branches)
-        self._made = pipe = Pipe(plan, self.regions, self._places)
-        names = {name: i for i, (name, _) in enumerate(named_leaves(state.opt_state))}
-        leaves, tree = jax.tree.flatten(state.opt_state)
-        counters = {
-            names[path]
-            for branch in branches.values()
-            for path, own in zip(branch.paths, branch.owned, strict=True)
-            if not own
-        }
-        self._counters = sorted(counters)
-        self._owned = {
-            name: [names[p] for p, own in zip(b.paths, b.owned, strict=True) if own]
-            for name, b in branches.items()
-        }
-        where = [NamedSharding(mesh, P()) for mesh in self._meshes]
-        params, masks, patterns = {}, {}, {}
+        self._described = pipe = Pipe(plan, self.regions, self._places)
+        position = {path: i for i, (path, _) in enumerate(named_leaves(state.opt_state))}
         for name, branch in branches.items():
-            at = where[self.regions[pipe.home(name)].place]
-            part, moments = jax.device_put(
-                (branch.own(state.params, state.sparse), [leaves[i] for i in self._owned[name]]), at
-            )
-            params[name] = part.params
-            masks |= {branch.full(key): mask for key, mask in part.masks.items()}
-            patterns |= {branch.full(key): pattern for key, pattern in part.patterns.items()}
-            for i, leaf in zip(self._owned[name], moments, strict=True):
+            paths = zip(branch.paths, branch.owned, strict=True)
+            self._owned[name] = [position[path] for path, own in paths if own]
+            kept = density(parts[name].masks, parts[name].patterns)
+            self._density |= {branch.full(key): share for key, share in kept.items()}
+        owned = {i for positions in self._owned.values() for i in positions}
+        self._counters = [i for i in position.values() if i not in owned]
+        where = [NamedSharding(mesh, P()) for mesh in self._meshes]
+        held = self._held(state)
+        for name, part in held.parts.items():
+            home = where[self.regions[pipe.home(name)].place]
+            branch = part, held.moments[name]
+            held.parts[name], held.moments[name] = jax.device_put(branch, home)
+        leaves = jax.tree.leaves(state.opt_state)
+        counters = [leaves[i] for i in self._counters]
+        small = state._replace(
+            params=None, opt_state=None, sparse=state.sparse._replace(masks={}, patterns={})
+        )
+        small, counters = jax.device_put((small, counters), where[0])
+        return self._state(small._replace(opt_state=state.opt_state), held, counters)
+
+    def _held(self, state: TrainState) -> Held:
+        """Take a state apart: weights and optimizer state of each branch."""
+        leaves, branches = jax.tree.leaves(state.opt_state), self._pipe.plan.branches
+        return Held(
+            {name: branch.own(state.params, state.sparse) for name, branch in branches.items()},
+            {name: [leaves[i] for i in at] for name, at in self._owned.items()},
+        )
+
+    def _state(self, small: TrainState, held: Held, counters: list[Array]) -> TrainState:
+        """Put a state together from what ``held`` holds, the optimizer's counters and the rest."""
+        leaves, tree = jax.tree.flatten(small.opt_state)
+        for i, counter in zip(self._counters, counters, strict=True):
+            leaves[i] = counter
+        masks, patterns = {}, {}
+        for name, branch in self._pipe.plan.branches.items():
+            own = branch.sparse(held.parts[name])
+            masks |= own.masks
+            patterns |= own.patterns
+            for i, leaf in zip(self._owned[name], held.moments[name], strict=True):
                 leaves[i] = leaf
-        for i in self._counters:
-            leaves[i] = jax.device_put(leaves[i], where[0])
-        sparse = state.sparse._replace(masks={}, patterns={})
-        small = jax.device_put((state.step, sparse, state.scale, state.key), where[0])
-        return TrainState(
-            step=small[0],
-            params=params,
-            opt_state=jax.tree.unflatten(tree, leaves),
-            sparse=small[1]._replace(masks=masks, patterns=patterns),
-            scale=small[2],
-            key=small[3],
+        return small._replace(
+            params={name: part.params for name, part in held.parts.items()},
+            opt_state=tree.unflatten(leaves),
+            sparse=small.sparse._replace(masks=masks, patterns=patterns),
         )
 
     @property
     def _pipe(self) -> Pipe:
-        if self._made is None:
+        if self._described is None:
             raise RuntimeError("pipelined: call init (or rebuild) before step; there is no state")
-        return self._made
-
-    def _parts(self, state: TrainState) -> dict[str, Part]:
-        branches = self._pipe.plan.branches
-        return {name: branch.own(state.params, state.sparse) for name, branch in branches.items()}
+        return self._described
 
     def place(self, features: Features) -> Features:
         """See ``Engine``."""
@@ -182,44 +187,21 @@ class Pipelined:
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
-        pipe = self._pipe
-        leaves, tree = jax.tree.flatten(state.opt_state)
+        leaves, core = jax.tree.leaves(state.opt_state), self._places.core
+        held = self._held(state)
         start = start_of(state, self.scaler, [leaves[i] for i in self._counters])
-        moments = {name: [leaves[i] for i in at] for name, at in self._owned.items()}
-        held = Held(self._parts(state), moments)
         recorder = None if self.events is None else Recorder(len(self._meshes))
-        ledger = Ledger(
-            pipe.plan,
-            self._places,
-            start,
-            change=self._places.core.changes(topology=topology),
-            donate=recorder is None,
-        )
+        change, donate = core.changes(topology=topology), recorder is None
+        ledger = Ledger(self._pipe.plan, self._places, start, change=change, donate=donate)
         batch = self.programs.batch(features)
-        flow = Flow(pipe, held, ledger, keep=not self.recompute, recorder=recorder)
-        outcome = flow.run(batch)
+        Flow(self._pipe, held, ledger, keep=not self.recompute, recorder=recorder).run(batch)
         if self.events is not None and recorder is not None:
             count = batch.tokens.shape[1]
             self.events += recorder.spans(len(self.regions), count, deferred=ledger.deferred)
-        for i, counter in zip(self._counters, outcome.counters, strict=True):
-            leaves[i] = counter
-        for name, at in self._owned.items():
-            for i, leaf in zip(at, held.moments[name], strict=True):
-                leaves[i] = leaf
-        masks, patterns = {}, {}
-        for name, part in held.parts.items():
-            full = pipe.plan.branches[name].full
-            masks |= {full(key): mask for key, mask in part.masks.items()}
-            patterns |= {full(key): pattern for key, pattern in part.patterns.items()}
-        after = TrainState(
-            step=state.step + 1,
-            params={name: part.params for name, part in held.parts.items()},
-            opt_state=jax.tree.unflatten(tree, leaves),
-            sparse=outcome.sparse._replace(masks=masks, patterns=patterns),
-            scale=self.scaler.update(state.scale, outcome.finite),
-            key=state.key,
-        )
-        return after, outcome.metrics(start.scale, summaries=self.summaries)
+        self._density |= ledger.density
+        scale = self.scaler.update(state.scale, ledger.whole.finite)
+        small = state._replace(step=state.step + 1, sparse=ledger.sparse(), scale=scale)
+        return self._state(small, held, ledger.counters), ledger.metrics(summaries=self.summaries)
 
     def evaluate(self, state: TrainState, features: Features) -> Aux:
         """See ``Engine``."""
@@ -230,19 +212,11 @@ class Pipelined:
     ) -> tuple[Aux, dict[str, Array]]:
         """See ``Engine``."""
         batch = self.programs.batch(features)
-        return evaluate(self._pipe, self._parts(state), batch, state.key, names)
+        return evaluate(self._pipe, self._held(state).parts, batch, state.key, names)
 
     def levels(self, state: TrainState) -> Metrics:
         """See ``Engine``."""
-        out: Metrics = {}
-        for name, part in self._parts(state).items():
-            full = self._pipe.plan.branches[name].full
-            for key, kept in _shares(part.masks, part.patterns).items():
-                rank = part.masks[key].ndim if key in part.masks else 2
-                group = self.sparsifier.group_of(full(key), rank)
-                out[f"sparsity/{full(key)}/target"] = state.sparse.targets[group]
-                out[f"sparsity/{full(key)}/actual"] = 1 - kept
-        return out
+        return levels(self._places.core, self._density, state.sparse)
 
     # --- checkpoints ----------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from wafer.engines.stagewise.branches import (
     join_opt,
     split_opt,
 )
-from wafer.engines.stagewise.core import make_core
+from wafer.engines.stagewise.core import levels, make_core
 from wafer.engines.stagewise.ledger import Ledger, start_of
 from wafer.engines.stagewise.memoryx import FileStore, RamStore, Store
 from wafer.engines.stagewise.plan import Plan, make_plan
@@ -90,10 +90,8 @@ class Streaming:
         self.model, self.tx, self.scaler, self.mesh = model, tx, scaler, mesh
         self.summaries, self.residual_bytes = summaries, residual_bytes
         core = make_core(model, tx, sparsifier, scaler, dropout=dropout, norm=global_norm)
-        self.sparsifier, self._announce = core.sparsifier, sparsifier
-        shapes = jax.eval_shape(model.init, jax.random.key(0))
-        self._names = tuple(shapes)
-        self._selected = self.sparsifier.select(shapes)
+        self.sparsifier, self._of_whole = core.sparsifier, sparsifier
+        self._names = tuple(core.shapes)
         self.mover = Mover(RamStore() if store is None else store, mesh, events)
         self.programs = Stages(core, mesh)
         self._branches: dict[str, Branch] = {}
@@ -113,8 +111,7 @@ class Streaming:
             sparse = self.sparsifier.init(params, sparse_key)
             params, opt_state = self.sparsifier.prune(params, self.tx.init(params), sparse)
             counters = self._admit(name, params, opt_state, sparse)
-        if self._selected:
-            self._announce.log_selection(self._selected)
+        self._of_whole.log_selection(self._of_whole.select(self.programs.core.shapes))
         state = TrainState(
             step=jnp.int32(0),
             params=None,
@@ -153,8 +150,8 @@ class Streaming:
         self._frame = self._handles()
         self.mover.commit({"step": int(state.step)})
         sparse = state.sparse._replace(masks={}, patterns={})
-        small = (state.step, sparse, state.scale, state.key, counters)
-        return self._state(*self.replicate(small))
+        small = state._replace(params=None, opt_state=None, sparse=sparse)
+        return self._state(*self.replicate((small, counters)))
 
     def _handles(self) -> TrainState:
         """Build the state with a handle to the store in place of every large array.
@@ -179,28 +176,18 @@ class Streaming:
             opt_state = join_opt(branch, handles["moments"].values(), range(len(counters)))
             moments |= dict(named_leaves(opt_state))
         opt_state = map_named(lambda path, _: moments[path], jax.eval_shape(self.tx.init, shapes))
-        return TrainState(
-            step=_none,
-            params=params,
-            opt_state=jax.tree.flatten(opt_state),
-            sparse=TOPOLOGY_ALONE._replace(masks=masks, patterns=patterns),
-            scale=_none,
-            key=_none,
-        )
+        sparse = TOPOLOGY_ALONE._replace(masks=masks, patterns=patterns)
+        return TrainState(_none, params, jax.tree.flatten(opt_state), sparse, _none, _none)
 
-    def _state(
-        self, step: Array, sparse: SparseState, scale: Any, key: Array, counters: list[Array]
-    ) -> TrainState:
+    def _state(self, small: TrainState, counters: list[Array]) -> TrainState:
+        """Put a state together: the handles, the optimizer's counters, and the rest."""
         leaves, tree = self._frame.opt_state
         filled = [counters[leaf] if isinstance(leaf, int) else leaf for leaf in leaves]
-        known = self._frame.sparse
-        return TrainState(
-            step=step,
+        stored = self._frame.sparse
+        return small._replace(
             params=self._frame.params,
             opt_state=tree.unflatten(filled),
-            sparse=sparse._replace(masks=known.masks, patterns=known.patterns),
-            scale=scale,
-            key=key,
+            sparse=small.sparse._replace(masks=stored.masks, patterns=stored.patterns),
         )
 
     def _counters(self, opt_state: Any) -> list[Any]:
@@ -226,48 +213,39 @@ class Streaming:
         """See ``Engine``."""
         start = start_of(state, self.scaler, self._counters(state.opt_state))
         change = self.programs.core.changes(topology=topology)
-        ledger = Ledger(self._plan_made, Places((self.programs,)), start, change=change)
+        ledger = Ledger(self._sweep, Places((self.programs,)), start, change=change)
         sweep = Sweep(ledger, self.mover, residual_bytes=self.residual_bytes)
-        outcome = sweep.run(self.programs.batch(features))
-        self._density |= outcome.density
+        sweep.run(self.programs.batch(features))
+        self._density |= ledger.density
         self.mover.commit({"step": self._step_after(state)})
-        scale = self.scaler.update(state.scale, outcome.finite)
-        after = self._state(state.step + 1, outcome.sparse, scale, state.key, outcome.counters)
-        return after, outcome.metrics(start.scale, summaries=self.summaries)
+        scale = self.scaler.update(state.scale, ledger.whole.finite)
+        small = state._replace(step=state.step + 1, sparse=ledger.sparse(), scale=scale)
+        return self._state(small, ledger.counters), ledger.metrics(summaries=self.summaries)
 
     def _step_after(self, state: TrainState) -> int:
         """Number for the commit; RAM commits nothing, so nothing is waited for there."""
         return 0 if isinstance(self.mover.store, RamStore) else int(state.step) + 1
 
     @property
-    def _plan_made(self) -> Plan:
+    def _sweep(self) -> Plan:
         if self._plan is None:
             raise RuntimeError("streaming: call init (or rebuild) before step; there is no state")
         return self._plan
 
     def evaluate(self, state: TrainState, features: Features) -> Aux:
         """See ``Engine``."""
-        batch = self.programs.batch(features)
-        return evaluate(self._plan_made, self.programs, self.mover, batch, state.key)[0]
+        return self.predict(state, features, ())[0]
 
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
         """See ``Engine``."""
         batch = self.programs.batch(features)
-        plan = self._plan_made
-        return evaluate(plan, self.programs, self.mover, batch, state.key, names=names)
+        return evaluate(self._sweep, self.programs, self.mover, batch, state.key, names=names)
 
     def levels(self, state: TrainState) -> Metrics:
         """See ``Engine``."""
-        out: Metrics = {}
-        for name, kept in self._density.items():
-            rank = state.sparse.masks[name].ndim if name in state.sparse.masks else 2
-            out[f"sparsity/{name}/target"] = state.sparse.targets[
-                self.sparsifier.group_of(name, rank)
-            ]
-            out[f"sparsity/{name}/actual"] = 1 - kept
-        return out
+        return levels(self.programs.core, self._density, state.sparse)
 
     # --- checkpoints ----------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from models.base import Aux, Batch
 from wafer.engines.programs import shapes_of
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import Branch, Part
-from wafer.engines.stagewise.ledger import Ledger, Outcome
+from wafer.engines.stagewise.ledger import Ledger
 from wafer.engines.stagewise.passes import Visit, Where
 from wafer.engines.stagewise.plan import Plan
 from wafer.engines.stagewise.stages import Stages
@@ -61,7 +61,7 @@ class Sweep:
         self.plan, self.programs = ledger.plan, ledger.places.programs[0]
         self._held: dict[str, Any] = {}  # structure of gradients that wait in the store
 
-    def run(self, batch: Batch) -> Outcome:
+    def run(self, batch: Batch) -> None:
         """Go down, up, and through the second pass if there is one."""
         stages, last = self.plan.stages, len(self.plan.stages) - 1
         keep = self._keep(batch)
@@ -88,7 +88,6 @@ class Sweep:
             self._settle(i, grads, now)
             del now, parts, grads  # one stage's weights go before those of the next but one come
         self._second_pass()
-        return self.ledger.outcome()
 
     def _program(self, function: Any, index: int, **choices: Any) -> Any:
         return self.programs.program(function, *self.plan.at(index), **choices)
@@ -188,7 +187,7 @@ def evaluate(
     batch: Batch,
     key: Array,
     *,
-    names: tuple[str, ...] = (),
+    names: tuple[str, ...],
 ) -> tuple[Aux, dict[str, Array]]:
     """Sum the loss of a batch in one sweep down.
 

@@ -66,6 +66,20 @@ def _number(task: Task) -> str:
     return "" if task.micro < 0 else str(task.micro)
 
 
+def _bars(
+    events: Sequence[Any],
+    row: Callable[[Any], str],
+    color: Callable[[Any], Any],
+    text: Callable[[Any], str] = lambda _: "",
+) -> list[Bar]:
+    """A bar for each event, in milliseconds since the first began."""
+    first = min(event.begin for event in events)
+    return [
+        Bar(row(e), 1e3 * (e.begin - first), 1e3 * (e.end - e.begin), color(e), text(e))
+        for e in events
+    ]
+
+
 def draw_schedule(ax: Any, tasks: Iterable[Task], names: Sequence[str]) -> Any:
     """Draw a timetable, steps against layers.
 
@@ -89,18 +103,11 @@ def draw_spans(ax: Any, spans: Sequence[Span], names: Sequence[str]) -> Any:
         spans: of one step, as the pipelined executor recorded them.
         names: of the stages, the input's end first.
     """
-    first, last = min(span.begin for span in spans), max(span.end for span in spans)
-    wide = 0.012 * (last - first)  # enough for a number
-    bars = [
-        Bar(
-            names[span.task.stage],
-            1e3 * (span.begin - first),
-            1e3 * (span.end - span.begin),
-            _COLORS[span.task.phase],
-            _number(span.task) if span.end - span.begin > wide else "",
-        )
-        for span in spans
-    ]
+    wide = 0.012 * (max(span.end for span in spans) - min(span.begin for span in spans))
+    text = lambda span: _number(span.task) if span.end - span.begin > wide else ""
+    bars = _bars(
+        spans, lambda span: names[span.task.stage], lambda span: _COLORS[span.task.phase], text
+    )
     draw_bars(ax, bars, names)
     _legend(ax)
     ax.set_xlabel("ms since the step began (number: micro-batch)")
@@ -115,16 +122,7 @@ def draw_sweep(ax: Any, events: Sequence[Event], color: Callable[[str], Any]) ->
         events: of one step, as the streaming executor recorded them.
         color: of a stage or branch, by name.
     """
-    first = min(event.begin for event in events)
-    bars = [
-        Bar(
-            event.lane,
-            1e3 * (event.begin - first),
-            1e3 * (event.end - event.begin),
-            color(event.name.split("/")[0]),
-        )
-        for event in events
-    ]
+    bars = _bars(events, lambda event: event.lane, lambda event: color(event.name.split("/")[0]))
     draw_bars(ax, bars, _LANES)
     ax.set_xlabel("ms since the step began")
     return ax

@@ -6,6 +6,7 @@ computes in. What moved when is recorded on request: ``Event``s make the timelin
 
 import collections
 import concurrent.futures
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -126,8 +127,8 @@ class Mover:
 
     def write(self, record: str, leaves: Mapping[str, Any], *, scratch: bool = False) -> None:
         """Put a record, in the background where that takes time."""
+        put = functools.partial(self.store.add, scratch=True) if scratch else self.store.put
         if self._ram:
-            put = self.store.add if scratch else self.store.put
             put(record, self.keep(leaves))
             return
 
@@ -135,10 +136,7 @@ class Mover:
             try:
                 ready = self.keep(leaves)
                 begin = time.perf_counter()
-                if scratch:
-                    self.store.add(record, ready, scratch=True)
-                else:
-                    self.store.put(record, ready)
+                put(record, ready)
                 self._record("write", record, begin)
             finally:
                 self._slots.release()
@@ -169,11 +167,6 @@ class Mover:
         """
         self._running.append((lane, name, time.perf_counter(), result))
         while len(self._running) > 1:
-            self._finish()
-
-    def drain(self) -> None:
-        """Wait for every program."""
-        while self._running:
             self._finish()
 
     def _finish(self) -> None:

@@ -126,6 +126,7 @@ class BranchUpdate:
         return sparsifier.split(ready, sparse)
 
 
+@jax.jit
 def density(masks: Mapping[str, Array], patterns: Mapping[str, Any]) -> dict[str, Array]:
     """Share of kept weights of each parameter."""
     kept = {name: jnp.mean(mask, dtype=jnp.float32) for name, mask in masks.items()}
