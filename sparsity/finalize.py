@@ -8,19 +8,21 @@ not grow with the model. The output appears under its name only when it is compl
 import argparse
 import concurrent.futures
 import dataclasses
-import json
 import logging
 import os
 import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from models.checkpoint.reader import CheckpointDamagedError, StoredTree, find_items
-from sparsity.mdl import MdlFile, write_mdl_as_orbax
+from models.checkpoint.layout import SPARSITY, drop_from_record
+from models.checkpoint.reader import StoredTree, find_items
+from models.checkpoint.writer import TreeWriter, write_arrays
+from models.errors import CheckpointError
+from models.files import appearing_whole
+from sparsity.mdl import MdlFile
 from sparsity.rawcopy import clear_nan, copy_cleared, find_spans, is_float
 
 __all__ = ["Report", "TensorReport", "finalize", "main"]
@@ -97,23 +99,15 @@ def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
     Raises:
         FileExistsError: ``target`` exists.
         FileNotFoundError: ``source`` does not exist.
-        CheckpointDamagedError: names the tensor or file that cannot be read; nothing is written.
+        CheckpointError: names the tensor or file that cannot be read; nothing is written.
     """
     source, target = pathlib.Path(source).resolve(), pathlib.Path(target).resolve()
     if target.exists():
         raise FileExistsError(f"{target} exists; finalize never overwrites, choose another name")
     if not source.exists():
         raise FileNotFoundError(f"{source} does not exist")
-    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        if source.is_file():
-            tensors = _finalize_mdl(source, partial)
-        else:
-            tensors = _finalize_orbax(source, partial)
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with appearing_whole(target) as partial:
+        tensors = (_finalize_mdl if source.is_file() else _finalize_orbax)(source, partial)
     return Report(source, target, tuple(tensors))
 
 
@@ -134,12 +128,12 @@ def _convert(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
         return _decode_and_write(tree, target)
     spans, small = raw
     pruned = copy_cleared(tree, target, spans)
-    writer = tree.writer(target)
+    writer = TreeWriter(tree, target)
     for name in small:  # inside the index, which is compressed
         value = tree.read(name).copy()
         pruned[name] = clear_nan(value)
         if pruned[name]:
-            writer.rewrite(name, value)
+            writer.write(name, value, anew=False)
     arrays = {name: tree.open(name) for name in tree}
     return [
         TensorReport(name, tuple(x.shape), x.dtype.numpy_dtype.name, pruned.get(name, 0))
@@ -149,8 +143,8 @@ def _convert(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
 
 def _decode_and_write(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
     """Convert arrays that are stored compressed."""
-    tree.copy_other_files(target)
-    writer = tree.writer(target)
+    writer = TreeWriter(tree, target)
+    writer.copy_structure()
 
     def write(name: str, value: np.ndarray, pruned: int) -> None:
         if pruned:
@@ -189,11 +183,7 @@ def _copy_rest(source: pathlib.Path, target: pathlib.Path, done: list[pathlib.Pa
             shutil.copytree(entry, target / entry.name)
         else:
             shutil.copy2(entry, target / entry.name)
-    record = target / "meta" / "metadata"
-    if record.is_file():
-        meta: dict[str, Any] = json.loads(record.read_text())
-        if isinstance(meta, dict) and meta.pop("sparsity", None) is not None:
-            record.write_text(json.dumps(meta))
+    drop_from_record(target, SPARSITY)
 
 
 def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
@@ -208,7 +198,8 @@ def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorRepo
                 reports.append(TensorReport(path, value.shape, value.dtype.name, pruned))
                 yield path, value
 
-        write_mdl_as_orbax(tensors(), [name.replace(".", "/") for name in stored], target)
+        names = [name.replace(".", "/") for name in stored]
+        write_arrays(target, names, tensors(), {"converted_from": "mdl"})
     return reports
 
 
@@ -220,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         report = finalize(args.input, args.output)
-    except (CheckpointDamagedError, OSError) as error:
+    except (CheckpointError, OSError) as error:
         sys.stderr.write(f"finalize: {error}\n")
         return 1
     sys.stdout.write("\n".join(report.lines()) + "\n")

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.checkpoint.reader import CheckpointDamagedError, StoredTree
+from models.checkpoint.reader import StoredTree
+from models.errors import CheckpointError
 
 __all__ = ["Span", "clear_nan", "copy_cleared", "find_spans", "is_float"]
 
@@ -84,7 +85,7 @@ def find_spans(tree: StoredTree) -> tuple[list[Span], list[str]] | None:
         as it is in memory.
 
     Raises:
-        CheckpointDamagedError: names an array with missing pieces.
+        CheckpointError: names an array with missing pieces.
     """
     places = tree.locations()
     if places is None:
@@ -120,7 +121,7 @@ def copy_cleared(tree: StoredTree, target: pathlib.Path, spans: list[Span]) -> d
         Array name -> how many NaN it held.
 
     Raises:
-        CheckpointDamagedError: a file is missing or too short.
+        CheckpointError: a file is missing or too short.
     """
     of_file: dict[str, list[Span]] = collections.defaultdict(list)
     for span in spans:
@@ -129,7 +130,7 @@ def copy_cleared(tree: StoredTree, target: pathlib.Path, spans: list[Span]) -> d
              if p.is_file()}  # fmt: skip
     for span in spans:
         if sizes.get(span.file, 0) < span.offset + span.length:
-            raise CheckpointDamagedError(
+            raise CheckpointError(
                 f"{tree.path}: tensor {span.name} cannot be read, the checkpoint is damaged:"
                 f" {span.file} has {sizes.get(span.file, 'no')} bytes, it needs"
                 f" {span.offset + span.length}"
@@ -165,7 +166,7 @@ def _copy_blocks(
             own.buffer = np.empty(_BLOCK, np.uint8)
         data = own.buffer[: block.length]
         if os.preadv(source, [data.data], block.offset) != block.length:
-            raise CheckpointDamagedError(f"{block.file} became shorter while it was read")
+            raise CheckpointError(f"{block.file} became shorter while it was read")
         cleared = 0 if block.span is None else clear_nan(data.view(block.span.dtype))
         os.pwrite(out, data.data, block.offset)
         return cleared

@@ -1,8 +1,7 @@
-"""Checkpoints whose pruned positions are NaN: in weights and in moments of the same shape.
+"""Sparse trees and their stored form, dense arrays with NaN at pruned positions.
 
-No mask is stored: a weight is pruned where it is NaN (any NaN; payload bits do not survive a
-cast to bfloat16). Everything else is bit-exact, in its own dtype. These functions work on whole
-trees in memory; ``finalize`` does it tensor by tensor on disk.
+``models.checkpoint.pruned`` has the rule. These functions work on whole trees in memory;
+``finalize`` does it tensor by tensor on disk.
 """
 
 from typing import Any, NamedTuple
@@ -11,15 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from models.checkpoint.moments import map_moments
-from models.paths import map_named, named_leaves
+from models.checkpoint.moments import in_weights_and_moments
+from models.checkpoint.pruned import clear, mark, masks_of
+from models.errors import CheckpointError
 from sparsity import storage
 from sparsity.state import SparseState
 
 __all__ = ["Decoded", "SentinelError", "decode", "detect", "encode", "require_dense"]
 
 
-class SentinelError(ValueError):
+class SentinelError(CheckpointError):
     """A sparse checkpoint where a dense one was expected, or the other way round."""
 
 
@@ -47,42 +47,24 @@ def encode(params: Any, opt_state: Any, sparse: SparseState) -> tuple[Any, Any]:
     Returns:
         (params, opt_state) to store.
     """
-    shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
 
-    def mark(name: str, leaf: Any) -> Any:
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+    def spread(name: str, leaf: Any) -> Any:
+        if name not in sparse.patterns or not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
-        if name in sparse.patterns:
-            return storage.expand(leaf, sparse.patterns[name], jnp.nan)
-        if name in sparse.masks:
-            return jnp.where(sparse.masks[name], leaf, jnp.asarray(jnp.nan, leaf.dtype))
-        return leaf
+        return storage.expand(leaf, sparse.patterns[name], jnp.nan)
 
-    return map_named(mark, params), map_moments(mark, opt_state, shapes)
+    return mark(*in_weights_and_moments(spread, params, opt_state), sparse.masks)
 
 
 def decode(params: Any, opt_state: Any) -> Decoded:
     """Take the masks out of the NaN, and put 0 there, in weights and moments."""
-    masks = {name: ~jnp.isnan(leaf) for name, leaf in named_leaves(params) if _has_nan(leaf)}
-    shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
-
-    def clear(name: str, leaf: Any) -> Any:
-        return jnp.where(masks[name], leaf, jnp.zeros((), leaf.dtype)) if name in masks else leaf
-
-    return Decoded(map_named(clear, params), map_moments(clear, opt_state, shapes), masks)
-
-
-def _has_nan(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.any(jnp.isnan(leaf)))
+    masks = masks_of(params)
+    return Decoded(*clear(params, opt_state, masks), masks)
 
 
 def detect(params: Any) -> dict[str, float]:
     """List the parameters that hold NaN: name -> share of pruned weights."""
-    return {
-        name: float(np.mean(np.isnan(np.asarray(leaf, np.float32))))
-        for name, leaf in named_leaves(params)
-        if _has_nan(leaf)
-    }
+    return {name: float(np.mean(~np.asarray(mask))) for name, mask in masks_of(params).items()}
 
 
 def require_dense(params: Any, where: str = "the checkpoint") -> None:
@@ -91,12 +73,12 @@ def require_dense(params: Any, where: str = "the checkpoint") -> None:
     Raises:
         SentinelError: names the first parameters and says what to add.
     """
-    found = detect(params)
-    if not found:
+    levels = detect(params)
+    if not levels:
         return
-    name, level = next(iter(found.items()))
+    name, level = next(iter(levels.items()))
     raise SentinelError(
-        f"{where} is sparse: {len(found)} parameters hold NaN at pruned positions (first:"
+        f"{where} is sparse: {len(levels)} parameters hold NaN at pruned positions (first:"
         f" {name}, {level:.1%} pruned), but the configuration has no `sparsity` section.\n"
         f"To go on training sparse, add the section it was trained with, for example\n"
         f"    sparsity: {{sparsity: {level:.2g}, init_method: topk}}\n"

@@ -46,10 +46,6 @@ FOLLOWED_BY = {"wafer.config.engines": "wafer.engines.choose"}
 
 # Importer -> what it should not import; may only shrink.
 BREACHES = {
-    "wafer.loop.files": "wafer.session.checkpoint",
-    "wafer.loop.model": "wafer.session.checkpoint",
-    "wafer.loop.optim": "wafer.session.checkpoint",
-    "wafer.loop.sparse": "wafer.session.checkpoint",
     "wafer.loop.utils.data": "wafer.session.metrics",
 }
 

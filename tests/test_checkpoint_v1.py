@@ -14,11 +14,11 @@ import jax
 import numpy as np
 import pytest
 
+from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.commands.run import run
 from wafer.config import load
 from wafer.experiment import Experiment
-from wafer.session.checkpoint import load_checkpoint
 
 V1 = pathlib.Path(__file__).parent / "golden" / "checkpoints" / "v1"
 CONFIGS = pathlib.Path(__file__).parent.parent / "models" / "configs"

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from test_train import assert_close, config, train
 
+from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.data.batching.pipeline import Loader
 from wafer.data.readers.synthetic import SyntheticSource
 from wafer.engines.cluster import Member, membership
 from wafer.errors import ConfigError, DataError
-from wafer.session.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.alone
 

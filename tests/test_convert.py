@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 import models
 from models.attention import _falcon_bias
+from models.checkpoint.reader import open_params
 from models.convert import config_from_hf, config_to_hf
 from models.convert.api import convert_table
 from models.convert.cli import add_arguments
@@ -23,7 +24,6 @@ from models.convert.codecs import PATCHES, Fused, fused_order
 from models.convert.compare import diff_weights
 from models.convert.engine import import_tensors
 from models.convert.files import open_tensors, read_config
-from models.convert.native import read_native
 from models.paths import named_leaves
 from models.registry import build, parse_config, settings_of
 
@@ -304,7 +304,8 @@ def test_commands_there_and_back(tmp_path, capsys):
     _command(
         "convert", *common, "--src-fmt", "hf", "--tgt-fmt", "wafer", "--output-dir", ours, source
     )
-    settings, params = read_native(ours)
+    record, params = open_params(ours)
+    settings = record["config"]["model"]
     assert build(settings).config.num_kv_heads == 4
     assert params["embed/token/embedding"].dtype == np.float32
     args = ("--src-fmt", "wafer", "--tgt-fmt", "hf", "--hf-shard-size", "30KB")
@@ -323,7 +324,8 @@ def test_a_headless_file_gains_and_loses_its_head(tmp_path):
     source = GOLDEN / "gptj_headless"
     fmt = ("--model", "gptj-headless", "--src-fmt", "hf", "--tgt-fmt", "wafer")
     _command("convert", *fmt, "--output-dir", ours, source)
-    settings, params = read_native(ours)
+    record, params = open_params(ours)
+    settings = record["config"]["model"]
     assert params["lm_head/kernel"].shape == (32, 97)
     assert np.std(np.asarray(params["lm_head/kernel"])) == pytest.approx(0.02, rel=0.1)
     fmt = ("--model", "gptj-headless", "--src-fmt", "wafer", "--tgt-fmt", "hf")

@@ -12,11 +12,11 @@ import yaml
 
 import models
 import vsl
+from models.checkpoint.reader import open_params
 from models.convert.api import config_to_hf
 from models.convert.cli import add_arguments
 from models.convert.compare import diff_weights
 from models.convert.files import open_tensors, read_config
-from models.convert.native import read_native
 from models.paths import map_named, named_leaves
 from models.registry import MODELS
 
@@ -145,7 +145,8 @@ def test_both_towers_of_dpr_convert_both_ways(tmp_path):
         *("convert", "--model", "dpr", "--src-fmt", "hf", "--tgt-fmt", "wafer"),
         *("--output-dir", ours, theirs),
     )
-    settings, stored = read_native(ours)
+    record, stored = open_params(ours)
+    settings = record["config"]["model"]
     assert models.build(settings).config == model.config
     for name, leaf in named_leaves(params):
         np.testing.assert_array_equal(stored[name], leaf)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from finetune_data import WRITERS, params
 
+from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.cli import main
 from wafer.commands.run import run
@@ -15,7 +16,6 @@ from wafer.config import parse_config
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 from wafer.session.build import build
-from wafer.session.checkpoint import load_checkpoint
 from wafer.session.persist import resume
 
 # Steps, and what the evaluation after them must reach; the tags are all there are.

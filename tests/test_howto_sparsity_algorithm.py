@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import yaml
 
+from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.commands.run import run
 from wafer.config import parse_config
 from wafer.errors import ConfigError
-from wafer.session.checkpoint import load_checkpoint
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "howto" / "sparsity-algorithm.md"
 

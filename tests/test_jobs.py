@@ -14,6 +14,7 @@ import pytest
 import yaml
 from test_train import config
 
+from models.checkpoint.reader import load_checkpoint
 from wafer.cli import main
 from wafer.config import parse_config
 from wafer.jobs.process import identity
@@ -21,7 +22,6 @@ from wafer.jobs.show import duration, table
 from wafer.jobs.store import PRIORITIES, Job, JobError, JobStore
 from wafer.jobs.track import tracked
 from wafer.jobs.verbs import cancel, export_logs, label, parse_labels, set_priority
-from wafer.session.checkpoint import load_checkpoint
 
 # A run without a model: waits for its turn as `wafer run` does, works a while.
 RUN = """

@@ -30,6 +30,7 @@ from test_train import config
 
 import models
 import sparsity
+from models.checkpoint.reader import load_checkpoint
 from models.fc_mnist import image_batch
 from wafer.commands.plan import plan
 from wafer.commands.run import run as run_mode
@@ -48,7 +49,6 @@ from wafer.errors import ConfigError
 from wafer.experiment import Experiment
 from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import LossScaler
-from wafer.session.checkpoint import load_checkpoint
 
 MLP = {"name": "fc_mnist", "depth": 3, "hidden_size": 12, "dropout": 0.0}
 

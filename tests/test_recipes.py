@@ -13,6 +13,7 @@ from test_train import config
 
 import models
 from models.base import Batch
+from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from models.preference import DpoConfig, preference_aux
 from vsl import padded_layout
@@ -22,7 +23,6 @@ from wafer.data.batching.objectives import prompt_completion
 from wafer.data.readers.preferences import LOGP_KEYS, pair_row
 from wafer.data.text.tokenizer import train_bpe
 from wafer.experiment import Experiment
-from wafer.session.checkpoint import load_checkpoint
 
 RECIPES = pathlib.Path(__file__).parent.parent / "models" / "configs" / "recipes"
 SOURCE = '''

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from test_train import config
 
+from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
-from wafer.session.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.alone
 

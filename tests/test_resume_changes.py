@@ -5,10 +5,10 @@ import pytest
 import yaml
 from test_train import config
 
+from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.cli import main
 from wafer.session.changes import changes
-from wafer.session.checkpoint import load_checkpoint
 
 
 def test_changes_name_key_old_and_new_value():

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.commands.run import run as run_mode
 from wafer.compiler import experiment as compiling
@@ -13,7 +14,6 @@ from wafer.engines.choose import check
 from wafer.errors import CapacityError, ConfigError
 from wafer.experiment import Experiment
 from wafer.session.build import build
-from wafer.session.checkpoint import load_checkpoint
 from wafer.session.persist import resume
 
 pytest.importorskip("sklearn", reason="the rows are scikit-learn's digits")

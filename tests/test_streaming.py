@@ -17,7 +17,7 @@ from test_train import VOCAB, config
 import models
 import sparsity
 import vsl
-from models.checkpoint.reader import StoredTree
+from models.checkpoint.reader import StoredTree, load_checkpoint
 from models.paths import named_leaves
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
@@ -26,7 +26,6 @@ from wafer.engines.stagewise.memoryx import FileStore
 from wafer.engines.stagewise.streaming import Streaming
 from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import LossScaler
-from wafer.session.checkpoint import load_checkpoint
 
 SIZES = {
     "vocab_size": 24,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import yaml
 
+from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.cli import main
-from wafer.session.checkpoint import load_checkpoint
 
 SOURCE = '''
 def f{0}(x):

@@ -13,6 +13,9 @@ import pytest
 import yaml
 from tensorboardX.proto.event_pb2 import Event
 
+from models.checkpoint.reader import load_checkpoint
+from models.checkpoint.tree import fill_template
+from models.checkpoint.writer import Checkpoints
 from models.paths import named_leaves
 from wafer.cli import main
 from wafer.commands.run import run as run_mode
@@ -22,7 +25,6 @@ from wafer.errors import CheckpointError, ConfigError, TrainingError
 from wafer.experiment import Experiment
 from wafer.session import loop
 from wafer.session.build import Run, build
-from wafer.session.checkpoint import Checkpoints, fill_template, load_checkpoint
 from wafer.session.persist import resume
 
 VOCAB = 32
@@ -285,7 +287,6 @@ def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
     with caplog.at_level("WARNING"):
         checkpoints = Checkpoints(tmp_path)
         found = checkpoints.restore_latest()
-        checkpoints.close()
     assert found is not None
     assert found[0] == 2
     assert "half-written" in caplog.text

@@ -13,7 +13,7 @@ import numpy as np
 
 from models.paths import map_named, named_leaves
 
-__all__ = ["map_moments", "moments_of"]
+__all__ = ["in_weights_and_moments", "map_moments", "moments_of"]
 
 
 def _owner(path: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
@@ -49,11 +49,19 @@ def map_moments(
     return map_named(visit, opt_state)
 
 
+def in_weights_and_moments(
+    fn: Callable[[str, Any], Any], params: Any, opt_state: Any
+) -> tuple[Any, Any]:
+    """Apply ``fn(parameter name, array)`` to every weight and every moment of its shape."""
+    shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
+    return map_named(fn, params), map_moments(fn, opt_state, shapes)
+
+
 def moments_of(opt_state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str, Any]]:
     """List each parameter's moments: parameter name -> {path in the state: array}."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in shapes}
+    moments: dict[str, dict[str, Any]] = {name: {} for name in shapes}
     for path, leaf in named_leaves(opt_state):
         owner = _owner(path, shapes)
         if owner is not None and np.shape(leaf) == tuple(shapes[owner]):
-            found[owner][path] = leaf
-    return found
+            moments[owner][path] = leaf
+    return moments

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import yaml
 
+from models.checkpoint.layout import CONFIG
+from models.checkpoint.reader import open_params
+from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
-from models.convert.native import read_native, write_native
 from models.convert.tokenizer import carry_tokenizer
 from models.counts import abstract_params
 from models.errors import did_you_mean
@@ -103,11 +105,13 @@ def _convert(args: argparse.Namespace) -> int:
         )
         settings = settings_of(model.config)
         names = [path for path, _ in named_leaves(abstract_params(model))]
-        write_native(target, settings, names, arrays)
+        write_params(target, settings, names, arrays)
         (target / "params_model.yaml").write_text(yaml.safe_dump({"model": settings}))
     else:
-        settings, params = read_native(args.weights)
-        to_hf(build(settings), params, target, max_shard_bytes=limit, headless=headless)
+        record, params = open_params(args.weights)
+        to_hf(
+            build(record[CONFIG]["model"]), params, target, max_shard_bytes=limit, headless=headless
+        )
     carry_tokenizer(args.weights, target)
     sys.stdout.write(f"{target}\n")
     return 0

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from models.checkpoint.layout import is_checkpoint
+from models.checkpoint.reader import open_params
 from models.convert.files import open_tensors
-from models.convert.native import read_native
 
 __all__ = ["diff_weights"]
 
@@ -35,8 +36,7 @@ def diff_weights(
 
 
 def _open(path: str | Path) -> Mapping[str, Any]:
-    is_ours = (Path(path) / "state").is_dir()
-    return read_native(path)[1] if is_ours else open_tensors(path)
+    return open_params(path)[1] if is_checkpoint(Path(path)) else open_tensors(path)
 
 
 def _difference(name: str, x: np.ndarray, y: np.ndarray, operator: str) -> str:

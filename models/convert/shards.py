@@ -13,6 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from models.convert.engine import Lazy
+from models.files import appearing_whole
 
 __all__ = ["write_shards"]
 
@@ -107,17 +108,12 @@ def _write(tensors: Sequence[Lazy], path: Path) -> Path:
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    partial = path.with_suffix(".tmp")
-    try:
-        with partial.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for tensor in ordered:
-                value = tensor.read()
-                if value.shape != tensor.shape or value.dtype != tensor.dtype:
-                    raise AssertionError(f"{tensor.name}: read as {value.dtype} {value.shape}")
-                _append(file, value)
-                del value
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with appearing_whole(path) as partial, partial.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in ordered:
+            value = tensor.read()
+            if value.shape != tensor.shape or value.dtype != tensor.dtype:
+                raise AssertionError(f"{tensor.name}: read as {value.dtype} {value.shape}")
+            _append(file, value)
+            del value
     return path

@@ -29,8 +29,8 @@ sys.path[:0] = [str(ROOT), str(pathlib.Path(__file__).parent)]
 
 import harness
 
+from models.checkpoint.reader import load_checkpoint
 from sparsity.finalize import finalize
-from wafer.session.checkpoint import load_checkpoint
 
 PROGRAMS = (  # the second's peak above the first's is what finalize itself needs
     "import sparsity.finalize",

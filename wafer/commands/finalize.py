@@ -48,7 +48,7 @@ def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "
     Raises:
         FileExistsError: ``output`` exists.
         FileNotFoundError: ``input`` does not exist.
-        CheckpointDamagedError: a tensor or file cannot be read; nothing is written.
+        CheckpointError: a tensor or file cannot be read; nothing is written.
 
     Example:
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
@@ -78,26 +78,26 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     import numpy as np
 
     from models.adapters import fold_adapters
-    from models.convert.native import write_native
+    from models.checkpoint.layout import CONFIG
+    from models.checkpoint.reader import load_params
+    from models.checkpoint.writer import write_params
     from models.convert.tokenizer import carry_tokenizer
     from models.lora import is_adapter, lora_of
     from models.paths import named_leaves
     from models.registry import parse_config
-    from sparsity import sentinel
     from wafer.errors import CheckpointError
-    from wafer.session.checkpoint import load_checkpoint
 
-    tree, meta = load_checkpoint(input)
-    settings = dict(meta["config"]["model"])
+    stored, record = load_params(input)
+    settings = record[CONFIG]["model"]
     cfg = lora_of(parse_config(settings))
-    adapted = [name for name, _ in named_leaves(tree["params"]) if is_adapter(name)]
+    adapted = [name for name, _ in named_leaves(stored) if is_adapter(name)]
     if cfg is None or not adapted:
         raise CheckpointError(f"{input} has no adapters (model.lora_params); nothing to fold")
-    params = fold_adapters(cfg, sentinel.decode(tree["params"], {}).params)
+    params = fold_adapters(cfg, stored)
     for section in (settings, settings.get("text_model", {})):
         section.pop("lora_params", None)
     leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
-    path = write_native(output, settings, [name for name, _ in leaves], leaves)
+    path = write_params(output, settings, [name for name, _ in leaves], leaves)
     carry_tokenizer(input, output)
     return [
         f"Folded {len(adapted) // 2} adapters of rank {cfg.r} into their kernels: {path}",

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 
 import models
-from sparsity import sentinel
+from models.checkpoint.layout import CHECKPOINTS, CONFIG, is_checkpoint
+from models.checkpoint.reader import load_params
+from models.checkpoint.writer import Checkpoints
 from wafer.config import parse_config
 from wafer.config.checks import CHECKS
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
-from wafer.session.checkpoint import Checkpoints, load_checkpoint
 
 __all__ = ["Source", "experiment_of", "load", "newest_checkpoint"]
 
@@ -47,18 +48,17 @@ def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:
         CheckpointError: neither.
     """
     path = pathlib.Path(path)
-    if (path / "state").is_dir():
+    if is_checkpoint(path):
         return path
-    if not (path / "checkpoints").is_dir():
+    if not (path / CHECKPOINTS).is_dir():
         raise CheckpointError(
             f"{path} is neither a checkpoint (<model_dir>/checkpoints/<step>) nor a model_dir "
             "with checkpoints"
         )
     checkpoints = Checkpoints(path)
     steps = checkpoints.steps()
-    checkpoints.close()
     if not steps:
-        raise CheckpointError(f"{path / 'checkpoints'} holds no complete checkpoint")
+        raise CheckpointError(f"{path / CHECKPOINTS} holds no complete checkpoint")
     return checkpoints.path(steps[-1])
 
 
@@ -79,6 +79,5 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
         >>> model, params, meta = wafer.load("runs/demo")  # doctest: +SKIP
         >>> logits = model.apply(params, batch)  # doctest: +SKIP
     """
-    tree, meta = load_checkpoint(newest_checkpoint(checkpoint))
-    params = jax.tree.map(jnp.asarray, sentinel.decode(tree["params"], {}).params)
-    return models.build(meta["config"]["model"]), params, meta
+    params, record = load_params(newest_checkpoint(checkpoint))
+    return models.build(record[CONFIG]["model"]), jax.tree.map(jnp.asarray, params), record

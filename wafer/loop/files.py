@@ -8,12 +8,14 @@ import jax
 import numpy as np
 
 import wafer
+from models.checkpoint.layout import OPT_STATE, PARAMS
+from models.checkpoint.reader import load_checkpoint
+from models.checkpoint.writer import write_checkpoint
 from wafer.errors import CheckpointError
-from wafer.session.checkpoint import load_checkpoint, write_checkpoint
 
 __all__ = ["load", "save"]
 
-_NAMES = {"model": "params", "optimizer": "opt_state"}  # here -> in the trainer's files
+_NAMES = {"model": PARAMS, "optimizer": OPT_STATE}  # here -> in the trainer's files
 
 
 def save(state: Mapping[str, Any], path: str | pathlib.Path) -> None:

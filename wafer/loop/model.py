@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Array
 
 from models.base import Batch, Model
+from models.checkpoint.tree import fill_template, to_tree
 from models.paths import named_leaves
 from wafer.data.batching.batches import to_batch
 from wafer.loop.machine import Backend, current_backend
 from wafer.loop.tape import differentiate
-from wafer.session.checkpoint import fill_template, to_tree
 
 __all__ = ["CompiledModel", "Gradients", "Initialised", "Parameters", "backward", "compile"]
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from models.checkpoint.tree import fill_template, to_tree
 from models.errors import did_you_mean
 from wafer.config import OPTIMIZERS, SCHEDULERS, parse_optimizer, parse_schedules
 from wafer.loop.model import CompiledModel, Gradients, Parameters
 from wafer.optim.chain import RateState, learning_rates, make_optimizer
-from wafer.session.checkpoint import fill_template, to_tree
 
 __all__ = [
     "LRScheduler",

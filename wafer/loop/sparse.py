@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array
 
 import sparsity
+from models.checkpoint.tree import to_tree
 from wafer.loop.model import CompiledModel, Gradients, Parameters
 from wafer.loop.optim import Optimizer
-from wafer.session.checkpoint import to_tree
 
 __all__ = [
     "GMP",

@@ -7,6 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.base import Aux
+from models.checkpoint.layout import CHECKPOINTS
+from models.checkpoint.reader import load_checkpoint
+from models.checkpoint.writer import Checkpoints
 from models.losses import metric_values
 from wafer.data.batching.dataset import Dataset, Scorer
 from wafer.data.batching.pipeline import Rows
@@ -15,7 +18,6 @@ from wafer.engines.base import TrainState
 from wafer.engines.cluster import num_tasks, task_id, total
 from wafer.errors import CheckpointError, DataError
 from wafer.session.build import Run
-from wafer.session.checkpoint import Checkpoints, load_checkpoint
 from wafer.session.metrics import MetricWriter
 from wafer.session.persist import fresh, resume, state_from
 
@@ -113,7 +115,7 @@ def evaluate_one(run: Run) -> dict[str, float]:
     resumed = resume(run)
     if resumed.path is None:
         raise CheckpointError(
-            f"{run.model_dir / 'checkpoints'} holds no checkpoint to evaluate; train first, or "
+            f"{run.model_dir / CHECKPOINTS} holds no checkpoint to evaluate; train first, or "
             "name one with --checkpoint_path"
         )
     return evaluate_and_write(run, resumed.state)
@@ -127,7 +129,6 @@ def evaluate_every(run: Run) -> None:
     """
     checkpoints = Checkpoints(run.model_dir)
     paths = [checkpoints.path(step) for step in checkpoints.steps()]
-    checkpoints.close()
     if not paths:
         raise CheckpointError(f"{checkpoints.folder} holds no checkpoint; eval_all needs one")
     template = fresh(run)

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from models.checkpoint.writer import Checkpoints
 from models.paths import named_leaves
 from wafer.data.batching.pipeline import Loader, Rows
 from wafer.engines.base import TrainState
@@ -25,7 +26,6 @@ from wafer.engines.cluster import largest, num_tasks
 from wafer.errors import TrainingError
 from wafer.profile.window import OpProfiler
 from wafer.session.build import Run
-from wafer.session.checkpoint import Checkpoints
 from wafer.session.metrics import MetricWriter, RateTracker, TrainProgress, log_line
 from wafer.session.persist import save
 
@@ -78,7 +78,6 @@ class Session:
         if self.profiler is not None:
             self.profiler.close()
         self.writer.close()
-        self.checkpoints.close()
         self.loader.close()
 
 

@@ -11,6 +11,10 @@ import numpy as np
 
 import sparsity
 import wafer
+from models.checkpoint.layout import CONFIG, KEY, OPT_STATE, PARAMS, SCALE, SPARSITY, STEP
+from models.checkpoint.reader import load_checkpoint
+from models.checkpoint.tree import fill_template
+from models.checkpoint.writer import Checkpoints
 from models.lora import is_adapter
 from models.paths import named_leaves
 from sparsity import sentinel
@@ -18,13 +22,11 @@ from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, TrainingError
 from wafer.session.build import Run
 from wafer.session.changes import changes
-from wafer.session.checkpoint import Checkpoints, fill_template, load_checkpoint
 
 __all__ = ["Resumed", "fresh", "resume", "save", "state_from"]
 
 _LOG = logging.getLogger(__name__)
 _PARTS = ("model", "optimizer", "sparsity", "dataloader", "grad_scaler", "global_step")
-_SPARSITY = "sparsity"  # where the meta record keeps the counters; `wafer finalize` removes it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,20 +78,20 @@ def save(
     _refuse_nan(state)
     params, opt_state = run.engine.export(state)
     stored = {
-        "params": params,
-        "opt_state": opt_state,
-        "scale": state.scale,
-        "step": state.step,
-        "key": state.key,
+        PARAMS: params,
+        OPT_STATE: opt_state,
+        SCALE: state.scale,
+        STEP: state.step,
+        KEY: state.key,
     }
     meta = {
         "wafer_version": wafer.__version__,
-        "step": int(state.step),
-        "config": run.cfg.to_dict(),
+        STEP: int(state.step),
+        CONFIG: run.cfg.to_dict(),
         "data": dict(position),
     }
     if run.experiment.sparsifier:
-        meta[_SPARSITY] = sparsity.to_meta(state.sparse)
+        meta[SPARSITY] = sparsity.to_meta(state.sparse)
     path = checkpoints.save(int(state.step), stored, meta)
     _LOG.info("Saved checkpoint %s", path)
     return path
@@ -110,7 +112,6 @@ def resume(run: Run) -> Resumed:
     elif settings.autoload_last_checkpoint:
         checkpoints = Checkpoints(run.model_dir)
         newest = checkpoints.restore_latest(lazily=lazily)
-        checkpoints.close()
         if newest is None:
             _LOG.info("No checkpoint in %s; starting at step 0", checkpoints.folder)
             return Resumed(state)
@@ -130,8 +131,8 @@ def resume(run: Run) -> Resumed:
 
 def _tell_changes(meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> None:
     """Say what differs from the checkpoint's file; of weights alone, what is sparse."""
-    sparse = _SPARSITY in meta  # a finalized checkpoint has no pattern
-    lines = changes(meta.get("config", {}), now)
+    sparse = SPARSITY in meta  # a finalized checkpoint has no pattern
+    lines = changes(meta.get(CONFIG, {}), now)
     lines = [line for line in lines if (sparse if line.startswith("sparsity") else whole)]
     if lines:
         _LOG.info("Changed since this checkpoint was written:\n  %s", "\n  ".join(lines))
@@ -155,7 +156,6 @@ def _has_begun(run: Run) -> bool:
         return False
     checkpoints = Checkpoints(run.model_dir)
     steps = checkpoints.steps()
-    checkpoints.close()
     if steps:
         _LOG.info("%s has checkpoints: checkpoint_path is not read again", run.model_dir)
     return bool(steps)
@@ -166,7 +166,7 @@ def _parts(run: Run, tree: Mapping[str, Any]) -> tuple[str, ...]:
     settings = run.cfg.runconfig
     if settings.is_pretrained_checkpoint:
         return ("model",)
-    if settings.load_checkpoint_states is None and set(tree) == {"params"}:
+    if settings.load_checkpoint_states is None and set(tree) == {PARAMS}:
         return ("model",)  # converted weights, folded adapters
     return settings.load_checkpoint_states or _PARTS
 
@@ -208,25 +208,22 @@ def state_from(
         return fill_template(own, tree[name], where, f"{name}/", strict=strict, optional=optional)
 
     sparsifier = run.experiment.sparsifier
-    record = meta.get(_SPARSITY) if "sparsity" in parts else None
+    record = meta.get(SPARSITY) if "sparsity" in parts else None
 
     def fill(params: Any, opt_state: Any, sparse: Any) -> tuple[Any, Any, Any]:
         # Files are dense whatever the storage in memory is.
         params, opt_state = run.engine.sparsifier.expand(params, opt_state, sparse)
-        params = take("model", "params", params)
+        params = take("model", PARAMS, params)
         if not sparsifier:
-            try:
-                sentinel.require_dense(params, where)
-            except sentinel.SentinelError as error:
-                raise CheckpointError(str(error)) from error
+            sentinel.require_dense(params, where)
         if run.cfg.optimizer is not None:
-            opt_state = take("optimizer", "opt_state", opt_state)
+            opt_state = take("optimizer", OPT_STATE, opt_state)
         known = dataclasses.replace(run.engine.sparsifier, quiet=True)  # said what is sparse
         return known.resume(params, opt_state, template.sparse.key, record)
 
     state = template._replace(
-        step=take("global_step", "step", template.step),
-        scale=take("grad_scaler", "scale", template.scale),
-        key=take("global_step", "key", template.key),
+        step=take("global_step", STEP, template.step),
+        scale=take("grad_scaler", SCALE, template.scale),
+        key=take("global_step", KEY, template.key),
     )
     return run.engine.rebuild(state, fill)

@@ -3,13 +3,13 @@
 import dataclasses
 import pathlib
 
+from models.checkpoint.writer import Checkpoints
 from wafer.config import total_steps
 from wafer.engines.base import TrainState
 from wafer.engines.cluster import num_tasks, task_id
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.profile.window import OpProfiler
 from wafer.session.build import Run
-from wafer.session.checkpoint import Checkpoints
 from wafer.session.evaluate import evaluate_and_write
 from wafer.session.logs import CONSOLE
 from wafer.session.loop import Session, train

@@ -1,0 +1,249 @@
+"""Checkpoints written: whole trees in one go, or array by array; complete or not there at all.
+
+Orbax writes a checkpoint into a temporary folder and renames it when every byte is on disk, so a
+run killed at any moment leaves only complete checkpoints and, perhaps, a temporary one, which the
+next run removes with a line that says so. What is stored is a nested dict of numpy arrays named
+like the parameters (``params/…``, ``opt_state/…``) and a JSON record (configuration, data
+position).
+"""
+
+import logging
+import pathlib
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore as ts
+
+from models.checkpoint.layout import (
+    CHECKPOINTS,
+    CONFIG,
+    PARAMS,
+    STATE,
+    STEP,
+    FormatVersionError,
+    versioned,
+    write_record,
+)
+from models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
+from models.checkpoint.tree import to_tree
+from models.errors import CheckpointError
+from models.files import appearing_whole
+from models.paths import unflatten
+
+__all__ = ["Checkpoints", "TreeWriter", "write_arrays", "write_checkpoint", "write_params"]
+
+_LOG = logging.getLogger(__name__)
+_TMP = ".orbax-checkpoint-tmp"
+_DATA = ("d", "manifest.ocdbt")
+
+
+class Checkpoints:
+    """The checkpoints of one ``model_dir``.
+
+    Args:
+        model_dir: the run's folder; ``checkpoints/`` is created below it.
+        max_to_keep: the oldest beyond this many are removed; None keeps all.
+    """
+
+    def __init__(self, model_dir: str | pathlib.Path, max_to_keep: int | None = None) -> None:
+        self.folder = pathlib.Path(model_dir).resolve() / CHECKPOINTS
+        self._max_to_keep = max_to_keep
+        self.folder.mkdir(parents=True, exist_ok=True)
+        leftovers = self.folder.glob(f"*{_TMP}*") if jax.process_index() == 0 else ()
+        for partial in sorted(leftovers):
+            _LOG.warning("Removed a half-written checkpoint (its writer was killed): %s", partial)
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def steps(self) -> list[int]:
+        """Steps of the complete checkpoints, ascending."""
+        return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
+
+    def path(self, step: int) -> pathlib.Path:
+        """Folder of one checkpoint."""
+        return self.folder / str(step)
+
+    def save(self, step: int, state: Any, meta: Mapping[str, Any]) -> pathlib.Path:
+        """Write a checkpoint; it exists, complete, when this returns.
+
+        Raises:
+            CheckpointError: there is one of this step, the disk is full or the folder cannot be
+                written; earlier checkpoints are intact.
+        """
+        path = self.path(step)
+        try:
+            if path.exists():
+                raise CheckpointError(
+                    f"checkpoint {path} could not be written: it is there already"
+                )
+            write_checkpoint(path, state, meta)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}\n"
+                f"Earlier checkpoints are intact: {self.steps() or 'none'}. Free some disk space "
+                "or choose another --model_dir, then run the same command again."
+            ) from error
+        if self._max_to_keep is not None and jax.process_index() == 0:
+            for old in self.steps()[: -self._max_to_keep]:
+                # A kill while it is removed must not leave half of it under its name.
+                leaving = self.path(old).rename(self.folder / f"{old}{_TMP}-removed")
+                shutil.rmtree(leaving)
+        return path
+
+    def restore_latest(
+        self, *, lazily: bool = False
+    ) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+        """Load the newest checkpoint that can be read: (step, tree of arrays, record), or None.
+
+        A damaged one is skipped with a line that says so.
+
+        Args:
+            lazily: see ``load_checkpoint``.
+
+        Raises:
+            FormatVersionError: it is no damaged one, but of a newer format.
+        """
+        for step in reversed(self.steps()):
+            try:
+                return step, *load_checkpoint(self.path(step), lazily=lazily)
+            except FormatVersionError:
+                raise
+            except CheckpointError as error:
+                _LOG.warning("Skipped a damaged checkpoint: %s", error)
+        return None
+
+
+def write_checkpoint(
+    path: str | pathlib.Path, state: Mapping[str, Any], meta: Mapping[str, Any]
+) -> None:
+    """Write one checkpoint anywhere, replacing what is there; complete or not there at all.
+
+    Raises:
+        CheckpointError: the disk is full or the folder cannot be written.
+    """
+    path = pathlib.Path(path).resolve()
+    checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+    args = ocp.args.Composite(
+        state=ocp.args.StandardSave(to_tree(state)), meta=ocp.args.JsonSave(versioned(meta))
+    )
+    try:
+        checkpointer.save(path, args=args, force=True)
+    except (OSError, ValueError) as error:  # tensorstore reports a full disk as ValueError
+        raise CheckpointError(f"checkpoint {path} could not be written: {error}") from error
+    finally:
+        checkpointer.close()
+
+
+def write_params(
+    folder: str | pathlib.Path,
+    settings: Mapping[str, Any],
+    names: Iterable[str],
+    arrays: Iterable[tuple[str, np.ndarray]],
+) -> pathlib.Path:
+    """Write a model alone, which is all that a run that starts from converted weights needs.
+
+    Args:
+        folder: may exist, but holds no checkpoint yet.
+        settings: the ``model`` section.
+        names: every parameter path.
+        arrays: (parameter path, value) in any order, consumed one at a time.
+
+    Raises:
+        FileExistsError: the folder holds a checkpoint already.
+    """
+    folder = pathlib.Path(folder).resolve()
+    write_arrays(
+        folder,
+        [f"{PARAMS}/{name}" for name in names],
+        ((f"{PARAMS}/{name}", value) for name, value in arrays),
+        {STEP: 0, CONFIG: {"model": dict(settings)}},
+    )
+    return folder
+
+
+def write_arrays(
+    folder: pathlib.Path,
+    names: Iterable[str],
+    arrays: Iterable[tuple[str, np.ndarray]],
+    record: Mapping[str, Any],
+) -> None:
+    """Write a checkpoint one array at a time.
+
+    Args:
+        folder: may exist, but holds no checkpoint yet.
+        names: '/'-path of every array.
+        arrays: (path, value) in any order, consumed one at a time.
+        record: what to say beside them.
+
+    Raises:
+        FileExistsError: the folder holds a checkpoint already.
+    """
+    if (folder / STATE).exists():
+        raise FileExistsError(f"{folder}: holds a checkpoint already; choose another --output-dir")
+    write_record(folder, record)
+    with appearing_whole(folder / STATE) as partial:
+        checkpointer = ocp.StandardCheckpointer()  # describes the tree, with arrays of one byte
+        checkpointer.save(partial, unflatten({name: np.zeros((), np.int8) for name in names}))
+        checkpointer.close()
+        tree = StoredTree(partial)
+        for name, value in arrays:
+            _put(tree, name, value)
+
+
+def _put(tree: StoredTree, name: str, value: np.ndarray) -> None:
+    """Write an array of any shape and dtype in the place of one of a tree."""
+    length = len(value) if value.ndim else 0
+    rows = min(max(1, PIECE * length // max(value.nbytes, 1)), max(length, 1))
+    chunks = [rows, *value.shape[1:]] if value.ndim else []
+    spec = {
+        "driver": "zarr",
+        "kvstore": tree.kv_spec(tree.path, f"{tree.names[name]}/"),
+        "metadata": {"compressor": {"id": "zstd", "level": 1}, "chunks": chunks},
+        "create": True,
+        "delete_existing": True,
+    }
+    options = {"dtype": value.dtype, "shape": value.shape, "context": tree.context}
+    array = ts.open(spec, **options).result()
+    if not value.ndim:
+        array.write(value).result()
+    for i in range(0, length, AT_ONCE * rows):
+        part = slice(i, min(i + AT_ONCE * rows, length))
+        array[part].write(value[part], can_reference_source_data_indefinitely=True).result()
+
+
+class TreeWriter:
+    """Writes a stored tree's arrays to another folder, changed or as they are."""
+
+    def __init__(self, tree: StoredTree, target: pathlib.Path) -> None:
+        self._tree, self._target, self._kv = tree, target, tree.open_kv(target)
+
+    def copy_structure(self) -> None:
+        """Copy everything that is not array data: the tree's description, commit marks."""
+        self._target.mkdir(parents=True, exist_ok=True)
+        for source in self._tree.path.iterdir():
+            is_data = source.name in _DATA or source.name.startswith("ocdbt.process_")
+            if not is_data and source.is_file():
+                (self._target / source.name).write_bytes(source.read_bytes())
+            elif source.name == "array_metadatas":
+                shutil.copytree(source, self._target / source.name)
+
+    def write(self, name: str, value: np.ndarray, *, anew: bool = True) -> None:
+        """Write changed values; ``anew=False`` where the target has the array already."""
+        spec = self._tree.open(name).spec(retain_context=False).to_json()
+        spec = {
+            "driver": spec["driver"],
+            "metadata": spec["metadata"],
+            "kvstore": self._tree.kv_spec(self._target, f"{self._tree.names[name]}/"),
+            "create": anew,
+            "open": not anew,
+        }
+        array = ts.open(spec, context=self._tree.context).result()
+        array.write(value, can_reference_source_data_indefinitely=True).result()
+
+    def copy(self, name: str) -> None:
+        """Copy an array's stored bytes."""
+        for key in self._tree.keys[self._tree.names[name]]:
+            self._kv.write(key, self._tree.kv.read(key).result().value).result()
