@@ -16,10 +16,10 @@ import os, sys
 import jax
 from jax._src import xla_bridge
 from wafer.experiment import Experiment
-experiment = Experiment.from_yaml(sys.argv[1], num_csx=2, model_dir="never/made")
+experiment = Experiment.from_yaml(sys.argv[1], num_csx=2, model_dir=sys.argv[2])
 assert experiment.batch("train").systems == 2
 assert not xla_bridge.backends_are_initialized(), "a backend was started"
-assert not os.path.exists("never")
+assert not os.path.exists(sys.argv[2])
 jax.config.update("jax_num_cpu_devices", 2)  # still open
 assert jax.device_count() == 2
 """
@@ -27,8 +27,7 @@ assert jax.device_count() == 2
 
 def test_an_experiment_starts_no_backend_and_writes_no_file(tmp_path):
     """The file has masks, schedules and a tokenizer that is trained on first use."""
-    command = [sys.executable, "-c", PURE, str(FILE)]
-    subprocess.run(command, check=True, cwd=tmp_path)
+    subprocess.run([sys.executable, "-c", PURE, str(FILE), str(tmp_path / "run")], check=True)
 
 
 def config(**changes):

@@ -26,6 +26,7 @@ from wafer.compiler.floor import Floor, lay_out, least_cap
 from wafer.compiler.graph import Graph, Kernel
 from wafer.compiler.matching import build_graph
 from wafer.compiler.plan import INPUT_BYTES, Compiled, FloorPlan, PlacedKernel
+from wafer.config.engines import engines_with
 from wafer.errors import CapacityError
 from wafer.spec import WSE2, Region, WaferSpec
 
@@ -158,6 +159,7 @@ def _too_large(graph: Graph, held: Sequence[float], worst: int, spec: WaferSpec)
     kernel, needed = graph.kernels[worst], sum(held)
     weights = sum(k.weights for k in graph.kernels)
     part = pes < WSE2.width * WSE2.height
+    streaming = engines_with("lazy_restore")
     message = (
         f"the model does not fit on the wafer: {_size(needed)} are held at once (weights,"
         f" optimizer state, activations of the samples in flight; {weights:,} weights), and"
@@ -165,8 +167,8 @@ def _too_large(graph: Graph, held: Sequence[float], worst: int, spec: WaferSpec)
         f" buffers and what tiles leave over. The kernel that needs most is {kernel.name}"
         f" ({kernel.kind}) with {held[worst] / _MIB:,.0f} MiB."
         + (" Use more of the wafer (runconfig.fabric). Or stream" if part else " Stream")
-        + " the weights instead: runconfig.execution_strategy: weight_streaming, or `wafer run"
-        " --execution weight_streaming`; `wafer plan` predicts its speed"
+        + f" the weights instead: runconfig.execution_strategy: {streaming}, or `wafer run"
+        f" --execution {streaming}`; `wafer plan` predicts its speed"
     )
     return CapacityError(message, kernel=kernel.name, needed=needed, available=available)
 

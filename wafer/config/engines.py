@@ -13,7 +13,16 @@ from models.errors import did_you_mean
 from models.sections import Bool, Choice, Section
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["ENGINES", "EngineRow", "Fabric", "MemoryX", "Pipeline", "engine_name", "engine_row"]
+__all__ = [
+    "ENGINES",
+    "EngineRow",
+    "Fabric",
+    "MemoryX",
+    "Pipeline",
+    "engine_name",
+    "engine_row",
+    "engines_with",
+]
 
 
 class EngineRow(NamedTuple):
@@ -133,3 +142,8 @@ def engine_name(value: Any) -> Any:
 def engine_row(name: str) -> EngineRow:
     """Return the row of a checked ``execution_strategy``; a user's engine has no capabilities."""
     return ENGINES.get(name) or EngineRow(name, make=name)
+
+
+def engines_with(capability: str) -> str:
+    """Name the engines that have a capability, for messages: 'a or b'."""
+    return " or ".join(name for name, row in ENGINES.items() if getattr(row, capability))

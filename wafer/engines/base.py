@@ -1,13 +1,17 @@
 """What every engine is to the rest of the program: a training state, and methods on it."""
 
+import abc
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+import jax
 from jax.sharding import Mesh
 from jaxtyping import Array
 
 from models.base import Aux
-from sparsity import SparseState, Sparsifier
+from sparsity import SparseState, Sparsifier, sentinel
+from wafer.errors import ConfigError, Problem
 
 __all__ = ["Engine", "Features", "Fill", "Metrics", "TrainState"]
 
@@ -35,38 +39,29 @@ class TrainState(NamedTuple):
     key: Array
 
 
-class Engine(Protocol):
-    """How a model is run; every engine has these methods.
+class Engine(abc.ABC):
+    """How a model is run. What is about masks and storage alone has a default.
 
     Attributes:
         sparsifier: of the run; it may be asked about parts of the parameter tree.
         mesh: of the systems.
-        programs: what was compiled so far; ``texts()`` gives their HLO.
+        programs: what was compiled so far; ``texts()`` gives their HLO. None where a step is not
+            one program.
     """
 
-    @property
-    def sparsifier(self) -> Sparsifier:
-        """See the class."""
-        ...
+    sparsifier: Sparsifier
+    mesh: Mesh
+    programs: Any = None
 
-    @property
-    def mesh(self) -> Mesh:
-        """See the class."""
-        ...
-
-    @property
-    def programs(self) -> Any:
-        """See the class."""
-        ...
-
+    @abc.abstractmethod
     def init(self, key: Array) -> TrainState:
         """Make the first state. The key is consumed."""
-        ...
 
+    @abc.abstractmethod
     def place(self, features: Features) -> Features:
         """Send host features [N, A, ...] to the systems."""
-        ...
 
+    @abc.abstractmethod
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
@@ -77,23 +72,29 @@ class Engine(Protocol):
             features: placed features: N systems, A micro-batches each.
             topology: False promises that no sparsity update is due at this step.
         """
-        ...
 
     def evaluate(self, state: TrainState, features: Features) -> Aux:
         """Sum loss and metrics over a batch."""
-        ...
+        return self.predict(state, features, ())[0]
 
-    def close(self) -> None:
-        """Release threads and files."""
-        ...
+    def predict(
+        self, state: TrainState, features: Features, names: tuple[str, ...]
+    ) -> tuple[Aux, dict[str, Array]]:
+        """Evaluate, and also return the model's outputs of these names, [N, A, ...]."""
+        del state, features
+        message = (
+            f"{type(self).__name__} has no predict: it does not give the outputs "
+            f"({', '.join(names)}) that this task's metrics read"
+        )
+        raise ConfigError([Problem(("runconfig", "execution_strategy"), message)])
 
     def levels(self, state: TrainState) -> Metrics:
         """Report target and actual sparsity of each sparse parameter; see the sparsifier."""
-        ...
+        return _levels(self.sparsifier, state.sparse)
 
     def export(self, state: TrainState) -> tuple[Any, Any]:
         """Return (parameters, optimizer state) to store: dense, NaN at pruned positions."""
-        ...
+        return sentinel.encode(state.params, state.opt_state, state.sparse)
 
     def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
         """Replace a state's large arrays.
@@ -103,10 +104,13 @@ class Engine(Protocol):
             fill: (params, opt_state, sparse) -> (sparse, params, opt_state); called with the
                 whole trees, or with any part of them by top-level key.
         """
-        ...
+        sparse, params, opt_state = fill(state.params, state.opt_state, state.sparse)
+        return state._replace(sparse=sparse, params=params, opt_state=opt_state)
 
-    def predict(
-        self, state: TrainState, features: Features, names: tuple[str, ...]
-    ) -> tuple[Aux, dict[str, Array]]:
-        """Evaluate, and also return the model's outputs of these names, [N, A, ...]."""
-        ...
+    def close(self) -> None:  # noqa: B027 (most engines hold neither)
+        """Release threads and files."""
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _levels(sparsifier: Sparsifier, sparse: SparseState) -> Metrics:
+    return sparsifier.metrics(sparse)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import psutil
 
-from wafer.config.engines import ENGINES, EngineRow, engine_row
+from wafer.config.engines import EngineRow, engine_row, engines_with
 from wafer.engines.base import Engine
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
@@ -119,10 +119,9 @@ def make(experiment: Experiment, row: EngineRow) -> Engine:
     """
     check(experiment, row)
     if jax.process_count() > 1 and not row.several_processes:
-        others = " or ".join(name for name, row in ENGINES.items() if row.several_processes)
         message = (
             f"{row.name}: all of it must be in one process, this run has {jax.process_count()}; "
-            f"use {others}, or one process"
+            f"use {engines_with('several_processes')}, or one process"
         )
         raise ConfigError([Problem(("runconfig", "execution_strategy"), message)])
     _, _, name = row.make.partition(":")

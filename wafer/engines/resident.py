@@ -17,9 +17,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
 from models.base import Aux, Batch, Model
-from sparsity import SparseState, Sparsifier, sentinel
+from sparsity import Sparsifier
 from wafer.data.batching.batches import numbered, to_batch
-from wafer.engines.base import Features, Fill, Metrics, TrainState
+from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, share
 from wafer.engines.programs import Programs, shapes_of
 from wafer.experiment import Experiment
@@ -62,7 +62,7 @@ def _batch(features: Any) -> Batch:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Resident:
+class Resident(Engine):
     """All weights on the device.
 
     Attributes:
@@ -106,21 +106,9 @@ class Resident:
         """Broadcast a state to all systems."""
         return jax.tree.map(lambda x: broadcast(x, self._everywhere), state)
 
-    def close(self) -> None:
-        """See ``Engine``: there are none."""
-
-    def levels(self, state: TrainState) -> Metrics:
-        """See ``Engine``."""
-        return _levels(self.sparsifier, state.sparse)
-
-    def export(self, state: TrainState) -> tuple[Any, Any]:
-        """See ``Engine``."""
-        return sentinel.encode(state.params, state.opt_state, state.sparse)
-
     def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
         """See ``Engine``."""
-        sparse, params, opt_state = fill(state.params, state.opt_state, state.sparse)
-        return self.replicate(state._replace(sparse=sparse, params=params, opt_state=opt_state))
+        return self.replicate(super().rebuild(state, fill))
 
     @property
     def _everywhere(self) -> NamedSharding:
@@ -294,11 +282,6 @@ def make(experiment: Experiment) -> Resident:
         dropout=experiment.dropout,
         summaries=experiment.summaries,
     )
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _levels(sparsifier: Sparsifier, sparse: SparseState) -> Metrics:
-    return sparsifier.metrics(sparse)
 
 
 def norms(tag: str, tree: Any) -> Metrics:

@@ -5,6 +5,7 @@ import pathlib
 
 from models.checkpoint.writer import Checkpoints
 from wafer.config import total_steps
+from wafer.config.engines import engines_with
 from wafer.engines.base import TrainState
 from wafer.engines.cluster import num_tasks, task_id
 from wafer.errors import ConfigError, DataError, Problem
@@ -98,7 +99,8 @@ def _profiler(run: Run, steps: int) -> OpProfiler | None:
         message = f"{asked.end_step}, but this run takes {steps} step(s), counted from its start"
         raise ConfigError([Problem(("runconfig", "op_profiler_config", "end_step"), message)])
     if not run.row.whole_step_program:  # one program serves all layers there
-        message = "needs execution_strategy: resident, where operations belong to layers"
+        names = engines_with("whole_step_program")
+        message = f"needs execution_strategy: {names}, where operations belong to layers"
         raise ConfigError([Problem(("runconfig", "op_profiler_config"), message)])
     folder = run.model_dir / "profile"
     if num_tasks() > 1:  # each process traces its own systems

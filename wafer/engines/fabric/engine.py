@@ -13,11 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
 from jaxtyping import Array
 
 from models.base import Aux
-from sparsity import Sparsifier
 from wafer.compiler.experiment import batch_on_wafer, compile_config, default_folder
 from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
 from wafer.engines.fabric import network as onfabric
@@ -33,7 +31,7 @@ __all__ = ["OnPes", "make", "problems"]
 _LOG = logging.getLogger(__name__)
 
 
-class OnPes:
+class OnPes(Engine):
     """Dense layers with ReLU, cross-entropy and SGD, a rectangle of PEs each.
 
     Args:
@@ -59,6 +57,12 @@ class OnPes:
         rate: Callable[[Any], Array],
         implementation: str = "auto",
     ) -> None:
+        # Scores are computed where first states are made; the PEs' program is ``net.program``.
+        self.sparsifier, self.mesh, self.programs = (
+            resident.sparsifier,
+            resident.mesh,
+            resident.programs,
+        )
         self._host, self._regions, self._spec = resident, tuple(regions), spec
         self._micro, self._count, self._momentum = micro, micro_batches, momentum
         self._rate, self._implementation = rate, implementation
@@ -71,21 +75,6 @@ class OnPes:
         self._is_logged = False
         # What lies in the PEs, and the parameters of the training state it belongs to.
         self._held: tuple[Any, onfabric.NetState] | None = None
-
-    @property
-    def sparsifier(self) -> Sparsifier:
-        """See ``Engine``."""
-        return self._host.sparsifier
-
-    @property
-    def mesh(self) -> Mesh:
-        """See ``Engine``: where scores are computed."""
-        return self._host.mesh
-
-    @property
-    def programs(self) -> Any:
-        """See ``Engine``: the host's; the PEs' is ``net.program``."""
-        return self._host.programs
 
     @property
     def net(self) -> onfabric.Net:
@@ -211,26 +200,11 @@ class OnPes:
             self._spec.clock_hz / 1e9,
         )
 
-    def evaluate(self, state: TrainState, features: Features) -> Aux:
-        """See ``Engine``; on the host."""
-        return self._host.evaluate(state, features)
-
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
         """See ``Engine``; on the host."""
         return self._host.predict(state, features, names)
-
-    def levels(self, state: TrainState) -> Metrics:
-        """See ``Engine``."""
-        return self._host.levels(state)
-
-    def export(self, state: TrainState) -> tuple[Any, Any]:
-        """See ``Engine``."""
-        return self._host.export(state)
-
-    def close(self) -> None:
-        """See ``Engine``: there is nothing to release."""
 
 
 def _rows(features: Features) -> tuple[np.ndarray, np.ndarray]:
