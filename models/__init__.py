@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from models.base import Aux, Batch, Model, Stage
     from models.convert import from_hf, to_hf
     from models.counts import flops_per_token, parameter_count
+    from models.fc_mnist import image_batch
     from models.generation import generate
     from models.losses import metric_values
+    from models.paths import named_leaves
     from models.registry import build, list_models
 
 __all__ = [
@@ -23,8 +25,10 @@ __all__ = [
     "flops_per_token",
     "from_hf",
     "generate",
+    "image_batch",
     "list_models",
     "metric_values",
+    "named_leaves",
     "parameter_count",
     "to_hf",
 ]
@@ -33,8 +37,10 @@ _OWNERS = {
     "base": ("Aux", "Batch", "Model", "Stage"),
     "convert": ("from_hf", "to_hf"),
     "counts": ("flops_per_token", "parameter_count"),
+    "fc_mnist": ("image_batch",),
     "generation": ("generate",),
     "losses": ("metric_values",),
+    "paths": ("named_leaves",),
     "registry": ("build", "list_models"),
 }
 _OWNER = {name: module for module, names in _OWNERS.items() for name in names}

@@ -1,5 +1,7 @@
 """Notebooks run from the top, in a kernel of their own, in under three minutes each."""
 
+import ast
+import importlib
 import pathlib
 import re
 
@@ -18,6 +20,51 @@ def test_committed_without_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells)
     assert all(cell.get("id") for cell in notebook.cells)
+
+
+# What the docs describe and the notebooks may use.
+PUBLIC = (
+    "models",
+    "sparsity",
+    "vsl",
+    "wafer",
+    "wafer.engines",
+    "wafer.engines.fabric.network",
+    "wafer.fabric",
+    "wafer.fabric.library",
+    "wafer.fabric.library.timing",
+    "wafer.fabric.trace",
+)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_uses_public_names_alone(path):
+    cells = nbformat.read(path, as_version=4).cells
+    tree = ast.parse("\n".join(cell.source for cell in cells if cell.cell_type == "code"))
+    modules = {}  # name in the notebook -> our module
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            ours = [a for a in node.names if a.name.split(".")[0] in PUBLIC]
+            assert {a.name for a in ours} <= set(PUBLIC)
+            modules |= {a.asname or a.name: a.name for a in ours}
+        elif isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in PUBLIC:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                if full in PUBLIC:
+                    modules[alias.asname or alias.name] = full
+                else:
+                    assert node.module in PUBLIC
+                    assert alias.name in importlib.import_module(node.module).__all__
+    assert modules
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules:
+            module = modules[ast.unparse(node.value)]
+            known = {*importlib.import_module(module).__all__, *_public_below(module)}
+            assert node.attr in known, f"{module}.{node.attr} is not public"
+
+
+def _public_below(module):
+    return {name.rpartition(".")[2] for name in PUBLIC if name.rpartition(".")[0] == module}
 
 
 def test_the_gallery_shows_pictures_that_notebooks_draw():

@@ -7,7 +7,7 @@ no files, and starts no backend: how many devices there are is still open when i
 import dataclasses
 import math
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
@@ -18,7 +18,7 @@ import sparsity
 from models.lora import trainable
 from models.paths import named_leaves
 from sparsity import Sparsifier
-from wafer.config import DATA_PROCESSORS, RunConfig, load
+from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
 from wafer.config.checks import CHECKS
 from wafer.data.batching.dataset import Context, Dataset, build_dataset
 from wafer.data.sections.base import InputSection
@@ -106,16 +106,18 @@ class Experiment:
         return cls.from_config(load(path, overrides, checks=CHECKS))
 
     @classmethod
-    def from_config(cls, cfg: RunConfig, seed: int | None = None) -> Self:
+    def from_config(cls, cfg: RunConfig | Mapping[str, Any], seed: int | None = None) -> Self:
         """Build model, optimizer and sparsifier.
 
         Args:
-            cfg: the configuration.
+            cfg: the configuration, or its sections, which are checked.
             seed: of everything random; None takes ``runconfig.seed``, or 0 where there is none.
 
         Raises:
             ConfigError: parts of the configuration that do not go together.
         """
+        if not isinstance(cfg, RunConfig):
+            cfg = parse_config(cfg, checks=CHECKS)
         model = models.build(cfg.model)
         # The key is made inside: a concrete one would start the backend.
         shapes = jax.eval_shape(lambda: model.init(jax.random.key(0)))

@@ -105,18 +105,21 @@ def check(experiment: Experiment, row: EngineRow | None = None) -> None:
         raise ConfigError(complaints)
 
 
-def make(experiment: Experiment, row: EngineRow) -> Engine:
+def make(experiment: Experiment, row: EngineRow | None = None, **options: Any) -> Engine:
     """Make an engine on this machine.
 
     Args:
         experiment: what it runs.
-        row: from ``choose``.
+        row: of the engine; None is the choice of ``choose``.
+        **options: for the engine's own ``make``; those that take a model stage by stage have
+            ``events``, a list that says what ran when.
 
     Raises:
         ConfigError: the file asks for what it does not do; there is no such engine.
         ValueError: fewer devices than systems.
         MemoryXError: a store of weights cannot be made.
     """
+    row = choose(experiment) if row is None else row
     check(experiment, row)
     if jax.process_count() > 1 and not row.several_processes:
         message = (
@@ -129,4 +132,4 @@ def make(experiment: Experiment, row: EngineRow) -> Engine:
     if maker is None:
         message = f"{row.make!r}: the module has no {name!r}"
         raise ConfigError([Problem(("runconfig", "execution_strategy"), message)])
-    return maker(experiment)
+    return maker(experiment, **options)

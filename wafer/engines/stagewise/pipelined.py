@@ -251,7 +251,7 @@ def problems(experiment: Experiment) -> Iterator[Problem]:
         yield Problem(("runconfig", "pipeline", "devices"), message)
 
 
-def make(experiment: Experiment) -> Pipelined:
+def make(experiment: Experiment, events: list[Span] | None = None) -> Pipelined:
     """Make the engine of an experiment; say how it is laid out and how much of it idles."""
     settings = experiment.cfg.runconfig
     engine = Pipelined(
@@ -265,6 +265,7 @@ def make(experiment: Experiment) -> Pipelined:
         dropout=experiment.dropout,
         summaries=experiment.summaries,
         global_norm=experiment.clips_norm,
+        events=events,
     )
     if experiment.cfg.train_input is not None:
         stages, count = len(engine.regions), experiment.batch("train").micro_batches

@@ -295,8 +295,12 @@ class Streaming:
         self.mover.close()
 
 
-def make(experiment: Experiment) -> Streaming:
+def make(experiment: Experiment, events: list[Event] | None = None) -> Streaming:
     """Make the engine of an experiment, and its store.
+
+    Args:
+        experiment: what it runs.
+        events: see ``Streaming``.
 
     Raises:
         ValueError: fewer devices than systems.
@@ -314,6 +318,7 @@ def make(experiment: Experiment) -> Streaming:
         summaries=experiment.summaries,
         global_norm=experiment.clips_norm,
         residual_bytes=settings.memoryx.residual_mib * _MIB,
+        events=events,
     )
 
 
