@@ -82,7 +82,7 @@ def test_every_format_gives_the_same_records_from_any_position(tmp_path, name):
     assert texts_of([path, path], Position(0, 2)) == [TEXTS[2], *TEXTS]
     assert texts_of([path, path], Position(1, 1)) == TEXTS[1:]
     (batch,) = batches([path], ["text"])
-    assert batch.done == path.stat().st_size
+    assert batch.bytes_read == path.stat().st_size
     assert batch.end == Position(1, 0)
 
 

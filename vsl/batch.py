@@ -39,11 +39,11 @@ def _domain_lengths(
         missing = [name for name in names if name not in example]
         if missing:
             raise ValueError(f"example {i}, domain {domain!r}: no field {missing[0]!r}")
-        found = {name: len(example[name]) for name in names}
-        if len(set(found.values())) > 1:
-            listed = ", ".join(f"{name}={n}" for name, n in found.items())
+        lengths = {name: len(example[name]) for name in names}
+        if len(set(lengths.values())) > 1:
+            listed = ", ".join(f"{name}={n}" for name, n in lengths.items())
             raise ValueError(f"example {i}, domain {domain!r}: lengths differ: {listed}")
-        out[i] = found[names[0]]
+        out[i] = lengths[names[0]]
         if out[i] == 0 and not allow_empty:
             raise ValueError(f"example {i}, domain {domain!r}: empty sequence; drop the example")
     return out

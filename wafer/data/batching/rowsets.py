@@ -17,7 +17,7 @@ class RowSource:
 
     Args:
         examples: what ``build`` is given.
-        build: (index, example) -> features of fixed shapes; called when a row is read.
+        build: example -> features of fixed shapes; called when a row is read.
         where: the files, for the error on an empty set.
 
     Raises:
@@ -36,7 +36,7 @@ class RowSource:
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """One complete row; the same index always gives the same arrays."""
         index = int(index)
-        features = self._build(index, self._examples[index])
+        features = self._build(self._examples[index])
         return features | {"row": np.asarray(index + 1, np.int32)}
 
 

@@ -118,8 +118,8 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
     texts = [_mended(text, settings) for record in records for text in record]
     if settings.mode == "MLM_NSP":
         return _documents(texts, encoder, tokenizer)
-    found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    ids = [encoding.ids for encoding in found]
+    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    ids = [encoding.ids for encoding in encodings]
     characters = sum(map(len, texts))
     if settings.mode.startswith("Summarization"):
         unread = iter(ids)
@@ -135,8 +135,8 @@ def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Enco
     """Documents whose sentences end with the end mark; the mark itself is in no sentence."""
     eos = encoder.vocabulary.eos_id
     split = [sentences(text) for text in texts]
-    found = tokenizer.encode_batch_fast([s for one in split for s in one], add_special_tokens=False)
-    unread = iter(found)
+    flat = [sentence for one in split for sentence in one]
+    unread = iter(tokenizer.encode_batch_fast(flat, add_special_tokens=False))
     rows = []
     for one in split:
         ids = [i for _ in one for i in (*(t for t in next(unread).ids if t != eos), eos)]

@@ -21,19 +21,9 @@ from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.files import Group
 from wafer.errors import DataError
 
-__all__ = ["Layout", "described", "layout_of", "lm_row", "vsl_row"]
+__all__ = ["Layout", "layout_of", "lm_row", "vsl_row"]
 
 Row = tuple[np.ndarray, ...]  # one array [F, S] for each group
-
-
-def described(groups: Sequence[Group]) -> dict[str, Any]:
-    """Say in ``data_params.json`` which features stand where, as the vendor does."""
-    longest = {"max_sequence_length": max(group.length for group in groups)}
-    if len(groups) == 1:
-        only = groups[0]
-        return {"features": list(only.features), "features_len": only.length, **longest}
-    named = {f"{group.name}_features": list(group.features) for group in groups}
-    return named | {f"{g.name}_features_len": g.length for g in groups} | longest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,18 +7,18 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from wafer.data.preprocess import progress
-from wafer.data.preprocess.layouts import Layout, described
+from wafer.data.preprocess.layouts import Layout
 from wafer.data.preprocess.progress import Counts, Saved, Standing, Written
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.rowfiles.writer import PARAMS, write_corpus, write_json, write_rows
+from wafer.data.rowfiles.writer import PARAMS, described, write_corpus, write_json, write_rows
 from wafer.errors import DataError
 
 __all__ = ["Job", "Sink", "Summary", "filled", "outputs"]
 
 
 class Summary(NamedTuple):
-    """What a run has made.
+    """What a run has written.
 
     folder: of the output
     written: HDF5 files and what is in them
@@ -91,7 +91,7 @@ class Sink:
         return self._job.settings.data_format == "corpus"
 
     @property
-    def made(self) -> int:
+    def rows(self) -> int:
         """Rows written, and rows waiting for their file."""
         return self._written.rows + self._held()
 

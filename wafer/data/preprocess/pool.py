@@ -40,11 +40,11 @@ class Pool:
         for argument, rest in items:
             waiting.append((self._executor.submit(function, argument), rest))
             if len(waiting) > self._ahead:
-                future, done = waiting.popleft()
-                yield future.result(), done
+                future, other = waiting.popleft()
+                yield future.result(), other
         while waiting:
-            future, done = waiting.popleft()
-            yield future.result(), done
+            future, other = waiting.popleft()
+            yield future.result(), other
 
 
 @contextlib.contextmanager

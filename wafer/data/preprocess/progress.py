@@ -1,4 +1,4 @@
-"""Where a preprocessing run stands: what it has written, what it still holds, what it was told.
+"""Where a preprocessing run stands: what it has written, what it still holds, its settings.
 
 The file is replaced whole after every HDF5 file, so that a run killed at any instant goes on from
 the last complete one and writes the very files it would have written.
@@ -83,13 +83,13 @@ class Standing(NamedTuple):
     """A point between two batches from which the run can go on.
 
     position: next record
-    done: bytes of input read
+    bytes_read: of the input
     counts: sums
     packer: what the packer holds
     """
 
     position: Position
-    done: int
+    bytes_read: int
     counts: Counts
     packer: dict[str, np.ndarray]
 
@@ -97,9 +97,9 @@ class Standing(NamedTuple):
 def fingerprint(settings: Settings, inputs: Sequence[pathlib.Path], tokenizer: str) -> str:
     """Hash of everything that decides what is written."""
     free = dict.fromkeys(_FREE)
-    told = settings.model_dump() | free
+    keys = settings.model_dump() | free
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
-    text = json.dumps([told, files, tokenizer], default=str, sort_keys=True)
+    text = json.dumps([keys, files, tokenizer], default=str, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -128,7 +128,7 @@ def save(
         "mark": mark,
         "written": written,
         "position": standing.position,
-        "done": standing.done,
+        "done": standing.bytes_read,
         "counts": standing.counts,
     }
     arrays: dict[str, Any] = {"numbers": np.array(json.dumps(numbers))}
@@ -152,7 +152,7 @@ def load(folder: pathlib.Path, mark: str) -> Saved | None:
     """Read the standing of an earlier run; None when there is none.
 
     Raises:
-        DataError: the earlier run was told something else.
+        DataError: the earlier run had other settings.
     """
     path = folder / _FILE
     if not path.is_file():

@@ -45,13 +45,13 @@ class Batch(NamedTuple):
 
     records: their texts, in the order of the files
     end: where the next batch begins
-    done: bytes of the input that were read so far, for a progress bar
+    bytes_read: bytes of the input that were read so far, for a progress bar
     skipped: records left out because they could not be read
     """
 
     records: list[Record]
     end: Position
-    done: int
+    bytes_read: int
     skipped: int
 
 
@@ -280,15 +280,15 @@ def find_inputs(
         if missing:
             raise DataError(f"metadata_files: no such file: {missing[0]}")
         lines = [(p, line.strip()) for p in lists for line in p.read_text().splitlines()]
-        found = [pathlib.Path(line) for _, line in lines if line]
+        files = [pathlib.Path(line) for _, line in lines if line]
     else:
-        found = [path for name in inputs or () for path in _under(pathlib.Path(name))]
-    for path in found:
+        files = [path for name in inputs or () for path in _under(pathlib.Path(name))]
+    for path in files:
         if not path.is_file():
             raise DataError(f"no such input: {path}")
         if _reader(path) is None:
             raise DataError(f"{path}: unknown kind of file; known: {', '.join(SUFFIXES)}")
-    return found
+    return files
 
 
 def _under(path: pathlib.Path) -> list[pathlib.Path]:
@@ -296,10 +296,10 @@ def _under(path: pathlib.Path) -> list[pathlib.Path]:
         return [path]
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         return _dataset_files(path)
-    found = sorted(p for p in path.rglob("*") if p.is_file() and _reader(p) is not None)
-    if not found:
+    files = sorted(p for p in path.rglob("*") if p.is_file() and _reader(p) is not None)
+    if not files:
         raise DataError(f"{path}: no file to read in it; known: {', '.join(SUFFIXES)}")
-    return found
+    return files
 
 
 def _read(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:

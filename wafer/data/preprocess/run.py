@@ -49,7 +49,7 @@ def preprocess(settings: Settings) -> Summary:
         settings: what to read, how to lay it out, where to write.
 
     Returns:
-        What was made; also in ``data_params.json`` beside the files.
+        What was written; also in ``data_params.json`` beside the files.
 
     Raises:
         DataError: input, tokenizer or output folder that cannot be used.
@@ -127,11 +127,11 @@ def _work(job: Job, saved: Saved | None) -> Summary:
     read = batches(job.inputs, settings.fields, begin.position, skip_bad=settings.skip_bad_records)
     total = sum(path.stat().st_size for path in job.inputs)
     with open_pool(encoder, settings.processes or _cores()) as pool, _bar(settings) as bar:
-        task = bar.add_task("preprocess", total=total, completed=begin.done, rows=sink.made)
+        task = bar.add_task("preprocess", total=total, completed=begin.bytes_read, rows=sink.rows)
         encoded = pool.map(encode, ((batch.records, batch) for batch in read))
         for rows, standing in _shaped(job, pool, _packed(encoded, packer, begin, settings)):
             sink.add(rows, standing)
-            bar.update(task, completed=standing.done, rows=standing.counts.rows)
+            bar.update(task, completed=standing.bytes_read, rows=standing.counts.rows)
     return sink.finish()
 
 
@@ -152,27 +152,27 @@ def _packed(
     encoded: Iterator[tuple[Encoded, Batch]], packer: Packer, begin: Standing, settings: Settings
 ) -> Iterator[tuple[tuple[list[Any], int], Standing]]:
     """What becomes rows after each batch, the number of its first row, and the standing."""
-    counts, position, done = begin.counts, begin.position, begin.done
+    counts, position, read = begin.counts, begin.position, begin.bytes_read
     earlier = counts.discarded
     corpus = settings.data_format == "corpus"
-    for found, batch in encoded:
+    for texts, batch in encoded:
         full = []
-        for sequence in found.sequences:
+        for sequence in texts.sequences:
             full += [sequence] if corpus else packer.add(sequence)
-        earlier += found.discarded
+        earlier += texts.discarded
         first = counts.rows
         counts = Counts(
             counts.records + len(batch.records),
             counts.skipped + batch.skipped,
             earlier + packer.discarded,
-            counts.characters + found.characters,
+            counts.characters + texts.characters,
             first + len(full),
         )
-        position, done = batch.end, batch.done
-        yield (full, first), Standing(position, done, counts, packer.state())
+        position, read = batch.end, batch.bytes_read
+        yield (full, first), Standing(position, read, counts, packer.state())
     rest = packer.finish() if settings.write_remainder else []
     last = counts._replace(discarded=earlier + packer.discarded, rows=counts.rows + len(rest))
-    yield (rest, counts.rows), Standing(position, done, last, packer.state())
+    yield (rest, counts.rows), Standing(position, read, last, packer.state())
 
 
 def _shaped(

@@ -1,4 +1,4 @@
-"""What ``wafer data preprocess`` can be told: flags, or the vendor's YAML, checked before any work.
+"""Settings of ``wafer data preprocess``: flags, or the vendor's YAML, checked before any work.
 
 The YAML may group keys under ``setup``, ``processing`` and ``dataset`` as the vendor's does, or
 list them flat; a flag wins over the file.

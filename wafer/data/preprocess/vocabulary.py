@@ -124,13 +124,13 @@ def _first(tokenizer: Tokenizer, names: Sequence[str]) -> int | None:
 
 
 def _needed(tokenizer: Tokenizer, name: str, key: str) -> int:
-    found = tokenizer.token_to_id(name)
-    if found is None:
+    index = tokenizer.token_to_id(name)
+    if index is None:
         raise DataError(
             f"{key}: the tokenizer has no token {name!r}. Name the one it has, or use a tokenizer "
             "with it"
         )
-    return found
+    return index
 
 
 def describe(settings: Settings, tokenizer: Tokenizer) -> Vocabulary:

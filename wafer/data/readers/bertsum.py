@@ -52,8 +52,8 @@ def oracle(sentences: Sequence[str], reference: str, most: int) -> list[int]:
         scores = {}
         for i in set(range(len(split))) - set(chosen):
             kept = [word for j in sorted([*chosen, i]) for word in split[j]]
-            found = rouge_words(kept, target)
-            scores[i] = found["rouge1"] + found["rouge2"]
+            score = rouge_words(kept, target)
+            scores[i] = score["rouge1"] + score["rouge2"]
         if not scores:
             break
         top = max(scores, key=lambda i: (scores[i], -i))
@@ -124,8 +124,7 @@ def _from_ids(row: Row, vocabulary: Vocabulary, cfg: Any) -> Document:
     )
 
 
-def _features(cfg: Any, pad: int, index: int, document: Document) -> dict[str, np.ndarray]:
-    del index
+def _features(cfg: Any, pad: int, document: Document) -> dict[str, np.ndarray]:
     length, most = cfg.max_sequence_length, cfg.max_cls_tokens
     row = sequence_row(document.ids[:length], length, pad, document.segments[:length])
     seen = [head for head in document.heads if head < length]
@@ -177,8 +176,7 @@ def bertsum(cfg: Any, context: Context) -> Dataset:
         DataError: a wrong row; names file and row.
     """
     files = find_files(cfg.data_dir, ["*.jsonl", "*.csv"])
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    vocabulary.check(context.vocab_size)
+    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     documents = []
     for file in files:
         read = _from_ids if file.suffix == ".csv" else _from_text

@@ -54,22 +54,19 @@ class ClassifierScorer:
 
     def result(self) -> dict[str, float]:
         """``eval/f1_score``; ``eval/accuracy_matched`` and ``eval/accuracy_mismatched``."""
-        found = {}
+        scores = {}
         if self._classes == 2:
             both = sum(label == predicted == 1 for _, label, predicted in self._seen)
             either = sum((label == 1) + (predicted == 1) for _, label, predicted in self._seen)
-            found["eval/f1_score"] = 2 * both / max(either, 1)
+            scores["eval/f1_score"] = 2 * both / max(either, 1)
         for group in ("matched", "mismatched"):
             right = [label == predicted for name, label, predicted in self._seen if name == group]
             if right:
-                found[f"eval/accuracy_{group}"] = sum(right) / len(right)
-        return found
+                scores[f"eval/accuracy_{group}"] = sum(right) / len(right)
+        return scores
 
 
-def _features(
-    vocabulary: Vocabulary, length: int, index: int, example: _Example
-) -> dict[str, np.ndarray]:
-    del index
+def _features(vocabulary: Vocabulary, length: int, example: _Example) -> dict[str, np.ndarray]:
     cls, sep = vocabulary.cls, vocabulary.sep
     if example.ids_b is None:
         ids = [cls, *example.ids_a[: length - 2], sep]
@@ -83,10 +80,12 @@ def _features(
 
 
 def _dataset(
-    cfg: Any, context: Context, examples: list[_Example], files: list[pathlib.Path]
+    cfg: Any,
+    context: Context,
+    vocabulary: Vocabulary,
+    examples: list[_Example],
+    files: list[pathlib.Path],
 ) -> Dataset:
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    vocabulary.check(context.vocab_size)
     build = functools.partial(_features, vocabulary, cfg.max_sequence_length)
     source = RowSource(examples, build, files[0])
     groups, labels = [e.group for e in examples], [e.label for e in examples]
@@ -120,14 +119,14 @@ def sst2(cfg: Any, context: Context) -> Dataset:
     """
     stem = "train" if context.training else "dev"
     files = find_files(cfg.data_dir, [f"{stem}.{ending}" for ending in _ENDINGS])
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
+    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     texts, labels = [], []
     for row in (row for file in files for row in read_rows(file)):
         texts.append(row.text("sentence"))
         labels.append(_checked(row, row.get("label"), context.num_labels))
     encoded = vocabulary.encode_all(texts)
     examples = [_Example(ids, None, label, "") for ids, label in zip(encoded, labels, strict=True)]
-    return _dataset(cfg, context, examples, files)
+    return _dataset(cfg, context, vocabulary, examples, files)
 
 
 def _mnli_files(cfg: Any, *, training: bool) -> Iterator[tuple[str, list[pathlib.Path]]]:
@@ -156,11 +155,11 @@ def mnli(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: a file, column or label that is not there; names file and row.
     """
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
+    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     first, second, labels, groups, files = [], [], [], [], []
-    for group, found in _mnli_files(cfg, training=context.training):
-        files += found
-        for row in (row for file in found for row in read_rows(file)):
+    for group, parts in _mnli_files(cfg, training=context.training):
+        files += parts
+        for row in (row for file in parts for row in read_rows(file)):
             gold = row.get("gold_label", "label")
             if gold == "-":
                 continue
@@ -172,4 +171,4 @@ def mnli(cfg: Any, context: Context) -> Dataset:
             groups.append(group)
     both = map(vocabulary.encode_all, (first, second))
     examples = list(map(_Example, *both, labels, groups))
-    return _dataset(cfg, context, examples, files)
+    return _dataset(cfg, context, vocabulary, examples, files)

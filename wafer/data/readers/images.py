@@ -43,10 +43,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 
-def _features(
-    images: np.ndarray, labels: np.ndarray, index: int, example: int
-) -> dict[str, np.ndarray]:
-    del index
+def _features(images: np.ndarray, labels: np.ndarray, example: int) -> dict[str, np.ndarray]:
     return {
         "images": images[example],
         "labels": np.asarray(labels[example], np.int32),
@@ -86,19 +83,19 @@ def mnist(cfg: Any, context: Context) -> Dataset:
         DataError: files that are missing, damaged, or do not belong together.
     """
     stem = "train" if context.training else "t10k"
-    found = []
+    files = []
     for name in (f"{stem}-images*idx3-ubyte*", f"{stem}-labels*idx1-ubyte*"):
         folders = [*cfg.data_dir, *(f"{d}/MNIST/raw" for d in cfg.data_dir)]  # torchvision's place
         existing = [d for d in folders if any(pathlib.Path(d).glob(name))]
-        found.append(find_files(existing[:1] or cfg.data_dir, [name])[0])
-    images, labels = map(read_idx, found)
+        files.append(find_files(existing[:1] or cfg.data_dir, [name])[0])
+    images, labels = map(read_idx, files)
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise DataError(
-            f"{found[0]} has shape {images.shape} and {found[1]} {labels.shape}; expected "
+            f"{files[0]} has shape {images.shape} and {files[1]} {labels.shape}; expected "
             "[N, rows, columns] and [N]"
         )
     flat = images.reshape(len(images), -1).astype(np.float32) / 255
-    return _dataset(cfg, context, (flat - _MEAN) / _STD, labels, found[0])
+    return _dataset(cfg, context, (flat - _MEAN) / _STD, labels, files[0])
 
 
 def digits(cfg: Any, context: Context) -> Dataset:

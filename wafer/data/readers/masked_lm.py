@@ -31,12 +31,12 @@ def _tokens(row: Row) -> list[str]:
     if not text.lstrip().startswith("["):
         return text.split()
     try:
-        found = ast.literal_eval(text)  # the vendor writes Python's list of strings
+        tokens = ast.literal_eval(text)  # the vendor writes Python's list of strings
     except (ValueError, SyntaxError):
         return text.split()  # [CLS] a b [SEP]
-    if not isinstance(found, list):
+    if not isinstance(tokens, list):
         raise DataError(f"{row.where}: 'tokens' is {text[:40]!r}; expected a list of tokens")
-    return [str(token) for token in found]
+    return [str(token) for token in tokens]
 
 
 def _read(row: Row, vocabulary: Vocabulary, cfg: Any) -> _Pair:
@@ -64,8 +64,7 @@ def _read(row: Row, vocabulary: Vocabulary, cfg: Any) -> _Pair:
     return _Pair(ids, segments[: len(ids)], int(is_random in {"1", "true"}))
 
 
-def _features(cfg: Any, pad: int, index: int, example: _Pair) -> dict[str, np.ndarray]:
-    del index
+def _features(cfg: Any, pad: int, example: _Pair) -> dict[str, np.ndarray]:
     row = sequence_row(example.ids, cfg.max_sequence_length, pad, example.segments)
     if not cfg.disable_nsp:
         row["next_sentence_label"] = np.asarray(example.is_random, np.int32)
@@ -108,8 +107,7 @@ def masked_lm(cfg: Any, context: Context) -> Dataset:
         DataError: a wrong row; names file and row.
     """
     files = find_files(cfg.data_dir, ["*.csv"])
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    vocabulary.check(context.vocab_size)
+    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     examples = [_read(row, vocabulary, cfg) for file in files for row in read_rows(file)]
     known = map(vocabulary.tokenizer.token_to_id, _SPECIAL)
     mask = functools.partial(

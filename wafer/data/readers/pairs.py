@@ -47,8 +47,7 @@ def _opened(cfg: Any, context: Context) -> tuple[list[Any], Vocabulary, Iterator
     """Files of this split, the vocabulary, and the rows."""
     stem = "train" if context.training else "dev"
     files = find_files(cfg.data_dir, [f"{stem}.jsonl", f"{stem}.tsv"])
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    vocabulary.check(context.vocab_size)
+    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     return files, vocabulary, (row for file in files for row in read_rows(file))
 
 
@@ -69,25 +68,25 @@ def prompts(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: a wrong row; names file and row.
     """
-    files, vocabulary, found = _opened(cfg, context)
+    files, vocabulary, lines = _opened(cfg, context)
     eos = vocabulary.id_of(cfg.eos_token)
     between = [] if cfg.sep_token is None else [vocabulary.id_of(cfg.sep_token)]
     asks, answers = map(vocabulary.encode, (cfg.prompt_prefix, cfg.completion_prefix))
     rows, skipped = [], 0
-    for row in found:
+    for row in lines:
         ids = [vocabulary.encode(text) for text in _texts(row, cfg)]
         pairs = zip(ids[::2], ids[1::2], strict=True)
         turns = [([*asks, *ask, *between, *answers], answer) for ask, answer in pairs]
         if not all(ask and answer for ask, answer in turns):
             raise DataError(f"{row.where}: the prompt or the completion is empty")
-        made = conversation(turns, eos_id=eos, pad_id=eos)
-        if made.shape[1] > cfg.max_sequence_length:
+        features = conversation(turns, eos_id=eos, pad_id=eos)
+        if features.shape[1] > cfg.max_sequence_length:
             skipped += 1
         else:
-            rows.append(made)
+            rows.append(features)
     source = CompletionSource(rows, files[0])
-    longest = max(made.shape[1] for made in rows)
-    mean = float(np.mean([made.shape[1] for made in rows]))
+    longest = max(features.shape[1] for features in rows)
+    mean = float(np.mean([features.shape[1] for features in rows]))
     is_json = vocabulary.path.suffix == ".json"
     return Dataset(
         source=source,
@@ -103,9 +102,8 @@ def prompts(cfg: Any, context: Context) -> Dataset:
 
 
 def _pair(
-    length: int, target_length: int, start: int, index: int, example: tuple[np.ndarray, np.ndarray]
+    length: int, target_length: int, start: int, example: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    del index
     source, target = example
     written = sequence_row([start, *target[:-1]], target_length)
     return sequence_row(source, length) | {
@@ -121,11 +119,11 @@ def seq2seq(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: a wrong row; names file and row.
     """
-    files, vocabulary, found = _opened(cfg, context)
+    files, vocabulary, lines = _opened(cfg, context)
     eos = vocabulary.id_of(cfg.eos_token)
     lengths = cfg.max_sequence_length, cfg.tgt_max_sequence_length or cfg.max_sequence_length
     texts: tuple[list[str], list[str]] = [], []
-    for row in found:
+    for row in lines:
         texts[0].append(row.text(cfg.src_key))
         texts[1].append(row.text(cfg.tgt_key))
     sources, targets = (

@@ -39,8 +39,7 @@ def read_pairs(cfg: Any, vocab_size: int | None, *, training: bool) -> tuple[lis
         DataError: a wrong row; names file and row.
     """
     files = find_files(cfg.data_dir, ["train.jsonl" if training else "dev.jsonl"])
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    vocabulary.check(vocab_size)
+    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, vocab_size)
     eos = vocabulary.id_of(cfg.eos_token)
     sep = None if cfg.sep_token is None else vocabulary.id_of(cfg.sep_token)
     pairs, skipped = [], 0
@@ -49,11 +48,11 @@ def read_pairs(cfg: Any, vocab_size: int | None, *, training: bool) -> tuple[lis
         answers = [vocabulary.encode(row.text(key)) for key in (cfg.chosen_key, cfg.rejected_key)]
         if not all(answers) or not (prompt or sep is not None):
             raise DataError(f"{row.where}: the prompt or an answer is empty")
-        made = [prompt_completion(prompt, a, eos_id=eos, pad_id=eos, sep_id=sep) for a in answers]
-        if max(rows.shape[1] for rows in made) > cfg.max_sequence_length:
+        rows = [prompt_completion(prompt, a, eos_id=eos, pad_id=eos, sep_id=sep) for a in answers]
+        if max(part.shape[1] for part in rows) > cfg.max_sequence_length:
             skipped += 1
         else:
-            pairs.append(Pair(row, (made[0], made[1])))
+            pairs.append(Pair(row, (rows[0], rows[1])))
     if not pairs:
         raise DataError(f"{files[0]}: no pair that fits max_sequence_length")
     return pairs, skipped
@@ -77,10 +76,9 @@ def pair_row(answers: Sequence[np.ndarray], length: int) -> dict[str, np.ndarray
     return {key: np.concatenate([half[key] for half in halves]) for key in halves[0]}
 
 
-def _build(length: int, index: int, pair: Pair) -> dict[str, np.ndarray]:
-    del index
-    found = [pair.row.values.get(key) for key in LOGP_KEYS]
-    return pair_row(pair.answers, length) | {"reference_logps": np.asarray(found, np.float32)}
+def _build(length: int, pair: Pair) -> dict[str, np.ndarray]:
+    logps = [pair.row.values.get(key) for key in LOGP_KEYS]
+    return pair_row(pair.answers, length) | {"reference_logps": np.asarray(logps, np.float32)}
 
 
 def preferences(cfg: Any, context: Context) -> Dataset:

@@ -46,9 +46,8 @@ def _texts(where: str, entry: Any, negatives: int) -> tuple[str, list[tuple[str,
 
 
 def _features(
-    vocabulary: Vocabulary, lengths: tuple[int, int], index: int, example: _Example
+    vocabulary: Vocabulary, lengths: tuple[int, int], example: _Example
 ) -> Mapping[str, np.ndarray]:
-    del index
     cls, sep = vocabulary.cls, vocabulary.sep
     row = sequence_row([cls, *example.question[: lengths[0] - 2], sep], lengths[0], vocabulary.pad)
     ids, masks = [], []
@@ -80,8 +79,7 @@ def retrieval(cfg: Any, context: Context) -> Dataset:
     """
     stem = "train" if context.training else "dev"
     files = find_files(cfg.data_dir, [f"{stem}.json", f"*-{stem}.json"])
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    vocabulary.check(context.vocab_size)
+    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     questions, contexts = _read(files, cfg.num_hard_negatives)
     flat = [text for chosen in contexts for pair in chosen for text in pair]
     encoded = iter(vocabulary.encode_all(flat))

@@ -37,12 +37,12 @@ def _longest_common(a: Sequence[str], b: Sequence[str]) -> int:
 
 def rouge_words(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, float]:
     """Compare two word sequences: ``rouge1``, ``rouge2``, ``rougeL`` in [0, 1]."""
-    found = {}
+    scores = {}
     for n in (1, 2):
         a, b = _ngrams(ours, n), _ngrams(theirs, n)
-        found[f"rouge{n}"] = _f1(sum((a & b).values()), sum(a.values()), sum(b.values()))
-    found["rougeL"] = _f1(_longest_common(ours, theirs), len(ours), len(theirs))
-    return found
+        scores[f"rouge{n}"] = _f1(sum((a & b).values()), sum(a.values()), sum(b.values()))
+    scores["rougeL"] = _f1(_longest_common(ours, theirs), len(ours), len(theirs))
+    return scores
 
 
 def rouge(summary: str, reference: str) -> dict[str, float]:

@@ -32,11 +32,11 @@ def _assembled(cfg: Any, open_rows: Open) -> tuple[Source, str]:
     """The source a section names, cut and mixed, and what to say of it."""
     if cfg.mixture is None:
         source = open_rows(_folders(cfg))
-        told = ""
+        note = ""
         if cfg.data_subset is not None or cfg.num_samples is not None:
             source = Subset(source, cfg.data_subset, cfg.num_samples)
-            told = f" (subset {cfg.data_subset or 'all'})"
-        return source, told
+            note = f" (subset {cfg.data_subset or 'all'})"
+        return source, note
     parts: list[Source] = []
     for part in cfg.mixture:
         rows = open_rows(part.data_dir)
@@ -61,12 +61,12 @@ def gpt_rows(cfg: Any, context: Context) -> Dataset:
     if kinds == {True}:
         return _corpus(cfg, context)
     check = functools.partial(_gpt_source, cfg, context)
-    source, told = _assembled(cfg, check)
+    source, note = _assembled(cfg, check)
     features, length = _gpt_source(cfg, context, folders[:1]).row_shape
     return Dataset(
         source=source,
         row_length=length,
-        summary=f"HDF5: {len(source):,} rows of {length} tokens, {features} features{told}",
+        summary=f"HDF5: {len(source):,} rows of {length} tokens, {features} features{note}",
         **_tokenizer_of(folders),
     )
 
@@ -104,11 +104,11 @@ def _corpus(cfg: Any, context: Context) -> Dataset:
             f"{folders[0]}: a corpus does not know where documents end, so use_vsl cannot work; "
             "preprocess in mode LMData_VSL"
         )
-    source, told = _assembled(cfg, lambda names: CorpusSource(names, length, context.vocab_size))
+    source, note = _assembled(cfg, lambda names: CorpusSource(names, length, context.vocab_size))
     return Dataset(
         source=source,
         row_length=length,
-        summary=f"HDF5 corpus: {len(source):,} windows of {length} tokens{told}",
+        summary=f"HDF5 corpus: {len(source):,} windows of {length} tokens{note}",
         **_tokenizer_of(folders),
     )
 
@@ -135,7 +135,7 @@ def bert_rows(cfg: Any, context: Context) -> Dataset:
     folders = _folders(cfg)
     first = Hdf5Source(folders[:1], context.vocab_size)
     length = first.row_shape[1]
-    told = folder_params(folders[0]).get("post-process", {})
+    written = folder_params(folders[0]).get("post-process", {})
     static = "labels" in first.features
     missing = {"input_ids", "attention_mask"} - set(first.features)
     if missing:
@@ -144,7 +144,7 @@ def bert_rows(cfg: Any, context: Context) -> Dataset:
     if static:
         transform = functools.partial(_gathered, most=most)
     else:
-        transform = _masking(cfg, context, told, folders[0], most)
+        transform = _masking(cfg, context, written, folders[0], most)
     source, note = _assembled(cfg, lambda names: Hdf5Source(names, context.vocab_size))
     how = "masked beforehand" if static else f"{cfg.masked_lm_prob:.0%} masked at every reading"
     return Dataset(
@@ -157,16 +157,16 @@ def bert_rows(cfg: Any, context: Context) -> Dataset:
 
 
 def _masking(
-    cfg: Any, context: Context, told: Mapping[str, Any], folder: str, most: int
+    cfg: Any, context: Context, written: Mapping[str, Any], folder: str, most: int
 ) -> Callable[[Rows, np.random.Generator], Rows]:
-    mask_id = told.get("mask_id") if cfg.mask_id is None else cfg.mask_id
-    vocab_size = told.get("vocab_size", context.vocab_size)
+    mask_id = written.get("mask_id") if cfg.mask_id is None else cfg.mask_id
+    vocab_size = written.get("vocab_size", context.vocab_size)
     if mask_id is None or vocab_size is None:
         raise DataError(
             f"{folder}: data_params.json names no mask_id or vocab_size; give mask_id, the id of "
             "the mask token"
         )
-    special = tuple(told.get("special_ids", ()))
+    special = tuple(written.get("special_ids", ()))
     return functools.partial(
         _mask,
         most=most,
@@ -228,14 +228,14 @@ def t5_rows(cfg: Any, context: Context) -> Dataset:
             f"{folders[0]}: rows have no {', '.join(missing)}; they have "
             f"{', '.join(first.features)}. Preprocess in mode T5"
         )
-    source, told = _assembled(cfg, lambda names: Hdf5Source(names, context.vocab_size))
+    source, note = _assembled(cfg, lambda names: Hdf5Source(names, context.vocab_size))
     lengths = "/".join(str(group.length) for group in first.groups)
     return Dataset(
         source=source,
         row_length=first.row_shape[1],
         complete=True,
         transform=_without_ignored,
-        summary=f"HDF5: {len(source):,} source and target rows of {lengths} tokens{told}",
+        summary=f"HDF5: {len(source):,} source and target rows of {lengths} tokens{note}",
     )
 
 

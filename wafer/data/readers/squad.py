@@ -91,11 +91,11 @@ def _question(where: str, qa: Mapping[str, Any], context: str) -> Question:
     if not answers:
         raise DataError(f"{where}: no answer; version 1 has one for every question")
     for text, start in answers:
-        found = context[start : start + len(text)]
-        if not text or found != text:
+        there = context[start : start + len(text)]
+        if not text or there != text:
             raise DataError(
                 f"{where}: the answer {text!r} is not at answer_start {start} of its context, "
-                f"which has {found!r} there"
+                f"which has {there!r} there"
             )
     return Question(where, qa["question"], context, answers)
 
@@ -145,7 +145,7 @@ def windows(
             f"max_query_length {query}"
         )
     contexts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    found: list[Window] = []
+    cut: list[Window] = []
     for index, question in enumerate(questions):
         if question.context not in contexts:
             contexts[question.context] = vocabulary.encode_spans(question.context)
@@ -159,16 +159,13 @@ def windows(
             part = slice(begin, begin + room)
             inside = span is not None and begin <= span[0] and span[1] < begin + room
             answer = (span[0] - begin, span[1] - begin) if span and inside else None
-            found.append(
+            cut.append(
                 Window(index, asked, begin, ids[part], offsets[part], central[number, part], answer)
             )
-    return found
+    return cut
 
 
-def _features(
-    vocabulary: Vocabulary, length: int, index: int, window: Window
-) -> dict[str, np.ndarray]:
-    del index
+def _features(vocabulary: Vocabulary, length: int, window: Window) -> dict[str, np.ndarray]:
     ids = [vocabulary.cls, *window.query, vocabulary.sep, *window.ids, vocabulary.sep]
     segments = [0] * window.start + [1] * (len(window.ids) + 1)
     row = sequence_row(ids, length, vocabulary.pad, segments)
@@ -241,17 +238,16 @@ def squad(cfg: Any, context: Context) -> Dataset:
     """
     stem = "train" if context.training else "dev"
     files = find_files(cfg.data_dir, [f"{stem}-v1*.json", f"{stem}.json"])
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    vocabulary.check(context.vocab_size)
+    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     questions = [question for file in files for question in read_squad(file)]
     length = cfg.max_sequence_length
-    found = windows(questions, vocabulary, length, cfg.doc_stride, cfg.max_query_length)
+    cut = windows(questions, vocabulary, length, cfg.doc_stride, cfg.max_query_length)
     return Dataset(
-        source=RowSource(found, functools.partial(_features, vocabulary, length), files[0]),
+        source=RowSource(cut, functools.partial(_features, vocabulary, length), files[0]),
         row_length=length,
         complete=True,
         scorer=functools.partial(
-            SquadScorer, questions, found, cfg.n_best_size, cfg.max_answer_length
+            SquadScorer, questions, cut, cfg.n_best_size, cfg.max_answer_length
         ),
-        summary=f"SQuAD: {len(questions):,} questions in {len(found):,} windows of {length} tokens",
+        summary=f"SQuAD: {len(questions):,} questions in {len(cut):,} windows of {length} tokens",
     )

@@ -87,10 +87,10 @@ def _vocabulary_of_labels(cfg: Any, own: Sequence[Sentence], *, training: bool) 
     beside = [pathlib.Path(place) / "label2id.json" for place in cfg.data_dir]
     given = [pathlib.Path(cfg.label_vocab_file)] if cfg.label_vocab_file else []
     for path in given or [path for path in beside if path.is_file()]:
-        found = read_json(path)
-        if not isinstance(found, dict) or not all(isinstance(v, int) for v in found.values()):
+        classes = read_json(path)
+        if not isinstance(classes, dict) or not all(isinstance(v, int) for v in classes.values()):
             raise DataError(f"label_vocab_file: {path}: expected an object of label -> number")
-        return found
+        return classes
     sentences = own if training else _sentences(cfg, training=True)
     names = {label for sentence in sentences for label in sentence.labels}
     ordered = sorted(names - {"O"})
@@ -119,8 +119,8 @@ def _encode(sentence: Sentence, classes: list[int], vocabulary: Vocabulary) -> _
     heads = []
     if sentence.pieces:
         unknown = vocabulary.id_of("[UNK]", "<unk>")
-        found = map(vocabulary.tokenizer.token_to_id, sentence.words)
-        ids = [unknown if index is None else index for index in found]
+        known = map(vocabulary.tokenizer.token_to_id, sentence.words)
+        ids = [unknown if index is None else index for index in known]
         heads = [i for i, label in enumerate(sentence.labels) if label != "X"]
         return _Encoded(ids, heads, [classes[i] for i in heads])
     for piece in vocabulary.encode_words(sentence.words):
@@ -129,10 +129,7 @@ def _encode(sentence: Sentence, classes: list[int], vocabulary: Vocabulary) -> _
     return _Encoded(ids, heads, classes)
 
 
-def _features(
-    vocabulary: Vocabulary, length: int, index: int, example: _Encoded
-) -> dict[str, np.ndarray]:
-    del index
+def _features(vocabulary: Vocabulary, length: int, example: _Encoded) -> dict[str, np.ndarray]:
     ids = [vocabulary.cls, *example.ids[: length - 2], vocabulary.sep]
     row = sequence_row(ids, length, vocabulary.pad, [0] * len(ids))
     labels, weights = np.zeros(length, np.int32), np.zeros(length, np.int32)
@@ -150,17 +147,17 @@ def entities(labels: Sequence[str]) -> set[tuple[str, int, int]]:
     >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
     [('LOC', 3, 4), ('LOC', 4, 5), ('PER', 0, 2)]
     """
-    found: set[tuple[str, int, int]] = set()
+    spans: set[tuple[str, int, int]] = set()
     kind, begin = "", 0
     for i, label in enumerate([*labels, "O"]):
         mark, _, name = label.partition("-")
         goes_on = mark == "I" and bool(kind) and kind == (name or _untyped(label))
         if kind and not goes_on:
-            found.add((kind, begin, i))
+            spans.add((kind, begin, i))
             kind = ""
         if not goes_on and mark in {"B", "I"}:
             kind, begin = name or _untyped(label), i
-    return found
+    return spans
 
 
 def _untyped(label: str) -> str:
@@ -200,9 +197,9 @@ class TokenScorer:
             if name.startswith(("B", "I")) and ((truth == index) | (chosen == index)).any():
                 same = ((truth == index) & (chosen == index)).sum()
                 scores.append(2 * same / ((truth == index).sum() + (chosen == index).sum()))
-        found = [[entities(self._named(part)) for part in pair] for pair in self._pairs]
-        same = sum(len(true & ours) for true, ours in found)
-        total = sum(len(true) + len(ours) for true, ours in found)
+        pairs = [[entities(self._named(part)) for part in pair] for pair in self._pairs]
+        same = sum(len(true & ours) for true, ours in pairs)
+        total = sum(len(true) + len(ours) for true, ours in pairs)
         return {
             "eval/f1_score": float(np.mean(scores)) if scores else 0.0,
             "eval/entity_f1": 2 * same / max(total, 1),
@@ -226,8 +223,7 @@ def token_classification(cfg: Any, context: Context) -> Dataset:
         DataError: a wrong line or label; names file and row.
     """
     sentences = _sentences(cfg, training=context.training)
-    vocabulary = load_vocabulary(cfg.vocab_file, do_lower=cfg.do_lower)
-    vocabulary.check(context.vocab_size)
+    vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     known = _vocabulary_of_labels(cfg, sentences, training=context.training)
     examples = [
         _encode(sentence, _classes(sentence, known, context.num_labels), vocabulary)

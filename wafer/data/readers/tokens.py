@@ -20,40 +20,40 @@ Rows = dict[str, np.ndarray]
 
 def _described(folders: Sequence[str], suffix: str) -> list[pathlib.Path]:
     """The files that each folder's ``meta.dat`` names ("FILE LINES"); without it, all that fit."""
-    found: list[pathlib.Path] = []
+    files: list[pathlib.Path] = []
     for folder in map(pathlib.Path, folders):
         meta = folder / "meta.dat"
         if not meta.is_file():
-            found += find_files([str(folder)], [f"*{suffix}"])
+            files += find_files([str(folder)], [f"*{suffix}"])
             continue
         named = [folder / line.split()[0] for line in meta.read_text().splitlines() if line.strip()]
         missing = [path for path in named if not path.is_file()]
         if missing:
             raise DataError(f"{meta}: names {missing[0]}, which does not exist")
-        found += named
-    return found
+        files += named
+    return files
 
 
 def _static(cfg: Any, context: Context, row: Row) -> Rows:
     names = ["input_ids", "attention_mask", "masked_lm_positions", "masked_lm_weights", "labels"]
     names += [] if cfg.disable_nsp else ["token_type_ids", "next_sentence_label"]
-    found = {name: np.array(row.integers(name), np.int32) for name in names}
+    features = {name: np.array(row.integers(name), np.int32) for name in names}
     for group in (("input_ids", "attention_mask"), ("masked_lm_positions", "labels")):
-        lengths = {name: len(found[name]) for name in group}
+        lengths = {name: len(features[name]) for name in group}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{row.where}: {lengths}; expected equal lengths")
-    top = max(found["input_ids"].max(), found["labels"].max())
+    top = max(features["input_ids"].max(), features["labels"].max())
     if context.vocab_size is not None and top >= context.vocab_size:
         raise DataError(f"{row.where}: id {top} is outside the vocabulary of {context.vocab_size}")
-    out = {name: found[name] for name in ("input_ids", "attention_mask")}
+    out = {name: features[name] for name in ("input_ids", "attention_mask")}
     out |= {
-        "gather_positions": found["masked_lm_positions"],
-        "gather_labels": found["labels"],
-        "gather_weights": found["masked_lm_weights"],
+        "gather_positions": features["masked_lm_positions"],
+        "gather_labels": features["labels"],
+        "gather_weights": features["masked_lm_weights"],
     }
     if not cfg.disable_nsp:
-        out["token_type_ids"] = found["token_type_ids"]
-        out["next_sentence_label"] = found["next_sentence_label"][0]
+        out["token_type_ids"] = features["token_type_ids"]
+        out["next_sentence_label"] = features["next_sentence_label"][0]
     return out
 
 
@@ -73,7 +73,7 @@ def bert_csv(cfg: Any, context: Context) -> Dataset:
             if own != shape:
                 raise DataError(f"{row.where}: features of {own}, but the first row's are {shape}")
             examples.append(example)
-    source = RowSource(examples, lambda _, example: example, cfg.data_dir[0])
+    source = RowSource(examples, lambda example: example, cfg.data_dir[0])
     length = len(examples[0]["input_ids"])
     return Dataset(
         source=source,
@@ -153,7 +153,7 @@ def t5_dynamic(cfg: Any, context: Context) -> Dataset:
         "start": vocabulary.get(fold(cfg.sos_token), pad),
     }
     examples = list(_pieces(cfg, vocabulary, longest))
-    build = lambda _, tokens: {"tokens": fixed(tokens, longest), "length": np.int32(len(tokens))}
+    build = lambda tokens: {"tokens": fixed(tokens, longest), "length": np.int32(len(tokens))}
     return Dataset(
         source=RowSource(examples, build, cfg.src_data_dir[0]),
         row_length=cfg.src_max_sequence_length,

@@ -55,10 +55,10 @@ def folder_params(folder: str | pathlib.Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text())
+        params = json.loads(path.read_text())
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error})") from error
-    return found if isinstance(found, dict) else {}
+    return params if isinstance(params, dict) else {}
 
 
 def find_files(folders: Sequence[str | pathlib.Path]) -> list[pathlib.Path]:
@@ -69,10 +69,10 @@ def find_files(folders: Sequence[str | pathlib.Path]) -> list[pathlib.Path]:
     """
     paths: list[pathlib.Path] = []
     for folder in folders:
-        found = sorted(pathlib.Path(folder).glob("*.h5"))
-        if not found:
+        files = sorted(pathlib.Path(folder).glob("*.h5"))
+        if not files:
             raise DataError(f"no .h5 files in {folder}; expected Model Zoo HDF5 rows there")
-        paths += found
+        paths += files
     return paths
 
 
@@ -96,10 +96,10 @@ def _columns(file: h5py.File, params: dict[str, Any]) -> tuple[tuple[Group, ...]
 
 
 def _features(name: str, shape: tuple[int, ...], params: dict[str, Any]) -> tuple[str, ...]:
-    told = params.get("features" if name == "data" else f"{name}_features")
+    names = params.get("features" if name == "data" else f"{name}_features")
     if name == "labels":
-        told = ("labels", "masked_lm_positions", "masked_lm_mask")[: shape[1]]
-    features = tuple(told) if told else _BY_COUNT.get(shape[1])
+        names = ("labels", "masked_lm_positions", "masked_lm_mask")[: shape[1]]
+    features = tuple(names) if names else _BY_COUNT.get(shape[1])
     if features is None or len(features) != shape[1]:
         named = f"{len(features)} features ({', '.join(features)})" if features else ""
         raise DataError(
@@ -319,11 +319,11 @@ class CorpusSource:
         file, row = self._files.place(index)
         start = row * self._length
         try:
-            found = self._files.datasets(file)["data"][start : start + self._length + 1]
+            window = self._files.datasets(file)["data"][start : start + self._length + 1]
         except OSError as error:
             place = f"{self._files.paths[file]}: tokens from {start}"
             raise DataError(f"{place} cannot be read ({error})") from error
-        tokens = found.astype(np.int32)
+        tokens = window.astype(np.int32)
         values = (tokens[:-1], np.ones(self._length, np.int32), tokens[1:])
         row_of: dict[str, np.ndarray] = dict(zip(FEATURES, values, strict=True))
         problem = row_problem(row_of, self._vocab_size)

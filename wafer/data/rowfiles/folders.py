@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from wafer.data.preprocess.layouts import described
 from wafer.data.rowfiles.files import Hdf5Source, is_corpus
-from wafer.data.rowfiles.writer import PARAMS, write_json, write_rows
+from wafer.data.rowfiles.writer import PARAMS, described, write_json, write_rows
 from wafer.errors import DataError
 
 __all__ = ["shuffle_folder", "split_folder"]

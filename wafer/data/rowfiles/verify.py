@@ -85,16 +85,18 @@ def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> 
         count += _verify_rows(path, groups, vocab_size, problems)
         problems += _wrong_count(path, rows)
     unit = "tokens" if corpus else "rows"
-    told = params.get("n_examples")
-    if told is not None and told != count and not problems:
-        problems.append(f"{folder}: data_params.json tells of {told} {unit}, found {count}")
+    expected = params.get("n_examples")
+    if expected is not None and expected != count and not problems:
+        problems.append(f"{folder}: data_params.json tells of {expected} {unit}, found {count}")
     return Report(folder, len(paths), count, unit, problems)
 
 
 def _wrong_count(path: pathlib.Path, rows: int) -> list[str]:
     with open_rows(path) as file:
-        told: Any = file.attrs.get("n_examples", rows)
-    return [] if told == rows else [f"{path}: n_examples is {told}, but the file holds {rows} rows"]
+        expected: Any = file.attrs.get("n_examples", rows)
+    if expected == rows:
+        return []
+    return [f"{path}: n_examples is {expected}, but the file holds {rows} rows"]
 
 
 def _blocks(file: h5py.File, names: list[str], size: int) -> Iterator[tuple[int, list[Any] | None]]:

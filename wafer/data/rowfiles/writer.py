@@ -11,7 +11,7 @@ import numpy as np
 
 from wafer.data.rowfiles.files import Group
 
-__all__ = ["PARAMS", "replace", "write_corpus", "write_json", "write_rows"]
+__all__ = ["PARAMS", "described", "replace", "write_corpus", "write_json", "write_rows"]
 
 PARAMS = "data_params.json"
 
@@ -28,6 +28,16 @@ def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(content, indent=4) + "\n")
     replace(partial, path)
+
+
+def described(groups: Sequence[Group]) -> dict[str, Any]:
+    """Say in ``data_params.json`` which features stand where, as the vendor does."""
+    longest = {"max_sequence_length": max(group.length for group in groups)}
+    if len(groups) == 1:
+        only = groups[0]
+        return {"features": list(only.features), "features_len": only.length, **longest}
+    named = {f"{group.name}_features": list(group.features) for group in groups}
+    return named | {f"{g.name}_features_len": g.length for g in groups} | longest
 
 
 def write_rows(

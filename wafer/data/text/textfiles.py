@@ -72,19 +72,19 @@ def find_files(places: Sequence[str], names: Iterable[str]) -> list[pathlib.Path
     Raises:
         DataError: a place does not exist or holds no such file.
     """
-    found: list[pathlib.Path] = []
+    files: list[pathlib.Path] = []
     names = tuple(names)
     for place in map(pathlib.Path, places):
         if place.is_file():
-            found.append(place)
+            files.append(place)
             continue
         if not place.is_dir():
             raise DataError(f"data_dir: {place} does not exist")
         inside = sorted({path for name in names for path in place.glob(name) if path.is_file()})
         if not inside:
             raise DataError(f"data_dir: {place} holds none of {', '.join(names)}")
-        found += inside
-    return found
+        files += inside
+    return files
 
 
 def read_rows(path: pathlib.Path) -> Iterator[Row]:

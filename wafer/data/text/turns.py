@@ -27,9 +27,9 @@ class Turns(str):
 
     def __new__(cls, name: str, content: str = "content", role: str = "role") -> "Turns":
         """See the class."""
-        made = super().__new__(cls, name)
-        made.content, made.role = content, role
-        return made
+        field = super().__new__(cls, name)
+        field.content, field.role = content, role
+        return field
 
 
 def read_turns(value: Any, field: Turns) -> tuple[tuple[str, ...] | None, str]:

@@ -65,17 +65,17 @@ class Vocabulary:
 
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids [n] int32 of every text, on all cores and without a Python object per token."""
-        found = []
+        ids = []
         for start in range(0, len(texts), _CHUNK):
             part = list(texts[start : start + _CHUNK])
             encoded = self.tokenizer.encode_batch_fast(part, add_special_tokens=False)
-            found += [np.asarray(e.ids, np.int32) for e in encoded]
-        return found
+            ids += [np.asarray(e.ids, np.int32) for e in encoded]
+        return ids
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Ids of every word by itself; a word the vocabulary drops becomes its unknown token."""
-        found = self.tokenizer.encode_batch_fast(list(words), add_special_tokens=False)
-        return [e.ids or [self.id_of("[UNK]", "<unk>")] for e in found]
+        encoded = self.tokenizer.encode_batch_fast(list(words), add_special_tokens=False)
+        return [e.ids or [self.id_of("[UNK]", "<unk>")] for e in encoded]
 
     def encode_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Ids [n] of a text and the characters [n, 2] (first, one past the last) of each."""
@@ -83,29 +83,28 @@ class Vocabulary:
         offsets = np.asarray(encoded.offsets, np.int32).reshape(-1, 2)
         return np.asarray(encoded.ids, np.int32), offsets
 
-    def check(self, vocab_size: int | None) -> None:
-        """Compare with the model.
 
-        Raises:
-            DataError: ids the model has no embedding for.
-        """
-        if vocab_size is not None and self.size > vocab_size:
-            raise DataError(
-                f"{self.path}: {self.size} tokens, but model.vocab_size is {vocab_size}; "
-                "make them equal"
-            )
-
-
-def load_vocabulary(path: str, *, do_lower: bool = False) -> Vocabulary:
+def load_vocabulary(path: str, do_lower: bool = False, vocab_size: int | None = None) -> Vocabulary:
     """Load ``vocab_file``.
 
     Args:
         path: a tokenizer.json, else a text file with one WordPiece a line (BERT's vocab.txt).
         do_lower: lower-case and strip accents; a tokenizer.json says so itself.
+        vocab_size: of the model, or None.
 
     Raises:
-        DataError: no such file, or no vocabulary.
+        DataError: no such file, no vocabulary, ids that the model has no embedding for.
     """
+    vocabulary = _read(path, do_lower)
+    if vocab_size is not None and vocabulary.size > vocab_size:
+        raise DataError(
+            f"{path}: {vocabulary.size} tokens, but model.vocab_size is {vocab_size}; make them "
+            "equal"
+        )
+    return vocabulary
+
+
+def _read(path: str, do_lower: bool) -> Vocabulary:
     file = pathlib.Path(path)
     if not file.is_file():
         raise DataError(f"vocab_file: {file} does not exist; expected vocab.txt or tokenizer.json")
