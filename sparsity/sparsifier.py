@@ -59,6 +59,9 @@ class Selected:
 class Sparsifier:
     """Pure functions over a parameter tree; made by ``sparsity.configure``.
 
+    Training needs ``init``, ``prepare``, ``attach``, ``split``, ``update`` and ``prune``; the
+    others select, store, resume and report.
+
     Attributes:
         groups: (filter, algorithm) in order; the first that matches a parameter takes it.
         weight_layout: "io" for Flax kernels [in, out], "oi" for [out, in].

@@ -173,16 +173,16 @@ def _apply_bundle(
 
 def _stream(features: Mapping[str, Array]) -> Batch:
     """Lay rows [B, S] out as a stream; rows without ``lengths`` end at their last 1."""
-    found = dict(features)
+    columns = dict(features)
     for mask, lengths in (
         ("attention_mask", "lengths"),
         ("decoder_attention_mask", "decoder_lengths"),
     ):
-        rows = found.get(mask)
-        if rows is not None and rows.ndim == 2 and not {lengths, "attention_span"} & found.keys():
+        rows = columns.get(mask)
+        if rows is not None and rows.ndim == 2 and not {lengths, "attention_span"} & columns.keys():
             reach = jnp.where(rows != 0, jnp.arange(1, rows.shape[1] + 1), 0)
-            found[lengths] = reach.max(axis=1).astype(jnp.int32)
-    return to_batch(found)
+            columns[lengths] = reach.max(axis=1).astype(jnp.int32)
+    return to_batch(columns)
 
 
 def _init_linen(model: nn.Module, key: Array, *args: Any, **kwargs: Any) -> Any:
@@ -208,8 +208,8 @@ def _apply_linen(
 def _mode(model: nn.Module, kwargs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
     """Tell a module that asks whether it trains, as ``model.train()`` does in PyTorch."""
     asked = inspect.signature(type(model).__call__).parameters
-    told = {"train": training, "training": training, "deterministic": not training}
-    return {name: value for name, value in told.items() if name in asked} | dict(kwargs)
+    modes = {"train": training, "training": training, "deterministic": not training}
+    return {name: value for name, value in modes.items() if name in asked} | dict(kwargs)
 
 
 def compile(model: Any, backend: Backend | None = None) -> CompiledModel:  # the vendor's name
@@ -241,9 +241,9 @@ def backward(loss: Array) -> None:
     owners = [part for part in where.parts if isinstance(part, CompiledModel) and part.ready]
     flat, structure = jax.tree.flatten([model.params for model in owners])
     trained = [i for i, leaf in enumerate(flat) if jnp.issubdtype(leaf.dtype, _TRAINED)]
-    found = differentiate(loss, [flat[i] for i in trained])
     gradients = [jnp.zeros_like(leaf) for leaf in flat]
-    for i, gradient in zip(trained, found, strict=True):
+    of_trained = differentiate(loss, [flat[i] for i in trained])
+    for i, gradient in zip(trained, of_trained, strict=True):
         gradients[i] = gradient
     for model, tree in zip(owners, jax.tree.unflatten(structure, gradients), strict=True):
         Gradients(model).add(tree)

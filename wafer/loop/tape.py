@@ -89,14 +89,16 @@ def _run(eqns: Sequence[Any], env: dict[Any, Any]) -> None:
     """Compute equations in order; their results join ``env``."""
     if not eqns:
         return
-    made = list(dict.fromkeys(v for e in eqns for v in e.outvars if not isinstance(v, jex.DropVar)))
-    own = set(made)
+    results = list(
+        dict.fromkeys(v for e in eqns for v in e.outvars if not isinstance(v, jex.DropVar))
+    )
+    own = set(results)
     needed = dict.fromkeys(
         v for e in eqns for v in e.invars if not isinstance(v, jex.Literal) and v not in own
     )
-    part = jex.Jaxpr((), tuple(needed), tuple(made), list(eqns), _effects(eqns), _INFO)
+    part = jex.Jaxpr((), tuple(needed), tuple(results), list(eqns), _effects(eqns), _INFO)
     values = jex.jaxpr_as_fun(jex.ClosedJaxpr(part, ()))(*(env[v] for v in needed))
-    env |= dict(zip(made, values, strict=True))
+    env |= dict(zip(results, values, strict=True))
 
 
 def _effects(eqns: Iterable[Any]) -> Any:

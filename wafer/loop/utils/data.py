@@ -32,18 +32,18 @@ class DataLoader:
                 "DataLoader(get_batches, batch_size)"
             )
         self._make: Callable[[], Iterable[Any]] = lambda: fn(*args, **kwargs)
-        self._made: Iterable[Any] | None = self._make()
+        self._batches_ahead: Iterable[Any] | None = self._make()
 
     def __len__(self) -> int:
         """Batches of one pass, where the iterable knows."""
-        if self._made is None:
-            self._made = self._make()
-        return len(self._made)  # type: ignore[arg-type]
+        if self._batches_ahead is None:
+            self._batches_ahead = self._make()
+        return len(self._batches_ahead)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
         """Begin a pass."""
-        made, self._made = self._made, None
-        return iter(self._make() if made is None else made)
+        batches, self._batches_ahead = self._batches_ahead, None
+        return iter(self._make() if batches is None else batches)
 
 
 class _Profiler:
@@ -161,15 +161,15 @@ class DataExecutor:
             call()
 
     def _batches(self) -> Iterator[Any]:
-        done = 0
-        while done < self.num_steps:
-            before = done
+        step = 0
+        while step < self.num_steps:
+            before = step
             for batch in self._loader:
                 yield batch
-                done += 1
-                if done == self.num_steps:
+                step += 1
+                if step == self.num_steps:
                     return
-            if done == before:
+            if step == before:
                 raise ValueError("DataExecutor: the loader yields no batch")
 
     def _place(self, batch: Any) -> Any:
