@@ -22,7 +22,7 @@ def cpp_name(name):
 
 def columns(struct):
     """Names of a struct's members in order."""
-    body = re.search(rf"struct {struct} \{{(.*?)\}};", TEXT, re.DOTALL)[1]
+    (body,) = re.findall(rf"struct {struct} \{{(.*?)\}};", TEXT, re.DOTALL)
     body = re.sub("//.*", "", body).replace("src[3]", "src0, src1, scalar")
     lines = [line.split(None, 1) for line in body.split(";") if line.strip()]
     return [(kind, name) for kind, names in lines for name in names.split(", ")]
@@ -40,8 +40,8 @@ def columns(struct):
     ],
 )
 def test_cpp_has_the_same_codes(name, enum):
-    listed = re.search(rf"enum {name} \{{ (.*?) \}};", TEXT)[1].split(", ")
-    assert listed == [cpp_name(member) for member in enum.__members__]
+    (listed,) = re.findall(rf"enum {name} \{{ (.*?) \}};", TEXT)
+    assert listed.split(", ") == [cpp_name(member) for member in enum.__members__]
     assert list(enum) == list(range(len(enum)))
 
 
