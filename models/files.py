@@ -22,6 +22,7 @@ def appearing_whole(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathl
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     partial.parent.mkdir(parents=True, exist_ok=True)
+    _remove(partial)  # a killed process had the same number
     try:
         yield partial
         if sync:
@@ -29,7 +30,11 @@ def appearing_whole(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathl
                 os.fsync(file.fileno())
         partial.replace(path)
     finally:
-        if partial.is_dir():
-            shutil.rmtree(partial, ignore_errors=True)
-        else:
-            partial.unlink(missing_ok=True)
+        _remove(partial)
+
+
+def _remove(path: pathlib.Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

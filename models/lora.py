@@ -96,17 +96,17 @@ def _is_target(name: str, targets: Sequence[str]) -> bool:
 def _targets(cfg: LoraConfig, params: Params) -> dict[str, Any]:
     if cfg.r < 1:
         raise ValueError(f"lora_params.r: {cfg.r}, expected a rank of at least 1")
-    found = {
+    kernels = {
         name: leaf
         for name, leaf in named_leaves(params)
         if name.endswith("/kernel") and _is_target(name, cfg.target_modules)
     }
-    if not found:
+    if not kernels:
         raise ValueError(
             f"lora_params.target_modules: {list(cfg.target_modules)} match no kernel; they are "
             "parts of parameter names such as 'attn/query' or 'ffn/up'"
         )
-    return found
+    return kernels
 
 
 def init_lora(cfg: LoraConfig, params: Params, key: Array) -> Lora:

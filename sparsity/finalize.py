@@ -174,15 +174,11 @@ def _stream(
         return list(pool.map(one, names))
 
 
-def _copy_rest(source: pathlib.Path, target: pathlib.Path, done: list[pathlib.Path]) -> None:
-    """Copy the step's other items; the JSON record loses its sparsity entry."""
-    for entry in source.iterdir():
-        if entry in done:
-            continue
-        if entry.is_dir():
-            shutil.copytree(entry, target / entry.name)
-        else:
-            shutil.copy2(entry, target / entry.name)
+def _copy_rest(source: pathlib.Path, target: pathlib.Path, items: list[pathlib.Path]) -> None:
+    """Copy what is no item of the step; the JSON record loses its sparsity entry."""
+    there = {item.name for item in items}
+    skip = lambda folder, _: there if pathlib.Path(folder) == source else set()
+    shutil.copytree(source, target, ignore=skip, dirs_exist_ok=True)
     drop_from_record(target, SPARSITY)
 
 

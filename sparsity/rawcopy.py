@@ -60,15 +60,15 @@ def clear_nan(array: np.ndarray) -> int:
     flat = array.reshape(-1)
     bits = flat.view(f"u{flat.itemsize}")
     step = _BLOCK // flat.itemsize
-    found = 0
+    pruned = 0
     for start in range(0, flat.size, step):
-        mine = bits[start : start + step]
-        numbers = _are_numbers(flat[start : start + step], mine)
-        count = mine.size - int(np.count_nonzero(numbers))
+        block = bits[start : start + step]
+        numbers = _are_numbers(flat[start : start + step], block)
+        count = block.size - int(np.count_nonzero(numbers))
         if count:
-            np.multiply(mine, numbers, out=mine)  # a quarter of the time of a masked assignment
-            found += count
-    return found
+            np.multiply(block, numbers, out=block)  # a quarter of the time of a masked assignment
+            pruned += count
+    return pruned
 
 
 def _are_numbers(block: np.ndarray, bits: np.ndarray) -> np.ndarray:
@@ -135,13 +135,13 @@ def copy_cleared(tree: StoredTree, target: pathlib.Path, spans: list[Span]) -> d
                 f" {span.file} has {sizes.get(span.file, 'no')} bytes, it needs"
                 f" {span.offset + span.length}"
             )
-    found = collections.Counter({span.name: 0 for span in spans})
+    pruned = collections.Counter({span.name: 0 for span in spans})
     for file, size in sizes.items():
         (target / file).parent.mkdir(parents=True, exist_ok=True)
         with open(tree.path / file, "rb") as source, open(target / file, "wb") as out:
             blocks = list(_blocks(file, size, sorted(of_file[file], key=lambda s: s.offset)))
-            _copy_blocks(source.fileno(), out.fileno(), blocks, found)
-    return dict(found)
+            _copy_blocks(source.fileno(), out.fileno(), blocks, pruned)
+    return dict(pruned)
 
 
 def _blocks(file: str, size: int, spans: list[Span]) -> Iterator[_Block]:
@@ -156,7 +156,7 @@ def _blocks(file: str, size: int, spans: list[Span]) -> Iterator[_Block]:
 
 
 def _copy_blocks(
-    source: int, out: int, blocks: list[_Block], found: collections.Counter[str]
+    source: int, out: int, blocks: list[_Block], pruned: collections.Counter[str]
 ) -> None:
     """Copy a file's blocks, two threads at a time."""
     own = threading.local()
@@ -174,4 +174,4 @@ def _copy_blocks(
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for block, cleared in zip(blocks, pool.map(copy, blocks), strict=True):
             if block.span is not None:
-                found[block.span.name] += cleared
+                pruned[block.span.name] += cleared

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from models.checkpoint.moments import map_moments
+from models.checkpoint.moments import in_weights_and_moments
 from models.paths import map_named, named_leaves
 from sparsity import kernels, resume as resumption, storage, topology as topologies
 from sparsity.algorithms import Algorithm, InitContext
@@ -285,7 +285,6 @@ class Sparsifier:
 
         Dense ones become [nnz] values where the state holds a pattern.
         """
-        shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
 
         def visit(name: str, leaf: Any) -> Any:
             if name in sparse.patterns:
@@ -294,19 +293,18 @@ class Sparsifier:
                 return jnp.where(sparse.masks[name], leaf, 0).astype(leaf.dtype)
             return leaf
 
-        return map_named(visit, params), map_moments(visit, opt_state, shapes)
+        return in_weights_and_moments(visit, params, opt_state)
 
     def expand(
         self, params: Any, opt_state: Any, sparse: SparseState, fill: float = 0.0
     ) -> tuple[Any, Any]:
         """Bring csr weights and their moments back to dense, ``fill`` at pruned positions."""
-        shapes = {name: leaf.shape for name, leaf in named_leaves(params)}
 
         def visit(name: str, leaf: Any) -> Any:
             pattern = sparse.patterns.get(name)
             return leaf if pattern is None else storage.expand(leaf, pattern, fill)
 
-        return map_named(visit, params), map_moments(visit, opt_state, shapes)
+        return in_weights_and_moments(visit, params, opt_state)
 
     def masks(self, sparse: SparseState) -> dict[str, Array]:
         """Return every sparse parameter's dense mask, whatever its storage."""

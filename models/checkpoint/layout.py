@@ -14,6 +14,7 @@ from models.errors import CheckpointError
 __all__ = [
     "CHECKPOINTS",
     "CONFIG",
+    "DATA",
     "FORMAT_VERSION",
     "KEY",
     "META",
@@ -23,6 +24,7 @@ __all__ = [
     "SPARSITY",
     "STATE",
     "STEP",
+    "WRITER",
     "FormatVersionError",
     "drop_from_record",
     "is_checkpoint",
@@ -46,7 +48,9 @@ STEP = "step"  # also a key of the record
 KEY = "key"
 
 CONFIG = "config"  # keys of the record
+DATA = "data"  # the loader's position
 SPARSITY = "sparsity"  # schedules' counters; a finalized checkpoint has none
+WRITER = "wafer_version"
 _VERSION = "format_version"
 
 
@@ -87,7 +91,7 @@ def read_record(folder: pathlib.Path) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} cannot be read, it is damaged: {error}") from None
     if version not in range(1, FORMAT_VERSION + 1):
-        writer = record.get("wafer_version", "unknown")
+        writer = record.get(WRITER, "unknown")
         raise FormatVersionError(
             f"{folder} has checkpoint format {version}, written by wafer {writer}; this code reads "
             f"formats up to {FORMAT_VERSION}. Install that version of wafer, or a later one"

@@ -248,10 +248,11 @@ def to_hf(
     Args:
         model: of ``params``.
         params: dense parameters, a tree or path -> array; NaN marks of pruned weights become 0.
-            Arrays that read themselves (``models.checkpoint.reader.open_params``) are read one at a
-            time. folder: created when missing; must not hold weights. dtype: of the tensors; None
-            keeps the parameters'. max_shard_bytes: larger models are split, with an index.
-            headless: leave the language-model head out (the base class of the family).
+            Arrays that read themselves (``reader.open_params``) are read one at a time.
+        folder: created when missing; must not hold weights.
+        dtype: of the tensors; None keeps the parameters'.
+        max_shard_bytes: larger models are split, with an index.
+        headless: leave the language-model head out (the base class of the family).
 
     Returns:
         The weight files.

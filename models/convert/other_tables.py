@@ -106,9 +106,9 @@ def _t5_stack(side: str, layers: int) -> list[Row]:
     if side == "decoder":
         pairs.append(("1.EncDecAttention", "cross"))
         rows += norm(f"{block}.1.layer_norm", f"{ours}/norm_cross")
-    for foreign, mine in pairs:
+    for foreign, own in pairs:
         for a, b in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "out")):
-            rows += linear(f"{block}.{foreign}.{a}", f"{ours}/{mine}/{b}")
+            rows += linear(f"{block}.{foreign}.{a}", f"{ours}/{own}/{b}")
     dense = f"{block}.{ffn}.DenseReluDense"
     rows += [
         *linear(f"{dense}.wi", f"{ours}/ffn/up"),
@@ -152,9 +152,9 @@ def _marian_stack(side: str, layers: int) -> list[Row]:
         pairs.append(("encoder_attn", "cross"))
         rows += norm(f"{layer}.encoder_attn_layer_norm", f"{ours}/norm_cross")
     names = (("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"), ("out_proj", "out"))
-    for foreign, mine in pairs:
+    for foreign, own in pairs:
         for a, b in names:
-            rows += linear(f"{layer}.{foreign}.{a}", f"{ours}/{mine}/{b}")
+            rows += linear(f"{layer}.{foreign}.{a}", f"{ours}/{own}/{b}")
     rows += [
         *linear(f"{layer}.fc1", f"{ours}/ffn/up"),
         *linear(f"{layer}.fc2", f"{ours}/ffn/down"),

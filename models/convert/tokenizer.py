@@ -30,10 +30,10 @@ def carry_tokenizer(source: str | Path, target: str | Path) -> None:
         source: weights.
         target: folder that was written from them.
     """
-    found = find_tokenizer(source)
+    tokenizer = find_tokenizer(source)
     if (
-        found is not None
-        and find_tokenizer(target) != found
+        tokenizer is not None
+        and find_tokenizer(target) != tokenizer
         and not (Path(target) / _NAME).exists()
     ):
-        shutil.copyfile(found, Path(target) / _NAME)
+        shutil.copyfile(tokenizer, Path(target) / _NAME)

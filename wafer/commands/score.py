@@ -56,6 +56,7 @@ def score(
     import jax
     import numpy as np
 
+    from models.files import appearing_whole
     from models.preference import pair_log_probabilities
     from wafer.commands.inputs import experiment_of, load
     from wafer.data.batching.batches import to_batch
@@ -78,16 +79,13 @@ def score(
         return pair_log_probabilities(out[0] if isinstance(out, tuple) else out, batch)
 
     path = pathlib.Path(output)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")  # a kill must not leave half a file
-    with partial.open("w", encoding="utf-8") as lines:
+    with appearing_whole(path) as partial, partial.open("w", encoding="utf-8") as lines:
         for start in range(0, len(pairs), size):
             part = pairs[start : start + size]
             values = np.asarray(logps(_rows(part, length, size)), np.float64)
             for pair, numbers in zip(part, values, strict=False):
                 logp = dict(zip(LOGP_KEYS, numbers.tolist(), strict=True))
                 lines.write(json.dumps({**pair.row.values, **logp}) + "\n")
-    partial.replace(path)
     return f"{path}: {len(pairs):,} pairs scored, {skipped:,} longer than {length} tokens left out"
 
 

@@ -14,7 +14,6 @@ import math
 import os
 import pathlib
 import shutil
-import tempfile
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +22,7 @@ import models
 import sparsity
 import vsl
 import wafer
+from models.files import appearing_whole
 from models.lora import trainable
 from models.paths import named_leaves
 from vsl.attend import attention_as
@@ -194,15 +194,14 @@ def _write(compiled: Compiled, folder: pathlib.Path) -> None:
 
 def _keep(compiled: Compiled, place: pathlib.Path) -> None:
     """Write the files beside their place and rename them into it."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".making-") as making:
-        whole = pathlib.Path(making) / "whole"
-        whole.mkdir()
-        _write(compiled, whole)
-        try:
-            whole.rename(place)
-        except OSError:  # another run was quicker: its files are the same
-            _LOG.debug("%s is there already", place)
+    try:
+        with appearing_whole(place) as folder:
+            folder.mkdir()
+            _write(compiled, folder)
+    except OSError:
+        if not place.is_dir():
+            raise
+        _LOG.debug("%s is there already", place)  # another run was quicker: its files are the same
 
 
 def _kept(place: pathlib.Path) -> Compiled | None:

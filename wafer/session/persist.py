@@ -11,7 +11,17 @@ import numpy as np
 
 import sparsity
 import wafer
-from models.checkpoint.layout import CONFIG, KEY, OPT_STATE, PARAMS, SCALE, SPARSITY, STEP
+from models.checkpoint.layout import (
+    CONFIG,
+    DATA,
+    KEY,
+    OPT_STATE,
+    PARAMS,
+    SCALE,
+    SPARSITY,
+    STEP,
+    WRITER,
+)
 from models.checkpoint.reader import load_checkpoint
 from models.checkpoint.tree import fill_template
 from models.checkpoint.writer import Checkpoints
@@ -85,10 +95,10 @@ def save(
         KEY: state.key,
     }
     meta = {
-        "wafer_version": wafer.__version__,
+        WRITER: wafer.__version__,
         STEP: int(state.step),
         CONFIG: run.cfg.to_dict(),
-        "data": dict(position),
+        DATA: dict(position),
     }
     if run.experiment.sparsifier:
         meta[SPARSITY] = sparsity.to_meta(state.sparse)
@@ -126,7 +136,7 @@ def resume(run: Run) -> Resumed:
     if set(parts) != set(_PARTS):
         _LOG.info("Loaded only: %s", ", ".join(parts))
     _tell_changes(meta, run.cfg.to_dict(), whole=set(parts) == set(_PARTS))
-    return Resumed(state, meta.get("data") if "dataloader" in parts else None, path)
+    return Resumed(state, meta.get(DATA) if "dataloader" in parts else None, path)
 
 
 def _tell_changes(meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from models.files import appearing_whole
 from wafer.data.batching.pipeline import Loader, Rows, Transform
 from wafer.data.batching.sources import Source
 from wafer.data.sections.base import InputSection
@@ -145,10 +146,8 @@ def build_dataset(
     dataset = read(section, (context or Context())._replace(folder=folder))
     target = folder / TOKENIZER
     if dataset.tokenizer is not None and not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(".partial")  # a kill while writing must not leave half a file
-        partial.write_text(dataset.tokenizer, encoding="utf-8")
-        partial.replace(target)
+        with appearing_whole(target) as partial:
+            partial.write_text(dataset.tokenizer, encoding="utf-8")
     own = section.shuffle_seed
     return dataclasses.replace(
         dataset, shuffle=section.shuffle, shuffle_seed=seed if own is None else own

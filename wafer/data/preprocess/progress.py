@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from models.files import appearing_whole
 from wafer.data.preprocess.records import Position
 from wafer.data.preprocess.settings import Settings
-from wafer.data.rowfiles.writer import replace
 from wafer.errors import DataError
 
 __all__ = [
@@ -134,10 +134,8 @@ def save(
     arrays: dict[str, Any] = {"numbers": np.array(json.dumps(numbers))}
     arrays |= {f"packer/{key}": value for key, value in standing.packer.items()}
     arrays |= {f"waiting/{i}": rows for i, rows in enumerate(waiting)}
-    partial = folder / (_FILE + ".partial")
-    with partial.open("wb") as file:
+    with appearing_whole(folder / _FILE, sync=True) as partial, partial.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
-    replace(partial, folder / _FILE)
 
 
 class Saved(NamedTuple):
@@ -185,4 +183,5 @@ def load(folder: pathlib.Path, mark: str) -> Saved | None:
 def forget(folder: pathlib.Path) -> None:
     """Drop the standing: the output is complete, or the run begins again."""
     (folder / _FILE).unlink(missing_ok=True)
-    (folder / (_FILE + ".partial")).unlink(missing_ok=True)
+    for partial in folder.glob(".*.partial-*"):  # of killed runs
+        partial.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from tokenizers import Tokenizer
 
+from models.files import appearing_whole
 from wafer.data.preprocess import progress as standings
 from wafer.data.preprocess.encode import Encoded, Encoder, encode
 from wafer.data.preprocess.layouts import Layout, layout_of
@@ -31,7 +32,7 @@ from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
 from wafer.data.preprocess.records import Batch, Position, batches, find_inputs
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import build_vocabulary, describe
-from wafer.data.rowfiles.writer import PARAMS, replace
+from wafer.data.rowfiles.writer import PARAMS
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]
@@ -107,9 +108,8 @@ def _tokenizer(settings: Settings, inputs: list[pathlib.Path], folder: pathlib.P
     read = batches(inputs, settings.fields, skip_bad=settings.skip_bad_records)
     texts = (text for batch in read for record in batch.records for text in record)
     tokenizer = build_vocabulary(settings, texts)
-    partial = path.with_name(path.name + ".partial")
-    tokenizer.save(str(partial))
-    replace(partial, path)
+    with appearing_whole(path, sync=True) as partial:
+        tokenizer.save(str(partial))
     return tokenizer
 
 

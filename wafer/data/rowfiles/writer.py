@@ -1,7 +1,6 @@
 """HDF5 files in the vendor's layouts, written whole or not at all."""
 
 import json
-import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,25 +8,18 @@ from typing import Any
 import h5py
 import numpy as np
 
+from models.files import appearing_whole
 from wafer.data.rowfiles.files import Group
 
-__all__ = ["PARAMS", "described", "replace", "write_corpus", "write_json", "write_rows"]
+__all__ = ["PARAMS", "described", "write_corpus", "write_json", "write_rows"]
 
 PARAMS = "data_params.json"
 
 
-def replace(partial: pathlib.Path, final: pathlib.Path) -> None:
-    """Give a finished file its name, once its bytes are on the disk: a kill leaves no half file."""
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(final)
-
-
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file whole."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=4) + "\n")
-    replace(partial, path)
+    with appearing_whole(path, sync=True) as partial:
+        partial.write_text(json.dumps(content, indent=4) + "\n")
 
 
 def described(groups: Sequence[Group]) -> dict[str, Any]:
@@ -56,8 +48,7 @@ def write_rows(
         compression: of the chunks, each one row of features.
         dtype: of the ids on disk.
     """
-    partial = path.with_name(path.name + ".partial")
-    with h5py.File(partial, "w") as file:
+    with appearing_whole(path, sync=True) as partial, h5py.File(partial, "w") as file:
         file.attrs["n_examples"] = len(rows[0])
         for group, values in zip(groups, rows, strict=True):
             file.create_dataset(
@@ -67,14 +58,11 @@ def write_rows(
                 chunks=(1, *values.shape[1:]),
                 compression=compression,
             )
-    replace(partial, path)
 
 
 def write_corpus(path: pathlib.Path, tokens: np.ndarray, compression: str | None) -> None:
     """Write the "corpus" format: ``data`` [N], documents one after the other."""
-    partial = path.with_name(path.name + ".partial")
-    with h5py.File(partial, "w") as file:
+    with appearing_whole(path, sync=True) as partial, h5py.File(partial, "w") as file:
         file.attrs["n_examples"] = len(tokens)
         chunks = (min(len(tokens), 1 << 16),)
         file.create_dataset("data", data=tokens, dtype="i4", chunks=chunks, compression=compression)
-    replace(partial, path)

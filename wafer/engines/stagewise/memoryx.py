@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import ml_dtypes
 import numpy as np
 
+from models.files import appearing_whole
 from wafer.engines.stagewise.blockfile import FIRST_BLOCK, BlockFile, Leaf, lay_out
 from wafer.errors import WaferError
 
@@ -303,10 +304,9 @@ class FileStore:
             if not r.scratch
         }
         layout = {"durable": self.durable, "end": self._end, "records": records}
-        partial = self.folder / f"{_LAYOUT}.partial"
-        with self._explained("cannot be described"):
+        path = self.folder / _LAYOUT
+        with self._explained("cannot be described"), appearing_whole(path) as partial:
             partial.write_text(json.dumps(layout))
-            partial.replace(self.folder / _LAYOUT)
 
     def close(self) -> None:
         """Close the file; it stays."""
