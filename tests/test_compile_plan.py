@@ -18,7 +18,6 @@ from wafer.compiler.compile import Options, compile_graph, trace
 from wafer.compiler.picture import layer_colors
 from wafer.compiler.report import from_json, report_text, summary, to_json
 from wafer.config import load
-from wafer.config.checks import CHECKS
 from wafer.engines.choose import check
 from wafer.errors import CapacityError, ConfigError
 from wafer.experiment import Experiment
@@ -135,7 +134,7 @@ def test_a_model_that_does_not_fit_names_the_kernel_the_bytes_and_the_way_out():
 
 
 def test_gpt3_xl_gets_its_answer_from_shapes_alone():
-    cfg = load(GPT3_XL, checks=CHECKS)
+    cfg = load(GPT3_XL)
     graph, made = compiling.config_graph(cfg)
     assert len([k for k in graph.kernels if k.kind == "attention"]) == 24
     with pytest.raises(CapacityError, match="weight_streaming"):
@@ -192,7 +191,7 @@ def test_regions_are_found_by_name_and_layers_differ_in_colour():
 
 
 def test_an_answer_is_kept_and_found_and_made_anew_when_damaged(tmp_path):
-    cfg = load(DIGITS, {"compile_dir": str(tmp_path / "kept")}, checks=CHECKS)
+    cfg = load(DIGITS, {"compile_dir": str(tmp_path / "kept")})
     first = compiling.compile_config(cfg, tmp_path / "a")
     again = compiling.compile_config(cfg, tmp_path / "b")
     assert (first.kept, again.kept) == (False, True)
@@ -219,7 +218,7 @@ def test_kept_answers_are_of_this_code_alone(tmp_path, monkeypatch):
 
 
 def test_replicas_are_the_compilers_business_not_the_runs():
-    cfg = load(DIGITS, {"multireplica": True}, checks=CHECKS)
+    cfg = load(DIGITS, {"multireplica": True})
     _, made = compiling.config_graph(cfg)
     assert compiling.options_of(cfg, made, seed=0).replicas == 0
     with pytest.raises(ConfigError, match="wafer compile"):
@@ -229,9 +228,9 @@ def test_replicas_are_the_compilers_business_not_the_runs():
 def test_dry_modes_of_pipelined_runs_are_the_compilers(tmp_path, capsys):
     flags = {"execution_strategy": "pipelined", "model_dir": str(tmp_path)}
     flags |= {"compile_dir": str(tmp_path / "kept")}
-    assert run(load(DIGITS, flags | {"validate_only": True}, checks=CHECKS)) == 0
+    assert run(load(DIGITS, flags | {"validate_only": True})) == 0
     assert "5 kernels, FLOPs per sample" in capsys.readouterr().out
-    assert run(load(DIGITS, flags | {"compile_only": True}, checks=CHECKS)) == 0
+    assert run(load(DIGITS, flags | {"compile_only": True})) == 0
     assert "Compute Utilization" in capsys.readouterr().out
     (folder,) = tmp_path.glob("cs_*")
     assert {p.name for p in folder.iterdir()} == set(compiling.FILES)
@@ -239,7 +238,7 @@ def test_dry_modes_of_pipelined_runs_are_the_compilers(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["t5/t5_small", "bert/bert_base", "dpr/dpr_base"])
 def test_samples_of_other_tasks_have_kernels(name):
-    cfg = load(ROOT / "models" / "configs" / f"{name}.yaml", checks=CHECKS)
+    cfg = load(ROOT / "models" / "configs" / f"{name}.yaml")
     graph, _ = compiling.config_graph(cfg)
     kinds = {kernel.kind for kernel in graph.kernels}
     assert kinds >= {"matmul", "attention", "norm", "embedding", "loss"}

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from wafer.config import load
-from wafer.config.checks import CHECKS
 from wafer.experiment import Experiment
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -19,7 +18,7 @@ PARAMS = sorted((ROOT / "models" / "configs").rglob("*.yaml"))
 
 @pytest.mark.parametrize("path", PARAMS, ids=lambda p: p.stem)
 def test_params_file(path, tmp_path):
-    cfg = load(path, checks=CHECKS)
+    cfg = load(path)
     made = Experiment.from_config(cfg)
     jax.eval_shape(made.tx.init, made.shapes)
     if cfg.sparsity is not None:
@@ -27,7 +26,7 @@ def test_params_file(path, tmp_path):
 
     saved = tmp_path / "resolved.yaml"
     saved.write_text(cfg.to_yaml())
-    assert load(saved, checks=CHECKS) == cfg
+    assert load(saved) == cfg
 
 
 # the families -> a name that one run file at least must have

@@ -19,7 +19,6 @@ from models.lora import trainable
 from models.paths import named_leaves
 from sparsity import Sparsifier
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
-from wafer.config.checks import CHECKS
 from wafer.data.batching.dataset import Context, Dataset, build_dataset
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
@@ -103,7 +102,7 @@ class Experiment:
         Raises:
             ConfigError: everything that is wrong with the file.
         """
-        return cls.from_config(load(path, overrides, checks=CHECKS))
+        return cls.from_config(load(path, overrides))
 
     @classmethod
     def from_config(cls, cfg: RunConfig | Mapping[str, Any], seed: int | None = None) -> Self:
@@ -117,7 +116,7 @@ class Experiment:
             ConfigError: parts of the configuration that do not go together.
         """
         if not isinstance(cfg, RunConfig):
-            cfg = parse_config(cfg, checks=CHECKS)
+            cfg = parse_config(cfg)
         model = models.build(cfg.model)
         # The key is made inside: a concrete one would start the backend.
         shapes = jax.eval_shape(lambda: model.init(jax.random.key(0)))

@@ -15,7 +15,6 @@ import harness
 from wafer.compiler import experiment as compiling
 from wafer.compiler.compile import compile_graph
 from wafer.config import load
-from wafer.config.checks import CHECKS
 from wafer.errors import CapacityError
 
 CONFIGS = pathlib.Path(__file__).parent.parent.parent / "models" / "configs"
@@ -24,7 +23,7 @@ MORE = ("transformer/transformer_big", "dpr/dpr_base", "t5/t5_v1_1_base", "fc_mn
 
 
 def config(name, **flags):
-    return load(CONFIGS / f"{name}.yaml", flags, checks=CHECKS)
+    return load(CONFIGS / f"{name}.yaml", flags)
 
 
 def timed(fn, *args, **more):

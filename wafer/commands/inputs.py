@@ -13,7 +13,6 @@ from models.checkpoint.layout import CHECKPOINTS, CONFIG, is_checkpoint
 from models.checkpoint.reader import load_params
 from models.checkpoint.writer import Checkpoints
 from wafer.config import parse_config
-from wafer.config.checks import CHECKS
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 
@@ -38,7 +37,7 @@ def experiment_of(source: Source, **overrides: Any) -> Experiment:
         if not overrides:
             return source
         source = source.cfg.to_dict()
-    return Experiment.from_config(parse_config(source, overrides, checks=CHECKS))
+    return Experiment.from_config(parse_config(source, overrides))
 
 
 def newest_checkpoint(path: str | os.PathLike[str]) -> pathlib.Path:

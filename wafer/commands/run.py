@@ -85,12 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _main(args: argparse.Namespace) -> int:
     from wafer.config import load
-    from wafer.config.checks import CHECKS
     from wafer.jobs.track import tracked
     from wafer.session.logs import setup_logging
 
     began = time.perf_counter()
-    cfg = load(args.params, {name: getattr(args, name) for name in _FLAGS}, checks=CHECKS)
+    cfg = load(args.params, {name: getattr(args, name) for name in _FLAGS})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
     from wafer.engines.cluster import membership
 

@@ -17,10 +17,9 @@ from wafer.errors import ConfigError, Problem
 from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.yamlfile import Lines, read_yaml
 
-__all__ = ["CLUSTER_DEFAULTS", "Check", "RunConfig", "load", "parse_config"]
+__all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "parse_config"]
 
 CLUSTER_DEFAULTS = "CEREBRAS_WAFER_SCALE_CLUSTER_DEFAULTS"
-Check = Callable[[Any], object]
 
 _JOINED = ("mount_dirs", "python_paths")  # lists of flag, file and defaults add up
 _MERGED = ("job_labels", "debug_args", "ini", "experimental")  # mappings merge key by key
@@ -70,8 +69,6 @@ class RunConfig(Section):
 def load(
     path: str | Path,
     overrides: Mapping[str, Any] | None = None,
-    *,
-    checks: Mapping[str, Check] | None = None,
 ) -> RunConfig:
     """Read and check a params YAML.
 
@@ -79,8 +76,6 @@ def load(
         path: the file.
         overrides: runconfig keys given as flags; they win over the file, the file over the
             file named by the environment variable in ``CLUSTER_DEFAULTS``. None is "not given".
-        checks: section name ('model') -> function that raises ``ValueError`` for a wrong section;
-            its complaints join the others'.
 
     Returns:
         The configuration, frozen.
@@ -92,7 +87,7 @@ def load(
     raw, lines = read_yaml(path)
     flags = {k: v for k, v in (overrides or {}).items() if v is not None}
     try:
-        return parse_config(raw, flags, defaults=_cluster_defaults(), checks=checks)
+        return parse_config(raw, flags, defaults=_cluster_defaults())
     except ConfigError as err:
         problems = [_placed(p, lines, flags) for p in err.problems]
         raise ConfigError(problems, str(path)) from None
@@ -103,7 +98,6 @@ def parse_config(
     overrides: Mapping[str, Any] | None = None,
     *,
     defaults: Mapping[str, Any] | None = None,
-    checks: Mapping[str, Check] | None = None,
 ) -> RunConfig:
     """Check a configuration given as a mapping; see ``load``.
 
@@ -136,8 +130,6 @@ def parse_config(
             continue
         try:
             parsed[name] = read(raw[name])
-            if checks and name in checks:
-                checks[name](parsed[name])
         except ValueError as err:
             problems += _complaints(name, err)
     if problems:
@@ -151,6 +143,9 @@ def parse_config(
 def _model(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
+    from models import registry  # imports jax
+
+    registry.parse_config(value)
     return dict(value)
 
 
