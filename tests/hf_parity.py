@@ -24,8 +24,8 @@ from models.paths import named_leaves
 from models.seq2seq_config import Seq2SeqConfig
 from models.vision import VisionConfig
 
-SHARED = Path("/work/shared/goldens/hf")
 KEPT = Path(__file__).parent / "golden" / "hf"
+SHARED = Path(__file__).parents[2] / "shared" / "goldens" / "hf"  # beside the checkout
 
 
 def cases():

@@ -1,13 +1,13 @@
-"""Measure parity with transformers case by case; write the README's table of families.
+"""Measure parity with transformers case by case; write the docs' table of families.
 
-Reads the golden folders (tests/golden/hf, and /work/shared/goldens/hf where it exists). With
+Reads the golden folders (tests/golden/hf, and ../shared/goldens/hf where it exists). With
 ``--live`` and transformers installed, each model is exported, loaded by transformers, and its
 logits compared with the recorded ones: what we write is what they read.
 
     python tests/parity_report.py [--live] [--rows FILE] [--write] [CASE ...]
 
 ``--rows`` keeps measured cases in a file, so that an interrupted run continues; ``--write`` puts
-the table between README's marks.
+the table between the marks in docs/results/models.md.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import models
 from models.convert.files import open_tensors, read_config
 from models.registry import MODELS
 
-ROOT = Path(__file__).parent.parent
+PAGE = Path(__file__).parent.parent / "docs" / "results" / "models.md"
 MARKS = ("<!-- parity: tests/parity_report.py --write -->", "<!-- /parity -->")
 NOT_OUTPUTS = {"loss", "grad_norm", "global_norm", "grads_checked"}
 
@@ -117,20 +117,19 @@ def family_rows(rows):
     return "\n".join([*lines, f"| no Hugging Face form | {none} |" + " – |" * 6])
 
 
-def write_readme(table):
-    path = ROOT / "README.md"
+def write_page(table):
     pattern = re.compile(f"{re.escape(MARKS[0])}.*?{re.escape(MARKS[1])}", re.DOTALL)
-    text, count = pattern.subn(lambda _: f"{MARKS[0]}\n{table}\n{MARKS[1]}", path.read_text())
+    text, count = pattern.subn(lambda _: f"{MARKS[0]}\n{table}\n{MARKS[1]}", PAGE.read_text())
     if count != 1:
-        raise SystemExit(f"{path}: expected the marks {MARKS} once")
-    path.write_text(text)
+        raise SystemExit(f"{PAGE}: expected the marks {MARKS} once")
+    PAGE.write_text(text)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--live", action="store_true", help="also load our export in transformers")
     parser.add_argument("--rows", type=Path, help="JSON of cases measured so far")
-    parser.add_argument("--write", action="store_true", help="write README's table")
+    parser.add_argument("--write", action="store_true", help="write the docs' table")
     parser.add_argument("cases", nargs="*")
     args = parser.parse_args()
     jax.config.update("jax_default_matmul_precision", "highest")
@@ -147,7 +146,7 @@ def main():
     worst = max(r["outputs"] for r in rows.values())
     sys.stdout.write(f"{table}\n\n{len(rows)} cases, worst output: {np.float64(worst):.1e}\n")
     if args.write:
-        write_readme(table)
+        write_page(table)
 
 
 if __name__ == "__main__":

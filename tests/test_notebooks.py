@@ -1,7 +1,7 @@
 """Notebooks run from the top, in a kernel of their own, in under three minutes each."""
 
 import ast
-import importlib
+import importlib.util
 import pathlib
 import re
 
@@ -74,12 +74,22 @@ def test_the_gallery_shows_pictures_that_notebooks_draw():
         for cell in nbformat.read(path, as_version=4).cells
         if "picture" in cell.metadata
     }
-    shown = re.findall(r"\(notebooks/pictures/([\w.]+)\)", (ROOT / "README.md").read_text())
+    gallery = (ROOT / "docs" / "results" / "pictures.md").read_text()
+    shown = re.findall(r"\(\.\./pictures/([\w.]+)\)", gallery)
     assert len(shown) >= 10
     assert set(shown) <= drawn
-    sizes = [(ROOT / "notebooks" / "pictures" / name).stat().st_size for name in shown]
+    sizes = [(ROOT / "docs" / "pictures" / name).stat().st_size for name in shown]
     assert max(sizes) < 60_000
     assert sum(sizes) < 500_000
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_the_docs_show_the_notebook_as_it_is(path):
+    spec = importlib.util.spec_from_file_location("render", ROOT / "notebooks" / "render.py")
+    render = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(render)
+    shown = render.page_of(path).read_text(encoding="utf-8")
+    assert render.page(path, render.kept_outputs(path)) == shown, "run notebooks/render.py --text"
 
 
 @pytest.mark.slow

@@ -1,0 +1,90 @@
+"""Run the notebooks, keep what they show: ``python notebooks/render.py [--text] [NAME ...]``.
+
+Notebooks are committed without outputs. ``docs/notebooks`` has a page of each with what it printed,
+``docs/pictures`` the pictures of cells whose metadata has ``picture: name.png``, with at most 64
+colours, which is enough for plots and keeps the repository small. ``--text`` runs nothing: pages
+get the notebooks' text as it is, and keep the outputs they have.
+"""
+
+import base64
+import io
+import pathlib
+import re
+import sys
+
+import nbformat
+
+ROOT = pathlib.Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SETUP = "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.rcParams['figure.dpi'] = 100"
+
+
+def page_of(path: pathlib.Path) -> pathlib.Path:
+    """Where a notebook's page is."""
+    return ROOT / "docs" / "notebooks" / f"{path.stem}.md"
+
+
+def kept_outputs(path: pathlib.Path) -> dict[str, str]:
+    """What the cells printed when the page was written, by cell id."""
+    page = page_of(path)
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    return dict(re.findall(r"<!-- output of (\S+) -->\n```text\n(.*?)\n```\n", text, re.DOTALL))
+
+
+def page(path: pathlib.Path, outputs: dict[str, str]) -> str:
+    """Write a notebook as Markdown: text, code, what was printed, pictures."""
+    parts = []
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            parts.append(f"{cell.source}\n")
+            continue
+        parts.append(f"```python\n{cell.source}\n```\n")
+        if cell.id in outputs:
+            parts.append(f"<!-- output of {cell.id} -->\n```text\n{outputs[cell.id]}\n```\n")
+        if "picture" in cell.metadata:
+            name = cell.metadata["picture"]
+            parts.append(f"![{name.removesuffix('.png')}](../pictures/{name})\n")
+    return "\n".join([*parts, f"*From `notebooks/{path.name}`.*\n"])
+
+
+def printed(cell: nbformat.NotebookNode) -> str:
+    """What a cell printed, and the value of its last line."""
+    texts = [o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs]
+    shown = "".join(text for text in texts if not text.startswith("<Figure"))
+    return re.sub(r"\x1b\[[\d;]*m", "", shown).rstrip()
+
+
+def keep_picture(cell: nbformat.NotebookNode) -> None:
+    """Write the last picture of a cell."""
+    from PIL import Image
+
+    data = [o.data["image/png"] for o in cell.outputs if "image/png" in o.get("data", {})]
+    image = Image.open(io.BytesIO(base64.b64decode(data[-1]))).convert("RGB")
+    target = ROOT / "docs" / "pictures" / cell.metadata["picture"]
+    image.quantize(64, dither=Image.Dither.NONE).save(target, optimize=True)
+
+
+def run(path: pathlib.Path) -> dict[str, str]:
+    """Execute a notebook, keep its pictures, return its outputs by cell id."""
+    import nbclient
+
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
+    resources = {"metadata": {"path": str(ROOT)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
+    cells = [cell for cell in notebook.cells[1:] if cell.cell_type == "code"]
+    for cell in cells:
+        if "picture" in cell.metadata:
+            keep_picture(cell)
+    return {cell.id: text for cell in cells if (text := printed(cell))}
+
+
+if __name__ == "__main__":
+    names = [argument for argument in sys.argv[1:] if argument != "--text"]
+    for notebook_path in NOTEBOOKS:
+        if not names or any(name in notebook_path.stem for name in names):
+            show = kept_outputs if "--text" in sys.argv else run
+            page_of(notebook_path).write_text(
+                page(notebook_path, show(notebook_path)), encoding="utf-8"
+            )
+            print(page_of(notebook_path).relative_to(ROOT))

@@ -1,0 +1,195 @@
+"""README and docs: their code runs, their commands parse, their sections load, their files exist.
+
+Python blocks of a page run one after another in one scope, in a folder of their own. A comment
+``<!-- test: slow -->`` before a block leaves it to the slow suite, where commands run, too. What is
+not to be run is ``text`` or ``console``. A page in ``docs/howto`` has a test of its own, and
+notebooks' pages have theirs.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from wafer import cli
+from wafer.config import parse_config
+
+ROOT = pathlib.Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+OWN_TEST = ("notebooks", "howto")
+FENCE = re.compile(r"^(?:<!-- test: slow(.*?)-->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+KINDS = {"", "python", "sh", "yaml", "text", "console", "csl"}
+TEXTS = ["the cat sat on the mat and the dog on the log. " * 30 for _ in range(40)]
+
+
+class Block(NamedTuple):
+    """A fenced block.
+
+    needs: text after "test: slow", where it is marked so; else None
+    kind: the fence's language
+    body: its lines
+    """
+
+    needs: str | None
+    kind: str
+    body: str
+
+
+def blocks(path, *kinds):
+    """Fenced blocks of a page; of these kinds, or all."""
+    matches = re.finditer(FENCE, path.read_text(encoding="utf-8"))
+    every = [Block(*match.groups()) for match in matches]
+    return [block for block in every if not kinds or block.kind in kinds]
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def run_here(path):
+    """Whether a page's blocks are run by this file."""
+    return path.parent == ROOT or path.relative_to(DOCS).parts[0] not in OWN_TEST
+
+
+def with_blocks(kind, *, slow=False):
+    """Pages with blocks of a kind; with slow ones among them."""
+    return [
+        path
+        for path in PAGES
+        if run_here(path) and any(b.needs is not None or not slow for b in blocks(path, kind))
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder to work in, from which the checkout's files are seen as from its root."""
+    for part in ("models", "tests"):
+        (tmp_path / part).symlink_to(ROOT / part)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_python(path, *, slow):
+    scope = {"__name__": path.stem}
+    for i, block in enumerate(blocks(path, "python")):
+        if slow or block.needs is None:
+            exec(compile(block.body, f"{name(path)}, block {i}", "exec"), scope)
+    return scope
+
+
+@pytest.mark.parametrize("path", with_blocks("python"), ids=name)
+def test_python_runs(path, folder):
+    run_python(path, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", with_blocks("python", slow=True), ids=name)
+def test_slow_python_runs(path, folder):
+    run_python(path, slow=True)
+
+
+def test_the_custom_loop_learns_at_80_percent_sparsity(capsys):
+    scope = run_python(README, slow=False)
+    assert "sparsity 0.80" in capsys.readouterr().out
+    assert float(scope["value"]) < 2.0  # ln 32 = 3.47 at the start
+
+
+def commands(block):
+    """The ``wafer`` commands of a block, as lists of arguments."""
+    lines = block.body.replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line[1:] for line in words if line and line[0].rpartition("/")[2] == "wafer"]
+
+
+@pytest.mark.parametrize("path", with_blocks("sh"), ids=name)
+def test_commands_parse(path, monkeypatch):
+    def refuse(parser, message):
+        raise AssertionError(f"{name(path)}: {parser.prog}: {message}")
+
+    monkeypatch.setattr(argparse.ArgumentParser, "error", refuse)
+    for block in blocks(path, "sh"):
+        for argv in commands(block):
+            cli._parser(argv[0]).parse_args(argv)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.parametrize("path", with_blocks("sh", slow=True), ids=name)
+def test_cheap_commands_run(path, folder):
+    (folder / "texts").mkdir()
+    for i, text in enumerate(TEXTS):
+        (folder / "texts" / f"{i}.txt").write_text(f"{i} {text}")
+    quick = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    for block in blocks(path, "sh"):
+        for argv in commands(block) if block.needs is not None else ():
+            line = [sys.executable, "-m", "wafer", *argv]
+            ran = subprocess.run(line, check=False, capture_output=True, text=True, env=quick)
+            assert ran.returncode == 0, f"wafer {shlex.join(argv)}:\n{ran.stderr[-3000:]}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_scripts_exist(path):
+    """Files that a command or a sentence names are there."""
+    text = path.read_text(encoding="utf-8")
+    named = re.findall(r"(?<![\w/.])((?:tests|models|notebooks|wafer|docs)/[\w./-]+\.\w+)", text)
+    missing = [file for file in named if not (ROOT / file).exists()]
+    if path.parts[-2] not in OWN_TEST:
+        assert not missing
+    assert {block.kind for block in blocks(path)} <= KINDS
+
+
+def whole(section):
+    """A small run with a page's sections in it."""
+    model = {"name": "gpt2", "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2}
+    model |= {"num_heads": 2, "filter_size": 128, "max_position_embeddings": 512}
+    data = {"data_processor": "PyStdlibDataProcessor", "vocab_size": 512, "batch_size": 8}
+    base = {
+        "model": model,
+        "train_input": data | {"max_sequence_length": 128},
+        "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
+        "runconfig": {"max_steps": 4},
+    }
+    runconfig = base["runconfig"] | section.get("runconfig", {})
+    return base | section | {"runconfig": runconfig}
+
+
+@pytest.mark.parametrize("path", with_blocks("yaml"), ids=name)
+def test_sections_load(path):
+    for block in blocks(path, "yaml"):
+        parse_config(whole(yaml.safe_load(block.body)))
+
+
+def test_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_the_test_command_is_what_ci_runs():
+    (command,) = re.findall(r"^python3 -m venv .*pytest$", README.read_text(), flags=re.MULTILINE)
+    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_the_main_command_is_in_the_head_of_its_params_file():
+    for path in (README, DOCS / "index.md", DOCS / "guides" / "train.md"):
+        command = re.findall(
+            r"wafer run --params (models/configs/\S+ --mode train_and_eval .*)$",
+            path.read_text(),
+            flags=re.MULTILINE,
+        )[0]
+        head = (ROOT / command.split()[0]).read_text()
+        assert f"wafer run --params {command}" in head
+
+
+def test_links_of_readme_lead_somewhere():
+    """mkdocs checks those of the docs."""
+    for path in (README, ROOT / "CONTRIBUTING.md"):
+        targets = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())
+        assert not [target for target in targets if not (ROOT / target).exists()]
