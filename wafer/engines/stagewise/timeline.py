@@ -68,7 +68,7 @@ def _number(task: Task) -> str:
 
 def _bars(
     events: Sequence[Any],
-    row: Callable[[Any], str],
+    row: Callable[[Any], Any],
     color: Callable[[Any], Any],
     text: Callable[[Any], str] = lambda _: "",
 ) -> list[Bar]:
