@@ -179,16 +179,24 @@ MODELS: dict[str, Entry] = {
 
 
 def lookup(name: str) -> Entry:
-    """Find a name.
+    """Find a name: one of ``MODELS``, or ``module:name`` of a module that registers it.
 
     Raises:
-        ValueError: unknown name, with the nearest known one.
+        ValueError: unknown name, with the nearest known one; a module that cannot be imported.
     """
-    if name not in MODELS:
+    module, _, own = name.rpartition(":")
+    if module and own not in MODELS:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ValueError(
+                f"model.name: {name!r}: {error}; is its folder on PYTHONPATH?"
+            ) from error
+    if own not in MODELS:
         raise ValueError(
-            f"model.name: {name!r} is unknown{did_you_mean(name, MODELS)}; known: {sorted(MODELS)}"
+            f"model.name: {name!r} is unknown{did_you_mean(own, MODELS)}; known: {sorted(MODELS)}"
         )
-    return MODELS[name]
+    return MODELS[own]
 
 
 def parse_config(settings: Mapping[str, Any]) -> Any:
