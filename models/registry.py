@@ -226,13 +226,14 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
 def build(settings: Any) -> Model:
     """Build a model from a ``model`` section or from an already parsed configuration.
 
-    >>> model = build({"name": "gpt2", "num_hidden_layers": 2, "hidden_size": 8, "num_heads": 2,
-    ...                "filter_size": 16, "vocab_size": 11})
-    >>> [stage.name for stage in model.stages]
-    ['embed', 'layers_0', 'layers_1', 'head']
-
     Raises:
         ValueError: unknown name or key, or an impossible combination, with the reason.
+
+    Examples:
+        >>> sizes = {"hidden_size": 8, "num_heads": 2, "filter_size": 16, "vocab_size": 11}
+        >>> model = build({"name": "gpt2", "num_hidden_layers": 2, **sizes})
+        >>> [stage.name for stage in model.stages]
+        ['embed', 'layers_0', 'layers_1', 'head']
     """
     cfg = parse_config(settings) if isinstance(settings, Mapping) else settings
     module, _, _, function = _FAMILIES[lookup(cfg.name).family]
