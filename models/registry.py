@@ -179,16 +179,24 @@ MODELS: dict[str, Entry] = {
 
 
 def lookup(name: str) -> Entry:
-    """Find a name.
+    """Find a name: one of ``MODELS``, or ``module:name`` of a module that registers it.
 
     Raises:
-        ValueError: unknown name, with the nearest known one.
+        ValueError: unknown name, with the nearest known one; a module that cannot be imported.
     """
-    if name not in MODELS:
+    module, _, own = name.rpartition(":")
+    if module and own not in MODELS:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ValueError(
+                f"model.name: {name!r}: {error}; is its folder on PYTHONPATH?"
+            ) from error
+    if own not in MODELS:
         raise ValueError(
-            f"model.name: {name!r} is unknown{did_you_mean(name, MODELS)}; known: {sorted(MODELS)}"
+            f"model.name: {name!r} is unknown{did_you_mean(own, MODELS)}; known: {sorted(MODELS)}"
         )
-    return MODELS[name]
+    return MODELS[own]
 
 
 def parse_config(settings: Mapping[str, Any]) -> Any:
@@ -218,13 +226,14 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
 def build(settings: Any) -> Model:
     """Build a model from a ``model`` section or from an already parsed configuration.
 
-    >>> model = build({"name": "gpt2", "num_hidden_layers": 2, "hidden_size": 8, "num_heads": 2,
-    ...                "filter_size": 16, "vocab_size": 11})
-    >>> [stage.name for stage in model.stages]
-    ['embed', 'layers_0', 'layers_1', 'head']
-
     Raises:
         ValueError: unknown name or key, or an impossible combination, with the reason.
+
+    Examples:
+        >>> sizes = {"hidden_size": 8, "num_heads": 2, "filter_size": 16, "vocab_size": 11}
+        >>> model = build({"name": "gpt2", "num_hidden_layers": 2, **sizes})
+        >>> [stage.name for stage in model.stages]
+        ['embed', 'layers_0', 'layers_1', 'head']
     """
     cfg = parse_config(settings) if isinstance(settings, Mapping) else settings
     module, _, _, function = _FAMILIES[lookup(cfg.name).family]

@@ -1,7 +1,10 @@
 """Unstructured sparse training with the vendor's semantics, around any optax chain.
 
->>> import sparsity
->>> sparsifier = sparsity.configure({"algorithm": "rigl", "sparsity": 0.9, "update": {"freq": 100}})
+A section becomes a sparsifier:
+
+    sparsifier = sparsity.configure(
+        {"algorithm": "rigl", "sparsity": 0.9, "update": {"freq": 100}}
+    )
 """
 
 from sparsity.algorithms import (

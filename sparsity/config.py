@@ -77,8 +77,9 @@ def configure(
     Raises:
         SparsityError: names the key, what was found and what is allowed.
 
-    >>> configure({"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 100}}).due(100)
-    True
+    Examples:
+        >>> configure({"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 100}}).due(100)
+        True
     """
     return Sparsifier(
         groups=parse(section),

@@ -57,7 +57,7 @@ def test_a_submodule_does_not_hide_a_function():
 def test_signatures_are_documented(name):
     function = getattr(wafer, name)
     text = inspect.getdoc(function)
-    for section in ("Args:", "Returns:", "Raises:", "Example:"):
+    for section in ("Args:", "Returns:", "Raises:", "Examples:"):
         assert section in text, f"{name} has no {section}"
     assert f"wafer.{name}(" in text, "the example does not call it"
     for parameter in inspect.signature(function).parameters.values():

@@ -1,5 +1,22 @@
 """Checkpoints of other libraries: key tables per family, one engine, files, commands."""
 
-from models.convert.api import config_from_hf, config_to_hf, from_hf, to_hf
+from models.convert.api import config_from_hf, config_to_hf, from_hf, register, to_hf
+from models.convert.config_map import ConfigMap, read_rope, write_rope
+from models.convert.decoder_tables import decoder_table
+from models.convert.engine import embedding, fused, linear, norm
 
-__all__ = ["config_from_hf", "config_to_hf", "from_hf", "to_hf"]
+__all__ = [
+    "ConfigMap",
+    "config_from_hf",
+    "config_to_hf",
+    "decoder_table",
+    "embedding",
+    "from_hf",
+    "fused",
+    "linear",
+    "norm",
+    "read_rope",
+    "register",
+    "to_hf",
+    "write_rope",
+]

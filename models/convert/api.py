@@ -23,7 +23,7 @@ from models.dpr import DprConfig
 from models.errors import did_you_mean
 from models.initializers import make_initializer
 from models.paths import named_leaves, unflatten
-from models.registry import build, lookup, settings_of
+from models.registry import MODELS, Entry, build, lookup, settings_of
 
 __all__ = [
     "config_from_hf",
@@ -33,6 +33,7 @@ __all__ = [
     "from_hf",
     "hf_type",
     "open_hf",
+    "register",
     "section_from_hf",
     "to_hf",
     "without_head",
@@ -54,6 +55,32 @@ def _config_map(model_type: str) -> ConfigMap:
             f"known: {sorted(_CONFIGS)}"
         )
     return _CONFIGS[model_type]
+
+
+def register(
+    name: str,
+    config: ConfigMap,
+    table: Callable[[Any], Table],
+    *,
+    presets: Mapping[str, Any],
+    family: str = "decoder",
+) -> None:
+    """Add a model name and its Hugging Face form.
+
+    Args:
+        name: for ``model.name``.
+        config: how config.json spells the configuration.
+        table: configuration -> which tensor holds which parameters.
+        presets: keys of ``model`` that the name sets unless the user does.
+        family: whose code computes it; see ``models.registry.Entry``.
+
+    Raises:
+        ValueError: the name or the model_type belongs to another family.
+    """
+    if name in MODELS or config.model_type in _CONFIGS:
+        raise ValueError(f"model {name!r} ({config.model_type}) is registered already")
+    MODELS[name] = Entry(family, presets, config.model_type)
+    _CONFIGS[config.model_type], _TABLES[config.model_type] = config, table
 
 
 def hf_type(cfg: Any) -> str:

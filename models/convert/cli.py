@@ -21,7 +21,7 @@ from models.convert.tokenizer import carry_tokenizer
 from models.counts import abstract_params
 from models.errors import did_you_mean
 from models.paths import named_leaves
-from models.registry import MODELS, build, settings_of
+from models.registry import MODELS, build, lookup, settings_of
 
 __all__ = ["add_arguments"]
 
@@ -65,10 +65,12 @@ def _convertible() -> list[str]:
 
 def _name(args: argparse.Namespace) -> str:
     name = args.model.removesuffix(_HEADLESS)
-    if name not in _convertible():
-        known = _convertible()
+    if ":" in name:  # a family of the user's
+        lookup(name)
+    known = _convertible()
+    if name.rpartition(":")[2] not in known:
         raise ValueError(f"--model {args.model!r} does not convert{did_you_mean(name, known)}")
-    if args.model.endswith(_HEADLESS) and MODELS[name].family != "decoder":
+    if args.model.endswith(_HEADLESS) and lookup(name).family != "decoder":
         raise ValueError(f"--model {args.model!r}: only decoders have a -headless form")
     if args.src_fmt == args.tgt_fmt:
         raise ValueError(f"--src-fmt and --tgt-fmt are both {args.src_fmt!r}: nothing to convert")

@@ -6,7 +6,7 @@ from models.convert.codecs import trailing_one
 from models.convert.engine import Row, Table, embedding, fused, linear, norm, repeated, under
 from models.decoder_config import DecoderConfig
 
-__all__ = ["DECODER_TABLES"]
+__all__ = ["DECODER_TABLES", "decoder_table"]
 
 _BUFFERS = (
     r".*\.attn\.(bias|masked_bias|causal_mask)",
@@ -16,10 +16,16 @@ _BUFFERS = (
 )
 
 
-def _table(cfg: DecoderConfig, prefix: str, rows: list[Row], head: str = "lm_head") -> Table:
+def decoder_table(cfg: DecoderConfig, prefix: str, rows: list[Row], head: str = "lm_head") -> Table:
     """Put the trunk under its prefix, as models with a head have it; add the head.
 
     Files in the wild spell the trunk both ways, so the other spelling is accepted.
+
+    Args:
+        cfg: whose layers are counted.
+        prefix: of the trunk's tensors where there is a head.
+        rows: of the trunk; '{i}' stands for a layer.
+        head: name of the language-model head's tensors.
     """
     shown = prefix if cfg.with_lm_head else ""
     experts = cfg.moe.num_experts if cfg.moe else 0
@@ -54,7 +60,7 @@ def _gpt2(cfg: DecoderConfig) -> Table:
         *linear("h.{i}.mlp.c_proj", "layers_{i}/ffn/down", transposed=bigcode),
         *norm("ln_f", "norm_f"),
     ]
-    return _table(cfg, "transformer.", rows)
+    return decoder_table(cfg, "transformer.", rows)
 
 
 def _gptj(cfg: DecoderConfig) -> Table:
@@ -75,7 +81,7 @@ def _gptj(cfg: DecoderConfig) -> Table:
         *linear("h.{i}.mlp.fc_out", "layers_{i}/ffn/down"),
         *norm("ln_f", "norm_f"),
     ]
-    return _table(cfg, "transformer.", rows)
+    return decoder_table(cfg, "transformer.", rows)
 
 
 def _neox(cfg: DecoderConfig) -> Table:
@@ -89,7 +95,7 @@ def _neox(cfg: DecoderConfig) -> Table:
         *linear("layers.{i}.mlp.dense_4h_to_h", "layers_{i}/ffn/down"),
         *norm("final_layer_norm", "norm_f"),
     ]
-    return _table(cfg, "gpt_neox.", rows, head="embed_out")
+    return decoder_table(cfg, "gpt_neox.", rows, head="embed_out")
 
 
 def _bloom(cfg: DecoderConfig) -> Table:
@@ -104,7 +110,7 @@ def _bloom(cfg: DecoderConfig) -> Table:
         *linear("h.{i}.mlp.dense_4h_to_h", "layers_{i}/ffn/down"),
         *norm("ln_f", "norm_f"),
     ]
-    return _table(cfg, "transformer.", rows)
+    return decoder_table(cfg, "transformer.", rows)
 
 
 def _falcon(cfg: DecoderConfig) -> Table:
@@ -129,7 +135,7 @@ def _falcon(cfg: DecoderConfig) -> Table:
         *linear("h.{i}.mlp.dense_4h_to_h", "layers_{i}/ffn/down"),
         *norm("ln_f", "norm_f"),
     ]
-    return _table(cfg, "transformer.", rows)
+    return decoder_table(cfg, "transformer.", rows)
 
 
 def _mpt(cfg: DecoderConfig) -> Table:
@@ -144,7 +150,7 @@ def _mpt(cfg: DecoderConfig) -> Table:
         *linear("blocks.{i}.ffn.down_proj", "layers_{i}/ffn/down"),
         *norm("norm_f", "norm_f"),
     ]
-    return _table(cfg, "transformer.", rows)
+    return decoder_table(cfg, "transformer.", rows)
 
 
 def _llama(cfg: DecoderConfig) -> Table:
@@ -167,7 +173,7 @@ def _llama(cfg: DecoderConfig) -> Table:
         *linear(f"{expert}.w2", f"{ours}/down"),
         *norm("norm", "norm_f"),
     ]
-    return _table(cfg, "model.", rows)
+    return decoder_table(cfg, "model.", rows)
 
 
 DECODER_TABLES: dict[str, Callable[[DecoderConfig], Table]] = {

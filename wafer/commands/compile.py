@@ -88,7 +88,7 @@ def compile(
         CompileError: operations that no kernel does.
         ConfigError: parts of the configuration that do not go together.
 
-    Example:
+    Examples:
         >>> plan = wafer.compile("models/configs/fc_mnist.yaml", "plan")  # doctest: +SKIP
         >>> plan.compiled.samples  # doctest: +SKIP
     """

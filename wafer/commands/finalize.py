@@ -50,7 +50,7 @@ def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "
         FileNotFoundError: ``input`` does not exist.
         CheckpointError: a tensor or file cannot be read; nothing is written.
 
-    Example:
+    Examples:
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
     """
     from models.convert.tokenizer import carry_tokenizer

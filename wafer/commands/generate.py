@@ -62,7 +62,7 @@ def generate(
         CheckpointError: no readable checkpoint there.
         DataError: the run had no tokenizer, or the prompt is too long for the model.
 
-    Example:
+    Examples:
         >>> wafer.generate("runs/demo", "def read_", num_samples=2)  # doctest: +SKIP
     """
     import jax

@@ -74,7 +74,7 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
     Raises:
         CheckpointError: no readable checkpoint there.
 
-    Example:
+    Examples:
         >>> model, params, meta = wafer.load("runs/demo")  # doctest: +SKIP
         >>> logits = model.apply(params, batch)  # doctest: +SKIP
     """

@@ -141,7 +141,7 @@ def plan(
     Raises:
         ConfigError: nothing to train on, a number of systems below 1, an unknown machine.
 
-    Example:
+    Examples:
         >>> scaling = wafer.plan("models/configs/gpt_pystdlib.yaml", [1, 16])  # doctest: +SKIP
         >>> print(scaling.table())  # doctest: +SKIP
     """

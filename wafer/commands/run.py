@@ -241,7 +241,7 @@ def train(source: "Source", **overrides: Any) -> Trained:
         TrainingError: the loss is NaN or infinite.
         CheckpointError: a checkpoint that does not fit, or could not be written.
 
-    Example:
+    Examples:
         >>> trained = wafer.train(
         ...     "models/configs/gpt_pystdlib.yaml", model_dir="runs/demo", max_steps=100
         ... )  # doctest: +SKIP
@@ -289,7 +289,7 @@ def evaluate(
         CheckpointError: no checkpoint, or one that does not fit.
         DataError: no evaluation data.
 
-    Example:
+    Examples:
         >>> wafer.evaluate(
         ...     "models/configs/gpt_pystdlib.yaml", model_dir="runs/demo"
         ... )["loss"]  # doctest: +SKIP
