@@ -1,0 +1,18 @@
+"""The type checker of the default suite: every documented shape and dtype, and nothing else."""
+
+import typing
+
+import beartype
+from jaxtyping import AbstractArray
+
+
+def _names_array(hint: object) -> bool:
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        return True
+    return any(map(_names_array, typing.get_args(hint)))
+
+
+def checked(function):
+    """Check the arguments and the result of a function whose signature names an array's shape."""
+    hints = getattr(function, "__annotations__", {})
+    return beartype.beartype(function) if any(map(_names_array, hints.values())) else function
