@@ -24,9 +24,10 @@ from wafer.data.batching.pipeline import Loader, Rows
 from wafer.engines.base import TrainState
 from wafer.engines.cluster import largest, num_tasks
 from wafer.errors import TrainingError
+from wafer.profile.rates import RateTracker
 from wafer.profile.window import OpProfiler
 from wafer.session.build import Run
-from wafer.session.metrics import MetricWriter, RateTracker, TrainProgress, log_line
+from wafer.session.metrics import MetricWriter, TrainProgress, log_line
 from wafer.session.persist import save
 
 __all__ = ["Session", "train"]

@@ -9,12 +9,13 @@ from wafer.config.engines import engines_with
 from wafer.engines.base import TrainState
 from wafer.engines.cluster import num_tasks, task_id
 from wafer.errors import ConfigError, DataError, Problem
+from wafer.profile.rates import RateTracker
 from wafer.profile.window import OpProfiler
 from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_and_write
 from wafer.session.logs import CONSOLE
 from wafer.session.loop import Session, train
-from wafer.session.metrics import MetricWriter, RateTracker, write_performance
+from wafer.session.metrics import MetricWriter, write_performance
 from wafer.session.persist import resume, save
 
 __all__ = ["Outcome", "train_run"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from wafer.loop.machine import current_backend
 from wafer.loop.utils.cluster import CSConfig
-from wafer.session.metrics import RateTracker
+from wafer.profile.rates import RateTracker
 
 __all__ = ["DataExecutor", "DataLoader"]
 
