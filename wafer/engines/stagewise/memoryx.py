@@ -6,7 +6,7 @@ RAM: every record has two places there, a step writes the one that is not in for
 a few bytes makes all of them current at once. A process killed at any instant leaves the last
 committed step, whole. This survives the process, not a power cut: nothing waits for the disk.
 
-Only numpy is needed; the executor decides what a record holds.
+Only numpy is needed; the engine decides what a record holds.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The pipelined executor: every stage resident in a region of its own, micro-batches in flight.
+"""The pipelined engine: every stage resident in a region of its own, micro-batches in flight.
 
 Same methods as ``Resident``, same training state, same results:
 ``wafer.engines.stagewise.schedule`` lays a step out so that no pass sees other weights than in
@@ -10,7 +10,6 @@ activations and their gradients pass from region to region.
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,8 +19,8 @@ from jaxtyping import Array
 
 from models.base import Aux, Model
 from models.paths import named_leaves
-from sparsity import Sparsifier, sentinel
-from wafer.engines.base import Features, Fill, Metrics, TrainState
+from sparsity import Sparsifier
+from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import share
 from wafer.engines.resident import Resident
 from wafer.engines.stagewise.branches import cut_part, describe
@@ -43,7 +42,7 @@ __all__ = ["Pipelined", "make", "problems"]
 _LOG = logging.getLogger(__name__)
 
 
-class Pipelined:
+class Pipelined(Engine):
     """All stages resident, one region each.
 
     Args:
@@ -82,26 +81,17 @@ class Pipelined:
     ) -> None:
         self.model, self.tx, self.scaler = model, tx, scaler
         self.summaries, self.recompute, self.events = summaries, recompute, events
-        self._meshes = meshes
+        self.mesh, self._meshes = meshes[0], meshes  # features are placed in the first region
         core = make_core(model, tx, sparsifier, scaler, dropout=dropout, norm=global_norm)
         self.sparsifier, self._first = core.sparsifier, sparsifier
         self.regions: tuple[Region, ...] = regions(model, core.shapes, stages, len(meshes))
         self._places = Places(tuple(Stages(core, mesh) for mesh in meshes))
+        self.programs = self._places.programs[0]
         self._described: Pipe | None = None
         self._density: dict[str, Array] = {}
         # Optimizer state: branch -> positions of its own leaves; of the run's counters.
         self._owned: dict[str, list[int]] = {}
         self._counters: list[int] = []
-
-    @property
-    def mesh(self) -> Mesh:
-        """Where features are placed: the first region's systems."""
-        return self._meshes[0]
-
-    @property
-    def programs(self) -> Stages:
-        """Programs of the first device."""
-        return self._places.programs[0]
 
     # --- states ---------------------------------------------------------------------------
 
@@ -203,10 +193,6 @@ class Pipelined:
         small = state._replace(step=state.step + 1, sparse=ledger.sparse(), scale=scale)
         return self._state(small, held, ledger.counters), ledger.metrics(summaries=self.summaries)
 
-    def evaluate(self, state: TrainState, features: Features) -> Aux:
-        """See ``Engine``."""
-        return self.predict(state, features, ())[0]
-
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
@@ -220,10 +206,6 @@ class Pipelined:
 
     # --- checkpoints ----------------------------------------------------------------------
 
-    def export(self, state: TrainState) -> tuple[Any, Any]:
-        """See ``Engine``."""
-        return sentinel.encode(state.params, state.opt_state, state.sparse)
-
     def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
         """See ``Engine``; through host memory."""
         host = lambda tree: jax.tree.map(np.asarray, tree)
@@ -232,9 +214,6 @@ class Pipelined:
         )
         sparse, params, opt_state = fill(host(state.params), host(state.opt_state), sparse)
         return self._adopt(state._replace(sparse=sparse, params=params, opt_state=opt_state))
-
-    def close(self) -> None:
-        """See ``Engine``: there is nothing to release."""
 
 
 def problems(experiment: Experiment) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""The streaming executor: weights stay in MemoryX and visit the systems one layer at a time.
+"""The streaming engine: weights stay in MemoryX and visit the systems one layer at a time.
 
 Same methods as ``Resident``, same training state, same results; the parameters, moments and masks
 in the state are ``Stored`` handles that read the store when numpy asks for them. As with any
@@ -22,7 +22,7 @@ from jaxtyping import Array
 from models.base import Aux, Model
 from models.paths import map_named, named_leaves
 from sparsity import SparseState, Sparsifier, sentinel
-from wafer.engines.base import Features, Fill, Metrics, TrainState
+from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, share
 from wafer.engines.resident import swarmx_mesh
 from wafer.engines.stagewise.blockfile import Spill
@@ -54,7 +54,7 @@ _SHARE = 0.9  # of the free memory
 _none: Any = None
 
 
-class Streaming:
+class Streaming(Engine):
     """Weights in a store, one layer on the systems.
 
     Args:
@@ -191,7 +191,7 @@ class Streaming:
         )
 
     def _counters(self, opt_state: Any) -> list[Any]:
-        """Take the optimizer's counters out of a state this executor made."""
+        """Take the optimizer's counters out of a state that ``_begin`` framed."""
         leaves, tree = self._frame.opt_state
         values = zip(leaves, tree.flatten_up_to(opt_state), strict=True)
         counters = {leaf: value for leaf, value in values if isinstance(leaf, int)}
@@ -231,10 +231,6 @@ class Streaming:
         if self._plan is None:
             raise RuntimeError("streaming: call init (or rebuild) before step; there is no state")
         return self._plan
-
-    def evaluate(self, state: TrainState, features: Features) -> Aux:
-        """See ``Engine``."""
-        return self.predict(state, features, ())[0]
 
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]
