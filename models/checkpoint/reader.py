@@ -8,6 +8,7 @@ else of a checkpoint needs to be in memory.
 import dataclasses
 import json
 import math
+import os
 import pathlib
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -38,7 +39,7 @@ _INDEX = "_METADATA"
 
 
 def load_checkpoint(
-    path: str | pathlib.Path, *, lazily: bool = False
+    path: str | os.PathLike[str], *, lazily: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Load one checkpoint, as trained or finalized: (tree of arrays, record).
 
@@ -63,7 +64,7 @@ def load_checkpoint(
     return unflatten(leaves), record
 
 
-def open_params(path: str | pathlib.Path) -> tuple[dict[str, Any], dict[str, "StoredLeaf"]]:
+def open_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, "StoredLeaf"]]:
     """Open a checkpoint's model: (record, parameter path -> array on disk).
 
     Raises:
@@ -77,7 +78,7 @@ def open_params(path: str | pathlib.Path) -> tuple[dict[str, Any], dict[str, "St
     return record, {name.removeprefix(prefix): tree.leaf(name) for name in names}
 
 
-def load_params(path: str | pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def load_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Load a checkpoint's model: (parameters, 0 where pruned; record).
 
     Raises:

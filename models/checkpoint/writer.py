@@ -8,6 +8,7 @@ position).
 """
 
 import logging
+import os
 import pathlib
 import shutil
 from collections.abc import Iterable, Mapping
@@ -49,7 +50,7 @@ class Checkpoints:
         max_to_keep: the oldest beyond this many are removed; None keeps all.
     """
 
-    def __init__(self, model_dir: str | pathlib.Path, max_to_keep: int | None = None) -> None:
+    def __init__(self, model_dir: str | os.PathLike[str], max_to_keep: int | None = None) -> None:
         self.folder = pathlib.Path(model_dir).resolve() / CHECKPOINTS
         self._max_to_keep = max_to_keep
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +118,7 @@ class Checkpoints:
 
 
 def write_checkpoint(
-    path: str | pathlib.Path, state: Mapping[str, Any], meta: Mapping[str, Any]
+    path: str | os.PathLike[str], state: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> None:
     """Write one checkpoint anywhere, replacing what is there; complete or not there at all.
 
@@ -138,7 +139,7 @@ def write_checkpoint(
 
 
 def write_params(
-    folder: str | pathlib.Path,
+    folder: str | os.PathLike[str],
     settings: Mapping[str, Any],
     names: Iterable[str],
     arrays: Iterable[tuple[str, np.ndarray]],

@@ -1,5 +1,6 @@
 """The tokenizer that belongs to weights: where it lies, and that it goes along with them."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ __all__ = ["carry_tokenizer", "find_tokenizer"]
 _NAME = "tokenizer.json"
 
 
-def find_tokenizer(weights: str | Path) -> Path | None:
+def find_tokenizer(weights: str | os.PathLike[str]) -> Path | None:
     """Find the ``tokenizer.json`` of a checkpoint or weight file.
 
     Args:
@@ -23,7 +24,7 @@ def find_tokenizer(weights: str | Path) -> Path | None:
     return next((place / _NAME for place in places if (place / _NAME).is_file()), None)
 
 
-def carry_tokenizer(source: str | Path, target: str | Path) -> None:
+def carry_tokenizer(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Copy the tokenizer of ``source``, where it has one, to ``target``, where that has none.
 
     Args:
