@@ -36,11 +36,11 @@ def validate_only(cfg: RunConfig) -> None:
     Raises:
         ConfigError: parts of the configuration that do not go together.
     """
-    made = Experiment.from_config(cfg)
-    check(made)
-    leaves = named_leaves(made.shapes)
-    selected = made.sparsifier.select(made.shapes)
-    state = jax.eval_shape(made.tx.init, made.shapes)
+    experiment = Experiment.from_config(cfg)
+    check(experiment)
+    leaves = named_leaves(experiment.shapes)
+    selected = experiment.sparsifier.select(experiment.shapes)
+    state = jax.eval_shape(experiment.tx.init, experiment.shapes)
     total = sum(math.prod(leaf.shape) for _, leaf in leaves)
     sparse = sum(math.prod(chosen.shape) for chosen in selected.values())
     table = Table("parameter", "shape", "algorithm", "first level", title="Sparsified parameters")
@@ -82,10 +82,10 @@ def floor_plan(cfg: RunConfig) -> pathlib.Path:
     complaints = problems(Experiment.from_config(cfg))
     if complaints:
         raise ConfigError(complaints)
-    done = compile_config(cfg, default_folder(cfg, 0))
-    CONSOLE.print(summary(done.compiled), markup=False, highlight=False)
-    CONSOLE.print(f"Report and pictures are in {done.folder}. Nothing was run (--compile_only).")
-    return done.folder
+    result = compile_config(cfg, default_folder(cfg, 0))
+    CONSOLE.print(summary(result.compiled), markup=False, highlight=False)
+    CONSOLE.print(f"Report and pictures are in {result.folder}. Nothing was run (--compile_only).")
+    return result.folder
 
 
 def compile_only(job: Run) -> dict[str, float]:
