@@ -19,13 +19,17 @@ import vsl
 from models.block_config import BlockConfig, FixedSparse
 from models.initializers import make_initializer
 from models.layers import Dense, Norm, leaf
+from models.paths import Params
 from models.positions import rotary_frequencies, rotate, yarn_factor, yarn_frequencies
 from vsl import Layout
 
-__all__ = ["Attend", "Attention", "fixed_sparse_bias", "stream_attend"]
+__all__ = ["Attend", "Attention", "Memory", "fixed_sparse_bias", "stream_attend"]
 
 Attend = Callable[..., Array]
 """(q [T, N, H], k [T, K, H], v [T, K, H], **rules of vsl.attention) -> [T, N, H]"""
+
+Memory = Float[Array, "S D"] | tuple[Float[Array, "S K H"], Float[Array, "S K H"]]
+"""The encoder's output, or keys and values already projected from it."""
 
 _HIDDEN = -1e30
 
@@ -108,9 +112,9 @@ class Attention(nn.Module):
         positions: Int[Array, " T"],
         attend: Attend,
         *,
-        shared: Any = None,
-        depth: Array | None = None,
-        memory: Any = None,
+        shared: Params | None = None,
+        depth: Float[Array, ""] | None = None,
+        memory: Memory | None = None,
     ) -> Float[Array, "T D"]:
         """Project, rotate, attend, project.
 
@@ -119,8 +123,8 @@ class Attention(nn.Module):
             positions: position of each slot in its sequence.
             attend: see the module.
             shared: the tree's 'position' branch: ALiBi slopes or the relative table.
-            depth: [] float32 1-based layer number when scores are divided by it.
-            memory: [S, D] the encoder's output; or keys and values [S, K, H] already projected.
+            depth: 1-based layer number when scores are divided by it.
+            memory: where keys and values come from in cross-attention.
         """
         cfg = self.cfg
         q, k, v = self._project(x, memory)
@@ -143,7 +147,9 @@ class Attention(nn.Module):
         dense = Dense(cfg.hidden_size, cfg.use_ffn_bias_in_attention, init, name="out")
         return dense(out.reshape(x.shape[0], -1))
 
-    def _project(self, x: Array, memory: Any) -> tuple[Array, Array, Array]:
+    def _project(
+        self, x: Float[Array, "T D"], memory: Memory | None
+    ) -> tuple[Float[Array, "T N H"], Float[Array, "S K H"], Float[Array, "S K H"]]:
         cfg = self.cfg
         source = x if memory is None else memory
         q = self._heads("query", x, cfg.num_heads)
@@ -155,7 +161,7 @@ class Attention(nn.Module):
             q, k = self._cosine(q, k)
         return q, k, v
 
-    def _heads(self, name: str, x: Array, count: int) -> Array:
+    def _heads(self, name: str, x: Float[Array, "T D"], count: int) -> Float[Array, "T N H"]:
         cfg = self.cfg
         init = make_initializer(cfg.init_of("attention"))
         features = count * cfg.head_dim
@@ -176,7 +182,7 @@ class Attention(nn.Module):
         )
         return q * jnp.exp(jnp.minimum(scale, math.log(100.0)))[:, None].astype(q.dtype), k
 
-    def _bias(self, shared: Any) -> dict[str, Any]:
+    def _bias(self, shared: Params | None) -> dict[str, Any]:
         cfg = self.cfg
         kind = cfg.position_embedding_type
         if kind == "alibi" and cfg.alibi_style == "falcon":
@@ -195,7 +201,7 @@ class Attention(nn.Module):
         return {}
 
 
-def _slopes(cfg: BlockConfig, shared: Any) -> Array | np.ndarray:
+def _slopes(cfg: BlockConfig, shared: Params | None) -> Float[vsl.AnyArray, " N"]:
     if not shared or "slopes" not in shared:
         return vsl.alibi_slopes(cfg.num_heads)
     slopes = shared["slopes"]

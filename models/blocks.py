@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 import vsl
-from models.attention import Attend, Attention
+from models.attention import Attend, Attention, Memory
 from models.block_config import BlockConfig
 from models.feed_forward import Experts, FeedForward
 from models.initializers import make_initializer
 from models.layers import Norm
+from models.paths import Params
 
 __all__ = [
     "Block",
@@ -63,7 +64,7 @@ def stream_dropout(layout: vsl.Layout, key: Array | None) -> Drop:
     return drop
 
 
-def stream_weights(branch: Any, layout: vsl.Layout, memory: vsl.Layout | None = None) -> Any:
+def stream_weights(branch: Params, layout: vsl.Layout, memory: vsl.Layout | None = None) -> Params:
     """Let a layer's attention and feed-forward products stop at the last token of their stream.
 
     Args:
@@ -100,16 +101,16 @@ class Block(nn.Module):
         positions: Int[Array, " T"],
         attend: Attend,
         drop: Drop,
-        shared: Any = None,
+        shared: Params | None = None,
         *,
-        memory: Any = None,
+        memory: Memory | None = None,
         cross_attend: Attend = no_attend,
     ) -> Stream:
         """Run the layer.
 
         Args:
             stream: the carry.
-            positions: [T] position of each slot in its sequence.
+            positions: position of each slot in its sequence.
             attend: self-attention, see ``models.attention``.
             drop: (x, rate) -> x with units dropped.
             shared: the tree's 'position' branch.
@@ -185,7 +186,7 @@ def init_shared(cfg: BlockConfig, key: Array) -> dict[str, Any]:
     return {"relative": {"embedding": init(key, shape)}}
 
 
-def start_stream(cfg: BlockConfig, x: Any) -> Stream:
+def start_stream(cfg: BlockConfig, x: Float[Array, "T D"]) -> Stream:
     """Wrap embeddings into the carry, with the counters the configuration needs."""
     balance = jnp.zeros((), jnp.float32) if cfg.moe and cfg.moe.load_balancing_loss_coef else None
     depth = jnp.ones((), jnp.float32) if cfg.scale_qk_dot_by_layer_idx else None

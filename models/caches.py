@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 import vsl
 from models.block_config import BlockConfig
@@ -52,14 +52,18 @@ def chunk_layout(length: Int[Array, " B"], added: Int[Array, " B"], size: int) -
 
 
 def cached_attend(
-    keys: Array, values: Array, length: Array, layout: Layout, seen: list[tuple[Array, Array]]
+    keys: Float[Array, "B C K H"],
+    values: Float[Array, "B C K H"],
+    length: Int[Array, " B"],
+    layout: Layout,
+    seen: list[tuple[Array, Array]],
 ) -> Callable[..., Array]:
     """Attend to a layer's cache after appending the chunk; the new cache is put into ``seen``.
 
     Args:
-        keys: [B, C, K, H].
-        values: [B, C, K, H].
-        length: [B] slots filled so far.
+        keys: of the slots so far.
+        values: the same.
+        length: slots filled so far.
         layout: of the chunk, rows (B, S).
         seen: receives (keys, values) with the chunk written.
     """

@@ -82,12 +82,14 @@ class Head(nn.Module):
     cfg: DecoderConfig
 
     @nn.compact
-    def __call__(self, x: Float[Array, "T D"], table: Array | None = None) -> Float[Array, "T V"]:
+    def __call__(
+        self, x: Float[Array, "T D"], table: Float[vsl.AnyArray, "V D"] | vsl.Weight | None = None
+    ) -> Float[Array, "T scores"]:
         """Score.
 
         Args:
             x: the last layer's output.
-            table: [V, D] the token embedding when it is shared.
+            table: the token embedding when it is shared.
         """
         cfg = self.cfg
         if cfg.norm_first:
@@ -182,14 +184,14 @@ def _head_fn(cfg: DecoderConfig) -> StageFn:
 
 
 def apply_head(
-    cfg: DecoderConfig, params: Params, x: Array, layout: vsl.Layout | None = None
-) -> Any:
+    cfg: DecoderConfig, params: Params, x: Float[Array, "T D"], layout: vsl.Layout | None = None
+) -> Float[Array, "T scores"]:
     """Run the head on a tree (or stage) holding ``norm_f``, ``lm_head`` and the tied ``embed``.
 
     Args:
         cfg: configuration.
         params: the tree.
-        x: [T, D] the last layer's output.
+        x: the last layer's output.
         layout: of x where it is a stream, whose slack need not be scored.
     """
     own: Any = {k: v for k, v in params.items() if k in {"norm_f", "lm_head"}}
@@ -198,7 +200,8 @@ def apply_head(
     if layout is not None:
         own = vsl.stream_kernels(own, layout)
         table = table if table is None else vsl.stream_table(table, layout)
-    return Head(cfg).apply({"params": own}, x, table)
+    scores: Any = Head(cfg).apply({"params": own}, x, table)
+    return scores
 
 
 def _head_roles(cfg: DecoderConfig) -> tuple[str, ...]:

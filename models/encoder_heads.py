@@ -5,8 +5,7 @@ Outputs: 'hidden' [T, D], 'pooled' [B, D], 'logits' [T, V], [T, C] or [B, C], 'n
 gathered positions.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax
@@ -36,9 +35,9 @@ class Heads(nn.Module):
         self,
         x: Float[Array, "T D"],
         first: Int[Array, " B"],
-        drop: Any,
+        drop: Callable[..., Array],
         *,
-        table: Array | None = None,
+        table: Float[vsl.AnyArray, "V D"] | vsl.Weight | None = None,
         gather: Int[Array, " M"] | None = None,
     ) -> Outputs:
         """Compute the outputs.
@@ -47,7 +46,7 @@ class Heads(nn.Module):
             x: the last layer's output.
             first: slot of each sequence's first token.
             drop: (x [B, D] or [T, D], per-sequence?) -> x with units dropped.
-            table: [V, D] token embedding, for the tied head.
+            table: token embedding, for the tied head.
             gather: positions to score ('logits' is [M, .] then), or None for all.
         """
         cfg = self.cfg
@@ -70,7 +69,9 @@ class Heads(nn.Module):
             out["hidden"] = x
         return out
 
-    def _task(self, x: Array, picked: Array, first: Array, drop: Any, out: Outputs) -> None:
+    def _task(
+        self, x: Array, picked: Array, first: Array, drop: Callable[..., Array], out: Outputs
+    ) -> None:
         cfg = self.cfg
         init = make_initializer(cfg.init_of("ffn"))
         if cfg.head == "classification":

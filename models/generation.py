@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
 
 from models.adapters import fold_adapters
 from models.base import Model
@@ -124,13 +125,13 @@ def _seq2seq_steps(cfg: Any) -> tuple[StepFn, Callable[..., Cache]]:
 def generate(
     model: Model,
     params: Params,
-    prompt_ids: Any,
+    prompt_ids: ArrayLike,
     max_new_tokens: int,
     *,
     temperature: float = 0.0,
     top_k: int | None = None,
     key: Array | None = None,
-    lengths: Any = None,
+    lengths: ArrayLike | None = None,
 ) -> np.ndarray:
     """Continue prompts token by token.
 

@@ -10,8 +10,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
+import vsl
 from models.errors import did_you_mean
 from models.initializers import InitFn
 
@@ -29,7 +31,7 @@ __all__ = [
 ]
 
 
-def project(x: Array, kernel: Any) -> Array:
+def project(x: Array, kernel: vsl.AnyArray | vsl.Weight) -> Array:
     """Multiply activations by a weight: ``x @ kernel`` in the dtype of ``x``.
 
     Args:
@@ -39,14 +41,14 @@ def project(x: Array, kernel: Any) -> Array:
     Returns:
         [..., out]; accumulated in float32 by the backend, rounded to the dtype of ``x``.
     """
-    if hasattr(kernel, "project"):
+    if isinstance(kernel, vsl.Weight):
         return kernel.project(x)
     return x @ kernel.astype(x.dtype)
 
 
-def score(x: Array, table: Any) -> Array:
+def score(x: Array, table: vsl.AnyArray | vsl.Weight) -> Array:
     """Multiply activations [..., D] by an embedding table [V, D], or by an object for one."""
-    if hasattr(table, "project"):
+    if isinstance(table, vsl.Weight):
         return table.project(x)
     return project(x, jnp.swapaxes(jnp.asarray(table), 0, 1))
 
@@ -120,7 +122,7 @@ class Embedding(nn.Module):
     rows: int
     features: int
     init_fn: InitFn
-    dtype: Any = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, ids: Array) -> Array:

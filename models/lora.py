@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+import vsl
 from models.base import Model
 from models.block_config import LoraConfig
 from models.paths import Params, map_named, named_leaves, unflatten
@@ -54,7 +55,7 @@ class Adapted(NamedTuple):
     key, keep: for dropout on the adapter's input, the probability of keeping a unit; None without
     """
 
-    kernel: Any
+    kernel: vsl.AnyArray | vsl.Weight
     down: Float[Array, "D r"]
     up: Float[Array, "r F"]
     scale: Float[Array, ""]
@@ -65,7 +66,7 @@ class Adapted(NamedTuple):
         """Compute ``x @ kernel + scale * (x @ down) @ up``."""
         base = (
             self.kernel.project(x)
-            if hasattr(self.kernel, "project")
+            if isinstance(self.kernel, vsl.Weight)
             else x @ jax.lax.stop_gradient(self.kernel).astype(x.dtype)
         )
         if self.key is not None and self.keep is not None:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 import pydantic
+from jax.typing import DTypeLike
 
 from models.sections import Section
 from sparsity import dialects
@@ -59,7 +60,7 @@ def configure(
     order: Sequence[str] | None = None,
     requires_dense: Sequence[str] = (),
     accepts: Callable[[str], bool] = lambda name: False,
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
 ) -> Sparsifier:
     """Build a sparsifier: a section, and what it must know of the model.
 

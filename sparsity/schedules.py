@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pydantic
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 from models.sections import Section
 from sparsity.schema import SparsityError, as_number, check_level, validate
@@ -46,7 +46,7 @@ class Schedule:
 
     length = 1  # how many list positions the index walks through
 
-    def __call__(self, step: Any, index: Any = 0) -> Array:
+    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
         """Return the float32 value at ``step``; ``index`` is the list position."""
         raise TypeError(f"{type(self).__name__} must define __call__(step, index)")
 
@@ -65,7 +65,7 @@ class Constant(Schedule):
 
     value: float
 
-    def __call__(self, step: Any, index: Any = 0) -> Array:
+    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
         """Return ``value``."""
         del step, index
         return jnp.float32(self.value)
@@ -78,7 +78,7 @@ class Linear(Schedule):
     init: float
     slope: float
 
-    def __call__(self, step: Any, index: Any = 0) -> Array:
+    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
         """Return the value at ``step``."""
         del index
         return jnp.float32(self.init) + jnp.float32(step) * jnp.float32(self.slope)
@@ -92,7 +92,7 @@ class Exponential(Schedule):
     gamma: float
     final: float = 1.0
 
-    def __call__(self, step: Any, index: Any = 0) -> Array:
+    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
         """Return the value at ``step``."""
         del index
         decay = jnp.exp(jnp.float32(step) * jnp.float32(self.gamma))
@@ -106,7 +106,7 @@ class Power(Schedule):
     init: float
     beta: float
 
-    def __call__(self, step: Any, index: Any = 0) -> Array:
+    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
         """Return the value at ``step``."""
         del index
         return jnp.float32(self.init) * jnp.power(jnp.float32(self.beta), jnp.float32(step))
@@ -120,7 +120,7 @@ class Cosine(Schedule):
     half_period: float
     minimum: float = 0.0
 
-    def __call__(self, step: Any, index: Any = 0) -> Array:
+    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
         """Return the value at ``step``."""
         del index
         middle = jnp.float32((self.init + self.minimum) / 2)
@@ -145,7 +145,7 @@ class Cycling(Schedule):
         """Number of values the index walks through."""
         return len(self.values)
 
-    def __call__(self, step: Any, index: Any = 0) -> Array:
+    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
         """Return ``values[index]``; the step plays no part."""
         del step
         return jnp.asarray(self.values, jnp.float32)[index]
@@ -160,9 +160,9 @@ class Cycling(Schedule):
 class Custom(Schedule):
     """A user's function of the step (an int32 scalar, traced under jit)."""
 
-    fn: Callable[[Any], Any]
+    fn: Callable[[Any], ArrayLike]
 
-    def __call__(self, step: Any, index: Any = 0) -> Array:
+    def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
         """Return the function's value as float32."""
         del index
         return jnp.asarray(self.fn(step), jnp.float32)
@@ -180,7 +180,7 @@ def is_constant(schedule: Schedule) -> bool:
 class UpdateSchedule:
     """Base of the rules that say at which steps a topology is updated."""
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: int | Array) -> bool | Array:
         """Return whether ``step`` is due: bool for an int, a boolean scalar for a traced step."""
         raise TypeError(f"{type(self).__name__} must define __call__(step)")
 
@@ -193,7 +193,7 @@ class Every(UpdateSchedule):
     start: int = 0
     stop: int | None = None
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: int | Array) -> bool | Array:
         """Return whether ``step`` is due."""
         due = ((step - self.start) % self.freq == 0) & (step >= self.start)
         return due if self.stop is None else due & (step < self.stop)
@@ -205,7 +205,7 @@ class UpdateSteps(UpdateSchedule):
 
     steps: tuple[int, ...]
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: int | Array) -> bool | Array:
         """Return whether ``step`` is listed."""
         if isinstance(step, int):
             return step in self.steps
@@ -216,9 +216,9 @@ class UpdateSteps(UpdateSchedule):
 class CustomUpdate(UpdateSchedule):
     """A user's predicate of the step; must accept a traced int32 scalar and a Python int."""
 
-    fn: Callable[[Any], Any]
+    fn: Callable[[Any], bool | Array]
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: int | Array) -> bool | Array:
         """Return whether ``step`` is due."""
         return self.fn(step)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int
 
 __all__ = ["active_first", "drop_count", "kept_count", "topk_mask"]
 
@@ -54,7 +54,9 @@ def _break_ties(above: Array, equal: Array, missing: Array) -> Array:
     return above | (equal & (index < end[:, None]))
 
 
-def topk_mask(scores: Array, k: Array | int) -> Array:
+def topk_mask(
+    scores: Float[Array, "R n"], k: Int[Array, ""] | Int[Array, " R"] | int
+) -> Bool[Array, "R n"]:
     """Mark the k highest scores of each row; among equals the lowest index wins.
 
     Args:

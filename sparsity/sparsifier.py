@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from models.checkpoint.moments import in_weights_and_moments
@@ -83,7 +84,7 @@ class Sparsifier:
     order: tuple[str, ...] | None = None
     requires_dense: tuple[str, ...] = ()
     accepts: Callable[[str], bool] = lambda name: False
-    dtype: Any = jnp.float32
+    dtype: DTypeLike = jnp.float32
     code_of: Callable[[str], Any] = topologies.name_code
     quiet: bool = False
 

@@ -7,12 +7,13 @@ training starts, and topology changes never recompile.
 
 import logging
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from sparsity import kernels
@@ -39,7 +40,9 @@ class Probed(NamedTuple):
     probe: Array
 
 
-def choose(name: str, shape: tuple[int, ...], algorithm: Algorithm, view: View, dtype: Any) -> str:
+def choose(
+    name: str, shape: tuple[int, ...], algorithm: Algorithm, view: View, dtype: DTypeLike
+) -> str:
     """Choose how a parameter is stored: "csr" or "masked".
 
     Args:

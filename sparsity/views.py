@@ -8,13 +8,15 @@ groups, checkerboards and ties (lowest index first) come out the same in both la
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Shaped
 
 __all__ = ["View", "WeightLayout"]
 
 WeightLayout = Literal["io", "oi"]
+ArrayT = TypeVar("ArrayT", Array, np.ndarray)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,27 +39,27 @@ class View:
         """Number of rows R."""
         return self.out_groups or self.in_groups or 1
 
-    def to_vendor(self, x: Any) -> Any:
+    def to_vendor(self, x: ArrayT) -> ArrayT:
         """Reorder the axes to [out, in, ...]; vectors and scalars stay."""
         if self.layout == "oi" or x.ndim < 2:
             return x
         return x.transpose(x.ndim - 1, x.ndim - 2, *range(x.ndim - 2))
 
-    def from_vendor(self, x: Any) -> Any:
+    def from_vendor(self, x: ArrayT) -> ArrayT:
         """Undo ``to_vendor``."""
         if self.layout == "oi" or x.ndim < 2:
             return x
         return x.transpose(*range(2, x.ndim), 1, 0)
 
-    def rows(self, x: Array) -> Array:
-        """Turn a weight into its competing rows [R, n]."""
+    def rows(self, x: Shaped[ArrayT, "..."]) -> Shaped[ArrayT, "R n"]:
+        """Turn a weight into its competing rows."""
         x = self.to_vendor(x)
         if self.in_groups and x.ndim > 1:
             x = x.swapaxes(0, 1)
         return x.reshape(self.groups, -1)
 
-    def unrows(self, rows: Array, shape: tuple[int, ...]) -> Array:
-        """Turn rows [R, n] back into an array of the weight's ``shape``."""
+    def unrows(self, rows: Shaped[ArrayT, "R n"], shape: tuple[int, ...]) -> Shaped[ArrayT, "..."]:
+        """Turn rows back into an array of the weight's ``shape``."""
         if len(shape) < 2:
             return rows.reshape(shape)
         vendor = shape if self.layout == "oi" else (shape[-1], shape[-2], *shape[:-2])

@@ -194,7 +194,7 @@ class Replay:
     def init(self, weight, level, key, view):
         del key
         stored = [self.data[f] for f in self.data.files if f.startswith("init_score")]
-        score = next(s for s in stored if s.shape == weight.shape)
+        score = next(jnp.asarray(s) for s in stored if s.shape == weight.shape)
         rows = view.rows(score)
         return view.unrows(topk_mask(rows, kept_count(level, rows.shape[-1])), weight.shape)
 

@@ -3,7 +3,7 @@
 from vsl.attend import attention
 from vsl.batch import Packed, pack, pad
 from vsl.bias import RelativeBias, alibi_slopes
-from vsl.layout import Layout, layout_from_lengths, padded_layout
+from vsl.layout import AnyArray, Layout, layout_from_lengths, padded_layout
 from vsl.lengths import (
     check_capacity,
     lengths_from_mask,
@@ -15,7 +15,7 @@ from vsl.packing import (
     first_fit,
     fit_ladder,
 )
-from vsl.product import stream_kernels, stream_product, stream_table
+from vsl.product import Weight, stream_kernels, stream_product, stream_table
 from vsl.ragged import Ragged, RestorePadding, StripPadding, restore_padding, strip_padding
 from vsl.report import PaddingReport, padding_report
 from vsl.rows import layout_from_spans
@@ -28,6 +28,7 @@ from vsl.segments import (
 )
 
 __all__ = [
+    "AnyArray",
     "Ladder",
     "Layout",
     "Packed",
@@ -36,6 +37,7 @@ __all__ = [
     "RelativeBias",
     "RestorePadding",
     "StripPadding",
+    "Weight",
     "alibi_slopes",
     "attention",
     "budget_batches",

@@ -8,7 +8,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Float, Key
 
@@ -17,7 +16,7 @@ from vsl.blocks import TileBias, blocks
 from vsl.dense import dense, padded
 from vsl.fused import LIBRARY, fused, supported
 from vsl.intervals import BlockSizes, Window, key_intervals, normalize_window
-from vsl.layout import Layout
+from vsl.layout import AnyArray, Layout
 from vsl.noise import hash_bits, seed_of
 from vsl.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
 from vsl.triton import triton
@@ -62,7 +61,7 @@ def attention(
     causal: bool,
     scale: float | None = None,
     window: int | Window | None = None,
-    alibi_slopes: Float[Array, " N"] | np.ndarray | None = None,
+    alibi_slopes: Float[AnyArray, " N"] | None = None,
     relative_bias: RelativeBias | BiasFn | None = None,
     softcap: float | None = None,
     sink_tokens: int = 0,

@@ -20,8 +20,8 @@ BiasFn = Callable[[Array, Array], Array]
 """(query positions [q], key positions [k]) -> bias [N, q, k]."""
 
 
-def alibi_slopes(num_heads: int) -> np.ndarray:
-    """Slopes 2^(-8 i / n) of ALiBi, i = 1..n; [num_heads] float32.
+def alibi_slopes(num_heads: int) -> Float[np.ndarray, " N"]:
+    """Slopes 2^(-8 i / n) of ALiBi, i = 1..n; float32.
 
     Other head counts take the slopes of the power of two below, then every other slope of the
     power of two above, as the authors do.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float32
 
 from vsl.intervals import BlockSizes, Keys, block_ranges
 from vsl.scores import (
@@ -121,8 +121,8 @@ def _tile(
     return tile_scores(plan.rule, raw, local, bias, pair)
 
 
-def _products(q: Array, k: Array) -> Array:
-    """[K, G, q, H] x [K, k, H] -> [K, G, q, k] in float32, one product per key head."""
+def _products(q: Float[Array, "K G q H"], k: Float[Array, "K k H"]) -> Float32[Array, "K G q k"]:
+    """One product per key head."""
     heads, group, size, width = q.shape
     raw = jax.lax.dot_general(
         q.reshape(heads, group * size, width),
@@ -133,8 +133,7 @@ def _products(q: Array, k: Array) -> Array:
     return raw.reshape(heads, group, size, k.shape[1])
 
 
-def _apply(p: Array, v: Array) -> Array:
-    """[K, G, q, k] x [K, k, H] -> [K, G, q, H] in float32."""
+def _apply(p: Float[Array, "K G q k"], v: Float[Array, "K k H"]) -> Float32[Array, "K G q H"]:
     heads, group, size, width = p.shape
     out = jax.lax.dot_general(
         p.reshape(heads, group * size, width).astype(v.dtype),
@@ -145,8 +144,8 @@ def _apply(p: Array, v: Array) -> Array:
     return out.reshape(heads, group, size, v.shape[2])
 
 
-def _reduce(p: Array, x: Array) -> Array:
-    """[K, G, q, k] x [K, G, q, H] -> [K, k, H] in float32: sums over the group and queries."""
+def _reduce(p: Float[Array, "K G q k"], x: Float[Array, "K G q H"]) -> Float32[Array, "K k H"]:
+    """Sum over the group and queries."""
     heads, group, size, width = p.shape
     return jax.lax.dot_general(
         p.reshape(heads, group * size, width).astype(x.dtype),

@@ -7,7 +7,7 @@ refuses to compile them, so nothing here is switched on by accident.
 
 import jax.numpy as jnp
 from jax.experimental import checkify
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Shaped
 
 __all__ = ["check_fit", "check_prefix_mask"]
 
@@ -23,8 +23,8 @@ def check_fit(lengths: Int[Array, " B"], capacity: int) -> None:
     )
 
 
-def check_prefix_mask(mask: Array, *, allow_empty: bool = False) -> None:
-    """Check that each row of a [B, S] mask is ones, then zeros, and not empty."""
+def check_prefix_mask(mask: Shaped[Array, "B S"], *, allow_empty: bool = False) -> None:
+    """Check that each row of a mask is ones, then zeros, and not empty."""
     real = mask != 0
     hole = ~real[:, :-1] & real[:, 1:]
     row = jnp.argmax(hole.any(axis=1))

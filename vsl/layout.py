@@ -11,9 +11,12 @@ import typing
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
-__all__ = ["Layout", "layout_from_lengths", "padded_layout"]
+__all__ = ["AnyArray", "Layout", "layout_from_lengths", "padded_layout"]
+
+AnyArray = Array | np.ndarray
+"""JAX under a trace; on the host also NumPy."""
 
 
 @jax.tree_util.register_dataclass
@@ -45,8 +48,8 @@ class Layout:
     )
 
     @property
-    def sequences(self) -> Array:
-        """[T] int32, number of the token's sequence in the whole batch; meaningless at padding."""
+    def sequences(self) -> Int[Array, " T"]:
+        """Number of the token's sequence in the whole batch; meaningless at padding."""
         return self.segments + self.first
 
     @property
@@ -55,13 +58,13 @@ class Layout:
         return self.segments.shape[0]
 
     @property
-    def valid(self) -> Array:
-        """[T] bool, true at real tokens."""
+    def valid(self) -> Bool[Array, " T"]:
+        """True at real tokens."""
         return self.segments >= 0
 
     @property
-    def offsets(self) -> Array:
-        """[B] int32, stream index of each sequence's first token; T for an empty one."""
+    def offsets(self) -> Int[Array, " B"]:
+        """Stream index of each sequence's first token; T for an empty one."""
         size = self.lengths.shape[0]
         slot = jnp.where(self.valid, self.segments, size)  # slack goes out of bounds: dropped
         first = jnp.full((size,), self.capacity, jnp.int32)
@@ -86,7 +89,7 @@ def _layout(lengths: Array, offsets: Array, capacity: int, rows: tuple[int, int]
     )
 
 
-def layout_from_lengths(lengths: Int[Array, " B"], capacity: int) -> Layout:
+def layout_from_lengths(lengths: Int[AnyArray, " B"], capacity: int) -> Layout:
     """Lay sequences one after another in a stream of static ``capacity``.
 
     Args:
@@ -101,7 +104,7 @@ def layout_from_lengths(lengths: Int[Array, " B"], capacity: int) -> Layout:
     return _layout(lengths, offsets.astype(jnp.int32), capacity, None)
 
 
-def padded_layout(lengths: Int[Array, " B"], max_length: int) -> Layout:
+def padded_layout(lengths: Int[AnyArray, " B"], max_length: int) -> Layout:
     """Describe a padded ``[B, S]`` batch, flattened row by row, as a stream with gaps.
 
     Args:

@@ -29,7 +29,7 @@ def _refuse_empty(lengths: np.ndarray, name: str, *, allow_empty: bool) -> None:
 
 
 def lengths_from_mask(
-    mask: np.ndarray, *, name: str = "mask", allow_empty: bool = False
+    mask: np.ndarray | Sequence[Sequence[int]], *, name: str = "mask", allow_empty: bool = False
 ) -> Int[np.ndarray, " B"]:
     """Lengths of rows whose mask is 1 on real tokens, then 0.
 

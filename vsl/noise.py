@@ -9,7 +9,7 @@ enough for dropout, the only use here.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Integer, Key, UInt32
 
 from vsl.layout import Layout
 
@@ -22,13 +22,15 @@ def _finalise(h: Array) -> Array:
     return h ^ (h >> 16)
 
 
-def seed_of(key: Key[Array, ""]) -> Array:
-    """One uint32 word drawn from a typed key, which is consumed."""
+def seed_of(key: Key[Array, ""]) -> UInt32[Array, ""]:
+    """One word drawn from a typed key, which is consumed."""
     return jax.random.bits(key, (), jnp.uint32)
 
 
-def hash_bits(state: Array, coordinate: Array) -> Array:
-    """Absorb one integer coordinate into a uint32 state; shapes broadcast.
+def hash_bits(
+    state: UInt32[Array, "..."], coordinate: Integer[Array, "..."]
+) -> UInt32[Array, "..."]:
+    """Absorb one coordinate into a state; shapes broadcast.
 
     The golden-ratio multiple keeps small coordinates apart before mixing.
     """

@@ -7,7 +7,7 @@ tokens when it runs and leaves the rest alone.
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from vsl.attend import may_be_native
-from vsl.layout import Layout
+from vsl.layout import AnyArray, Layout
 from vsl.native.kernels import LIBRARY
 
-__all__ = ["StreamWeight", "stream_kernels", "stream_product", "stream_table"]
+__all__ = ["StreamWeight", "Weight", "stream_kernels", "stream_product", "stream_table"]
 
 _PANEL = 64  # features that the native product takes at a time
 
@@ -36,11 +36,15 @@ def _like(x: Array, features: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((x.shape[0], features), jnp.float32)
 
 
-def _product_fwd(transposed: bool, x: Array, kernel: Array, count: Array) -> Any:
+def _product_fwd(
+    transposed: bool, x: Array, kernel: Array, count: Array
+) -> tuple[Array, tuple[Array, ...]]:
     return _product(transposed, x, kernel, count), (x, kernel, count)
 
 
-def _product_bwd(transposed: bool, residuals: tuple[Array, Array, Array], dy: Array) -> Any:
+def _product_bwd(
+    transposed: bool, residuals: tuple[Array, ...], dy: Array
+) -> tuple[Array, Array, np.ndarray]:
     x, kernel, count = residuals
     results = (_like(x, x.shape[1]), jax.ShapeDtypeStruct(kernel.shape, jnp.float32))
     dx, dw = LIBRARY.call(
@@ -54,7 +58,7 @@ _product.defvjp(_product_fwd, _product_bwd)
 
 def stream_product(
     x: Float[Array, "T D"],
-    kernel: Float[Array, "D F"],
+    kernel: Float[AnyArray, "rows columns"],
     count: Int[Array, ""],
     *,
     transposed: bool = False,
@@ -82,7 +86,17 @@ def stream_product(
             f"{' (transposed)' if transposed else ''}: expected x [T, {inner}] and sizes that are "
             f"multiples of {_PANEL}; use x @ kernel for others"
         )
-    return _product(transposed, x, kernel, jnp.reshape(count, (1,)).astype(jnp.int32))
+    count = jnp.reshape(count, (1,)).astype(jnp.int32)
+    return _product(transposed, x, jnp.asarray(kernel), count)
+
+
+@runtime_checkable
+class Weight(Protocol):
+    """A weight that multiplies activations itself, in place of an array."""
+
+    def project(self, x: Array) -> Array:
+        """Multiply [..., D] by the weight: [..., F] in the dtype of x."""
+        ...
 
 
 @jax.tree_util.register_dataclass
@@ -91,13 +105,13 @@ class StreamWeight:
     """A weight that is multiplied with the tokens of a stream only; as ``models`` take one.
 
     Attributes:
-        weight: [D, F], or [F, D] where ``transposed``.
+        weight: [D, F] float32, or [F, D] where ``transposed``.
         tokens: [] int32, one past the stream's last token.
         transposed: static; true for an embedding table that scores the vocabulary.
     """
 
-    weight: Any
-    tokens: Any
+    weight: AnyArray
+    tokens: Array
     transposed: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def project(self, x: Float[Array, "T D"]) -> Float[Array, "T F"]:
@@ -108,15 +122,15 @@ class StreamWeight:
         return x @ weight.astype(x.dtype)
 
 
-def _count(layout: Layout) -> Array | None:
+def _count(layout: Layout) -> Int[Array, ""] | None:
     """One past the stream's last token; None where the product of XLA serves."""
     if layout.rows is not None or not (may_be_native() and LIBRARY.usable()):
         return None
     return jnp.max(layout.ends)  # 0 at slack
 
 
-def _fits(leaf: Any) -> bool:
-    if hasattr(leaf, "project") or leaf.ndim != 2 or leaf.dtype != jnp.float32:
+def _fits(leaf: AnyArray | Weight) -> TypeGuard[AnyArray]:
+    if isinstance(leaf, Weight) or leaf.ndim != 2 or leaf.dtype != jnp.float32:
         return False
     return leaf.shape[0] % _PANEL == 0 and leaf.shape[1] % _PANEL == 0
 
@@ -140,13 +154,15 @@ def stream_kernels(branch: Any, layout: Layout) -> Any:
         return StreamWeight(leaf, count) if named and _fits(leaf) else leaf
 
     return jax.tree_util.tree_map_with_path(
-        wrapped, branch, is_leaf=lambda node: hasattr(node, "project")
+        wrapped, branch, is_leaf=lambda node: isinstance(node, Weight)
     )
 
 
-def stream_table(table: Any, layout: Layout) -> Any:
-    """Wrap an embedding table [V, D] that scores a stream, under the same conditions."""
+def stream_table(
+    table: Float[AnyArray, "V D"] | Weight, layout: Layout
+) -> Float[AnyArray, "V D"] | Weight:
+    """Wrap an embedding table that scores a stream, under the same conditions."""
     count = _count(layout)
-    return (
-        table if count is None or not _fits(table) else StreamWeight(table, count, transposed=True)
-    )
+    if count is None or not _fits(table):
+        return table
+    return StreamWeight(table, count, transposed=True)

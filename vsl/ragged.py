@@ -16,7 +16,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Int
 
 from vsl.checks import check_fit, check_prefix_mask
-from vsl.layout import Layout, layout_from_lengths
+from vsl.layout import AnyArray, Layout, layout_from_lengths
 from vsl.lengths import lengths_from_mask
 
 __all__ = ["Ragged", "RestorePadding", "StripPadding", "restore_padding", "strip_padding"]
@@ -112,7 +112,7 @@ Holes = Literal["error", "truncate", "keep"]
 
 def strip_padding(
     x: Any,
-    mask: Array,
+    mask: AnyArray,
     axis: int = 1,
     *,
     capacity: int | None = None,
@@ -226,7 +226,7 @@ def restore_padding(x: Ragged, axis: int | None = None, pad_value: float | Array
 class StripPadding:
     """The vendor's layer name for :func:`strip_padding`."""
 
-    def __call__(self, input: Any, mask: Array, axis: int = 1) -> Ragged:
+    def __call__(self, input: Any, mask: AnyArray, axis: int = 1) -> Ragged:
         """Strip ``input`` by ``mask`` along ``axis``."""
         return strip_padding(input, mask, axis)
 

@@ -6,17 +6,17 @@ Since Model Zoo 1.9 a VSL row carries, per key j, how many later queries may att
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Bool, Int, Num
 
-from vsl.layout import Layout
+from vsl.layout import AnyArray, Layout
 
 __all__ = ["layout_from_spans"]
 
 
 def layout_from_spans(
-    attention_span: Int[Array, "B S"],
-    position_ids: Int[Array, "B S"],
-    loss_mask: Array | None = None,
+    attention_span: Int[AnyArray, "B S"],
+    position_ids: Int[AnyArray, "B S"],
+    loss_mask: Num[AnyArray, "B S"] | Bool[AnyArray, "B S"] | None = None,
     max_sequences: int | None = None,
 ) -> Layout:
     """Describe packed rows, flattened, as a stream with gaps.

@@ -5,7 +5,7 @@ All functions take a stream [T, ...] and its layout, and ignore whatever padding
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Shaped
 
 from vsl.layout import Layout
 
@@ -27,20 +27,22 @@ def _ids(layout: Layout) -> Array:
     return jnp.where(layout.valid, layout.segments, layout.lengths.shape[0])
 
 
-def segment_sum(x: Array, layout: Layout) -> Array:
-    """Sum over each sequence: [T, ...] -> [B, ...]; 0 for an empty one."""
+def segment_sum(x: Shaped[Array, " T *D"], layout: Layout) -> Shaped[Array, " B *D"]:
+    """Sum over each sequence; 0 for an empty one."""
     x = jnp.where(_column(layout.valid, x), x, 0)
     return jax.ops.segment_sum(x, _ids(layout), layout.lengths.shape[0])
 
 
-def segment_max(x: Array, layout: Layout, empty: float = 0.0) -> Array:
-    """Maximum over each sequence: [T, ...] -> [B, ...]; ``empty`` for an empty one."""
+def segment_max(
+    x: Shaped[Array, " T *D"], layout: Layout, empty: float = 0.0
+) -> Shaped[Array, " B *D"]:
+    """Maximum over each sequence; ``empty`` for an empty one."""
     top = jax.ops.segment_max(x, _ids(layout), layout.lengths.shape[0])
     return jnp.where(_column(layout.lengths > 0, top), top, jnp.asarray(empty, x.dtype))
 
 
-def expand(x: Array, layout: Layout) -> Array:
-    """Give each token its sequence's value: [B, ...] -> [T, ...]; 0 at padding and slack."""
+def expand(x: Shaped[Array, " B *D"], layout: Layout) -> Shaped[Array, " T *D"]:
+    """Give each token its sequence's value; 0 at padding and slack."""
     return x.at[_ids(layout)].get(mode="fill", fill_value=0)
 
 
@@ -60,7 +62,9 @@ def ragged_slots(layout: Layout, at: Layout, positions: Int[Array, " M"]) -> Int
     return jnp.where(inside, layout.offsets[seq] + positions, layout.capacity)
 
 
-def ragged_take(x: Array, layout: Layout, at: Layout, positions: Int[Array, " M"]) -> Array:
+def ragged_take(
+    x: Shaped[Array, " T *D"], layout: Layout, at: Layout, positions: Int[Array, " M"]
+) -> Shaped[Array, " M *D"]:
     """Read tokens at positions inside their sequences, for example those masked for BERT.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import DTypeLike
 
 from models.base import Model
 from models.convert.config_map import ConfigMap, to_foreign_config, to_our_settings
@@ -190,7 +191,7 @@ def open_hf(
     folder: str | Path,
     *,
     config: str | Path | None = None,
-    dtype: Any = np.float32,
+    dtype: DTypeLike = np.float32,
     name: str | None = None,
     add_head: bool = False,
     seed: int = 0,
@@ -266,7 +267,7 @@ def to_hf(
     params: Any,
     folder: str | Path,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     max_shard_bytes: int = 10 * 2**30,
     headless: bool = False,
 ) -> list[Path]:
@@ -300,7 +301,11 @@ def to_hf(
 
 
 def _write_towers(
-    cfg: DprConfig, leaves: Mapping[str, Any], folder: Path, dtype: Any, max_shard_bytes: int
+    cfg: DprConfig,
+    leaves: Mapping[str, Any],
+    folder: Path,
+    dtype: DTypeLike | None,
+    max_shard_bytes: int,
 ) -> list[Path]:
     written = []
     for (side, name), tower in zip(_TOWERS.items(), cfg.towers, strict=True):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from models.base import Model
 from models.convert.codecs import SAME, TRANSPOSED, Codec, Fused
@@ -162,7 +163,7 @@ def import_tensors(
     table: Table,
     tensors: Tensors,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     optional: Callable[[str], np.ndarray | None] = lambda name: None,
     drop_unmatched: bool = False,
 ) -> Iterator[tuple[str, np.ndarray]]:
@@ -229,7 +230,7 @@ def _converted(
     shapes: Mapping[str, Any],
     tensors: Tensors,
     drawn: Mapping[str, np.ndarray | None],
-    dtype: Any,
+    dtype: DTypeLike | None,
 ) -> Iterator[tuple[str, np.ndarray]]:
     for row, source in sources.items():
         if source is None:
@@ -242,7 +243,7 @@ def _converted(
 
 
 def export_tensors(
-    model: Model, table: Table, leaves: Mapping[str, Any], *, dtype: Any = None
+    model: Model, table: Table, leaves: Mapping[str, Any], *, dtype: DTypeLike | None = None
 ) -> list[Lazy]:
     """List the foreign tensors; each is converted when read.
 
@@ -275,7 +276,7 @@ def export_tensors(
     return [_lazy(row, [leaves[name] for name in row.ours], dtype) for row in expand(table, shapes)]
 
 
-def _lazy(row: Row, leaves: Sequence[Any], dtype: Any) -> Lazy:
+def _lazy(row: Row, leaves: Sequence[Any], dtype: DTypeLike | None) -> Lazy:
     out = np.dtype(dtype or np.result_type(*(leaf.dtype for leaf in leaves)))
 
     def read() -> np.ndarray:

@@ -12,7 +12,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Integer, Shaped
 
 from sparsity.kernels import native
 
@@ -30,9 +30,9 @@ class Pattern(NamedTuple):
     order: [nnz] int32, place in ``values`` of each entry of ``t_indices``; slack stays in place
     """
 
-    indices: Int[Array, " nnz"]
+    indices: Integer[Array, " nnz"]
     pointers: Int[Array, " N1"]
-    t_indices: Int[Array, " nnz"]
+    t_indices: Integer[Array, " nnz"]
     t_pointers: Int[Array, " K1"]
     order: Int[Array, " nnz"]
 
@@ -52,14 +52,14 @@ def index_dtype(size: int) -> type[np.integer]:
     return np.uint16 if size <= 1 << 16 else np.int32
 
 
-def _columns(pattern: Pattern) -> Array:
-    """[nnz] int32, n of each value in canonical order; N at slack."""
+def _columns(pattern: Pattern) -> Int[Array, " nnz"]:
+    """N of each value in canonical order; N at slack."""
     slots = jnp.arange(pattern.nnz, dtype=jnp.int32)
     return jnp.searchsorted(pattern.pointers, slots, side="right").astype(jnp.int32) - 1
 
 
-def _flat(pattern: Pattern) -> Array:
-    """[nnz] int32 position n * K + k in W^T; N * K (out of bounds) at slack."""
+def _flat(pattern: Pattern) -> Int[Array, " nnz"]:
+    """Position n * K + k in W^T; N * K (out of bounds) at slack."""
     rows, _ = pattern.shape
     columns = _columns(pattern)
     inner = jnp.where(columns < pattern.shape[1], pattern.indices.astype(jnp.int32), 0)
@@ -136,13 +136,15 @@ def _moves_natively(leaf: Array) -> bool:
     return leaf.dtype == jnp.float32 and native.usable()
 
 
-def to_dense(values: Array, pattern: Pattern, fill: float = 0.0) -> Array:
-    """Spread values [nnz] to a dense [K, N] array with ``fill`` at pruned positions."""
+def to_dense(
+    values: Shaped[Array, " nnz"], pattern: Pattern, fill: float = 0.0
+) -> Shaped[Array, "K N"]:
+    """Spread values to a dense array with ``fill`` at pruned positions."""
     return _to_dense(values, pattern, fill)
 
 
-def gather(dense: Array, pattern: Pattern) -> Array:
-    """Take the kept values [nnz] of a dense [K, N] array; 0 at slack."""
+def gather(dense: Shaped[Array, "K N"], pattern: Pattern) -> Shaped[Array, " nnz"]:
+    """Take the kept values of a dense array; 0 at slack."""
     return _gather(dense, pattern)
 
 

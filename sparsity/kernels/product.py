@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from sparsity.kernels import native
@@ -144,7 +145,7 @@ class _Masked:
         return jnp.matmul(x.astype(jnp.float32), kernel).astype(x.dtype)
 
     @staticmethod
-    def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: Any) -> Array:
+    def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: DTypeLike) -> Array:
         kernel = to_dense(values.astype(jnp.float32), pattern)
         return jnp.matmul(dy.astype(jnp.float32), kernel.T).astype(dtype)
 
@@ -170,7 +171,7 @@ class _Native:
         )
 
     @staticmethod
-    def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: Any) -> Array:
+    def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: DTypeLike) -> Array:
         result = jax.ShapeDtypeStruct((dy.shape[0], pattern.shape[0]), dtype)
         transposed = pattern.t_indices, pattern.t_pointers, pattern.order
         values = values.astype(jnp.float32)

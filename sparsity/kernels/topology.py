@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from sparsity import selection
 from sparsity.kernels import native
@@ -23,7 +23,9 @@ from sparsity.kernels.pattern import (
 __all__ = ["Regrown", "rigl_update", "topk_mask"]
 
 
-def topk_mask(scores: Float[Array, "R n"], k: Array | int) -> Bool[Array, "R n"]:
+def topk_mask(
+    scores: Float[Array, "R n"], k: Int[Array, ""] | Int[Array, " R"] | int
+) -> Bool[Array, "R n"]:
     """Mark the k highest scores of each row; among equals the lowest index wins.
 
     Args:
@@ -58,10 +60,10 @@ def rigl_update(
     values: Float[Array, " nnz"],
     pattern: Pattern,
     grow_scores: Float[Array, "K N"],
-    keep: Array | int,
-    others: Sequence[Array] = (),
+    keep: Int[Array, ""] | int,
+    others: Sequence[Shaped[Array, " nnz"]] = (),
     *,
-    grow: Array | int | None = None,
+    grow: Int[Array, ""] | int | None = None,
     implementation: str = "auto",
 ) -> Regrown:
     """Drop the smallest weights, grow others at the highest scores (RigL, Evci et al. 2020).
