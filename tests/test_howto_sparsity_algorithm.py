@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import yaml
 
+import models
+import wafer
 from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
-from wafer.commands.run import run
-from wafer.config import parse_config
 from wafer.errors import ConfigError
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "howto" / "sparsity-algorithm.md"
@@ -28,16 +27,14 @@ def test_an_algorithm_of_the_users_own_trains_from_yaml(tmp_path, monkeypatch):
         "runconfig": {"max_steps": 2, "checkpoint_steps": 1, "save_initial_checkpoint": True}
         | {"model_dir": str(tmp_path), "seed": 1, "execution_strategy": "resident"},
     } | yaml.safe_load(section)
-    assert run(parse_config(raw)) == 0
     masks = []
-    for step in (0, 1, 2):
-        params = load_checkpoint(tmp_path / "checkpoints" / str(step))[0]["params"]
-        kernels = [np.isfinite(x) for name, x in named_leaves(params) if name.endswith("kernel")]
+    for checkpoint in wafer.train(raw).checkpoints:
+        leaves = models.named_leaves(load_checkpoint(checkpoint)[0]["params"])
+        kernels = [np.isfinite(x) for name, x in leaves if name.endswith("kernel")]
         assert all((m.reshape(-1, 8, m.shape[-1]).sum(1) == 2).all() for m in kernels)
         masks.append(np.concatenate([m.ravel() for m in kernels]))
     assert (masks[0] != masks[1]).any()  # both updates changed it
     assert (masks[1] != masks[2]).any()
-    wrong = (("blok", 8, "mean 'block'"), ("block", "x", "expected a whole number"))
-    for key, value, message in wrong:
+    for key, value, message in (("blok", 8, "mean 'block'"), ("block", "x", "a whole number")):
         with pytest.raises(ConfigError, match=message):
-            parse_config(raw | {"sparsity": raw["sparsity"] | {key: value}})
+            wafer.train(raw | {"sparsity": raw["sparsity"] | {key: value}})
