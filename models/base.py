@@ -21,11 +21,12 @@ __all__ = ["Aux", "Batch", "Model", "Stage", "StageFn"]
 class Batch(NamedTuple):
     """One step's input: a flat stream of T token slots.
 
-    tokens: [T] int32 input ids; anything at padding and slack
-    labels: [T] int32 targets, already shifted; read only where ``weights`` is not 0
-    weights: [T] float32 loss mask
-    layout: where the sequences lie in the stream
-    extras: family-specific arrays (segment ids, masked positions, a decoder stream), may be empty
+    Attributes:
+        tokens: [T] int32 input ids; anything at padding and slack
+        labels: [T] int32 targets, already shifted; read only where ``weights`` is not 0
+        weights: [T] float32 loss mask
+        layout: where the sequences lie in the stream
+        extras: family-specific arrays (segment ids, masked positions, a decoder stream), or none
     """
 
     tokens: Array
@@ -38,9 +39,10 @@ class Batch(NamedTuple):
 class Aux(NamedTuple):
     """What a loss reports besides its value; sums, so that shards and micro-batches add up.
 
-    loss_sum: [] float32 sum of weighted token losses
-    weight: [] float32 the denominator: loss = loss_sum / weight
-    metrics: name -> [] float32 further sums (for example ``accuracy_sum``)
+    Attributes:
+        loss_sum: [] float32 sum of weighted token losses
+        weight: [] float32 the denominator: loss = loss_sum / weight
+        metrics: name -> [] float32 further sums (for example ``accuracy_sum``)
     """
 
     loss_sum: Array

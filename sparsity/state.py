@@ -14,12 +14,13 @@ __all__ = ["SparseState", "from_meta", "to_meta"]
 class SparseState(NamedTuple):
     """Topology and counters; a tree of arrays.
 
-    masks: parameter name -> bool mask of its shape, for parameters stored dense
-    patterns: parameter name -> ``kernels`` pattern, for parameters stored as [nnz] values
-    step: [] int32, optimizer steps taken; steps skipped for non-finite gradients do not count
-    indices: [G, 2] int32, list positions of each group's level and drop-fraction schedules
-    targets: [G] float32, the level each group last put into force
-    key: random key of the run, never consumed; draws fold in the step and the parameter
+    Attributes:
+        masks: parameter name -> bool mask of its shape, for parameters stored dense
+        patterns: parameter name -> ``kernels`` pattern, for parameters stored as [nnz] values
+        step: [] int32, optimizer steps taken; steps skipped for non-finite gradients do not count
+        indices: [G, 2] int32, list positions of each group's level and drop-fraction schedules
+        targets: [G] float32, the level each group last put into force
+        key: random key of the run, never consumed; draws fold in the step and the parameter
     """
 
     masks: Mapping[str, Array]

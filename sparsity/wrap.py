@@ -17,8 +17,9 @@ __all__ = ["SparseOptState", "wrap"]
 class SparseOptState(NamedTuple):
     """State of a wrapped optimizer.
 
-    inner: the optimizer's own state, moments 0 where pruned
-    sparse: masks and counters
+    Attributes:
+        inner: the optimizer's own state, moments 0 where pruned
+        sparse: masks and counters
     """
 
     inner: Any

@@ -7,6 +7,7 @@ import sys
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -109,7 +110,7 @@ def phi(w, tokens):
 def test_logits_are_phis(folder, tensors):
     model, params = models.from_hf(folder)
     tokens = np.random.default_rng(1).integers(0, 19, LENGTH)
-    layout = vsl.padded_layout(np.asarray([LENGTH]), LENGTH)
+    layout = vsl.padded_layout(jnp.asarray([LENGTH]), LENGTH)
     batch = models.Batch(tokens, tokens, np.ones(LENGTH, np.float32), layout)
     logits = jax.jit(model.apply)(params, batch)
     np.testing.assert_allclose(logits, phi(tensors, tokens), atol=1e-5)

@@ -21,9 +21,10 @@ Capacity = Ladder | int | float
 class Packed(NamedTuple):
     """One batch.
 
-    arrays: name -> [T, ...], examples one after another, then fill
-    lengths: domain -> [B_max] int32, tokens of each example, 0 at unused places
-    capacity: domain -> T
+    Attributes:
+        arrays: name -> [T, ...], examples one after another, then fill
+        lengths: domain -> [B_max] int32, tokens of each example, 0 at unused places
+        capacity: domain -> T
     """
 
     arrays: dict[str, np.ndarray]

@@ -148,7 +148,7 @@ class StoredTree:
     def kv_spec(self, path: pathlib.Path, name: str = "") -> dict[str, Any]:
         """Describe a key-value store of this one's kind in another folder."""
         if self._ocdbt:
-            return {"driver": "ocdbt", "base": f"file://{path}", "path": name}
+            return {"driver": "ocdbt", "base": path.as_uri(), "path": name}
         return {"driver": "file", "path": f"{path}/{name}"}
 
     def open_kv(self, path: pathlib.Path) -> Any:
@@ -264,7 +264,7 @@ class StoredTree:
         """
         if not self._ocdbt:
             return None
-        base = ts.KvStore.open(f"file://{self.path}/", context=self.context).result()
+        base = ts.KvStore.open(f"{self.path.as_uri()}/", context=self.context).result()
         try:
             version = ts.ocdbt.dump(base).result()["versions"][-1]
             if version["root_height"]:

@@ -40,13 +40,14 @@ __all__ = [
 class InitContext(NamedTuple):
     """What an algorithm sees when it makes a parameter's first mask.
 
-    name: '/'-path of the parameter
-    position: its place in the list of all parameters (the 1.8 dialect seeds by it)
-    weight: the parameter, any shape
-    sparsity: [] float32 level in [0, 1]
-    key: consumed; this parameter's own
-    run_key: the state's key, the same for all parameters
-    view: which positions compete
+    Attributes:
+        name: '/'-path of the parameter
+        position: its place in the list of all parameters (the 1.8 dialect seeds by it)
+        weight: the parameter, any shape
+        sparsity: [] float32 level in [0, 1]
+        key: consumed; this parameter's own
+        run_key: the state's key, the same for all parameters
+        view: which positions compete
     """
 
     name: str
@@ -61,15 +62,16 @@ class InitContext(NamedTuple):
 class UpdateContext(NamedTuple):
     """What an algorithm sees at a due step, after the optimizer step.
 
-    name: '/'-path of the parameter
-    weight: the parameter, 0 where pruned
-    grad: dense gradient of this step, or None when the algorithm does not need it
-    mask: bool, the pattern in force
-    sparsity: [] float32 level to reach, in [0, 1]
-    drop_fraction: [] float32 share of active weights to drop
-    step: [] int32, optimizer steps taken
-    key: consumed; differs per step and parameter
-    view: which positions compete
+    Attributes:
+        name: '/'-path of the parameter
+        weight: the parameter, 0 where pruned
+        grad: dense gradient of this step, or None when the algorithm does not need it
+        mask: bool, the pattern in force
+        sparsity: [] float32 level to reach, in [0, 1]
+        drop_fraction: [] float32 share of active weights to drop
+        step: [] int32, optimizer steps taken
+        key: consumed; differs per step and parameter
+        view: which positions compete
     """
 
     name: str

@@ -23,12 +23,13 @@ Fill = Callable[[Any, Any, SparseState], tuple[SparseState, Any, Any]]
 class TrainState(NamedTuple):
     """Everything a checkpoint must hold besides the data position.
 
-    step: [] int32 finished optimizer steps, skipped ones included
-    params: tree of parameters as they are trained (dense, or kept values only)
-    opt_state: optax state
-    sparse: SparseState of the sparsifier
-    scale: state of the loss-scale automaton
-    key: [2] uint32 data of the run's base key; step t draws from fold_in(key, t)
+    Attributes:
+        step: [] int32 finished optimizer steps, skipped ones included
+        params: tree of parameters as they are trained (dense, or kept values only)
+        opt_state: optax state
+        sparse: SparseState of the sparsifier
+        scale: state of the loss-scale automaton
+        key: [2] uint32 data of the run's base key; step t draws from fold_in(key, t)
     """
 
     step: Array

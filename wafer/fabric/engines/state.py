@@ -31,26 +31,27 @@ class Lanes(NamedTuple):
 class FabricState(NamedTuple):
     """One instant of the fabric.
 
-    cycle: [] int32 cycles so far
-    progress: [] bool, whether the last cycle changed anything
-    fault: [4] int32 ``Fault``, colour index, y, x of the first fault
-    router: [C, 2, H, W] lanes, the routers' FIFO per colour
-    up: [C, T_R, H, W] lanes from CE to router, stage 0 at the CE
-    down: [C, T_R - 1, H, W] lanes from router to CE, stage 0 at the router
-    queue: [C, D, H, W] lanes, input queues
-    pos_rx: [C, H, W] uint8 switch position for wavelets that enter
-    pos_tx: [C, H, W] uint8 switch position for wavelets that leave
-    counter: [C, H, W] int32 of counter filters
-    pc: [1 + U, H, W] int32 operation of the task (0) and of the microthreads, -1 idle
-    left: [1 + U, H, W] int32 elements to go
-    wait: [1 + U, H, W] int32 cycles until the first element
-    active: [H, W] int32 bits of activated tasks
-    blocked: [H, W] int32 bits of blocked tasks
-    arg: [H, W] uint32 wavelet that the running data or control task was activated by
-    mem: [M, H, W] uint32 memory words
-    busy: [H, W] int32 cycles in which the CE issued
-    end: [H, W] int32 one past the last such cycle
-    links: [5, H, W] int32 words sent N, E, S, W and to the CE
+    Attributes:
+        cycle: [] int32 cycles so far
+        progress: [] bool, whether the last cycle changed anything
+        fault: [4] int32 ``Fault``, colour index, y, x of the first fault
+        router: [C, 2, H, W] lanes, the routers' FIFO per colour
+        up: [C, T_R, H, W] lanes from CE to router, stage 0 at the CE
+        down: [C, T_R - 1, H, W] lanes from router to CE, stage 0 at the router
+        queue: [C, D, H, W] lanes, input queues
+        pos_rx: [C, H, W] uint8 switch position for wavelets that enter
+        pos_tx: [C, H, W] uint8 switch position for wavelets that leave
+        counter: [C, H, W] int32 of counter filters
+        pc: [1 + U, H, W] int32 operation of the task (0) and of the microthreads, -1 idle
+        left: [1 + U, H, W] int32 elements to go
+        wait: [1 + U, H, W] int32 cycles until the first element
+        active: [H, W] int32 bits of activated tasks
+        blocked: [H, W] int32 bits of blocked tasks
+        arg: [H, W] uint32 wavelet that the running data or control task was activated by
+        mem: [M, H, W] uint32 memory words
+        busy: [H, W] int32 cycles in which the CE issued
+        end: [H, W] int32 one past the last such cycle
+        links: [5, H, W] int32 words sent N, E, S, W and to the CE
     """
 
     cycle: Array
