@@ -190,6 +190,7 @@ class Attention(nn.Module):
         if kind == "alibi":
             return {"alibi_slopes": _slopes(cfg, shared) / cfg.pos_scaling_factor}
         if kind == "relative":
+            assert shared is not None
             table = vsl.RelativeBias(
                 table=shared["relative"]["embedding"],
                 bidirectional=not cfg.causal,

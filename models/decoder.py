@@ -151,7 +151,7 @@ def _embed_fn(cfg: DecoderConfig) -> StageFn:
         del carry
         layout = batch.layout
         drop = stream_dropout(layout, key)
-        x = Embed(cfg).apply({"params": params["embed"]}, batch.tokens, layout.positions, drop)
+        x: Any = Embed(cfg).apply({"params": params["embed"]}, batch.tokens, layout.positions, drop)
         return start_stream(cfg, x)
 
     return embed

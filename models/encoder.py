@@ -167,7 +167,7 @@ def _head_fn(cfg: EncoderConfig) -> StageFn:
         layout = batch.layout
         table = params["embed"]["token"]["embedding"] if cfg.has_mlm else None
         scored = _scored(batch)
-        if cfg.has_mlm and scored is not None:
+        if table is not None and scored is not None:
             own |= {"mlm_dense": vsl.stream_kernels(own["mlm_dense"], scored)}
             table = vsl.stream_table(table, scored)
         return Heads(cfg).apply(

@@ -54,6 +54,7 @@ class Heads(nn.Module):
         out: Outputs = {}
         picked = x if gather is None else x[gather]
         if cfg.has_mlm:
+            assert table is not None
             h = Dense(cfg.hidden_size, True, init, name="mlm_dense")(picked)
             h = activation(cfg.mlm_nonlinearity)(h)
             h = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="mlm_norm")(h)

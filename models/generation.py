@@ -53,7 +53,7 @@ def decode_step(
     rows, size = tokens.shape
     layout = chunk_layout(cache.length, added, size)
     embed = {"params": params["embed"]}
-    x = Embed(cfg).apply(embed, tokens.reshape(-1), layout.positions, no_dropout)
+    x: Any = Embed(cfg).apply(embed, tokens.reshape(-1), layout.positions, no_dropout)
     stream: Any = start_stream(cfg, x)
     seen: list[tuple[Array, Array]] = []
     for i, kind in enumerate(layer_kinds(cfg)):

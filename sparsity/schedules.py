@@ -160,7 +160,7 @@ class Cycling(Schedule):
 class Custom(Schedule):
     """A user's function of the step (an int32 scalar, traced under jit)."""
 
-    fn: Callable[[Any], ArrayLike]
+    fn: Callable[[Any], Any]
 
     def __call__(self, step: ArrayLike, index: ArrayLike = 0) -> Array:
         """Return the function's value as float32."""
@@ -216,7 +216,7 @@ class UpdateSteps(UpdateSchedule):
 class CustomUpdate(UpdateSchedule):
     """A user's predicate of the step; must accept a traced int32 scalar and a Python int."""
 
-    fn: Callable[[Any], bool | Array]
+    fn: Callable[[Any], Any]
 
     def __call__(self, step: int | Array) -> bool | Array:
         """Return whether ``step`` is due."""

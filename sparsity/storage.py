@@ -41,7 +41,7 @@ class Probed(NamedTuple):
 
 
 def choose(
-    name: str, shape: tuple[int, ...], algorithm: Algorithm, view: View, dtype: DTypeLike
+    name: str, shape: tuple[int, ...], algorithm: Algorithm, view: View, dtype: DTypeLike | None
 ) -> str:
     """Choose how a parameter is stored: "csr" or "masked".
 

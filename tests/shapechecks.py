@@ -5,6 +5,8 @@ import typing
 import beartype
 from jaxtyping import AbstractArray
 
+_check = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))  # an int is a float
+
 
 def _names_array(hint: object) -> bool:
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
@@ -15,4 +17,4 @@ def _names_array(hint: object) -> bool:
 def checked(function):
     """Check the arguments and the result of a function whose signature names an array's shape."""
     hints = getattr(function, "__annotations__", {})
-    return beartype.beartype(function) if any(map(_names_array, hints.values())) else function
+    return _check(function) if any(map(_names_array, hints.values())) else function

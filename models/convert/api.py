@@ -191,7 +191,7 @@ def open_hf(
     folder: str | Path,
     *,
     config: str | Path | None = None,
-    dtype: DTypeLike = np.float32,
+    dtype: DTypeLike | None = np.float32,
     name: str | None = None,
     add_head: bool = False,
     seed: int = 0,
