@@ -30,7 +30,7 @@ from wafer.config import parse_config
 from wafer.jobs.track import tracked
 with tracked(parse_config(json.loads(sys.argv[1])), ["run"]) as job:
     time.sleep(0.2)
-    job.done(0)
+    job.ended(0)
 """
 # The same, at work until its standard input is closed: no test waits for a clock.
 HELD = RUN.replace("time.sleep(0.2)", "sys.stdin.read()")
@@ -198,7 +198,7 @@ def test_how_a_run_ends_decides_its_phase(store):
         with ending, tracked(cfg, ["run"], store) as job:
             if error is not None:
                 raise error
-            job.done(code)
+            job.ended(code)
         job = store.jobs()[-1]
         return job.phase, job.exit_code, job.message
 
@@ -222,7 +222,7 @@ def test_no_store_stops_no_run(tmp_path, caplog):
     for path in (blocked / "jobs.db", tmp_path / "other.db", newer.path):
         caplog.clear()
         with tracked(cfg, ["run"], JobStore(path)) as job:
-            job.done(0)
+            job.ended(0)
         assert "goes on without a job store" in caplog.text
         assert len(caplog.records) == 1
 

@@ -149,13 +149,6 @@ def test_strip_in_jit_and_a_tree_of_tensors() -> None:
     assert np.isnan(strip(tree, mask, 8).values["x"]).all()
 
 
-def test_vendor_names() -> None:
-    x, mask = _tensor(1, jnp.float32), np.arange(LENGTH) < np.array([2, 5, 1, 7])[:, None]
-    stripped = vsl.StripPadding()(x, mask, axis=1)
-    got = vsl.RestorePadding()(stripped, axis=1, pad_value=9)
-    np.testing.assert_array_equal(got, np.where(mask[..., None], x, 9))
-
-
 def test_strip_errors() -> None:
     x = _tensor(1, jnp.float32)
     mask = np.ones((BATCH, LENGTH), bool)

@@ -4,28 +4,14 @@ from vsl.attend import attention
 from vsl.batch import Packed, pack, pad
 from vsl.bias import RelativeBias, alibi_slopes
 from vsl.layout import AnyArray, Layout, layout_from_lengths, padded_layout
-from vsl.lengths import (
-    check_capacity,
-    lengths_from_mask,
-)
+from vsl.lengths import check_capacity, lengths_from_mask
 from vsl.noise import dropout
-from vsl.packing import (
-    Ladder,
-    budget_batches,
-    first_fit,
-    fit_ladder,
-)
+from vsl.packing import Ladder, budget_batches, first_fit, fit_ladder
 from vsl.product import Weight, stream_kernels, stream_product, stream_table
-from vsl.ragged import Ragged, RestorePadding, StripPadding, restore_padding, strip_padding
+from vsl.ragged import Ragged, restore_padding, strip_padding
 from vsl.report import PaddingReport, padding_report
 from vsl.rows import layout_from_spans
-from vsl.segments import (
-    expand,
-    ragged_slots,
-    ragged_take,
-    segment_max,
-    segment_sum,
-)
+from vsl.segments import expand, ragged_slots, segment_max, segment_sum
 
 __all__ = [
     "AnyArray",
@@ -35,8 +21,6 @@ __all__ = [
     "PaddingReport",
     "Ragged",
     "RelativeBias",
-    "RestorePadding",
-    "StripPadding",
     "Weight",
     "alibi_slopes",
     "attention",
@@ -54,7 +38,6 @@ __all__ = [
     "padded_layout",
     "padding_report",
     "ragged_slots",
-    "ragged_take",
     "restore_padding",
     "segment_max",
     "segment_sum",

@@ -10,22 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-__all__ = [
-    "check_capacity",
-    "lengths_from_mask",
-]
+__all__ = ["check_capacity", "lengths_from_mask"]
 
 _LISTED = 5
-
-
-def _refuse_empty(lengths: np.ndarray, name: str, *, allow_empty: bool) -> None:
-    if allow_empty or lengths.all():
-        return
-    row = int(np.argmin(lengths != 0))
-    raise ValueError(
-        f"{name}: row {row} is empty (no real token); drop the row, or pass allow_empty=True for "
-        "the unused rows at the end of a short batch"
-    )
 
 
 def lengths_from_mask(
@@ -59,7 +46,11 @@ def lengths_from_mask(
             f"real; ending the row at the first 0 would drop {int(count[row]) - gap} real tokens. "
             "Move the padding to the end, or strip with holes='keep'"
         )
-    _refuse_empty(count, name, allow_empty=allow_empty)
+    if not (allow_empty or count.all()):
+        raise ValueError(
+            f"{name}: row {int(np.argmin(count != 0))} is empty (no real token); drop the row, or "
+            "pass allow_empty=True for the unused rows at the end of a short batch"
+        )
     return count.astype(np.int32)
 
 

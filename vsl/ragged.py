@@ -1,7 +1,7 @@
 """Strip padding from tensors and restore it: selection matrices, each the other's transpose.
 
-The functional form of the vendor's StripPadding and RestorePadding layers (Model Zoo 1.7 and
-1.8): a row ends at the first 0 of its mask. Both directions are gathers, forward and backward.
+What the vendor's layers StripPadding and RestorePadding do (Model Zoo 1.7 and 1.8): a row ends at
+the first 0 of its mask. Both directions are gathers, forward and backward.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from vsl.checks import check_fit, check_prefix_mask
 from vsl.layout import AnyArray, Layout, layout_from_lengths
 from vsl.lengths import lengths_from_mask
 
-__all__ = ["Ragged", "RestorePadding", "StripPadding", "restore_padding", "strip_padding"]
+__all__ = ["Ragged", "restore_padding", "strip_padding"]
 
 
 @jax.custom_vjp
@@ -79,7 +79,7 @@ class Ragged:
             if other.domain != self.domain:
                 raise ValueError(
                     f"cannot combine ragged domains {self.domain!r} and {other.domain!r}: they "
-                    "hold different positions; take them to one domain first (ragged_take)"
+                    "hold different positions; take them to one domain first (ragged_slots)"
                 )
             if other.layout.capacity != self.layout.capacity:
                 raise ValueError(
@@ -221,19 +221,3 @@ def restore_padding(x: Ragged, axis: int | None = None, pad_value: float | Array
         return _back(out.reshape(batch, length, *out.shape[1:]), axis)
 
     return jax.tree.map(restore, x.values)
-
-
-class StripPadding:
-    """The vendor's layer name for :func:`strip_padding`."""
-
-    def __call__(self, input: Any, mask: AnyArray, axis: int = 1) -> Ragged:
-        """Strip ``input`` by ``mask`` along ``axis``."""
-        return strip_padding(input, mask, axis)
-
-
-class RestorePadding:
-    """The vendor's layer name for :func:`restore_padding`."""
-
-    def __call__(self, input: Ragged, axis: int = 1, pad_value: float = 0) -> Any:
-        """Pad ``input`` back to full length along ``axis`` with ``pad_value``."""
-        return restore_padding(input, axis, pad_value)

@@ -9,13 +9,7 @@ from jaxtyping import Array, Int, Shaped
 
 from vsl.layout import Layout
 
-__all__ = [
-    "expand",
-    "ragged_slots",
-    "ragged_take",
-    "segment_max",
-    "segment_sum",
-]
+__all__ = ["expand", "ragged_slots", "segment_max", "segment_sum"]
 
 
 def _column(condition: Array, x: Array) -> Array:
@@ -47,7 +41,7 @@ def expand(x: Shaped[Array, " B *D"], layout: Layout) -> Shaped[Array, " T *D"]:
 
 
 def ragged_slots(layout: Layout, at: Layout, positions: Int[Array, " M"]) -> Int[Array, " M"]:
-    """Turn positions inside sequences into slots of the stream.
+    """Turn positions inside sequences, such as those masked for BERT, into slots of the stream.
 
     Args:
         layout: the stream's layout.
@@ -55,25 +49,9 @@ def ragged_slots(layout: Layout, at: Layout, positions: Int[Array, " M"]) -> Int
         positions: wanted position inside the sequence, per slot of ``at``.
 
     Returns:
-        [M] int32; T at slack of ``at`` and at positions beyond a sequence's end.
+        [M] int32; T at slack of ``at`` and at positions beyond a sequence's end, for
+        ``x.at[slots].get(mode="fill", fill_value=0)``.
     """
     seq = jnp.maximum(at.segments, 0)
     inside = at.valid & (positions >= 0) & (positions < layout.lengths[seq])
     return jnp.where(inside, layout.offsets[seq] + positions, layout.capacity)
-
-
-def ragged_take(
-    x: Shaped[Array, " T *D"], layout: Layout, at: Layout, positions: Int[Array, " M"]
-) -> Shaped[Array, " M *D"]:
-    """Read tokens at positions inside their sequences, for example those masked for BERT.
-
-    Args:
-        x: [T, ...] values of the stream.
-        layout: the stream's layout.
-        at: layout of the wanted tokens, see :func:`ragged_slots`.
-        positions: wanted position inside the sequence, per slot of ``at``.
-
-    Returns:
-        [M, ...]; 0 at slack of ``at`` and at positions beyond a sequence's end.
-    """
-    return x.at[ragged_slots(layout, at, positions)].get(mode="fill", fill_value=0)

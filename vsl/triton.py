@@ -7,6 +7,7 @@ implementations. Letters as there: N query heads, K key heads, I and J blocks.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -160,21 +161,39 @@ def _whole(x: Array) -> pl.BlockSpec:
     return pl.BlockSpec(x.shape, lambda *_: (0,) * x.ndim)
 
 
-def _by_query(call: _Call, qkv: QKV, tables: _Tables) -> list[pl.BlockSpec]:
-    """Inputs of programs (query block, head)."""
-    bq, group = call.sizes.q, call.group
+def _run(call: _Call, kernel: Callable[..., None], **blocks: Any) -> Callable[..., Any]:
+    return pl.pallas_call(
+        functools.partial(kernel, call),
+        compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=2),
+        interpret=call.interpret,
+        **blocks,
+    )
+
+
+def _over_queries(
+    call: _Call, kernel: Callable[..., None], qkv: QKV, slopes: Array, tables: _Tables, *more: Array
+) -> tuple[Array, Array]:
+    """Run programs (query block, head): an array like q, and a float32 per query and head.
+
+    ``more`` is what the backward pass reads as well: d_out, lse, delta.
+    """
+    q, bq, group = qkv.q, call.sizes.q, call.group
+    block = pl.BlockSpec((None, bq, q.shape[2]), lambda i, n: (n, i, 0))
+    row = pl.BlockSpec((None, bq), lambda i, n: (n, i))
     keys = pl.BlockSpec((None, *qkv.k.shape[1:]), lambda i, n: (n // group, 0, 0))
-    return [
-        pl.BlockSpec((None, bq, qkv.q.shape[2]), lambda i, n: (n, i, 0)),
-        keys,
-        keys,
-        pl.BlockSpec((1,), lambda i, n: (n,)),
-        *map(_whole, tables),
-    ]
-
-
-def _rows(call: _Call) -> pl.BlockSpec:
-    return pl.BlockSpec((None, call.sizes.q), lambda i, n: (n, i))
+    slope = pl.BlockSpec((1,), lambda i, n: (n,))
+    run = _run(
+        call,
+        kernel,
+        grid=(q.shape[1] // bq, q.shape[0]),
+        in_specs=[block, keys, keys, slope, *map(_whole, tables), *(block, row, row)[: len(more)]],
+        out_specs=[block, row],
+        out_shape=[
+            jax.ShapeDtypeStruct(q.shape, q.dtype),
+            jax.ShapeDtypeStruct(q.shape[:2], jnp.float32),
+        ],
+    )
+    return run(*qkv, slopes, *tables, *more)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -183,20 +202,7 @@ def _attend(call: _Call, qkv: QKV, slopes: Array, tables: _Tables) -> Array:
 
 
 def _attend_fwd(call: _Call, qkv: QKV, slopes: Array, tables: _Tables) -> tuple[Array, Any]:
-    q = qkv.q
-    specs = _by_query(call, qkv, tables)
-    out, lse = pl.pallas_call(
-        functools.partial(_forward_kernel, call),
-        grid=(q.shape[1] // call.sizes.q, q.shape[0]),
-        in_specs=specs,
-        out_specs=[specs[0], _rows(call)],
-        out_shape=[
-            jax.ShapeDtypeStruct(q.shape, q.dtype),
-            jax.ShapeDtypeStruct(q.shape[:2], jnp.float32),
-        ],
-        compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=2),
-        interpret=call.interpret,
-    )(*qkv, slopes, *tables)
+    out, lse = _over_queries(call, _forward_kernel, qkv, slopes, tables)
     return out, (qkv, slopes, tables, out, lse)
 
 
@@ -204,36 +210,22 @@ def _attend_bwd(call: _Call, residuals: Any, d_out: Array) -> tuple[QKV, Array, 
     qkv, slopes, tables, out, lse = residuals
     q, k, v = qkv
     delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1)
-    inputs = (*qkv, slopes, *tables, d_out, lse, delta)
-    options: Any = {
-        "compiler_params": plgpu.CompilerParams(num_warps=4, num_stages=2),
-        "interpret": call.interpret,
-    }
-    specs = _by_query(call, qkv, tables)
-    dq, d_slope = pl.pallas_call(
-        functools.partial(_query_kernel, call),
-        grid=(q.shape[1] // call.sizes.q, q.shape[0]),
-        in_specs=[*specs, specs[0], _rows(call), _rows(call)],
-        out_specs=[specs[0], _rows(call)],
-        out_shape=[
-            jax.ShapeDtypeStruct(q.shape, q.dtype),
-            jax.ShapeDtypeStruct(q.shape[:2], jnp.float32),
-        ],
-        **options,
-    )(*inputs)
+    more = (d_out, lse, delta)
+    dq, d_slope = _over_queries(call, _query_kernel, qkv, slopes, tables, *more)
     group = call.group
     heads = pl.BlockSpec((group, *q.shape[1:]), lambda j, n: (n, 0, 0))
     lines = pl.BlockSpec((group, q.shape[1]), lambda j, n: (n, 0))
     block = pl.BlockSpec((None, call.sizes.k, k.shape[2]), lambda j, n: (n, j, 0))
     per_group = pl.BlockSpec((group,), lambda j, n: (n,))
-    dk, dv = pl.pallas_call(
-        functools.partial(_key_kernel, call),
+    run = _run(
+        call,
+        _key_kernel,
         grid=(k.shape[1] // call.sizes.k, k.shape[0]),
         in_specs=[heads, block, block, per_group, *map(_whole, tables), heads, lines, lines],
         out_specs=[block, block],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (k, v)],
-        **options,
-    )(*inputs)
+    )
+    dk, dv = run(*qkv, slopes, *tables, *more)
     return QKV(dq, dk, dv), d_slope.sum(axis=1), None
 
 

@@ -99,7 +99,7 @@ def _main(args: argparse.Namespace) -> int:
     if not first:  # the first process is the job
         return _start(cfg, member, args.heartbeat, began)
     with tracked(cfg, args.typed) as job:
-        return job.done(_start(cfg, member, args.heartbeat, began))
+        return job.ended(_start(cfg, member, args.heartbeat, began))
 
 
 def _start(cfg: "RunConfig", member: "Member | None", heartbeat: int, began: float) -> int:

@@ -39,18 +39,17 @@ def table(jobs: Sequence[Job], now: float | None = None) -> str:
     rows: list[tuple[str, ...]] = [_COLUMNS]
     for job in jobs:
         labels = ",".join(f"{k}={v}" for k, v in sorted(job.labels.items()))
-        phase, systems = job.phase, str(job.systems)
-        age = duration(now - job.created)
-        rows.append((job.id, age, _ran(job, now), phase, systems, job.user, labels))
+        age, ran, systems = duration(now - job.created), _ran(job, now), str(job.systems)
+        rows.append((job.id, age, ran, job.phase, systems, job.user, labels))
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _moment(seconds: float | None) -> str | None:
-    return (
-        None if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
-    )
+    if seconds is None:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
 
 
 def as_record(job: Job) -> dict[str, Any]:

@@ -107,13 +107,8 @@ def _job(row: sqlite3.Row) -> Job:
 
 def default_path() -> pathlib.Path:
     """Where the store is: ``WAFER_JOBS_DB``, else wafer/jobs.db below the user's state folder."""
-    named = os.environ.get("WAFER_JOBS_DB")
-    if named:
-        return pathlib.Path(named)
-    state = os.environ.get("XDG_STATE_HOME")
-    return (
-        pathlib.Path(state) if state else pathlib.Path.home() / ".local/state"
-    ) / "wafer/jobs.db"
+    state = os.environ.get("XDG_STATE_HOME") or pathlib.Path.home() / ".local/state"
+    return pathlib.Path(os.environ.get("WAFER_JOBS_DB") or pathlib.Path(state, "wafer/jobs.db"))
 
 
 class JobStore:
@@ -143,13 +138,13 @@ class JobStore:
             raise JobError(f"job store {self.path}: {error}") from error
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        (found,) = db.execute("PRAGMA user_version").fetchone()
-        if found > _VERSION:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version > _VERSION:
             raise JobError(
-                f"{self.path} was written by a newer Wafer (format {found}, this one knows "
+                f"{self.path} was written by a newer Wafer (format {version}, this one knows "
                 f"{_VERSION}); update Wafer, or name another file with WAFER_JOBS_DB"
             )
-        if found < _VERSION:
+        if version < _VERSION:
             for statement in _SCHEMA.split(";"):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {_VERSION}")
@@ -176,8 +171,8 @@ class JobStore:
         if not self.path.exists():
             return []
         with self._transaction() as db:
-            found = _reap(db)
-        return [job for job in found if finished or job.phase not in FINAL]
+            jobs = _reap(db)
+        return [job for job in jobs if finished or job.phase not in FINAL]
 
     def find(self, name: str) -> Job:
         """Return the job with this id, or the only one whose id begins so.
@@ -187,12 +182,12 @@ class JobStore:
         """
         jobs = self.jobs()
         exact = [job for job in jobs if job.id in (name, f"wsjob-{name}")]
-        found = exact or [j for j in jobs if j.id.startswith((name, f"wsjob-{name}"))]
-        if len(found) == 1:
-            return found[0]
-        if not found:
+        named = exact or [j for j in jobs if j.id.startswith((name, f"wsjob-{name}"))]
+        if len(named) == 1:
+            return named[0]
+        if not named:
             raise JobError(f"there is no job {name!r}; `wafer jobs get -a` lists all of them")
-        listed = ", ".join(job.id for job in found)
+        listed = ", ".join(job.id for job in named)
         raise JobError(f"{name!r} may be any of {listed}; write more of the id")
 
     def change(self, job_id: str, **values: Any) -> None:
@@ -228,16 +223,16 @@ class JobStore:
         """
         with self._transaction() as db:
             jobs = _reap(db)
-            mine = _only(jobs, job_id)
-            if mine.phase != "QUEUED":
-                return mine.phase, []
+            own = _only(jobs, job_id)
+            if own.phase != "QUEUED":
+                return own.phase, []
             running = [job for job in jobs if job.phase == "RUNNING" and job.systems]
             queue = [job for job in jobs if job.phase == "QUEUED" and job.systems]
             queue.sort(key=lambda job: job.priority)  # stable: the older first
-            ahead = queue[: queue.index(mine)] if mine.systems else []
+            ahead = queue[: queue.index(own)] if own.systems else []
             total = self._systems(db)
             busy = sum(job.systems for job in running)
-            fits = total is None or not mine.systems or not running or busy + mine.systems <= total
+            fits = total is None or not own.systems or not running or busy + own.systems <= total
             if fits and (total is None or not ahead):
                 db.execute(
                     "UPDATE jobs SET phase = 'RUNNING', started = ? WHERE id = ?",
@@ -278,18 +273,17 @@ def _named_systems() -> int | None:
 
 def _reap(db: sqlite3.Connection) -> list[Job]:
     """Mark the jobs whose process is gone without a word; returns all jobs as they then are."""
-    rows = db.execute("SELECT * FROM jobs ORDER BY number").fetchall()
-    changed = False
-    for job in map(_job, rows):
+    for job in _all(db):
         if job.phase not in FINAL and not job.alive:
             if job.cancel:
                 _end(db, job.id, "CANCELLED", "cancelled", None)
             else:
                 _end(db, job.id, "FAILED", "its process ended without a word (killed?)", None)
-            changed = True
-    if changed:
-        rows = db.execute("SELECT * FROM jobs ORDER BY number").fetchall()
-    return [_job(row) for row in rows]
+    return _all(db)
+
+
+def _all(db: sqlite3.Connection) -> list[Job]:
+    return [_job(row) for row in db.execute("SELECT * FROM jobs ORDER BY number").fetchall()]
 
 
 def _end(db: sqlite3.Connection, job_id: str, phase: str, message: str, code: int | None) -> None:

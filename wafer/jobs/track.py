@@ -1,6 +1,7 @@
 """A run as a job: register, wait for the turn, say how it ended. Trouble here never stops a run."""
 
 import contextlib
+import dataclasses
 import getpass
 import logging
 import os
@@ -20,6 +21,7 @@ _POLL = 0.5  # seconds between looks at the queue
 _TROUBLE = (OSError, JobError)
 
 
+@dataclasses.dataclass
 class Tracked:
     """What the command knows of its own job.
 
@@ -27,10 +29,9 @@ class Tracked:
         code: exit code to report; None while the run has not come back.
     """
 
-    def __init__(self) -> None:
-        self.code: int | None = None
+    code: int | None = None
 
-    def done(self, code: int) -> int:
+    def ended(self, code: int) -> int:
         """Note the exit code; returns it."""
         self.code = code
         return code

@@ -136,11 +136,11 @@ def export_logs(
 def _logs(job: Job, model_dir: pathlib.Path) -> list[pathlib.Path]:
     """Log folders that were opened while the job ran, and the metrics."""
     begin, end = job.started or job.created, job.ended or time.time()
-    found = []
+    logs = []
     for folder in sorted((model_dir / "cerebras_logs" / job.mode).glob("*_*")):
         with contextlib.suppress(ValueError):
             opened = time.mktime(time.strptime(folder.name, "%Y%m%d_%H%M%S"))
             if begin - 1 <= opened <= end:
-                found.append(folder)
+                logs.append(folder)
     metrics = (model_dir / part / "metrics.jsonl" for part in ("train", "eval"))
-    return found + [path for path in metrics if path.exists()]
+    return logs + [path for path in metrics if path.exists()]

@@ -32,12 +32,8 @@ class Part(Protocol):
         ...
 
 
-class Recorder(Protocol):
-    """What closures called inside a traced step are told to."""
-
-    def record(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remember a call for the end of the step."""
-        ...
+Recorder = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], None]
+"""What takes the closure calls (function, arguments, keywords) of a step that is traced."""
 
 
 class Backend:

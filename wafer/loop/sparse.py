@@ -42,7 +42,7 @@ class SparsityAlgorithm:
     """A ``sparsity`` section on one model.
 
     Args:
-        section: anything ``sparsity.parse`` takes.
+        section: anything ``sparsity.parse`` takes: a number, a mapping or a list.
 
     Raises:
         SparsityError: a wrong section.
@@ -158,7 +158,8 @@ class SparsityAlgorithm:
     def state_dict(self) -> dict[str, Any]:
         """Masks and counters."""
         self.prepare()
-        return {"masks": to_masks(self._state), "meta": sparsity.to_meta(self._state)}
+        masks = {name: np.asarray(mask) for name, mask in self._state.masks.items()}
+        return {"masks": to_tree(masks), "meta": sparsity.to_meta(self._state)}
 
     def load_state_dict(self, tree: Mapping[str, Any]) -> None:
         """Go on with these masks; waits until the model has parameters."""
@@ -168,18 +169,8 @@ class SparsityAlgorithm:
         self.prepare()
 
 
-def to_masks(state: sparsity.SparseState) -> dict[str, Any]:
-    """Masks as a nested dict of host arrays."""
-    return to_tree({name: np.asarray(mask) for name, mask in state.masks.items()})
-
-
-def configure(section: Any) -> SparsityAlgorithm:
-    """Build an algorithm from a ``sparsity`` section: a number, a mapping or a list.
-
-    Raises:
-        SparsityError: a wrong section.
-    """
-    return SparsityAlgorithm(section)
+configure = SparsityAlgorithm
+"""The vendor's name for building one."""
 
 
 def _algorithm(algorithm: str, sparsity: float | None = None, **keys: Any) -> SparsityAlgorithm:
@@ -194,8 +185,8 @@ def Group(groups: Mapping[str, SparsityAlgorithm]) -> SparsityAlgorithm:
     return configure([(glob, rule) for glob, alg in groups.items() for _, rule in alg.groups])
 
 
-class SparsityOptimizer:
-    """The interface of releases 2.0 and 2.1 to an algorithm.
+class SparsityOptimizer(SparsityAlgorithm):
+    """The interface of releases 2.0 and 2.1: an algorithm whose updates the loop asks for.
 
     Args:
         named_parameters: ``model.named_parameters()``.
@@ -206,13 +197,10 @@ class SparsityOptimizer:
     """
 
     def __init__(self, named_parameters: Parameters, section: Mapping[str, Any]) -> None:
-        self.algorithm = SparsityAlgorithm(dict(section))
-        self._model = named_parameters.model
-        self.algorithm.apply_to_model(self._model)
+        super().__init__(dict(section))
+        self.apply_to_model(named_parameters.model)
 
-    def apply_sparsity(self) -> None:
-        """Mask the weights; before the forward pass."""
-        self.algorithm.mask_weights()
+    apply_sparsity = SparsityAlgorithm.mask_weights
 
     def step(self) -> None:
         """Prune, count, and change the topology when it is due; after ``optimizer.step()``.
@@ -220,18 +208,10 @@ class SparsityOptimizer:
         Raises:
             RuntimeError: the model has no optimizer.
         """
-        for part in self._model.backend.parts:
-            if isinstance(part, Optimizer) and part.model is self._model:
-                return self.algorithm.update(part)
+        for part in self._attached()[0].backend.parts:
+            if isinstance(part, Optimizer) and part.model is self.model:
+                return self.update(part)
         raise RuntimeError("the sparsity optimizer needs an optimizer of the same model")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Masks and counters."""
-        return self.algorithm.state_dict()
-
-    def load_state_dict(self, tree: Mapping[str, Any]) -> None:
-        """Go on with these masks."""
-        self.algorithm.load_state_dict(tree)
 
 
 def configure_sparsity_optimizer(

@@ -23,7 +23,7 @@ class _Calls:
         self.arrays: list[Any] = []
 
     def record(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """See ``Recorder``."""
+        """Remember a call for the end of the step."""
         leaves, structure = jax.tree.flatten((args, kwargs))
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
         self.arrays += [leaves[i] for i in where]
@@ -45,13 +45,6 @@ class _Calls:
         for _, _, leaves, where in self.calls:
             for i in where:
                 leaves[i] = None
-
-
-class _Discovery:
-    """While a body runs only to show its models their input, its closures are not called."""
-
-    def record(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """See ``Recorder``."""
 
 
 class _Traced:
@@ -83,7 +76,7 @@ class _Traced:
     def _discover(self, where: Backend, args: tuple[Any, ...]) -> None:
         """Run the body until every Linen module has seen an input."""
         while not all(getattr(part, "ready", True) for part in where.parts):
-            where.recorder = _Discovery()
+            where.recorder = lambda *_: None  # closures wait for a step that is run
             try:
                 self._fn(*args)
             except Initialised:
@@ -96,7 +89,7 @@ class _Traced:
         calls = _Calls()
 
         def body(state: dict[str, Any], inputs: tuple[Any, ...]) -> Any:
-            with where.traced(state, calls):
+            with where.traced(state, calls.record):
                 out = self._fn(*inputs)
                 for model in (part for part in where.parts if isinstance(part, CompiledModel)):
                     Gradients(model).drop_if_unread()
@@ -154,7 +147,7 @@ def step_closure(fn: Callable[..., Any]) -> Callable[..., None]:
     def call(*args: Any, **kwargs: Any) -> None:
         where = current_backend()
         if where.recorder is not None:
-            where.recorder.record(fn, args, kwargs)
+            where.recorder(fn, args, kwargs)
         else:
             _later(where, functools.partial(fn, *args, **kwargs))
 

@@ -6,7 +6,7 @@ the mark under ``jax.vjp``, puts the gradients where the mark was, and goes on. 
 traced once, and nothing is computed twice.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -60,7 +60,8 @@ def evaluate(fn: Callable[..., Any], *args: Any) -> Any:
     waiting: list[Any] = []  # those of them that are not computed yet
     for eqn in program.eqns:
         if eqn.primitive is _MARK:
-            waiting = _backward(eqn, seen, waiting, env)
+            _backward(eqn, seen, waiting, env)
+            waiting = []
         else:
             _refuse_inner(eqn)
             seen.append(eqn)
@@ -96,25 +97,17 @@ def _run(eqns: Sequence[Any], env: dict[Any, Any]) -> None:
     needed = dict.fromkeys(
         v for e in eqns for v in e.invars if not isinstance(v, jex.Literal) and v not in own
     )
-    part = jex.Jaxpr((), tuple(needed), tuple(results), list(eqns), _effects(eqns), _INFO)
+    effects: Any = set().union(*(eqn.effects for eqn in eqns))
+    part = jex.Jaxpr((), tuple(needed), tuple(results), list(eqns), effects, _INFO)
     values = jex.jaxpr_as_fun(jex.ClosedJaxpr(part, ()))(*(env[v] for v in needed))
     env |= dict(zip(results, values, strict=True))
 
 
-def _effects(eqns: Iterable[Any]) -> Any:
-    return set().union(*(eqn.effects for eqn in eqns))
-
-
-def _backward(
-    mark: Any, seen: Sequence[Any], waiting: Sequence[Any], env: dict[Any, Any]
-) -> list[Any]:
+def _backward(mark: Any, seen: Sequence[Any], waiting: Sequence[Any], env: dict[Any, Any]) -> None:
     """Compute everything before a mark, and the gradients it stands for.
 
     What depends on the leaves runs under ``jax.vjp``; its results leave as auxiliary output, so
     that the forward pass is computed once.
-
-    Returns:
-        Equations still to be computed: none.
     """
     loss, *leaves = mark.invars
     reached = {v for v in leaves if not isinstance(v, jex.Literal)}
@@ -138,4 +131,3 @@ def _backward(
     (gradients,) = pull(jnp.ones_like(out))
     env |= dict(zip(results, kept, strict=True))
     env |= dict(zip(mark.outvars, gradients, strict=True))
-    return []

@@ -64,8 +64,8 @@ def instruction_scopes(hlo: str) -> dict[str, str]:
 def _computations(hlo: str) -> Iterator[tuple[str, list[_Instruction]]]:
     name, body = "", list[_Instruction]()
     for line in hlo.splitlines():
-        found = _INSTRUCTION.match(line)
-        if found is None:
+        instruction = _INSTRUCTION.match(line)
+        if instruction is None:
             header = _COMPUTATION.match(line)
             if header is not None:
                 yield name, body
@@ -76,9 +76,9 @@ def _computations(hlo: str) -> Iterator[tuple[str, list[_Instruction]]]:
         scope, called = _OP_NAME.search(line), _CALLS.search(line)
         body.append(
             _Instruction(
-                name=found[1],
+                name=instruction[1],
                 scope=scope[1] if scope is not None and "/" in scope[1] else "",
-                references=tuple(_REFERENCE.findall(line, found.end())),
+                references=tuple(_REFERENCE.findall(line, instruction.end())),
                 called=called[1] if called is not None else "",
             )
         )
@@ -94,8 +94,8 @@ def _from_neighbours(body: Sequence[_Instruction], known: Mapping[str, str]) -> 
                 scopes[operand] = scopes[user.name]
     for instruction in body:
         if not scopes[instruction.name]:
-            found = (scopes.get(operand, "") for operand in instruction.references)
-            scopes[instruction.name] = next(filter(None, found), "")
+            known_scopes = (scopes.get(operand, "") for operand in instruction.references)
+            scopes[instruction.name] = next(filter(None, known_scopes), "")
     return scopes
 
 
@@ -137,6 +137,6 @@ def module_of(scope: str, params: Mapping[str, Any]) -> str:
 
 def _bare(part: str) -> str:
     """Strip transformations: ``transpose(jvp(layers_0))`` -> ``layers_0``; ``jit(f)`` -> ''."""
-    while (found := _WRAPPED.match(part)) is not None:
-        part = "" if part.startswith("jit(") else found[1]
+    while (wrapped := _WRAPPED.match(part)) is not None:
+        part = "" if part.startswith("jit(") else wrapped[1]
     return part

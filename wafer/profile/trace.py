@@ -65,17 +65,13 @@ def read_operations(
             for line in plane.lines:
                 events += _nest(_events(line, f"{plane.name} {line.name}"))
     scopes = _match(events, [(_module_name(p), instruction_scopes(p)) for p in programs])
-    found = []
-    for event in sorted(events, key=lambda e: e.start):
-        known = scopes.get(event.program)
-        if known is None:
-            continue
-        scope = known.get(event.instruction, "")
-        module = module_of(scope, params) if scope else OTHER
-        found.append(
-            Operation(module, event.instruction, event.line, event.start, event.duration, event.own)
-        )
-    return found
+    operations = []
+    for e in sorted(events, key=lambda e: e.start):
+        if e.program in scopes:
+            scope = scopes[e.program].get(e.instruction, "")
+            module = module_of(scope, params) if scope else OTHER
+            operations.append(Operation(module, e.instruction, e.line, e.start, e.duration, e.own))
+    return operations
 
 
 def _module_name(hlo: str) -> str:

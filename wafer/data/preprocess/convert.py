@@ -1,5 +1,6 @@
 """``convert_dataset_to_hdf5``: any iterable of feature dicts into the vendor's HDF5 files."""
 
+import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -96,13 +97,8 @@ convert_dataset_to_HDF5 = convert_dataset_to_hdf5
 
 
 def _batches(dataset: Iterable[Features], size: int) -> Iterable[list[Features]]:
-    batch: list[Features] = []
-    for example in dataset:
-        batch.append(example)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+    examples = iter(dataset)
+    while batch := list(itertools.islice(examples, size)):
         yield batch
 
 
@@ -131,10 +127,10 @@ def _grouped(
 ) -> list[np.ndarray]:
     for group in groups:
         for name in group.features:
-            got = features[name].shape[1:] if name in features else None
-            if got != (group.length,):
+            shape = features[name].shape[1:] if name in features else None
+            if shape != (group.length,):
                 raise DataError(
-                    f"examples from {first} on: feature {name!r} has shape {got}, but the first "
+                    f"examples from {first} on: feature {name!r} has shape {shape}, but the first "
                     f"example's has ({group.length},); pad to one length (data_collator)"
                 )
     return [np.stack([features[name] for name in group.features], axis=1) for group in groups]

@@ -4,8 +4,7 @@ A packer takes sequences in order, gives back what is ready, and can save what i
 that a killed run goes on with the very rows it would have made.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,33 +16,32 @@ State = dict[str, np.ndarray]
 _OPEN_BINS = 64  # rows open at once; first fit fills 98 % of them and more
 
 
-class Packer(Protocol):
-    """From sequences to what a row is made of.
+class Packer:
+    """From sequences to what a row is made of; this one holds nothing between them.
 
     Attributes:
         discarded: sequences or rests that were too short or too long.
     """
 
-    discarded: int
+    discarded: int = 0
 
     def add(self, sequence: np.ndarray) -> list[Any]:
         """Take a sequence; give the rows that are full now."""
-        ...
+        raise NotImplementedError
 
     def finish(self) -> list[Any]:
         """Give the rows that are not full; the packer is empty afterwards."""
-        ...
+        return []
 
     def state(self) -> State:
         """Everything it holds, as arrays."""
-        ...
+        return {}
 
     def restore(self, state: State) -> None:
         """Hold what ``state`` gave."""
-        ...
 
 
-class StreamPacker:
+class StreamPacker(Packer):
     """Documents one after the other, cut every ``length`` tokens.
 
     Args:
@@ -54,7 +52,6 @@ class StreamPacker:
     """
 
     def __init__(self, length: int, shared: int, shortest: int) -> None:
-        self.discarded = 0
         self._length, self._whole = length, length + shared
         self._shortest = max(shortest, 2)  # one token has nothing to predict
         self._parts: list[np.ndarray] = []
@@ -74,7 +71,7 @@ class StreamPacker:
 
     def finish(self) -> list[np.ndarray]:
         """The rest, if it is long enough."""
-        rest = np.concatenate([*self._parts, np.empty(0, np.int32)]).astype(np.int32)
+        rest = self.state()["tokens"]
         self._parts, self._held = [], 0
         if len(rest) >= self._shortest:
             return [rest]
@@ -95,7 +92,7 @@ def _folded(tokens: np.ndarray, length: int) -> list[np.ndarray]:
     return [tokens[i : i + length + 1] for i in range(0, len(tokens) - 1, length)]
 
 
-class SinglePacker:
+class SinglePacker(Packer):
     """Every sequence begins a row of its own; ids longer than a row go on in the next one.
 
     Args:
@@ -105,7 +102,6 @@ class SinglePacker:
     """
 
     def __init__(self, length: int, shared: int, shortest: int) -> None:
-        self.discarded = 0
         self._length, self._shared = length, shared
         self._shortest = max(shortest, 2)  # one token has nothing to predict
 
@@ -119,20 +115,8 @@ class SinglePacker:
         self.discarded += not kept
         return kept
 
-    def finish(self) -> list[np.ndarray]:
-        """Nothing is held."""
-        return []
 
-    def state(self) -> State:
-        """Nothing is held."""
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Nothing is held."""
-        del state
-
-
-class BinPacker:
+class BinPacker(Packer):
     """Sequences side by side, by first fit from the newest open row to the oldest.
 
     Args:
@@ -142,7 +126,6 @@ class BinPacker:
     """
 
     def __init__(self, length: int, fold: bool, shortest: int) -> None:
-        self.discarded = 0
         self._length, self._fold, self._shortest = length, fold, max(shortest, 2)
         self._bins: list[list[np.ndarray]] = []
         self._free: list[int] = []
@@ -198,8 +181,4 @@ class BinPacker:
         ends = np.cumsum(state["lengths"])
         blocks = iter(np.split(state["blocks"], ends[:-1], axis=1) if len(ends) else [])
         self._bins = [[next(blocks) for _ in range(count)] for count in state["rows"]]
-        self._free = [self._length - _used(row) for row in self._bins]
-
-
-def _used(row: Sequence[np.ndarray]) -> int:
-    return sum(block.shape[1] for block in row)
+        self._free = [self._length - sum(b.shape[1] for b in row) for row in self._bins]

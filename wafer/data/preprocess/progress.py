@@ -96,8 +96,7 @@ class Standing(NamedTuple):
 
 def fingerprint(settings: Settings, inputs: Sequence[pathlib.Path], tokenizer: str) -> str:
     """Hash of everything that decides what is written."""
-    free = dict.fromkeys(_FREE)
-    keys = settings.model_dump() | free
+    keys = settings.model_dump() | dict.fromkeys(_FREE)
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
     text = json.dumps([keys, files, tokenizer], default=str, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -173,11 +172,8 @@ def load(folder: pathlib.Path, mark: str) -> Saved | None:
         Position(*numbers["position"]), numbers["done"], Counts(*numbers["counts"]), part("packer")
     )
     waiting = part("waiting")
-    return Saved(
-        Written(*numbers["written"]),
-        standing,
-        [waiting[str(i)] for i in range(len(waiting))],
-    )
+    in_order = [waiting[str(i)] for i in range(len(waiting))]
+    return Saved(Written(*numbers["written"]), standing, in_order)
 
 
 def forget(folder: pathlib.Path) -> None:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wafer.data.preprocess.packing import Packer
+
 __all__ = ["SentencePacker", "SentencePair", "sentences"]
 
 _BREAK = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -38,7 +40,7 @@ def sentences(text: str) -> list[str]:
     return [part for part in _BREAK.split(text.strip()) if part]
 
 
-class SentencePacker:
+class SentencePacker(Packer):
     """Documents to pairs. Draws depend on the seed and the number of pairs drawn before alone.
 
     Args:
@@ -50,7 +52,6 @@ class SentencePacker:
     """
 
     def __init__(self, length: int, end: int, short: float, shortest: int, seed: int) -> None:
-        self.discarded = 0
         self._length, self._end, self._short = length, end, short
         self._shortest, self._seed, self._drawn = shortest, seed, 0
         self._others: deque[np.ndarray] = deque(maxlen=_REMEMBERED)
@@ -71,10 +72,6 @@ class SentencePacker:
                 pairs.append(pair)
         self._others.append(sequence)
         return pairs
-
-    def finish(self) -> list[SentencePair]:
-        """Nothing is held."""
-        return []
 
     def state(self) -> dict[str, np.ndarray]:
         """See ``Packer``."""

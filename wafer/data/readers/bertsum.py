@@ -14,7 +14,8 @@ import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.pipeline import Rows
-from wafer.data.batching.rowsets import RowSource, fixed, sequence_row
+from wafer.data.batching.rowsets import RowSource, sequence_row
+from wafer.data.readers.masked_lm import scored_slots
 from wafer.data.readers.rouge import rouge, rouge_words, words
 from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
@@ -128,11 +129,7 @@ def _features(cfg: Any, pad: int, document: Document) -> dict[str, np.ndarray]:
     length, most = cfg.max_sequence_length, cfg.max_cls_tokens
     row = sequence_row(document.ids[:length], length, pad, document.segments[:length])
     seen = [head for head in document.heads if head < length]
-    return row | {
-        "gather_positions": fixed(seen, most),
-        "gather_labels": fixed(document.labels[: len(seen)], most),
-        "gather_weights": fixed([1] * len(seen), most),
-    }
+    return row | scored_slots(seen, document.labels[: len(seen)], most)
 
 
 class SummaryScorer:

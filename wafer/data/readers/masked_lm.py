@@ -8,12 +8,12 @@ import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import mask_tokens
-from wafer.data.batching.rowsets import RowSource, fixed, sequence_row
+from wafer.data.batching.rowsets import Ids, RowSource, fixed, sequence_row
 from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["masked_lm"]
+__all__ = ["mask_row", "masked_lm", "scored_slots"]
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<pad>", "<mask>")
 
@@ -71,33 +71,26 @@ def _features(cfg: Any, pad: int, example: _Pair) -> dict[str, np.ndarray]:
     return row
 
 
-def _mask(
-    row: dict[str, np.ndarray],
-    rng: np.random.Generator,
-    *,
-    cfg: Any,
-    mask_id: int,
-    vocab_size: int,
-    special: tuple[int, ...],
-) -> dict[str, np.ndarray]:
-    count, most = int(row["attention_mask"].sum()), cfg.max_predictions_per_seq
-    tokens = row["input_ids"][:count]
-    hidden, target = mask_tokens(
-        tokens,
-        rng,
-        mask_id=mask_id,
-        vocab_size=vocab_size,
-        special_ids=special,
-        rate=cfg.masked_lm_prob,
-        most=most,
-    )
-    at = np.flatnonzero(target).tolist()
-    return row | {
-        "input_ids": np.concatenate([hidden, row["input_ids"][count:]]).astype(np.int32),
-        "gather_positions": fixed(at, most),
-        "gather_labels": fixed(tokens[at].tolist(), most),
-        "gather_weights": fixed([1] * len(at), most),
+def scored_slots(positions: Ids, labels: Ids, most: int) -> dict[str, np.ndarray]:
+    """The positions a head scores, with labels and weights, [most] int32 each."""
+    count = min(len(positions), most)
+    return {
+        "gather_positions": fixed(positions, most),
+        "gather_labels": fixed(labels, most),
+        "gather_weights": fixed([1] * count, most),
     }
+
+
+def mask_row(
+    row: dict[str, np.ndarray], rng: np.random.Generator, *, most: int, **how: Any
+) -> dict[str, np.ndarray]:
+    """Hide tokens of a row, at most ``most``; ``how`` is for ``mask_tokens``."""
+    count = int(np.count_nonzero(row["attention_mask"]))
+    tokens = row["input_ids"][:count]
+    hidden, target = mask_tokens(tokens, rng, most=most, **how)
+    whole = np.concatenate([hidden, row["input_ids"][count:]]).astype(np.int32)
+    at = np.flatnonzero(target)
+    return row | {"input_ids": whole} | scored_slots(at, tokens[at], most)
 
 
 def masked_lm(cfg: Any, context: Context) -> Dataset:
@@ -111,11 +104,12 @@ def masked_lm(cfg: Any, context: Context) -> Dataset:
     examples = [_read(row, vocabulary, cfg) for file in files for row in read_rows(file)]
     known = map(vocabulary.tokenizer.token_to_id, _SPECIAL)
     mask = functools.partial(
-        _mask,
-        cfg=cfg,
+        mask_row,
+        most=cfg.max_predictions_per_seq,
+        rate=cfg.masked_lm_prob,
         mask_id=vocabulary.id_of("[MASK]", "<mask>"),
         vocab_size=vocabulary.size,
-        special=tuple(index for index in known if index is not None),
+        special_ids=tuple(index for index in known if index is not None),
     )
     return Dataset(
         source=RowSource(examples, functools.partial(_features, cfg, vocabulary.pad), files[0]),

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
-from wafer.data.batching.objectives import mask_tokens
-from wafer.data.batching.rowsets import fixed
 from wafer.data.batching.sources import Mixture, Source, Subset
+from wafer.data.readers.masked_lm import mask_row, scored_slots
 from wafer.data.rowfiles.files import IGNORED, CorpusSource, Hdf5Source, folder_params, is_corpus
 from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
@@ -166,35 +165,21 @@ def _masking(
             f"{folder}: data_params.json names no mask_id or vocab_size; give mask_id, the id of "
             "the mask token"
         )
-    special = tuple(written.get("special_ids", ()))
     return functools.partial(
         _mask,
         most=most,
         rate=cfg.masked_lm_prob,
         mask_id=int(mask_id),
         vocab_size=int(vocab_size),
-        special_ids=special,
+        special_ids=tuple(written.get("special_ids", ())),
     )
 
 
-def _mask(row: Rows, rng: np.random.Generator, *, most: int, **how: Any) -> Rows:
-    count = int(np.count_nonzero(row["attention_mask"]))
-    tokens = row["input_ids"][:count]
-    hidden, target = mask_tokens(tokens, rng, most=most, **how)
-    out = row | {"input_ids": np.concatenate([hidden, row["input_ids"][count:]]).astype(np.int32)}
+def _mask(row: Rows, rng: np.random.Generator, **how: Any) -> Rows:
+    out = mask_row(row, rng, **how)
     if "next_sentence_label" in row:
         out["next_sentence_label"] = row["next_sentence_label"][0]  # stored as a row of one value
-    return out | _slots(np.flatnonzero(target), tokens, most)
-
-
-def _slots(at: np.ndarray, labels: np.ndarray, most: int) -> Rows:
-    """The positions a head scores, in the form that every batch of encoder rows has."""
-    at = at[:most]
-    return {
-        "gather_positions": fixed(at.tolist(), most),
-        "gather_labels": fixed(labels[at].tolist(), most),
-        "gather_weights": fixed([1] * len(at), most),
-    }
+    return out
 
 
 def _gathered(row: Rows, rng: np.random.Generator, *, most: int) -> Rows:
@@ -208,7 +193,8 @@ def _gathered(row: Rows, rng: np.random.Generator, *, most: int) -> Rows:
             "gather_labels": np.maximum(labels, 0),
             "gather_weights": (row["masked_lm_mask"] != 0).astype(np.int32),
         }
-    return out | _slots(np.flatnonzero(labels != IGNORED), labels, most)
+    at = np.flatnonzero(labels != IGNORED)
+    return out | scored_slots(at, labels[at], most)
 
 
 _T5 = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "labels")

@@ -16,18 +16,7 @@ class CSConfig:
 
     Attributes:
         num_csx: systems that share each batch: devices of this machine.
-        max_wgt_servers: the cluster's.
-        max_act_per_csx: the cluster's.
-        num_workers_per_csx: the cluster's.
-        mgmt_address: the cluster's.
-        credentials_path: the cluster's.
-        mount_dirs: the cluster's.
-        python_paths: the cluster's.
-        job_labels: the cluster's; key=value.
-        job_priority: the cluster's.
-        job_time_sec: the cluster's.
-        debug_args: the cluster's.
-        disable_version_check: the cluster's.
+        job_labels: key=value pairs; checked, as the cluster would.
 
     Raises:
         ValueError: num_csx below 1, or a label that is not key=value.

@@ -46,32 +46,25 @@ class DataLoader:
         return iter(self._make() if batches is None else batches)
 
 
-class _Profiler:
-    """Samples per second of a loop."""
+class _Profiler(RateTracker):
+    """Samples per second of a loop, under the vendor's names.
 
-    def __init__(self) -> None:
-        self._tracker = RateTracker()
-        self._rates = (0.0, 0.0)
+    Attributes:
+        rate: of the last step.
+        global_rate: since the first step.
+    """
+
+    rate = global_rate = 0.0
 
     def add(self, samples: int) -> None:
         """Count a finished step."""
-        self._tracker.add(samples)
-        self._rates = self._tracker.rates()
-
-    @property
-    def rate(self) -> float:
-        """Samples per second of the last step."""
-        return self._rates[0]
-
-    @property
-    def global_rate(self) -> float:
-        """Samples per second since the first step."""
-        return self._rates[1]
+        super().add(samples)
+        self.rate, self.global_rate = self.rates()
 
     @property
     def total_samples(self) -> int:
         """Samples so far."""
-        return self._tracker.total
+        return self.total
 
 
 class DataExecutor:
@@ -148,14 +141,15 @@ class DataExecutor:
                 self._end_of_step(batch)
         finally:
             if where.executor is self:
-                calls, self._calls = self._calls, []
-                for call in calls:  # the loop was left by `break`: its last step counts
-                    call()
+                self._run_calls()  # the loop was left by `break`: its last step counts
                 where.executor = None
 
     def _end_of_step(self, batch: Any) -> None:
         jax.block_until_ready(current_backend().state)
         self.profiler.add(_samples(batch))
+        self._run_calls()
+
+    def _run_calls(self) -> None:
         calls, self._calls = self._calls, []
         for call in calls:
             call()
