@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Integer, Shaped
 
 from sparsity.kernels import native
+from vsl.layout import AnyArray
 
 __all__ = ["Pattern", "gather", "pattern_from_flat", "pattern_from_mask", "to_dense", "to_mask"]
 
@@ -67,7 +68,7 @@ def _flat(pattern: Pattern) -> Int[Array, " nnz"]:
 
 
 @functools.partial(jax.jit, static_argnames="shape")
-def pattern_from_flat(flat: Int[Array, " nnz"], shape: tuple[int, int]) -> Pattern:
+def pattern_from_flat(flat: Int[AnyArray, " nnz"], shape: tuple[int, int]) -> Pattern:
     """Build the pattern of sorted positions ``n * K + k`` in W^T; ``K * N`` marks slack."""
     rows, columns = shape
     n, k = flat // max(rows, 1), flat % max(rows, 1)
@@ -86,7 +87,7 @@ def pattern_from_flat(flat: Int[Array, " nnz"], shape: tuple[int, int]) -> Patte
     )
 
 
-def pattern_from_mask(mask: Bool[Array, "K N"], nnz: int) -> Pattern:
+def pattern_from_mask(mask: Bool[AnyArray, "K N"], nnz: int) -> Pattern:
     """Build the pattern of a mask; usable under jit.
 
     Args:
@@ -137,13 +138,13 @@ def _moves_natively(leaf: Array) -> bool:
 
 
 def to_dense(
-    values: Shaped[Array, " nnz"], pattern: Pattern, fill: float = 0.0
+    values: Shaped[AnyArray, " nnz"], pattern: Pattern, fill: float = 0.0
 ) -> Shaped[Array, "K N"]:
     """Spread values to a dense array with ``fill`` at pruned positions."""
     return _to_dense(values, pattern, fill)
 
 
-def gather(dense: Shaped[Array, "K N"], pattern: Pattern) -> Shaped[Array, " nnz"]:
+def gather(dense: Shaped[AnyArray, "K N"], pattern: Pattern) -> Shaped[Array, " nnz"]:
     """Take the kept values of a dense array; 0 at slack."""
     return _gather(dense, pattern)
 
