@@ -57,8 +57,9 @@ def load_checkpoint(
     try:
         tree = StoredTree(path / STATE)
         for name in tree:
-            value = tree.read(name)
-            leaves[name] = tree.leaf(name) if lazily else value
+            leaves[name] = tree.read(name)
+            if lazily:
+                leaves[name] = tree.leaf(name)
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read, it is damaged: {error}") from error
     return unflatten(leaves), record
