@@ -11,6 +11,7 @@ import io
 import pathlib
 import re
 import sys
+import tempfile
 
 import nbformat
 
@@ -52,7 +53,8 @@ def printed(cell: nbformat.NotebookNode) -> str:
     texts = [o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs]
     shown = "".join(text for text in texts if not text.startswith("<Figure"))
     shown = re.sub(r"\x1b\[[\d;]*m", "", shown)  # colours
-    return re.sub(r"/tmp/tmp\w+", "/tmp/folder", shown).rstrip()
+    folder = re.escape(f"{tempfile.gettempdir()}/tmp")
+    return re.sub(rf"{folder}\w+", "folder", shown).rstrip()
 
 
 def keep_picture(cell: nbformat.NotebookNode) -> None:

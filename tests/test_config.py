@@ -121,7 +121,7 @@ def test_resolved_file_reads_back_to_the_same_configuration(tmp_path):
         train_input={"micro_batch_size": {"explore": {"min": 1, "max": 4}}},
         eval_input={"micro_batch_size": None},
         runconfig={
-            "memoryx": {"store": "file", "path": "/tmp/x"},
+            "memoryx": {"store": "file", "path": str(tmp_path / "memoryx")},
             "op_profiler_config": {"start_step": 2, "end_step": 3},
             "load_checkpoint_states": "model, optimizer",
         },

@@ -6,6 +6,7 @@ Names are the vendor's without ``LR`` or ``WD``, in any case: ``Linear``, ``Line
 argument, so that a run file is checked without jax. ``wafer.optim.schedules`` combines them.
 """
 
+import abc
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -77,8 +78,8 @@ class Schedule(Section):
         """
         return self._formula(t, xp)
 
-    def _formula(self, t: Any, xp: Any) -> Any:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _formula(self, t: Any, xp: Any) -> Any: ...
 
 
 def _half_cosine(start: float, end: float, progress: Any, xp: Any) -> Any:

@@ -5,6 +5,7 @@ jax. Defaults are the vendor's of release 2.x. Two of them differ in 1.8 (``Adam
 false, ``ASGD.t0`` 1e-6): a 1.8 file that relied on them must say so.
 """
 
+import abc
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -149,17 +150,13 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
         """Keys the file sets that mean nothing here."""
         return ("disable_lr_steps_reset",) if self.disable_lr_steps_reset is not None else ()
 
+    @abc.abstractmethod
     def links(self, link: Any) -> list[Any]:
-        """Return the optimizer's transformations in order; L2 decay unless a class says otherwise.
+        """Return the optimizer's transformations in order.
 
         Args:
             link: ``chain.Links``.
         """
-        return [link.decay, self._direction(link), link.rate()]
-
-    def _direction(self, link: Any) -> Any:
-        """The update of a parameter before its learning rate."""
-        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Plain YAML types that parse back to the same section."""
@@ -207,8 +204,10 @@ class Adam(_Betas2):
 
     amsgrad: Bool = False
 
-    def _direction(self, link: Any) -> Any:
-        return link.own.scale_by_adam(*self.betas, self.eps, amsgrad=self.amsgrad)
+    def links(self, link: Any) -> list[Any]:
+        """The decay enters the gradient."""
+        direction = link.own.scale_by_adam(*self.betas, self.eps, amsgrad=self.amsgrad)
+        return [link.decay, direction, link.rate()]
 
 
 class AdamW(_Betas2):
@@ -227,8 +226,9 @@ class AdamW(_Betas2):
 class Adamax(_Betas2):
     """Adam by the infinity norm."""
 
-    def _direction(self, link: Any) -> Any:
-        return link.optax.scale_by_adamax(*self.betas, self.eps)
+    def links(self, link: Any) -> list[Any]:
+        """The decay enters the gradient."""
+        return [link.decay, link.optax.scale_by_adamax(*self.betas, self.eps), link.rate()]
 
 
 class NAdam(_Betas2):
@@ -237,15 +237,18 @@ class NAdam(_Betas2):
     eps: NonNegativeFloat = 1e-8
     momentum_decay: NonNegativeFloat = 4e-3
 
-    def _direction(self, link: Any) -> Any:
-        return link.own.scale_by_nadam(*self.betas, self.eps, self.momentum_decay)
+    def links(self, link: Any) -> list[Any]:
+        """The decay enters the gradient."""
+        direction = link.own.scale_by_nadam(*self.betas, self.eps, self.momentum_decay)
+        return [link.decay, direction, link.rate()]
 
 
 class RAdam(_Betas2):
     """Adam with rectified variance."""
 
-    def _direction(self, link: Any) -> Any:
-        return link.own.scale_by_radam(*self.betas, self.eps)
+    def links(self, link: Any) -> list[Any]:
+        """The decay enters the gradient."""
+        return [link.decay, link.own.scale_by_radam(*self.betas, self.eps), link.rate()]
 
 
 class Lamb(_Betas2):
@@ -291,8 +294,9 @@ class Adadelta(Optimizer):
     rho: _Beta = 0.9
     eps: PositiveFloat = 1e-6
 
-    def _direction(self, link: Any) -> Any:
-        return link.optax.scale_by_adadelta(self.rho, self.eps)
+    def links(self, link: Any) -> list[Any]:
+        """The decay enters the gradient."""
+        return [link.decay, link.optax.scale_by_adadelta(self.rho, self.eps), link.rate()]
 
 
 class RMSprop(Optimizer):

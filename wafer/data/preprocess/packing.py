@@ -4,6 +4,7 @@ A packer takes sequences in order, gives back what is ready, and can save what i
 that a killed run goes on with the very rows it would have made.
 """
 
+import abc
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ State = dict[str, np.ndarray]
 _OPEN_BINS = 64  # rows open at once; first fit fills 98 % of them and more
 
 
-class Packer:
+class Packer(abc.ABC):
     """From sequences to what a row is made of; this one holds nothing between them.
 
     Attributes:
@@ -25,9 +26,9 @@ class Packer:
 
     discarded: int = 0
 
+    @abc.abstractmethod
     def add(self, sequence: np.ndarray) -> list[Any]:
         """Take a sequence; give the rows that are full now."""
-        raise NotImplementedError
 
     def finish(self) -> list[Any]:
         """Give the rows that are not full; the packer is empty afterwards."""
@@ -37,7 +38,7 @@ class Packer:
         """Everything it holds, as arrays."""
         return {}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State) -> None:  # noqa: B027 (nothing is held)
         """Hold what ``state`` gave."""
 
 

@@ -26,7 +26,7 @@ class Turns(str):
     role: str
 
     def __new__(cls, name: str, content: str = "content", role: str = "role") -> "Turns":
-        """See the class."""
+        """Make the name; a ``str`` is complete before ``__init__``."""
         field = super().__new__(cls, name)
         field.content, field.role = content, role
         return field
