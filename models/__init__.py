@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from models.base import Aux, Batch, Model, Stage
     from models.convert import from_hf, to_hf
     from models.counts import flops_per_token, parameter_count
-    from models.fc_mnist import image_batch
+    from models.families.fc_mnist import image_batch
     from models.generation import generate
     from models.losses import metric_values
     from models.paths import named_leaves
@@ -37,7 +37,7 @@ _OWNERS = {
     "base": ("Aux", "Batch", "Model", "Stage"),
     "convert": ("from_hf", "to_hf"),
     "counts": ("flops_per_token", "parameter_count"),
-    "fc_mnist": ("image_batch",),
+    "families.fc_mnist": ("image_batch",),
     "generation": ("generate",),
     "losses": ("metric_values",),
     "paths": ("named_leaves",),

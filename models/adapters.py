@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from models.base import Batch, Model, StageFn
-from models.block_config import LoraConfig
+from models.layers.block_config import LoraConfig
 from models.lora import ADAPTER_LEAVES, Adapted, Lora, fold, init_lora, trains_with_lora
 from models.paths import Params, named_leaves, unflatten
 

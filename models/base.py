@@ -103,8 +103,8 @@ class Model:
         """Fold the stages; returns the last carry (logits [T, V] for language models).
 
         Args:
-            params: the parameter tree; a kernel leaf may be any object ``models.layers.project``
-                accepts.
+            params: the parameter tree; a kernel leaf may be any object that
+                ``models.layers.basic.project`` accepts.
             batch: the input.
             key: dropout key, consumed; None switches dropout off.
         """

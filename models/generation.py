@@ -16,13 +16,13 @@ from numpy.typing import ArrayLike
 
 from models.adapters import fold_adapters
 from models.base import Model
-from models.blocks import Block, no_dropout, start_stream
-from models.caches import Cache, cached_attend, chunk_layout, init_cache
-from models.decoder import Embed, apply_head, layer_kinds
-from models.decoder_config import DecoderConfig
+from models.families.decoder import Embed, apply_head, layer_kinds
+from models.families.decoder_config import DecoderConfig
+from models.families.seq2seq_config import Seq2SeqConfig
+from models.layers.blocks import Block, no_dropout, start_stream
+from models.layers.caches import Cache, cached_attend, chunk_layout, init_cache
 from models.lora import lora_of
 from models.paths import Params
-from models.seq2seq_config import Seq2SeqConfig
 from models.seq2seq_generation import decode_target, encode_source
 
 __all__ = ["decode_step", "generate"]

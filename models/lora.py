@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 import vsl
 from models.base import Model
-from models.block_config import LoraConfig
+from models.layers.block_config import LoraConfig
 from models.paths import Params, map_named, named_leaves, unflatten
 
 __all__ = [
@@ -47,7 +47,7 @@ class Lora(NamedTuple):
 
 
 class Adapted(NamedTuple):
-    """A kernel with its adapter, as ``models.layers.project`` takes it.
+    """A kernel with its adapter, as ``models.layers.basic.project`` takes it.
 
     kernel: [in, out] frozen
     down, up: the adapter

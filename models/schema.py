@@ -20,7 +20,7 @@ class Initializer(Section):
     """How a weight is drawn: the vendor's ``{name: truncated_normal, mean: 0, std: 0.02}``.
 
     Attributes:
-        name: the distribution; see ``models.initializers``.
+        name: the distribution; see ``models.layers.initializers``.
         mean: of normal and truncated_normal.
         std: of normal and truncated_normal.
         a: lower bound of uniform and truncated_normal (absolute); default -2 std when truncated.

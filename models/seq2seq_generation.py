@@ -6,13 +6,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 import vsl
-from models.attention import stream_attend
-from models.blocks import Block, Stream, no_dropout
-from models.caches import Cache, cached_attend, chunk_layout, init_cache
-from models.layers import project
+from models.families.seq2seq import Seq2SeqEmbed, embed_table, final_norm, lm_logits
+from models.families.seq2seq_config import Seq2SeqConfig
+from models.layers.attention import stream_attend
+from models.layers.basic import project
+from models.layers.blocks import Block, Stream, no_dropout
+from models.layers.caches import Cache, cached_attend, chunk_layout, init_cache
 from models.paths import Params
-from models.seq2seq import Seq2SeqEmbed, embed_table, final_norm, lm_logits
-from models.seq2seq_config import Seq2SeqConfig
 from vsl import Layout
 
 __all__ = ["Memory", "decode_target", "encode_source"]

@@ -72,7 +72,7 @@ def configure(
             tree order when None.
         requires_dense: globs of parameters that stay dense whatever the filters say.
         accepts: '/'-path -> whether the model takes a ``SparseWeight`` there (it multiplies by
-            ``models.layers.project``); only those may be stored as csr under ``compute: auto``.
+            ``models.layers.basic.project``); only those may be csr under ``compute: auto``.
         dtype: what the model computes in.
 
     Raises:

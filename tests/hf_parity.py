@@ -18,11 +18,11 @@ import vsl
 from models import Batch, build, generate
 from models.convert.api import convert_table, from_hf
 from models.convert.engine import export_tensors
-from models.encoder_config import EncoderConfig
-from models.llava import LlavaConfig
+from models.families.encoder_config import EncoderConfig
+from models.families.llava import LlavaConfig
+from models.families.seq2seq_config import Seq2SeqConfig
+from models.families.vision import VisionConfig
 from models.paths import named_leaves
-from models.seq2seq_config import Seq2SeqConfig
-from models.vision import VisionConfig
 
 KEPT = Path(__file__).parent / "golden" / "hf"
 SHARED = Path(__file__).parents[2] / "shared" / "goldens" / "hf"  # beside the checkout

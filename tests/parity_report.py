@@ -25,7 +25,7 @@ import numpy as np
 
 import models
 from models.convert.files import open_tensors, read_config
-from models.registry import MODELS
+from models.names import MODELS
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "models.md"
 MARKS = ("<!-- parity: tests/parity_report.py --write -->", "<!-- /parity -->")

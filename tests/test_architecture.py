@@ -15,6 +15,15 @@ LONGEST = 500
 FLOORS = {
     "vsl": 0,
     "models": 10,
+    "models.layers": 11,
+    "models.families": 12,
+    "models.lora": 13,
+    "models.seq2seq_generation": 13,
+    "models.adapters": 14,
+    "models.registry": 15,
+    "models.generation": 15,
+    "models.checkpoint": 16,
+    "models.convert": 17,
     "sparsity": 20,
     "wafer": 30,  # the version, and the lazy public names
     "wafer.errors": 31,

@@ -15,7 +15,6 @@ import pytest
 from safetensors.numpy import save_file
 
 import models
-from models.attention import _falcon_bias
 from models.checkpoint.reader import open_params
 from models.convert import config_from_hf, config_to_hf
 from models.convert.api import convert_table
@@ -24,6 +23,7 @@ from models.convert.codecs import PATCHES, Fused, fused_order
 from models.convert.compare import diff_weights
 from models.convert.engine import import_tensors
 from models.convert.files import open_tensors, read_config
+from models.layers.attention import _falcon_bias
 from models.paths import named_leaves
 from models.registry import build, parse_config, settings_of
 

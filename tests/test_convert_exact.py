@@ -17,8 +17,8 @@ from models.convert.api import config_to_hf
 from models.convert.cli import add_arguments
 from models.convert.compare import diff_weights
 from models.convert.files import open_tensors, read_config
+from models.names import MODELS
 from models.paths import map_named, named_leaves
-from models.registry import MODELS
 
 TINY = {
     "vocab_size": 31,

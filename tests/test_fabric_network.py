@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import models
-from models.fc_mnist import image_batch
+from models.families.fc_mnist import image_batch
 from wafer import fabric
 from wafer.compiler.compile import compile_graph
 from wafer.compiler.dense_kernel import dense_cost, fullest_tile, in_flight, loss_cost

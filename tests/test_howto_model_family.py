@@ -15,7 +15,7 @@ import yaml
 
 import models
 import vsl
-from models.registry import MODELS, lookup
+from models.names import MODELS, lookup
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "howto" / "model-family.md"
 CONFIG = {

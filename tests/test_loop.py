@@ -10,7 +10,7 @@ import pytest
 import models
 import sparsity
 import wafer.loop as cstorch
-from models.fc_mnist import image_batch
+from models.families.fc_mnist import image_batch
 from wafer.loop.tape import differentiate, evaluate
 
 

@@ -8,11 +8,11 @@ from hf_parity import CHEAP
 
 import models
 import vsl
-from models.attention import fixed_sparse_bias
-from models.block_config import FixedSparse
-from models.caches import init_cache
 from models.generation import decode_step
-from models.layers import project
+from models.layers.attention import fixed_sparse_bias
+from models.layers.basic import project
+from models.layers.block_config import FixedSparse
+from models.layers.caches import init_cache
 from models.paths import map_named, named_leaves
 
 TINY = {

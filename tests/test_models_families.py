@@ -9,10 +9,11 @@ from hf_parity import CHEAP
 
 import models
 import vsl
-from models.caches import init_cache
 from models.generation import decode_step
-from models.positions import RopeScaling, rotate, yarn_factor, yarn_frequencies
-from models.registry import MODELS, knobs, lookup
+from models.layers.caches import init_cache
+from models.layers.positions import RopeScaling, rotate, yarn_factor, yarn_frequencies
+from models.names import MODELS, lookup
+from models.registry import knobs
 from models.schema import ModelConfig
 from models.seq2seq_generation import decode_target, encode_source
 

@@ -11,9 +11,9 @@ from hf_parity import CHEAP
 
 import models
 import vsl
-from models.block_config import LoraConfig
-from models.encoder_heads import contrastive_aux
-from models.fc_mnist import image_batch
+from models.families.encoder_heads import contrastive_aux
+from models.families.fc_mnist import image_batch
+from models.layers.block_config import LoraConfig
 from models.lora import fold, init_lora, merge, trainable
 from models.paths import named_leaves
 

@@ -9,17 +9,17 @@ import pytest
 
 import models
 import vsl
-from models.encoder_heads import segment_log_softmax
-from models.feed_forward import Experts, FeedForward
-from models.initializers import make_initializer, scaled
-from models.layers import ACTIVATIONS, GATED, Norm, activation
-from models.losses import cross_entropy, token_aux
-from models.positions import (
+from models.families.encoder_heads import segment_log_softmax
+from models.layers.basic import ACTIVATIONS, GATED, Norm, activation
+from models.layers.feed_forward import Experts, FeedForward
+from models.layers.initializers import make_initializer, scaled
+from models.layers.positions import (
     RopeScaling,
     rotary_frequencies,
     rotate,
     sinusoids,
 )
+from models.losses import cross_entropy, token_aux
 from models.schema import Initializer
 
 

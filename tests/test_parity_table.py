@@ -2,7 +2,7 @@
 
 import parity_report
 
-from models.registry import MODELS
+from models.names import MODELS
 
 
 def test_the_table_lists_every_family_with_its_parity_error():

@@ -31,7 +31,7 @@ from test_train import config
 import models
 import sparsity
 from models.checkpoint.reader import load_checkpoint
-from models.fc_mnist import image_batch
+from models.families.fc_mnist import image_batch
 from wafer.commands.plan import plan
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config

@@ -14,8 +14,8 @@ from test_train import config
 import models
 from models.base import Batch
 from models.checkpoint.reader import load_checkpoint
+from models.families.preference import DpoConfig, preference_aux
 from models.paths import named_leaves
-from models.preference import DpoConfig, preference_aux
 from vsl import padded_layout
 from wafer.cli import main
 from wafer.config import parse_config

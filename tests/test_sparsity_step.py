@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import sparsity
-from models.layers import project
+from models.layers.basic import project
 from sparsity.algorithms.masks import init_mask
 from sparsity.selection import drop_count, kept_count, topk_mask
 from sparsity.views import View

@@ -5,8 +5,8 @@ Only the chosen verb's file is imported, so ``--help`` answers at once.
 
 import argparse
 import errno
-import importlib
 import logging
+import pkgutil
 import sys
 from collections.abc import Sequence
 
@@ -54,8 +54,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
     for verb, (help_line, target) in _VERBS.items():
         subparser = verbs.add_parser(verb, help=help_line)
         if verb == chosen:
-            module, _, function = target.partition(":")
-            getattr(importlib.import_module(module), function)(subparser)
+            pkgutil.resolve_name(target)(subparser)
     return parser
 
 

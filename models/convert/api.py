@@ -20,11 +20,12 @@ from models.convert.other_tables import OTHER_TABLES
 from models.convert.same import require_same
 from models.convert.shards import write_shards
 from models.convert.standard import standard_form
-from models.dpr import DprConfig
 from models.errors import did_you_mean
-from models.initializers import make_initializer
+from models.families.dpr import DprConfig
+from models.layers.initializers import make_initializer
+from models.names import MODELS, Entry, lookup
 from models.paths import named_leaves, unflatten
-from models.registry import MODELS, Entry, build, lookup, settings_of
+from models.registry import build, settings_of
 
 __all__ = [
     "config_from_hf",
@@ -73,7 +74,7 @@ def register(
         config: how config.json spells the configuration.
         table: configuration -> which tensor holds which parameters.
         presets: keys of ``model`` that the name sets unless the user does.
-        family: whose code computes it; see ``models.registry.Entry``.
+        family: whose code computes it; see ``models.names.Entry``.
 
     Raises:
         ValueError: the name or the model_type belongs to another family.

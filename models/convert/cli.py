@@ -20,8 +20,9 @@ from models.convert.compare import diff_weights
 from models.convert.tokenizer import carry_tokenizer
 from models.counts import abstract_params
 from models.errors import did_you_mean
+from models.names import MODELS, lookup
 from models.paths import named_leaves
-from models.registry import MODELS, build, lookup, settings_of
+from models.registry import build, settings_of
 
 __all__ = ["add_arguments"]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from models.convert.config_map import ConfigMap, Settings, read_rope, write_rope
-from models.decoder_config import DecoderConfig
+from models.families.decoder_config import DecoderConfig
 
 __all__ = ["DECODER_CONFIGS"]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from models.convert.codecs import trailing_one
 from models.convert.engine import Row, Table, embedding, fused, linear, norm, repeated, under
-from models.decoder_config import DecoderConfig
+from models.families.decoder_config import DecoderConfig
 
 __all__ = ["DECODER_TABLES", "decoder_table"]
 

@@ -11,9 +11,9 @@ from models.convert.config_map import (
     to_our_settings,
 )
 from models.convert.decoder_configs import DECODER_CONFIGS
-from models.encoder_config import EncoderConfig
-from models.llava import LlavaConfig
-from models.seq2seq_config import Seq2SeqConfig
+from models.families.encoder_config import EncoderConfig
+from models.families.llava import LlavaConfig
+from models.families.seq2seq_config import Seq2SeqConfig
 
 __all__ = ["OTHER_CONFIGS"]
 

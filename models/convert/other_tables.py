@@ -6,10 +6,10 @@ from typing import Any
 from models.convert.codecs import PATCHES, SAME, leading_one
 from models.convert.decoder_tables import DECODER_TABLES
 from models.convert.engine import Row, Table, embedding, linear, norm, repeated, under
-from models.encoder_config import EncoderConfig
-from models.llava import LlavaConfig
-from models.seq2seq_config import Seq2SeqConfig
-from models.vision import VisionConfig
+from models.families.encoder_config import EncoderConfig
+from models.families.llava import LlavaConfig
+from models.families.seq2seq_config import Seq2SeqConfig
+from models.families.vision import VisionConfig
 
 __all__ = ["OTHER_TABLES"]
 

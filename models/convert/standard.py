@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from models.block_config import BlockConfig
-from models.decoder_config import DecoderConfig
-from models.llava import LlavaConfig
-from models.seq2seq_config import Seq2SeqConfig
+from models.families.decoder_config import DecoderConfig
+from models.families.llava import LlavaConfig
+from models.families.seq2seq_config import Seq2SeqConfig
+from models.layers.block_config import BlockConfig
 
 __all__ = ["standard_form"]
 

@@ -203,7 +203,7 @@ _IMPLEMENTATIONS: Mapping[str, Any] = {"masked": _Masked, "csr": _Native}
 class SparseWeight:
     """A [K, N] kernel stored as its kept values.
 
-    ``models.layers.project(x, kernel)`` takes it in place of an array.
+    ``models.layers.basic.project(x, kernel)`` takes it in place of an array.
 
     Attributes:
         values: [nnz] kept weights in canonical order (by n, then k).

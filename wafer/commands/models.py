@@ -13,7 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _main(args: argparse.Namespace) -> int:
-    from models.registry import knobs, list_models, lookup
+    from models.names import lookup
+    from models.registry import knobs, list_models
 
     if args.name is not None:
         sys.stdout.write(f"{args.name}: {lookup(args.name).family}\n")

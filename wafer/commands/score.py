@@ -56,8 +56,8 @@ def score(
     import jax
     import numpy as np
 
+    from models.families.preference import pair_log_probabilities
     from models.files import appearing_whole
-    from models.preference import pair_log_probabilities
     from wafer.commands.inputs import experiment_of, load
     from wafer.data.batching.batches import to_batch
     from wafer.data.readers.preferences import LOGP_KEYS, read_pairs

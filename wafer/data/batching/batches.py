@@ -32,7 +32,7 @@ from jaxtyping import Array
 
 import vsl
 from models.base import Batch
-from models.fc_mnist import image_batch
+from models.families.fc_mnist import image_batch
 from wafer.data.sections.base import InputSection
 from wafer.data.tasks import row_features
 

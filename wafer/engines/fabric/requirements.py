@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from models.fc_mnist import FcMnistConfig
+from models.families.fc_mnist import FcMnistConfig
 from wafer.errors import Problem
 from wafer.experiment import Experiment
 from wafer.optim.sections import SGD

@@ -1,6 +1,6 @@
 """Every knob of the one decoder: a layer's knobs plus embedding, head and loss.
 
-GPT-2, GPT-J, NeoX, BLOOM, Falcon, LLaMA, ... are settings of this class; ``models.registry`` holds
+GPT-2, GPT-J, NeoX, BLOOM, Falcon, LLaMA, ... are settings of this class; ``models.names`` holds
 the defaults behind each name.
 """
 
@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from models.block_config import BlockConfig
-from models.preference import DpoConfig
+from models.families.preference import DpoConfig
+from models.layers.block_config import BlockConfig
 
 __all__ = ["DecoderConfig"]
 

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 import vsl
-from models.attention import Attend, Attention, Memory
-from models.block_config import BlockConfig
-from models.feed_forward import Experts, FeedForward
-from models.initializers import make_initializer
-from models.layers import Norm
+from models.layers.attention import Attend, Attention, Memory
+from models.layers.basic import Norm
+from models.layers.block_config import BlockConfig
+from models.layers.feed_forward import Experts, FeedForward
+from models.layers.initializers import make_initializer
 from models.paths import Params
 
 __all__ = [
@@ -111,7 +111,7 @@ class Block(nn.Module):
         Args:
             stream: the carry.
             positions: position of each slot in its sequence.
-            attend: self-attention, see ``models.attention``.
+            attend: self-attention, see ``models.layers.attention``.
             drop: (x, rate) -> x with units dropped.
             shared: the tree's 'position' branch.
             memory: what a layer with ``cross`` attends to after itself.

@@ -16,9 +16,12 @@ from jaxtyping import Array, Float, Int
 
 import vsl
 from models.alias import decoder_alias
-from models.attention import stream_attend
 from models.base import Aux, Batch, Model, Stage, StageFn
-from models.blocks import (
+from models.families.decoder_config import DecoderConfig
+from models.families.preference import preference_aux
+from models.layers.attention import stream_attend
+from models.layers.basic import Dense, Embedding, Norm, leaf, score, zeros_init
+from models.layers.blocks import (
     Block,
     Drop,
     Stream,
@@ -30,13 +33,10 @@ from models.blocks import (
     stream_dropout,
     stream_weights,
 )
-from models.decoder_config import DecoderConfig
-from models.initializers import make_initializer
-from models.layers import Dense, Embedding, Norm, leaf, score, zeros_init
+from models.layers.initializers import make_initializer
+from models.layers.positions import sinusoids
 from models.losses import language_model_aux
 from models.paths import Params
-from models.positions import sinusoids
-from models.preference import preference_aux
 
 __all__ = [
     "Block",

@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 import vsl
 from models.errors import did_you_mean
-from models.initializers import InitFn
+from models.layers.initializers import InitFn
 
 __all__ = [
     "ACTIVATIONS",

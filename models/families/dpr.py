@@ -17,9 +17,9 @@ from pydantic import Field, field_validator, model_validator
 
 from models.alias import encoder_alias
 from models.base import Aux, Batch, Model, Stage, StageFn
-from models.encoder import build_encoder
-from models.encoder_config import EncoderConfig
-from models.encoder_heads import contrastive_aux
+from models.families.encoder import build_encoder
+from models.families.encoder_config import EncoderConfig
+from models.families.encoder_heads import contrastive_aux
 from models.paths import Params
 from models.schema import ModelConfig
 

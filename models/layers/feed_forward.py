@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from models.initializers import InitFn
-from models.layers import GATED, Dense, activation
+from models.layers.basic import GATED, Dense, activation
+from models.layers.initializers import InitFn
 
 __all__ = ["Experts", "FeedForward"]
 

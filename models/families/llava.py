@@ -15,14 +15,15 @@ from pydantic import field_validator, model_validator
 
 from models.alias import decoder_alias
 from models.base import Batch, Model, Stage, StageFn
-from models.blocks import Stream, no_dropout, start_stream, stream_dropout
-from models.decoder import Embed, build_decoder
-from models.decoder_config import DecoderConfig
-from models.initializers import make_initializer
-from models.layers import Dense, activation
+from models.families.decoder import Embed, build_decoder
+from models.families.decoder_config import DecoderConfig
+from models.families.vision import VisionConfig, VisionEmbed, build_vision, vision_layer
+from models.layers.basic import Dense, activation
+from models.layers.blocks import Stream, no_dropout, start_stream, stream_dropout
+from models.layers.initializers import make_initializer
+from models.names import lookup
 from models.paths import Params
 from models.schema import ModelConfig
-from models.vision import VisionConfig, VisionEmbed, build_vision, vision_layer
 
 __all__ = ["LlavaConfig", "build_llava"]
 
@@ -100,8 +101,6 @@ class LlavaConfig(ModelConfig):
     def _preset_text(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        from models.registry import lookup  # the registry builds this class: import late
-
         name = value.get("name", "llama")
         return {**lookup(name).presets, "name": name, **value}
 

@@ -16,11 +16,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 import vsl
-from models.block_config import BlockConfig, FixedSparse
-from models.initializers import make_initializer
-from models.layers import Dense, Norm, leaf
+from models.layers.basic import Dense, Norm, leaf
+from models.layers.block_config import BlockConfig, FixedSparse
+from models.layers.initializers import make_initializer
+from models.layers.positions import rotary_frequencies, rotate, yarn_factor, yarn_frequencies
 from models.paths import Params
-from models.positions import rotary_frequencies, rotate, yarn_factor, yarn_frequencies
 from vsl import Layout
 
 __all__ = ["Attend", "Attention", "Memory", "fixed_sparse_bias", "stream_attend"]

@@ -15,10 +15,13 @@ from jaxtyping import Array, Float, Int
 
 import vsl
 from models.alias import encoder_alias
-from models.attention import stream_attend
 from models.base import Batch, Model, Stage, StageFn
-from models.block_config import BlockConfig
-from models.blocks import (
+from models.families.encoder_config import EncoderConfig
+from models.families.encoder_heads import Heads, encoder_aux
+from models.layers.attention import stream_attend
+from models.layers.basic import Embedding, Norm
+from models.layers.block_config import BlockConfig
+from models.layers.blocks import (
     Block,
     Drop,
     Stream,
@@ -29,12 +32,9 @@ from models.blocks import (
     stream_dropout,
     stream_weights,
 )
-from models.encoder_config import EncoderConfig
-from models.encoder_heads import Heads, encoder_aux
-from models.initializers import make_initializer
-from models.layers import Embedding, Norm
+from models.layers.initializers import make_initializer
+from models.layers.positions import sinusoids
 from models.paths import Params
-from models.positions import sinusoids
 
 __all__ = ["EncoderEmbed", "build_encoder", "init_layers", "layer_fn"]
 

@@ -14,9 +14,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 import vsl
 from models.base import Aux, Batch
-from models.encoder_config import EncoderConfig
-from models.initializers import make_initializer
-from models.layers import Dense, Norm, activation, leaf, score, zeros_init
+from models.families.encoder_config import EncoderConfig
+from models.layers.basic import Dense, Norm, activation, leaf, score, zeros_init
+from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from vsl import Layout
 

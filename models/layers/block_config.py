@@ -7,9 +7,9 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from models.initializers import make_initializer, scaled
-from models.layers import GATED, activation
-from models.positions import RopeScaling
+from models.layers.basic import GATED, activation
+from models.layers.initializers import make_initializer, scaled
+from models.layers.positions import RopeScaling
 from models.schema import Initializer, ModelConfig
 from models.sections import Section
 

@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from models.block_config import BlockConfig
-from models.layers import activation
+from models.layers.basic import activation
+from models.layers.block_config import BlockConfig
 
 __all__ = ["EncoderConfig", "EncoderHead"]
 

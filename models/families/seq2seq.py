@@ -16,9 +16,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from models.alias import seq2seq_alias
-from models.attention import stream_attend
 from models.base import Batch, Model, Stage, StageFn
-from models.blocks import (
+from models.families.seq2seq_config import Seq2SeqConfig
+from models.layers.attention import stream_attend
+from models.layers.basic import Dense, Embedding, Norm, leaf, score, zeros_init
+from models.layers.blocks import (
     Block,
     Drop,
     Stream,
@@ -29,12 +31,10 @@ from models.blocks import (
     stream_dropout,
     stream_weights,
 )
-from models.initializers import make_initializer
-from models.layers import Dense, Embedding, Norm, leaf, score, zeros_init
+from models.layers.initializers import make_initializer
+from models.layers.positions import sinusoids
 from models.losses import language_model_aux
 from models.paths import Params
-from models.positions import sinusoids
-from models.seq2seq_config import Seq2SeqConfig
 
 __all__ = ["Both", "Seq2SeqEmbed", "build_seq2seq", "embed_table", "final_norm", "lm_logits"]
 

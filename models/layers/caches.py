@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 import vsl
-from models.block_config import BlockConfig
+from models.layers.block_config import BlockConfig
 from vsl import Layout
 
 __all__ = ["Cache", "cached_attend", "chunk_layout", "init_cache"]

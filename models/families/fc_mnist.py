@@ -14,8 +14,8 @@ from pydantic import Field
 
 import vsl
 from models.base import Aux, Batch, Model, Stage, StageFn
-from models.initializers import make_initializer
-from models.layers import Dense, activation
+from models.layers.basic import Dense, activation
+from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from models.paths import Params
 from models.schema import Initializer, ModelConfig

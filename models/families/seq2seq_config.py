@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from models.block_config import BlockConfig
+from models.layers.block_config import BlockConfig
 
 __all__ = ["Seq2SeqConfig"]
 

@@ -1,0 +1,1 @@
+"""One file per family of models: its configuration, its stages, its heads."""

@@ -1,0 +1,1 @@
+"""What models are made of: layers as modules, their sizes and initial values."""

@@ -1,0 +1,174 @@
+"""The vendor's model names: which family computes each, and what the name presets."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from models.errors import did_you_mean
+
+__all__ = ["MODELS", "Entry", "lookup"]
+
+
+class Entry(NamedTuple):
+    """One name.
+
+    family: 'decoder', 'encoder', 'seq2seq', 'dpr', 'vision', 'llava' or 'mlp'
+    presets: keys the name sets unless the user does
+    hf: model_type in a Hugging Face config.json, '' where none exists
+    """
+
+    family: str
+    presets: Mapping[str, Any]
+    hf: str = ""
+
+
+_GPT2: dict[str, Any] = {}
+_PARALLEL = {
+    "position_embedding_type": "rotary",
+    "parallel_attention": True,
+    "share_embedding_weights": False,
+}
+_GPTJ = _PARALLEL | {
+    "use_projection_bias_in_attention": False,
+    "use_ffn_bias_in_attention": False,
+    "use_bias_in_output": True,
+    "nonlinearity": "gelu_new",
+}
+_NO_BIAS = {
+    "use_projection_bias_in_attention": False,
+    "use_ffn_bias_in_attention": False,
+    "use_ffn_bias": False,
+}
+_LLAMA = _NO_BIAS | {
+    "position_embedding_type": "rotary",
+    "rotary_fraction": 1.0,
+    "norm_type": "rmsnorm",
+    "layer_norm_epsilon": 1e-6,
+    "nonlinearity": "swiglu",
+    "share_embedding_weights": False,
+    "dropout_rate": 0.0,
+}
+_ALIBI = {"position_embedding_type": "alibi"}
+_BLOOM = _ALIBI | {"embedding_layer_norm": True, "nonlinearity": "gelu_new"}
+_BTLM = _ALIBI | {"nonlinearity": "swiglu", "alibi_slopes_in_checkpoint": True}
+_MQA = {"attention_module": "multiquery_attention"}
+_FALCON = (
+    _PARALLEL
+    | _NO_BIAS
+    | _MQA
+    | {
+        "share_embedding_weights": True,
+        "rotary_fraction": 1.0,
+        "dropout_rate": 0.0,
+    }
+)
+_FALCON_RW = {
+    "position_embedding_type": "alibi",
+    "alibi_style": "falcon",
+    "dropout_rate": 0.0,
+}
+
+_ROBERTA = {
+    "position_embedding_offset": 2,
+    "disable_nsp": True,
+    "num_segments": 1,
+    "head": "mlm",
+    "vocab_size": 50265,
+}
+_T5 = _NO_BIAS | {
+    "norm_type": "rmsnorm",
+    "attention_type": "dot_product",
+    "nonlinearity": "relu",
+    "scale_logits": True,
+}
+_T5_11 = _T5 | {
+    "nonlinearity": "geglu_new",
+    "scale_logits": False,
+    "share_embedding_weights": False,
+}
+_UL2 = _T5_11 | {"nonlinearity": "swiglu"}
+_TRANSFORMER: dict[str, Any] = {
+    "position_embedding_type": "fixed",
+    "norm_first": False,
+    "layer_norm_epsilon": 1e-5,
+    "nonlinearity": "relu",
+    "scale_embedding": True,
+}
+
+MODELS: dict[str, Entry] = {
+    "gpt2": Entry("decoder", _GPT2, "gpt2"),
+    "gpt3": Entry("decoder", _GPT2, "gpt2"),
+    "cerebras-gpt": Entry("decoder", _GPT2, "gpt2"),
+    "gptj": Entry("decoder", _GPTJ, "gptj"),
+    "gpt-neox": Entry("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
+    "pythia": Entry("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
+    "codegen": Entry("decoder", _GPTJ, "codegen"),
+    "bloom": Entry("decoder", _BLOOM, "bloom"),
+    "btlm": Entry("decoder", _BTLM, "btlm"),
+    "jais": Entry("decoder", _BTLM, "jais"),
+    "falcon": Entry("decoder", _FALCON, "falcon"),
+    "falcon-7b": Entry("decoder", _FALCON, "falcon"),
+    "falcon-40b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
+    "falcon-11b": Entry("decoder", _FALCON | {"share_embedding_weights": False}, "falcon"),
+    "falcon-rw": Entry("decoder", _FALCON_RW, "falcon"),
+    "falcon-180b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),
+    "mpt": Entry(
+        "decoder",
+        _ALIBI | _NO_BIAS | {"norm_type": "biasless-layernorm"},
+        "mpt",
+    ),
+    "llama": Entry("decoder", _LLAMA, "llama"),
+    "llamaV2": Entry("decoder", _LLAMA, "llama"),
+    "llama3": Entry("decoder", _LLAMA | {"rope_theta": 500000.0}, "llama"),
+    "code-llama": Entry("decoder", _LLAMA | {"rope_theta": 1e6}, "llama"),
+    "wizardlm": Entry("decoder", _LLAMA, "llama"),
+    "mistral": Entry("decoder", _LLAMA | {"layer_norm_epsilon": 1e-5}, "mistral"),
+    "mixtral": Entry(
+        "decoder", _LLAMA | {"layer_norm_epsilon": 1e-5, "rope_theta": 1e6}, "mixtral"
+    ),
+    "santacoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "starcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "octocoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "wizardcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+    "bert": Entry("encoder", {}, "bert"),
+    "bert-sequence-classifier": Entry("encoder", {"head": "classification"}, "bert"),
+    "bert-token-classifier": Entry("encoder", {"head": "token_classification"}, "bert"),
+    "bert-q&a": Entry("encoder", {"head": "qa"}, "bert"),
+    "bert-summarization": Entry("encoder", {"head": "summarization"}),
+    "roberta": Entry("encoder", _ROBERTA, "roberta"),
+    "dpr": Entry("dpr", {}, "dpr"),
+    "dpr-question-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),
+    "dpr-context-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),
+    "dpr-reader": Entry("encoder", {"head": "reader"}, "dpr"),
+    "t5": Entry("seq2seq", _T5, "t5"),
+    "t5-v1.1": Entry("seq2seq", _T5_11, "t5"),
+    "flan-t5": Entry("seq2seq", _T5_11, "t5"),
+    "ul2": Entry("seq2seq", _UL2, "t5"),
+    "flan-ul2": Entry("seq2seq", _UL2, "t5"),
+    "transformer": Entry("seq2seq", _TRANSFORMER, "marian"),
+    "clip-vit": Entry("vision", {}, "clip_vision_model"),
+    "llava": Entry("llava", {}, "llava"),
+    "fc_mnist": Entry("mlp", {}),
+    "sqlcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
+}
+
+
+def lookup(name: str) -> Entry:
+    """Find a name: one of ``MODELS``, or ``module:name`` of a module that registers it.
+
+    Raises:
+        ValueError: unknown name, with the nearest known one; a module that cannot be imported.
+    """
+    module, _, own = name.rpartition(":")
+    if module and own not in MODELS:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ValueError(
+                f"model.name: {name!r}: {error}; is its folder on PYTHONPATH?"
+            ) from error
+    if own not in MODELS:
+        raise ValueError(
+            f"model.name: {name!r} is unknown{did_you_mean(own, MODELS)}; known: {sorted(MODELS)}"
+        )
+    return MODELS[own]
