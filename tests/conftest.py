@@ -19,6 +19,7 @@ import pytest
 
 from sparsity.kernels import native
 
+pytest.register_assert_rewrite("helpers")  # the assertions in there tell values, too
 jax.config.update("jax_num_cpu_devices", 4)  # meshes of up to 4 systems in one process
 jax.config.update("jax_default_matmul_precision", "highest")
 # The same small program is compiled by many tests (and by every run a test starts): once is enough.

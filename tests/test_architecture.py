@@ -2,12 +2,11 @@
 
 import ast
 import functools
-import pathlib
 import statistics
 
 import pytest
+from helpers.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parent.parent
 LONGEST = 500
 
 # Room -> floor; an import may only point to a lower floor, or stay in its room. The longest name
@@ -203,3 +202,9 @@ def test_module(path):
 def test_files_stay_small():
     lengths = [path.read_text(encoding="utf-8").count("\n") for path in FILES]
     assert statistics.median(lengths) <= 220, f"median of {len(lengths)} files"
+
+
+def test_no_test_imports_another():
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        roots = {name.split(".")[0] for name in imported(path)[0]}
+        assert not any(name.startswith("test_") for name in roots), f"{path}: use tests/helpers"

@@ -8,7 +8,6 @@ format have tests of their own.
 
 import argparse
 import os
-import pathlib
 import re
 import shlex
 import subprocess
@@ -17,11 +16,11 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from helpers.paths import ROOT
 
 from wafer import cli
 from wafer.config import parse_config
 
-ROOT = pathlib.Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]

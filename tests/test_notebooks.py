@@ -2,16 +2,15 @@
 
 import ast
 import importlib.util
-import pathlib
 import re
 
 import nbclient
 import nbformat
 import pytest
+from helpers.paths import ROOT
 
 pytestmark = pytest.mark.alone
 
-ROOT = pathlib.Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 

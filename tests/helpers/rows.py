@@ -1,0 +1,46 @@
+"""Preprocessing settings, and the rows that a folder holds."""
+
+import pathlib
+
+import h5py
+import numpy as np
+from helpers.records import TEXTS, write
+
+from models.sections import parse
+from wafer.data.preprocess.settings import Settings
+
+
+def settings(tmp_path, vocabulary, **keys):
+    path = tmp_path / "in.jsonl"
+    if not path.exists():
+        write(path, [{"text": text} for text in TEXTS])
+    given = {
+        "input_dir": str(path),
+        "output_dir": str(tmp_path / "out"),
+        "tokenizer_type": "HuggingFaceTokenizer",
+        "huggingface_tokenizer": str(vocabulary),
+        "max_seq_length": 4,
+        "min_sequence_len": 0,
+        "processes": 1,
+        "display_pbar": False,
+    }
+    return parse(Settings, given | keys)
+
+
+def rows_in(folder, name="data"):
+    found = []
+    for path in sorted(pathlib.Path(folder).glob("*.h5")):
+        with h5py.File(path) as file:
+            found.append(file[name][:])
+            assert file.attrs["n_examples"] == len(found[-1])
+    return np.concatenate(found)
+
+
+def same_rows(one, other):
+    files = [sorted(p.name for p in folder.glob("*.h5")) for folder in (one, other)]
+    assert files[0] == files[1] != []
+    for name in files[0]:
+        with h5py.File(one / name) as a, h5py.File(other / name) as b:
+            assert list(a) == list(b)
+            for key in a:
+                np.testing.assert_array_equal(a[key][:], b[key][:])

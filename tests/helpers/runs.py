@@ -1,0 +1,60 @@
+"""Small training runs from settings, and what they leave."""
+
+import pathlib
+
+import numpy as np
+
+from models.checkpoint.reader import load_checkpoint
+from models.paths import named_leaves
+from wafer.commands.run import run as run_mode
+from wafer.config import parse_config
+
+VOCAB = 32
+
+
+def config(**changes) -> dict:
+    """A dense 1-layer model on synthetic rows; changes are merged into the sections."""
+    data = {
+        "data_processor": "SyntheticDataProcessor",
+        "vocab_size": VOCAB,
+        "max_sequence_length": 16,
+        "batch_size": 4,
+        "num_examples": 24,
+        "shuffle": True,
+    }
+    cfg = {
+        "train_input": dict(data),
+        "eval_input": dict(data),
+        "model": {
+            "name": "gpt2",
+            "vocab_size": VOCAB,
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_heads": 2,
+            "filter_size": 32,
+            "max_position_embeddings": 16,
+            "dropout_rate": 0.0,
+        },
+        "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
+        "runconfig": {"max_steps": 4, "checkpoint_steps": 2, "seed": 1, "log_steps": 1},
+    }
+    for section, keys in changes.items():
+        cfg[section] = cfg.get(section, {}) | keys if isinstance(keys, dict) else keys
+    return cfg
+
+
+def train(folder: pathlib.Path, **changes) -> dict[str, np.ndarray]:
+    """Train in this process; returns the arrays of the last checkpoint."""
+    changes["runconfig"] = {"model_dir": str(folder)} | changes.get("runconfig", {})
+    assert run_mode(parse_config(config(**changes))) == 0
+    steps = sorted(int(p.name) for p in (folder / "checkpoints").iterdir())
+    return dict(named_leaves(load_checkpoint(folder / "checkpoints" / str(steps[-1]))[0]))
+
+
+def assert_close(a: dict, b: dict, atol: float) -> None:
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        if name.startswith("params/"):
+            np.testing.assert_allclose(
+                np.nan_to_num(value), np.nan_to_num(b[name]), atol=atol, err_msg=name
+            )

@@ -1,0 +1,116 @@
+"""The checkpoint format: what the docs say of it is so, and a newer one is refused."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from helpers.paths import ROOT
+
+from models.checkpoint.layout import FORMAT_VERSION, FormatVersionError, read_record
+from models.checkpoint.pruned import mark
+from models.checkpoint.reader import load_checkpoint, load_params
+from models.checkpoint.writer import Checkpoints, write_checkpoint
+from models.errors import CheckpointError
+from models.files import appearing_whole
+from models.paths import named_leaves
+
+PAGE = ROOT / "docs" / "concepts" / "checkpoint-format.md"
+KERNEL = np.asarray([[1.0, np.nan, 3.0], [np.nan, 5.0, 6.0]], np.float32)
+STATE = {
+    "params": {"fc": {"kernel": KERNEL, "bias": np.arange(3, dtype=np.float32)}},
+    "opt_state": {"0": {"exp_avg": {"fc": {"kernel": KERNEL * 2}}}},
+    "step": np.int32(7),
+}
+META = {"step": 7, "config": {"model": {"name": "x"}}}
+
+
+def at_version(path, version):
+    record = path / "meta" / "metadata"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"format_version": version}))
+
+
+def test_the_docs_example_reads_a_checkpoint(tmp_path):
+    step = tmp_path / "RigL 80 %" / "7"  # a folder's name may hold anything
+    write_checkpoint(step, STATE, META)
+    (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert source.count("runs/demo/checkpoints/300") == 1
+    scope = {}
+    exec(source.replace("runs/demo/checkpoints/300", str(step)), scope)
+    assert scope["names"] == [name for name, _ in named_leaves(STATE)]
+    assert scope["record"] == {"format_version": FORMAT_VERSION, **META}
+    assert scope["masks"].keys() == {"fc/kernel"}
+    params, record = load_params(step)
+    assert record == META
+    for name, leaf in named_leaves(params):
+        np.testing.assert_array_equal(leaf, scope["dense"][name])
+        np.testing.assert_array_equal(np.isnan(scope["params"][name]), np.isnan(load(STATE, name)))
+
+
+def load(state, name):
+    return dict(named_leaves(state["params"]))[name]
+
+
+def test_marks_are_quiet_nan_as_the_docs_say():
+    params, _ = mark({"w": np.ones(2, np.float32)}, {}, {"w": np.asarray([True, False])})
+    assert np.asarray(params["w"]).view(np.uint32)[1] == 0x7FC00000
+
+
+def test_a_newer_format_is_refused_with_what_to_do(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    path = checkpoints.save(7, STATE, META | {"wafer_version": "9.1"})
+    at_version(path, 2)
+    message = (
+        r"7 has checkpoint format 2, written by wafer 9\.1; this code reads .* up to 1\. Install"
+    )
+    with pytest.raises(FormatVersionError, match=message):
+        load_checkpoint(path)
+    with pytest.raises(FormatVersionError, match=message):  # not taken for a damaged one
+        checkpoints.restore_latest()
+    for wrong in (0, "two", None):
+        at_version(path, wrong)
+        with pytest.raises(CheckpointError, match="has checkpoint format"):
+            read_record(path)
+
+
+def test_a_checkpoint_without_a_version_is_of_the_first(tmp_path):
+    write_checkpoint(tmp_path / "7", STATE, META)
+    (tmp_path / "7" / "meta" / "metadata").write_text(json.dumps(META))
+    assert load_checkpoint(tmp_path / "7")[1] == META
+
+
+def test_the_oldest_go_and_nothing_is_replaced(tmp_path):
+    checkpoints = Checkpoints(tmp_path, max_to_keep=2)
+    for step in (1, 2, 3):
+        checkpoints.save(step, STATE, META)
+    assert checkpoints.steps() == [2, 3]
+    assert sorted(p.name for p in checkpoints.folder.iterdir()) == ["2", "3"]
+    with pytest.raises(CheckpointError, match="is there already"):
+        checkpoints.save(3, STATE, META)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_appears_is_whole(tmp_path, kind):
+    path = tmp_path / "a" / "out"
+
+    def write(text, *, fails=False):
+        with appearing_whole(path, sync=kind == "file") as partial:
+            if kind == "folder":
+                partial.mkdir()
+            (partial / "x" if kind == "folder" else partial).write_text(text)
+            assert not path.exists() or kind == "file"
+            if fails:
+                raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write("half", fails=True)
+    assert list(path.parent.iterdir()) == []
+    write("first")
+    if kind == "folder":
+        assert (path / "x").read_text() == "first"
+        return
+    write("second")
+    with pytest.raises(OSError, match="disk full"):
+        write("half", fails=True)
+    assert path.read_text() == "second"
+    assert list(path.parent.iterdir()) == [path]

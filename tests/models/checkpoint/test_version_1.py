@@ -1,0 +1,133 @@
+"""Checkpoints of format version 1, as commit 0780128 wrote them, are read and continued.
+
+Stored names are the format. ``golden/checkpoints/v1`` holds a run of each engine, dense and
+sparse, and one of each optimizer (``make_v1.py`` says how they were made): what is stored, what
+today's code would store, and the losses of the next two steps.
+"""
+
+import hashlib
+import json
+import pathlib
+import tarfile
+
+import jax
+import numpy as np
+import pytest
+from helpers.paths import GOLDEN, ROOT
+
+from models.checkpoint.reader import load_checkpoint
+from models.paths import named_leaves
+from wafer.commands.run import run
+from wafer.config import load
+from wafer.experiment import Experiment
+
+V1 = GOLDEN / "checkpoints" / "v1"
+CONFIGS = ROOT / "models" / "configs"
+EXPECTED = json.loads((V1 / "expected.json").read_text())
+CASES = EXPECTED["cases"]
+QUICK = ("resident-rigl_csr", "variant-lora")  # continued in the default suite as well
+HALF = ("variant-loss_scale",)  # float16 rounds as the compiler fuses
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """A folder for each case: params.yaml, run/checkpoints/2, perhaps data and run/finalized."""
+    folder = tmp_path_factory.mktemp("v1")
+    with tarfile.open(V1 / "checkpoints.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def tree_of(path, *, lazily=False):
+    """Name -> 'dtype shape hash' of every stored array."""
+    return {
+        name: f"{leaf.dtype} {list(leaf.shape)} {digest(np.asarray(leaf).tobytes())}"
+        for name, leaf in named_leaves(load_checkpoint(path, lazily=lazily)[0])
+    }
+
+
+def digest(data):
+    """First 16 hex digits of the SHA-256."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def kinds(described):
+    """The same without the hash."""
+    return {name: leaf.rpartition(" ")[0] for name, leaf in described.items()}
+
+
+def keys_of(record):
+    """Every nested key, joined by '/'."""
+    keys = []
+    for key, value in record.items():
+        nested = isinstance(value, dict) and value
+        keys += [f"{key}/{name}" for name in keys_of(value)] if nested else [key]
+    return sorted(keys)
+
+
+def template(cfg):
+    """Name -> 'dtype shape' of what a run of this configuration stores."""
+    made = Experiment.from_config(cfg)
+    trees = {
+        "params": made.shapes,
+        "opt_state": jax.eval_shape(made.tx.init, made.shapes),
+        "scale": jax.eval_shape(made.scaler.init),
+        "step": jax.ShapeDtypeStruct((), np.int32),
+        "key": jax.ShapeDtypeStruct((2,), np.uint32),
+    }
+    return {name: f"{x.dtype} {list(x.shape)}" for name, x in named_leaves(trees)}
+
+
+def test_the_archive_holds_every_case(unpacked):
+    assert {path.name for path in unpacked.iterdir()} == CASES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_stored_is_read_and_is_what_would_be_stored(unpacked, name):
+    expected, folder = CASES[name], unpacked / name
+    stored = folder / "run" / "checkpoints" / "2"
+    assert tree_of(stored) == expected["tree"]
+    cfg = load(folder / "params.yaml")
+    assert template(cfg) == kinds(expected["tree"])
+    meta = load_checkpoint(stored)[1]
+    assert keys_of(meta) == expected["meta"]
+    assert meta["step"] == 2
+    assert meta["config"] == cfg.to_dict()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_lazy_reader_reads_the_same(unpacked, name):
+    stored = unpacked / name / "run" / "checkpoints" / "2"
+    assert tree_of(stored, lazily=True) == CASES[name]["tree"]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "finalized" in CASES[name]])
+def test_finalized_checkpoints_are_read(unpacked, name):
+    assert tree_of(unpacked / name / "run" / "finalized") == CASES[name]["finalized"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
+)
+def test_runs_go_on(unpacked, name, monkeypatch):
+    """The same losses as where the run was not moved, and the same names in the next checkpoint."""
+    monkeypatch.chdir(unpacked / name)
+    assert run(load("params.yaml", {"max_steps": 4})) == 0
+    lines = pathlib.Path("run/train/metrics.jsonl").read_text().splitlines()
+    metrics = [json.loads(line) for line in lines]
+    assert [line["step"] for line in metrics] == [3, 4]
+    rel = 1e-3 if name in HALF else 1e-6
+    assert [line["loss"] for line in metrics] == pytest.approx(CASES[name]["losses"], rel=rel)
+    written = pathlib.Path("run/checkpoints/4")
+    assert kinds(tree_of(written)) == kinds(CASES[name]["tree"])
+    assert keys_of(load_checkpoint(written)[1]) == CASES[name]["meta"]
+
+
+@pytest.mark.parametrize("name", EXPECTED["configs"])
+def test_names_of_every_family(name):
+    """Parameters and optimizer state of each params file of version 1's time."""
+    made = Experiment.from_config(load(CONFIGS / name))
+    trees = {"params": made.shapes, "opt_state": jax.eval_shape(made.tx.init, made.shapes)}
+    lines = sorted(f"{leaf} {x.shape} {x.dtype}" for leaf, x in named_leaves(trees))
+    assert digest("\n".join(lines).encode()) == EXPECTED["configs"][name]

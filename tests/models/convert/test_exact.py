@@ -1,0 +1,225 @@
+"""What we write computes there what it computed here, or is refused; DPR's two towers."""
+
+import argparse
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from helpers import hf_parity
+
+import models
+import vsl
+from models.checkpoint.reader import open_params
+from models.convert.api import config_to_hf
+from models.convert.cli import add_arguments
+from models.convert.compare import diff_weights
+from models.convert.files import open_tensors, read_config
+from models.names import MODELS
+from models.paths import map_named, named_leaves
+
+TINY = {
+    "vocab_size": 31,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_heads": 4,
+    "filter_size": 128,
+    "max_position_embeddings": 16,
+}
+MUP = {
+    "mup_base_hidden_size": 8,
+    "mup_base_filter_size": 16,
+    "embeddings_scale": 3.0,
+    "output_logits_alpha": 2.0,
+}
+GROUPED = {
+    "attention_module": "multiquery_attention",
+    "extra_attention_params": {"num_kv_groups": 2},
+}
+FORMS = {
+    "mup tied": {"name": "gpt2", **MUP},
+    "mup by hand": {
+        "name": "starcoder",
+        "scale_qk_dot_by_d": True,
+        "output_logits_scale": 0.5,
+        "embeddings_scale": 0.5,
+    },
+    "mup embedding norm": {"name": "bloom", **MUP},
+    "mup untied, pairs, groups": {"name": "llama", **MUP, **GROUPED},
+    "partial pairs": {"name": "gpt-neox"},
+    "pairs, one group": {"name": "falcon-7b"},
+    "halves": {"name": "gptj", "rotary_interleaved": False, "rotary_dim": 4},
+}
+SLOW = {"mup tied", "mup by hand", "mup embedding norm", "pairs, one group", "partial pairs"}
+
+
+def shaken(model):
+    """Parameters where no bias is 0 and no scale 1, so that every one of them shows."""
+    noise = jax.random.key(1)
+
+    def shake(name, leaf):
+        del name
+        return leaf + 0.2 * jax.random.normal(jax.random.fold_in(noise, leaf.size), leaf.shape)
+
+    return map_named(shake, model.init(jax.random.key(0)))
+
+
+def scores(model, params):
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 31, 8), jnp.int32)
+    batch = models.Batch(ids, ids, jnp.ones(8), vsl.layout_from_lengths(jnp.asarray([5, 3]), 8))
+    return np.asarray(jax.jit(model.apply, compiler_options=hf_parity.CHEAP)(params, batch))
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(f, marks=pytest.mark.slow) if f in SLOW else f for f in FORMS]
+)
+def test_scales_and_rotary_order_are_brought_into_hugging_faces_form(form, tmp_path):
+    model = models.build(TINY | FORMS[form])
+    params = shaken(model)
+    models.to_hf(model, params, tmp_path)
+    read, theirs = models.from_hf(tmp_path, name=FORMS[form]["name"])
+    ours = scores(model, params)
+    np.testing.assert_allclose(scores(read, theirs), ours, atol=1e-5 * np.abs(ours).max())
+    assert read.config.embeddings_scale == 1.0
+    assert read.config.logits_scale == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"name": "gpt2", "position_embedding_type": "rotary"},
+            "position_embedding_type: 'rotary'",
+        ),
+        ({"name": "gpt2", "norm_type": "rmsnorm"}, "norm_type: 'rmsnorm' here, 'layernorm' there"),
+        ({"name": "llama", "nonlinearity": "geglu"}, "nonlinearity: 'geglu' here"),
+        ({"name": "mpt", "alibi_trainable_slopes": True}, "slopes in checkpoint: True here"),
+        ({"name": "gpt2", "attention_sliding_window_length": 4}, "sliding_window_length: 4 here"),
+        ({"name": "gpt3", "fixed_sparse_attention": {}}, "fixed_sparse_attention: .* None there"),
+        ({"name": "gpt2", "attention_qk_norm_layer": "layernorm", **MUP}, "embeddings_scale: 3.0"),
+        ({"name": "bert", "norm_first": True}, "norm_first: True here, False there"),
+        ({"name": "t5", "attention_type": "scaled_dot_product"}, "attention scale: "),
+    ],
+)
+def test_what_hugging_face_cannot_compute_is_refused(settings, message):
+    with pytest.raises(ValueError, match=f"cannot compute this model:\n(.*\n)*.*{message}"):
+        config_to_hf(models.build(TINY | settings).config)
+
+
+@pytest.mark.parametrize("name", [n for n, e in MODELS.items() if e.hf and e.family != "dpr"])
+def test_every_convertible_name_has_an_exact_form(name):
+    family = MODELS[name].family
+    settings = TINY | {"name": name}
+    if family == "vision":
+        settings = {k: v for k, v in settings.items() if k not in {"vocab_size", "filter_size"}}
+    if family == "llava":
+        sizes = {k: v for k, v in TINY.items() if k != "vocab_size"}
+        settings = {"name": name, "image_model": sizes, "text_model": TINY}
+    written = config_to_hf(models.build(settings).config)
+    assert written["model_type"] == MODELS[name].hf
+
+
+def _command(*args):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser.add_subparsers().add_parser("convert"))
+    parsed = parser.parse_args(["convert", *map(str, args)])
+    return parsed.run(parsed)
+
+
+TOWER = {**TINY, "num_segments": 2, "dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+DPR = {"name": "dpr", "q_encoder": TOWER, "ctx_encoder": TOWER | {"num_hidden_layers": 2}}
+
+
+def test_both_towers_of_dpr_convert_both_ways(tmp_path):
+    model = models.build(DPR)
+    params = shaken(model)
+    theirs, ours, back = (tmp_path / name for name in ("theirs", "ours", "back"))
+    models.to_hf(model, params, theirs)
+    assert read_config(theirs / "ctx_encoder")["architectures"] == ["DPRContextEncoder"]
+    names = list(open_tensors(theirs / "question_encoder"))
+    assert all(name.startswith("question_encoder.bert_model.") for name in names)
+
+    _command(
+        *("convert", "--model", "dpr", "--src-fmt", "hf", "--tgt-fmt", "wafer"),
+        *("--output-dir", ours, theirs),
+    )
+    record, stored = open_params(ours)
+    settings = record["config"]["model"]
+    assert models.build(settings).config == model.config
+    for name, leaf in named_leaves(params):
+        np.testing.assert_array_equal(stored[name], leaf)
+    _command(
+        *("convert", "--model", "dpr", "--src-fmt", "wafer", "--tgt-fmt", "hf"),
+        *("--output-dir", back, ours),
+    )
+    for tower in ("question_encoder", "ctx_encoder"):
+        assert diff_weights(theirs / tower, back / tower) == []
+
+    single, own = models.from_hf(theirs / "question_encoder")
+    assert single.config.name == "dpr-question-encoder"
+    np.testing.assert_array_equal(
+        own["layers_0"]["ffn"]["up"]["kernel"], params["question_layers_0"]["ffn"]["up"]["kernel"]
+    )
+
+
+def test_configs_convert_without_weights(tmp_path):
+    fmt = ("--src-fmt", "wafer", "--tgt-fmt", "hf")
+    params = tmp_path / "params.yaml"
+    params.write_text(yaml.safe_dump({"model": {"name": "gptj", **TINY}}))
+    out = tmp_path / "out"
+    _command("convert-config", "--model", "gptj-headless", *fmt, "--output-dir", out, params)
+    written = json.loads((out / "config.json").read_text())
+    assert written["architectures"] == ["GPTJModel"]
+    assert written["rotary_dim"] == 2
+    fmt = ("--src-fmt", "hf", "--tgt-fmt", "wafer")
+    _command("convert-config", "--model", "gptj", *fmt, "--output-dir", out, out / "config.json")
+    section = yaml.safe_load((out / "params_model.yaml").read_text())["model"]
+    assert models.build(section).config.with_lm_head is False
+    params.write_text(yaml.safe_dump({"model": DPR}))
+    fmt = ("--src-fmt", "wafer", "--tgt-fmt", "hf")
+    _command("convert-config", "--model", "dpr", *fmt, "--output-dir", out / "two", params)
+    assert (out / "two" / "ctx_encoder" / "config.json").exists()
+    params.write_text("optimizer: {}")
+    with pytest.raises(ValueError, match="expected a params YAML with a model section"):
+        _command("convert-config", "--model", "gptj", *fmt, "--output-dir", out, params)
+    with pytest.raises(ValueError, match="only decoders have a -headless form"):
+        _command("convert", "--model", "bert-headless", *fmt, tmp_path)
+
+
+def test_a_finished_folder_is_never_mixed_with_new_weights(tmp_path):
+    model = models.build(TINY | {"name": "gpt2"})
+    params = model.init(jax.random.key(0))
+    models.to_hf(model, params, tmp_path / "a")
+    with pytest.raises(FileExistsError, match=r"holds model\.safetensors already"):
+        models.to_hf(model, params, tmp_path / "a", max_shard_bytes=10_000)
+    broken = {**params, "norm_f": {"scale": np.zeros(3)}, "extra": np.zeros(1)}
+    with pytest.raises(ValueError, match="3 parameters do not fit") as error:
+        models.to_hf(model, broken, tmp_path / "b")
+    for part in (
+        "missing norm_f/bias (32,)",
+        "unknown extra",
+        "norm_f/scale: shape (3,), expected",
+    ):
+        assert part in str(error.value)
+    assert not (tmp_path / "b").exists()
+
+
+def test_half_precision_stays_half_precision_and_mixed_files_stay_aligned(tmp_path):
+    model = models.build(TINY | {"name": "gpt2"})
+    params = model.init(jax.random.key(0))
+    params["wide"] = params.pop("norm_f")
+
+    def narrow(name, leaf):
+        return leaf if name.startswith("wide") else leaf.astype(jnp.bfloat16)
+
+    params = map_named(narrow, params)
+    params["norm_f"] = params.pop("wide")
+    models.to_hf(model, params, tmp_path, max_shard_bytes=20_000)
+    back = models.from_hf(tmp_path, dtype=None)[1]
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    for name, leaf in named_leaves(params):
+        got = dict(named_leaves(back))[name]
+        assert got.dtype == leaf.dtype
+        np.testing.assert_array_equal(np.asarray(leaf), got)

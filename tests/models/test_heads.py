@@ -1,0 +1,227 @@
+"""Encoder heads, encoder-decoders, FC-MNIST, LLaVA and adapters: losses, training, errors."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from helpers.hf_parity import CHEAP
+
+import models
+import vsl
+from models.families.encoder_heads import contrastive_aux
+from models.families.fc_mnist import image_batch
+from models.layers.block_config import LoraConfig
+from models.lora import fold, init_lora, merge, trainable
+from models.paths import named_leaves
+
+ENCODER = {
+    "vocab_size": 31,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_heads": 4,
+    "filter_size": 24,
+    "max_position_embeddings": 16,
+    "dropout_rate": 0.0,
+}
+
+
+quick = functools.partial(jax.jit, compiler_options=CHEAP)
+
+
+def stream(**extras):
+    layout = vsl.layout_from_lengths(jnp.asarray([5, 3]), 10)
+    ids = jnp.asarray([7, 8, 9, 10, 11, 12, 13, 14, 0, 0])
+    extras = {k: jnp.asarray(v) for k, v in extras.items()}
+    return models.Batch(ids, ids, layout.valid.astype(jnp.float32), layout, extras)
+
+
+HEADS = {
+    "bert": {"next_sentence_label": [0, 1]},
+    "bert-sequence-classifier": {"class_labels": [1, 0]},
+    "bert-token-classifier": {},
+    "bert-q&a": {"start_positions": [1, 0], "end_positions": [2, 2]},
+    "bert-summarization": {
+        "masked_positions": [0, 3, 5],
+        "masked_labels": [1.0, 0.0, 1.0],
+        "masked_weights": [1.0, 1.0, 1.0],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if "token" in n else n for n in HEADS],
+)
+def test_every_head_learns_its_own_labels(name):
+    settings = ENCODER | {"name": name}
+    if name == "bert-token-classifier":
+        settings["num_labels"] = 31
+    model = models.build(settings)
+    params = model.init(jax.random.key(0))
+    batch = stream(**HEADS[name])
+    tx = optax.adam(3e-2)
+
+    @quick
+    def step(params, state):
+        (loss, aux), grads = jax.value_and_grad(model.loss, has_aux=True)(params, batch)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, loss, aux
+
+    state = tx.init(params)
+    first = None
+    for _ in range(40):
+        params, state, loss, aux = step(params, state)
+        first = float(loss) if first is None else first
+    assert float(loss) < 0.2 * first
+    values = models.metric_values(aux.metrics)
+    assert (
+        max(values.get("accuracy", 0), values.get("exact_span", 0), values.get("mlm/accuracy", 0))
+        == 1
+    )
+
+
+def test_gathered_positions_score_like_all_of_them():
+    model = models.build(ENCODER | {"name": "bert", "disable_nsp": True})
+    params = model.init(jax.random.key(0))
+    batch = stream()
+    weights = jnp.zeros(10).at[jnp.asarray([1, 6])].set(1.0)
+    loss = quick(model.loss)
+    everywhere = loss(params, batch._replace(weights=weights))[0]
+    gathered = stream(
+        masked_positions=[1, 6, 0], masked_labels=[8, 13, 0], masked_weights=[1.0, 1.0, 0.0]
+    )
+    np.testing.assert_allclose(loss(params, gathered)[0], everywhere, rtol=1e-6)
+
+
+def test_encoder_errors():
+    with pytest.raises(ValueError, match="masked-language-model head is tied"):
+        models.build(ENCODER | {"name": "bert", "share_embedding_weights": False})
+    with pytest.raises(ValueError, match="num_labels: 1 classes"):
+        models.build(ENCODER | {"name": "bert-sequence-classifier", "num_labels": 1})
+    model = models.build(ENCODER | {"name": "dpr-question-encoder"})
+    with pytest.raises(ValueError, match="has no loss of its own"):
+        model.loss(model.init(jax.random.key(0)), stream())
+
+
+def test_in_batch_negatives_by_hand():
+    questions, contexts = jnp.eye(2), 2 * jnp.eye(2)
+    aux = contrastive_aux(questions, contexts, jnp.asarray([0, 1]))
+    assert float(aux.loss_sum / aux.weight) == pytest.approx(np.log(1 + np.exp(-2)))
+    assert float(aux.metrics["accuracy_sum"]) == 2
+
+
+def test_t5_spelling_and_errors():
+    t5 = {"name": "t5", "d_model": 16, "d_kv": 3, "d_ff": 8, "num_heads": 4, "src_vocab_size": 11}
+    cfg = models.build(t5 | {"encoder_num_hidden_layers": 1}).config
+    assert (cfg.hidden_size, cfg.head_dim, cfg.num_hidden_layers) == (16, 3, 1)
+    assert cfg.decoder_layers == 1
+    with pytest.raises(ValueError, match="same knob with two values"):
+        models.build(t5 | {"hidden_size": 8})
+    with pytest.raises(ValueError, match="cannot share a table"):
+        models.build(t5 | {"tgt_vocab_size": 12})
+
+
+def test_vocabularies_may_differ_when_tables_are_not_shared():
+    settings = {"name": "transformer", "d_model": 8, "d_ff": 8, "num_heads": 2}
+    settings |= {"vocab_size": 11, "tgt_vocab_size": 13, "share_encoder_decoder_embedding": False}
+    model = models.build(settings | {"encoder_num_hidden_layers": 1, "dropout_rate": 0.0})
+    params = model.init(jax.random.key(0))
+    batch = stream(source_tokens=[1, 2, 3])
+    layout = vsl.layout_from_lengths(jnp.asarray([2, 1]), 3)
+    batch = batch._replace(extras={**batch.extras, "source_layout": layout})
+    assert jax.eval_shape(model.apply, params, batch).shape == (10, 13)
+
+
+def test_digits_are_learned_by_the_first_example():
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    images = jnp.asarray(digits.data / 16.0, jnp.float32)
+    labels = jnp.asarray(digits.target, jnp.int32)
+    model = models.build({"name": "fc_mnist", "input_size": 64, "hidden_size": 32, "depth": 2})
+    params = model.init(jax.random.key(0))
+    tx = optax.adam(1e-2)
+
+    @quick
+    def train(params):
+        def step(carry, _):
+            params, state = carry
+            grads = jax.grad(lambda p: model.loss(p, image_batch(images[:1500], labels[:1500]))[0])(
+                params
+            )
+            updates, state = tx.update(grads, state)
+            return (optax.apply_updates(params, updates), state), None
+
+        return jax.lax.scan(step, (params, tx.init(params)), None, length=80)[0][0]
+
+    aux = model.loss(train(params), image_batch(images[1500:], labels[1500:]))[1]
+    assert models.metric_values(aux.metrics)["accuracy"] > 0.85  # held out; chance is 0.1
+    with pytest.raises(ValueError, match="depth"):
+        models.build({"name": "fc_mnist", "depth": 0})
+
+
+def test_adapters_start_as_nothing_train_alone_and_fold_back():
+    model = models.build(ENCODER | {"name": "gpt2"})
+    params = model.init(jax.random.key(0))
+    cfg = LoraConfig(r=2, alpha=4.0, target_modules=("attn/query", "ffn/up"))
+    lora = init_lora(cfg, params, jax.random.key(1))
+    batch = stream()
+    score = quick(model.loss)
+    base = score(params, batch)[0]
+
+    @quick
+    def loss(params, lora):
+        return model.loss(merge(cfg, params, lora), batch)[0]
+
+    @quick
+    def gradients(params, lora):
+        adapted = lambda p, a: model.loss(merge(cfg, p, a), batch)[0]
+        return jax.grad(adapted, argnums=(0, 1))(params, lora)
+
+    np.testing.assert_allclose(loss(params, lora), base, rtol=1e-6)
+    frozen, learned = gradients(params, lora)
+    assert all(float(jnp.abs(g).max()) == 0 for g in jax.tree.leaves(frozen))
+    assert float(jnp.abs(learned.up["layers_0/attn/query/kernel"]).max()) > 0
+    assert set(lora.down) == {"layers_0/attn/query/kernel", "layers_0/ffn/up/kernel"}
+
+    trained = lora._replace(up=jax.tree.map(lambda g: -g, learned.up))
+    folded = score(fold(cfg, params, trained), batch)[0]
+    np.testing.assert_allclose(folded, loss(params, trained), rtol=1e-5)
+    assert float(folded) < float(base)
+    with pytest.raises(ValueError, match="match no kernel"):
+        init_lora(LoraConfig(r=2, target_modules=("nothing",)), params, jax.random.key(0))
+
+
+LLAVA = {
+    "name": "llava",
+    "image_token_index": 30,
+    "image_model": {
+        **{k: v for k, v in ENCODER.items() if k not in {"vocab_size", "max_position_embeddings"}},
+        "image_size": 4,
+        "patch_size": 2,
+        "num_hidden_layers": 2,
+    },
+    "text_model": {"name": "llama", **ENCODER},
+    "freeze": ["^image_model"],
+}
+
+
+def test_images_fill_the_image_slots_and_freeze():
+    model = models.build(LLAVA)
+    params = model.init(jax.random.key(0))
+    ids = jnp.asarray([1, 30, 30, 30, 30, 2])
+    layout = vsl.layout_from_lengths(jnp.asarray([6]), 6)
+    pixels = jax.random.normal(jax.random.key(1), (1, 3, 4, 4))
+    batch = models.Batch(ids, ids, jnp.ones(6), layout, {"pixel_values": pixels})
+    other = batch._replace(extras={"pixel_values": pixels.at[0, 0, 3, 3].add(1.0)})
+    apply = quick(model.apply)
+    a, b = apply(params, batch), apply(params, other)
+    np.testing.assert_array_equal(a[0], b[0])  # before the image
+    assert float(jnp.abs(a[5] - b[5]).max()) > 1e-6  # after it
+
+    mask = dict(named_leaves(trainable(model, params)))
+    assert not any(trains for name, trains in mask.items() if name.startswith("image_"))
+    assert all(trains for name, trains in mask.items() if not name.startswith("image_"))
+    with pytest.raises(ValueError, match="none of the tower's 3 hidden states"):
+        models.build(LLAVA | {"image_feature_select_layer_idx": -4})

@@ -1,0 +1,145 @@
+"""The native library may be missing: the same results, one line that says so, no failed install."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+from helpers.paths import ROOT
+
+from sparsity import kernels
+from vsl.native import library
+
+pytestmark = pytest.mark.native
+
+
+PROGRAM = """
+import json, logging, sys
+logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
+import jax, jax.numpy as jnp
+from sparsity import kernels
+from vsl.native import library
+mask = (jnp.arange(60 * 40).reshape(60, 40) * 7919) % 11 == 0
+nnz = int(mask.sum())
+pattern = kernels.pattern_from_mask(mask, nnz)
+values = jnp.sin(jnp.arange(nnz, dtype=jnp.float32))
+x = jnp.cos(jnp.arange(30 * 60, dtype=jnp.float32)).reshape(30, 60)
+def loss(x, values):
+    weight = kernels.SparseWeight(values=values, pattern=pattern)
+    return jnp.sum(weight.project(x) ** 2)
+dx, dw = jax.jit(jax.grad(loss, (0, 1)))(x, values)
+new = jax.jit(kernels.rigl_update)(values, pattern, jnp.abs(x.T @ x[:, :40]), nnz // 2)
+chosen = kernels.choose(30, 60, 40, nnz, jnp.float32)
+print(json.dumps([chosen, float(loss(x, values)), dx.sum(1).tolist(), dw.tolist(),
+                  new.pattern.indices.tolist(), new.values.tolist()]))
+"""
+
+
+def run(native_switch):
+    env = os.environ | {"WAFER_NATIVE": native_switch}
+    # -P: the installed packages, which have the library, not the folder the tests run in.
+    command = [sys.executable, "-P", "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    return json.loads(done.stdout), done.stderr
+
+
+def test_absence_gives_the_same_results_and_one_line():
+    (chosen, *with_native), quiet = run("1")
+    (other, *without), log = run("0")
+    assert (chosen, other) == ("csr", "masked")
+    for one, two in zip(with_native, without, strict=True):
+        assert two == pytest.approx(one, rel=1e-5, abs=1e-4)
+    assert with_native[3:] == without[3:]  # topology: the same bits
+    assert "native" not in quiet
+    notices = [line for line in log.splitlines() if "no native library" in line]
+    assert len(notices) == 1
+    assert "WAFER_NATIVE=0" in notices[0]
+
+
+def test_asking_for_csr_without_the_library_says_how_to_build_it(monkeypatch):
+    monkeypatch.setattr("vsl.native.library._load", lambda library: None)
+    weight = kernels.SparseWeight(
+        values=jnp.ones(1),
+        pattern=kernels.pattern_from_flat(jnp.zeros(1, jnp.int32), (1, 1)),
+        implementation="csr",
+    )
+    with pytest.raises(RuntimeError, match=r"setup\.py build_ext --inplace"):
+        weight.project(jnp.ones((1, 1)))
+
+
+def test_importing_loads_nothing():
+    program = (
+        "import sys, sparsity.kernels, sparsity.kernels.native, vsl.native.library as n\n"
+        "assert n._load.cache_info().currsize == 0\n"
+    )
+    subprocess.run([sys.executable, "-P", "-c", program], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["avx2", "baseline"])
+def test_other_instruction_sets_give_the_same_results(target):
+    (_, *best), _ = run("1")
+    (chosen, *other), _ = run(target)
+    assert chosen == "csr"
+    for one, two in zip(best, other, strict=True):
+        assert two == pytest.approx(one, rel=1e-5, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_failing_compiler_does_not_fail_the_install(tmp_path):
+    env = os.environ | {"CXX": "/bin/false", "CC": "/bin/false"}
+    command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path)]
+    command += ["--build-temp", str(tmp_path / "temp")]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if "invalid pyproject.toml" in done.stderr:
+        pytest.fail(
+            "setuptools is older than pyproject.toml asks for: pip install 'setuptools>=77'"
+        )
+    assert done.returncode == 0, done.stderr
+    assert "the pure JAX implementation will be used" in done.stderr
+    assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout whose library is not built; the one of the tests is installed elsewhere."""
+    built = pathlib.Path(kernels.native._LIBRARY.loaded()._name)
+    sources_alone = shutil.ignore_patterns("*.so", "*.py", "__pycache__")
+    for folder in ("vsl/native", "sparsity/kernels"):
+        shutil.copytree(ROOT / folder, tmp_path / "checkout" / folder, ignore=sources_alone)
+    shutil.copy(ROOT / "setup.py", tmp_path / "checkout")
+    installed = tmp_path / "site" / "sparsity" / "kernels"
+    installed.mkdir(parents=True)
+    shutil.copy(built, installed)
+    monkeypatch.setattr(library, "_ROOT", tmp_path / "checkout")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "checkout"), str(tmp_path / "site")])
+    return tmp_path / "checkout"
+
+
+def test_a_checkout_takes_the_installed_library(checkout):
+    assert library._find("sparsity.kernels") == checkout.parent / "site/sparsity/kernels/_native.so"
+    (checkout / "sparsity/kernels/tile.h").write_text("// other sources\n")
+    with pytest.raises(FileNotFoundError, match=r"site.* was built from other sources"):
+        library._find("sparsity.kernels")
+    with pytest.raises(FileNotFoundError, match=r"wafer.fabric.native._native\.so is missing"):
+        library._find("wafer.fabric.native")
+
+
+def test_an_outdated_library_in_the_checkout_is_not_used(checkout):
+    (checkout / "sparsity/kernels/_native.so").write_bytes(b"of another version")
+    assert library._find("sparsity.kernels").is_relative_to(checkout.parent / "site")
+
+
+def test_a_checkout_without_any_says_the_command_that_mends_it(checkout, monkeypatch, caplog):
+    monkeypatch.setattr(sys, "path", [])
+    other = dataclasses.replace(kernels.native._LIBRARY, what="kernels of a test")
+    assert not other.available()
+    command = f"`cd {checkout} && {sys.executable} setup.py build_ext --inplace`"
+    assert command in caplog.text
+    with pytest.raises(RuntimeError, match=r"setup\.py build_ext --inplace"):
+        other.loaded()

@@ -1,0 +1,322 @@
+"""NaN-sentinel checkpoints: written, read, resumed, edited, finalized, damaged."""
+
+import os
+
+import h5py
+import hdf5plugin
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from helpers.paths import GOLDEN
+
+import sparsity
+from models.checkpoint.reader import StoredTree
+from models.errors import CheckpointError
+from models.paths import named_leaves
+from sparsity.finalize import finalize, main
+from sparsity.mdl import MdlFile, into_tree
+from sparsity.rawcopy import clear_nan, find_spans
+
+VECTORS = GOLDEN / "sparsity"
+RNG = np.random.default_rng(0)
+PARAMS = {
+    "a": {"kernel": jnp.asarray(RNG.standard_normal((12, 8)), jnp.float32), "bias": jnp.ones(8)},
+    "b": {"kernel": jnp.asarray(RNG.standard_normal((8, 6)), jnp.bfloat16)},
+}
+TX = optax.adam(1e-3)
+KEY = jax.random.key(0)
+
+
+def sparse_run(section):
+    sparsifier = sparsity.configure(section)
+    sparse = sparsifier.init(PARAMS, KEY)
+    opt_state = jax.tree.map(lambda x: x + 1, TX.init(PARAMS))
+    return sparsifier, sparse, *sparsifier.prune(PARAMS, opt_state, sparse)
+
+
+@pytest.mark.parametrize("compute", ["masked", "csr"])
+def test_nan_on_disk_zero_in_compute_and_everything_else_bit_exact(compute):
+    section = {"algorithm": "rigl", "sparsity": 0.75, "compute": compute}
+    sparsifier, sparse, params, opt_state = sparse_run(section)
+    stored, moments = sparsity.encode(params, opt_state, sparse)
+    masks = sparsifier.masks(sparse)
+    for tree in (stored, moments[0].mu, moments[0].nu):
+        for name, leaf in named_leaves(tree):
+            assert leaf.dtype == dict(named_leaves(PARAMS))[name].dtype  # bf16 stays bf16
+            want = ~masks[name] if name in masks else jnp.zeros(leaf.shape, bool)
+            np.testing.assert_array_equal(jnp.isnan(leaf), want)
+    back = sparsifier.resume(stored, moments, KEY, sparsity.to_meta(sparse))
+    plain = [
+        (s._replace(key=jax.random.key_data(s.key)), p, o)
+        for s, p, o in ((sparse, params, opt_state), back)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *plain)
+
+
+def test_sentinels_survive_a_cast_to_bfloat16():
+    _, sparse, params, _ = sparse_run(0.5)
+    stored, _ = sparsity.encode(params, (), sparse)
+    cast = jax.tree.map(lambda x: x.astype(jnp.bfloat16), stored)
+    masks = sparsity.decode(cast, ()).masks
+    jax.tree.map(np.testing.assert_array_equal, masks, dict(sparse.masks))
+
+
+def test_a_sparse_checkpoint_needs_a_section_that_covers_it():
+    _, sparse, params, opt_state = sparse_run(0.5)
+    stored, moments = sparsity.encode(params, opt_state, sparse)
+    with pytest.raises(sparsity.SentinelError, match=r"(?s)2 parameters.*sparsity: \{.*finalize"):
+        sparsity.require_dense(stored, "runs/x/checkpoints/5")
+    sparsity.require_dense(params)
+    narrow = sparsity.configure({"sparsity": 0.5, "param_filter": "a/*"})
+    with pytest.raises(sparsity.SentinelError, match=r"'b/kernel' sparse.*widen param_filter"):
+        narrow.resume(stored, moments, KEY)
+
+
+def test_resume_a_dense_checkpoint_starts_sparse_and_a_dense_start_stays_dense():
+    sparsifier = sparsity.configure({"sparsity": 0.5, "init_method": "topk"})
+    sparse, params, _ = sparsifier.resume(PARAMS, TX.init(PARAMS), KEY)
+    assert int(sparse.masks["a/kernel"].sum()) == 48
+    assert not np.any(np.where(sparse.masks["a/kernel"], 0, params["a"]["kernel"]))
+    section = {"algorithm": "set", "sparsity": 0.5, "update": {"freq": 9, "start": 9}}
+    sparsifier, sparse, params, opt_state = sparse_run(section)
+    again, _, _ = sparsifier.resume(params, opt_state, KEY, sparsity.to_meta(sparse))
+    assert all(bool(mask.all()) for mask in again.masks.values())
+
+
+def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
+    section = {"sparsity": 0.25, "init_method": "topk", "seed": 5}
+    _, sparse, params, opt_state = sparse_run(section)
+    stored = sparsity.encode(params, opt_state, sparse)
+    up = sparsity.configure(section | {"sparsity": 0.5})
+    higher, weights, _ = up.resume(*stored, KEY)
+    for name, mask in higher.masks.items():
+        assert int(mask.sum()) == mask.size // 2  # n - round(0.5 n)
+        assert not np.any(mask & ~sparse.masks[name])  # nothing comes back
+        kept = np.abs(np.asarray(dict(named_leaves(params))[name], np.float32))
+        assert kept[mask].min() >= kept[sparse.masks[name] & ~mask].max()  # smallest went
+    down = sparsity.configure(section | {"sparsity": 0.1})
+    lower, weights, moments = down.resume(*stored, KEY)
+    for name, mask in lower.masks.items():
+        back = mask & ~sparse.masks[name]
+        assert int(mask.sum()) == mask.size - round(0.1 * mask.size)
+        assert not np.any(sparse.masks[name] & ~mask)  # no live weight is lost
+        for tree in (weights, moments[0].mu, moments[0].nu):
+            leaf = dict(named_leaves(tree))[name]
+            assert back.sum() > 0
+            assert not np.any(np.where(back, leaf, 0))  # regrown at 0
+    # The 2.x dialect keeps the checkpoint's mask, and says so.
+    _, sparse, params, opt_state = sparse_run(0.25)
+    stored = sparsity.encode(params, opt_state, sparse)
+    with caplog.at_level("WARNING", "sparsity"):
+        same, _, _ = sparsity.configure(0.5).resume(*stored, KEY)
+    jax.tree.map(np.testing.assert_array_equal, same.masks, sparse.masks)
+    assert "keeps its mask" in caplog.text
+
+
+def test_release_18_seeds_count_all_parameters():
+    section = {"sparsity": 0.5, "init_method": "random", "seed": 5}
+    order = ("b/kernel", "a/bias", "a/kernel")
+    sparse = sparsity.configure(section, order=order).init(PARAMS, KEY)
+    kernel = np.asarray(PARAMS["a"]["kernel"])
+    score = np.random.default_rng(5 + 2).random((8, 12), np.float32)  # the vendor's [out, in]
+    keep = np.zeros(96, bool)
+    keep[np.argsort(-score.reshape(-1), kind="stable")[:48]] = True
+    np.testing.assert_array_equal(sparse.masks["a/kernel"], keep.reshape(8, 12).T)
+    assert kernel.shape == (12, 8)
+    with pytest.raises(ValueError, match="`order` lists no parameter 'a/kernel'"):
+        sparsity.configure(section, order=["b/kernel", "a/bias"]).init(PARAMS, KEY)
+
+
+# --- on disk -----------------------------------------------------------------------------------
+
+
+def save(folder, tree, step=3, meta=None, raw=False):
+    handlers = {
+        "state": ocp.PyTreeCheckpointHandler(use_compression=not raw),
+        "meta": ocp.JsonCheckpointHandler(),
+    }
+    with ocp.CheckpointManager(folder, item_handlers=handlers) as manager:
+        args = ocp.args.Composite(
+            state=ocp.args.PyTreeSave(tree), meta=ocp.args.JsonSave(meta or {})
+        )
+        manager.save(step, args=args)
+        manager.wait_until_finished()
+    return folder / str(step)
+
+
+def load(path):
+    with ocp.CheckpointManager(path.parent, item_names=("state", "meta")) as manager:
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(), meta=ocp.args.JsonRestore())
+        restored = manager.restore(int(path.name), args=args)
+    return jax.tree.map(np.asarray, restored["state"]), restored["meta"]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["zstd", "raw"])
+def checkpoint(tmp_path_factory, request):
+    sparsifier, sparse, params, opt_state = sparse_run(
+        {"sparsity": 0.75, "param_filter": "*/kernel"}
+    )
+    stored, moments = sparsity.encode(params, opt_state, sparse)
+    adam = moments[0]
+    tree = {
+        "params": stored,
+        "opt_state": {"mu": adam.mu, "nu": adam.nu, "count": adam.count},
+        "step": np.int32(3),
+    }
+    tree = jax.tree.map(np.asarray, tree)
+    meta = {"sparsity": sparsity.to_meta(sparse), "n": 1}
+    path = save(tmp_path_factory.mktemp("run"), tree, meta=meta, raw=request.param)
+    return path, sparsifier.apply(params, sparse)
+
+
+def test_finalize_gives_what_the_model_computed(checkpoint, tmp_path):
+    path, computed = checkpoint
+    report = finalize(path, tmp_path / "3")
+    state, meta = load(tmp_path / "3")
+    jax.tree.map(np.testing.assert_array_equal, state["params"], computed)
+    assert meta == {"n": 1}  # no record of the pattern
+    assert not any(np.isnan(np.float32(x)).any() for x in jax.tree.leaves(state))
+    assert [t.name for t in report.sparse] == [
+        f"{tree}/{name}/kernel"
+        for tree in ("opt_state/mu", "opt_state/nu", "params")
+        for name in "ab"
+    ]
+    assert all(t.sparsity == 0.75 for t in report.sparse)
+    assert state["params"]["b"]["kernel"].dtype == jnp.bfloat16
+    again = finalize(tmp_path / "3" / "state", tmp_path / "item")  # a bare Orbax item
+    assert not again.sparse
+    assert "0 of 11 tensors were sparse" in "".join(again.lines())
+
+
+def test_finalize_refuses_to_overwrite_and_explains(checkpoint, tmp_path, capsys):
+    path, _ = checkpoint
+    with pytest.raises(FileExistsError, match="never overwrites"):
+        finalize(path, tmp_path)
+    assert main(["-i", str(tmp_path / "no"), "-o", str(tmp_path / "x")]) == 1
+    assert "does not exist" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=r"give the folder of a step.*\.\.\./3"):
+        finalize(path.parent, tmp_path / "x")
+    assert main(["-i", str(path), "-o", str(tmp_path / "x")]) == 0
+    assert "params/a/kernel" in capsys.readouterr().out
+
+
+def damage_truncate(state):
+    largest = max((p for p in state.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+
+
+def damage_remove(state):
+    for data in state.glob("ocdbt.process_0/d/*"):
+        data.unlink()
+
+
+def damage_manifest(state):
+    (state / "manifest.ocdbt").write_bytes(b"")
+
+
+def damage_metadata(state):
+    (state / "_METADATA").write_text("{")
+
+
+def test_raw_arrays_are_cleared_block_by_block(tmp_path):
+    """Arrays of several blocks, of odd sizes, side by side in one file; others inside the index."""
+    tree = {
+        "a": RNG.standard_normal((777, 801)).astype(np.float32),
+        "b": RNG.standard_normal((1001, 601)).astype(ml_dtypes.bfloat16),
+        "dense": RNG.standard_normal((33, 70)).astype(np.float16),
+        "small": np.float32([1, np.nan, -0.0]),
+        "count": RNG.integers(0, 1 << 31, 999, np.int32),
+        "step": np.asarray(7, np.int32),
+    }
+    for name in "ab":
+        tree[name][RNG.random(tree[name].shape) < 0.9] = np.nan
+    path = save(tmp_path / "run", tree, raw=True)
+    spans, small = find_spans(StoredTree(path / "state"))
+    assert ({span.name for span in spans}, small) == ({"a", "b", "dense"}, ["small"])
+    report = finalize(path, tmp_path / "3")
+    state, _ = load(tmp_path / "3")
+    for name, value in tree.items():
+        nan = np.isnan(np.float32(value))
+        want = np.where(nan, value.dtype.type(0), value)
+        assert state[name].tobytes() == want.tobytes(), name
+        assert state[name].dtype == value.dtype
+        assert next(t for t in report.tensors if t.name == name).pruned == nan.sum()
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["zstd", "raw"])
+@pytest.mark.parametrize(
+    "damage", [damage_truncate, damage_remove, damage_manifest, damage_metadata]
+)
+def test_a_damaged_checkpoint_is_named_and_nothing_is_written(tmp_path, damage, raw):
+    tree = {"params": {"a": RNG.standard_normal((64, 64)).astype(np.float32)}}
+    path = save(tmp_path / "run", tree, raw=raw)
+    damage(path / "state")
+    with pytest.raises(CheckpointError, match=str(path)):
+        finalize(path, tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_missing_piece_is_not_read_as_zeros(tmp_path):
+    tree = {"a": np.ones((4, 4), np.float32)}
+    path = save(tmp_path, tree) / "state"
+    stored = StoredTree(path)
+    stored.keys["a"].pop()
+    with pytest.raises(CheckpointError, match="tensor a has 0 of its 1 pieces"):
+        stored.open("a")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+def test_clear_nan(dtype):
+    array = np.asarray([[np.nan, 1.0, -0.0], [np.inf, -np.nan, -np.inf]]).astype(dtype)
+    want = np.asarray([[0.0, 1.0, -0.0], [np.inf, 0.0, -np.inf]]).astype(dtype)
+    assert clear_nan(array) == 2
+    assert array.tobytes() == want.tobytes()
+
+
+# --- the vendor's files ------------------------------------------------------------------------
+
+
+def test_mdl_is_read_without_its_pickles_and_turned_into_ours(tmp_path):
+    want = np.load(VECTORS / "sample_v0.5.npz")
+    with MdlFile(VECTORS / "sample_v0.5.mdl") as stored:
+        assert stored.scalar("global_step") == 5
+        assert stored.scalar("nothing") is None
+        for name in ("weight", "bias"):
+            np.testing.assert_array_equal(stored.read(f"model.{name}"), want[name])
+        names = {"fc/kernel": "weight", "fc/bias": "bias"}
+        template = {"fc": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}}
+        tree = into_tree(stored, template, names.get)
+        np.testing.assert_array_equal(tree["fc"]["kernel"], want["weight"].T)
+        with pytest.raises(KeyError, match=r"no tensor 'model.nope' for parameter 'fc/"):
+            into_tree(stored, template, lambda _: "nope")
+        with pytest.raises(ValueError, match=r"model.weight has shape \(3, 2\), fc/kernel needs"):
+            into_tree(stored, {"fc": {"kernel": jnp.zeros((2, 2))}}, names.get)
+    report = finalize(VECTORS / "sample_v0.5.mdl", tmp_path / "7")
+    state, meta = load(tmp_path / "7")
+    np.testing.assert_array_equal(state["model"]["weight"], want["weight"])
+    assert meta == {"format_version": 1, "converted_from": "mdl"}
+    assert len(report.tensors) == 10
+
+
+def test_a_truncated_mdl_is_named(tmp_path):
+    whole = (VECTORS / "sample_v0.5.mdl").read_bytes()
+    broken = tmp_path / "broken.mdl"
+    broken.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match=r"broken\.mdl is no readable"):
+        finalize(broken, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_lz4_is_read(tmp_path):
+    repeated, random = np.tile(np.arange(7, dtype=np.int16), 900), RNG.bytes(100)
+    with h5py.File(tmp_path / "a.mdl", "w") as file:
+        file.create_dataset("packed", data=repeated, chunks=(640,), **hdf5plugin.LZ4(256))
+        file.create_dataset("stored", data=np.frombuffer(random, "u1"), **hdf5plugin.LZ4())
+        assert file["packed"].id.get_storage_size() < repeated.nbytes / 4
+    with MdlFile(tmp_path / "a.mdl") as opened:
+        np.testing.assert_array_equal(opened.read("packed"), repeated)
+        assert opened.read("stored").tobytes() == random

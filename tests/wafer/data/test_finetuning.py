@@ -1,0 +1,495 @@
+"""Readers of users' formats: rows and metrics by hand, errors that name the file and the row."""
+
+import json
+import pathlib
+import re
+
+import numpy as np
+import pytest
+from helpers.finetune_data import LLAVA_IMAGE, VOCAB, WRITERS, params, vocab, write_lines
+
+import models
+import models.registry
+import vsl
+from wafer.commands.stats import padding_stats
+from wafer.config import parse_config
+from wafer.data.batching.batches import feature_shapes, host_batch, to_batch
+from wafer.data.batching.dataset import Context, build_dataset
+from wafer.data.readers.bertsum import oracle
+from wafer.data.readers.llava import load_image
+from wafer.data.readers.rouge import rouge
+from wafer.data.readers.squad import windows
+from wafer.data.readers.squad_metrics import f1, normalize
+from wafer.data.readers.token_labels import entities
+from wafer.data.text.wordpiece import load_vocabulary
+from wafer.errors import ConfigError, DataError
+
+ID = {token: index for index, token in enumerate(VOCAB)}
+
+
+def ids(text):
+    return [ID[token] for token in text.split()]
+
+
+ANY = Context()
+
+
+def data(task, folder, context=ANY, **keys):
+    if not any(folder.glob("*")):
+        WRITERS[task](folder)
+    section = parse_config(params(task, folder, train_input=keys)).train_input
+    assert section is not None
+    return build_dataset(section, folder, context)
+
+
+def real(row, name="input_ids"):
+    return row[name][row["attention_mask"] != 0].tolist()
+
+
+def test_wordpieces_of_a_vocab_txt(tmp_path):
+    vocabulary = load_vocabulary(vocab(tmp_path), do_lower=True)
+    assert vocabulary.encode("FilmS, café?") == [*ids("film ##s [UNK] [UNK]"), ID["?"]]
+    assert load_vocabulary(vocab(tmp_path)).encode("Film") == [ID["[UNK]"]]
+    assert (vocabulary.cls, vocabulary.sep, vocabulary.pad) == (2, 3, 0)
+    vocabulary.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    again = load_vocabulary(str(tmp_path / "tokenizer.json"))
+    assert again.encode("the Films") == vocabulary.encode("the Films") == ids("the film ##s")
+
+
+def test_sst2_rows(tmp_path):
+    write_lines(tmp_path / "train.tsv", ["sentence\tlabel", 'this " is good\t1', "a b c d e\t0"])
+    found = data("sst2", tmp_path, max_sequence_length=6)
+    row = found.source[0]
+    assert real(row) == ids("[CLS] this [UNK] is good [SEP]")
+    assert row["labels"] == 1
+    assert row["row"] == 1
+    assert real(found.source[1]) == ids("[CLS] a b c [UNK] [SEP]")  # cut
+
+
+def test_mnli_rows_of_tsv_and_json(tmp_path):
+    train = data("mnli", tmp_path)
+    assert len(train.source) == 3  # the one without agreement is left out
+    row = train.source[1]
+    assert real(row) == ids("[CLS] bob lives in rome . [SEP] anna was in oslo . [SEP]")
+    assert real(row, "token_type_ids") == [0] * 7 + [1] * 6
+    assert [int(train.source[i]["labels"]) for i in range(3)] == [0, 1, 2]
+    dev = data("mnli", tmp_path, Context(training=False, num_labels=3))
+    assert dev.scorer is not None
+    scorer = dev.scorer()
+    logits = np.zeros((6, 1, 3))
+    logits[[0, 1, 2], 0, [0, 1, 1]] = 1  # right, right, wrong
+    logits[[3, 4], 0, [2, 1]] = 1  # wrong, right; row 0 is filling
+    scorer.add({"row": np.array([1, 2, 3, 4, 5, 0])}, {"logits": logits})
+    found = scorer.result()
+    assert found == {"eval/accuracy_matched": 2 / 3, "eval/accuracy_mismatched": 1 / 2}
+
+
+def test_f1_of_the_positive_class(tmp_path):
+    found = data("sst2", tmp_path, Context(num_labels=2))
+    assert found.scorer is not None
+    scorer = found.scorer()  # labels are 0 1 0 1
+    logits = np.eye(2)[[0, 1, 1, 0]][:, None]
+    scorer.add({"row": np.arange(1, 5)}, {"logits": logits})
+    assert scorer.result()["eval/f1_score"] == pytest.approx(2 * 1 / (2 + 2))
+
+
+SQUAD = {
+    "context": "bob was in rome . anna lives in oslo . it is fine .",
+    "qas": [
+        {
+            "id": "q1",
+            "question": "where lives anna ?",
+            "answers": [
+                {"text": "in oslo", "answer_start": 29},
+                {"text": "oslo", "answer_start": 32},
+            ],
+        }
+    ],
+}
+
+
+def write_squad(folder, paragraph):
+    whole = {"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]}
+    (folder / "train-v1.1.json").write_text(json.dumps(whole))
+
+
+def test_squad_windows_by_hand(tmp_path):
+    write_squad(tmp_path, SQUAD)
+    found = data("squad", tmp_path, max_sequence_length=15, doc_stride=4, max_query_length=4)
+    # 14 context tokens; a row holds [CLS] 4 [SEP] 8 [SEP]: windows begin at 0, 4, 8.
+    rows = [found.source[i] for i in range(len(found.source))]
+    assert [real(row)[6] for row in rows] == ids("bob . oslo")
+    assert real(rows[1]) == ids("[CLS] where lives anna ? [SEP] . anna lives in oslo . it is [SEP]")
+    spans = [(int(r["start_positions"]), int(r["end_positions"])) for r in rows]
+    assert spans == [(0, 0), (9, 10), (0, 0)]  # 'in oslo' is whole in the middle window only
+
+
+def test_squad_answers_come_back_as_text_from_the_window_with_most_context(tmp_path):
+    write_squad(tmp_path, SQUAD)
+    found = data("squad", tmp_path, max_sequence_length=15, doc_stride=4, max_query_length=4)
+    assert found.scorer is not None
+    scorer = found.scorer()
+    start, end = np.full((3, 15), -5.0), np.full((3, 15), -5.0)
+    start[1, 9], end[1, 10] = 3.0, 3.0
+    start[1, 12] = 4.0  # 'it' has more context in the last window, so it does not count here
+    end[1, 13] = 4.0
+    end[1, 2] = 9.0  # inside the question: never an answer
+    scorer.add({"row": np.array([1, 2, 3])}, {"start": start, "end": end})
+    assert scorer.answers[0][1] == "in oslo . it is"  # -5 + 4 < 3 + 4
+    end[1, 13] = -5.0
+    scorer = found.scorer()
+    scorer.add({"row": np.array([1, 2, 3])}, {"start": start, "end": end})
+    assert scorer.answers[0][1] == "in oslo"
+    assert scorer.result() == {"eval/exact_match": 100.0, "eval/f1": 100.0}
+
+
+def test_official_normalization():
+    assert normalize("An  apple, a DAY.") == "apple day"
+    assert f1("the cat sat", "cat sat down") == pytest.approx(0.8)
+    assert f1("x", "y") == 0
+
+
+def test_token_rows_and_entities(tmp_path):
+    lines = ["anna\tB-PER", "films\tO", "rome\tB-LOC", "", "bob B-PER"]
+    write_lines(tmp_path / "train.tsv", lines)
+    found = data("conll", tmp_path)
+    row = found.source[0]
+    assert real(row) == ids("[CLS] anna film ##s rome [SEP]")
+    assert row["loss_mask"][:6].tolist() == [0, 1, 1, 0, 1, 0]  # first pieces only
+    assert row["labels"][:6].tolist() == [0, 2, 0, 0, 1, 0]  # O, B-LOC, B-PER
+    assert entities(["O", "B-A", "I-A", "I-B", "O", "B", "I"]) == {
+        ("A", 1, 3),
+        ("B", 3, 4),
+        ("B/I", 5, 7),
+    }
+
+
+def test_the_vendors_token_csv_is_in_pieces_already(tmp_path):
+    names = {"[PAD]": 0, "B": 1, "I": 2, "O": 3, "X": 4, "[CLS]": 5, "[SEP]": 6}
+    (tmp_path / "label2id.json").write_text(json.dumps(names))
+    lines = ["tokens,labels", "[CLS] film ##s in rome [SEP],[CLS] O X O B [SEP]"]
+    write_lines(tmp_path / "train-1.csv", lines)
+    row = data("conll", tmp_path, Context(num_labels=7)).source[0]
+    assert real(row) == ids("[CLS] film ##s in rome [SEP]")
+    assert row["loss_mask"][:6].tolist() == [0, 1, 0, 1, 1, 0]
+    assert row["labels"][:6].tolist() == [0, 3, 0, 3, 1, 0]
+
+
+def test_evaluation_takes_the_classes_of_the_training_file(tmp_path):
+    write_lines(tmp_path / "train.txt", ["anna B-PER", "in O", "rome B-LOC"])
+    write_lines(tmp_path / "dev.txt", ["anna B-PER", "in O"])  # alone, B-PER would be class 1
+    assert data("conll", tmp_path, Context(training=False)).source[0]["labels"][1] == 2
+
+
+def test_summary_rows_oracle_and_rouge(tmp_path):
+    src = ["a film .", "the news is good .", "bob lives in rome ."]
+    assert oracle(src, "the news is good bob lives in rome", 2) == [0, 1, 1]
+    assert oracle(src, "bob lives in rome", 2) == [0, 0, 1]  # more sentences would lower it
+    rows = [{"src": src, "labels": [0, 1, 1]}, {"src": src, "tgt": "bob lives in rome"}]
+    write_lines(tmp_path / "a.jsonl", map(json.dumps, rows))
+    found = data("bertsum", tmp_path)
+    row = found.source[0]
+    text = "[CLS] a film . [SEP] [CLS] the news is good . [SEP] [CLS] bob lives in rome . [SEP]"
+    assert real(row) == ids(text)
+    assert real(row, "token_type_ids") == [0] * 5 + [1] * 7 + [0] * 7
+    assert row["gather_positions"].tolist() == [0, 5, 12, 0, 0, 0]
+    assert row["gather_labels"].tolist() == [0, 1, 1, 0, 0, 0]
+    assert row["gather_weights"].tolist() == [1, 1, 1, 0, 0, 0]
+    scores = rouge("the cat sat on the mat", "the cat ate the mat")
+    assert scores["rouge1"] == pytest.approx(2 * 4 / (6 + 5))
+    assert scores["rouge2"] == pytest.approx(2 * 2 / (5 + 4))
+    assert scores["rougeL"] == pytest.approx(2 * 4 / (6 + 5))
+    assert found.scorer is not None
+    scorer = found.scorer()
+    logits = np.array([[0.1, 0.9, 0.8, 9.0, 9.0, 9.0]])  # slots without a sentence do not count
+    scorer.add(
+        {"row": np.array([1]), "gather_weights": row["gather_weights"][None]}, {"logits": logits}
+    )
+    assert scorer.result()["eval/rouge1"] == 1.0
+
+
+def test_the_vendors_bertsum_csv(tmp_path):
+    tokens = ids("[CLS] a film . [SEP] [CLS] bob . [SEP]")
+    head = "input_token_ids,labels,segment_ids,cls_indices"
+    write_lines(tmp_path / "a.csv", [head, f'"{tokens}","[0, 1]","{[0] * 5 + [1] * 4}","[0, 5]"'])
+    row = data("bertsum", tmp_path).source[0]
+    assert real(row) == tokens
+    assert row["gather_positions"][:2].tolist() == [0, 5]
+
+
+def test_masks_are_drawn_anew_every_epoch_and_the_same_in_a_restored_run(tmp_path):
+    found = data("masked_lm", tmp_path, shuffle=False)
+    loader = found.loader(12, num_epochs=None)
+    first, state = next(loader), loader.state()
+    second = next(loader)
+    loader.close()
+    assert not np.array_equal(first["gather_positions"], second["gather_positions"])
+    again = found.loader(12, num_epochs=None)
+    again.restore(json.loads(json.dumps(state)))
+    np.testing.assert_array_equal(next(again)["input_ids"], second["input_ids"])
+    again.close()
+    for r in range(12):  # put back, the labels give the text
+        used = first["gather_weights"][r] != 0
+        tokens = first["input_ids"][r].copy()
+        tokens[first["gather_positions"][r][used]] = first["gather_labels"][r][used]
+        np.testing.assert_array_equal(tokens, found.source[r]["input_ids"])
+    assert first["next_sentence_label"].tolist() == [0, 1] * 6
+
+
+def test_prompts_carry_no_loss(tmp_path):
+    row = data("prompts", tmp_path, sep_token="[SEP]").source[0]
+    assert row["input_ids"].tolist() == ids("where lives anna ? [SEP] in paris . <|endoftext|>")
+    assert row["attention_mask"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0]
+    assert row["labels"].tolist()[4:8] == ids("in paris . <|endoftext|>")
+
+
+def test_only_the_assistants_turns_carry_loss(tmp_path):
+    turns = [
+        ("user", "where lives anna ?"),
+        ("assistant", "in paris ."),
+        ("user", "bob saw a film ."),
+    ]
+    turns += [("assistant", "paris saw anna"), ("user", "dull")]
+    row = {"messages": [{"role": role, "content": text} for role, text in turns]}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    keys = {"multi_turn_key": "messages", "completion_prefix": "says"}
+    found = data("prompts", tmp_path, **keys).source[0]
+    text = "where lives anna ? says in paris . <|endoftext|>"
+    text += " bob saw a film . says paris saw anna <|endoftext|>"
+    assert found["input_ids"].tolist() == ids(text)
+    assert found["attention_mask"].tolist() == [0] * 4 + [1] * 4 + [0] * 6 + [1] * 4 + [0]
+
+
+def test_stats_of_images_say_that_nothing_is_padded(tmp_path):
+    WRITERS["mnist"](tmp_path)
+    told = padding_stats(parse_config(params("mnist", tmp_path)), "train")
+    assert "images of" in told
+    assert told.endswith("no sequences): nothing is padded")
+
+
+def test_sources_and_targets(tmp_path):
+    row = data("t5", tmp_path).source[0]
+    assert real(row) == ids("anna flew to paris . </s>")
+    assert row["labels"].tolist() == [*ids("paris saw anna </s>"), 0, 0, 0, 0]
+    assert row["decoder_input_ids"].tolist() == [0, *ids("paris saw anna"), 0, 0, 0, 0]
+    assert row["decoder_attention_mask"].tolist() == [1] * 4 + [0] * 4
+
+
+def test_questions_with_their_contexts(tmp_path):
+    row = data("dpr", tmp_path).source[0]
+    assert real(row) == ids("[CLS] where lives anna ? [SEP]")
+    masks = row["context_attention_mask"] != 0
+    texts = [row["context_input_ids"][i][masks[i]].tolist() for i in range(2)]
+    assert texts[0] == ids("[CLS] anna [SEP] anna lives in paris . [SEP]")
+    assert texts[1] == ids("[CLS] bob [SEP] bob saw a film . [SEP]")
+
+
+def test_idx_files_plain_and_gzipped(tmp_path):
+    train, test = (data("mnist", tmp_path, Context(training=t)) for t in (True, False))
+    assert (len(train.source), len(test.source)) == (40, 20)
+    row = train.source[2]
+    assert row["labels"] == 2
+    high, low = (1 - 0.1307) / 0.3081, -0.1307 / 0.3081  # the vendor's normalization
+    np.testing.assert_allclose(row["images"], [low, low, high, low], rtol=1e-5)
+
+
+def test_llava_rows_and_pictures(tmp_path):
+    found = data("llava", tmp_path, Context(input_shape=(3, 4, 4)))
+    row = found.source[1]
+    assert row["input_ids"][:6].tolist() == [LLAVA_IMAGE] * 4 + [10, 21]
+    assert row["loss_mask"].tolist() == [0, 0, 0, 0, 1, 0, 0, 0]
+    red = load_image(tmp_path / "1.png", (3, 4, 4))
+    np.testing.assert_array_equal(row["pixel_values"], red)
+    np.testing.assert_allclose(
+        red[:, 0, 0], [(1 - 0.48145466) / 0.26862954, -1.7520971, -1.4802198], rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("task", ["masked_lm", "conll", "t5", "bertsum", "dpr"])
+def test_stripped_rows_hold_what_padded_rows_hold(task, tmp_path):
+    found = data(task, tmp_path)
+    loader = found.loader(4, num_epochs=1)
+    rows = next(loader)
+    loader.close()
+    batches = []
+    for ladder in (None, vsl.Ladder(multiple=8)):
+        features = host_batch(rows, 1, 1, ladder)
+        batches.append(to_batch({k: v[0, 0] for k, v in features.items()}))
+    for part in ("tokens", "labels", "weights"):
+        a, b = (np.asarray(getattr(x, part))[np.asarray(x.layout.valid)] for x in batches)
+        np.testing.assert_array_equal(a, b)
+    for name in ("masked_labels", "masked_weights", "next_sentence_label"):
+        if name in batches[0].extras:
+            a, b = (np.asarray(x.extras[name]) for x in batches)
+            np.testing.assert_array_equal(a, b)
+    if "masked_positions" in batches[0].extras:
+        used = np.asarray(batches[0].extras["masked_weights"]) != 0
+        a, b = (np.asarray(x.tokens)[np.asarray(x.extras["masked_positions"])] for x in batches)
+        np.testing.assert_array_equal(a[used], b[used])
+    assert batches[1].layout.capacity < batches[0].layout.capacity
+    for other in {"source", "context"} & {k.split("_")[0] for k in batches[0].extras}:
+        layouts = [x.extras[f"{other}_layout"] for x in batches]
+        tokens = [np.asarray(x.extras[f"{other}_tokens"]) for x in batches]
+        a, b = (t[np.asarray(o.valid)] for t, o in zip(tokens, layouts, strict=True))
+        np.testing.assert_array_equal(a, b)
+
+
+def edit(path: pathlib.Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+WRONG = {
+    "column": ("sst2", "train.tsv", "sentence\t", "text\t", r"train\.tsv, row 2: no column 'sent"),
+    "label": ("sst2", "train.tsv", "\t1\n", "\t7\n", r"row 3: label 7 is outside .* 2 classes"),
+    "number": ("sst2", "train.tsv", "\t1\n", "\tgood\n", r"row 3: label 'good'; expected a whole"),
+    "cells": ("sst2", "train.tsv", "\t1\n", "\n", r"row 3: 1 columns, the header has 2"),
+    "gold": ("mnli", "train.tsv", "\tneutral", "\tmaybe", r"row 3: label 'maybe'; .*entailment"),
+    "answer": (
+        "squad",
+        "train-v1.1.json",
+        '"answer_start": 3',
+        '"answer_start": 9',
+        r"question 'w00': the answer 'paris' is not at answer_start",
+    ),
+    "squad": ("squad", "train-v1.1.json", '"qas"', '"questions"', r"not SQuAD version 1: KeyError"),
+    "word": (
+        "conll",
+        "train.txt",
+        "lives V O O",
+        "lives",
+        r"train\.txt, row 4: 'lives'; expected a word",
+    ),
+    "tag": ("conll", "train.txt", "I-NP B-PER", "I-NP B-X", r"outside the model's 3 classes"),
+    "src": ("bertsum", "train.jsonl", '"src"', '"source"', r"train\.jsonl, row 1: no column 'src'"),
+    "json": ("bertsum", "train.jsonl", "{", "", r"train\.jsonl, row 1: not JSON"),
+    "segments": (
+        "masked_lm",
+        "part-1.csv",
+        "[0, 0, ",
+        "[0, ",
+        r"part-1\.csv, row 2: \d+ segment_ids for \d+ tokens",
+    ),
+    "prompt": ("prompts", "train.jsonl", '"prompt"', '"question"', r"row 1: no column 'prompt'"),
+    "context": (
+        "dpr",
+        "train.json",
+        '"positive_ctxs"',
+        '"ctxs"',
+        r"row 1: KeyError\('positive_ctxs'\)",
+    ),
+    "negatives": ("dpr", "train.json", '"hard_', '"soft_', r"row 1: 1 positive and 0 negative"),
+    "target": ("t5", "train.tsv", "\ttarget", "\ttgt", r"row 2: no column 'target'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_files_are_named_with_the_row(case, tmp_path):
+    task, name, old, new, message = WRONG[case]
+    WRITERS[task](tmp_path)
+    edit(tmp_path / name, old, new)
+    classes = {"mnli": 3, "conll": 3}.get(task, 2)
+    with pytest.raises(DataError, match=message):
+        data(task, tmp_path, Context(num_labels=classes))
+
+
+def test_missing_files_say_what_was_looked_for(tmp_path):
+    (tmp_path / "x").write_text("")
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path} holds none of train.tsv")):
+        data("sst2", tmp_path)
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        data("sst2", tmp_path, data_dir="nowhere")
+    WRITERS["sst2"](tmp_path)
+    with pytest.raises(DataError, match=r"vocab_file: no\.txt does not exist"):
+        data("sst2", tmp_path, vocab_file="no.txt")
+    with pytest.raises(DataError, match=r"vocab\.txt: \d+ tokens, but model\.vocab_size is 9"):
+        data("sst2", tmp_path, Context(vocab_size=9))
+
+
+def test_wrong_images(tmp_path):
+    WRITERS["mnist"](tmp_path)
+    with pytest.raises(DataError, match=r"images of 4 pixels, but model\.input_size is 784"):
+        data("mnist", tmp_path, Context(input_shape=(784,)))
+    with pytest.raises(DataError, match=r"row 4: label 3 is outside the model's 3 classes"):
+        data("mnist", tmp_path, Context(num_labels=3))
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8bbroken")
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: not an IDX file"):
+        data("mnist", tmp_path)
+
+
+def test_a_missing_picture_is_named_with_its_row(tmp_path):
+    found = data("llava", tmp_path, Context(input_shape=(3, 4, 4)))
+    (tmp_path / "3.png").unlink()
+    with pytest.raises(DataError, match=r"rows\.h5, row 3: .*3\.png: not a readable image"):
+        found.source[3]
+
+
+def test_rows_and_models_that_do_not_go_together(tmp_path):
+    from wafer.experiment import Experiment
+
+    cfg = params("sst2", tmp_path)
+    cfg["model"]["name"] = "bert-q&a"
+    with pytest.raises(ConfigError, match=r"rows are for 'classification'; .*SquadDataProcessor"):
+        Experiment.from_config(parse_config(cfg))
+    cfg["model"]["name"] = "dpr-question-encoder"
+    with pytest.raises(ConfigError, match="no loss of its own"):
+        Experiment.from_config(parse_config(cfg))
+    cfg = params("dpr", tmp_path, runconfig={"num_csx": 3}, train_input={"micro_batch_size": 1})
+    with pytest.raises(ConfigError, match=r"(?s)num_csx: 3: the negatives.*micro_batch_size"):
+        Experiment.from_config(parse_config(cfg))
+    with pytest.raises(ConfigError, match=r"enable_vts: true"):
+        parse_config(params("sst2", tmp_path, train_input={"use_vsl": True}))
+
+
+def test_long_questions_leave_room_for_the_context(tmp_path):
+    vocabulary = load_vocabulary(vocab(tmp_path))
+    with pytest.raises(DataError, match="leaves no room"):
+        windows([], vocabulary, length=10, stride=4, query=7)
+
+
+def _section(task, folder):
+    """An input section, its files, and the model that takes them."""
+    raw = params(task if task in WRITERS else "prompts", folder, train_input={"batch_size": 8})
+    if task in WRITERS:
+        WRITERS[task](folder)
+    if task == "llava":
+        raw["train_input"]["max_sequence_length"] = 8
+    if task == "preferences":
+        raw["train_input"]["data_processor"] = "PreferenceDataProcessor"
+        raw["model"]["dpo"] = {}
+        pair = {"prompt": "who ?", "chosen": "anna", "rejected": "bob"}
+        pair |= {"reference_chosen_logp": -1.0, "reference_rejected_logp": -2.0}
+        write_lines(folder / "train.jsonl", [json.dumps(pair)] * 8)
+    if task in {"synthetic", "packed"}:
+        raw["train_input"] = {
+            "data_processor": "SyntheticDataProcessor",
+            "vocab_size": 64,
+            "batch_size": 8,
+            "max_sequence_length": 32,
+            "use_vsl": task == "packed",
+        }
+    cfg = parse_config(raw)
+    return cfg.train_input, models.registry.parse_config(cfg.model)
+
+
+@pytest.mark.parametrize("task", [*WRITERS, "preferences", "synthetic", "packed"])
+def test_a_tasks_shapes_are_those_of_its_rows(task, tmp_path):
+    """What is compiled before the data is read must be what the data then gives."""
+    section, config = _section(task, tmp_path)
+    assert section is not None
+    assert section.decides_shapes
+    assert section.task in config.tasks
+    dataset = build_dataset(section, tmp_path, Context.of(config, training=True))
+    loader = dataset.loader(section.batch_size, num_epochs=None)
+    features = host_batch(next(loader), 2, 2)
+    loader.close()
+    given = {name: (value.shape, value.dtype) for name, value in features.items()}
+    said = feature_shapes(section, config, (2, 2, 2))
+    assert {name: (value.shape, value.dtype) for name, value in said.items()} == given
+
+
+def test_adapters_dropout_counts_as_the_models():
+    settings = {"name": "llama", "lora_params": {"r": 2, "dropout": 0.1}}
+    assert models.registry.parse_config(settings).uses_dropout
+    assert not models.registry.parse_config({"name": "llama"}).uses_dropout

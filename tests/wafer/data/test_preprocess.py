@@ -1,0 +1,395 @@
+"""``wafer data preprocess``: exact rows, any number of processes, kill -9, errors."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+from helpers.records import texts_of, write
+from helpers.rows import rows_in, same_rows, settings
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from models.sections import parse
+from wafer.cli import main
+from wafer.data.preprocess.convert import convert_dataset_to_hdf5
+from wafer.data.preprocess.encode import detokenize_wikitext
+from wafer.data.preprocess.run import preprocess
+from wafer.data.preprocess.settings import Settings, load_settings
+from wafer.data.rowfiles.verify import verify_folder
+from wafer.errors import ConfigError, DataError, SectionError
+
+WORDS = ["<|endoftext|>", "<sep>", *"abcdefgh"]  # ids 0, 1, 2..9
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    """A tokenizer of single letters, so that rows can be written down by hand."""
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="h"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    path = tmp_path / "words" / "tokenizer.json"
+    path.parent.mkdir()
+    tokenizer.save(str(path))
+    return path.parent
+
+
+def test_language_model_rows_by_hand(tmp_path, vocabulary):
+    made = preprocess(settings(tmp_path, vocabulary))
+    # a b c | end d e end f g h a b end: cut every 4 tokens, sharing one
+    assert rows_in(tmp_path / "out").tolist() == [
+        [[2, 3, 4, 0], [1, 1, 1, 1], [3, 4, 0, 5]],
+        [[5, 6, 0, 7], [1, 1, 1, 1], [6, 0, 7, 8]],
+        [[8, 9, 2, 3], [1, 1, 1, 1], [9, 2, 3, 0]],
+    ]
+    params = json.loads((tmp_path / "out" / "data_params.json").read_text())
+    assert params["n_examples"] == made.written.rows == 3
+    assert params["features"] == ["input_ids", "attention_mask", "labels"]
+    assert params["post-process"]["loss_valid_tokens"] == 12
+    assert "3 rows in 1 file(s)" in str(made)
+
+
+def test_packed_rows_by_hand(tmp_path, vocabulary):
+    preprocess(settings(tmp_path, vocabulary, mode="LMData_VSL", max_seq_length=6, pad_id=9))
+    assert rows_in(tmp_path / "out").tolist() == [
+        [
+            [2, 3, 4, 5, 6, 9],
+            [1, 1, 1, 1, 1, 0],
+            [3, 4, 0, 6, 0, 9],
+            [2, 1, 0, 1, 0, 0],
+            [0, 1, 2, 0, 1, 0],
+        ],
+        [
+            [7, 8, 9, 2, 3, 9],
+            [1, 1, 1, 1, 1, 0],
+            [8, 9, 2, 3, 0, 9],
+            [4, 3, 2, 1, 0, 0],
+            [0, 1, 2, 3, 4, 0],
+        ],
+    ]
+
+
+def test_prompt_and_completion_rows_by_hand(tmp_path, vocabulary):
+    path = write(tmp_path / "in.jsonl", [{"prompt": "a b", "completion": "c"}] * 2)
+    keys = {"mode": "Summarization", "sep_token": "<sep>", "max_seq_length": 6}
+    preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **keys))
+    want = [[2, 3, 1, 4, 0, 0], [0, 0, 1, 1, 0, 0], [3, 1, 4, 0, 0, 0]]
+    assert rows_in(tmp_path / "out").tolist() == [want, want]
+
+
+def test_packed_prompts_and_completions_by_hand(tmp_path, vocabulary):
+    path = write(tmp_path / "in.jsonl", [{"prompt": "a b", "completion": "c d"}] * 2)
+    keys = {"mode": "Summarization_VSL", "max_seq_length": 9}
+    preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **keys))
+    assert rows_in(tmp_path / "out").tolist() == [
+        [
+            [2, 3, 4, 5, 2, 3, 4, 5, 0],
+            [0, 1, 1, 1, 0, 1, 1, 1, 0],
+            [3, 4, 5, 0, 3, 4, 5, 0, 0],
+            [3, 2, 1, 0, 3, 2, 1, 0, 0],
+            [0, 1, 2, 3, 0, 1, 2, 3, 0],
+        ]
+    ]
+
+
+CHAT = [
+    {"role": "system", "content": "a"},
+    {"role": "user", "content": "b"},
+    {"role": "assistant", "content": "c d"},
+    {"role": "user", "content": "e"},
+    {"role": "assistant", "content": "f"},
+    {"role": "user", "content": "g"},
+]
+
+
+@pytest.mark.parametrize("form", ["objects", "texts"])
+def test_conversations_by_hand(tmp_path, vocabulary, form):
+    turns = CHAT if form == "objects" else ["a b", "c d", "e", "f", "g"]
+    path = write(tmp_path / "in.jsonl", [{"messages": turns}])
+    keys = {"mode": "Summarization", "multi_turn_key": "messages", "max_seq_length": 12}
+    keys |= {"prompt_prefix": "g", "completion_prefix": "h", "eos_after_prompt": True, "pad_id": 1}
+    with pytest.raises(DataError, match=r"no row was made: .* longer than max_seq_length 12"):
+        preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **keys))
+    # g a b end h | c d end | g e end h | f end: loss where the next token is an answer's or its end
+    keys |= {"max_seq_length": 15, "output_dir": str(tmp_path / "long")}
+    preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **keys))
+    assert rows_in(tmp_path / "long").tolist() == [
+        [
+            [8, 2, 3, 0, 9, 4, 5, 0, 8, 6, 0, 9, 7, 0, 1],
+            [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0],
+            [2, 3, 0, 9, 4, 5, 0, 8, 6, 0, 9, 7, 0, 1, 1],
+        ]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        (CHAT[2:], r"record 1: field 'messages' begins with the assistant's turn"),
+        (CHAT[:2], r"record 1: field 'messages' has no turn of assistant, gpt, model"),
+        ("hello", r"record 1: field 'messages' is str, expected a list of turns"),
+        ([{"role": "poet", "content": "a"}], r"turn 1: 'role' is 'poet'; known: system, user"),
+        ([{"role": "user", "text": "a"}], r"turn 1: expected a text, or an object .* 'content'"),
+    ],
+)
+def test_a_wrong_conversation_names_file_and_turn(tmp_path, vocabulary, turns, message):
+    path = write(tmp_path / "in.jsonl", [{"messages": turns}])
+    keys = {"mode": "Summarization", "multi_turn_key": "messages", "input_dir": str(path)}
+    with pytest.raises(DataError, match=message):
+        preprocess(settings(tmp_path, vocabulary, **keys))
+    with pytest.raises(SectionError, match="multi_turn_key: names conversations, but mode LMData"):
+        settings(tmp_path, vocabulary, multi_turn_key="messages")
+
+
+def test_corpus_is_one_list_of_tokens(tmp_path, vocabulary):
+    preprocess(settings(tmp_path, vocabulary, data_format="corpus", files_per_record=2))
+    assert rows_in(tmp_path / "out").tolist() == [2, 3, 4, 0, 5, 6, 0, 7, 8, 9, 2, 3, 0]
+    assert len(list((tmp_path / "out").glob("*.h5"))) == 2  # 8 and 5 tokens
+    assert verify_folder(tmp_path / "out").problems == []
+
+
+CORPUS = pathlib.Path(json.__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Some of the standard library's sources as JSON lines, a function's worth a record."""
+    texts = []
+    for name in ("argparse.py", "ast.py", "inspect.py", "logging/__init__.py"):
+        texts += (CORPUS / name).read_text().split("\n\n")
+    path = tmp_path_factory.mktemp("library") / "in.jsonl"
+    return write(path, [{"text": text} for text in texts if text.strip()])
+
+
+def trained(library, out, mode, **keys):
+    given = {
+        "mode": mode,
+        "input_dir": str(library),
+        "output_dir": str(out),
+        "tokenizer_type": "TrainBPE",
+        "vocab_size": 400,
+        "max_seq_length": 64,
+        "processes": 1,
+        "display_pbar": False,
+    }
+    return parse(Settings, given | keys)
+
+
+def test_rows_do_not_depend_on_the_number_of_processes(library, tmp_path):
+    for processes in (1, 2):  # FIM rows are drawn, and made in the processes
+        preprocess(trained(library, tmp_path / str(processes), "FIM", processes=processes))
+    same_rows(tmp_path / "1", tmp_path / "2")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "1" / "tokenizer.json"))
+    rows = rows_in(tmp_path / "1")
+    marks = [tokenizer.token_to_id(f"<fim_{name}>") for name in ("prefix", "middle", "suffix")]
+    counts = [(rows[:, 0] == mark).sum() for mark in marks]
+    assert min(counts) > 0.5 * len(rows)
+    texts = tokenizer.decode(rows[:, 0].reshape(-1).tolist(), skip_special_tokens=True)
+    assert len(texts) > 0.9 * sum(map(len, texts_of([library])))  # what crossed a row's end is cut
+
+
+def test_masked_and_t5_rows_keep_the_text(library, tmp_path):
+    preprocess(trained(library, tmp_path / "mlm", "MLM", min_sequence_len=0))
+    rows = rows_in(tmp_path / "mlm")
+    params = json.loads((tmp_path / "mlm" / "data_params.json").read_text())
+    tokenizer = Tokenizer.from_file(str(tmp_path / "mlm" / "tokenizer.json"))
+    cls, sep = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
+    assert (rows[:, 0, 0] == cls).all()
+    assert (rows[np.arange(len(rows)), 0, rows[:, 1].sum(axis=1) - 1] == sep).all()
+    assert params["post-process"]["mask_id"] == tokenizer.token_to_id("[MASK]")
+    body = rows[:, 0][rows[:, 1] == 1].tolist()
+    want = "".join(texts_of([library]))
+    assert tokenizer.decode(body, skip_special_tokens=True) == want
+
+    preprocess(trained(library, tmp_path / "t5", "T5", tgt_max_sequence_length=32))
+    source, target = rows_in(tmp_path / "t5", "data_0"), rows_in(tmp_path / "t5", "data_1")
+    assert source.shape[1:] == (2, 64)
+    assert target.shape[1:] == (3, 32)
+    np.testing.assert_array_equal(
+        target[:, 0, 1:][target[:, 1, 1:] == 1], target[:, 2, :-1][target[:, 1, 1:] == 1]
+    )
+    assert verify_folder(tmp_path / "t5").problems == []
+
+
+def command(library, out, tokenizer, processes):
+    keys = {
+        "input_dir": library,
+        "output_dir": out,
+        "tokenizer_type": "HuggingFaceTokenizer",
+        "huggingface_tokenizer": tokenizer,
+        "max_seq_length": 64,
+        "files_per_record": 100,
+        "processes": processes,
+        "display_pbar": "false",
+    }
+    flags = [part for key, value in keys.items() for part in (f"--{key}", str(value))]
+    return [sys.executable, "-m", "wafer", "data", "preprocess", "LMData_VSL", *flags]
+
+
+def test_a_killed_run_goes_on_and_leaves_no_process_behind(library, tmp_path, caplog):
+    preprocess(trained(library, tmp_path / "words", "LMData"))
+    words = tmp_path / "words"
+    big = tmp_path / "big.jsonl"
+    big.write_bytes(library.read_bytes() * 5)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert main(command(big, whole, words, 1)[3:]) == 0
+    run = subprocess.Popen(command(big, killed, words, 2), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (killed / ".preprocess.npz").exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    workers = children(run.pid)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    assert not (killed / "data_params.json").exists()
+    done = {path.name: path.stat().st_mtime_ns for path in killed.glob("*.h5")}
+    again = subprocess.run(
+        command(big, killed, words, 2), capture_output=True, text=True, check=True
+    )
+    assert "Going on after" in again.stdout + again.stderr
+    same_rows(whole, killed)
+    kept = [
+        path.name for path in killed.glob("*.h5") if done.get(path.name) == path.stat().st_mtime_ns
+    ]
+    assert "examples_00000.h5" in kept  # not made a second time
+    one, two = (json.loads((f / "data_params.json").read_text()) for f in (whole, killed))
+    assert one["post-process"] == two["post-process"]
+    assert workers
+    wait_gone(workers)
+
+
+def children(pid):
+    """Processes whose parent is ``pid``."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def wait_gone(pids):
+    deadline = time.monotonic() + 10
+    while any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, f"{pids} outlive their parent"
+        time.sleep(0.05)
+
+
+def test_other_settings_do_not_continue_a_run_nor_overwrite_a_dataset(
+    library, tmp_path, monkeypatch
+):
+    from wafer.data.preprocess import output
+
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "write_json", fail)  # interrupted just before it is complete
+        with pytest.raises(KeyboardInterrupt):
+            preprocess(trained(library, out, "LMData", files_per_record=100))
+    with pytest.raises(DataError, match="other settings"):
+        preprocess(trained(library, out, "LMData", files_per_record=100, max_seq_length=32))
+    preprocess(trained(library, out, "LMData", files_per_record=100))
+    with pytest.raises(DataError, match="complete dataset already"):
+        preprocess(trained(library, out, "LMData", files_per_record=100))
+    preprocess(trained(library, out, "LMData", files_per_record=100, resume_from_checkpoint=False))
+    with pytest.raises(DataError, match="holds no unfinished run"):
+        preprocess(trained(library, tmp_path / "new", "LMData", resume_from_checkpoint=True))
+
+
+VENDOR = """
+setup:
+    input_dir: "./in/"
+    output_dir: "./out/"
+    processes: 1
+    dataset_processor: "SummarizationPreprocessor"
+processing:
+    tokenizer_type: "NeoXTokenizer"
+    encoder_file: "encoder.json"
+    eos_id: 0
+    pad_id: 0
+    max_seq_length: 2048
+    short_seq_prob: 0.0
+    output_name: "examples"
+    files_per_record: 50000
+    write_in_batch: True
+    write_remainder: True
+    resume_from_checkpoint: False
+    display_pbar: True
+    seed: 0
+dataset:
+    use_ftfy: True
+    ftfy_normalizer: "NFC"
+    wikitext_detokenize: False
+    sep_token: null
+    prompt_key: "source"
+    completion_key: "target"
+"""
+
+
+def test_the_vendors_yaml_is_read_and_flags_win(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(VENDOR)
+    got = load_settings(path, {"max_seq_length": "512", "use_ftfy": "false", "seed": None})
+    assert (got.mode, got.fields, got.max_seq_length) == (
+        "Summarization",
+        ("source", "target"),
+        512,
+    )
+    assert not got.use_ftfy
+    assert got.input_dir == ("./in/",)
+    path.write_text(VENDOR.replace("prompt_key", "promt_key"))
+    with pytest.raises(ConfigError, match=r"p\.yaml.*promt_key.*did you mean 'prompt_key'"):
+        load_settings(path, {})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"mode": "LMData_VSL", "data_format": "corpus"}, "needs rows"),
+        ({"tokenizer_type": "TrainBPE"}, "vocab_size: missing"),
+        ({"huggingface_tokenizer": "org/name"}, "names on the Hugging Face hub are not fetched"),
+        ({"eos_id": 99}, "eos_id: 99 is outside the vocabulary of 10"),
+        ({"mode": "FIM"}, "fim_prefix_tok: the tokenizer has no token '<fim_prefix>'"),
+        ({"mode": "T5", "max_seq_length": 512, "tgt_max_sequence_length": 9}, "too short"),
+        ({"input_dir": "nowhere.jsonl"}, "no such input: nowhere"),
+        ({"min_sequence_len": 50, "max_seq_length": 64}, "no row was made"),
+    ],
+)
+def test_errors_come_before_long_work(tmp_path, vocabulary, keys, message):
+    with pytest.raises((SectionError, DataError), match=message):
+        preprocess(settings(tmp_path, vocabulary, **keys))
+
+
+def test_wikitext_marks_and_spaces_are_undone():
+    text = " = Title = \n The 3 @.@ 5 km @-@ long road , ( so called ) , costs 1 @,@ 000 . "
+    want = " = Title = \n The 3.5 km-long road, (so called), costs 1,000. "
+    assert detokenize_wikitext(text).split() == want.split()
+
+
+def test_any_dataset_of_features_becomes_the_vendors_files(tmp_path):
+    examples = [{"input_ids": [i, i + 1], "labels": [i + 1, 0]} for i in range(5)]
+    paths = convert_dataset_to_hdf5(examples, tmp_path, samples_per_file=2, batch_size=3)
+    assert [path.name for path in paths] == [f"dataset-partition-{i}.h5" for i in (1, 2, 3)]
+    want = [[e["input_ids"], e["labels"]] for e in examples]
+    assert np.concatenate([h5py.File(path)["data"][:] for path in paths]).tolist() == want
+    params = json.loads((tmp_path / "data_params.json").read_text())
+    assert (params["features"], params["n_examples"]) == (["input_ids", "labels"], 5)
+
+    two = [{"a": [1, 2], "b": [3]}] * 3
+    (path,) = convert_dataset_to_hdf5(two, tmp_path / "two")
+    with h5py.File(path) as file:
+        assert file["data_0"].shape == (3, 1, 2)
+        assert file["data_1"].shape == (3, 1, 1)
+    uneven = [{"a": [1, 2]}, {"a": [1, 2, 3]}]
+    with pytest.raises(DataError, match=r"examples from 1 on: feature 'a' has shape \(3,\)"):
+        convert_dataset_to_hdf5(uneven, tmp_path / "x", batch_size=1)
+    with pytest.raises(DataError, match="no example"):
+        convert_dataset_to_hdf5([], tmp_path / "y")

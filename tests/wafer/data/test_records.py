@@ -1,0 +1,85 @@
+"""Reading input records: every format alike, from any position; damage is named with its place."""
+
+import importlib.util
+import json
+
+import pytest
+from helpers.records import TEXTS, lines, texts_of, write
+
+from wafer.data.preprocess.records import Position, batches, find_inputs
+from wafer.errors import DataError
+
+
+def has(*modules):
+    return all(importlib.util.find_spec(name) for name in modules)
+
+
+NEEDS = {".zst": ("zstandard",), ".tar": ("zstandard",), ".parquet": ("pyarrow",)}
+NEEDS[".arrow"] = ("pyarrow",)
+
+
+@pytest.mark.parametrize(
+    "name", ["x.jsonl", "x.jsonl.gz", "x.jsonl.zst", "x.jsonl.zst.tar", "x.parquet", "x.arrow"]
+)
+def test_every_format_gives_the_same_records_from_any_position(tmp_path, name):
+    path = tmp_path / name
+    needed = NEEDS.get(path.suffix, ())
+    if not has(*needed):  # an extra of the package: the message must say how to get it
+        path.write_bytes(b"")
+        with pytest.raises(DataError, match=rf"needs the package {needed[0]}.*pip install"):
+            texts_of([path])
+        return
+    write(path, [{"text": text, "meta": 1} for text in TEXTS])
+    assert texts_of([path]) == TEXTS
+    assert texts_of([path, path], Position(0, 2)) == [TEXTS[2], *TEXTS]
+    assert texts_of([path, path], Position(1, 1)) == TEXTS[1:]
+    (batch,) = batches([path], ["text"])
+    assert batch.bytes_read == path.stat().st_size
+    assert batch.end == Position(1, 0)
+
+
+def test_text_files_are_one_document_each_in_the_order_of_their_names(tmp_path):
+    (tmp_path / "b.txt").write_text("two")
+    (tmp_path / "a.txt").write_text("one\nline")
+    (tmp_path / "notes.md").write_text("not read")
+    assert texts_of(find_inputs([str(tmp_path)], None)) == ["one\nline", "two"]
+    listing = tmp_path / "files.lst"
+    listing.write_text(f"{tmp_path / 'b.txt'}\n")
+    assert texts_of(find_inputs(None, [str(listing)])) == ["two"]
+
+
+def test_hugging_face_dataset_on_disk(tmp_path):
+    for part in range(2):
+        path = tmp_path / f"data-{part}.arrow"
+        path.write_bytes(b"")
+        if has("pyarrow"):
+            write(path, [{"text": t} for t in TEXTS])
+    state = {"_data_files": [{"filename": f"data-{part}.arrow"} for part in (1, 0)]}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    found = find_inputs([str(tmp_path)], None)
+    assert [path.name for path in found] == ["data-1.arrow", "data-0.arrow"]
+    if has("pyarrow"):
+        assert texts_of(found) == TEXTS * 2
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(DataError, match=r"holds the splits train, test; name one.*train"):
+        find_inputs([str(tmp_path)], None)
+
+
+def test_bad_records_are_named_or_left_out(tmp_path, caplog):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(lines([{"text": "a"}]) + b'{"text": \n' + lines([{"body": 1}, {"text": "b"}]))
+    with pytest.raises(DataError, match=r"x\.jsonl: record 2: not JSON.*skip_bad_records"):
+        texts_of([path])
+    assert texts_of([path], skip_bad=True) == ["a", "b"]
+    assert "record 3: no field 'text'" in caplog.text
+    assert sum(batch.skipped for batch in batches([path], ["text"], skip_bad=True)) == 2
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_file_cut_short_is_named(tmp_path, ending):
+    if ending == ".zst" and not has("zstandard"):
+        return  # without it the file cannot be read at all; the message is tested above
+    path = write(tmp_path / f"x.jsonl{ending}", [{"text": "abc " * 99} for _ in range(2000)])
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match=rf"x\.jsonl{ending}: cannot be read after record \d+"):
+        texts_of([path])

@@ -1,0 +1,115 @@
+"""Engines are data to the rest of the program: rows, four questions, strings that are followed."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+
+import pytest
+from helpers.paths import ROOT
+
+from wafer.config import parse_config
+from wafer.config.engines import ENGINES, EngineRow, engine_row
+from wafer.engines.base import Engine
+from wafer.engines.choose import check, make, problems
+from wafer.errors import ConfigError
+from wafer.experiment import Experiment
+
+INSIDE = (ROOT / "wafer" / "engines", ROOT / "wafer" / "config" / "engines.py")
+OUTSIDE = [
+    path
+    for package in ("vsl", "models", "sparsity", "wafer")
+    for path in (ROOT / package).rglob("*.py")
+    if not any(path.is_relative_to(room) for room in INSIDE)
+]
+# The same word for other things: a section of the file, a native library.
+HOMONYMS = {"wafer/compiler/experiment.py": "fabric", "wafer/fabric/native/__init__.py": "fabric"}
+
+
+def _modules():
+    return {row: importlib.import_module(row.make.partition(":")[0]) for row in ENGINES.values()}
+
+
+def _docstrings(tree):
+    bodies = (node.body for node in ast.walk(tree) if hasattr(node, "body"))
+    firsts = (body[0] for body in bodies if isinstance(body, list) and body)
+    return {id(first.value) for first in firsts if isinstance(first, ast.Expr)}
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_nobody_else_names_an_engine_or_tests_its_type(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = _docstrings(tree)
+    allowed = {HOMONYMS.get(path.relative_to(ROOT).as_posix())}
+    types = {name for module in _modules().values() for name in module.__all__} - {"make"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = {node.value} & ENGINES.keys() - allowed
+            if id(node) not in docstrings:
+                named |= {name for name in ENGINES if f"execution_strategy: {name}" in node.value}
+            assert not named, f"line {node.lineno}: {named}; ask the row (config/engines.py)"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            tested = ast.unparse(node.args[1])
+            assert not any(name in tested.split(".") for name in types), f"line {node.lineno}"
+
+
+def test_rows_keep_what_they_promise():
+    for row, module in _modules().items():
+        assert callable(module.make), row
+        assert (engine_row(row.name), row.name) == (row, row.name)
+        classes = [x for _, x in inspect.getmembers(module, inspect.isclass)]
+        own = [x for x in classes if x.__module__ == module.__name__ and hasattr(x, "step")]
+        assert len(own) == 1, row
+        assert hasattr(own[0], "compiled_step") == row.whole_step_program
+        missing = {name for name in vars(Engine) if name[0] != "_"} - set(dir(own[0]))
+        assert missing <= {"sparsifier", "mesh", "programs"}, row
+
+
+def config(**runconfig):
+    data = {"data_processor": "SyntheticDataProcessor", "vocab_size": 8, "max_sequence_length": 8}
+    model = {"name": "gpt2", "vocab_size": 8, "hidden_size": 8, "num_heads": 2}
+    return {
+        "model": model | {"num_hidden_layers": 1, "filter_size": 8, "max_position_embeddings": 8},
+        "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
+        "train_input": data | {"batch_size": 4},
+        "runconfig": {"max_steps": 1} | runconfig,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:Engine", "no_such_module.*on PYTHONPATH"),
+        ("math:Engine", "the module has no 'Engine'"),
+    ],
+)
+def test_an_engine_that_is_not_there(name, message):
+    experiment = Experiment.from_config(parse_config(config(execution_strategy=name)))
+    with pytest.raises(ConfigError, match=message):
+        make(experiment, engine_row(name))
+
+
+@pytest.mark.parametrize("name", ["stream", "one_device:", ":One", 3])
+def test_a_name_that_is_none(name):
+    with pytest.raises(ConfigError, match=r"expected 'resident', .* or 'module:object'"):
+        parse_config(config(execution_strategy=name))
+
+
+def test_a_section_is_read_by_its_engine_alone():
+    with pytest.raises(ConfigError, match="pipeline: is read only with execution_strategy: pipe"):
+        parse_config(config(pipeline={"stages": 2}))
+    parse_config(parse_config(config()).to_dict())  # defaults are written, and change nothing
+
+
+def test_what_no_engine_does_is_refused_before_its_own_problems_are_known():
+    cfg = parse_config(config(num_replicas=2))
+    experiment = Experiment.from_config(cfg)
+    assert problems(experiment) == []
+    with pytest.raises(ConfigError, match="num_replicas: 2 is not built"):
+        check(experiment)
+    assert check(dataclasses.replace(experiment, cfg=parse_config(config()))) is None
+
+
+def test_an_engine_of_ones_own_has_no_capabilities():
+    assert engine_row("a.b:C") == EngineRow("a.b:C", make="a.b:C")
+    assert not any(engine_row("a.b:C")[3:])

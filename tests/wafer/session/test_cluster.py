@@ -1,0 +1,224 @@
+"""SwarmX over processes: who joins, who reads what, and real processes on this machine."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+from helpers.runs import assert_close, config, train
+
+from models.checkpoint.reader import load_checkpoint
+from models.paths import named_leaves
+from wafer.data.batching.pipeline import Loader
+from wafer.data.readers.synthetic import SyntheticSource
+from wafer.engines.cluster import Member, membership
+from wafer.errors import ConfigError, DataError
+
+pytestmark = pytest.mark.alone
+
+# --- who joins -----------------------------------------------------------------------------------
+
+
+def test_flags_win_over_the_environment_and_that_over_slurm():
+    slurm = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}
+    own = {"WAFER_COORDINATOR": "a:1", "WAFER_NUM_PROCESSES": "3", "WAFER_PROCESS_ID": "2"}
+    assert membership(environ={}) is None
+    assert membership(environ=slurm) == Member(None, 4, 3)
+    assert membership(environ=slurm | own) == Member("a:1", 3, 2)
+    assert membership("b:2", 2, 1, environ=slurm | own) == Member("b:2", 2, 1)
+    assert membership("b:2", 1, 0, environ={}) is None
+    assert membership(environ={"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) is None
+
+
+def test_half_a_membership_is_an_error_that_names_the_rest():
+    with pytest.raises(ConfigError, match=r"--process_id \(or WAFER_PROCESS_ID\) is missing"):
+        membership("a:1", 2, environ={})
+    with pytest.raises(ConfigError, match="expected 0 to 1"):
+        membership("a:1", 2, 2, environ={})
+    with pytest.raises(ConfigError, match="whole numbers"):
+        membership(environ={"WAFER_COORDINATOR": "a:1", "WAFER_NUM_PROCESSES": "two",
+                            "WAFER_PROCESS_ID": "0"})  # fmt: skip
+
+
+# --- who reads what ------------------------------------------------------------------------------
+
+
+def loader(task, *, pack, epochs=None, drop_last=True, examples=10):
+    return Loader(
+        SyntheticSource(examples, 50, 16, 0),
+        batch_size=6 // task[1],
+        row_length=16,
+        pack=pack,
+        shuffle=True,
+        seed=3,
+        num_epochs=epochs,
+        drop_last=drop_last,
+        task=task,
+    )
+
+
+def batches(processes, steps, *, pack, begin=None):
+    """Global batches as sorted rows, and the position after them."""
+    loaders = [loader((i, processes), pack=pack) for i in range(processes)]
+    for one in loaders if begin else ():
+        one.restore(begin)
+    seen = []
+    for _ in range(steps):
+        rows = np.concatenate([next(one)["input_ids"] for one in loaders])
+        seen.append(rows[np.lexsort(rows.T)])
+    states = [one.state() for one in loaders]
+    for one in loaders:
+        one.close()
+    return seen, states
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_processes_share_the_global_order_and_a_restart_keeps_it(pack):
+    want, _ = batches(1, 6, pack=pack)
+    for first, then in ((2, 3), (3, 1), (1, 2)):
+        head, states = batches(first, 2, pack=pack)
+        assert all(json.dumps(s) == json.dumps(states[0]) for s in states)
+        tail, _ = batches(then, 4, pack=pack, begin=json.loads(json.dumps(states[0])))
+        for a, b in zip(want, head + tail, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_every_process_gives_the_same_number_of_batches_at_the_end_of_the_data():
+    """7 examples in batches of 6: only the first of two processes has one left for the second."""
+    counts = []
+    for i in range(2):
+        one = loader((i, 2), pack=False, epochs=1, drop_last=False, examples=7)
+        counts.append([int(b["attention_mask"].any(-1).sum()) for b in one])
+        one.close()
+    assert counts == [[3, 1], [3, 0]]
+
+
+def test_more_processes_than_examples_is_an_error():
+    with pytest.raises(DataError, match=r"2 example\(s\) for 3 processes"):
+        loader((0, 3), pack=False, epochs=1, examples=2)
+
+
+# --- real processes ------------------------------------------------------------------------------
+
+
+def write(folder: pathlib.Path, **runconfig) -> pathlib.Path:
+    path = folder / f"params_{len(list(folder.iterdir()))}.yaml"
+    sparse = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}, "compute": "masked"}
+    cfg = config(
+        train_input={"batch_size": 6},
+        eval_input={"batch_size": 6},
+        sparsity=sparse,
+        optimizer={"max_gradient_norm": 0.5},
+        runconfig=runconfig,
+    )
+    path.write_text(yaml.safe_dump(cfg))
+    return path
+
+
+def launch(params: pathlib.Path, model_dir: pathlib.Path, processes: int, *flags: str):
+    """Start the processes of one run; they meet on a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, "-m", "wafer", "run", "-p", str(params), "-o", str(model_dir)]
+    command += ["--num_csx", str(processes), *flags]
+    if processes > 1:
+        command += ["--coordinator", address, "--num_processes", str(processes)]
+    return [
+        subprocess.Popen(
+            [*command, *(["--process_id", str(i)] if processes > 1 else [])],
+            env={**os.environ, "WAFER_JOBS_DIR": str(model_dir / "jobs")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for i in range(processes)
+    ]
+
+
+def finish(started, timeout=200):
+    outputs = []
+    for process in started:
+        out, _ = process.communicate(timeout=timeout)
+        outputs.append(out)
+    assert all(p.returncode == 0 for p in started), "\n".join(outputs)
+    return outputs
+
+
+def arrays(folder, step):
+    return dict(named_leaves(load_checkpoint(folder / "checkpoints" / str(step))[0]))
+
+
+SETTINGS = ("train_input", "sparsity", "optimizer")
+
+
+def one_process(folder, params, **runconfig):
+    """Train the same file in this process; returns the arrays of its last checkpoint."""
+    changes = yaml.safe_load(params.read_text())
+    return train(folder, **{key: changes[key] for key in SETTINGS}, runconfig=runconfig)
+
+
+def losses(folder):
+    lines = (folder / "train" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    "execution", [pytest.param("resident", marks=pytest.mark.slow), "weight_streaming"]
+)
+def test_two_processes_train_like_one(tmp_path, execution):
+    window = {"start_step": 2, "end_step": 2} if execution == "resident" else None
+    params = write(tmp_path, max_steps=2, op_profiler_config=window)
+    two = tmp_path / "two"
+    finish(launch(params, two, 2, "--execution", execution))
+    profiles = sorted(path.parent.name for path in two.glob("profile/*/op_profile.json"))
+    assert profiles == (["process-0", "process-1"] if window else [])  # each its own systems'
+    want = one_process(tmp_path / "one", params, max_steps=2)
+    assert_close(want, arrays(two, 2), atol=1e-6)
+    assert losses(two) == pytest.approx(losses(tmp_path / "one"), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", [1, 2, 3])
+def test_a_checkpoint_of_two_processes_is_resumed_by_any_number(tmp_path, then):
+    params = write(tmp_path, max_steps=2)
+    finish(launch(params, tmp_path / "run", 2))
+    finish(
+        launch(
+            params, tmp_path / "run", then, "--max_steps", "4", "--execution", "weight_streaming"
+        )
+    )
+    want = one_process(tmp_path / "one", params, max_steps=4)
+    assert_close(want, arrays(tmp_path / "run", 4), atol=2e-6)
+
+
+@pytest.mark.slow
+def test_a_dead_process_stops_the_others_with_one_line_and_the_run_goes_on(tmp_path):
+    params = write(tmp_path, max_steps=4000, checkpoint_steps=5, max_checkpoints=2)
+    folder = tmp_path / "run"
+    started = launch(params, folder, 2, "--heartbeat", "20")
+    checkpoints = folder / "checkpoints"
+    give_up = time.monotonic() + 200
+    while not (checkpoints / "5").is_dir():
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+    started[1].send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    out, _ = started[0].communicate(timeout=60)
+    assert time.monotonic() - began < 25, "longer than the heartbeat"
+    started[1].communicate()
+    assert started[0].returncode not in (0, None)
+    assert "lost contact with another process" in out
+    assert "continues from the last checkpoint" in out
+    last = max(int(p.name) for p in checkpoints.iterdir() if p.name.isdigit())
+    outputs = finish(launch(params, folder, 2, "--max_steps", str(last + 2)))
+    assert f"at step {last}" in outputs[0]
+    want = one_process(tmp_path / "one", params, max_steps=last + 2)
+    assert_close(want, arrays(folder, last + 2), atol=2e-5)

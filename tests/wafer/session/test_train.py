@@ -1,0 +1,307 @@
+"""The trainer: modes, systems, micro-batches, precision, and what happens when things go wrong."""
+
+import gc
+import json
+import pathlib
+import signal
+import struct
+import time
+
+import jax
+import numpy as np
+import pytest
+import yaml
+from helpers.runs import VOCAB, assert_close, config, train
+from tensorboardX.proto.event_pb2 import Event
+
+from models.checkpoint.reader import load_checkpoint
+from models.checkpoint.tree import fill_template
+from models.checkpoint.writer import Checkpoints
+from models.paths import named_leaves
+from wafer.cli import main
+from wafer.commands.run import run as run_mode
+from wafer.config import parse_config
+from wafer.data.batching.lengths import sequence_lengths
+from wafer.errors import CheckpointError, ConfigError, TrainingError
+from wafer.experiment import Experiment
+from wafer.session import loop
+from wafer.session.build import Run, build
+from wafer.session.persist import resume
+
+
+def built(**changes) -> Run:
+    return build(Experiment.from_config(parse_config(config(**changes))))
+
+
+def losses(folder: pathlib.Path, which: str = "train") -> list[float]:
+    lines = (folder / which / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines]
+
+
+SPARSE = {
+    "sparsity": {
+        "algorithm": "rigl",
+        "sparsity": 0.5,
+        "update": {"freq": 2},
+        "param_filter": "*ffn*kernel",
+    }
+}
+
+
+@pytest.mark.parametrize("systems", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_the_number_of_systems_does_not_change_the_result(tmp_path, systems):
+    drops = {"model": {"dropout_rate": 0.1}}
+    one = train(tmp_path / "one", **SPARSE, **drops)
+    many = train(tmp_path / "many", **SPARSE, **drops, runconfig={"num_csx": systems})
+    assert_close(one, many, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"train_input": {"micro_batch_size": 1}},
+        pytest.param({"train_input": {"micro_batch_size": 2}}, marks=pytest.mark.slow),
+        {"train_input": {"batch_size": 2}, "optimizer": {"grad_accum_steps": 2}},
+        {"model": {"enable_vts": True}},
+    ],
+    ids=["micro1", "micro2", "accumulate2", "stripped"],
+)
+def test_ways_of_cutting_the_batch_do_not_change_the_result(tmp_path, variant):
+    cut = variant | {"model": {"dropout_rate": 0.1, **variant.get("model", {})}}
+    whole = train(tmp_path / "whole", model={"dropout_rate": 0.1})
+    assert_close(whole, train(tmp_path / "cut", **cut), atol=2e-6)
+
+
+@pytest.mark.parametrize("algorithm", [pytest.param("static", marks=pytest.mark.slow), "rigl"])
+def test_compressed_storage_trains_and_resumes_like_masks(tmp_path, algorithm):
+    rigl = {"update": {"freq": 2}} if algorithm == "rigl" else {}
+    found = {}
+    for compute in ("masked", "csr"):
+        section = {"algorithm": algorithm, "sparsity": 0.5, "compute": compute, **rigl}
+        folder = tmp_path / compute
+        train(folder, sparsity=section, runconfig={"max_steps": 2})
+        found[compute] = train(folder, sparsity=section)  # files are dense: resumes at step 2
+    masked, csr = found["masked"], found["csr"]
+    kernel = "params/layers_0/ffn/up/kernel"
+    np.testing.assert_array_equal(np.isnan(masked[kernel]), np.isnan(csr[kernel]))
+    assert_close(masked, csr, atol=1e-5)
+
+
+def test_loss_falls_on_repeated_patterns(tmp_path):
+    train(tmp_path, runconfig={"max_steps": 60, "checkpoint_steps": 60})
+    seen = losses(tmp_path)
+    assert seen[0] == pytest.approx(np.log(VOCAB), rel=0.05)
+    assert np.mean(seen[-5:]) < 0.8 * seen[0]
+
+
+def test_packed_rows_give_the_loss_of_the_padded_batch(tmp_path):
+    """One epoch of evaluation sees the same tokens however they are laid out."""
+    train(tmp_path)
+    found = []
+    for use_vsl in (False, True):
+        cfg = config(eval_input={"use_vsl": use_vsl}, runconfig={"mode": "eval"})
+        cfg["runconfig"]["model_dir"] = str(tmp_path)
+        run_mode(parse_config(cfg))
+        found.append(losses(tmp_path, "eval")[-1])
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
+def test_eval_all_visits_every_checkpoint_in_order(tmp_path):
+    train(tmp_path, runconfig={"max_steps": 6})
+    cfg = config(runconfig={"mode": "eval_all", "model_dir": str(tmp_path)})
+    assert run_mode(parse_config(cfg)) == 0
+    lines = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
+
+
+def test_train_and_eval_evaluates_at_the_start_and_every_stretch(tmp_path):
+    train(tmp_path, runconfig={"mode": "train_and_eval", "eval_frequency": 3})
+    lines = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 3, 4]
+
+
+def tags(folder: pathlib.Path) -> set[str]:
+    """Scalar tags of the TensorBoard events in a folder: TFRecord frames of Event messages."""
+    found = set()
+    for path in folder.glob("events*"):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (size,) = struct.unpack_from("<Q", data, at)
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            found |= {value.tag for value in event.summary.value}
+            at += 12 + size + 4
+    return found
+
+
+def test_tensorboard_has_the_vendors_tags(tmp_path):
+    optimizer = {"log_summaries": True}
+    train(tmp_path, optimizer=optimizer, runconfig={"mode": "train_and_eval", "eval_frequency": 4})
+    wanted = {"loss", "lr/0", "local_samples_per_sec", "avg_samples_per_sec", "avg_steps_per_sec"}
+    assert wanted | {"per_layer_grad_norm/layers_0"} <= tags(tmp_path / "train")
+    assert {"loss", "eval/lm_perplexity", "eval/accuracy"} <= tags(tmp_path / "eval")
+    train(tmp_path / "sparse", **SPARSE)
+    name = "sparsity/layers_0/ffn/up/kernel"
+    assert {f"{name}/target", f"{name}/actual"} <= tags(tmp_path / "sparse" / "train")
+
+
+def test_a_named_checkpoint_and_parts_of_it(tmp_path):
+    whole = train(tmp_path / "whole")
+    early = str(tmp_path / "whole" / "checkpoints" / "2")
+    again = train(tmp_path / "again", runconfig={"checkpoint_path": early})
+    assert_close(whole, again, atol=0)
+    # The model alone: weights of step 2, everything else as in a fresh run, from step 0.
+    settings = {"checkpoint_path": early, "load_checkpoint_states": "model", "max_steps": 2}
+    cfg = config(runconfig=settings | {"model_dir": str(tmp_path / "part")})
+    state = resume(build(Experiment.from_config(parse_config(cfg)))).state
+    assert int(state.step) == 0
+    stored = dict(named_leaves(load_checkpoint(early)[0]))
+    for name, value in named_leaves(state.params):
+        np.testing.assert_array_equal(value, stored[f"params/{name}"])
+    assert not any(np.any(x) for n, x in named_leaves(state.opt_state) if "exp_avg" in n)
+
+
+def test_half_precision_stays_near_float32(tmp_path):
+    exact = train(tmp_path / "f32")
+    model = {"mixed_precision": True, "fp16_type": "bfloat16"}
+    half = train(tmp_path / "bf16", model=model)
+    assert half["params/layers_0/ffn/up/kernel"].dtype == np.float32
+    assert_close(exact, half, atol=0.05)
+    assert losses(tmp_path / "bf16") == pytest.approx(losses(tmp_path / "f32"), abs=0.05)
+
+
+def test_dynamic_loss_scale_skips_overflowing_steps_without_a_trace(tmp_path):
+    """Scale 2^31 overflows float16 at first: weights stay, the scale halves, then training goes."""
+    model = {"mixed_precision": True, "fp16_type": "float16"}
+    scaling = {
+        "loss_scaling_factor": "dynamic",
+        "initial_loss_scale": 2.0**31,
+        "max_loss_scale": 2.0**31,
+    }
+    arrays = train(tmp_path, model=model, optimizer=scaling, **SPARSE)
+    skipped = int(arrays["scale/num_skipped_steps"])
+    assert 0 < skipped <= 4
+    assert float(arrays["scale/loss_scale"]) == 2.0 ** (31 - skipped)
+    meta = load_checkpoint(tmp_path / "checkpoints" / "4")[1]
+    assert meta["sparsity"]["step"] == 4 - skipped
+
+
+def test_nan_loss_stops_with_step_and_norms_and_leaves_the_good_checkpoint(tmp_path):
+    wild = {"optimizer_type": "SGD", "learning_rate": 1e30}
+    with pytest.raises(TrainingError, match=r"step \d+: the loss is (nan|inf)[\s\S]*norms:\s+\w+/"):
+        train(tmp_path, optimizer=wild, runconfig={"max_steps": 50, "checkpoint_steps": 1})
+    for path in (tmp_path / "checkpoints").iterdir():
+        arrays = dict(named_leaves(load_checkpoint(path)[0]))
+        assert all(np.isfinite(v).all() for v in arrays.values())
+
+
+def test_a_signal_in_the_middle_of_telling_the_others_is_not_lost(tmp_path, monkeypatch):
+    heard = iter([True])
+
+    def largest(value: int) -> int:
+        if next(heard, False):  # comes in after the value was read
+            signal.raise_signal(signal.SIGTERM)
+        return value
+
+    monkeypatch.setattr(loop, "largest", largest)
+    before = signal.getsignal(signal.SIGTERM)
+    section = {"model_dir": str(tmp_path), "max_steps": 50, "checkpoint_steps": 50}
+    assert run_mode(parse_config(config(runconfig=section))) == 128 + signal.SIGTERM
+    steps = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
+    assert steps == [2]  # told after step 1, known to all after step 2
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_finished_training_says_so(tmp_path):
+    train(tmp_path)
+    with pytest.raises(TrainingError, match="nothing is left to train"):
+        train(tmp_path)
+
+
+def test_a_checkpoint_of_another_model_lists_what_differs(tmp_path):
+    train(tmp_path)
+    with pytest.raises(CheckpointError, match=r"embed/token/embedding: shape \(32, 16\)"):
+        train(tmp_path, model={"hidden_size": 32}, runconfig={"max_steps": 8})
+
+
+def test_fill_template_suggests_names():
+    with pytest.raises(CheckpointError, match="did you mean 'a/kernel'"):
+        fill_template({"a": {"kernels": np.zeros(2)}}, {"a": {"kernel": np.zeros(2)}}, "here")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax's loop
+def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
+    train(tmp_path)
+    folder = tmp_path / "checkpoints"
+    (folder / "6.orbax-checkpoint-tmp-1").mkdir()
+    for file in (folder / "4" / "state" / "ocdbt.process_0" / "d").iterdir():
+        file.write_bytes(file.read_bytes()[:10])
+    with caplog.at_level("WARNING"):
+        checkpoints = Checkpoints(tmp_path)
+        found = checkpoints.restore_latest()
+    assert found is not None
+    assert found[0] == 2
+    assert "half-written" in caplog.text
+    assert "damaged" in caplog.text
+    assert not (folder / "6.orbax-checkpoint-tmp-1").exists()
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(folder / "4")
+    time.sleep(1)  # reads of the damaged file still in flight complain here, not in a later test
+    gc.collect()
+
+
+def test_sections_that_do_not_go_together_are_refused_before_any_work(tmp_path):
+    with pytest.raises(ConfigError, match=r"max_sequence_length: 16 positions"):
+        built(model={"max_position_embeddings": 8})
+    with pytest.raises(ConfigError, match=r"vocab_size: 32 token ids"):
+        built(model={"vocab_size": 31})
+
+
+def test_every_wrong_key_is_reported_by_the_command_line(tmp_path, capsys):
+    cfg = config(
+        runconfig={"max_step": 3}, model={"hiden_size": 8}, sparsity={"algorithm": "rigel"}
+    )
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(cfg))
+    assert main(["run", "--params", str(path), "--validate_only"]) == 1
+    message = capsys.readouterr().err
+    for hint in ("'max_steps'", "'hidden_size'", "rigl"):
+        assert hint in message
+
+
+def test_dry_modes_run_nothing(tmp_path, capsys):
+    path = tmp_path / "ok.yaml"
+    path.write_text(yaml.safe_dump(config(sparsity={"sparsity": 0.9, "algorithm": "static"})))
+    flags = ["run", "--params", str(path), "--model_dir", str(tmp_path / "run")]
+    assert main([*flags, "--validate_only"]) == 0
+    out = capsys.readouterr().out
+    assert "layers_0/ffn/down/kernel" in out
+    assert main([*flags, "--compile_only"]) == 0
+    assert "GFLOP per step" in capsys.readouterr().out
+    assert main([*flags, "--compile_only", "--execution", "weight_streaming"]) == 1
+    assert "`wafer plan` has its figures" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_few_capacities_hold_the_batches_of_a_dataset(tmp_path):
+    """At most 8 shapes over 50 batches of 16 rows, and nearly no slack in them."""
+    data = {"batch_size": 16, "num_examples": 800, "max_sequence_length": 512}
+    model = {"enable_vts": True, "max_position_embeddings": 512}
+    runconfig = {"model_dir": str(tmp_path), "mode": "train"}
+    job = built(train_input=data, model=model, runconfig=runconfig)
+    lengths = np.random.default_rng(0).permutation(sequence_lengths(job.train))
+    need = lengths.reshape(50, 16).sum(axis=1)
+    got = [job.ladder.capacity(int(n)) for n in need]
+    assert len(set(got)) <= 8
+    assert need.sum() / sum(got) >= 0.92
+
+
+def test_step_compiles_once(tmp_path):
+    job = built(runconfig={"model_dir": str(tmp_path)})
+    assert job.train is not None
+    shape = job.experiment.batch("train")
+    loader = job.train.loader(shape.samples, num_epochs=None)
+    state = job.engine.init(jax.random.key(0))
+    for _ in range(3):
+        state, _ = job.engine.step(state, job.features(next(loader), shape), topology=False)
+    loader.close()
+    assert job.engine.programs.names() == ["step"]

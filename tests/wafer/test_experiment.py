@@ -1,0 +1,64 @@
+"""What an Experiment says before there is data, a device or an array."""
+
+import subprocess
+import sys
+
+import pytest
+from helpers.paths import ROOT
+
+from wafer.config import parse_config
+from wafer.errors import ConfigError
+from wafer.experiment import BatchShape, Experiment, batch_shape
+
+FILE = ROOT / "models" / "configs" / "gpt_pystdlib.yaml"
+PURE = """
+import os, sys
+import jax
+from jax._src import xla_bridge
+from wafer.experiment import Experiment
+experiment = Experiment.from_yaml(sys.argv[1], num_csx=2, model_dir=sys.argv[2])
+assert experiment.batch("train").systems == 2
+assert not xla_bridge.backends_are_initialized(), "a backend was started"
+assert not os.path.exists(sys.argv[2])
+jax.config.update("jax_num_cpu_devices", 2)  # still open
+assert jax.device_count() == 2
+"""
+
+
+def test_an_experiment_starts_no_backend_and_writes_no_file(tmp_path):
+    """The file has masks, schedules and a tokenizer that is trained on first use."""
+    subprocess.run([sys.executable, "-c", PURE, str(FILE), str(tmp_path / "run")], check=True)
+
+
+def config(**changes):
+    data = {"data_processor": "SyntheticDataProcessor", "vocab_size": 8, "max_sequence_length": 8}
+    model = {"name": "gpt2", "vocab_size": 8, "hidden_size": 8, "num_heads": 2}
+    model |= {"num_hidden_layers": 1, "filter_size": 8, "max_position_embeddings": 8}
+    optimizer = {"optimizer_type": "SGD", "learning_rate": 0.1, "grad_accum_steps": 3}
+    return parse_config(
+        {
+            "model": model,
+            "optimizer": optimizer,
+            "train_input": data | {"batch_size": 24, "micro_batch_size": 4},
+            "runconfig": {"max_steps": 1, "num_csx": 2} | changes,
+        }
+    )
+
+
+def test_a_batch_is_laid_out_once():
+    experiment = Experiment.from_config(config())
+    section = experiment.section("train")
+    assert experiment.batch("train") == BatchShape(systems=2, micro_batches=9, rows=4)
+    assert experiment.batch("train").samples == 72
+    assert batch_shape(section) == BatchShape(1, 6, 4)
+    whole = section.model_copy(update={"micro_batch_size": "auto"})
+    assert batch_shape(whole, 2) == BatchShape(2, 1, 12)
+    assert batch_shape(whole, most=16) == BatchShape(1, 2, 12)
+    with pytest.raises(ConfigError, match="eval_input: missing section; there is nothing to eval"):
+        experiment.batch("eval")
+
+
+def test_the_seed_is_an_argument():
+    seeds = (Experiment.from_config(config(), 3), Experiment.from_config(config(seed=5)))
+    assert [e.seed for e in seeds] == [3, 5]
+    assert Experiment.from_config(config()).seed == 0
