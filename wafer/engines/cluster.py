@@ -32,6 +32,7 @@ __all__ = [
     "num_tasks",
     "prepare",
     "share",
+    "swarmx_mesh",
     "task_id",
     "total",
 ]
@@ -211,6 +212,22 @@ def total(value: float) -> float:
     if jax.process_count() == 1:
         return value
     return float(np.sum(multihost_utils.process_allgather(np.float32(value))))
+
+
+def swarmx_mesh(num_csx: int) -> Mesh:
+    """Mesh with one axis, 'csx', over the first ``num_csx`` devices.
+
+    Raises:
+        ValueError: fewer devices than systems.
+    """
+    devices = jax.devices()
+    if len(devices) < num_csx:
+        raise ValueError(
+            f"runconfig.num_csx: {num_csx} systems, but JAX sees {len(devices)} "
+            f"{devices[0].platform} device(s). On a CPU the command line makes as many as "
+            "needed; in Python call jax.config.update('jax_num_cpu_devices', N) before first use."
+        )
+    return jax.make_mesh((num_csx,), ("csx",), devices=devices[:num_csx])
 
 
 def broadcast(leaf: Any, everywhere: NamedSharding) -> jax.Array:

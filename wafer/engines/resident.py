@@ -20,12 +20,12 @@ from models.base import Aux, Batch, Model
 from sparsity import Sparsifier
 from wafer.data.batching.batches import numbered, to_batch
 from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
-from wafer.engines.cluster import broadcast, share
+from wafer.engines.cluster import broadcast, swarmx_mesh
 from wafer.engines.programs import Programs, shapes_of
 from wafer.experiment import Experiment
 from wafer.optim.precision import LossScaler
 
-__all__ = ["Resident", "make", "norms", "swarmx_mesh"]
+__all__ = ["Resident", "make", "norms"]
 
 
 class _Reduced(NamedTuple):
@@ -33,22 +33,6 @@ class _Reduced(NamedTuple):
 
     grads: Any
     aux: Aux
-
-
-def swarmx_mesh(num_csx: int) -> Mesh:
-    """Mesh with one axis, 'csx', over the first ``num_csx`` devices.
-
-    Raises:
-        ValueError: fewer devices than systems.
-    """
-    devices = jax.devices()
-    if len(devices) < num_csx:
-        raise ValueError(
-            f"runconfig.num_csx: {num_csx} systems, but JAX sees {len(devices)} "
-            f"{devices[0].platform} device(s). On a CPU the command line makes as many as "
-            "needed; in Python call jax.config.update('jax_num_cpu_devices', N) before first use."
-        )
-    return jax.make_mesh((num_csx,), ("csx",), devices=devices[:num_csx])
 
 
 def _own(features: Any) -> Any:
@@ -113,10 +97,6 @@ class Resident(Engine):
     @property
     def _everywhere(self) -> NamedSharding:
         return NamedSharding(self.mesh, P())
-
-    def place(self, features: Features) -> Features:
-        """See ``Engine``."""
-        return share(features, self.mesh)
 
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True

@@ -19,9 +19,8 @@ from models.base import Aux, Batch
 from wafer.engines.programs import shapes_of
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import Branch, Part
-from wafer.engines.stagewise.ledger import Ledger
+from wafer.engines.stagewise.ledger import Ledger, Plan
 from wafer.engines.stagewise.passes import Visit, Where
-from wafer.engines.stagewise.plan import Plan
 from wafer.engines.stagewise.stages import Stages
 from wafer.engines.stagewise.traffic import Mover
 

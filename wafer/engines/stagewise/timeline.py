@@ -100,7 +100,7 @@ def draw_spans(ax: Any, spans: Sequence[Span], names: Sequence[str]) -> Any:
 
     Args:
         ax: matplotlib axes.
-        spans: of one step, as the pipelined executor recorded them.
+        spans: of one step, as the pipelined engine recorded them.
         names: of the stages, the input's end first.
     """
     wide = 0.012 * (max(span.end for span in spans) - min(span.begin for span in spans))
@@ -119,7 +119,7 @@ def draw_sweep(ax: Any, events: Sequence[Event], color: Callable[[str], Any]) ->
 
     Args:
         ax: matplotlib axes.
-        events: of one step, as the streaming executor recorded them.
+        events: of one step, as the streaming engine recorded them.
         color: of a stage or branch, by name.
     """
     bars = _bars(events, lambda event: event.lane, lambda event: color(event.name.split("/")[0]))
