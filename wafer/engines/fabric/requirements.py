@@ -5,7 +5,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from models.families.fc_mnist import FcMnistConfig
 from wafer.errors import Problem
 from wafer.experiment import Experiment
 from wafer.optim.sections import SGD
@@ -16,7 +15,7 @@ __all__ = ["problems"]
 def problems(experiment: Experiment) -> Iterator[Problem]:
     """What the PE programs do not do, by the keys that ask for it."""
     cfg, model = experiment.cfg, experiment.model
-    if not isinstance(model.config, FcMnistConfig):
+    if not model.config.is_dense_stack:
         message = (
             "fabric runs stacks of dense layers (model.name: fc_mnist); other kernels have a cost "
             "in `wafer compile`, no PE program. Use resident, weight_streaming or pipelined"
@@ -33,7 +32,7 @@ def problems(experiment: Experiment) -> Iterator[Problem]:
         yield Problem(("sparsity", "algorithm"), message)
 
 
-def _model(model: FcMnistConfig) -> Iterator[Problem]:
+def _model(model: Any) -> Iterator[Problem]:
     if model.activation_fn != "relu":
         message = f"{model.activation_fn!r}: the PEs have relu"
         yield Problem(("model", "activation_fn"), message)
