@@ -19,7 +19,7 @@ from wafer.engines.cluster import num_tasks, task_id, total
 from wafer.errors import CheckpointError, DataError
 from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter
-from wafer.session.persist import fresh, resume, state_from
+from wafer.session.persist import resume, state_from
 
 __all__ = ["evaluate", "evaluate_and_write", "evaluate_every", "evaluate_one"]
 
@@ -131,7 +131,7 @@ def evaluate_every(run: Run) -> None:
     paths = [checkpoints.path(step) for step in checkpoints.steps()]
     if not paths:
         raise CheckpointError(f"{checkpoints.folder} holds no checkpoint; eval_all needs one")
-    template = fresh(run)
+    template = run.warmup.first_state()
     for path in paths:
         tree, meta = load_checkpoint(path)
         evaluate_and_write(run, state_from(run, template, tree, meta, path))

@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
 
 from models.checkpoint.writer import Checkpoints
 from models.paths import named_leaves
@@ -44,7 +43,6 @@ class Session:
         loader: training batches, positioned at the next one.
         checkpoints: where states go.
         writer: training metrics.
-        console: the user's terminal.
         began: ``time.perf_counter()`` when the command began.
         rates: samples per second since the first finished step.
         asked: number of the signal (SIGINT, SIGTERM) that asked this process for an end, else 0.
@@ -56,7 +54,6 @@ class Session:
     loader: Loader
     checkpoints: Checkpoints
     writer: MetricWriter
-    console: Console
     began: float
     rates: RateTracker | None = None
     asked: int = 0
@@ -201,7 +198,7 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
     begin = saved = step = int(state.step)
     sparse_step = int(state.sparse.step)  # behind `step` by the steps that overflowed
     pending: _Finished | None = None
-    with TrainProgress(until, step, session.console) as progress, _graceful(session):
+    with TrainProgress(until, step) as progress, _graceful(session):
         while step < until and not session.stop:
             rows = next(session.loader, None)
             if rows is None:

@@ -6,14 +6,13 @@ import logging
 import pathlib
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboardX import SummaryWriter
 
 from wafer.profile.rates import RateTracker
+from wafer.session.logs import CONSOLE
 
 __all__ = [
     "MetricWriter",
@@ -86,15 +85,15 @@ class TrainProgress:
     On anything but a terminal it draws nothing: there the log lines are the progress.
     """
 
-    def __init__(self, total: int, step: int, console: Console) -> None:
+    def __init__(self, total: int, step: int) -> None:
         self._progress = Progress(
             TextColumn("[bold]train"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[status]}"),
-            console=console,
-            disable=not console.is_terminal,
+            console=CONSOLE,
+            disable=not CONSOLE.is_terminal,
         )
         self._task = self._progress.add_task("train", total=total, completed=step, status="")
 
@@ -103,12 +102,7 @@ class TrainProgress:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop drawing; the last state stays on the screen."""
         self._progress.stop()
 

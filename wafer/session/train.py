@@ -13,7 +13,6 @@ from wafer.profile.rates import RateTracker
 from wafer.profile.window import OpProfiler
 from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_and_write
-from wafer.session.logs import CONSOLE
 from wafer.session.loop import Session, train
 from wafer.session.metrics import MetricWriter, write_performance
 from wafer.session.persist import resume, save
@@ -66,7 +65,6 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         loader=data.loader(samples, num_epochs=None, task=(task_id(), num_tasks())),
         checkpoints=Checkpoints(run.model_dir, settings.max_checkpoints),
         writer=MetricWriter(run.summary_dir / "train"),
-        console=CONSOLE,
         began=began,
     )
     if resumed.data is not None:

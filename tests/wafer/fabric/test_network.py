@@ -87,7 +87,7 @@ def check_steps(net, tree, masks, *, steps=3, momentum=0.0):
         assert report.loss == pytest.approx(float(loss), abs=1e-5)
         jax.tree.map(
             lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5),
-            network.read(net, state, "weights"),
+            network.params(net, state),
             tree,
         )
     return report
@@ -102,7 +102,7 @@ def test_two_pes_by_hand():
             net, network.init(net, zero), [[1.0, 2.0]], [0], learning_rate=1.0
         )
         assert report.loss == pytest.approx(np.log(2), abs=1e-6)
-        layer = network.read(net, state, "weights")["fc_0"]
+        layer = network.params(net, state)["fc_0"]
         np.testing.assert_allclose(layer["kernel"], [[0.5, -0.5], [1.0, -1.0]], atol=1e-6)
         np.testing.assert_allclose(layer["bias"], [0.5, -0.5], atol=1e-6)
 
@@ -272,7 +272,7 @@ def test_zero_weights_take_no_cycles():
         )
         tree = {"fc_0": {"kernel": np.ones((6, 5)), "bias": np.zeros(5)}}
         state, report = network.step(net, network.init(net, tree), *rows(net), learning_rate=0.1)
-        assert (network.read(net, state, "weights")["fc_0"]["kernel"][~kept] == 0).all()
+        assert (network.params(net, state)["fc_0"]["kernel"][~kept] == 0).all()
         cycles.append(report.cycles)
     # Forward pass and gradient of each weight, and a word more to clear and to update.
     assert cycles[0] - cycles[1] == 10 * (2 * (1 + 43 + 4) + 2)
@@ -380,10 +380,10 @@ def train_digits(steps):
         assert abs(report.cycles / net.predicted - 1) < 0.1
         jax.tree.map(
             lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5),
-            network.read(net, state, "weights"),
+            network.params(net, state),
             tree,
         )
-    return model, tree, network.read(net, state, "weights")
+    return model, tree, network.params(net, state)
 
 
 def test_fc_mnist_trains_on_digits():
@@ -488,7 +488,7 @@ def test_the_documents_fc_mnist_trains_on_pes(depth, side, micro_batches):
         state, report = network.step(net, network.init(net, got), x, y, learning_rate=0.05)
         assert report.loss == pytest.approx(float(loss), abs=1e-5)
         tree = jax.tree.map(lambda p, g: p - 0.05 * g, tree, grads)
-        got = network.read(net, state, "weights")
+        got = network.params(net, state)
         close = lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5)
         jax.tree.map(close, got, tree)
         assert abs(report.cycles / net.predicted - 1) < 0.1

@@ -128,7 +128,7 @@ class OnPes(Engine):
         if self._momentum:
             opt_state = optax.tree.set(opt_state, trace=network.read(net, memory, "velocities"))
         sparse, params, opt_state = sparsifier.update(
-            state.sparse, network.read(net, memory, "weights"), {}, opt_state, topology=False
+            state.sparse, network.params(net, memory), {}, opt_state, topology=False
         )
         after = state._replace(
             step=state.step + 1, params=params, opt_state=opt_state, sparse=sparse

@@ -42,7 +42,7 @@ from wafer.fabric.training.regions import Stream, Wires, chains, spot
 from wafer.fabric.training.softmax import WORDS
 from wafer.spec import WSE2, Region, WaferSpec
 
-__all__ = ["Dense", "Net", "Step", "build", "init", "read", "step"]
+__all__ = ["Dense", "Net", "Step", "build", "init", "params", "read", "step"]
 
 _MAX_CYCLES = 100_000_000  # of a step
 
@@ -389,6 +389,11 @@ def _checked(net: Net, tree: Mapping[str, Any]) -> dict[str, Any]:
             if got != shape:
                 raise FabricError(f"{name}/{key}: shape {got}, expected {shape}")
     return host
+
+
+def params(net: Net, memory: np.ndarray) -> dict[str, Any]:
+    """Read the parameters back; pruned weights are 0."""
+    return read(net, memory, "weights")
 
 
 def read(net: Net, memory: np.ndarray, array: str) -> dict[str, Any]:

@@ -6,8 +6,10 @@ donated state, they show the newest step only.
 """
 
 import contextlib
+import functools
 import logging
 import pathlib
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +25,7 @@ from models.paths import map_named, named_leaves
 from sparsity import SparseState, sentinel
 from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, swarmx_mesh
-from wafer.engines.stagewise.blockfile import Spill
+from wafer.engines.stagewise.blockfile import spill
 from wafer.engines.stagewise.branches import (
     TOPOLOGY_ALONE,
     Branch,
@@ -78,7 +80,6 @@ class Streaming(Stagewise):
         self._branches: dict[str, Branch] = {}
         self._plan: Plan | None = None
         self._frame: Any = None
-        self._everywhere = NamedSharding(mesh, P())
 
     # --- states ---------------------------------------------------------------------------
 
@@ -131,7 +132,9 @@ class Streaming(Stagewise):
         self.mover.commit({"step": int(state.step)})
         sparse = state.sparse._replace(masks={}, patterns={})
         small = state._replace(params=None, opt_state=None, sparse=sparse)
-        return self._state(*self.replicate((small, counters)))
+        everywhere = NamedSharding(self.mesh, P())
+        small, counters = jax.tree.map(lambda x: broadcast(x, everywhere), (small, counters))
+        return self._state(small, counters)
 
     def _handles(self) -> TrainState:
         """Build the state with a handle to the store in place of every large array.
@@ -179,10 +182,6 @@ class Streaming(Stagewise):
         counters = {leaf: value for leaf, value in values if isinstance(leaf, int)}
         return [counters[i] for i in range(len(counters))]
 
-    def replicate(self, state: Any) -> Any:
-        """Broadcast small arrays to all systems."""
-        return jax.tree.map(lambda x: broadcast(x, self._everywhere), state)
-
     # --- work -----------------------------------------------------------------------------
 
     def step(
@@ -195,14 +194,12 @@ class Streaming(Stagewise):
         sweep = Sweep(ledger, self.mover, residual_bytes=self.residual_bytes)
         sweep.run(self.programs.batch(features))
         self.density |= ledger.density
-        self.mover.commit({"step": self._step_after(state)})
+        # RAM commits nothing, so nothing is waited for there.
+        in_ram = isinstance(self.mover.store, RamStore)
+        self.mover.commit({"step": 0 if in_ram else int(state.step) + 1})
         scale = self.core.scaler.update(state.scale, ledger.whole.finite)
         small = state._replace(step=state.step + 1, sparse=ledger.sparse(), scale=scale)
         return self._state(small, ledger.counters), ledger.metrics(summaries=self.core.summaries)
-
-    def _step_after(self, state: TrainState) -> int:
-        """Number for the commit; RAM commits nothing, so nothing is waited for there."""
-        return 0 if isinstance(self.mover.store, RamStore) else int(state.step) + 1
 
     @property
     def _sweep(self) -> Plan:
@@ -235,7 +232,8 @@ class Streaming(Stagewise):
         with contextlib.ExitStack() as stack:
             keep = np.asarray
             if isinstance(store, FileStore):
-                keep = stack.enter_context(Spill(store.folder)).keep
+                file = stack.enter_context(tempfile.TemporaryFile(dir=store.folder))
+                keep = functools.partial(spill, file)
             for name, branch in self._branches.items():
                 own, opt_state, sparse = self._whole(name, counters)
                 if branch.is_sparse:
