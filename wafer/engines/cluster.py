@@ -29,11 +29,9 @@ __all__ = [
     "largest",
     "lost_workers",
     "membership",
-    "num_tasks",
     "prepare",
     "share",
     "swarmx_mesh",
-    "task_id",
     "total",
 ]
 
@@ -188,16 +186,6 @@ def lost_workers() -> Iterator[None]:
         )
         sys.stderr.flush()
         os._exit(1)
-
-
-def task_id() -> int:
-    """Index of this process among those that read data; 0 in a run of one process."""
-    return jax.process_index()
-
-
-def num_tasks() -> int:
-    """Number of processes that read data, each its share."""
-    return jax.process_count()
 
 
 def largest(value: int) -> int:

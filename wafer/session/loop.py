@@ -21,7 +21,7 @@ from models.checkpoint.writer import Checkpoints
 from models.paths import named_leaves
 from wafer.data.batching.pipeline import Loader, Rows
 from wafer.engines.base import TrainState
-from wafer.engines.cluster import largest, num_tasks
+from wafer.engines.cluster import largest
 from wafer.errors import TrainingError
 from wafer.profile.rates import RateTracker
 from wafer.profile.window import OpProfiler
@@ -128,7 +128,7 @@ def _report(
         session.rates = RateTracker()
     else:
         session.rates.add(finished.samples)
-    progress.update(finished.step)
+    progress.show(finished.step)
     if finished.step % run.cfg.runconfig.log_steps:
         return
     rates = session.rates.rates()
@@ -148,7 +148,7 @@ def _report(
     if run.experiment.scaler.dynamic:
         scalars["loss_scale"] = float(finished.metrics["loss_scale"])
     session.writer.write(finished.step, scalars)
-    progress.update(finished.step, _status(loss, tokens, gauges, finished.skipped))
+    progress.show(finished.step, _status(loss, tokens, gauges, finished.skipped))
     _LOG.info(log_line(run.device, finished.step, loss, rates))
 
 
@@ -215,7 +215,7 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
             # The next step donates the state: what is shown of it is taken now.
             gauges = run.gauges(state) if step % settings.log_steps == 0 else {}
             skipped = _padding_skipped(run, rows)
-            samples = len(rows["attention_mask"]) * num_tasks()
+            samples = len(rows["attention_mask"]) * jax.process_count()
             pending = _Finished(step, metrics, samples, skipped, gauges)
             # A signal to one process is one to all. What is read here is not what is written: one
             # that comes in between must not be overwritten.

@@ -273,8 +273,8 @@ class Ledger:
         step = sparse.step + jnp.asarray(self.whole.finite, jnp.int32)
         return sparse._replace(step=step, indices=indices, targets=targets)
 
-    def metrics(self, *, summaries: bool) -> dict[str, Array]:
-        """Return what ``Engine.step`` reports; ``summaries`` adds the norms of every branch."""
+    def metrics(self) -> dict[str, Array]:
+        """Return what ``Engine.step`` reports, with the norms of every branch if asked for."""
         aux = self.places.put(self.aux, 0)
         metrics = {
             "loss": aux.loss_sum / jnp.maximum(aux.weight, 1e-9),
@@ -282,7 +282,7 @@ class Ledger:
             "grad_norm": self.whole.norm,
             "loss_scale": self.starts[0].scale,
         }
-        if summaries:
+        if self.places.core.summaries:
             for name, squares in self._squares.items():
                 metrics[f"per_layer_grad_norm/{name}"] = jnp.sqrt(squares)
             for name, norm in self._weight_norms.items():

@@ -68,9 +68,8 @@ class Pipelined(Stagewise):
         self._places = Places(tuple(Stages(core, mesh) for mesh in meshes))
         self.programs = self._places.programs[0]
         self._described: Pipe | None = None
-        # Optimizer state: branch -> positions of its own leaves; of the run's counters.
-        self._owned: dict[str, list[int]] = {}
-        self._counters: list[int] = []
+        # The branch that each leaf of the optimizer state belongs to; None: the run's counters.
+        self._owners: list[str | None] = []
 
     # --- states ---------------------------------------------------------------------------
 
@@ -93,51 +92,53 @@ class Pipelined(Stagewise):
         }
         plan = make_plan(core.model.stages, branches)
         self._described = pipe = Pipe(plan, self.regions, self._places)
-        position = {path: i for i, (path, _) in enumerate(named_leaves(state.opt_state))}
+        owner = {}
         for name, branch in branches.items():
             paths = zip(branch.paths, branch.owned, strict=True)
-            self._owned[name] = [position[path] for path, own in paths if own]
+            owner |= {path: name for path, own in paths if own}
             kept = density(parts[name].masks, parts[name].patterns)
             self.density |= {branch.full(key): share for key, share in kept.items()}
-        owned = {i for positions in self._owned.values() for i in positions}
-        self._counters = [i for i in position.values() if i not in owned]
+        self._owners = [owner.get(path) for path, _ in named_leaves(state.opt_state)]
         where = [NamedSharding(mesh, P()) for mesh in self._meshes]
         held = self._held(state)
         for name, part in held.parts.items():
             home = where[self.regions[pipe.home(name)].place]
             branch = part, held.moments[name]
             held.parts[name], held.moments[name] = jax.device_put(branch, home)
-        leaves = jax.tree.leaves(state.opt_state)
-        counters = [leaves[i] for i in self._counters]
         small = state._replace(
             params=None, opt_state=None, sparse=state.sparse._replace(masks={}, patterns={})
         )
-        small, counters = jax.device_put((small, counters), where[0])
+        small, counters = jax.device_put((small, self._counters(state)), where[0])
         return self._state(small._replace(opt_state=state.opt_state), held, counters)
 
     def _held(self, state: TrainState) -> Held:
         """Take a state apart: weights and optimizer state of each branch."""
-        leaves, branches = jax.tree.leaves(state.opt_state), self._pipe.plan.branches
-        return Held(
-            {name: branch.own(state.params, state.sparse) for name, branch in branches.items()},
-            {name: [leaves[i] for i in at] for name, at in self._owned.items()},
-        )
+        branches = self._pipe.plan.branches
+        moments: dict[str, list[Array]] = {name: [] for name in branches}
+        for leaf, owner in zip(jax.tree.leaves(state.opt_state), self._owners, strict=True):
+            if owner is not None:
+                moments[owner].append(leaf)
+        own = {name: branch.own(state.params, state.sparse) for name, branch in branches.items()}
+        return Held(own, moments)
+
+    def _counters(self, state: TrainState) -> list[Array]:
+        """Take the optimizer's counters out of a state."""
+        leaves = zip(jax.tree.leaves(state.opt_state), self._owners, strict=True)
+        return [leaf for leaf, owner in leaves if owner is None]
 
     def _state(self, small: TrainState, held: Held, counters: list[Array]) -> TrainState:
         """Put a state together from what ``held`` holds, the optimizer's counters and the rest."""
-        leaves, tree = jax.tree.flatten(small.opt_state)
-        for i, counter in zip(self._counters, counters, strict=True):
-            leaves[i] = counter
+        rest: dict[str | None, Iterator[Array]] = {None: iter(counters)}
         masks, patterns = {}, {}
         for name, branch in self._pipe.plan.branches.items():
             own = branch.sparse(held.parts[name])
             masks |= own.masks
             patterns |= own.patterns
-            for i, leaf in zip(self._owned[name], held.moments[name], strict=True):
-                leaves[i] = leaf
+            rest[name] = iter(held.moments[name])
+        leaves = [next(rest[owner]) for owner in self._owners]
         return small._replace(
             params={name: part.params for name, part in held.parts.items()},
-            opt_state=tree.unflatten(leaves),
+            opt_state=jax.tree.structure(small.opt_state).unflatten(leaves),
             sparse=small.sparse._replace(masks=masks, patterns=patterns),
         )
 
@@ -153,9 +154,8 @@ class Pipelined(Stagewise):
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
-        leaves, core = jax.tree.leaves(state.opt_state), self.core
-        held = self._held(state)
-        start = start_of(state, core.scaler, [leaves[i] for i in self._counters])
+        core, held = self.core, self._held(state)
+        start = start_of(state, core.scaler, self._counters(state))
         recorder = None if self.events is None else Recorder(len(self._meshes))
         change, donate = core.changes(topology=topology), recorder is None
         ledger = Ledger(self._pipe.plan, self._places, start, change=change, donate=donate)
@@ -167,7 +167,7 @@ class Pipelined(Stagewise):
         self.density |= ledger.density
         scale = core.scaler.update(state.scale, ledger.whole.finite)
         small = state._replace(step=state.step + 1, sparse=ledger.sparse(), scale=scale)
-        return self._state(small, held, ledger.counters), ledger.metrics(summaries=core.summaries)
+        return self._state(small, held, ledger.counters), ledger.metrics()
 
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]

@@ -199,7 +199,7 @@ class Streaming(Stagewise):
         self.mover.commit({"step": 0 if in_ram else int(state.step) + 1})
         scale = self.core.scaler.update(state.scale, ledger.whole.finite)
         small = state._replace(step=state.step + 1, sparse=ledger.sparse(), scale=scale)
-        return self._state(small, ledger.counters), ledger.metrics(summaries=self.core.summaries)
+        return self._state(small, ledger.counters), ledger.metrics()
 
     @property
     def _sweep(self) -> Plan:
