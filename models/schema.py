@@ -1,6 +1,6 @@
 """Keys that every model configuration has; the vendor's own, of the ``model`` section."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 
@@ -78,6 +78,8 @@ class ModelConfig(Section):
         if self.compute_dtype is not None:
             return jnp.dtype(self.compute_dtype)
         return jnp.dtype(_HALF[self.fp16_type] if self.mixed_precision else "float32")
+
+    is_dense_stack: ClassVar[bool] = False  # dense layers with biases, and nothing else
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ stream has one slot per image.
 """
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ class FcMnistConfig(ModelConfig):
     activation_fn: str = "relu"
     dropout: float = 0.0
     initializer: Initializer = Initializer(name="kaiming_uniform")
+    is_dense_stack: ClassVar[bool] = True
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from wafer.compiler import experiment as compiling
 from wafer.compiler.compile import compile_graph
 from wafer.config import load
 from wafer.errors import CapacityError
+from wafer.experiment import Experiment
 
 CONFIGS = pathlib.Path(__file__).parent.parent.parent / "models" / "configs"
 MODELS = ("gpt2/gpt2_small", "bert/bert_base", "t5/t5_small", "fc_mnist/fc_digits")
@@ -37,8 +38,9 @@ def copies_of_bert(length):
     cfg = config("bert/bert_base")
     section = cfg.train_input.model_copy(update={"max_sequence_length": length})
     cfg = cfg.model_copy(update={"train_input": section})
-    graph, made = compiling.config_graph(cfg)
-    options = compiling.options_of(cfg, made, seed=0)
+    made = Experiment.from_config(cfg)
+    graph = compiling.config_graph(made)
+    options = compiling.options_of(made, seed=0)
     found = {}
     for replicas in (1, 2, 0):
         done = compile_graph(graph, dataclasses.replace(options, replicas=replicas))
@@ -60,8 +62,8 @@ def main():
         print("| model | kernels | samples/s | active | utilization | over bound | s |")
         print("|---|---|---|---|---|---|---|")
         for name in MODELS if options.quick else (*MODELS, *MORE):
-            cfg = config(name, compile_dir=folder)
-            result, seconds = timed(compiling.compile_config, cfg, root / "out")
+            made = Experiment.from_config(config(name, compile_dir=folder))
+            result, seconds = timed(compiling.compile_experiment, made, root / "out")
             done = result.compiled
             over = done.cycles / done.bound
             worst = max(worst, over)
@@ -71,14 +73,15 @@ def main():
                 f" {done.active_share:.0%} | {done.busy_share:.0%} | {over:.3f} | {seconds:.2f} |",
                 flush=True,
             )
-        cfg = config(MODELS[0], compile_dir=folder)
-        again, rows["recompile_s"] = timed(compiling.compile_config, cfg, root / "again")
+        made = Experiment.from_config(config(MODELS[0], compile_dir=folder))
+        again, rows["recompile_s"] = timed(compiling.compile_experiment, made, root / "again")
         assert again.kept
     cfg = config("gpt3/gpt3_xl_fixed_sparse")
     begin = time.perf_counter()
-    graph, made = compiling.config_graph(cfg)
+    made = Experiment.from_config(cfg)
+    graph = compiling.config_graph(made)
     try:
-        compile_graph(graph, compiling.options_of(cfg, made, seed=0))
+        compile_graph(graph, compiling.options_of(made, seed=0))
     except CapacityError as error:
         rows["gpt3_xl_answer_s"] = time.perf_counter() - begin
         print(f"gpt3_xl: {error}")

@@ -25,7 +25,8 @@ import harness
 
 from models import parameter_count
 from wafer.config import parse_config
-from wafer.engines.resident import swarmx_mesh
+from wafer.engines.cluster import swarmx_mesh
+from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.memoryx import FileStore
 from wafer.engines.stagewise.streaming import Streaming
 from wafer.experiment import Experiment
@@ -95,9 +96,8 @@ def main():
         task = progress.add_task("step", total=2 * stages - 1, stage="drawing weights")
         bar = Bar(progress, task, {"forward", "backward"})
         store = FileStore(folder, durable=False)
-        run = Streaming(
-            model, made.tx, made.sparsifier, made.scaler, swarmx_mesh(1), store=store, events=bar
-        )
+        core = make_core(model, made.tx, made.sparsifier, made.scaler)
+        run = Streaming(core, swarmx_mesh(1), store=store, events=bar)
         begin = time.perf_counter()
         state = run.init(jax.random.key(0))
         drawn = time.perf_counter() - begin

@@ -21,7 +21,9 @@ jax.config.update("jax_num_cpu_devices", 4)
 import harness
 from streaming import made
 
-from wafer.engines.resident import Resident, swarmx_mesh
+from wafer.engines.cluster import swarmx_mesh
+from wafer.engines.resident import Resident
+from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.pipelined import Pipelined
 from wafer.engines.stagewise.regions import meshes
 from wafer.engines.stagewise.schedule import bubble
@@ -53,7 +55,7 @@ def arms(sizes):
         ("pipelined_2", None, 2),
         ("pipelined_4", None, 4),
     ):
-        found[name] = Pipelined(*parts, meshes(1, devices), stages=stages)
+        found[name] = Pipelined(make_core(*parts), meshes(1, devices), stages=stages)
         events[name] = []
     return found, events
 

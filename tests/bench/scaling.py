@@ -19,7 +19,8 @@ import harness
 from streaming import features, made
 
 from wafer import malloc
-from wafer.engines.resident import swarmx_mesh
+from wafer.engines.cluster import swarmx_mesh
+from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.streaming import Streaming
 from wafer.roofline import costs, measure_host, predict
 
@@ -31,7 +32,7 @@ def steps(sizes):
     _, _, vocab, tokens = sizes
     bound = {}
     for n in SYSTEMS:
-        run = Streaming(*made(*sizes)[:-1], swarmx_mesh(n))
+        run = Streaming(make_core(*made(*sizes)[:-1]), swarmx_mesh(n))
         batch = features(run, vocab, tokens, systems=n)
         state = [run.init(jax.random.key(0))]
 

@@ -22,7 +22,8 @@ import harness
 
 from wafer import malloc
 from wafer.config import parse_config
-from wafer.engines.resident import Resident, swarmx_mesh
+from wafer.engines.cluster import swarmx_mesh
+from wafer.engines.resident import Resident
 from wafer.experiment import Experiment
 
 VOCAB = 512

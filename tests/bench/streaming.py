@@ -24,7 +24,9 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 import harness
 
 from wafer.config import parse_config
-from wafer.engines.resident import Resident, swarmx_mesh
+from wafer.engines.cluster import swarmx_mesh
+from wafer.engines.resident import Resident
+from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.memoryx import FileStore
 from wafer.engines.stagewise.streaming import Streaming
 from wafer.experiment import Experiment
@@ -76,10 +78,11 @@ def step_ratios(sizes, repeats):
     """Interleave resident and streamed steps."""
     _, _, vocab, tokens = sizes
     parts = made(*sizes)
+    core, mesh = make_core(*parts[:-1]), parts[-1]
     arms = {
         "resident": Resident(*parts),
-        "streamed": Streaming(*parts, residual_bytes=KEEP),
-        "recompute": Streaming(*parts),
+        "streamed": Streaming(core, mesh, residual_bytes=KEEP),
+        "recompute": Streaming(core, mesh),
     }
     states = {name: arm.init(jax.random.key(0)) for name, arm in arms.items()}
     batch = features(arms["resident"], vocab, tokens)
@@ -115,7 +118,8 @@ def child(layers, width, vocab, tokens, folder):
     jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))  # the runtime's own threads and arenas
     base = status("VmRSS")
     with tempfile.TemporaryDirectory(dir=folder) as store:
-        run = Streaming(*made(layers, width, vocab, tokens), store=FileStore(store, durable=False))
+        *parts, mesh = made(layers, width, vocab, tokens)
+        run = Streaming(make_core(*parts), mesh, store=FileStore(store, durable=False))
         state = run.init(jax.random.key(0))
         batch = features(run, vocab, tokens)
         for _ in range(2):

@@ -10,7 +10,9 @@ import models
 import sparsity
 import vsl
 from models.paths import named_leaves
-from wafer.engines.resident import Resident, swarmx_mesh
+from wafer.engines.cluster import swarmx_mesh
+from wafer.engines.resident import Resident
+from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.streaming import Streaming
 from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import LossScaler
@@ -85,12 +87,10 @@ def executors(model_cfg, optimizer=ADAMW, section=None, *, systems=1, scaler=Non
     )
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     tx = make_optimizer(optimizer, shapes, model.alias)
-    common = (model, tx, sparsifier, scaler or LossScaler(), swarmx_mesh(systems))
+    common, mesh = (model, tx, sparsifier, scaler or LossScaler()), swarmx_mesh(systems)
     dropout = options.pop("dropout", False)
-    clips = optimizer.get("max_gradient_norm") is not None
-    return Resident(*common, dropout=dropout), Streaming(
-        *common, dropout=dropout, global_norm=clips, **options
-    )
+    core = make_core(*common, dropout=dropout, norm=optimizer.get("max_gradient_norm") is not None)
+    return Resident(*common, mesh, dropout=dropout), Streaming(core, mesh, **options)
 
 
 def train(executor, batches):

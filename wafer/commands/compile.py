@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import pathlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -49,8 +48,7 @@ def _main(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     experiment = experiment_of(args.params, **{key: getattr(args, key) for key in _OVERRIDES})
     if args.validate_only:
-        graph, _ = config_graph(experiment.cfg)
-        sys.stdout.write(graph_table(graph, experiment.cfg.model["name"]))
+        sys.stdout.write(graph_table(config_graph(experiment), experiment.cfg.model["name"]))
         sys.stdout.write("Every operation has a kernel. Nothing was placed (--validate_only).\n")
         return 0
     result = compile(experiment, args.output, seed=args.seed, spec=args.spec)
@@ -93,10 +91,8 @@ def compile(
         >>> plan.compiled.samples  # doctest: +SKIP
     """
     from wafer.commands.inputs import experiment_of
-    from wafer.compiler.experiment import compile_config, default_folder
+    from wafer.compiler.experiment import compile_experiment
 
     if spec not in SPECS:
         raise ConfigError([Problem(("spec",), f"{spec!r}; there are {' and '.join(SPECS)}")])
-    cfg = experiment_of(source, **overrides).cfg
-    folder = default_folder(cfg, seed, spec) if output is None else pathlib.Path(output)
-    return compile_config(cfg, folder, seed=seed, spec=spec)
+    return compile_experiment(experiment_of(source, **overrides), output, seed=seed, spec=spec)

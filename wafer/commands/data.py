@@ -2,11 +2,14 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wafer.data.preprocess.settings import MODES, Settings
 
-__all__ = ["add_arguments"]
+if TYPE_CHECKING:
+    from wafer.config import RunConfig
+
+__all__ = ["add_arguments", "padding_stats"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,12 +139,38 @@ def _add_stats(verbs: argparse._SubParsersAction) -> None:
 
 
 def _stats(args: argparse.Namespace) -> int:
-    from wafer.commands.stats import padding_stats
     from wafer.config import load
 
-    cfg = load(args.params, {"model_dir": args.model_dir})
-    _say(padding_stats(cfg, args.split))
+    _say(padding_stats(load(args.params, {"model_dir": args.model_dir}), args.split))
     return 0
+
+
+def padding_stats(cfg: "RunConfig", split: str) -> str:
+    """Report longest, mean, expected speed-up and compiled shapes of a run's data.
+
+    Args:
+        cfg: the run's configuration.
+        split: 'train' or 'eval'.
+
+    Raises:
+        ConfigError: the file has no such input section.
+    """
+    import vsl
+    from wafer.data.batching.dataset import Context, build_dataset
+    from wafer.data.batching.lengths import sequence_lengths
+    from wafer.errors import ConfigError, Problem
+
+    section = cfg.train_input if split == "train" else cfg.eval_input
+    if section is None:
+        raise ConfigError([Problem((f"{split}_input",), "missing; there is no data to look at")])
+    data = build_dataset(section, cfg.runconfig.model_dir, Context(training=split == "train"))
+    if data.row_length == 1:
+        return f"{data.summary}\none value per example (no sequences): nothing is padded"
+    budget = section.batch_size * data.row_length if section.use_vsl else None
+    report = vsl.padding_report(
+        sequence_lengths(data), section.batch_size, max_length=data.row_length, budget=budget
+    )
+    return f"{data.summary}\n{report}"
 
 
 def _say(text: Any) -> None:

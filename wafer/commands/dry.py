@@ -6,7 +6,6 @@ plan is compiled.
 
 import logging
 import math
-import pathlib
 import time
 from typing import Any
 
@@ -14,7 +13,7 @@ import jax
 from rich.table import Table
 
 from models.paths import named_leaves
-from wafer.compiler.experiment import compile_config, config_graph, default_folder
+from wafer.compiler.experiment import compile_experiment, config_graph
 from wafer.compiler.report import graph_table, summary
 from wafer.config import RunConfig
 from wafer.config.engines import engine_row
@@ -57,7 +56,7 @@ def validate_only(cfg: RunConfig) -> None:
         f"{moments / _MIB:.1f} MiB"
     )
     if makes_floor_plan(cfg):
-        graph, _ = config_graph(cfg)
+        graph = config_graph(experiment)
         CONSOLE.print(graph_table(graph, cfg.model["name"]), markup=False, highlight=False)
     CONSOLE.print("The configuration is valid. Nothing was run (--validate_only).")
 
@@ -68,31 +67,24 @@ def makes_floor_plan(cfg: RunConfig) -> bool:
     return name is not None and engine_row(name).floor_plan
 
 
-def floor_plan(cfg: RunConfig) -> pathlib.Path:
+def floor_plan(cfg: RunConfig) -> None:
     """Compile a run for the wafer: report and pictures in ``model_dir/cs_HASH``.
-
-    Returns:
-        The folder.
 
     Raises:
         CapacityError: it does not fit.
         CompileError: operations that no kernel does.
         ConfigError: the engine does not do what the file asks for.
     """
-    complaints = problems(Experiment.from_config(cfg))
-    if complaints:
+    experiment = Experiment.from_config(cfg)
+    if complaints := problems(experiment):
         raise ConfigError(complaints)
-    result = compile_config(cfg, default_folder(cfg, 0))
+    result = compile_experiment(experiment)
     CONSOLE.print(summary(result.compiled), markup=False, highlight=False)
     CONSOLE.print(f"Report and pictures are in {result.folder}. Nothing was run (--compile_only).")
-    return result.folder
 
 
-def compile_only(job: Run) -> dict[str, float]:
+def compile_only(job: Run) -> None:
     """Lower and compile the training step, and report what XLA says of it.
-
-    Returns:
-        ``flops`` per step, ``temp_bytes``, ``argument_bytes``, ``output_bytes``, ``seconds``.
 
     Raises:
         DataError: there is no training data to take shapes from.
@@ -115,20 +107,13 @@ def compile_only(job: Run) -> dict[str, float]:
     seconds = time.perf_counter() - start
     memory: Any = compiled.memory_analysis()
     cost: Any = compiled.cost_analysis()
-    report = {
-        "flops": float((cost or {}).get("flops", math.nan)),
-        "temp_bytes": float(memory.temp_size_in_bytes),
-        "argument_bytes": float(memory.argument_size_in_bytes),
-        "output_bytes": float(memory.output_size_in_bytes),
-        "seconds": seconds,
-    }
+    flops = float((cost or {}).get("flops", math.nan))
     tokens = int(rows["attention_mask"].astype(bool).sum())  # images count as one each
     CONSOLE.print(f"Compiled the training step in {seconds:.1f} s.")
     CONSOLE.print(
-        f"  {report['flops'] / 1e9:.2f} GFLOP per step of {tokens:,} tokens "
-        "(as XLA counts: loops once)"
+        f"  {flops / 1e9:.2f} GFLOP per step of {tokens:,} tokens (as XLA counts: loops once)"
     )
     for key in ("argument", "output", "temp"):
-        CONSOLE.print(f"  {key:<9}{report[f'{key}_bytes'] / _MIB:9.1f} MiB")
+        size = getattr(memory, f"{key}_size_in_bytes")
+        CONSOLE.print(f"  {key:<9}{size / _MIB:9.1f} MiB")
     CONSOLE.print("Nothing was run (--compile_only).")
-    return report

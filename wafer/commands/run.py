@@ -191,10 +191,12 @@ def _built(experiment: "Experiment") -> "Iterator[Run]":
 @contextlib.contextmanager
 def _logged(job: "Run") -> Iterator[pathlib.Path]:
     """Open the folder of a run's log, its file as it was understood in it."""
-    from wafer.engines.cluster import lost_workers, task_id
+    import jax
+
+    from wafer.engines.cluster import lost_workers
     from wafer.session.logs import log_folder
 
-    folder = log_folder(job.model_dir, job.cfg.runconfig.mode, task_id())
+    folder = log_folder(job.model_dir, job.cfg.runconfig.mode, jax.process_index())
     (folder / "params.yaml").write_text(job.cfg.to_yaml())
     with lost_workers():
         yield folder

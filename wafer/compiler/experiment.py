@@ -43,9 +43,8 @@ __all__ = [
     "FILES",
     "Result",
     "batch_on_wafer",
-    "compile_config",
+    "compile_experiment",
     "config_graph",
-    "default_folder",
     "options_of",
     "spec_of",
 ]
@@ -72,14 +71,14 @@ def _section(cfg: RunConfig) -> Any:
     return section
 
 
-def config_graph(cfg: RunConfig) -> tuple[Graph, Experiment]:
-    """Kernels of a configuration's loss, for one sample, without memory for weights.
+def config_graph(experiment: Experiment) -> Graph:
+    """Kernels of an experiment's loss, for one sample, without memory for weights.
 
     Raises:
-        ConfigError: nothing to take a sample's shape from, parts that do not go together.
+        ConfigError: nothing to take a sample's shape from.
         CompileError: operations that no kernel does.
     """
-    section, experiment = _section(cfg), Experiment.from_config(cfg)
+    section = _section(experiment.cfg)
     sample = section.model_copy(update={"use_vsl": False})  # one sequence, not a packed row
     features = feature_shapes(sample, experiment.model.config, (1,))
     trains = named_leaves(trainable(experiment.model, experiment.shapes))
@@ -89,14 +88,13 @@ def config_graph(cfg: RunConfig) -> tuple[Graph, Experiment]:
     }
     loss = lambda params, features: experiment.model.loss(params, to_batch(features))[0]
     with attention_as("dense"):
-        graph = trace(
+        return trace(
             loss,
             experiment.shapes,
             features,
             frozen=frozenset(name for name, yes in trains if not yes),
             densities=densities,
         )
-    return graph, experiment
 
 
 def batch_on_wafer(section: InputSection, accumulation: int = 1) -> BatchShape:
@@ -122,9 +120,10 @@ def spec_of(cfg: RunConfig, name: str = "wse2") -> WaferSpec:
     return dataclasses.replace(whole, **sides)
 
 
-def options_of(cfg: RunConfig, experiment: Experiment, *, seed: int, spec: str = "wse2") -> Options:
+def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> Options:
     """What the compiler needs to know besides the graph."""
-    section, run = _section(cfg), cfg.runconfig
+    cfg, run = experiment.cfg, experiment.cfg.runconfig
+    section = _section(cfg)
     weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(experiment.shapes))
     state = jax.eval_shape(experiment.tx.init, experiment.shapes)
     moments = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
@@ -174,11 +173,6 @@ def _plain(value: Any) -> Any:
     return value.model_dump() if hasattr(value, "model_dump") else repr(value)
 
 
-def default_folder(cfg: RunConfig, seed: int, spec: str = "wse2") -> pathlib.Path:
-    """``model_dir/cs_HASH``, as the vendor names it."""
-    return pathlib.Path(cfg.runconfig.model_dir) / f"cs_{_key(cfg, seed, spec)}"
-
-
 def _store(cfg: RunConfig) -> pathlib.Path:
     if cfg.runconfig.compile_dir is not None:
         return pathlib.Path(cfg.runconfig.compile_dir) / "floor_plans"
@@ -215,31 +209,38 @@ def _kept(place: pathlib.Path) -> Compiled | None:
         return None
 
 
-def compile_config(
-    cfg: RunConfig, folder: pathlib.Path, *, seed: int = 0, spec: str = "wse2"
+def compile_experiment(
+    experiment: Experiment,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    spec: str = "wse2",
 ) -> Result:
-    """Compile a configuration and write its report and pictures into ``folder``.
+    """Compile an experiment for the wafer and write its report and pictures into ``folder``.
 
     Args:
-        cfg: the configuration; ``runconfig.num_replicas`` and ``multireplica`` are followed.
-        folder: made if it is not there.
+        experiment: ``runconfig.num_replicas`` and ``multireplica`` are followed.
+        folder: made if it is not there; None is ``model_dir/cs_HASH``, as the vendor names it.
         seed: of the placer.
         spec: 'wse2' or 'wse3'.
 
     Raises:
         CapacityError: it does not fit.
         CompileError: operations that no kernel does.
-        ConfigError: parts of the configuration that do not go together.
+        ConfigError: nothing to take a sample's shape from, or a part larger than the wafer.
     """
-    place = _store(cfg) / _key(cfg, seed, spec)
+    cfg = experiment.cfg
+    key = _key(cfg, seed, spec)
+    place = _store(cfg) / key
     compiled = _kept(place)
     kept = compiled is not None
     if compiled is None:
-        graph, experiment = config_graph(cfg)
-        options = options_of(cfg, experiment, seed=seed, spec=spec)
+        graph = config_graph(experiment)
+        options = options_of(experiment, seed=seed, spec=spec)
         compiled = compile_graph(graph, options)
         check_plan(compiled, graph)
         _keep(compiled, place)
+    folder = pathlib.Path(folder or pathlib.Path(cfg.runconfig.model_dir) / f"cs_{key}")
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         shutil.copyfile(place / name, folder / name)

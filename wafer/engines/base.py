@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from models.base import Aux
 from sparsity import SparseState, Sparsifier, sentinel
+from wafer.engines.cluster import share
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["Engine", "Features", "Fill", "Metrics", "TrainState"]
@@ -58,9 +59,9 @@ class Engine(abc.ABC):
     def init(self, key: Array) -> TrainState:
         """Make the first state. The key is consumed."""
 
-    @abc.abstractmethod
     def place(self, features: Features) -> Features:
         """Send host features [N, A, ...] to the systems."""
+        return share(features, self.mesh)
 
     @abc.abstractmethod
     def step(

@@ -29,10 +29,9 @@ __all__ = [
     "largest",
     "lost_workers",
     "membership",
-    "num_tasks",
     "prepare",
     "share",
-    "task_id",
+    "swarmx_mesh",
     "total",
 ]
 
@@ -189,16 +188,6 @@ def lost_workers() -> Iterator[None]:
         os._exit(1)
 
 
-def task_id() -> int:
-    """Index of this process among those that read data; 0 in a run of one process."""
-    return jax.process_index()
-
-
-def num_tasks() -> int:
-    """Number of processes that read data, each its share."""
-    return jax.process_count()
-
-
 def largest(value: int) -> int:
     """Return the largest of the processes' values; everybody has to ask."""
     if jax.process_count() == 1:
@@ -211,6 +200,22 @@ def total(value: float) -> float:
     if jax.process_count() == 1:
         return value
     return float(np.sum(multihost_utils.process_allgather(np.float32(value))))
+
+
+def swarmx_mesh(num_csx: int) -> Mesh:
+    """Mesh with one axis, 'csx', over the first ``num_csx`` devices.
+
+    Raises:
+        ValueError: fewer devices than systems.
+    """
+    devices = jax.devices()
+    if len(devices) < num_csx:
+        raise ValueError(
+            f"runconfig.num_csx: {num_csx} systems, but JAX sees {len(devices)} "
+            f"{devices[0].platform} device(s). On a CPU the command line makes as many as "
+            "needed; in Python call jax.config.update('jax_num_cpu_devices', N) before first use."
+        )
+    return jax.make_mesh((num_csx,), ("csx",), devices=devices[:num_csx])
 
 
 def broadcast(leaf: Any, everywhere: NamedSharding) -> jax.Array:

@@ -16,16 +16,19 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
-from models.base import Aux, Batch, Model
+from models.base import Aux, Model
 from sparsity import Sparsifier
-from wafer.data.batching.batches import numbered, to_batch
+from wafer.data.batching.batches import numbered
 from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
-from wafer.engines.cluster import broadcast, share
+from wafer.engines.cluster import broadcast, swarmx_mesh
+from wafer.engines.microbatches import as_batch, each, led, number_of, own
 from wafer.engines.programs import Programs, shapes_of
 from wafer.experiment import Experiment
 from wafer.optim.precision import LossScaler
 
-__all__ = ["Resident", "make", "norms", "swarmx_mesh"]
+__all__ = ["Resident", "make", "norms"]
+
+_ALL = P()  # the same on all systems
 
 
 class _Reduced(NamedTuple):
@@ -33,32 +36,6 @@ class _Reduced(NamedTuple):
 
     grads: Any
     aux: Aux
-
-
-def swarmx_mesh(num_csx: int) -> Mesh:
-    """Mesh with one axis, 'csx', over the first ``num_csx`` devices.
-
-    Raises:
-        ValueError: fewer devices than systems.
-    """
-    devices = jax.devices()
-    if len(devices) < num_csx:
-        raise ValueError(
-            f"runconfig.num_csx: {num_csx} systems, but JAX sees {len(devices)} "
-            f"{devices[0].platform} device(s). On a CPU the command line makes as many as "
-            "needed; in Python call jax.config.update('jax_num_cpu_devices', N) before first use."
-        )
-    return jax.make_mesh((num_csx,), ("csx",), devices=devices[:num_csx])
-
-
-def _own(features: Any) -> Any:
-    """Drop the leading axis of this system's shard."""
-    return jax.tree.map(lambda x: x[0], features)
-
-
-def _batch(features: Any) -> Batch:
-    with jax.named_scope("batch"):
-        return features if isinstance(features, Batch) else to_batch(features)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,10 +91,6 @@ class Resident(Engine):
     def _everywhere(self) -> NamedSharding:
         return NamedSharding(self.mesh, P())
 
-    def place(self, features: Features) -> Features:
-        """See ``Engine``."""
-        return share(features, self.mesh)
-
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
@@ -135,24 +108,20 @@ class Resident(Engine):
         key = (name, shapes_of((state, features)))
         return self.programs.get(key, lambda: step.lower(state, features))
 
-    def evaluate(self, state: TrainState, features: Features) -> Aux:
-        """See ``Engine``."""
-        return self.compiled_evaluate(state, features)(state, features)
-
-    def compiled_evaluate(self, state: Any, features: Any) -> jax.stages.Compiled:
-        """Return the evaluation compiled for these shapes."""
-        run = jax.jit(functools.partial(self._over_systems, self._evaluate))
-        key = ("evaluation", shapes_of((state, features)))
+    def compiled_evaluate(
+        self, state: Any, features: Any, names: tuple[str, ...] = ()
+    ) -> jax.stages.Compiled:
+        """Return the evaluation compiled for these shapes, with the outputs of these names."""
+        evaluate = functools.partial(self._evaluate, names=names)
+        run = jax.jit(functools.partial(self._over_systems, evaluate, gives=(_ALL, P("csx"))))
+        key = ("prediction" if names else "evaluation", names, shapes_of((state, features)))
         return self.programs.get(key, lambda: run.lower(state, features))
 
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
         """See ``Engine``."""
-        run = jax.jit(functools.partial(self._predict_all, names=names))
-        key = ("prediction", names, shapes_of((state, features)))
-        program = self.programs.get(key, lambda: run.lower(state, features))
-        return program(state, features)
+        return self.compiled_evaluate(state, features, names)(state, features)
 
     def _step(
         self, state: TrainState, features: Features, *, topology: bool
@@ -190,10 +159,12 @@ class Resident(Engine):
             state = TrainState(state.step + 1, params, opt_state, sparse, scaled, state.key)
         return state, metrics
 
-    def _over_systems(self, fn: Any, state: TrainState, features: Features, *rest: Any) -> Any:
-        """Run ``fn`` on every system's share of the batch."""
-        specs = (P(), P(), P("csx"), *(P() for _ in rest))
-        mapped = jax.shard_map(fn, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
+    def _over_systems(
+        self, fn: Any, state: TrainState, features: Features, *rest: Any, gives: Any = _ALL
+    ) -> Any:
+        """Run ``fn`` on every system's share of the batch; its results lie as ``gives`` says."""
+        specs = (_ALL, _ALL, P("csx"), *(_ALL for _ in rest))
+        mapped = jax.shard_map(fn, mesh=self.mesh, in_specs=specs, out_specs=gives, check_vma=False)
         return mapped(state.params, state.sparse, features, *rest)
 
     def _gradients(
@@ -209,11 +180,13 @@ class Resident(Engine):
         with jax.named_scope("mask"):
             ready = self.sparsifier.prepare(params, sparse, dense=dense)
         key, scale = rest
-        own = _own(features)
-        before = jax.lax.axis_index("csx") * jax.tree.leaves(own)[0].shape[0]
+        share = own(features)
+        count = number_of(share)
+        before = jax.lax.axis_index("csx") * count
 
-        def micro(total: _Reduced | None, item: tuple[Any, Array]) -> tuple[_Reduced, None]:
-            batch = numbered(_batch(item[0]), before + item[1])
+        def micro(item: tuple[Any, Array]) -> tuple[_Reduced, None]:
+            with jax.named_scope("batch"):
+                batch = numbered(as_batch(item[0]), before + item[1])
             drop = key if self.dropout else None
 
             def loss_sum(weights: Any) -> tuple[Array, Aux]:
@@ -224,47 +197,24 @@ class Resident(Engine):
                     aux = self.model.objective(out, batch)
                     return aux.loss_sum * scale, aux
 
-            sums = _Reduced(*jax.grad(loss_sum, has_aux=True)(ready))
-            return sums if total is None else jax.tree.map(jnp.add, total, sums), None
+            return _Reduced(*jax.grad(loss_sum, has_aux=True)(ready)), None
 
-        return jax.lax.psum(_fold(micro, own), "csx")
+        sums, _ = each(micro, (share, jnp.arange(count)))
+        return jax.lax.psum(sums, "csx")
 
-    def _predict_all(
-        self, state: TrainState, features: Features, names: tuple[str, ...]
-    ) -> tuple[Aux, dict[str, Array]]:
-        predict = functools.partial(self._predict, names=names)
-        specs = (P(), P(), P("csx"))
-        out = (P(), P("csx"))
-        mapped = jax.shard_map(
-            predict, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
-        )
-        return mapped(state.params, state.sparse, features)
-
-    def _predict(
-        self, params: Any, sparse: Any, features: Features, names: tuple[str, ...]
+    def _evaluate(
+        self, params: Any, sparse: Any, features: Features, *, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
         compute = self.sparsifier.apply(params, sparse)
 
-        def micro(carry: None, item: Any) -> tuple[None, tuple[Aux, dict[str, Array]]]:
-            batch = _batch(item)
+        def micro(item: Any) -> tuple[Aux, dict[str, Array]]:
+            batch = as_batch(item)
             out = self.model.apply(compute, batch)
-            aux = self.model.objective(out, batch)
             outputs = out if isinstance(out, Mapping) else {"logits": out}
-            return carry, (aux, {name: outputs[name] for name in names})
+            return self.model.objective(out, batch), {name: outputs[name] for name in names}
 
-        _, (parts, outputs) = jax.lax.scan(micro, None, _own(features))
-        aux = jax.lax.psum(jax.tree.map(lambda x: x.sum(0), parts), "csx")
-        return aux, jax.tree.map(lambda x: x[None], outputs)
-
-    def _evaluate(self, params: Any, sparse: Any, features: Features) -> Aux:
-        compute = self.sparsifier.apply(params, sparse)
-
-        def micro(total: Aux | None, item: tuple[Any, Array]) -> tuple[Aux, None]:
-            batch = _batch(item[0])
-            aux = self.model.objective(self.model.apply(compute, batch), batch)
-            return aux if total is None else jax.tree.map(jnp.add, total, aux), None
-
-        return jax.lax.psum(_fold(micro, _own(features)), "csx")
+        total, outputs = each(micro, own(features))
+        return jax.lax.psum(total, "csx"), led(outputs)
 
 
 def make(experiment: Experiment) -> Resident:
@@ -287,13 +237,3 @@ def make(experiment: Experiment) -> Resident:
 def norms(tag: str, tree: Any) -> Metrics:
     """L2 norm of each top-level branch of a parameter-shaped tree, under the vendor's tags."""
     return {f"{tag}/{layer}": optax.tree.norm(branch) for layer, branch in tree.items()}
-
-
-def _fold(micro: Any, features: Any) -> Any:
-    """Sum over the micro-batch axis A, one after another; a single one costs no loop."""
-    count = jax.tree.leaves(features)[0].shape[0]
-    first, _ = micro(None, (jax.tree.map(lambda x: x[0], features), jnp.int32(0)))
-    if count == 1:
-        return first
-    rest = jax.tree.map(lambda x: x[1:], features)
-    return jax.lax.scan(micro, first, (rest, jnp.arange(1, count)))[0]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
-from wafer.engines.resident import swarmx_mesh
+from wafer.engines.cluster import swarmx_mesh
 
 __all__ = ["Backend", "Part", "Recorder", "backend", "current_backend"]
 

@@ -20,7 +20,7 @@ from wafer.data.batching.pipeline import Rows
 from wafer.data.tasks import TASKS
 from wafer.engines.base import Engine, TrainState
 from wafer.engines.choose import choose, make
-from wafer.engines.cluster import largest, num_tasks, task_id
+from wafer.engines.cluster import largest
 from wafer.experiment import BatchShape, Experiment, Part
 from wafer.optim.chain import learning_rates
 from wafer.session.warm import Warmup
@@ -75,7 +75,7 @@ class Run:
     def summary_dir(self) -> pathlib.Path:
         """Folder of the events; other processes than the first keep theirs apart."""
         folder = pathlib.Path(self.cfg.runconfig.summary_dir or self.model_dir)
-        return folder if task_id() == 0 else folder / f"process-{task_id()}"
+        return folder if jax.process_index() == 0 else folder / f"process-{jax.process_index()}"
 
     def gauges(self, state: TrainState) -> dict[str, Array]:
         """Return what the logs show of a state: learning rates, sparsity levels."""
@@ -84,7 +84,7 @@ class Run:
 
     def features(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> Any:
         """Place a batch of rows on the systems; ``padded`` keeps rows whole under enable_vts."""
-        own = shape.systems // num_tasks()
+        own = shape.systems // jax.process_count()
         ladder = None if padded else self.ladder
         return self.engine.place(host_batch(rows, own, shape.micro_batches, ladder, largest))
 

@@ -3,6 +3,7 @@
 import logging
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,11 +16,11 @@ from wafer.data.batching.dataset import Dataset, Scorer
 from wafer.data.batching.pipeline import Rows
 from wafer.data.tasks import metric_tags
 from wafer.engines.base import TrainState
-from wafer.engines.cluster import num_tasks, task_id, total
+from wafer.engines.cluster import total
 from wafer.errors import CheckpointError, DataError
 from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter
-from wafer.session.persist import fresh, resume, state_from
+from wafer.session.persist import resume, state_from
 
 __all__ = ["evaluate", "evaluate_and_write", "evaluate_every", "evaluate_one"]
 
@@ -40,7 +41,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     section, data = run.cfg.eval_input, run.evals
     if section is None or data is None:  # the configuration was checked for this mode
         raise DataError("there is no eval_input to evaluate on")
-    shape, task = run.experiment.batch("eval"), (task_id(), num_tasks())
+    shape, task = run.experiment.batch("eval"), (jax.process_index(), jax.process_count())
     loader = data.loader(shape.samples, num_epochs=1, drop_last=False, task=task)
     sums: dict[str, float] = {"loss_sum": 0.0, "weight": 0.0, "bytes": 0.0}
     metrics: dict[str, float] = {}
@@ -77,7 +78,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
 def _scorer(data: Dataset) -> Scorer | None:
     if data.scorer is None:
         return None
-    if num_tasks() > 1:
+    if jax.process_count() > 1:
         raise DataError("this task's metrics need whole outputs; evaluate it in one process")
     return data.scorer()
 
@@ -131,7 +132,7 @@ def evaluate_every(run: Run) -> None:
     paths = [checkpoints.path(step) for step in checkpoints.steps()]
     if not paths:
         raise CheckpointError(f"{checkpoints.folder} holds no checkpoint; eval_all needs one")
-    template = fresh(run)
+    template = run.warmup.first_state()
     for path in paths:
         tree, meta = load_checkpoint(path)
         evaluate_and_write(run, state_from(run, template, tree, meta, path))

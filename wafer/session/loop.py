@@ -16,13 +16,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
 
 from models.checkpoint.writer import Checkpoints
 from models.paths import named_leaves
 from wafer.data.batching.pipeline import Loader, Rows
 from wafer.engines.base import TrainState
-from wafer.engines.cluster import largest, num_tasks
+from wafer.engines.cluster import largest
 from wafer.errors import TrainingError
 from wafer.profile.rates import RateTracker
 from wafer.profile.window import OpProfiler
@@ -44,7 +43,6 @@ class Session:
         loader: training batches, positioned at the next one.
         checkpoints: where states go.
         writer: training metrics.
-        console: the user's terminal.
         began: ``time.perf_counter()`` when the command began.
         rates: samples per second since the first finished step.
         asked: number of the signal (SIGINT, SIGTERM) that asked this process for an end, else 0.
@@ -56,7 +54,6 @@ class Session:
     loader: Loader
     checkpoints: Checkpoints
     writer: MetricWriter
-    console: Console
     began: float
     rates: RateTracker | None = None
     asked: int = 0
@@ -131,7 +128,7 @@ def _report(
         session.rates = RateTracker()
     else:
         session.rates.add(finished.samples)
-    progress.update(finished.step)
+    progress.show(finished.step)
     if finished.step % run.cfg.runconfig.log_steps:
         return
     rates = session.rates.rates()
@@ -151,7 +148,7 @@ def _report(
     if run.experiment.scaler.dynamic:
         scalars["loss_scale"] = float(finished.metrics["loss_scale"])
     session.writer.write(finished.step, scalars)
-    progress.update(finished.step, _status(loss, tokens, gauges, finished.skipped))
+    progress.show(finished.step, _status(loss, tokens, gauges, finished.skipped))
     _LOG.info(log_line(run.device, finished.step, loss, rates))
 
 
@@ -201,7 +198,7 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
     begin = saved = step = int(state.step)
     sparse_step = int(state.sparse.step)  # behind `step` by the steps that overflowed
     pending: _Finished | None = None
-    with TrainProgress(until, step, session.console) as progress, _graceful(session):
+    with TrainProgress(until, step) as progress, _graceful(session):
         while step < until and not session.stop:
             rows = next(session.loader, None)
             if rows is None:
@@ -218,7 +215,7 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
             # The next step donates the state: what is shown of it is taken now.
             gauges = run.gauges(state) if step % settings.log_steps == 0 else {}
             skipped = _padding_skipped(run, rows)
-            samples = len(rows["attention_mask"]) * num_tasks()
+            samples = len(rows["attention_mask"]) * jax.process_count()
             pending = _Finished(step, metrics, samples, skipped, gauges)
             # A signal to one process is one to all. What is read here is not what is written: one
             # that comes in between must not be overwritten.

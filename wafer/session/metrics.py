@@ -6,14 +6,12 @@ import logging
 import pathlib
 import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboardX import SummaryWriter
 
 from wafer.profile.rates import RateTracker
+from wafer.session.logs import CONSOLE
 
 __all__ = [
     "MetricWriter",
@@ -80,44 +78,30 @@ def log_line(device: str, step: int, loss: float, rates: tuple[float, float]) ->
     )
 
 
-class TrainProgress:
-    """A rich progress bar with loss, tokens/s, sparsity and padding skipped; a context manager.
+class TrainProgress(Progress):
+    """A rich progress bar with loss, tokens/s, sparsity and padding skipped.
 
     On anything but a terminal it draws nothing: there the log lines are the progress.
     """
 
-    def __init__(self, total: int, step: int, console: Console) -> None:
-        self._progress = Progress(
+    def __init__(self, total: int, step: int) -> None:
+        super().__init__(
             TextColumn("[bold]train"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[status]}"),
-            console=console,
-            disable=not console.is_terminal,
+            console=CONSOLE,
+            disable=not CONSOLE.is_terminal,
         )
-        self._task = self._progress.add_task("train", total=total, completed=step, status="")
+        self._task = self.add_task("train", total=total, completed=step, status="")
 
-    def __enter__(self) -> Self:
-        """Start drawing."""
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop drawing; the last state stays on the screen."""
-        self._progress.stop()
-
-    def update(self, step: int, status: Mapping[str, str] | None = None) -> None:
+    def show(self, step: int, status: Mapping[str, str] | None = None) -> None:
         """Show a finished step, and new figures if there are any."""
-        self._progress.update(self._task, completed=step)
+        self.update(self._task, completed=step)
         if status is not None:
             text = "  ".join(f"{name} {value}" for name, value in status.items())
-            self._progress.update(self._task, status=text)
+            self.update(self._task, status=text)
 
 
 def write_performance(folder: pathlib.Path, rates: RateTracker, num_csx: int) -> None:

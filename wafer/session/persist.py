@@ -11,17 +11,7 @@ import numpy as np
 
 import sparsity
 import wafer
-from models.checkpoint.layout import (
-    CONFIG,
-    DATA,
-    KEY,
-    OPT_STATE,
-    PARAMS,
-    SCALE,
-    SPARSITY,
-    STEP,
-    WRITER,
-)
+from models.checkpoint import layout
 from models.checkpoint.reader import load_checkpoint
 from models.checkpoint.tree import fill_template
 from models.checkpoint.writer import Checkpoints
@@ -33,7 +23,7 @@ from wafer.errors import CheckpointError, TrainingError
 from wafer.session.build import Run
 from wafer.session.changes import changes
 
-__all__ = ["Resumed", "fresh", "resume", "save", "state_from"]
+__all__ = ["Resumed", "resume", "save", "state_from"]
 
 _LOG = logging.getLogger(__name__)
 _PARTS = ("model", "optimizer", "sparsity", "dataloader", "grad_scaler", "global_step")
@@ -52,11 +42,6 @@ class Resumed:
     state: TrainState
     data: Mapping[str, Any] | None = None
     path: pathlib.Path | None = None
-
-
-def fresh(run: Run) -> TrainState:
-    """Make the state of step 0, a function of the seed."""
-    return run.warmup.first_state()
 
 
 def _refuse_nan(state: TrainState) -> None:
@@ -88,20 +73,20 @@ def save(
     _refuse_nan(state)
     params, opt_state = run.engine.export(state)
     stored = {
-        PARAMS: params,
-        OPT_STATE: opt_state,
-        SCALE: state.scale,
-        STEP: state.step,
-        KEY: state.key,
+        layout.PARAMS: params,
+        layout.OPT_STATE: opt_state,
+        layout.SCALE: state.scale,
+        layout.STEP: state.step,
+        layout.KEY: state.key,
     }
     meta = {
-        WRITER: wafer.__version__,
-        STEP: int(state.step),
-        CONFIG: run.cfg.to_dict(),
-        DATA: dict(position),
+        layout.WRITER: wafer.__version__,
+        layout.STEP: int(state.step),
+        layout.CONFIG: run.cfg.to_dict(),
+        layout.DATA: dict(position),
     }
     if run.experiment.sparsifier:
-        meta[SPARSITY] = sparsity.to_meta(state.sparse)
+        meta[layout.SPARSITY] = sparsity.to_meta(state.sparse)
     path = checkpoints.save(int(state.step), stored, meta)
     _LOG.info("Saved checkpoint %s", path)
     return path
@@ -114,7 +99,7 @@ def resume(run: Run) -> Resumed:
         CheckpointError: the checkpoint is damaged or does not fit the configuration.
     """
     settings = run.cfg.runconfig
-    state = fresh(run)
+    state = run.warmup.first_state()
     lazily = run.row.lazy_restore
     if settings.checkpoint_path is not None and not _has_begun(run):
         path = pathlib.Path(settings.checkpoint_path)
@@ -136,13 +121,13 @@ def resume(run: Run) -> Resumed:
     if set(parts) != set(_PARTS):
         _LOG.info("Loaded only: %s", ", ".join(parts))
     _tell_changes(meta, run.cfg.to_dict(), whole=set(parts) == set(_PARTS))
-    return Resumed(state, meta.get(DATA) if "dataloader" in parts else None, path)
+    return Resumed(state, meta.get(layout.DATA) if "dataloader" in parts else None, path)
 
 
 def _tell_changes(meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> None:
     """Say what differs from the checkpoint's file; of weights alone, what is sparse."""
-    sparse = SPARSITY in meta  # a finalized checkpoint has no pattern
-    lines = changes(meta.get(CONFIG, {}), now)
+    sparse = layout.SPARSITY in meta  # a finalized checkpoint has no pattern
+    lines = changes(meta.get(layout.CONFIG, {}), now)
     lines = [line for line in lines if (sparse if line.startswith("sparsity") else whole)]
     if lines:
         _LOG.info("Changed since this checkpoint was written:\n  %s", "\n  ".join(lines))
@@ -176,7 +161,7 @@ def _parts(run: Run, tree: Mapping[str, Any]) -> tuple[str, ...]:
     settings = run.cfg.runconfig
     if settings.is_pretrained_checkpoint:
         return ("model",)
-    if settings.load_checkpoint_states is None and set(tree) == {PARAMS}:
+    if settings.load_checkpoint_states is None and set(tree) == {layout.PARAMS}:
         return ("model",)  # converted weights, folded adapters
     return settings.load_checkpoint_states or _PARTS
 
@@ -218,22 +203,22 @@ def state_from(
         return fill_template(own, tree[name], where, f"{name}/", strict=strict, optional=optional)
 
     sparsifier = run.experiment.sparsifier
-    record = meta.get(SPARSITY) if "sparsity" in parts else None
+    record = meta.get(layout.SPARSITY) if "sparsity" in parts else None
 
     def fill(params: Any, opt_state: Any, sparse: Any) -> tuple[Any, Any, Any]:
         # Files are dense whatever the storage in memory is.
         params, opt_state = run.engine.sparsifier.expand(params, opt_state, sparse)
-        params = take("model", PARAMS, params)
+        params = take("model", layout.PARAMS, params)
         if not sparsifier:
             sentinel.require_dense(params, where)
         if run.cfg.optimizer is not None:
-            opt_state = take("optimizer", OPT_STATE, opt_state)
+            opt_state = take("optimizer", layout.OPT_STATE, opt_state)
         known = dataclasses.replace(run.engine.sparsifier, quiet=True)  # said what is sparse
         return known.resume(params, opt_state, template.sparse.key, record)
 
     state = template._replace(
-        step=take("global_step", STEP, template.step),
-        scale=take("grad_scaler", SCALE, template.scale),
-        key=take("global_step", KEY, template.key),
+        step=take("global_step", layout.STEP, template.step),
+        scale=take("grad_scaler", layout.SCALE, template.scale),
+        key=take("global_step", layout.KEY, template.key),
     )
     return run.engine.rebuild(state, fill)

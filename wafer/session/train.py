@@ -3,17 +3,17 @@
 import dataclasses
 import pathlib
 
+import jax
+
 from models.checkpoint.writer import Checkpoints
 from wafer.config import total_steps
 from wafer.config.engines import engines_with
 from wafer.engines.base import TrainState
-from wafer.engines.cluster import num_tasks, task_id
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.profile.rates import RateTracker
 from wafer.profile.window import OpProfiler
 from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_and_write
-from wafer.session.logs import CONSOLE
 from wafer.session.loop import Session, train
 from wafer.session.metrics import MetricWriter, write_performance
 from wafer.session.persist import resume, save
@@ -61,12 +61,12 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     state = resumed.state
     start = int(state.step)
     until = start + total_steps(settings, start, epoch)
+    task = jax.process_index(), jax.process_count()
     session = Session(
         profiler=_profiler(run, until - start),
-        loader=data.loader(samples, num_epochs=None, task=(task_id(), num_tasks())),
+        loader=data.loader(samples, num_epochs=None, task=task),
         checkpoints=Checkpoints(run.model_dir, settings.max_checkpoints),
         writer=MetricWriter(run.summary_dir / "train"),
-        console=CONSOLE,
         began=began,
     )
     if resumed.data is not None:
@@ -104,7 +104,7 @@ def _profiler(run: Run, steps: int) -> OpProfiler | None:
         message = f"needs execution_strategy: {names}, where operations belong to layers"
         raise ConfigError([Problem(("runconfig", "op_profiler_config"), message)])
     folder = run.model_dir / "profile"
-    if num_tasks() > 1:  # each process traces its own systems
-        folder /= f"process-{task_id()}"
+    if jax.process_count() > 1:  # each process traces its own systems
+        folder /= f"process-{jax.process_index()}"
     shapes, texts = run.experiment.shapes, run.engine.programs.texts
     return OpProfiler(asked.start_step, asked.end_step, folder, shapes, texts)

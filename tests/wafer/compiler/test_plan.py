@@ -134,10 +134,11 @@ def test_a_model_that_does_not_fit_names_the_kernel_the_bytes_and_the_way_out():
 
 def test_gpt3_xl_gets_its_answer_from_shapes_alone():
     cfg = load(GPT3_XL)
-    graph, made = compiling.config_graph(cfg)
+    made = Experiment.from_config(cfg)
+    graph = compiling.config_graph(made)
     assert len([k for k in graph.kernels if k.kind == "attention"]) == 24
     with pytest.raises(CapacityError, match="weight_streaming"):
-        compile_graph(graph, compiling.options_of(cfg, made, seed=0))
+        compile_graph(graph, compiling.options_of(made, seed=0))
 
 
 def test_copies_of_a_small_net_are_faster_than_one():
@@ -190,21 +191,21 @@ def test_regions_are_found_by_name_and_layers_differ_in_colour():
 
 
 def test_an_answer_is_kept_and_found_and_made_anew_when_damaged(tmp_path):
-    cfg = load(DIGITS, {"compile_dir": str(tmp_path / "kept")})
-    first = compiling.compile_config(cfg, tmp_path / "a")
-    again = compiling.compile_config(cfg, tmp_path / "b")
+    cfg = Experiment.from_yaml(DIGITS, compile_dir=str(tmp_path / "kept"))
+    first = compiling.compile_experiment(cfg, tmp_path / "a")
+    again = compiling.compile_experiment(cfg, tmp_path / "b")
     assert (first.kept, again.kept) == (False, True)
     assert again.compiled == first.compiled
     for name in compiling.FILES:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert (tmp_path / "a" / "floor_plan.png").read_bytes()[:4] == b"\x89PNG"
     assert b"<svg" in (tmp_path / "a" / "floor_plan.svg").read_bytes()[:600]
-    assert not compiling.compile_config(cfg, tmp_path / "c", seed=1).kept
+    assert not compiling.compile_experiment(cfg, tmp_path / "c", seed=1).kept
     places = list((tmp_path / "kept" / "floor_plans").iterdir())
     assert len(places) == 2  # nothing half-made is left beside the two answers
     for place in places:
         (place / "compile_report.json").write_text("{")
-    assert not compiling.compile_config(cfg, tmp_path / "d").kept
+    assert not compiling.compile_experiment(cfg, tmp_path / "d").kept
 
 
 def test_kept_answers_are_of_this_code_alone(tmp_path, monkeypatch):
@@ -218,10 +219,10 @@ def test_kept_answers_are_of_this_code_alone(tmp_path, monkeypatch):
 
 def test_replicas_are_the_compilers_business_not_the_runs():
     cfg = load(DIGITS, {"multireplica": True})
-    _, made = compiling.config_graph(cfg)
-    assert compiling.options_of(cfg, made, seed=0).replicas == 0
+    made = Experiment.from_config(cfg)
+    assert compiling.options_of(made, seed=0).replicas == 0
     with pytest.raises(ConfigError, match="wafer compile"):
-        check(Experiment.from_config(cfg))
+        check(made)
 
 
 def test_dry_modes_of_pipelined_runs_are_the_compilers(tmp_path, capsys):
@@ -238,7 +239,7 @@ def test_dry_modes_of_pipelined_runs_are_the_compilers(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["t5/t5_small", "bert/bert_base", "dpr/dpr_base"])
 def test_samples_of_other_tasks_have_kernels(name):
     cfg = load(ROOT / "models" / "configs" / f"{name}.yaml")
-    graph, _ = compiling.config_graph(cfg)
+    graph = compiling.config_graph(Experiment.from_config(cfg))
     kinds = {kernel.kind for kernel in graph.kernels}
     assert kinds >= {"matmul", "attention", "norm", "embedding", "loss"}
     layers = [layer for layer in graph.layers if "layers_0" in layer]

@@ -11,7 +11,7 @@ from helpers.finetune_data import LLAVA_IMAGE, VOCAB, WRITERS, params, vocab, wr
 import models
 import models.registry
 import vsl
-from wafer.commands.stats import padding_stats
+from wafer.commands.data import padding_stats
 from wafer.config import parse_config
 from wafer.data.batching.batches import feature_shapes, host_batch, to_batch
 from wafer.data.batching.dataset import Context, build_dataset

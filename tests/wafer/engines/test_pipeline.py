@@ -37,7 +37,9 @@ from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.config.engines import engine_row
 from wafer.engines.choose import check, make
-from wafer.engines.resident import Resident, swarmx_mesh
+from wafer.engines.cluster import swarmx_mesh
+from wafer.engines.resident import Resident
+from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.flow import Flow
 from wafer.engines.stagewise.pipelined import Pipelined
 from wafer.engines.stagewise.record import Span
@@ -63,10 +65,9 @@ def pipelined(
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     tx = make_optimizer(optimizer, shapes, model.alias)
     clips = optimizer.get("max_gradient_norm") is not None
-    return Pipelined(
-        model, tx, sparsifier, scaler or LossScaler(), meshes(systems, devices),
-        global_norm=clips, **options,
-    )  # fmt: skip
+    settings = {key: options.pop(key) for key in ("dropout", "summaries") if key in options}
+    core = make_core(model, tx, sparsifier, scaler or LossScaler(), norm=clips, **settings)
+    return Pipelined(core, meshes(systems, devices), **options)
 
 
 def assert_equal(
@@ -179,8 +180,8 @@ def test_the_timetable_is_what_runs_and_no_way_of_running_it_changes_a_bit(monke
             np.testing.assert_array_equal(got[name], leaf, err_msg=name)
     for stage in range(3):  # the last stage's activations are used at once
         assert held[4, stage] == in_flight(4, 4, stage)
-    common = executor.model, executor.tx, executor.sparsifier, LossScaler(), swarmx_mesh(1)
-    resident = Resident(*common)
+    core = executor.core
+    resident = Resident(core.model, core.tx, core.sparsifier, LossScaler(), swarmx_mesh(1))
     trained = arrays(train(resident, batches)[0])
     for name, leaf in want.items():
         np.testing.assert_allclose(leaf, trained[name], atol=1e-6, rtol=1e-5, err_msg=name)

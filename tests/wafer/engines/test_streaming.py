@@ -115,7 +115,7 @@ def test_all_layers_share_their_programs_and_the_store_may_be_a_file(tmp_path):
     store = FileStore(tmp_path)
     events = []
     _, streaming = executors(GPT | {"num_hidden_layers": 4}, store=store, events=events)
-    batches = [batch_of(streaming.model, seed=i) for i in range(2)]
+    batches = [batch_of(streaming.core.model, seed=i) for i in range(2)]
     state, _ = train(streaming, batches)
     compiled = streaming.programs.compiled
     layers = [key for key in compiled if key[0] in {"forward", "backward"} and "layer" in key[1][0]]

@@ -6,7 +6,7 @@ Between steps the weights stay in the PEs' memory; what the training state holds
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,15 +16,16 @@ import optax
 from jaxtyping import Array
 
 from models.base import Aux
-from wafer.compiler.experiment import batch_on_wafer, compile_config, default_folder
+from wafer.compiler.experiment import batch_on_wafer, compile_experiment
 from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
-from wafer.engines.fabric import network as onfabric
-from wafer.engines.fabric.requirements import problems
+from wafer.engines.fabric import network
 from wafer.engines.resident import Resident, make as make_resident, norms
+from wafer.errors import Problem
 from wafer.experiment import Experiment
 from wafer.fabric.errors import FabricError
 from wafer.optim.chain import learning_rates
-from wafer.spec import WSE2, Region, WaferSpec
+from wafer.optim.sections import SGD
+from wafer.spec import WSE2, Region
 
 __all__ = ["OnPes", "make", "problems"]
 
@@ -40,9 +41,6 @@ class OnPes(Engine):
         micro: samples of a micro-batch.
         micro_batches: of an optimizer step.
         momentum: of SGD; 0 keeps no velocity.
-        spec: the machine.
-        rate: the learning rate that an optimizer state's last update used.
-        implementation: engine, see :func:`wafer.fabric.run`.
     """
 
     def __init__(
@@ -53,9 +51,6 @@ class OnPes(Engine):
         micro: int,
         micro_batches: int,
         momentum: float,
-        spec: WaferSpec,
-        rate: Callable[[Any], Array],
-        implementation: str = "auto",
     ) -> None:
         # Scores are computed where first states are made; the PEs' program is ``net.program``.
         self.sparsifier, self.mesh, self.programs = (
@@ -63,21 +58,21 @@ class OnPes(Engine):
             resident.mesh,
             resident.programs,
         )
-        self._host, self._regions, self._spec = resident, tuple(regions), spec
+        self._host, self._regions = resident, tuple(regions)
         self._micro, self._count, self._momentum = micro, micro_batches, momentum
-        self._rate, self._implementation = rate, implementation
         # The optimizer itself counts its steps and says its rate; moments come from the PEs.
         zeros = lambda params: jax.tree.map(jnp.zeros_like, params)
         self._count_step = jax.jit(
             lambda s, params: resident.tx.update(zeros(params), s, params)[1]
         )
-        self._net: onfabric.Net | None = None
+        self._rate = jax.jit(lambda opt_state: learning_rates(opt_state)[0])
+        self._net: network.Net | None = None
         self._is_logged = False
         # What lies in the PEs, and the parameters of the training state it belongs to.
-        self._held: tuple[Any, onfabric.NetState] | None = None
+        self._held: tuple[Any, np.ndarray] | None = None
 
     @property
-    def net(self) -> onfabric.Net:
+    def net(self) -> network.Net:
         """The network on its PEs.
 
         Raises:
@@ -104,23 +99,19 @@ class OnPes(Engine):
             mask = masks.get(f"{stage.name}/kernel")
             kept = None if mask is None else np.asarray(mask)
             fan_in, fan_out = params[stage.name]["kernel"].shape
-            layers.append(onfabric.Dense(stage.name, fan_in, fan_out, kept))
+            layers.append(network.Dense(stage.name, fan_in, fan_out, kept))
         self._held = None
         if self._net is not None and _same(self._net.layers, layers):  # a resumed run's masks
             return state
-        self._net = onfabric.build(
+        # The whole wafer: lanes between the regions lie outside the part that was asked for.
+        self._net = network.build(
             layers,
             self._regions,
             batch=self._micro,
             micro_batches=self._count,
             momentum=self._momentum,
-            spec=self._spec,
         )
         return state
-
-    def place(self, features: Features) -> Features:
-        """See ``Engine``: the host writes images into PEs itself."""
-        return self._host.place(features)
 
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True
@@ -133,14 +124,12 @@ class OnPes(Engine):
         opt_state = self._count_step(opt_state, params)
         images, labels = _rows(features)
         rate = float(self._rate(opt_state))
-        memory, report = onfabric.step(
-            net, memory, images, labels, learning_rate=rate, implementation=self._implementation
-        )
+        memory, report = network.step(net, memory, images, labels, learning_rate=rate)
         self._log_first_step(report.cycles, len(images))
         if self._momentum:
-            opt_state = optax.tree.set(opt_state, trace=onfabric.read(net, memory, "velocities"))
+            opt_state = optax.tree.set(opt_state, trace=network.read(net, memory, "velocities"))
         sparse, params, opt_state = sparsifier.update(
-            state.sparse, onfabric.params(net, memory), {}, opt_state, topology=False
+            state.sparse, network.params(net, memory), {}, opt_state, topology=False
         )
         after = state._replace(
             step=state.step + 1, params=params, opt_state=opt_state, sparse=sparse
@@ -149,22 +138,22 @@ class OnPes(Engine):
         self._held = (after.params, memory)
         return after, self._metrics(state, after, memory, report, len(images))
 
-    def _memory(self, state: TrainState, params: Any, opt_state: Any) -> onfabric.NetState:
+    def _memory(self, state: TrainState, params: Any, opt_state: Any) -> np.ndarray:
         """What lies in the PEs already, or a state's arrays written into them."""
         if self._held is not None and self._held[0] is state.params:
             return self._held[1]
         velocities = optax.tree.get(opt_state, "trace") if self._momentum else None
-        return onfabric.init(self.net, params, velocities)
+        return network.init(self.net, params, velocities)
 
     def _metrics(
         self,
         before: TrainState,
         after: TrainState,
-        memory: onfabric.NetState,
-        report: onfabric.Step,
+        memory: np.ndarray,
+        report: network.Step,
         samples: int,
     ) -> Metrics:
-        grads = onfabric.read(self.net, memory, "gradients")
+        grads = network.read(self.net, memory, "gradients")
         metrics = {
             "loss": report.loss,
             "tokens": samples,
@@ -186,7 +175,7 @@ class OnPes(Engine):
             return
         self._is_logged = True
         net = self.net
-        seconds = cycles / self._spec.clock_hz
+        seconds = cycles / WSE2.clock_hz
         _LOG.info(
             "Fabric: %d PEs in %d regions; a step takes %s cycles, %.0f per sample (closed form: "
             "%.0f, %+.1f %%), %s samples/s at %.2f GHz",
@@ -197,7 +186,7 @@ class OnPes(Engine):
             net.predicted / samples,
             100 * (cycles / net.predicted - 1),
             f"{samples / seconds:,.0f}",
-            self._spec.clock_hz / 1e9,
+            WSE2.clock_hz / 1e9,
         )
 
     def predict(
@@ -216,10 +205,69 @@ def _rows(features: Features) -> tuple[np.ndarray, np.ndarray]:
     return images.reshape(len(labels), -1), labels
 
 
-def _same(one: Sequence[onfabric.Dense], other: Sequence[onfabric.Dense]) -> bool:
+def _same(one: Sequence[network.Dense], other: Sequence[network.Dense]) -> bool:
     """Whether two stacks of the same model keep the same weights."""
     kept = lambda layer: None if layer.mask is None else layer.mask.tobytes()
     return [kept(layer) for layer in one] == [kept(layer) for layer in other]
+
+
+def problems(experiment: Experiment) -> Iterator[Problem]:
+    """What the PE programs do not do, by the keys that ask for it."""
+    cfg, model = experiment.cfg, experiment.model
+    if not model.config.is_dense_stack:
+        message = (
+            "fabric runs stacks of dense layers (model.name: fc_mnist); other kernels have a cost "
+            "in `wafer compile`, no PE program. Use resident, weight_streaming or pipelined"
+        )
+        yield Problem(("runconfig", "execution_strategy"), message)
+        return
+    yield from _model(model.config)
+    yield from _optimizer(cfg.optimizer)
+    if cfg.runconfig.num_csx > 1:
+        message = f"{cfg.runconfig.num_csx}: one wafer is simulated; use 1"
+        yield Problem(("runconfig", "num_csx"), message)
+    if any(algorithm.dynamic for _, algorithm in experiment.sparsifier.groups):
+        message = "the PEs' program is written for one pattern; use static, or another execution"
+        yield Problem(("sparsity", "algorithm"), message)
+
+
+def _model(model: Any) -> Iterator[Problem]:
+    if model.activation_fn != "relu":
+        message = f"{model.activation_fn!r}: the PEs have relu"
+        yield Problem(("model", "activation_fn"), message)
+    if model.dropout > 0:
+        yield Problem(("model", "dropout"), f"{model.dropout}: PEs draw no masks; use 0.0")
+    if model.dtype != jnp.float32:
+        message = f"activations of {model.dtype}: the PEs compute in float32; drop it"
+        key = "mixed_precision" if model.compute_dtype is None else "compute_dtype"
+        yield Problem(("model", key), message)
+
+
+def _optimizer(section: Any) -> Iterator[Problem]:
+    """SGD with or without momentum, one rate for all."""
+    if section is None:
+        return
+    if not isinstance(section, SGD):
+        message = f"{section.optimizer_type!r}: the PEs update by SGD, with or without momentum"
+        yield Problem(("optimizer", "optimizer_type"), message)
+        return
+    decays = any(getattr(entry, "learning_rate", None) != 0 for entry in section.weight_decay)
+    tagged = any(entry.param_group_tags for entry in section.learning_rate)
+    asked = {
+        "dampening": section.dampening != 0,
+        "nesterov": section.nesterov,
+        "maximize": section.maximize,
+        "weight_decay": decays,
+        "max_gradient_norm": section.max_gradient_norm is not None,
+        "max_gradient_value": section.max_gradient_value is not None,
+        "adjust_learning_rate": bool(section.adjust_learning_rate),
+        "learning_rate": tagged,
+        "loss_scaling_factor": section.loss_scaling_factor == "dynamic",
+    }
+    for key, is_asked in asked.items():
+        if is_asked:
+            message = "not in the PEs' update (w -= rate (momentum v + g), one rate for all)"
+            yield Problem(("optimizer", key), f"{message}; drop it, or use another execution")
 
 
 def make(experiment: Experiment) -> Engine:
@@ -233,7 +281,7 @@ def make(experiment: Experiment) -> Engine:
     cfg, resident = experiment.cfg, make_resident(experiment)
     if "train" not in cfg.runconfig.mode:
         return resident
-    result = compile_config(cfg, default_folder(cfg, 0))
+    result = compile_experiment(experiment)
     _LOG.info("Floor plan, report and pictures: %s", result.folder)
     accumulation = cfg.optimizer.grad_accum_steps if cfg.optimizer else 1
     batch = batch_on_wafer(experiment.section("train"), accumulation)
@@ -243,6 +291,4 @@ def make(experiment: Experiment) -> Engine:
         micro=batch.rows,
         micro_batches=batch.micro_batches,
         momentum=getattr(cfg.optimizer, "momentum", 0.0),
-        spec=WSE2,  # lanes between the regions lie outside the part that was asked for
-        rate=jax.jit(lambda opt_state: learning_rates(opt_state)[0]),
     )

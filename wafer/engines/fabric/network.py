@@ -42,7 +42,9 @@ from wafer.fabric.training.regions import Stream, Wires, chains, spot
 from wafer.fabric.training.softmax import WORDS
 from wafer.spec import WSE2, Region, WaferSpec
 
-__all__ = ["Dense", "Net", "NetState", "Step", "build", "init", "params", "read", "step"]
+__all__ = ["Dense", "Net", "Step", "build", "init", "params", "read", "step"]
+
+_MAX_CYCLES = 100_000_000  # of a step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,21 +77,6 @@ class Net:
     def predicted(self) -> int:
         """Cycles of a step by closed forms."""
         return pipeline_cycles(*self.costs, self.micro_batches)
-
-    @property
-    def period(self) -> int:
-        """Cycles per micro-batch of the slowest kernel, by closed forms."""
-        layers, loss = self.costs
-        return max(cost.period for cost in (*layers, loss))
-
-
-class NetState(NamedTuple):
-    """What lies in the PEs between two steps.
-
-    memory: [M, H, W] uint32 words
-    """
-
-    memory: np.ndarray
 
 
 class Step(NamedTuple):
@@ -371,8 +358,8 @@ def _exchange(
 
 def init(
     net: Net, tree: Mapping[str, Any], velocities: Mapping[str, Any] | None = None
-) -> NetState:
-    """Load parameters into the PEs.
+) -> np.ndarray:
+    """Load parameters into the PEs; returns their memory, [M, H, W] uint32 words.
 
     Args:
         net: the network.
@@ -388,7 +375,7 @@ def init(
     given = {"weights": tree} | ({} if velocities is None else {"velocities": velocities})
     for array, values in given.items():
         _exchange(net, memory, _checked(net, values), array, load=True)
-    return NetState(memory)
+    return memory
 
 
 def _checked(net: Net, tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -404,12 +391,12 @@ def _checked(net: Net, tree: Mapping[str, Any]) -> dict[str, Any]:
     return host
 
 
-def params(net: Net, state: NetState) -> dict[str, Any]:
+def params(net: Net, memory: np.ndarray) -> dict[str, Any]:
     """Read the parameters back; pruned weights are 0."""
-    return read(net, state, "weights")
+    return read(net, memory, "weights")
 
 
-def read(net: Net, state: NetState, array: str) -> dict[str, Any]:
+def read(net: Net, memory: np.ndarray, array: str) -> dict[str, Any]:
     """Read back "weights", "velocities", or the last step's mean "gradients"; 0 where pruned."""
     tree = {
         layer.name: {
@@ -418,33 +405,31 @@ def read(net: Net, state: NetState, array: str) -> dict[str, Any]:
         }
         for layer in net.layers
     }
-    _exchange(net, state.memory, tree, array, load=False)
+    _exchange(net, memory, tree, array, load=False)
     return tree
 
 
 def step(
     net: Net,
-    state: NetState,
+    memory: np.ndarray,
     x: Array,
     y: Array,
     *,
     learning_rate: float,
     implementation: str = "auto",
-    max_cycles: int = 100_000_000,
-) -> tuple[NetState, Step]:
+) -> tuple[np.ndarray, Step]:
     """Run one optimizer step of SGD on the fabric, cycle by cycle.
 
     Args:
         net: the network.
-        state: where it stands.
+        memory: of the PEs, from ``init`` or the step before.
         x: [N, fan_in] float, N = ``batch * micro_batches``.
         y: [N] int class labels.
         learning_rate: of this step.
         implementation: engine, see :func:`wafer.fabric.run`.
-        max_cycles: limit.
 
     Returns:
-        The state after the update, and the report.
+        The memory after the update, and the report.
     """
     count, fan_in = net.batch * net.micro_batches, net.layers[0].fan_in
     x, y, classes = np.asarray(x, np.float32), np.asarray(y), net.layers[-1].fan_out
@@ -455,16 +440,16 @@ def step(
         )
     if y.min() < 0 or y.max() >= classes:
         raise FabricError(f"step: labels {y.min()}..{y.max()}; the last layer has {classes}")
-    memory = state.memory.copy()
+    memory = memory.copy()
     _deal(net, memory, "input", x)
     _deal(net, memory, "labels", np.eye(classes)[y])
     for layer in net.layers:
         _words(net, memory, f"{layer.name}/rate")[:] = -learning_rate
-    end = start(net.program, memory, max_cycles, implementation)
+    end = start(net.program, memory, _MAX_CYCLES, implementation)
     memory = np.asarray(end.mem)
     losses = [float(_words(net, memory, "loss")[0, y, x]) for x, y in net.lines["loss"]]
     report = Step(sum(losses), int(cycles(end)), np.asarray(end.busy))
-    return NetState(memory), report
+    return memory, report
 
 
 def _deal(net: Net, memory: np.ndarray, name: str, rows: np.ndarray) -> None:

@@ -8,14 +8,13 @@ import json
 import os
 import pathlib
 import struct
-import tempfile
 import zlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["FIRST_BLOCK", "BlockFile", "Leaf", "Spill", "lay_out"]
+__all__ = ["FIRST_BLOCK", "BlockFile", "Leaf", "lay_out", "spill"]
 
 _ALIGN = 64  # XLA on CPU reads memory in place from this alignment
 _PAGE = 4096
@@ -138,33 +137,13 @@ class BlockFile:
             self._fd = -1
 
 
-class Spill:
-    """Arrays on disk for a moment: a file that nobody else sees and that goes with its maps.
-
-    A context manager; what was kept stays readable after it ends.
-
-    Args:
-        folder: where there is room.
-    """
-
-    def __init__(self, folder: str | pathlib.Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  the maps need it open
-
-    def __enter__(self) -> "Spill":
-        """Return self."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file; its maps keep it alive."""
-        self._file.close()
-
-    def keep(self, array: Any) -> np.ndarray:
-        """Write an array out; returns a read-only map of it."""
-        array = np.asarray(array)
-        if not array.nbytes:
-            return array
-        offset = _up(self._file.seek(0, os.SEEK_END), _PAGE)
-        self._file.seek(offset)
-        self._file.write(_bytes(array))
-        self._file.flush()
-        return np.memmap(self._file, array.dtype, "r", offset=offset, shape=array.shape)
+def spill(file: IO[bytes], array: Any) -> np.ndarray:
+    """Append an array to a temporary file; returns a read-only map, which outlives the file."""
+    array = np.asarray(array)
+    if not array.nbytes:
+        return array
+    offset = _up(file.seek(0, os.SEEK_END), _PAGE)
+    file.seek(offset)
+    file.write(_bytes(array))
+    file.flush()
+    return np.memmap(file, array.dtype, "r", offset=offset, shape=array.shape)

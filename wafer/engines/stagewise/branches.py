@@ -109,29 +109,21 @@ class Branch:
             patterns={self.full(name): pattern for name, pattern in part.patterns.items()},
         )
 
-    def weights(self, part: Part) -> dict[str, Any]:
-        """Record of the weights."""
-        return dict(zip(self.names, jax.tree.leaves(part.params), strict=True))
-
-    def topology(self, part: Part) -> dict[str, Any]:
-        """Record of masks and patterns."""
-        fields = {
+    def records(self, part: Part, moments: Iterable[Any]) -> dict[str, dict[str, Any]]:
+        """What a store holds of the branch: kind of record -> its arrays."""
+        patterns = {
             f"pattern:{name}:{field}": array
             for name, pattern in part.patterns.items()
             for field, array in pattern._asdict().items()
         }
-        return {f"mask:{name}": mask for name, mask in part.masks.items()} | fields
-
-    def records(self, part: Part, moments: Iterable[Any]) -> dict[str, dict[str, Any]]:
-        """What a store holds of the branch: kind of record -> its arrays."""
         return {
-            "weights": self.weights(part),
-            "topology": self.topology(part),
+            "weights": dict(zip(self.names, jax.tree.leaves(part.params), strict=True)),
+            "topology": {f"mask:{name}": mask for name, mask in part.masks.items()} | patterns,
             "moments": {str(i): leaf for i, leaf in enumerate(moments)},
         }
 
     def part(self, weights: Mapping[str, Any], topology: Mapping[str, Any]) -> Part:
-        """Undo ``weights`` and ``topology``."""
+        """Undo ``records``, of these two kinds."""
         patterns = {
             name: Pattern(*(topology[f"pattern:{name}:{field}"] for field in Pattern._fields))
             for name in self.patterns

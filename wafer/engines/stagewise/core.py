@@ -1,41 +1,48 @@
 """What the programs of a run are made of, and what they all need of it."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from jaxtyping import Array
 
 from models.base import Batch, Model, Stage
 from models.paths import named_leaves
 from sparsity import SparseState, Sparsifier
+from wafer.engines.base import Engine, Metrics, TrainState
 from wafer.engines.stagewise.branches import TOPOLOGY_ALONE, Branch, Part
+from wafer.experiment import Experiment
 from wafer.optim.precision import LossScaler
 
-__all__ = ["Core", "levels", "make_core"]
+__all__ = ["Core", "Stagewise", "core_of", "make_core"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # identity hash: a bundle is static under jit
 class Core:
-    """What every program of a run reads while it is traced.
+    """What is trained; every program of a run reads it while it is traced.
 
     Attributes:
         model: gives the stages.
         shapes: of its dense parameters.
-        tx: the optimizer.
-        sparsifier: with ``order`` set, so that it may be asked about parts of the tree.
+        tx: optimizer whose states follow the parameters leaf by leaf.
+        whole: from ``sparsity.configure``; an empty one leaves everything dense.
+        sparsifier: the same with ``order`` set, so that it may be asked about parts of the tree.
         scaler: loss-scale automaton.
-        dropout: draw dropout masks.
-        norm: the optimizer's ``update`` takes ``global_norm=``.
+        dropout: draw dropout masks; False runs the model deterministically.
+        summaries: also report the gradient and parameter norms of every layer.
+        norm: the optimizer's ``update`` takes ``global_norm=`` (clipping by norm).
     """
 
     model: Model
     shapes: Any
     tx: Any
+    whole: Sparsifier
     sparsifier: Sparsifier
     scaler: LossScaler
     dropout: bool
+    summaries: bool
     norm: bool
 
     def changes(self, *, topology: bool) -> bool:
@@ -87,26 +94,53 @@ class Core:
 
 
 def make_core(
-    model: Model, tx: Any, sparsifier: Sparsifier, scaler: LossScaler, *, dropout: bool, norm: bool
+    model: Model,
+    tx: Any,
+    sparsifier: Sparsifier,
+    scaler: LossScaler,
+    *,
+    dropout: bool = False,
+    summaries: bool = False,
+    norm: bool = False,
 ) -> Core:
     """Bundle what a run is made of; see ``Core``."""
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     order = sparsifier.order or tuple(name for name, _ in named_leaves(shapes))
     of_parts = dataclasses.replace(sparsifier, order=order, quiet=True)
-    return Core(model, shapes, tx, of_parts, scaler, dropout, norm)
+    return Core(model, shapes, tx, sparsifier, of_parts, scaler, dropout, summaries, norm)
 
 
-def levels(core: Core, density: Mapping[str, Array], sparse: SparseState) -> dict[str, Array]:
-    """Report target and actual sparsity of each parameter, as ``Sparsifier.metrics`` does.
+def core_of(experiment: Experiment) -> Core:
+    """Bundle what an experiment is made of."""
+    return make_core(
+        experiment.model,
+        experiment.tx,
+        experiment.sparsifier,
+        experiment.scaler,
+        dropout=experiment.dropout,
+        summaries=experiment.summaries,
+        norm=experiment.clips_norm,
+    )
+
+
+class Stagewise(Engine):
+    """What the engines that take a model stage by stage have in common.
 
     Args:
-        core: what the run is made of.
-        density: full name -> share of kept weights.
-        sparse: the state that holds the parameters' masks and targets.
+        core: what is trained.
+        mesh: of the systems that features are placed on.
     """
-    metrics = {}
-    for name, kept in density.items():
-        rank = sparse.masks[name].ndim if name in sparse.masks else 2
-        metrics[f"sparsity/{name}/target"] = sparse.targets[core.sparsifier.group_of(name, rank)]
-        metrics[f"sparsity/{name}/actual"] = 1 - kept
-    return metrics
+
+    def __init__(self, core: Core, mesh: Mesh) -> None:
+        self.core, self.sparsifier, self.mesh = core, core.sparsifier, mesh
+        self.density: dict[str, Array] = {}  # full name -> share of kept weights
+
+    def levels(self, state: TrainState) -> Metrics:
+        """See ``Engine``; from what the updates reported."""
+        sparse, metrics = state.sparse, {}
+        for name, kept in self.density.items():
+            rank = sparse.masks[name].ndim if name in sparse.masks else 2
+            group = self.sparsifier.group_of(name, rank)
+            metrics[f"sparsity/{name}/target"] = sparse.targets[group]
+            metrics[f"sparsity/{name}/actual"] = 1 - kept
+        return metrics

@@ -20,9 +20,8 @@ from jaxtyping import Array
 
 from models.base import Aux, Batch
 from wafer.engines.stagewise.branches import Part
-from wafer.engines.stagewise.ledger import Ledger, add
+from wafer.engines.stagewise.ledger import Ledger, Plan, add
 from wafer.engines.stagewise.passes import Visit, Where, cut
-from wafer.engines.stagewise.plan import Plan
 from wafer.engines.stagewise.record import Recorder
 from wafer.engines.stagewise.regions import Region
 from wafer.engines.stagewise.schedule import Task, forward_schedule, schedule

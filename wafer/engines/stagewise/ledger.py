@@ -6,6 +6,7 @@ that read a branch, measure it where updates wait for each other, update the bra
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,19 +14,67 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from models.base import Aux
+from models.base import Aux, Stage
 from sparsity import SparseState
+from sparsity.topology import name_code
 from wafer.engines.base import TrainState
-from wafer.engines.stagewise.branches import Part
-from wafer.engines.stagewise.plan import Plan
+from wafer.engines.stagewise.branches import Branch, Part
 from wafer.engines.stagewise.stages import Places
 from wafer.engines.stagewise.updates import BranchUpdate, Control, Updated
 from wafer.optim.precision import LossScaler
 
-__all__ = ["Ledger", "Start", "add", "start_of"]
+__all__ = ["Ledger", "Plan", "Start", "add", "make_plan", "start_of"]
 
 add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b))
 _add_into = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=0)
+
+
+class Plan(NamedTuple):
+    """What does not change from step to step.
+
+    stages: of the model, in order
+    branches: by name, in tree order
+    uses: branch -> indices of the stages that read it
+    codes: branch -> relative name -> number of its random draws
+    """
+
+    stages: tuple[Stage, ...]
+    branches: Mapping[str, Branch]
+    uses: Mapping[str, tuple[int, ...]]
+    codes: Mapping[str, Mapping[str, np.uint32]]
+
+    def at(self, index: int) -> tuple[Stage, tuple[Branch, ...]]:
+        """A stage and the branches it reads: what its programs are traced for."""
+        stage = self.stages[index]
+        return stage, tuple(self.branches[name] for name in stage.params)
+
+    def completed_at(self, index: int) -> tuple[str, ...]:
+        """Branches whose gradient is whole once the backward sweep has passed a stage."""
+        return tuple(name for name, uses in self.uses.items() if uses and uses[0] == index)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Branches no stage reads: they decay all the same."""
+        return tuple(name for name, uses in self.uses.items() if not uses)
+
+
+def make_plan(stages: tuple[Stage, ...], branches: Mapping[str, Branch]) -> Plan:
+    """Say who reads which branch, and what the random draws of each are numbered by."""
+    return Plan(
+        stages=stages,
+        branches=branches,
+        uses={
+            name: tuple(i for i, stage in enumerate(stages) if name in stage.params)
+            for name in branches
+        },
+        codes={
+            name: {
+                key: np.uint32(name_code(branch.full(key)))
+                for key in (*branch.masks, *branch.patterns)
+            }
+            for name, branch in branches.items()
+        },
+    )
 
 
 class Start(NamedTuple):
@@ -224,8 +273,8 @@ class Ledger:
         step = sparse.step + jnp.asarray(self.whole.finite, jnp.int32)
         return sparse._replace(step=step, indices=indices, targets=targets)
 
-    def metrics(self, *, summaries: bool) -> dict[str, Array]:
-        """Return what ``Engine.step`` reports; ``summaries`` adds the norms of every branch."""
+    def metrics(self) -> dict[str, Array]:
+        """Return what ``Engine.step`` reports, with the norms of every branch if asked for."""
         aux = self.places.put(self.aux, 0)
         metrics = {
             "loss": aux.loss_sum / jnp.maximum(aux.weight, 1e-9),
@@ -233,7 +282,7 @@ class Ledger:
             "grad_norm": self.whole.norm,
             "loss_scale": self.starts[0].scale,
         }
-        if summaries:
+        if self.places.core.summaries:
             for name, squares in self._squares.items():
                 metrics[f"per_layer_grad_norm/{name}"] = jnp.sqrt(squares)
             for name, norm in self._weight_norms.items():

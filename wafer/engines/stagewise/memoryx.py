@@ -16,7 +16,7 @@ import os
 import pathlib
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -34,13 +34,16 @@ class MemoryXError(WaferError, RuntimeError):
     """The store cannot be written or read; what was committed is intact unless it says so."""
 
 
-class Store(Protocol):
-    """Records of named arrays."""
+class RamStore:
+    """Records of named arrays of any kind, in a dict; ``put`` takes effect at once.
 
-    @property
-    def meta(self) -> dict[str, Any]:
-        """What the last commit recorded."""
-        ...
+    Attributes:
+        meta: what the last commit recorded.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[str, dict[str, Any]] = {}
+        self.meta: dict[str, Any] = {}
 
     def add(self, record: str, leaves: Mapping[str, Any], *, scratch: bool = False) -> None:
         """Make a record.
@@ -50,53 +53,21 @@ class Store(Protocol):
             leaves: first contents.
             scratch: not part of any step: one place, no guarantees.
         """
-        ...
-
-    def fetch(self, record: str) -> dict[str, Any]:
-        """Read a record: the newest contents, committed or not."""
-        ...
-
-    def put(self, record: str, leaves: Mapping[str, Any]) -> None:
-        """Replace a record's contents; shapes and dtypes stay. Lasts from the next commit on."""
-        ...
-
-    def commit(self, meta: Mapping[str, Any]) -> None:
-        """Make everything put since the last commit current, at once."""
-        ...
-
-    def view(self, record: str) -> dict[str, Any]:
-        """Arrays of a record for reading here and now, without a copy where possible."""
-        ...
-
-    def close(self) -> None:
-        """Release the store; a file stays on disk."""
-        ...
-
-
-class RamStore:
-    """Arrays of any kind in a dict; ``put`` takes effect at once."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, dict[str, Any]] = {}
-        self.meta: dict[str, Any] = {}
-
-    def add(self, record: str, leaves: Mapping[str, Any], *, scratch: bool = False) -> None:
-        """See ``Store``."""
         del scratch
         self._records[record] = dict(leaves)
 
     def fetch(self, record: str) -> dict[str, Any]:
-        """See ``Store``."""
+        """Read a record: the newest contents, committed or not."""
         return self._records[record]
 
     view = fetch
 
     def put(self, record: str, leaves: Mapping[str, Any]) -> None:
-        """See ``Store``."""
+        """Replace a record's contents; shapes and dtypes stay. Lasts from the next commit on."""
         self._records[record] = dict(leaves)
 
     def commit(self, meta: Mapping[str, Any]) -> None:
-        """See ``Store``."""
+        """Make everything put since the last commit current, at once."""
         self.meta = dict(meta)
 
     def close(self) -> None:
@@ -219,7 +190,7 @@ class FileStore:
             self._file.commit({"meta": meta, "second": second, "torn": torn})
 
     def add(self, record: str, leaves: Mapping[str, Any], *, scratch: bool = False) -> None:
-        """See ``Store``; the disk space is taken here, so a full disk shows at the start.
+        """See ``RamStore``; the disk space is taken here, so a full disk shows at the start.
 
         Raises:
             MemoryXError: the disk is full.
@@ -240,7 +211,7 @@ class FileStore:
         self._store(self._records[record], 0, leaves)
 
     def fetch(self, record: str) -> dict[str, np.ndarray]:
-        """See ``Store``: one read into fresh memory that XLA can use in place."""
+        """See ``RamStore``: one read into fresh memory that XLA can use in place."""
         r = self._records[record]
         block = self._file.read(r.places[r.newest], r.size)
         if len(block) < r.size:
@@ -248,13 +219,13 @@ class FileStore:
         return {name: leaf.view(block) for name, leaf in r.leaves.items()}
 
     def view(self, record: str) -> dict[str, np.ndarray]:
-        """See ``Store``: read-only maps of the file, which take no memory of their own."""
+        """See ``RamStore``: read-only maps of the file, which take no memory of their own."""
         r = self._records[record]
         at = r.places[r.newest]
         return {name: self._file.map(at, leaf) for name, leaf in r.leaves.items()}
 
     def put(self, record: str, leaves: Mapping[str, Any]) -> None:
-        """See ``Store``; threads may put different records at once.
+        """See ``RamStore``; threads may put different records at once.
 
         Raises:
             MemoryXError: the disk refused; the last committed step is intact where the store is
@@ -283,7 +254,7 @@ class FileStore:
                 self._file.write(array, r.places[place] + leaf.offset)
 
     def commit(self, meta: Mapping[str, Any]) -> None:
-        """See ``Store``."""
+        """See ``RamStore``."""
         with self._lock:
             self._write_commit(dict(meta), torn=False)
             if not self._sealed:
@@ -311,3 +282,6 @@ class FileStore:
     def close(self) -> None:
         """Close the file; it stays."""
         self._file.close()
+
+
+Store = RamStore | FileStore

@@ -2,8 +2,6 @@
 
 Pure functions. Each runs on all systems of a mesh at once (``shard_map``, axis 'csx'): weights are
 the same everywhere, gradients are summed over the systems (``psum``), the carry stays where it is.
-Arrays that pass between stages lead with [N systems, A micro-batches]; a system sees its own share,
-[1, A, ...], and takes the micro-batches one after the other.
 """
 
 import dataclasses
@@ -16,7 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from models.base import Aux, Batch, Stage
-from wafer.data.batching.batches import numbered, to_batch
+from wafer.data.batching.batches import numbered
+from wafer.engines.microbatches import as_batch, each, led, number_of, own
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import Branch, Part
 from wafer.engines.stagewise.core import Core
@@ -42,16 +41,11 @@ class Where(NamedTuple):
 def make_batch(core: Core, features: Any) -> Batch:
     """Make the batch of every micro-batch, its sequences numbered over all systems."""
     del core
-
-    def one(item: tuple[Any, Array]) -> Batch:
-        features, shard = item
-        batch = features if isinstance(features, Batch) else to_batch(features)
-        return numbered(batch, shard)
-
-    share = _own(features)
-    count = _count(share)
+    share = own(features)
+    count = number_of(share)
     shards = jax.lax.axis_index("csx") * count + jnp.arange(count, dtype=jnp.int32)
-    return _led(jax.lax.map(one, (share, shards)))
+    one = lambda item: numbered(as_batch(item[0]), item[1])
+    return led(jax.lax.map(one, (share, shards)))
 
 
 def cut(core: Core, batch: Batch) -> list[Batch]:
@@ -91,8 +85,8 @@ class Visit:
                 return None, residuals.run(self._compute, ready, carry, rest)
             return None, (self._compute(ready, carry, rest), None)
 
-        _, out = _each(micro, _own((carry, where.batch)))
-        return _led(out)
+        _, out = each(micro, own((carry, where.batch)))
+        return led(out)
 
     def backward(
         self, parts: Parts, carry: Any, where: Where, back: tuple[Any, Any], *, dense: bool
@@ -108,8 +102,8 @@ class Visit:
             rest = sparse, batch, self._drop(where)
             return residuals.pull_back(self._compute, ready, carry, rest, cotangent, kept=kept)
 
-        grads, cotangent = _each(micro, _own((carry, where.batch, *back)))
-        return jax.lax.psum(self._by_branch(grads), "csx"), _led(cotangent)
+        grads, cotangent = each(micro, own((carry, where.batch, *back)))
+        return jax.lax.psum(self._by_branch(grads), "csx"), led(cotangent)
 
     def last(
         self, parts: Parts, carry: Any, where: Where, scale: Array, *, dense: bool
@@ -133,8 +127,8 @@ class Visit:
             (grads, cotangent), aux = jax.grad(loss, (0, 1), has_aux=True)(ready, floats)
             return (grads, aux), cotangent
 
-        (grads, aux), cotangent = _each(micro, _own((carry, where.batch)))
-        return jax.lax.psum((self._by_branch(grads), aux), "csx"), _led(cotangent)
+        (grads, aux), cotangent = each(micro, own((carry, where.batch)))
+        return jax.lax.psum((self._by_branch(grads), aux), "csx"), led(cotangent)
 
     def score(
         self, parts: Parts, carry: Any, batch: Batch, *, names: tuple[str, ...]
@@ -148,8 +142,8 @@ class Visit:
             outputs = out if isinstance(out, Mapping) else {"logits": out}
             return self.core.model.objective(out, batch), {name: outputs[name] for name in names}
 
-        total, outputs = _each(micro, _own((carry, batch)))
-        return jax.lax.psum(total, "csx"), _led(outputs)
+        total, outputs = each(micro, own((carry, batch)))
+        return jax.lax.psum(total, "csx"), led(outputs)
 
     @property
     def _compute(self) -> Any:
@@ -164,31 +158,3 @@ class Visit:
 
     def _by_branch(self, grads: Any) -> tuple[Any, ...]:
         return tuple(grads[branch.name] for branch in self.branches)
-
-
-def _each(micro: Any, items: Any) -> tuple[Any, Any]:
-    """Run ``micro(item) -> (to add up, to stack)`` over the micro-batches; one costs no loop."""
-    total, first = micro(jax.tree.map(lambda x: x[0], items))
-    if _count(items) == 1:
-        return total, _led(first)
-
-    def body(total: Any, item: Any) -> tuple[Any, Any]:
-        addend, stacked = micro(item)
-        return jax.tree.map(jnp.add, total, addend), stacked
-
-    total, rest = jax.lax.scan(body, total, jax.tree.map(lambda x: x[1:], items))
-    return total, jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
-
-
-def _count(items: Any) -> int:
-    return jax.tree.leaves(items)[0].shape[0]
-
-
-def _own(tree: Any) -> Any:
-    """Drop the axis of systems in this system's share."""
-    return jax.tree.map(lambda x: x[0], tree)
-
-
-def _led(tree: Any) -> Any:
-    """Put an axis of one in front."""
-    return jax.tree.map(lambda x: x[None], tree)

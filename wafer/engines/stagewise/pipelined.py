@@ -13,21 +13,17 @@ from collections.abc import Iterator
 
 import jax
 import numpy as np
-import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
-from models.base import Aux, Model
+from models.base import Aux
 from models.paths import named_leaves
-from sparsity import Sparsifier
-from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
-from wafer.engines.cluster import share
+from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.resident import Resident
 from wafer.engines.stagewise.branches import cut_part, describe
-from wafer.engines.stagewise.core import levels, make_core
+from wafer.engines.stagewise.core import Core, Stagewise, core_of
 from wafer.engines.stagewise.flow import Flow, Held, Pipe, evaluate
-from wafer.engines.stagewise.ledger import Ledger, start_of
-from wafer.engines.stagewise.plan import make_plan
+from wafer.engines.stagewise.ledger import Ledger, make_plan, start_of
 from wafer.engines.stagewise.record import Recorder, Span
 from wafer.engines.stagewise.regions import Region, meshes, regions
 from wafer.engines.stagewise.schedule import bubble
@@ -35,27 +31,20 @@ from wafer.engines.stagewise.stages import Places, Stages
 from wafer.engines.stagewise.updates import density
 from wafer.errors import Problem
 from wafer.experiment import Experiment
-from wafer.optim.precision import LossScaler
 
 __all__ = ["Pipelined", "make", "problems"]
 
 _LOG = logging.getLogger(__name__)
 
 
-class Pipelined(Engine):
+class Pipelined(Stagewise):
     """All stages resident, one region each.
 
     Args:
-        model: what to train.
-        tx: optimizer whose states follow the parameters leaf by leaf.
-        sparsifier: from ``sparsity.configure``; an empty one leaves everything dense.
-        scaler: loss-scale automaton.
+        core: what to train.
         meshes: of the systems, one for each device that regions are spread over; from
             ``wafer.engines.stagewise.regions.meshes``.
         stages: S of the pipeline; None makes a region of every stage of the model.
-        dropout: draw dropout masks; False runs the model deterministically.
-        summaries: also report the gradient and parameter norms of every layer.
-        global_norm: the optimizer's ``update`` takes ``global_norm=`` (clipping by norm).
         recompute: compute in the backward pass again what products with weights gave, instead of
             keeping it for every micro-batch in flight.
         events: appended to: when each task of the timetable ran.
@@ -66,32 +55,21 @@ class Pipelined(Engine):
 
     def __init__(
         self,
-        model: Model,
-        tx: optax.GradientTransformation,
-        sparsifier: Sparsifier,
-        scaler: LossScaler,
+        core: Core,
         meshes: tuple[Mesh, ...],
         *,
         stages: int | None = None,
-        dropout: bool = False,
-        summaries: bool = False,
-        global_norm: bool = False,
         recompute: bool = False,
         events: list[Span] | None = None,
     ) -> None:
-        self.model, self.tx, self.scaler = model, tx, scaler
-        self.summaries, self.recompute, self.events = summaries, recompute, events
-        self.mesh, self._meshes = meshes[0], meshes  # features are placed in the first region
-        core = make_core(model, tx, sparsifier, scaler, dropout=dropout, norm=global_norm)
-        self.sparsifier, self._first = core.sparsifier, sparsifier
-        self.regions: tuple[Region, ...] = regions(model, core.shapes, stages, len(meshes))
+        super().__init__(core, meshes[0])  # features are placed in the first region
+        self.recompute, self.events, self._meshes = recompute, events, meshes
+        self.regions: tuple[Region, ...] = regions(core.model, core.shapes, stages, len(meshes))
         self._places = Places(tuple(Stages(core, mesh) for mesh in meshes))
         self.programs = self._places.programs[0]
         self._described: Pipe | None = None
-        self._density: dict[str, Array] = {}
-        # Optimizer state: branch -> positions of its own leaves; of the run's counters.
-        self._owned: dict[str, list[int]] = {}
-        self._counters: list[int] = []
+        # The branch that each leaf of the optimizer state belongs to; None: the run's counters.
+        self._owners: list[str | None] = []
 
     # --- states ---------------------------------------------------------------------------
 
@@ -101,63 +79,66 @@ class Pipelined(Engine):
         if len(self._meshes) > 1 and mesh.devices.flat[0].platform != "cpu":
             mesh = jax.make_mesh((1,), ("csx",), devices=jax.devices("cpu")[:1])
         with jax.default_device(mesh.devices.flat[0]):
-            first = Resident(self.model, self.tx, self._first, self.scaler, mesh).init(key)
+            core = self.core
+            first = Resident(core.model, core.tx, core.whole, core.scaler, mesh).init(key)
         return self._adopt(first)
 
     def _adopt(self, state: TrainState) -> TrainState:
         """Describe the branches of a state and put each where it lives."""
-        core = self._places.core
+        core = self.core
         parts = {name: cut_part(name, state.params, state.sparse) for name in state.params}
         branches = {
             name: describe(name, part, core.sparsifier, core.tx) for name, part in parts.items()
         }
-        plan = make_plan(self.model.stages, branches)
+        plan = make_plan(core.model.stages, branches)
         self._described = pipe = Pipe(plan, self.regions, self._places)
-        position = {path: i for i, (path, _) in enumerate(named_leaves(state.opt_state))}
+        owner = {}
         for name, branch in branches.items():
             paths = zip(branch.paths, branch.owned, strict=True)
-            self._owned[name] = [position[path] for path, own in paths if own]
+            owner |= {path: name for path, own in paths if own}
             kept = density(parts[name].masks, parts[name].patterns)
-            self._density |= {branch.full(key): share for key, share in kept.items()}
-        owned = {i for positions in self._owned.values() for i in positions}
-        self._counters = [i for i in position.values() if i not in owned]
+            self.density |= {branch.full(key): share for key, share in kept.items()}
+        self._owners = [owner.get(path) for path, _ in named_leaves(state.opt_state)]
         where = [NamedSharding(mesh, P()) for mesh in self._meshes]
         held = self._held(state)
         for name, part in held.parts.items():
             home = where[self.regions[pipe.home(name)].place]
             branch = part, held.moments[name]
             held.parts[name], held.moments[name] = jax.device_put(branch, home)
-        leaves = jax.tree.leaves(state.opt_state)
-        counters = [leaves[i] for i in self._counters]
         small = state._replace(
             params=None, opt_state=None, sparse=state.sparse._replace(masks={}, patterns={})
         )
-        small, counters = jax.device_put((small, counters), where[0])
+        small, counters = jax.device_put((small, self._counters(state)), where[0])
         return self._state(small._replace(opt_state=state.opt_state), held, counters)
 
     def _held(self, state: TrainState) -> Held:
         """Take a state apart: weights and optimizer state of each branch."""
-        leaves, branches = jax.tree.leaves(state.opt_state), self._pipe.plan.branches
-        return Held(
-            {name: branch.own(state.params, state.sparse) for name, branch in branches.items()},
-            {name: [leaves[i] for i in at] for name, at in self._owned.items()},
-        )
+        branches = self._pipe.plan.branches
+        moments: dict[str, list[Array]] = {name: [] for name in branches}
+        for leaf, owner in zip(jax.tree.leaves(state.opt_state), self._owners, strict=True):
+            if owner is not None:
+                moments[owner].append(leaf)
+        own = {name: branch.own(state.params, state.sparse) for name, branch in branches.items()}
+        return Held(own, moments)
+
+    def _counters(self, state: TrainState) -> list[Array]:
+        """Take the optimizer's counters out of a state."""
+        leaves = zip(jax.tree.leaves(state.opt_state), self._owners, strict=True)
+        return [leaf for leaf, owner in leaves if owner is None]
 
     def _state(self, small: TrainState, held: Held, counters: list[Array]) -> TrainState:
         """Put a state together from what ``held`` holds, the optimizer's counters and the rest."""
-        leaves, tree = jax.tree.flatten(small.opt_state)
-        for i, counter in zip(self._counters, counters, strict=True):
-            leaves[i] = counter
+        rest: dict[str | None, Iterator[Array]] = {None: iter(counters)}
         masks, patterns = {}, {}
         for name, branch in self._pipe.plan.branches.items():
             own = branch.sparse(held.parts[name])
             masks |= own.masks
             patterns |= own.patterns
-            for i, leaf in zip(self._owned[name], held.moments[name], strict=True):
-                leaves[i] = leaf
+            rest[name] = iter(held.moments[name])
+        leaves = [next(rest[owner]) for owner in self._owners]
         return small._replace(
             params={name: part.params for name, part in held.parts.items()},
-            opt_state=tree.unflatten(leaves),
+            opt_state=jax.tree.structure(small.opt_state).unflatten(leaves),
             sparse=small.sparse._replace(masks=masks, patterns=patterns),
         )
 
@@ -167,19 +148,14 @@ class Pipelined(Engine):
             raise RuntimeError("pipelined: call init (or rebuild) before step; there is no state")
         return self._described
 
-    def place(self, features: Features) -> Features:
-        """See ``Engine``."""
-        return share(features, self.mesh)
-
     # --- work -----------------------------------------------------------------------------
 
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
-        leaves, core = jax.tree.leaves(state.opt_state), self._places.core
-        held = self._held(state)
-        start = start_of(state, self.scaler, [leaves[i] for i in self._counters])
+        core, held = self.core, self._held(state)
+        start = start_of(state, core.scaler, self._counters(state))
         recorder = None if self.events is None else Recorder(len(self._meshes))
         change, donate = core.changes(topology=topology), recorder is None
         ledger = Ledger(self._pipe.plan, self._places, start, change=change, donate=donate)
@@ -188,10 +164,10 @@ class Pipelined(Engine):
         if self.events is not None and recorder is not None:
             count = batch.tokens.shape[1]
             self.events += recorder.spans(len(self.regions), count, deferred=ledger.deferred)
-        self._density |= ledger.density
-        scale = self.scaler.update(state.scale, ledger.whole.finite)
+        self.density |= ledger.density
+        scale = core.scaler.update(state.scale, ledger.whole.finite)
         small = state._replace(step=state.step + 1, sparse=ledger.sparse(), scale=scale)
-        return self._state(small, held, ledger.counters), ledger.metrics(summaries=self.summaries)
+        return self._state(small, held, ledger.counters), ledger.metrics()
 
     def predict(
         self, state: TrainState, features: Features, names: tuple[str, ...]
@@ -199,10 +175,6 @@ class Pipelined(Engine):
         """See ``Engine``."""
         batch = self.programs.batch(features)
         return evaluate(self._pipe, self._held(state).parts, batch, state.key, names)
-
-    def levels(self, state: TrainState) -> Metrics:
-        """See ``Engine``."""
-        return levels(self._places.core, self._density, state.sparse)
 
     # --- checkpoints ----------------------------------------------------------------------
 
@@ -234,16 +206,10 @@ def make(experiment: Experiment, events: list[Span] | None = None) -> Pipelined:
     """Make the engine of an experiment; say how it is laid out and how much of it idles."""
     settings = experiment.cfg.runconfig
     engine = Pipelined(
-        experiment.model,
-        experiment.tx,
-        experiment.sparsifier,
-        experiment.scaler,
+        core_of(experiment),
         meshes(settings.num_csx, settings.pipeline.devices),
         stages=settings.pipeline.stages,
         recompute=settings.pipeline.recompute,
-        dropout=experiment.dropout,
-        summaries=experiment.summaries,
-        global_norm=experiment.clips_norm,
         events=events,
     )
     if experiment.cfg.train_input is not None:

@@ -6,26 +6,26 @@ donated state, they show the newest step only.
 """
 
 import contextlib
+import functools
 import logging
 import pathlib
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import psutil
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
-from models.base import Aux, Model
+from models.base import Aux
 from models.paths import map_named, named_leaves
-from sparsity import SparseState, Sparsifier, sentinel
-from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
-from wafer.engines.cluster import broadcast, share
-from wafer.engines.resident import swarmx_mesh
-from wafer.engines.stagewise.blockfile import Spill
+from sparsity import SparseState, sentinel
+from wafer.engines.base import Features, Fill, Metrics, TrainState
+from wafer.engines.cluster import broadcast, swarmx_mesh
+from wafer.engines.stagewise.blockfile import spill
 from wafer.engines.stagewise.branches import (
     TOPOLOGY_ALONE,
     Branch,
@@ -35,16 +35,14 @@ from wafer.engines.stagewise.branches import (
     join_opt,
     split_opt,
 )
-from wafer.engines.stagewise.core import levels, make_core
-from wafer.engines.stagewise.ledger import Ledger, start_of
+from wafer.engines.stagewise.core import Core, Stagewise, core_of
+from wafer.engines.stagewise.ledger import Ledger, Plan, make_plan, start_of
 from wafer.engines.stagewise.memoryx import FileStore, RamStore, Store
-from wafer.engines.stagewise.plan import Plan, make_plan
 from wafer.engines.stagewise.stages import Places, Stages
 from wafer.engines.stagewise.sweep import Sweep, evaluate
 from wafer.engines.stagewise.traffic import Event, Mover
 from wafer.engines.stagewise.updates import density
 from wafer.experiment import Experiment
-from wafer.optim.precision import LossScaler
 
 __all__ = ["Streaming", "make"]
 
@@ -54,19 +52,13 @@ _SHARE = 0.9  # of the free memory
 _none: Any = None
 
 
-class Streaming(Engine):
+class Streaming(Stagewise):
     """Weights in a store, one layer on the systems.
 
     Args:
-        model: what to train.
-        tx: optimizer whose states follow the parameters leaf by leaf.
-        sparsifier: from ``sparsity.configure``; an empty one leaves everything dense.
-        scaler: loss-scale automaton.
+        core: what to train.
         mesh: from ``swarmx_mesh``.
         store: where the weights live; host RAM when None.
-        dropout: draw dropout masks; False runs the model deterministically.
-        summaries: also report the gradient and parameter norms of every layer.
-        global_norm: the optimizer's ``update`` takes ``global_norm=`` (clipping by norm).
         residual_bytes: memory on each system for products with weights, which the backward sweep
             then need not compute again; the last layers come first. 0 keeps layer inputs only.
         events: appended to: what was fetched, computed and written when.
@@ -74,31 +66,20 @@ class Streaming(Engine):
 
     def __init__(
         self,
-        model: Model,
-        tx: optax.GradientTransformation,
-        sparsifier: Sparsifier,
-        scaler: LossScaler,
+        core: Core,
         mesh: Mesh,
         *,
         store: Store | None = None,
-        dropout: bool = False,
-        summaries: bool = False,
-        global_norm: bool = False,
         residual_bytes: int = 0,
         events: list[Event] | None = None,
     ) -> None:
-        self.model, self.tx, self.scaler, self.mesh = model, tx, scaler, mesh
-        self.summaries, self.residual_bytes = summaries, residual_bytes
-        core = make_core(model, tx, sparsifier, scaler, dropout=dropout, norm=global_norm)
-        self.sparsifier, self._of_whole = core.sparsifier, sparsifier
-        self._names = tuple(core.shapes)
+        super().__init__(core, mesh)
+        self.residual_bytes, self._names = residual_bytes, tuple(core.shapes)
         self.mover = Mover(RamStore() if store is None else store, mesh, events)
         self.programs = Stages(core, mesh)
         self._branches: dict[str, Branch] = {}
-        self._density: dict[str, Array] = {}
         self._plan: Plan | None = None
         self._frame: Any = None
-        self._everywhere = NamedSharding(mesh, P())
 
     # --- states ---------------------------------------------------------------------------
 
@@ -109,49 +90,51 @@ class Streaming(Engine):
         for name, tree in self._draw(weights):
             params = {name: tree}
             sparse = self.sparsifier.init(params, sparse_key)
-            params, opt_state = self.sparsifier.prune(params, self.tx.init(params), sparse)
+            params, opt_state = self.sparsifier.prune(params, self.core.tx.init(params), sparse)
             counters = self._admit(name, params, opt_state, sparse)
-        self._of_whole.log_selection(self._of_whole.select(self.programs.core.shapes))
+        self.core.whole.log_selection(self.core.whole.select(self.core.shapes))
         state = TrainState(
             step=jnp.int32(0),
             params=None,
             opt_state=None,
             sparse=self.sparsifier.blank(sparse_key),
-            scale=self.scaler.init(),
+            scale=self.core.scaler.init(),
             key=jax.random.key_data(run_key),
         )
         return self._begin(state, counters)
 
     def _draw(self, key: Array) -> Iterator[tuple[str, Any]]:
         if isinstance(self.mover.store, RamStore):
-            params = dict(self.model.init(key))
+            params = dict(self.core.model.init(key))
             for name in self._names:
                 yield name, params.pop(name)
             return
         for name in self._names:  # the other branches are dead code
-            yield name, jax.jit(lambda k, name=name: self.model.init(k)[name])(key)
+            yield name, jax.jit(lambda k, name=name: self.core.model.init(k)[name])(key)
 
     def _admit(self, name: str, params: Any, opt_state: Any, sparse: SparseState) -> list[Any]:
         """Put a branch into the store; returns the optimizer's counters."""
         part = cut_part(name, params, sparse)
-        branch = describe(name, part, self.sparsifier, self.tx)
+        branch = describe(name, part, self.sparsifier, self.core.tx)
         moments, counters = split_opt(branch, opt_state)
         again = self._branches.get(name) == branch
         for kind, leaves in branch.records(part, moments).items():
             self.mover.admit(f"{name}/{kind}", leaves, again=again)
         self._branches[name] = branch
         kept = density(part.masks, part.patterns)
-        self._density |= {branch.full(key): share for key, share in kept.items()}
+        self.density |= {branch.full(key): share for key, share in kept.items()}
         return counters
 
     def _begin(self, state: TrainState, counters: list[Any]) -> TrainState:
         """Make the plan of the sweep and the state around the records."""
-        self._plan = make_plan(self.model.stages, self._branches)
+        self._plan = make_plan(self.core.model.stages, self._branches)
         self._frame = self._handles()
         self.mover.commit({"step": int(state.step)})
         sparse = state.sparse._replace(masks={}, patterns={})
         small = state._replace(params=None, opt_state=None, sparse=sparse)
-        return self._state(*self.replicate((small, counters)))
+        everywhere = NamedSharding(self.mesh, P())
+        small, counters = jax.tree.map(lambda x: broadcast(x, everywhere), (small, counters))
+        return self._state(small, counters)
 
     def _handles(self) -> TrainState:
         """Build the state with a handle to the store in place of every large array.
@@ -162,7 +145,7 @@ class Streaming(Engine):
         params, masks, patterns, moments = {}, {}, {}, {}
         for name, branch in self._branches.items():
             shapes[name] = branch.shapes.params
-            opt_shapes = jax.eval_shape(self.tx.init, {name: shapes[name]})
+            opt_shapes = jax.eval_shape(self.core.tx.init, {name: shapes[name]})
             own, counters = split_opt(branch, opt_shapes)
             handles = {
                 kind: {leaf: Stored(store, f"{name}/{kind}", leaf, x) for leaf, x in leaves.items()}
@@ -175,7 +158,9 @@ class Streaming(Engine):
             patterns |= sparse.patterns
             opt_state = join_opt(branch, handles["moments"].values(), range(len(counters)))
             moments |= dict(named_leaves(opt_state))
-        opt_state = map_named(lambda path, _: moments[path], jax.eval_shape(self.tx.init, shapes))
+        opt_state = map_named(
+            lambda path, _: moments[path], jax.eval_shape(self.core.tx.init, shapes)
+        )
         sparse = TOPOLOGY_ALONE._replace(masks=masks, patterns=patterns)
         return TrainState(_none, params, jax.tree.flatten(opt_state), sparse, _none, _none)
 
@@ -197,34 +182,24 @@ class Streaming(Engine):
         counters = {leaf: value for leaf, value in values if isinstance(leaf, int)}
         return [counters[i] for i in range(len(counters))]
 
-    def replicate(self, state: Any) -> Any:
-        """Broadcast small arrays to all systems."""
-        return jax.tree.map(lambda x: broadcast(x, self._everywhere), state)
-
-    def place(self, features: Features) -> Features:
-        """See ``Engine``."""
-        return share(features, self.mesh)
-
     # --- work -----------------------------------------------------------------------------
 
     def step(
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
-        start = start_of(state, self.scaler, self._counters(state.opt_state))
-        change = self.programs.core.changes(topology=topology)
+        start = start_of(state, self.core.scaler, self._counters(state.opt_state))
+        change = self.core.changes(topology=topology)
         ledger = Ledger(self._sweep, Places((self.programs,)), start, change=change)
         sweep = Sweep(ledger, self.mover, residual_bytes=self.residual_bytes)
         sweep.run(self.programs.batch(features))
-        self._density |= ledger.density
-        self.mover.commit({"step": self._step_after(state)})
-        scale = self.scaler.update(state.scale, ledger.whole.finite)
+        self.density |= ledger.density
+        # RAM commits nothing, so nothing is waited for there.
+        in_ram = isinstance(self.mover.store, RamStore)
+        self.mover.commit({"step": 0 if in_ram else int(state.step) + 1})
+        scale = self.core.scaler.update(state.scale, ledger.whole.finite)
         small = state._replace(step=state.step + 1, sparse=ledger.sparse(), scale=scale)
-        return self._state(small, ledger.counters), ledger.metrics(summaries=self.summaries)
-
-    def _step_after(self, state: TrainState) -> int:
-        """Number for the commit; RAM commits nothing, so nothing is waited for there."""
-        return 0 if isinstance(self.mover.store, RamStore) else int(state.step) + 1
+        return self._state(small, ledger.counters), ledger.metrics()
 
     @property
     def _sweep(self) -> Plan:
@@ -238,10 +213,6 @@ class Streaming(Engine):
         """See ``Engine``."""
         batch = self.programs.batch(features)
         return evaluate(self._sweep, self.programs, self.mover, batch, state.key, names=names)
-
-    def levels(self, state: TrainState) -> Metrics:
-        """See ``Engine``."""
-        return levels(self.programs.core, self._density, state.sparse)
 
     # --- checkpoints ----------------------------------------------------------------------
 
@@ -261,14 +232,15 @@ class Streaming(Engine):
         with contextlib.ExitStack() as stack:
             keep = np.asarray
             if isinstance(store, FileStore):
-                keep = stack.enter_context(Spill(store.folder)).keep
+                file = stack.enter_context(tempfile.TemporaryFile(dir=store.folder))
+                keep = functools.partial(spill, file)
             for name, branch in self._branches.items():
                 own, opt_state, sparse = self._whole(name, counters)
                 if branch.is_sparse:
                     own, opt_state = jax.tree.map(keep, sentinel.encode(own, opt_state, sparse))
                 params |= own
                 moments |= dict(named_leaves(opt_state))
-        shapes = jax.eval_shape(self.tx.init, params)
+        shapes = jax.eval_shape(self.core.tx.init, params)
         return params, map_named(lambda path, _: moments[path], shapes)
 
     def rebuild(self, state: TrainState, fill: Fill) -> TrainState:
@@ -304,15 +276,9 @@ def make(experiment: Experiment, events: list[Event] | None = None) -> Streaming
     """
     settings = experiment.cfg.runconfig
     return Streaming(
-        experiment.model,
-        experiment.tx,
-        experiment.sparsifier,
-        experiment.scaler,
+        core_of(experiment),
         swarmx_mesh(settings.num_csx),
         store=_store(experiment),
-        dropout=experiment.dropout,
-        summaries=experiment.summaries,
-        global_norm=experiment.clips_norm,
         residual_bytes=settings.memoryx.residual_mib * _MIB,
         events=events,
     )

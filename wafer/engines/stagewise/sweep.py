@@ -19,9 +19,8 @@ from models.base import Aux, Batch
 from wafer.engines.programs import shapes_of
 from wafer.engines.stagewise import residuals
 from wafer.engines.stagewise.branches import Branch, Part
-from wafer.engines.stagewise.ledger import Ledger
+from wafer.engines.stagewise.ledger import Ledger, Plan
 from wafer.engines.stagewise.passes import Visit, Where
-from wafer.engines.stagewise.plan import Plan
 from wafer.engines.stagewise.stages import Stages
 from wafer.engines.stagewise.traffic import Mover
 
@@ -133,11 +132,9 @@ class Sweep:
         branch = self.plan.branches[name]
         updated = self.ledger.update(name, now.parts[name], now.moments[name], grads)
         self.mover.pace("update", name, updated.squares)
-        self.mover.write(f"{name}/weights", branch.weights(updated.part))
-        moments = {str(i): leaf for i, leaf in enumerate(updated.moments)}
-        self.mover.write(f"{name}/moments", moments)
-        if topology := branch.topology(updated.part):
-            self.mover.write(f"{name}/topology", topology)
+        for kind, leaves in branch.records(updated.part, updated.moments).items():
+            if leaves:  # no topology where it stays
+                self.mover.write(f"{name}/{kind}", leaves)
 
     def _second_pass(self) -> None:
         """Update what waits, and the branches no stage reads."""

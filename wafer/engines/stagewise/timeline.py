@@ -10,21 +10,14 @@ from wafer.engines.stagewise.record import Span
 from wafer.engines.stagewise.schedule import PHASES, Task
 from wafer.engines.stagewise.traffic import Event
 
-__all__ = ["Bar", "draw_bars", "draw_schedule", "draw_spans", "draw_sweep"]
+__all__ = ["draw_schedule", "draw_spans", "draw_sweep"]
 
 _COLORS: dict[str, str] = dict(zip(PHASES, ("#4c78a8", "#f58518", "#54a24b"), strict=True))
 _LANES = ("fetch", "forward", "backward", "update", "write")
 
 
-class Bar(NamedTuple):
-    """A rectangle of a timeline.
-
-    row: label of its row
-    begin: left edge
-    length: along the axis
-    color: any of matplotlib's
-    text: written into it
-    """
+class _Bar(NamedTuple):
+    """A rectangle of a timeline; ``begin`` and ``length`` along the axis."""
 
     row: str
     begin: float
@@ -33,17 +26,8 @@ class Bar(NamedTuple):
     text: str = ""
 
 
-def draw_bars(ax: Any, bars: Iterable[Bar], rows: Sequence[str]) -> Any:
-    """Draw bars into matplotlib axes, the first row on top.
-
-    Args:
-        ax: the axes.
-        bars: what to draw.
-        rows: labels, from the top.
-
-    Returns:
-        The axes.
-    """
+def _draw(ax: Any, bars: Iterable[_Bar], rows: Sequence[str]) -> None:
+    """Draw bars into matplotlib axes, the first row on top."""
     for bar in bars:
         at = rows.index(bar.row)
         ax.barh(at, bar.length, left=bar.begin, color=bar.color, edgecolor="white", linewidth=0.3)
@@ -52,7 +36,6 @@ def draw_bars(ax: Any, bars: Iterable[Bar], rows: Sequence[str]) -> Any:
             ax.text(middle, at, bar.text, ha="center", va="center", fontsize=7, color="white")
     ax.set_yticks(range(len(rows)), rows)
     ax.invert_yaxis()
-    return ax
 
 
 def _legend(ax: Any) -> None:
@@ -71,11 +54,11 @@ def _bars(
     row: Callable[[Any], Any],
     color: Callable[[Any], Any],
     text: Callable[[Any], str] = lambda _: "",
-) -> list[Bar]:
+) -> list[_Bar]:
     """A bar for each event, in milliseconds since the first began."""
     first = min(event.begin for event in events)
     return [
-        Bar(row(e), 1e3 * (e.begin - first), 1e3 * (e.end - e.begin), color(e), text(e))
+        _Bar(row(e), 1e3 * (e.begin - first), 1e3 * (e.end - e.begin), color(e), text(e))
         for e in events
     ]
 
@@ -88,8 +71,8 @@ def draw_schedule(ax: Any, tasks: Iterable[Task], names: Sequence[str]) -> Any:
         tasks: from ``wafer.engines.stagewise.schedule``.
         names: of the stages, the input's end first.
     """
-    bars = [Bar(names[t.stage], t.step - 0.5, 1, _COLORS[t.phase], _number(t)) for t in tasks]
-    draw_bars(ax, bars, names)
+    bars = [_Bar(names[t.stage], t.step - 0.5, 1, _COLORS[t.phase], _number(t)) for t in tasks]
+    _draw(ax, bars, names)
     _legend(ax)
     ax.set_xlabel("step (number: micro-batch)")
     return ax
@@ -100,7 +83,7 @@ def draw_spans(ax: Any, spans: Sequence[Span], names: Sequence[str]) -> Any:
 
     Args:
         ax: matplotlib axes.
-        spans: of one step, as the pipelined executor recorded them.
+        spans: of one step, as the pipelined engine recorded them.
         names: of the stages, the input's end first.
     """
     wide = 0.012 * (max(span.end for span in spans) - min(span.begin for span in spans))
@@ -108,7 +91,7 @@ def draw_spans(ax: Any, spans: Sequence[Span], names: Sequence[str]) -> Any:
     bars = _bars(
         spans, lambda span: names[span.task.stage], lambda span: _COLORS[span.task.phase], text
     )
-    draw_bars(ax, bars, names)
+    _draw(ax, bars, names)
     _legend(ax)
     ax.set_xlabel("ms since the step began (number: micro-batch)")
     return ax
@@ -119,10 +102,10 @@ def draw_sweep(ax: Any, events: Sequence[Event], color: Callable[[str], Any]) ->
 
     Args:
         ax: matplotlib axes.
-        events: of one step, as the streaming executor recorded them.
+        events: of one step, as the streaming engine recorded them.
         color: of a stage or branch, by name.
     """
     bars = _bars(events, lambda event: event.lane, lambda event: color(event.name.split("/")[0]))
-    draw_bars(ax, bars, _LANES)
+    _draw(ax, bars, _LANES)
     ax.set_xlabel("ms since the step began")
     return ax

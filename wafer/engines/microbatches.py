@@ -1,0 +1,49 @@
+"""Inside a program that runs on all systems (``shard_map``, axis 'csx'): micro-batches in turn.
+
+Arrays that are shared out lead with [N systems, A micro-batches]; a system sees its own share,
+[1, A, ...], and takes the micro-batches one after the other.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from models.base import Batch
+from wafer.data.batching.batches import to_batch
+
+__all__ = ["as_batch", "each", "led", "number_of", "own"]
+
+
+def own(tree: Any) -> Any:
+    """Drop the axis of systems in this system's share."""
+    return jax.tree.map(lambda x: x[0], tree)
+
+
+def led(tree: Any) -> Any:
+    """Put an axis of one in front."""
+    return jax.tree.map(lambda x: x[None], tree)
+
+
+def number_of(items: Any) -> int:
+    """A, of arrays [A, ...]."""
+    return jax.tree.leaves(items)[0].shape[0]
+
+
+def as_batch(features: Any) -> Batch:
+    """Make the batch of one micro-batch, unless it is one."""
+    return features if isinstance(features, Batch) else to_batch(features)
+
+
+def each(micro: Any, items: Any) -> tuple[Any, Any]:
+    """Run ``micro(item) -> (to add up, to stack)`` over the micro-batches; one costs no loop."""
+    total, first = micro(own(items))
+    if number_of(items) == 1:
+        return total, led(first)
+
+    def body(total: Any, item: Any) -> tuple[Any, Any]:
+        addend, stacked = micro(item)
+        return jax.tree.map(jnp.add, total, addend), stacked
+
+    total, rest = jax.lax.scan(body, total, jax.tree.map(lambda x: x[1:], items))
+    return total, jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, rest)
