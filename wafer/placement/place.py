@@ -27,7 +27,7 @@ from wafer.placement.slicing import Piece, Table
 from wafer.placement.wheels import drawn, wheels
 from wafer.placement.windows import Windows
 
-__all__ = ["LIMITS", "Effort", "Placement", "attempts", "place"]
+__all__ = ["LIMITS", "Effort", "Placement", "attempts", "fastest", "place"]
 
 LIMITS = (1.02, 1.03, 1.045)  # times over the area bound to ask for
 
@@ -245,6 +245,20 @@ def place(
     plans = _diverse(plans, effort.plans)
     best = best_of(graph, plans, seed=seed, effort=effort, caps=extent, say=say)
     return Placement(best.placed, best.score, bound)
+
+
+def fastest(
+    graph: ContestGraph,
+    enough: float,
+    seed: int = 0,
+    effort: Effort | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Placement:
+    """The placement of least time found whose score without adapters is at most ``enough``.
+
+    If none is, that of least score. Arguments and errors as for ``attempts``.
+    """
+    return min(attempts(graph, enough, seed, effort, say), key=lambda p: _paid(graph, p))
 
 
 def _paid(graph: ContestGraph, placement: Placement) -> float:

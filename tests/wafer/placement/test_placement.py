@@ -28,7 +28,7 @@ from wafer.placement.contest import (
     write_placement,
 )
 from wafer.placement.order import chain
-from wafer.placement.place import LIMITS, Effort, attempts, place
+from wafer.placement.place import LIMITS, Effort, fastest, place
 from wafer.placement.rows import Snakes
 from wafer.placement.slicing import Piece, Table, leaves, mirror
 
@@ -218,10 +218,6 @@ def test_placement_is_legal_repeatable_and_near_the_bound(tmp_path):
         assert run.startswith(f"{kernel.name} = ")
         assert run.endswith(f" {' '.join(map(str, (a.h, a.w, *a.c, *a.k)))} )")
         assert spot == f"{kernel.name} : place({at.x} {at.y} R{90 * at.rotated})"
-
-
-def fastest(*args, **settings):
-    return min(attempts(*args, **settings), key=lambda placement: placement.score.total)
 
 
 def test_the_fastest_placement_that_is_good_enough():
