@@ -7,7 +7,7 @@ anything that is trained.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -158,7 +158,7 @@ class _Flattener:
     def _cond(self, eqn: Any, ins: list[Value], times: int, scope: str) -> list[Value]:
         """The branch of most operations stands for all: a PE must be ready for any of them."""
         branches = [b.jaxpr for b in eqn.params["branches"]]
-        largest = max(branches, key=lambda b: sum(1 for _ in _all_equations(b)))
+        largest = max(branches, key=_equations)
         source = source_info_util.summarize(eqn.source_info)
         outs = self.run(largest, ins[1:], times, scope, source)
         return [self.like(v.aval, [out, *ins]) for v, out in zip(eqn.outvars, outs, strict=True)]
@@ -179,7 +179,7 @@ class _Flattener:
         for turn in range(length if layered else 1):
             parts = [self.like(a, [row]) for a, row in zip(slices, rows, strict=True)]
             if not layered:  # a carry depends on what earlier turns read
-                carry = [self.like(_Aval(v), [v, *ins]) for v in carry]
+                carry = [self.like(v, [v, *ins]) for v in carry]
             inside = f"{scope}[{turn}]" if layered else scope
             many = times if layered else times * length
             results = self.run(body, [*fixed, *carry, *parts], many, inside, source)
@@ -188,24 +188,15 @@ class _Flattener:
         return [*carry, *stacked]
 
 
-class _Aval:
-    """Shape and dtype of a value, for making another like it."""
-
-    def __init__(self, value: Value) -> None:
-        self.shape, self.dtype = value.shape, value.dtype
-
-
 def _floats(aval: Any) -> bool:
     dtype = getattr(aval, "dtype", None)
     return dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.inexact)
 
 
-def _all_equations(jaxpr: Jaxpr) -> Iterator[Any]:
-    for eqn in jaxpr.eqns:
-        yield eqn
-        inner = _inner(eqn.params)
-        if inner is not None:
-            yield from _all_equations(inner)
+def _equations(jaxpr: Jaxpr) -> int:
+    """How many there are, with those of calls."""
+    called = (_inner(eqn.params) for eqn in jaxpr.eqns)
+    return len(jaxpr.eqns) + sum(_equations(inner) for inner in called if inner is not None)
 
 
 def flatten(

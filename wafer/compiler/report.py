@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from wafer.compiler.graph import Graph
 from wafer.compiler.plan import Compiled, FloorPlan, PlacedKernel
 from wafer.spec import Region, WaferSpec
 
@@ -163,12 +164,9 @@ def _by_layer(compiled: Compiled) -> dict[str, tuple[int, int, int, int]]:
 
 def summary(compiled: Compiled) -> str:
     """Write the console's summary: figures, then a line per layer."""
-    text = io.StringIO()
-    console = Console(file=text, width=100, highlight=False)
     head = Table(title=f"{compiled.name} on {compiled.spec.name}", show_header=False)
     for name, value in [*_head(compiled), *_more(compiled)[3:]]:
         head.add_row(name, value)
-    console.print(head)
     table = Table(title="Layers")
     table.add_column("layer")
     for name in ("kernels", "PEs", "of the wafer", "weights", "cycles", "busy"):
@@ -184,19 +182,22 @@ def summary(compiled: Compiled) -> str:
             f"{cycles:,}",
             f"{cycles / compiled.cycles:.0%}",
         )
-    console.print(table)
+    return _printed(head, table)
+
+
+def _printed(*tables: Table) -> str:
+    text = io.StringIO()
+    Console(file=text, width=100, highlight=False).print(*tables, sep="")
     return text.getvalue()
 
 
-def graph_table(graph: Any, name: str) -> str:
+def graph_table(graph: Graph, name: str) -> str:
     """Write what ``--validate_only`` shows: how many kernels of each kind, their work."""
     kinds: dict[str, list[int]] = {}
     for kernel in graph.kernels:
         row = kinds.setdefault(kernel.kind, [0, 0, 0, 0, 0])
         for at, value in enumerate((1, kernel.weights, *kernel.flops)):
             row[at] += value
-    text = io.StringIO()
-    console = Console(file=text, width=100, highlight=False)
     table = Table(title=f"{name}: {len(graph.kernels)} kernels, FLOPs per sample")
     table.add_column("kind")
     for column in ("kernels", "weights", "forward", "backward", "update"):
@@ -204,5 +205,4 @@ def graph_table(graph: Any, name: str) -> str:
     rows = [*sorted(kinds.items()), ("all", [sum(c) for c in zip(*kinds.values(), strict=True)])]
     for kind, row in rows:
         table.add_row(kind, *(f"{value:,}" for value in row))
-    console.print(table)
-    return text.getvalue()
+    return _printed(table)

@@ -8,7 +8,6 @@ execution arguments are chosen: ``h`` and ``w`` split the image, ``c`` and ``k``
 
 import dataclasses
 import functools
-import math
 
 import numpy as np
 
@@ -65,26 +64,6 @@ class ContestKernel:
     def last(self) -> int:
         """Index of the part whose ``k`` the output protocol carries."""
         return min(2, len(self.parts) - 1)
-
-    def time(self, a: Arguments) -> float:
-        """Cycles per sample: that of the slowest part."""
-        return max(
-            math.ceil(p.H / a.h)
-            * math.ceil(p.W / a.w)
-            * math.ceil(p.C / c)
-            * math.ceil(p.K / k)
-            * p.R
-            * p.S
-            / p.T**2
-            for p, c, k in zip(self.parts, a.c, a.k, strict=True)
-        )
-
-    def memory(self, a: Arguments) -> float:
-        """Words of a PE, as the statement counts them: shares are not rounded up."""
-        return max(
-            p.K / k * (p.C / c * p.R * p.S + (p.W + p.S - 1) / a.w * (p.H + p.R - 1) / a.h)
-            for p, c, k in zip(self.parts, a.c, a.k, strict=True)
-        )
 
     def size(self, a: Arguments) -> tuple[int, int]:
         """(width, height) in PEs, not rotated."""

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from wafer.errors import DataError
 from wafer.placement.blocks import Arguments, ContestKernel, Conv, cblock, dblock
 
-__all__ = ["ContestGraph", "Placed", "read_graph", "read_placement", "write_placement"]
+__all__ = ["ContestGraph", "Placed", "read_graph", "write_placement"]
 
 _SETTINGS = ("width", "height", "wdeltat", "wlength", "wadapter", "memlimit")
 _NODE = re.compile(r"(\w+)\[\s*(\d+)\]\s+(.*)")
 _EDGE = re.compile(r"(\w+)\[\s*(\d+)\]:\w+\s*->\s*(\w+)\[\s*(\d+)\]:\w+")
-_PLACE = re.compile(r"^(\S+) : place\((\d+) (\d+) (R0|R90)\)", re.MULTILINE)
 _ARGUMENT = re.compile(r"(\w+)=(\d+)")
 
 
@@ -125,29 +124,3 @@ def write_placement(
         lines.append(f"{kernel.name} = {kernel.kind}( {' '.join(map(str, numbers))} )")
         lines.append(f"{kernel.name} : place({at.x} {at.y} {'R90' if at.rotated else 'R0'})")
     pathlib.Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def read_placement(path: str | pathlib.Path, graph: ContestGraph) -> dict[str, Placed]:
-    """Read what ``write_placement`` wrote.
-
-    Raises:
-        DataError: a kernel that is missing or whose formal arguments are not the graph's.
-    """
-    text = pathlib.Path(path).read_text(encoding="utf-8")
-    runs = dict(re.findall(r"^(\S+) = \w+\(([^)]*)\)", text, re.MULTILINE))
-    places = {m[0]: m[1:] for m in _PLACE.findall(text)}
-    result = {}
-    for kernel in graph.kernels:
-        if kernel.name not in runs or kernel.name not in places:
-            raise DataError(f"{path}: kernel {kernel.name} has no arguments or no place")
-        numbers, formal = [int(n) for n in runs[kernel.name].split()], _formal(kernel)
-        n, free = len(kernel.parts), numbers[len(formal) :]
-        if numbers[: len(formal)] != formal or len(free) != 2 + 2 * n:
-            raise DataError(
-                f"{path}: kernel {kernel.name} is ( {runs[kernel.name].strip()} ); expected the"
-                f" graph's {formal} and {2 + 2 * n} execution arguments"
-            )
-        x, y, turn = places[kernel.name]
-        a = Arguments(free[0], free[1], tuple(free[2 : 2 + n]), tuple(free[2 + n :]))
-        result[kernel.name] = Placed(a, int(x), int(y), turn == "R90")
-    return result

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from wafer.fabric.engines import native as engine
-from wafer.fabric.engines.cycle import init, is_native, memory_words, run
+from wafer.fabric.engines.cycle import init, memory_words, run
 from wafer.fabric.engines.state import FabricState, empty_state
 from wafer.fabric.errors import FabricError
+from wafer.fabric.native import is_asked
 from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.codes import Column
 from wafer.fabric.program.tables import Meta, Program
@@ -200,7 +201,7 @@ def run_many(
         Final states, each as its own run would leave it (``read`` and ``check_finished`` work).
         A finished fabric waits unchanged for the others.
     """
-    if is_native(implementation):
+    if is_asked(implementation):
         memories = [memory_words(p, v, np) for p, v in zip(programs, values, strict=True)]
         states = [empty_state(p, jnp.asarray(m)) for p, m in zip(programs, memories, strict=True)]
         return [

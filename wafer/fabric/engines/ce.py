@@ -179,10 +179,6 @@ def _retire(
     )
 
 
-def _task_order(program: Program) -> list[int]:
-    return sorted(range(len(program.meta.tasks)), key=lambda t: (not program.meta.tasks[t][3], t))
-
-
 def dispatch(program: Program, state: FabricState) -> tuple[FabricState, Array]:
     """Start one task at each PE whose task thread is idle; returns whether any started."""
     meta, code = program.meta, jnp.asarray(program.code)
@@ -193,7 +189,7 @@ def dispatch(program: Program, state: FabricState) -> tuple[FabricState, Array]:
     pop = jnp.zeros(heads.shape, bool)
     control = (heads & CONTROL) != 0
     claimed = jnp.zeros(heads.shape, bool)
-    for t in _task_order(program):
+    for t in meta.task_order:
         _, kind, key, _ = meta.tasks[t]
         bound = (jnp.asarray(program.entry[t]) >= 0) & ((state.blocked >> t) & 1 == 0)
         free = idle & (start < 0) & bound

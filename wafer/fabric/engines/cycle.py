@@ -19,7 +19,7 @@ from wafer.fabric.engines.ce import ce_step, dispatch
 from wafer.fabric.engines.router import router_step
 from wafer.fabric.engines.state import FabricState, empty_state
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
-from wafer.fabric.native import available
+from wafer.fabric.native import is_asked
 from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.codes import Column, Fault, Field, Kind
 from wafer.fabric.program.tables import Program
@@ -28,7 +28,6 @@ __all__ = [
     "check_finished",
     "cycles",
     "init",
-    "is_native",
     "memory_words",
     "read",
     "run",
@@ -80,13 +79,6 @@ def step(program: Program, state: FabricState) -> FabricState:
     return ce_step(program, state, routed, moves)
 
 
-def is_native(implementation: str) -> bool:
-    """Resolve "auto": C++ where the library is built and programs run on the CPU."""
-    if implementation not in {"auto", "jax", "native"}:
-        raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
-    return implementation == "native" or (implementation == "auto" and available())
-
-
 def run(
     program: Program,
     state: FabricState,
@@ -102,7 +94,7 @@ def run(
         implementation: "native" (C++), "jax" (a ``lax.while_loop`` of :func:`step`), or "auto":
             native where built. Both give the same state; both work under ``jit`` and ``vmap``.
     """
-    if is_native(implementation):
+    if is_asked(implementation):
         return engine.run(program, state, max_cycles)
     return _run_jax(program, state, max_cycles)
 
@@ -200,7 +192,7 @@ def start(
         implementation: see :func:`run`.
     """
     state = empty_state(program, jnp.asarray(memory))
-    if is_native(implementation):
+    if is_asked(implementation):
         state = engine.run(program, state, max_cycles, start=True)
     else:
         state = run(program, dispatch(program, state)[0], max_cycles, "jax")

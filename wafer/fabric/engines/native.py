@@ -17,22 +17,22 @@ from wafer.fabric.program.tables import Meta, Program
 __all__ = ["run"]
 
 _TARGET = "wafer_fabric_engine"
+_TABLES = ("rx", "tx", "positions", "swap", "ring", "depth", "filters", "code", "entry")
 _KINDS = {"local": 0, "teardown": 0, "data": 1, "control": 2}
 
 
 def _header(meta: Meta, shape: tuple[int, ...], max_cycles: int, *, start: bool) -> np.ndarray:
-    order = sorted(range(len(meta.tasks)), key=lambda t: (not meta.tasks[t][3], t))
-    tasks = [
-        (t, _KINDS[kind], key, kind == "teardown")
-        for t, (_, kind, key, _) in ((t, meta.tasks[t]) for t in order)
-    ]
+    tasks = []
+    for t in meta.task_order:
+        _, kind, key, _ = meta.tasks[t]
+        tasks += [t, _KINDS[kind], key, kind == "teardown"]
     return np.array(
         [
             meta.height,
             meta.width,
             len(meta.colors),
             shape[0],
-            len(tasks),
+            len(meta.tasks),
             meta.words,
             max(meta.spec.input_queue_depths),
             meta.spec.ramp_latency,
@@ -48,7 +48,7 @@ def _header(meta: Meta, shape: tuple[int, ...], max_cycles: int, *, start: bool)
             FIELDS,
             meta.ranked,
             *meta.partners,
-            *(v for task in tasks for v in task),
+            *tasks,
         ],
         np.int32,
     )
@@ -60,20 +60,6 @@ def _call(header: Array, tables: tuple[Array, ...], state: FabricState) -> Fabri
     results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     call = jax.ffi.ffi_call(_TARGET, results, vmap_method="sequential")
     return jax.tree.unflatten(tree, call(header, *tables, *leaves))
-
-
-def _tables(program: Program) -> tuple[Array, ...]:
-    return (
-        program.rx,
-        program.tx,
-        program.positions,
-        program.swap,
-        program.ring,
-        program.depth,
-        program.filters,
-        program.code,
-        program.entry,
-    )
 
 
 def run(
@@ -93,4 +79,4 @@ def run(
     if not available():
         raise FabricError(missing("the native engine"))
     header = _header(program.meta, np.shape(program.rx), max_cycles, start=start)
-    return _call(header, _tables(program), state)
+    return _call(header, tuple(getattr(program, name) for name in _TABLES), state)

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from wafer.fabric import native
 from wafer.fabric.engines.planar import PlaneMasks, PlaneShape, plane_program, transpose
-from wafer.fabric.errors import DeadlockError, FabricError, FaultError
+from wafer.fabric.errors import DeadlockError, FaultError
 from wafer.fabric.program.tables import Program
 
 __all__ = ["PlaneState", "Timing", "count_cycles", "is_flat", "pack", "plane_run", "plane_run_rows"]
@@ -335,9 +335,7 @@ def count_cycles(program: Program, implementation: str = "auto") -> int:
         FaultError: a same-cycle arrival.
         DeadlockError: operations that can never run.
     """
-    if implementation not in {"auto", "jax", "native"}:
-        raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
-    if implementation == "native" or (implementation == "auto" and native.available()):
+    if native.is_asked(implementation):
         return check_timing(Timing(*native.run(*plane_program(program))))
     devices = len(jax.devices())
     shape, packed = prepare(program, devices)

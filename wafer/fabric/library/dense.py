@@ -56,12 +56,13 @@ def gemv(
     return reduce(y, clock, axis="x", algorithm=algorithm, spec=spec)
 
 
-def _square(a: Array, b: Array, name: str) -> int:
+def _square(a: Array, b: Array, name: str) -> tuple[int, int, int, int]:
+    """(P, m, k, n) of two grids of tiles."""
     if a.shape[0] != a.shape[1] or b.shape[:2] != a.shape[:2] or a.shape[3] != b.shape[2]:
         raise FabricError(
             f"{name}: tiles {a.shape} and {b.shape}; expected [P, P, m, k] and [P, P, k, n]"
         )
-    return a.shape[0]
+    return a.shape[0], *a.shape[2:], b.shape[3]
 
 
 def summa(a: Array, b: Array, clock: Array, *, spec: WaferSpec = WSE2) -> tuple[Array, Array]:
@@ -79,8 +80,7 @@ def summa(a: Array, b: Array, clock: Array, *, spec: WaferSpec = WSE2) -> tuple[
     Returns:
         [P, P, m, n] and the clock.
     """
-    size = _square(a, b, "summa")
-    m, k, n = a.shape[2], a.shape[3], b.shape[3]
+    size, m, k, n = _square(a, b, "summa")
 
     def step(c: Array, s: Array) -> tuple[Array, None]:
         left = jax.lax.dynamic_index_in_dim(a, s, axis=1)
@@ -100,19 +100,9 @@ def cannon(a: Array, b: Array, clock: Array, *, spec: WaferSpec = WSE2) -> tuple
     """Multiply square grids of tiles that rotate: rows of A westwards, columns of B northwards.
 
     Row i starts i tiles ahead. On a mesh the ring is folded, so that a rotation is two hops:
-    ``skew + P max(products, rotation)``.
-
-    Args:
-        a: [P, P, m, k].
-        b: [P, P, k, n].
-        clock: [P, P].
-        spec: the machine.
-
-    Returns:
-        [P, P, m, n] and the clock.
+    ``skew + P max(products, rotation)``. Arguments and results as of :func:`summa`.
     """
-    size = _square(a, b, "cannon")
-    m, k, n = a.shape[2], a.shape[3], b.shape[3]
+    size, m, k, n = _square(a, b, "cannon")
     ahead = (np.arange(size)[:, None] + np.arange(size)) % size
     a = a[np.arange(size)[:, None], ahead]
     b = b[ahead, np.arange(size)]

@@ -14,7 +14,7 @@ from vsl.native.library import Library
 from wafer.fabric.engines.planar import PlaneMasks, PlaneShape, transpose
 from wafer.fabric.errors import FabricError
 
-__all__ = ["available", "missing", "prepare_words", "run", "run_words"]
+__all__ = ["available", "is_asked", "missing", "prepare_words", "run", "run_words"]
 
 _LIBRARY = Library(
     what="fabric",
@@ -24,6 +24,14 @@ _LIBRARY = Library(
 )
 available = _LIBRARY.usable
 _BLOCK = 512
+_MOST_CYCLES = 10_000_000
+
+
+def is_asked(implementation: str) -> bool:
+    """Resolve "auto": C++ where the library is built and programs run on the CPU."""
+    if implementation not in {"auto", "jax", "native"}:
+        raise FabricError(f"implementation {implementation!r}; there are auto, jax and native")
+    return implementation == "native" or (implementation == "auto" and available())
 
 
 def missing(what: str) -> str:
@@ -44,9 +52,7 @@ def _words(planes: np.ndarray) -> np.ndarray:
     return packed.reshape(count, height, blocks, 16).transpose(1, 2, 0, 3)
 
 
-def prepare_words(
-    shape: PlaneShape, masks: PlaneMasks, max_cycles: int = 10_000_000
-) -> tuple[np.ndarray, np.ndarray]:
+def prepare_words(shape: PlaneShape, masks: PlaneMasks) -> tuple[np.ndarray, np.ndarray]:
     """Lay a timing program out as the C++ side reads it, turned if that fills the words better.
 
     Returns:
@@ -73,7 +79,7 @@ def prepare_words(
         shape.bits,
         shape.slots,
         int(any(p in {0, 2} for _, p in shape.ports)),
-        max_cycles,
+        _MOST_CYCLES,
         len(shape.ports),
         len(shape.reads),
         len(shape.writes),

@@ -63,14 +63,14 @@ class Grid {
     first_ = first;
     std::fill_n(visit_.get(), cells(), 1), std::fill_n(next_.get(), cells(), 0);
     std::fill_n(lanes_.get(), size_t(cells()) * p_.colors, L());
-    const auto move = [](auto& mine, auto& flat) { mine = flat; };
+    const auto move = [](auto& own, auto& flat) { own = flat; };
     exchange(move), exchange_memory(s_.before, move);
     for (int cell = 0; cell < cells(); ++cell)
       for (int c = 0; c < p_.colors; ++c) aim(cell, c, at(cell, c));
   }
 
   void store() {
-    const auto move = [](auto& mine, auto& flat) { flat = mine; };
+    const auto move = [](auto& own, auto& flat) { flat = own; };
     exchange(move), exchange_memory(s_.mem, move);
   }
 

@@ -227,12 +227,12 @@ class Machine : public Grid<R, D> {
   static bool shift(uint32_t* data, uint8_t* flag, int n, bool leaves, uint32_t value, uint8_t bits) {
     bool moved = false, room = leaves;  // room behind stage k
     for (int k = n - 1; k >= 0; --k) {
-      const bool mine = !flag[k] || room;
+      const bool space = !flag[k] || room;
       moved |= flag[k] && room;
       if (room) flag[k] = 0;
-      const uint8_t into = k ? (mine ? flag[k - 1] : 0) : bits;
+      const uint8_t into = k ? (space ? flag[k - 1] : 0) : bits;
       if (into) data[k] = k ? data[k - 1] : value, flag[k] |= into;
-      room = mine;
+      room = space;
     }
     return moved;
   }

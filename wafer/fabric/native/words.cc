@@ -315,15 +315,15 @@ class Grid {
       borrow &= ~bit;
     }
     if (!any(borrow)) return;  // no operation ends here
-    const V done = borrow;
+    const V ends = borrow;
     V enters[kMaxSlots];
     for (int slot = 1; slot < s_.slots; ++slot)
-      enters[slot] = x[at_ + slot - 1] & done & m[exists_ + slot];
-    x[at_] &= ~done;
+      enters[slot] = x[at_ + slot - 1] & ends & m[exists_ + slot];
+    x[at_] &= ~ends;
     for (int slot = 1; slot < s_.slots; ++slot)
-      x[at_ + slot] = (x[at_ + slot] & ~done) | enters[slot];
+      x[at_ + slot] = (x[at_ + slot] & ~ends) | enters[slot];
     for (int k = 0; k < s_.bits; ++k) {
-      V bit = x[count_ + k] & ~done;
+      V bit = x[count_ + k] & ~ends;
       for (int slot = 1; slot < s_.slots; ++slot)
         bit |= enters[slot] & m[counts_ + slot * s_.bits + k];
       x[count_ + k] = bit;

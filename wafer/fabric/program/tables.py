@@ -60,6 +60,11 @@ class Meta(typing.NamedTuple):
         known = {c: i for i, c in enumerate(self.colors)}
         return tuple(known.get(c ^ 1, i) for i, c in enumerate(self.colors))
 
+    @property
+    def task_order(self) -> list[int]:
+        """Task ids in the order in which an idle CE looks for one: high priority, then lowest."""
+        return sorted(range(len(self.tasks)), key=lambda t: (not self.tasks[t][3], t))
+
 
 @jax.tree_util.register_dataclass
 @typing.no_type_check  # unflattening runs __init__ on tracers and placeholders

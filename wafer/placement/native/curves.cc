@@ -53,8 +53,8 @@ void invert(const Length* __restrict curve, int first, Length* __restrict out,
   for (int w = last_step(curve, points); w >= first; --w) from[curve[w]] = static_cast<Length>(w);
   for (int step = 1; step < kBlock; step *= 2) {
     least_of_two(from, step, to, points);
-    Length* const done = to;
-    to = from, from = done;
+    Length* const written = to;
+    to = from, from = written;
   }
   Length last = static_cast<Length>(points);
   for (int begin = 0; begin < points; begin += kBlock) {
@@ -64,13 +64,13 @@ void invert(const Length* __restrict curve, int first, Length* __restrict out,
 }
 
 int64_t area(const Length* curve, int points) {
-  int32_t found = kNone;
+  int32_t smallest = kNone;
   for (int i = 0; i < points; ++i) {
     const int32_t none = curve[i] >= points ? kNone : 0;
     const int32_t now = (i * static_cast<int32_t>(curve[i])) | none;
-    found = now < found ? now : found;
+    smallest = now < smallest ? now : smallest;
   }
-  return found;
+  return smallest;
 }
 
 }  // namespace

@@ -178,14 +178,14 @@ bool Forest::change(int64_t slack) {
   saved_.clear(), fresh_.clear(), stale_.clear();
   old_root_ = root_, hopeless_ = false, fresh_node_ = -1, slack_ = slack;
   const int draw = random.below(150);
-  const bool done = draw < 35   ? swap()
-                    : draw < 70 ? reinsert()
-                    : draw < 86 ? turn()
-                    : draw < 100 ? rotate()
-                    : draw < 110 ? regroup()
-                    : draw < 130 ? redraw()
-                                 : trade();
-  return done && !hopeless_;
+  return (draw < 35    ? swap()
+          : draw < 70  ? reinsert()
+          : draw < 86  ? turn()
+          : draw < 100 ? rotate()
+          : draw < 110 ? regroup()
+          : draw < 130 ? redraw()
+                       : trade()) &&
+         !hopeless_;
 }
 
 // Two nodes change places: any two, two kernels, two of a kind, or kernels near each other.

@@ -17,8 +17,7 @@ constexpr int kMostDrawn = 5, kMostTraded = 3;
 
 // Index of the curves of a set, given the sorted kinds of its kernels.
 int Forest::set(std::u16string kinds) {
-  const auto found = sets_.find(kinds);
-  if (found != sets_.end()) return found->second;
+  if (const auto known = sets_.find(kinds); known != sets_.end()) return known->second;
   const int points = problem_->points, size = static_cast<int>(kinds.size());
   std::vector<Length> out(2 * points, static_cast<Length>(points));
   Length* at[2] = {out.data(), out.data() + points};

@@ -71,10 +71,10 @@ void run(Replica& r, const Problem& problem, double heat, double price, Best& be
 
 // sizes: kernels, points, width, height, connections, replicas. tree: kernels, -1 (side by side)
 // and -2 (stacked) before their two parts. heats: hottest, coldest, price of a PE too many. Returns
-// the best length, infinite if no plan met fits, and its tree in `found`.
+// the best length, infinite if no plan met fits, and its tree in `best_tree`.
 extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const int32_t* kinds,
                                const int32_t* edges, const int32_t* tree, uint64_t seed,
-                               int64_t moves, const double* heats, int32_t* found) {
+                               int64_t moves, const double* heats, int32_t* best_tree) {
   using namespace wafer;
   const Curves& curves = BestCurves();
   Problem problem{sizes[0], sizes[1], sizes[2], sizes[3], high, kinds, {}, {}, {}, 0, &curves};
@@ -94,7 +94,7 @@ extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const 
   std::vector<double> heat(count);
   std::vector<int> at(count);  // which replica has which temperature, hottest first
   std::iota(at.begin(), at.end(), 0);
-  Best best{found};
+  Best best{best_tree};
   for (int k = 0; k < count; ++k) {
     heat[k] = heats[0] * std::pow(heats[1] / heats[0], count > 1 ? k / (count - 1.0) : 1.0);
     replicas.push_back({Forest(problem, tree, seed * 1000 + k), 0.0, 0});
@@ -102,7 +102,7 @@ extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const 
     r.over = r.forest.over();
     if (r.over >= sizes[1]) return INFINITY;
     r.length = r.forest.length();
-    if (!r.over && r.length < best.length) best.length = r.length, r.forest.write(found);
+    if (!r.over && r.length < best.length) best.length = r.length, r.forest.write(best_tree);
   }
   Random random(seed * 1000 + 999);
   const int64_t rounds = std::max<int64_t>(1, moves / (kMovesBetweenSwaps * count));
