@@ -7,18 +7,15 @@ A section becomes a sparsifier:
     )
 """
 
-from sparsity.algorithms import (
+from sparsity.algorithms.base import (
     ALGORITHMS,
-    GMP,
-    SET,
     Algorithm,
-    Dynamic,
     InitContext,
-    RigL,
-    Static,
     UpdateContext,
     register,
 )
+from sparsity.algorithms.dynamic import SET, Dynamic, RigL
+from sparsity.algorithms.magnitude import GMP, Static
 from sparsity.config import Groups, configure, parse
 from sparsity.schema import SparsityError
 from sparsity.sentinel import SentinelError, decode, encode, require_dense

@@ -24,7 +24,8 @@ from jax.typing import DTypeLike
 
 from models.sections import Section
 from sparsity import dialects
-from sparsity.algorithms import Algorithm, Static, attributes, lookup
+from sparsity.algorithms.base import Algorithm, attributes, lookup
+from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
 from sparsity.filters import Filter
 from sparsity.schedules import constant_level

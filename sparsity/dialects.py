@@ -8,7 +8,8 @@ from typing import Any, Literal
 import pydantic
 
 from models.sections import Section
-from sparsity.algorithms import Algorithm, InBandStatic
+from sparsity.algorithms.base import Algorithm
+from sparsity.algorithms.inband import InBandStatic
 from sparsity.filters import Filter
 from sparsity.schedules import Constant, constant_level
 from sparsity.schema import SparsityError, check_level, validate

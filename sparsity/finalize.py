@@ -134,6 +134,7 @@ def _convert(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
         pruned[name] = clear_nan(value)
         if pruned[name]:
             writer.write(name, value, anew=False)
+    writer.commit()
     arrays = {name: tree.open(name) for name in tree}
     return [
         TensorReport(name, tuple(x.shape), x.dtype.numpy_dtype.name, pruned.get(name, 0))
@@ -152,7 +153,9 @@ def _decode_and_write(tree: StoredTree, target: pathlib.Path) -> list[TensorRepo
         else:
             writer.copy(name)
 
-    return _stream(list(tree), tree.read, write)
+    reports = _stream(list(tree), tree.read, write)
+    writer.commit()
+    return reports
 
 
 def _stream(

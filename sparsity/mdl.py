@@ -6,7 +6,7 @@ format 0.5) are never opened, so nothing in the file can run.
 
 import json
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
@@ -14,9 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from models.errors import CheckpointError
-from models.paths import map_named
 
-__all__ = ["MdlFile", "into_tree"]
+__all__ = ["MdlFile"]
 
 
 class MdlFile:
@@ -90,45 +89,3 @@ class MdlFile:
         if dataset.attrs.get("is_constructible", False):
             return np.full(dataset.shape, dataset.attrs["fill_value"], dataset.dtype)
         return dataset[()]
-
-
-def into_tree(
-    stored: MdlFile,
-    template: Any,
-    aliases: Callable[[str], str],
-    *,
-    weight_layout: str = "io",
-    prefix: str = "model.",
-) -> Any:
-    """Load a vendor checkpoint's model into the user's own parameter tree.
-
-    Args:
-        stored: the open file.
-        template: parameter tree, arrays or shapes.
-        aliases: '/'-path -> the vendor's dotted name (``Model.alias``).
-        weight_layout: "io" transposes matrices from the vendor's [out, in], except embeddings.
-        prefix: what the vendor puts before a parameter's name.
-
-    Returns:
-        The tree with the stored values, NaN at pruned positions kept.
-
-    Raises:
-        KeyError: a parameter the file does not hold.
-        ValueError: a shape that does not fit.
-    """
-    names = set(stored)
-
-    def load(name: str, leaf: Any) -> np.ndarray:
-        theirs = prefix + aliases(name)
-        if theirs not in names:
-            raise KeyError(f"{stored.path} has no tensor {theirs!r} for parameter {name!r}")
-        value = stored.read(theirs)
-        if weight_layout == "io" and value.ndim == 2 and "embedding" not in name:
-            value = value.T
-        if value.shape != tuple(leaf.shape):
-            raise ValueError(
-                f"{stored.path}: {theirs} has shape {value.shape}, {name} needs {leaf.shape}"
-            )
-        return value.astype(leaf.dtype)
-
-    return map_named(load, template)

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from models.errors import did_you_mean
 from models.paths import named_leaves
 from sparsity import sentinel
-from sparsity.algorithms import Static
+from sparsity.algorithms.magnitude import Static
 from sparsity.state import SparseState, from_meta
 
 if TYPE_CHECKING:

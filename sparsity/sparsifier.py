@@ -27,7 +27,7 @@ from jaxtyping import Array
 from models.checkpoint.moments import in_weights_and_moments
 from models.paths import map_named, named_leaves
 from sparsity import kernels, resume as resumption, storage, topology as topologies
-from sparsity.algorithms import Algorithm, InitContext
+from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.filters import Filter
 from sparsity.state import SparseState
 from sparsity.views import View, WeightLayout

@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from sparsity import kernels
-from sparsity.algorithms import Algorithm
+from sparsity.algorithms.base import Algorithm
 from sparsity.schedules import is_constant
 from sparsity.schema import SparsityError
 from sparsity.selection import kept_count

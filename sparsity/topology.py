@@ -11,7 +11,8 @@ from jaxtyping import Array
 from models.checkpoint.moments import moments_of
 from models.paths import map_named, named_leaves
 from sparsity import kernels, storage
-from sparsity.algorithms import Algorithm, Dynamic, UpdateContext
+from sparsity.algorithms.base import Algorithm, UpdateContext
+from sparsity.algorithms.dynamic import Dynamic
 from sparsity.filters import Filter
 from sparsity.schedules import Schedule
 from sparsity.state import SparseState

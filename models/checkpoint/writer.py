@@ -40,6 +40,7 @@ __all__ = ["Checkpoints", "TreeWriter", "write_arrays", "write_checkpoint", "wri
 _LOG = logging.getLogger(__name__)
 _TMP = ".orbax-checkpoint-tmp"
 _DATA = ("d", "manifest.ocdbt")
+_SMALL = 1 << 20  # bytes; what waits is kept in memory
 
 
 class Checkpoints:
@@ -216,10 +217,21 @@ def _put(tree: StoredTree, name: str, value: np.ndarray) -> None:
 
 
 class TreeWriter:
-    """Writes a stored tree's arrays to another folder, changed or as they are."""
+    """Writes a stored tree's arrays to another folder, changed or as they are; then ``commit``.
+
+    A database writes its index anew with every write, so what is small waits for one commit.
+    """
 
     def __init__(self, tree: StoredTree, target: pathlib.Path) -> None:
         self._tree, self._target, self._kv = tree, target, tree.open_kv(target)
+        self._pending = ts.Transaction()
+
+    def _transaction(self, size: int) -> ts.Transaction | None:
+        return self._pending if size < _SMALL else None
+
+    def commit(self) -> None:
+        """Write what waits."""
+        self._pending.commit_sync()
 
     def copy_structure(self) -> None:
         """Copy everything that is not array data: the tree's description, commit marks."""
@@ -241,10 +253,13 @@ class TreeWriter:
             "create": anew,
             "open": not anew,
         }
-        array = ts.open(spec, context=self._tree.context).result()
+        transaction = self._transaction(value.nbytes)
+        array = ts.open(spec, context=self._tree.context, transaction=transaction).result()
         array.write(value, can_reference_source_data_indefinitely=True).result()
 
     def copy(self, name: str) -> None:
         """Copy an array's stored bytes."""
         for key in self._tree.keys[self._tree.names[name]]:
-            self._kv.write(key, self._tree.kv.read(key).result().value).result()
+            value = self._tree.kv.read(key).result().value
+            kv = self._kv.with_transaction(self._transaction(len(value)))
+            kv.write(key, value).result()
