@@ -121,16 +121,6 @@ def _lines(
         yield _Read(number, texts, problem, tell())
 
 
-def _plain(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    with path.open("rb") as file:
-        yield from _lines(file, file.tell, fields, start)
-
-
-def _gzip(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    with path.open("rb") as raw, gzip.open(raw) as file:
-        yield from _lines(file, raw.tell, fields, start)  # type: ignore[arg-type]
-
-
 class _ZstdFile(io.RawIOBase):
     """Decompressed bytes of a Zstandard file of any number of frames.
 
@@ -165,20 +155,26 @@ class _ZstdFile(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def _zstd_stream(path: pathlib.Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
-    module = optional("zstandard", "zstandard", f"reading {path.name}")
+def _unpacked(path: pathlib.Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
+    """Open a file by the end of its name: its bytes, and how many of the file were read."""
     with path.open("rb") as raw:
-        yield io.BufferedReader(_ZstdFile(raw, module), 1 << 20), raw.tell  # type: ignore[misc]
+        stream: Any = raw
+        if path.suffix == ".gz":
+            stream = gzip.GzipFile(fileobj=raw)
+        elif ".zst" in path.suffixes:
+            module = optional("zstandard", "zstandard", f"reading {path.name}")
+            stream = io.BufferedReader(_ZstdFile(raw, module), 1 << 20)
+        yield stream, raw.tell
 
 
-def _zstd(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    with _zstd_stream(path) as (stream, tell):
+def _json_lines(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    with _unpacked(path) as (stream, tell):
         yield from _lines(stream, tell, fields, start)
 
 
 def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
     first = 0
-    with _zstd_stream(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
+    with _unpacked(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             file = archive.extractfile(member) if member.isfile() else None
             for read in _lines(file, tell, fields, start, first) if file else ():  # type: ignore[arg-type]
@@ -233,12 +229,12 @@ def _arrow(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_R
 
 SUFFIXES: dict[str, Callable[..., Iterator[_Read]]] = {
     ".jsonl.zst.tar": _zstd_tar,
-    ".jsonl.zst": _zstd,
-    ".json.zst": _zstd,
-    ".jsonl.gz": _gzip,
-    ".json.gz": _gzip,
-    ".jsonl": _plain,
-    ".json": _plain,
+    ".jsonl.zst": _json_lines,
+    ".json.zst": _json_lines,
+    ".jsonl.gz": _json_lines,
+    ".json.gz": _json_lines,
+    ".jsonl": _json_lines,
+    ".json": _json_lines,
     ".parquet": _parquet,
     ".arrow": _arrow,
     ".txt": _text,

@@ -1,6 +1,5 @@
 """BERT pre-training from the vendor's CSV: sentence pairs, masked anew whenever a row is read."""
 
-import ast
 import functools
 from typing import Any, NamedTuple
 
@@ -26,24 +25,11 @@ class _Pair(NamedTuple):
     is_random: int
 
 
-def _tokens(row: Row) -> list[str]:
-    text = row.text("tokens")
-    if not text.lstrip().startswith("["):
-        return text.split()
-    try:
-        tokens = ast.literal_eval(text)  # the vendor writes Python's list of strings
-    except (ValueError, SyntaxError):
-        return text.split()  # [CLS] a b [SEP]
-    if not isinstance(tokens, list):
-        raise DataError(f"{row.where}: 'tokens' is {text[:40]!r}; expected a list of tokens")
-    return [str(token) for token in tokens]
-
-
 def _read(row: Row, vocabulary: Vocabulary, cfg: Any) -> _Pair:
     known = vocabulary.tokenizer.token_to_id
     unknown = vocabulary.id_of("[UNK]", "<unk>")
     ids = []
-    for token in _tokens(row):
+    for token in row.words("tokens"):
         special = token in _SPECIAL
         index = known(token.lower() if cfg.do_lower and not special else token)
         ids.append(unknown if index is None else index)

@@ -3,7 +3,6 @@
 The first piece of a word carries its label; the others, ``[CLS]`` and ``[SEP]`` carry no loss.
 """
 
-import ast
 import functools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,22 +63,12 @@ def _columns(path: pathlib.Path) -> Iterator[Sentence]:
 
 def _csv(path: pathlib.Path) -> Iterator[Sentence]:
     for row in read_rows(path):
-        words, labels = (_list(row.text(name)) for name in ("tokens", "labels"))
+        words, labels = map(row.words, ("tokens", "labels"))
         if len(words) != len(labels):
             raise DataError(f"{row.where}: {len(words)} tokens, but {len(labels)} labels")
         pieces = words[:1] == ["[CLS]"]
         inner = slice(1, -1) if pieces and words[-1] == "[SEP]" else slice(pieces, None)
         yield Sentence(row.where, words[inner], labels[inner], pieces)
-
-
-def _list(text: str) -> list[str]:
-    """Split words at white space, or read a Python list of them."""
-    if text.lstrip().startswith("["):
-        try:
-            return [str(item) for item in ast.literal_eval(text)]
-        except (ValueError, SyntaxError):
-            pass  # a bracketed token such as [CLS] begins the text
-    return text.split()
 
 
 def _vocabulary_of_labels(cfg: Any, own: Sequence[Sentence], *, training: bool) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Text files of examples: TSV, CSV and JSON lines, with errors that name the file and the row."""
 
+import ast
 import csv
 import json
 import pathlib
@@ -48,6 +49,21 @@ class Row(NamedTuple):
         if not isinstance(value, str):
             raise DataError(f"{self.where}: {names[0]!r} is {value!r}; expected text")
         return value
+
+    def words(self, name: str) -> list[str]:
+        """A column of words: a Python list of them (the vendor's), or split at white space.
+
+        Raises:
+            DataError: missing, or something else.
+        """
+        text = self.text(name)
+        try:
+            words = ast.literal_eval(text) if text.lstrip().startswith("[") else text.split()
+        except (ValueError, SyntaxError):
+            return text.split()  # [CLS] a b [SEP]
+        if not isinstance(words, list):
+            raise DataError(f"{self.where}: {name!r} is {text[:40]!r}; expected a list of {name}")
+        return [str(word) for word in words]
 
     def integers(self, name: str) -> list[int]:
         """A column of whole numbers: a JSON list, or the vendor's text '[1, 2, 3]'.
