@@ -20,13 +20,16 @@ _GPT_KEYS = {
     "attn_pdrop": "attention_dropout_rate",
 }
 _GPT_DEFAULTS = {"embd_pdrop": 0.1, "resid_pdrop": 0.1, "attn_pdrop": 0.1}
-_LLAMA_KEYS = {
+_KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
     "num_hidden_layers": "num_hidden_layers",
     "num_attention_heads": "num_heads",
-    "intermediate_size": "filter_size",
     "max_position_embeddings": "max_position_embeddings",
+}
+_LLAMA_KEYS = {
+    **_KEYS,
+    "intermediate_size": "filter_size",
     "rms_norm_eps": "layer_norm_epsilon",
 }
 
@@ -334,58 +337,32 @@ def _causal(model_type: str, name: str, stem: str, keys: Settings, **rest: Any) 
 
 
 _GPT2_REQUIRED = {"reorder_and_upcast_attn": False, "add_cross_attention": False}
+_GPT2 = {"defaults": _GPT_DEFAULTS, "read": _read_gpt2, "write": _write_gpt2}
+_BIGCODE = {
+    "defaults": _GPT_DEFAULTS,
+    "required": {"add_cross_attention": False},
+    "read": _read_bigcode,
+    "write": _write_bigcode,
+}
 _REMOTE = {"keys": _GPT_KEYS, "defaults": _GPT_DEFAULTS, "read": _read_btlm, "write": _write_btlm}
+_LLAMA = {"required": {"hidden_act": "silu"}, "read": _read_llama, "write": _write_llama}
 
 DECODER_CONFIGS: dict[str, ConfigMap] = {
-    "gpt2": _causal(
-        "gpt2",
-        "gpt2",
-        "GPT2",
-        _GPT_KEYS,
-        defaults=_GPT_DEFAULTS,
-        required=_GPT2_REQUIRED,
-        read=_read_gpt2,
-        write=_write_gpt2,
-    ),
-    "gpt_bigcode": _causal(
-        "gpt_bigcode",
-        "starcoder",
-        "GPTBigCode",
-        _GPT_KEYS,
-        defaults=_GPT_DEFAULTS,
-        required={"add_cross_attention": False},
-        read=_read_bigcode,
-        write=_write_bigcode,
-    ),
+    "gpt2": _causal("gpt2", "gpt2", "GPT2", _GPT_KEYS, required=_GPT2_REQUIRED, **_GPT2),
+    "gpt_bigcode": _causal("gpt_bigcode", "starcoder", "GPTBigCode", _GPT_KEYS, **_BIGCODE),
     "btlm": ConfigMap("btlm", "btlm", classes=("BTLMLMHeadModel", "BTLMModel"), **_REMOTE),
     "jais": ConfigMap("jais", "jais", classes=("JAISLMHeadModel", "JAISModel"), **_REMOTE),
-    "gptj": _causal(
-        "gptj",
-        "gptj",
-        "GPTJ",
-        _GPT_KEYS,
-        read=_read_gptj,
-        write=_write_gptj,
-    ),
+    "gptj": _causal("gptj", "gptj", "GPTJ", _GPT_KEYS, read=_read_gptj, write=_write_gptj),
     "codegen": _causal(
-        "codegen",
-        "codegen",
-        "CodeGen",
-        _GPT_KEYS,
-        read=_read_gptj,
-        write=_write_gptj,
+        "codegen", "codegen", "CodeGen", _GPT_KEYS, read=_read_gptj, write=_write_gptj
     ),
     "gpt_neox": _causal(
         "gpt_neox",
         "gpt-neox",
         "GPTNeoX",
         {
-            "vocab_size": "vocab_size",
-            "hidden_size": "hidden_size",
-            "num_hidden_layers": "num_hidden_layers",
-            "num_attention_heads": "num_heads",
+            **_KEYS,
             "intermediate_size": "filter_size",
-            "max_position_embeddings": "max_position_embeddings",
             "layer_norm_eps": "layer_norm_epsilon",
             "hidden_dropout": "residual_dropout_rate",
             "attention_dropout": "attention_dropout_rate",
@@ -414,11 +391,7 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         "falcon",
         "Falcon",
         {
-            "vocab_size": "vocab_size",
-            "hidden_size": "hidden_size",
-            "num_hidden_layers": "num_hidden_layers",
-            "num_attention_heads": "num_heads",
-            "max_position_embeddings": "max_position_embeddings",
+            **_KEYS,
             "layer_norm_epsilon": "layer_norm_epsilon",
             "hidden_dropout": "residual_dropout_rate",
             "attention_dropout": "attention_dropout_rate",
@@ -443,31 +416,7 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         read=_read_mpt,
         write=_write_mpt,
     ),
-    "llama": _causal(
-        "llama",
-        "llama",
-        "Llama",
-        _LLAMA_KEYS,
-        required={"hidden_act": "silu"},
-        read=_read_llama,
-        write=_write_llama,
-    ),
-    "mistral": _causal(
-        "mistral",
-        "mistral",
-        "Mistral",
-        _LLAMA_KEYS,
-        required={"hidden_act": "silu"},
-        read=_read_llama,
-        write=_write_llama,
-    ),
-    "mixtral": _causal(
-        "mixtral",
-        "mixtral",
-        "Mixtral",
-        _LLAMA_KEYS,
-        required={"hidden_act": "silu"},
-        read=_read_llama,
-        write=_write_llama,
-    ),
+    "llama": _causal("llama", "llama", "Llama", _LLAMA_KEYS, **_LLAMA),
+    "mistral": _causal("mistral", "mistral", "Mistral", _LLAMA_KEYS, **_LLAMA),
+    "mixtral": _causal("mixtral", "mixtral", "Mixtral", _LLAMA_KEYS, **_LLAMA),
 }

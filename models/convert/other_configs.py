@@ -4,12 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from models.convert.config_map import (
-    ConfigMap,
-    Settings,
-    to_foreign_config,
-    to_our_settings,
-)
+from models.convert.config_map import ConfigMap, Settings, to_foreign_config, to_our_settings
 from models.convert.decoder_configs import DECODER_CONFIGS
 from models.families.encoder_config import EncoderConfig
 from models.families.llava import LlavaConfig
@@ -261,36 +256,18 @@ def _write_llava(cfg: LlavaConfig) -> Settings:
     }
 
 
-_ENCODER_REQUIRED = {"is_decoder": False, "add_cross_attention": False}
+_ENCODER: Settings = {
+    "keys": _BERT_KEYS,
+    "defaults": _BERT_DEFAULTS,
+    "required": {"is_decoder": False, "add_cross_attention": False},
+}
 
 OTHER_CONFIGS: dict[str, ConfigMap] = {
-    "bert": ConfigMap(
-        "bert",
-        "bert",
-        _BERT_KEYS,
-        defaults=_BERT_DEFAULTS,
-        required=_ENCODER_REQUIRED,
-        read=_read_bert,
-        write=_write_bert,
-    ),
+    "bert": ConfigMap("bert", "bert", read=_read_bert, write=_write_bert, **_ENCODER),
     "roberta": ConfigMap(
-        "roberta",
-        "roberta",
-        _BERT_KEYS,
-        defaults=_BERT_DEFAULTS,
-        required=_ENCODER_REQUIRED,
-        read=_read_roberta,
-        write=_write_roberta,
+        "roberta", "roberta", read=_read_roberta, write=_write_roberta, **_ENCODER
     ),
-    "dpr": ConfigMap(
-        "dpr",
-        "dpr-question-encoder",
-        _BERT_KEYS,
-        defaults=_BERT_DEFAULTS,
-        required=_ENCODER_REQUIRED,
-        read=_read_dpr,
-        write=_write_dpr,
-    ),
+    "dpr": ConfigMap("dpr", "dpr-question-encoder", read=_read_dpr, write=_write_dpr, **_ENCODER),
     "t5": ConfigMap(
         "t5",
         "t5",

@@ -19,22 +19,20 @@ from models.alias import decoder_alias
 from models.base import Aux, Batch, Model, Stage, StageFn
 from models.families.decoder_config import DecoderConfig
 from models.families.preference import preference_aux
-from models.layers.attention import stream_attend
-from models.layers.basic import Dense, Embedding, Norm, leaf, score, zeros_init
+from models.layers.basic import Embedding, Norm, vocabulary_scores
 from models.layers.blocks import (
     Block,
     Drop,
     Stream,
+    add_positions,
+    apply_layer,
     has_shared,
-    init_shared,
-    no_attend,
+    init_layers,
     no_dropout,
     start_stream,
     stream_dropout,
-    stream_weights,
 )
 from models.layers.initializers import make_initializer
-from models.layers.positions import sinusoids
 from models.losses import language_model_aux
 from models.paths import Params
 
@@ -64,12 +62,7 @@ class Embed(nn.Module):
         cfg = self.cfg
         init = make_initializer(cfg.init_of("embedding"))
         x = Embedding(cfg.vocab_size, cfg.hidden_size, init, name="token")(tokens)
-        offset = cfg.position_embedding_offset
-        rows = cfg.max_position_embeddings + offset
-        if cfg.position_embedding_type == "learned":
-            x = x + Embedding(rows, cfg.hidden_size, init, name="position")(positions + offset)
-        elif cfg.position_embedding_type == "fixed":
-            x = x + jnp.asarray(sinusoids(rows, cfg.hidden_size))[positions + offset]
+        x = add_positions(cfg, x, positions, init)
         if cfg.embedding_layer_norm:
             x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm")(x)
         x = (x * cfg.embeddings_scale).astype(cfg.dtype)
@@ -96,27 +89,14 @@ class Head(nn.Module):
             x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm_f")(x)
         if not cfg.with_lm_head:
             return x
-        if table is None:
-            init = make_initializer(cfg.init_of("head"))
-            logits = Dense(cfg.vocab_size, cfg.use_bias_in_output, init, name="lm_head")(x)
-        else:
-            logits = score(x, table)
-            if cfg.use_bias_in_output:
-                logits = logits + _HeadBias(cfg.vocab_size, name="lm_head")().astype(x.dtype)
+        init = make_initializer(cfg.init_of("head"))
+        logits = vocabulary_scores(x, table, cfg.vocab_size, init, bias=cfg.use_bias_in_output)
         if cfg.logits_scale != 1.0:
             logits = logits * jnp.asarray(cfg.logits_scale, logits.dtype)
         if cfg.final_logit_softcapping is not None:
             cap = cfg.final_logit_softcapping
             logits = cap * jnp.tanh(logits / cap)
         return logits
-
-
-class _HeadBias(nn.Module):
-    size: int
-
-    @nn.compact
-    def __call__(self) -> Array:
-        return leaf(self, "bias", zeros_init, (self.size,))
 
 
 def layer_kinds(cfg: DecoderConfig) -> list[str]:
@@ -132,17 +112,10 @@ def layer_kinds(cfg: DecoderConfig) -> list[str]:
 def _init(cfg: DecoderConfig, key: Array) -> Params:
     one = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
-    shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
-    # Jitted so that the dummy forward pass is dropped, and compiled once for all layers.
-    block = jax.jit(lambda k: Block(cfg).init(k, Stream(x), one, no_attend, no_dropout, shared))
     embed = jax.jit(lambda k: Embed(cfg).init(k, one, one, no_dropout))
     table = jnp.zeros((cfg.vocab_size, cfg.hidden_size)) if cfg.share_embedding_weights else None
     head = jax.jit(lambda k: Head(cfg).init(k, x, table))
-    params: dict[str, Any] = {"embed": embed(jax.random.fold_in(key, 0))["params"]}
-    if shared is not None:
-        params["position"] = shared
-    for i in range(cfg.num_hidden_layers):
-        params[f"layers_{i}"] = block(jax.random.fold_in(key, i + 3))["params"]
+    params = {"embed": embed(jax.random.fold_in(key, 0))["params"]} | init_layers(cfg, key)
     return params | head(jax.random.fold_in(key, 2)).get("params", {})
 
 
@@ -159,17 +132,8 @@ def _embed_fn(cfg: DecoderConfig) -> StageFn:
 
 def _layer_fn(cfg: DecoderConfig, *, local: bool) -> StageFn:
     def layer(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Stream:
-        layout = batch.layout
-        attn_key = None if key is None else jax.random.fold_in(key, 0)
-        out: Any = Block(cfg, local).apply(
-            {"params": stream_weights(params["layer"], layout)},
-            carry,
-            layout.positions,
-            stream_attend(layout, attn_key, cfg.dropout("attention")),
-            stream_dropout(layout, key),
-            params.get("position"),
-        )
-        return out
+        block, shared = Block(cfg, local), params.get("position")
+        return apply_layer(block, params["layer"], carry, batch.layout, key=key, shared=shared)
 
     return layer
 

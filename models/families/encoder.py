@@ -18,25 +18,22 @@ from models.alias import encoder_alias
 from models.base import Batch, Model, Stage, StageFn
 from models.families.encoder_config import EncoderConfig
 from models.families.encoder_heads import Heads, encoder_aux
-from models.layers.attention import stream_attend
 from models.layers.basic import Embedding, Norm
-from models.layers.block_config import BlockConfig
 from models.layers.blocks import (
     Block,
     Drop,
     Stream,
+    add_positions,
+    apply_layer,
     has_shared,
-    init_shared,
-    no_attend,
+    init_layers,
     no_dropout,
     stream_dropout,
-    stream_weights,
 )
 from models.layers.initializers import make_initializer
-from models.layers.positions import sinusoids
 from models.paths import Params
 
-__all__ = ["EncoderEmbed", "build_encoder", "init_layers", "layer_fn"]
+__all__ = ["EncoderEmbed", "build_encoder"]
 
 
 class EncoderEmbed(nn.Module):
@@ -55,47 +52,20 @@ class EncoderEmbed(nn.Module):
         """Embed; ``segments`` are sentence numbers (token_type_ids)."""
         cfg = self.cfg
         init = make_initializer(cfg.init_of("embedding"))
-        size, offset = cfg.hidden_size, cfg.position_embedding_offset
-        rows = cfg.max_position_embeddings + offset
+        size = cfg.hidden_size
         x = Embedding(cfg.vocab_size, size, init, name="token")(tokens)
         if cfg.num_segments:
             x = x + Embedding(cfg.num_segments, size, init, name="segment")(segments)
-        if cfg.position_embedding_type == "learned":
-            x = x + Embedding(rows, size, init, name="position")(positions + offset)
-        elif cfg.position_embedding_type == "fixed":
-            x = x + jnp.asarray(sinusoids(rows, size))[positions + offset]
+        x = add_positions(cfg, x, positions, init)
         if cfg.use_embedding_layer_norm:
             x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm")(x)
         return drop(x.astype(cfg.dtype), cfg.dropout("embedding"))
 
 
-def init_layers(cfg: BlockConfig, key: Array, prefix: str = "layers_") -> dict[str, Any]:
-    """Draw the layers of a stack without cross-attention, and their 'position' branch."""
-    one = jnp.zeros((1,), jnp.int32)
-    x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
-    shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
-    block = jax.jit(lambda k: Block(cfg).init(k, Stream(x), one, no_attend, no_dropout, shared))
-    params: dict[str, Any] = {} if shared is None else {"position": shared}
-    for i in range(cfg.num_hidden_layers):
-        params[f"{prefix}{i}"] = block(jax.random.fold_in(key, i + 3))["params"]
-    return params
-
-
-def layer_fn(cfg: BlockConfig) -> StageFn:
-    """Return the stage function of all layers of a bidirectional or causal stack."""
-
+def _layer_fn(cfg: EncoderConfig) -> StageFn:
     def layer(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Stream:
-        layout = batch.layout
-        attn_key = None if key is None else jax.random.fold_in(key, 0)
-        out: Any = Block(cfg).apply(
-            {"params": stream_weights(params["layer"], layout)},
-            carry,
-            layout.positions,
-            stream_attend(layout, attn_key, cfg.dropout("attention")),
-            stream_dropout(layout, key),
-            params.get("position"),
-        )
-        return out
+        shared = params.get("position")
+        return apply_layer(Block(cfg), params["layer"], carry, batch.layout, key=key, shared=shared)
 
     return layer
 
@@ -214,7 +184,7 @@ def build_encoder(cfg: EncoderConfig) -> Model:
         stages=tuple(stages),
         kinds={
             "embed": (("embed",), _embed_fn(cfg)),
-            "layer": (("layer", *shared), layer_fn(cfg)),
+            "layer": (("layer", *shared), _layer_fn(cfg)),
             "head": (roles, _head_fn(cfg)),
         },
         objective=functools.partial(encoder_aux, cfg),

@@ -19,11 +19,12 @@ from models.alias import seq2seq_alias
 from models.base import Batch, Model, Stage, StageFn
 from models.families.seq2seq_config import Seq2SeqConfig
 from models.layers.attention import stream_attend
-from models.layers.basic import Dense, Embedding, Norm, leaf, score, zeros_init
+from models.layers.basic import Embedding, Norm, vocabulary_scores
 from models.layers.blocks import (
     Block,
     Drop,
     Stream,
+    apply_layer,
     has_shared,
     init_shared,
     no_attend,
@@ -79,21 +80,8 @@ class _Head(nn.Module):
         if cfg.scale_logits:
             x = x * jnp.asarray(cfg.hidden_size**-0.5, x.dtype)
         rows = cfg.tgt_vocab_size or cfg.vocab_size
-        if table is None:
-            init = make_initializer(cfg.init_of("head"))
-            return Dense(rows, cfg.use_bias_in_output, init, name="lm_head")(x)
-        logits = score(x, table)
-        if cfg.use_bias_in_output:
-            logits = logits + _Bias(rows, name="lm_head")().astype(x.dtype)
-        return logits
-
-
-class _Bias(nn.Module):
-    size: int
-
-    @nn.compact
-    def __call__(self) -> Array:
-        return leaf(self, "bias", zeros_init, (self.size,))
+        init = make_initializer(cfg.init_of("head"))
+        return vocabulary_scores(x, table, rows, init, bias=cfg.use_bias_in_output)
 
 
 def final_norm(cfg: Seq2SeqConfig, branch: Any, x: Array) -> Array:
@@ -179,19 +167,12 @@ def _embed_fn(cfg: Seq2SeqConfig) -> StageFn:
 
 
 def _encoder_fn(cfg: Seq2SeqConfig) -> StageFn:
-    block = cfg.encoder_block
+    block = Block(cfg.encoder_block)
 
     def layer(params: Params, carry: Both, batch: Batch, key: Array | None) -> Both:
         layout = batch.extras["source_layout"]
-        attn_key = None if key is None else jax.random.fold_in(key, 0)
-        out: Any = Block(block).apply(
-            {"params": stream_weights(params["layer"], layout)},
-            Stream(carry.source),
-            layout.positions,
-            stream_attend(layout, attn_key, cfg.dropout("attention")),
-            stream_dropout(layout, key),
-            params.get("encoder_position"),
-        )
+        source, shared = Stream(carry.source), params.get("encoder_position")
+        out = apply_layer(block, params["layer"], source, layout, key=key, shared=shared)
         return Both(out.x, carry.target)
 
     return layer

@@ -16,11 +16,10 @@ from pydantic import model_validator
 import vsl
 from models.alias import encoder_alias
 from models.base import Aux, Batch, Model, Stage, StageFn
-from models.families.encoder import init_layers
 from models.layers.attention import stream_attend
 from models.layers.basic import Dense, Embedding, Norm, leaf
 from models.layers.block_config import BlockConfig
-from models.layers.blocks import Block, Stream, stream_dropout
+from models.layers.blocks import Block, Stream, init_layers, stream_dropout
 from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from models.paths import Params

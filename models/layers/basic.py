@@ -27,6 +27,7 @@ __all__ = [
     "leaf",
     "project",
     "score",
+    "vocabulary_scores",
     "zeros_init",
 ]
 
@@ -129,6 +130,24 @@ class Embedding(nn.Module):
         """Look ids [...] up: [..., features]."""
         table = leaf(self, "embedding", self.init_fn, (self.rows, self.features))
         return jnp.take(table, ids, axis=0, mode="fill", fill_value=0).astype(self.dtype)
+
+
+class _Bias(nn.Module):
+    size: int
+
+    @nn.compact
+    def __call__(self) -> Array:
+        return leaf(self, "bias", zeros_init, (self.size,))
+
+
+def vocabulary_scores(
+    x: Array, table: vsl.AnyArray | vsl.Weight | None, size: int, init: InitFn, *, bias: bool
+) -> Array:
+    """Score ``size`` tokens inside a head, by its own 'lm_head' or the shared embedding table."""
+    if table is None:
+        return Dense(size, bias, init, name="lm_head")(x)
+    logits = score(x, table)
+    return logits + _Bias(size, name="lm_head")().astype(x.dtype) if bias else logits
 
 
 def _gelu_new(x: Array) -> Array:

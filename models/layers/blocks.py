@@ -10,18 +10,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 import vsl
-from models.layers.attention import Attend, Attention, Memory
-from models.layers.basic import Norm
+from models.layers.attention import Attend, Attention, Memory, stream_attend
+from models.layers.basic import Embedding, Norm
 from models.layers.block_config import BlockConfig
 from models.layers.feed_forward import Experts, FeedForward
-from models.layers.initializers import make_initializer
+from models.layers.initializers import InitFn, make_initializer
+from models.layers.positions import sinusoids
 from models.paths import Params
 
 __all__ = [
     "Block",
     "Drop",
     "Stream",
+    "add_positions",
+    "apply_layer",
     "has_shared",
+    "init_layers",
     "init_shared",
     "no_attend",
     "no_dropout",
@@ -191,3 +195,49 @@ def start_stream(cfg: BlockConfig, x: Float[Array, "T D"]) -> Stream:
     balance = jnp.zeros((), jnp.float32) if cfg.moe and cfg.moe.load_balancing_loss_coef else None
     depth = jnp.ones((), jnp.float32) if cfg.scale_qk_dot_by_layer_idx else None
     return Stream(x, balance, depth)
+
+
+def add_positions(cfg: BlockConfig, x: Array, positions: Array, init: InitFn) -> Array:
+    """Add learned or fixed positions to embeddings, inside the module that embeds."""
+    rows = cfg.max_position_embeddings + cfg.position_embedding_offset
+    positions = positions + cfg.position_embedding_offset
+    if cfg.position_embedding_type == "learned":
+        return x + Embedding(rows, cfg.hidden_size, init, name="position")(positions)
+    if cfg.position_embedding_type == "fixed":
+        return x + jnp.asarray(sinusoids(rows, cfg.hidden_size))[positions]
+    return x
+
+
+def init_layers(cfg: BlockConfig, key: Array) -> dict[str, Any]:
+    """Draw the layers of a stack without cross-attention, and their 'position' branch."""
+    one = jnp.zeros((1,), jnp.int32)
+    x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
+    shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
+    # Jitted so that the dummy forward pass is dropped, and compiled once for all layers.
+    block = jax.jit(lambda k: Block(cfg).init(k, Stream(x), one, no_attend, no_dropout, shared))
+    params: dict[str, Any] = {} if shared is None else {"position": shared}
+    for i in range(cfg.num_hidden_layers):
+        params[f"layers_{i}"] = block(jax.random.fold_in(key, i + 3))["params"]
+    return params
+
+
+def apply_layer(
+    block: Block,
+    branch: Params,
+    stream: Stream,
+    layout: vsl.Layout,
+    *,
+    key: Array | None,
+    shared: Params | None,
+) -> Stream:
+    """Run a layer without cross-attention on its branch, over the stream of ``layout``."""
+    attn_key = None if key is None else jax.random.fold_in(key, 0)
+    out: Any = block.apply(
+        {"params": stream_weights(branch, layout)},
+        stream,
+        layout.positions,
+        stream_attend(layout, attn_key, block.cfg.dropout("attention")),
+        stream_dropout(layout, key),
+        shared,
+    )
+    return out
