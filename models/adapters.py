@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Batch, Model, StageFn
 from models.layers.block_config import LoraConfig
@@ -81,7 +81,7 @@ def _attach(cfg: LoraConfig, branch: Any, key: Array | None, path: str) -> Any:
 
 
 def _stage(cfg: LoraConfig, fn: StageFn) -> StageFn:
-    def run(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
+    def run(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
         own = None  # a share of the batch has draws of its own
         if key is not None:
             own = jax.random.fold_in(jax.random.fold_in(key, 0x10FA), batch.layout.first)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.paths import Params, pick
 from vsl import Layout
@@ -108,7 +108,7 @@ class Model:
             batch: the input.
             key: dropout key, consumed; None switches dropout off.
         """
-        carry: Any = None
+        carry: PyTree = None
         for i, stage in enumerate(self.stages):
             stage_key = None if key is None else jax.random.fold_in(key, i)
             fn = self.kinds[stage.kind][1]

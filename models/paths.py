@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 __all__ = ["Params", "map_named", "named_leaves", "pick", "unflatten"]
 
 Params = Mapping[str, Any]
 
 
-def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
     """List (name, leaf) in tree order, names joined by '/'.
 
     >>> named_leaves({"ln_f": {"scale": 1}, "embed": {"token": {"embedding": 2}}})
@@ -21,7 +22,7 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(p, simple=True, separator="/"), leaf) for p, leaf in leaves]
 
 
-def map_named(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+def map_named(fn: Callable[..., Any], tree: PyTree, *rest: Any) -> Any:
     """Map ``fn(name, leaf, *others)`` over a tree and others of the same structure."""
     return jax.tree_util.tree_map_with_path(
         lambda p, *xs: fn(jax.tree_util.keystr(p, simple=True, separator="/"), *xs), tree, *rest

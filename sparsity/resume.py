@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.errors import did_you_mean
 from models.paths import named_leaves
@@ -23,8 +23,8 @@ _LOG = logging.getLogger(__name__)
 
 def resume(
     sparsifier: "Sparsifier",
-    params: Any,
-    opt_state: Any,
+    params: PyTree,
+    opt_state: PyTree,
     key: Array,
     meta: Mapping[str, Any] | None = None,
 ) -> tuple[SparseState, Any, Any]:

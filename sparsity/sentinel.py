@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.checkpoint.moments import in_weights_and_moments
 from models.checkpoint.pruned import clear, mark, masks_of
@@ -31,12 +31,12 @@ class Decoded(NamedTuple):
     masks: parameter name -> bool, true where kept; only parameters that hold a NaN
     """
 
-    params: Any
-    opt_state: Any
+    params: PyTree
+    opt_state: PyTree
     masks: dict[str, Array]
 
 
-def encode(params: Any, opt_state: Any, sparse: SparseState) -> tuple[Any, Any]:
+def encode(params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any, Any]:
     """Write NaN at pruned positions of weights and moments.
 
     Args:
@@ -56,18 +56,18 @@ def encode(params: Any, opt_state: Any, sparse: SparseState) -> tuple[Any, Any]:
     return mark(*in_weights_and_moments(spread, params, opt_state), sparse.masks)
 
 
-def decode(params: Any, opt_state: Any) -> Decoded:
+def decode(params: PyTree, opt_state: PyTree) -> Decoded:
     """Take the masks out of the NaN, and put 0 there, in weights and moments."""
     masks = masks_of(params)
     return Decoded(*clear(params, opt_state, masks), masks)
 
 
-def detect(params: Any) -> dict[str, float]:
+def detect(params: PyTree) -> dict[str, float]:
     """List the parameters that hold NaN: name -> share of pruned weights."""
     return {name: float(np.mean(~np.asarray(mask))) for name, mask in masks_of(params).items()}
 
 
-def require_dense(params: Any, where: str = "the checkpoint") -> None:
+def require_dense(params: PyTree, where: str = "the checkpoint") -> None:
     """Refuse a sentinel checkpoint in a run that has no ``sparsity`` section.
 
     Raises:

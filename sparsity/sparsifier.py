@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.checkpoint.moments import in_weights_and_moments
 from models.paths import map_named, named_leaves
@@ -109,7 +109,7 @@ class Sparsifier:
         algorithm = self.groups[group][1]
         return View(self.weight_layout, algorithm.out_groups, algorithm.in_groups)
 
-    def select(self, params: Any) -> dict[str, Selected]:
+    def select(self, params: PyTree) -> dict[str, Selected]:
         """List the parameters that become sparse, in tree order.
 
         Args:
@@ -138,7 +138,7 @@ class Sparsifier:
 
     # --- start ----------------------------------------------------------------------------
 
-    def init(self, params: Any, key: Array) -> SparseState:
+    def init(self, params: PyTree, key: Array) -> SparseState:
         """Choose the first masks.
 
         Args:
@@ -211,14 +211,14 @@ class Sparsifier:
             _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
 
     def resume(
-        self, params: Any, opt_state: Any, key: Array, meta: Mapping[str, Any] | None = None
+        self, params: PyTree, opt_state: PyTree, key: Array, meta: Mapping[str, Any] | None = None
     ) -> tuple[SparseState, Any, Any]:
         """Go on from stored, dense weights with NaN at pruned positions; see ``resume.py``."""
         return resumption.resume(self, params, opt_state, key, meta)
 
     # --- one step -------------------------------------------------------------------------
 
-    def prepare(self, params: Any, sparse: SparseState, *, dense: bool = False) -> Any:
+    def prepare(self, params: PyTree, sparse: SparseState, *, dense: bool = False) -> Any:
         """Return the tree of arrays to differentiate at.
 
         Args:
@@ -250,14 +250,14 @@ class Sparsifier:
 
         return _map_ready(visit, ready)
 
-    def apply(self, params: Any, sparse: SparseState) -> Any:
+    def apply(self, params: PyTree, sparse: SparseState) -> Any:
         """Return the tree the model computes with: 0 where pruned, or sparse weight objects.
 
         Differentiating through ``apply`` gives gradients at kept positions only.
         """
         return self.attach(self.prepare(params, sparse), sparse)
 
-    def split(self, gradients: Any, sparse: SparseState) -> tuple[Any, dict[str, Array]]:
+    def split(self, gradients: PyTree, sparse: SparseState) -> tuple[Any, dict[str, Array]]:
         """Separate gradients at ``prepare``d parameters.
 
         Returns:
@@ -277,11 +277,11 @@ class Sparsifier:
 
         return _map_ready(visit, gradients), dense
 
-    def mask_gradients(self, grads: Any, sparse: SparseState) -> Any:
+    def mask_gradients(self, grads: PyTree, sparse: SparseState) -> Any:
         """Select the gradients of kept weights (not multiply: NaN at pruned ones vanishes)."""
         return self.split(grads, sparse)[0]
 
-    def prune(self, params: Any, opt_state: Any, sparse: SparseState) -> tuple[Any, Any]:
+    def prune(self, params: PyTree, opt_state: PyTree, sparse: SparseState) -> tuple[Any, Any]:
         """Bring weights and their moments into the state's storage, 0 where pruned.
 
         Dense ones become [nnz] values where the state holds a pattern.
@@ -297,7 +297,7 @@ class Sparsifier:
         return in_weights_and_moments(visit, params, opt_state)
 
     def expand(
-        self, params: Any, opt_state: Any, sparse: SparseState, fill: float = 0.0
+        self, params: PyTree, opt_state: PyTree, sparse: SparseState, fill: float = 0.0
     ) -> tuple[Any, Any]:
         """Bring csr weights and their moments back to dense, ``fill`` at pruned positions."""
 
@@ -342,9 +342,9 @@ class Sparsifier:
     def update(
         self,
         sparse: SparseState,
-        params: Any,
+        params: PyTree,
         dense_grads: Any,
-        opt_state: Any,
+        opt_state: PyTree,
         *,
         finite: Array | bool = True,
         topology: bool = True,
@@ -402,7 +402,7 @@ class Sparsifier:
         return out
 
 
-def _map_ready(fn: Callable[[str, Any], Any], tree: Any) -> Any:
+def _map_ready(fn: Callable[[str, Any], Any], tree: PyTree) -> Any:
     """Map over a tree whose csr leaves may carry a probe."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: fn(jax.tree_util.keystr(path, simple=True, separator="/"), leaf),

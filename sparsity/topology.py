@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.checkpoint.moments import moments_of
 from models.paths import map_named, named_leaves
@@ -90,7 +90,7 @@ class Topology(NamedTuple):
     values: dict[str, _Leaves]
 
 
-def take(group: Group, sparse: SparseState, params: Any, opt_state: Any) -> Topology:
+def take(group: Group, sparse: SparseState, params: PyTree, opt_state: PyTree) -> Topology:
     """Gather a group's part of the trees."""
     weights = dict(named_leaves(params))
     moments = moments_of(opt_state, {name: weight.shape for name, weight in weights.items()})
@@ -102,7 +102,7 @@ def take(group: Group, sparse: SparseState, params: Any, opt_state: Any) -> Topo
     )
 
 
-def put(topology: Topology, params: Any, opt_state: Any) -> tuple[Any, Any]:
+def put(topology: Topology, params: PyTree, opt_state: PyTree) -> tuple[Any, Any]:
     """Put csr leaves back into the trees."""
     weights = {name: weight for name, (weight, _) in topology.values.items()}
     moments = {path: m for _, by_path in topology.values.values() for path, m in by_path.items()}

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import PyTree
 
 from sparsity.state import SparseState
 
@@ -47,12 +48,17 @@ def wrap(
     """
     inner = optax.with_extra_args_support(tx)
 
-    def init(params: Any) -> SparseOptState:
+    def init(params: PyTree) -> SparseOptState:
         sparse = sparsifier.init(params, key)
         return SparseOptState(inner.init(params), sparse)
 
     def update(
-        grads: Any, state: SparseOptState, params: Any = None, *, finite: Any = True, **extra: Any
+        grads: PyTree,
+        state: SparseOptState,
+        params: PyTree = None,
+        *,
+        finite: Any = True,
+        **extra: Any,
     ) -> tuple[Any, SparseOptState]:
         if params is None:
             raise ValueError("a sparse optimizer needs the parameters: tx.update(g, state, params)")

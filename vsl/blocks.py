@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Float, Float32, PyTree
 
 from vsl.intervals import BlockSizes, Keys, block_ranges
 from vsl.scores import (
@@ -71,7 +71,7 @@ def _pad(x: Array, size: int, fill: int | float = 0) -> Array:
     return jnp.pad(x, ((0, extra),) + ((0, 0),) * (x.ndim - 1), constant_values=fill)
 
 
-def _take(tree: Any, i: Array) -> Any:
+def _take(tree: PyTree, i: Array) -> Any:
     return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, 0, keepdims=False), tree)
 
 
@@ -209,10 +209,10 @@ def _attend_bwd(plan: _Plan, residuals: tuple[Any, ...], d_out: Array) -> tuple[
     (q, k, v), learned, tables, out, lse = residuals
     delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1)
 
-    def query_block(carry: Any, i: Array) -> tuple[Any, Array]:
+    def query_block(carry: PyTree, i: Array) -> tuple[Any, Array]:
         q_i, queries, do_i, lse_i, delta_i = _take((q, tables.queries, d_out, lse, delta), i)
 
-        def key_block(j: Array, carry: Any) -> Any:
+        def key_block(j: Array, carry: PyTree) -> Any:
             dq_i, dk, dv, d_learned = carry
             k_j, v_j, keys = _take((k, v, tables.keys), j)
             pair = Pair(queries, keys)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from vsl.intervals import BlockSizes, Keys, block_ranges
 from vsl.scores import HIDDEN, QKV, KeySide, Learned, Pair, QuerySide, Rule, visible
@@ -81,7 +81,7 @@ def _forward_kernel(call: _Call, *refs: Any) -> None:
     i, (bq, bk) = pl.program_id(0), call.sizes
     q, queries, slope = q_ref[...], _queries(t, pl.ds(i * bq, bq)), slope_ref[0]
 
-    def step(j: Array, carry: Any) -> Any:
+    def step(j: Array, carry: PyTree) -> Any:
         top, total, acc = carry
         columns = pl.ds(j * bk, bk)
         pair = Pair(queries, _keys(t, j, bk))
@@ -112,7 +112,7 @@ def _query_kernel(call: _Call, *refs: Any) -> None:
     q, do, queries = q_ref[...], do_ref[...], _queries(t, pl.ds(i * bq, bq))
     lse, delta, slope = lse_ref[...], delta_ref[...], slope_ref[0]
 
-    def step(j: Array, carry: Any) -> Any:
+    def step(j: Array, carry: PyTree) -> Any:
         dq, d_slope = carry
         columns = pl.ds(j * bk, bk)
         keys = _keys(t, j, bk)
@@ -138,7 +138,7 @@ def _key_kernel(call: _Call, *refs: Any) -> None:
     j, (bq, bk) = pl.program_id(0), call.sizes
     k, v, keys = k_ref[...], v_ref[...], _keys(t, j, bk)
 
-    def step(i: Array, carry: Any, head: int) -> Any:
+    def step(i: Array, carry: PyTree, head: int) -> Any:
         dk, dv = carry
         rows = pl.ds(i * bq, bq)
         q, do = q_ref[head, rows, :], do_ref[head, rows, :]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.checkpoint.moments import in_weights_and_moments
 from models.paths import named_leaves
@@ -16,7 +16,7 @@ from models.paths import named_leaves
 __all__ = ["clear", "mark", "masks_of"]
 
 
-def masks_of(params: Any) -> dict[str, Array]:
+def masks_of(params: PyTree) -> dict[str, Array]:
     """Return parameter name -> bool mask, true where kept, of the parameters that hold a NaN."""
     masks: dict[str, Array] = {}
     for name, leaf in named_leaves(params):
@@ -27,7 +27,7 @@ def masks_of(params: Any) -> dict[str, Array]:
     return masks
 
 
-def mark(params: Any, opt_state: Any, masks: Mapping[str, Array]) -> tuple[Any, Any]:
+def mark(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array]) -> tuple[Any, Any]:
     """Write NaN at pruned positions of weights and of their floating moments.
 
     Args:
@@ -41,12 +41,12 @@ def mark(params: Any, opt_state: Any, masks: Mapping[str, Array]) -> tuple[Any, 
     return _fill(params, opt_state, masks, jnp.nan)
 
 
-def clear(params: Any, opt_state: Any, masks: Mapping[str, Array]) -> tuple[Any, Any]:
+def clear(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array]) -> tuple[Any, Any]:
     """Undo ``mark``: write 0 at pruned positions."""
     return _fill(params, opt_state, masks, 0)
 
 
-def _fill(params: Any, opt_state: Any, masks: Mapping[str, Array], value: float) -> Any:
+def _fill(params: PyTree, opt_state: PyTree, masks: Mapping[str, Array], value: float) -> Any:
     def fill(name: str, leaf: Any) -> Any:
         if name not in masks or not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf

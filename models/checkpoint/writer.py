@@ -224,14 +224,21 @@ class TreeWriter:
 
     def __init__(self, tree: StoredTree, target: pathlib.Path) -> None:
         self._tree, self._target, self._kv = tree, target, tree.open_kv(target)
-        self._pending = ts.Transaction()
+        self._pending, self._waiting = ts.Transaction(), 0
 
     def _transaction(self, size: int) -> ts.Transaction | None:
-        return self._pending if size < _SMALL else None
+        """Choose for an array of so many bytes: with what waits, or at once (None)."""
+        if size >= _SMALL:
+            return None
+        self._waiting += size
+        if self._waiting > PIECE:
+            self.commit()
+        return self._pending
 
     def commit(self) -> None:
         """Write what waits."""
         self._pending.commit_sync()
+        self._pending, self._waiting = ts.Transaction(), 0
 
     def copy_structure(self) -> None:
         """Copy everything that is not array data: the tree's description, commit marks."""
@@ -259,7 +266,8 @@ class TreeWriter:
 
     def copy(self, name: str) -> None:
         """Copy an array's stored bytes."""
+        array = self._tree.open(name)
+        size = array.size * array.dtype.numpy_dtype.itemsize
+        kv = self._kv.with_transaction(self._transaction(size))
         for key in self._tree.keys[self._tree.names[name]]:
-            value = self._tree.kv.read(key).result().value
-            kv = self._kv.with_transaction(self._transaction(len(value)))
-            kv.write(key, value).result()
+            kv.write(key, self._tree.kv.read(key).result().value).result()

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from numpy.typing import DTypeLike
 
 from models.base import Model
@@ -265,7 +266,7 @@ def from_hf(folder: str | Path, **options: Any) -> tuple[Model, dict[str, Any]]:
 
 def to_hf(
     model: Model,
-    params: Any,
+    params: PyTree,
     folder: str | Path,
     *,
     dtype: DTypeLike | None = None,

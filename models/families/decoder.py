@@ -12,7 +12,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 import vsl
 from models.alias import decoder_alias
@@ -120,7 +120,7 @@ def _init(cfg: DecoderConfig, key: Array) -> Params:
 
 
 def _embed_fn(cfg: DecoderConfig) -> StageFn:
-    def embed(params: Params, carry: Any, batch: Batch, key: Array | None) -> Stream:
+    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
         del carry
         layout = batch.layout
         drop = stream_dropout(layout, key)
@@ -189,7 +189,7 @@ def _scores(cfg: DecoderConfig, logits: Array, batch: Batch) -> Aux:
 
 
 def _objective(cfg: DecoderConfig) -> Callable[[Any, Batch], Aux]:
-    def objective(carry: Any, batch: Batch) -> Aux:
+    def objective(carry: PyTree, batch: Batch) -> Aux:
         balance = None
         if isinstance(carry, tuple):
             carry, balance = carry

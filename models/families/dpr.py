@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 from pydantic import Field, field_validator, model_validator
 
 from models.alias import encoder_alias
@@ -116,7 +116,7 @@ def _contexts(batch: Batch) -> Batch:
 
 
 def _in_tower(side: str, fn: StageFn) -> StageFn:
-    def stage(params: Params, carry: Any, batch: Batch, key: Array | None) -> Towers:
+    def stage(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Towers:
         carry = Towers() if carry is None else carry
         seen = batch if side == "question" else _contexts(batch)
         out = fn(params, getattr(carry, side), seen, key)
@@ -126,7 +126,7 @@ def _in_tower(side: str, fn: StageFn) -> StageFn:
 
 
 def _pooled(fn: StageFn) -> StageFn:
-    def stage(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
+    def stage(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
         return fn(params, carry, batch, key)["pooled"]
 
     return stage

@@ -11,7 +11,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 import vsl
 from models.alias import encoder_alias
@@ -103,7 +103,7 @@ def _head_dropout(
 
 
 def _embed_fn(cfg: EncoderConfig) -> StageFn:
-    def embed(params: Params, carry: Any, batch: Batch, key: Array | None) -> Stream:
+    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
         del carry
         layout = batch.layout
         segments = batch.extras.get("segment_ids", jnp.zeros_like(batch.tokens))

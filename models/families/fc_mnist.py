@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 from pydantic import Field
 
 import vsl
@@ -77,7 +77,7 @@ def _layer(cfg: FcMnistConfig, features: int) -> Dense:
 def _hidden_fn(cfg: FcMnistConfig, *, first: bool) -> StageFn:
     act = activation(cfg.activation_fn)
 
-    def hidden(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
+    def hidden(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
         x = batch.extras["images"].astype(cfg.dtype) if first else carry
         y: Any = _layer(cfg, cfg.hidden_size).apply({"params": params["layer"]}, x)
         x = act(y)
@@ -87,7 +87,7 @@ def _hidden_fn(cfg: FcMnistConfig, *, first: bool) -> StageFn:
 
 
 def _head_fn(cfg: FcMnistConfig) -> StageFn:
-    def head(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
+    def head(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
         del batch, key
         return _layer(cfg, cfg.num_classes).apply({"params": params["layer"]}, carry)
 

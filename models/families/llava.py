@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from pydantic import field_validator, model_validator
 
 from models.alias import decoder_alias
@@ -130,7 +130,7 @@ class _Projector(nn.Module):
 
 
 def _image_embed(cfg: LlavaConfig) -> StageFn:
-    def embed(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
+    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
         del carry, key
         if "pixel_values" not in batch.extras:
             return None
@@ -144,14 +144,14 @@ def _image_embed(cfg: LlavaConfig) -> StageFn:
 def _image_layer(cfg: LlavaConfig) -> StageFn:
     inner = vision_layer(cfg.image_model)
 
-    def layer(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
+    def layer(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
         return None if carry is None else inner(params, carry, batch, key)
 
     return layer
 
 
 def _project(cfg: LlavaConfig) -> StageFn:
-    def run(params: Params, carry: Any, batch: Batch, key: Array | None) -> Any:
+    def run(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Any:
         del batch, key
         if carry is None:
             return None
@@ -163,7 +163,7 @@ def _project(cfg: LlavaConfig) -> StageFn:
 def _text_embed(cfg: LlavaConfig) -> StageFn:
     text = cfg.text_model
 
-    def embed(params: Params, carry: Any, batch: Batch, key: Array | None) -> Stream:
+    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
         positions = batch.layout.positions
         branch = {"params": params["embed"]}
         x: Any = Embed(text).apply(branch, batch.tokens, positions, no_dropout)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from models.alias import seq2seq_alias
 from models.base import Batch, Model, Stage, StageFn
@@ -144,7 +144,7 @@ def _init(cfg: Seq2SeqConfig, key: Array) -> Params:
 
 
 def _embed_fn(cfg: Seq2SeqConfig) -> StageFn:
-    def embed(params: Params, carry: Any, batch: Batch, key: Array | None) -> Both:
+    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Both:
         del carry
         keys = (None, None) if key is None else jax.random.split(key)
         source, target = batch.extras["source_layout"], batch.layout

@@ -10,7 +10,7 @@ from typing import Any, Self
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from pydantic import model_validator
 
 import vsl
@@ -115,7 +115,7 @@ def vision_layer(cfg: VisionConfig) -> StageFn:
 
 
 def _embed_fn(cfg: VisionConfig) -> StageFn:
-    def embed(params: Params, carry: Any, batch: Batch, key: Array | None) -> Stream:
+    def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
         del carry, key
         pixels = batch.extras["pixel_values"]
         x: Any = VisionEmbed(cfg).apply({"params": params["embed"]}, pixels)

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from models.paths import named_leaves
 from wafer.compiler.costs import (
@@ -64,7 +65,7 @@ class Options:
 
 def trace(
     fn: Callable[..., Any],
-    params: Any,
+    params: PyTree,
     *inputs: Any,
     frozen: frozenset[str] = frozenset(),
     densities: Mapping[str, float] | None = None,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Aux
 from sparsity import SparseState, Sparsifier, sentinel
@@ -34,8 +34,8 @@ class TrainState(NamedTuple):
     """
 
     step: Array
-    params: Any
-    opt_state: Any
+    params: PyTree
+    opt_state: PyTree
     sparse: Any
     scale: Any
     key: Array

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from models.base import Batch
 from wafer.data.batching.batches import to_batch
@@ -15,12 +16,12 @@ from wafer.data.batching.batches import to_batch
 __all__ = ["as_batch", "each", "led", "number_of", "own"]
 
 
-def own(tree: Any) -> Any:
+def own(tree: PyTree) -> Any:
     """Drop the axis of systems in this system's share."""
     return jax.tree.map(lambda x: x[0], tree)
 
 
-def led(tree: Any) -> Any:
+def led(tree: PyTree) -> Any:
     """Put an axis of one in front."""
     return jax.tree.map(lambda x: x[None], tree)
 

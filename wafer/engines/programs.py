@@ -13,13 +13,14 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 __all__ = ["Programs", "compiler_options", "shapes_of"]
 
 _LOG = logging.getLogger(__name__)
 
 
-def shapes_of(tree: Any) -> Hashable:
+def shapes_of(tree: PyTree) -> Hashable:
     """Structure, shapes and dtypes of a tree of arrays: what a program is compiled for."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)

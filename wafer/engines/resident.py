@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Aux, Model
 from sparsity import Sparsifier
@@ -34,7 +34,7 @@ _ALL = P()  # the same on all systems
 class _Reduced(NamedTuple):
     """What the reduce tree delivers: sums over micro-batches and systems."""
 
-    grads: Any
+    grads: PyTree
     aux: Aux
 
 
@@ -136,7 +136,7 @@ class Resident(Engine):
             grads, dense = self.sparsifier.split(ready, state.sparse)
             finite = self.scaler.finite(grads)  # of kept weights: NaN at pruned ones skips no step
             updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
-            params: Any = optax.apply_updates(state.params, updates)
+            params: PyTree = optax.apply_updates(state.params, updates)
         with jax.named_scope("sparsity"):
             sparse, params, opt_state = self.sparsifier.update(
                 state.sparse, params, dense, opt_state, finite=finite, topology=topology
@@ -169,7 +169,7 @@ class Resident(Engine):
 
     def _gradients(
         self,
-        params: Any,
+        params: PyTree,
         sparse: Any,
         features: Features,
         rest: tuple[Array, Array],
@@ -203,7 +203,7 @@ class Resident(Engine):
         return jax.lax.psum(sums, "csx")
 
     def _evaluate(
-        self, params: Any, sparse: Any, features: Features, *, names: tuple[str, ...]
+        self, params: PyTree, sparse: Any, features: Features, *, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
         compute = self.sparsifier.apply(params, sparse)
 
@@ -234,6 +234,6 @@ def make(experiment: Experiment) -> Resident:
     )
 
 
-def norms(tag: str, tree: Any) -> Metrics:
+def norms(tag: str, tree: PyTree) -> Metrics:
     """L2 norm of each top-level branch of a parameter-shaped tree, under the vendor's tags."""
     return {f"{tag}/{layer}": optax.tree.norm(branch) for layer, branch in tree.items()}

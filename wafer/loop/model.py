@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Batch, Model
 from models.checkpoint.tree import fill_template, to_tree
@@ -76,7 +76,7 @@ class CompiledModel:
             )
         return self.backend.state[self.slot]
 
-    def set_params(self, params: Any) -> None:
+    def set_params(self, params: PyTree) -> None:
         """Replace the parameter tree, tracers inside a traced step."""
         self.backend.state[self.slot] = params
 
@@ -165,7 +165,7 @@ def _functions(model: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def _apply_bundle(
-    model: Model, params: Any, key: Array | None, batch: Any, *, training: bool
+    model: Model, params: PyTree, key: Array | None, batch: Any, *, training: bool
 ) -> Any:
     del training  # a key is dropout
     return model.loss(params, batch if isinstance(batch, Batch) else _stream(batch), key)[0]
@@ -198,7 +198,7 @@ def _init_linen(model: nn.Module, key: Array, *args: Any, **kwargs: Any) -> Any:
 
 
 def _apply_linen(
-    model: nn.Module, params: Any, key: Array | None, *args: Any, training: bool, **kwargs: Any
+    model: nn.Module, params: PyTree, key: Array | None, *args: Any, training: bool, **kwargs: Any
 ) -> Any:
     rngs = {} if key is None else {"dropout": key}
     kwargs = _mode(model, kwargs, training=training)
@@ -262,7 +262,7 @@ class Gradients:
         """Slot of the gradients before masking, which RigL reads."""
         return f"{self._slot}/dense"
 
-    def add(self, tree: Any) -> None:
+    def add(self, tree: PyTree) -> None:
         """Accumulate."""
         sparsity = self._model.sparsity
         if sparsity is not None:
@@ -271,7 +271,7 @@ class Gradients:
             tree = sparsity.mask_gradients(tree)
         self._accumulate(self._slot, tree)
 
-    def _accumulate(self, slot: str, tree: Any) -> None:
+    def _accumulate(self, slot: str, tree: PyTree) -> None:
         self._touched.setdefault(self._slot, True)
         old = self._state.get(slot)
         self._state[slot] = tree if old is None else jax.tree.map(jnp.add, old, tree)
@@ -289,7 +289,7 @@ class Gradients:
         return tree
 
     @kept.setter
-    def kept(self, tree: Any) -> None:
+    def kept(self, tree: PyTree) -> None:
         self._state[self._slot] = tree
 
     @property

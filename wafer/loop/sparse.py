@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 import sparsity
 from models.checkpoint.tree import to_tree
@@ -122,7 +122,7 @@ class SparsityAlgorithm:
             self.prepare()
             model.set_params(sparsifier.prepare(model.params, self._state))
 
-    def mask_gradients(self, gradients: Any) -> Any:
+    def mask_gradients(self, gradients: PyTree) -> Any:
         """Select the gradients of kept weights."""
         return self._attached()[1].mask_gradients(gradients, self._state)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree as Tree
 
 from models.paths import map_named
 from wafer.errors import ConfigError, Problem
@@ -25,7 +25,6 @@ from wafer.optim.sections import Optimizer
 
 __all__ = ["RateState", "learning_rates", "make_optimizer"]
 
-Tree = Any
 Transform = optax.GradientTransformation
 Rate = Callable[[Array, Array], Array]  # (learning rate, t) -> the rate that is applied
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import optax
+from jaxtyping import PyTree
 
 from models.paths import map_named, named_leaves, unflatten
 from wafer.optim.rules import Declared
@@ -23,15 +24,15 @@ def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
         A transformation whose updates are 0 for all other parameters.
     """
 
-    def part(tree: Any) -> Any:
+    def part(tree: PyTree) -> Any:
         return unflatten({name: leaf for name, leaf in named_leaves(tree) if name in names})
 
-    def init(params: Any) -> Any:
+    def init(params: PyTree) -> Any:
         return tx.init(part(params))
 
     inner = optax.with_extra_args_support(tx)
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: PyTree, state: Any, params: PyTree = None, **extra: Any) -> tuple[Any, Any]:
         trained = None if params is None else part(params)
         own, state = inner.update(part(updates), state, trained, **extra)
         of_trained = dict(named_leaves(own))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree as Tree
 
 from models.paths import map_named
 
@@ -35,8 +35,6 @@ __all__ = [
     "scale_by_trust_ratio",
     "track_average",
 ]
-
-Tree = Any
 
 
 class MomentState(NamedTuple):

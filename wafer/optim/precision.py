@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree as Tree
 
 from wafer.errors import ConfigError, Problem
 from wafer.optim.sections import MIN_LOSS_SCALE, Optimizer
 
 __all__ = ["LossScaleState", "LossScaler", "keep_if_finite", "make_scaler"]
 
-Tree = Any
 _LARGEST = 2.0**15
 
 

@@ -9,6 +9,7 @@ argument, so that a run file is checked without jax. ``wafer.optim.schedules`` c
 import abc
 import math
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -69,7 +70,7 @@ class Schedule(Section):
         """Steps after which the next scheduler of a list takes over; None: never ends."""
         return getattr(self, "total_iters", None)
 
-    def value(self, t: Any, xp: Any) -> Any:
+    def value(self, t: Any, xp: ModuleType) -> Any:
         """Return the value at step t, counted from 0.
 
         Args:
@@ -79,14 +80,14 @@ class Schedule(Section):
         return self._formula(t, xp)
 
     @abc.abstractmethod
-    def _formula(self, t: Any, xp: Any) -> Any: ...
+    def _formula(self, t: Any, xp: ModuleType) -> Any: ...
 
 
-def _half_cosine(start: float, end: float, progress: Any, xp: Any) -> Any:
+def _half_cosine(start: float, end: float, progress: Any, xp: ModuleType) -> Any:
     return end + (start - end) * 0.5 * (1 + xp.cos(math.pi * progress))
 
 
-def _passed(t: Any, milestones: Sequence[int], xp: Any) -> Any:
+def _passed(t: Any, milestones: Sequence[int], xp: ModuleType) -> Any:
     """Count the milestones at or before step t."""
     return xp.sum(xp.asarray(milestones, xp.float32) <= t[..., None], axis=-1)
 
@@ -104,7 +105,7 @@ class Constant(_Open, legacy={"val": "learning_rate"}):
 
     learning_rate: NonNegativeFloat
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         return xp.full(xp.shape(t), self.learning_rate, xp.float32)
 
 
@@ -116,7 +117,7 @@ class Polynomial(_Timed, legacy=_VALUES):
     power: PositiveFloat = 1.0
     cycle: Bool = False
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         length = xp.float32(self.total_iters)
         if self.cycle:  # each time the end is reached, a longer descent begins
             length = length * xp.maximum(xp.ceil(t / length), 1)
@@ -136,7 +137,7 @@ class Exponential(_Timed, legacy=_VALUES):
     decay_rate: PositiveFloat
     staircase: Bool = False
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         exponent = t / self.total_iters
         exponent = xp.floor(exponent) if self.staircase else exponent
         return self.initial_learning_rate * xp.float32(self.decay_rate) ** exponent
@@ -150,7 +151,7 @@ class InverseExponentialTimeDecay(_Timed, legacy=_VALUES):
     decay_rate: PositiveFloat
     staircase: Bool = False
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         progress = t**self.step_exponent / self.total_iters
         progress = xp.floor(progress) if self.staircase else progress
         return self.initial_learning_rate / (1 + self.decay_rate * progress)
@@ -163,7 +164,7 @@ class InverseSquareRootDecay(_Open, legacy=_VALUES):
     scale: PositiveFloat = 1.0
     warmup_steps: PositiveInt = 1
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         top = self.initial_learning_rate * self.scale
         return top / xp.sqrt(xp.maximum(t, self.warmup_steps))
 
@@ -174,7 +175,7 @@ class CosineDecay(_Timed, legacy=_VALUES):
     initial_learning_rate: NonNegativeFloat
     end_learning_rate: NonNegativeFloat = 0.0
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         progress = xp.minimum(t, self.total_iters) / self.total_iters
         return _half_cosine(self.initial_learning_rate, self.end_learning_rate, progress, xp)
 
@@ -186,7 +187,7 @@ class CosineAnnealing(_Open, legacy={**_VALUES, "t_max": "T_max"}):
     T_max: PositiveInt
     eta_min: NonNegativeFloat = 0.0
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         return _half_cosine(self.initial_learning_rate, self.eta_min, t / self.T_max, xp)
 
 
@@ -198,7 +199,7 @@ class CosineAnnealingWarmRestarts(_Open, legacy={**_VALUES, "t_0": "T_0", "t_mul
     T_mult: PositiveInt = 1
     eta_min: NonNegativeFloat = 0.0
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         if self.T_mult == 1:
             progress = (t % self.T_0) / self.T_0
         else:  # period n starts at T_0 (m^n - 1) / (m - 1) and lasts T_0 m^n
@@ -215,7 +216,7 @@ class Step(_Open, legacy=_VALUES):
     step_size: PositiveInt
     gamma: PositiveFloat
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         stairs = xp.floor(t / self.step_size)
         return self.initial_learning_rate * xp.float32(self.gamma) ** stairs
 
@@ -227,7 +228,7 @@ class MultiStep(_Open, legacy=_VALUES):
     gamma: PositiveFloat
     milestones: tuple[NonNegativeInt, ...]
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         passed = _passed(t, self.milestones, xp)
         return self.initial_learning_rate * xp.float32(self.gamma) ** passed
 
@@ -250,7 +251,7 @@ class PiecewiseConstant(
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError("milestones must rise")
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         return xp.asarray(self.learning_rates, xp.float32)[_passed(t, self.milestones, xp)]
 
 
@@ -260,7 +261,7 @@ class Multiplicative(_Open, legacy=_VALUES):
     initial_learning_rate: NonNegativeFloat
     coefficient: PositiveFloat
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         return self.initial_learning_rate * xp.float32(self.coefficient) ** t
 
 
@@ -269,7 +270,7 @@ class Lambda(_Open, legacy=_VALUES):
 
     initial_learning_rate: NonNegativeFloat = 1.0
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         return self.initial_learning_rate**2 * (t / 30) * xp.float32(0.95) ** t
 
 
@@ -283,7 +284,7 @@ class Cyclic(_Open, legacy={"base_val": "base_lr", "max_val": "max_lr"}):
     mode: Annotated[Literal["triangular", "triangular2", "exp_range"], Choice] = "triangular"
     gamma: PositiveFloat = 1.0
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         up, down = self.step_size_up, self.step_size_down or self.step_size_up
         period, ratio = up + down, up / (up + down)
         cycle = xp.floor(t / period)
@@ -312,7 +313,7 @@ class OneCycle(_Open, legacy={**_VALUES, "max_val": "max_lr"}):
         """The cycle, unless ``total_iters`` says otherwise."""
         return self.total_iters or self.total_steps
 
-    def _formula(self, t: Any, xp: Any) -> Any:
+    def _formula(self, t: Any, xp: ModuleType) -> Any:
         low, last = self.initial_learning_rate / self.final_div_factor, self.total_steps - 1
         peak = self.pct_start * self.total_steps - 1
         ends, values = (peak, last), (self.initial_learning_rate, self.max_lr, low)

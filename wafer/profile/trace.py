@@ -13,7 +13,7 @@ from wafer.profile.scopes import OTHER, instruction_scopes, module_of
 __all__ = ["Operation", "read_operations"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Operation:
     """One execution of one instruction.
 
@@ -24,6 +24,7 @@ class Operation:
         start_ns: begin on the trace's clock, ns.
         duration_ns: until its end, ns.
         self_ns: the same without the operations nested inside, ns.
+        program: tells programs apart.
     """
 
     module: str
@@ -32,18 +33,7 @@ class Operation:
     start_ns: float
     duration_ns: float
     self_ns: float
-
-
-@dataclasses.dataclass
-class _Event:
-    """An instruction's execution as the trace has it; ``program`` tells programs apart."""
-
-    instruction: str
-    program: tuple[Any, ...]
-    line: str
-    start: float
-    duration: float
-    own: float
+    program: tuple[Any, ...] = ()
 
 
 def read_operations(
@@ -59,26 +49,24 @@ def read_operations(
     Returns:
         Operations of these programs in the order they began.
     """
-    events: list[_Event] = []
+    events: list[Operation] = []
     for path in sorted(folder.rglob("*.xplane.pb"))[-1:]:
         for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
             for line in plane.lines:
                 events += _nest(_events(line, f"{plane.name} {line.name}"))
     scopes = _match(events, [(_module_name(p), instruction_scopes(p)) for p in programs])
-    operations = []
-    for e in sorted(events, key=lambda e: e.start):
-        if e.program in scopes:
-            scope = scopes[e.program].get(e.instruction, "")
-            module = module_of(scope, params) if scope else OTHER
-            operations.append(Operation(module, e.instruction, e.line, e.start, e.duration, e.own))
-    return operations
+    known = [op for op in events if op.program in scopes]
+    for op in known:
+        if scope := scopes[op.program].get(op.instruction, ""):
+            op.module = module_of(scope, params)
+    return sorted(known, key=lambda op: op.start_ns)
 
 
 def _module_name(hlo: str) -> str:
     return hlo.partition("HloModule ")[2].partition(",")[0].strip()
 
 
-def _events(line: Any, name: str) -> Iterable[_Event]:
+def _events(line: Any, name: str) -> Iterable[Operation]:
     for event in line.events:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of the binding, on 3.12
@@ -87,24 +75,26 @@ def _events(line: Any, name: str) -> Iterable[_Event]:
             program = (stats.get("hlo_module"), stats.get("program_id"))
             duration = float(event.duration_ns)
             start = float(event.start_ns)
-            yield _Event(str(stats["hlo_op"]), program, name, start, duration, duration)
+            yield Operation(OTHER, str(stats["hlo_op"]), name, start, duration, duration, program)
 
 
-def _nest(events: Iterable[_Event]) -> list[_Event]:
+def _nest(events: Iterable[Operation]) -> list[Operation]:
     """Take the time of nested events out of the one around them (loops, calls)."""
-    ordered = sorted(events, key=lambda e: (e.start, -e.duration))
-    open_events: list[_Event] = []
+    ordered = sorted(events, key=lambda e: (e.start_ns, -e.duration_ns))
+    open_events: list[Operation] = []
     for event in ordered:
-        while open_events and open_events[-1].start + open_events[-1].duration <= event.start:
+        while (
+            open_events and open_events[-1].start_ns + open_events[-1].duration_ns <= event.start_ns
+        ):
             open_events.pop()
         if open_events:
-            open_events[-1].own = max(open_events[-1].own - event.duration, 0.0)
+            open_events[-1].self_ns = max(open_events[-1].self_ns - event.duration_ns, 0.0)
         open_events.append(event)
     return ordered
 
 
 def _match(
-    events: Iterable[_Event], programs: Sequence[tuple[str, dict[str, str]]]
+    events: Iterable[Operation], programs: Sequence[tuple[str, dict[str, str]]]
 ) -> dict[tuple[Any, ...], dict[str, str]]:
     """Find each traced program's text: of its name, the one that knows most of its instructions."""
     used: dict[tuple[Any, ...], set[str]] = {}

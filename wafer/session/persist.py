@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 import sparsity
 import wafer
@@ -205,7 +206,7 @@ def state_from(
     sparsifier = run.experiment.sparsifier
     record = meta.get(layout.SPARSITY) if "sparsity" in parts else None
 
-    def fill(params: Any, opt_state: Any, sparse: Any) -> tuple[Any, Any, Any]:
+    def fill(params: PyTree, opt_state: PyTree, sparse: Any) -> tuple[Any, Any, Any]:
         # Files are dense whatever the storage in memory is.
         params, opt_state = run.engine.sparsifier.expand(params, opt_state, sparse)
         params = take("model", layout.PARAMS, params)

@@ -4,7 +4,7 @@ import concurrent.futures
 from typing import Any
 
 import jax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from wafer.engines.base import TrainState
 
@@ -54,5 +54,5 @@ class Warmup:
         return self._engine.init(self._key) if future is None else future.result()
 
 
-def _shapes(tree: Any) -> Any:
+def _shapes(tree: PyTree) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)

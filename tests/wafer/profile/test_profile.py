@@ -12,7 +12,7 @@ from wafer.config import parse_config
 from wafer.errors import ConfigError
 from wafer.profile.report import chrome_trace, summarize, text_table
 from wafer.profile.scopes import instruction_scopes, module_of
-from wafer.profile.trace import Operation, _Event, _match, _nest
+from wafer.profile.trace import Operation, _match, _nest
 
 HLO = """HloModule jit__step, is_scheduled=true
 
@@ -80,13 +80,13 @@ def test_modules_are_parameter_paths(scope, module):
 
 
 def event(name, start, duration, program=("m", 1), line="t0"):
-    return _Event(name, program, line, start, duration, duration)
+    return Operation("", name, line, start, duration, duration, program)
 
 
 def test_a_loop_is_not_charged_for_what_runs_inside_it():
-    found = {e.instruction: e.own for e in _nest([event("in", 2, 5), event("loop", 0, 10)])}
+    found = {e.instruction: e.self_ns for e in _nest([event("in", 2, 5), event("loop", 0, 10)])}
     assert found == {"loop": 5, "in": 5}
-    found = {e.instruction: e.own for e in _nest([event("one", 0, 2), event("two", 2, 3)])}
+    found = {e.instruction: e.self_ns for e in _nest([event("one", 0, 2), event("two", 2, 3)])}
     assert found == {"one": 2, "two": 3}
 
 

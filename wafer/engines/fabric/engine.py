@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Aux
 from wafer.compiler.experiment import batch_on_wafer, compile_experiment
@@ -138,7 +138,7 @@ class OnPes(Engine):
         self._held = (after.params, memory)
         return after, self._metrics(state, after, memory, report, len(images))
 
-    def _memory(self, state: TrainState, params: Any, opt_state: Any) -> np.ndarray:
+    def _memory(self, state: TrainState, params: PyTree, opt_state: PyTree) -> np.ndarray:
         """What lies in the PEs already, or a state's arrays written into them."""
         if self._held is not None and self._held[0] is state.params:
             return self._held[1]

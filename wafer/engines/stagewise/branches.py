@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.paths import named_leaves
 from sparsity import SparseState, Sparsifier
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     patterns: name -> pattern
     """
 
-    params: Any
+    params: PyTree
     masks: Mapping[str, Array]
     patterns: Mapping[str, Pattern]
 
@@ -76,7 +76,7 @@ class Branch:
 
     name: str
     names: tuple[str, ...]
-    tree: Any
+    tree: PyTree
     masks: tuple[str, ...]
     patterns: tuple[str, ...]
     groups: tuple[int | None, ...]
@@ -153,7 +153,7 @@ def _owned(path: str, names: set[str]) -> bool:
     return any("/".join(parts[i:]) in names for i in range(len(parts)))
 
 
-def split_opt(branch: Branch, opt_state: Any) -> tuple[list[Any], list[Any]]:
+def split_opt(branch: Branch, opt_state: PyTree) -> tuple[list[Any], list[Any]]:
     """Separate a branch's optimizer state into (its own arrays, the run's counters)."""
     leaves = branch.opt.flatten_up_to(opt_state)
     moments = [leaf for leaf, own in zip(leaves, branch.owned, strict=True) if own]
@@ -208,7 +208,7 @@ def describe(
     )
 
 
-def _shapes(tree: Any) -> Any:
+def _shapes(tree: PyTree) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
 

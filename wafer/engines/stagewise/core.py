@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Batch, Model, Stage
 from models.paths import named_leaves
@@ -77,7 +77,7 @@ class Core:
         return self.sparsifier.prepare(params, sparse, dense=dense), sparse
 
     def compute(
-        self, stage: Stage, ready: Any, carry: Any, rest: tuple[SparseState, Batch, Array | None]
+        self, stage: Stage, ready: Any, carry: PyTree, rest: tuple[SparseState, Batch, Array | None]
     ) -> Any:
         """Compute a stage.
 

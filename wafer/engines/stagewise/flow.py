@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Aux, Batch
 from wafer.engines.stagewise.branches import Part
@@ -162,7 +162,7 @@ class Flow:
         self._carries[task.stage + 1, micro] = self.pipe.places.put(carry, following, _SHARED)
         return carry, None
 
-    def _turn(self, task: Task, parts: Any, where: Where, carry: Any) -> tuple[Any, Any]:
+    def _turn(self, task: Task, parts: Any, where: Where, carry: PyTree) -> tuple[Any, Any]:
         """Run the last stage both ways."""
         place, index = self.pipe.regions[task.stage].place, len(self.plan.stages) - 1
         program = self.pipe.program(Visit.last, place, index, dense=self.ledger.change)
@@ -194,7 +194,7 @@ class Flow:
             self._settle(region)
         return watched, watched_too
 
-    def _collect(self, index: int, grads: Any) -> None:
+    def _collect(self, index: int, grads: PyTree) -> None:
         """Add the gradients of a micro-batch to those of the ones before."""
         total = self._sums.get(index)
         self._sums[index] = grads if total is None else self.ledger.add(total, grads)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Aux, Stage
 from sparsity import SparseState
@@ -190,7 +190,7 @@ class Ledger:
             book[name] = total
         return whole
 
-    def measure(self, name: str, part: Part, grads: Any, place: int = 0) -> None:
+    def measure(self, name: str, part: Part, grads: PyTree, place: int = 0) -> None:
         """Note the norm of a whole gradient, for updates that wait for those of all branches."""
         program = self.places.programs[place].program(
             BranchUpdate.measure, self.plan.branches[name]
@@ -215,7 +215,7 @@ class Ledger:
         return Whole(norm, jnp.isfinite(norm))
 
     def update(
-        self, name: str, part: Part, moments: list[Array], grads: Any, place: int = 0
+        self, name: str, part: Part, moments: list[Array], grads: PyTree, place: int = 0
     ) -> Updated:
         """Update a branch.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Aux, Batch, Stage
 from wafer.data.batching.batches import numbered
@@ -70,7 +70,7 @@ class Visit:
     branches: tuple[Branch, ...]
 
     def forward(
-        self, parts: Parts, carry: Any, where: Where, *, keep: bool, train: bool
+        self, parts: Parts, carry: PyTree, where: Where, *, keep: bool, train: bool
     ) -> tuple[Any, Any]:
         """Return (the next carry, what the backward pass need not compute again).
 
@@ -89,7 +89,7 @@ class Visit:
         return led(out)
 
     def backward(
-        self, parts: Parts, carry: Any, where: Where, back: tuple[Any, Any], *, dense: bool
+        self, parts: Parts, carry: PyTree, where: Where, back: tuple[Any, Any], *, dense: bool
     ) -> tuple[Any, Any]:
         """Return (gradients of each branch, cotangent of the carry's float leaves).
 
@@ -106,7 +106,7 @@ class Visit:
         return jax.lax.psum(self._by_branch(grads), "csx"), led(cotangent)
 
     def last(
-        self, parts: Parts, carry: Any, where: Where, scale: Array, *, dense: bool
+        self, parts: Parts, carry: PyTree, where: Where, scale: Array, *, dense: bool
     ) -> tuple[tuple[Any, Aux], Any]:
         """Return ((gradients of each branch, sums of the loss), cotangent of the carry).
 
@@ -131,7 +131,7 @@ class Visit:
         return jax.lax.psum((self._by_branch(grads), aux), "csx"), led(cotangent)
 
     def score(
-        self, parts: Parts, carry: Any, batch: Batch, *, names: tuple[str, ...]
+        self, parts: Parts, carry: PyTree, batch: Batch, *, names: tuple[str, ...]
     ) -> tuple[Aux, dict[str, Array]]:
         """Sum the loss without gradients or dropout; also return the outputs of these names."""
         ready, sparse = self.core.prepare(self.branches, parts, dense=False)
@@ -156,5 +156,5 @@ class Visit:
         drop = jax.random.fold_in(jax.random.wrap_key_data(where.key), where.index)
         return jax.random.key_data(drop)
 
-    def _by_branch(self, grads: Any) -> tuple[Any, ...]:
+    def _by_branch(self, grads: PyTree) -> tuple[Any, ...]:
         return tuple(grads[branch.name] for branch in self.branches)

@@ -15,13 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 __all__ = ["fitting", "pull_back", "run", "split"]
 
 Compute = Callable[[Any, Any, Any], Any]  # (weights, carry, rest) -> the next carry
 
 
-def split(carry: Any) -> tuple[list[Any], list[Any], Callable[[Any, Any], Any]]:
+def split(carry: PyTree) -> tuple[list[Any], list[Any], Callable[[Any, Any], Any]]:
     """Separate a carry into float leaves, which have gradients, and others.
 
     Returns:
@@ -38,7 +39,7 @@ def split(carry: Any) -> tuple[list[Any], list[Any], Callable[[Any, Any], Any]]:
     return floats, [leaf for leaf, kind in zip(leaves, is_float, strict=True) if not kind], join
 
 
-def run(compute: Compute, weights: Any, carry: Any, rest: Any) -> tuple[Any, list[Any]]:
+def run(compute: Compute, weights: Any, carry: PyTree, rest: Any) -> tuple[Any, list[Any]]:
     """Compute a stage; returns (the next carry, what ``pull_back`` need not compute again).
 
     Args:
@@ -52,7 +53,7 @@ def run(compute: Compute, weights: Any, carry: Any, rest: Any) -> tuple[Any, lis
 
 
 def pull_back(
-    compute: Compute, weights: Any, carry: Any, rest: Any, cotangent: Any, *, kept: Any = None
+    compute: Compute, weights: Any, carry: PyTree, rest: Any, cotangent: Any, *, kept: Any = None
 ) -> tuple[Any, list[Any]]:
     """Return (gradients of the weights, cotangents of the carry's float leaves).
 
@@ -91,7 +92,7 @@ def fitting(sizes: list[int], budget: int) -> list[bool]:
 
 
 def _differentiate(
-    compute: Compute, weights: Any, carry: Any, rest: Any, *, keep: bool
+    compute: Compute, weights: Any, carry: PyTree, rest: Any, *, keep: bool
 ) -> tuple[Any, Any]:
     """Return (the next carry, its pullback)."""
     floats, others, join = split(carry)
@@ -111,7 +112,7 @@ def _differentiate(
     return rejoin(after, after_others), pullback
 
 
-def _is_product(primitive: Any, *_: Any, **params: Any) -> bool:
+def _is_product(primitive: Any, *_: Any, **params: PyTree) -> bool:
     """Whether an operation is a product with weights: no batch axes, or a native kernel."""
     if primitive.name == "dot_general":
         _, (lhs_batch, rhs_batch) = params["dimension_numbers"]

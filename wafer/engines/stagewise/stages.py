@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jaxtyping import PyTree
 
 from models.base import Stage
 from wafer.engines.stagewise.branches import Branch
@@ -113,7 +114,7 @@ class Places(NamedTuple):
         """What all programs are made of."""
         return self.programs[0].core
 
-    def put(self, tree: Any, place: int, spec: P = _ALL) -> Any:
+    def put(self, tree: PyTree, place: int, spec: P = _ALL) -> Any:
         """Send arrays to a place: to all its systems, or as they are shared out."""
         if len(self.programs) == 1:
             return tree

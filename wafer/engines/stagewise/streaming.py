@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Aux
 from models.paths import map_named, named_leaves
@@ -112,7 +112,9 @@ class Streaming(Stagewise):
         for name in self._names:  # the other branches are dead code
             yield name, jax.jit(lambda k, name=name: self.core.model.init(k)[name])(key)
 
-    def _admit(self, name: str, params: Any, opt_state: Any, sparse: SparseState) -> list[Any]:
+    def _admit(
+        self, name: str, params: PyTree, opt_state: PyTree, sparse: SparseState
+    ) -> list[Any]:
         """Put a branch into the store; returns the optimizer's counters."""
         part = cut_part(name, params, sparse)
         branch = describe(name, part, self.sparsifier, self.core.tx)
@@ -175,7 +177,7 @@ class Streaming(Stagewise):
             sparse=small.sparse._replace(masks=stored.masks, patterns=stored.patterns),
         )
 
-    def _counters(self, opt_state: Any) -> list[Any]:
+    def _counters(self, opt_state: PyTree) -> list[Any]:
         """Take the optimizer's counters out of a state that ``_begin`` framed."""
         leaves, tree = self._frame.opt_state
         values = zip(leaves, tree.flatten_up_to(opt_state), strict=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from models.base import Aux, Batch
 from wafer.engines.programs import shapes_of
@@ -103,7 +103,7 @@ class Sweep:
     def _moments(self, name: str) -> list[Array]:
         return list(self.mover.load(f"{name}/moments").values())
 
-    def _turn(self, batch: Batch, carry: Any, now: _Fetched) -> Any:
+    def _turn(self, batch: Batch, carry: PyTree, now: _Fetched) -> Any:
         """Run the last stage both ways."""
         index = len(self.plan.stages) - 1
         program = self._program(Visit.last, index, dense=self.ledger.change)
@@ -122,13 +122,13 @@ class Sweep:
             else:
                 self._update(name, now, total)
 
-    def _hold(self, name: str, part: Part, grads: Any) -> None:
+    def _hold(self, name: str, part: Part, grads: PyTree) -> None:
         self.ledger.measure(name, part, grads)
         leaves, self._held[name] = jax.tree.flatten(grads)
         record = {str(i): leaf for i, leaf in enumerate(leaves)}
         self.mover.write(f"{name}/grads", record, scratch=True)
 
-    def _update(self, name: str, now: _Fetched, grads: Any) -> None:
+    def _update(self, name: str, now: _Fetched, grads: PyTree) -> None:
         branch = self.plan.branches[name]
         updated = self.ledger.update(name, now.parts[name], now.moments[name], grads)
         self.mover.pace("update", name, updated.squares)
@@ -195,7 +195,7 @@ def evaluate(
     load = lambda branches: tuple(_load_part(mover, branch) for branch in branches)
     fetched = mover.ahead(functools.partial(load, branches) for _, branches in visits)
     *before, last = visits
-    carry: Any = None
+    carry: PyTree = None
     for i, at in enumerate(before):
         forward = programs.program(Visit.forward, *at, keep=False, train=False)
         carry, _ = forward(next(fetched), carry, Where(batch, key, np.int32(i)))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from sparsity import SparseState, Sparsifier, storage
 from wafer.engines.stagewise.branches import Branch, Part, join_opt, split_opt
@@ -68,7 +68,7 @@ class BranchUpdate:
     core: Core
     branch: Branch
 
-    def measure(self, part: Part, grads: Any, denominator: Array) -> Array:
+    def measure(self, part: Part, grads: PyTree, denominator: Array) -> Array:
         """Squared norm of the gradients at kept weights."""
         kept, _ = self._select(self.core.sparsifier, grads, denominator, self.branch.sparse(part))
         return optax.tree.norm(kept, squared=True)
@@ -77,7 +77,7 @@ class BranchUpdate:
         self,
         topology: tuple[Any, Any],
         owned: tuple[Any, list[Array]],
-        grads: Any,
+        grads: PyTree,
         control: Control,
         *,
         change: bool,
@@ -120,7 +120,7 @@ class BranchUpdate:
         )
 
     def _select(
-        self, sparsifier: Sparsifier, grads: Any, denominator: Array, sparse: SparseState
+        self, sparsifier: Sparsifier, grads: PyTree, denominator: Array, sparse: SparseState
     ) -> tuple[Any, dict[str, Array]]:
         ready = jax.tree.map(lambda g: g / denominator, {self.branch.name: grads})
         return sparsifier.split(ready, sparse)
