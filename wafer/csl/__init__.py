@@ -1,0 +1,9 @@
+"""CSL: programs written in the vendor's language for the fabric, read, checked and laid out.
+
+``source`` owns places and messages, ``lexer`` words, ``tree`` the syntax tree, ``parser`` the
+grammar, ``format`` the one way to lay out a file.
+"""
+
+from wafer.csl.parser import Parsed, parse, read
+from wafer.csl.source import CslError, Position, Problem, Source
+

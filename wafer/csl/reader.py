@@ -1,0 +1,176 @@
+"""What every part of the parser shares: the next token, errors and where to go on after one."""
+
+import difflib
+from typing import NoReturn
+
+from wafer.csl.lexer import KEYWORDS, Token, Tokens
+from wafer.csl.source import Position, Problem
+
+__all__ = ["Failure", "Reader"]
+
+DEEPEST = 100  # brackets, blocks and types within each other
+_ENOUGH = 200  # problems after which the rest of a file is not read
+_CLOSERS = {"(": ")", "[": "]", "{": "}", ".{": "}"}
+
+# A token of these kinds in the first column begins a declaration, whatever came before.
+_ANCHORS = frozenset({"fn", "task", "param", "layout", "export", "extern"})
+
+# Words of other languages in a declaration's place.
+_HABITS = {
+    "let": "const",
+    "def": "fn",
+    "func": "fn",
+    "function": "fn",
+    "proc": "fn",
+    "elif": "else if",
+    "import": "const m = @import_module(…)",
+    "include": "const m = @import_module(…)",
+    "static": "var",
+}
+_SHOWN = {"end": "the end of the file", "string": "a string", "char": "a character"}
+
+
+class Failure(Exception):  # noqa: N818 - never seen by a user
+    """Raised when the present statement cannot be read on; its problem is already noted."""
+
+
+def shown(token: Token) -> str:
+    """A token as messages name it."""
+    return _SHOWN.get(token.kind, f"'{token.text}'")
+
+
+class Reader:
+    """A cursor over the tokens of a file.
+
+    Attributes:
+        problems: found so far.
+        joined: indices of tokens after which the formatter puts no space.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens.code
+        self.problems = list(tokens.problems)
+        self.joined: set[int] = set()
+        self.index = 0
+        self.depth = 0
+
+    @property
+    def token(self) -> Token:
+        """The next token."""
+        return self.tokens[self.index]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the next token."""
+        return self.tokens[self.index].kind
+
+    def ahead(self, count: int) -> str:
+        """The kind of the token ``count`` after the next one."""
+        return self.tokens[min(self.index + count, len(self.tokens) - 1)].kind
+
+    def advance(self, *, join: bool = False) -> Token:
+        """Take the next token; with ``join`` what follows is written close to it."""
+        token = self.tokens[self.index]
+        if join:
+            self.joined.add(self.index)
+        self.index += token.kind != "end"
+        return token
+
+    def join(self) -> None:
+        """Note that the next token is written close to the last one."""
+        self.joined.add(self.index - 1)
+
+    def take(self, kind: str) -> bool:
+        """Take the next token if it is of a kind."""
+        if self.kind != kind:
+            return False
+        self.advance()
+        return True
+
+    def note(self, at: Position, message: str, hint: str = "") -> None:
+        """Keep a problem, and go on."""
+        if not self.problems or self.problems[-1].at != at:
+            self.problems.append(Problem(at, message, hint))
+        if len(self.problems) >= _ENOUGH:
+            self.index = len(self.tokens) - 1
+
+    def fail(self, expected: str, hint: str = "") -> NoReturn:
+        """Note that something else was expected here, and give the statement up."""
+        token = self.token
+        if not hint and token.kind in KEYWORDS:
+            hint = f"'{token.text}' is a keyword"
+        self.note(token.at, f"expected {expected}, found {shown(token)}", hint or self.meant())
+        raise Failure
+
+    def expect(self, kind: str, where: str) -> Token:
+        """Take a token that must be of a kind; ``where`` reads "after the …"."""
+        if self.kind == kind:
+            return self.advance()
+        self.fail(f"'{kind}' {where}")
+
+    def close(self, opener: Token) -> Token:
+        """Take the bracket that closes another."""
+        closer = _CLOSERS[opener.text]
+        if self.kind == closer:
+            return self.advance()
+        self.fail(
+            f"'{closer}'",
+            f"to close the '{opener.text}' of line {opener.at.line}, column {opener.at.column}",
+        )
+
+    def semicolon(self, where: str) -> None:
+        """Take a semicolon; if the next line has begun without one, note it and go on."""
+        if self.take(";"):
+            return
+        last = self.tokens[self.index - 1]
+        if self.token.at.line == last.at.line and self.kind not in ("end", "}"):
+            self.fail(f"';' {where}")
+        self.note(last.end, f"expected ';' {where}", "add ';' at the end of the statement")
+
+    def name(self, what: str) -> str:
+        """Take a name."""
+        if self.kind == "name":
+            return self.advance().text
+        self.fail(what)
+
+    def meant(self) -> str:
+        """A hint if the word before or at the cursor looks like a keyword that it is not."""
+        for index in (self.index - 1, self.index):
+            token = self.tokens[index] if index >= 0 else None
+            if token is None or token.kind != "name":
+                continue
+            if habit := _HABITS.get(token.text):
+                return f"CSL writes '{habit}' for '{token.text}'"
+            if close := difflib.get_close_matches(token.text, KEYWORDS, 1, 0.75):
+                return f"did you mean '{close[0]}' for '{token.text}'?"
+        return ""
+
+    def enter(self) -> None:
+        """Count one level of nesting."""
+        self.depth += 1
+        if self.depth > DEEPEST:
+            message = f"nested more than {DEEPEST} deep"
+            self.note(self.token.at, message, "give an inner part a name of its own")
+            self.index = len(self.tokens) - 1
+            raise Failure
+
+    def recover(self) -> None:
+        """Skip to where a next statement may begin: after ';', before '}' or a declaration."""
+        nesting = 0
+        while self.kind != "end":
+            if self.anchored():
+                return
+            kind = self.kind
+            if kind in _CLOSERS:
+                nesting += 1
+            elif kind in (")", "]", "}"):
+                if kind == "}" and nesting == 0:
+                    return
+                nesting = max(nesting - 1, 0)
+            self.advance()
+            if nesting == 0 and kind in (";", "}") and self.kind != "else":
+                return
+
+    def anchored(self) -> bool:
+        """Whether a declaration begins here for certain."""
+        return self.token.at.column == 1 and self.kind in _ANCHORS
