@@ -17,8 +17,6 @@ PRECEDENCE = {operator: level for level, row in enumerate(_LEVELS) for operator 
 _PREFIXES = frozenset("-!~&") | {"comptime"}
 
 
-_TYPE_STARTS = frozenset({"*", "[", "fn", "task", "struct", "union", "enum", "packed", "extern"})
-
 Item = TypeVar("Item")
 
 
@@ -104,7 +102,7 @@ class ExpressionReader(Reader):
             if not self.take(","):
                 break
         if self.kind not in (")", "]", "}") and self.kind != "end":
-            self.fail(
+            raise self.failure(
                 f"',' or the end of the list that began in line {opener.at.line}", self.meant()
             )
         self.close(opener)
@@ -125,14 +123,14 @@ class ExpressionReader(Reader):
         kind = self.kind
         if reader := _PRIMARIES.get(kind):
             return reader(self)
-        if kind in _TYPE_STARTS:
-            return self._typed()
         if kind == "name":
             if self.ahead(1) == ":" and self.ahead(2) == "{":
                 return self.labelled_block()
             token = self.advance()
             return tree.Name(token.at, token.text)
-        self.fail("an expression")
+        if kind in _TYPES:
+            return self._typed()
+        raise self.failure("an expression")
 
     def labelled_block(self) -> tree.Block:
         """``label: {…}``."""
@@ -167,7 +165,7 @@ class ExpressionReader(Reader):
         """``@name(…)``."""
         token = self.advance()
         if self.kind != "(":
-            self.fail(f"'(' after {token.text}", "builtins are always called")
+            raise self.failure(f"'(' after {token.text}", "builtins are always called")
         self.join()
         return tree.Builtin(token.at, token.text, self.listed(self.expression))
 
@@ -195,7 +193,7 @@ class ExpressionReader(Reader):
         at = self.token.at
         variables = self.variables()
         if self.kind != "{":
-            self.fail("'{' with the extents", "a tensor access reads |i|{n} -> A[i]")
+            raise self.failure("'{' with the extents", "a tensor access reads |i|{n} -> A[i]")
         self.join()
         opener, place = self.index, self.token.at
         extents = self.listed(self.expression)
@@ -210,7 +208,7 @@ class ExpressionReader(Reader):
         """``(expression)`` after if, while or switch."""
         if self.kind != "(":
             word = self.tokens[self.index - 1].text
-            self.fail(f"'(' after '{word}'", "conditions stand in parentheses")
+            raise self.failure(f"'(' after '{word}'", "conditions stand in parentheses")
         return self._group()
 
     def _choice(self) -> tree.If:
@@ -227,7 +225,7 @@ class ExpressionReader(Reader):
         at = self.advance().at
         subject = self.condition()
         if self.kind != "{":
-            self.fail("'{' with the arms of the switch")
+            raise self.failure("'{' with the arms of the switch")
         return tree.Switch(at, subject, self.listed(self._arm))
 
     def _arm(self) -> tree.Arm:
@@ -249,27 +247,17 @@ class ExpressionReader(Reader):
         return node
 
     def _type(self) -> tree.Node:
-        token = self.token
-        match token.kind:
-            case "*":
-                self.advance(join=True)
-                return tree.PointerType(token.at, False, self._qualifiers(), self.type())
-            case "[":
-                return self._array_type()
-            case "fn" | "task":
-                self.advance()
-                return tree.FunctionType(
-                    token.at, token.kind, self.formals(token.kind), self.type()
-                )
-            case "struct" | "union" | "enum" | "packed" | "extern":
-                return self._aggregate()
-            case "name":
-                return self._type_name()
-            case "builtin":
-                return self.builtin()
-            case "if" | "(" | "switch":
-                return self.primary()
-        self.fail("a type")
+        if reader := _TYPES.get(self.kind):
+            return reader(self)
+        raise self.failure("a type")
+
+    def _pointer_type(self) -> tree.PointerType:
+        at = self.advance(join=True).at
+        return tree.PointerType(at, False, self._qualifiers(), self.type())
+
+    def _function_type(self) -> tree.FunctionType:
+        token = self.advance()
+        return tree.FunctionType(token.at, token.kind, self.formals(token.kind), self.type())
 
     def _type_name(self) -> tree.Node:
         token = self.advance()
@@ -305,7 +293,7 @@ class ExpressionReader(Reader):
     def formals(self, of: str) -> tuple[tree.Formal, ...]:
         """The parameters of a function or function type."""
         if self.kind != "(":
-            self.fail(f"'(' with the parameters of the {of}")
+            raise self.failure(f"'(' with the parameters of the {of}")
         self.join()
         return self.listed(self._formal)
 
@@ -322,10 +310,10 @@ class ExpressionReader(Reader):
         if self.take("enum"):
             return self._enum(at)
         if self.kind not in ("struct", "union"):
-            self.fail(f"'struct' or 'union' after '{layout}'")
+            raise self.failure(f"'struct' or 'union' after '{layout}'")
         kind = self.advance().kind
         if self.kind != "{":
-            self.fail(f"'{{' with the fields of the {kind}")
+            raise self.failure(f"'{{' with the fields of the {kind}")
         return tree.StructType(at, kind, layout, self.listed(self._field))
 
     def _enum(self, at: tree.Position) -> tree.EnumType:
@@ -336,7 +324,7 @@ class ExpressionReader(Reader):
             base = self.type()
             self.close(opener)
         if self.kind != "{":
-            self.fail("'{' with the members of the enum")
+            raise self.failure("'{' with the members of the enum")
         return tree.EnumType(at, base, self.listed(self._member))
 
     def _field(self) -> tree.Field:
@@ -362,4 +350,13 @@ _PRIMARIES: dict[str, Callable[[ExpressionReader], tree.Node]] = {
     "if": ExpressionReader._choice,
     "switch": lambda reader: reader.switch(),
     "{": lambda reader: reader.block(),
+}
+
+_TYPES: dict[str, Callable[[ExpressionReader], tree.Node]] = {
+    "*": ExpressionReader._pointer_type,
+    "[": ExpressionReader._array_type,
+    "name": ExpressionReader._type_name,
+    **dict.fromkeys(("fn", "task"), ExpressionReader._function_type),
+    **dict.fromkeys(("struct", "union", "enum", "packed", "extern"), ExpressionReader._aggregate),
+    **dict.fromkeys(("builtin", "if", "(", "switch"), ExpressionReader.primary),
 }

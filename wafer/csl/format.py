@@ -54,8 +54,11 @@ def format_text(source: Source) -> str:
     """
     parsed = read(source)
     lines = list(_lines(parsed))
-    rows = list(zip(_indented(lines), lines, strict=True))
-    return "".join(_rows([(_code(line, parsed, level), level, line) for level, line in rows]))
+    levels = _indented(lines)
+    rows = [
+        (_code(line, parsed, level), level, line) for level, line in zip(levels, lines, strict=True)
+    ]
+    return "".join(_rows(rows))
 
 
 def _lines(parsed: Parsed) -> Iterator[_Line]:
@@ -89,7 +92,6 @@ def _indented(lines: list[_Line]) -> Iterator[int]:
                 frames.append(_Frame(outer, outer + (2 if hanging else 1), number))
             elif token.kind in _CLOSERS:
                 frames.pop()
-                depth = min(depth, len(frames)) if extra == 0 else depth
             before = token.kind
 
 
@@ -122,7 +124,7 @@ def _rows(rows: list[tuple[str, int, _Line]]) -> Iterator[str]:
     Args:
         rows: code, level and line.
     """
-    columns = _comment_columns([(code, line) for code, _, line in rows])
+    columns = _comment_columns(rows)
     after_opener = True
     for number, (code, level, line) in enumerate(rows):
         first = line.words[0].kind if line.words else ""
@@ -130,20 +132,25 @@ def _rows(rows: list[tuple[str, int, _Line]]) -> Iterator[str]:
             yield "\n"
         if line.comment is not None:
             at = columns[number] if line.words else level * _STEP
-            code = code.ljust(at) + line.comment.text
-        yield code + "\n"
+            yield f"{code.ljust(at)}{line.comment.text}\n"
+        else:
+            yield f"{code}\n"
         after_opener = bool(line.words) and line.words[-1].kind in _OPENERS
 
 
-def _comment_columns(rows: list[tuple[str, _Line]]) -> list[int]:
-    """Where the comment at the end of each line begins."""
-    columns, first = [0] * len(rows), 0
-    for number, (_, line) in enumerate(rows):
-        if line.blank_before or not (line.words and line.comment):
-            first = number
+def _comment_columns(rows: list[tuple[str, int, _Line]]) -> list[int]:
+    """Where the comment at the end of each line begins.
+
+    Args:
+        rows: code, level and line.
+    """
+    columns, start = [0] * len(rows), 0
+    for number, (code, level, line) in enumerate(rows):
         if not (line.words and line.comment):
-            first = number + 1
+            start = number + 1
             continue
-        width = max(len(code) for code, _ in rows[first : number + 1]) + 1
-        columns[first : number + 1] = [width] * (number + 1 - first)
+        if line.blank_before or level != rows[number - 1][1]:
+            start = number
+        columns[number] = len(code) + 1
+        columns[start : number + 1] = [max(columns[start : number + 1])] * (number + 1 - start)
     return columns

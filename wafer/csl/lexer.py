@@ -8,16 +8,18 @@ from wafer.csl.source import Position, Problem, Source
 
 __all__ = ["KEYWORDS", "Token", "Tokens", "tokenize"]
 
-KEYWORDS = frozenset(
-    """align and asm break comptime const continue else enum export extern false fn for if inline
-    layout linkname linksection noinline or packed param return struct switch task true union var
-    volatile while""".split()
-)
+KEYWORDS = frozenset((
+    "align", "and", "asm", "break", "comptime", "const", "continue", "else", "enum", "export",
+    "extern", "false", "fn", "for", "if", "inline", "layout", "linkname", "linksection",
+    "noinline", "or", "packed", "param", "return", "struct", "switch", "task", "true", "union",
+    "var", "volatile", "while",
+))  # fmt: skip
 
 _OPERATORS = (
-    ">>= <<= .{ .* -> => == != <= >= << >> += -= *= /= %= &= |= ^= "
-    "= < > + - * / % & | ^ ~ ! . , : ; ( ) [ ] { }"
-).split()
+    ">>=", "<<=", ".{", ".*", "->", "=>", "==", "!=", "<=", ">=", "<<", ">>", "+=", "-=", "*=",
+    "/=", "%=", "&=", "|=", "^=", "=", "<", ">", "+", "-", "*", "/", "%", "&", "|", "^", "~",
+    "!", ".", ",", ":", ";", "(", ")", "[", "]", "{", "}",
+)  # fmt: skip
 
 # What C and its relatives have and CSL has not, with what to write.
 _FOREIGN = {

@@ -16,7 +16,8 @@ from wafer.csl.source import CslError, Problem, Source
 __all__ = ["Parsed", "parse", "read"]
 
 DEEPEST_TREE = 200  # so that what walks the tree may use recursion
-_ASSIGNMENTS = frozenset({"=", *(f"{sign}=" for sign in ("+ - * / % & | ^ << >>".split()))})
+_ARITHMETIC = ("+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>")
+_ASSIGNMENTS = frozenset({"=", *(f"{sign}=" for sign in _ARITHMETIC)})
 _MODIFIERS = ("export", "extern", "inline", "noinline")
 _VARIABLES = ("const", "var", "param")
 _ATTRIBUTES = ("align", "linksection", "linkname")
@@ -75,7 +76,7 @@ class Parser(ExpressionReader):
         hint = "statements stand in functions, tasks, comptime and layout blocks"
         if self.kind == "}":
             hint = "this '}' closes nothing"
-        self.fail("a declaration", self.meant() or hint)
+        raise self.failure("a declaration", self.meant() or hint)
 
     def _modifiers(self) -> tuple[str, ...]:
         modifiers = list[str]()
@@ -114,7 +115,7 @@ class Parser(ExpressionReader):
         attributes = self._attributes()
         if self.kind == "{":
             hint = "write 'void' before the '{' if it returns nothing"
-            self.fail(f"the result type of '{name}'", hint)
+            raise self.failure(f"the result type of '{name}'", hint)
         result = self.type()
         body = None
         if self.kind == "{":
@@ -129,7 +130,7 @@ class Parser(ExpressionReader):
         """Statements between braces."""
         opener = self.token
         if opener.kind != "{":
-            self.fail("'{'")
+            raise self.failure("'{'")
         self.enter()
         self.advance()
         body = list[tree.Node]()
@@ -141,39 +142,33 @@ class Parser(ExpressionReader):
         return tree.Block(opener.at, tuple(body))
 
     def _statement(self) -> tree.Node:
+        if reader := _STATEMENTS.get(self.kind):
+            return reader(self)
         at = self.token.at
-        match self.kind:
-            case "const" | "var" | "param":
-                return self._variable(at)
-            case "{":
-                return self.block()
-            case "if":
-                return self._if()
-            case "switch":
-                node = self.switch()
-                self.take(";")
-                return node
-            case "for" | "while" | "inline":
-                return self._loop(at, None)
-            case "comptime" if self.ahead(1) in ("var", "const", "{"):
-                self.advance()
-                if self.kind == "{":
-                    return tree.Comptime(at, self.block())
-                return self._variable(at, ("comptime",))
-            case "name" if self.ahead(1) == ":":
-                return self._labelled(at)
+        if self.kind == "name" and self.ahead(1) == ":":
+            return self._labelled()
+        if self.kind == "comptime" and self.ahead(1) in ("var", "const", "{"):
+            self.advance()
+            if self.kind == "{":
+                return tree.Comptime(at, self.block())
+            return self._variable(at, ("comptime",))
         node = self._simple()
         self.semicolon("after the statement")
         return node
 
-    def _labelled(self, at: tree.Position) -> tree.Node:
+    def _switch_statement(self) -> tree.Switch:
+        node = self.switch()
+        self.take(";")
+        return node
+
+    def _labelled(self) -> tree.Node:
         if self.ahead(2) == "{":
             return self.labelled_block()
         label = self.advance().text
         self.advance()
         if self.kind not in ("for", "while", "inline"):
-            self.fail(f"a loop or block after the label '{label}'")
-        return self._loop(at, label)
+            raise self.failure(f"a loop or block after the label '{label}'")
+        return self._loop(label)
 
     def _simple(self) -> tree.Node:
         """A statement without its semicolon."""
@@ -237,18 +232,19 @@ class Parser(ExpressionReader):
         self.depth -= 1
         return node
 
-    def _loop(self, at: tree.Position, label: str | None) -> tree.Node:
+    def _loop(self, label: str | None) -> tree.Node:
+        at = self.token.at
         inline = self.take("inline")
         word = self.token
         if word.kind not in ("for", "while"):
-            self.fail("'for' or 'while' after 'inline'")
+            raise self.failure("'for' or 'while' after 'inline'")
         self.advance()
         subject = self.condition()
         if word.kind == "while":
             step = self._step() if self.take(":") else None
             return tree.While(at, subject, step, self._body(), inline, label)
         if self.kind != "|":
-            self.fail("'|' with the loop's variable", "a loop reads for (values) |x| {…}")
+            raise self.failure("'|' with the loop's variable", "a loop reads for (values) |x| {…}")
         variables = self.variables()
         if len(variables) > 2:
             self.note(at, f"{len(variables)} loop variables", "there are the element and its index")
@@ -263,6 +259,15 @@ class Parser(ExpressionReader):
     def arm_body(self) -> tree.Node:
         """A block, or a statement without its semicolon."""
         return self.block() if self.kind == "{" else self._simple()
+
+
+_STATEMENTS: dict[str, Callable[[Parser], tree.Node]] = {
+    "{": Parser.block,
+    "if": Parser._if,
+    "switch": Parser._switch_statement,
+    **dict.fromkeys(_VARIABLES, lambda parser: parser._variable(parser.token.at)),
+    **dict.fromkeys(("for", "while", "inline"), lambda parser: parser._loop(None)),
+}
 
 
 def _too_deep(file: tree.File) -> list[Problem]:

@@ -1,7 +1,6 @@
 """What every part of the parser shares: the next token, errors and where to go on after one."""
 
 import difflib
-from typing import NoReturn
 
 from wafer.csl.lexer import KEYWORDS, Token, Tokens
 from wafer.csl.source import Position, Problem
@@ -30,7 +29,7 @@ _HABITS = {
 _SHOWN = {"end": "the end of the file", "string": "a string", "char": "a character"}
 
 
-class Failure(Exception):  # noqa: N818 - never seen by a user
+class Failure(Exception):
     """Raised when the present statement cannot be read on; its problem is already noted."""
 
 
@@ -94,26 +93,26 @@ class Reader:
         if len(self.problems) >= _ENOUGH:
             self.index = len(self.tokens) - 1
 
-    def fail(self, expected: str, hint: str = "") -> NoReturn:
-        """Note that something else was expected here, and give the statement up."""
+    def failure(self, expected: str, hint: str = "") -> Failure:
+        """Note that something else was expected here; to be raised."""
         token = self.token
         if not hint and token.kind in KEYWORDS:
             hint = f"'{token.text}' is a keyword"
         self.note(token.at, f"expected {expected}, found {shown(token)}", hint or self.meant())
-        raise Failure
+        return Failure()
 
     def expect(self, kind: str, where: str) -> Token:
         """Take a token that must be of a kind; ``where`` reads "after the …"."""
         if self.kind == kind:
             return self.advance()
-        self.fail(f"'{kind}' {where}")
+        raise self.failure(f"'{kind}' {where}")
 
     def close(self, opener: Token) -> Token:
         """Take the bracket that closes another."""
         closer = _CLOSERS[opener.text]
         if self.kind == closer:
             return self.advance()
-        self.fail(
+        raise self.failure(
             f"'{closer}'",
             f"to close the '{opener.text}' of line {opener.at.line}, column {opener.at.column}",
         )
@@ -124,14 +123,14 @@ class Reader:
             return
         last = self.tokens[self.index - 1]
         if self.token.at.line == last.at.line and self.kind not in ("end", "}"):
-            self.fail(f"';' {where}")
+            raise self.failure(f"';' {where}")
         self.note(last.end, f"expected ';' {where}", "add ';' at the end of the statement")
 
     def name(self, what: str) -> str:
         """Take a name."""
         if self.kind == "name":
             return self.advance().text
-        self.fail(what)
+        raise self.failure(what)
 
     def meant(self) -> str:
         """A hint if the word before or at the cursor looks like a keyword that it is not."""
