@@ -101,11 +101,7 @@ class ExpressionReader(Reader):
             items.append(item())
             if not self.take(","):
                 break
-        if self.kind not in (")", "]", "}") and self.kind != "end":
-            raise self.failure(
-                f"',' or the end of the list that began in line {opener.at.line}", self.meant()
-            )
-        self.close(opener)
+        self.close(opener, "',' or ")
         return tuple(items)
 
     def value(self) -> tree.Value:

@@ -41,7 +41,7 @@ _WORD = re.compile(
     r"|(?P<char>'(?:[^'\\\n]|\\[^\n])'?)"
     rf"|(?P<operator>{'|'.join(map(re.escape, _OPERATORS))})"
     r"|(?P<other>.)",
-    re.DOTALL,
+    re.DOTALL | re.ASCII,
 )
 _INTEGER = re.compile(r"0x[\da-fA-F_]*[\da-fA-F]|0b[01_]*[01]|0o[0-7_]*[0-7]|\d+(_\d+)*")
 _FLOAT = re.compile(r"\d+(_\d+)*(\.\d+(_\d+)*)?([eE][+-]?\d+)?")

@@ -134,7 +134,7 @@ class Parser(ExpressionReader):
         self.enter()
         self.advance()
         body = list[tree.Node]()
-        while self.kind not in ("}", "end") and not (self.problems and self.anchored()):
+        while self.kind not in ("}", "end") and not self.anchored():
             if not self.take(";"):
                 self._collect(body, self._statement)
         self.close(opener)
@@ -213,7 +213,7 @@ class Parser(ExpressionReader):
     def _simple_branch(self) -> tuple[tree.Node, bool]:
         """A branch without braces, and whether its semicolon is taken."""
         if self.kind in ("for", "while", "inline", "switch", "if"):
-            return self._statement(), True
+            return self._nested_statement(), True
         node = self._simple()
         if self.kind == ";" and self.ahead(1) == "else":
             self.note(self.token.at, "';' before 'else'", "leave it out, or use braces")

@@ -26,6 +26,7 @@ _HABITS = {
     "include": "const m = @import_module(…)",
     "static": "var",
 }
+_WORDS = (*sorted(KEYWORDS), *_HABITS)
 _SHOWN = {"end": "the end of the file", "string": "a string", "char": "a character"}
 
 
@@ -49,6 +50,7 @@ class Reader:
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens.code
         self.problems = list(tokens.problems)
+        self.bad_lines = {problem.at.line for problem in tokens.problems}
         self.joined: set[int] = set()
         self.index = 0
         self.depth = 0
@@ -87,8 +89,8 @@ class Reader:
         return True
 
     def note(self, at: Position, message: str, hint: str = "") -> None:
-        """Keep a problem, and go on."""
-        if not self.problems or self.problems[-1].at != at:
+        """Keep a problem, and go on; a line with a bad word has no further ones."""
+        if at.line not in self.bad_lines and not (self.problems and self.problems[-1].at == at):
             self.problems.append(Problem(at, message, hint))
         if len(self.problems) >= _ENOUGH:
             self.index = len(self.tokens) - 1
@@ -107,14 +109,15 @@ class Reader:
             return self.advance()
         raise self.failure(f"'{kind}' {where}")
 
-    def close(self, opener: Token) -> Token:
-        """Take the bracket that closes another."""
+    def close(self, opener: Token, otherwise: str = "") -> Token:
+        """Take the bracket that closes another; ``otherwise`` reads "',' or "."""
         closer = _CLOSERS[opener.text]
         if self.kind == closer:
             return self.advance()
         raise self.failure(
-            f"'{closer}'",
-            f"to close the '{opener.text}' of line {opener.at.line}, column {opener.at.column}",
+            f"{otherwise}'{closer}'",
+            self.meant()
+            or f"to close the '{opener.text}' of line {opener.at.line}, column {opener.at.column}",
         )
 
     def semicolon(self, where: str) -> None:
@@ -133,15 +136,16 @@ class Reader:
         raise self.failure(what)
 
     def meant(self) -> str:
-        """A hint if the word before or at the cursor looks like a keyword that it is not."""
-        for index in (self.index - 1, self.index):
-            token = self.tokens[index] if index >= 0 else None
-            if token is None or token.kind != "name":
-                continue
-            if habit := _HABITS.get(token.text):
-                return f"CSL writes '{habit}' for '{token.text}'"
-            if close := difflib.get_close_matches(token.text, KEYWORDS, 1, 0.75):
-                return f"did you mean '{close[0]}' for '{token.text}'?"
+        """A hint if the word at the cursor, or the statement's first, looks like a keyword."""
+        candidates = [self.token]
+        if self.index > 0 and (self.index == 1 or self.ahead(-2) in (";", "{", "}")):
+            candidates.insert(0, self.tokens[self.index - 1])
+        for token in candidates:
+            if token.kind == "name" and (
+                close := difflib.get_close_matches(token.text, _WORDS, 1, 0.75)
+            ):
+                word = _HABITS.get(close[0], close[0])
+                return f"did you mean '{word}' for '{token.text}'?"
         return ""
 
     def enter(self) -> None:

@@ -10,6 +10,7 @@ from wafer.errors import CompileError
 
 __all__ = ["CslError", "Position", "Problem", "Source"]
 
+_WIDEST = 120  # columns shown of a line
 MOST_PROBLEMS = 20  # shown of one file; what follows is mostly consequences
 
 
@@ -75,10 +76,11 @@ class Source:
 
     def excerpt(self, at: Position) -> str:
         """The line of a place with a caret below it."""
-        line = self.lines[at.line - 1].rstrip("\r") if at.line <= len(self.lines) else ""
-        indent = "".join("\t" if c == "\t" else " " for c in line[: at.column - 1])
-        number = f"{at.line:5}"
-        return f"{number} | {line}\n{' ' * len(number)} | {indent.ljust(at.column - 1)}^"
+        line = self.lines[at.line - 1].rstrip("\r")
+        start = max(at.column - _WIDEST // 2, 0) if len(line) > _WIDEST else 0
+        line, before = line[start : start + _WIDEST], at.column - 1 - start
+        indent = "".join("\t" if c == "\t" else " " for c in line[:before])
+        return f"{at.line:5} | {line}\n      | {indent.ljust(before)}^"
 
 
 class CslError(CompileError):
