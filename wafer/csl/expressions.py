@@ -218,11 +218,14 @@ class ExpressionReader(Reader):
 
     def switch(self) -> tree.Switch:
         """``switch (x) {…}``."""
+        self.enter()
         at = self.advance().at
         subject = self.condition()
         if self.kind != "{":
             raise self.failure("'{' with the arms of the switch")
-        return tree.Switch(at, subject, self.listed(self._arm))
+        arms = self.listed(self._arm)
+        self.depth -= 1
+        return tree.Switch(at, subject, arms)
 
     def _arm(self) -> tree.Arm:
         at, patterns = self.token.at, list[tree.Node]()
@@ -344,7 +347,7 @@ _PRIMARIES: dict[str, Callable[[ExpressionReader], tree.Node]] = {
     "(": ExpressionReader._group,
     "|": ExpressionReader._tensor_access,
     "if": ExpressionReader._choice,
-    "switch": lambda reader: reader.switch(),
+    "switch": ExpressionReader.switch,
     "{": lambda reader: reader.block(),
 }
 

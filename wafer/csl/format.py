@@ -4,6 +4,7 @@ Like gofmt it keeps where lines break, so the author decides how a long call is 
 stands between the words changes, never a word, so the tree stays what it was.
 """
 
+import collections
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -74,25 +75,46 @@ def _lines(parsed: Parsed) -> Iterator[_Line]:
 
 
 def _indented(lines: list[_Line]) -> Iterator[int]:
-    """The level of every line."""
+    """The level of every line.
+
+    A bracket's content is one level deeper than the line that opened it, two where it begins on
+    that line; so is what continues a line. An ``else`` stands below its ``if``.
+    """
     frames, before = [_Frame(0, 0, -1)], ";"
+    choices = collections.defaultdict[int, list[int]](list)  # depth -> levels of each else to come
     for number, line in enumerate(lines):
         first = line.words[0].kind if line.words else ""
-        continued = bool(line.words) and before not in _ENDS and first not in ("else", "{")
-        extra = (1 if before in (")", "else") else 2) if continued and first not in _CLOSERS else 0
-        depth = len(frames)
-        yield frames[-1].outer if first in _CLOSERS else frames[-1].inner + extra
+        here = _level(first, before, frames[-1], choices[len(frames)])
+        yield here
         for place, token in enumerate(line.words):
+            top, levels = frames[-1], choices[len(frames)]
+            if before == "else" and token.kind != "if" and levels:
+                levels.pop()
             if token.kind in _OPENERS:
-                top = frames[-1]
-                outer = top.outer if top.line == number else top.inner
-                if len(frames) == depth and top.line != number:
-                    outer += extra
-                hanging = place + 1 < len(line.words)
-                frames.append(_Frame(outer, outer + (2 if hanging else 1), number))
+                outer = top.outer if top.line == number else here
+                inner = outer + (2 if place + 1 < len(line.words) else 1)
+                frames.append(_Frame(outer, inner, number))
+                choices[len(frames)].clear()
             elif token.kind in _CLOSERS:
                 frames.pop()
+                here = here if top.line == number else top.outer
+            elif token.kind in (";", ","):
+                levels.clear()
+            elif token.kind == "if" and before != "else":
+                inline = top.inner if top.line == number else here + 2
+                levels.append(here if place == 0 else inline)
             before = token.kind
+
+
+def _level(first: str, before: str, frame: _Frame, choices: list[int]) -> int:
+    """The level of a line by its first word and the last one of the line before."""
+    if first in _CLOSERS:
+        return frame.outer
+    if first == "else" and choices:
+        return choices[-1]
+    if first in ("", "{") or before in _ENDS:
+        return frame.inner
+    return frame.inner + (1 if before in (")", "else") else 2)
 
 
 def _code(line: _Line, parsed: Parsed, level: int) -> str:

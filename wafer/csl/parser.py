@@ -15,7 +15,7 @@ from wafer.csl.source import CslError, Problem, Source
 
 __all__ = ["Parsed", "parse", "read"]
 
-DEEPEST_TREE = 200  # so that what walks the tree may use recursion
+DEEPEST_TREE = 100  # so that what walks the tree may use recursion
 _ARITHMETIC = ("+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>")
 _ASSIGNMENTS = frozenset({"=", *(f"{sign}=" for sign in _ARITHMETIC)})
 _MODIFIERS = ("export", "extern", "inline", "noinline")
@@ -61,7 +61,7 @@ class Parser(ExpressionReader):
             self.depth = depth
             if self.index == start and self.kind != "}":
                 self.advance()
-            self.recover()
+            self.recover(start)
 
     def _declaration(self) -> tree.Node:
         at = self.token.at

@@ -7,9 +7,10 @@ from wafer.csl.source import Position, Problem
 
 __all__ = ["Failure", "Reader"]
 
-DEEPEST = 100  # brackets, blocks and types within each other
+DEEPEST = 50  # brackets, blocks and types within each other
 _ENOUGH = 200  # problems after which the rest of a file is not read
 _CLOSERS = {"(": ")", "[": "]", "{": "}", ".{": "}"}
+_BRACES = frozenset({"{", ".{"})
 
 # A token of these kinds in the first column begins a declaration, whatever came before.
 _ANCHORS = frozenset({"fn", "task", "param", "layout", "export", "extern"})
@@ -32,6 +33,20 @@ _SHOWN = {"end": "the end of the file", "string": "a string", "char": "a charact
 
 class Failure(Exception):
     """Raised when the present statement cannot be read on; its problem is already noted."""
+
+
+def _follow(opened: list[str], kind: str) -> None:
+    """Bring a list of open brackets up to date; a ';' or '}' ends those that cannot hold it."""
+    if kind in _CLOSERS:
+        opened.append(kind)
+    elif opened and kind == _CLOSERS[opened[-1]]:
+        opened.pop()
+    elif kind == "}":
+        while opened and opened.pop() not in _BRACES:
+            pass
+    elif kind == ";":
+        while opened and opened[-1] != "{":
+            opened.pop()
 
 
 def shown(token: Token) -> str:
@@ -157,21 +172,23 @@ class Reader:
             self.index = len(self.tokens) - 1
             raise Failure
 
-    def recover(self) -> None:
-        """Skip to where a next statement may begin: after ';', before '}' or a declaration."""
-        nesting = 0
-        while self.kind != "end":
-            if self.anchored():
-                return
+    def recover(self, start: int) -> None:
+        """Skip the rest of a statement that began at ``start``: to after its ';' or '}'.
+
+        A '}' that closes what is around it is left, and so is a certain declaration.
+        """
+        if self.kind == "end":
+            return
+        opened = list[str]()
+        for token in self.tokens[start : self.index]:
+            _follow(opened, token.kind)
+        while self.kind != "end" and not self.anchored():
             kind = self.kind
-            if kind in _CLOSERS:
-                nesting += 1
-            elif kind in (")", "]", "}"):
-                if kind == "}" and nesting == 0:
-                    return
-                nesting = max(nesting - 1, 0)
+            if kind == "}" and not _BRACES.intersection(opened):
+                return
             self.advance()
-            if nesting == 0 and kind in (";", "}") and self.kind != "else":
+            _follow(opened, kind)
+            if not opened and kind in (";", "}") and self.kind != "else":
                 return
 
     def anchored(self) -> bool:
