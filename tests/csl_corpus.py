@@ -1,7 +1,7 @@
 """What a folder of CSL programs comes to here: ``python tests/csl_corpus.py FOLDER``.
 
 The public programs are in the repository Cerebras/sdk-examples; check it out beside this one. The
-last line is JSON. The exit code is 1 if a file was not read, or its layout is not stable.
+last line is JSON. The exit code is 1 if a file has errors here, or its layout is not stable.
 """
 
 import argparse
@@ -12,14 +12,14 @@ import sys
 import time
 from pathlib import Path
 
-from wafer.csl import CslError, Source, format_text, read
+from wafer.csl import CslError, Source, check, format_text, read
 
 
 def outcome(path: Path) -> str:
     """Why a file fails, or ''."""
     try:
         source = Source.open(path)
-        parsed = read(source)
+        parsed = check(source)
         text = format_text(source)
         again = read(Source(source.file, text))
     except CslError as error:
@@ -34,7 +34,7 @@ def outcome(path: Path) -> str:
 def seconds_to_read(path: Path) -> float:
     start = time.perf_counter()
     with contextlib.suppress(CslError):
-        read(Source.open(path))
+        check(Source.open(path))
     return time.perf_counter() - start
 
 

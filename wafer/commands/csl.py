@@ -40,12 +40,12 @@ def _folder(path: Path) -> list[Path]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from wafer.csl import CslError, read
+    from wafer.csl import CslError, check
 
     sources, bad = _sources(args.paths), 0
     for source in sources:
         try:
-            read(source)
+            check(source)
         except CslError as error:
             bad += 1
             sys.stderr.write(f"{error}\n")

@@ -1,5 +1,6 @@
 """Mutated programs: an error or a tree, never a crash; a tree survives the layout."""
 
+import contextlib
 import random
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wafer.csl import CslError, Source, format_text, read
+from wafer.csl import CslError, Source, check as check_source, format_text, read
 from wafer.csl.lexer import KEYWORDS, tokenize
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +55,8 @@ def check(seed):
     assert all(1 <= p.at.line <= lines and p.at.column >= 1 for p in problems)
     if parsed is None:
         return False
+    with contextlib.suppress(CslError):
+        check_source(source)
     text = format_text(source)
     again = read(Source("again.csl", text))
     assert again.file == parsed.file
