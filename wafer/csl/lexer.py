@@ -43,6 +43,7 @@ _WORD = re.compile(
     r"|(?P<other>.)",
     re.DOTALL | re.ASCII,
 )
+_FALLIBLE = frozenset({"foreign", "number", "string", "char", "other"})
 _INTEGER = re.compile(r"0x[\da-fA-F_]*[\da-fA-F]|0b[01_]*[01]|0o[0-7_]*[0-7]|\d+(_\d+)*")
 _FLOAT = re.compile(r"\d+(_\d+)*(\.\d+(_\d+)*)?([eE][+-]?\d+)?")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
@@ -96,7 +97,8 @@ def tokenize(source: Source) -> Tokens:
         elif group == "comment":
             tokens.comments.append(Token("comment", text.rstrip(), at))
         else:
-            tokens.problems.extend(Problem(at, *fault) for fault in _faults(group, text))
+            if group in _FALLIBLE:
+                tokens.problems.extend(Problem(at, *fault) for fault in _faults(group, text))
             if group not in ("foreign", "other"):
                 tokens.code.append(Token(_kind(group, text), text, at))
     end = Position(source.file, line, len(source.text) - start + 1)
