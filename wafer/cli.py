@@ -28,6 +28,7 @@ _VERBS = {
         "floor plan of a model on the wafer, and its predicted speed",
         "wafer.commands.compile:add_arguments",
     ),
+    "csl": ("check and lay out programs in CSL", "wafer.commands.csl:add_arguments"),
     "models": (
         "names a params YAML may use, and their knobs",
         "wafer.commands.models:add_arguments",

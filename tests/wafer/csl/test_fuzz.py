@@ -1,0 +1,87 @@
+"""Mutated programs: an error or a tree, never a crash; a tree survives the layout."""
+
+import contextlib
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wafer.csl import CslError, Source, check as check_source, format_text, read
+from wafer.csl.lexer import KEYWORDS, tokenize
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.csl"))
+TEXTS = [path.read_text(encoding="utf-8") for path in PROGRAMS]
+WORDS = sorted({token.text for text in TEXTS for token in tokenize(Source("", text)).code})
+WORDS += [*sorted(KEYWORDS), "\n", "//", '"', "'", "0x", "1e", "\\", "@", "#", "\x00", "é", "€"]
+
+
+def mutated(text, rng):
+    """Some words of a program dropped, doubled, swapped, replaced or cut inside."""
+    for _ in range(rng.randint(1, 4)):
+        cuts = sorted(rng.randrange(len(text) + 1) for _ in range(3))
+        head, first, second, tail = (
+            text[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)
+        )
+        near = rng.randrange(len(text) + 1)
+        match rng.randrange(6):
+            case 0:
+                text = text[:near] + text[near + rng.randint(1, 20) :]
+            case 1:
+                text = f"{text[:near]} {rng.choice(WORDS)} {text[near:]}"
+            case 2:
+                text = text[:near] + rng.choice(WORDS) + text[near + 1 :]
+            case 3:
+                text = head + second + first + tail
+            case 4:
+                text = head + first[:200] + first + tail
+            case 5:
+                text = text[:near] if rng.random() < 0.2 else text
+        text = text or "x"
+    return text
+
+
+def check(seed):
+    """Whether the program of a seed is CSL; fails if that breaks a rule."""
+    rng = random.Random(seed)
+    source = Source("fuzz.csl", mutated(rng.choice(TEXTS), rng))
+    try:
+        parsed, problems = read(source), ()
+    except CslError as error:
+        parsed, problems = None, error.problems
+    lines = source.text.count("\n") + 1
+    assert all(1 <= p.at.line <= lines and p.at.column >= 1 for p in problems)
+    if parsed is None:
+        return False
+    with contextlib.suppress(CslError):
+        check_source(source)
+    text = format_text(source)
+    again = read(Source("again.csl", text))
+    assert again.file == parsed.file
+    assert [c.text for c in again.tokens.comments] == [c.text for c in parsed.tokens.comments]
+    assert format_text(again.source) == text
+    return True
+
+
+def programs_among(first, count):
+    """How many of some seeds are programs; in a process without the suite's type checker."""
+    command = [sys.executable, __file__, str(first), str(count)]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    return int(result.stdout)
+
+
+def test_some_mutated_programs():
+    assert 0 < programs_among(0, 300) < 300
+
+
+@pytest.mark.slow
+def test_many_mutated_programs():
+    assert 0 < programs_among(1000, 10_000) < 10_000
+
+
+if __name__ == "__main__":
+    first, count = map(int, sys.argv[1:])
+    sys.stdout.write(str(sum(map(check, range(first, first + count)))))

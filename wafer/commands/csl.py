@@ -1,0 +1,74 @@
+"""Programs in CSL, as files: ``wafer csl check`` and ``wafer csl format``."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wafer.errors import CompileError
+
+if TYPE_CHECKING:
+    from wafer.csl import Source
+
+__all__ = ["add_arguments"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    commands = parser.add_subparsers(required=True, metavar="ACTION")
+    check = commands.add_parser("check", help="read programs, and list what is wrong with them")
+    check.set_defaults(run=_check)
+    layout = commands.add_parser("format", help="lay files out in the one style, in place")
+    layout.add_argument("--check", action="store_true", help="change nothing; fail where it would")
+    layout.set_defaults(run=_format)
+    for command in (check, layout):
+        command.add_argument("paths", nargs="+", type=Path, help=".csl files, or folders of them")
+
+
+def _sources(paths: list[Path]) -> "list[Source]":
+    from wafer.csl import Source
+
+    files = [file for path in paths for file in (_folder(path) if path.is_dir() else [path])]
+    return [Source.open(file) for file in files]
+
+
+def _folder(path: Path) -> list[Path]:
+    files = sorted(path.rglob("*.csl"))
+    if not files:
+        raise CompileError(f"{path}: no .csl file in this folder or below")
+    return files
+
+
+def _check(args: argparse.Namespace) -> int:
+    from wafer.csl import CslError, check
+
+    sources, bad = _sources(args.paths), 0
+    for source in sources:
+        try:
+            check(source)
+        except CslError as error:
+            bad += 1
+            sys.stderr.write(f"{error}\n")
+    sys.stdout.write(f"{len(sources)} file(s), {bad} with errors\n")
+    return int(bad > 0)
+
+
+def _format(args: argparse.Namespace) -> int:
+    from wafer.csl import CslError, format_text
+
+    sources, changed, bad = _sources(args.paths), 0, 0
+    for source in sources:
+        try:
+            text = format_text(source)
+        except CslError as error:
+            bad += 1
+            sys.stderr.write(f"{error}\n")
+            continue
+        if text != source.text:
+            changed += 1
+            sys.stdout.write(f"{source.file}\n")
+            if not args.check:
+                Path(source.file).write_text(text, encoding="utf-8", newline="\n")
+    verb = "would change" if args.check else "changed"
+    sys.stdout.write(f"{len(sources)} file(s), {changed} {verb}, {bad} with errors\n")
+    return int(bad > 0 or (args.check and changed > 0))

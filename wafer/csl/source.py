@@ -1,0 +1,108 @@
+"""Where something stands in a program, and how a message about it reads."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from wafer.errors import CompileError
+
+__all__ = ["CslError", "Position", "Problem", "Source"]
+
+_WIDEST = 120  # columns shown of a line
+MOST_PROBLEMS = 20  # shown of one file; what follows is mostly consequences
+
+
+class Position(NamedTuple):
+    """A place in a file; lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+class Problem(NamedTuple):
+    """One thing wrong with a program.
+
+    Attributes:
+        at: where.
+        message: what was found and what was expected.
+        hint: the likely fix, or ''.
+    """
+
+    at: Position
+    message: str
+    hint: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The text of one file.
+
+    Attributes:
+        file: its name, as messages show it.
+        text: its content.
+    """
+
+    file: str
+    text: str
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Source":
+        """Read a file.
+
+        Raises:
+            CslError: not UTF-8.
+        """
+        content = Path(path).read_bytes()
+        try:
+            return cls(str(path), content.decode("utf-8").removeprefix("\ufeff"))
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            column = error.start - content.rfind(b"\n", 0, error.start)
+            at = Position(str(path), line, column)
+            message = f"byte 0x{content[error.start]:02x} is not UTF-8 text"
+            hint = "CSL files are UTF-8; save the file in that encoding"
+            raise CslError([Problem(at, message, hint)]) from error
+
+    @functools.cached_property
+    def lines(self) -> list[str]:
+        """The lines, without their ends."""
+        return self.text.split("\n")
+
+    def excerpt(self, at: Position) -> str:
+        """The line of a place with a caret below it."""
+        line = self.lines[at.line - 1].rstrip("\r")
+        start = max(at.column - _WIDEST // 2, 0) if len(line) > _WIDEST else 0
+        line, before = line[start : start + _WIDEST], at.column - 1 - start
+        indent = "".join("\t" if c == "\t" else " " for c in line[:before])
+        return f"{at.line:5} | {line}\n      | {indent.ljust(before)}^"
+
+
+class CslError(CompileError):
+    """A program that is not CSL, or breaks a rule of it; all problems of a file at once.
+
+    Attributes:
+        problems: in the order of the file.
+    """
+
+    def __init__(self, problems: Iterable[Problem], source: Source | None = None) -> None:
+        self.problems = tuple(sorted(problems, key=lambda problem: problem.at))
+        super().__init__("\n".join(self._lines(source)))
+
+    def _lines(self, source: Source | None) -> Iterable[str]:
+        for problem in self.problems[:MOST_PROBLEMS]:
+            yield f"{problem.at}: error: {problem.message}"
+            if source is not None and source.file == problem.at.file:
+                yield source.excerpt(problem.at)
+            if problem.hint:
+                yield f"      = {problem.hint}"
+        count = len(self.problems)
+        if count > MOST_PROBLEMS:
+            yield f"{count} errors; the first {MOST_PROBLEMS} are shown"
+        elif count > 1:
+            yield f"{count} errors"

@@ -1,0 +1,465 @@
+"""The syntax tree. A type is an expression; two trees are equal whatever their positions.
+
+What a name means, and whether a type makes sense, is not known here.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from wafer.csl.source import Position
+
+__all__ = [
+    "Arm",
+    "ArrayType",
+    "Assign",
+    "Attribute",
+    "Binary",
+    "Block",
+    "Bool",
+    "Break",
+    "Builtin",
+    "Call",
+    "Comptime",
+    "Continue",
+    "Dereference",
+    "EnumType",
+    "Field",
+    "File",
+    "Float",
+    "For",
+    "Formal",
+    "Function",
+    "FunctionType",
+    "If",
+    "Index",
+    "Init",
+    "Integer",
+    "Layout",
+    "Member",
+    "Name",
+    "Node",
+    "PointerType",
+    "Return",
+    "String",
+    "StructType",
+    "Switch",
+    "TensorAccess",
+    "Unary",
+    "Value",
+    "Variable",
+    "While",
+    "children",
+    "walk",
+]
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """Anything in the tree, with the place where it begins (an operator: its sign)."""
+
+    at: Position = dataclasses.field(compare=False, repr=False)
+
+
+def _unescape(text: str) -> str:
+    """The characters between quotes."""
+    parts = iter(text[1:-1])
+    return "".join(_ESCAPES.get(e := next(parts), e) if c == "\\" else c for c in parts)
+
+
+# Expressions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Name(Node):
+    """A name: of a variable, function, module or type."""
+
+    id: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Integer(Node):
+    """An integer as written: 12, 0x1f, 'a'."""
+
+    text: str
+
+    @property
+    def value(self) -> int:
+        """The number."""
+        if self.text[0] == "'":
+            return ord(_unescape(self.text))
+        digits = self.text.replace("_", "")
+        return int(digits, 0) if digits[:2] in ("0x", "0b", "0o") else int(digits)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Float(Node):
+    """A number with a fraction or an exponent, as written."""
+
+    text: str
+
+    @property
+    def value(self) -> float:
+        """The number."""
+        return float(self.text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class String(Node):
+    """A string as written, with quotes and escapes."""
+
+    text: str
+
+    @property
+    def value(self) -> str:
+        """The characters."""
+        return _unescape(self.text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bool(Node):
+    """``true`` or ``false``."""
+
+    value: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Builtin(Node):
+    """``@name(arguments)``; the name has its ``@``."""
+
+    name: str
+    arguments: tuple[Node, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call(Node):
+    """``function(arguments)``."""
+
+    function: Node
+    arguments: tuple[Node, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Index(Node):
+    """``value[indices]``."""
+
+    value: Node
+    indices: tuple[Node, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member(Node):
+    """``value.name``."""
+
+    value: Node
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dereference(Node):
+    """``value.*``."""
+
+    value: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unary(Node):
+    """``- ! ~ &`` or ``comptime`` before an operand."""
+
+    operator: str
+    operand: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Binary(Node):
+    """An operator between two operands."""
+
+    operator: str
+    left: Node
+    right: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value(Node):
+    """One entry of an initialiser: ``.name = value``, or a value by position (name None)."""
+
+    name: str | None
+    value: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Init(Node):
+    """``.{…}`` (type None), ``T{…}`` or ``[N]T{…}``."""
+
+    type: Node | None
+    values: tuple[Value, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorAccess(Node):
+    """``|i, j|{rows, columns} -> A[i, j]``."""
+
+    variables: tuple[str, ...]
+    extents: tuple[Node, ...]
+    body: Node
+
+
+# Types
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PointerType(Node):
+    """``*T``, or ``[*]T`` to many; qualifiers are 'const' and 'volatile'."""
+
+    many: bool
+    qualifiers: tuple[str, ...]
+    target: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ArrayType(Node):
+    """``[rows, columns]T``."""
+
+    extents: tuple[Node, ...]
+    element: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Formal(Node):
+    """A parameter of a function or function type; a type's may have no name."""
+
+    name: str | None
+    type: Node
+    comptime: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionType(Node):
+    """``fn(T, U)V``; kind is 'fn' or 'task'."""
+
+    kind: str
+    formals: tuple[Formal, ...]
+    result: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field(Node):
+    """A field of a struct, or a member of an enum (type None)."""
+
+    name: str
+    type: Node | None
+    value: Node | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StructType(Node):
+    """``struct {…}``; kind is 'struct' or 'union', layout '', 'packed' or 'extern'."""
+
+    kind: str
+    layout: str
+    fields: tuple[Field, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EnumType(Node):
+    """``enum(T) {…}``."""
+
+    type: Node | None
+    members: tuple[Field, ...]
+
+
+# Statements; a lone expression is one too
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block(Node):
+    """``label: {…}``; without label and content also the value of type void."""
+
+    body: tuple[Node, ...]
+    label: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class If(Node):
+    """A choice, of statements or of values.
+
+    Attributes:
+        arms: pairs (condition, body) of ``if`` and each ``else if``.
+        otherwise: what follows the last ``else``.
+    """
+
+    arms: tuple[tuple[Node, Node], ...]
+    otherwise: Node | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arm(Node):
+    """``a, b => body`` of a switch; ``else`` has no patterns."""
+
+    patterns: tuple[Node, ...]
+    body: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Switch(Node):
+    """``switch (subject) {arms}``, a statement or a value."""
+
+    subject: Node
+    arms: tuple[Arm, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class For(Node):
+    """``label: inline for (iterable) |element, position| body``."""
+
+    iterable: Node
+    variables: tuple[str, ...]
+    body: Node
+    inline: bool = False
+    label: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class While(Node):
+    """``label: inline while (condition) : (step) body``."""
+
+    condition: Node
+    step: Node | None
+    body: Node
+    inline: bool = False
+    label: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Return(Node):
+    """``return value;``."""
+
+    value: Node | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Break(Node):
+    """``break :label value;``."""
+
+    label: str | None
+    value: Node | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Continue(Node):
+    """``continue :label;``."""
+
+    label: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assign(Node):
+    """``target = value``; the operator is ``=``, ``+=``, …."""
+
+    operator: str
+    target: Node
+    value: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attribute(Node):
+    """``align(n)``, ``linksection("s")`` or ``linkname("s")``."""
+
+    name: str
+    value: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variable(Node):
+    """A declaration.
+
+    Attributes:
+        kind: 'const', 'var' or 'param'.
+        name: of the variable.
+        type: None if the value decides it.
+        attributes: in their order.
+        value: None if there is none.
+        modifiers: 'export', 'extern', 'comptime'.
+    """
+
+    kind: str
+    name: str
+    type: Node | None
+    attributes: tuple[Attribute, ...]
+    value: Node | None
+    modifiers: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Function(Node):
+    """A function or task.
+
+    Attributes:
+        kind: 'fn' or 'task'.
+        name: of the function.
+        formals: its parameters.
+        attributes: in their order.
+        result: the type it returns.
+        body: None for a declaration only.
+        modifiers: 'export', 'extern', 'inline', 'noinline'.
+    """
+
+    kind: str
+    name: str
+    formals: tuple[Formal, ...]
+    attributes: tuple[Attribute, ...]
+    result: Node
+    body: Block | None
+    modifiers: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comptime(Node):
+    """``comptime {…}``."""
+
+    body: Block
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout(Node):
+    """``layout {…}``."""
+
+    body: Block
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class File(Node):
+    """A whole file."""
+
+    declarations: tuple[Node, ...]
+
+
+@functools.cache
+def _field_names(kind: type[Node]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name != "at")
+
+
+def _nodes(value: Any) -> Iterator[Node]:
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _nodes(part)
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes directly below one, in the order of the text."""
+    for name in _field_names(type(node)):
+        yield from _nodes(getattr(node, name))
+
+
+def walk(node: Node) -> Iterator[tuple[Node, int]]:
+    """Every node of a tree with its depth, parents first; needs no recursion."""
+    stack = [(node, 0)]
+    while stack:
+        node, depth = stack.pop()
+        yield node, depth
+        stack += ((child, depth + 1) for child in reversed(tuple(children(node))))
