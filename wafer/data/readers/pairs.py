@@ -47,7 +47,8 @@ def prompts(cfg: Any, context: Context) -> Dataset:
     eos = vocabulary.id_of(cfg.eos_token)
     between = [] if cfg.sep_token is None else [vocabulary.id_of(cfg.sep_token)]
     asks, answers = map(vocabulary.encode, (cfg.prompt_prefix, cfg.completion_prefix))
-    rows, skipped = [], 0
+    rows: list[dict[str, np.ndarray]] = []
+    skipped = 0
     for row in lines:
         ids = [vocabulary.encode(text) for text in _texts(row, cfg)]
         pairs = zip(ids[::2], ids[1::2], strict=True)
@@ -58,14 +59,14 @@ def prompts(cfg: Any, context: Context) -> Dataset:
         if features.shape[1] > cfg.max_sequence_length:
             skipped += 1
         else:
-            rows.append(features)
+            rows.append(dict(zip(FEATURES, features, strict=True)))
     if not rows:
         raise DataError(f"{files[0]}: no examples that fit max_sequence_length")
-    lengths = [features.shape[1] for features in rows]
+    lengths = [len(example["labels"]) for example in rows]
     mean = float(np.mean(lengths))
     is_json = vocabulary.path.suffix == ".json"
     return Dataset(
-        source=[dict(zip(FEATURES, features, strict=True)) for features in rows],
+        source=rows,
         row_length=cfg.max_sequence_length,
         pack=bool(cfg.use_vsl),
         mean_length=mean,
