@@ -127,7 +127,7 @@ class Resident(Engine):
         self, state: TrainState, features: Features, *, topology: bool
     ) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-        scale = self.scaler.scale(state.scale)
+        scale = state.scale.loss_scale
         gradients = functools.partial(self._gradients, dense=topology)
         sums = self._over_systems(gradients, state, features, (key, scale))
         with jax.named_scope("optimizer"):

@@ -16,12 +16,12 @@ from jaxtyping import Array, Float, Int, PyTree as Tree
 
 from models.paths import map_named
 from wafer.errors import ConfigError, Problem
-from wafer.optim import optimizers as own, sections as cfg_optim
+from wafer.optim import optimizers as own
 from wafer.optim.groups import Groups, make_groups, split_by_tags
 from wafer.optim.rules import Declared, Rule
 from wafer.optim.schedule_sections import Schedule
 from wafer.optim.schedules import ScheduleFn, make_schedule
-from wafer.optim.sections import Optimizer
+from wafer.optim.sections import Optimizer, parse_optimizer
 
 __all__ = ["RateState", "learning_rates", "make_optimizer"]
 
@@ -172,7 +172,7 @@ def make_optimizer(
     >>> updates["w"].tolist()
     [-0.5, -0.5]
     """
-    section = cfg_optim.parse_optimizer(cfg)
+    section = parse_optimizer(cfg)
     groups = make_groups(section, params, alias)
     tx = optax.chain(*section.links(_links(section, groups)))
     if clip and section.max_gradient_norm is not None:

@@ -327,10 +327,6 @@ def clip_by_norm(max_norm: float) -> optax.GradientTransformationExtraArgs:
     (the one layer a weight-streaming run updates).
     """
 
-    def init(params: Tree) -> optax.EmptyState:
-        del params
-        return optax.EmptyState()
-
     def update(
         grads: Tree, state: Any, params: Tree = None, *, global_norm: Any = None, **extra: Any
     ) -> tuple[Tree, Any]:
@@ -339,4 +335,4 @@ def clip_by_norm(max_norm: float) -> optax.GradientTransformationExtraArgs:
         factor = clip_factor(norm, max_norm)
         return jax.tree.map(lambda g: (g * factor).astype(g.dtype), grads), state
 
-    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)  # pyright: ignore[reportArgumentType]

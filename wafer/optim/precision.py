@@ -62,10 +62,6 @@ class LossScaler:
         counters = (jnp.zeros((), jnp.int32) for _ in range(3))
         return LossScaleState(jnp.float32(self.initial), *counters)
 
-    def scale(self, state: LossScaleState) -> Float[Array, ""]:
-        """Return what the loss is multiplied by."""
-        return state.loss_scale
-
     def scale_loss(self, state: LossScaleState, loss: Array) -> Array:
         """Multiply the loss, in float32 so that the product itself cannot overflow."""
         return loss.astype(jnp.float32) * state.loss_scale

@@ -26,28 +26,7 @@ from models.errors import SectionError, did_you_mean
 from models.sections import Bool, Choice, Section, parse
 from wafer.errors import ConfigError, Problem
 
-__all__ = [
-    "SCHEDULERS",
-    "Constant",
-    "CosineAnnealing",
-    "CosineAnnealingWarmRestarts",
-    "CosineDecay",
-    "Cyclic",
-    "Exponential",
-    "InverseExponentialTimeDecay",
-    "InverseSquareRootDecay",
-    "Lambda",
-    "Linear",
-    "MultiStep",
-    "Multiplicative",
-    "OneCycle",
-    "PiecewiseConstant",
-    "Polynomial",
-    "Schedule",
-    "Schedules",
-    "Step",
-    "parse_schedules",
-]
+__all__ = ["SCHEDULERS", "Schedule", "Schedules", "parse_schedules"]
 
 _VALUES = {"initial_val": "initial_learning_rate", "end_val": "end_learning_rate"}
 

@@ -16,26 +16,7 @@ from models.sections import Bool, Section, parse
 from wafer.errors import ConfigError, Problem
 from wafer.optim.schedule_sections import Schedules
 
-__all__ = [
-    "ASGD",
-    "OPTIMIZERS",
-    "SGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "Lamb",
-    "Lion",
-    "NAdam",
-    "Optimizer",
-    "ParamTag",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "parse_optimizer",
-]
+__all__ = ["MIN_LOSS_SCALE", "OPTIMIZERS", "SGD", "Optimizer", "ParamTag", "parse_optimizer"]
 
 MIN_LOSS_SCALE = 2.0**-14
 _Beta = Annotated[float, Field(ge=0, lt=1)]

@@ -20,7 +20,7 @@ from models.paths import named_leaves
 from vsl import padded_layout
 from wafer.cli import main
 from wafer.config import parse_config
-from wafer.data.batching.objectives import prompt_completion
+from wafer.data.batching.objectives import conversation
 from wafer.data.readers.preferences import LOGP_KEYS, pair_row
 from wafer.data.text.tokenizer import train_bpe
 from wafer.experiment import Experiment
@@ -174,7 +174,7 @@ def test_the_preference_loss_by_hand():
 
 
 def test_answers_of_a_row_do_not_see_each_other():
-    made = [prompt_completion([5, 6], answer, eos_id=1, pad_id=1) for answer in ([7], [8, 9])]
+    made = [conversation([([5, 6], answer)], eos_id=1, pad_id=1) for answer in ([7], [8, 9])]
     row = pair_row(made, 6)
     assert row["input_ids"].tolist() == [5, 6, 7, 1, 0, 0, 5, 6, 8, 9, 1, 0]
     assert row["labels"].tolist()[:3] == [6, 7, 1]

@@ -6,11 +6,11 @@ from helpers.paths import GOLDEN
 from hypothesis import given, settings as limits, strategies as st
 
 from wafer.data.batching.objectives import (
+    conversation,
     corrupt_spans,
     fill_in_the_middle,
     mask_tokens,
     next_token,
-    prompt_completion,
     raw_length,
 )
 from wafer.data.preprocess.layouts import lm_row, vsl_row
@@ -36,9 +36,9 @@ def test_vsl_rows_are_the_vendors():
     np.testing.assert_array_equal(row, VECTORS["vsl_features"])
 
 
-@pytest.mark.parametrize(("name", "sep"), [("summarization", None), ("summarization_sep", 88)])
+@pytest.mark.parametrize(("name", "sep"), [("summarization", []), ("summarization_sep", [88])])
 def test_summarization_rows_are_the_vendors(name, sep):
-    rows = prompt_completion([1, 2, 3], [4, 5], eos_id=99, pad_id=0, sep_id=sep)
+    rows = conversation([([1, 2, 3, *sep], [4, 5])], eos_id=99, pad_id=0)
     np.testing.assert_array_equal(lm_row(rows, 10, pad_id=0), VECTORS[name])
 
 

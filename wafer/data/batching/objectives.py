@@ -16,7 +16,6 @@ __all__ = [
     "fill_in_the_middle",
     "mask_tokens",
     "next_token",
-    "prompt_completion",
     "raw_length",
 ]
 
@@ -36,27 +35,6 @@ def next_token(tokens: np.ndarray) -> np.ndarray:
     """[n] tokens to the [3, n-1] rows input ids, loss mask (all 1), labels."""
     tokens = np.asarray(tokens, np.int32)
     return np.stack([tokens[:-1], np.ones(len(tokens) - 1, np.int32), tokens[1:]])
-
-
-def prompt_completion(
-    prompt: Sequence[int],
-    completion: Sequence[int],
-    *,
-    eos_id: int,
-    pad_id: int,
-    sep_id: int | None = None,
-) -> np.ndarray:
-    """[3, n] rows of a prompt and the completion to learn: the vendor's summarisation rows.
-
-    Args:
-        prompt: token ids, carrying no loss.
-        completion: token ids to learn.
-        eos_id: ends the row.
-        pad_id: label of the last position.
-        sep_id: stands between the two, if given.
-    """
-    head = [*prompt] if sep_id is None else [*prompt, sep_id]
-    return conversation([(head, completion)], eos_id=eos_id, pad_id=pad_id)
 
 
 def conversation(

@@ -34,7 +34,7 @@ class Source(Protocol):
         """Number of examples."""
         ...
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+    def __getitem__(self, index: int, /) -> dict[str, np.ndarray]:
         """One example; the same index always gives the same arrays."""
         ...
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wafer.data.rowfiles.files import Group
-from wafer.data.rowfiles.writer import PARAMS, described, write_json, write_rows
+from wafer.data.rowfiles.files import PARAMS, Group
+from wafer.data.rowfiles.writer import described, write_json, write_rows
 from wafer.errors import DataError
 
 __all__ = ["convert_dataset_to_HDF5", "convert_dataset_to_hdf5"]

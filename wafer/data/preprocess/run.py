@@ -4,11 +4,12 @@ Batches of records go through in order, whatever the number of processes, so tha
 on the input and the settings alone. After each HDF5 file the standing is saved.
 """
 
+import functools
 import logging
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.progress import (
@@ -32,7 +33,7 @@ from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
 from wafer.data.preprocess.records import Batch, Position, batches, find_inputs
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import build_vocabulary, describe
-from wafer.data.rowfiles.writer import PARAMS
+from wafer.data.rowfiles.files import PARAMS
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]
@@ -183,7 +184,7 @@ def _shaped(
         for (full, _), standing in packed:
             yield [np.concatenate([*full, empty])], standing
         return
-    shaper = _Shaper(job.layout, job.settings.seed)
+    shaper = functools.partial(_rows, job.layout, job.settings.seed)
     if job.layout.heavy:
         yield from pool.map(shaper, packed)
         return
@@ -191,19 +192,12 @@ def _shaped(
         yield shaper(work), standing
 
 
-class _Shaper(NamedTuple):
-    """Makes rows of what the packer gave; the draws of a row depend on its number alone."""
-
-    layout: Layout
-    seed: int
-
-    def __call__(self, work: tuple[list[Any], int]) -> list[np.ndarray]:
-        full, first = work
-        rows = [
-            self.layout.shape(item, np.random.default_rng((self.seed, first + i)))
-            for i, item in enumerate(full)
-        ]
-        groups = self.layout.groups
-        if not rows:
-            return [np.empty((0, len(g.features), g.length), np.int32) for g in groups]
-        return [np.stack([row[i] for row in rows]) for i in range(len(groups))]
+def _rows(layout: Layout, seed: int, work: tuple[list[Any], int]) -> list[np.ndarray]:
+    """Make rows of what the packer gave; the draws of a row depend on its number alone."""
+    full, first = work
+    rows = [
+        layout.shape(item, np.random.default_rng((seed, first + i))) for i, item in enumerate(full)
+    ]
+    if not rows:
+        return [np.empty((0, len(g.features), g.length), np.int32) for g in layout.groups]
+    return [np.stack(arrays) for arrays in zip(*rows, strict=True)]

@@ -5,7 +5,6 @@ position_ids, key_padding_mask; ``img_path`` [N, 1] names the image below ``img_
 ('None' for none). The slots an image fills hold the model's ``image_token_index``.
 """
 
-import bisect
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.rowfiles.files import StoredRows
 from wafer.data.text.textfiles import find_files
 from wafer.errors import DataError
 
@@ -46,7 +46,7 @@ def load_image(path: pathlib.Path, shape: tuple[int, int, int]) -> np.ndarray:
     return ((pixels - _MEAN) / _STD).transpose(2, 0, 1)
 
 
-class LlavaSource:
+class LlavaSource(StoredRows):
     """Rows of text with their images.
 
     Args:
@@ -63,13 +63,12 @@ class LlavaSource:
     ) -> None:
         if not images.is_dir():
             raise DataError(f"img_data_dir: {images} is not a folder")
-        self._paths, self._images, self._shape = list(paths), images, shape
-        self._handles: dict[int, h5py.File] = {}
-        lengths = [self._check(path) for path in self._paths]
-        if len({length for _, length in lengths}) > 1:
+        self._images, self._shape = images, shape
+        counts, lengths = zip(*map(self._check, paths), strict=True)
+        if len(set(lengths)) > 1:
             raise DataError(f"{paths[0].parent}: rows of different lengths; keep one format")
-        self.row_length = lengths[0][1]
-        self._ends = np.cumsum([count for count, _ in lengths]).tolist()
+        self.row_length = lengths[0]
+        super().__init__(paths, counts)
 
     @staticmethod
     def _check(path: pathlib.Path) -> tuple[int, int]:
@@ -89,20 +88,11 @@ class LlavaSource:
             )
         return shape[0], shape[2]
 
-    def __len__(self) -> int:
-        """Rows in all files."""
-        return self._ends[-1]
-
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """One row with its image."""
-        number = bisect.bisect_right(self._ends, index)
-        if number not in self._handles:
-            self._handles[number] = h5py.File(self._paths[number], "r")
-        row = index - (self._ends[number - 1] if number else 0)
-        data: Any = self._handles[number]["data"]
-        names: Any = self._handles[number]["img_path"]
-        ids, loss_mask, labels, _, _, real = data[row].astype(np.int32)
-        name = np.asarray(names[row]).reshape(-1)[0]
+        path, row, datasets = self.place(index)
+        ids, loss_mask, labels, _, _, real = datasets["data"][row].astype(np.int32)
+        name = np.asarray(datasets["img_path"][row]).reshape(-1)[0]
         name = name.decode() if isinstance(name, bytes) else str(name)
         features = {
             "input_ids": ids,
@@ -115,12 +105,8 @@ class LlavaSource:
             try:
                 features["pixel_values"] = load_image(self._images / name, self._shape)
             except DataError as error:
-                raise DataError(f"{self._paths[number]}, row {row}: {error}") from None
+                raise DataError(f"{path}, row {row}: {error}") from None
         return features
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Drop open handles: HDF5 handles do not survive pickling."""
-        return self.__dict__ | {"_handles": {}}
 
 
 def llava(cfg: Any, context: Context) -> Dataset:

@@ -15,32 +15,7 @@ from wafer.data.text.turns import Turns, read_turns
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["CompletionSource", "prompts", "seq2seq"]
-
-
-class CompletionSource:
-    """Rows whose loss lies on the completion and its end mark.
-
-    Args:
-        rows: [3, n] input ids, loss mask, labels of every example.
-        where: the files, for the error on an empty set.
-
-    Raises:
-        DataError: there is no example.
-    """
-
-    def __init__(self, rows: Sequence[np.ndarray], where: Any) -> None:
-        if not rows:
-            raise DataError(f"{where}: no examples that fit max_sequence_length")
-        self._rows = rows
-
-    def __len__(self) -> int:
-        """Number of examples."""
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """One example as (input_ids, attention_mask, labels)."""
-        return dict(zip(FEATURES, self._rows[index], strict=True))
+__all__ = ["prompts", "seq2seq"]
 
 
 def _opened(cfg: Any, context: Context) -> tuple[list[Any], Vocabulary, Iterator[Row]]:
@@ -72,7 +47,8 @@ def prompts(cfg: Any, context: Context) -> Dataset:
     eos = vocabulary.id_of(cfg.eos_token)
     between = [] if cfg.sep_token is None else [vocabulary.id_of(cfg.sep_token)]
     asks, answers = map(vocabulary.encode, (cfg.prompt_prefix, cfg.completion_prefix))
-    rows, skipped = [], 0
+    rows: list[dict[str, np.ndarray]] = []
+    skipped = 0
     for row in lines:
         ids = [vocabulary.encode(text) for text in _texts(row, cfg)]
         pairs = zip(ids[::2], ids[1::2], strict=True)
@@ -83,20 +59,21 @@ def prompts(cfg: Any, context: Context) -> Dataset:
         if features.shape[1] > cfg.max_sequence_length:
             skipped += 1
         else:
-            rows.append(features)
-    source = CompletionSource(rows, files[0])
-    longest = max(features.shape[1] for features in rows)
-    mean = float(np.mean([features.shape[1] for features in rows]))
+            rows.append(dict(zip(FEATURES, features, strict=True)))
+    if not rows:
+        raise DataError(f"{files[0]}: no examples that fit max_sequence_length")
+    lengths = [len(example["labels"]) for example in rows]
+    mean = float(np.mean(lengths))
     is_json = vocabulary.path.suffix == ".json"
     return Dataset(
-        source=source,
+        source=rows,
         row_length=cfg.max_sequence_length,
         pack=bool(cfg.use_vsl),
         mean_length=mean,
         tokenizer=vocabulary.path.read_text("utf-8") if is_json else None,
         summary=(
             f"prompts with completions: {len(rows):,} examples, {skipped:,} left out as longer "
-            f"than {cfg.max_sequence_length} tokens, longest/mean = {longest}/{mean:.0f}"
+            f"than {cfg.max_sequence_length} tokens, longest/mean = {max(lengths)}/{mean:.0f}"
         ),
     )
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
-from wafer.data.batching.objectives import prompt_completion
+from wafer.data.batching.objectives import conversation
 from wafer.data.batching.rowsets import RowSource, fixed
 from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.wordpiece import load_vocabulary
@@ -41,14 +41,14 @@ def read_pairs(cfg: Any, vocab_size: int | None, *, training: bool) -> tuple[lis
     files = find_files(cfg.data_dir, ["train.jsonl" if training else "dev.jsonl"])
     vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, vocab_size)
     eos = vocabulary.id_of(cfg.eos_token)
-    sep = None if cfg.sep_token is None else vocabulary.id_of(cfg.sep_token)
+    sep = [] if cfg.sep_token is None else [vocabulary.id_of(cfg.sep_token)]
     pairs, skipped = [], 0
     for row in (row for file in files for row in read_rows(file)):
-        prompt = vocabulary.encode(row.text(cfg.prompt_key))
+        prompt = vocabulary.encode(row.text(cfg.prompt_key)) + sep
         answers = [vocabulary.encode(row.text(key)) for key in (cfg.chosen_key, cfg.rejected_key)]
-        if not all(answers) or not (prompt or sep is not None):
+        if not all(answers) or not prompt:
             raise DataError(f"{row.where}: the prompt or an answer is empty")
-        rows = [prompt_completion(prompt, a, eos_id=eos, pad_id=eos, sep_id=sep) for a in answers]
+        rows = [conversation([(prompt, answer)], eos_id=eos, pad_id=eos) for answer in answers]
         if max(part.shape[1] for part in rows) > cfg.max_sequence_length:
             skipped += 1
         else:

@@ -23,7 +23,7 @@ Open = Callable[[Sequence[str]], Source]
 
 def _folders(cfg: Any) -> tuple[str, ...]:
     if cfg.data_dir is not None:
-        return (cfg.data_dir,) if isinstance(cfg.data_dir, str) else tuple(cfg.data_dir)
+        return cfg.data_dir
     return tuple(folder for part in cfg.mixture for folder in part.data_dir)
 
 

@@ -3,9 +3,8 @@
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
 
-__all__ = ["best_over", "exact_match", "f1", "normalize"]
+__all__ = ["exact_match", "f1", "normalize"]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -38,8 +37,3 @@ def f1(predicted: str, truth: str) -> float:
         return 0.0
     precision, recall = same / len(ours), same / len(theirs)
     return 2 * precision * recall / (precision + recall)
-
-
-def best_over(metric: Callable[[str, str], float], predicted: str, truths: Sequence[str]) -> float:
-    """Score against every true answer; the best counts."""
-    return max(metric(predicted, truth) for truth in truths)

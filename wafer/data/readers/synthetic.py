@@ -1,5 +1,6 @@
 """Random tokens of random lengths, for timing and tests."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,31 +10,31 @@ from wafer.data.batching.dataset import Context, Dataset
 __all__ = ["SyntheticSource", "synthetic"]
 
 
+@dataclasses.dataclass(frozen=True)
 class SyntheticSource:
     """Random tokens of random length, a function of (seed, index) alone; for smoke tests.
 
-    Args:
+    Attributes:
         num_examples: examples in one epoch.
         vocab_size: ids are drawn from [1, vocab_size).
         max_length: lengths are drawn from [max(1, max_length // 8), max_length].
         seed: changes every example.
     """
 
-    def __init__(self, num_examples: int, vocab_size: int, max_length: int, seed: int = 0) -> None:
-        self._num_examples = num_examples
-        self._vocab_size = vocab_size
-        self._max_length = max_length
-        self._seed = seed
+    num_examples: int
+    vocab_size: int
+    max_length: int
+    seed: int = 0
 
     def __len__(self) -> int:
         """Examples in one epoch."""
-        return self._num_examples
+        return self.num_examples
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """One example; a repeated pattern, so that a model can learn something."""
-        rng = np.random.default_rng((self._seed, index))
-        length = int(rng.integers(max(1, self._max_length // 8), self._max_length + 1))
-        period = rng.integers(1, self._vocab_size, size=4)
+        rng = np.random.default_rng((self.seed, index))
+        length = int(rng.integers(max(1, self.max_length // 8), self.max_length + 1))
+        period = rng.integers(1, self.vocab_size, size=4)
         tokens = np.resize(period, length + 1).astype(np.int32)
         return {
             "input_ids": tokens[:-1],

@@ -19,9 +19,11 @@ from wafer.errors import DataError
 
 __all__ = [
     "IGNORED",
+    "PARAMS",
     "CorpusSource",
     "Group",
     "Hdf5Source",
+    "StoredRows",
     "describe_rows",
     "find_files",
     "folder_params",
@@ -30,7 +32,7 @@ __all__ = [
     "row_problem",
 ]
 
-_PARAMS = "data_params.json"
+PARAMS = "data_params.json"
 _BY_COUNT = {3: FEATURES, 5: VSL_FEATURES, 2: FEATURES[:2]}
 _IDS = ("input_ids", "labels", "decoder_input_ids")
 IGNORED = -100  # label of a position without loss, in Hugging Face's convention
@@ -51,7 +53,7 @@ class Group(NamedTuple):
 
 def folder_params(folder: str | pathlib.Path) -> dict[str, Any]:
     """The folder's ``data_params.json``; empty when there is none."""
-    path = pathlib.Path(folder) / _PARAMS
+    path = pathlib.Path(folder) / PARAMS
     if not path.is_file():
         return {}
     try:
@@ -105,10 +107,10 @@ def _features(name: str, shape: tuple[int, ...], params: dict[str, Any]) -> tupl
         raise DataError(
             f"dataset {name!r} has shape {shape}; "
             + (
-                f"{_PARAMS} names {named}"
+                f"{PARAMS} names {named}"
                 if named
                 else "expected [N, 3, S] (input_ids, mask, labels) or [N, 5, S] (plus "
-                f"attention_span, position_ids), or a {_PARAMS} that names the features"
+                f"attention_span, position_ids), or a {PARAMS} that names the features"
             )
         )
     return features
@@ -141,35 +143,40 @@ def describe_rows(path: pathlib.Path, params: dict[str, Any]) -> tuple[tuple[Gro
             raise DataError(f"{path}: {error}") from None
 
 
-class _Files:
-    """Open files, lazily, and where each begins; handles do not travel to other processes.
+class StoredRows:
+    """Examples of several files, opened lazily; handles do not travel to other processes.
 
     Args:
-        folders: with the files.
+        paths: the files, in the order of reading.
+        counts: examples of each file.
     """
 
-    def __init__(self, folders: Sequence[str | pathlib.Path]) -> None:
-        self.paths = find_files(folders)
+    def __init__(self, paths: Sequence[pathlib.Path], counts: Sequence[int]) -> None:
+        self.paths = paths
+        self._ends = np.cumsum(counts).tolist()
         self._handles: dict[int, dict[str, Any]] = {}
-        self.ends: list[int] = []
 
-    def place(self, index: int) -> tuple[int, int]:
-        """(file, row in it) of an example."""
-        file = bisect.bisect_right(self.ends, index)
-        return file, index - (self.ends[file - 1] if file else 0)
+    def __len__(self) -> int:
+        """Examples in all files."""
+        return self._ends[-1]
 
-    def datasets(self, file: int) -> dict[str, Any]:
-        """The datasets of a file, kept open: a cached dataset reads 10 times faster."""
+    def place(self, index: int) -> tuple[pathlib.Path, int, dict[str, Any]]:
+        """File of an example, its row there, and the file's datasets.
+
+        They are kept open: a cached dataset reads 10 times faster.
+        """
+        file = bisect.bisect_right(self._ends, index)
         if file not in self._handles:
             handle = open_rows(self.paths[file])
             self._handles[file] = {name: handle[name] for name in map(str, handle)}
-        return self._handles[file]
+        return self.paths[file], index - (self._ends[file - 1] if file else 0), self._handles[file]
 
     def __getstate__(self) -> dict[str, Any]:
+        """Leave the open handles behind."""
         return self.__dict__ | {"_handles": {}}
 
 
-class Hdf5Source:
+class Hdf5Source(StoredRows):
     """Rows of the "sample" format as examples: feature name -> int32 [S].
 
     Args:
@@ -185,24 +192,18 @@ class Hdf5Source:
     ) -> None:
         self.params = folder_params(folders[0])
         self._vocab_size = vocab_size
-        self._files = _Files(folders)
         self.groups: tuple[Group, ...] = ()
-        total = 0
-        for path in self._files.paths:
+        paths, counts = find_files(folders), []
+        for path in paths:
             groups, count = describe_rows(path, self.params)
             if self.groups and groups != self.groups:
                 raise DataError(
-                    f"{path}: rows of {_shown(groups)}, but {self._files.paths[0]} has "
+                    f"{path}: rows of {_shown(groups)}, but {paths[0]} has "
                     f"{_shown(self.groups)}; one data_dir must hold one row format"
                 )
             self.groups = groups
-            total += count
-            self._files.ends.append(total)
-
-    @property
-    def paths(self) -> list[pathlib.Path]:
-        """The files, in the order of reading."""
-        return self._files.paths
+            counts.append(count)
+        super().__init__(paths, counts)
 
     @property
     def row_shape(self) -> tuple[int, int]:
@@ -214,33 +215,23 @@ class Hdf5Source:
         """Names of all features."""
         return tuple(name for columns in self.groups for name in columns.features)
 
-    def __len__(self) -> int:
-        """Rows in all files."""
-        return self._files.ends[-1]
-
-    def where(self, index: int) -> str:
-        """'file: row' of an example, for messages."""
-        file, row = self._files.place(index)
-        return f"{self._files.paths[file]}: row {row}"
-
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """One row, as a dict of its features.
 
         Raises:
             DataError: it cannot be read, or holds what no row can; names file and row.
         """
-        file, row = self._files.place(index)
-        datasets = self._files.datasets(file)
+        path, row, datasets = self.place(index)
         out: dict[str, np.ndarray] = {}
         try:
             for columns in self.groups:
                 values = np.asarray(datasets[columns.name][row], np.int32)
                 out.update(zip(columns.features, values, strict=True))
         except OSError as error:
-            raise DataError(f"{self.where(index)} cannot be read ({error})") from error
+            raise DataError(f"{path}: row {row} cannot be read ({error})") from error
         problem = row_problem(out, self._vocab_size)
         if problem:
-            raise DataError(f"{self.where(index)}: {problem}")
+            raise DataError(f"{path}: row {row}: {problem}")
         return out
 
 
@@ -280,7 +271,7 @@ def _span_problem(row: dict[str, np.ndarray]) -> str:
     return ""
 
 
-class CorpusSource:
+class CorpusSource(StoredRows):
     """Windows of the "corpus" format: S tokens and the next one, which two windows share.
 
     Args:
@@ -298,37 +289,32 @@ class CorpusSource:
         length: int,
         vocab_size: int | None = None,
     ) -> None:
-        self._files, self._length, self._vocab_size = _Files(folders), length, vocab_size
-        total = 0
-        for path in self._files.paths:
+        self._length, self._vocab_size = length, vocab_size
+        paths, counts = find_files(folders), []
+        for path in paths:
             with open_rows(path) as file:
                 data: Any = file.get("data")
                 if data is None or data.ndim != 1:
                     raise DataError(f"{path}: not a corpus; expected a dataset 'data' [N]")
-                total += max(len(data) - 1, 0) // length
-            self._files.ends.append(total)
-        if total == 0:
+                counts.append(max(len(data) - 1, 0) // length)
+        if not any(counts):
             raise DataError(f"{folders[0]}: no file holds {length + 1} tokens")
-
-    def __len__(self) -> int:
-        """Windows in all files."""
-        return self._files.ends[-1]
+        super().__init__(paths, counts)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """One window as (input_ids, attention_mask, labels)."""
-        file, row = self._files.place(index)
+        path, row, datasets = self.place(index)
         start = row * self._length
         try:
-            window = self._files.datasets(file)["data"][start : start + self._length + 1]
+            window = datasets["data"][start : start + self._length + 1]
         except OSError as error:
-            place = f"{self._files.paths[file]}: tokens from {start}"
-            raise DataError(f"{place} cannot be read ({error})") from error
+            raise DataError(f"{path}: tokens from {start} cannot be read ({error})") from error
         tokens = window.astype(np.int32)
         values = (tokens[:-1], np.ones(self._length, np.int32), tokens[1:])
         row_of: dict[str, np.ndarray] = dict(zip(FEATURES, values, strict=True))
         problem = row_problem(row_of, self._vocab_size)
         if problem:
-            raise DataError(f"{self._files.paths[file]}: tokens from {start}: {problem}")
+            raise DataError(f"{path}: tokens from {start}: {problem}")
         return row_of
 
 

@@ -83,20 +83,15 @@ def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> 
         if len(seen) > 1 and seen[groups] == path:
             problems.append(f"{path}: rows of another shape than those of {paths[0]}")
         count += _verify_rows(path, groups, vocab_size, problems)
-        problems += _wrong_count(path, rows)
+        with open_rows(path) as file:
+            promised: Any = file.attrs.get("n_examples", rows)
+        if promised != rows:
+            problems.append(f"{path}: n_examples is {promised}, but the file holds {rows} rows")
     unit = "tokens" if corpus else "rows"
     expected = params.get("n_examples")
     if expected is not None and expected != count and not problems:
         problems.append(f"{folder}: data_params.json tells of {expected} {unit}, found {count}")
     return Report(folder, len(paths), count, unit, problems)
-
-
-def _wrong_count(path: pathlib.Path, rows: int) -> list[str]:
-    with open_rows(path) as file:
-        expected: Any = file.attrs.get("n_examples", rows)
-    if expected == rows:
-        return []
-    return [f"{path}: n_examples is {expected}, but the file holds {rows} rows"]
 
 
 def _blocks(file: h5py.File, names: list[str], size: int) -> Iterator[tuple[int, list[Any] | None]]:

@@ -11,9 +11,7 @@ import numpy as np
 from models.files import appearing_whole
 from wafer.data.rowfiles.files import Group
 
-__all__ = ["PARAMS", "described", "write_corpus", "write_json", "write_rows"]
-
-PARAMS = "data_params.json"
+__all__ = ["described", "write_corpus", "write_json", "write_rows"]
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:

@@ -118,14 +118,25 @@ class BertCSVDynamicMaskDataProcessor(
     shuffle_buffer: PositiveInt | None = None
 
 
-class PromptCompletionDataProcessor(TextInput, reader="wafer.data.readers.pairs:prompts"):
-    """JSON lines for instruction tuning and summarization.
+class _Prompted(TextInput):
+    """JSON lines of prompts with answers.
 
     Attributes:
         prompt_key: where a line holds the prompt.
-        completion_key: where it holds what follows; only this carries loss.
-        sep_token: token between the two, or None.
-        eos_token: token after the completion.
+        sep_token: token between prompt and answer, or None.
+        eos_token: token after an answer.
+    """
+
+    prompt_key: str = "prompt"
+    sep_token: str | None = None
+    eos_token: str = "<|endoftext|>"
+
+
+class PromptCompletionDataProcessor(_Prompted, reader="wafer.data.readers.pairs:prompts"):
+    """JSON lines for instruction tuning and summarization.
+
+    Attributes:
+        completion_key: where a line holds what follows the prompt; only this carries loss.
         multi_turn_key: where a line holds a conversation (``messages``) instead of the two.
         multi_turn_content_key: where a turn holds its text.
         multi_turn_role_key: where a turn says who speaks.
@@ -133,10 +144,7 @@ class PromptCompletionDataProcessor(TextInput, reader="wafer.data.readers.pairs:
         completion_prefix: text before each completion, without loss.
     """
 
-    prompt_key: str = "prompt"
     completion_key: str = "completion"
-    sep_token: str | None = None
-    eos_token: str = "<|endoftext|>"
     multi_turn_key: str | None = None
     multi_turn_content_key: str = "content"
     multi_turn_role_key: str = "role"
@@ -145,23 +153,17 @@ class PromptCompletionDataProcessor(TextInput, reader="wafer.data.readers.pairs:
 
 
 class PreferenceDataProcessor(
-    TextInput, task="dpo", reader="wafer.data.readers.preferences:preferences"
+    _Prompted, task="dpo", reader="wafer.data.readers.preferences:preferences"
 ):
     """JSON lines of pairs for DPO, as ``wafer score`` wrote them.
 
     Attributes:
-        prompt_key: where a line holds the prompt.
-        chosen_key: where it holds the better answer.
+        chosen_key: where a line holds the better answer.
         rejected_key: where it holds the worse one.
-        sep_token: token between prompt and answer, or None.
-        eos_token: token after an answer.
     """
 
-    prompt_key: str = "prompt"
     chosen_key: str = "chosen"
     rejected_key: str = "rejected"
-    sep_token: str | None = None
-    eos_token: str = "<|endoftext|>"
 
 
 class Seq2SeqDataProcessor(TextInput, task="seq2seq", reader="wafer.data.readers.pairs:seq2seq"):

@@ -158,7 +158,7 @@ class OnPes(Engine):
             "loss": report.loss,
             "tokens": samples,
             "grad_norm": optax.tree.norm(grads),
-            "loss_scale": self._host.scaler.scale(before.scale),
+            "loss_scale": before.scale.loss_scale,
             "fabric/cycles": report.cycles,
             "fabric/cycles_per_sample": report.cycles / samples,
             "fabric/predicted_cycles_per_sample": self.net.predicted / samples,

@@ -21,7 +21,6 @@ from wafer.engines.base import TrainState
 from wafer.engines.stagewise.branches import Branch, Part
 from wafer.engines.stagewise.stages import Places
 from wafer.engines.stagewise.updates import BranchUpdate, Control, Updated
-from wafer.optim.precision import LossScaler
 
 __all__ = ["Ledger", "Plan", "Start", "add", "make_plan", "start_of"]
 
@@ -92,11 +91,11 @@ class Start(NamedTuple):
     sparse: SparseState
 
 
-def start_of(state: TrainState, scaler: LossScaler, counters: list[Array]) -> Start:
+def start_of(state: TrainState, counters: list[Array]) -> Start:
     """Take the small arrays out of a training state; ``counters`` are the optimizer's."""
     return Start(
         key=_step_key(state.key, state.step),
-        scale=scaler.scale(state.scale),
+        scale=state.scale.loss_scale,
         counters=counters,
         sparse=state.sparse._replace(masks={}, patterns={}),
     )

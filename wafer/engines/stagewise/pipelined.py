@@ -155,7 +155,7 @@ class Pipelined(Stagewise):
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
         core, held = self.core, self._held(state)
-        start = start_of(state, core.scaler, self._counters(state))
+        start = start_of(state, self._counters(state))
         recorder = None if self.events is None else Recorder(len(self._meshes))
         change, donate = core.changes(topology=topology), recorder is None
         ledger = Ledger(self._pipe.plan, self._places, start, change=change, donate=donate)

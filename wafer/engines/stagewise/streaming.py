@@ -190,7 +190,7 @@ class Streaming(Stagewise):
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
-        start = start_of(state, self.core.scaler, self._counters(state.opt_state))
+        start = start_of(state, self._counters(state.opt_state))
         change = self.core.changes(topology=topology)
         ledger = Ledger(self._sweep, Places((self.programs,)), start, change=change)
         sweep = Sweep(ledger, self.mover, residual_bytes=self.residual_bytes)
