@@ -5,8 +5,8 @@ stores it, and a loader that is given it continues with the next batch, bit for 
 """
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import grain
 import numpy as np
@@ -41,7 +41,7 @@ def _vsl_features(packed: Rows) -> Rows:
 
 
 def _ordered(source: Source, shuffle: bool, seed: int) -> grain.MapDataset:
-    data = grain.MapDataset.source(source).seed(seed)
+    data = grain.MapDataset.source(cast(Sequence[Rows], source)).seed(seed)
     return data.shuffle() if shuffle else data
 
 
