@@ -202,7 +202,8 @@ def test_softmax_of_vector_operations():
     assert int(fabric.cycles(state)) == wanted + 61 - 15  # a task's start, not a launch
 
 
-@pytest.mark.parametrize("density", [None, pytest.param(0.25, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("density", [None, 0.25])
 def test_cycles_are_those_of_the_closed_forms(density):
     """A whole step and the steady state, within 10 %, for dense and sparse layers."""
     measured = []
@@ -386,6 +387,7 @@ def train_digits(steps):
     return model, tree, network.params(net, state)
 
 
+@pytest.mark.slow
 def test_fc_mnist_trains_on_digits():
     """The model package's FC-MNIST, three layers in three rectangles, two steps."""
     train_digits(2)

@@ -170,9 +170,8 @@ def losses(folder):
     return [json.loads(line)["loss"] for line in lines]
 
 
-@pytest.mark.parametrize(
-    "execution", [pytest.param("resident", marks=pytest.mark.slow), "weight_streaming"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", ["resident", "weight_streaming"])
 def test_two_processes_train_like_one(tmp_path, execution):
     window = {"start_step": 2, "end_step": 2} if execution == "resident" else None
     params = write(tmp_path, max_steps=2, op_profiler_config=window)

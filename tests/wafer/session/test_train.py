@@ -72,7 +72,8 @@ def test_ways_of_cutting_the_batch_do_not_change_the_result(tmp_path, variant):
     assert_close(whole, train(tmp_path / "cut", **cut), atol=2e-6)
 
 
-@pytest.mark.parametrize("algorithm", [pytest.param("static", marks=pytest.mark.slow), "rigl"])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["static", "rigl"])
 def test_compressed_storage_trains_and_resumes_like_masks(tmp_path, algorithm):
     rigl = {"update": {"freq": 2}} if algorithm == "rigl" else {}
     found = {}
