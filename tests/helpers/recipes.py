@@ -1,24 +1,9 @@
 """The recipes of models/configs, shrunk."""
 
-import pytest
 import yaml
 from helpers.paths import ROOT
 
 RECIPES = ROOT / "models" / "configs" / "recipes"
-
-
-SOURCE = '''
-def f{0}(x):
-    """Return x plus {0}."""
-    return x + {0}
-'''
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("source")
-    (folder / "m.py").write_text("".join(SOURCE.format(i) for i in range(60)))
-    return folder
 
 
 def shrink(name, folder, source, **changes):

@@ -25,6 +25,19 @@ from wafer.data.readers.preferences import LOGP_KEYS, pair_row
 from wafer.data.text.tokenizer import train_bpe
 from wafer.experiment import Experiment
 
+SOURCE = '''
+def f{0}(x):
+    """Return x plus {0}."""
+    return x + {0}
+'''
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
+    (folder / "m.py").write_text("".join(SOURCE.format(i) for i in range(60)))
+    return folder
+
 
 def run(path, folder, *flags):
     flags = ["run", "-p", str(path), "-m", "train", "-o", str(folder), *flags]
