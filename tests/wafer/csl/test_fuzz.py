@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wafer.csl import CslError, Source, check as check_source, format_text, read
-from wafer.csl.lexer import KEYWORDS, tokenize
+from wafer.csl.syntax.lexer import KEYWORDS, tokenize
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.csl"))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from wafer.csl import Source, parse, read, tree
+from wafer.csl import Source, parse, read
+from wafer.csl.syntax import tree
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.csl"))
 

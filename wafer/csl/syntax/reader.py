@@ -2,8 +2,8 @@
 
 import difflib
 
-from wafer.csl.lexer import KEYWORDS, Token, Tokens
-from wafer.csl.source import Position, Problem
+from wafer.csl.syntax.lexer import KEYWORDS, Token, Tokens
+from wafer.csl.syntax.source import Position, Problem
 
 __all__ = ["Failure", "Reader"]
 

@@ -8,9 +8,9 @@ import collections
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from wafer.csl.lexer import Token
-from wafer.csl.parser import Parsed, read
-from wafer.csl.source import Source
+from wafer.csl.syntax.lexer import Token
+from wafer.csl.syntax.parser import Parsed, read
+from wafer.csl.syntax.source import Source
 
 __all__ = ["format_text"]
 

@@ -1,11 +1,12 @@
 """Expressions and types of the grammar."""
 
+import abc
 from collections.abc import Callable
 from typing import TypeVar
 
-from wafer.csl import tree
-from wafer.csl.lexer import Token
-from wafer.csl.reader import Reader
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.lexer import Token
+from wafer.csl.syntax.reader import Reader
 
 __all__ = ["COMPARISONS", "PRECEDENCE", "ExpressionReader"]
 
@@ -20,16 +21,16 @@ _PREFIXES = frozenset("-!~&") | {"comptime"}
 Item = TypeVar("Item")
 
 
-class ExpressionReader(Reader):
+class ExpressionReader(Reader, abc.ABC):
     """Reads one expression or type at a time."""
 
+    @abc.abstractmethod
     def block(self) -> tree.Block:
         """A block; statements are another part's."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def arm_body(self) -> tree.Node:
         """What follows ``=>``; another part's too."""
-        raise NotImplementedError
 
     def expression(self) -> tree.Node:
         """Operators and operands by precedence, with a stack in place of recursion."""

@@ -7,11 +7,11 @@ it and goes on where the next one begins.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from wafer.csl import tree
-from wafer.csl.expressions import ExpressionReader
-from wafer.csl.lexer import Tokens, tokenize
-from wafer.csl.reader import Failure
-from wafer.csl.source import CslError, Problem, Source
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.expressions import ExpressionReader
+from wafer.csl.syntax.lexer import Tokens, tokenize
+from wafer.csl.syntax.reader import Failure
+from wafer.csl.syntax.source import CslError, Problem, Source
 
 __all__ = ["Parsed", "parse", "read"]
 

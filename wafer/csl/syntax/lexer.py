@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from wafer.csl.source import Position, Problem, Source
+from wafer.csl.syntax.source import Position, Problem, Source
 
 __all__ = ["KEYWORDS", "Token", "Tokens", "tokenize"]
 

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from wafer.csl.source import Position
+from wafer.csl.syntax.source import Position
 
 __all__ = [
     "Arm",

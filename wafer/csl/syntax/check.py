@@ -8,10 +8,10 @@ in functions that this file does not mention are not judged here.
 import difflib
 from collections.abc import Callable, Iterable
 
-from wafer.csl import tree
-from wafer.csl.builtins import ARGUMENTS, predefined
-from wafer.csl.parser import Parsed, read
-from wafer.csl.source import CslError, Position, Problem, Source
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.builtins import ARGUMENTS, predefined
+from wafer.csl.syntax.parser import Parsed, read
+from wafer.csl.syntax.source import CslError, Position, Problem, Source
 
 __all__ = ["check"]
 
