@@ -1,0 +1,252 @@
+"""The numbers of the machine by name: instructions, types, operations on descriptors, registers.
+
+``native/codes.h`` holds the same ones. An instruction is a row of five int32: op, type, a, b, c.
+``r[k]`` is register k of the running function's frame, 64 bits: a signed integer sign-extended, an
+unsigned one zero-extended, f16 and f32 their bit pattern, a bool 0 or 1, a pointer its byte
+address, a handle (colour, queue, task) its id, a descriptor the word that :class:`Descriptor`
+splits.
+"""
+
+import enum
+
+__all__ = [
+    "CONFIG",
+    "VISIBLE",
+    "Action",
+    "Descriptor",
+    "DsdOp",
+    "Gate",
+    "Intrinsic",
+    "Op",
+    "Operand",
+    "Type",
+]
+
+
+class Type(enum.IntEnum):
+    """Types of scalars; in memory a bool takes 16 bits, a descriptor 64."""
+
+    I8 = 0
+    I16 = 1
+    I32 = 2
+    I64 = 3
+    U8 = 4
+    U16 = 5
+    U32 = 6
+    U64 = 7
+    F16 = 8
+    F32 = 9
+    BOOL = 10
+
+
+class Op(enum.IntEnum):
+    """Instructions of the task that runs.
+
+    Arithmetic wraps at the type's width, ``DIV`` and ``REM`` round toward zero, ``SHR`` of a signed
+    type keeps the sign, a shift by the width or more gives 0 (or the sign), floats round to
+    nearest even. ``CAST`` truncates integers, rounds to floats, truncates floats toward zero (out
+    of range: to the nearest end; NaN: 0), tests numbers for ``!= 0`` to make a bool.
+    """
+
+    CONST = 0  # r[a] = c << 32 | b
+    COPY = 1  # r[a] = r[b]
+    ADD = 2  # r[a] = r[b] op r[c], in `type`; so to SHR
+    SUB = 3
+    MUL = 4
+    DIV = 5
+    REM = 6
+    AND = 7
+    OR = 8
+    XOR = 9
+    SHL = 10
+    SHR = 11
+    NEG = 12  # r[a] = -r[b]
+    INVERT = 13  # r[a] = ~r[b]
+    NOT = 14  # r[a] = r[b] == 0
+    EQ = 15  # r[a] = r[b] == r[c], in `type`; so to GE
+    NE = 16
+    LT = 17
+    LE = 18
+    GT = 19
+    GE = 20
+    CAST = 21  # r[a] = r[b] of type c as `type`
+    LOAD = 22  # r[a] = memory[r[b] + c]
+    STORE = 23  # memory[r[a] + c] = r[b]
+    MOVE = 24  # c bytes from memory[r[b]] to memory[r[a]], as if all were read first
+    JUMP = 25  # to instruction a
+    JUMP_IF = 26  # to instruction a if r[b]
+    JUMP_UNLESS = 27  # to instruction a unless r[b]
+    CALL = 28  # instruction a; its frame begins at r[b]: arguments in, its r[0] is the result
+    CALL_AT = 29  # as CALL, to the instruction whose number is in r[a]
+    RETURN = 30  # to the caller; from the outermost frame: the task ends
+    ACTIVATE = 31  # the local task r[a]
+    BLOCK = 32  # the Gate `type` with id r[a]
+    UNBLOCK = 33
+    DSD_SET = 34  # r[a] = r[b] with the Descriptor field `type` replaced by r[c]
+    DSD_GET = 35  # r[a] = the Descriptor field `type` of r[b]
+    LOAD_DSR = 36  # by row a of the program's `dsr_loads`, from r[b]
+    DSR_GET = 37  # r[a] = the descriptor in DSR b of file `type` (0 dest, 1 src0, 2 src1)
+    DSR_BASE = 38  # DSR b of file `type` gets the address r[c]
+    OPERATE = (
+        39  # row a of `operations` on operands from r[b] on; r[c] = whether it ended by length
+    )
+    ELEMENT = 40  # r[a] = byte address of element r[c] of the memory descriptor r[b]; width: `type`
+    RECEIVE = 41  # r[a] = next data wavelet of the fabric descriptor r[b], as `type`; waits for it
+    SEND = 42  # r[b] of `type` by the fabric descriptor r[a]; waits for room
+    CONFIG_GET = 43  # r[a] = the configuration register at word address r[b]
+    CONFIG_SET = 44  # the configuration register at word address r[a] = r[b]
+    INTRINSIC = 45  # r[a] = Intrinsic `type` of r[b], r[c]
+    FAULT = 46  # ends the simulation: row a of `messages`
+
+
+# Instructions with an effect outside of the task: the cycles of those before are paid first.
+VISIBLE = frozenset(
+    {
+        Op.ACTIVATE,
+        Op.BLOCK,
+        Op.UNBLOCK,
+        Op.LOAD_DSR,
+        Op.DSR_BASE,
+        Op.OPERATE,
+        Op.RECEIVE,
+        Op.SEND,
+        Op.CONFIG_GET,
+        Op.CONFIG_SET,
+        Op.INTRINSIC,
+        Op.FAULT,
+    }
+)
+
+
+class Intrinsic(enum.IntEnum):
+    """What no instruction says; pure ones cost like a call of a library function."""
+
+    SQRT = 0  # of `c`'s Type; correctly rounded; so to ATAN
+    EXP = 1
+    LOG = 2
+    SIN = 3
+    COS = 4
+    TANH = 5
+    FLOOR = 6
+    CEIL = 7
+    RANDOM16 = 8  # r[a] = 16 bits of the PE's shift register
+    SEED = 9  # of it: r[b]
+    TIMER = 10  # 1 starts the time stamp counter, 0 stops it, 2 sets it to 0
+    TIMESTAMP = 11  # r[a] = the counter, 48 bits
+    COORDINATE = 12  # r[a] = column (r[b] = 0) or row (1) in the rectangle
+    NEXT_COMMAND = 13  # unblocks the host's command stream on this PE
+    PRINT = 14  # r[b] of Type c to the PE's line; BOOL: a character; '\n' writes the line out
+    FIFO_LENGTH = 15  # of FIFO r[b] >> 1 for reads (bit 0 = 0) or writes (1): r[c]
+    QUEUE_EMPTY = 16  # r[a] = whether output queue r[b] is empty
+    QUEUE_FLUSH = 17  # calls the empty-queue handler of output queue r[b] once it is empty
+    TEARDOWN_EXIT = 18  # colour r[b] carries traffic again
+
+
+class Gate(enum.IntEnum):
+    """What can be blocked, each a set of its own but on WSE-2, where colours are data tasks."""
+
+    LOCAL = 0  # a local task
+    DATA = 1  # a data task: its colour (WSE-2) or input queue (WSE-3)
+    COLOR = 2
+    INPUT_QUEUE = 3
+    THREAD = 4  # a microthread
+
+
+class Action(enum.IntEnum):
+    """What the end of an operation does."""
+
+    NONE = 0
+    ACTIVATE = 1  # a local task
+    UNBLOCK = 2  # 2 + a Gate
+
+
+class Descriptor(enum.IntEnum):
+    """Fields of a descriptor's 64 bits, 16 each.
+
+    In memory (one dimension): ADDRESS in bytes, LENGTH in elements, STRIDE in elements (signed),
+    INDEX: bit 15 says that the wavelets' index counts, bits 0-14 the word offset where it begins.
+    In memory (more): ADDRESS, SHAPE, the row of ``shapes``. On the fabric: ROW of ``fabrics``,
+    LENGTH.
+    """
+
+    ADDRESS = 0
+    LENGTH = 1
+    STRIDE = 2
+    INDEX = 3
+    ROW = 0
+    SHAPE = 1
+
+
+class Operand(enum.IntEnum):
+    """Kinds of operands of an operation; the value is in the next register of the instruction's."""
+
+    NONE = 0
+    MEMORY = 1  # a descriptor of one dimension
+    SHAPED = 2  # a descriptor of up to four
+    FABRIC = 3  # a descriptor of the fabric, in or out
+    FIFO = 4  # its row of `fifos`
+    DSR = 5  # file << 8 | id
+    SCALAR = 6  # of the operation's type
+    POINTER = 7  # to one element, read and written anew for each
+
+
+class DsdOp(enum.IntEnum):
+    """Operations on descriptors, named as the builtins are, with what each element computes.
+
+    The last letters are the element types: s f32, h f16, hs f16 read and f32 written; mov16 to
+    popcnt have 16 bits, mov32 32. MAC is ``d = src0 + src1 * scalar``, rounded twice.
+    """
+
+    FADDS = 0
+    FSUBS = 1
+    FMULS = 2
+    FMAXS = 3
+    FADDH = 4
+    FSUBH = 5
+    FMULH = 6
+    FMAXH = 7
+    FADDHS = 8
+    FMACS = 9
+    FMACH = 10
+    FMACHS = 11
+    FMOVS = 12
+    FMOVH = 13
+    MOV16 = 14
+    MOV32 = 15
+    FNEGS = 16
+    FNEGH = 17
+    FABSS = 18
+    FABSH = 19
+    FS2H = 20
+    FH2S = 21
+    FS2XP16 = 22
+    FH2XP16 = 23
+    XP162FS = 24
+    XP162FH = 25
+    ADD16 = 26
+    ADDC16 = 27
+    SUB16 = 28
+    AND16 = 29
+    OR16 = 30
+    XOR16 = 31
+    SLL16 = 32
+    SLR16 = 33
+    SAR16 = 34
+    CLZ = 35
+    CTZ = 36
+    POPCNT = 37
+    FNORMS = 38
+    FNORMH = 39
+    FSCALES = 40
+    FSCALEH = 41
+    DFILT = 42
+
+
+# Word addresses of configuration registers, one per colour or queue; the layout of the first two
+# is WSE-2's and serves for both machines.
+CONFIG = {
+    "color": 0x7F20,  # tx W E S N RAMP (bits 0-4), rx so (5-9), swap x y, pop mode, torn (14)
+    "switch": 0x7F40,  # position (14:13), ring (12), pos3, pos2, pos1 (side bit + code each)
+    "input_queue": 0x7F60,  # colour (4:0), bound (5), filter on (6)
+    "output_queue": 0x7F68,  # colour (4:0), bound (5)
+}

@@ -1,0 +1,135 @@
+"""What a compiled CSL program is: one :class:`Program` per distinct PE code, one :class:`Image`.
+
+Tables are int32 arrays of rows; their columns are listed here and nowhere else.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["COLUMNS", "NO_COLOR", "Export", "Image", "Program", "Symbol"]
+
+NO_COLOR = -1
+
+# Table -> its columns. An id of -1 means none.
+COLUMNS = {
+    "operations": (
+        *("op", "dest", "src0", "src1", "scalar"),  # a DsdOp, then Operand kinds
+        *("asynchronous", "action", "target"),  # an Action with its id
+        *("control_ends", "control_action", "control_target"),  # on_control
+        *("thread", "priority", "index", "simd"),  # index -1: none; priority 0 low to 2 high
+    ),
+    "fabrics": (
+        *("sends", "queue", "color", "control", "advances"),
+        *("indexed", "priority", "simd", "clears"),  # indexed: first word offset, clears: 1 src0 …
+        *("control_ends", "control_action", "control_target"),
+    ),
+    "fifos": (
+        *("address", "bytes", "push_task", "pop_task", "priority"),
+        *("empty_ends", "full_ends"),  # whether the operation ends, or waits
+    ),
+    "shapes": ("n0", "n1", "n2", "n3", "s0", "s1", "s2", "s3"),  # outermost first, in elements
+    "dsr_loads": (
+        *("file", "id", "kind"),  # kind: an Operand
+        *("asynchronous", "action", "target"),
+        *("control_ends", "control_action", "control_target"),
+        *("thread", "saves_address", "single_step"),
+    ),
+    "queues": ("color", "priority"),  # [16]: input queues 0-7, output queues 0-7
+    "filters": (  # per colour
+        *("kind", "counts_data", "counts_control", "start", "most", "limit1", "limit2"),
+        *("controls_filtered", "low", "high"),  # kind 0 none, 1 counter, 2 sparse counter, 3 range
+    ),
+}
+
+
+class Symbol(NamedTuple):
+    """A global of a program.
+
+    Attributes:
+        address: in bytes.
+        bytes: how many.
+        type: as a host understands it: 'f32', 'u16', '[*]f32', 'fn(i16)void', ….
+    """
+
+    address: int
+    bytes: int
+    type: str
+
+
+class Program(NamedTuple):
+    """The code of a PE, shared by all PEs with the same file and parameters.
+
+    Attributes:
+        name: its file, for messages.
+        code: [instructions, 5] int32.
+        lines: [instructions, 2] int32; index into ``files`` and line.
+        files: names of the source files.
+        messages: of faults.
+        memory: uint8; the SRAM at the start, as long as what the program declares.
+        tables: by the names in COLUMNS but 'filters'.
+        local_tasks: [31] int32; first instruction of each, -1 for none.
+        data_tasks: [24] int32; by colour (WSE-2) or input queue (WSE-3). r[0] is the wavelet.
+        control_tasks: [64] int32; r[0] is the wavelet.
+        teardown_handlers: [24] int32; by colour.
+        empty_handlers: [8] int32; by output queue.
+        active: bits of local tasks.
+        blocked: [5] int32 bits; by Gate.
+        functions: exported name -> first instruction; r[0], r[1], … are the arguments.
+        symbols: name -> global.
+        frame: most registers that calls need at once.
+    """
+
+    name: str
+    code: np.ndarray
+    lines: np.ndarray
+    files: tuple[str, ...]
+    messages: tuple[str, ...]
+    memory: np.ndarray
+    tables: dict[str, np.ndarray]
+    local_tasks: np.ndarray
+    data_tasks: np.ndarray
+    control_tasks: np.ndarray
+    teardown_handlers: np.ndarray
+    empty_handlers: np.ndarray
+    active: int
+    blocked: np.ndarray
+    functions: dict[str, int]
+    symbols: dict[str, Symbol]
+    frame: int
+
+
+class Export(NamedTuple):
+    """A name that the host may use; its id is its place in the list."""
+
+    name: str
+    type: str
+    mutable: bool
+
+
+class Image(NamedTuple):
+    """A compiled program.
+
+    Attributes:
+        arch: 'wse2' or 'wse3'.
+        programs: distinct PE codes.
+        tiles: [H, W] int32; the program of each PE, -1 for one without code.
+        colors: [H, W, 24] int32; the colour register at the start (codes.CONFIG).
+        switches: [H, W, 24] int32; the switch register.
+        routed: [H, W, 24] bool; whether the program configures the colour there.
+        filters: [H, W, 24, columns] int32.
+        exports: in order.
+        streams: colours that memcpy carries from (name MEMCPYH2D_…) and to the host -> name.
+        params: as the command line gave them.
+    """
+
+    arch: str
+    programs: tuple[Program, ...]
+    tiles: np.ndarray
+    colors: np.ndarray
+    switches: np.ndarray
+    routed: np.ndarray
+    filters: np.ndarray
+    exports: tuple[Export, ...]
+    streams: dict[int, str]
+    params: dict[str, Any]
