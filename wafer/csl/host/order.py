@@ -8,7 +8,7 @@ import enum
 
 import numpy as np
 
-from wafer.fabric.errors import FabricError
+from wafer.csl.host.errors import HostError
 
 __all__ = ["MemcpyOrder", "places"]
 
@@ -34,10 +34,10 @@ def places(
             'y' if all of a column do ([1, width, items]).
 
     Raises:
-        FabricError: an empty rectangle, or no items.
+        HostError: an empty rectangle, or no items.
     """
     if min(width, height, items) < 1:
-        raise FabricError(f"{width} x {height} PEs with {items} item(s) each: all must be positive")
+        raise HostError(f"{width} x {height} PEs with {items} item(s) each: all must be positive")
     shape = (1 if same_along == "y" else height, 1 if same_along == "x" else width, items)
     numbers = np.arange(np.prod(shape), dtype=np.int64)
     laid_out = numbers.reshape(shape, order="C" if order == MemcpyOrder.ROW_MAJOR else "F")

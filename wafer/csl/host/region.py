@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from wafer.csl.host.errors import HostError
 from wafer.csl.host.machine import Rectangle
 from wafer.csl.host.order import MemcpyOrder
-from wafer.fabric.errors import FabricError
 
 __all__ = ["MemcpyDataType", "Options", "Region", "flat_words"]
 
@@ -72,12 +72,12 @@ class Region(NamedTuple):
             stride: elements from one item to the next in memory.
 
         Raises:
-            FabricError: not five numbers, or other options.
+            HostError: not five numbers, or other options.
         """
         if unknown := options.keys() - set(Options._fields):
-            raise FabricError(f"no option {min(unknown)!r}; there are {Options._fields}")
+            raise HostError(f"no option {min(unknown)!r}; there are {Options._fields}")
         if len(region) != 5:
-            raise FabricError(
+            raise HostError(
                 f"the PEs are {tuple(region)}; expected first column, first row, columns, rows,"
                 " items of each PE"
             )
@@ -95,16 +95,16 @@ def flat_words(array: np.ndarray) -> np.ndarray:
     """A one-dimensional uint32 view of the host's array.
 
     Raises:
-        FabricError: items of another width, or an array that no view makes one-dimensional.
+        HostError: items of another width, or an array that no view makes one-dimensional.
     """
     if not isinstance(array, np.ndarray) or array.dtype.itemsize != 4:
         found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise FabricError(
+        raise HostError(
             f"the host's array is {found}; memcpy takes a NumPy array of 32-bit items, also for"
             " 16-bit elements (sdk_utils.input_array_to_u32 makes one)"
         )
     if not array.flags.c_contiguous:
-        raise FabricError(
+        raise HostError(
             f"the host's array of shape {array.shape} is not contiguous; pass array.ravel(), or a"
             " copy for a result"
         )

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from wafer.csl.host.commands import SETTLES, Call, Collect, Copy, Task
+from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.machine import Machine, Rectangle, Status
 from wafer.csl.host.order import places
 from wafer.csl.host.region import Region, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.csl.machine.image import Image
-from wafer.fabric.errors import DeadlockError, FabricError, FaultError
 
 __all__ = ["Runtime"]
 
@@ -60,13 +60,13 @@ class Runtime:
         """The number of an exported symbol, for copies.
 
         Raises:
-            FabricError: there is none.
+            HostError: there is none.
         """
         if name not in self._ids:
             close = difflib.get_close_matches(name, self._ids, 1, 0.6)
             hint = f"did you mean '{close[0]}'? " if close else ""
             there = ", ".join(self._ids) or "nothing"
-            raise FabricError(f"no exported symbol '{name}'; {hint}The layout exports {there}")
+            raise HostError(f"no exported symbol '{name}'; {hint}The layout exports {there}")
         return self._ids[name]
 
     def launch(self, name: str, *args: object, nonblock: bool = False) -> Task:
@@ -80,7 +80,7 @@ class Runtime:
             nonblock: return at once.
 
         Raises:
-            FabricError: no such function, or other arguments.
+            HostError: no such function, or other arguments.
         """
         kind = self.image.exports[self.get_id(name)].type
         return self._call(name, arguments(name, kind, args), nonblock)
@@ -94,7 +94,7 @@ class Runtime:
         having = {k for k, p in enumerate(self.image.programs) if name in p.functions}
         at = [(x, y) for x, y in self.whole if self.image.tiles[y, x] in having]
         if not at:
-            raise FabricError(f"no PE exports the function '{name}' with @export_symbol")
+            raise HostError(f"no PE exports the function '{name}' with @export_symbol")
         task = Call(f"the call of '{name}'", at, name, words)
         return self._begin(task, self._commands, nonblock)
 
@@ -167,17 +167,17 @@ class Runtime:
     def _exported(self, symbol: int, region: Region) -> str:
         exports = self.image.exports
         if not 0 <= symbol < len(exports):
-            raise FabricError(
+            raise HostError(
                 f"there is no symbol {symbol}: get_id gives 0 to {len(exports) - 1};"
                 " a colour needs streaming=True"
             )
         export = exports[symbol]
         if argument_types(export.type) is not None:
-            raise FabricError(f"'{export.name}' is a {export.type}: launch it instead of copying")
+            raise HostError(f"'{export.name}' is a {export.type}: launch it instead of copying")
         for x, y in region.rectangle:
             tile = self.image.tiles[y, x]
             if tile < 0 or export.name not in self.image.programs[tile].symbols:
-                raise FabricError(f"PE ({x}, {y}) does not export '{export.name}'")
+                raise HostError(f"PE ({x}, {y}) does not export '{export.name}'")
         return export.name
 
     def _places(self, region: Region, array: np.ndarray) -> np.ndarray:
@@ -185,13 +185,13 @@ class Runtime:
         at, width, height = region.rectangle, region.rectangle.width, region.rectangle.height
         beyond = at.x + width > self.whole.width or at.y + height > self.whole.height
         if min(at.x, at.y) < 0 or beyond:
-            raise FabricError(
+            raise HostError(
                 f"PEs {region.text} are not all inside the program's"
                 f" {self.whole.width} x {self.whole.height}"
             )
         where = places(region.options.order, width, height, region.items, region.same_along)
         if array.size <= where.max():
-            raise FabricError(
+            raise HostError(
                 f"the host's array has {array.size} item(s); {region.items} for each PE in"
                 f" {region.text} are {where.max() + 1}"
             )
@@ -201,7 +201,7 @@ class Runtime:
         streams = self.image.streams
         if direction not in streams.get(color, ""):
             there = ", ".join(f"{name} = {c}" for c, name in streams.items()) or "none"
-            raise FabricError(
+            raise HostError(
                 f"colour {color} is no MEMCPY{direction} stream of this program; there are {there}"
             )
 

@@ -2,8 +2,8 @@
 
 import difflib
 
+from wafer.csl.host.errors import HostError
 from wafer.csl.machine.image import Image, Symbol
-from wafer.fabric.errors import FabricError
 
 __all__ = ["find_symbol"]
 
@@ -18,16 +18,16 @@ def find_symbol(image: Image, x: int, y: int, name: str) -> Symbol:
         name: of the variable.
 
     Raises:
-        FabricError: no such PE, no program there, no such variable.
+        HostError: no such PE, no program there, no such variable.
     """
     height, width = image.tiles.shape
     if not (0 <= x < width and 0 <= y < height):
-        raise FabricError(f"PE ({x}, {y}) is outside of the program's {width} x {height}")
+        raise HostError(f"PE ({x}, {y}) is outside of the program's {width} x {height}")
     if image.tiles[y, x] < 0:
-        raise FabricError(f"PE ({x}, {y}) runs no program")
+        raise HostError(f"PE ({x}, {y}) runs no program")
     program = image.programs[image.tiles[y, x]]
     if name not in program.symbols:
         close = difflib.get_close_matches(name, program.symbols, 1, 0.6)
         hint = f"; did you mean '{close[0]}'?" if close else ""
-        raise FabricError(f"PE ({x}, {y}): {program.name} has no variable '{name}'{hint}")
+        raise HostError(f"PE ({x}, {y}): {program.name} has no variable '{name}'{hint}")
     return program.symbols[name]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wafer.fabric.errors import FabricError
+from wafer.csl.host.errors import HostError
 
 __all__ = ["argument_types", "arguments", "dtype_of", "low_bits", "raw_arguments"]
 
@@ -37,7 +37,7 @@ def arguments(name: str, function: str, values: Sequence[object]) -> list[int]:
     """Arguments as registers hold them: integers with their sign, floats as bit patterns.
 
     Raises:
-        FabricError: not the arguments that the function takes.
+        HostError: not the arguments that the function takes.
     """
     kinds = _checked(name, function, values)
     return [_word(name, kind, value) for kind, value in zip(kinds, values, strict=True)]
@@ -47,7 +47,7 @@ def raw_arguments(name: str, function: str, words: Sequence[int]) -> list[int]:
     """As ``arguments``, of 32-bit words whose lower bits are the values.
 
     Raises:
-        FabricError: not as many as the function takes.
+        HostError: not as many as the function takes.
     """
     out = []
     for kind, word in zip(_checked(name, function, words), words, strict=True):
@@ -60,9 +60,9 @@ def raw_arguments(name: str, function: str, words: Sequence[int]) -> list[int]:
 def _checked(name: str, function: str, values: Sequence[object]) -> tuple[str, ...]:
     kinds = argument_types(function)
     if kinds is None:
-        raise FabricError(f"'{name}' is a {function}, not a function; copy to or from it instead")
+        raise HostError(f"'{name}' is a {function}, not a function; copy to or from it instead")
     if len(kinds) != len(values):
-        raise FabricError(
+        raise HostError(
             f"'{name}' is a {function}: it takes {len(kinds)} argument(s), found {len(values)}"
         )
     return kinds
@@ -72,11 +72,11 @@ def _word(name: str, kind: str, value: object) -> int:
     dtype = np.dtype(_DTYPES[kind])
     given = np.asarray(value)
     if given.ndim or given.dtype.kind not in "biuf":
-        raise FabricError(f"'{name}' takes a {kind}, found {value!r}")
+        raise HostError(f"'{name}' takes a {kind}, found {value!r}")
     with np.errstate(over="ignore"):
         exact = given.astype(dtype)
     if dtype.kind in "iu" and exact != given:
-        raise FabricError(f"'{name}' takes a {kind}, which cannot be {value!r}")
+        raise HostError(f"'{name}' takes a {kind}, which cannot be {value!r}")
     return _register(exact.reshape(1))
 
 
