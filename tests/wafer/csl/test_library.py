@@ -47,7 +47,8 @@ USED = {
     "debug": "key buffer_size trace_string trace_timestamp trace_i16 trace_u16 trace_u32 trace_f32",
     "simprint": "enable print_string print_u16_decimal print_u32_decimal",
     "empty": "",
-    "kernels/tally/layout": "kernel_height kernel_width phase2_tally colors output_color get_params",
+    "kernels/tally/layout": "kernel_height kernel_width phase2_tally colors output_color"
+    " get_params",
     "kernels/tally/pe": "tally_params output_queues input_queues callback bump_tally"
     " signal_completion local_tally",
 }
