@@ -71,8 +71,9 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
         constant=not variable,
         alignment=max(multiples, default=0),
     )
-    if cell.running:
-        ev.unit.symbols.setdefault(node.name, cell)
+    names = [str(inner.known(a.value).data) for a in node.attributes if a.name == "linkname"]
+    if cell.running and (names or not module.library):
+        ev.unit.symbols.setdefault(names[0] if names else node.name, cell)
     return cell
 
 
