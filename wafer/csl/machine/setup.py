@@ -16,17 +16,20 @@ _COLORS = 24
 _TABLES = tuple(name for name in COLUMNS if name not in {"queues", "filters"})
 _OPERANDS = 6  # registers that an operation may read behind its first
 
-# The columns of an instruction that name registers.
-_REGISTERS = (
-    {op: "abc" for op in Op}
-    | {op: "ab" for op in (Op.COPY, Op.NEG, Op.INVERT, Op.NOT, Op.CAST, Op.LOAD, Op.STORE)}
-    | {op: "ab" for op in (Op.MOVE, Op.DSD_GET, Op.RECEIVE, Op.SEND, Op.CONFIG_GET, Op.CONFIG_SET)}
-    | {op: "a" for op in (Op.CONST, Op.ACTIVATE, Op.BLOCK, Op.UNBLOCK, Op.DSR_GET)}
-    | {op: "b" for op in (Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL, Op.LOAD_DSR)}
-    | {op: "" for op in (Op.JUMP, Op.RETURN, Op.FAULT)}
-    | {Op.CALL_AT: "ab", Op.DSR_BASE: "c", Op.OPERATE: "bc"}
-)  # fmt: skip
-_NAMED = np.array([[letter in _REGISTERS[op] for letter in "abc"] for op in Op])
+# The columns of an instruction that name registers; the others' are a, b and c.
+_REGISTERS = {
+    "": (Op.JUMP, Op.RETURN, Op.FAULT),
+    "a": (Op.CONST, Op.ACTIVATE, Op.BLOCK, Op.UNBLOCK, Op.DSR_GET),
+    "b": (Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL, Op.LOAD_DSR),
+    "c": (Op.DSR_BASE,),
+    "ab": (
+        *(Op.COPY, Op.NEG, Op.INVERT, Op.NOT, Op.CAST, Op.LOAD, Op.STORE, Op.MOVE, Op.DSD_GET),
+        *(Op.RECEIVE, Op.SEND, Op.CONFIG_GET, Op.CONFIG_SET, Op.CALL_AT),
+    ),
+    "bc": (Op.OPERATE,),
+}
+_BY_OP = {op: letters for letters, ops in _REGISTERS.items() for op in ops}
+_NAMED = np.array([[letter in _BY_OP.get(op, "abc") for letter in "abc"] for op in Op])
 _JUMPS = (Op.JUMP, Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL)
 _LAST = (Op.JUMP, Op.RETURN, Op.FAULT)
 _ROWS = {Op.OPERATE: "operations", Op.LOAD_DSR: "dsr_loads"}  # column a is a row of
