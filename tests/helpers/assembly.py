@@ -115,6 +115,9 @@ class _Assembler:
                 self.row(table[1:] + "s", self.settings(rest))
 
     def constant(self, register, value):
+        if isinstance(value, str):  # a label's place
+            self.rows.append([Op.CONST, 0, register, value, 0])
+            return
         low, high = value & 0xFFFFFFFF, value >> 32 & 0xFFFFFFFF
         signed = lambda word: word - (word >> 31 << 32)
         self.rows.append([Op.CONST, 0, register, signed(low), signed(high)])

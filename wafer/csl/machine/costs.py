@@ -88,7 +88,7 @@ _INTRINSICS = {
 
 
 def op_costs() -> np.ndarray:
-    """[Ops, kinds] int32: cycles of an instruction by its `type`, 16 bits of an integer at a time."""
+    """[Ops, kinds] int32: cycles of an instruction by its `type`; integers go by 16 bits."""
     out = np.ones((len(Op), _KINDS), np.int32)
     for op, cycles in _CYCLES.items():
         out[op] = cycles

@@ -151,16 +151,12 @@ class Machine:
         arguments = np.array([word - (word >> 63 << 64) for word in words], np.int64)
         for x, y in rectangle:
             cell, index = self._cell(x, y), self.image.tiles[y, x]
-            functions: Mapping[str, int] = (
-                self.image.programs[index].functions if index >= 0 else {}
-            )
-            if function not in functions:
-                there = ", ".join(functions) or "none"
-                raise CompileError(
-                    f"PE ({x}, {y}) exports no function {function!r}; it has {there}"
-                )
+            entries = self.image.programs[index].functions if index >= 0 else {}
+            if function not in entries:
+                there = ", ".join(entries) or "none"
+                raise CompileError(f"PE ({x}, {y}) exports {there}, not a function {function!r}")
             self._library.csl_launch(
-                self._machine, cell, functions[function], arguments.ctypes.data, len(arguments)
+                self._machine, cell, entries[function], arguments.ctypes.data, len(arguments)
             )
 
     def commands_waiting(self, rectangle: Rectangle) -> int:
