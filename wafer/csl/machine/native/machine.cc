@@ -45,7 +45,18 @@ void Machine::set_up(Reader& in, const std::vector<int32_t>& tiles) {
     at(cell, slot).filter = {row, filters_[row].start, filters_[row].limit1, true, false};
   }
   memory_.resize(memory), registers_.resize(registers), dsrs_.resize(dsrs), fifos_.resize(fifos);
-  operations_.resize(size_t(cells()) * (kThreads + 1));
+  // As many microthreads and queues as anything names: less state stays in the caches.
+  for (const Program& p : programs_) {
+    const auto names = [](size_t* count, int id) { *count = std::max(*count, size_t(id + 1)); };
+    for (const FabricRow& row : p.fabrics) {
+      names(&threads_, row.queue + 1);
+      if (row.sends) names(&queues_, row.queue);
+    }
+    for (const OperationRow& row : p.operations) names(&threads_, row.thread + 1);
+    for (const DsrRow& row : p.dsr_loads) names(&threads_, row.thread + 1);
+  }
+  operations_.resize(size_t(cells()) * threads_);
+  output_.resize(size_t(cells()) * queues_);
   frames_.resize(size_t(cells()) * kDeepest);
 }
 

@@ -97,6 +97,7 @@ class Machine : public Tasks {
  private:
   using Tasks::Tasks;
   static constexpr Status kNoStatus = Status(-1);
+  static constexpr int kAhead = 2;
 
   void set_up(Reader& in, const std::vector<int32_t>& tiles);
   void start();
@@ -106,9 +107,22 @@ class Machine : public Tasks {
   void arrive(int from, int to, Worker* worker) {
     for (int cell = from * width_; cell < to * width_; ++cell) {
       if (!load(visit_[cell]) && wake_[cell] != cycle_) continue;
+      if (cell + kAhead < to * width_ && load(visit_[cell + kAhead])) prefetch(cell + kAhead);
       store(visit_[cell], uint8_t(0));
       worker->moved |= step(cell, worker);
     }
+  }
+
+  // Brings in what a step reads: a PE's state lies in several places, too far apart to be guessed.
+  void prefetch(int cell) {
+    const auto lines = [](const void* at, size_t bytes) {
+      for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch(static_cast<const char*>(at) + k);
+    };
+    lines(&cores_[cell], sizeof(Core));
+    lines(&at(cell, 0), std::min<size_t>(slots_, 4) * sizeof(Lane));
+    if (!cores_[cell].threads) return;
+    lines(&running(cell, kMainThread), std::min<size_t>(threads_, 4) * sizeof(Operation));
+    if (queues_) lines(&output(cell, 0), std::min<size_t>(queues_, 4) * sizeof(OutputQueue));
   }
 
   bool step(int cell, Worker* worker) {
@@ -122,7 +136,7 @@ class Machine : public Tasks {
         moved |= step_operations(cell, worker);
         if (waits && core.main == Main::kRunning) wake_[cell] = cycle_ + 1;
       }
-      if (core.sending) moved |= drain(cell, &sent, worker);
+      if (core.sending || worker->fresh.queue >= 0) moved |= drain(cell, &sent, worker);
       if (hosts_[cell] && hosts_[cell]->feeding) moved |= feed(cell);
     }
     const uint32_t enters = sent.slot < 0 ? 0 : 1u << sent.slot;

@@ -6,6 +6,7 @@
 namespace wafer::csl {
 
 constexpr uint32_t kEndless = UINT32_MAX;
+constexpr uint32_t kUnbound = 1u << 31;  // a slot that never has a word
 constexpr int kEndlessExtent = 0x7FFF;  // a fabric descriptor of this length ends by control alone
 
 inline int field(uint64_t descriptor, int k) { return int(descriptor >> 16 * k & 0xFFFF); }
@@ -16,7 +17,7 @@ class Operations : public Queues {
 
  protected:
   Operation& running(int cell, int thread) {
-    return operations_[size_t(cell) * (kThreads + 1) + thread];
+    return operations_[size_t(cell) * threads_ + (thread == kMainThread ? 0 : thread + 1)];
   }
   int64_t& reg(const Core& core, int k) { return registers_[core.registers + core.base + k]; }
   Dsr& dsr(const Core& core, int file, int id) {
@@ -36,6 +37,12 @@ class Operations : public Queues {
     worker->note({kind, cell, int32_t(core.task), core.task_id, pc, detail});
   }
 
+  Sent outgoing(const FabricRow& row, uint32_t word, bool advances) const {
+    const int flag = kValid | (row.control ? kControl : 0) | (advances ? kAdvance : 0);
+    const int8_t slot = row.color >= 0 ? slot_[row.color] : int8_t(-1);
+    return {int8_t(row.queue), slot, uint8_t(flag), word};
+  }
+
   static void note(int cell, const Operation& o, int kind, int64_t detail, Worker* worker) {
     worker->note({kind, cell, o.task, o.task_id, o.pc, detail});
   }
@@ -47,7 +54,7 @@ class Operations : public Queues {
   }
 
   // Row a of the operations, begun by the task's thread at pc. Whether the thread goes on at once.
-  bool operate(int cell, int pc, const Instruction& i, Worker* worker) {
+  bool operate(int cell, int64_t cycle, int pc, const Instruction& i, Worker* worker) {
     Core& core = cores_[cell];
     const Program& p = program(core);
     const OperationRow& row = p.operations[i.a];
@@ -79,13 +86,39 @@ class Operations : public Queues {
     if (thread < 0) return fault(cell, kNoThread, pc, 0, worker), false;
     if (core.threads >> thread & 1) return fault(cell, kThreadInUse, pc, thread, worker), false;
     constexpr uint8_t kRanks[3] = {0, 2, 3};  // the task's own goes between low and medium
-    o.rank = apart ? kRanks[issue.priority < 0 ? 0 : issue.priority] : 1;
-    core.threads |= 1u << thread;
+    core.rank[thread] = apart ? kRanks[issue.priority < 0 ? 0 : issue.priority] : 1;
     core.main = apart ? Main::kRunning : Main::kOperating;
     running(cell, thread) = o;
+    const bool alone = !core.threads && !issue.fabric && !issue.fifo;
+    core.threads |= uint16_t(1 << thread);
+    watch(cell, thread);
     if (apart && i.c >= 0) reg(core, i.c) = 1;
     if (o.length == 0) finish(cell, thread, true);
+    if (o.length > 0 && alone) return run_alone(cell, cycle, worker), false;
     return core.main == Main::kRunning;
+  }
+
+  // What the operation of a thread waits for, kept where a step finds it at once.
+  void watch(int cell, int thread) {
+    Core& core = cores_[cell];
+    const Operation& o = running(cell, thread);
+    uint32_t needs = 0;
+    bool fifos = o.dest.kind == Operand::kFifo;
+    for (const Stream* s : {&o.src0, &o.src1}) {
+      fifos |= s->kind == Operand::kFifo;
+      if (s->kind != Operand::kFabric) continue;
+      const int slot = source_slot(core, *s);
+      needs |= slot < 0 ? kUnbound : 1u << slot;
+    }
+    core.needs[thread] = needs;
+    core.room[thread] = int8_t(
+        o.dest.kind == Operand::kFabric ? program(core).fabrics[o.dest.row].queue : -1);
+    const uint16_t bit = uint16_t(1 << thread);
+    core.with_fifos = fifos ? core.with_fifos | bit : core.with_fifos & uint16_t(~bit);
+  }
+  // After a queue was bound to another colour.
+  void watch_all(int cell) {
+    each(cores_[cell].threads, [&](int thread) { watch(cell, thread); });
   }
 
   // One step of the operation that is first in rank; whether there was one.
@@ -93,8 +126,7 @@ class Operations : public Queues {
     Core& core = cores_[cell];
     int best = -1, rank = -1;
     each(core.threads, [&](int thread) {
-      const Operation& o = running(cell, thread);
-      if (o.rank > rank && ready(cell, thread, o)) best = thread, rank = o.rank;
+      if (core.rank[thread] > rank && ready(cell, thread)) best = thread, rank = core.rank[thread];
     });
     if (best < 0) return false;
     execute(cell, best, worker);
@@ -112,26 +144,22 @@ class Operations : public Queues {
   uint32_t being_read(int cell) {
     const Core& core = cores_[cell];
     uint32_t out = 0;
-    each(core.threads, [&](int thread) {
-      const Operation& o = running(cell, thread);
-      for (const Stream* s : {&o.src0, &o.src1})
-        if (s->kind == Operand::kFabric && source_slot(core, *s) >= 0)
-          out |= 1u << source_slot(core, *s);
-    });
-    return out;
+    each(core.threads, [&](int thread) { out |= core.needs[thread]; });
+    return out & ~kUnbound;
   }
 
   // The CE takes the word at the head; its place is free for the ramp from the next cycle on.
-  void take(Core& core, Lane& lane, int slot) {
-    ++lane.popped, core.popped |= 1u << slot;
-    pop_word(core, lane, slot);
+  void take(int cell, int slot) {
+    ++at(cell, slot).popped, cores_[cell].popped |= 1u << slot;
+    pop_word(cell, slot, cores_[cell]);
   }
 
-  std::vector<uint8_t> memory_;
-  std::vector<int64_t> registers_;
+  Arena<uint8_t> memory_;
+  Arena<int64_t> registers_;
   std::vector<Dsr> dsrs_;
   std::vector<Fifo> fifos_;
-  std::vector<Operation> operations_;
+  Arena<Operation> operations_;  // the task's own, then the microthreads'
+  size_t threads_ = 1;                 // of them per PE
 
  private:
   // What the operands of an operation say together.
@@ -139,7 +167,7 @@ class Operations : public Queues {
     bool asynchronous;
     int thread, priority, queue;  // queue: of the destination, else of the first source
     int effects;
-    bool fabric = false;
+    bool fabric = false, fifo = false;
     int problem = kNoFault;
     int64_t detail = 0;
   };
@@ -186,7 +214,7 @@ class Operations : public Queues {
       }
       case Operand::kFabric: return resolve_fabric(cell, value, k, o, issue);
       case Operand::kFifo: {
-        s.row = int16_t(value);
+        s.row = int16_t(value), issue->fifo = true;
         const Fifo& fifo = this->fifo(core, s.row);
         const int length = k == 0 ? fifo.write_length : fifo.read_length;
         return length ? length : -1;
@@ -204,7 +232,7 @@ class Operations : public Queues {
     const FabricRow& row = p.fabrics[s.row];
     issue->fabric = true;
     if (issue->queue < 0) issue->queue = row.queue;
-    if (row.sends != (k == 0)) issue->problem = kWrongOperand, issue->detail = row.sends;
+    if (bool(row.sends) != (k == 0) || (row.sends && row.queue < 0)) issue->problem = kWrongOperand;
     if (!row.sends) {
       // Old programs name a queue and a colour without binding one to the other.
       if (row.queue >= 0 && row.color >= 0 && core.in_slot[row.queue] < 0 &&
@@ -246,20 +274,16 @@ class Operations : public Queues {
     return costs_.width[int(op)];
   }
 
-  bool ready(int cell, int thread, const Operation& o) {
+  bool ready(int cell, int thread) {
     Core& core = cores_[cell];
+    if (core.needs[thread] & ~core.queued) return false;
+    if (core.room[thread] >= 0 && core.full >> core.room[thread] & 1) return false;
     if (thread != kMainThread && is_blocked(core, Gate::kThread, thread)) return false;
-    for (const Stream* s : {&o.src0, &o.src1}) {
-      if (s->kind == Operand::kFabric) {
-        const int slot = source_slot(core, *s);
-        if (slot < 0 || !at(cell, slot).size) return false;
-      } else if (s->kind == Operand::kFifo && lacks(core, thread, *s, true)) {
-        return false;
-      }
-    }
-    if (o.dest.kind == Operand::kFifo) return !lacks(core, thread, o.dest, false);
-    return o.dest.kind != Operand::kFabric ||
-           has_room(cell, program(core).fabrics[o.dest.row].queue);
+    if (!(core.with_fifos >> thread & 1)) return true;
+    const Operation& o = running(cell, thread);
+    for (const Stream* s : {&o.src0, &o.src1, &o.dest})
+      if (s->kind == Operand::kFifo && lacks(core, thread, *s, s != &o.dest)) return false;
+    return true;
   }
 
   bool short_of(const Core& core, const Stream& s, bool reads) {
@@ -297,6 +321,16 @@ class Operations : public Queues {
     return at & 0xFFFF;
   }
 
+  // An operation in memory that nothing on its PE competes with: all its elements at once, for the
+  // cycles that they take.
+  void run_alone(int cell, int64_t cycle, Worker* worker) {
+    Core& core = cores_[cell];
+    const Operation& o = running(cell, kMainThread);
+    const int64_t steps = (int64_t(o.length) + o.wide - 1) / o.wide;
+    while (core.main == Main::kOperating && !worker->fault.kind) execute(cell, kMainThread, worker);
+    wake_[cell] = cycle + steps;
+  }
+
   void execute(int cell, int thread, Worker* worker) {
     Core& core = cores_[cell];
     Operation& o = running(cell, thread);
@@ -308,10 +342,9 @@ class Operations : public Queues {
     for (const Stream* s : {&o.src0, &o.src1}) {
       if (s->kind != Operand::kFabric) continue;
       const int slot = source_slot(core, *s);
-      Lane& lane = at(cell, slot);
-      if (lane.front_is_control()) return take_control(cell, thread, slot);
-      if (s->width == 2) offset = 2 * int(lane.front() >> 16);
-      if (op == DsdOp::kDfilt) return take(core, lane, slot);
+      if (at(cell, slot).front_is_control()) return take_control(cell, thread, slot);
+      if (s->width == 2) offset = 2 * int(front(cell, slot) >> 16);
+      if (op == DsdOp::kDfilt) return take(cell, slot);
     }
     const uint32_t end = std::min<uint64_t>(o.length, uint64_t(o.done) + o.wide);
     for (uint32_t k = o.done; k < end; ++k) {
@@ -329,7 +362,7 @@ class Operations : public Queues {
   void take_control(int cell, int thread, int slot) {
     Core& core = cores_[cell];
     Operation& o = running(cell, thread);
-    take(core, at(cell, slot), slot);
+    take(cell, slot);
     apply(core, o.on_control);
     const bool counted = DsdOp(program(core).operations[o.row].op) == DsdOp::kDfilt;
     if (counted && ++o.done == o.length) return finish(cell, thread, true);
@@ -345,8 +378,8 @@ class Operations : public Queues {
       case Operand::kScalar: *value = uint32_t(s.base) & mask; return true;
       case Operand::kFabric: {
         const int slot = source_slot(core, s);
-        *value = at(cell, slot).front() & mask;
-        take(core, at(cell, slot), slot);
+        *value = front(cell, slot) & mask;
+        take(cell, slot);
         return true;
       }
       case Operand::kFifo: *value = pop_fifo(core, s); return true;
@@ -375,8 +408,7 @@ class Operations : public Queues {
           value = (value & 0xFFFF) | uint32_t(index) << 16;
         }
         const bool advances = row.advances && k + 1 == o.length;
-        send(cell, row.queue, row.color >= 0 ? slot_[row.color] : -1, value,
-             uint8_t(kValid | (row.control ? kControl : 0) | (advances ? kAdvance : 0)));
+        send(cell, outgoing(row, value, advances), worker);
         return true;
       }
       default: break;
@@ -432,7 +464,7 @@ class Operations : public Queues {
         d.value = (d.value & ~0xFFFFull) | uint16_t(field(d.value, 0) + int(o.done) * s.step);
     }
     for (const Effect& effect : o.effects) apply(core, effect);
-    core.threads &= ~(1u << thread);
+    core.threads &= uint16_t(~(1 << thread));
     if (thread != kMainThread) return;
     core.main = Main::kRunning;
     const int result = program(core).code[o.pc].c;

@@ -11,14 +11,14 @@ class Queues : public Routers {
   Queues(int rows, int width, std::vector<int> colors, std::vector<FilterRow> filters,
          const Costs& costs, std::vector<Program> programs)
       : Routers(rows, width, std::move(colors), std::move(filters)), costs_(costs),
-        programs_(std::move(programs)), cores_(cells()), output_(size_t(cells()) * kQueues),
-        hosts_(cells()), wake_(cells(), kNever) {}
+        programs_(std::move(programs)), cores_(cells()), hosts_(cells()),
+        wake_(cells(), kNever) {}
 
   static constexpr int64_t kNever = INT64_MAX;
 
  protected:
   const Program& program(const Core& core) const { return programs_[core.program]; }
-  OutputQueue& output(int cell, int queue) { return output_[size_t(cell) * kQueues + queue]; }
+  OutputQueue& output(int cell, int queue) { return output_[size_t(cell) * queues_ + queue]; }
 
   // Words that a colour holds for the CE while no queue is bound to it.
   uint8_t own_depth(const Core& core, int slot) const {
@@ -40,56 +40,71 @@ class Queues : public Routers {
     return -1;
   }
 
-  void pop_word(Core& core, Lane& lane, int slot) {
-    lane.pop();
-    if (!lane.size) core.queued &= ~(1u << slot);
+  // A word leaves the CE. It goes on in the same cycle unless others wait before it.
+  void send(int cell, const Sent& sent, Worker* worker) {
+    Core& core = cores_[cell];
+    if (!core.sending && worker->fresh.queue < 0) return void(worker->fresh = sent);
+    store_fresh(cell, worker);
+    queue_up(cell, sent);
   }
-
-  bool has_room(int cell, int queue) {
-    return output(cell, queue).size < costs_.output_depth[queue];
+  void store_fresh(int cell, Worker* worker) {
+    if (worker->fresh.queue >= 0) queue_up(cell, worker->fresh);
+    worker->fresh.queue = -1;
   }
-
-  void send(int cell, int queue, int slot, uint32_t word, uint8_t flag) {
-    OutputQueue& out = output(cell, queue);
+  void queue_up(int cell, const Sent& sent) {
+    OutputQueue& out = output(cell, sent.queue);
+    Core& core = cores_[cell];
     const int at = (out.head + out.size++) % kQueues;
-    out.data[at] = word, out.slot[at] = int8_t(slot), out.flag[at] = flag;
-    cores_[cell].sending |= 1u << queue;
+    out.data[at] = sent.word, out.slot[at] = sent.slot, out.flag[at] = sent.flag;
+    core.sending |= uint8_t(1 << sent.queue);
+    if (out.size == costs_.output_depth[sent.queue]) core.full |= uint8_t(1 << sent.queue);
   }
 
-  // The word that goes from an output queue onto the ramp in this cycle, the lowest queue first.
-  struct Sent {
-    int slot = -1;
-    uint32_t word = 0;
-    uint8_t flag = 0;
-  };
-  // Whether a word left; those for the host are taken here.
+  // Finds the word that goes onto the ramp in this cycle, of the lowest queue that can; those for
+  // the host are taken here. Whether a word left.
   bool drain(int cell, Sent* sent, Worker* worker) {
     Core& core = cores_[cell];
+    if (worker->fresh.queue >= 0) {
+      *sent = worker->fresh;
+      if (leaves(cell, sent, worker)) return worker->fresh.queue = -1, flush(core), true;
+      store_fresh(cell, worker);
+      return true;
+    }
     for (uint32_t mask = core.sending; mask; mask &= mask - 1) {
       const int queue = __builtin_ctz(mask);
       OutputQueue& out = output(cell, queue);
-      const int slot = out.slot[out.head] >= 0 ? out.slot[out.head] : core.out_slot[queue];
-      if (slot < 0) {
-        worker->note({kNoColor, cell, 0, 0, -1, queue});
-        return false;
-      }
-      const bool to_host = costs_.streams[colors_[slot]] == 2;
-      if (!to_host && !room_up(at(cell, slot))) continue;
-      if (to_host)
-        host(cell).out[slot].push_back(out.data[out.head]);
-      else
-        *sent = {slot, out.data[out.head], out.flag[out.head]};
-      out.head = uint8_t((out.head + 1) % kQueues);
-      if (!--out.size) core.sending &= ~(1u << queue), flush(core);
+      *sent = {int8_t(queue), out.slot[out.head], out.flag[out.head], out.data[out.head]};
+      if (!leaves(cell, sent, worker)) continue;
+      out.head = uint8_t((out.head + 1) % kQueues), --out.size;
+      core.full &= uint8_t(~(1 << queue));
+      if (!out.size) core.sending &= uint8_t(~(1 << queue)), flush(core);
       return true;
     }
+    sent->slot = -1;
+    return false;
+  }
+
+  // Whether the ramp, or the host, takes a word now; its slot is -1 if it was the host.
+  bool leaves(int cell, Sent* sent, Worker* worker) {
+    if (sent->slot < 0) sent->slot = cores_[cell].out_slot[sent->queue];
+    if (sent->slot < 0) {
+      worker->note({kNoColor, cell, 0, 0, -1, sent->queue});
+      return false;
+    }
+    if (costs_.streams[colors_[sent->slot]] == 2) {
+      host(cell).out[sent->slot].push_back(sent->word);
+      sent->slot = -1;
+      return true;
+    }
+    if (room_up(at(cell, sent->slot))) return true;
+    sent->slot = -1;
     return false;
   }
 
   // Queues that the program waits to see empty.
   static void flush(Core& core) {
-    const uint32_t done = core.flushing & ~core.sending;
-    core.flushed |= done, core.flushing &= ~done;
+    const uint8_t done = core.flushing & uint8_t(~core.sending);
+    core.flushed |= done, core.flushing &= uint8_t(~done);
   }
 
   // Words of the host that come in.
@@ -99,8 +114,8 @@ class Queues : public Routers {
     each(from.feeding, [&](int slot) {
       Lane& lane = at(cell, slot);
       if (lane.size >= lane.depth) return;
-      lane.push(from.in[slot].front(), false), from.in[slot].pop_front();
-      cores_[cell].queued |= 1u << slot, moved = true;
+      push_word(cell, slot, from.in[slot].front(), false, cores_[cell]);
+      from.in[slot].pop_front(), moved = true;
       if (from.in[slot].empty()) from.feeding &= ~(1u << slot);
     });
     return moved;
@@ -173,8 +188,9 @@ class Queues : public Routers {
 
   const Costs costs_;
   const std::vector<Program> programs_;
-  std::vector<Core> cores_;
-  std::vector<OutputQueue> output_;
+  Arena<Core> cores_;
+  Arena<OutputQueue> output_;
+  size_t queues_ = 0;  // for output, of each PE
   std::vector<std::unique_ptr<Host>> hosts_;
   std::vector<int64_t> wake_;  // when the task's own thread has paid
 };

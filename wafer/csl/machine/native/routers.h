@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "arena.h"
 #include "state.h"
 
 namespace wafer::csl {
@@ -14,7 +15,8 @@ class Routers {
  public:
   Routers(int rows, int width, std::vector<int> colors, std::vector<FilterRow> filters)
       : rows_(rows), width_(width), colors_(std::move(colors)), filters_(std::move(filters)),
-        slots_(int(colors_.size())), lanes_(size_t(rows) * width * slots_), live_(cells()),
+        slots_(int(colors_.size())), lanes_(size_t(rows) * width * slots_),
+        words_(lanes_.size() * kQueues), live_(cells()),
         went_(cells()), incoming_(cells()), visit_(cells(), 1), next_(cells()), sides_(cells()),
         links_(size_t(cells()) * kPorts), offset_{-1, 1, width, -width} {
     std::fill_n(slot_, kColors, -1);
@@ -163,6 +165,22 @@ class Routers {
   }
   static bool enters(const Lane& lane) { return !lane.router_flag[1] && lane.rx & kRampPort; }
 
+  uint32_t front(int cell, int slot) const {
+    return words_[(size_t(cell) * slots_ + slot) * kQueues + at(cell, slot).head];
+  }
+  void push_word(int cell, int slot, uint32_t word, bool control, Core& core) {
+    Lane& lane = at(cell, slot);
+    const int place = (lane.head + lane.size++) % kQueues;
+    words_[(size_t(cell) * slots_ + slot) * kQueues + place] = word;
+    lane.controls = uint8_t((lane.controls & ~(1 << place)) | control << place);
+    core.queued |= 1u << slot;
+  }
+  void pop_word(int cell, int slot, Core& core) {
+    Lane& lane = at(cell, slot);
+    lane.head = (lane.head + 1) % kQueues;
+    if (!--lane.size) core.queued &= ~(1u << slot);
+  }
+
   // Moves one colour; `word` with `flag` enters the ramp. Whether anything moved.
   bool route(int cell, int slot, uint32_t word, uint8_t flag, Core& core, Worker* worker) {
     Lane& lane = at(cell, slot);
@@ -197,8 +215,8 @@ class Routers {
 
     // 2. Down to the CE's queue.
     if (lane.down_flag && queue_room) {
-      lane.push(lane.down, lane.down_flag & kControl);
-      core.queued |= 1u << slot, lane.down_flag = 0, moved = true;
+      push_word(cell, slot, lane.down, lane.down_flag & kControl, core);
+      lane.down_flag = 0, moved = true;
     }
     if (lane.go && lane.ports & kRampPort) lane.down = head, lane.down_flag = head_flag;
 
@@ -239,7 +257,8 @@ class Routers {
   const int slots_;
   int8_t slot_[kColors];  // of each colour, or -1
   std::vector<int8_t> partner_;
-  std::vector<Lane> lanes_;
+  Arena<Lane> lanes_;
+  Arena<uint32_t> words_;  // of the lanes' queues
   std::vector<uint32_t> live_, went_, incoming_;  // slots with words; that left; that arrive
   std::vector<uint8_t> visit_, next_, sides_;     // sides_: ports with a neighbour
   std::vector<uint32_t> links_;

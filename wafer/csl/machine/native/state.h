@@ -24,9 +24,9 @@ struct FilterState {
   bool on = false, second = false;  // second: the sparse counter has reached its first limit
 };
 
-// One colour at one PE: the router's FIFO, the ramp's stages, the words that wait for the CE.
-struct Lane {
-  uint32_t router[2], up[2], down, sent, queue[kQueues];
+// One colour at one PE: the router's FIFO, the ramp's stages, and the place in the CE's queue.
+struct alignas(64) Lane {
+  uint32_t router[2], up[2], down, sent;
   uint8_t router_flag[2], up_flag[2], down_flag, sent_flag;
   uint8_t head, size, controls, depth;  // of the queue; controls: a bit per place
   uint8_t popped;                       // by the CE in this cycle
@@ -36,15 +36,10 @@ struct Lane {
   uint16_t color, switches;  // registers
   FilterState filter;
 
-  uint32_t front() const { return queue[head]; }
   bool front_is_control() const { return controls >> head & 1; }
-  void push(uint32_t word, bool control) {
-    const int at = (head + size++) % kQueues;
-    queue[at] = word;
-    controls = uint8_t((controls & ~(1 << at)) | control << at);
-  }
-  void pop() { head = (head + 1) % kQueues, --size; }
 };
+static_assert(sizeof(Lane) == 64, "a line of the caches");
+
 
 // An operand as an operation goes over it.
 struct Stream {
@@ -64,7 +59,7 @@ struct Operation {
   int32_t task, task_id;     // that began it
   uint32_t length, done, carry;
   int32_t index;             // of its wavelets
-  uint8_t rank, wide;        // priority, the main thread included; elements per cycle
+  uint8_t wide;              // elements per cycle
   bool control_ends;
   Effect effects[4], on_control;
   Stream dest, src0, src1, scalar;
@@ -101,20 +96,27 @@ constexpr int kMainThread = kThreads;
 struct Core {
   int32_t program = -1;
   Main main = Main::kIdle;
-  bool paid = false;                // for the visible instruction at pc
+  bool paid = false;        // for the visible instruction at pc
+  uint16_t threads = 0;     // that run an operation; bit kMainThread: the task's own
+  uint16_t with_fifos = 0;  // of them, those whose operation has a FIFO
+  uint8_t sending = 0;      // output queues with words
+  uint8_t full = 0;         // output queues without room
+  uint32_t queued = 0;      // slots with words for the CE
+  uint32_t popped = 0;      // slots that the CE took a word from in this cycle
+  uint32_t active = 0, blocked[kGates] = {}, torn = 0;
+  uint8_t flushed = 0, flushing = 0;  // output queues: found empty, and to be found so
+  bool commanded = false;             // the host's command stream waits for NEXT_COMMAND
+  uint8_t rank[kThreads + 1];         // of the threads' operations; the main thread's included
+  int8_t room[kThreads + 1];          // the output queue they fill, -1: none
   int8_t in_slot[kQueues], out_slot[kQueues];  // colours bound, as places in the list of lanes
+  uint32_t needs[kThreads + 1];                // slots they read
+  size_t memory = 0;                           // where it begins in the arena
   Task task = Task::kLocal;
   int32_t task_id = 0, pc = 0, base = 0, depth = 0;
   int64_t debt = 0;  // cycles charged and not yet waited out
-  uint32_t active = 0, blocked[kGates] = {}, torn = 0, flushed = 0, flushing = 0;
-  uint32_t queued = 0;   // slots with words for the CE
-  uint32_t popped = 0;   // slots that the CE took a word from in this cycle
-  uint32_t threads = 0;  // that run an operation; bit kMainThread: the task's own
-  uint32_t sending = 0;  // output queues with words
-  uint32_t random = 0xDEADBEEF;
+  size_t registers = 0, dsrs = 0, fifos = 0;
   int64_t stamp = 0, stamp_from = -1;  // the counter, and since when it runs
-  bool commanded = false;              // the host's command stream waits for NEXT_COMMAND
-  size_t memory = 0, registers = 0, dsrs = 0, fifos = 0;  // where they begin in the arenas
+  uint32_t random = 0xDEADBEEF;
 };
 
 struct Launch {
@@ -146,8 +148,16 @@ struct Fault {
   int64_t detail = 0;
 };
 
+// A word on its way out of the CE.
+struct Sent {
+  int8_t queue = -1, slot = -1;  // slot of the colour; -1: that of the queue's register
+  uint8_t flag = 0;
+  uint32_t word = 0;
+};
+
 // What one host thread gathers in its rows.
 struct Worker {
+  Sent fresh;  // a word sent in this cycle while all output queues were empty
   Fault fault;
   bool moved = false;
   int64_t answered = 0;  // launches returned, commands unblocked

@@ -57,7 +57,7 @@ class Tasks : public Operations {
   }
 
   // The calls of each PE.
-  std::vector<Frame> frames_;
+  Arena<Frame> frames_;
 
  private:
   static constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
@@ -87,9 +87,8 @@ class Tasks : public Operations {
     Core& core = cores_[cell];
     const Program& p = program(core);
     const int slot = costs_.wse3 ? core.in_slot[id] : slot_[id];
-    Lane& lane = at(cell, slot);
-    const uint32_t word = lane.front();
-    const bool control = lane.front_is_control();
+    const uint32_t word = front(cell, slot);
+    const bool control = at(cell, slot).front_is_control();
     const int key = control ? int(word >> 16 & 63) : id;
     const int pc = control ? p.control_tasks[key] : p.data_tasks[id];
     if ((pc < 0 && !control) || being_read(cell) >> slot & 1) return false;
@@ -98,7 +97,7 @@ class Tasks : public Operations {
         worker->note({kUnboundControl, cell, 0, key, -1, colors_[slot]});
       return false;
     }
-    pop_word(core, lane, slot);
+    pop_word(cell, slot, core);
     begin(cell, control ? Task::kControl : Task::kData, key, pc, cycle);
     reg(core, 0) = word;
     return true;
@@ -106,10 +105,9 @@ class Tasks : public Operations {
 
   bool begin_handler(int cell, int64_t cycle) {
     Core& core = cores_[cell];
-    uint32_t& raised = core.torn ? core.torn : core.flushed;
     const bool teardown = core.torn;
-    const int id = __builtin_ctz(raised);
-    raised &= raised - 1;
+    const int id = __builtin_ctz(teardown ? core.torn : core.flushed);
+    if (teardown) core.torn &= core.torn - 1; else core.flushed &= uint8_t(core.flushed - 1);
     const int pc = teardown ? program(core).teardown_handlers[id] : program(core).empty_handlers[id];
     return pc >= 0 && begin(cell, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
   }
@@ -267,7 +265,7 @@ class Tasks : public Operations {
       }
       case Op::kOperate:
         ++core.pc;
-        return operate(cell, pc, i, worker);
+        return operate(cell, cycle, pc, i, worker);
       case Op::kReceive:
         if (receive_one(cell, i, worker)) break;
         core.main = Main::kReceiving;
@@ -299,7 +297,7 @@ class Tasks : public Operations {
     const bool known = sets ? config_set(cell, address, int(reg(core, i.b)))
                             : config_get(cell, address, &reg(core, i.a));
     if (!known) return fault(cell, kNoConfig, core.pc, address, worker), false;
-    if (sets) changed(cell, true);
+    if (sets) watch_all(cell), changed(cell, true);
     return true;
   }
 
@@ -311,20 +309,19 @@ class Tasks : public Operations {
     const int slot = source_slot(core, s);
     if (slot < 0) return fault(cell, kNoColor, core.pc, 0, worker), false;
     Lane& lane = at(cell, slot);
-    while (lane.size && lane.front_is_control()) take(core, lane, slot);
+    while (lane.size && lane.front_is_control()) take(cell, slot);
     if (!lane.size) return false;
-    reg(core, i.a) = wrapped(Type(i.type), lane.front());
-    take(core, lane, slot);
+    reg(core, i.a) = wrapped(Type(i.type), front(cell, slot));
+    take(cell, slot);
     return true;
   }
 
-  bool send_one(int cell, const Instruction& i, Worker*) {
+  bool send_one(int cell, const Instruction& i, Worker* worker) {
     Core& core = cores_[cell];
     const FabricRow& row = program(core).fabrics[field(uint64_t(reg(core, i.a)), 0)];
-    if (!has_room(cell, row.queue)) return false;
+    if (core.full >> row.queue & 1) return false;
     const int64_t mask = bytes_of(Type(i.type)) < 4 ? 0xFFFF : 0xFFFFFFFF;
-    send(cell, row.queue, row.color >= 0 ? slot_[row.color] : -1, uint32_t(reg(core, i.b) & mask),
-         uint8_t(kValid | (row.control ? kControl : 0) | (row.advances ? kAdvance : 0)));
+    send(cell, outgoing(row, uint32_t(reg(core, i.b) & mask), row.advances), worker);
     return true;
   }
 
@@ -349,7 +346,7 @@ class Tasks : public Operations {
         break;
       }
       case Intrinsic::kQueueEmpty: out = !(core.sending >> (value & 7) & 1); break;
-      case Intrinsic::kQueueFlush: core.flushing |= 1u << (value & 7), flush(core); break;
+      case Intrinsic::kQueueFlush: core.flushing |= uint8_t(1 << (value & 7)), flush(core); break;
       case Intrinsic::kTeardownExit:
         if (value >= kColors || slot_[value] < 0)
           return fault(cell, kNoConfig, core.pc, 0x7F20 + value, worker);
