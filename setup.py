@@ -119,6 +119,7 @@ setup(
             ["planes.cc", "engine.cc", "machine.cc"],
             per_target=["words.cc"],
         ),
+        NativeLibrary("wafer.csl.machine.native", ["machine.cc"], per_target=[]),
         NativeLibrary(
             "wafer.placement.native",
             ["temper.cc", "forest.cc", "sets.cc"],

@@ -109,6 +109,12 @@ class Evaluator:
         twin.scopes = self.scopes
         return twin
 
+    def aside(self) -> "Evaluator":
+        """The same names, for code that is only looked at and never runs."""
+        twin = Evaluator(self.unit, self.module, Code())
+        twin.scopes = self.scopes
+        return twin
+
     # Errors
 
     def fail(self, at: Position, message: str, hint: str = "") -> NoReturn:

@@ -6,12 +6,13 @@ from typing import Any
 from wafer.csl.machine.codes import Op
 from wafer.csl.meaning import names, types
 from wafer.csl.meaning.calls import call
-from wafer.csl.meaning.coerce import coerce, common
+from wafer.csl.meaning.choices import choice, condition
+from wafer.csl.meaning.coerce import coerce
 from wafer.csl.meaning.descriptors import tensor_access
 from wafer.csl.meaning.emit import Label
 from wafer.csl.meaning.evaluator import Evaluator, Jump, described
 from wafer.csl.meaning.operators import combined, inverted, negated, opposite
-from wafer.csl.meaning.statements import chosen_arm, condition, run
+from wafer.csl.meaning.statements import chosen_arm, run
 from wafer.csl.meaning.values import (
     Cell,
     KnownPlace,
@@ -21,7 +22,6 @@ from wafer.csl.meaning.values import (
     is_known,
 )
 from wafer.csl.syntax import tree
-from wafer.csl.syntax.source import Position
 
 __all__ = ["VALUES"]
 
@@ -84,51 +84,6 @@ def _init(ev: Evaluator, node: tree.Init) -> Value:
     if node.type is None:
         return value
     return coerce(ev, value, ev.type(node.type), node.at)
-
-
-def _if(ev: Evaluator, node: tree.If) -> Value:
-    """A choice between values; what known conditions leave out is not looked at."""
-    pending = list(node.arms)
-    while pending:
-        test, body = pending[0]
-        value = condition(ev, test)
-        if not is_known(value):
-            rest = tree.If(node.at, tuple(pending[1:]), node.otherwise) if pending[1:] else None
-            return _either(ev, value, body, rest or node.otherwise, node.at)
-        if value.data:
-            return ev.value(body)
-        pending = pending[1:]
-    return NOTHING if node.otherwise is None else ev.value(node.otherwise)
-
-
-def _either(
-    ev: Evaluator, test: Value, body: tree.Node, otherwise: tree.Node | None, at: Position
-) -> Value:
-    """A value that a running condition chooses."""
-    if otherwise is None:
-        ev.fail(at, "a choice at run time needs an else")
-    code, other, after = ev.running(at, "this choice"), Label(), Label()
-    result = code.new()
-    code.add(Op.JUMP_UNLESS, 0, other, ev.register(test, at))
-    first = ev.value(body)
-    patch = len(code.rows)  # the first value's type may follow from the second
-    code.add(Op.COPY, 0, result, 0)
-    code.add(Op.JUMP, 0, after)
-    code.here(other)
-    second = ev.value(otherwise)
-    kind = common(ev, first, second, at) if types.is_number(first.type) else first.type
-    second = coerce(ev, second, kind, at)
-    ev.register(second, at, into=result)
-    code.here(after)
-    if is_known(first):
-        constant = len(code.rows)
-        code.constant(ev.bits(coerce(ev, first, kind, at), at), result)
-        code.rows[patch] = code.rows.pop()
-        code.places.pop()
-        assert len(code.rows) == constant
-    else:
-        code.rows[patch][3] = ev.register(first, at)
-    return Value(kind, Register(result))
 
 
 def _switch(ev: Evaluator, node: tree.Switch) -> Value:
@@ -228,7 +183,7 @@ VALUES = {
     tree.Binary: _binary,
     tree.Init: _init,
     tree.TensorAccess: tensor_access,
-    tree.If: _if,
+    tree.If: choice,
     tree.Switch: _switch,
     tree.Block: _block,
     tree.PointerType: _pointer_type,

@@ -6,12 +6,12 @@ import numpy as np
 
 from wafer.csl.machine.codes import Intrinsic, Op, Type
 from wafer.csl.meaning import types
+from wafer.csl.meaning.choices import condition
 from wafer.csl.meaning.coerce import cast, coerce, zero
 from wafer.csl.meaning.descriptors import fields_of
 from wafer.csl.meaning.emit import Label
 from wafer.csl.meaning.evaluator import Evaluator, described
 from wafer.csl.meaning.numbers import bits_of, rounded, truncated, wrapped
-from wafer.csl.meaning.statements import condition
 from wafer.csl.meaning.values import Range, Register, Value, copied, is_known
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position, Problem
@@ -199,7 +199,7 @@ def _constants(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _type_of(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.TYPE, ev.value(node.arguments[0]).type)
+    return Value(types.TYPE, ev.aside().value(node.arguments[0]).type)
 
 
 def _is_same_type(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -259,7 +259,7 @@ def _get_array(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _is_comptime(ev: Evaluator, node: tree.Builtin) -> Value:
-    return Value(types.BOOL, is_known(ev.value(node.arguments[0])))
+    return Value(types.BOOL, is_known(ev.aside().value(node.arguments[0])))
 
 
 def _is_arch(ev: Evaluator, node: tree.Builtin) -> Value:

@@ -17,7 +17,6 @@ __all__ = ["BUILTINS"]
 
 _F16, _F32, _I16, _U16, _U32 = (types.named(n) for n in ("f16", "f32", "i16", "u16", "u32"))
 _DSRS = {"dsr_dest": 0, "dsr_src0": 1, "dsr_src1": 2}
-_FLAG = {"async", "index", "ut_id"}
 
 # Operands after the destination, the type of a scalar in each place.
 _FORMS: dict[str, tuple[types.Type | None, ...]] = {
@@ -76,16 +75,14 @@ def _scalar(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Valu
     return coerce(ev, value, kind, at)
 
 
-def _config(ev: Evaluator, value: Value | None, at: Position) -> dict[str, Any]:
+def _config(ev: Evaluator, given: dict[str, Value], at: Position) -> dict[str, Any]:
     """The columns of an operation's or DSR's last argument."""
-    given = fields_of(ev, value, at) if value is not None else {}
     done, target = action(ev, given, at)
     columns: dict[str, Any] = {"action": done, "target": target, **on_control(ev, given, at)}
     columns["priority"], columns["simd"] = priority(ev, given, at), simd(ev, given, at)
     asynchronous = given.pop("async", Value(types.BOOL, False))
     columns["asynchronous"] = asynchronous.data
-    for name, column in (("ut_id", "thread"), ("index", "index")):
-        columns[column] = given.pop(name).data if name in given else -1
+    columns["thread"] = given.pop("ut_id").data if "ut_id" in given else -1
     for name in ("save_address", "single_step"):
         if name in given:
             columns[name] = given.pop(name).data
@@ -107,15 +104,20 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     if len(values) < len(forms):
         ev.fail(at, f"{node.name} takes {len(forms)} operands, found {len(values)}")
     code = ev.running(at, f"what {node.name} does")
-    columns, operands = _config(ev, config, at), list[Value | None]()
+    given = fields_of(ev, config, at) if config is not None else {}
+    index = given.pop("index", None)
+    columns, operands = _config(ev, given, at), list[Value | None]()
     for place, value, scalar, argument in zip(_PLACES, values, forms, node.arguments, strict=False):
         columns[place], operand = _operand(ev, value, scalar, argument.at)
         operands.append(operand)
     columns.pop("save_address", None)
     for place in _PLACES[len(forms) :]:
         columns[place] = Operand.NONE
+    if index is not None:
+        operands.append(coerce(ev, index, types.U16, at))
+        columns["index"] = 1
     registers = [ev.register(operand, at) for operand in operands if operand is not None]
-    base = code.new(len(_PLACES))
+    base = code.new(len(registers))
     for position, register in enumerate(registers):
         code.add(Op.COPY, 0, base + position, register)
     row = ev.unit.row("operations", op=DsdOp[name.upper()], **columns)
@@ -140,9 +142,9 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
     if str(dsr.type) not in _DSRS:
         ev.fail(at, f"expected a DSR, found {described(dsr)}")
     config = ev.value(node.arguments[2]) if len(node.arguments) > 2 else None
-    columns = _config(ev, config, at)
+    columns = _config(ev, fields_of(ev, config, at) if config is not None else {}, at)
     columns["saves_address"] = columns.pop("save_address", False)
-    for name in ("priority", "simd", "index"):
+    for name in ("priority", "simd"):
         columns.pop(name)
     columns.setdefault("single_step", False)
     kind, _ = _operand(ev, value, None, at)

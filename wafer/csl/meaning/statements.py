@@ -8,6 +8,7 @@ from typing import Any
 
 from wafer.csl.machine.codes import Op
 from wafer.csl.meaning import types
+from wafer.csl.meaning.choices import condition, typed
 from wafer.csl.meaning.coerce import coerce, zero
 from wafer.csl.meaning.emit import Label
 from wafer.csl.meaning.evaluator import Evaluator, Failure, Jump, Loop, described
@@ -29,18 +30,10 @@ from wafer.csl.meaning.values import (
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 
-__all__ = ["STATEMENTS", "chosen_arm", "condition", "run", "variable"]
+__all__ = ["STATEMENTS", "chosen_arm", "run", "variable"]
 
 MOST_STEPS = 10_000_000  # rounds of loops in one compilation
 ASSIGNED_SIGNS = frozenset(["+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>"])
-
-
-def condition(ev: Evaluator, node: tree.Node) -> Value:
-    """The value of a condition."""
-    value = ev.value(node)
-    if value.type != types.BOOL:
-        ev.fail(node.at, f"a condition is a bool, found {described(value)}", "compare it with 0")
-    return value
 
 
 def run(ev: Evaluator, node: tree.Node) -> Jump | None:
@@ -107,8 +100,7 @@ def variable(ev: Evaluator, node: tree.Variable) -> None:
         ev = ev.at_compile_time()
     kind = ev.type(node.type) if node.type is not None else None
     if node.value is not None:
-        value = ev.value(node.value)
-        value = coerce(ev, value, kind, node.value.at) if kind is not None else value
+        value = typed(ev, node.value, kind)
     elif kind is None:
         ev.fail(node.at, f"'{node.name}' has neither a type nor a value")
     else:
@@ -149,12 +141,16 @@ def _assign(ev: Evaluator, node: tree.Assign) -> None:
         ev.fail(node.target.at, "this cannot be assigned to", "a constant never changes")
     if isinstance(place, KnownPlace) and place.reference.cell.constant:
         ev.fail(node.target.at, f"'{place.reference.cell.name}' is a constant", "declare it var")
-    value = ev.value(node.value)
     if node.operator != "=":
+        value = ev.value(node.value)
         value = combined(ev, node.operator[:-1], ev.read(place, node.at), value, node.at)
-    if place.type == types.ANONYMOUS:
+        value = coerce(ev, value, place.type, node.value.at)
+    elif place.type == types.ANONYMOUS:
+        value = ev.value(node.value)
         place = place._replace(type=value.type)
-    ev.write(place, coerce(ev, value, place.type, node.value.at), node.at)
+    else:
+        value = typed(ev, node.value, place.type)
+    ev.write(place, value, node.at)
 
 
 # Choices
@@ -386,9 +382,7 @@ def _element(ev: Evaluator, iterable: Value, index: Value, at: Position) -> Valu
 
 
 def _return(ev: Evaluator, node: tree.Return) -> Jump:
-    value = Value(types.VOID, None) if node.value is None else ev.value(node.value)
-    if ev.result == types.VOID and node.value is not None and value.type != types.VOID:
-        ev.fail(node.at, f"this function returns nothing, found {described(value)}")
+    value = Value(types.VOID, None) if node.value is None else typed(ev, node.value, ev.result)
     value = coerce(ev, value, ev.result, node.at)
     if ev.code is None:
         return Jump("return", None, value)

@@ -1,0 +1,253 @@
+"""Runs a compiled image cycle by cycle: a thin layer over the C++ machine."""
+
+import ctypes
+import enum
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vsl.native.library import Library
+from wafer.csl.machine.image import Image
+from wafer.csl.machine.reports import Waiting, fault_message, waiting_for
+from wafer.csl.machine.setup import lay_out
+from wafer.errors import CompileError
+
+__all__ = ["Machine", "Print", "Rectangle", "Status", "available"]
+
+_LIBRARY = Library(
+    what="machine for CSL",
+    package="wafer.csl.machine.native",
+    handlers=(),
+    instead="nothing: compiled CSL runs only there",
+)
+available = _LIBRARY.available
+_MOST_REPORTED = 10_000
+_I32, _I64, _AT = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+_FUNCTIONS = {
+    "csl_create": ([_AT], _AT),
+    "csl_destroy": ([_AT], None),
+    "csl_cycle": ([_AT], _I64),
+    "csl_run": ([_AT, _I64, _I32], _I32),
+    "csl_launch": ([_AT, _I32, _I32, _AT, _I32], None),
+    "csl_has_command": ([_AT, _I32], _I32),
+    "csl_copy": ([_AT, _I32, _I64, _I64, _AT, _I32], _I32),
+    "csl_inject": ([_AT, _I32, _I32, _AT, _I64], _I32),
+    "csl_collectable": ([_AT, _I32, _I32], _I64),
+    "csl_collect": ([_AT, _I32, _I32, _AT, _I64], _I64),
+    "csl_fault": ([_AT, _AT], None),
+    "csl_waiting": ([_AT, _AT, _I64], _I64),
+    "csl_prints": ([_AT], _I64),
+    "csl_print": ([_AT, _I64, _AT, _AT, _AT], _AT),
+    "csl_links": ([_AT], _AT),
+}
+
+
+class Status(enum.IntEnum):
+    """How a run ended."""
+
+    QUIET = 0  # nothing can change any more
+    READY = 1  # all launched calls have returned and freed the command streams
+    FAULT = 2  # see Machine.fault
+    LIMIT = 3  # the cycles asked for have passed
+
+
+class Rectangle(NamedTuple):
+    """PEs [x, x + width) by [y, y + height)."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]
+        for y in range(self.y, self.y + self.height):
+            for x in range(self.x, self.x + self.width):
+                yield x, y
+
+
+class Print(NamedTuple):
+    """A line that a PE wrote.
+
+    Attributes:
+        cycle: in which it ended.
+        x, y: the PE.
+        text: without the end of line.
+    """
+
+    cycle: int
+    x: int
+    y: int
+    text: str
+
+
+def _library() -> ctypes.CDLL:
+    library = _LIBRARY.loaded()
+    for name, (arguments, result) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, result
+    return library
+
+
+class Machine:
+    """A wafer that executes an image.
+
+    Args:
+        image: compiled.
+        threads: of the host; None: one per core. Results and cycles do not depend on it.
+
+    Raises:
+        CompileError: code that cannot be run.
+        RuntimeError: the C++ library is not built.
+    """
+
+    def __init__(self, image: Image, threads: int | None = None) -> None:
+        self.image = image
+        self._height, self._width = image.tiles.shape
+        # A thread for few PEs waits more than it works.
+        suits = max(1, min(self._height, self._height * self._width // 64))
+        self._threads = threads or min(os.cpu_count() or 1, suits)
+        self._library = _library()
+        setup = lay_out(image)
+        self._machine = self._library.csl_create(setup.ctypes.data)
+        self._end = weakref.finalize(self, self._library.csl_destroy, self._machine)
+
+    @property
+    def cycle(self) -> int:
+        """Cycles that have passed."""
+        return self._library.csl_cycle(self._machine)
+
+    def run(self, most_cycles: int = 1_000_000_000) -> Status:
+        """Run until nothing can change, the host's calls are answered, a fault, or the limit."""
+        return Status(self._library.csl_run(self._machine, most_cycles, self._threads))
+
+    @property
+    def fault(self) -> str:
+        """What ended the last run with ``Status.FAULT``; '' if nothing did."""
+        numbers = np.zeros(6, np.int64)
+        self._library.csl_fault(self._machine, numbers.ctypes.data)
+        return fault_message(self.image, numbers.tolist()) if numbers[0] else ""
+
+    def _cell(self, x: int, y: int) -> int:
+        if not (0 <= x < self._width and 0 <= y < self._height):
+            raise CompileError(
+                f"PE ({x}, {y}) is outside of the {self._width} x {self._height} rectangle"
+            )
+        return y * self._width + x
+
+    def launch(self, rectangle: Rectangle, function: str, words: Sequence[int] = ()) -> None:
+        """Call an exported function on every PE of a rectangle, after what was called before.
+
+        Args:
+            rectangle: of PEs.
+            function: exported name.
+            words: arguments as registers hold them.
+
+        Raises:
+            CompileError: a PE without that function.
+        """
+        arguments = np.array([word - (word >> 63 << 64) for word in words], np.int64)
+        for x, y in rectangle:
+            cell, index = self._cell(x, y), self.image.tiles[y, x]
+            entries = self.image.programs[index].functions if index >= 0 else {}
+            if function not in entries:
+                there = ", ".join(entries) or "none"
+                raise CompileError(f"PE ({x}, {y}) exports {there}, not a function {function!r}")
+            self._library.csl_launch(
+                self._machine, cell, entries[function], arguments.ctypes.data, len(arguments)
+            )
+
+    def commands_waiting(self, rectangle: Rectangle) -> int:
+        """PEs with a call that has not been taken up, not returned, or not freed the stream."""
+        has = self._library.csl_has_command
+        return sum(has(self._machine, self._cell(x, y)) for x, y in rectangle)
+
+    def _copy(self, x: int, y: int, address: int, data: np.ndarray, *, write: bool) -> None:
+        cell, size = self._cell(x, y), data.nbytes
+        if not self._library.csl_copy(
+            self._machine, cell, address, size, data.ctypes.data, int(write)
+        ):
+            raise CompileError(
+                f"PE ({x}, {y}): bytes {address} to {address + size} are outside of what its"
+                " program declares"
+            )
+
+    def read(self, x: int, y: int, address: int, bytes: int) -> np.ndarray:
+        """[bytes] uint8 of a PE's memory.
+
+        Raises:
+            CompileError: outside of it; the 64 bytes behind it read as zero.
+        """
+        out = np.zeros(bytes, np.uint8)
+        self._copy(x, y, address, out, write=False)
+        return out
+
+    def write(self, x: int, y: int, address: int, data: np.ndarray) -> None:
+        """Write an array's bytes to a PE's memory.
+
+        Raises:
+            CompileError: outside of it.
+        """
+        self._copy(x, y, address, np.ascontiguousarray(data), write=True)
+
+    def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
+        """Queue words that the host sends to a PE on a stream's colour.
+
+        Raises:
+            CompileError: a colour that is no stream from the host.
+        """
+        if "H2D" not in self.image.streams.get(color, "").upper():
+            raise CompileError(f"colour {color} is no stream from the host: {self.image.streams}")
+        words = np.ascontiguousarray(words, np.uint32)
+        self._library.csl_inject(
+            self._machine, self._cell(x, y), color, words.ctypes.data, len(words)
+        )
+
+    def collected(self, color: int, x: int, y: int, most: int | None = None) -> np.ndarray:
+        """Take what a PE has sent to the host on a stream's colour: uint32, in order.
+
+        Args:
+            color: of the stream.
+            x: column of the PE.
+            y: row of the PE.
+            most: how many to take; None: all.
+        """
+        cell = self._cell(x, y)
+        there = self._library.csl_collectable(self._machine, cell, color)
+        out = np.zeros(there if most is None else min(there, most), np.uint32)
+        self._library.csl_collect(self._machine, cell, color, out.ctypes.data, len(out))
+        return out
+
+    def collectable(self, color: int, x: int, y: int) -> int:
+        """How many words ``collected`` could take."""
+        return self._library.csl_collectable(self._machine, self._cell(x, y), color)
+
+    def waiting(self) -> list[Waiting]:
+        """What tasks, microthreads, queues and routers wait for: the report of a deadlock."""
+        rows = np.zeros((_MOST_REPORTED, 8), np.int32)
+        count = self._library.csl_waiting(self._machine, rows.ctypes.data, len(rows))
+        return [waiting_for(self.image, row) for row in rows[:count].tolist()]
+
+    @property
+    def prints(self) -> list[Print]:
+        """Lines that PEs have written, by cycle."""
+        out = []
+        cycle, cell, length = _I64(), _I32(), _I64()
+        refer = ctypes.byref
+        for k in range(self._library.csl_prints(self._machine)):
+            text = self._library.csl_print(
+                self._machine, k, refer(cycle), refer(cell), refer(length)
+            )
+            line = ctypes.string_at(text, length.value).decode("latin-1")
+            y, x = divmod(cell.value, self._width)
+            out.append(Print(cycle.value, x, y, line))
+        return out
+
+    @property
+    def links(self) -> np.ndarray:
+        """[H, W, 5] uint32: wavelets that left each router to the W, E, S, N and down the ramp."""
+        count = self._height * self._width * 5
+        at = ctypes.cast(self._library.csl_links(self._machine), ctypes.POINTER(ctypes.c_uint32))
+        return np.ctypeslib.as_array(at, (count,)).reshape(self._height, self._width, 5).copy()

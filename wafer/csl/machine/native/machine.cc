@@ -1,0 +1,199 @@
+// The machine's set-up, its report on what waits, and its functions for machine/engine.py.
+#include "machine.h"
+
+namespace wafer::csl {
+
+Machine* Machine::create(Reader in) {
+  const int rows = in.next(), width = in.next();
+  Costs costs;
+  in.fill(&costs, 1);
+  std::vector<int> colors;
+  for (const int32_t color : in.rows<int32_t>()) colors.push_back(color);
+  std::vector<FilterRow> filters = in.rows<FilterRow>();
+  std::vector<Program> programs;
+  for (int count = in.next(); count > 0; --count) programs.emplace_back(in);
+  const std::vector<int32_t> tiles = in.rows<int32_t>();
+  auto* machine = new Machine(rows, width, colors, filters, costs, std::move(programs));
+  machine->set_up(in, tiles);
+  machine->start();
+  return machine;
+}
+
+void Machine::set_up(Reader& in, const std::vector<int32_t>& tiles) {
+  size_t memory = 0, registers = 0, dsrs = 0, fifos = 0;
+  for (int cell = 0; cell < cells(); ++cell) {
+    Core& core = cores_[cell];
+    core.program = tiles[cell];
+    std::fill_n(core.in_slot, kQueues, -1), std::fill_n(core.out_slot, kQueues, -1);
+    for (int slot = 0; slot < slots_; ++slot) {
+      const uint32_t word = uint32_t(in.next());  // colour and switch registers
+      Lane& lane = at(cell, slot);
+      lane.color = uint16_t(word), lane.switches = uint16_t(word >> 16);
+      lane.pos_rx = lane.pos_tx = lane.switches >> 13 & 3;
+      lane.torn_rx = lane.torn_tx = lane.color & kTorn;
+      lane.depth = own_depth(core, slot);
+      aim(lane);
+    }
+    if (core.program < 0) continue;
+    const Program& p = program(core);
+    core.memory = memory, core.registers = registers, core.dsrs = dsrs, core.fifos = fifos;
+    memory += (p.memory.size() + kPad + 7) / 8 * 8, registers += size_t(p.frame + p.slack);
+    dsrs += 3 * size_t(p.dsrs), fifos += p.fifos.size();
+  }
+  for (int count = in.next(); count > 0; --count) {
+    const int cell = in.next(), slot = in.next(), row = in.next();
+    at(cell, slot).filter = {row, filters_[row].start, filters_[row].limit1, true, false};
+  }
+  memory_.resize(memory), registers_.resize(registers), dsrs_.resize(dsrs), fifos_.resize(fifos);
+  // As many microthreads and queues as anything names: less state stays in the caches.
+  for (const Program& p : programs_) {
+    const auto names = [](size_t* count, int id) { *count = std::max(*count, size_t(id + 1)); };
+    for (const FabricRow& row : p.fabrics) {
+      names(&threads_, row.queue + 1);
+      if (row.sends) names(&queues_, row.queue);
+    }
+    for (const OperationRow& row : p.operations) names(&threads_, row.thread + 1);
+    for (const DsrRow& row : p.dsr_loads) names(&threads_, row.thread + 1);
+  }
+  operations_.resize(size_t(cells()) * threads_);
+  output_.resize(size_t(cells()) * queues_);
+  frames_.resize(size_t(cells()) * kDeepest);
+}
+
+void Machine::start() {
+  Worker worker;
+  for (int cell = 0; cell < cells(); ++cell) {
+    Core& core = cores_[cell];
+    if (core.program < 0) continue;
+    const Program& p = program(core);
+    std::copy(p.memory.begin(), p.memory.end(), &memory_[core.memory]);
+    core.active = p.active;
+    for (int gate = 0; gate < kGates; ++gate) core.blocked[gate] = uint32_t(p.blocked[gate]);
+    if (!costs_.wse3) core.blocked[int(Gate::kData)] |= core.blocked[int(Gate::kColor)];
+    for (int queue = 0; queue < kQueues; ++queue) {
+      const int in = p.queues[queue].color, out = p.queues[kQueues + queue].color;
+      if (in >= 0) bind_input(cell, queue, slot_[in]);
+      if (out >= 0) core.out_slot[queue] = slot_[out];
+    }
+    dispatch(cell, -1, &worker);
+  }
+}
+
+std::vector<Waiting> Machine::waiting() {
+  std::vector<Waiting> out;
+  for (int cell = 0; cell < cells(); ++cell) {
+    const Core& core = cores_[cell];
+    const auto add = [&](int task, int id, int reason, int detail) {
+      out.push_back({cell % width_, cell / width_, -1, task, id, reason, detail, -1});
+    };
+    if (core.program >= 0) {
+      each(core.threads, [&](int thread) { explain(cell, thread, &out); });
+      if (core.main == Main::kReceiving || core.main == Main::kSending) {
+        const Instruction& i = program(core).code[core.pc];
+        const bool sends = core.main == Main::kSending;
+        Stream s;
+        s.row = int16_t(field(uint64_t(reg(core, sends ? i.a : i.b)), 0));
+        const int slot = sends ? -1 : source_slot(core, s);
+        out.push_back({cell % width_, cell / width_, kMainThread, int(core.task), core.task_id,
+                       sends ? kForRoom : kForData,
+                       sends ? program(core).fabrics[s.row].queue : slot < 0 ? -1 : colors_[slot],
+                       core.pc});
+      }
+      each(core.active & core.blocked[int(Gate::kLocal)],
+           [&](int id) { add(int(Task::kLocal), id, kTaskBlocked, id); });
+      const uint32_t read = being_read(cell);
+      each(core.queued & ~read, [&](int slot) { add(-1, 0, kWordUnread, colors_[slot]); });
+      if (core.commanded && core.main == Main::kIdle) add(-1, 0, kForCommand, 0);
+    }
+    each(live_[cell], [&](int slot) { add(-1, 0, kInRouter, colors_[slot]); });
+  }
+  return out;
+}
+
+void Machine::explain(int cell, int thread, std::vector<Waiting>* out) {
+  const Core& core = cores_[cell];
+  const Operation& o = running(cell, thread);
+  int reason = kNoReason, detail = 0;
+  if (thread != kMainThread && is_blocked(core, Gate::kThread, thread)) reason = kThreadBlocked;
+  for (const Stream* s : {&o.src0, &o.src1}) {
+    if (reason) break;
+    if (s->kind == Operand::kFabric) {
+      const int slot = source_slot(core, *s);
+      if (slot < 0 || !at(cell, slot).size) reason = kForData, detail = slot < 0 ? -1 : colors_[slot];
+    } else if (s->kind == Operand::kFifo && fifo(core, s->row).used < s->width / 2) {
+      reason = kFifoEmpty, detail = s->row;
+    }
+  }
+  if (!reason && o.dest.kind == Operand::kFabric)
+    reason = kForRoom, detail = program(core).fabrics[o.dest.row].queue;
+  if (!reason && o.dest.kind == Operand::kFifo) reason = kFifoFull, detail = o.dest.row;
+  out->push_back({cell % width_, cell / width_, thread, o.task, o.task_id, reason, detail, o.pc});
+}
+
+}  // namespace wafer::csl
+
+using wafer::csl::Machine;
+
+extern "C" {
+
+void* csl_create(const int32_t* setup) { return Machine::create(wafer::csl::Reader(setup)); }
+void csl_destroy(void* m) { delete static_cast<Machine*>(m); }
+int64_t csl_cycle(void* m) { return static_cast<Machine*>(m)->cycle(); }
+
+int32_t csl_run(void* m, int64_t most, int32_t threads) {
+  return static_cast<Machine*>(m)->run(most, threads);
+}
+
+void csl_launch(void* m, int32_t cell, int32_t entry, const int64_t* words, int32_t count) {
+  static_cast<Machine*>(m)->launch(cell, entry, words, count);
+}
+
+int32_t csl_has_command(void* m, int32_t cell) { return static_cast<Machine*>(m)->has_command(cell); }
+
+// 0 if some bytes are outside of the memory.
+int32_t csl_copy(void* m, int32_t cell, int64_t address, int64_t count, uint8_t* host, int32_t write) {
+  uint8_t* const own = static_cast<Machine*>(m)->bytes(cell, address, count, write);
+  if (!own) return 0;
+  std::memcpy(write ? own : host, write ? host : own, size_t(count));
+  return 1;
+}
+
+int32_t csl_inject(void* m, int32_t cell, int32_t color, const uint32_t* words, int64_t count) {
+  const int slot = static_cast<Machine*>(m)->slot(color);
+  if (slot >= 0) static_cast<Machine*>(m)->inject(cell, slot, words, count);
+  return slot >= 0;
+}
+
+int64_t csl_collectable(void* m, int32_t cell, int32_t color) {
+  const int slot = static_cast<Machine*>(m)->slot(color);
+  return slot < 0 ? 0 : static_cast<Machine*>(m)->collectable(cell, slot);
+}
+
+int64_t csl_collect(void* m, int32_t cell, int32_t color, uint32_t* words, int64_t most) {
+  const int slot = static_cast<Machine*>(m)->slot(color);
+  return slot < 0 ? 0 : static_cast<Machine*>(m)->collect(cell, slot, words, most);
+}
+
+// kind, cell, task, its id, pc, detail.
+void csl_fault(void* m, int64_t* out) {
+  const auto& f = static_cast<Machine*>(m)->fault();
+  const int64_t all[] = {f.kind, f.cell, f.task, f.task_id, f.pc, f.detail};
+  std::memcpy(out, all, sizeof all);
+}
+
+// Copies up to `most` rows; returns how many there are.
+int64_t csl_waiting(void* m, wafer::csl::Waiting* out, int64_t most) {
+  const auto rows = static_cast<Machine*>(m)->waiting();
+  std::copy_n(rows.begin(), std::min<int64_t>(most, int64_t(rows.size())), out);
+  return int64_t(rows.size());
+}
+
+int64_t csl_prints(void* m) { return int64_t(static_cast<Machine*>(m)->prints().size()); }
+const char* csl_print(void* m, int64_t k, int64_t* cycle, int32_t* cell, int64_t* length) {
+  const auto& print = static_cast<Machine*>(m)->prints()[size_t(k)];
+  *cycle = print.cycle, *cell = print.cell, *length = int64_t(print.text.size());
+  return print.text.data();
+}
+
+const uint32_t* csl_links(void* m) { return static_cast<Machine*>(m)->links(); }
+}

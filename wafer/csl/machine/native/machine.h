@@ -1,0 +1,190 @@
+// All PEs in step, what the host does to them, and what they wait for.
+#pragma once
+#include "tasks.h"
+#include "team.h"
+
+namespace wafer::csl {
+
+enum Status { kQuiet, kReady, kFaulted, kLimit };
+
+// Why something waits; engine.py has the words.
+enum Reason {
+  kNoReason, kForData, kForRoom, kFifoEmpty, kFifoFull, kThreadBlocked, kTaskBlocked, kWordUnread,
+  kForCommand, kInRouter
+};
+struct Waiting {
+  int32_t x, y, thread, task, task_id, reason, detail, pc;
+};
+
+class Machine : public Tasks {
+ public:
+  static Machine* create(Reader in);
+
+  // Until nothing can change, a fault, all of the host's calls have been answered, or the limit.
+  Status run(int64_t most, int threads) {
+    const int64_t limit = most < INT64_MAX - cycle_ ? cycle_ + most : INT64_MAX;
+    const bool called = unanswered_ > 0;
+    Status status = cycle_ < limit ? kQuiet : kLimit;
+    bool running = !fault_.kind && cycle_ < limit;
+    if (fault_.kind) status = kFaulted;
+    std::vector<Worker> workers(threads);
+    run_team(threads, [&](int id, Barrier& barrier) {
+      const int from = int(int64_t(rows_) * id / threads);
+      const int to = int(int64_t(rows_) * (id + 1) / threads);
+      while (running) {
+        leave(from, to, &workers[id]);
+        barrier.wait([] {});
+        arrive(from, to, &workers[id]);
+        barrier.wait([&] {
+          status = close(&workers, called, limit);
+          running = status == kNoStatus;
+        });
+      }
+    });
+    for (Worker& worker : workers)
+      prints_.insert(prints_.end(), worker.prints.begin(), worker.prints.end());
+    std::stable_sort(prints_.begin(), prints_.end(), [](const Print& a, const Print& b) {
+      return std::tie(a.cycle, a.cell) < std::tie(b.cycle, b.cell);
+    });
+    return status;
+  }
+
+  // Calls a function on a PE once what was called before has been answered.
+  void launch(int cell, int entry, const int64_t* words, int count) {
+    host(cell).launches.push_back({entry, {words, words + count}});
+    unanswered_ += 2;  // it returns, and it frees the command stream
+    visit_[cell] = 1;
+  }
+
+  bool has_command(int cell) const {
+    const Core& core = cores_[cell];
+    return core.commanded || (core.main != Main::kIdle && core.task == Task::kFunction) ||
+           (hosts_[cell] && !hosts_[cell]->launches.empty());
+  }
+
+  uint8_t* bytes(int cell, int64_t address, int64_t count, bool write) {
+    const Core& core = cores_[cell];
+    if (core.program < 0 || address < 0 || count < 0) return nullptr;
+    const int64_t end = int64_t(program(core).memory.size()) + (write ? 0 : kPad);
+    return address + count > end ? nullptr : &memory_[core.memory + size_t(address)];
+  }
+
+  void inject(int cell, int slot, const uint32_t* words, int64_t count) {
+    Host& to = host(cell);
+    to.in[slot].insert(to.in[slot].end(), words, words + count);
+    if (count) to.feeding |= 1u << slot, visit_[cell] = 1;
+  }
+
+  // Takes up to `most` words that the PE has sent to the host.
+  int64_t collect(int cell, int slot, uint32_t* words, int64_t most) {
+    std::deque<uint32_t>& from = host(cell).out[slot];
+    const int64_t count = std::min<int64_t>(most, int64_t(from.size()));
+    std::copy_n(from.begin(), count, words);
+    from.erase(from.begin(), from.begin() + count);
+    return count;
+  }
+  int64_t collectable(int cell, int slot) { return int64_t(host(cell).out[slot].size()); }
+
+  std::vector<Waiting> waiting();
+
+  int64_t cycle() const { return cycle_; }
+  int width() const { return width_; }
+  int slot(int color) const { return color < 0 || color >= kColors ? -1 : slot_[color]; }
+  const Fault& fault() const { return fault_; }
+  const std::vector<Print>& prints() const { return prints_; }
+  const uint32_t* links() const { return links_.data(); }
+
+ private:
+  using Tasks::Tasks;
+  static constexpr Status kNoStatus = Status(-1);
+  static constexpr int kAhead = 2;
+
+  void set_up(Reader& in, const std::vector<int32_t>& tiles);
+  void start();
+  void explain(int cell, int thread, std::vector<Waiting>* out);
+
+  // Arrivals, CEs and dispatch of rows [from, to).
+  void arrive(int from, int to, Worker* worker) {
+    for (int cell = from * width_; cell < to * width_; ++cell) {
+      if (!load(visit_[cell]) && wake_[cell] != cycle_) continue;
+      if (cell + kAhead < to * width_ && load(visit_[cell + kAhead])) prefetch(cell + kAhead);
+      store(visit_[cell], uint8_t(0));
+      worker->moved |= step(cell, worker);
+    }
+  }
+
+  // Brings in what a step reads: a PE's state lies in several places, too far apart to be guessed.
+  void prefetch(int cell) {
+    const auto lines = [](const void* at, size_t bytes) {
+      for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch(static_cast<const char*>(at) + k);
+    };
+    lines(&cores_[cell], sizeof(Core));
+    lines(&at(cell, 0), std::min<size_t>(slots_, 4) * sizeof(Lane));
+    if (!cores_[cell].threads) return;
+    lines(&running(cell, kMainThread), std::min<size_t>(threads_, 4) * sizeof(Operation));
+    if (queues_) lines(&output(cell, 0), std::min<size_t>(queues_, 4) * sizeof(OutputQueue));
+  }
+
+  bool step(int cell, Worker* worker) {
+    Core& core = cores_[cell];
+    bool moved = false, seen = false;
+    Sent sent;
+    if (core.program >= 0) {
+      moved |= run_task(cell, cycle_, worker);
+      if (core.threads) {
+        const bool waits = core.main == Main::kOperating;
+        moved |= step_operations(cell, worker);
+        if (waits && core.main == Main::kRunning) wake_[cell] = cycle_ + 1;
+      }
+      if (core.sending || worker->fresh.queue >= 0) moved |= drain(cell, &sent, worker);
+      if (hosts_[cell] && hosts_[cell]->feeding) moved |= feed(cell);
+    }
+    const uint32_t enters = sent.slot < 0 ? 0 : 1u << sent.slot;
+    each(live_[cell] | incoming_[cell] | core.popped | enters, [&](int slot) {
+      Lane& lane = at(cell, slot);
+      const bool full = lane.router_flag[1];
+      const uint8_t rx = lane.rx;
+      moved |= route(cell, slot, sent.word, slot == sent.slot ? sent.flag : 0, core, worker);
+      seen |= full != bool(lane.router_flag[1]) || rx != lane.rx;
+    });
+    incoming_[cell] = core.popped = 0;
+    moved |= dispatch(cell, cycle_, worker);
+    if (moved) changed(cell, seen);
+    return moved;
+  }
+
+  // Ends a cycle, and goes on to the next one in which something can happen.
+  Status close(std::vector<Worker>* workers, bool called, int64_t limit) {
+    visit_.swap(next_);
+    bool moved = false;
+    for (Worker& worker : *workers) {
+      moved |= worker.moved;
+      if (worker.fault.kind && (!fault_.kind || worker.fault.cell < fault_.cell))
+        fault_ = worker.fault;
+      unanswered_ -= worker.answered;
+      worker.moved = false, worker.answered = 0;
+    }
+    if (fault_.kind) return kFaulted;
+    const int64_t next = moved ? cycle_ + 1 : soonest();
+    if (next == kNever) {
+      ++cycle_;
+      return kQuiet;
+    }
+    cycle_ = std::min(next, limit);
+    if (called && !unanswered_) return kReady;
+    return cycle_ < limit ? kNoStatus : kLimit;
+  }
+
+  int64_t soonest() const {
+    int64_t out = kNever;
+    for (const int64_t wake : wake_)
+      if (wake > cycle_) out = std::min(out, wake);
+    return out;
+  }
+
+  int64_t cycle_ = 0, unanswered_ = 0;
+  Fault fault_;
+  std::vector<Print> prints_;
+};
+
+}  // namespace wafer::csl

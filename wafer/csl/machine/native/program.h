@@ -1,0 +1,78 @@
+// What is executed, as machine/engine.py lays it out: a stream of int32 that is read once.
+#pragma once
+#include <cstring>
+#include <vector>
+
+#include "codes.h"
+
+namespace wafer::csl {
+
+constexpr int kColors = 24, kQueues = 8, kThreads = 8, kPorts = 5, kOps = 47, kKinds = 19;
+constexpr int kOperands = 8, kDsdOps = 43, kGates = 5;
+constexpr int kPad = 64;  // bytes behind the declared memory that read as zero
+
+class Reader {
+ public:
+  explicit Reader(const int32_t* at) : at_(at) {}
+
+  int32_t next() { return *at_++; }
+
+  template <class Row>
+  void fill(Row* rows, size_t count) {
+    std::memcpy(rows, at_, count * sizeof(Row));
+    at_ += (count * sizeof(Row) + 3) / 4;
+  }
+
+  template <class Row>
+  std::vector<Row> rows() {
+    std::vector<Row> out(next());
+    if (!out.empty()) fill(out.data(), out.size());
+    return out;
+  }
+
+ private:
+  const int32_t* at_;
+};
+
+// The code of some PEs; columns of the tables as in image.py.
+struct Program {
+  explicit Program(Reader& in)
+      : code(in.rows<Instruction>()), memory(in.rows<uint8_t>()),
+        operations(in.rows<OperationRow>()), fabrics(in.rows<FabricRow>()),
+        fifos(in.rows<FifoRow>()), shapes(in.rows<ShapeRow>()), dsr_loads(in.rows<DsrRow>()) {
+    in.fill(queues, 2 * kQueues);
+    in.fill(local_tasks, 31), in.fill(data_tasks, kColors), in.fill(control_tasks, 64);
+    in.fill(teardown_handlers, kColors), in.fill(empty_handlers, kQueues);
+    in.fill(blocked, kGates);
+    active = uint32_t(in.next()), frame = in.next(), slack = in.next();
+    for (const DsrRow& row : dsr_loads) dsrs = row.id + 1 > dsrs ? row.id + 1 : dsrs;
+    for (const int32_t task : control_tasks) controls |= task >= 0;
+  }
+
+  std::vector<Instruction> code;
+  std::vector<uint8_t> memory;
+  std::vector<OperationRow> operations;
+  std::vector<FabricRow> fabrics;
+  std::vector<FifoRow> fifos;
+  std::vector<ShapeRow> shapes;
+  std::vector<DsrRow> dsr_loads;
+  QueueRow queues[2 * kQueues];
+  int32_t local_tasks[31], data_tasks[kColors], control_tasks[64];
+  int32_t teardown_handlers[kColors], empty_handlers[kQueues], blocked[kGates];
+  uint32_t active;
+  int frame, slack;  // registers; slack: those that one function can name, behind the last frame
+  int dsrs = 0;      // of each of the three files
+  bool controls = false;
+};
+
+// What the architecture fixes, and what things cost in cycles.
+struct Costs {
+  int32_t wse3, switch_task;
+  int32_t op[kOps][kKinds];      // by instruction and its `type`
+  int32_t operand[kOperands];    // of an operation, added to its issue
+  int32_t width[kDsdOps];        // most elements of an operation per cycle
+  int32_t input_depth[kQueues], output_depth[kQueues], unbound_depth;
+  int32_t streams[kColors];      // 1: from the host, 2: to the host
+};
+
+}  // namespace wafer::csl

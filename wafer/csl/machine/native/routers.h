@@ -1,0 +1,268 @@
+// The routers' half of a cycle: what leaves, what arrives, which switches advance.
+//
+// The rules are those of wafer/fabric/engines/router.py; registers can be rewritten at run time, so
+// each lane holds its own. A cell is visited only if it or what it sees changed in the cycle before.
+#pragma once
+#include <algorithm>
+#include <memory>
+
+#include "arena.h"
+#include "state.h"
+
+namespace wafer::csl {
+
+class Routers {
+ public:
+  Routers(int rows, int width, std::vector<int> colors, std::vector<FilterRow> filters)
+      : rows_(rows), width_(width), colors_(std::move(colors)), filters_(std::move(filters)),
+        slots_(int(colors_.size())), lanes_(size_t(rows) * width * slots_),
+        words_(lanes_.size() * kQueues), live_(cells()),
+        went_(cells()), incoming_(cells()), visit_(cells(), 1), next_(cells()), sides_(cells()),
+        links_(size_t(cells()) * kPorts), offset_{-1, 1, width, -width} {
+    std::fill_n(slot_, kColors, -1);
+    for (int slot = 0; slot < slots_; ++slot) slot_[colors_[slot]] = int8_t(slot);
+    for (int slot = 0; slot < slots_; ++slot) partner_.push_back(slot_[colors_[slot] ^ 1]);
+    for (int cell = 0; cell < cells(); ++cell) {
+      const int x = cell % width_, y = cell / width_;
+      sides_[cell] = uint8_t((x > 0) | (x + 1 < width_) << 1 | (y + 1 < rows_) << 2 | (y > 0) << 3);
+    }
+  }
+
+  int cells() const { return rows_ * width_; }
+  Lane& at(int cell, int slot) { return lanes_[size_t(cell) * slots_ + slot]; }
+  const Lane& at(int cell, int slot) const { return lanes_[size_t(cell) * slots_ + slot]; }
+
+  // What leaves each router of rows [from, to).
+  void leave(int from, int to, Worker* worker) {
+    for (int cell = from * width_; cell < to * width_; ++cell) {
+      if (load(visit_[cell]) != 1) continue;
+      each(went_[cell], [&](int slot) { at(cell, slot).go = false, at(cell, slot).ports = 0; });
+      went_[cell] = 0;
+      uint8_t used = 0;
+      each(live_[cell], [&](int slot) {
+        if (at(cell, slot).router_flag[0]) depart(cell, slot, &used, worker);
+      });
+    }
+  }
+
+ protected:
+  template <class Value>
+  static Value load(Value& v) { return __atomic_load_n(&v, __ATOMIC_RELAXED); }
+  template <class Value>
+  static void store(Value& v, Value to) { __atomic_store_n(&v, to, __ATOMIC_RELAXED); }
+
+  // Calls visit(k) for every bit k of a mask.
+  template <class Visit>
+  static void each(uint32_t mask, Visit visit) {
+    for (; mask; mask &= mask - 1) visit(__builtin_ctz(mask));
+  }
+
+  // The slot as which what leaves a PE by a side arrives.
+  int swapped(const Lane& lane, int slot, int side) const {
+    return lane.color & (side < 2 ? kSwapX : kSwapY) ? partner_[slot] : slot;
+  }
+
+  // The ports of a lane at a switch position: each position changes one side, and later ones add.
+  static uint8_t ports_at(const Lane& lane, int position, bool input) {
+    uint8_t ports = (input ? lane.color >> 5 : lane.color) & 31;
+    for (int k = 1; k <= position; ++k) {
+      const int code = lane.switches >> 4 * (k - 1) & 15;
+      if ((code & 7) < kPorts && bool(code & 8) == input) ports = uint8_t(1 << (code & 7));
+    }
+    return ports;
+  }
+
+  static void aim(Lane& lane) {
+    lane.rx = lane.torn_rx ? 0 : ports_at(lane, lane.pos_rx, true);
+    lane.tx = lane.torn_tx ? 0 : ports_at(lane, lane.pos_tx, false);
+  }
+
+  static uint8_t following(const Lane& lane, uint8_t position) {
+    if (position < 3 && (lane.switches >> 4 * position & 7) < kPorts) return position + 1;
+    return lane.switches & 1 << 12 ? 0 : position;
+  }
+
+  enum Command { kNop, kSwitchAdv, kSwitchRst, kTeardown };
+  static Command command(uint32_t word, uint8_t flag) {
+    if (flag & kAdvance) return kSwitchAdv;
+    return flag & kControl ? Command(word >> 22 & 3) : kNop;
+  }
+  static uint8_t obeyed(const Lane& lane, uint8_t position, Command command) {
+    return command == kSwitchAdv ? following(lane, position) : command == kSwitchRst ? 0 : position;
+  }
+
+  // Without its first command; behind the last one come NOPs that the CE sees if it sees that one.
+  static uint32_t without_first(uint32_t word) {
+    uint32_t field = (word >> 22 & 0xFF) | (word & 0xFFFF) << 8;
+    field = field >> 3 | (field & 1 << 23);
+    return (word & 0xC03F0000) | (field & 0xFF) << 22 | field >> 8;
+  }
+
+  static uint32_t forwarded(const Lane& lane, uint32_t word, uint8_t flag) {
+    if (!(flag & kControl)) return word;
+    const Command first = command(word, flag);
+    const int mode = lane.color >> 12 & 3;
+    const bool moves = obeyed(lane, lane.pos_tx, first) != lane.pos_tx;
+    const bool pops = mode == kAlwaysPop || (mode >= kPopOnAdvance && moves) ||
+                      (mode == kPopOnAdvanceNop && first == kNop);
+    return pops ? without_first(word) : word;
+  }
+
+  // Whether the CE is to see the head.
+  bool passes_filter(const Lane& lane) const {
+    const bool control = lane.router_flag[0] & kControl;
+    if (control && lane.router[0] >> 24 & 1) return false;
+    const FilterState& state = lane.filter;
+    if (!state.on) return true;
+    const FilterRow& row = filters_[state.row];
+    const int index = int(lane.router[0] >> 16);
+    if (row.kind == 3) return control || (index >= row.low && index <= row.high);
+    if (control && !row.controls_filtered) return true;
+    return control ? state.counter == row.most : state.counter <= row.most;
+  }
+
+  void count(Lane& lane) const {
+    FilterState& state = lane.filter;
+    if (!state.on || filters_[state.row].kind == 3) return;
+    const FilterRow& row = filters_[state.row];
+    if (!(lane.router_flag[0] & kControl ? row.counts_control : row.counts_data)) return;
+    if (state.counter < state.limit) return void(++state.counter);
+    state.counter = 0;
+    if (row.kind != 2) return;
+    if (state.second || row.limit2 < 0) state.on = false;
+    state.second = true, state.limit = row.limit2;
+  }
+
+  void depart(int cell, int slot, uint8_t* used, Worker* worker) {
+    Lane& lane = at(cell, slot);
+    uint8_t need = lane.tx;
+    if (need & kRampPort && !passes_filter(lane)) need &= uint8_t(~kRampPort);
+    if (need & *used) return;
+    if (need & kRampPort && lane.down_flag && lane.size >= lane.depth) return;
+    if (need & 15 & ~sides_[cell]) return worker->note({kOffWafer, cell, 0, 0, -1, colors_[slot]});
+    bool free = true;
+    each(need & 15, [&](int side) {
+      const Lane& there = at(cell + offset_[side], swapped(lane, slot, side));
+      free &= !there.router_flag[1] && there.rx >> opposite(side) & 1;
+    });
+    if (!free) return;
+    const uint8_t flag = lane.router_flag[0];
+    lane.go = true, lane.ports = need, *used |= need, went_[cell] |= 1u << slot;
+    lane.sent_flag = flag & uint8_t(~kAdvance);
+    lane.sent = forwarded(lane, lane.router[0], flag);
+    if (lane.tx & kRampPort && !(flag & kControl && lane.router[0] >> 24 & 1)) count(lane);
+    each(need, [&](int port) { ++links_[size_t(cell) * kPorts + port]; });
+    each(need & 15, [&](int side) {
+      const int other = cell + offset_[side];
+      __atomic_fetch_or(&incoming_[other], 1u << swapped(lane, slot, side), __ATOMIC_RELAXED);
+      if (!load(visit_[other])) store(visit_[other], uint8_t(2));
+    });
+  }
+
+  // Whether the ramp to the router has room in this cycle.
+  static bool room_up(const Lane& lane) {
+    return !lane.up_flag[0] || !lane.up_flag[1] || enters(lane);
+  }
+  static bool enters(const Lane& lane) { return !lane.router_flag[1] && lane.rx & kRampPort; }
+
+  uint32_t front(int cell, int slot) const {
+    return words_[(size_t(cell) * slots_ + slot) * kQueues + at(cell, slot).head];
+  }
+  void push_word(int cell, int slot, uint32_t word, bool control, Core& core) {
+    Lane& lane = at(cell, slot);
+    const int place = (lane.head + lane.size++) % kQueues;
+    words_[(size_t(cell) * slots_ + slot) * kQueues + place] = word;
+    lane.controls = uint8_t((lane.controls & ~(1 << place)) | control << place);
+    core.queued |= 1u << slot;
+  }
+  void pop_word(int cell, int slot, Core& core) {
+    Lane& lane = at(cell, slot);
+    lane.head = (lane.head + 1) % kQueues;
+    if (!--lane.size) core.queued &= ~(1u << slot);
+  }
+
+  // Moves one colour; `word` with `flag` enters the ramp. Whether anything moved.
+  bool route(int cell, int slot, uint32_t word, uint8_t flag, Core& core, Worker* worker) {
+    Lane& lane = at(cell, slot);
+    const bool queue_room = lane.size + lane.popped < lane.depth, to_router = enters(lane);
+    lane.popped = 0;
+    const uint32_t head = lane.router[0];
+    const uint8_t head_flag = lane.router_flag[0];
+    bool moved = lane.go || flag;
+
+    // 1. Arrivals: from the CE, then from the neighbours.
+    uint32_t got = lane.up[1];
+    uint8_t got_flag = to_router ? lane.up_flag[1] : 0;
+    int arrivals = got_flag != 0;
+    if (incoming_[cell] >> slot & 1)
+      each(sides_[cell], [&](int side) {
+        const int from = opposite(side);
+        each(1u << slot | (partner_[slot] < 0 ? 0 : 1u << partner_[slot]), [&](int its) {
+          const Lane& there = at(cell + offset_[side], its);
+          if (!(there.ports >> from & 1) || swapped(there, its, from) != slot) return;
+          got = there.sent, got_flag |= there.sent_flag, ++arrivals;
+        });
+      });
+    if (arrivals > 1) worker->note({kSameCycleArrival, cell, 0, 0, -1, colors_[slot]});
+    if (lane.go) {
+      lane.router[0] = lane.router[1], lane.router_flag[0] = lane.router_flag[1];
+      lane.router_flag[1] = 0;
+    }
+    if (got_flag) {
+      const int place = lane.router_flag[0] != 0;
+      lane.router[place] = got, lane.router_flag[place] = got_flag, moved = true;
+    }
+
+    // 2. Down to the CE's queue.
+    if (lane.down_flag && queue_room) {
+      push_word(cell, slot, lane.down, lane.down_flag & kControl, core);
+      lane.down_flag = 0, moved = true;
+    }
+    if (lane.go && lane.ports & kRampPort) lane.down = head, lane.down_flag = head_flag;
+
+    // 3. Up from the CE.
+    if (to_router && lane.up_flag[1]) lane.up_flag[1] = 0, moved = true;
+    if (!lane.up_flag[1] && lane.up_flag[0]) {
+      lane.up[1] = lane.up[0], lane.up_flag[1] = lane.up_flag[0];
+      lane.up_flag[0] = 0, moved = true;
+    }
+    if (flag) lane.up[0] = word, lane.up_flag[0] = flag;
+
+    if (got_flag || lane.go) switches(slot, lane, got, got_flag, head, lane.go ? head_flag : 0, core);
+    const bool busy = lane.router_flag[0] || lane.up_flag[0] || lane.up_flag[1] || lane.down_flag;
+    live_[cell] = busy ? live_[cell] | 1u << slot : live_[cell] & ~(1u << slot);
+    return moved;
+  }
+
+  // What has entered moves the entering side, what has left the leaving side.
+  void switches(int slot, Lane& lane, uint32_t got, uint8_t got_flag, uint32_t head,
+                uint8_t left_flag, Core& core) {
+    const Command in = command(got, got_flag), out = command(head, left_flag);
+    if (in == kNop && out == kNop) return;
+    lane.pos_rx = obeyed(lane, lane.pos_rx, in), lane.pos_tx = obeyed(lane, lane.pos_tx, out);
+    if (in == kTeardown) lane.torn_rx = true;
+    if (out == kTeardown) lane.torn_tx = true, core.torn |= 1u << colors_[slot];
+    aim(lane);
+  }
+
+  void changed(int cell, bool seen_by_others) {
+    store(next_[cell], uint8_t(1));
+    if (!seen_by_others) return;
+    each(sides_[cell], [&](int side) { store(next_[cell + offset_[side]], uint8_t(1)); });
+  }
+
+  const int rows_, width_;
+  const std::vector<int> colors_;  // in use, ascending
+  const std::vector<FilterRow> filters_;
+  const int slots_;
+  int8_t slot_[kColors];  // of each colour, or -1
+  std::vector<int8_t> partner_;
+  Arena<Lane> lanes_;
+  Arena<uint32_t> words_;  // of the lanes' queues
+  std::vector<uint32_t> live_, went_, incoming_;  // slots with words; that left; that arrive
+  std::vector<uint8_t> visit_, next_, sides_;     // sides_: ports with a neighbour
+  std::vector<uint32_t> links_;
+  const int offset_[4];
+};
+
+}  // namespace wafer::csl

@@ -1,0 +1,172 @@
+// The state of a PE.
+#pragma once
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "program.h"
+
+namespace wafer::csl {
+
+// Sides in the order of the colour register's bits; what leaves by one arrives from the other of
+// its pair.
+constexpr uint8_t kRampPort = 16;
+inline int opposite(int side) { return side ^ 1; }  // west, east, south, north
+
+constexpr uint8_t kValid = 1, kControl = 2, kAdvance = 4;  // of a wavelet
+
+// Fields of the colour register (CONFIG in codes.py).
+constexpr int kSwapX = 1 << 10, kSwapY = 1 << 11, kTorn = 1 << 14;
+enum PopMode { kNoPop, kAlwaysPop, kPopOnAdvance, kPopOnAdvanceNop };
+
+struct FilterState {
+  int32_t row = -1, counter = 0, limit = 0;
+  bool on = false, second = false;  // second: the sparse counter has reached its first limit
+};
+
+// One colour at one PE: the router's FIFO, the ramp's stages, and the place in the CE's queue.
+struct alignas(64) Lane {
+  uint32_t router[2], up[2], down, sent;
+  uint8_t router_flag[2], up_flag[2], down_flag, sent_flag;
+  uint8_t head, size, controls, depth;  // of the queue; controls: a bit per place
+  uint8_t popped;                       // by the CE in this cycle
+  uint8_t pos_rx, pos_tx, rx, tx;       // positions for what enters and leaves, and their ports
+  uint8_t ports;                        // by which the head leaves in this cycle
+  bool go, torn_rx, torn_tx;
+  uint16_t color, switches;  // registers
+  FilterState filter;
+
+  bool front_is_control() const { return controls >> head & 1; }
+};
+static_assert(sizeof(Lane) == 64, "a line of the caches");
+
+
+// An operand as an operation goes over it.
+struct Stream {
+  Operand kind = Operand::kNone;
+  uint8_t width = 0;
+  bool indexed = false;            // the wavelets' index is an offset to the address
+  int16_t dsr = -1, row = -1;      // file << 8 | id; of fabrics, fifos or shapes
+  int32_t base = 0, step = 0;      // bytes; of SCALAR: the value
+};
+
+struct Effect {
+  int8_t action, target;
+};
+
+struct Operation {
+  int32_t row, pc;           // of operations; of code
+  int32_t task, task_id;     // that began it
+  uint32_t length, done, carry;
+  int32_t index;             // of its wavelets
+  uint8_t wide;              // elements per cycle
+  bool control_ends;
+  Effect effects[4], on_control;
+  Stream dest, src0, src1, scalar;
+};
+
+struct OutputQueue {
+  uint32_t data[kQueues];
+  int8_t slot[kQueues];  // of the colour; -1: that of the queue's register when it leaves
+  uint8_t flag[kQueues];
+  uint8_t head = 0, size = 0;
+};
+
+struct Dsr {
+  uint64_t value;
+  int32_t row = -1;  // of dsr_loads
+};
+
+struct Fifo {
+  int32_t head = 0, used = 0;                // in 16-bit words
+  int32_t read_length = 0, write_length = 0;  // 0: that of the other operands
+  bool starved = false, choked = false;       // an operation found it empty, or full
+};
+
+enum class Main : uint8_t { kIdle, kRunning, kOperating, kReceiving, kSending };
+enum class Task : int32_t { kLocal, kData, kControl, kTeardown, kEmpty, kFunction };
+
+struct Frame {
+  int32_t pc, base;
+};
+constexpr int kDeepest = 64;  // calls
+
+constexpr int kMainThread = kThreads;
+
+struct Core {
+  int32_t program = -1;
+  Main main = Main::kIdle;
+  bool paid = false;        // for the visible instruction at pc
+  uint16_t threads = 0;     // that run an operation; bit kMainThread: the task's own
+  uint16_t with_fifos = 0;  // of them, those whose operation has a FIFO
+  uint8_t sending = 0;      // output queues with words
+  uint8_t full = 0;         // output queues without room
+  uint32_t queued = 0;      // slots with words for the CE
+  uint32_t popped = 0;      // slots that the CE took a word from in this cycle
+  uint32_t active = 0, blocked[kGates] = {}, torn = 0;
+  uint8_t flushed = 0, flushing = 0;  // output queues: found empty, and to be found so
+  bool commanded = false;             // the host's command stream waits for NEXT_COMMAND
+  uint8_t rank[kThreads + 1];         // of the threads' operations; the main thread's included
+  int8_t room[kThreads + 1];          // the output queue they fill, -1: none
+  int8_t in_slot[kQueues], out_slot[kQueues];  // colours bound, as places in the list of lanes
+  uint32_t needs[kThreads + 1];                // slots they read
+  size_t memory = 0;                           // where it begins in the arena
+  Task task = Task::kLocal;
+  int32_t task_id = 0, pc = 0, base = 0, depth = 0;
+  int64_t debt = 0;  // cycles charged and not yet waited out
+  size_t registers = 0, dsrs = 0, fifos = 0;
+  int64_t stamp = 0, stamp_from = -1;  // the counter, and since when it runs
+  uint32_t random = 0xDEADBEEF;
+};
+
+struct Launch {
+  int32_t entry;
+  std::vector<int64_t> words;
+};
+
+// What a PE exchanges with the host.
+struct Host {
+  std::deque<Launch> launches;
+  std::vector<std::deque<uint32_t>> in, out;  // by slot
+  uint32_t feeding = 0;                       // slots with words to come in
+  std::string line;                           // printed so far
+};
+
+struct Print {
+  int64_t cycle;
+  int32_t cell;
+  std::string text;
+};
+
+enum FaultKind {
+  kNoFault, kSameCycleArrival, kOffWafer, kThreadInUse, kOutsideMemory, kUnboundControl, kMessage,
+  kDivision, kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand
+};
+
+struct Fault {
+  int32_t kind = kNoFault, cell = 0, task = 0, task_id = 0, pc = -1;
+  int64_t detail = 0;
+};
+
+// A word on its way out of the CE.
+struct Sent {
+  int8_t queue = -1, slot = -1;  // slot of the colour; -1: that of the queue's register
+  uint8_t flag = 0;
+  uint32_t word = 0;
+};
+
+// What one host thread gathers in its rows.
+struct Worker {
+  Sent fresh;  // a word sent in this cycle while all output queues were empty
+  Fault fault;
+  bool moved = false;
+  int64_t answered = 0;  // launches returned, commands unblocked
+  std::vector<Print> prints;
+
+  // The first PE's is reported, so that it does not depend on the threads.
+  void note(const Fault& seen) {
+    if (!fault.kind || seen.cell < fault.cell) fault = seen;
+  }
+};
+
+}  // namespace wafer::csl

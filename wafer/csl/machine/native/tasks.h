@@ -1,0 +1,394 @@
+// The task that runs: its instructions, and which task runs next.
+#pragma once
+#include "operations.h"
+
+namespace wafer::csl {
+
+// A task runs ahead of the clock until it has an effect that others see; then it waits until the
+// cycles of what it has done are over.
+class Tasks : public Operations {
+ public:
+  using Operations::Operations;
+
+ protected:
+  static constexpr int kMostAtOnce = 4096;  // instructions without such an effect
+
+  // Goes on with the task; whether it did anything.
+  bool run_task(int cell, int64_t cycle, Worker* worker) {
+    Core& core = cores_[cell];
+    if (core.main == Main::kReceiving || core.main == Main::kSending) {
+      const Instruction& i = program(core).code[core.pc];
+      if (!(core.main == Main::kSending ? send_one(cell, i, worker) : receive_one(cell, i, worker)))
+        return false;
+      core.main = Main::kRunning, ++core.pc, wake_[cell] = cycle + 1;
+      return true;
+    }
+    if (core.main != Main::kRunning || wake_[cell] > cycle) return false;
+    interpret(cell, cycle, worker);
+    return true;
+  }
+
+  // Starts a task if none runs; whether one began. It begins in the next cycle.
+  bool dispatch(int cell, int64_t cycle, Worker* worker) {
+    Core& core = cores_[cell];
+    if (core.main != Main::kIdle || core.program < 0) return false;
+    const Program& p = program(core);
+    uint32_t local = core.active & ~core.blocked[int(Gate::kLocal)] & 0x7FFFFFFF;
+    const bool handlers = (core.torn | core.flushed) && !is_blocked(core, Gate::kLocal, kHandlers);
+    uint32_t data = core.queued ? channels(core) : 0;
+    uint32_t candidates = local | data | uint32_t(handlers) << kHandlers;
+    for (; candidates; candidates &= candidates - 1) {
+      const int id = __builtin_ctz(candidates);
+      if (data >> id & 1 && begin_data(cell, id, cycle, worker)) return true;
+      if (local >> id & 1) {
+        core.active &= ~(1u << id);
+        if (p.local_tasks[id] >= 0) return begin(cell, Task::kLocal, id, p.local_tasks[id], cycle);
+      }
+      if (id == kHandlers && handlers && begin_handler(cell, cycle)) return true;
+    }
+    Host* const from = hosts_[cell].get();
+    if (!from || from->launches.empty() || core.commanded) return false;
+    const Launch launch = std::move(from->launches.front());
+    from->launches.pop_front();
+    core.commanded = true;
+    begin(cell, Task::kFunction, launch.entry, launch.entry, cycle);
+    for (size_t k = 0; k < launch.words.size(); ++k) reg(core, int(k)) = launch.words[k];
+    return true;
+  }
+
+  // The calls of each PE.
+  Arena<Frame> frames_;
+
+ private:
+  static constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
+
+  bool begin(int cell, Task task, int id, int pc, int64_t cycle) {
+    Core& core = cores_[cell];
+    core.main = Main::kRunning, core.task = task, core.task_id = id, core.pc = pc;
+    core.base = core.depth = 0, core.paid = false;
+    core.debt = costs_.switch_task;
+    wake_[cell] = cycle + 1;
+    return true;
+  }
+
+  // Data tasks (by colour or queue) that a word waits for.
+  uint32_t channels(const Core& core) const {
+    uint32_t out = 0;
+    if (!costs_.wse3) {
+      each(core.queued, [&](int slot) { out |= 1u << colors_[slot]; });
+      return out & ~core.blocked[int(Gate::kData)];
+    }
+    for (int queue = 0; queue < kQueues; ++queue)
+      if (core.in_slot[queue] >= 0 && core.queued >> core.in_slot[queue] & 1) out |= 1u << queue;
+    return out & ~core.blocked[int(Gate::kData)] & ~core.blocked[int(Gate::kInputQueue)];
+  }
+
+  bool begin_data(int cell, int id, int64_t cycle, Worker* worker) {
+    Core& core = cores_[cell];
+    const Program& p = program(core);
+    const int slot = costs_.wse3 ? core.in_slot[id] : slot_[id];
+    const uint32_t word = front(cell, slot);
+    const bool control = at(cell, slot).front_is_control();
+    const int key = control ? int(word >> 16 & 63) : id;
+    const int pc = control ? p.control_tasks[key] : p.data_tasks[id];
+    if ((pc < 0 && !control) || being_read(cell) >> slot & 1) return false;
+    if (pc < 0) {
+      if (p.controls || p.data_tasks[id] >= 0)
+        worker->note({kUnboundControl, cell, 0, key, -1, colors_[slot]});
+      return false;
+    }
+    pop_word(cell, slot, core);
+    begin(cell, control ? Task::kControl : Task::kData, key, pc, cycle);
+    reg(core, 0) = word;
+    return true;
+  }
+
+  bool begin_handler(int cell, int64_t cycle) {
+    Core& core = cores_[cell];
+    const bool teardown = core.torn;
+    const int id = __builtin_ctz(teardown ? core.torn : core.flushed);
+    if (teardown) core.torn &= core.torn - 1; else core.flushed &= uint8_t(core.flushed - 1);
+    const int pc = teardown ? program(core).teardown_handlers[id] : program(core).empty_handlers[id];
+    return pc >= 0 && begin(cell, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
+  }
+
+  static bool in_registers(int64_t address) { return address >= 0xFE40 && address < 0xFEE0; }
+
+  // Whether others see what an instruction does, so that it has to be done in time.
+  bool visible(const Core& core, const Instruction& i) {
+    switch (i.op) {
+      case Op::kActivate: case Op::kBlock: case Op::kUnblock: case Op::kLoadDsr: case Op::kDsrBase:
+      case Op::kOperate: case Op::kReceive: case Op::kSend: case Op::kConfigGet:
+      case Op::kConfigSet: case Op::kIntrinsic: case Op::kFault: return true;
+      case Op::kReturn: return core.depth == 0;
+      case Op::kLoad: return in_registers((reg(core, i.b) + i.c) & 0xFFFF);
+      case Op::kStore: return in_registers((reg(core, i.a) + i.c) & 0xFFFF);
+      default: return false;
+    }
+  }
+
+  int cost(const Core& core, const Instruction& i) const {
+    const int own = costs_.op[int(i.op)][i.type];
+    if (i.op != Op::kOperate) return own;
+    const OperationRow& row = program(core).operations[i.a];
+    return own + costs_.operand[row.dest] + costs_.operand[row.src0] + costs_.operand[row.src1] +
+           costs_.operand[row.scalar];
+  }
+
+  void interpret(int cell, int64_t cycle, Worker* worker) {
+    Core& core = cores_[cell];
+    const Program& p = program(core);
+    for (int budget = kMostAtOnce; budget > 0; --budget) {
+      const Instruction& i = p.code[core.pc];
+      if (!core.paid) core.debt += cost(core, i);
+      if (visible(core, i)) {
+        core.paid = true;
+        if (core.debt > 0) return wait_out(cell, cycle);
+        core.paid = false;
+        if (!act(cell, cycle, i, worker)) return;
+      } else {
+        if (!compute(cell, core, i, worker)) return stop(core);
+      }
+    }
+    core.debt += core.debt == 0;
+    wait_out(cell, cycle);
+  }
+
+  void wait_out(int cell, int64_t cycle) {
+    wake_[cell] = cycle + cores_[cell].debt;
+    cores_[cell].debt = 0;
+  }
+
+  static void stop(Core& core) { core.main = Main::kIdle; }  // after a fault
+
+  // An instruction that only this task sees; false after a fault.
+  bool compute(int cell, Core& core, const Instruction& i, Worker* worker) {
+    const Type type = Type(i.type);
+    const auto r = [&](int k) -> int64_t& { return reg(core, k); };
+    int next = core.pc + 1;
+    switch (i.op) {
+      case Op::kConst: r(i.a) = int64_t(uint64_t(uint32_t(i.c)) << 32 | uint32_t(i.b)); break;
+      case Op::kCopy: r(i.a) = r(i.b); break;
+      case Op::kDiv: case Op::kRem:
+        if (r(i.c) == 0 && !is_float(type))
+          return fault(cell, kDivision, core.pc, 0, worker), false;
+        [[fallthrough]];
+      case Op::kAdd: case Op::kSub: case Op::kMul: case Op::kAnd: case Op::kOr: case Op::kXor:
+      case Op::kShl: case Op::kShr: r(i.a) = arithmetic(i.op, type, r(i.b), r(i.c)); break;
+      case Op::kNeg: r(i.a) = negated(type, r(i.b)); break;
+      case Op::kInvert: r(i.a) = wrapped(type, ~r(i.b)); break;
+      case Op::kNot: r(i.a) = r(i.b) == 0; break;
+      case Op::kEq: case Op::kNe: case Op::kLt: case Op::kLe: case Op::kGt: case Op::kGe:
+        r(i.a) = compare(i.op, type, r(i.b), r(i.c)); break;
+      case Op::kCast: r(i.a) = cast(type, Type(i.c), r(i.b)); break;
+      case Op::kLoad: case Op::kStore: {
+        const bool stores = i.op == Op::kStore;
+        const int where = int((r(stores ? i.a : i.b) + i.c) & 0xFFFF);
+        uint8_t* const bytes = locate(core, where, bytes_of(type), stores);
+        if (!bytes) return fault(cell, kOutsideMemory, core.pc, where, worker), false;
+        if (stores) {
+          std::memcpy(bytes, &r(i.b), size_t(bytes_of(type)));
+        } else {
+          int64_t value = 0;
+          std::memcpy(&value, bytes, size_t(bytes_of(type)));
+          r(i.a) = wrapped(type, value);
+        }
+        break;
+      }
+      case Op::kMove: {
+        const int to = int(r(i.a) & 0xFFFF), from = int(r(i.b) & 0xFFFF);
+        uint8_t* const target = locate(core, to, i.c, true);
+        const uint8_t* const source = locate(core, from, i.c, false);
+        if (!target || !source)
+          return fault(cell, kOutsideMemory, core.pc, target ? from : to, worker), false;
+        std::memmove(target, source, size_t(i.c));
+        break;
+      }
+      case Op::kJump: next = i.a; break;
+      case Op::kJumpIf: if (r(i.b)) next = i.a; break;
+      case Op::kJumpUnless: if (!r(i.b)) next = i.a; break;
+      case Op::kCall: case Op::kCallAt: {
+        const int64_t to = i.op == Op::kCall ? i.a : r(i.a);
+        if (core.depth == kDeepest || core.base + i.b > program(core).frame)
+          return fault(cell, kTooDeep, core.pc, 0, worker), false;
+        if (to < 0 || to >= int64_t(program(core).code.size()))
+          return fault(cell, kBadCode, core.pc, to, worker), false;
+        frames_[size_t(cell) * kDeepest + size_t(core.depth++)] = {next, core.base};
+        core.base += i.b, next = int(to);
+        break;
+      }
+      case Op::kReturn: {
+        const Frame& frame = frames_[size_t(cell) * kDeepest + size_t(--core.depth)];
+        next = frame.pc, core.base = frame.base;
+        break;
+      }
+      case Op::kDsdSet: {
+        const int shift = 16 * i.type;
+        r(i.a) = int64_t((uint64_t(r(i.b)) & ~(0xFFFFull << shift)) |
+                         uint64_t(uint16_t(r(i.c))) << shift);
+        break;
+      }
+      case Op::kDsdGet:
+        r(i.a) = i.type == 2 ? int16_t(field(uint64_t(r(i.b)), 2)) : field(uint64_t(r(i.b)), i.type);
+        break;
+      case Op::kDsrGet: r(i.a) = int64_t(dsr(core, i.type, i.b).value); break;
+      case Op::kElement: {
+        const uint64_t d = uint64_t(r(i.b));
+        const int64_t step = int16_t(field(d, 2)) * bytes_of(type);
+        r(i.a) = (field(d, 0) + r(i.c) * step) & 0xFFFF;
+        break;
+      }
+      default: return fault(cell, kBadCode, core.pc, int64_t(i.op), worker), false;
+    }
+    core.pc = next;
+    return true;
+  }
+
+  // A visible instruction, in its cycle; whether the task goes on at once.
+  bool act(int cell, int64_t cycle, const Instruction& i, Worker* worker) {
+    Core& core = cores_[cell];
+    const auto r = [&](int k) -> int64_t& { return reg(core, k); };
+    const int pc = core.pc;
+    switch (i.op) {
+      case Op::kActivate: core.active |= 1u << (r(i.a) & 31); break;
+      case Op::kBlock: block(core, i.type, int(r(i.a) & 31)); break;
+      case Op::kUnblock: unblock(core, i.type, int(r(i.a) & 31)); break;
+      case Op::kLoadDsr: {
+        const DsrRow& row = program(core).dsr_loads[i.a];
+        dsr(core, row.file, row.id) = {uint64_t(r(i.b)), i.a};
+        break;
+      }
+      case Op::kDsrBase: {
+        uint64_t& value = dsr(core, i.type, i.b).value;
+        value = (value & ~0xFFFFull) | uint16_t(r(i.c));
+        break;
+      }
+      case Op::kOperate:
+        ++core.pc;
+        return operate(cell, cycle, pc, i, worker);
+      case Op::kReceive:
+        if (receive_one(cell, i, worker)) break;
+        core.main = Main::kReceiving;
+        return false;
+      case Op::kSend:
+        if (send_one(cell, i, worker)) break;
+        core.main = Main::kSending;
+        return false;
+      case Op::kLoad: case Op::kStore: case Op::kConfigGet: case Op::kConfigSet:
+        if (!configure(cell, i, worker)) return stop(core), false;
+        break;
+      case Op::kIntrinsic: intrinsic(cell, cycle, i, worker); break;
+      case Op::kFault: fault(cell, kMessage, pc, i.a, worker); return stop(core), false;
+      default:  // RETURN from the outermost function
+        core.main = Main::kIdle;
+        if (core.task == Task::kFunction) ++worker->answered;
+        return false;
+    }
+    ++core.pc;
+    return true;
+  }
+
+  bool configure(int cell, const Instruction& i, Worker* worker) {
+    Core& core = cores_[cell];
+    const bool by_pointer = i.op == Op::kLoad || i.op == Op::kStore;
+    const bool sets = i.op == Op::kStore || i.op == Op::kConfigSet;
+    const int64_t at = reg(core, sets ? i.a : i.b) + (by_pointer ? i.c : 0);
+    const int address = int(by_pointer ? (at & 0xFFFF) / 2 : at);
+    const bool known = sets ? config_set(cell, address, int(reg(core, i.b)))
+                            : config_get(cell, address, &reg(core, i.a));
+    if (!known) return fault(cell, kNoConfig, core.pc, address, worker), false;
+    if (sets) watch_all(cell), changed(cell, true);
+    return true;
+  }
+
+  // The colour behind a fabric descriptor, by the rules of operands.
+  bool receive_one(int cell, const Instruction& i, Worker* worker) {
+    Core& core = cores_[cell];
+    Stream s;
+    s.row = int16_t(field(uint64_t(reg(core, i.b)), 0));
+    const int slot = source_slot(core, s);
+    if (slot < 0) return fault(cell, kNoColor, core.pc, 0, worker), false;
+    Lane& lane = at(cell, slot);
+    while (lane.size && lane.front_is_control()) take(cell, slot);
+    if (!lane.size) return false;
+    reg(core, i.a) = wrapped(Type(i.type), front(cell, slot));
+    take(cell, slot);
+    return true;
+  }
+
+  bool send_one(int cell, const Instruction& i, Worker* worker) {
+    Core& core = cores_[cell];
+    const FabricRow& row = program(core).fabrics[field(uint64_t(reg(core, i.a)), 0)];
+    if (core.full >> row.queue & 1) return false;
+    const int64_t mask = bytes_of(Type(i.type)) < 4 ? 0xFFFF : 0xFFFFFFFF;
+    send(cell, outgoing(row, uint32_t(reg(core, i.b) & mask), row.advances), worker);
+    return true;
+  }
+
+  void intrinsic(int cell, int64_t cycle, const Instruction& i, Worker* worker) {
+    Core& core = cores_[cell];
+    const int64_t value = i.b >= 0 ? reg(core, i.b) : 0;
+    int64_t unused;
+    int64_t& out = i.a >= 0 ? reg(core, i.a) : unused;
+    switch (Intrinsic(i.type)) {
+      case Intrinsic::kRandom16: out = random16(core); break;
+      case Intrinsic::kSeed: core.random = uint32_t(value); break;
+      case Intrinsic::kTimer: timer(core, cycle, value); break;
+      case Intrinsic::kTimestamp: out = stamp(core, cycle) & 0xFFFFFFFFFFFF; break;
+      case Intrinsic::kCoordinate: out = value ? cell / width_ : cell % width_; break;
+      case Intrinsic::kNextCommand:
+        if (core.commanded) core.commanded = false, ++worker->answered;
+        break;
+      case Intrinsic::kPrint: print(cell, cycle, Type(i.c), value, worker); break;
+      case Intrinsic::kFifoLength: {
+        Fifo& fifo = this->fifo(core, int(value >> 1));
+        (value & 1 ? fifo.write_length : fifo.read_length) = int32_t(reg(core, i.c));
+        break;
+      }
+      case Intrinsic::kQueueEmpty: out = !(core.sending >> (value & 7) & 1); break;
+      case Intrinsic::kQueueFlush: core.flushing |= uint8_t(1 << (value & 7)), flush(core); break;
+      case Intrinsic::kTeardownExit:
+        if (value >= kColors || slot_[value] < 0)
+          return fault(cell, kNoConfig, core.pc, 0x7F20 + value, worker);
+        leave_teardown(cell, int(value)), changed(cell, true);
+        break;
+      default: {
+        const Type type = Type(i.c);
+        out = float_out(type, function(Intrinsic(i.type), float_in(type, value)));
+      }
+    }
+  }
+
+  // x^23 + x^18 + 1, 128 steps a call, 16 at a time.
+  static int64_t random16(Core& core) {
+    for (int k = 0; k < 8; ++k)
+      core.random = core.random << 16 | ((core.random >> 7 ^ core.random >> 2) & 0xFFFF);
+    return core.random & 0xFFFF;
+  }
+
+  static int64_t stamp(const Core& core, int64_t cycle) {
+    return core.stamp + (core.stamp_from < 0 ? 0 : cycle - core.stamp_from);
+  }
+  static void timer(Core& core, int64_t cycle, int64_t what) {
+    core.stamp = what == 2 ? 0 : stamp(core, cycle);
+    core.stamp_from = what == 1 || (what == 2 && core.stamp_from >= 0) ? cycle : -1;
+  }
+
+  void print(int cell, int64_t cycle, Type type, int64_t value, Worker* worker) {
+    std::string& line = host(cell).line;
+    if (type == Type::kBool && value == '\n') {
+      worker->prints.push_back({cycle, cell, line});
+      line.clear();
+    } else if (type == Type::kBool) {
+      line += char(value);
+    } else if (is_float(type)) {
+      char text[32];
+      std::snprintf(text, sizeof text, "%.9g", double(float_in(type, value)));
+      line += text;
+    } else {
+      line += is_signed(type) ? std::to_string(value) : std::to_string(uint64_t(value));
+    }
+  }
+};
+
+}  // namespace wafer::csl

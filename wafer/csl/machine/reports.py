@@ -1,0 +1,145 @@
+"""Faults and what PEs wait for, in words: PE, task, file, line, cause, likely fix."""
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wafer.csl.machine.image import Image, Program
+
+__all__ = ["Waiting", "fault_message", "waiting_for"]
+
+_MAIN = 8  # the number of the task's own thread
+
+
+class Fault(enum.IntEnum):
+    """As ``FaultKind`` in native/state.h."""
+
+    NO_FAULT = 0
+    SAME_CYCLE_ARRIVAL = 1
+    OFF_WAFER = 2
+    THREAD_IN_USE = 3
+    OUTSIDE_MEMORY = 4
+    UNBOUND_CONTROL = 5
+    MESSAGE = 6
+    DIVISION = 7
+    TOO_DEEP = 8
+    NO_COLOR = 9
+    NO_CONFIG = 10
+    DSR_NOT_LOADED = 11
+    NO_THREAD = 12
+    BAD_CODE = 13
+    WRONG_OPERAND = 14
+
+
+_FAULTS = {
+    Fault.SAME_CYCLE_ARRIVAL: "two wavelets of colour {detail} arrived in one cycle; let only one"
+    " neighbour or the ramp send at a time (a switch or another colour)",
+    Fault.OFF_WAFER: "a wavelet of colour {detail} was routed off the wafer; end the route in"
+    " RAMP at the edge",
+    Fault.THREAD_IN_USE: "microthread {detail} still runs an operation; start the next one when"
+    " that one's completion activates it, or use another queue",
+    Fault.OUTSIDE_MEMORY: "byte address {detail} is outside of the {memory} bytes that the program"
+    " declares; check the descriptor's offset and length, or the index",
+    Fault.UNBOUND_CONTROL: "a control wavelet of colour {detail} asks for control task {id}, which"
+    " the program does not bind; bind it, or set the wavelet's NOCE bit",
+    Fault.MESSAGE: "{message}",
+    Fault.DIVISION: "integer division by zero",
+    Fault.TOO_DEEP: "calls nest deeper than the compiler has counted; CSL has no recursion",
+    Fault.NO_COLOR: "no colour is bound to queue {detail}; call @initialize_queue first",
+    Fault.NO_CONFIG: "there is no configuration register at word address 0x{detail:x} for a colour"
+    " or queue that this program configures",
+    Fault.DSR_NOT_LOADED: "DSR {dsr} was used before a descriptor was loaded into it",
+    Fault.NO_THREAD: "an asynchronous operation has no queue and so no microthread; name a queue",
+    Fault.BAD_CODE: "instruction {detail} cannot be executed here",
+    Fault.WRONG_OPERAND: "an output descriptor is read, or an input descriptor is written",
+}
+_TASKS = ("local task", "data task", "control task", "teardown handler of colour",
+          "empty-queue handler of output queue", "function")  # fmt: skip
+_REASONS = (
+    "its turn",
+    "data of colour {detail}",
+    "room in output queue {detail}",
+    "data in FIFO {detail}",
+    "room in FIFO {detail}",
+    "being unblocked",
+    "being unblocked (it is activated)",
+    "a task or operation that takes the wavelet of colour {detail} at the head of its queue",
+    "the command stream to be unblocked before the host's next command",
+    "the next router, or the CE, to take the wavelet of colour {detail}",
+)
+_SUBJECTS = {7: "input queue", 8: "host", 9: "router"}  # of reasons that are nobody's task
+
+
+class Waiting(NamedTuple):
+    """What something on a PE waits for.
+
+    Attributes:
+        x, y: the PE.
+        who: 'local task 8', 'microthread 2 of local task 8', 'router', ….
+        reason: what for.
+        file, line: of the instruction; '' and 0 if there is none.
+    """
+
+    x: int
+    y: int
+    who: str
+    reason: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        where = f" ({self.file}:{self.line})" if self.file else ""
+        return f"PE ({self.x}, {self.y}): {self.who} waits for {self.reason}{where}"
+
+
+def _program(image: Image, x: int, y: int) -> Program | None:
+    index = image.tiles[y, x]
+    return None if index < 0 else image.programs[index]
+
+
+def _place(program: Program | None, pc: int) -> tuple[str, int]:
+    if program is None or not 0 <= pc < len(program.lines):
+        return "", 0
+    file, line = program.lines[pc]
+    return program.files[file], int(line)
+
+
+def _task(program: Program | None, task: int, number: int) -> str:
+    if task == _TASKS.index("function") and program is not None:
+        names = [name for name, entry in program.functions.items() if entry == number]
+        return f"function {names[0] if names else '?'}"
+    return f"{_TASKS[task]} {number}"
+
+
+def fault_message(image: Image, numbers: Sequence[int]) -> str:
+    """Say what has gone wrong.
+
+    Args:
+        image: that ran.
+        numbers: kind, cell, task, its id, instruction, detail.
+    """
+    kind, cell, task, number, pc, detail = (int(n) for n in numbers)
+    y, x = divmod(cell, image.tiles.shape[1])
+    program = _program(image, x, y)
+    file, line = _place(program, pc)
+    messages = program.messages if program else ()
+    text = _FAULTS[Fault(kind)].format(
+        detail=detail,
+        id=number,
+        memory=0 if program is None else len(program.memory),
+        dsr=f"{('dest', 'src0', 'src1')[detail >> 8 & 3]} {detail & 255}",
+        message=messages[detail] if kind == Fault.MESSAGE and detail < len(messages) else "",
+    )
+    who = f", {_task(program, task, number)}" if pc >= 0 else ""
+    return f"{f'{file}:{line}: ' if file else ''}PE ({x}, {y}){who}: {text}"
+
+
+def waiting_for(image: Image, row: Sequence[int]) -> Waiting:
+    """A row of the machine's report in words."""
+    x, y, thread, task, number, reason, detail, pc = (int(n) for n in row)
+    program = _program(image, x, y)
+    who = _SUBJECTS.get(reason) or _task(program, task, number)
+    if 0 <= thread < _MAIN:
+        who = f"microthread {thread} of {who}"
+    file, line = _place(program, pc)
+    return Waiting(x, y, who, _REASONS[reason].format(detail=detail), file, line)
