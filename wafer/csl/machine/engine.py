@@ -21,7 +21,7 @@ _LIBRARY = Library(
     what="machine for CSL",
     package="wafer.csl.machine.native",
     handlers=(),
-    instead="nothing: compiled CSL runs only there",
+    instead="an install that has it",
 )
 available = _LIBRARY.available
 _MOST_REPORTED = 10_000
