@@ -188,7 +188,7 @@ class Operations : public Queues {
     Stream& s = stream(*o, k);
     if (kind == Operand::kDsr) {
       const Dsr& loaded = dsr(core, int(value >> 8), int(value & 0xFF));
-      if (int(value & 0xFF) >= p.dsrs || loaded.row < 0) {
+      if (value >> 8 > 2 || int(value & 0xFF) >= p.dsrs || loaded.row < 0) {
         issue->problem = kDsrNotLoaded, issue->detail = int64_t(value);
         return 0;
       }
