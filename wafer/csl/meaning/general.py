@@ -292,6 +292,9 @@ def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(types.MODULE, module)
 
 
+_TYPED = frozenset({*list(Intrinsic)[: Intrinsic.CEIL + 1], Intrinsic.PRINT})
+
+
 def _random16(ev: Evaluator, node: tree.Builtin) -> Value:
     return _machine(ev, types.U16, Intrinsic.RANDOM16, [], node.at)
 
@@ -300,13 +303,15 @@ def _machine(
     ev: Evaluator, result: types.Type, intrinsic: Intrinsic, values: list[Value], at: Position
 ) -> Value:
     code = ev.running(at, f"what {intrinsic.name} does")
-    registers = [ev.register(value, at) for value in values] + [0, 0]
-    register = code.result(Op.INTRINSIC, intrinsic, *registers[:2])
+    registers = [ev.register(value, at) for value in values]
+    if intrinsic in _TYPED:  # says of which type its argument is
+        registers.append(int(types.machine_type(values[0].type) or 0))
+    register = code.result(Op.INTRINSIC, intrinsic, *[*registers, 0, 0][:2])
     return Value(result, Register(register) if result != types.VOID else None)
 
 
 def _intrinsic(ev: Evaluator, node: tree.Builtin) -> Value:
-    """``@intrinsic(T, "NAME", a, b)``, of library files alone; a Type may be an argument."""
+    """``@intrinsic(T, "NAME", a, b)``, of library files alone."""
     if not ev.module.library:
         ev.fail(node.at, "@intrinsic is for the library's own files")
     result, name = ev.type(node.arguments[0]), ev.known(node.arguments[1]).data
@@ -316,8 +321,6 @@ def _intrinsic(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _argument(ev: Evaluator, node: tree.Node) -> Value:
     value = ev.value(node)
-    if value.type == types.TYPE:
-        return Value(types.U16, int(types.machine_type(value.data) or 0))
     return coerce(ev, value, types.U16, node.at) if value.type == types.COMPTIME_INT else value
 
 
