@@ -104,7 +104,7 @@ class FakeMachine:
         return Status.QUIET
 
     def launch(self, rectangle, function, words):
-        for at in rectangle:
+        for at in rectangle.pes():
             self.calls[at].append((function, tuple(words)))
 
     def commands_waiting(self, rectangle):

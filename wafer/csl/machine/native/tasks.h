@@ -37,8 +37,12 @@ class Tasks : public Operations {
     const bool handlers = (core.torn | core.flushed) && !is_blocked(core, Gate::kLocal, kHandlers);
     uint32_t data = core.queued ? channels(core) : 0;
     uint32_t candidates = local | data | uint32_t(handlers) << kHandlers;
-    for (; candidates; candidates &= candidates - 1) {
-      const int id = __builtin_ctz(candidates);
+    // In turn from the last one on: a low id that is always ready must not keep others waiting.
+    for (; candidates; ) {
+      const uint32_t above = candidates & ~((2u << core.last_task) - 1);
+      const int id = __builtin_ctz(above ? above : candidates);
+      candidates &= ~(1u << id);
+      core.last_task = uint8_t(id);
       if (data >> id & 1 && begin_data(cell, id, cycle, worker)) return true;
       if (local >> id & 1) {
         core.active &= ~(1u << id);
