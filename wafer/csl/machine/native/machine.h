@@ -97,7 +97,7 @@ class Machine : public Tasks {
  private:
   using Tasks::Tasks;
   static constexpr Status kNoStatus = Status(-1);
-  static constexpr int kAhead = 2;
+  static constexpr int kAhead = 3;  // PEs
 
   void set_up(Reader& in, const std::vector<int32_t>& tiles);
   void start();
@@ -107,22 +107,33 @@ class Machine : public Tasks {
   void arrive(int from, int to, Worker* worker) {
     for (int cell = from * width_; cell < to * width_; ++cell) {
       if (!load(visit_[cell]) && wake_[cell] != cycle_) continue;
-      if (cell + kAhead < to * width_ && load(visit_[cell + kAhead])) prefetch(cell + kAhead);
+      if (cell + 2 * kAhead < to * width_) {
+        if (load(visit_[cell + 2 * kAhead])) prefetch(cell + 2 * kAhead);
+        if (load(visit_[cell + kAhead])) prefetch_operands(cell + kAhead);
+      }
       store(visit_[cell], uint8_t(0));
       worker->moved |= step(cell, worker);
     }
   }
 
   // Brings in what a step reads: a PE's state lies in several places, too far apart to be guessed.
+  static void prefetch(const void* at, size_t bytes) {
+    for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch(static_cast<const char*>(at) + k);
+  }
   void prefetch(int cell) {
-    const auto lines = [](const void* at, size_t bytes) {
-      for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch(static_cast<const char*>(at) + k);
-    };
-    lines(&cores_[cell], sizeof(Core));
-    lines(&at(cell, 0), std::min<size_t>(slots_, 4) * sizeof(Lane));
-    if (!cores_[cell].threads) return;
-    lines(&running(cell, kMainThread), std::min<size_t>(threads_, 4) * sizeof(Operation));
-    if (queues_) lines(&output(cell, 0), std::min<size_t>(queues_, 4) * sizeof(OutputQueue));
+    prefetch(&cores_[cell], sizeof(Core));
+    prefetch(&at(cell, 0), std::min<size_t>(slots_, 4) * sizeof(Lane));
+    prefetch(&words_[size_t(cell) * slots_ * kQueues], std::min<size_t>(slots_, 4) * kQueues * 4);
+    prefetch(&running(cell, kMainThread), std::min<size_t>(threads_, 4) * sizeof(Operation));
+  }
+  void prefetch_operands(int cell) {
+    const Core& core = cores_[cell];
+    each(core.threads, [&](int thread) {
+      const Operation& o = running(cell, thread);
+      for (const Stream* s : {&o.src0, &o.src1, &o.dest})
+        if (s->kind == Operand::kMemory)
+          __builtin_prefetch(memory_.data() + core.memory + s->base + int64_t(o.done) * s->step);
+    });
   }
 
   bool step(int cell, Worker* worker) {
