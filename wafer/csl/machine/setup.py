@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from wafer.csl.machine.codes import Op
+from wafer.csl.machine.codes import Op, Operand
 from wafer.csl.machine.costs import ARCHS, op_costs
 from wafer.csl.machine.image import COLUMNS, NO_COLOR, Image, Program
 from wafer.errors import CompileError
@@ -138,7 +138,7 @@ def _costs(image: Image) -> list[np.ndarray]:
     streams = [0] * _COLORS
     for color, name in image.streams.items():
         streams[color] = 1 if "H2D" in name.upper() else 2
-    operands = [arch.operands.get(k, 0) for k in range(8)]
+    operands = [arch.operands.get(kind, 0) for kind in Operand]
     fixed = [int(image.arch == "wse3"), arch.switch_task]
     depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
     parts = (fixed, op_costs(), operands, arch.widths, depths, streams)
