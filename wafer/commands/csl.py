@@ -1,4 +1,4 @@
-"""Programs in CSL, as files: ``wafer csl check`` and ``wafer csl format``."""
+"""Programs in CSL: ``wafer csl check``, ``format``, ``compile``, ``run`` and ``shims``."""
 
 import argparse
 import sys
@@ -23,6 +23,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layout.set_defaults(run=_format)
     for command in (check, layout):
         command.add_argument("paths", nargs="+", type=Path, help=".csl files, or folders of them")
+    _add_host_commands(commands)
+
+
+def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    from wafer.csl.host.compiler import add_options
+
+    build = commands.add_parser("compile", help="compile a program into a folder, as cslc does")
+    build.set_defaults(run=_compile)
+    add_options(build)
+    script = commands.add_parser("run", help="run a Python script that imports cerebras.sdk")
+    script.set_defaults(run=_run)
+    script.add_argument("script", type=Path, help="its file, most often run.py")
+    script.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    shims = commands.add_parser("shims", help="write the commands cslc and cs_python")
+    shims.set_defaults(run=_shims)
+    shims.add_argument("folder", type=Path, help="where; put it on the PATH of programs' scripts")
+
+
+def _compile(args: argparse.Namespace) -> int:
+    from wafer.csl import CslError
+    from wafer.csl.host.compiler import compile_to_folder
+
+    try:
+        folder = compile_to_folder(args)
+    except CslError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"compiled {args.layout} to {folder}\n")
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from wafer.csl.host.scripts import run_script
+
+    return run_script(args.script, args.arguments)
+
+
+def _shims(args: argparse.Namespace) -> int:
+    from wafer.csl.host.scripts import write_commands
+
+    for file in write_commands(args.folder):
+        sys.stdout.write(f"{file}\n")
+    return 0
 
 
 def _sources(paths: list[Path]) -> "list[Source]":

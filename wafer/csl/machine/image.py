@@ -76,6 +76,7 @@ class Program(NamedTuple):
         control_tasks: [64] int32; r[0] is the wavelet.
         teardown_handlers: [24] int32; by colour.
         empty_handlers: [8] int32; by output queue.
+        start: first instruction of what runs before any task, -1 for none.
         active: bits of local tasks.
         blocked: [5] int32 bits; by Gate.
         functions: exported name -> first instruction; r[0], r[1], … are the arguments.
@@ -95,6 +96,7 @@ class Program(NamedTuple):
     control_tasks: np.ndarray
     teardown_handlers: np.ndarray
     empty_handlers: np.ndarray
+    start: int
     active: int
     blocked: np.ndarray
     functions: dict[str, int]

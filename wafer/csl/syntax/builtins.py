@@ -23,6 +23,7 @@ _ROWS = (
     (2, 2, "bind_task bind_local_task bind_data_task bind_control_task set_empty_queue_handler"),
     (2, 2, "set_dsd_length set_dsd_base_addr set_dsd_stride set_dsr_base_addr dfilt"),
     (2, 2, "set_fifo_read_length set_fifo_write_length"),
+    (2, 4, "intrinsic"),
     (2, 3, "load_to_dsr load_to_dsr_xdsr_sr export_name set_config set_config_unchecked"),
     (2, 4, "range set_tile_code"),
     (2, _MANY, "map bind_rotating_tasks"),

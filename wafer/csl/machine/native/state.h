@@ -112,6 +112,7 @@ struct Core {
   uint32_t needs[kThreads + 1];                // slots they read
   size_t memory = 0;                           // where it begins in the arena
   Task task = Task::kLocal;
+  uint8_t last_task = 31;  // that was dispatched
   int32_t task_id = 0, pc = 0, base = 0, depth = 0;
   int64_t debt = 0;  // cycles charged and not yet waited out
   size_t registers = 0, dsrs = 0, fifos = 0;

@@ -37,8 +37,12 @@ class Tasks : public Operations {
     const bool handlers = (core.torn | core.flushed) && !is_blocked(core, Gate::kLocal, kHandlers);
     uint32_t data = core.queued ? channels(core) : 0;
     uint32_t candidates = local | data | uint32_t(handlers) << kHandlers;
-    for (; candidates; candidates &= candidates - 1) {
-      const int id = __builtin_ctz(candidates);
+    // In turn from the last one on: a low id that is always ready must not keep others waiting.
+    for (; candidates; ) {
+      const uint32_t above = candidates & ~((2u << core.last_task) - 1);
+      const int id = __builtin_ctz(above ? above : candidates);
+      candidates &= ~(1u << id);
+      core.last_task = uint8_t(id);
       if (data >> id & 1 && begin_data(cell, id, cycle, worker)) return true;
       if (local >> id & 1) {
         core.active &= ~(1u << id);
@@ -56,12 +60,7 @@ class Tasks : public Operations {
     return true;
   }
 
-  // The calls of each PE.
-  Arena<Frame> frames_;
-
- private:
-  static constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
-
+  // Starts code of a kind of task; it begins in the next cycle.
   bool begin(int cell, Task task, int id, int pc, int64_t cycle) {
     Core& core = cores_[cell];
     core.main = Main::kRunning, core.task = task, core.task_id = id, core.pc = pc;
@@ -70,6 +69,12 @@ class Tasks : public Operations {
     wake_[cell] = cycle + 1;
     return true;
   }
+
+  // The calls of each PE.
+  Arena<Frame> frames_;
+
+ private:
+  static constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
 
   // Data tasks (by colour or queue) that a word waits for.
   uint32_t channels(const Core& core) const {

@@ -1,0 +1,106 @@
+"""``wafer csl compile``, ``run`` and ``shims``: options of public scripts, files, exit codes."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from helpers.csl_host import image
+
+from wafer.cli import main
+from wafer.csl.host import compiler
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path):
+    """What the compiler was asked for; it always makes the same 3 x 2 program."""
+    calls = []
+
+    def build(layout, params, **options):
+        calls.append((str(layout), params, options))
+        return image()
+
+    monkeypatch.setattr(compiler, "_compile", build)
+    monkeypatch.chdir(tmp_path)
+    return calls
+
+
+@pytest.mark.parametrize("output", [["-o", "deep/out"], ["-o=deep/out"], ["--output=deep/out"]])
+def test_options_of_public_scripts(compiled, output, tmp_path, capsys):
+    command = ["csl", "compile", "--arch=wse3", "--fabric-dims=10,4", "./layout.csl"]
+    command += ["--fabric-offsets=4,1", "--params=N:16,dx:-2", "--params=b:true", "--colors=x_in:1"]
+    command += [*output, "--memcpy", "--channels=1", "--width-west-buf=0", "--verbose"]
+    assert main(command) == 0
+    assert "to deep/out" in capsys.readouterr().out
+    params = {"N": "16", "dx": "-2", "b": "true", "x_in": "1"}
+    options = {"arch": "wse3", "fabric": (10, 4), "offsets": (4, 1), "import_paths": ()}
+    assert compiled == [("layout.csl", params, options)]
+    out = json.loads((tmp_path / "deep" / "out" / "out.json").read_text(encoding="utf-8"))
+    assert out["params"] == params
+
+
+def test_defaults(compiled, tmp_path):
+    assert main(["csl", "compile", "layout.csl", "--channels", "1"]) == 0
+    assert compiled[0][2]["arch"] == "wse2"
+    assert (tmp_path / "out" / "wafer.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fabric-dims=9,4"], "it takes --fabric-dims=10,4 or more"),
+        (["--fabric-dims=10,3"], "it takes --fabric-dims=10,4 or more"),
+        (["--fabric-dims=12,4", "--width-west-buf=2"], "give --fabric-offsets=6,1"),
+        (["--params=N"], "--params=N: 'N' is not NAME:VALUE"),
+        (["--params=N:1", "--params=N:2"], "'N' is given as 1 and as 2"),
+    ],
+)
+def test_wrong_options(compiled, options, message, capsys):
+    assert main(["csl", "compile", "layout.csl", *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_numbers_that_are_none(compiled, capsys):
+    with pytest.raises(SystemExit):
+        main(["csl", "compile", "layout.csl", "--fabric-dims=8"])
+    assert "'8' is not two numbers, as in 8,3" in capsys.readouterr().err
+
+
+def test_no_such_file(tmp_path, capsys):
+    assert main(["csl", "compile", str(tmp_path / "none.csl")]) == 1
+    assert "none.csl" in capsys.readouterr().err
+
+
+def test_a_script_with_our_modules(tmp_path):
+    """Every module that public programs import is there; arguments and exit status pass."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys\n"
+        "from cerebras.sdk.runtime.sdkruntimepybind import SdkRuntime\n"
+        "from cerebras.sdk.runtime.sdkruntimepybind import MemcpyDataType, MemcpyOrder\n"
+        "from cerebras.sdk.runtime import runtime_utils\n"
+        "from cerebras.sdk.sdk_utils import memcpy_view, input_array_to_u32, calculate_cycles\n"
+        "from cerebras.sdk.debug.debug_util import debug_util\n"
+        "assert 'jax' not in sys.modules, 'slow to start'\n"
+        "sys.exit(3 if sys.argv[1:] == ['--name', 'out', '-m=5'] else 4)\n",
+        encoding="utf-8",
+    )
+    assert main(["csl", "run", str(script), "--name", "out", "-m=5"]) == 3
+
+
+def test_commands_for_scripts(tmp_path, capfd):
+    """A script that finds ``cs_python`` on its PATH, also as the first line of a file."""
+    assert main(["csl", "shims", str(tmp_path / "bin")]) == 0
+    script = tmp_path / "run.py"
+    script.write_text("#!/usr/bin/env cs_python\nimport cerebras.sdk\nprint('SUCCESS!')\n")
+    script.chmod(0o755)
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    result = subprocess.run(
+        [str(script)], env=os.environ | {"PATH": path}, cwd=tmp_path, check=False
+    )
+    assert result.returncode == 0
+    assert "SUCCESS!" in capfd.readouterr().out
+    listed = subprocess.run(
+        ["cslc", "--help"], env=os.environ | {"PATH": path}, capture_output=True, check=True
+    )
+    assert b"--fabric-dims" in listed.stdout

@@ -1,0 +1,120 @@
+"""System modules: CSL that passes our own checks, with the names that programs use."""
+
+import re
+
+import pytest
+
+import wafer.csl
+from wafer.csl import Source, check, format_text, parse
+from wafer.csl.host import debug_util
+from wafer.csl.machine.codes import CONFIG, Intrinsic, Type
+from wafer.csl.meaning.files import LIBRARY
+from wafer.csl.syntax import tree
+
+FILES = sorted(LIBRARY.rglob("*.csl"))
+
+
+def module_name(path):
+    return path.relative_to(LIBRARY).with_suffix("").as_posix()
+
+
+MODULES = {module_name(path): path for path in FILES}
+# What programs import, with what they use of it.
+USED = {
+    "memcpy/get_params": "width height MEMCPYH2D_1 MEMCPYD2H_1 get_params",
+    "memcpy/memcpy": "unblock_cmd_stream MEMCPYH2D_1 MEMCPYH2D_2 MEMCPYD2H_1"
+    " get_streaming_fabout_dsd",
+    "memcpy/memcpy_switches": "ctrl switch_cmd_11 teardown_cmd_1",
+    "time": "tsc_size_words enable_tsc disable_tsc reset_tsc_counter get_timestamp",
+    "math": "sqrt sqrt_f16 sqrt_f32 abs inv invsqrt_f32 NEGATIVE_INF_f32 exp_f16 floor_f16 log sin"
+    " cos pow min max ceil isNaN sign",
+    "random": "random_f32 random_f16 random_normal_f32 set_seed",
+    "layout": "get_x_coord get_y_coord",
+    "control": "opcode encode_single_payload encode_control_task_payload",
+    "tile_config": "color_config switch_config teardown queue_flush input_queue_config"
+    " output_queue_config",
+    "tile_config/color_config": "get_color_config_addr reset_routes",
+    "tile_config/switch_config": "clear_current_position set_invalid_for_all_switch_positions"
+    " set_rx_switch_pos1",
+    "tile_config/teardown": "exit get_task_id",
+    "tile_config/queue_flush": "exit",
+    "tile_config/input_queue_config": "encode_input_queue",
+    "tile_config/output_queue_config": "encode_output_queue",
+    "directions": "flip dirToTxBits dirToRxBits TX_RAMP RX_RAMP",
+    "collectives_2d/params": "get_params",
+    "collectives_2d/pe": "dim_params queues dest_dsr_ids src0_dsr_ids src1_dsr_ids init pe_id"
+    " broadcast scatter gather reduce_fadds",
+    "debug": "key buffer_size trace_string trace_timestamp trace_i16 trace_u16 trace_u32 trace_f32",
+    "simprint": "enable print_string print_u16_decimal print_u32_decimal",
+    "empty": "",
+    "kernels/tally/layout": "kernel_height kernel_width phase2_tally colors output_color"
+    " get_params",
+    "kernels/tally/pe": "tally_params output_queues input_queues callback bump_tally"
+    " signal_completion local_tally",
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_checked_and_laid_out(path):
+    source = Source.open(path)
+    check(source)
+    assert format_text(source) == source.text
+    assert max(map(len, source.text.splitlines())) <= 100
+    assert source.text.startswith("// "), "say what the module is for"
+
+
+def test_names_that_programs_use():
+    assert MODULES.keys() == USED.keys()
+    for name, used in USED.items():
+        file = parse(MODULES[name].read_text(encoding="utf-8")).file
+        declared = {d.name for d in file.declarations if hasattr(d, "name")}
+        assert set(used.split()) <= declared, name
+
+
+def builtins(path):
+    for node, _ in tree.walk(parse(path.read_text(encoding="utf-8")).file):
+        if isinstance(node, tree.Builtin):
+            yield node
+
+
+def test_imports_and_intrinsics_are_there():
+    """Modules import modules that there are, and name the machine's intrinsics."""
+    for path in FILES:
+        for node in builtins(path):
+            text = [a.value for a in node.arguments if isinstance(a, tree.String)]
+            if node.name == "@import_module":
+                assert text[0].strip("<>") in MODULES
+            if node.name == "@intrinsic":
+                assert text[0] in Intrinsic.__members__
+
+
+def constants(name):
+    text = MODULES[name].read_text(encoding="utf-8")
+    return {k: int(v, 0) for k, v in re.findall(r"const (\w+): u16 = (0x\w+|\d+);", text)}
+
+
+def test_numbers_are_the_machines():
+    """Register addresses, and the kinds of records that the host reads."""
+    assert constants("tile_config/color_config")["COLORS"] == CONFIG["color"]
+    assert constants("tile_config/switch_config")["SWITCHES"] == CONFIG["switch"]
+    assert constants("tile_config/input_queue_config")["QUEUES"] == CONFIG["input_queue"]
+    assert constants("tile_config/output_queue_config")["QUEUES"] == CONFIG["output_queue"]
+    collectives = constants("collectives_2d/pe")
+    assert collectives["COLOR_REGISTERS"] == CONFIG["color"]
+    assert collectives["SWITCH_REGISTERS"] == CONFIG["switch"]
+    records = constants("debug")
+    assert records["BYTES"] == debug_util._BYTES
+    assert records["TIMESTAMP"] == debug_util._TIMESTAMP
+    text = MODULES["debug"].read_text(encoding="utf-8")
+    kinds = re.findall(r"fn trace_(\w+)\(value: \w+\) void \{\s*trace_words?\((\d+),", text)
+    assert {kind: int(number) for kind, number in kinds} == {
+        kind.name.lower(): kind.value for kind in Type if kind not in (Type.I64, Type.U64)
+    }
+
+
+def test_the_library_is_shipped():
+    from helpers.paths import ROOT
+
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"wafer.csl" = ["library/**/*.csl"]' in text
+    assert LIBRARY.is_relative_to(wafer.csl.__path__[0])

@@ -1,0 +1,153 @@
+"""What a host asks of a running program, one class per kind, each knowing when it can be done.
+
+Copies and calls form the command stream: in order, each once the PEs concerned have returned from
+the calls before it and freed the stream. Streams go their own way, in order on each colour.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from wafer.csl.host.machine import Machine, Rectangle
+from wafer.csl.host.words import low_bits
+from wafer.csl.machine.image import Image
+
+__all__ = ["Call", "Collect", "Copy", "Task"]
+
+# A copy that no call holds back begins once nothing moves, or after so many cycles: it stands for
+# thousands of cycles of a real host, in which programs get ready what is copied.
+SETTLES = 20_000
+
+
+@dataclasses.dataclass(eq=False)
+class Task:
+    """Anything asked for; the handle of a call with ``nonblock=True``.
+
+    Attributes:
+        what: in words, for messages.
+        done: whether it has happened.
+    """
+
+    what: str
+    done: bool = dataclasses.field(default=False, kw_only=True)
+
+
+@dataclasses.dataclass(eq=False)
+class Call(Task):
+    """A function called on some PEs; each takes it up after the calls before.
+
+    Attributes:
+        at: columns and rows of the PEs.
+        function: exported name.
+        words: arguments as registers hold them.
+    """
+
+    at: list[tuple[int, int]]
+    function: str
+    words: list[int]
+
+    def advance(self, machine: Machine, *, quiet: bool) -> None:
+        """Hand it to the machine, which keeps the order."""
+        for x, y in self.at:
+            machine.launch(Rectangle(x, y, 1, 1), self.function, self.words)
+        self.done = True
+
+
+@dataclasses.dataclass(eq=False)
+class Copy(Task):
+    """Memory of PEs written from, or read into, the host's array.
+
+    Attributes:
+        image: of the program.
+        rectangle: of PEs.
+        symbol: exported pointer; the memory begins where it points when the copy happens.
+        places: [height, width, items]; of each item in the array.
+        stride: elements from one item to the next in memory.
+        bits: of an element, 16 or 32.
+        array: [n] of 32-bit items.
+        to_host: the direction.
+        free_since: cycle at which no call held it back.
+    """
+
+    image: Image
+    rectangle: Rectangle
+    symbol: str
+    places: np.ndarray
+    stride: int
+    bits: int
+    array: np.ndarray
+    to_host: bool
+    free_since: int | None = None
+
+    def advance(self, machine: Machine, *, quiet: bool) -> None:
+        """Copy, if the PEs are free and the program has settled.
+
+        Args:
+            machine: that runs the program.
+            quiet: whether nothing can change unless the host does something.
+        """
+        if machine.commands_waiting(self.rectangle):
+            return
+        if self.free_since is None:
+            self.free_since = machine.cycle
+        if not quiet and machine.cycle - self.free_since < SETTLES:
+            return
+        width = self.bits // 8
+        for x, y in self.rectangle.pes():
+            places = self.places[y - self.rectangle.y, x - self.rectangle.x]
+            address = self._address(machine, x, y)
+            if self.stride == 1:
+                self._move(machine, x, y, address, places)
+            else:
+                for k, place in enumerate(places):
+                    at = address + k * self.stride * width
+                    self._move(machine, x, y, at, place[None])
+        self.done = True
+
+    def _address(self, machine: Machine, x: int, y: int) -> int:
+        symbol = self.image.programs[self.image.tiles[y, x]].symbols[self.symbol]
+        if not symbol.type.startswith(("[*]", "*")):
+            return symbol.address
+        return int(machine.read(x, y, symbol.address, 2).view("<u2")[0])
+
+    def _move(self, machine: Machine, x: int, y: int, address: int, places: np.ndarray) -> None:
+        if not self.to_host:
+            machine.write(x, y, address, low_bits(self.array[places], self.bits))
+            return
+        data = machine.read(x, y, address, len(places) * self.bits // 8)
+        self.array[places] = data.view(f"<u{self.bits // 8}")
+
+
+@dataclasses.dataclass(eq=False)
+class Collect(Task):
+    """Words that PEs send to the host on a stream.
+
+    Attributes:
+        color: of the stream.
+        rectangle: of PEs.
+        places: [height, width, items]; of each word in the array.
+        array: [n] uint32.
+    """
+
+    color: int
+    rectangle: Rectangle
+    places: np.ndarray
+    array: np.ndarray
+
+    def advance(self, machine: Machine, *, quiet: bool) -> None:
+        """Take the words once all are there."""
+        items = self.places.shape[2]
+        if any(machine.collectable(self.color, x, y) < items for x, y in self.rectangle.pes()):
+            return
+        for x, y in self.rectangle.pes():
+            places = self.places[y - self.rectangle.y, x - self.rectangle.x]
+            self.array[places] = machine.collected(self.color, x, y, items)
+        self.done = True
+
+    def missing(self, machine: Machine) -> list[str]:
+        """Which PEs have sent too few words, in words."""
+        items = self.places.shape[2]
+        there = {(x, y): machine.collectable(self.color, x, y) for x, y in self.rectangle.pes()}
+        return [
+            f"PE ({x}, {y}) has sent {n} of {items}" for (x, y), n in there.items() if n < items
+        ]

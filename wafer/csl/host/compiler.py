@@ -1,0 +1,121 @@
+"""The vendor's compiler command: its options, and the folder that it leaves."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from wafer.csl.host.artifacts import save
+from wafer.csl.machine.image import Image
+from wafer.errors import CompileError
+
+__all__ = ["add_options", "compile_to_folder", "pairs"]
+
+_LEFT, _RIGHT, _ROWS = 4, 3, 2  # columns and rows around a program that memcpy needs
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options; those of the vendor's that change nothing here are taken too."""
+    parser.add_argument("layout", type=Path, help="the .csl file with the layout block")
+    parser.add_argument("-o", "--output", default="out", help="folder of the result (default: out)")
+    parser.add_argument("--arch", choices=("wse2", "wse3"), default="wse2")
+    parser.add_argument(
+        "--params", action="append", default=[], metavar="NAME:VALUE,…", help="params of the layout"
+    )
+    parser.add_argument(
+        "--colors", action="append", default=[], metavar="NAME:ID,…", help="params that are colours"
+    )
+    parser.add_argument(
+        "--fabric-dims", type=_two, metavar="W,H", help="whole fabric (default: what is needed)"
+    )
+    parser.add_argument(
+        "--fabric-offsets", type=_two, default=(4, 1), metavar="X,Y", help="of the first PE there"
+    )
+    parser.add_argument(
+        "--import-path", action="append", default=[], help="folder of imported files; repeatable"
+    )
+    parser.add_argument("--width-west-buf", type=int, default=0, help="columns of the fabric")
+    parser.add_argument("--width-east-buf", type=int, default=0, help="columns of the fabric")
+    for flag in ("--memcpy", "--no-memcpy", "--verbose"):
+        parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
+    for name in ("--channels", "--max-inlined-iterations", "--max-parallelism"):
+        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--fp16-format", choices=("f16",), default="f16", help=argparse.SUPPRESS)
+
+
+def compile_to_folder(args: argparse.Namespace) -> Path:
+    """Compile what the options say.
+
+    Args:
+        args: of ``add_options``.
+
+    Returns:
+        The folder.
+
+    Raises:
+        CslError: problems of the program.
+        CompileError: options that are not understood, or a fabric that is too small.
+    """
+    params, colors = pairs("--params", args.params), pairs("--colors", args.colors)
+    image = _compile(
+        args.layout,
+        params | colors,
+        arch=args.arch,
+        fabric=args.fabric_dims,
+        offsets=args.fabric_offsets,
+        import_paths=tuple(args.import_path),
+    )
+    if args.fabric_dims is not None:
+        _check_fabric(image, args)
+    folder = Path(args.output.removeprefix("="))  # "-o=out"
+    save(folder, image, params, colors, offsets=args.fabric_offsets)
+    return folder
+
+
+def _compile(layout: Path, params: dict[str, str], **options: object) -> Image:
+    from wafer.csl.meaning.compile import compile_layout
+
+    return compile_layout(layout, params, **options)  # type: ignore[arg-type]
+
+
+def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """``["a:1,b:-2", "c:x"]`` as a dictionary.
+
+    Raises:
+        CompileError: a part that is no pair, or two values for one name.
+    """
+    out: dict[str, str] = {}
+    for text in texts:
+        for part in filter(None, text.split(",")):
+            name, colon, value = (piece.strip() for piece in part.partition(":"))
+            if not (name and colon and value):
+                raise CompileError(f"{option}={text}: '{part}' is not NAME:VALUE")
+            if out.setdefault(name, value) != value:
+                raise CompileError(f"{option}: '{name}' is given as {out[name]} and as {value}")
+    return out
+
+
+def _two(text: str) -> tuple[int, int]:
+    try:
+        first, second = (int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not two numbers, as in 8,3") from None
+    return first, second
+
+
+def _check_fabric(image: Image, args: argparse.Namespace) -> None:
+    """Whether the program fits where the options put it."""
+    height, width = image.tiles.shape
+    west, east = args.width_west_buf, args.width_east_buf
+    (left, top), found = args.fabric_offsets, args.fabric_dims
+    if left < _LEFT + west or top < 1:
+        raise CompileError(
+            f"--fabric-offsets={left},{top}: memcpy needs {_LEFT} columns and a row before the"
+            f" program, and the buffers {west}; give --fabric-offsets={_LEFT + west},1"
+        )
+    needed = left + width + _RIGHT + east, top - 1 + height + _ROWS
+    if found[0] < needed[0] or found[1] < needed[1]:
+        raise CompileError(
+            f"--fabric-dims={found[0]},{found[1]} is too small: with {left} columns before the"
+            f" program, {width} of its own, {_RIGHT} of memcpy and {east} of buffers after it, and"
+            f" the rows, it takes --fabric-dims={needed[0]},{needed[1]} or more"
+        )

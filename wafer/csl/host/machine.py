@@ -1,0 +1,65 @@
+"""What the host needs of a machine that executes an image."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from wafer.csl.machine.engine import Print, Rectangle, Status
+
+__all__ = ["Machine", "Print", "Rectangle", "Status"]
+
+
+class Machine(Protocol):
+    """A wafer with an image loaded; columns and rows count in the program's rectangle."""
+
+    @property
+    def cycle(self) -> int:
+        """Cycles that have passed."""
+        ...
+
+    @property
+    def fault(self) -> str:
+        """What ended the last run with ``Status.FAULT``."""
+        ...
+
+    @property
+    def prints(self) -> Sequence[Print]:
+        """Lines that PEs have written, by cycle."""
+        ...
+
+    def run(self, most_cycles: int) -> int:
+        """Run until one of ``Status``; READY only if a call was unanswered before."""
+        ...
+
+    def launch(self, rectangle: Rectangle, function: str, words: Sequence[int]) -> None:
+        """Call a function on PEs, on each after what was called before."""
+        ...
+
+    def commands_waiting(self, rectangle: Rectangle) -> int:
+        """PEs with a call that has not returned, or has not freed the command stream."""
+        ...
+
+    def read(self, x: int, y: int, address: int, bytes: int) -> np.ndarray:
+        """[bytes] uint8 of a PE's memory."""
+        ...
+
+    def write(self, x: int, y: int, address: int, data: np.ndarray) -> None:
+        """Write an array's bytes to a PE's memory."""
+        ...
+
+    def inject(self, color: int, x: int, y: int, words: np.ndarray) -> None:
+        """Queue uint32 words for a PE on a stream from the host."""
+        ...
+
+    def collectable(self, color: int, x: int, y: int) -> int:
+        """How many words ``collected`` could take."""
+        ...
+
+    def collected(self, color: int, x: int, y: int, most: int) -> np.ndarray:
+        """Take the first words that a PE has sent to the host on a stream: uint32."""
+        ...
+
+    def waiting(self) -> Sequence[object]:
+        """What tasks, operations, queues and routers wait for; each says it as ``str``."""
+        ...

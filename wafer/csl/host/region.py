@@ -1,0 +1,111 @@
+"""Which items a copy or a stream moves: PEs, how many each, in which order, of which width."""
+
+import enum
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from wafer.csl.host.errors import HostError
+from wafer.csl.host.machine import Rectangle
+from wafer.csl.host.order import MemcpyOrder
+
+__all__ = ["MemcpyDataType", "Options", "Region", "flat_words"]
+
+
+class MemcpyDataType(enum.IntEnum):
+    """Width of the elements in the PEs' memory; the host's items have 32 bits all the same."""
+
+    MEMCPY_16BIT = 0
+    MEMCPY_32BIT = 1
+
+    @property
+    def bits(self) -> int:
+        """Of an element."""
+        return 16 if self == MemcpyDataType.MEMCPY_16BIT else 32
+
+
+class Options(NamedTuple):
+    """How to move items.
+
+    Attributes:
+        streaming: by a colour, every item as a wavelet of 32 bits; otherwise memory is copied.
+        order: of the host's array.
+        data_type: of the elements in memory.
+        nonblock: return before it has happened.
+    """
+
+    streaming: bool = False
+    order: MemcpyOrder = MemcpyOrder.ROW_MAJOR
+    data_type: MemcpyDataType = MemcpyDataType.MEMCPY_32BIT
+    nonblock: bool = False
+
+
+class Region(NamedTuple):
+    """What is moved.
+
+    Attributes:
+        rectangle: of PEs.
+        items: of each PE.
+        options: how.
+        same_along: as in ``places``.
+        stride: elements from one item to the next in memory.
+    """
+
+    rectangle: Rectangle
+    items: int
+    options: Options
+    same_along: str = ""
+    stride: int = 1
+
+    @classmethod
+    def of(
+        cls, region: Sequence[int], options: dict[str, Any], same_along: str = "", stride: int = 1
+    ) -> Self:
+        """From the arguments of a call.
+
+        Args:
+            region: first column, first row, columns, rows, items of each PE.
+            options: of ``Options``, by name.
+            same_along: as in ``places``.
+            stride: elements from one item to the next in memory.
+
+        Raises:
+            HostError: not five numbers, or other options.
+        """
+        if unknown := options.keys() - set(Options._fields):
+            raise HostError(f"no option {min(unknown)!r}; there are {Options._fields}")
+        if len(region) != 5:
+            raise HostError(
+                f"the PEs are {tuple(region)}; expected first column, first row, columns, rows,"
+                " items of each PE"
+            )
+        x, y, width, height, items = map(operator.index, region)
+        return cls(Rectangle(x, y, width, height), items, Options(**options), same_along, stride)
+
+    @property
+    def text(self) -> str:
+        """The PEs, for messages."""
+        at = self.rectangle
+        return f"({at.x}, {at.y}) to ({at.x + at.width - 1}, {at.y + at.height - 1})"
+
+
+def flat_words(array: np.ndarray) -> np.ndarray:
+    """A one-dimensional uint32 view of the host's array.
+
+    Raises:
+        HostError: items of another width, or an array that no view makes one-dimensional.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype.itemsize != 4:
+        found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise HostError(
+            f"the host's array is {found}; memcpy takes a NumPy array of 32-bit items, also for"
+            " 16-bit elements (sdk_utils.input_array_to_u32 makes one)"
+        )
+    if not array.flags.c_contiguous:
+        raise HostError(
+            f"the host's array of shape {array.shape} is not contiguous; pass array.ravel(), or a"
+            " copy for a result"
+        )
+    return array.reshape(-1).view(np.uint32)

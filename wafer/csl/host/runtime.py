@@ -1,0 +1,329 @@
+"""Runs a compiled program as its host: calls functions, copies memory, feeds and reads streams."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wafer.csl.host.commands import SETTLES, Call, Collect, Copy, Task
+from wafer.csl.host.errors import DeadlockError, FaultError, HostError
+from wafer.csl.host.machine import Machine, Rectangle, Status
+from wafer.csl.host.order import places
+from wafer.csl.host.region import Region, flat_words
+from wafer.csl.host.symbols import find_symbol
+from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
+from wafer.csl.machine.image import Image
+
+__all__ = ["Runtime"]
+
+_MOST_CYCLES = 200_000_000  # of one wait
+_SHOWN = 12  # lines of a report on what waits
+
+
+class Runtime:
+    """The host of one program.
+
+    Coordinates count in the program's rectangle. Every method that moves data or calls a function
+    returns a task: done, unless ``nonblock``, and then for ``task_wait``.
+
+    Args:
+        image: compiled.
+        machine: with that image loaded.
+        log: file that ``stop`` writes the program's printed lines to; None: no file.
+        offsets: columns and rows before the rectangle, in the log.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        machine: Machine,
+        *,
+        log: str | Path | None = None,
+        offsets: tuple[int, int] = (4, 1),
+    ) -> None:
+        self.image, self.machine = image, machine
+        self._log, self._offsets = log, offsets
+        self._commands = list[Call | Copy]()  # that are not done: the command stream
+        self._reads = list[Collect]()  # and the streams to the host
+        self._ids = {export.name: k for k, export in enumerate(image.exports)}
+
+    @property
+    def whole(self) -> Rectangle:
+        """All PEs of the program."""
+        height, width = self.image.tiles.shape
+        return Rectangle(0, 0, width, height)
+
+    def get_id(self, name: str) -> int:
+        """The number of an exported symbol, for copies.
+
+        Raises:
+            HostError: there is none.
+        """
+        if name not in self._ids:
+            close = difflib.get_close_matches(name, self._ids, 1, 0.6)
+            hint = f"did you mean '{close[0]}'? " if close else ""
+            there = ", ".join(self._ids) or "nothing"
+            raise HostError(f"no exported symbol '{name}'; {hint}The layout exports {there}")
+        return self._ids[name]
+
+    def launch(self, name: str, *args: object, nonblock: bool = False) -> Task:
+        """Call an exported function on every PE that has it.
+
+        The next copy waits for each PE until its program unblocks the command stream.
+
+        Args:
+            name: of the function.
+            args: numbers that its types can hold.
+            nonblock: return at once.
+
+        Raises:
+            HostError: no such function, or other arguments.
+        """
+        kind = self.image.exports[self.get_id(name)].type
+        return self._call(name, arguments(name, kind, args), nonblock)
+
+    def call(self, name: str, words: Sequence[int], nonblock: bool = False) -> Task:
+        """As ``launch``, with the arguments as 32-bit words."""
+        kind = self.image.exports[self.get_id(name)].type
+        return self._call(name, raw_arguments(name, kind, words), nonblock)
+
+    def _call(self, name: str, words: list[int], nonblock: bool) -> Task:
+        having = {k for k, p in enumerate(self.image.programs) if name in p.functions}
+        at = [(x, y) for x, y in self.whole if self.image.tiles[y, x] in having]
+        if not at:
+            raise HostError(f"no PE exports the function '{name}' with @export_symbol")
+        task = Call(f"the call of '{name}'", at, name, words)
+        return self._begin(task, self._commands, nonblock)
+
+    def memcpy_h2d(self, dest: int, src: np.ndarray, *region: int, **options: Any) -> Task:
+        """Copy, or stream, items from the host's array to PEs.
+
+        Args:
+            dest: id of a symbol; with ``streaming``, a colour.
+            src: 32-bit items, as many as the PEs take together.
+            region: first column, first row, columns, rows, items of each PE.
+            options: of ``Options``.
+        """
+        return self._send(dest, src, Region.of(region, options))
+
+    def memcpy_h2d_rowbcast(self, dest: int, src: np.ndarray, *region: int, **options: Any) -> Task:
+        """As ``memcpy_h2d`` of height x items: all PEs of a row get the same."""
+        return self._send(dest, src, Region.of(region, options, same_along="x"))
+
+    def memcpy_h2d_colbcast(self, dest: int, src: np.ndarray, *region: int, **options: Any) -> Task:
+        """As ``memcpy_h2d`` of width x items: all PEs of a column get the same."""
+        return self._send(dest, src, Region.of(region, options, same_along="y"))
+
+    def memcpy_h2d_stride(self, dest: int, src: np.ndarray, *region: int, **options: Any) -> Task:
+        """As a copying ``memcpy_h2d``, to every n-th element; n is the last of ``region``."""
+        return self._send(dest, src, Region.of(region[:-1], options, stride=region[-1]))
+
+    def memcpy_d2h(self, dest: np.ndarray, src: int, *region: int, **options: Any) -> Task:
+        """Copy, or read from a stream, items of PEs into the host's array, in place."""
+        todo = Region.of(region, options)
+        array = flat_words(dest)
+        where = self._places(todo, array)
+        if not todo.options.streaming:
+            return self._copy(src, array, todo, where, to_host=True)
+        self._check_stream(src, "D2H")
+        what = f"{todo.items} word(s) of each PE in {todo.text} from the stream of colour {src}"
+        task = Collect(what, src, todo.rectangle, where, array)
+        return self._begin(task, self._reads, todo.options.nonblock)
+
+    def _send(self, dest: int, src: np.ndarray, region: Region) -> Task:
+        array = flat_words(np.ascontiguousarray(src))
+        where = self._places(region, array)
+        if not region.options.streaming:
+            if region.options.nonblock:
+                array = array.copy()  # the caller may reuse its own
+            return self._copy(dest, array, region, where, to_host=False)
+        self._check_stream(dest, "H2D")
+        left, top = region.rectangle.x, region.rectangle.y
+        for x, y in region.rectangle:
+            self.machine.inject(dest, x, y, array[where[y - top, x - left]])
+        return Task(f"the stream of colour {dest}", done=True)
+
+    def _copy(
+        self, symbol: int, array: np.ndarray, region: Region, where: np.ndarray, *, to_host: bool
+    ) -> Task:
+        name = self._exported(symbol, region)
+        verb = "from" if to_host else "to"
+        task = Copy(
+            f"the copy {verb} '{name}' of PEs {region.text}",
+            self.image,
+            region.rectangle,
+            name,
+            where,
+            region.stride,
+            region.options.data_type.bits,
+            array,
+            to_host,
+        )
+        return self._begin(task, self._commands, region.options.nonblock)
+
+    def _exported(self, symbol: int, region: Region) -> str:
+        exports = self.image.exports
+        if not 0 <= symbol < len(exports):
+            raise HostError(
+                f"there is no symbol {symbol}: get_id gives 0 to {len(exports) - 1};"
+                " a colour needs streaming=True"
+            )
+        export = exports[symbol]
+        if argument_types(export.type) is not None:
+            raise HostError(f"'{export.name}' is a {export.type}: launch it instead of copying")
+        for x, y in region.rectangle:
+            tile = self.image.tiles[y, x]
+            if tile < 0 or export.name not in self.image.programs[tile].symbols:
+                raise HostError(f"PE ({x}, {y}) does not export '{export.name}'")
+        return export.name
+
+    def _places(self, region: Region, array: np.ndarray) -> np.ndarray:
+        """[height, width, items], once the region and the array are known to fit."""
+        at, width, height = region.rectangle, region.rectangle.width, region.rectangle.height
+        beyond = at.x + width > self.whole.width or at.y + height > self.whole.height
+        if min(at.x, at.y) < 0 or beyond:
+            raise HostError(
+                f"PEs {region.text} are not all inside the program's"
+                f" {self.whole.width} x {self.whole.height}"
+            )
+        where = places(region.options.order, width, height, region.items, region.same_along)
+        if array.size <= where.max():
+            raise HostError(
+                f"the host's array has {array.size} item(s); {region.items} for each PE in"
+                f" {region.text} are {where.max() + 1}"
+            )
+        return where
+
+    def _check_stream(self, color: int, direction: str) -> None:
+        streams = self.image.streams
+        if direction not in streams.get(color, ""):
+            there = ", ".join(f"{name} = {c}" for c, name in streams.items()) or "none"
+            raise HostError(
+                f"colour {color} is no MEMCPY{direction} stream of this program; there are {there}"
+            )
+
+    def read_symbol(self, x: int, y: int, name: str, dtype: npt.DTypeLike = None) -> np.ndarray:
+        """A global of a PE's program, exported or not, as it is now.
+
+        Args:
+            x: column of the PE.
+            y: row.
+            name: of the variable.
+            dtype: of its elements; None: that of its type.
+        """
+        symbol = find_symbol(self.image, x, y, name)
+        data = self.machine.read(x, y, symbol.address, symbol.bytes)
+        return data.view(dtype or dtype_of(symbol.type) or np.uint8)
+
+    def is_task_done(self, task: Task) -> bool:
+        """Whether a ``nonblock`` call has happened; runs nothing."""
+        self._advance(quiet=False)
+        return task.done and not (isinstance(task, Call) and self._called(task))
+
+    def task_wait(self, task: Task) -> None:
+        """Run until a ``nonblock`` call has happened.
+
+        Raises:
+            DeadlockError: it cannot happen.
+            FaultError: the program did what the machine forbids.
+        """
+        self._wait(task)
+
+    def stop(self) -> None:
+        """Finish what was asked for, let the program settle, and write the log.
+
+        Raises:
+            DeadlockError: a copy or a stream that cannot happen; that programs still wait is none.
+        """
+        try:
+            for task in [*self._commands, *self._reads]:
+                self._wait(task)
+            end = self.machine.cycle + _MOST_CYCLES
+            while self.machine.commands_waiting(self.whole) and self.machine.cycle < end:
+                if self._run() == Status.QUIET:
+                    return
+            self._run()
+        finally:
+            if self._log is not None:
+                Path(self._log).write_text(self.printed(), encoding="utf-8")
+
+    def printed(self) -> str:
+        """Lines that the program wrote, each with its cycle and the PE's place on the fabric."""
+        left, top = self._offsets
+        return "".join(
+            f"@{line.cycle} P{line.x + left}.{line.y + top}: {line.text}\n"
+            for line in self.machine.prints
+        )
+
+    def _begin(self, task: Task, waiting: list[Any], nonblock: bool) -> Task:
+        waiting.append(task)
+        self._advance(quiet=False)
+        if not nonblock:
+            self._wait(task)
+        return task
+
+    def _called(self, call: Call) -> bool:
+        """Whether the PEs of a call have still to answer it, or one after it."""
+        waiting = self.machine.commands_waiting
+        return any(waiting(Rectangle(x, y, 1, 1)) for x, y in call.at)
+
+    def _advance(self, *, quiet: bool) -> bool:
+        """Do what can be done now; whether anything was."""
+        done = False
+        while self._commands:
+            self._commands[0].advance(self.machine, quiet=quiet)
+            if not self._commands[0].done:
+                break
+            # What a call sets off, or a copy feeds, may change what the next copy finds.
+            done, quiet = True, quiet and isinstance(self._commands[0], Copy)
+            del self._commands[0]
+        held = set[int]()  # colours with an earlier reader
+        for read in list(self._reads):
+            if read.color not in held:
+                read.advance(self.machine, quiet=quiet)
+            if read.done:
+                done = True
+                self._reads.remove(read)
+            held.add(read.color)
+        return done
+
+    def _wait(self, task: Task) -> None:
+        end = self.machine.cycle + _MOST_CYCLES
+        while not task.done or (isinstance(task, Call) and self._called(task)):
+            status = self._run()
+            done = self._advance(quiet=status == Status.QUIET)
+            if status == Status.QUIET and not done:
+                if task.done:  # a call; a stream that comes later may help it on
+                    return
+                raise DeadlockError(self._stuck(task))
+            if self.machine.cycle > end:
+                raise DeadlockError(
+                    f"{task.what} has not happened in {_MOST_CYCLES} cycles, though PEs are busy:"
+                    " does a task activate itself for ever?"
+                )
+
+    def _run(self) -> int:
+        return self._check(self.machine.run(SETTLES))
+
+    def _check(self, status: int) -> int:
+        if status == Status.FAULT:
+            raise FaultError(f"cycle {self.machine.cycle}: {self.machine.fault}")
+        return status
+
+    def _stuck(self, task: Task) -> str:
+        """Why nothing moves any more."""
+        lines = [f"cycle {self.machine.cycle}: nothing can move any more, but the host waits for"]
+        lines[0] += f" {task.what}"
+        if isinstance(task, Collect):
+            lines += task.missing(self.machine)
+        elif self.machine.commands_waiting(self.whole):
+            lines.append("the calls before it have not freed the command stream: every exported")
+            lines[-1] += " function must lead to unblock_cmd_stream() on its PE"
+        waiting = [str(each) for each in self.machine.waiting()]
+        if len(lines) + len(waiting) > _SHOWN:
+            more = len(lines) + len(waiting) - _SHOWN
+            waiting = [*waiting[: max(1, _SHOWN - len(lines))], f"and {more} more"]
+        return "\n  ".join(lines + waiting)

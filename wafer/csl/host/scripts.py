@@ -1,0 +1,53 @@
+"""Running public programs' own scripts: their Python with our modules, and their two commands."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["run_script", "write_commands"]
+
+_SHIMS = Path(__file__).parent / "shims"
+_PACKAGES = Path(__file__).parents[3]  # where wafer itself lies
+_COMMANDS = {"cslc": "compile", "cs_python": "run"}
+
+
+def run_script(script: str | Path, arguments: Sequence[str]) -> int:
+    """Run a Python script that imports ``cerebras``; its exit status.
+
+    Args:
+        script: its file.
+        arguments: of its command line.
+    """
+    before = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(_SHIMS), *([before] if before else []), str(_PACKAGES)])
+    command = [sys.executable, str(script), *arguments]
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False).returncode
+
+
+def write_commands(folder: str | Path) -> list[Path]:
+    """Write ``cslc`` and ``cs_python`` into a folder, for the PATH of programs' own scripts.
+
+    Args:
+        folder: that is made if it is not there.
+
+    Returns:
+        The files.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, action in _COMMANDS.items():
+        file = folder / name
+        packages, python = shlex.quote(str(_PACKAGES)), shlex.quote(sys.executable)
+        file.write_text(
+            "#!/bin/sh\n"
+            f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{packages}\n'
+            f'exec {python} -m wafer csl {action} "$@"\n',
+            encoding="utf-8",
+        )
+        file.chmod(0o755)
+        files.append(file)
+    return files

@@ -1,0 +1,61 @@
+"""The runtime under the names that public programs import."""
+
+from pathlib import Path
+from typing import Any, Self
+
+from wafer.csl.host.artifacts import load, offsets_of, save_cores
+from wafer.csl.host.errors import HostError
+from wafer.csl.host.machine import Machine
+from wafer.csl.host.order import MemcpyOrder
+from wafer.csl.host.region import MemcpyDataType
+from wafer.csl.host.runtime import Runtime
+from wafer.csl.machine.image import Image
+
+__all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime"]
+
+
+def start_machine(image: Image) -> Machine:
+    """A wafer with an image loaded."""
+    from wafer.csl.machine.engine import Machine as Wafer
+
+    return Wafer(image)
+
+
+class SdkRuntime(Runtime):
+    """A compiled program and the machine that runs it.
+
+    Args:
+        bindir: folder that the program was compiled to.
+        cmaddr: address of a system; only None, the simulator, is here.
+        options: of the vendor's simulator, without effect.
+
+    Raises:
+        HostError: an address.
+        CompileError: nothing was compiled to that folder.
+    """
+
+    def __init__(self, bindir: str | Path, cmaddr: str | None = None, **options: Any) -> None:
+        if cmaddr:
+            raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
+        self._folder = Path(bindir).resolve()  # scripts change their working directory
+        image = load(bindir)
+        offsets = offsets_of(bindir)
+        super().__init__(image, start_machine(image), log="sim.log", offsets=offsets)
+
+    def load(self) -> None:
+        """The program was loaded when the runtime was made."""
+
+    def run(self) -> None:
+        """The program runs whenever the host waits for it."""
+
+    def stop(self) -> None:
+        """As ``Runtime.stop``; keeps the PEs' memory for ``debug_util``."""
+        super().stop()
+        save_cores(self._folder, self.image, self.machine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, *error: object) -> None:
+        if kind is None:
+            self.stop()

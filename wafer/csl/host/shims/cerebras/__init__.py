@@ -1,0 +1,1 @@
+"""What public programs import as ``cerebras``, backed by ``wafer.csl.host``."""

@@ -1,0 +1,33 @@
+"""Globals of the program on a PE."""
+
+import difflib
+
+from wafer.csl.host.errors import HostError
+from wafer.csl.machine.image import Image, Symbol
+
+__all__ = ["find_symbol"]
+
+
+def find_symbol(image: Image, x: int, y: int, name: str) -> Symbol:
+    """Where a global of a PE's program lies.
+
+    Args:
+        image: compiled.
+        x: column in the program's rectangle.
+        y: row.
+        name: of the variable.
+
+    Raises:
+        HostError: no such PE, no program there, no such variable.
+    """
+    height, width = image.tiles.shape
+    if not (0 <= x < width and 0 <= y < height):
+        raise HostError(f"PE ({x}, {y}) is outside of the program's {width} x {height}")
+    if image.tiles[y, x] < 0:
+        raise HostError(f"PE ({x}, {y}) runs no program")
+    program = image.programs[image.tiles[y, x]]
+    if name not in program.symbols:
+        close = difflib.get_close_matches(name, program.symbols, 1, 0.6)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise HostError(f"PE ({x}, {y}): {program.name} has no variable '{name}'{hint}")
+    return program.symbols[name]

@@ -1,0 +1,269 @@
+"""Calls: functions run while compiling, or become code once for each way they are called."""
+
+from typing import Any
+
+from wafer.csl.machine.codes import Op, Type
+from wafer.csl.meaning import types
+from wafer.csl.meaning.coerce import coerce
+from wafer.csl.meaning.emit import Label
+from wafer.csl.meaning.evaluator import Evaluator, Failure, described
+from wafer.csl.meaning.statements import run
+from wafer.csl.meaning.unit import Request, Unit
+from wafer.csl.meaning.values import (
+    Cell,
+    Function,
+    KnownPlace,
+    Memory,
+    Reference,
+    Register,
+    RegisterVariable,
+    Value,
+    frozen,
+    is_known,
+)
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import Position, Problem
+
+__all__ = ["call", "interpret", "write_functions"]
+
+DEEPEST = 200  # calls within each other while compiling
+_COMPTIME_ONLY = {
+    *(types.TYPE, types.STRING, types.COMPTIME_INT, types.COMPTIME_FLOAT),
+    *(types.ANONYMOUS, types.MODULE, types.RANGE),
+}
+
+
+def _any(formal: tree.Formal) -> bool:
+    return isinstance(formal.type, tree.Name) and formal.type.id == "anytype"
+
+
+def call(ev: Evaluator, node: tree.Call) -> Value:
+    """``function(arguments)``."""
+    target = ev.value(node.function)
+    arguments = [ev.value(argument) for argument in node.arguments]
+    return called(ev, target, arguments, node.at)
+
+
+def called(ev: Evaluator, target: Value, arguments: list[Value], at: Position) -> Value:
+    """The value of a call."""
+    if isinstance(target.data, Function):
+        return _called(ev, target.data, arguments, at)
+    if not isinstance(target.type, types.FunctionType):
+        ev.fail(at, f"expected a function, found {described(target)}")
+    code = ev.running(at, "which function this is")
+    values = _typed(ev, "this function", target.type.formals, arguments, at)
+    pointer = ev.register(target, at)
+    base = _frame(ev, values, at)
+    code.add(Op.CALL_AT, 0, pointer, base)
+    return _result(ev, target.type.result, base, at)
+
+
+def _typed(
+    ev: Evaluator, name: str, formals: Any, arguments: list[Value], at: Position
+) -> list[Value]:
+    if len(formals) != len(arguments):
+        ev.fail(at, f"{name} takes {len(formals)} argument(s), found {len(arguments)}")
+    return [coerce(ev, v, kind, at) for v, kind in zip(arguments, formals, strict=True)]
+
+
+def _called(ev: Evaluator, function: Function, arguments: list[Value], at: Position) -> Value:
+    node = function.node
+    if node.kind == "task":
+        ev.fail(at, f"the task '{node.name}' is activated, not called", "@activate(its id)")
+    if len(node.formals) != len(arguments):
+        count = len(node.formals)
+        ev.fail(at, f"{node.name} takes {count} argument(s), found {len(arguments)}")
+    if ev.code is None:
+        return interpret(ev, function, arguments, at)
+    scope, values = {}, []
+    known, key = {}, list[Any]()
+    inner = Evaluator(ev.unit, function.module)
+    inner.scopes = [scope]
+    for formal, value in zip(node.formals, arguments, strict=True):
+        if not _any(formal):
+            value = coerce(ev, value, inner.type(formal.type), at)
+        name = formal.name or "_"
+        scope[name] = value
+        if formal.comptime or value.type in _COMPTIME_ONLY or isinstance(value.data, Function):
+            if not is_known(value):
+                ev.fail(at, f"the argument '{name}' of {node.name} is not known at compile time")
+            known[name] = value
+            key.append((name, frozen(value)))
+        else:
+            values.append(value)
+            if _any(formal):
+                known[name] = value.type
+                key.append((name, value.type))
+    result = inner.type(node.result)
+    if result in _COMPTIME_ONLY:
+        return interpret(ev.at_compile_time(), function, arguments, at)
+    request = ev.unit.request(function, known, tuple(key))
+    base = _frame(ev, values, at)
+    ev.code.add(Op.CALL, 0, request.label, base)
+    ev.unit.calls.append((ev.code.owner, base, request.label))
+    return _result(ev, result, base, at)
+
+
+def _frame(ev: Evaluator, values: list[Value], at: Position) -> int:
+    """Put arguments into a callee's first registers, which lie above all that are in use."""
+    code = ev.running(at, "this call")
+    registers = []
+    for value in values:
+        if types.machine_type(value.type) is not None:
+            registers.append(ev.register(value, at))
+        else:
+            registers.append(ev.aggregate(_own(ev, value, at), at))
+    base = code.new(max(len(registers), 1))
+    for position, register in enumerate(registers):
+        code.add(Op.COPY, 0, base + position, register)
+    return base
+
+
+def _own(ev: Evaluator, value: Value, at: Position) -> Value:
+    """A copy of an array or struct in memory that nothing else changes."""
+    cell = Cell("an argument", value.type, None, running=True)
+    ev.write(KnownPlace(value.type, Reference(cell)), value, at)
+    code = ev.running(at, "memory")
+    return Value(value.type, Memory(code.constant(ev.unit.address(Reference(cell), at)), 0))
+
+
+def _result(ev: Evaluator, kind: types.Type, base: int, at: Position) -> Value:
+    if kind == types.VOID:
+        return Value(kind, None)
+    if types.machine_type(kind) is not None:
+        return Value(kind, Register(base))
+    return _own(ev, Value(kind, Memory(base, 0)), at)
+
+
+def interpret(ev: Evaluator, function: Function, arguments: list[Value], at: Position) -> Value:
+    """Run a function while compiling."""
+    node = function.node
+    if node.body is None:
+        ev.fail(at, f"{node.name} has no body")
+    inner = Evaluator(ev.unit, function.module)
+    scope: dict[str, Any] = {}
+    inner.scopes = [scope]
+    for formal, value in zip(node.formals, arguments, strict=True):
+        if not _any(formal):
+            value = coerce(ev, value, inner.type(formal.type), at)
+        scope[formal.name or "_"] = value
+    inner.result = inner.type(node.result)
+    settings = ev.unit.settings
+    depth = settings["depth"] = settings.get("depth", 0) + 1
+    if depth > DEEPEST:
+        ev.fail(at, f"more than {DEEPEST} calls within each other while compiling")
+    jump = run(inner, node.body)
+    settings["depth"] -= 1
+    if jump is not None:
+        return jump.value
+    if inner.result != types.VOID:
+        ev.fail(at, f"{node.name} ends without a value of type {inner.result}")
+    return Value(types.VOID, None)
+
+
+# Functions as code
+
+
+def write_functions(unit: Unit) -> None:
+    """Write down all functions that were asked for, and those that they call."""
+    while unit.waiting:
+        request = unit.waiting.pop(0)
+        try:
+            _write(unit, request)
+        except Failure as failure:
+            if failure.problem is not None:
+                unit.problems.append(failure.problem)
+
+
+def _write(unit: Unit, request: Request) -> None:
+    code, node = unit.code, request.function.node
+    code.owner, code.top, code.most, code.at = request.label, 0, 0, node.at
+    code.here(request.label)
+    ev = Evaluator(unit, request.function.module, code)
+    if node.body is None:
+        ev.fail(node.at, f"{node.name} has no body")
+    ev.addressed = frozenset(
+        n.operand.id
+        for n, _ in tree.walk(node.body)
+        if isinstance(n, tree.Unary) and n.operator == "&" and isinstance(n.operand, tree.Name)
+    )
+    scope: dict[str, Any] = {}
+    ev.scopes = [scope]
+    if node.kind == "task":
+        _split(ev, node, scope)
+    else:
+        _receive(ev, request, scope)
+    ev.result = ev.type(node.result)
+    run(ev, node.body)
+    code.at = node.at
+    code.add(Op.RETURN)
+    unit.registers[request.label] = code.most
+
+
+def _receive(ev: Evaluator, request: Request, scope: dict[str, Any]) -> None:
+    """Name the registers in which arguments arrive."""
+    assert ev.code is not None
+    for formal in request.function.node.formals:
+        name = formal.name or "_"
+        given = request.known.get(name)
+        if isinstance(given, Value):
+            scope[name] = given
+            continue
+        kind = given if given is not None else ev.type(formal.type)
+        register = ev.code.new()
+        if types.machine_type(kind) is None:
+            scope[name] = Value(kind, Memory(register, 0))
+        elif name in ev.addressed:
+            cell = Cell(name, kind, None, running=True)
+            place = KnownPlace(kind, Reference(cell))
+            ev.write(place, Value(kind, Register(register)), formal.at)
+            scope[name] = cell
+        else:
+            scope[name] = RegisterVariable(kind, register)
+    ev.code.new()  # the result's, where nothing arrives
+
+
+def _split(ev: Evaluator, node: tree.Function, scope: dict[str, Any]) -> None:
+    """Name the parts of the wavelet that starts a task: 32 bits, or data and index of 16."""
+    code = ev.code
+    assert code is not None
+    wavelet = code.new()
+    for position, formal in enumerate(node.formals):
+        kind = ev.type(formal.type)
+        machine = types.machine_type(kind)
+        if machine is None or types.size_of(kind) not in (2, 4):
+            ev.fail(formal.at, f"a task's argument has 16 or 32 bits, found {kind}")
+        part = wavelet
+        if position:
+            part = code.result(Op.SHR, Type.U32, wavelet, code.constant(16 * position))
+        if types.size_of(kind) == 2:
+            part = code.result(Op.CAST, Type.U16, part, Type.U32)
+        if not types.is_float(kind):
+            source = Type.U16 if types.size_of(kind) == 2 else Type.U32
+            part = code.result(Op.CAST, machine, part, source)
+        register = code.new()
+        code.add(Op.COPY, 0, register, part)
+        scope[formal.name or "_"] = RegisterVariable(kind, register)
+
+
+def frame_size(unit: Unit) -> int:
+    """Most registers that calls within each other need at once.
+
+    Raises:
+        Failure: a function calls itself.
+    """
+    needs: dict[Label, int] = {}
+    callees: dict[Label, list[tuple[int, Label]]] = {}
+    for caller, base, callee in unit.calls:
+        callees.setdefault(caller, []).append((base, callee))
+
+    def need(label: Label, above: tuple[Label, ...]) -> int:
+        if label in above:
+            name = next(r.function.node for r in unit.requests.values() if r.label is label)
+            raise Failure(Problem(name.at, f"'{name.name}' calls itself", "write it as a loop"))
+        if label not in needs:
+            inner = [b + need(c, (*above, label)) for b, c in callees.get(label, [])]
+            needs[label] = max([unit.registers.get(label, 1), *inner])
+        return needs[label]
+
+    return max((need(label, ()) for label in unit.registers), default=1)

@@ -1,0 +1,82 @@
+"""Choices between values, and values where a type is expected."""
+
+from wafer.csl.machine.codes import Op
+from wafer.csl.meaning import types
+from wafer.csl.meaning.coerce import coerce, common
+from wafer.csl.meaning.emit import Label
+from wafer.csl.meaning.evaluator import Evaluator, described
+from wafer.csl.meaning.values import Register, Value, is_known
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import Position
+
+__all__ = ["choice", "condition", "typed"]
+
+NOTHING = Value(types.VOID, None)
+
+
+def typed(ev: Evaluator, node: tree.Node, kind: types.Type | None) -> Value:
+    """The value of an expression as a type; None: as the one it has."""
+    if kind is None:
+        return ev.value(node)
+    if isinstance(node, tree.If):
+        return coerce(ev, choice(ev, node, kind), kind, node.at)
+    return coerce(ev, ev.value(node), kind, node.at)
+
+
+def condition(ev: Evaluator, node: tree.Node) -> Value:
+    """The value of a condition."""
+    value = ev.value(node)
+    if value.type != types.BOOL:
+        ev.fail(node.at, f"a condition is a bool, found {described(value)}", "compare it with 0")
+    return value
+
+
+def choice(ev: Evaluator, node: tree.If, wanted: types.Type | None = None) -> Value:
+    """A choice between values; what known conditions leave out is not looked at."""
+    pending = list(node.arms)
+    while pending:
+        test, body = pending[0]
+        value = condition(ev, test)
+        if not is_known(value):
+            rest = tree.If(node.at, tuple(pending[1:]), node.otherwise) if pending[1:] else None
+            ways = body, rest or node.otherwise
+            return _either(ev, value, ways, wanted, node.at)
+        if value.data:
+            return typed(ev, body, wanted)
+        pending = pending[1:]
+    return NOTHING if node.otherwise is None else typed(ev, node.otherwise, wanted)
+
+
+def _either(
+    ev: Evaluator,
+    test: Value,
+    ways: tuple[tree.Node, tree.Node | None],
+    wanted: types.Type | None,
+    at: Position,
+) -> Value:
+    """A value that a running condition chooses."""
+    body, otherwise = ways
+    if otherwise is None:
+        ev.fail(at, "a choice at run time needs an else")
+    code, other, after = ev.running(at, "this choice"), Label(), Label()
+    result = code.new()
+    code.add(Op.JUMP_UNLESS, 0, other, ev.register(test, at))
+    first = typed(ev, body, wanted)
+    patch = len(code.rows)  # the first value's type may follow from the second
+    code.add(Op.COPY, 0, result, 0)
+    code.add(Op.JUMP, 0, after)
+    code.here(other)
+    second = typed(ev, otherwise, wanted)
+    kind = common(ev, first, second, at) if types.is_number(first.type) else first.type
+    second = coerce(ev, second, kind, at)
+    ev.register(second, at, into=result)
+    code.here(after)
+    if is_known(first):
+        constant = len(code.rows)
+        code.constant(ev.bits(coerce(ev, first, kind, at), at), result)
+        code.rows[patch] = code.rows.pop()
+        code.places.pop()
+        assert len(code.rows) == constant
+    else:
+        code.rows[patch][3] = ev.register(first, at)
+    return Value(kind, Register(result))

@@ -1,0 +1,297 @@
+"""The one evaluator: of code that runs while compiling, and of code that becomes instructions.
+
+What a name, an expression or a statement means does not depend on when it happens. With ``code``,
+values that are not known stay in registers and operations on them are written down; without, they
+are an error. The rules for each kind of node are tables of the unit (:mod:`.unit`).
+"""
+
+import difflib
+from typing import Any, NamedTuple, NoReturn
+
+from wafer.csl.machine.codes import Op
+from wafer.csl.meaning import types
+from wafer.csl.meaning.emit import Code, Label
+from wafer.csl.meaning.numbers import bits_of
+from wafer.csl.meaning.unit import Unit
+from wafer.csl.meaning.values import (
+    Cell,
+    KnownPlace,
+    Memory,
+    MemoryPlace,
+    Module,
+    Place,
+    Reference,
+    Register,
+    RegisterVariable,
+    Value,
+    copied,
+    is_known,
+)
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import Position, Problem
+
+__all__ = ["Evaluator", "Failure", "Jump", "Loop"]
+
+NOTHING = Value(types.VOID, None)
+
+
+class Failure(Exception):
+    """Raised where evaluation cannot go on.
+
+    Attributes:
+        problem: what to report; None if it has been.
+    """
+
+    def __init__(self, problem: Problem | None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class Jump(NamedTuple):
+    """How a statement ended if the next one is not reached; kind: return, break, continue."""
+
+    kind: str
+    label: str | None = None
+    value: Value = NOTHING
+
+
+class Loop(NamedTuple):
+    """A loop or labelled block of running code, as its breaks and continues see it.
+
+    Attributes:
+        label: its name.
+        after: where a break goes.
+        again: where a continue goes; None for a block.
+        register: of a block's value.
+        result: of a block: a list for its value's type, once a break has given one.
+    """
+
+    label: str | None
+    after: Label
+    again: Label | None
+    register: int = 0
+    result: Any = None
+
+
+class Evaluator:
+    """Evaluates the code of one function, or of one declaration of a file.
+
+    Attributes:
+        unit: what is compiled.
+        module: whose names are seen.
+        code: where instructions go; None for code that runs while compiling.
+        scopes: local names, innermost last.
+        result: the type that the function returns.
+        loops: around the present statement, of running code.
+        addressed: local names whose address is taken, which cannot be in registers.
+    """
+
+    def __init__(self, unit: Unit, module: Module, code: Code | None = None) -> None:
+        self.unit = unit
+        self.module = module
+        self.code = code
+        self.scopes: list[dict[str, Any]] = []
+        self.result: types.Type = types.VOID
+        self.loops: list[Loop] = []
+        self.addressed: frozenset[str] = frozenset()
+
+    def at_compile_time(self) -> "Evaluator":
+        """The same names, for code that runs while compiling."""
+        if self.code is None:
+            return self
+        twin = Evaluator(self.unit, self.module)
+        twin.scopes, twin.result = self.scopes, self.result
+        return twin
+
+    def at_start(self) -> "Evaluator":
+        """The same names, for code that a PE runs before its first task."""
+        twin = Evaluator(self.unit, self.module, self.unit.code)
+        twin.scopes = self.scopes
+        return twin
+
+    def aside(self) -> "Evaluator":
+        """The same names, for code that is only looked at and never runs."""
+        twin = Evaluator(self.unit, self.module, Code())
+        twin.scopes = self.scopes
+        return twin
+
+    # Errors
+
+    def fail(self, at: Position, message: str, hint: str = "") -> NoReturn:
+        """Raise an error at a place."""
+        raise Failure(Problem(at, message, hint))
+
+    def meant(self, name: str, known: Any) -> str:
+        """A hint with the name that looks most like another."""
+        close = difflib.get_close_matches(name, sorted(known), 1, 0.6)
+        return f"did you mean '{close[0]}'?" if close else ""
+
+    def running(self, at: Position, what: str) -> Code:
+        """The code that an operation is to be written to."""
+        if self.code is None:
+            self.fail(
+                at,
+                f"{what} is not known at compile time",
+                "here only params, constants and what is computed from them can be used",
+            )
+        return self.code
+
+    # Nodes
+
+    def value(self, node: tree.Node) -> Value:
+        """What an expression is."""
+        if self.code is not None:
+            self.code.at = node.at
+        return self.unit.values[type(node)](self, node)
+
+    def known(self, node: tree.Node) -> Value:
+        """What an expression is, which has to be known now."""
+        value = self.at_compile_time().value(node)
+        if not is_known(value):
+            self.fail(node.at, "this is not known at compile time")
+        return value
+
+    def execute(self, node: tree.Node) -> Jump | None:
+        """Run a statement, or write it down."""
+        if self.code is not None:
+            self.code.at = node.at
+        rule = self.unit.statements.get(type(node))
+        if rule is not None:
+            return rule(self, node)
+        self.value(node)
+        return None
+
+    def type(self, node: tree.Node) -> types.Type:
+        """The type that an expression names."""
+        value = self.known(node)
+        if value.type != types.TYPE:
+            self.fail(node.at, f"expected a type, found {described(value)}")
+        return value.data
+
+    # Names
+
+    def local(self, name: str) -> Any:
+        """What a local name stands for, or None."""
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        return None
+
+    def declare(self, name: str, binding: Any, at: Position) -> None:
+        """Add a local name."""
+        scope = self.scopes[-1]
+        if name in scope and name != "_":
+            self.fail(at, f"'{name}' is declared twice in this block")
+        scope[name] = binding
+
+    def read(self, place: Place, at: Position) -> Value:
+        """The value at a place."""
+        kind = place.type
+        match place:
+            case RegisterVariable(_, register):
+                if self.code is None:
+                    self.fail(at, "this variable is not known at compile time")
+                return Value(kind, Register(register))
+            case KnownPlace(_, reference) if not reference.cell.running:
+                if reference.extra or reference.part() != kind:
+                    self.fail(at, f"a {reference.part()} cannot be read as {kind} while compiling")
+                try:
+                    return Value(kind, reference.data())
+                except IndexError:
+                    self.fail(at, f"index {reference.path[-1]} is beyond the array's end")
+            case KnownPlace(_, reference):
+                code = self.running(at, f"the variable '{reference.cell.name}'")
+                place = MemoryPlace(kind, code.constant(self.unit.address(reference, at)), 0)
+        assert isinstance(place, MemoryPlace)
+        if (machine := types.machine_type(kind)) is None:
+            return Value(kind, Memory(place.register, place.offset))
+        code = self.running(at, "memory")
+        return Value(kind, Register(code.result(Op.LOAD, machine, place.register, place.offset)))
+
+    def write(self, place: Place, value: Value, at: Position) -> None:
+        """Assign a value, which has the place's type."""
+        match place:
+            case RegisterVariable(_, register):
+                code = self.running(at, "this variable")
+                self.register(value, at, into=register)
+                return
+            case KnownPlace(_, reference) if not reference.cell.running:
+                if reference.cell.constant:
+                    self.fail(at, f"'{reference.cell.name}' is a constant")
+                if not is_known(value):
+                    self.fail(at, "a value of run time for a variable of compile time")
+                try:
+                    reference.store(copied(value.data))
+                except IndexError:
+                    self.fail(at, f"index {reference.path[-1]} is beyond the array's end")
+                return
+            case KnownPlace(kind, reference):
+                code = self.running(at, f"the variable '{reference.cell.name}'")
+                place = MemoryPlace(kind, code.constant(self.unit.address(reference, at)), 0)
+        assert isinstance(place, MemoryPlace)
+        code = self.running(at, "memory")
+        if (machine := types.machine_type(place.type)) is not None:
+            register = self.register(value, at)
+            code.add(Op.STORE, machine, place.register, register, place.offset)
+        elif size := types.size_of(place.type):
+            target = self._shifted(code, place.register, place.offset)
+            code.add(Op.MOVE, 0, target, self.aggregate(value, at), size)
+
+    def _shifted(self, code: Code, register: int, offset: int) -> int:
+        if not offset:
+            return register
+        machine = types.machine_type(types.U16)
+        assert machine is not None
+        return code.result(Op.ADD, machine, register, code.constant(offset))
+
+    def address(self, place: Place, at: Position) -> Value:
+        """A pointer to a place."""
+        match place:
+            case KnownPlace(kind, reference):
+                return Value(types.Pointer(kind, const=reference.cell.constant), reference)
+            case MemoryPlace(kind, register, offset):
+                code = self.running(at, "an address")
+                shifted = self._shifted(code, register, offset)
+                return Value(types.Pointer(kind), Register(shifted))
+        self.fail(at, "this variable has no address")
+
+    def register(self, value: Value, at: Position, into: int | None = None) -> int:
+        """The register that holds a scalar."""
+        code = self.running(at, "this value")
+        match value.data:
+            case Register(index) if into is None:
+                return index
+            case Register(index):
+                code.add(Op.COPY, 0, into, index)
+                return into
+        return code.constant(self.bits(value, at), into)
+
+    def bits(self, value: Value, at: Position) -> int:
+        """What a register holds for a known scalar."""
+        match value.data:
+            case Reference():
+                return self.unit.address(value.data, at)
+            case None | str() | list() | dict():
+                self.fail(at, f"{described(value)} cannot be used while the program runs")
+        if types.is_number(value.type) or isinstance(value.data, int | bool):
+            if value.type in (types.COMPTIME_INT, types.COMPTIME_FLOAT):
+                self.fail(at, f"{value.data} needs a type", "write @as(i16, …) or declare its type")
+            return bits_of(value.type, value.data)
+        return self.unit.bits(value, at)
+
+    def aggregate(self, value: Value, at: Position) -> int:
+        """A register with the address of an array's or struct's content."""
+        code = self.running(at, "memory")
+        if isinstance(value.data, Memory):
+            return self._shifted(code, *value.data)
+        cell = Cell("a constant", value.type, value.data, constant=True)
+        return code.constant(self.unit.address(Reference(cell), at))
+
+
+def described(value: Value) -> str:
+    """A value as messages name it."""
+    if value.type == types.TYPE:
+        return f"the type {value.data}"
+    if isinstance(value.data, int | float | str | bool):
+        return f"{value.data!r} of type {value.type}"
+    return "nothing" if value.type == types.VOID else f"a value of type {value.type}"

@@ -1,0 +1,194 @@
+"""Values of expressions: literals, operators, initialisers, choices, types."""
+
+import functools
+from typing import Any
+
+from wafer.csl.machine.codes import Op
+from wafer.csl.meaning import names, types
+from wafer.csl.meaning.calls import call
+from wafer.csl.meaning.choices import choice, condition
+from wafer.csl.meaning.coerce import coerce
+from wafer.csl.meaning.descriptors import tensor_access
+from wafer.csl.meaning.emit import Label
+from wafer.csl.meaning.evaluator import Evaluator, Jump, described
+from wafer.csl.meaning.operators import combined, inverted, negated, opposite
+from wafer.csl.meaning.statements import chosen_arm, run
+from wafer.csl.meaning.values import (
+    Cell,
+    KnownPlace,
+    Reference,
+    Register,
+    Value,
+    is_known,
+)
+from wafer.csl.syntax import tree
+
+__all__ = ["VALUES"]
+
+NOTHING = Value(types.VOID, None)
+
+
+def _unary(ev: Evaluator, node: tree.Unary) -> Value:
+    if node.operator == "&":
+        return _address(ev, node)
+    if node.operator == "comptime":
+        return ev.known(node.operand)
+    return _PREFIXES[node.operator](ev, ev.value(node.operand), node.at)
+
+
+def _address(ev: Evaluator, node: tree.Unary) -> Value:
+    target = names.resolve(ev, node.operand)
+    if isinstance(target, Value):
+        if target.type == types.ANONYMOUS or not is_known(target):
+            ev.fail(node.at, "only variables and their parts have an address")
+        if isinstance(target.type, types.FunctionType):
+            return target
+        cell = Cell("a constant", target.type, target.data, constant=True)
+        target = KnownPlace(target.type, Reference(cell))
+    return ev.address(target, node.at)
+
+
+def _logical(ev: Evaluator, node: tree.Binary) -> Value:
+    """``and`` and ``or``: what the left side decides, the right one is not looked at."""
+    decides = node.operator == "or"
+    left = condition(ev, node.left)
+    if is_known(left):
+        return left if left.data == decides else condition(ev, node.right)
+    code, after = ev.running(node.at, "this value"), Label()
+    result = code.new()
+    ev.register(left, node.at, into=result)
+    code.add(Op.JUMP_IF if decides else Op.JUMP_UNLESS, 0, after, result)
+    ev.register(condition(ev, node.right), node.at, into=result)
+    code.here(after)
+    return Value(types.BOOL, Register(result))
+
+
+def _binary(ev: Evaluator, node: tree.Binary) -> Value:
+    if node.operator in ("and", "or"):
+        return _logical(ev, node)
+    left, right = ev.value(node.left), ev.value(node.right)
+    return combined(ev, node.operator, left, right, node.at)
+
+
+def _init(ev: Evaluator, node: tree.Init) -> Value:
+    names_given = [part.name for part in node.values]
+    if any(name is not None for name in names_given):
+        if None in names_given:
+            ev.fail(node.at, "fields by name and by position in one value")
+        data: Any = {part.name: ev.value(part.value) for part in node.values}
+        if len(data) < len(names_given):
+            ev.fail(node.at, "a field is given twice")
+    else:
+        data = [ev.value(part.value) for part in node.values]
+    value = Value(types.ANONYMOUS, data)
+    if node.type is None:
+        return value
+    return coerce(ev, value, ev.type(node.type), node.at)
+
+
+def _switch(ev: Evaluator, node: tree.Switch) -> Value:
+    subject = ev.value(node.subject)
+    if not is_known(subject):
+        ev.fail(node.at, "a switch that is a value chooses at compile time", "use if … else …")
+    arm = chosen_arm(ev, node, subject)
+    if arm is None:
+        ev.fail(node.at, f"no arm of the switch is for {described(subject)}")
+    if isinstance(arm.body, tree.Return | tree.Assign):
+        ev.execute(arm.body)
+        return NOTHING
+    return ev.value(arm.body)
+
+
+def _block(ev: Evaluator, node: tree.Block) -> Value:
+    """``{}`` is nothing; a labelled block has the value that it is left with."""
+    jump = run(ev, node)
+    if isinstance(jump, Jump) and jump.kind == "break":
+        return jump.value
+    return NOTHING
+
+
+# Types
+
+
+def _pointer_type(ev: Evaluator, node: tree.PointerType) -> Value:
+    target = ev.type(node.target)
+    kind = types.Pointer(target, node.many, "const" in node.qualifiers)
+    return Value(types.TYPE, kind)
+
+
+def _array_type(ev: Evaluator, node: tree.ArrayType) -> Value:
+    extents = []
+    for extent in node.extents:
+        value = ev.known(extent)
+        if not isinstance(value.data, int) or value.data < 0:
+            ev.fail(extent.at, f"an array's extent is a number from 0, found {described(value)}")
+        extents.append(value.data)
+    return Value(types.TYPE, types.Array(tuple(extents), ev.type(node.element)))
+
+
+def _function_type(ev: Evaluator, node: tree.FunctionType) -> Value:
+    formals = tuple(ev.type(formal.type) for formal in node.formals)
+    return Value(types.TYPE, types.FunctionType(node.kind, formals, ev.type(node.result)))
+
+
+def _struct_type(ev: Evaluator, node: tree.StructType) -> Value:
+    fields, defaults = [], []
+    for field in node.fields:
+        assert field.type is not None
+        fields.append((field.name, ev.type(field.type)))
+        if field.value is not None:
+            default = coerce(ev, ev.known(field.value), fields[-1][1], field.value.at)
+            defaults.append((field.name, default))
+    kind = types.Struct(tuple(fields), node.at, node.kind == "union", tuple(defaults))
+    return Value(types.TYPE, kind)
+
+
+def _enum_type(ev: Evaluator, node: tree.EnumType) -> Value:
+    base = ev.type(node.type) if node.type is not None else types.U16
+    given = {m.name: ev.known(m.value).data for m in node.members if m.value is not None}
+    taken, following, members = set(given.values()), 0, []
+    for member in node.members:
+        if member.name not in given:
+            while following in taken:
+                following += 1
+            taken.add(following)
+        members.append((member.name, given.get(member.name, following)))
+    return Value(types.TYPE, types.Enum(base, tuple(members), node.at))
+
+
+def _builtin(ev: Evaluator, node: tree.Builtin) -> Value:
+    rule = ev.unit.rules.builtins.get(node.name)
+    if rule is None:
+        hint = ev.meant(node.name, ev.unit.rules.builtins)
+        ev.fail(node.at, f"{node.name} is not known here", hint)
+    return rule(ev, node)
+
+
+@functools.cache
+def _literal(kind: types.Type, data: Any) -> Value:
+    return Value(kind, data)
+
+
+_PREFIXES = {"-": negated, "~": inverted, "!": opposite}
+
+VALUES = {
+    **dict.fromkeys((tree.Name, tree.Index, tree.Member, tree.Dereference), names.named_value),
+    tree.Integer: lambda ev, node: _literal(types.COMPTIME_INT, node.value),
+    tree.Float: lambda ev, node: _literal(types.COMPTIME_FLOAT, node.value),
+    tree.String: lambda ev, node: _literal(types.STRING, node.value),
+    tree.Bool: lambda ev, node: Value(types.BOOL, node.value),
+    tree.Builtin: _builtin,
+    tree.Call: call,
+    tree.Unary: _unary,
+    tree.Binary: _binary,
+    tree.Init: _init,
+    tree.TensorAccess: tensor_access,
+    tree.If: choice,
+    tree.Switch: _switch,
+    tree.Block: _block,
+    tree.PointerType: _pointer_type,
+    tree.ArrayType: _array_type,
+    tree.FunctionType: _function_type,
+    tree.StructType: _struct_type,
+    tree.EnumType: _enum_type,
+}

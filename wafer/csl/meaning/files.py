@@ -1,0 +1,77 @@
+"""Where imported files are found, and the instances made of them."""
+
+from pathlib import Path
+
+from wafer.csl.meaning.evaluator import Failure
+from wafer.csl.meaning.values import Module, Value
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.check import check
+from wafer.csl.syntax.parser import Parsed
+from wafer.csl.syntax.source import Position, Problem, Source
+
+__all__ = ["Files"]
+
+LIBRARY = Path(__file__).parents[1] / "library"
+
+
+class Files:
+    """Opens each file once.
+
+    Attributes:
+        import_paths: folders that are searched after the importing file's own.
+    """
+
+    def __init__(self, import_paths: tuple[str, ...] = ()) -> None:
+        self.import_paths = import_paths
+        self._parsed: dict[Path, Parsed] = {}
+
+    def source(self, at: Position) -> Source | None:
+        """The text of the file that a position is in, if it was opened."""
+        return next((p.source for p in self._parsed.values() if p.source.file == at.file), None)
+
+    def parsed(self, path: Path) -> Parsed:
+        """A file's tree.
+
+        Raises:
+            CslError: it is not CSL.
+        """
+        if path not in self._parsed:
+            self._parsed[path] = check(Source.open(path))
+        return self._parsed[path]
+
+    def _found(self, name: str, importer: str, at: Position) -> Path:
+        if name.startswith("<") and name.endswith(">"):
+            path = LIBRARY / f"{name[1:-1]}.csl"
+            if path.is_file():
+                return path
+            known = sorted(str(p.relative_to(LIBRARY))[:-4] for p in LIBRARY.rglob("*.csl"))
+            hint = f"there are {', '.join(f'<{each}>' for each in known)}"
+            raise Failure(Problem(at, f"there is no system module {name}", hint))
+        folders = [Path(importer).parent, *map(Path, self.import_paths)]
+        for folder in folders:
+            if (folder / name).is_file():
+                return folder / name
+        looked = ", ".join(str(folder) for folder in folders)
+        raise Failure(Problem(at, f"there is no file {name}", f"looked for it in {looked}"))
+
+    def instance(self, name: str, importer: str, params: dict[str, Value], at: Position) -> Module:
+        """A new instance of a file or system module.
+
+        Raises:
+            Failure: there is no such file.
+            CslError: it is not CSL.
+        """
+        return self.module(self._found(name, importer, at), params, name)
+
+    def module(self, path: Path, params: dict[str, Value], name: str = "") -> Module:
+        """A new instance of the file at a path."""
+        declarations = self.parsed(path).file.declarations
+        named = {d.name: d for d in declarations if isinstance(d, tree.Variable | tree.Function)}
+        blocks = tuple(d.body for d in declarations if isinstance(d, tree.Comptime))
+        library = path.is_relative_to(LIBRARY)
+        return Module(str(path), name or path.name, named, blocks, params, library)
+
+    def layout(self, path: Path) -> tree.Layout | None:
+        """The layout block of a file."""
+        declarations = self.parsed(path).file.declarations
+        return next((d for d in declarations if isinstance(d, tree.Layout)), None)

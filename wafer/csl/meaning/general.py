@@ -1,0 +1,375 @@
+"""Builtins that are the same everywhere: casts, reflection, ranges, arrays, handles, modules."""
+
+from typing import Any
+
+import numpy as np
+
+from wafer.csl.machine.codes import Intrinsic, Op, Type
+from wafer.csl.meaning import types
+from wafer.csl.meaning.choices import condition
+from wafer.csl.meaning.coerce import cast, coerce, zero
+from wafer.csl.meaning.descriptors import fields_of
+from wafer.csl.meaning.emit import Label
+from wafer.csl.meaning.evaluator import Evaluator, described
+from wafer.csl.meaning.numbers import bits_of, rounded, truncated, wrapped
+from wafer.csl.meaning.values import Range, Register, Value, copied, is_known
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import Position, Problem
+
+__all__ = ["BUILTINS"]
+
+NOTHING = Value(types.VOID, None)
+_HANDLES = {
+    "get_color": ("color", 32),
+    "get_local_task_id": ("local_task_id", 32),
+    "get_data_task_id": ("data_task_id", 32),
+    "get_control_task_id": ("control_task_id", 64),
+    "get_input_queue": ("input_queue", 8),
+    "get_output_queue": ("output_queue", 8),
+    "get_ut_id": ("ut_id", 8),
+}
+
+
+def _converted(ev: Evaluator, kind: types.Type, value: Value, at: Position) -> Any:
+    """A known number as another type, as @as does."""
+    data = value.data
+    if kind == types.BOOL:
+        return data != 0
+    if types.is_float(kind) or kind == types.COMPTIME_FLOAT:
+        return rounded(kind, data)
+    try:
+        number = truncated(data) if isinstance(data, float) else int(data)
+    except ValueError as error:
+        ev.fail(at, str(error))
+    return number if kind == types.COMPTIME_INT else wrapped(kind, number)
+
+
+def _as(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind, value = ev.type(node.arguments[0]), ev.value(node.arguments[1])
+    numbers = lambda t: types.is_number(t) or t == types.BOOL or isinstance(t, types.Enum)
+    if not (numbers(kind) and numbers(value.type)):
+        return coerce(ev, value, kind, node.at)
+    target = kind.base if isinstance(kind, types.Enum) else kind
+    if is_known(value):
+        return Value(kind, _converted(ev, target, value, node.at))
+    return Value(kind, cast(ev, value, target, node.at).data)
+
+
+def _bitcast(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind, value, at = ev.type(node.arguments[0]), ev.value(node.arguments[1]), node.at
+    if value.type == types.COMPTIME_INT and types.is_integer(kind):
+        return Value(kind, wrapped(kind, value.data))
+    if types.machine_type(kind) is None or types.machine_type(value.type) is None:
+        ev.fail(at, f"@bitcast of {described(value)} to {kind}")
+    if types.size_of(kind) != types.size_of(value.type):
+        ev.fail(at, f"@bitcast between {value.type} and {kind}, which differ in size")
+    if isinstance(kind, types.Pointer) or not isinstance(value.data, int | float | bool):
+        return _reinterpreted(ev, kind, value, at)
+    return Value(kind, _from_bits(kind, bits_of(value.type, value.data)))
+
+
+def _from_bits(kind: types.Type, bits: int) -> Any:
+    if types.is_float(kind):
+        size = types.size_of(kind)
+        word = np.array([bits], np.uint16 if size == 2 else np.uint32)
+        return float(word.view(np.float16 if size == 2 else np.float32)[0])
+    return wrapped(kind, bits) if types.is_integer(kind) else bits
+
+
+def _reinterpreted(ev: Evaluator, kind: types.Type, value: Value, at: Position) -> Value:
+    """The same bits in a register; integers are brought into the form of their sign."""
+    if is_known(value) and not types.is_number(kind):
+        return Value(kind, value.data)
+    code, target = ev.running(at, "this value"), types.machine_type(kind)
+    register = ev.register(value, at)
+    if types.is_integer(kind) and target is not None:
+        source = {2: Type.U16, 4: Type.U32, 8: Type.U64, 1: Type.U8}[types.size_of(kind)]
+        register = code.result(Op.CAST, target, register, source)
+    elif types.is_integer(value.type):  # a float's or pointer's bits have no sign
+        unsigned = {2: Type.U16, 4: Type.U32, 8: Type.U64, 1: Type.U8}[types.size_of(value.type)]
+        source = types.machine_type(value.type)
+        register = code.result(Op.CAST, unsigned, register, source)
+    return Value(kind, Register(register))
+
+
+def _ptrcast(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind, value = ev.type(node.arguments[0]), ev.value(node.arguments[1])
+    if not isinstance(kind, types.Pointer):
+        ev.fail(node.at, f"@ptrcast makes pointers, not {kind}")
+    if not isinstance(value.type, types.Pointer) and not types.is_number(value.type):
+        ev.fail(node.at, f"expected a pointer, found {described(value)}")
+    return Value(kind, value.data)
+
+
+def _get_int(ev: Evaluator, node: tree.Builtin) -> Value:
+    value = ev.value(node.arguments[0])
+    kind = value.type.base if isinstance(value.type, types.Enum) else types.U16
+    if types.is_integer(value.type) or value.type == types.COMPTIME_INT:
+        return value
+    if is_known(value) and not isinstance(value.data, int):
+        ev.fail(node.at, f"{described(value)} has no number")
+    return Value(kind, value.data)
+
+
+def _handle(ev: Evaluator, node: tree.Builtin) -> Value:
+    name, most = _HANDLES[node.name[1:]]
+    value = ev.value(node.arguments[0])
+    kind = types.named(name)
+    assert kind is not None
+    if is_known(value):
+        if not isinstance(value.data, int):
+            ev.fail(node.at, f"{node.name} takes a number, found {described(value)}")
+        if not 0 <= value.data < most:
+            ev.fail(node.at, f"{node.name}({value.data}): ids go from 0 to {most - 1}")
+    return Value(kind, value.data)
+
+
+def _assert(ev: Evaluator, node: tree.Builtin) -> Value:
+    value = condition(ev, node.arguments[0])
+    if is_known(value) and value.data:
+        return NOTHING
+    code = ev.running(node.at, "this assertion")
+    after, text = Label(), f"@assert failed at {node.at}"
+    code.add(Op.JUMP_IF, 0, after, ev.register(value, node.at))
+    code.add(Op.FAULT, 0, ev.unit.message(text))
+    code.here(after)
+    return NOTHING
+
+
+def _comptime_assert(ev: Evaluator, node: tree.Builtin) -> Value:
+    value = condition(ev.at_compile_time(), node.arguments[0])
+    if not value.data:
+        given = ev.known(node.arguments[1]).data if len(node.arguments) > 1 else "it does not hold"
+        ev.fail(node.at, f"@comptime_assert: {given}")
+    return NOTHING
+
+
+def _print(ev: Evaluator, node: tree.Builtin) -> Value:
+    values = [ev.at_compile_time().value(argument) for argument in node.arguments]
+    text = " ".join(str(value.data) for value in values)
+    ev.unit.warnings.append(Problem(node.at, text))
+    return NOTHING
+
+
+def _range(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind = ev.type(node.arguments[0])
+    bounds = [ev.value(argument) for argument in node.arguments[1:]]
+    if not types.is_integer(kind):
+        ev.fail(node.at, f"@range counts in an integer type, not {kind}")
+    if len(bounds) == 3:
+        start, stop, step = bounds
+    else:
+        start = bounds[0] if len(bounds) == 2 else Value(types.COMPTIME_INT, 0)
+        stop, step = bounds[-1], Value(types.COMPTIME_INT, 1)
+    start, stop = (_counted(ev, value, kind, node.at) for value in (start, stop))
+    if is_known(step) and not step.data:
+        ev.fail(node.at, "@range with a step of 0")
+    if is_known(step):
+        step = Value(kind, step.data)
+    return Value(types.RANGE, Range(kind, start, stop, step))
+
+
+def _counted(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value:
+    """A bound as a loop's type; one of another integer type is converted."""
+    if types.is_integer(value.type) and value.type != kind and not is_known(value):
+        return cast(ev, value, kind, at)
+    if isinstance(value.data, int) and value.data == -1:
+        return Value(kind, -1)  # where a loop that counts down to 0 ends
+    return coerce(ev, value, kind, at)
+
+
+def _range_part(ev: Evaluator, node: tree.Builtin) -> Value:
+    value = ev.value(node.arguments[0])
+    if not isinstance(value.data, Range):
+        ev.fail(node.at, f"expected a range, found {described(value)}")
+    return getattr(value.data, node.name.removeprefix("@range_"))
+
+
+def _zeros(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind = ev.type(node.arguments[0])
+    return Value(kind, zero(kind))
+
+
+def _constants(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind = ev.type(node.arguments[0])
+    if not isinstance(kind, types.Array):
+        ev.fail(node.at, f"@constants makes arrays, not {kind}")
+    value = coerce(ev, ev.known(node.arguments[1]), kind.element, node.at)
+    return Value(kind, [copied(value.data) for _ in range(kind.count)])
+
+
+def _type_of(ev: Evaluator, node: tree.Builtin) -> Value:
+    return Value(types.TYPE, ev.aside().value(node.arguments[0]).type)
+
+
+def _is_same_type(ev: Evaluator, node: tree.Builtin) -> Value:
+    left, right = (ev.type(argument) for argument in node.arguments)
+    return Value(types.BOOL, left == right)
+
+
+def _array_fact(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind = ev.type(node.arguments[0])
+    if not isinstance(kind, types.Array):
+        ev.fail(node.at, f"{node.name} is of array types, not {kind}")
+    match node.name:
+        case "@element_type":
+            return Value(types.TYPE, kind.element)
+        case "@element_count":
+            return Value(types.COMPTIME_INT, kind.count)
+        case "@rank":
+            return Value(types.COMPTIME_INT, len(kind.shape))
+    return Value(types.Array((len(kind.shape),), types.U16), list(kind.shape))
+
+
+def _has_field(ev: Evaluator, node: tree.Builtin) -> Value:
+    value, name = ev.value(node.arguments[0]), ev.known(node.arguments[1]).data
+    if value.type == types.MODULE:
+        return Value(types.BOOL, name in value.data.declarations)
+    kind = value.data if value.type == types.TYPE else value.type
+    known = dict(kind.fields) if isinstance(kind, types.Struct) else value.data
+    return Value(types.BOOL, isinstance(known, dict) and name in known)
+
+
+def _field(ev: Evaluator, node: tree.Builtin) -> Value:
+    name = ev.known(node.arguments[1]).data
+    return ev.value(tree.Member(node.at, node.arguments[0], name))
+
+
+def _concat_structs(ev: Evaluator, node: tree.Builtin) -> Value:
+    values = [ev.value(argument) for argument in node.arguments]
+    if all(value.type == types.ANONYMOUS and isinstance(value.data, list) for value in values):
+        return Value(types.ANONYMOUS, [*values[0].data, *values[1].data])
+    first, second = (fields_of(ev, value, node.at) for value in values)
+    if twice := first.keys() & second.keys():
+        ev.fail(node.at, f"both structs have a field '{min(twice)}'")
+    return Value(types.ANONYMOUS, first | second)
+
+
+def _strcat(ev: Evaluator, node: tree.Builtin) -> Value:
+    return Value(types.STRING, "".join(ev.known(part).data for part in node.arguments))
+
+
+def _strlen(ev: Evaluator, node: tree.Builtin) -> Value:
+    return Value(types.COMPTIME_INT, len(ev.known(node.arguments[0]).data))
+
+
+def _get_array(ev: Evaluator, node: tree.Builtin) -> Value:
+    content = list(ev.known(node.arguments[0]).data.encode())
+    return Value(types.Array((len(content),), types.integer("u8")), content)
+
+
+def _is_comptime(ev: Evaluator, node: tree.Builtin) -> Value:
+    return Value(types.BOOL, is_known(ev.aside().value(node.arguments[0])))
+
+
+def _is_arch(ev: Evaluator, node: tree.Builtin) -> Value:
+    return Value(types.BOOL, ev.known(node.arguments[0]).data == ev.unit.arch)
+
+
+def _get_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
+    rectangle = ev.unit.settings.get("rectangle")
+    if rectangle is None:
+        ev.fail(node.at, "@set_rectangle has not been called yet")
+    pair = lambda numbers: Value(
+        types.ANONYMOUS,
+        {k: Value(types.U16, n) for k, n in zip(("width", "height"), numbers, strict=True)},
+    )
+    value = dict(pair(rectangle).data)
+    for name in ("fabric", "offsets"):
+        value[name] = pair(ev.unit.settings[name])
+    return Value(types.ANONYMOUS, value)
+
+
+def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
+    path = ev.known(node.arguments[0]).data
+    given = ev.known(node.arguments[1]) if len(node.arguments) > 1 else None
+    params = fields_of(ev, given, node.at) if given is not None else {}
+    module = ev.unit.files.instance(path, ev.module.path, params, node.at)
+    for name in params.keys() - module.declarations.keys():
+        hint = ev.meant(name, module.declarations)
+        ev.unit.warnings.append(Problem(node.at, f"{path} has no param '{name}'", hint))
+    ev.unit.modules.append(module)
+    return Value(types.MODULE, module)
+
+
+_TYPED = frozenset({*list(Intrinsic)[: Intrinsic.CEIL + 1], Intrinsic.PRINT})
+
+
+def _random16(ev: Evaluator, node: tree.Builtin) -> Value:
+    return _machine(ev, types.U16, Intrinsic.RANDOM16, [], node.at)
+
+
+def _machine(
+    ev: Evaluator, result: types.Type, intrinsic: Intrinsic, values: list[Value], at: Position
+) -> Value:
+    code = ev.running(at, f"what {intrinsic.name} does")
+    registers = [ev.register(value, at) for value in values]
+    if intrinsic in _TYPED:  # says of which type its argument is
+        registers.append(int(types.machine_type(values[0].type) or 0))
+    register = code.result(Op.INTRINSIC, intrinsic, *[*registers, 0, 0][:2])
+    return Value(result, Register(register) if result != types.VOID else None)
+
+
+def _intrinsic(ev: Evaluator, node: tree.Builtin) -> Value:
+    """``@intrinsic(T, "NAME", a, b)``, of library files alone."""
+    if not ev.module.library:
+        ev.fail(node.at, "@intrinsic is for the library's own files")
+    result, name = ev.type(node.arguments[0]), ev.known(node.arguments[1]).data
+    values = [_argument(ev, argument) for argument in node.arguments[2:]]
+    return _machine(ev, result, Intrinsic[name], values, node.at)
+
+
+def _argument(ev: Evaluator, node: tree.Node) -> Value:
+    value = ev.value(node)
+    return coerce(ev, value, types.U16, node.at) if value.type == types.COMPTIME_INT else value
+
+
+def _get_config(ev: Evaluator, node: tree.Builtin) -> Value:
+    address = coerce(ev, ev.value(node.arguments[0]), types.U16, node.at)
+    code = ev.running(node.at, "a configuration register")
+    return Value(types.U16, Register(code.result(Op.CONFIG_GET, 0, ev.register(address, node.at))))
+
+
+def _set_config(ev: Evaluator, node: tree.Builtin) -> Value:
+    address = coerce(ev, ev.value(node.arguments[0]), types.U16, node.at)
+    value = coerce(ev, ev.value(node.arguments[1]), types.U16, node.at)
+    if ev.code is None:
+        ev = ev.at_start()
+    code = ev.running(node.at, "a configuration register")
+    registers = ev.register(address, node.at), ev.register(value, node.at)
+    code.add(Op.CONFIG_SET, 0, *registers)
+    return NOTHING
+
+
+BUILTINS = {
+    "@as": _as,
+    "@bitcast": _bitcast,
+    "@ptrcast": _ptrcast,
+    "@get_int": _get_int,
+    **{f"@{name}": _handle for name in _HANDLES},
+    "@assert": _assert,
+    "@comptime_assert": _comptime_assert,
+    "@comptime_print": _print,
+    "@range": _range,
+    **dict.fromkeys(("@range_start", "@range_stop", "@range_step"), _range_part),
+    "@zeros": _zeros,
+    "@constants": _constants,
+    "@type_of": _type_of,
+    "@is_same_type": _is_same_type,
+    **dict.fromkeys(("@element_type", "@element_count", "@rank", "@dimensions"), _array_fact),
+    "@has_field": _has_field,
+    "@field": _field,
+    "@concat_structs": _concat_structs,
+    "@strcat": _strcat,
+    "@strlen": _strlen,
+    "@get_array": _get_array,
+    "@is_comptime": _is_comptime,
+    "@is_arch": _is_arch,
+    "@get_rectangle": _get_rectangle,
+    "@import_module": _import_module,
+    "@random16": _random16,
+    "@intrinsic": _intrinsic,
+    **dict.fromkeys(("@get_config", "@get_config_unchecked"), _get_config),
+    **dict.fromkeys(("@set_config", "@set_config_unchecked"), _set_config),
+    "@fp16": lambda ev, node: Value(types.TYPE, types.named("f16")),
+}

@@ -1,0 +1,129 @@
+"""The layout block: which file runs on which PE, what each colour does there, what is exported."""
+
+import dataclasses
+
+from wafer.csl.machine.image import Export
+from wafer.csl.meaning import types
+from wafer.csl.meaning.evaluator import Evaluator, described
+from wafer.csl.meaning.routes import ColorConfig, color_config
+from wafer.csl.meaning.values import Value
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import Position
+
+__all__ = ["BUILTINS", "Layout", "Tile"]
+
+NOTHING = Value(types.VOID, None)
+COLORS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """The code of a PE: a file, the one that names it, its params, and where that is said."""
+
+    file: str
+    importer: str
+    params: Value
+    at: Position
+
+
+@dataclasses.dataclass(eq=False)
+class Layout:
+    """What the layout block has said so far.
+
+    Attributes:
+        tiles: by (x, y).
+        colors: by (x, y, colour).
+        exports: by name, in order.
+        kinds: their types.
+    """
+
+    tiles: dict[tuple[int, int], Tile | None] = dataclasses.field(default_factory=dict)
+    colors: dict[tuple[int, int, int], ColorConfig] = dataclasses.field(default_factory=dict)
+    exports: dict[str, Export] = dataclasses.field(default_factory=dict)
+    kinds: dict[str, types.Type] = dataclasses.field(default_factory=dict)
+
+
+def _layout(ev: Evaluator, node: tree.Builtin) -> Layout:
+    if ev.unit.layout is None:
+        ev.fail(node.at, f"{node.name} belongs into the layout block")
+    return ev.unit.layout
+
+
+def _numbers(ev: Evaluator, nodes: tuple[tree.Node, ...]) -> list[int]:
+    values = [ev.known(node) for node in nodes]
+    for node, value in zip(nodes, values, strict=True):
+        if isinstance(value.data, bool) or not isinstance(value.data, int):
+            ev.fail(node.at, f"expected a number, found {described(value)}")
+    return [value.data for value in values]
+
+
+def _set_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
+    _layout(ev, node)
+    width, height = _numbers(ev, node.arguments)
+    settings = ev.unit.settings
+    if "rectangle" in settings:
+        ev.fail(node.at, "@set_rectangle is called twice")
+    if width < 1 or height < 1:
+        ev.fail(node.at, f"a rectangle of {width} x {height} PEs has none")
+    settings["rectangle"] = (width, height)
+    settings["fits"](ev, node.at)
+    return NOTHING
+
+
+def _place(ev: Evaluator, node: tree.Builtin) -> tuple[int, int]:
+    x, y = _numbers(ev, node.arguments[:2])
+    if "rectangle" not in ev.unit.settings:
+        ev.fail(node.at, f"{node.name} before @set_rectangle")
+    width, height = ev.unit.settings["rectangle"]
+    if not (0 <= x < width and 0 <= y < height):
+        ev.fail(node.at, f"PE ({x}, {y}) is outside of the rectangle of {width} x {height}")
+    return x, y
+
+
+def _set_tile_code(ev: Evaluator, node: tree.Builtin) -> Value:
+    layout, place = _layout(ev, node), _place(ev, node)
+    if place in layout.tiles:
+        ev.fail(node.at, f"PE {place} gets its code twice")
+    if len(node.arguments) == 2:
+        layout.tiles[place] = None
+        return NOTHING
+    file = ev.known(node.arguments[2]).data
+    none = Value(types.ANONYMOUS, {})
+    params = ev.known(node.arguments[3]) if len(node.arguments) > 3 else none
+    layout.tiles[place] = Tile(file, ev.module.path, params, node.at)
+    return NOTHING
+
+
+def _set_color_config(ev: Evaluator, node: tree.Builtin) -> Value:
+    layout, (x, y) = _layout(ev, node), _place(ev, node)
+    color = ev.known(node.arguments[2])
+    if color.type != types.COLOR:
+        ev.fail(node.at, f"expected a color, found {described(color)}", "@get_color(number)")
+    if not color.data < COLORS:
+        ev.fail(node.at, f"colour {color.data} has no routes; those from 0 to {COLORS - 1} do")
+    if (x, y, color.data) in layout.colors:
+        ev.fail(node.at, f"colour {color.data} of PE ({x}, {y}) is configured twice")
+    config = color_config(ev, color.data, ev.known(node.arguments[3]), node.at)
+    layout.colors[x, y, color.data] = config
+    return NOTHING
+
+
+def _export_name(ev: Evaluator, node: tree.Builtin) -> Value:
+    layout, name, kind = _layout(ev, node), ev.known(node.arguments[0]).data, None
+    kind = ev.type(node.arguments[1])
+    if isinstance(kind, types.Array | types.Struct):
+        ev.fail(node.at, f"'{name}' cannot be exported as {kind}", "export a pointer [*]T to it")
+    mutable = len(node.arguments) > 2 and bool(ev.known(node.arguments[2]).data)
+    if name in layout.exports:
+        ev.fail(node.at, f"'{name}' is exported twice")
+    layout.exports[name] = Export(name, str(kind), mutable)
+    layout.kinds[name] = kind
+    return NOTHING
+
+
+BUILTINS = {
+    "@set_rectangle": _set_rectangle,
+    "@set_tile_code": _set_tile_code,
+    "@set_color_config": _set_color_config,
+    "@export_name": _export_name,
+}

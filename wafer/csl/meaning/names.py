@@ -1,0 +1,336 @@
+"""What names and places stand for: local names, those of a module, parts of arrays and structs."""
+
+from typing import Any
+
+from wafer.csl.machine.codes import Op
+from wafer.csl.meaning import types
+from wafer.csl.meaning.coerce import coerce, zero
+from wafer.csl.meaning.evaluator import Evaluator, Failure, described
+from wafer.csl.meaning.values import (
+    Cell,
+    Function,
+    KnownPlace,
+    Memory,
+    MemoryPlace,
+    Module,
+    Place,
+    Reference,
+    Register,
+    RegisterVariable,
+    Value,
+    copied,
+    is_known,
+)
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import Position
+
+__all__ = ["declared", "element", "flat", "named_value", "pointed", "resolve", "signature"]
+
+# Sides of a router, in the order of the bits of a colour register.
+DIRECTIONS = {side: bit for bit, side in enumerate(("WEST", "EAST", "SOUTH", "NORTH", "RAMP"))}
+
+
+def signature(ev: Evaluator, function: Function) -> types.Type:
+    """The type of a function."""
+    if function.generic:
+        return types.FUNCTION
+    node, inner = function.node, Evaluator(ev.unit, function.module)
+    formals = tuple(inner.type(formal.type) for formal in node.formals)
+    return types.FunctionType(node.kind, formals, inner.type(node.result))
+
+
+def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
+    """A param, constant or variable of a file."""
+    inner = Evaluator(ev.unit, module)
+    kind = inner.type(node.type) if node.type is not None else None
+    if node.kind == "param" and node.name in module.params:
+        value = module.params[node.name]
+        if kind is not None:
+            value = _bound(inner, value, kind, node)
+    elif node.value is not None:
+        value = inner.known(node.value)
+        if kind is not None:
+            value = coerce(inner, value, kind, node.value.at)
+    elif node.kind == "param":
+        inner.fail(
+            node.at,
+            f"the param '{node.name}' of {module.path} has no value",
+            "give it one where the file is imported or placed, or a default",
+        )
+    elif kind is None:
+        inner.fail(node.at, f"'{node.name}' has neither a type nor a value")
+    else:
+        value = Value(kind, zero(kind))
+    multiples = [inner.known(a.value).data for a in node.attributes if a.name == "align"]
+    variable = node.kind == "var"
+    cell = Cell(
+        node.name,
+        value.type,
+        copied(value.data) if variable else value.data,
+        running=variable and ev.unit.running,
+        constant=not variable,
+        alignment=max(multiples, default=0),
+    )
+    names = [str(inner.known(a.value).data) for a in node.attributes if a.name == "linkname"]
+    if cell.running and (names or not module.library):
+        ev.unit.symbols.setdefault(names[0] if names else node.name, cell)
+    return cell
+
+
+def _bound(inner: Evaluator, value: Value, kind: types.Type, node: tree.Variable) -> Value:
+    """A param's value as its type; a number from the command line may stand for a colour."""
+    if kind == types.COLOR and types.is_number(value.type):
+        return Value(kind, value.data)
+    return coerce(inner, value, kind, node.at)
+
+
+def declared(ev: Evaluator, module: Module, name: str) -> Cell | Value | None:
+    """What a file's name stands for, worked out when it is first used; None if it has none.
+
+    Raises:
+        Failure: its declaration is wrong; reported the first time only.
+    """
+    if name in module.members:
+        member = module.members[name]
+        if member is None:
+            node = module.declarations[name]
+            ev.fail(node.at, f"'{name}' depends on itself")
+        if isinstance(member, Failure):
+            raise Failure(None)
+        return member
+    node = module.declarations.get(name)
+    if node is None:
+        return None
+    if isinstance(node, tree.Function):
+        function = Function(module, node)
+        module.members[name] = Value(signature(ev, function), function)
+        return module.members[name]
+    module.members[name] = None
+    try:
+        module.members[name] = _global(ev, module, node)
+    except Failure as failure:
+        module.members[name] = failure
+        raise
+    return module.members[name]
+
+
+def _binding(ev: Evaluator, node: tree.Name) -> Any:
+    if (binding := ev.local(node.id)) is not None:
+        return binding
+    if (binding := declared(ev, ev.module, node.id)) is not None:
+        return binding
+    if (kind := types.named(node.id)) is not None:
+        return Value(types.TYPE, kind)
+    if node.id in DIRECTIONS:
+        return Value(types.DIRECTION, DIRECTIONS[node.id])
+    known = {name for scope in ev.scopes for name in scope} | ev.module.declarations.keys()
+    ev.fail(node.at, f"'{node.id}' is not declared", ev.meant(node.id, known))
+
+
+def named_value(ev: Evaluator, node: tree.Node) -> Value:
+    """The value of a name, an element, a field or what a pointer points to."""
+    target = resolve(ev, node)
+    return target if isinstance(target, Value) else ev.read(target, node.at)
+
+
+def resolve(ev: Evaluator, node: tree.Node) -> Place | Value:
+    """Where the value of an expression is kept, or the value if it is kept nowhere."""
+    match node:
+        case tree.Name():
+            return _kept(_binding(ev, node))
+        case tree.Dereference():
+            return pointed(ev, ev.value(node.value), node.at)
+        case tree.Index():
+            return _indexed(ev, node)
+        case tree.Member():
+            return _member(ev, node)
+    return _kept(ev.value(node))
+
+
+def _kept(binding: Any) -> Place | Value:
+    match binding:
+        case Cell():
+            return KnownPlace(binding.type, Reference(binding))
+        case Value(kind, Memory(register, offset)):
+            return MemoryPlace(kind, register, offset)
+    return binding
+
+
+def _followed(ev: Evaluator, target: Place | Value, at: Position) -> Place | Value:
+    """What a pointer points to; anything else itself."""
+    if not isinstance(target.type, types.Pointer):
+        return target
+    pointer = target if isinstance(target, Value) else ev.read(target, at)
+    place = pointed(ev, pointer, at)
+    if target.type.many:  # an array without end
+        return place._replace(type=types.Array((1 << 16,), place.type))
+    return place
+
+
+def pointed(ev: Evaluator, pointer: Value, at: Position) -> KnownPlace | MemoryPlace:
+    """The place that a pointer points to."""
+    kind = pointer.type
+    if not isinstance(kind, types.Pointer):
+        ev.fail(at, f"expected a pointer, found {described(pointer)}")
+    if isinstance(pointer.data, Reference):
+        return KnownPlace(kind.target, pointer.data)
+    ev.running(at, "what this pointer points to")
+    return MemoryPlace(kind.target, ev.register(pointer, at), 0)
+
+
+def flat(ev: Evaluator, kind: types.Type, indices: list[Value], at: Position) -> Value:
+    """The row-by-row index of an element."""
+    if not isinstance(kind, types.Array):
+        ev.fail(at, f"expected an array, found a value of type {kind}")
+    if len(indices) != len(kind.shape):
+        ev.fail(at, f"{kind} takes {len(kind.shape)} indices, found {len(indices)}")
+    for position, value in enumerate(indices):
+        integer = types.is_integer(value.type) or value.type == types.COMPTIME_INT
+        if not integer:
+            ev.fail(at, f"an index is an integer, found {described(value)}")
+        extent = kind.shape[position]
+        if is_known(value) and not 0 <= value.data < extent:
+            ev.fail(at, f"index {value.data} is outside of {kind}, which has {extent}")
+    if all(map(is_known, indices)):
+        number = 0
+        for value, extent in zip(indices, kind.shape, strict=True):
+            number = number * extent + value.data
+        return Value(types.COMPTIME_INT, number)
+    code = ev.running(at, "this index")
+    u16 = types.machine_type(types.U16)
+    assert u16 is not None
+    total = None
+    for value, extent in zip(indices, kind.shape, strict=True):
+        term = ev.register(_word(ev, value, at), at)
+        if total is not None:
+            total = code.result(Op.MUL, u16, total, code.constant(extent))
+            term = code.result(Op.ADD, u16, total, term)
+        total = term
+    return Value(types.U16, Register(total or 0))
+
+
+def _word(ev: Evaluator, value: Value, at: Position) -> Value:
+    """An index as the machine adds it to addresses: modulo 16 bits."""
+    if is_known(value):
+        return Value(types.U16, value.data % (1 << 16))
+    if types.size_of(value.type) == 2:
+        return Value(types.U16, value.data)
+    u16, source = types.machine_type(types.U16), types.machine_type(value.type)
+    assert u16 is not None and source is not None and ev.code is not None
+    return Value(types.U16, Register(ev.code.result(Op.CAST, u16, ev.register(value, at), source)))
+
+
+def array_of(ev: Evaluator, node: tree.Node) -> KnownPlace | MemoryPlace | Value:
+    """What an index is applied to."""
+    target = _followed(ev, resolve(ev, node), node.at)
+    if isinstance(target, RegisterVariable):
+        ev.fail(node.at, f"expected an array, found a value of type {target.type}")
+    return target
+
+
+def _indexed(ev: Evaluator, node: tree.Index) -> Place | Value:
+    base = array_of(ev, node.value)
+    indices = [ev.value(part) for part in node.indices]
+    if base.type == types.ANONYMOUS:
+        return _listed(ev, base, indices, node.at)
+    number = flat(ev, base.type, indices, node.at)
+    if not isinstance(base, Value):
+        return element(ev, base, number, node.at)
+    assert isinstance(base.type, types.Array)
+    if is_known(number):
+        return Value(base.type.element, base.data[number.data])
+    cell = Cell("an array", base.type, base.data, constant=True)
+    return element(ev, KnownPlace(base.type, Reference(cell)), number, node.at)
+
+
+def _listed(ev: Evaluator, base: Place | Value, indices: list[Value], at: Position) -> Value:
+    """An element of ``.{…}``."""
+    parts = (base if isinstance(base, Value) else ev.read(base, at)).data
+    if not isinstance(parts, list):
+        ev.fail(at, "a struct has fields, not elements")
+    number = flat(ev, types.Array((len(parts),), types.ANYTYPE), indices, at)
+    if not is_known(number):
+        ev.fail(at, "the elements of .{…} are chosen at compile time only")
+    return parts[number.data]
+
+
+def element(
+    ev: Evaluator, base: KnownPlace | MemoryPlace, index: Value, at: Position
+) -> KnownPlace | MemoryPlace:
+    """The place of an array's element."""
+    assert isinstance(base.type, types.Array)
+    kind = base.type.element
+    if is_known(index):
+        if isinstance(base, KnownPlace):
+            return KnownPlace(kind, _part(base.reference, base.type, index.data))
+        return MemoryPlace(kind, base.register, base.offset + index.data * types.size_of(kind))
+    code = ev.running(at, "this index")
+    if isinstance(base, KnownPlace):
+        address = ev.unit.address(base.reference, at)
+        base = MemoryPlace(base.type, code.constant(address), 0)
+    u16 = types.machine_type(types.U16)
+    assert u16 is not None
+    scaled, size = ev.register(index, at), types.size_of(kind)
+    if size > 1:
+        scaled = code.result(Op.MUL, u16, scaled, code.constant(size))
+    return MemoryPlace(kind, code.result(Op.ADD, u16, base.register, scaled), base.offset)
+
+
+def _part(reference: Reference, array: types.Array, number: int) -> Reference:
+    if not reference.extra:
+        part = reference.part()
+        if isinstance(part, types.Array) and part.element == array.element:
+            return Reference(reference.cell, (*reference.path, number))
+        last = reference.path[-1] if reference.path else None
+        if part == array.element and isinstance(last, int):  # a pointer to one of an array's
+            return Reference(reference.cell, (*reference.path[:-1], last + number))
+    size = types.size_of(array.element)
+    return reference._replace(extra=reference.extra + number * size)
+
+
+def _of_module(ev: Evaluator, module: Module, node: tree.Member) -> Any:
+    """What ``module.name`` stands for."""
+    binding = declared(ev, module, node.name)
+    if binding is None:
+        hint = ev.meant(node.name, module.declarations)
+        ev.fail(node.at, f"{module.name} declares no '{node.name}'", hint)
+    return binding
+
+
+def _member(ev: Evaluator, node: tree.Member) -> Place | Value:
+    target = _followed(ev, resolve(ev, node.value), node.at)
+    if not isinstance(target, Value) and not isinstance(target.type, types.Struct):
+        target = ev.read(target, node.at)
+    kind = target.type
+    if kind == types.MODULE:
+        return _kept(_of_module(ev, target.data, node))
+    if kind == types.TYPE and isinstance(target.data, types.Enum):
+        numbers = dict(target.data.members)
+        if node.name in numbers:
+            return Value(target.data, numbers[node.name])
+        ev.fail(node.at, f"{target.data} has no '{node.name}'", ev.meant(node.name, numbers))
+    if kind == types.ANONYMOUS and isinstance(target.data, dict):
+        if node.name not in target.data:
+            hint = ev.meant(node.name, target.data)
+            ev.fail(node.at, f"this struct has no field '{node.name}'", hint)
+        return target.data[node.name]
+    fields = dict(kind.fields) if isinstance(kind, types.Struct) else {}
+    if node.name not in fields:
+        ev.fail(node.at, f"{kind} has no field '{node.name}'", ev.meant(node.name, fields))
+    return _field(target, node.name, fields[node.name])
+
+
+def _field(target: Place | Value, name: str, kind: types.Type) -> Place | Value:
+    """A field of a struct."""
+    assert isinstance(target.type, types.Struct)
+    offset = target.type.offsets[name] if not isinstance(target, Value) else 0
+    match target:
+        case Value():
+            return Value(kind, target.data[name])
+        case MemoryPlace(_, register, start):
+            return MemoryPlace(kind, register, start + offset)
+        case KnownPlace(_, reference) if reference.extra:
+            return KnownPlace(kind, reference._replace(extra=reference.extra + offset))
+        case KnownPlace(_, reference):
+            return KnownPlace(kind, Reference(reference.cell, (*reference.path, name)))
+    raise AssertionError(target)

@@ -1,0 +1,129 @@
+"""Arithmetic on known numbers: integers that may not overflow, floats rounded to their type."""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wafer.csl.machine import codes
+from wafer.csl.meaning import types
+
+__all__ = ["COMPARISONS", "SIGNS", "bits_of", "bounds", "compute", "fits", "rounded", "wrapped"]
+
+# Operator -> the machine's instruction.
+SIGNS = {
+    "+": codes.Op.ADD,
+    "-": codes.Op.SUB,
+    "*": codes.Op.MUL,
+    "/": codes.Op.DIV,
+    "%": codes.Op.REM,
+    "&": codes.Op.AND,
+    "|": codes.Op.OR,
+    "^": codes.Op.XOR,
+    "<<": codes.Op.SHL,
+    ">>": codes.Op.SHR,
+}
+COMPARISONS: dict[str, tuple[codes.Op, Callable[[Any, Any], bool]]] = {
+    "==": (codes.Op.EQ, operator.eq),
+    "!=": (codes.Op.NE, operator.ne),
+    "<": (codes.Op.LT, operator.lt),
+    "<=": (codes.Op.LE, operator.le),
+    ">": (codes.Op.GT, operator.gt),
+    ">=": (codes.Op.GE, operator.ge),
+}
+_ROUND = {"f16": np.float16, "f32": np.float32}
+_BITS = {"f16": np.uint16, "f32": np.uint32}
+
+
+def bounds(kind: types.Type) -> tuple[int, int]:
+    """Least and greatest value of an integer type."""
+    assert isinstance(kind, types.Plain)
+    width = int(kind.name[1:])
+    return (-(1 << width - 1), (1 << width - 1) - 1) if kind.name[0] == "i" else (0, 2**width - 1)
+
+
+def fits(kind: types.Type, number: int) -> bool:
+    """Whether an integer is one of a type."""
+    low, high = bounds(kind)
+    return low <= number <= high
+
+
+def wrapped(kind: types.Type, number: int) -> int:
+    """An integer modulo the width of a type."""
+    low, high = bounds(kind)
+    return (number - low) % (high - low + 1) + low
+
+
+def rounded(kind: types.Type, number: float) -> float:
+    """A number as one of a float type; comptime_float keeps 64 bits."""
+    assert isinstance(kind, types.Plain)
+    with np.errstate(over="ignore"):
+        return float(_ROUND[kind.name](number)) if kind.name in _ROUND else float(number)
+
+
+def bits_of(kind: types.Type, data: Any) -> int:
+    """What a register holds: an integer itself, a float's bit pattern."""
+    if types.is_float(kind):
+        assert isinstance(kind, types.Plain)
+        with np.errstate(over="ignore"):
+            return int(_ROUND[kind.name](data).view(_BITS[kind.name]))
+    return int(data)
+
+
+def _quotient(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+_INTEGERS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _quotient,
+    "%": lambda a, b: a - b * _quotient(a, b),
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+}
+_FLOATS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+
+
+def compute(sign: str, kind: types.Type, a: Any, b: Any) -> Any:
+    """One operation on two values of a type.
+
+    Raises:
+        ValueError: overflow, division by zero, a shift by less than 0; says which.
+        KeyError: the type has no such operation.
+    """
+    if types.is_float(kind) or kind == types.COMPTIME_FLOAT:
+        round_to = _ROUND.get(str(kind), np.float64)
+        with np.errstate(all="ignore"):
+            return float(_FLOATS[sign](round_to(a), round_to(b)))
+    if sign in ("/", "%") and b == 0:
+        raise ValueError("division by zero")
+    if sign in ("<<", ">>") and b < 0:
+        raise ValueError(f"shift by {b} bits")
+    number = _INTEGERS[sign](a, b)
+    if kind != types.COMPTIME_INT and not fits(kind, number):
+        low, high = bounds(kind)
+        raise ValueError(f"{a} {sign} {b} is {number}, and {kind} reaches from {low} to {high}")
+    return number
+
+
+def truncated(number: float) -> int:
+    """A float as an integer, toward zero.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no integer")
+    return math.trunc(number)

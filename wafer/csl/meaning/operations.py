@@ -1,0 +1,264 @@
+"""Operations on descriptors, @map and explicit DSRs."""
+
+from typing import Any
+
+from wafer.csl.machine.codes import Descriptor as Field, DsdOp, Op, Operand, Type
+from wafer.csl.meaning import types
+from wafer.csl.meaning.calls import called
+from wafer.csl.meaning.coerce import coerce
+from wafer.csl.meaning.descriptors import action, fields_of, on_control, priority, simd
+from wafer.csl.meaning.emit import Label
+from wafer.csl.meaning.evaluator import Evaluator, described
+from wafer.csl.meaning.values import Function, MemoryPlace, Register, Value, is_known
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import Position
+
+__all__ = ["BUILTINS"]
+
+_F16, _F32, _I16, _U16, _U32 = (types.named(n) for n in ("f16", "f32", "i16", "u16", "u32"))
+_DSRS = {"dsr_dest": 0, "dsr_src0": 1, "dsr_src1": 2}
+
+# Operands after the destination, the type of a scalar in each place.
+_FORMS: dict[str, tuple[types.Type | None, ...]] = {
+    **dict.fromkeys(("fadds", "fsubs", "fmuls", "fmaxs"), (_F32, _F32)),
+    **dict.fromkeys(("faddh", "fsubh", "fmulh", "fmaxh"), (_F16, _F16)),
+    "faddhs": (_F16, _F32),
+    "fmacs": (_F32, _F32, _F32),
+    "fmach": (_F16, _F16, _F16),
+    "fmachs": (_F32, _F16, _F16),
+    **dict.fromkeys(("fmovs", "fnegs", "fabss", "fs2h", "fs2xp16"), (_F32,)),
+    **dict.fromkeys(("fmovh", "fnegh", "fabsh", "fh2s", "fh2xp16"), (_F16,)),
+    **dict.fromkeys(("mov16", "clz", "ctz", "popcnt", "xp162fs", "xp162fh"), (_U16,)),
+    "mov32": (_U32,),
+    **dict.fromkeys(("add16", "addc16", "sub16", "and16", "or16", "xor16"), (_U16, _U16)),
+    **dict.fromkeys(("sll16", "slr16", "sar16"), (_U16, _U16)),
+    **dict.fromkeys(("fnorms", "fscales"), (_F32, _I16)),
+    **dict.fromkeys(("fnormh", "fscaleh"), (_F16, _I16)),
+}
+
+
+def _operand(
+    ev: Evaluator, value: Value, scalar: types.Type | None, at: Position
+) -> tuple[int, Value | None]:
+    """The kind of an operand and what its register holds."""
+    kind = value.type
+    match str(kind):
+        case "mem1d_dsd":
+            return Operand.MEMORY, value
+        case "mem4d_dsd":
+            return Operand.SHAPED, value
+        case "fabin_dsd" | "fabout_dsd":
+            return Operand.FABRIC, value
+        case "fifo":
+            return Operand.FIFO, Value(types.U16, value.data.address)
+        case "dsr_dest" | "dsr_src0" | "dsr_src1":
+            return Operand.DSR, Value(types.U16, _DSRS[str(kind)] << 8 | value.data)
+    if isinstance(kind, types.Pointer):
+        return Operand.POINTER, value
+    if scalar is None or not types.is_number(kind):
+        ev.fail(at, f"this is no operand: {described(value)}")
+    return Operand.SCALAR, _scalar(ev, value, scalar, at)
+
+
+def _scalar(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value:
+    """A number as an operation reads it; moves take any of the right size, bit by bit."""
+    same_size = types.is_integer(value.type) and types.is_integer(kind)
+    if value.type == types.COMPTIME_INT and types.is_integer(kind):
+        bits = types.size_of(kind) * 8
+        return Value(kind, value.data % (1 << bits))
+    if same_size and not is_known(value):
+        return value
+    if same_size:
+        return Value(kind, value.data % (1 << types.size_of(kind) * 8))
+    if types.is_float(value.type) and types.is_integer(kind):
+        return value  # @mov32 and @mov16 of a float
+    return coerce(ev, value, kind, at)
+
+
+def _config(ev: Evaluator, given: dict[str, Value], at: Position) -> dict[str, Any]:
+    """The columns of an operation's or DSR's last argument."""
+    done, target = action(ev, given, at)
+    columns: dict[str, Any] = {"action": done, "target": target, **on_control(ev, given, at)}
+    columns["priority"], columns["simd"] = priority(ev, given, at), simd(ev, given, at)
+    asynchronous = given.pop("async", Value(types.BOOL, False))
+    columns["asynchronous"] = asynchronous.data
+    columns["thread"] = given.pop("ut_id").data if "ut_id" in given else -1
+    for name in ("save_address", "single_step"):
+        if name in given:
+            columns[name] = given.pop(name).data
+    if given:
+        ev.fail(at, f"there is no option '{next(iter(given))}' of an operation")
+    if not all(isinstance(column, int | bool) for column in columns.values()):
+        ev.fail(at, "the options of an operation are known at compile time")
+    return columns
+
+
+_PLACES = ("dest", "src0", "src1", "scalar")
+
+
+def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
+    name, at = node.name[1:], node.at
+    forms = (None, *_FORMS[name])
+    values = [ev.value(argument) for argument in node.arguments]
+    config = values[len(forms)] if len(values) > len(forms) else None
+    if len(values) < len(forms):
+        ev.fail(at, f"{node.name} takes {len(forms)} operands, found {len(values)}")
+    code = ev.running(at, f"what {node.name} does")
+    given = fields_of(ev, config, at) if config is not None else {}
+    index = given.pop("index", None)
+    columns, operands = _config(ev, given, at), list[Value | None]()
+    for place, value, scalar, argument in zip(_PLACES, values, forms, node.arguments, strict=False):
+        columns[place], operand = _operand(ev, value, scalar, argument.at)
+        operands.append(operand)
+    columns.pop("save_address", None)
+    for place in _PLACES[len(forms) :]:
+        columns[place] = Operand.NONE
+    if index is not None:
+        operands.append(coerce(ev, index, types.U16, at))
+        columns["index"] = 1
+    registers = [ev.register(operand, at) for operand in operands if operand is not None]
+    base = code.new(len(registers))
+    for position, register in enumerate(registers):
+        code.add(Op.COPY, 0, base + position, register)
+    row = ev.unit.row("operations", op=DsdOp[name.upper()], **columns)
+    ended = code.new()
+    code.add(Op.OPERATE, 0, row, base, ended)
+    return Value(types.BOOL, Register(ended))
+
+
+# Explicit DSRs
+
+
+def _get_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind, number = ev.type(node.arguments[0]), ev.known(node.arguments[1])
+    if str(kind) not in _DSRS:
+        ev.fail(node.at, f"the kinds of DSRs are {', '.join(_DSRS)}; found {kind}")
+    return Value(kind, number.data)
+
+
+def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
+    at = node.at
+    dsr, value = ev.value(node.arguments[0]), ev.value(node.arguments[1])
+    if str(dsr.type) not in _DSRS:
+        ev.fail(at, f"expected a DSR, found {described(dsr)}")
+    config = ev.value(node.arguments[2]) if len(node.arguments) > 2 else None
+    columns = _config(ev, fields_of(ev, config, at) if config is not None else {}, at)
+    columns["saves_address"] = columns.pop("save_address", False)
+    for name in ("priority", "simd"):
+        columns.pop(name)
+    columns.setdefault("single_step", False)
+    kind, _ = _operand(ev, value, None, at)
+    row = ev.unit.row("dsr_loads", file=_DSRS[str(dsr.type)], id=dsr.data, kind=kind, **columns)
+    if ev.code is None:
+        ev = ev.at_start()
+    code = ev.running(at, "a DSR")
+    code.add(Op.LOAD_DSR, 0, row, ev.register(value, at))
+    return Value(types.VOID, None)
+
+
+def _set_dsr_base(ev: Evaluator, node: tree.Builtin) -> Value:
+    dsr, pointer = ev.value(node.arguments[0]), ev.value(node.arguments[1])
+    code = ev.running(node.at, "a DSR")
+    register = ev.register(pointer, node.at)
+    code.add(Op.DSR_BASE, _DSRS[str(dsr.type)], 0, dsr.data, register)
+    return Value(types.VOID, None)
+
+
+# @map
+
+
+def _length(ev: Evaluator, value: Value, at: Position) -> int:
+    code = ev.running(at, "a length")
+    if is_known(value):
+        return code.constant(value.data.length)
+    return code.result(Op.DSD_GET, Field.LENGTH, ev.register(value, at))
+
+
+def _loaded(ev: Evaluator, value: Value, at: Position) -> Value:
+    """The descriptor in a DSR; anything else itself."""
+    if str(value.type) not in _DSRS:
+        return value
+    code, kind = ev.running(at, "a DSR"), types.named("mem1d_dsd")
+    assert kind is not None
+    register = code.result(Op.DSR_GET, _DSRS[str(value.type)], value.data)
+    return Value(kind, Register(register))
+
+
+def _map(ev: Evaluator, node: tree.Builtin) -> Value:
+    """A loop over the elements of the descriptors; other arguments are passed as they are."""
+    function, at = ev.value(node.arguments[0]), node.at
+    if not isinstance(function.data, Function):
+        ev.fail(at, f"expected a function, found {described(function)}")
+    code = ev.running(at, "what @map does")
+    values = [_loaded(ev, ev.value(argument), at) for argument in node.arguments[1:]]
+    formals = function.type.formals if isinstance(function.type, types.FunctionType) else ()
+    count = len(function.data.node.formals)
+    if len(values) not in (count, count + 1):
+        ev.fail(at, f"the function takes {count} argument(s), and @map gives {len(values)}")
+    output = values[count] if len(values) > count else None
+    lengths = [_length(ev, v, at) for v in values if types.is_descriptor(v.type)]
+    if not lengths:
+        ev.fail(at, "@map goes over descriptors, and none is given")
+    registers = [
+        Value(v.type, Register(ev.register(v, at))) if types.is_descriptor(v.type) else v
+        for v in values
+    ]
+    counter, begin, after = code.constant(0), Label(), Label()
+    code.here(begin)
+    for length in lengths:
+        less = code.result(Op.LT, Type.U16, counter, length)
+        code.add(Op.JUMP_UNLESS, 0, after, less)
+    free = code.top
+    arguments = [
+        _next(ev, value, formals[k] if formals else types.VOID, counter, at)
+        for k, value in enumerate(registers[:count])
+    ]
+    result = called(ev, function, arguments, at)
+    if output is not None:
+        _put(ev, registers[count], result, counter, at)
+    code.top = free
+    one = code.constant(1)
+    code.add(Op.ADD, Type.U16, counter, counter, one)
+    code.add(Op.JUMP, 0, begin)
+    code.here(after)
+    return Value(types.VOID, None)
+
+
+def _next(ev: Evaluator, value: Value, kind: types.Type, counter: int, at: Position) -> Value:
+    """The next element of a descriptor."""
+    if not types.is_descriptor(value.type):
+        return value
+    machine, code = types.machine_type(kind), ev.running(at, "an element")
+    if machine is None:
+        ev.fail(at, f"@map cannot pass elements as {kind}")
+    register = ev.register(value, at)
+    if str(value.type) == "fabin_dsd":
+        return Value(kind, Register(code.result(Op.RECEIVE, machine, register)))
+    if str(value.type) != "mem1d_dsd":
+        ev.fail(at, f"@map does not go over a {value.type}")
+    address = code.result(Op.ELEMENT, machine, register, counter)
+    return ev.read(MemoryPlace(kind, address, 0), at)
+
+
+def _put(ev: Evaluator, output: Value, result: Value, counter: int, at: Position) -> None:
+    """Store what the function has returned."""
+    code, machine = ev.running(at, "an element"), types.machine_type(result.type)
+    if machine is None:
+        ev.fail(at, f"@map cannot store a result of type {result.type}")
+    if isinstance(output.type, types.Pointer):
+        pointer = ev.register(output, at)
+        ev.write(MemoryPlace(result.type, pointer, 0), result, at)
+    elif str(output.type) == "fabout_dsd":
+        code.add(Op.SEND, machine, ev.register(output, at), ev.register(result, at))
+    else:
+        address = code.result(Op.ELEMENT, machine, ev.register(output, at), counter)
+        ev.write(MemoryPlace(result.type, address, 0), result, at)
+
+
+BUILTINS = {
+    **{f"@{name}": _operate for name in _FORMS},
+    "@get_dsr": _get_dsr,
+    "@load_to_dsr": _load_to_dsr,
+    "@set_dsr_base_addr": _set_dsr_base,
+    "@map": _map,
+}

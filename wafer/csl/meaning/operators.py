@@ -1,0 +1,108 @@
+"""Operators on values: computed if both are known, instructions if not."""
+
+from wafer.csl.machine.codes import Op
+from wafer.csl.meaning import types
+from wafer.csl.meaning.coerce import coerce, common
+from wafer.csl.meaning.evaluator import Evaluator, described
+from wafer.csl.meaning.numbers import COMPARISONS, SIGNS, compute, wrapped
+from wafer.csl.meaning.values import Register, Value, is_known
+from wafer.csl.syntax.source import Position
+
+__all__ = ["combined", "inverted", "negated", "opposite"]
+
+
+def negated(ev: Evaluator, value: Value, at: Position) -> Value:
+    """``-value``."""
+    if not types.is_number(value.type):
+        ev.fail(at, f"'-' applies to numbers, found {described(value)}")
+    if not is_known(value):
+        return _single(ev, Op.NEG, value, at)
+    if types.is_float(value.type) or value.type == types.COMPTIME_FLOAT:
+        return Value(value.type, -value.data)
+    return combined(ev, "-", Value(value.type, 0), value, at)
+
+
+def inverted(ev: Evaluator, value: Value, at: Position) -> Value:
+    """``~value``."""
+    if not (types.is_integer(value.type) or value.type == types.COMPTIME_INT):
+        ev.fail(at, f"'~' applies to integers, found {described(value)}")
+    if not is_known(value):
+        return _single(ev, Op.INVERT, value, at)
+    kind = value.type
+    return Value(kind, ~value.data if kind == types.COMPTIME_INT else wrapped(kind, ~value.data))
+
+
+def opposite(ev: Evaluator, value: Value, at: Position) -> Value:
+    """``!value``."""
+    if value.type != types.BOOL:
+        ev.fail(at, f"'!' applies to a bool, found {described(value)}")
+    return Value(types.BOOL, not value.data) if is_known(value) else _single(ev, Op.NOT, value, at)
+
+
+def _single(ev: Evaluator, op: Op, value: Value, at: Position) -> Value:
+    code, kind = ev.running(at, "this value"), types.machine_type(value.type)
+    assert kind is not None
+    return Value(value.type, Register(code.result(op, kind, ev.register(value, at))))
+
+
+def combined(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) -> Value:
+    """Two values with an operator between them."""
+    if types.is_number(left.type) and types.is_number(right.type):
+        if sign in ("<<", ">>"):
+            return _shift(ev, sign, left, right, at)
+        kind = common(ev, left, right, at)
+        left, right = coerce(ev, left, kind, at), coerce(ev, right, kind, at)
+    elif sign not in ("==", "!=") and not (left.type == right.type == types.BOOL):
+        wrong = right if types.is_number(left.type) else left
+        ev.fail(at, f"'{sign}' applies to numbers, found {described(wrong)}")
+    if sign in COMPARISONS:
+        return _comparison(ev, sign, left, right, at)
+    if is_known(left) and is_known(right):
+        try:
+            return Value(left.type, compute(sign, left.type, left.data, right.data))
+        except ValueError as error:
+            ev.fail(at, str(error), "numbers known at compile time may not overflow")
+        except KeyError:
+            ev.fail(at, f"'{sign}' does not apply to {left.type}")
+    return _operation(ev, SIGNS[sign], left, right, left.type, at)
+
+
+def _operation(
+    ev: Evaluator, op: Op, left: Value, right: Value, result: types.Type, at: Position
+) -> Value:
+    code, kind = ev.running(at, "this value"), types.machine_type(left.type)
+    if kind is None:
+        ev.fail(at, f"a value of type {left.type} exists at compile time only")
+    first, second = ev.register(left, at), ev.register(right, at)
+    return Value(result, Register(code.result(op, kind, first, second)))
+
+
+def _shift(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) -> Value:
+    if is_known(left) and is_known(right):
+        number = compute(sign, types.COMPTIME_INT, left.data, right.data)
+        if left.type != types.COMPTIME_INT:
+            number = wrapped(left.type, number)
+        return Value(left.type, number)
+    if left.type == types.COMPTIME_INT:
+        left = coerce(ev, left, right.type, at)
+    if right.type == types.COMPTIME_INT:
+        right = coerce(ev, right, types.U16, at)
+    return _operation(ev, SIGNS[sign], left, right, left.type, at)
+
+
+def _same(left: Value, right: Value) -> bool:
+    """Whether two known values are equal, of whatever type."""
+    if left.type != right.type and types.VOID in (left.type, right.type):
+        return False
+    return left.data == right.data
+
+
+def _comparison(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) -> Value:
+    op, function = COMPARISONS[sign]
+    if is_known(left) and is_known(right):
+        if sign in ("==", "!="):
+            return Value(types.BOOL, _same(left, right) == (sign == "=="))
+        return Value(types.BOOL, function(left.data, right.data))
+    if left.type != right.type and not isinstance(left.type, types.Pointer):
+        ev.fail(at, f"'{sign}' between {left.type} and {right.type}")
+    return _operation(ev, op, left, right, types.BOOL, at)

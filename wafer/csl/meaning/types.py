@@ -1,0 +1,274 @@
+"""The types of CSL: what they are called, how much memory they take, which one stands for which.
+
+Two types are equal if they are written alike; a struct or enum is the one of its definition.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+
+from wafer.csl.machine import codes
+from wafer.csl.syntax.source import Position
+
+__all__ = [
+    "ANONYMOUS",
+    "ANYTYPE",
+    "BOOL",
+    "COLOR",
+    "COMPTIME_FLOAT",
+    "COMPTIME_INT",
+    "DIRECTION",
+    "F32",
+    "FUNCTION",
+    "I16",
+    "MODULE",
+    "RANGE",
+    "STRING",
+    "TYPE",
+    "U16",
+    "U32",
+    "VOID",
+    "Array",
+    "Enum",
+    "FunctionType",
+    "Plain",
+    "Pointer",
+    "Struct",
+    "Type",
+    "is_descriptor",
+    "is_float",
+    "is_integer",
+    "is_number",
+    "machine_type",
+    "named",
+    "size_of",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Type:
+    """Any type."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain(Type):
+    """A type that is only its name.
+
+    Attributes:
+        name: in CSL.
+        machine: how the machine holds a value; None for what exists at compile time alone.
+    """
+
+    name: str
+    machine: codes.Type | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Pointer(Type):
+    """``*T``, or ``[*]T`` to many."""
+
+    target: Type
+    many: bool = False
+    const: bool = False
+
+    def __str__(self) -> str:
+        return ("[*]" if self.many else "*") + ("const " if self.const else "") + str(self.target)
+
+
+@dataclasses.dataclass(frozen=True)
+class Array(Type):
+    """``[rows, columns]T``, row by row."""
+
+    shape: tuple[int, ...]
+    element: Type
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(str, self.shape))}]{self.element}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Struct(Type):
+    """A struct or union.
+
+    Attributes:
+        fields: names with their types.
+        at: where it is defined, which is what tells two apart.
+        union: whether all fields begin at its address.
+        defaults: names of fields that need no value.
+    """
+
+    fields: tuple[tuple[str, Type], ...]
+    at: Position
+    union: bool = False
+    defaults: tuple[tuple[str, object], ...] = dataclasses.field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        inner = ", ".join(f"{name}: {kind}" for name, kind in self.fields)
+        return f"{'union' if self.union else 'struct'} {{{inner}}}"
+
+    @functools.cached_property
+    def offsets(self) -> dict[str, int]:
+        """Byte offset of each field."""
+        offsets, end = {}, 0
+        for name, kind in self.fields:
+            offsets[name] = 0 if self.union else _aligned(end, alignment(kind))
+            end = offsets[name] + size_of(kind)
+        return offsets
+
+
+@dataclasses.dataclass(frozen=True)
+class Enum(Type):
+    """``enum(T) {…}``."""
+
+    base: Type
+    members: tuple[tuple[str, int], ...]
+    at: Position
+
+    def __str__(self) -> str:
+        return f"enum({self.base}) {{{', '.join(name for name, _ in self.members)}}}"
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionType(Type):
+    """``fn(T, U)V``; kind is 'fn' or 'task'."""
+
+    kind: str
+    formals: tuple[Type, ...]
+    result: Type
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(map(str, self.formals))}){self.result}"
+
+
+BOOL = Plain("bool", codes.Type.BOOL)
+VOID = Plain("void")
+TYPE = Plain("type")
+ANYTYPE = Plain("anytype")
+COMPTIME_INT, COMPTIME_FLOAT = Plain("comptime_int"), Plain("comptime_float")
+STRING = Plain("comptime_string")
+ANONYMOUS = Plain("comptime_struct")  # of .{…}, until something gives it a type
+MODULE = Plain("imported_module")
+FUNCTION = Plain("function")  # of a generic one, which has no other type
+RANGE = Plain("range")
+DIRECTION = Plain("direction", codes.Type.U16)
+COLOR = Plain("color", codes.Type.U16)
+
+_FLOATS = {"f16": codes.Type.F16, "f32": codes.Type.F32, "bf16": None, "cb16": None}
+_HANDLES = (
+    "local_task_id data_task_id control_task_id input_queue output_queue ut_id"
+    " dsr_dest dsr_src0 dsr_src1"
+)
+_DESCRIPTORS = "mem1d_dsd mem4d_dsd circbuf_dsd fabin_dsd fabout_dsd fifo"
+_PLAIN = {
+    plain.name: plain
+    for plain in (
+        *(BOOL, VOID, TYPE, ANYTYPE, COMPTIME_INT, COMPTIME_FLOAT, STRING, ANONYMOUS, MODULE),
+        *(RANGE, DIRECTION, COLOR),
+        *(Plain(name, code) for name, code in _FLOATS.items()),
+        *(Plain(name, codes.Type.U16) for name in _HANDLES.split()),
+        *(Plain(name, codes.Type.U64) for name in _DESCRIPTORS.split()),
+    )
+}
+_INTEGER = re.compile(r"([iu])([1-9]\d*)")
+_BYTES = {
+    **dict.fromkeys((codes.Type.I8, codes.Type.U8), 1),
+    **dict.fromkeys((codes.Type.I16, codes.Type.U16, codes.Type.F16, codes.Type.BOOL), 2),
+    **dict.fromkeys((codes.Type.I32, codes.Type.U32, codes.Type.F32), 4),
+    **dict.fromkeys((codes.Type.I64, codes.Type.U64), 8),
+}
+
+
+@functools.cache
+def named(name: str) -> Type | None:
+    """The predefined type of a name, or None; integers have 8, 16, 32 or 64 bits."""
+    if name in _PLAIN:
+        return _PLAIN[name]
+    if (match := _INTEGER.fullmatch(name)) is None:
+        return None
+    code = getattr(codes.Type, name.upper(), None)
+    return None if code is None else Plain(match.group(), code)
+
+
+def integer(name: str) -> Plain:
+    """The integer type of a name."""
+    return Plain(name, codes.Type[name.upper()])
+
+
+I16, U16, U32 = integer("i16"), integer("u16"), integer("u32")
+F32 = _PLAIN["f32"]
+
+
+def is_integer(kind: Type) -> bool:
+    """Whether a type is an integer with a width."""
+    return isinstance(kind, Plain) and _INTEGER.fullmatch(kind.name) is not None
+
+
+def is_float(kind: Type) -> bool:
+    """Whether a type is a float with a width."""
+    return isinstance(kind, Plain) and kind.name in _FLOATS
+
+
+def is_number(kind: Type) -> bool:
+    """Whether arithmetic applies."""
+    return is_integer(kind) or is_float(kind) or kind in (COMPTIME_INT, COMPTIME_FLOAT)
+
+
+def is_descriptor(kind: Type) -> bool:
+    """Whether a type is one of the descriptors."""
+    return isinstance(kind, Plain) and kind.name in _DESCRIPTORS.split()
+
+
+def machine_type(kind: Type) -> codes.Type | None:
+    """How the machine holds a value in a register; None if it cannot."""
+    match kind:
+        case Plain():
+            return kind.machine
+        case Pointer():
+            return codes.Type.U16
+        case Enum():
+            return machine_type(kind.base)
+        case FunctionType():
+            return codes.Type.U32
+    return None
+
+
+def size_of(kind: Type) -> int:
+    """Bytes in memory.
+
+    Raises:
+        TypeError: values of the type exist at compile time alone.
+    """
+    match kind:
+        case Array():
+            return kind.count * size_of(kind.element)
+        case Struct():
+            end = max((kind.offsets[name] + size_of(t) for name, t in kind.fields), default=0)
+            return _aligned(end, alignment(kind))
+    if kind == VOID:
+        return 0
+    if (code := machine_type(kind)) is None:
+        raise TypeError(f"{kind} has no place in memory")
+    return _BYTES[code]
+
+
+def alignment(kind: Type) -> int:
+    """Bytes of whose multiple an address is; memory has words of 16 bits, read two at a time."""
+    match kind:
+        case Array():
+            return alignment(kind.element)
+        case Struct():
+            return max((alignment(t) for _, t in kind.fields), default=1)
+    return min(size_of(kind), 4) or 1
+
+
+def _aligned(address: int, multiple: int) -> int:
+    return -(-address // multiple) * multiple

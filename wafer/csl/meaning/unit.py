@@ -1,0 +1,239 @@
+"""What is being compiled: the layout, or one PE's program with its memory, tables and functions."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wafer.csl.machine.image import COLUMNS, Symbol
+from wafer.csl.meaning import types
+from wafer.csl.meaning.emit import Code, Label
+from wafer.csl.meaning.numbers import bits_of
+from wafer.csl.meaning.values import Cell, Function, Module, Reference, Value
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import CslError, Position, Problem
+
+__all__ = ["Descriptor", "Request", "Rules", "Unit"]
+
+FIRST_ADDRESS = 16  # 0 is no address
+
+
+class Descriptor(NamedTuple):
+    """A known descriptor: up to four 16-bit fields; the address may be a Reference."""
+
+    address: Any
+    length: int = 0
+    stride: int = 0
+    index: int = 0
+
+
+class Request(NamedTuple):
+    """A function that running code calls, or a task.
+
+    Attributes:
+        function: of a module.
+        label: its first instruction.
+        known: values of its compile-time arguments, by name; types of those of any type.
+    """
+
+    function: Function
+    label: Label
+    known: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How each kind of node is evaluated: functions of the evaluator and the node."""
+
+    values: dict[type[tree.Node], Callable[..., Value]]
+    statements: dict[type[tree.Node], Callable[..., Any]]
+    builtins: dict[str, Callable[..., Value]]
+
+
+def _field(factory: Callable[[], Any]) -> Any:
+    return dataclasses.field(default_factory=factory)
+
+
+@dataclasses.dataclass(eq=False)
+class Unit:
+    """One compilation, of the layout or of one program.
+
+    Attributes:
+        rules: of evaluation.
+        files: opens files and makes module instances.
+        arch: 'wse2' or 'wse3'.
+        running: whether variables of files are those of a running PE.
+        layout: what the layout block says, while that is evaluated.
+        settings: the rectangle and the fabric, once known.
+        code: of the program.
+        problems: found so far.
+        warnings: and what @comptime_print prints.
+        modules: instances of files, in the order of their imports.
+        cells: variables and constants with a place in memory, which reaches to `end`.
+        symbols: variables by name.
+        requests: functions that become code; those in `waiting` have none yet.
+        calls: caller, first register of the callee's frame, callee.
+        registers: how many each function needs.
+        tables: rows by the names in COLUMNS.
+        messages: of faults.
+        exports: by name.
+        tasks: Gate and id of bound tasks.
+        bindings: name of a program's field -> id -> function.
+        active: local tasks that are active at the start.
+        gates: what is blocked (or not) at the start.
+        routes: colour -> its configuration on this PE.
+        queues: input queues, then output queues from 8 on -> colour and priority.
+    """
+
+    rules: Rules
+    files: Any
+    arch: str
+    running: bool
+    layout: Any = None
+    settings: dict[str, Any] = _field(dict)
+    code: Code = _field(Code)
+    problems: list[Problem] = _field(list)
+    warnings: list[Problem] = _field(list)
+    modules: list[Module] = _field(list)
+    cells: list[Cell] = _field(list)
+    end: int = FIRST_ADDRESS
+    symbols: dict[str, Cell] = _field(dict)
+    requests: dict[Any, Request] = _field(dict)
+    waiting: list[Request] = _field(list)
+    calls: list[tuple[Label, int, Label]] = _field(list)
+    registers: dict[Label, int] = _field(dict)
+    tables: dict[str, list[tuple[int, ...]]] = _field(lambda: {name: [] for name in COLUMNS})
+    messages: list[str] = _field(list)
+    exports: dict[str, tuple[Function | Reference, Position]] = _field(dict)
+    tasks: dict[tuple[Module, str], tuple[int, int]] = _field(dict)
+    bindings: dict[str, dict[int, Function]] = _field(dict)
+    active: list[tuple[Value, Position]] = _field(list)
+    gates: list[tuple[Value, bool, Position]] = _field(list)
+    routes: dict[int, Any] = _field(dict)
+    queues: dict[int, tuple[int, int]] = _field(dict)
+
+    @property
+    def values(self) -> dict[type[tree.Node], Callable[..., Value]]:
+        """How expressions are evaluated."""
+        return self.rules.values
+
+    @property
+    def statements(self) -> dict[type[tree.Node], Callable[..., Any]]:
+        """How statements are executed."""
+        return self.rules.statements
+
+    def raise_problems(self) -> None:
+        """End here if anything was wrong.
+
+        Raises:
+            CslError: all problems.
+        """
+        if self.problems:
+            raise CslError(dict.fromkeys(self.problems), self.files.source(self.problems[0].at))
+
+    def row(self, table: str, **columns: int) -> int:
+        """The place of a row in a table, which is added if it is not there; -1 where not given."""
+        row = tuple(int(columns.pop(name, -1)) for name in COLUMNS[table])
+        assert not columns, columns
+        rows = self.tables[table]
+        if row not in rows:
+            rows.append(row)
+        return rows.index(row)
+
+    def message(self, text: str) -> int:
+        """The number of a fault's message."""
+        if text not in self.messages:
+            self.messages.append(text)
+        return self.messages.index(text)
+
+    def request(self, function: Function, known: dict[str, Any], key: Any = ()) -> Request:
+        """The compiled form of a function; its code is written later."""
+        key = (function.module, function.node.name, function.node.at, key)
+        if key not in self.requests:
+            self.requests[key] = Request(function, Label(), known)
+            self.waiting.append(self.requests[key])
+        return self.requests[key]
+
+    def address(self, reference: Reference, at: Position) -> int:
+        """Where a part of a cell is in the PE's memory; the cell gets a place if it has none."""
+        cell = reference.cell
+        if cell.address is None:
+            try:
+                size = types.size_of(cell.type)
+            except TypeError as error:
+                message = f"'{cell.name}' cannot be used while the program runs: {error}"
+                raise CslError([Problem(at, message)]) from error
+            multiple = max(cell.alignment, types.alignment(cell.type), 1)
+            cell.address = -(-self.end // multiple) * multiple
+            self.end = cell.address + size
+            self.cells.append(cell)
+        return cell.address + reference.offset()
+
+    def bits(self, value: Value, at: Position) -> Any:
+        """What a register holds for a known value that is no number."""
+        data = value.data
+        match data:
+            case Descriptor():
+                address = data.address
+                if isinstance(address, Reference):
+                    address = self.address(address, at)
+                fields = (address, data.length, data.stride, data.index)
+                return sum((field & 0xFFFF) << 16 * k for k, field in enumerate(fields))
+            case Function():
+                return self.request(data, {}).label
+        raise CslError([Problem(at, f"a value of type {value.type} is of compile time alone")])
+
+    def memory(self) -> np.ndarray:
+        """uint8; the PE's memory at the start."""
+        memory = np.zeros(self.end, np.uint8)
+        done = 0
+        while done < len(self.cells):  # encoding may give further cells a place
+            cell = self.cells[done]
+            done += 1
+            if cell.data is not None:
+                content = self.encoded(cell.type, cell.data)
+                if self.end > len(memory):
+                    memory = np.concatenate([memory, np.zeros(self.end - len(memory), np.uint8)])
+                assert cell.address is not None
+                memory[cell.address : cell.address + len(content)] = np.frombuffer(
+                    content, np.uint8
+                )
+        return memory
+
+    def encoded(self, kind: types.Type, data: Any) -> bytes:
+        """A known value as bytes of memory, little end first."""
+        match kind:
+            case types.Array():
+                return b"".join(self.encoded(kind.element, part) for part in data)
+            case types.Struct():
+                content = bytearray(types.size_of(kind))
+                for name, field in kind.fields:
+                    if name in data:
+                        part = self.encoded(field, data[name])
+                        content[kind.offsets[name] : kind.offsets[name] + len(part)] = part
+                return bytes(content)
+        size = types.size_of(kind)
+        if isinstance(data, Reference):
+            number = self.address(data, Position("", 0, 0))
+        elif isinstance(data, Descriptor):
+            number = self.bits(Value(kind, data), Position("", 0, 0))
+        elif isinstance(data, Function):
+            label = self.request(data, {}).label
+            number = label.target or 0
+        else:
+            number = bits_of(kind, data) if data is not None else 0
+        return (number % (1 << 8 * size)).to_bytes(size, "little")
+
+    def symbol(self, name: str, target: Reference, address: int) -> Symbol:
+        """An exported variable."""
+        kind = target.part()
+        return Symbol(address, types.size_of(kind), str(kind))
+
+    def symbol_table(self) -> dict[str, Symbol]:
+        """Globals that have a place in memory, by name."""
+        return {
+            name: Symbol(cell.address, types.size_of(cell.type), str(cell.type))
+            for name, cell in self.symbols.items()
+            if cell.address is not None
+        }

@@ -1,0 +1,244 @@
+"""Values while a program is compiled: known ones, and those that only the running PE has.
+
+What a known value holds (``data``):
+
+| type | data |
+|---|---|
+| integers, enums, handles, directions | int |
+| floats | float, rounded to the type |
+| bool, strings, types | bool, str, Type |
+| arrays | list of the elements' data, row by row |
+| structs | dict of the fields' data |
+| ``.{…}`` | dict or list of Values |
+| pointers | :class:`Reference`, or int |
+| functions, modules, descriptors | objects of their own |
+| void | None |
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from wafer.csl.meaning import types
+from wafer.csl.syntax import tree
+
+__all__ = [
+    "Cell",
+    "Function",
+    "KnownPlace",
+    "Memory",
+    "MemoryPlace",
+    "Module",
+    "Place",
+    "Range",
+    "Reference",
+    "Register",
+    "RegisterVariable",
+    "Value",
+    "copied",
+    "frozen",
+    "is_known",
+]
+
+
+class Value(NamedTuple):
+    """A value with its type; data is a Register or Memory if only the running PE knows it."""
+
+    type: types.Type
+    data: Any
+
+
+class Register(NamedTuple):
+    """A register of the running function's frame."""
+
+    index: int
+
+
+class Memory(NamedTuple):
+    """An aggregate in the PE's memory: at the address in a register, plus bytes."""
+
+    register: int
+    offset: int
+
+
+class RegisterVariable(NamedTuple):
+    """A variable of a running function that lives in a register."""
+
+    type: types.Type
+    register: int
+
+
+@dataclasses.dataclass(eq=False)
+class Cell:
+    """A variable or constant that can be pointed to.
+
+    Attributes:
+        name: of it.
+        type: of its value.
+        data: the value at compile time; of a running program's variable that at the start.
+        running: whether the running PE may change it, so that nothing but its address is known.
+        constant: whether nobody may.
+        alignment: bytes that its address is a multiple of, 0 for the type's.
+        address: in the PE's memory, once something asks for it.
+    """
+
+    name: str
+    type: types.Type
+    data: Any
+    running: bool = False
+    constant: bool = False
+    alignment: int = 0
+    address: int | None = None
+
+
+class Reference(NamedTuple):
+    """What a known pointer points to.
+
+    Attributes:
+        cell: a variable or constant.
+        path: indices and field names that lead from it to a part.
+        extra: bytes beyond that part, of a pointer that was cast.
+    """
+
+    cell: Cell
+    path: tuple[Any, ...] = ()
+    extra: int = 0
+
+    def part(self) -> types.Type:
+        """The type of the part."""
+        kind = self.cell.type
+        for step in self.path:
+            kind = kind.element if isinstance(kind, types.Array) else dict(kind.fields)[step]
+        return kind
+
+    def offset(self) -> int:
+        """Bytes from the cell's start."""
+        kind, offset = self.cell.type, self.extra
+        for step in self.path:
+            if isinstance(kind, types.Array):
+                kind = kind.element
+                offset += step * types.size_of(kind)
+            else:
+                offset += kind.offsets[step]
+                kind = dict(kind.fields)[step]
+        return offset
+
+    def data(self) -> Any:
+        """The known value of the part."""
+        data = self.cell.data
+        for step in self.path:
+            data = data[step]
+        return data
+
+    def store(self, data: Any) -> None:
+        """Replace the known value of the part."""
+        if not self.path:
+            self.cell.data = data
+        else:
+            Reference(self.cell, self.path[:-1]).data()[self.path[-1]] = data
+
+
+class KnownPlace(NamedTuple):
+    """A part of a cell that can be read or assigned, as a type."""
+
+    type: types.Type
+    reference: Reference
+
+
+class MemoryPlace(NamedTuple):
+    """A place in the running PE's memory: the address in a register, plus bytes."""
+
+    type: types.Type
+    register: int
+    offset: int
+
+
+Place = KnownPlace | MemoryPlace | RegisterVariable
+
+
+class Range(NamedTuple):
+    """``@range(T, start, stop, step)``; start and stop may be run-time values."""
+
+    type: types.Type
+    start: Value
+    stop: Value
+    step: Value
+
+
+@dataclasses.dataclass(eq=False)
+class Module:
+    """One instance of a file: every import makes a new one, with its own variables.
+
+    Attributes:
+        path: of the file.
+        name: as it was imported.
+        declarations: by name.
+        blocks: its comptime blocks.
+        params: values given to it, by name.
+        members: what its names turned out to be; None while that is worked out.
+        library: whether it is a system module.
+        settled: whether its comptime blocks have run.
+    """
+
+    path: str
+    name: str
+    declarations: dict[str, tree.Variable | tree.Function]
+    blocks: tuple[tree.Block, ...]
+    params: dict[str, Value]
+    library: bool = False
+    members: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settled: bool = False
+
+
+@dataclasses.dataclass(eq=False)
+class Function:
+    """A function or task of a module instance.
+
+    Attributes:
+        module: the instance whose names it sees.
+        node: its text.
+    """
+
+    module: Module
+    node: tree.Function
+
+    @property
+    def generic(self) -> bool:
+        """Whether a call decides what it is: compile-time arguments, or of any type."""
+        return any(
+            formal.comptime or (isinstance(formal.type, tree.Name) and formal.type.id == "anytype")
+            for formal in self.node.formals
+        )
+
+
+def is_known(value: Value) -> bool:
+    """Whether a value is known while compiling, all the way down."""
+    if value.type == types.ANONYMOUS:
+        parts = value.data.values() if isinstance(value.data, dict) else value.data
+        return all(is_known(part) for part in parts)
+    return not isinstance(value.data, Register | Memory)
+
+
+def copied(data: Any) -> Any:
+    """A value's data, sharing nothing that assignments change."""
+    match data:
+        case list():
+            return [copied(part) for part in data]
+        case dict():
+            return {name: copied(part) for name, part in data.items()}
+    return data
+
+
+def frozen(value: Any) -> Any:
+    """A hashable picture of a known value: equal pictures, equal programs."""
+    match value:
+        case Value():
+            return (value.type, frozen(value.data))
+        case dict():
+            return tuple((name, frozen(part)) for name, part in sorted(value.items()))
+        case list() | tuple():
+            return tuple(frozen(part) for part in value)
+        case float():
+            return ("float", value.hex())
+        case bool():
+            return ("bool", value)
+    return value
