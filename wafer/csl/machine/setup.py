@@ -63,7 +63,7 @@ def _check(program: Program) -> int:
         raise CompileError(f"{program.name}: operation codes outside of 0..{len(Op) - 1}")
     operands = np.where(_NAMED[code[:, 0]], code[:, 2:], 0)
     jumps = np.isin(code[:, 0], _JUMPS)
-    targets = np.concatenate([code[jumps, 2], *map(np.ravel, _entries(program))])
+    targets = np.concatenate([code[jumps, 2], *_entries(program), [program.start]])
     problems = [
         (operands.max() >= 1 << 16, "a register beyond 65535"),
         (operands.min() < -1, "a negative register"),

@@ -84,7 +84,7 @@ struct Fifo {
 };
 
 enum class Main : uint8_t { kIdle, kRunning, kOperating, kReceiving, kSending };
-enum class Task : int32_t { kLocal, kData, kControl, kTeardown, kEmpty, kFunction };
+enum class Task : int32_t { kLocal, kData, kControl, kTeardown, kEmpty, kFunction, kStart };
 
 struct Frame {
   int32_t pc, base;
