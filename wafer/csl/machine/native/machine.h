@@ -28,6 +28,8 @@ class Machine : public Tasks {
     bool running = !fault_.kind && cycle_ < limit;
     if (fault_.kind) status = kFaulted;
     std::vector<Worker> workers(threads);
+    for (Worker& worker : workers)
+      for (const Program& p : programs_) worker.profile.emplace_back(p.code.size());
     run_team(threads, [&](int id, Barrier& barrier) {
       const int from = int(int64_t(rows_) * id / threads);
       const int to = int(int64_t(rows_) * (id + 1) / threads);
@@ -41,8 +43,13 @@ class Machine : public Tasks {
         });
       }
     });
-    for (Worker& worker : workers)
+    for (Worker& worker : workers) {
       prints_.insert(prints_.end(), worker.prints.begin(), worker.prints.end());
+      for (size_t k = 0; k < programs_.size(); ++k) {
+        profile_[k].resize(programs_[k].code.size());
+        for (size_t pc = 0; pc < profile_[k].size(); ++pc) profile_[k][pc] += worker.profile[k][pc];
+      }
+    }
     std::stable_sort(prints_.begin(), prints_.end(), [](const Print& a, const Print& b) {
       return std::tie(a.cycle, a.cell) < std::tie(b.cycle, b.cell);
     });
@@ -93,6 +100,8 @@ class Machine : public Tasks {
   const Fault& fault() const { return fault_; }
   const std::vector<Print>& prints() const { return prints_; }
   const uint32_t* links() const { return links_.data(); }
+  // Cycles by instruction of a program, over all its PEs; empty before the first run.
+  const std::vector<int64_t>& profile(int program) const { return profile_[size_t(program)]; }
 
  private:
   using Tasks::Tasks;
@@ -196,6 +205,7 @@ class Machine : public Tasks {
   int64_t cycle_ = 0, unanswered_ = 0;
   Fault fault_;
   std::vector<Print> prints_;
+  std::vector<std::vector<int64_t>> profile_;
 };
 
 }  // namespace wafer::csl
