@@ -84,7 +84,7 @@ struct Fifo {
 };
 
 enum class Main : uint8_t { kIdle, kRunning, kOperating, kReceiving, kSending };
-enum class Task : int32_t { kLocal, kData, kControl, kTeardown, kEmpty, kFunction };
+enum class Task : int32_t { kLocal, kData, kControl, kTeardown, kEmpty, kFunction, kStart };
 
 struct Frame {
   int32_t pc, base;
@@ -163,6 +163,7 @@ struct Worker {
   bool moved = false;
   int64_t answered = 0;  // launches returned, commands unblocked
   std::vector<Print> prints;
+  std::vector<std::vector<int64_t>> profile;  // cycles by program and instruction
 
   // The first PE's is reported, so that it does not depend on the threads.
   void note(const Fault& seen) {

@@ -143,9 +143,13 @@ class Tasks : public Operations {
   void interpret(int cell, int64_t cycle, Worker* worker) {
     Core& core = cores_[cell];
     const Program& p = program(core);
+    int64_t* const profile = worker->profile[core.program].data();
     for (int budget = kMostAtOnce; budget > 0; --budget) {
       const Instruction& i = p.code[core.pc];
-      if (!core.paid) core.debt += cost(core, i);
+      if (!core.paid) {
+        const int cycles = cost(core, i);
+        core.debt += cycles, profile[core.pc] += cycles;
+      }
       if (visible(core, i)) {
         core.paid = true;
         if (core.debt > 0) return wait_out(cell, cycle);
