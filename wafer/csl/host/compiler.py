@@ -55,10 +55,10 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
         CslError: problems of the program.
         CompileError: options that are not understood, or a fabric that is too small.
     """
-    params = pairs("--params", args.params) | pairs("--colors", args.colors)
+    params, colors = pairs("--params", args.params), pairs("--colors", args.colors)
     image = _compile(
         args.layout,
-        params,
+        params | colors,
         arch=args.arch,
         fabric=args.fabric_dims,
         offsets=args.fabric_offsets,
@@ -67,7 +67,7 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
     if args.fabric_dims is not None:
         _check_fabric(image, args)
     folder = Path(args.output.removeprefix("="))  # "-o=out"
-    save(folder, image, params, offsets=args.fabric_offsets)
+    save(folder, image, params, colors, offsets=args.fabric_offsets)
     return folder
 
 
