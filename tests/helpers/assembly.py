@@ -189,6 +189,7 @@ def assemble(text, name="test.csl", memory=0, frame=32):
         control_tasks=asm.tasks["control"],
         teardown_handlers=asm.tasks["teardown"],
         empty_handlers=asm.tasks["empty"],
+        start=-1,
         active=asm.active,
         blocked=asm.blocked,
         functions=asm.functions,

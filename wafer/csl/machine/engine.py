@@ -21,7 +21,7 @@ _LIBRARY = Library(
     what="machine for CSL",
     package="wafer.csl.machine.native",
     handlers=(),
-    instead="nothing: compiled CSL runs only there",
+    instead="an install that has it",
 )
 available = _LIBRARY.available
 _MOST_REPORTED = 10_000
@@ -62,7 +62,8 @@ class Rectangle(NamedTuple):
     width: int
     height: int
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]
+    def pes(self) -> Iterator[tuple[int, int]]:
+        """Column and row of each PE, row by row."""
         for y in range(self.y, self.y + self.height):
             for x in range(self.x, self.x + self.width):
                 yield x, y
@@ -148,8 +149,8 @@ class Machine:
         Raises:
             CompileError: a PE without that function.
         """
-        arguments = np.array([word - (word >> 63 << 64) for word in words], np.int64)
-        for x, y in rectangle:
+        arguments = np.array([word & (1 << 64) - 1 for word in words], np.uint64)
+        for x, y in rectangle.pes():
             cell, index = self._cell(x, y), self.image.tiles[y, x]
             entries = self.image.programs[index].functions if index >= 0 else {}
             if function not in entries:
@@ -162,7 +163,7 @@ class Machine:
     def commands_waiting(self, rectangle: Rectangle) -> int:
         """PEs with a call that has not been taken up, not returned, or not freed the stream."""
         has = self._library.csl_has_command
-        return sum(has(self._machine, self._cell(x, y)) for x, y in rectangle)
+        return sum(has(self._machine, self._cell(x, y)) for x, y in rectangle.pes())
 
     def _copy(self, x: int, y: int, address: int, data: np.ndarray, *, write: bool) -> None:
         cell, size = self._cell(x, y), data.nbytes

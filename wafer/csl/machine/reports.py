@@ -64,7 +64,7 @@ _REASONS = (
     "being unblocked",
     "being unblocked (it is activated)",
     "a task or operation that takes the wavelet of colour {detail} at the head of its queue",
-    "the command stream to be unblocked before the host's next command",
+    "the command stream to be unblocked before its next command",
     "the next router, or the CE, to take the wavelet of colour {detail}",
 )
 _SUBJECTS = {7: "input queue", 8: "host", 9: "router"}  # of reasons that are nobody's task
@@ -127,7 +127,7 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
         detail=detail,
         id=number,
         memory=0 if program is None else len(program.memory),
-        dsr=f"{('dest', 'src0', 'src1')[detail >> 8 & 3]} {detail & 255}",
+        dsr=f"{('dest', 'src0', 'src1', '?')[detail >> 8 & 3]} {detail & 255}",
         message=messages[detail] if kind == Fault.MESSAGE and detail < len(messages) else "",
     )
     who = f", {_task(program, task, number)}" if pc >= 0 else ""

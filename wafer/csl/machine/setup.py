@@ -113,6 +113,7 @@ def _program(program: Program) -> list[np.ndarray]:
         _flat(queues),
         *entries,
         _flat(program.blocked),
+        _flat([program.start]),
         _flat(np.array([program.active], np.uint32).view(np.int32)),
         _flat([program.frame, slack]),
     ]

@@ -75,7 +75,8 @@ void Machine::start() {
       if (in >= 0) bind_input(cell, queue, slot_[in]);
       if (out >= 0) core.out_slot[queue] = slot_[out];
     }
-    dispatch(cell, -1, &worker);
+    if (p.start >= 0) begin(cell, Task::kFunction, p.start, p.start, -1);
+    else dispatch(cell, -1, &worker);
   }
 }
 

@@ -129,7 +129,7 @@ class Operations : public Queues {
       if (core.rank[thread] > rank && ready(cell, thread)) best = thread, rank = core.rank[thread];
     });
     if (best < 0) return false;
-    execute(cell, best, worker);
+    execute(cell, best, running(cell, best).wide, worker);
     return true;
   }
 
@@ -188,7 +188,7 @@ class Operations : public Queues {
     Stream& s = stream(*o, k);
     if (kind == Operand::kDsr) {
       const Dsr& loaded = dsr(core, int(value >> 8), int(value & 0xFF));
-      if (int(value & 0xFF) >= p.dsrs || loaded.row < 0) {
+      if (value >> 8 > 2 || int(value & 0xFF) >= p.dsrs || loaded.row < 0) {
         issue->problem = kDsrNotLoaded, issue->detail = int64_t(value);
         return 0;
       }
@@ -324,14 +324,54 @@ class Operations : public Queues {
   // An operation in memory that nothing on its PE competes with: all its elements at once, for the
   // cycles that they take.
   void run_alone(int cell, int64_t cycle, Worker* worker) {
-    Core& core = cores_[cell];
-    const Operation& o = running(cell, kMainThread);
-    const int64_t steps = (int64_t(o.length) + o.wide - 1) / o.wide;
-    while (core.main == Main::kOperating && !worker->fault.kind) execute(cell, kMainThread, worker);
-    wake_[cell] = cycle + steps;
+    Operation& o = running(cell, kMainThread);
+    wake_[cell] = cycle + (int64_t(o.length) + o.wide - 1) / o.wide;
+    if (in_place(cell, o)) return finish(cell, kMainThread, true);
+    execute(cell, kMainThread, o.length, worker);
   }
 
-  void execute(int cell, int thread, Worker* worker) {
+  // An operand in memory as a pointer and a step; a single value has the step 0.
+  struct Walk {
+    uint8_t* at;
+    int64_t step;
+    uint8_t width;
+    uint32_t load(int64_t k) const {
+      uint32_t value = 0;
+      std::memcpy(&value, at + k * step, width == 2 ? 2 : 4);
+      return value;
+    }
+  };
+
+  // The whole operation by pointers; false, and nothing done, where an operand is no plain row of
+  // the memory.
+  bool in_place(int cell, Operation& o) {
+    const Core& core = cores_[cell];
+    Walk walks[4];
+    uint32_t values[4] = {};
+    for (int k = 0; k < 4; ++k) {
+      const Stream& s = stream(o, k);
+      walks[k] = {reinterpret_cast<uint8_t*>(&values[k]), 0, 4};
+      if (s.kind == Operand::kScalar) values[k] = uint32_t(s.base) & (s.width == 2 ? 0xFFFF : ~0u);
+      if (s.kind == Operand::kScalar || s.kind == Operand::kNone) continue;
+      if ((s.kind != Operand::kMemory && s.kind != Operand::kPointer) || s.indexed) return false;
+      const int64_t last = s.base + int64_t(o.length - 1) * s.step;
+      if (std::min<int64_t>(s.base, last) < 0 ||
+          !locate(core, std::max<int64_t>(s.base, last), s.width, k == 0))
+        return false;
+      walks[k] = {&memory_[core.memory + size_t(s.base)], s.step, s.width};
+    }
+    const DsdOp op = DsdOp(program(core).operations[o.row].op);
+    for (int64_t k = 0; k < int64_t(o.length); ++k) {
+      const uint32_t value =
+          element(op, walks[1].load(k), walks[2].load(k), walks[3].load(k), &o.carry);
+      std::memcpy(walks[0].at + k * walks[0].step, &value, walks[0].width == 2 ? 2 : 4);
+    }
+    o.done = o.length;
+    return true;
+  }
+
+  // Up to `most` elements.
+  void execute(int cell, int thread, uint32_t most, Worker* worker) {
     Core& core = cores_[cell];
     Operation& o = running(cell, thread);
     for (const Stream* s : {&o.src0, &o.src1, &o.dest})
@@ -346,7 +386,7 @@ class Operations : public Queues {
       if (s->width == 2) offset = 2 * int(front(cell, slot) >> 16);
       if (op == DsdOp::kDfilt) return take(cell, slot);
     }
-    const uint32_t end = std::min<uint64_t>(o.length, uint64_t(o.done) + o.wide);
+    const uint32_t end = std::min<uint64_t>(o.length, uint64_t(o.done) + most);
     for (uint32_t k = o.done; k < end; ++k) {
       uint32_t values[3] = {};
       for (int j = 1; j < 4; ++j)

@@ -44,7 +44,7 @@ struct Program {
     in.fill(local_tasks, 31), in.fill(data_tasks, kColors), in.fill(control_tasks, 64);
     in.fill(teardown_handlers, kColors), in.fill(empty_handlers, kQueues);
     in.fill(blocked, kGates);
-    active = uint32_t(in.next()), frame = in.next(), slack = in.next();
+    start = in.next(), active = uint32_t(in.next()), frame = in.next(), slack = in.next();
     for (const DsrRow& row : dsr_loads) dsrs = row.id + 1 > dsrs ? row.id + 1 : dsrs;
     for (const int32_t task : control_tasks) controls |= task >= 0;
   }
@@ -59,6 +59,7 @@ struct Program {
   QueueRow queues[2 * kQueues];
   int32_t local_tasks[31], data_tasks[kColors], control_tasks[64];
   int32_t teardown_handlers[kColors], empty_handlers[kQueues], blocked[kGates];
+  int start;  // what runs before any task, or -1
   uint32_t active;
   int frame, slack;  // registers; slack: those that one function can name, behind the last frame
   int dsrs = 0;      // of each of the three files

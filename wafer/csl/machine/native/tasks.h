@@ -56,12 +56,7 @@ class Tasks : public Operations {
     return true;
   }
 
-  // The calls of each PE.
-  Arena<Frame> frames_;
-
- private:
-  static constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
-
+  // Starts code of a kind of task; it begins in the next cycle.
   bool begin(int cell, Task task, int id, int pc, int64_t cycle) {
     Core& core = cores_[cell];
     core.main = Main::kRunning, core.task = task, core.task_id = id, core.pc = pc;
@@ -70,6 +65,12 @@ class Tasks : public Operations {
     wake_[cell] = cycle + 1;
     return true;
   }
+
+  // The calls of each PE.
+  Arena<Frame> frames_;
+
+ private:
+  static constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
 
   // Data tasks (by colour or queue) that a word waits for.
   uint32_t channels(const Core& core) const {
