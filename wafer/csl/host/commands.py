@@ -93,7 +93,7 @@ class Copy(Task):
         if not quiet and machine.cycle - self.free_since < SETTLES:
             return
         width = self.bits // 8
-        for x, y in self.rectangle:
+        for x, y in self.rectangle.pes():
             places = self.places[y - self.rectangle.y, x - self.rectangle.x]
             address = self._address(machine, x, y)
             if self.stride == 1:
@@ -137,9 +137,9 @@ class Collect(Task):
     def advance(self, machine: Machine, *, quiet: bool) -> None:
         """Take the words once all are there."""
         items = self.places.shape[2]
-        if any(machine.collectable(self.color, x, y) < items for x, y in self.rectangle):
+        if any(machine.collectable(self.color, x, y) < items for x, y in self.rectangle.pes()):
             return
-        for x, y in self.rectangle:
+        for x, y in self.rectangle.pes():
             places = self.places[y - self.rectangle.y, x - self.rectangle.x]
             self.array[places] = machine.collected(self.color, x, y, items)
         self.done = True

@@ -1,59 +1,13 @@
 """What the host needs of a machine that executes an image."""
 
-import enum
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
+from wafer.csl.machine.engine import Print, Rectangle, Status
+
 __all__ = ["Machine", "Print", "Rectangle", "Status"]
-
-
-class Status(enum.IntEnum):
-    """How a run ended."""
-
-    QUIET = 0  # nothing can change any more
-    READY = 1  # all launched calls have returned and freed the command streams
-    FAULT = 2  # see Machine.fault
-    LIMIT = 3  # the cycles asked for have passed
-
-
-class Rectangle(NamedTuple):
-    """PEs [x, x + width) by [y, y + height), row by row."""
-
-    x: int
-    y: int
-    width: int
-    height: int
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]
-        for y in range(self.y, self.y + self.height):
-            for x in range(self.x, self.x + self.width):
-                yield x, y
-
-
-class Print(Protocol):
-    """A line that a PE wrote in a cycle."""
-
-    @property
-    def cycle(self) -> int:
-        """In which it ended."""
-        ...
-
-    @property
-    def x(self) -> int:
-        """Column of the PE."""
-        ...
-
-    @property
-    def y(self) -> int:
-        """Row of the PE."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """Without the end of line."""
-        ...
 
 
 class Machine(Protocol):
