@@ -141,6 +141,7 @@ class Runtime:
                 array = array.copy()  # the caller may reuse its own
             return self._copy(dest, array, region, where, to_host=False)
         self._check_stream(dest, "H2D")
+        self._finish_commands()
         left, top = region.rectangle.x, region.rectangle.y
         for x, y in region.rectangle.pes():
             self.machine.inject(dest, x, y, array[where[y - top, x - left]])
@@ -304,6 +305,14 @@ class Runtime:
                     f"{task.what} has not happened in {_MOST_CYCLES} cycles, though PEs are busy:"
                     " does a task activate itself for ever?"
                 )
+
+    def _finish_commands(self) -> None:
+        """Copy what was asked for before a stream begins, unless that needs the stream."""
+        end = self.machine.cycle + _MOST_CYCLES
+        while self._commands and self.machine.cycle < end:
+            status = self._run()
+            if not self._advance(quiet=status == Status.QUIET) and status == Status.QUIET:
+                return
 
     def _run(self) -> int:
         return self._check(self.machine.run(SETTLES))
