@@ -116,7 +116,7 @@ def _anonymous(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> V
     for name in given:
         if name not in fields:
             ev.fail(at, f"{kind} has no field '{name}'", ev.meant(name, fields))
-    defaults = dict(kind.defaults)
+    defaults: dict[str, Any] = dict(kind.defaults)
     missing = [name for name in fields if name not in given and name not in defaults]
     if missing and not kind.union:
         ev.fail(at, f"no value for the field '{missing[0]}' of {kind}")

@@ -257,7 +257,7 @@ def _assembled(
     }
     symbols = unit.symbol_table()
     for name, address in addresses.items():
-        symbols[name] = unit.symbol(name, unit.exports[name][0], address)
+        symbols[name] = unit.symbol(name, address)
     return Program(
         name=tile.file,
         code=unit.code.table(),

@@ -202,7 +202,7 @@ def _flag(given: dict[str, Value], name: str) -> bool:
     return bool(given.pop(name).data) if name in given else False
 
 
-def _memory(ev: Evaluator, kind: types.Type, given: dict[str, Value], at: Position) -> Value:
+def _memory(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Position) -> Value:
     pointer, start, dimensions = _memory_access(ev, given, at)
     indexed = _flag(given, "wavelet_index_offset")
     given.pop("simd_mode", None)
@@ -216,6 +216,7 @@ def _memory(ev: Evaluator, kind: types.Type, given: dict[str, Value], at: Positi
     if not -128 <= stride < 128 and is_known(extent) and extent.data > 1:
         ev.fail(at, f"a stride of {stride} elements; i8 reaches from -128 to 127")
     if indexed:
+        assert isinstance(pointer.type, types.Pointer)
         element = pointer.type.target
         words = start.data * max(types.size_of(element) // 2, 1) if is_known(start) else 0
         index = INDEXED | words
@@ -336,7 +337,7 @@ def simd(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
     return int(any(name != "simd_off" and value.data for name, value in modes.items()))
 
 
-def _fabric(ev: Evaluator, kind: types.Type, given: dict[str, Value], at: Position) -> Value:
+def _fabric(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Position) -> Value:
     sends = kind.name == "fabout_dsd"
     extent = given.pop("extent", Value(types.COMPTIME_INT, NEVER_ENDS))
     color, queue = given.pop("fabric_color", None), None
@@ -373,6 +374,7 @@ def _get_dsd(ev: Evaluator, node: tree.Builtin) -> Value:
     }
     if str(kind) not in makers:
         ev.fail(node.at, f"@get_dsd makes {', '.join(makers)}; found {kind}")
+    assert isinstance(kind, types.Plain)
     value = makers[str(kind)](ev, kind, given, node.at)
     if given:
         ev.fail(node.at, f"{kind} has no field '{next(iter(given))}'")

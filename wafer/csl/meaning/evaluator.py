@@ -259,10 +259,10 @@ class Evaluator:
         """The register that holds a scalar."""
         code = self.running(at, "this value")
         match value.data:
-            case Register(index) if into is None:
-                return index
-            case Register(index):
-                code.add(Op.COPY, 0, into, index)
+            case Register(number):
+                if into is None:
+                    return number
+                code.add(Op.COPY, 0, into, number)
                 return into
         return code.constant(self.bits(value, at), into)
 

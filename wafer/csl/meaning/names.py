@@ -301,25 +301,28 @@ def _of_module(ev: Evaluator, module: Module, node: tree.Member) -> Any:
 
 def _member(ev: Evaluator, node: tree.Member) -> Place | Value:
     target = _followed(ev, resolve(ev, node.value), node.at)
-    if not isinstance(target, Value) and not isinstance(target.type, types.Struct):
-        target = ev.read(target, node.at)
-    kind = target.type
-    if kind == types.MODULE:
-        return _kept(_of_module(ev, target.data, node))
-    if kind == types.TYPE and isinstance(target.data, types.Enum):
-        numbers = dict(target.data.members)
-        if node.name in numbers:
-            return Value(target.data, numbers[node.name])
-        ev.fail(node.at, f"{target.data} has no '{node.name}'", ev.meant(node.name, numbers))
-    if kind == types.ANONYMOUS and isinstance(target.data, dict):
-        if node.name not in target.data:
-            hint = ev.meant(node.name, target.data)
-            ev.fail(node.at, f"this struct has no field '{node.name}'", hint)
-        return target.data[node.name]
-    fields = dict(kind.fields) if isinstance(kind, types.Struct) else {}
+    if not isinstance(target.type, types.Struct):
+        value = target if isinstance(target, Value) else ev.read(target, node.at)
+        return _of_value(ev, value, node)
+    fields = dict(target.type.fields)
     if node.name not in fields:
-        ev.fail(node.at, f"{kind} has no field '{node.name}'", ev.meant(node.name, fields))
+        ev.fail(node.at, f"{target.type} has no field '{node.name}'", ev.meant(node.name, fields))
     return _field(target, node.name, fields[node.name])
+
+
+def _of_value(ev: Evaluator, value: Value, node: tree.Member) -> Place | Value:
+    """A member of a module, an enum or ``.{…}``."""
+    data = value.data
+    if value.type == types.MODULE:
+        return _kept(_of_module(ev, data, node))
+    if value.type == types.TYPE and isinstance(data, types.Enum):
+        members = {name: Value(data, number) for name, number in data.members}
+    else:
+        members = data if value.type == types.ANONYMOUS and isinstance(data, dict) else {}
+    if node.name not in members:
+        hint = ev.meant(node.name, members)
+        ev.fail(node.at, f"{described(value)} has no member '{node.name}'", hint)
+    return members[node.name]
 
 
 def _field(target: Place | Value, name: str, kind: types.Type) -> Place | Value:

@@ -94,11 +94,12 @@ def _initialize_queue(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _export_symbol(ev: Evaluator, node: tree.Builtin) -> Value:
     _top_level(ev, node)
-    target = resolve(ev, node.arguments[0])
-    if len(node.arguments) > 1:
-        name = ev.known(node.arguments[1]).data
-    elif isinstance(node.arguments[0], tree.Name):
-        name = node.arguments[0].id
+    exported, *names = node.arguments
+    target = resolve(ev, exported)
+    if names:
+        name = ev.known(names[0]).data
+    elif isinstance(exported, tree.Name):
+        name = exported.id
     else:
         ev.fail(node.at, "what is exported needs a name", '@export_symbol(value, "name")')
     ev.unit.exports[name] = (_exported(ev, target, node.at), node.at)

@@ -7,6 +7,8 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 from wafer.csl.machine import codes
 from wafer.csl.syntax.source import Position
@@ -42,6 +44,7 @@ __all__ = [
     "is_number",
     "machine_type",
     "named",
+    "part_of",
     "size_of",
 ]
 
@@ -258,6 +261,14 @@ def size_of(kind: Type) -> int:
     if (code := machine_type(kind)) is None:
         raise TypeError(f"{kind} has no place in memory")
     return _BYTES[code]
+
+
+def part_of(kind: Type, step: Any) -> tuple[Type, Callable[[], int]]:
+    """The type of an element or field, and what tells how many bytes it lies behind the start."""
+    if isinstance(kind, Array):
+        return kind.element, lambda: step * size_of(kind.element)
+    assert isinstance(kind, Struct)
+    return dict(kind.fields)[step], lambda: kind.offsets[step]
 
 
 def alignment(kind: Type) -> int:

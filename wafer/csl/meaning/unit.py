@@ -25,7 +25,7 @@ class Descriptor(NamedTuple):
     address: Any
     length: int = 0
     stride: int = 0
-    index: int = 0
+    indexed: int = 0
 
 
 class Request(NamedTuple):
@@ -178,7 +178,7 @@ class Unit:
                 address = data.address
                 if isinstance(address, Reference):
                     address = self.address(address, at)
-                fields = (address, data.length, data.stride, data.index)
+                fields = (address, data.length, data.stride, data.indexed)
                 return sum((field & 0xFFFF) << 16 * k for k, field in enumerate(fields))
             case Function():
                 return self.request(data, {}).label
@@ -225,8 +225,10 @@ class Unit:
             number = bits_of(kind, data) if data is not None else 0
         return (number % (1 << 8 * size)).to_bytes(size, "little")
 
-    def symbol(self, name: str, target: Reference, address: int) -> Symbol:
+    def symbol(self, name: str, address: int) -> Symbol:
         """An exported variable."""
+        target, _ = self.exports[name]
+        assert isinstance(target, Reference)
         kind = target.part()
         return Symbol(address, types.size_of(kind), str(kind))
 

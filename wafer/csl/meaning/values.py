@@ -50,7 +50,7 @@ class Value(NamedTuple):
 class Register(NamedTuple):
     """A register of the running function's frame."""
 
-    index: int
+    number: int
 
 
 class Memory(NamedTuple):
@@ -107,19 +107,15 @@ class Reference(NamedTuple):
         """The type of the part."""
         kind = self.cell.type
         for step in self.path:
-            kind = kind.element if isinstance(kind, types.Array) else dict(kind.fields)[step]
+            kind, _ = types.part_of(kind, step)
         return kind
 
     def offset(self) -> int:
         """Bytes from the cell's start."""
         kind, offset = self.cell.type, self.extra
         for step in self.path:
-            if isinstance(kind, types.Array):
-                kind = kind.element
-                offset += step * types.size_of(kind)
-            else:
-                offset += kind.offsets[step]
-                kind = dict(kind.fields)[step]
+            kind, start = types.part_of(kind, step)
+            offset += start()
         return offset
 
     def data(self) -> Any:
