@@ -108,7 +108,7 @@ class FakeMachine:
             self.calls[at].append((function, tuple(words)))
 
     def commands_waiting(self, rectangle):
-        return sum(bool(self.calls[at]) for at in (rectangle or self.calls))
+        return sum(bool(self.calls[at]) for at in (rectangle.pes() if rectangle else self.calls))
 
     def read(self, x, y, address, bytes):
         return self.memory[x, y][address : address + bytes].copy()

@@ -66,13 +66,13 @@ def test_checked_and_laid_out(path):
 def test_names_that_programs_use():
     assert MODULES.keys() == USED.keys()
     for name, used in USED.items():
-        file = parse(MODULES[name].read_text(encoding="utf-8")).file
+        file = parse(MODULES[name].read_text(encoding="utf-8"))
         declared = {d.name for d in file.declarations if hasattr(d, "name")}
         assert set(used.split()) <= declared, name
 
 
 def builtins(path):
-    for node, _ in tree.walk(parse(path.read_text(encoding="utf-8")).file):
+    for node, _ in tree.walk(parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, tree.Builtin):
             yield node
 

@@ -92,7 +92,7 @@ class Runtime:
 
     def _call(self, name: str, words: list[int], nonblock: bool) -> Task:
         having = {k for k, p in enumerate(self.image.programs) if name in p.functions}
-        at = [(x, y) for x, y in self.whole if self.image.tiles[y, x] in having]
+        at = [(x, y) for x, y in self.whole.pes() if self.image.tiles[y, x] in having]
         if not at:
             raise HostError(f"no PE exports the function '{name}' with @export_symbol")
         task = Call(f"the call of '{name}'", at, name, words)
@@ -141,8 +141,9 @@ class Runtime:
                 array = array.copy()  # the caller may reuse its own
             return self._copy(dest, array, region, where, to_host=False)
         self._check_stream(dest, "H2D")
+        self._finish_commands()
         left, top = region.rectangle.x, region.rectangle.y
-        for x, y in region.rectangle:
+        for x, y in region.rectangle.pes():
             self.machine.inject(dest, x, y, array[where[y - top, x - left]])
         return Task(f"the stream of colour {dest}", done=True)
 
@@ -174,7 +175,7 @@ class Runtime:
         export = exports[symbol]
         if argument_types(export.type) is not None:
             raise HostError(f"'{export.name}' is a {export.type}: launch it instead of copying")
-        for x, y in region.rectangle:
+        for x, y in region.rectangle.pes():
             tile = self.image.tiles[y, x]
             if tile < 0 or export.name not in self.image.programs[tile].symbols:
                 raise HostError(f"PE ({x}, {y}) does not export '{export.name}'")
@@ -304,6 +305,14 @@ class Runtime:
                     f"{task.what} has not happened in {_MOST_CYCLES} cycles, though PEs are busy:"
                     " does a task activate itself for ever?"
                 )
+
+    def _finish_commands(self) -> None:
+        """Copy what was asked for before a stream begins, unless that needs the stream."""
+        end = self.machine.cycle + _MOST_CYCLES
+        while self._commands and self.machine.cycle < end:
+            status = self._run()
+            if not self._advance(quiet=status == Status.QUIET) and status == Status.QUIET:
+                return
 
     def _run(self) -> int:
         return self._check(self.machine.run(SETTLES))

@@ -32,11 +32,11 @@ def test_options_of_public_scripts(compiled, output, tmp_path, capsys):
     command += [*output, "--memcpy", "--channels=1", "--width-west-buf=0", "--verbose"]
     assert main(command) == 0
     assert "to deep/out" in capsys.readouterr().out
-    params = {"N": "16", "dx": "-2", "b": "true", "x_in": "1"}
+    params, colors = {"N": "16", "dx": "-2", "b": "true"}, {"x_in": "1"}
     options = {"arch": "wse3", "fabric": (10, 4), "offsets": (4, 1), "import_paths": ()}
-    assert compiled == [("layout.csl", params, options)]
+    assert compiled == [("layout.csl", params | colors, options)]
     out = json.loads((tmp_path / "deep" / "out" / "out.json").read_text(encoding="utf-8"))
-    assert out["params"] == params
+    assert (out["params"], out["colors"]) == (params, colors)
 
 
 def test_defaults(compiled, tmp_path):

@@ -150,6 +150,19 @@ def test_a_reader_before_its_data(runtime):
     assert (first.tolist(), second.tolist()) == ([2], [4, 6])
 
 
+def test_a_copy_goes_before_a_later_stream(runtime, machine):
+    """Also one that does not block: programs copy a matrix, then stream the vectors."""
+    data = np.array([5], np.uint32)
+    copy = runtime.memcpy_h2d(0, data, 0, 0, 1, 1, 1, nonblock=True)
+    assert not runtime.is_task_done(copy)
+    runtime.memcpy_h2d(IN, data, 0, 0, 1, 1, 1, streaming=True, nonblock=True)
+    assert copy.done
+    runtime.launch("never", nonblock=True)
+    late = runtime.memcpy_h2d(0, data, 0, 0, 1, 1, 1, nonblock=True)
+    runtime.memcpy_h2d(IN, data, 1, 0, 1, 1, 1, streaming=True, nonblock=True)
+    assert not late.done  # the stream may be what the call waits for
+
+
 def test_a_copy_waits_until_streams_are_used_up(runtime, machine):
     """Nothing else says when the program has worked them off."""
     runtime.memcpy_h2d(IN, np.arange(5, dtype=np.uint32), 0, 0, 1, 1, 5, streaming=True)

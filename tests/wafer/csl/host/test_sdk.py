@@ -88,8 +88,11 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
     words = trace((6 | 2 << 8, 5, 0)).astype(np.uint32)
     short = sdk.MemcpyDataType.MEMCPY_16BIT
     runner.memcpy_h2d(runner.get_id("a"), words, 1, 1, 1, 1, 6, data_type=short)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
     runner.stop()
-    assert (tmp_path / "sim.log").read_text(encoding="utf-8") == ""
+    assert (tmp_path / "elsewhere" / "sim.log").is_file()
+    monkeypatch.chdir(tmp_path)
     debugger = debug_util("out")
     assert debugger.get_symbol(5, 2, "array", np.uint16)[:3].tolist() == [3, 6 | 2 << 8, 5]
     assert debugger.read_trace(5, 2, "t") == [5]
