@@ -308,11 +308,11 @@ class Operations : public Queues {
     (reads ? fifo(core, s.row).starved : fifo(core, s.row).choked) = true;
     return !ends_short(core, thread, s, reads);
   }
-  // 1: the operation ends; 2: one that the task waits for ends, others wait.
+  // 0: an operation that the task waits for ends, others wait; 1: all end; 2: all wait.
   bool ends_short(const Core& core, int thread, const Stream& s, bool reads) const {
     const FifoRow& row = program(core).fifos[s.row];
     const int ends = reads ? row.empty_ends : row.full_ends;
-    return ends == 1 || (ends == 2 && thread == kMainThread);
+    return ends == 1 || (ends == 0 && thread == kMainThread);
   }
 
   int address(const Core& core, const Stream& s, uint32_t k, int offset) const {
