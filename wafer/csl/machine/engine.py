@@ -2,14 +2,14 @@
 
 import ctypes
 import enum
+import functools
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from vsl.native.library import Library
 from wafer.csl.machine.image import Image
 from wafer.csl.machine.reports import Waiting, fault_message, waiting_for
 from wafer.csl.machine.setup import lay_out
@@ -17,13 +17,6 @@ from wafer.errors import CompileError
 
 __all__ = ["Machine", "Print", "Rectangle", "Status", "available"]
 
-_LIBRARY = Library(
-    what="machine for CSL",
-    package="wafer.csl.machine.native",
-    handlers=(),
-    instead="an install that has it",
-)
-available = _LIBRARY.available
 _MOST_REPORTED = 10_000
 _I32, _I64, _AT = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 _FUNCTIONS = {
@@ -85,8 +78,26 @@ class Print(NamedTuple):
     text: str
 
 
+@functools.cache
+def _native() -> Any:
+    # Imported late: it takes JAX along, which scripts of the host need not wait for.
+    from vsl.native.library import Library
+
+    return Library(
+        what="machine for CSL",
+        package="wafer.csl.machine.native",
+        handlers=(),
+        instead="an install that has it",
+    )
+
+
+def available() -> bool:
+    """True when the machine is built; the first call loads it."""
+    return _native().available()
+
+
 def _library() -> ctypes.CDLL:
-    library = _LIBRARY.loaded()
+    library = _native().loaded()
     for name, (arguments, result) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, result

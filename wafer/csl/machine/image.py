@@ -27,7 +27,7 @@ COLUMNS = {
     ),
     "fifos": (
         *("address", "bytes", "push_task", "pop_task", "priority"),
-        # 0 waits; 1 the operation ends; 2 ends if the task waits for it. push_task is activated
+        # 0 ends what the task waits for, 1 all operations, 2 none. push_task is activated
         # when there is room again after a push found none, pop_task when there is data.
         *("empty_ends", "full_ends"),
     ),

@@ -296,7 +296,7 @@ def test_a_fifo_buffers_between_two_microthreads():
     assert machine.collected(21, 0, 0).view(np.float32).tolist() == (-words).tolist()
 
 
-@pytest.mark.parametrize(("ends", "expected"), [(1, [1, 0]), (2, [1, 0])])
+@pytest.mark.parametrize(("ends", "expected"), [(1, [1, 0]), (0, [1, 0])])
 def test_a_full_fifo_ends_an_operation_that_the_task_waits_for(ends, expected):
     machine = machine_of(
         FIFO.format(ends=f"full_ends={ends} empty_ends={ends} push_task=10 pop_task=11")
@@ -329,7 +329,7 @@ def test_a_full_fifo_ends_an_operation_that_the_task_waits_for(ends, expected):
 
 def test_a_task_that_waits_for_a_fifo_is_in_the_report():
     machine = machine_of(
-        FIFO.format(ends="")
+        FIFO.format(ends="empty_ends=2")
         + """
         .active 8
         local 8:

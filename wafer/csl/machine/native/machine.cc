@@ -24,6 +24,7 @@ void Machine::set_up(Reader& in, const std::vector<int32_t>& tiles) {
   for (int cell = 0; cell < cells(); ++cell) {
     Core& core = cores_[cell];
     core.program = tiles[cell];
+    if (core.program >= 0) core.code = &programs_[size_t(core.program)];
     std::fill_n(core.in_slot, kQueues, -1), std::fill_n(core.out_slot, kQueues, -1);
     for (int slot = 0; slot < slots_; ++slot) {
       const uint32_t word = uint32_t(in.next());  // colour and switch registers

@@ -59,7 +59,7 @@ class Operations : public Queues {
     const Program& p = program(core);
     const OperationRow& row = p.operations[i.a];
     Operation o{};
-    o.row = i.a, o.pc = pc, o.control_ends = row.control_ends;
+    o.pc = pc, o.control_ends = row.control_ends;
     o.task = int32_t(core.task), o.task_id = core.task_id;
     o.effects[0] = {int8_t(row.action), int8_t(row.target)};
     o.on_control = {int8_t(row.control_action), int8_t(row.control_target)};
@@ -79,6 +79,11 @@ class Operations : public Queues {
     for (int k = 0; k < 4 && row.index >= 0; ++k)
       if (stream(o, k).indexed) stream(o, k).base += 2 * o.index, stream(o, k).indexed = false;
     o.length = length(o, lengths);
+    o.op = DsdOp(row.op);
+    for (const Stream* s : {&o.src0, &o.src1})
+      o.indexed |= s->kind == Operand::kFabric && s->width == 2;
+    o.indexed &= o.dest.indexed || o.src0.indexed || o.src1.indexed;
+    if (o.dest.kind == Operand::kFabric) o.clears = uint8_t(p.fabrics[o.dest.row].clears);
     o.wide = uint8_t(elements_per_cycle(o, DsdOp(row.op)));
 
     const bool apart = issue.asynchronous && issue.fabric;
@@ -101,13 +106,13 @@ class Operations : public Queues {
   // What the operation of a thread waits for, kept where a step finds it at once.
   void watch(int cell, int thread) {
     Core& core = cores_[cell];
-    const Operation& o = running(cell, thread);
+    Operation& o = running(cell, thread);
     uint32_t needs = 0;
     bool fifos = o.dest.kind == Operand::kFifo;
-    for (const Stream* s : {&o.src0, &o.src1}) {
+    for (Stream* s : {&o.src0, &o.src1}) {
       fifos |= s->kind == Operand::kFifo;
       if (s->kind != Operand::kFabric) continue;
-      const int slot = source_slot(core, *s);
+      const int slot = s->step = source_slot(core, *s);
       needs |= slot < 0 ? kUnbound : 1u << slot;
     }
     core.needs[thread] = needs;
@@ -303,11 +308,11 @@ class Operations : public Queues {
     (reads ? fifo(core, s.row).starved : fifo(core, s.row).choked) = true;
     return !ends_short(core, thread, s, reads);
   }
-  // 1: the operation ends; 2: one that the task waits for ends, others wait.
+  // 0: an operation that the task waits for ends, others wait; 1: all end; 2: all wait.
   bool ends_short(const Core& core, int thread, const Stream& s, bool reads) const {
     const FifoRow& row = program(core).fifos[s.row];
     const int ends = reads ? row.empty_ends : row.full_ends;
-    return ends == 1 || (ends == 2 && thread == kMainThread);
+    return ends == 1 || (ends == 0 && thread == kMainThread);
   }
 
   int address(const Core& core, const Stream& s, uint32_t k, int offset) const {
@@ -364,10 +369,9 @@ class Operations : public Queues {
         return false;
       walks[k] = {&memory_[core.memory + size_t(s.base)], s.step, s.width};
     }
-    const DsdOp op = DsdOp(program(core).operations[o.row].op);
     for (int64_t k = 0; k < int64_t(o.length); ++k) {
       const uint32_t value =
-          element(op, walks[1].load(k), walks[2].load(k), walks[3].load(k), &o.carry);
+          element(o.op, walks[1].load(k), walks[2].load(k), walks[3].load(k), &o.carry);
       std::memcpy(walks[0].at + k * walks[0].step, &value, walks[0].width == 2 ? 2 : 4);
     }
     o.done = o.length;
@@ -378,24 +382,23 @@ class Operations : public Queues {
   void execute(int cell, int thread, uint32_t most, Worker* worker) {
     Core& core = cores_[cell];
     Operation& o = running(cell, thread);
-    for (const Stream* s : {&o.src0, &o.src1, &o.dest})
-      if (s->kind == Operand::kFifo && short_of(core, *s, s != &o.dest))
-        return finish(cell, thread, false);
-    const DsdOp op = DsdOp(program(core).operations[o.row].op);
+    if (core.with_fifos >> thread & 1)
+      for (const Stream* s : {&o.src0, &o.src1, &o.dest})
+        if (s->kind == Operand::kFifo && short_of(core, *s, s != &o.dest))
+          return finish(cell, thread, false);
     int offset = 0;  // in bytes, from a wavelet's index
-    for (const Stream* s : {&o.src0, &o.src1}) {
-      if (s->kind != Operand::kFabric) continue;
-      const int slot = source_slot(core, *s);
+    for (uint32_t slots = core.needs[thread]; slots; slots &= slots - 1) {
+      const int slot = __builtin_ctz(slots);
       if (at(cell, slot).front_is_control()) return take_control(cell, thread, slot);
-      if (s->width == 2) offset = 2 * int(front(cell, slot) >> 16);
-      if (op == DsdOp::kDfilt) return take(cell, slot);
+      if (o.op == DsdOp::kDfilt) return take(cell, slot);
+      if (o.indexed) offset = 2 * int(front(cell, slot) >> 16);
     }
     const uint32_t end = std::min<uint64_t>(o.length, uint64_t(o.done) + most);
     for (uint32_t k = o.done; k < end; ++k) {
       uint32_t values[3] = {};
       for (int j = 1; j < 4; ++j)
         if (!read(cell, o, j, k, offset, &values[j - 1], worker)) return;
-      const uint32_t value = element(op, values[0], values[1], values[2], &o.carry);
+      const uint32_t value = element(o.op, values[0], values[1], values[2], &o.carry);
       if (!write(cell, o, k, offset, value, worker)) return;
     }
     if (o.length != kEndless) o.done = end; else ++o.done;
@@ -408,8 +411,7 @@ class Operations : public Queues {
     Operation& o = running(cell, thread);
     take(cell, slot);
     apply(core, o.on_control);
-    const bool counted = DsdOp(program(core).operations[o.row].op) == DsdOp::kDfilt;
-    if (counted && ++o.done == o.length) return finish(cell, thread, true);
+    if (o.op == DsdOp::kDfilt && ++o.done == o.length) return finish(cell, thread, true);
     if (o.control_ends) finish(cell, thread, false);
   }
 
@@ -421,9 +423,8 @@ class Operations : public Queues {
       case Operand::kNone: return true;
       case Operand::kScalar: *value = uint32_t(s.base) & mask; return true;
       case Operand::kFabric: {
-        const int slot = source_slot(core, s);
-        *value = front(cell, slot) & mask;
-        take(cell, slot);
+        *value = front(cell, s.step) & mask;
+        take(cell, s.step);
         return true;
       }
       case Operand::kFifo: *value = pop_fifo(core, s); return true;
@@ -432,10 +433,8 @@ class Operations : public Queues {
     const int where = address(core, s, k, offset);
     uint8_t* const bytes = locate(core, where, s.width, false);
     if (!bytes) return note(cell, o, kOutsideMemory, where, worker), false;
-    *value = 0;
-    std::memcpy(value, bytes, s.width);
-    if (o.dest.kind == Operand::kFabric && program(core).fabrics[o.dest.row].clears >> (j - 1) & 1)
-      std::memset(bytes, 0, s.width);
+    *value = s.width == 2 ? word_at<uint16_t>(bytes) : word_at<uint32_t>(bytes);
+    if (o.clears >> (j - 1) & 1) std::memset(bytes, 0, s.width);
     return true;
   }
 
@@ -460,8 +459,16 @@ class Operations : public Queues {
     const int where = address(core, s, k, offset);
     uint8_t* const bytes = locate(core, where, s.width, true);
     if (!bytes) return note(cell, o, kOutsideMemory, where, worker), false;
-    std::memcpy(bytes, &value, s.width);
+    if (s.width == 2) std::memcpy(bytes, &value, 2);
+    else std::memcpy(bytes, &value, 4);
     return true;
+  }
+
+  template <class Word>
+  static Word word_at(const uint8_t* bytes) {
+    Word out;
+    std::memcpy(&out, bytes, sizeof out);
+    return out;
   }
 
   uint32_t pop_fifo(Core& core, const Stream& s) {

@@ -47,6 +47,8 @@ struct Program {
     start = in.next(), active = uint32_t(in.next()), frame = in.next(), slack = in.next();
     for (const DsrRow& row : dsr_loads) dsrs = row.id + 1 > dsrs ? row.id + 1 : dsrs;
     for (const int32_t task : control_tasks) controls |= task >= 0;
+    for (int id = 0; id < kColors; ++id) channels |= uint32_t(data_tasks[id] >= 0) << id;
+    if (controls) channels = ~0u;
   }
 
   std::vector<Instruction> code;
@@ -63,6 +65,7 @@ struct Program {
   uint32_t active;
   int frame, slack;  // registers; slack: those that one function can name, behind the last frame
   int dsrs = 0;      // of each of the three files
+  uint32_t channels = 0;  // ids whose words can start a task
   bool controls = false;
 };
 

@@ -17,7 +17,7 @@ class Queues : public Routers {
   static constexpr int64_t kNever = INT64_MAX;
 
  protected:
-  const Program& program(const Core& core) const { return programs_[core.program]; }
+  static const Program& program(const Core& core) { return *core.code; }
   OutputQueue& output(int cell, int queue) { return output_[size_t(cell) * queues_ + queue]; }
 
   // Words that a colour holds for the CE while no queue is bound to it.

@@ -47,7 +47,7 @@ struct Stream {
   uint8_t width = 0;
   bool indexed = false;            // the wavelets' index is an offset to the address
   int16_t dsr = -1, row = -1;      // file << 8 | id; of fabrics, fifos or shapes
-  int32_t base = 0, step = 0;      // bytes; of SCALAR: the value
+  int32_t base = 0, step = 0;      // bytes; of SCALAR: the value; of a FABRIC source: its slot
 };
 
 struct Effect {
@@ -55,11 +55,14 @@ struct Effect {
 };
 
 struct Operation {
-  int32_t row, pc;           // of operations; of code
+  int32_t pc;                // of code
   int32_t task, task_id;     // that began it
   uint32_t length, done, carry;
   int32_t index;             // of its wavelets
+  DsdOp op;
   uint8_t wide;              // elements per cycle
+  uint8_t clears;            // sources in memory that are zeroed: 1 src0, 2 src1
+  bool indexed;              // an operand's address depends on the wavelets of 16 bits
   bool control_ends;
   Effect effects[4], on_control;
   Stream dest, src0, src1, scalar;
@@ -95,6 +98,7 @@ constexpr int kMainThread = kThreads;
 
 struct Core {
   int32_t program = -1;
+  const Program* code = nullptr;  // of that number
   Main main = Main::kIdle;
   bool paid = false;        // for the visible instruction at pc
   uint16_t threads = 0;     // that run an operation; bit kMainThread: the task's own

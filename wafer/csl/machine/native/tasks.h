@@ -35,7 +35,7 @@ class Tasks : public Operations {
     const Program& p = program(core);
     uint32_t local = core.active & ~core.blocked[int(Gate::kLocal)] & 0x7FFFFFFF;
     const bool handlers = (core.torn | core.flushed) && !is_blocked(core, Gate::kLocal, kHandlers);
-    uint32_t data = core.queued ? channels(core) : 0;
+    uint32_t data = core.queued && p.channels ? channels(core) & p.channels : 0;
     uint32_t candidates = local | data | uint32_t(handlers) << kHandlers;
     // In turn from the last one on: a low id that is always ready must not keep others waiting.
     for (; candidates; ) {
