@@ -147,7 +147,7 @@ class Collect(Task):
     def missing(self, machine: Machine) -> list[str]:
         """Which PEs have sent too few words, in words."""
         items = self.places.shape[2]
-        there = {(x, y): machine.collectable(self.color, x, y) for x, y in self.rectangle}
+        there = {(x, y): machine.collectable(self.color, x, y) for x, y in self.rectangle.pes()}
         return [
             f"PE ({x}, {y}) has sent {n} of {items}" for (x, y), n in there.items() if n < items
         ]
