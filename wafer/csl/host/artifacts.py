@@ -42,7 +42,7 @@ def save(
         folder: that is made if it is not there.
         image: compiled.
         params: of the command line, as text.
-        colors: likewise.
+        colors: of the command line, likewise.
         offsets: columns and rows of the fabric before the program's rectangle.
     """
     folder = Path(folder)
@@ -52,7 +52,8 @@ def save(
     for k in range(len(image.programs)):
         y, x = np.argwhere(image.tiles == k)[0]
         _replace(folder / "bin" / f"out_{x + offsets[0]}_{y + offsets[1]}.elf", _PLACEHOLDER)
-    out = {"params": dict(params), "colors": dict(colors or {}), "arch": image.arch}
+    given = {"params": dict(params), "colors": dict(colors or {})}
+    out = given | {"arch": image.arch, "fabric_offsets": list(offsets)}
     _replace(folder / "out.json", _text(out))
     _replace(folder / "out_rpc.json", _text({"rpc_symbols": _rpc(image)}))
     arrays, rest = _split(image)

@@ -87,9 +87,7 @@ class Op(enum.IntEnum):
     LOAD_DSR = 36  # by row a of the program's `dsr_loads`, from r[b]
     DSR_GET = 37  # r[a] = the descriptor in DSR b of file `type` (0 dest, 1 src0, 2 src1)
     DSR_BASE = 38  # DSR b of file `type` gets the address r[c]
-    OPERATE = (
-        39  # row a of `operations` on operands from r[b] on; r[c] = whether it ended by length
-    )
+    OPERATE = 39  # row a of `operations` on operands from r[b] on; r[c] (c >= 0) = ended by length
     ELEMENT = 40  # r[a] = byte address of element r[c] of the memory descriptor r[b]; width: `type`
     RECEIVE = 41  # r[a] = next data wavelet of the fabric descriptor r[b], as `type`; waits for it
     SEND = 42  # r[b] of `type` by the fabric descriptor r[a]; waits for room
@@ -178,7 +176,11 @@ class Descriptor(enum.IntEnum):
 
 
 class Operand(enum.IntEnum):
-    """Kinds of operands of an operation; the value is in the next register of the instruction's."""
+    """Kinds of operands of an operation; the value is in the next register of the instruction's.
+
+    In the order dest, src0, src1, scalar; NONE takes no register. An operation with an index
+    (``operations.index >= 0``) has it in the register behind the last operand.
+    """
 
     NONE = 0
     MEMORY = 1  # a descriptor of one dimension
@@ -243,7 +245,8 @@ class DsdOp(enum.IntEnum):
 
 
 # Word addresses of configuration registers, one per colour or queue; the layout of the first two
-# is WSE-2's and serves for both machines.
+# is WSE-2's and serves for both machines. Pop modes: 0 never, 1 always, 2 on advance, 3 on advance
+# or NOP. A position's code 5 says that it is not used.
 CONFIG = {
     "color": 0x7F20,  # tx W E S N RAMP (bits 0-4), rx so (5-9), swap x y, pop mode, torn (14)
     "switch": 0x7F40,  # position (14:13), ring (12), pos3, pos2, pos1 (side bit + code each)

@@ -42,6 +42,7 @@ _FUNCTIONS = {
     "csl_prints": ([_AT], _I64),
     "csl_print": ([_AT, _I64, _AT, _AT, _AT], _AT),
     "csl_links": ([_AT], _AT),
+    "csl_profile": ([_AT, _I32, _AT], None),
 }
 
 
@@ -244,6 +245,19 @@ class Machine:
             line = ctypes.string_at(text, length.value).decode("latin-1")
             y, x = divmod(cell.value, self._width)
             out.append(Print(cycle.value, x, y, line))
+        return out
+
+    @property
+    def profile(self) -> dict[tuple[str, int], int]:
+        """Cycles by file and line: the instructions' own, and one per step of an operation."""
+        out: dict[tuple[str, int], int] = {}
+        for k, program in enumerate(self.image.programs):
+            cycles = np.zeros(len(program.code), np.int64)
+            self._library.csl_profile(self._machine, k, cycles.ctypes.data)
+            for pc in np.flatnonzero(cycles):
+                file, line = program.lines[pc]
+                place = program.files[file], int(line)
+                out[place] = out.get(place, 0) + int(cycles[pc])
         return out
 
     @property

@@ -17,7 +17,8 @@ COLUMNS = {
         *("op", "dest", "src0", "src1", "scalar"),  # a DsdOp, then Operand kinds
         *("asynchronous", "action", "target"),  # an Action with its id
         *("control_ends", "control_action", "control_target"),  # on_control
-        *("thread", "priority", "index", "simd"),  # index -1: none; priority 0 low to 2 high
+        # priority 0 low to 2 high; index -1: none, else in a register (see Operand)
+        *("thread", "priority", "index", "simd"),
     ),
     "fabrics": (
         *("sends", "queue", "color", "control", "advances"),
@@ -26,7 +27,9 @@ COLUMNS = {
     ),
     "fifos": (
         *("address", "bytes", "push_task", "pop_task", "priority"),
-        *("empty_ends", "full_ends"),  # whether the operation ends, or waits
+        # 0 waits; 1 the operation ends; 2 ends if the task waits for it. push_task is activated
+        # when there is room again after a push found none, pop_task when there is data.
+        *("empty_ends", "full_ends"),
     ),
     "shapes": ("n0", "n1", "n2", "n3", "s0", "s1", "s2", "s3"),  # outermost first, in elements
     "dsr_loads": (

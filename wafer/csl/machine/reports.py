@@ -54,7 +54,7 @@ _FAULTS = {
     Fault.WRONG_OPERAND: "an output descriptor is read, or an input descriptor is written",
 }
 _TASKS = ("local task", "data task", "control task", "teardown handler of colour",
-          "empty-queue handler of output queue", "function")  # fmt: skip
+          "empty-queue handler of output queue", "function", "start")  # fmt: skip
 _REASONS = (
     "its turn",
     "data of colour {detail}",
@@ -108,6 +108,8 @@ def _task(program: Program | None, task: int, number: int) -> str:
     if task == _TASKS.index("function") and program is not None:
         names = [name for name, entry in program.functions.items() if entry == number]
         return f"function {names[0] if names else '?'}"
+    if task == _TASKS.index("start"):
+        return "what runs before the first task"
     return f"{_TASKS[task]} {number}"
 
 

@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from wafer.csl.machine.codes import Op
+from wafer.csl.machine.codes import Op, Operand
 from wafer.csl.machine.costs import ARCHS, op_costs
 from wafer.csl.machine.image import COLUMNS, NO_COLOR, Image, Program
 from wafer.errors import CompileError
@@ -63,7 +63,7 @@ def _check(program: Program) -> int:
         raise CompileError(f"{program.name}: operation codes outside of 0..{len(Op) - 1}")
     operands = np.where(_NAMED[code[:, 0]], code[:, 2:], 0)
     jumps = np.isin(code[:, 0], _JUMPS)
-    targets = np.concatenate([code[jumps, 2], *map(np.ravel, _entries(program))])
+    targets = np.concatenate([code[jumps, 2], *_entries(program), [program.start]])
     problems = [
         (operands.max() >= 1 << 16, "a register beyond 65535"),
         (operands.min() < -1, "a negative register"),
@@ -139,7 +139,7 @@ def _costs(image: Image) -> list[np.ndarray]:
     streams = [0] * _COLORS
     for color, name in image.streams.items():
         streams[color] = 1 if "H2D" in name.upper() else 2
-    operands = [arch.operands.get(k, 0) for k in range(8)]
+    operands = [arch.operands.get(kind, 0) for kind in Operand]
     fixed = [int(image.arch == "wse3"), arch.switch_task]
     depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
     parts = (fixed, op_costs(), operands, arch.widths, depths, streams)

@@ -317,3 +317,23 @@ def test_cycles_are_issue_and_elements_by_width(arch, op, aligned, stride, per_c
     assert ARCHS[arch].widths[DsdOp[op]] >= per_cycle
     elapsed = machine.read(0, 0, 500, 2).view(np.uint16)[0]
     assert elapsed == fixed + -(-length // per_cycle)
+
+
+def test_the_profile_gives_each_line_its_cycles():
+    machine = run(
+        """
+        .active 8
+        .space x 400
+        local 8:
+          memory r0 x 50
+          memory r1 x 50
+          memory r2 x 50
+          operate FMULS dest=MEMORY src0=MEMORY src1=MEMORY at=r0
+          return
+        """
+    )
+    costs, operands = op_costs(), ARCHS["wse2"].operands
+    issue = costs[Op.OPERATE, 0] + 3 * operands[Operand.MEMORY]
+    const = costs[Op.CONST, 0]
+    cycles = {5: const, 6: const, 7: const, 8: issue + 50, 9: costs[Op.RETURN, 0]}
+    assert machine.profile == {("test.csl", line): count for line, count in cycles.items()}

@@ -37,7 +37,7 @@ def machine_of(text, arch="wse2", memory=64, cycles=100_000, **tables):
     return machine
 
 
-def test_of_the_ready_tasks_the_lowest_id_runs_and_activations_coalesce():
+def test_ready_tasks_take_turns_by_id_and_activations_coalesce():
     machine = machine_of(
         f"""
         .active 12
@@ -57,7 +57,7 @@ def test_of_the_ready_tasks_the_lowest_id_runs_and_activations_coalesce():
           return
         """
     )
-    assert log(machine) == [12, 9, 20]
+    assert log(machine) == [12, 20, 9]  # on from 12, then from the lowest again
 
 
 @pytest.mark.parametrize("unblock_first", [False, True])
@@ -498,6 +498,15 @@ def test_the_host_calls_functions_one_after_another():
     assert machine.commands_waiting(everywhere) == 0
     assert log(machine, 0, 1) == [0xFFFD, 9]
     assert log(machine, 1, 1) == [0xFFFD, 9, 2]
+
+
+def test_what_runs_before_the_first_task_is_no_call_of_the_host():
+    program = assemble(CALLED.replace("local 9:", "function start:\n return\nlocal 9:"))
+    machine = Machine(build([program._replace(start=program.functions["start"])]))
+    assert machine.run() == Status.QUIET
+    machine.launch(Rectangle(0, 0, 1, 1), "late")
+    assert machine.run() == Status.READY
+    assert log(machine) == [9]
 
 
 def test_a_function_that_never_frees_the_stream_stalls_with_a_report():

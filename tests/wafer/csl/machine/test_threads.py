@@ -85,7 +85,8 @@ def test_any_number_of_threads_gives_the_same_cycles_memory_wavelets_and_prints(
         assert status == Status.QUIET, machine.fault
         memory = [machine.read(x, y, 0, 96).tobytes() for y in range(SIZE) for x in range(SIZE)]
         waits = [str(line) for line in machine.waiting()]
-        outcomes.append((machine.cycle, memory, machine.links.tolist(), machine.prints, waits))
+        counts = machine.links.tolist(), machine.profile
+        outcomes.append((machine.cycle, memory, counts, machine.prints, waits))
     assert all(outcome == outcomes[0] for outcome in outcomes)
     sums = np.frombuffer(outcomes[0][1][SIZE + 1][48:], np.float32)
     assert sums.tolist() == [2 * k for k in range(1, 13)]  # from the west k, from the north -(-k)
@@ -100,4 +101,5 @@ def test_a_run_in_pieces_is_the_same_run():
         pass
     assert pieces.cycle == whole.cycle
     assert pieces.prints == whole.prints
+    assert pieces.profile == whole.profile
     assert np.array_equal(pieces.links, whole.links)

@@ -62,6 +62,7 @@ void Machine::set_up(Reader& in, const std::vector<int32_t>& tiles) {
 
 void Machine::start() {
   Worker worker;
+  profile_.resize(programs_.size());
   for (int cell = 0; cell < cells(); ++cell) {
     Core& core = cores_[cell];
     if (core.program < 0) continue;
@@ -75,7 +76,7 @@ void Machine::start() {
       if (in >= 0) bind_input(cell, queue, slot_[in]);
       if (out >= 0) core.out_slot[queue] = slot_[out];
     }
-    if (p.start >= 0) begin(cell, Task::kFunction, p.start, p.start, -1);
+    if (p.start >= 0) begin(cell, Task::kStart, 0, p.start, -1);
     else dispatch(cell, -1, &worker);
   }
 }
@@ -194,6 +195,12 @@ const char* csl_print(void* m, int64_t k, int64_t* cycle, int32_t* cell, int64_t
   const auto& print = static_cast<Machine*>(m)->prints()[size_t(k)];
   *cycle = print.cycle, *cell = print.cell, *length = int64_t(print.text.size());
   return print.text.data();
+}
+
+// One number for each instruction of a program that has run.
+void csl_profile(void* m, int32_t program, int64_t* out) {
+  const auto& cycles = static_cast<Machine*>(m)->profile(program);
+  std::copy(cycles.begin(), cycles.end(), out);
 }
 
 const uint32_t* csl_links(void* m) { return static_cast<Machine*>(m)->links(); }

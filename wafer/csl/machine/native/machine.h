@@ -28,6 +28,8 @@ class Machine : public Tasks {
     bool running = !fault_.kind && cycle_ < limit;
     if (fault_.kind) status = kFaulted;
     std::vector<Worker> workers(threads);
+    for (Worker& worker : workers)
+      for (const Program& p : programs_) worker.profile.emplace_back(p.code.size());
     run_team(threads, [&](int id, Barrier& barrier) {
       const int from = int(int64_t(rows_) * id / threads);
       const int to = int(int64_t(rows_) * (id + 1) / threads);
@@ -41,8 +43,13 @@ class Machine : public Tasks {
         });
       }
     });
-    for (Worker& worker : workers)
+    for (Worker& worker : workers) {
       prints_.insert(prints_.end(), worker.prints.begin(), worker.prints.end());
+      for (size_t k = 0; k < programs_.size(); ++k) {
+        profile_[k].resize(programs_[k].code.size());
+        for (size_t pc = 0; pc < profile_[k].size(); ++pc) profile_[k][pc] += worker.profile[k][pc];
+      }
+    }
     std::stable_sort(prints_.begin(), prints_.end(), [](const Print& a, const Print& b) {
       return std::tie(a.cycle, a.cell) < std::tie(b.cycle, b.cell);
     });
@@ -93,11 +100,13 @@ class Machine : public Tasks {
   const Fault& fault() const { return fault_; }
   const std::vector<Print>& prints() const { return prints_; }
   const uint32_t* links() const { return links_.data(); }
+  // Cycles by instruction of a program, over all its PEs; empty before the first run.
+  const std::vector<int64_t>& profile(int program) const { return profile_[size_t(program)]; }
 
  private:
   using Tasks::Tasks;
   static constexpr Status kNoStatus = Status(-1);
-  static constexpr int kAhead = 2;
+  static constexpr int kAhead = 3;  // PEs
 
   void set_up(Reader& in, const std::vector<int32_t>& tiles);
   void start();
@@ -107,22 +116,33 @@ class Machine : public Tasks {
   void arrive(int from, int to, Worker* worker) {
     for (int cell = from * width_; cell < to * width_; ++cell) {
       if (!load(visit_[cell]) && wake_[cell] != cycle_) continue;
-      if (cell + kAhead < to * width_ && load(visit_[cell + kAhead])) prefetch(cell + kAhead);
+      if (cell + 2 * kAhead < to * width_) {
+        if (load(visit_[cell + 2 * kAhead])) prefetch(cell + 2 * kAhead);
+        if (load(visit_[cell + kAhead])) prefetch_operands(cell + kAhead);
+      }
       store(visit_[cell], uint8_t(0));
       worker->moved |= step(cell, worker);
     }
   }
 
   // Brings in what a step reads: a PE's state lies in several places, too far apart to be guessed.
+  static void prefetch(const void* at, size_t bytes) {
+    for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch(static_cast<const char*>(at) + k);
+  }
   void prefetch(int cell) {
-    const auto lines = [](const void* at, size_t bytes) {
-      for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch(static_cast<const char*>(at) + k);
-    };
-    lines(&cores_[cell], sizeof(Core));
-    lines(&at(cell, 0), std::min<size_t>(slots_, 4) * sizeof(Lane));
-    if (!cores_[cell].threads) return;
-    lines(&running(cell, kMainThread), std::min<size_t>(threads_, 4) * sizeof(Operation));
-    if (queues_) lines(&output(cell, 0), std::min<size_t>(queues_, 4) * sizeof(OutputQueue));
+    prefetch(&cores_[cell], sizeof(Core));
+    prefetch(&at(cell, 0), std::min<size_t>(slots_, 4) * sizeof(Lane));
+    prefetch(&words_[size_t(cell) * slots_ * kQueues], std::min<size_t>(slots_, 4) * kQueues * 4);
+    prefetch(&running(cell, kMainThread), std::min<size_t>(threads_, 4) * sizeof(Operation));
+  }
+  void prefetch_operands(int cell) {
+    const Core& core = cores_[cell];
+    each(core.threads, [&](int thread) {
+      const Operation& o = running(cell, thread);
+      for (const Stream* s : {&o.src0, &o.src1, &o.dest})
+        if (s->kind == Operand::kMemory)
+          __builtin_prefetch(memory_.data() + core.memory + s->base + int64_t(o.done) * s->step);
+    });
   }
 
   bool step(int cell, Worker* worker) {
@@ -185,6 +205,7 @@ class Machine : public Tasks {
   int64_t cycle_ = 0, unanswered_ = 0;
   Fault fault_;
   std::vector<Print> prints_;
+  std::vector<std::vector<int64_t>> profile_;
 };
 
 }  // namespace wafer::csl

@@ -129,7 +129,9 @@ class Operations : public Queues {
       if (core.rank[thread] > rank && ready(cell, thread)) best = thread, rank = core.rank[thread];
     });
     if (best < 0) return false;
-    execute(cell, best, running(cell, best).wide, worker);
+    const Operation& o = running(cell, best);
+    ++worker->profile[core.program][o.pc];
+    execute(cell, best, o.wide, worker);
     return true;
   }
 
@@ -325,7 +327,9 @@ class Operations : public Queues {
   // cycles that they take.
   void run_alone(int cell, int64_t cycle, Worker* worker) {
     Operation& o = running(cell, kMainThread);
-    wake_[cell] = cycle + (int64_t(o.length) + o.wide - 1) / o.wide;
+    const int64_t steps = (int64_t(o.length) + o.wide - 1) / o.wide;
+    wake_[cell] = cycle + steps;
+    worker->profile[cores_[cell].program][o.pc] += steps;
     if (in_place(cell, o)) return finish(cell, kMainThread, true);
     execute(cell, kMainThread, o.length, worker);
   }

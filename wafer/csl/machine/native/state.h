@@ -84,7 +84,7 @@ struct Fifo {
 };
 
 enum class Main : uint8_t { kIdle, kRunning, kOperating, kReceiving, kSending };
-enum class Task : int32_t { kLocal, kData, kControl, kTeardown, kEmpty, kFunction };
+enum class Task : int32_t { kLocal, kData, kControl, kTeardown, kEmpty, kFunction, kStart };
 
 struct Frame {
   int32_t pc, base;
@@ -112,6 +112,7 @@ struct Core {
   uint32_t needs[kThreads + 1];                // slots they read
   size_t memory = 0;                           // where it begins in the arena
   Task task = Task::kLocal;
+  uint8_t last_task = 31;  // that was dispatched
   int32_t task_id = 0, pc = 0, base = 0, depth = 0;
   int64_t debt = 0;  // cycles charged and not yet waited out
   size_t registers = 0, dsrs = 0, fifos = 0;
@@ -162,6 +163,7 @@ struct Worker {
   bool moved = false;
   int64_t answered = 0;  // launches returned, commands unblocked
   std::vector<Print> prints;
+  std::vector<std::vector<int64_t>> profile;  // cycles by program and instruction
 
   // The first PE's is reported, so that it does not depend on the threads.
   void note(const Fault& seen) {

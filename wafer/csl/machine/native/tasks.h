@@ -37,8 +37,12 @@ class Tasks : public Operations {
     const bool handlers = (core.torn | core.flushed) && !is_blocked(core, Gate::kLocal, kHandlers);
     uint32_t data = core.queued ? channels(core) : 0;
     uint32_t candidates = local | data | uint32_t(handlers) << kHandlers;
-    for (; candidates; candidates &= candidates - 1) {
-      const int id = __builtin_ctz(candidates);
+    // In turn from the last one on: a low id that is always ready must not keep others waiting.
+    for (; candidates; ) {
+      const uint32_t above = candidates & ~((2u << core.last_task) - 1);
+      const int id = __builtin_ctz(above ? above : candidates);
+      candidates &= ~(1u << id);
+      core.last_task = uint8_t(id);
       if (data >> id & 1 && begin_data(cell, id, cycle, worker)) return true;
       if (local >> id & 1) {
         core.active &= ~(1u << id);
@@ -139,9 +143,13 @@ class Tasks : public Operations {
   void interpret(int cell, int64_t cycle, Worker* worker) {
     Core& core = cores_[cell];
     const Program& p = program(core);
+    int64_t* const profile = worker->profile[core.program].data();
     for (int budget = kMostAtOnce; budget > 0; --budget) {
       const Instruction& i = p.code[core.pc];
-      if (!core.paid) core.debt += cost(core, i);
+      if (!core.paid) {
+        const int cycles = cost(core, i);
+        core.debt += cycles, profile[core.pc] += cycles;
+      }
       if (visible(core, i)) {
         core.paid = true;
         if (core.debt > 0) return wait_out(cell, cycle);
