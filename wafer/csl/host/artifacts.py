@@ -12,14 +12,16 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wafer.csl.host.machine import Machine
 from wafer.csl.host.words import argument_types
 from wafer.csl.machine.image import Export, Image, Program, Symbol
 from wafer.errors import CompileError
+
+if TYPE_CHECKING:  # the machine takes a second to import, which a compilation need not spend
+    from wafer.csl.host.machine import Machine
 
 __all__ = ["load", "load_cores", "offsets_of", "save", "save_cores"]
 
@@ -86,7 +88,7 @@ def load(folder: str | Path) -> Image:
         return _join(dict(arrays), rest)
 
 
-def save_cores(folder: str | Path, image: Image, machine: Machine) -> None:
+def save_cores(folder: str | Path, image: Image, machine: "Machine") -> None:
     """Write what the memory of all PEs holds.
 
     Args:
