@@ -60,7 +60,7 @@ def save(
     _replace(folder / "out_rpc.json", _text({"rpc_symbols": _rpc(image)}))
     arrays, rest = _split(image)
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
     data = buffer.getvalue()
     _replace(folder / _ARRAYS, data)
     head = {"version": _VERSION, "sha256": hashlib.sha256(data).hexdigest(), "offsets": offsets}
@@ -103,7 +103,7 @@ def save_cores(folder: str | Path, image: Image, machine: "Machine") -> None:
         ]
         memories[str(k)] = np.stack(rows)
     buffer = io.BytesIO()
-    np.savez(buffer, **memories)
+    np.savez(buffer, allow_pickle=False, **memories)
     _replace(Path(folder) / _CORES, buffer.getvalue())
 
 
@@ -175,7 +175,9 @@ def _split(image: Image) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def _join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> Image:
     programs = []
     for k, fields in enumerate(rest["programs"]):
-        own = {name.removeprefix(f"{k}/"): v for name, v in arrays.items() if _of(k, name)}
+        own: dict[str, Any] = {
+            name.removeprefix(f"{k}/"): v for name, v in arrays.items() if _of(k, name)
+        }
         tables = {n.removeprefix("tables/"): own.pop(n) for n in list(own) if "/" in n}
         for name in ("files", "messages"):
             fields[name] = tuple(fields[name])

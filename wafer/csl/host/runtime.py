@@ -206,7 +206,9 @@ class Runtime:
                 f"colour {color} is no MEMCPY{direction} stream of this program; there are {there}"
             )
 
-    def read_symbol(self, x: int, y: int, name: str, dtype: npt.DTypeLike = None) -> np.ndarray:
+    def read_symbol(
+        self, x: int, y: int, name: str, dtype: npt.DTypeLike | None = None
+    ) -> np.ndarray:
         """A global of a PE's program, exported or not, as it is now.
 
         Args:
