@@ -66,6 +66,13 @@ def _typed(
     return [coerce(ev, v, kind, at) for v, kind in zip(arguments, formals, strict=True)]
 
 
+def _passed(
+    ev: Evaluator, inner: Evaluator, formal: tree.Formal, argument: Value, at: Position
+) -> Value:
+    """An argument as the type of its parameter, which the parameters before it may decide."""
+    return argument if _any(formal) else coerce(ev, argument, inner.type(formal.type), at)
+
+
 def _called(ev: Evaluator, function: Function, arguments: list[Value], at: Position) -> Value:
     node = function.node
     if node.kind == "task":
@@ -79,9 +86,8 @@ def _called(ev: Evaluator, function: Function, arguments: list[Value], at: Posit
     known, key = {}, list[Any]()
     inner = Evaluator(ev.unit, function.module)
     inner.scopes = [scope]
-    for formal, value in zip(node.formals, arguments, strict=True):
-        if not _any(formal):
-            value = coerce(ev, value, inner.type(formal.type), at)
+    for formal, argument in zip(node.formals, arguments, strict=True):
+        value = _passed(ev, inner, formal, argument, at)
         name = formal.name or "_"
         scope[name] = value
         if formal.comptime or value.type in _COMPTIME_ONLY or isinstance(value.data, Function):
@@ -143,10 +149,8 @@ def interpret(ev: Evaluator, function: Function, arguments: list[Value], at: Pos
     inner = Evaluator(ev.unit, function.module)
     scope: dict[str, Any] = {}
     inner.scopes = [scope]
-    for formal, value in zip(node.formals, arguments, strict=True):
-        if not _any(formal):
-            value = coerce(ev, value, inner.type(formal.type), at)
-        scope[formal.name or "_"] = value
+    for formal, argument in zip(node.formals, arguments, strict=True):
+        scope[formal.name or "_"] = _passed(ev, inner, formal, argument, at)
     inner.result = inner.type(node.result)
     settings = ev.unit.settings
     depth = settings["depth"] = settings.get("depth", 0) + 1

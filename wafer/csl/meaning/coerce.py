@@ -55,7 +55,8 @@ def cast(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value:
     """A running number as another type, by an instruction."""
     code = ev.running(at, "this value")
     target, source = types.machine_type(kind), types.machine_type(value.type)
-    assert target is not None and source is not None
+    assert target is not None
+    assert source is not None
     return Value(kind, Register(code.result(Op.CAST, target, ev.register(value, at), source)))
 
 
@@ -149,13 +150,24 @@ def _function(ev: Evaluator, value: Value, kind: types.FunctionType) -> Value | 
     return Value(kind, value.data)
 
 
+def _array(ev: Evaluator, value: Value, kind: types.Array, at: Position) -> Value | None:
+    """An array of the same length, with known elements of another type."""
+    assert isinstance(value.type, types.Array)
+    if kind.count != value.type.count or not isinstance(value.data, list):
+        return None
+    if kind.element == value.type.element:
+        return Value(kind, value.data)
+    parts = [Value(value.type.element, part) for part in value.data]
+    return Value(kind, [coerce(ev, part, kind.element, at).data for part in parts])
+
+
 def coerce(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value:
     """A value as one of a type, where the language allows it without a cast.
 
     Raises:
         Failure: it does not.
     """
-    if value.type == kind or kind == types.ANYTYPE:
+    if kind in (value.type, types.ANYTYPE):
         return value
     converted = None
     if types.is_number(kind) and types.is_number(value.type):
@@ -167,11 +179,7 @@ def coerce(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value
     elif isinstance(kind, types.FunctionType):
         converted = _function(ev, value, kind)
     elif isinstance(kind, types.Array) and isinstance(value.type, types.Array):
-        if kind.count == value.type.count and isinstance(value.data, list):
-            if kind.element == value.type.element:
-                return Value(kind, value.data)
-            parts = [Value(value.type.element, part) for part in value.data]
-            return Value(kind, [coerce(ev, part, kind.element, at).data for part in parts])
+        converted = _array(ev, value, kind, at)
     if converted is None:
         hint = "@as(T, value) converts numbers" if types.is_number(kind) else ""
         ev.fail(at, f"expected {kind}, found {described(value)}", hint)
@@ -209,4 +217,5 @@ def common(ev: Evaluator, left: Value, right: Value, at: Position) -> types.Type
     for kind in candidates:
         if kind not in literals and adapted(ev, left, kind) and adapted(ev, right, kind):
             return kind
-    ev.fail(at, f"operands of types {left.type} and {right.type}", "cast one with @as(T, value)")
+    what = f"operands of types {left.type} and {right.type}"
+    return ev.fail(at, what, "cast one with @as(T, value)")

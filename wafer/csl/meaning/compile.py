@@ -19,7 +19,7 @@ from wafer.csl.meaning.names import declared, signature
 from wafer.csl.meaning.routes import ColorConfig
 from wafer.csl.meaning.statements import STATEMENTS, run
 from wafer.csl.meaning.unit import Rules, Unit
-from wafer.csl.meaning.values import Function, Module, Value, frozen
+from wafer.csl.meaning.values import Cell, Function, Module, Reference, Value, frozen
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import CslError, Position, Problem
 
@@ -101,6 +101,22 @@ def _run_blocks(unit: Unit, module: Module) -> None:
             _run_blocks(unit, imported)
     for block in module.blocks:
         _guarded(unit, run, Evaluator(unit, module), block)
+
+
+def _place_variables(unit: Unit) -> None:
+    """Give variables addresses in the order of their declarations; programs rely on neighbours."""
+    for module in sorted(unit.modules, key=lambda module: module.library):
+        mentioned = unit.files.mentioned(module.path)
+        for name, declaration in module.declarations.items():
+            variable = isinstance(declaration, tree.Variable) and declaration.kind == "var"
+            if not variable or name not in mentioned:
+                continue
+            try:
+                cell = declared(Evaluator(unit, module), module, name)
+                if isinstance(cell, Cell) and cell.running:
+                    unit.address(Reference(cell), declaration.at)
+            except (Failure, CslError):
+                module.members.pop(name, None)  # reported where it is used, if it is
 
 
 def _layout(shared: _Compilation, path: Path, params: Mapping[str, Any]) -> tuple[Unit, Layout]:
@@ -209,6 +225,7 @@ def _program(
     unit.modules.append(module)
     _run_blocks(unit, module)
     _check_exports(unit, layout, layout.kinds)
+    _place_variables(unit)
     addresses = {
         name: _guarded(unit, unit.address, target, at)
         for name, (target, at) in unit.exports.items()

@@ -450,7 +450,7 @@ def _allocate_fifo(ev: Evaluator, node: tree.Builtin) -> Value:
     }
     ends = {
         f"{name}_ends": any(
-            chosen != "test_or_suspend" and chosen != "suspend" and value.data
+            chosen not in ("test_or_suspend", "suspend") and value.data
             for chosen, value in fields_of(ev, given.pop(f"{name}_action"), at).items()
         )
         if f"{name}_action" in given

@@ -253,7 +253,7 @@ class Evaluator:
                 code = self.running(at, "an address")
                 shifted = self._shifted(code, register, offset)
                 return Value(types.Pointer(kind), Register(shifted))
-        self.fail(at, "this variable has no address")
+        return self.fail(at, "this variable has no address")
 
     def register(self, value: Value, at: Position, into: int | None = None) -> int:
         """The register that holds a scalar."""

@@ -24,6 +24,7 @@ class Files:
     def __init__(self, import_paths: tuple[str, ...] = ()) -> None:
         self.import_paths = import_paths
         self._parsed: dict[Path, Parsed] = {}
+        self._mentioned: dict[str, set[str]] = {}
 
     def source(self, at: Position) -> Source | None:
         """The text of the file that a position is in, if it was opened."""
@@ -70,6 +71,14 @@ class Files:
         blocks = tuple(d.body for d in declarations if isinstance(d, tree.Comptime))
         library = path.is_relative_to(LIBRARY)
         return Module(str(path), name or path.name, named, blocks, params, library)
+
+    def mentioned(self, path: str) -> set[str]:
+        """The names that a file uses anywhere."""
+        file = self.parsed(Path(path)).file
+        if path not in self._mentioned:
+            names = {node.id for node, _ in tree.walk(file) if isinstance(node, tree.Name)}
+            self._mentioned[path] = names
+        return self._mentioned[path]
 
     def layout(self, path: Path) -> tree.Layout | None:
         """The layout block of a file."""

@@ -124,7 +124,7 @@ def _binding(ev: Evaluator, node: tree.Name) -> Any:
     if node.id in DIRECTIONS:
         return Value(types.DIRECTION, DIRECTIONS[node.id])
     known = {name for scope in ev.scopes for name in scope} | ev.module.declarations.keys()
-    ev.fail(node.at, f"'{node.id}' is not declared", ev.meant(node.id, known))
+    return ev.fail(node.at, f"'{node.id}' is not declared", ev.meant(node.id, known))
 
 
 def named_value(ev: Evaluator, node: tree.Node) -> Value:
@@ -216,7 +216,9 @@ def _word(ev: Evaluator, value: Value, at: Position) -> Value:
     if types.size_of(value.type) == 2:
         return Value(types.U16, value.data)
     u16, source = types.machine_type(types.U16), types.machine_type(value.type)
-    assert u16 is not None and source is not None and ev.code is not None
+    assert u16 is not None
+    assert source is not None
+    assert ev.code is not None
     return Value(types.U16, Register(ev.code.result(Op.CAST, u16, ev.register(value, at), source)))
 
 

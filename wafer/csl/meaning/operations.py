@@ -16,6 +16,12 @@ from wafer.csl.syntax.source import Position
 __all__ = ["BUILTINS"]
 
 _F16, _F32, _I16, _U16, _U32 = (types.named(n) for n in ("f16", "f32", "i16", "u16", "u32"))
+_DESCRIPTORS = {
+    "mem1d_dsd": Operand.MEMORY,
+    "mem4d_dsd": Operand.SHAPED,
+    "fabin_dsd": Operand.FABRIC,
+    "fabout_dsd": Operand.FABRIC,
+}
 _DSRS = {"dsr_dest": 0, "dsr_src0": 1, "dsr_src1": 2}
 
 # Operands after the destination, the type of a scalar in each place.
@@ -41,18 +47,13 @@ def _operand(
     ev: Evaluator, value: Value, scalar: types.Type | None, at: Position
 ) -> tuple[int, Value | None]:
     """The kind of an operand and what its register holds."""
-    kind = value.type
-    match str(kind):
-        case "mem1d_dsd":
-            return Operand.MEMORY, value
-        case "mem4d_dsd":
-            return Operand.SHAPED, value
-        case "fabin_dsd" | "fabout_dsd":
-            return Operand.FABRIC, value
-        case "fifo":
-            return Operand.FIFO, Value(types.U16, value.data.address)
-        case "dsr_dest" | "dsr_src0" | "dsr_src1":
-            return Operand.DSR, Value(types.U16, _DSRS[str(kind)] << 8 | value.data)
+    kind, name = value.type, str(value.type)
+    if name in _DESCRIPTORS:
+        return _DESCRIPTORS[name], value
+    if name == "fifo":
+        return Operand.FIFO, Value(types.U16, value.data.address)
+    if name in _DSRS:
+        return Operand.DSR, Value(types.U16, _DSRS[name] << 8 | value.data)
     if isinstance(kind, types.Pointer):
         return Operand.POINTER, value
     if scalar is None or not types.is_number(kind):

@@ -64,17 +64,16 @@ def combined(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) 
             ev.fail(at, str(error), "numbers known at compile time may not overflow")
         except KeyError:
             ev.fail(at, f"'{sign}' does not apply to {left.type}")
-    return _operation(ev, SIGNS[sign], left, right, left.type, at)
+    return _operation(ev, SIGNS[sign], left, right, at)
 
 
-def _operation(
-    ev: Evaluator, op: Op, left: Value, right: Value, result: types.Type, at: Position
-) -> Value:
+def _operation(ev: Evaluator, op: Op, left: Value, right: Value, at: Position) -> Value:
+    """An instruction on two values of one type; its result has that type, too."""
     code, kind = ev.running(at, "this value"), types.machine_type(left.type)
     if kind is None:
         ev.fail(at, f"a value of type {left.type} exists at compile time only")
     first, second = ev.register(left, at), ev.register(right, at)
-    return Value(result, Register(code.result(op, kind, first, second)))
+    return Value(left.type, Register(code.result(op, kind, first, second)))
 
 
 def _shift(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) -> Value:
@@ -87,7 +86,7 @@ def _shift(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) ->
         left = coerce(ev, left, right.type, at)
     if right.type == types.COMPTIME_INT:
         right = coerce(ev, right, types.U16, at)
-    return _operation(ev, SIGNS[sign], left, right, left.type, at)
+    return _operation(ev, SIGNS[sign], left, right, at)
 
 
 def _same(left: Value, right: Value) -> bool:
@@ -105,4 +104,4 @@ def _comparison(ev: Evaluator, sign: str, left: Value, right: Value, at: Positio
         return Value(types.BOOL, function(left.data, right.data))
     if left.type != right.type and not isinstance(left.type, types.Pointer):
         ev.fail(at, f"'{sign}' between {left.type} and {right.type}")
-    return _operation(ev, op, left, right, types.BOOL, at)
+    return Value(types.BOOL, _operation(ev, op, left, right, at).data)

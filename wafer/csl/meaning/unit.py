@@ -51,10 +51,6 @@ class Rules:
     builtins: dict[str, Callable[..., Value]]
 
 
-def _field(factory: Callable[[], Any]) -> Any:
-    return dataclasses.field(default_factory=factory)
-
-
 @dataclasses.dataclass(eq=False)
 class Unit:
     """One compilation, of the layout or of one program.
@@ -91,27 +87,31 @@ class Unit:
     arch: str
     running: bool
     layout: Any = None
-    settings: dict[str, Any] = _field(dict)
-    code: Code = _field(Code)
-    problems: list[Problem] = _field(list)
-    warnings: list[Problem] = _field(list)
-    modules: list[Module] = _field(list)
-    cells: list[Cell] = _field(list)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    code: Code = dataclasses.field(default_factory=Code)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    warnings: list[Problem] = dataclasses.field(default_factory=list)
+    modules: list[Module] = dataclasses.field(default_factory=list)
+    cells: list[Cell] = dataclasses.field(default_factory=list)
     end: int = FIRST_ADDRESS
-    symbols: dict[str, Cell] = _field(dict)
-    requests: dict[Any, Request] = _field(dict)
-    waiting: list[Request] = _field(list)
-    calls: list[tuple[Label, int, Label]] = _field(list)
-    registers: dict[Label, int] = _field(dict)
-    tables: dict[str, list[tuple[int, ...]]] = _field(lambda: {name: [] for name in COLUMNS})
-    messages: list[str] = _field(list)
-    exports: dict[str, tuple[Function | Reference, Position]] = _field(dict)
-    tasks: dict[tuple[Module, str], tuple[int, int]] = _field(dict)
-    bindings: dict[str, dict[int, Function]] = _field(dict)
-    active: list[tuple[Value, Position]] = _field(list)
-    gates: list[tuple[Value, bool, Position]] = _field(list)
-    routes: dict[int, Any] = _field(dict)
-    queues: dict[int, tuple[int, int]] = _field(dict)
+    symbols: dict[str, Cell] = dataclasses.field(default_factory=dict)
+    requests: dict[Any, Request] = dataclasses.field(default_factory=dict)
+    waiting: list[Request] = dataclasses.field(default_factory=list)
+    calls: list[tuple[Label, int, Label]] = dataclasses.field(default_factory=list)
+    registers: dict[Label, int] = dataclasses.field(default_factory=dict)
+    tables: dict[str, list[tuple[int, ...]]] = dataclasses.field(
+        default_factory=lambda: {name: [] for name in COLUMNS}
+    )
+    messages: list[str] = dataclasses.field(default_factory=list)
+    exports: dict[str, tuple[Function | Reference, Position]] = dataclasses.field(
+        default_factory=dict
+    )
+    tasks: dict[tuple[Module, str], tuple[int, int]] = dataclasses.field(default_factory=dict)
+    bindings: dict[str, dict[int, Function]] = dataclasses.field(default_factory=dict)
+    active: list[tuple[Value, Position]] = dataclasses.field(default_factory=list)
+    gates: list[tuple[Value, bool, Position]] = dataclasses.field(default_factory=list)
+    routes: dict[int, Any] = dataclasses.field(default_factory=dict)
+    queues: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def values(self) -> dict[type[tree.Node], Callable[..., Value]]:
