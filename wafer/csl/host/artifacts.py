@@ -12,14 +12,16 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wafer.csl.host.machine import Machine
 from wafer.csl.host.words import argument_types
 from wafer.csl.machine.image import Export, Image, Program, Symbol
 from wafer.errors import CompileError
+
+if TYPE_CHECKING:  # the machine takes a second to import, which a compilation need not spend
+    from wafer.csl.host.machine import Machine
 
 __all__ = ["load", "load_cores", "offsets_of", "save", "save_cores"]
 
@@ -42,7 +44,7 @@ def save(
         folder: that is made if it is not there.
         image: compiled.
         params: of the command line, as text.
-        colors: likewise.
+        colors: of the command line, likewise.
         offsets: columns and rows of the fabric before the program's rectangle.
     """
     folder = Path(folder)
@@ -52,12 +54,13 @@ def save(
     for k in range(len(image.programs)):
         y, x = np.argwhere(image.tiles == k)[0]
         _replace(folder / "bin" / f"out_{x + offsets[0]}_{y + offsets[1]}.elf", _PLACEHOLDER)
-    out = {"params": dict(params), "colors": dict(colors or {}), "arch": image.arch}
+    given = {"params": dict(params), "colors": dict(colors or {})}
+    out = given | {"arch": image.arch, "fabric_offsets": list(offsets)}
     _replace(folder / "out.json", _text(out))
     _replace(folder / "out_rpc.json", _text({"rpc_symbols": _rpc(image)}))
     arrays, rest = _split(image)
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **cast(Any, arrays))
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
     data = buffer.getvalue()
     _replace(folder / _ARRAYS, data)
     head = {"version": _VERSION, "sha256": hashlib.sha256(data).hexdigest(), "offsets": offsets}
@@ -85,7 +88,7 @@ def load(folder: str | Path) -> Image:
         return _join(dict(arrays), rest)
 
 
-def save_cores(folder: str | Path, image: Image, machine: Machine) -> None:
+def save_cores(folder: str | Path, image: Image, machine: "Machine") -> None:
     """Write what the memory of all PEs holds.
 
     Args:
@@ -100,7 +103,7 @@ def save_cores(folder: str | Path, image: Image, machine: Machine) -> None:
         ]
         memories[str(k)] = np.stack(rows)
     buffer = io.BytesIO()
-    np.savez(buffer, **memories)
+    np.savez(buffer, allow_pickle=False, **memories)
     _replace(Path(folder) / _CORES, buffer.getvalue())
 
 

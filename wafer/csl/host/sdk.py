@@ -37,7 +37,7 @@ class SdkRuntime(Runtime):
     def __init__(self, bindir: str | Path, cmaddr: str | None = None, **options: Any) -> None:
         if cmaddr:
             raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
-        self._folder = Path(bindir).resolve()  # scripts change folders
+        self._folder = Path(bindir).resolve()  # scripts change their working directory
         image = load(bindir)
         offsets = offsets_of(bindir)
         super().__init__(image, start_machine(image), log="sim.log", offsets=offsets)
