@@ -196,6 +196,7 @@ def test_answers_of_a_row_do_not_see_each_other():
     assert row["attention_span"].tolist() == [3, 2, 1, 0, 0, 0, 4, 3, 2, 1, 0, 0]
 
 
+@pytest.mark.slow
 def test_dpo_from_pairs_to_a_model_that_prefers(tmp_path, capsys):
     """Score with the untrained model, train, and the chosen answers win."""
     data = tmp_path / "data"

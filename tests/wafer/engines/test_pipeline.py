@@ -111,7 +111,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize(
     "name",
-    [v if v == "many" else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
+    [v if v == "masked" else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
 )
 def test_same_parameters_as_resident(name):
     assert_equal(**VARIANTS[name])
@@ -147,6 +147,7 @@ def images(seed, micro=4, rows=3):
     return jax.device_put(batch, NamedSharding(swarmx_mesh(1), PartitionSpec("csx")))
 
 
+@pytest.mark.slow
 def test_the_timetable_is_what_runs_and_no_way_of_running_it_changes_a_bit(monkeypatch):
     """One region is sequential execution: forward, backward of one micro-batch after the other."""
     held = collections.defaultdict(int)

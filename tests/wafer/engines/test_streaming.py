@@ -92,7 +92,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize(
     "name",
-    [v if v == "many" else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
+    [v if v == "masked" else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
 )
 def test_variants_equal_resident(name):
     options = {"model_cfg": GPT, "steps": 3} | VARIANTS[name]
@@ -111,6 +111,7 @@ def test_a_step_that_overflows_is_skipped_by_both():
     assert wanted[1]["loss_scale"] == wanted[0]["loss_scale"] / 2
 
 
+@pytest.mark.slow
 def test_all_layers_share_their_programs_and_the_store_may_be_a_file(tmp_path):
     store = FileStore(tmp_path)
     events = []

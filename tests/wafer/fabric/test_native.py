@@ -59,6 +59,7 @@ def compare(names, programs, values):
         assert_same(one, other, name)
 
 
+@pytest.mark.slow
 def test_every_rule_leaves_the_same_state():
     """Deadlocks and faults included."""
     compare(*rules())

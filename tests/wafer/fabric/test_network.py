@@ -159,6 +159,7 @@ def test_weights_never_leave_their_rectangle():
     assert report.busy.shape == state.shape[1:]
 
 
+@pytest.mark.slow
 def test_both_engines_give_the_same_bits_and_cycles():
     net, tree, _ = stack((3, 3, 2), ((0, 0, 2, 2), (2, 0, 1, 2)), batch=2, micro_batches=2)
     start, (x, y) = network.init(net, tree), rows(net)

@@ -79,6 +79,7 @@ def test_a_process_is_known_by_more_than_its_number():
     child.communicate()
 
 
+@pytest.mark.slow
 def test_runs_started_together_take_turns_by_priority_then_age(store):
     store.set_systems(2)
     first = light("first", systems=2, held=True)

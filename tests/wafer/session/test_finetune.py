@@ -171,6 +171,7 @@ def test_lora_in_other_families(task, tmp_path):
     assert any("classifier" in n for n in trained) == (task == "sst2")  # a new head trains too
 
 
+@pytest.mark.slow
 def test_a_pretrained_encoder_gets_a_new_head(tmp_path, caplog):
     pretraining, tuning = tmp_path / "mlm", tmp_path / "sst2"
     for folder in (pretraining, tuning):

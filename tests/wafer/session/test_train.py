@@ -48,7 +48,8 @@ SPARSE = {
 }
 
 
-@pytest.mark.parametrize("systems", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("systems", [2, 4])
 def test_the_number_of_systems_does_not_change_the_result(tmp_path, systems):
     drops = {"model": {"dropout_rate": 0.1}}
     one = train(tmp_path / "one", **SPARSE, **drops)
@@ -59,7 +60,7 @@ def test_the_number_of_systems_does_not_change_the_result(tmp_path, systems):
 @pytest.mark.parametrize(
     "variant",
     [
-        {"train_input": {"micro_batch_size": 1}},
+        pytest.param({"train_input": {"micro_batch_size": 1}}, marks=pytest.mark.slow),
         pytest.param({"train_input": {"micro_batch_size": 2}}, marks=pytest.mark.slow),
         {"train_input": {"batch_size": 2}, "optimizer": {"grad_accum_steps": 2}},
         {"model": {"enable_vts": True}},
