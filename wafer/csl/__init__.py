@@ -1,8 +1,14 @@
-"""CSL: programs written in the vendor's language for the fabric, read, checked and laid out.
+"""CSL: programs written in the vendor's language for the fabric, compiled and run here, unchanged.
 
-``syntax`` knows the text of one file, whatever it means.
+``syntax`` knows the text of one file, ``meaning`` what a program says and the code that comes of
+it, ``machine`` executes that, ``library`` holds the system modules, ``host`` is the vendor's
+runtime.
 """
 
+from wafer.csl.host.runtime import Runtime
+from wafer.csl.machine.engine import Machine, Rectangle, Status
+from wafer.csl.machine.image import Image
+from wafer.csl.meaning.compile import compile_layout as compile
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.format import format_text
 from wafer.csl.syntax.parser import Parsed, parse, read
@@ -10,11 +16,17 @@ from wafer.csl.syntax.source import CslError, Position, Problem, Source
 
 __all__ = [
     "CslError",
+    "Image",
+    "Machine",
     "Parsed",
     "Position",
     "Problem",
+    "Rectangle",
+    "Runtime",
     "Source",
+    "Status",
     "check",
+    "compile",
     "format_text",
     "parse",
     "read",

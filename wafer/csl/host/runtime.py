@@ -15,6 +15,7 @@ from wafer.csl.host.order import places
 from wafer.csl.host.region import Region, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
+from wafer.csl.machine.engine import Machine as Wafer
 from wafer.csl.machine.image import Image
 
 __all__ = ["Runtime"]
@@ -31,7 +32,7 @@ class Runtime:
 
     Args:
         image: compiled.
-        machine: with that image loaded.
+        machine: with that image loaded; None: a new one.
         log: file that ``stop`` writes the program's printed lines to; None: no file.
         offsets: columns and rows before the rectangle, in the log.
     """
@@ -39,16 +40,21 @@ class Runtime:
     def __init__(
         self,
         image: Image,
-        machine: Machine,
+        machine: Machine | None = None,
         *,
         log: str | Path | None = None,
         offsets: tuple[int, int] = (4, 1),
     ) -> None:
-        self.image, self.machine = image, machine
+        self.image, self.machine = image, machine or Wafer(image)
         self._log, self._offsets = log, offsets
         self._commands = list[Call | Copy]()  # that are not done: the command stream
         self._reads = list[Collect]()  # and the streams to the host
         self._ids = {export.name: k for k, export in enumerate(image.exports)}
+
+    @property
+    def cycles(self) -> int:
+        """Cycles that have passed on the wafer."""
+        return self.machine.cycle
 
     @property
     def whole(self) -> Rectangle:

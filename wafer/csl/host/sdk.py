@@ -5,20 +5,11 @@ from typing import Any, Self
 
 from wafer.csl.host.artifacts import load, offsets_of, save_cores
 from wafer.csl.host.errors import HostError
-from wafer.csl.host.machine import Machine
 from wafer.csl.host.order import MemcpyOrder
 from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
-from wafer.csl.machine.image import Image
 
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime"]
-
-
-def start_machine(image: Image) -> Machine:
-    """A wafer with an image loaded."""
-    from wafer.csl.machine.engine import Machine as Wafer
-
-    return Wafer(image)
 
 
 class SdkRuntime(Runtime):
@@ -40,7 +31,7 @@ class SdkRuntime(Runtime):
         self._folder = Path(bindir).resolve()  # scripts change their working directory
         image = load(bindir)
         offsets = offsets_of(bindir)
-        super().__init__(image, start_machine(image), log="sim.log", offsets=offsets)
+        super().__init__(image, log="sim.log", offsets=offsets)
 
     def load(self) -> None:
         """The program was loaded when the runtime was made."""

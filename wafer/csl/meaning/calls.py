@@ -55,6 +55,7 @@ def called(ev: Evaluator, target: Value, arguments: list[Value], at: Position) -
     pointer = ev.register(target, at)
     base = _frame(ev, values, at)
     code.add(Op.CALL_AT, 0, pointer, base)
+    ev.unit.calls.append((code.owner, base, None))
     return _result(ev, target.type.result, base, at)
 
 
@@ -259,7 +260,8 @@ def frame_size(unit: Unit) -> int:
     needs: dict[Label, int] = {}
     callees: dict[Label, list[tuple[int, Label]]] = {}
     for caller, base, callee in unit.calls:
-        callees.setdefault(caller, []).append((base, callee))
+        targets = unit.variable_functions if callee is None else (callee,)
+        callees.setdefault(caller, []).extend((base, target) for target in targets)
 
     def need(label: Label, above: tuple[Label, ...]) -> int:
         if label in above:

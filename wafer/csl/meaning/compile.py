@@ -233,8 +233,9 @@ def _program(
     }
     active, blocked = _initial_gates(unit, module)
     labels, functions = _write(unit, module)
+    _guarded(unit, unit.memory)  # which asks for functions that only data points to
+    _guarded(unit, write_functions, unit)
     memory = _guarded(unit, unit.memory)
-    _guarded(unit, write_functions, unit)  # functions that only data points to
     frame = _guarded(unit, frame_size, unit)
     if unit.problems:
         return unit, None

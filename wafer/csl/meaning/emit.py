@@ -64,10 +64,13 @@ class Code:
         self.add(op, kind, register, b, c)
         return register
 
-    def constant(self, number: int, into: int | None = None) -> int:
-        """A register with a number of up to 64 bits."""
+    def constant(self, number: int | Label, into: int | None = None) -> int:
+        """A register with a number of up to 64 bits, or with the place of an instruction."""
         register = self.new() if into is None else into
-        self.add(Op.CONST, 0, register, _signed(number), _signed(number >> 32))
+        if isinstance(number, Label):
+            self.add(Op.CONST, 0, register, number, 0)
+        else:
+            self.add(Op.CONST, 0, register, _signed(number), _signed(number >> 32))
         return register
 
     def here(self, label: Label) -> None:

@@ -94,6 +94,27 @@ def _config(ev: Evaluator, given: dict[str, Value], at: Position) -> dict[str, A
     return columns
 
 
+def _accumulate(
+    ev: Evaluator,
+    columns: dict[str, Any],
+    operands: list[Value | None],
+    forms: tuple[types.Type | None, ...],
+    at: Position,
+) -> None:
+    """With a pointer as destination a scalar is the accumulator, read anew for each element."""
+    if columns["dest"] != Operand.POINTER or len(forms) != 3:
+        return
+    pointer, kind = operands[0], forms[1]
+    assert pointer is not None
+    assert kind is not None
+    for number, place in enumerate(("src0", "src1"), 1):
+        scalar = operands[number]
+        if columns[place] == Operand.SCALAR and scalar is not None:
+            ev.write(MemoryPlace(kind, ev.register(pointer, at), 0), scalar, at)
+            columns[place], operands[number] = Operand.POINTER, pointer
+            return
+
+
 _PLACES = ("dest", "src0", "src1", "scalar")
 
 
@@ -112,6 +133,7 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
         columns[place], operand = _operand(ev, value, scalar, argument.at)
         operands.append(operand)
     columns.pop("save_address", None)
+    _accumulate(ev, columns, operands, forms, at)
     for place in _PLACES[len(forms) :]:
         columns[place] = Operand.NONE
     if index is not None:

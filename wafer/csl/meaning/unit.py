@@ -69,7 +69,8 @@ class Unit:
         cells: variables and constants with a place in memory, which reaches to `end`.
         symbols: variables by name.
         requests: functions that become code; those in `waiting` have none yet.
-        calls: caller, first register of the callee's frame, callee.
+        calls: caller, first register of the callee's frame, callee (None: through a variable).
+        variable_functions: those that such calls may mean.
         registers: how many each function needs.
         tables: rows by the names in COLUMNS.
         messages: of faults.
@@ -97,7 +98,8 @@ class Unit:
     symbols: dict[str, Cell] = dataclasses.field(default_factory=dict)
     requests: dict[Any, Request] = dataclasses.field(default_factory=dict)
     waiting: list[Request] = dataclasses.field(default_factory=list)
-    calls: list[tuple[Label, int, Label]] = dataclasses.field(default_factory=list)
+    calls: list[tuple[Label, int, Label | None]] = dataclasses.field(default_factory=list)
+    variable_functions: set[Label] = dataclasses.field(default_factory=set)
     registers: dict[Label, int] = dataclasses.field(default_factory=dict)
     tables: dict[str, list[tuple[int, ...]]] = dataclasses.field(
         default_factory=lambda: {name: [] for name in COLUMNS}
@@ -155,6 +157,12 @@ class Unit:
             self.waiting.append(self.requests[key])
         return self.requests[key]
 
+    def pointed(self, function: Function) -> Label:
+        """Where a function begins that is called through a variable."""
+        label = self.request(function, {}).label
+        self.variable_functions.add(label)
+        return label
+
     def address(self, reference: Reference, at: Position) -> int:
         """Where a part of a cell is in the PE's memory; the cell gets a place if it has none."""
         cell = reference.cell
@@ -181,7 +189,7 @@ class Unit:
                 fields = (address, data.length, data.stride, data.indexed)
                 return sum((field & 0xFFFF) << 16 * k for k, field in enumerate(fields))
             case Function():
-                return self.request(data, {}).label
+                return self.pointed(data)
         raise CslError([Problem(at, f"a value of type {value.type} is of compile time alone")])
 
     def memory(self) -> np.ndarray:
@@ -219,8 +227,7 @@ class Unit:
         elif isinstance(data, Descriptor):
             number = self.bits(Value(kind, data), Position("", 0, 0))
         elif isinstance(data, Function):
-            label = self.request(data, {}).label
-            number = label.target or 0
+            number = self.pointed(data).target or 0
         else:
             number = bits_of(kind, data) if data is not None else 0
         return (number % (1 << 8 * size)).to_bytes(size, "little")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.csl_host import A, FakeMachine, image
 
-from wafer.csl.host import sdk, sdk_utils
+from wafer.csl.host import runtime, sdk, sdk_utils
 from wafer.csl.host.artifacts import save
 from wafer.csl.host.debug_util import debug_util, decode_trace
 from wafer.csl.host.errors import HostError
@@ -77,7 +77,7 @@ def test_decode_trace():
 def test_runtime_and_debugging(tmp_path, monkeypatch):
     """A script's way: compile, run, copy, stop, then look at memory by the fabric's coordinates."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sdk, "start_machine", FakeMachine)
+    monkeypatch.setattr(runtime, "Wafer", FakeMachine)
     program = image()
     symbols = program.programs[0].symbols | {"<debug>.t": Symbol(A, 12, "[6]u16")}
     program = program._replace(programs=(program.programs[0]._replace(symbols=symbols),))
