@@ -130,6 +130,7 @@ def pairs(contexts=(4, 3, 2, 5), **extras):
     return models.Batch(ids, ids, layout.valid.astype(jnp.float32), layout, found)
 
 
+@pytest.mark.slow
 def test_dpr_compares_every_question_with_every_context():
     model = towers(softmax_temperature=2.0, scale_similarity=True)
     params = shaken(model)

@@ -87,7 +87,7 @@ def _assert_equal(got: Any, want: Any, tolerance: float) -> None:
         np.testing.assert_allclose(g, w, atol=tolerance * top, err_msg=str(path))
 
 
-@pytest.mark.parametrize("family", ["gpt", "bert"])
+@pytest.mark.parametrize("family", ["gpt", pytest.param("bert", marks=pytest.mark.slow)])
 def test_packed_equals_padded(family: str) -> None:
     """Loss and every gradient, against stock attention over padded rows, to 1e-5."""
     params = _model(family)[1]
@@ -150,13 +150,14 @@ def _memory_ratio(family: str, ratio: int, layers: int) -> tuple[float, float]:
 
 
 @pytest.mark.native
+@pytest.mark.slow
 def test_step_memory_falls_faster_than_padding() -> None:
     memory, ideal = _memory_ratio("gpt", 4, 2)
     assert memory >= 1.3 * ideal
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gpt", "bert"])
+@pytest.mark.parametrize("family", ["gpt", pytest.param("bert", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ratio", [2, 4, 8])
 def test_step_memory_of_the_benchmarks_models(family: str, ratio: int) -> None:
     memory, ideal = _memory_ratio(family, ratio, bench.LAYERS)

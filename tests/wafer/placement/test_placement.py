@@ -220,6 +220,7 @@ def test_placement_is_legal_repeatable_and_near_the_bound(tmp_path):
         assert spot == f"{kernel.name} : place({at.x} {at.y} R{90 * at.rotated})"
 
 
+@pytest.mark.slow
 def test_the_fastest_placement_that_is_good_enough():
     g = graph(adapter=0)
     lines = []

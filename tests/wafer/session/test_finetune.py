@@ -109,6 +109,7 @@ def test_ways_of_cutting_the_batch_do_not_change_the_result(task, changes, tmp_p
 LORA = {"lora_params": {"r": 2, "alpha": 4, "target_modules": ["attn/query", "ffn/up"]}}
 
 
+@pytest.mark.slow
 def test_lora_trains_adapters_alone_resumes_and_folds_back(tmp_path, capsys):
     folder = tmp_path / "data"
     folder.mkdir()

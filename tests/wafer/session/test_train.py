@@ -108,6 +108,7 @@ def test_packed_rows_give_the_loss_of_the_padded_batch(tmp_path):
     assert found[0] == pytest.approx(found[1], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_eval_all_visits_every_checkpoint_in_order(tmp_path):
     train(tmp_path, runconfig={"max_steps": 6})
     cfg = config(runconfig={"mode": "eval_all", "model_dir": str(tmp_path)})
@@ -135,6 +136,7 @@ def tags(folder: pathlib.Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_tensorboard_has_the_vendors_tags(tmp_path):
     optimizer = {"log_summaries": True}
     train(tmp_path, optimizer=optimizer, runconfig={"mode": "train_and_eval", "eval_frequency": 4})
