@@ -1,18 +1,29 @@
-"""What a folder of CSL programs comes to here: ``python tests/csl_corpus.py FOLDER``.
+"""What a folder of CSL programs comes to here: ``python tests/csl_corpus.py FOLDER [--run]``.
 
-The public programs are in the repository Cerebras/sdk-examples; check it out beside this one. The
-last line is JSON. The exit code is 1 if a file has errors here, or its layout is not stable.
+The public programs are in the repository Cerebras/sdk-examples; check it out beside this one. With
+``--run`` their scripts ``commands_wse2.sh`` and ``commands_wse3.sh`` are run as they are, in a copy
+of the folder; some need scipy, pandas or matplotlib. The last line is JSON. The exit code is 1 if a
+file has errors here, its layout is not stable, or a script fails.
 """
 
 import argparse
 import collections
 import contextlib
 import json
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from wafer.csl import CslError, Source, check, format_text, read
+from wafer.csl.host.scripts import write_commands
+
+LONGEST = 300  # seconds of a script
+TEMPLATE = "%python_sdk_paint"  # of SdkLayout programs, which have no layout file
 
 
 def outcome(path: Path) -> str:
@@ -38,10 +49,58 @@ def seconds_to_read(path: Path) -> float:
     return time.perf_counter() - start
 
 
+class Run(NamedTuple):
+    """How a program's script ended: its exit status, seconds, and the last thing it said."""
+
+    script: str
+    status: int
+    seconds: float
+    said: str
+
+
+def run_script(script: Path, folder: Path, commands: Path) -> Run:
+    start = time.perf_counter()
+    path = os.pathsep.join([str(commands), os.environ["PATH"]])
+    try:
+        ended = subprocess.run(
+            ["bash", script.name],
+            cwd=script.parent,
+            env=os.environ | {"PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=LONGEST,
+            check=False,
+        )
+        status, lines = ended.returncode, (ended.stdout + ended.stderr).strip().splitlines()
+    except subprocess.TimeoutExpired:
+        status, lines = -1, [f"more than {LONGEST} s"]
+    said = lines[-1].strip() if lines else ""
+    return Run(str(script.relative_to(folder)), status, time.perf_counter() - start, said)
+
+
+def run_scripts(folder: Path) -> list[Run]:
+    """Run every program's scripts in a copy of the folder, and print a table of them."""
+    runs = list[Run]()
+    with tempfile.TemporaryDirectory() as scratch:
+        copy, commands = Path(scratch, "programs"), Path(scratch, "bin")
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".git"))
+        write_commands(commands)
+        print(f"{'script':64} result      s  last line")
+        for script in sorted(copy.rglob("commands_wse[23].sh")):
+            if TEMPLATE in script.read_text(encoding="utf-8"):
+                continue
+            runs.append(run := run_script(script, copy, commands))
+            result = "failed" if run.status else "passed"
+            print(f"{run.script[-64:]:64} {result} {run.seconds:6.1f}  {run.said[:60]}", flush=True)
+    return runs
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
+    parser.add_argument("--run", action="store_true", help="run the programs' scripts, too")
+    args = parser.parse_args()
+    folder = args.folder
     files = sorted(folder.rglob("*.csl"))
     times = [seconds_to_read(path) for path in files]
     reasons = {path: reason for path in files if (reason := outcome(path))}
@@ -59,8 +118,11 @@ def main() -> int:
         "seconds": round(sum(times), 3),
         "slowest_file_s": round(max(times, default=0), 3),
     }
+    runs = run_scripts(folder) if args.run else []
+    if args.run:
+        row |= {"scripts": len(runs), "scripts_passed": sum(not run.status for run in runs)}
     print(json.dumps(row))
-    return int(bool(reasons))
+    return int(bool(reasons) or any(run.status for run in runs))
 
 
 if __name__ == "__main__":
