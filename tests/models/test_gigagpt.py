@@ -19,6 +19,7 @@ def test_the_port_is_as_short_as_the_original():
     assert len(pathlib.Path(gigagpt.__file__).read_text().splitlines()) < 400
 
 
+@pytest.mark.slow
 def test_train_resume_evaluate_and_sample(tmp_path, capsys):
     whole = gigagpt.train(TINY, SHORT, tmp_path)
     assert [step for step, _ in whole] == [1, 2, 3, 4, 5, 6]

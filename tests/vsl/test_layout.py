@@ -115,6 +115,7 @@ def test_dropout_is_keyed_by_sequence_and_position(key: jax.Array) -> None:
         vsl.dropout(key, x, rows, 1.0)
 
 
+@pytest.mark.slow
 def test_dropout_does_not_depend_on_how_the_rows_are_shared_out(key: jax.Array) -> None:
     """Two shares of two rows, numbered on, drop what the four rows do; padded and packed rows."""
     x = jnp.ones((24, 8))

@@ -147,7 +147,9 @@ def _batch(family: str) -> models.Batch:
     return models.Batch(tokens, labels, layout.valid.astype(jnp.float32), layout, extras)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bert", "bert masked", "t5"])
+@pytest.mark.parametrize(
+    "family", ["gpt2", "bert", "bert masked", pytest.param("t5", marks=pytest.mark.slow)]
+)
 def test_models_do_not_notice(family: str) -> None:
     sizes = dict(_SIZES)
     if family == "t5":

@@ -22,8 +22,13 @@ OUTSIDE = [
     for path in (ROOT / package).rglob("*.py")
     if not any(path.is_relative_to(room) for room in INSIDE)
 ]
-# The same word for other things: a section of the file, a native library.
-HOMONYMS = {"wafer/compiler/experiment.py": "fabric", "wafer/fabric/native/__init__.py": "fabric"}
+# The same word for other things: a section of the file, a native library, a field of CSL's.
+HOMONYMS = {
+    "wafer/compiler/experiment.py": "fabric",
+    "wafer/csl/meaning/compile.py": "fabric",
+    "wafer/csl/meaning/general.py": "fabric",
+    "wafer/fabric/native/__init__.py": "fabric",
+}
 
 
 def _modules():

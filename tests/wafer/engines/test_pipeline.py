@@ -109,10 +109,8 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [v if v == "masked" else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
 def test_same_parameters_as_resident(name):
     assert_equal(**VARIANTS[name])
 

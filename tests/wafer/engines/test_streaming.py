@@ -90,10 +90,8 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [v if v == "masked" else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
 def test_variants_equal_resident(name):
     options = {"model_cfg": GPT, "steps": 3} | VARIANTS[name]
     assert_equal(**options)

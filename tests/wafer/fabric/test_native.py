@@ -106,6 +106,7 @@ def test_other_ramps_and_queues(ramp):
     np.testing.assert_array_equal(fabric.read(program, state, "x")[0, 0], 5)
 
 
+@pytest.mark.slow
 def test_a_fault_in_one_row_stops_all_rows():
     """Rows that exchange nothing run apart, yet end in the cycle of the first fault."""
     layout = fabric.Layout(3, 2)
@@ -127,6 +128,7 @@ def test_a_fault_in_one_row_stops_all_rows():
     assert_same(state, want, "fault")
 
 
+@pytest.mark.slow
 def test_same_bits_and_cycles_under_jit_vmap_and_threads():
     """Determinism: alone, in batches of two and three, and rows shared out among threads."""
     program = lowering.two_phase_program(40, 60, 5, 6)

@@ -43,7 +43,7 @@ LEARNS = {
     "digits": (80, {"eval/accuracy": 0.85}),
     "llava": (60, {"eval/accuracy": 1.0, "eval/lm_perplexity": 1.0}),
 }
-QUICK = {"squad", "bertsum", "mnist"}  # the others take compilers longer, or differ less
+QUICK = {"squad", "mnist"}  # the others take compilers longer, or differ less
 
 
 def scores(folder, which="eval"):

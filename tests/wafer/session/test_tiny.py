@@ -100,6 +100,7 @@ def test_a_sparse_checkpoint_needs_its_sparsity_section(params, tmp_path, capsys
     assert "finalize" in message
 
 
+@pytest.mark.slow
 def test_seed_decides_everything(params, tmp_path):
     for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
         run(params, tmp_path / name, "--mode", "train", "--max_steps", "3", "--seed", seed)

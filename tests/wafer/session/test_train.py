@@ -57,11 +57,12 @@ def test_the_number_of_systems_does_not_change_the_result(tmp_path, systems):
     assert_close(one, many, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant",
     [
-        pytest.param({"train_input": {"micro_batch_size": 1}}, marks=pytest.mark.slow),
-        pytest.param({"train_input": {"micro_batch_size": 2}}, marks=pytest.mark.slow),
+        {"train_input": {"micro_batch_size": 1}},
+        {"train_input": {"micro_batch_size": 2}},
         {"train_input": {"batch_size": 2}, "optimizer": {"grad_accum_steps": 2}},
         {"model": {"enable_vts": True}},
     ],

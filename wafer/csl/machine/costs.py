@@ -50,7 +50,7 @@ class Arch(NamedTuple):
     operands: dict[Operand, int]
 
 
-# What the vendor's pages say of widths and depths; csl.md 3.5 and 6.
+# Widths and depths as the appendix and the pages on queues of the vendor's language guide say.
 _OPERANDS = {
     Operand.MEMORY: 2,
     Operand.SHAPED: 3,

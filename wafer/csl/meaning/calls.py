@@ -157,8 +157,10 @@ def interpret(ev: Evaluator, function: Function, arguments: list[Value], at: Pos
     depth = settings["depth"] = settings.get("depth", 0) + 1
     if depth > DEEPEST:
         ev.fail(at, f"more than {DEEPEST} calls within each other while compiling")
-    jump = run(inner, node.body)
-    settings["depth"] -= 1
+    try:
+        jump = run(inner, node.body)
+    finally:
+        settings["depth"] -= 1
     if jump is not None:
         return jump.value
     if inner.result != types.VOID:
