@@ -33,6 +33,7 @@ _BUILTINS = (
     | layouts.BUILTINS
 )
 RULES = Rules(VALUES, STATEMENTS, _BUILTINS)
+SRAM = 48 * 1024  # bytes of a PE
 _MARGINS = (7, 2)  # columns and rows around a rectangle that memcpy needs
 _TASK_TABLES = {
     "local_tasks": 31,
@@ -104,7 +105,11 @@ def _run_blocks(unit: Unit, module: Module) -> None:
 
 
 def _place_variables(unit: Unit) -> None:
-    """Give variables addresses in the order of their declarations; programs rely on neighbours."""
+    """Give variables addresses in the order of their declarations; programs rely on neighbours.
+
+    Where all that files mention is more than the SRAM holds, only what the code uses gets a place.
+    """
+    cells = list[tuple[Cell, Position]]()
     for module in sorted(unit.modules, key=lambda module: module.library):
         mentioned = unit.files.mentioned(module.path)
         for name, declaration in module.declarations.items():
@@ -114,9 +119,12 @@ def _place_variables(unit: Unit) -> None:
             try:
                 cell = declared(Evaluator(unit, module), module, name)
                 if isinstance(cell, Cell) and cell.running:
-                    unit.address(Reference(cell), declaration.at)
+                    cells.append((cell, declaration.at))
             except (Failure, CslError):
                 module.members.pop(name, None)  # reported where it is used, if it is
+    if sum(types.size_of(cell.type) for cell, _ in cells) <= SRAM:
+        for cell, at in cells:
+            unit.address(Reference(cell), at)
 
 
 def _layout(shared: _Compilation, path: Path, params: Mapping[str, Any]) -> tuple[Unit, Layout]:

@@ -337,6 +337,15 @@ def simd(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
     return int(any(name != "simd_off" and value.data for name, value in modes.items()))
 
 
+def _id(ev: Evaluator, value: Value | None, at: Position) -> int:
+    """The number of a colour or queue; -1 where none is given."""
+    if value is None:
+        return -1
+    if not isinstance(value.data, int):
+        ev.fail(at, f"expected a colour or queue, found {described(value)}")
+    return value.data
+
+
 def _fabric(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Position) -> Value:
     sends = kind.name == "fabout_dsd"
     extent = given.pop("extent", Value(types.COMPTIME_INT, NEVER_ENDS))
@@ -347,8 +356,8 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Posit
     given.pop("control_transform", None)
     columns: dict[str, Any] = {
         "sends": sends,
-        "queue": queue.data if queue is not None else -1,
-        "color": color.data if color is not None else -1,
+        "queue": _id(ev, queue, at),
+        "color": _id(ev, color, at),
         "control": _flag(given, "control"),
         "advances": _flag(given, "advance_switch"),
         "indexed": given.pop("wavelet_index_offset").data
