@@ -47,10 +47,9 @@ def bits(text):
     return int(text, 0)
 
 
-def memory_descriptor(address, length, stride=1, index=None):
+def memory_descriptor(address, length, stride=1, indexed=0):
     """The 64 bits of a descriptor in memory."""
-    last = 0 if index is None else 0x8000 | index
-    return address | length << 16 | (stride & 0xFFFF) << 32 | last << 48
+    return address | length << 16 | (stride & 0xFFFF) << 32 | indexed << 63
 
 
 class _Assembler:
@@ -124,7 +123,7 @@ class _Assembler:
 
     def instruction(self, words):
         name, _, kind = words[0].partition(".")
-        if name == "memory":  # register, address, length, stride, index
+        if name == "memory":  # register, address, length, stride, indexed
             a, *rest = (self.number(word) for word in words[1:])
             return self.constant(a, memory_descriptor(*rest))
         if name == "fabric":  # register, row, length

@@ -26,7 +26,7 @@ OUTSIDE = [
 HOMONYMS = {
     "wafer/compiler/experiment.py": "fabric",
     "wafer/csl/meaning/compile.py": "fabric",
-    "wafer/csl/meaning/general.py": "fabric",
+    "wafer/csl/meaning/builtins/general.py": "fabric",
     "wafer/fabric/native/__init__.py": "fabric",
 }
 

@@ -162,7 +162,7 @@ class Descriptor(enum.IntEnum):
     """Fields of a descriptor's 64 bits, 16 each.
 
     In memory (one dimension): ADDRESS in bytes, LENGTH in elements, STRIDE in elements (signed),
-    INDEX: bit 15 says that the wavelets' index counts, bits 0-14 the word offset where it begins.
+    INDEX: bit 15 says that an element's place is the index of its wavelet, in words.
     In memory (more): ADDRESS, SHAPE, the row of ``shapes``. On the fabric: ROW of ``fabrics``,
     LENGTH.
     """

@@ -8,18 +8,19 @@ import numpy as np
 
 from wafer.csl.machine.codes import Op
 from wafer.csl.machine.image import COLUMNS, Image, Program
-from wafer.csl.meaning import descriptors, general, layout as layouts, operations, tasks, types
-from wafer.csl.meaning.calls import frame_size, write_functions
-from wafer.csl.meaning.descriptors import gated, local_task
-from wafer.csl.meaning.evaluator import Evaluator, Failure
-from wafer.csl.meaning.expressions import VALUES
+from wafer.csl.meaning.builtins import descriptors, general, layout as layouts, operations, tasks
+from wafer.csl.meaning.builtins.arguments import gated, local_task
+from wafer.csl.meaning.builtins.layout import COLORS, Layout, Tile
+from wafer.csl.meaning.builtins.routes import ColorConfig
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.evaluator import Evaluator, Failure
+from wafer.csl.meaning.core.unit import Rules, Unit
+from wafer.csl.meaning.core.values import Cell, Function, Module, Reference, Value, frozen
 from wafer.csl.meaning.files import Files
-from wafer.csl.meaning.layout import COLORS, Layout, Tile
-from wafer.csl.meaning.names import declared, signature
-from wafer.csl.meaning.routes import ColorConfig
-from wafer.csl.meaning.statements import STATEMENTS, run
-from wafer.csl.meaning.unit import Rules, Unit
-from wafer.csl.meaning.values import Cell, Function, Module, Reference, Value, frozen
+from wafer.csl.meaning.language.calls import frame_size, write_functions
+from wafer.csl.meaning.language.expressions import VALUES
+from wafer.csl.meaning.language.names import declared, signature
+from wafer.csl.meaning.language.statements import STATEMENTS, run
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import CslError, Position, Problem
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from wafer.csl.meaning.evaluator import Failure
-from wafer.csl.meaning.values import Module, Value
+from wafer.csl.meaning.core.evaluator import Failure
+from wafer.csl.meaning.core.values import Module, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.parser import Parsed

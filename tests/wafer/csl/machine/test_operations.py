@@ -205,13 +205,13 @@ def test_an_index_moves_the_descriptors_that_ask_for_it():
         .active 8
         local 8:
           memory r0 y 2
-          memory r1 x 2 2 1       # every second, from word 1 on
-          const r2 3              # and three more
+          memory r1 x 2 2 1       # every second, from where the index says
+          const r2 3
           operate FMOVH dest=MEMORY src0=MEMORY index=1 at=r0
           return
         """
     )
-    assert machine.read(0, 0, 16, 4).view(np.float16).tolist() == [4, 6]
+    assert machine.read(0, 0, 16, 4).view(np.float16).tolist() == [3, 5]
 
 
 def test_a_carry_goes_from_element_to_element():

@@ -189,10 +189,11 @@ def test_the_index_of_a_wavelet_says_where_it_goes():
     text = """
     .fabric queue=0
     .queue in 0 color=20
-    .space y 16
+    .space y 4
+    .space z 12
     .active 8
     local 8:
-      memory r0 y 3 0 2      # from word 2 on, no step of its own
+      memory r0 z 3 0 1      # indexed, no step of its own
       fabric r1 0 3
       operate MOV16 dest=MEMORY src0=FABRIC at=r0
       return

@@ -212,7 +212,6 @@ class Operations : public Queues {
       case Operand::kMemory:
         s.base = field(value, 0), s.step = int16_t(field(value, 2)) * s.width;
         s.indexed = field(value, 3) >> 15;
-        if (s.indexed) s.base += 2 * (field(value, 3) & 0x7FFF);
         return field(value, 1);
       case Operand::kShaped: {
         s.base = field(value, 0), s.row = int16_t(field(value, 1));

@@ -4,16 +4,10 @@ import functools
 from typing import Any
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning import names, types
-from wafer.csl.meaning.calls import call
-from wafer.csl.meaning.choices import choice, condition
-from wafer.csl.meaning.coerce import coerce
-from wafer.csl.meaning.descriptors import tensor_access
-from wafer.csl.meaning.emit import Label
-from wafer.csl.meaning.evaluator import Evaluator, Jump, described
-from wafer.csl.meaning.operators import combined, inverted, negated, opposite
-from wafer.csl.meaning.statements import chosen_arm, run
-from wafer.csl.meaning.values import (
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.emit import Label
+from wafer.csl.meaning.core.evaluator import Evaluator, Jump, described
+from wafer.csl.meaning.core.values import (
     Cell,
     KnownPlace,
     Reference,
@@ -21,6 +15,13 @@ from wafer.csl.meaning.values import (
     Value,
     is_known,
 )
+from wafer.csl.meaning.language import names
+from wafer.csl.meaning.language.calls import call
+from wafer.csl.meaning.language.choices import choice, condition
+from wafer.csl.meaning.language.coerce import coerce
+from wafer.csl.meaning.language.operators import combined, inverted, negated, opposite
+from wafer.csl.meaning.language.statements import chosen_arm, run
+from wafer.csl.meaning.language.tensors import tensor_access
 from wafer.csl.syntax import tree
 
 __all__ = ["VALUES"]

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.csl.machine.image import COLUMNS, Symbol
-from wafer.csl.meaning import types
-from wafer.csl.meaning.emit import Code, Label
-from wafer.csl.meaning.numbers import bits_of
-from wafer.csl.meaning.values import Cell, Function, Module, Reference, Value
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.emit import Code, Label
+from wafer.csl.meaning.core.numbers import bits_of
+from wafer.csl.meaning.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import CslError, Position, Problem
 

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 from wafer.csl.machine.codes import Intrinsic, Op, Type
-from wafer.csl.meaning import types
-from wafer.csl.meaning.choices import condition
-from wafer.csl.meaning.coerce import cast, coerce, zero
-from wafer.csl.meaning.descriptors import fields_of
-from wafer.csl.meaning.emit import Label
-from wafer.csl.meaning.evaluator import Evaluator, described
-from wafer.csl.meaning.numbers import bits_of, rounded, truncated, wrapped
-from wafer.csl.meaning.values import Range, Register, Value, copied, is_known
+from wafer.csl.meaning.builtins.arguments import fields_of
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.emit import Label
+from wafer.csl.meaning.core.evaluator import Evaluator, described
+from wafer.csl.meaning.core.numbers import bits_of, rounded, truncated, wrapped
+from wafer.csl.meaning.core.values import Range, Register, Value, copied, is_known
+from wafer.csl.meaning.language.choices import condition
+from wafer.csl.meaning.language.coerce import cast, coerce, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position, Problem
 

@@ -3,13 +3,11 @@
 from typing import Any
 
 from wafer.csl.machine.codes import Op, Type
-from wafer.csl.meaning import types
-from wafer.csl.meaning.coerce import coerce
-from wafer.csl.meaning.emit import Label
-from wafer.csl.meaning.evaluator import Evaluator, Failure, described
-from wafer.csl.meaning.statements import run
-from wafer.csl.meaning.unit import Request, Unit
-from wafer.csl.meaning.values import (
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.emit import Label
+from wafer.csl.meaning.core.evaluator import Evaluator, Failure, described
+from wafer.csl.meaning.core.unit import Request, Unit
+from wafer.csl.meaning.core.values import (
     Cell,
     Function,
     KnownPlace,
@@ -21,6 +19,8 @@ from wafer.csl.meaning.values import (
     frozen,
     is_known,
 )
+from wafer.csl.meaning.language.coerce import coerce
+from wafer.csl.meaning.language.statements import run
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position, Problem
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning import types
-from wafer.csl.meaning.evaluator import Evaluator, described
-from wafer.csl.meaning.numbers import bounds, fits, rounded
-from wafer.csl.meaning.values import (
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.evaluator import Evaluator, described
+from wafer.csl.meaning.core.numbers import bounds, fits, rounded
+from wafer.csl.meaning.core.values import (
     Cell,
     Function,
     KnownPlace,

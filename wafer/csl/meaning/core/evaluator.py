@@ -9,11 +9,11 @@ import difflib
 from typing import Any, NamedTuple, NoReturn
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning import types
-from wafer.csl.meaning.emit import Code, Label
-from wafer.csl.meaning.numbers import bits_of
-from wafer.csl.meaning.unit import Unit
-from wafer.csl.meaning.values import (
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.emit import Code, Label
+from wafer.csl.meaning.core.numbers import bits_of
+from wafer.csl.meaning.core.unit import Unit
+from wafer.csl.meaning.core.values import (
     Cell,
     KnownPlace,
     Memory,

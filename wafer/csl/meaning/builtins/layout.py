@@ -3,10 +3,10 @@
 import dataclasses
 
 from wafer.csl.machine.image import Export
-from wafer.csl.meaning import types
-from wafer.csl.meaning.evaluator import Evaluator, described
-from wafer.csl.meaning.routes import ColorConfig, color_config
-from wafer.csl.meaning.values import Value
+from wafer.csl.meaning.builtins.routes import ColorConfig, color_config
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.evaluator import Evaluator, described
+from wafer.csl.meaning.core.values import Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

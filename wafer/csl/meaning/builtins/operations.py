@@ -3,13 +3,13 @@
 from typing import Any
 
 from wafer.csl.machine.codes import Descriptor as Field, DsdOp, Op, Operand, Type
-from wafer.csl.meaning import types
-from wafer.csl.meaning.calls import called
-from wafer.csl.meaning.coerce import coerce
-from wafer.csl.meaning.descriptors import action, fields_of, on_control, priority, simd
-from wafer.csl.meaning.emit import Label
-from wafer.csl.meaning.evaluator import Evaluator, described
-from wafer.csl.meaning.values import Function, MemoryPlace, Register, Value, is_known
+from wafer.csl.meaning.builtins.arguments import action, fields_of, on_control, priority, simd
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.emit import Label
+from wafer.csl.meaning.core.evaluator import Evaluator, described
+from wafer.csl.meaning.core.values import Function, MemoryPlace, Register, Value, is_known
+from wafer.csl.meaning.language.calls import called
+from wafer.csl.meaning.language.coerce import coerce
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

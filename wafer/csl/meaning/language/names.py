@@ -3,10 +3,9 @@
 from typing import Any
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning import types
-from wafer.csl.meaning.coerce import coerce, zero
-from wafer.csl.meaning.evaluator import Evaluator, Failure, described
-from wafer.csl.meaning.values import (
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.evaluator import Evaluator, Failure, described
+from wafer.csl.meaning.core.values import (
     Cell,
     Function,
     KnownPlace,
@@ -21,6 +20,7 @@ from wafer.csl.meaning.values import (
     copied,
     is_known,
 )
+from wafer.csl.meaning.language.coerce import coerce, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

@@ -1,12 +1,12 @@
 """Builtins of a PE's file: tasks, queues, blocking, exports, its own colours."""
 
 from wafer.csl.machine.codes import Gate, Intrinsic, Op
-from wafer.csl.meaning import types
-from wafer.csl.meaning.descriptors import fields_of, gated, local_task, priority
-from wafer.csl.meaning.evaluator import Evaluator, described
-from wafer.csl.meaning.names import resolve
-from wafer.csl.meaning.routes import color_config
-from wafer.csl.meaning.values import Function, KnownPlace, Reference, Value, is_known
+from wafer.csl.meaning.builtins.arguments import fields_of, gated, local_task, priority
+from wafer.csl.meaning.builtins.routes import color_config
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.evaluator import Evaluator, described
+from wafer.csl.meaning.core.values import Function, KnownPlace, Reference, Value, is_known
+from wafer.csl.meaning.language.names import resolve
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wafer.csl.machine import codes
-from wafer.csl.meaning import types
+from wafer.csl.meaning.core import types
 
 __all__ = ["COMPARISONS", "SIGNS", "bits_of", "bounds", "compute", "fits", "rounded", "wrapped"]
 

@@ -1,0 +1,120 @@
+"""What fields of builtins' arguments say: tasks, priorities, what a control wavelet does."""
+
+from wafer.csl.machine.codes import Action, Gate
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.evaluator import Evaluator, described
+from wafer.csl.meaning.core.values import Function, Value
+from wafer.csl.syntax.source import Position
+
+__all__ = [
+    "action",
+    "fields_of",
+    "flag",
+    "gated",
+    "local_task",
+    "number_of",
+    "on_control",
+    "priority",
+    "simd",
+]
+
+
+def fields_of(ev: Evaluator, value: Value, at: Position) -> dict[str, Value]:
+    """The fields of a struct, named or not."""
+    if value.type == types.ANONYMOUS and isinstance(value.data, dict):
+        return dict(value.data)
+    if value.type == types.ANONYMOUS and not value.data:
+        return {}
+    if isinstance(value.type, types.Struct) and isinstance(value.data, dict):
+        kinds = dict(value.type.fields)
+        return {name: Value(kinds[name], data) for name, data in value.data.items()}
+    return ev.fail(at, f"expected .{{…}} with fields, found {described(value)}")
+
+
+def flag(given: dict[str, Value], name: str) -> bool:
+    """A bool field, which is taken out; False where it is not given."""
+    return bool(given.pop(name).data) if name in given else False
+
+
+def action(ev: Evaluator, given: dict[str, Value], at: Position) -> tuple[int, int]:
+    """The Action of .activate or .unblock, and the id that it is for."""
+    if "activate" in given and "unblock" in given:
+        ev.fail(at, "an operation has .activate or .unblock, not both")
+    if "activate" in given:
+        return Action.ACTIVATE, local_task(ev, given.pop("activate"), at)
+    if "unblock" in given:
+        gate, number = gated(ev, given.pop("unblock"), at)
+        return Action.UNBLOCK + gate, number
+    return Action.NONE, -1
+
+
+def local_task(ev: Evaluator, value: Value, at: Position) -> int:
+    """The id of a local task, given as one or by the task's name."""
+    gate, number = gated(ev, value, at)
+    if gate != Gate.LOCAL:
+        ev.fail(at, f"expected a local task, found {described(value)}")
+    return number
+
+
+_GATES = {
+    "local_task_id": Gate.LOCAL,
+    "data_task_id": Gate.DATA,
+    "color": Gate.COLOR,
+    "input_queue": Gate.INPUT_QUEUE,
+    "ut_id": Gate.THREAD,
+}
+
+
+def gated(ev: Evaluator, value: Value, at: Position) -> tuple[int, int]:
+    """What can be blocked: its Gate and id."""
+    if isinstance(value.data, Function):
+        bound = ev.unit.tasks.get((value.data.module, value.data.node.name))
+        if bound is None:
+            ev.fail(at, f"the task '{value.data.node.name}' is bound to no id", "@bind_local_task")
+        return bound
+    gate = _GATES.get(str(value.type))
+    if gate is None or not isinstance(value.data, int):
+        ev.fail(
+            at, f"expected a task, colour or queue known at compile time, found {described(value)}"
+        )
+    return gate, value.data
+
+
+def on_control(ev: Evaluator, given: dict[str, Value], at: Position) -> dict[str, int]:
+    """Columns of what a control wavelet does."""
+    if "on_control" not in given:
+        return {"control_ends": 0, "control_action": Action.NONE, "control_target": -1}
+    rules = fields_of(ev, given.pop("on_control"), at)
+    done, target = action(ev, rules, at)
+    ends = flag(rules, "terminate") or done != Action.NONE
+    return {"control_ends": ends, "control_action": done, "control_target": target}
+
+
+_PRIORITIES = {"low": 0, "medium": 1, "high": 2}
+
+
+def priority(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
+    """0 to 2 for .priority = .{.low = true}; -1 where it is not given."""
+    if "priority" not in given:
+        return -1
+    chosen = [
+        name for name, value in fields_of(ev, given.pop("priority"), at).items() if value.data
+    ]
+    return _PRIORITIES[chosen[0]] if chosen and chosen[0] in _PRIORITIES else -1
+
+
+def simd(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
+    """Whether .simd_mode asks for more than one value at a time; -1 where it is not given."""
+    if "simd_mode" not in given:
+        return -1
+    modes = fields_of(ev, given.pop("simd_mode"), at)
+    return int(any(name != "simd_off" and value.data for name, value in modes.items()))
+
+
+def number_of(ev: Evaluator, value: Value | None, at: Position) -> int:
+    """The number of a colour or queue; -1 where none is given."""
+    if value is None:
+        return -1
+    if not isinstance(value.data, int):
+        ev.fail(at, f"expected a colour or queue, found {described(value)}")
+    return value.data

@@ -1,0 +1,297 @@
+"""Descriptors: @get_dsd, what changes a descriptor, and FIFOs."""
+
+from typing import Any
+
+from wafer.csl.machine.codes import Descriptor as Field, Op
+from wafer.csl.meaning.builtins.arguments import (
+    fields_of,
+    flag,
+    local_task,
+    number_of,
+    on_control,
+    priority,
+    simd,
+)
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.evaluator import Evaluator, described
+from wafer.csl.meaning.core.unit import Descriptor
+from wafer.csl.meaning.core.values import (
+    KnownPlace,
+    Reference,
+    Register,
+    Value,
+    is_known,
+)
+from wafer.csl.meaning.language.coerce import coerce
+from wafer.csl.meaning.language.names import resolve
+from wafer.csl.meaning.language.tensors import ZERO, Access, moved_by
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import Position
+
+__all__ = ["BUILTINS"]
+
+NEVER_ENDS = 0x7FFF
+INDEXED = 1 << 15
+
+
+# @get_dsd
+
+
+def _collapsed(access: list[tuple[Value, int]]) -> list[tuple[Value, int]]:
+    """Extents and strides without variables that need no dimension of their own."""
+    dimensions = list[tuple[Value, int]]()
+    for extent, stride in access:
+        if is_known(extent) and extent.data == 1 and len(access) > 1:
+            continue
+        if dimensions and is_known(extent):
+            outer, outer_stride = dimensions[-1]
+            if outer_stride == stride * extent.data and is_known(outer):
+                whole = Value(types.COMPTIME_INT, outer.data * extent.data)
+                dimensions[-1] = (whole, stride)
+                continue
+        dimensions.append((extent, stride))
+    return dimensions or [(Value(types.COMPTIME_INT, 1), 0)]
+
+
+def _memory_access(
+    ev: Evaluator, given: dict[str, Value], at: Position
+) -> tuple[Value, list[tuple[Value, int]]]:
+    """Pointer and dimensions of a descriptor's fields."""
+    if "tensor_access" in given:
+        access = given.pop("tensor_access").data
+        if not isinstance(access, Access):
+            ev.fail(at, ".tensor_access reads |i|{n} -> A[i]")
+        return access.pointer, list(zip(access.extents, access.strides, strict=True))
+    if "base_address" not in given:
+        ev.fail(at, "neither .tensor_access nor .base_address is given")
+    pointer = _to_elements(ev, given.pop("base_address"), at)
+    start = given.pop("offset", ZERO)
+    extents = _listed(ev, given.pop("extent", None), at)
+    strides = _listed(ev, given.pop("stride", Value(types.COMPTIME_INT, 1)), at)
+    if len(extents) > 1:  # innermost first, and counted from where the inner ones have ended
+        strides = _outermost_first(extents, strides)
+    steps = [stride.data for stride in strides]
+    return moved_by(ev, pointer, start, at), list(zip(extents, steps, strict=False))
+
+
+def _outermost_first(extents: list[Value], strides: list[Value]) -> list[Value]:
+    steps, reached = list[int](), 0
+    for extent, stride in zip(reversed(extents), strides, strict=True):
+        steps.append(stride.data + reached)
+        reached += steps[-1] * (extent.data - 1)
+    return [Value(types.COMPTIME_INT, step) for step in reversed(steps)]
+
+
+def _listed(ev: Evaluator, value: Value | None, at: Position) -> list[Value]:
+    if value is None:
+        ev.fail(at, "no .extent is given")
+    return list(value.data) if value.type == types.ANONYMOUS else [value]
+
+
+def _to_elements(ev: Evaluator, value: Value, at: Position) -> Value:
+    """A pointer to an array, or to one element, as one to many elements."""
+    if not isinstance(value.type, types.Pointer):
+        ev.fail(at, f"expected a pointer, found {described(value)}")
+    target = value.type.target
+    while isinstance(target, types.Array):
+        target = target.element
+    return Value(types.Pointer(target, many=True), value.data)
+
+
+def _memory(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Position) -> Value:
+    pointer, dimensions = _memory_access(ev, given, at)
+    indexed = flag(given, "wavelet_index_offset")
+    given.pop("simd_mode", None)
+    if kind.name == "mem4d_dsd":
+        return _shaped(ev, kind, pointer, dimensions, at)
+    dimensions = _collapsed(dimensions)
+    if len(dimensions) > 1:
+        ev.fail(at, f"mem1d_dsd has one dimension, found {len(dimensions)}", "mem4d_dsd has four")
+    extent, stride = dimensions[0]
+    if not -128 <= stride < 128 and is_known(extent) and extent.data > 1:
+        ev.fail(at, f"a stride of {stride} elements; i8 reaches from -128 to 127")
+    known = Descriptor(0, 0, stride, INDEXED if indexed else 0)
+    return _assembled(ev, kind, known, {"address": pointer, "length": extent}, at)
+
+
+def _shaped(
+    ev: Evaluator,
+    kind: types.Type,
+    pointer: Value,
+    dimensions: list[tuple[Value, int]],
+    at: Position,
+) -> Value:
+    if len(dimensions) > 4:
+        ev.fail(at, f"mem4d_dsd has at most four dimensions, found {len(dimensions)}")
+    if not all(is_known(extent) for extent, _ in dimensions):
+        ev.fail(at, "the extents of a mem4d_dsd are known at compile time")
+    padded = [(1, 0)] * (4 - len(dimensions)) + [(e.data, s) for e, s in dimensions]
+    columns = {f"n{k}": n for k, (n, _) in enumerate(padded)}
+    columns |= {f"s{k}": s for k, (_, s) in enumerate(padded)}
+    known = Descriptor(0, ev.unit.row("shapes", **columns))
+    return _assembled(ev, kind, known, {"address": pointer}, at)
+
+
+def _assembled(
+    ev: Evaluator, kind: types.Type, known: Descriptor, parts: dict[str, Value], at: Position
+) -> Value:
+    """A descriptor from its fields; those that are not known are set by instructions."""
+    unknown = {}
+    for name, value in parts.items():
+        if is_known(value):
+            known = known._replace(**{name: value.data})
+        else:
+            unknown[name] = value
+    if not unknown:
+        return Value(kind, known)
+    code = ev.running(at, "this descriptor")
+    register = ev.register(Value(kind, known), at)
+    for name, value in unknown.items():
+        part = ev.register(value, at)
+        register = code.result(Op.DSD_SET, Field[name.upper()], register, part)
+    return Value(kind, Register(register))
+
+
+def _fabric(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Position) -> Value:
+    sends = kind.name == "fabout_dsd"
+    extent = given.pop("extent", Value(types.COMPTIME_INT, NEVER_ENDS))
+    color, queue = given.pop("fabric_color", None), None
+    for name in ("input_queue", "output_queue"):
+        queue = given.pop(name, queue)
+    zeroed = fields_of(ev, given.pop("zero"), at) if "zero" in given else {}
+    given.pop("control_transform", None)
+    columns: dict[str, Any] = {
+        "sends": sends,
+        "queue": number_of(ev, queue, at),
+        "color": number_of(ev, color, at),
+        "control": flag(given, "control"),
+        "advances": flag(given, "advance_switch"),
+        "indexed": given.pop("wavelet_index_offset").data
+        if "wavelet_index_offset" in given
+        else -1,
+        "priority": priority(ev, given, at),
+        "simd": simd(ev, given, at),
+        "clears": next((k + 1 for k, v in enumerate(zeroed.values()) if v.data), 0),
+        **on_control(ev, given, at),
+    }
+    known = Descriptor(ev.unit.row("fabrics", **columns))
+    return _assembled(ev, kind, known, {"length": extent}, at)
+
+
+def _get_dsd(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind = ev.type(node.arguments[0])
+    given = fields_of(ev, ev.value(node.arguments[1]), node.at)
+    makers = {
+        "mem1d_dsd": _memory,
+        "mem4d_dsd": _memory,
+        "fabin_dsd": _fabric,
+        "fabout_dsd": _fabric,
+    }
+    if str(kind) not in makers:
+        ev.fail(node.at, f"@get_dsd makes {', '.join(makers)}; found {kind}")
+    assert isinstance(kind, types.Plain)
+    value = makers[str(kind)](ev, kind, given, node.at)
+    if given:
+        ev.fail(node.at, f"{kind} has no field '{next(iter(given))}'")
+    return value
+
+
+# Changes
+
+
+def _changed(ev: Evaluator, node: tree.Builtin, name: str, part: Value) -> Value:
+    value = ev.value(node.arguments[0])
+    if not types.is_descriptor(value.type):
+        ev.fail(node.at, f"{node.name} changes a descriptor, found {described(value)}")
+    if is_known(value) and is_known(part):
+        return Value(value.type, value.data._replace(**{name: part.data}))
+    code = ev.running(node.at, "this descriptor")
+    register = ev.register(value, node.at)
+    other = ev.register(part, node.at)
+    return Value(
+        value.type, Register(code.result(Op.DSD_SET, Field[name.upper()], register, other))
+    )
+
+
+def _set_length(ev: Evaluator, node: tree.Builtin) -> Value:
+    length = coerce(ev, ev.value(node.arguments[1]), types.U16, node.arguments[1].at)
+    return _changed(ev, node, "length", length)
+
+
+def _set_stride(ev: Evaluator, node: tree.Builtin) -> Value:
+    stride = coerce(ev, ev.value(node.arguments[1]), types.integer("i8"), node.arguments[1].at)
+    return _changed(ev, node, "stride", stride)
+
+
+def _set_base(ev: Evaluator, node: tree.Builtin) -> Value:
+    target = resolve(ev, node.arguments[1])
+    if not isinstance(target, Value) and isinstance(target.type, types.Pointer):
+        target = ev.read(target, node.at)
+    pointer = target if isinstance(target, Value) else ev.address(target, node.at)
+    return _changed(ev, node, "address", _to_elements(ev, pointer, node.arguments[1].at))
+
+
+def _increment(ev: Evaluator, node: tree.Builtin) -> Value:
+    descriptor, elements = ev.value(node.arguments[0]), ev.value(node.arguments[1])
+    size = types.size_of(ev.type(node.arguments[2]))
+    at = node.at
+    if is_known(descriptor) and is_known(elements):
+        address = descriptor.data.address
+        assert isinstance(address, Reference)
+        moved = address._replace(extra=address.extra + elements.data * size)
+        return Value(descriptor.type, descriptor.data._replace(address=moved))
+    code, u16 = ev.running(at, "this descriptor"), types.machine_type(types.U16)
+    assert u16 is not None
+    register = ev.register(descriptor, at)
+    address = code.result(Op.DSD_GET, Field.ADDRESS, register)
+    if is_known(elements):
+        offset = code.constant(elements.data * size)
+    else:
+        offset = code.result(Op.MUL, u16, ev.register(elements, at), code.constant(size))
+    moved = code.result(Op.ADD, u16, address, offset)
+    shifted = code.result(Op.DSD_SET, Field.ADDRESS, register, moved)
+    return Value(descriptor.type, Register(shifted))
+
+
+def _allocate_fifo(ev: Evaluator, node: tree.Builtin) -> Value:
+    place, at = resolve(ev, node.arguments[0]), node.at
+    if isinstance(place, Value) and isinstance(place.type, types.Pointer):
+        place = KnownPlace(place.type.target, place.data)
+    if not isinstance(place, KnownPlace) or not isinstance(place.type, types.Array):
+        ev.fail(at, "the buffer of a FIFO is an array variable")
+    given = fields_of(ev, ev.value(node.arguments[1]), at) if len(node.arguments) > 1 else {}
+    tasks = {
+        f"{name}_task": local_task(ev, given.pop(f"activate_{name}"), at)
+        for name in ("push", "pop")
+        if f"activate_{name}" in given
+    }
+    ends = {
+        f"{name}_ends": any(
+            chosen not in ("test_or_suspend", "suspend") and value.data
+            for chosen, value in fields_of(ev, given.pop(f"{name}_action"), at).items()
+        )
+        if f"{name}_action" in given
+        else False
+        for name in ("empty", "full")
+    }
+    row = ev.unit.row(
+        "fifos",
+        address=ev.unit.address(place.reference, at),
+        bytes=types.size_of(place.type),
+        priority=priority(ev, given, at),
+        **tasks,
+        **ends,
+    )
+    if given:
+        ev.fail(at, f"a FIFO has no field '{next(iter(given))}'")
+    return Value(types.named("fifo") or types.VOID, Descriptor(row))
+
+
+BUILTINS = {
+    "@get_dsd": _get_dsd,
+    "@set_dsd_length": _set_length,
+    "@set_dsd_stride": _set_stride,
+    "@set_dsd_base_addr": _set_base,
+    "@increment_dsd_offset": _increment,
+    "@allocate_fifo": _allocate_fifo,
+}

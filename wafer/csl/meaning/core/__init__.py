@@ -1,0 +1,1 @@
+"""What the evaluator works on: types, numbers, values, the program that is being written."""
