@@ -193,6 +193,7 @@ def assemble(text, name="test.csl", memory=0, frame=32):
         blocked=asm.blocked,
         functions=asm.functions,
         symbols=asm.symbols,
+        exports={},
         frame=frame,
     )
 

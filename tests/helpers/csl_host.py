@@ -34,8 +34,8 @@ def image(height=2, width=3, tiles=None):
         active=0,
         blocked=np.zeros(5, np.int32),
         functions={"work": 0, "never": 0},
+        exports={"a": Symbol(POINTER, 2, "[*]u16")},
         symbols={
-            "a": Symbol(POINTER, 2, "[*]u16"),
             "array": Symbol(A, 16, "[8]u16"),
             "count": Symbol(COUNT, 2, "u16"),
         },

@@ -47,7 +47,7 @@ def results(folder, text, **options):
     size = options.get("count", 4) * np.dtype(kind[options.get("kind", "i32")]).itemsize
     rows = []
     for x in range(width):
-        symbols = image.programs[image.tiles[0, x]].symbols
-        pointer = machine.read(x, 0, symbols["y"].address, 2).view("<u2")[0]
+        exports = image.programs[image.tiles[0, x]].exports
+        pointer = machine.read(x, 0, exports["y"].address, 2).view("<u2")[0]
         rows.append(machine.read(x, 0, int(pointer), size).view(kind[options.get("kind", "i32")]))
     return np.stack(rows)

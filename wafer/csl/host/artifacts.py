@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the machine takes a second to import, which a compilation n
 
 __all__ = ["load", "load_cores", "offsets_of", "save", "save_cores"]
 
-_VERSION = 1
+_VERSION = 2
 _ARRAYS, _REST, _CORES = "wafer.npz", "wafer.json", "cores.npz"
 _PLACEHOLDER = b"The program of this PE and of those like it is in wafer.npz.\n"
 
@@ -181,7 +181,8 @@ def _join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> Image:
         tables = {n.removeprefix("tables/"): own.pop(n) for n in list(own) if "/" in n}
         for name in ("files", "messages"):
             fields[name] = tuple(fields[name])
-        fields["symbols"] = {name: Symbol(*s) for name, s in fields["symbols"].items()}
+        for table in ("symbols", "exports"):
+            fields[table] = {name: Symbol(*s) for name, s in fields[table].items()}
         programs.append(Program(**fields, **own, tables=tables))
     return Image(
         arch=rest["arch"],

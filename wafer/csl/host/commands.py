@@ -105,7 +105,7 @@ class Copy(Task):
         self.done = True
 
     def _address(self, machine: Machine, x: int, y: int) -> int:
-        symbol = self.image.programs[self.image.tiles[y, x]].symbols[self.symbol]
+        symbol = self.image.programs[self.image.tiles[y, x]].exports[self.symbol]
         if not symbol.type.startswith(("[*]", "*")):
             return symbol.address
         return int(machine.read(x, y, symbol.address, 2).view("<u2")[0])

@@ -10,8 +10,6 @@ from wafer.errors import CompileError
 
 __all__ = ["add_options", "compile_to_folder", "pairs"]
 
-_LEFT, _RIGHT, _ROWS = 4, 3, 2  # columns and rows around a program that memcpy needs
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options; those of the vendor's that change nothing here are taken too."""
@@ -52,8 +50,8 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
         The folder.
 
     Raises:
-        CslError: problems of the program.
-        CompileError: options that are not understood, or a fabric that is too small.
+        CslError: problems of the program; a fabric that is too small.
+        CompileError: options that are not understood.
     """
     params, colors = pairs("--params", args.params), pairs("--colors", args.colors)
     image = _compile(
@@ -62,10 +60,9 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
         arch=args.arch,
         fabric=args.fabric_dims,
         offsets=args.fabric_offsets,
+        buffers=(args.width_west_buf, args.width_east_buf),
         import_paths=tuple(args.import_path),
     )
-    if args.fabric_dims is not None:
-        _check_fabric(image, args)
     folder = Path(args.output.removeprefix("="))  # "-o=out"
     save(folder, image, params, colors, offsets=args.fabric_offsets)
     return folder
@@ -100,22 +97,3 @@ def _two(text: str) -> tuple[int, int]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not two numbers, as in 8,3") from None
     return first, second
-
-
-def _check_fabric(image: Image, args: argparse.Namespace) -> None:
-    """Whether the program fits where the options put it."""
-    height, width = image.tiles.shape
-    west, east = args.width_west_buf, args.width_east_buf
-    (left, top), found = args.fabric_offsets, args.fabric_dims
-    if left < _LEFT + west or top < 1:
-        raise CompileError(
-            f"--fabric-offsets={left},{top}: memcpy needs {_LEFT} columns and a row before the"
-            f" program, and the buffers {west}; give --fabric-offsets={_LEFT + west},1"
-        )
-    needed = left + width + _RIGHT + east, top - 1 + height + _ROWS
-    if found[0] < needed[0] or found[1] < needed[1]:
-        raise CompileError(
-            f"--fabric-dims={found[0]},{found[1]} is too small: with {left} columns before the"
-            f" program, {width} of its own, {_RIGHT} of memcpy and {east} of buffers after it, and"
-            f" the rows, it takes --fabric-dims={needed[0]},{needed[1]} or more"
-        )

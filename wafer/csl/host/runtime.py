@@ -183,7 +183,7 @@ class Runtime:
             raise HostError(f"'{export.name}' is a {export.type}: launch it instead of copying")
         for x, y in region.rectangle.pes():
             tile = self.image.tiles[y, x]
-            if tile < 0 or export.name not in self.image.programs[tile].symbols:
+            if tile < 0 or export.name not in self.image.programs[tile].exports:
                 raise HostError(f"PE ({x}, {y}) does not export '{export.name}'")
         return export.name
 

@@ -1,4 +1,4 @@
-"""Globals of the program on a PE."""
+"""Variables of the program on a PE."""
 
 import difflib
 
@@ -9,7 +9,7 @@ __all__ = ["find_symbol"]
 
 
 def find_symbol(image: Image, x: int, y: int, name: str) -> Symbol:
-    """Where a global of a PE's program lies.
+    """Where a global of a PE's program lies, or what it exports under that name.
 
     Args:
         image: compiled.
@@ -26,8 +26,9 @@ def find_symbol(image: Image, x: int, y: int, name: str) -> Symbol:
     if image.tiles[y, x] < 0:
         raise HostError(f"PE ({x}, {y}) runs no program")
     program = image.programs[image.tiles[y, x]]
-    if name not in program.symbols:
-        close = difflib.get_close_matches(name, program.symbols, 1, 0.6)
+    known = program.exports | program.symbols
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1, 0.6)
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise HostError(f"PE ({x}, {y}): {program.name} has no variable '{name}'{hint}")
-    return program.symbols[name]
+    return known[name]

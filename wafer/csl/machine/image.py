@@ -81,6 +81,7 @@ class Program(NamedTuple):
         blocked: [5] int32 bits; by Gate.
         functions: exported name -> first instruction; r[0], r[1], … are the arguments.
         symbols: name -> global.
+        exports: name -> what the layout exports under it, if that is a variable.
         frame: most registers that calls need at once.
     """
 
@@ -101,6 +102,7 @@ class Program(NamedTuple):
     blocked: np.ndarray
     functions: dict[str, int]
     symbols: dict[str, Symbol]
+    exports: dict[str, Symbol]
     frame: int
 
 

@@ -34,7 +34,8 @@ def test_options_of_public_scripts(compiled, output, tmp_path, capsys):
     assert main(command) == 0
     assert "to deep/out" in capsys.readouterr().out
     params, colors = {"N": "16", "dx": "-2", "b": "true"}, {"x_in": "1"}
-    options = {"arch": "wse3", "fabric": (10, 4), "offsets": (4, 1), "import_paths": ()}
+    options = {"arch": "wse3", "fabric": (10, 4), "offsets": (4, 1), "buffers": (0, 0)}
+    options["import_paths"] = ()
     assert compiled == [("layout.csl", params | colors, options)]
     out = json.loads((tmp_path / "deep" / "out" / "out.json").read_text(encoding="utf-8"))
     assert (out["params"], out["colors"]) == (params, colors)
@@ -49,15 +50,30 @@ def test_defaults(compiled, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--fabric-dims=9,4"], "it takes --fabric-dims=10,4 or more"),
-        (["--fabric-dims=10,3"], "it takes --fabric-dims=10,4 or more"),
-        (["--fabric-dims=12,4", "--width-west-buf=2"], "give --fabric-offsets=6,1"),
         (["--params=N"], "--params=N: 'N' is not NAME:VALUE"),
         (["--params=N:1", "--params=N:2"], "'N' is given as 1 and as 2"),
     ],
 )
 def test_wrong_options(compiled, options, message, capsys):
     assert main(["csl", "compile", "layout.csl", *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fabric-dims=9,4"], "it takes --fabric-dims=10,4 or more"),
+        (["--fabric-dims=10,3"], "it takes --fabric-dims=10,4 or more"),
+        (["--fabric-dims=12,4", "--width-west-buf=2"], "give --fabric-offsets=6,1"),
+        (["--fabric-offsets=4,0"], "give --fabric-offsets=4,1"),
+    ],
+)
+def test_a_fabric_that_is_too_small(options, message, tmp_path, capsys):
+    layout = tmp_path / "layout.csl"
+    layout.write_text("layout { @set_rectangle(3, 2); }", encoding="utf-8")
+    folder = f"-o={tmp_path / 'out'}"
+    assert main(["csl", "compile", str(layout), folder, "--fabric-dims=10,4"]) == 0
+    assert main(["csl", "compile", str(layout), folder, *options]) == 1
     assert message in capsys.readouterr().err
 
 

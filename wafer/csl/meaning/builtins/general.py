@@ -267,17 +267,18 @@ def _is_arch(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _get_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
-    rectangle = ev.unit.settings.get("rectangle")
+    rectangle, fabric = ev.unit.rectangle, ev.unit.fabric
     if rectangle is None:
         ev.fail(node.at, "@set_rectangle has not been called yet")
     pair = lambda numbers: Value(
         types.ANONYMOUS,
         {k: Value(types.U16, n) for k, n in zip(("width", "height"), numbers, strict=True)},
     )
-    value = dict(pair(rectangle).data)
-    for name in ("fabric", "offsets"):
-        value[name] = pair(ev.unit.settings[name])
-    return Value(types.ANONYMOUS, value)
+    whole = {
+        "fabric": pair(fabric.dims or fabric.around(rectangle)),
+        "offsets": pair(fabric.offsets),
+    }
+    return Value(types.ANONYMOUS, pair(rectangle).data | whole)
 
 
 def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:

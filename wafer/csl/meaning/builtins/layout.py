@@ -60,21 +60,21 @@ def _numbers(ev: Evaluator, nodes: tuple[tree.Node, ...]) -> list[int]:
 def _set_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
     _layout(ev, node)
     width, height = _numbers(ev, node.arguments)
-    settings = ev.unit.settings
-    if "rectangle" in settings:
+    if ev.unit.rectangle is not None:
         ev.fail(node.at, "@set_rectangle is called twice")
     if width < 1 or height < 1:
         ev.fail(node.at, f"a rectangle of {width} x {height} PEs has none")
-    settings["rectangle"] = (width, height)
-    settings["fits"](ev, node.at)
+    if misfit := ev.unit.fabric.misfit((width, height)):
+        ev.fail(node.at, *misfit)
+    ev.unit.rectangle = width, height
     return NOTHING
 
 
 def _place(ev: Evaluator, node: tree.Builtin) -> tuple[int, int]:
     x, y = _numbers(ev, node.arguments[:2])
-    if "rectangle" not in ev.unit.settings:
+    if ev.unit.rectangle is None:
         ev.fail(node.at, f"{node.name} before @set_rectangle")
-    width, height = ev.unit.settings["rectangle"]
+    width, height = ev.unit.rectangle
     if not (0 <= x < width and 0 <= y < height):
         ev.fail(node.at, f"PE ({x}, {y}) is outside of the rectangle of {width} x {height}")
     return x, y

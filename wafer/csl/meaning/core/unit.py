@@ -9,6 +9,7 @@ import numpy as np
 from wafer.csl.machine.image import COLUMNS, Symbol
 from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.emit import Code, Label
+from wafer.csl.meaning.core.fabric import Fabric
 from wafer.csl.meaning.core.numbers import bits_of
 from wafer.csl.meaning.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.syntax import tree
@@ -61,13 +62,14 @@ class Unit:
         arch: 'wse2' or 'wse3'.
         running: whether variables of files are those of a running PE.
         layout: what the layout block says, while that is evaluated.
-        settings: the rectangle and the fabric, once known.
+        fabric: on which the program lies.
+        rectangle: columns and rows of PEs, once known.
         code: of the program.
         problems: found so far.
         warnings: and what @comptime_print prints.
         modules: instances of files, in the order of their imports.
         cells: variables and constants with a place in memory, which reaches to `end`.
-        symbols: variables by name.
+        globals: variables by name.
         requests: functions that become code; those in `waiting` have none yet.
         calls: caller, first register of the callee's frame, callee (None: through a variable).
         variable_functions: those that such calls may mean.
@@ -81,21 +83,24 @@ class Unit:
         gates: what is blocked (or not) at the start.
         routes: colour -> its configuration on this PE.
         queues: input queues, then output queues from 8 on -> colour and priority.
+        steps: rounds of loops so far while compiling.
+        depth: of the calls that are evaluated while compiling.
     """
 
     rules: Rules
     files: Any
     arch: str
     running: bool
+    fabric: Fabric
     layout: Any = None
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rectangle: tuple[int, int] | None = None
     code: Code = dataclasses.field(default_factory=Code)
     problems: list[Problem] = dataclasses.field(default_factory=list)
     warnings: list[Problem] = dataclasses.field(default_factory=list)
     modules: list[Module] = dataclasses.field(default_factory=list)
     cells: list[Cell] = dataclasses.field(default_factory=list)
     end: int = FIRST_ADDRESS
-    symbols: dict[str, Cell] = dataclasses.field(default_factory=dict)
+    globals: dict[str, Cell] = dataclasses.field(default_factory=dict)
     requests: dict[Any, Request] = dataclasses.field(default_factory=dict)
     waiting: list[Request] = dataclasses.field(default_factory=list)
     calls: list[tuple[Label, int, Label | None]] = dataclasses.field(default_factory=list)
@@ -114,6 +119,12 @@ class Unit:
     gates: list[tuple[Value, bool, Position]] = dataclasses.field(default_factory=list)
     routes: dict[int, Any] = dataclasses.field(default_factory=dict)
     queues: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    steps: int = 0
+    depth: int = 0
+
+    def of_program(self) -> "Unit":
+        """An empty one for a program of this layout."""
+        return Unit(self.rules, self.files, self.arch, True, self.fabric, rectangle=self.rectangle)
 
     @property
     def values(self) -> dict[type[tree.Node], Callable[..., Value]]:
@@ -232,17 +243,14 @@ class Unit:
             number = bits_of(kind, data) if data is not None else 0
         return (number % (1 << 8 * size)).to_bytes(size, "little")
 
-    def symbol(self, name: str, address: int) -> Symbol:
-        """An exported variable."""
-        target, _ = self.exports[name]
-        assert isinstance(target, Reference)
-        kind = target.part()
+    def symbol(self, kind: types.Type, address: int) -> Symbol:
+        """A variable of the program."""
         return Symbol(address, types.size_of(kind), str(kind))
 
-    def symbol_table(self) -> dict[str, Symbol]:
+    def symbols(self) -> dict[str, Symbol]:
         """Globals that have a place in memory, by name."""
         return {
-            name: Symbol(cell.address, types.size_of(cell.type), str(cell.type))
-            for name, cell in self.symbols.items()
+            name: self.symbol(cell.type, cell.address)
+            for name, cell in self.globals.items()
             if cell.address is not None
         }

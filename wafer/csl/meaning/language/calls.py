@@ -153,14 +153,13 @@ def interpret(ev: Evaluator, function: Function, arguments: list[Value], at: Pos
     for formal, argument in zip(node.formals, arguments, strict=True):
         scope[formal.name or "_"] = _passed(ev, inner, formal, argument, at)
     inner.result = inner.type(node.result)
-    settings = ev.unit.settings
-    depth = settings["depth"] = settings.get("depth", 0) + 1
-    if depth > DEEPEST:
+    ev.unit.depth += 1
+    if ev.unit.depth > DEEPEST:
         ev.fail(at, f"more than {DEEPEST} calls within each other while compiling")
     try:
         jump = run(inner, node.body)
     finally:
-        settings["depth"] -= 1
+        ev.unit.depth -= 1
     if jump is not None:
         return jump.value
     if inner.result != types.VOID:

@@ -73,7 +73,7 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
     )
     names = [str(inner.known(a.value).data) for a in node.attributes if a.name == "linkname"]
     if cell.running and (names or not module.library):
-        ev.unit.symbols.setdefault(names[0] if names else node.name, cell)
+        ev.unit.globals.setdefault(names[0] if names else node.name, cell)
     return cell
 
 

@@ -235,8 +235,8 @@ def _left(jump: Jump | None, label: str | None) -> tuple[bool, Jump | None]:
 
 
 def _count_step(ev: Evaluator, at: Position) -> None:
-    steps = ev.unit.settings["steps"] = ev.unit.settings.get("steps", 0) + 1
-    if steps > MOST_STEPS:
+    ev.unit.steps += 1
+    if ev.unit.steps > MOST_STEPS:
         ev.fail(at, f"more than {MOST_STEPS:,} rounds of loops while compiling", "does it end?")
 
 

@@ -1,0 +1,46 @@
+"""Where a program's rectangle lies on the wafer's fabric."""
+
+from typing import NamedTuple
+
+__all__ = ["Fabric"]
+
+_BEFORE, _AFTER = (4, 1), (3, 1)  # columns and rows around a program that memcpy needs
+
+
+class Fabric(NamedTuple):
+    """The whole fabric, as the compiler's options give it.
+
+    Attributes:
+        dims: columns and rows; None: as many as the program needs.
+        offsets: columns and rows before the program.
+        buffers: columns between memcpy and the program, to the west and to the east.
+    """
+
+    dims: tuple[int, int] | None = None
+    offsets: tuple[int, int] = _BEFORE
+    buffers: tuple[int, int] = (0, 0)
+
+    def around(self, rectangle: tuple[int, int]) -> tuple[int, int]:
+        """Columns and rows of the smallest fabric that holds a rectangle at the offsets."""
+        (left, top), (width, height) = self.offsets, rectangle
+        return left + width + self.buffers[1] + _AFTER[0], top + height + _AFTER[1]
+
+    def misfit(self, rectangle: tuple[int, int]) -> tuple[str, str] | None:
+        """What is wrong with a rectangle here and how to mend it; None if nothing is."""
+        (left, top), west = self.offsets, self.buffers[0]
+        if left < _BEFORE[0] + west or top < _BEFORE[1]:
+            return (
+                f"the program is at column {left}, row {top}; memcpy needs {_BEFORE[0]} columns"
+                f" and {_BEFORE[1]} row before it, and its buffers {west} columns",
+                f"give --fabric-offsets={_BEFORE[0] + west},{_BEFORE[1]}",
+            )
+        needed = self.around(rectangle)
+        dims = self.dims or needed
+        if dims[0] < needed[0] or dims[1] < needed[1]:
+            size, found = (f"{pair[0]} x {pair[1]}" for pair in (rectangle, dims))
+            return (
+                f"a rectangle of {size} PEs does not fit on a fabric of {found}",
+                f"with {left},{top} before it, and memcpy and its buffers after it, it takes"
+                f" --fabric-dims={needed[0]},{needed[1]} or more",
+            )
+        return None

@@ -1,0 +1,230 @@
+"""One PE's program: its files are evaluated, its variables placed, its code written."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from wafer.csl.machine.codes import Op
+from wafer.csl.machine.image import COLUMNS, Program
+from wafer.csl.meaning.builtins.arguments import gated, local_task
+from wafer.csl.meaning.builtins.layout import Layout, Tile
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.evaluator import Evaluator, Failure
+from wafer.csl.meaning.core.unit import Unit
+from wafer.csl.meaning.core.values import Cell, Function, Module, Reference, Value
+from wafer.csl.meaning.language.calls import frame_size, write_functions
+from wafer.csl.meaning.language.names import declared, signature
+from wafer.csl.meaning.language.statements import run
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import CslError, Position, Problem
+
+__all__ = ["attempt", "compile_program"]
+
+T = TypeVar("T")
+SRAM = 48 * 1024  # bytes of a PE
+_TASK_TABLES = {
+    "local_tasks": 31,
+    "data_tasks": 24,
+    "control_tasks": 64,
+    "teardown_handlers": 24,
+    "empty_handlers": 8,
+}
+
+
+def attempt(unit: Unit, step: Callable[..., T], *arguments: Any) -> T | None:
+    """The result of a step; None if it fails, with the problem noted."""
+    try:
+        return step(*arguments)
+    except Failure as failure:
+        if failure.problem is not None:
+            unit.problems.append(failure.problem)
+    except CslError as error:
+        unit.problems += error.problems
+    return None
+
+
+def _imports(node: tree.Node | None) -> bool:
+    return node is not None and any(
+        isinstance(n, tree.Builtin) and n.name == "@import_module" for n, _ in tree.walk(node)
+    )
+
+
+def _run_blocks(unit: Unit, module: Module) -> None:
+    """Import what a file imports, run the comptime blocks of all, then its own."""
+    ev = Evaluator(unit, module)
+    known = len(unit.modules)
+    for name, declaration in module.declarations.items():
+        if isinstance(declaration, tree.Variable) and _imports(declaration.value):
+            attempt(unit, declared, ev, module, name)
+    for imported in unit.modules[known:]:
+        if imported is not module and not imported.settled:
+            imported.settled = True
+            _run_blocks(unit, imported)
+    for block in module.blocks:
+        attempt(unit, run, Evaluator(unit, module), block)
+
+
+def _place_variables(unit: Unit) -> None:
+    """Give variables addresses in the order of their declarations; programs rely on neighbours.
+
+    Where all that files mention is more than the SRAM holds, only what the code uses gets a place.
+    """
+    cells = list[tuple[Cell, Position]]()
+    for module in sorted(unit.modules, key=lambda module: module.library):
+        mentioned = unit.files.mentioned(module.path)
+        for name, declaration in module.declarations.items():
+            variable = isinstance(declaration, tree.Variable) and declaration.kind == "var"
+            if not variable or name not in mentioned:
+                continue
+            try:
+                cell = declared(Evaluator(unit, module), module, name)
+                if isinstance(cell, Cell) and cell.running:
+                    cells.append((cell, declaration.at))
+            except (Failure, CslError):
+                module.members.pop(name, None)  # reported where it is used, if it is
+    if sum(types.size_of(cell.type) for cell, _ in cells) <= SRAM:
+        for cell, at in cells:
+            unit.address(Reference(cell), at)
+
+
+def _check_exports(unit: Unit, layout: Layout) -> None:
+    for name, (target, at) in unit.exports.items():
+        if name not in layout.exports:
+            ev = Evaluator(unit, next(iter(unit.modules)))
+            message = f"'{name}' is exported here, but the layout has no @export_name for it"
+            unit.problems.append(Problem(at, message, ev.meant(name, layout.exports)))
+            continue
+        if isinstance(target, Function):
+            kind = signature(Evaluator(unit, target.module), target)
+        else:
+            kind = target.part()
+        wanted = layout.kinds[name]
+        same = kind == wanted or (
+            isinstance(kind, types.Pointer)
+            and isinstance(wanted, types.Pointer)
+            and (kind.target, kind.many) == (wanted.target, wanted.many)
+        )
+        if not same:
+            message = f"'{name}' is a {kind}, and the layout exports a {wanted}"
+            unit.problems.append(Problem(at, message))
+
+
+def _given(params: Value) -> dict[str, Value]:
+    """Params by name, as @set_tile_code gives them."""
+    given = dict(params.data) if isinstance(params.data, dict) else {}
+    if isinstance(params.type, types.Struct):
+        kinds = dict(params.type.fields)
+        given = {name: Value(kinds[name], data) for name, data in given.items()}
+    return given
+
+
+def _initial_gates(unit: Unit, module: Module) -> tuple[int, np.ndarray]:
+    """Active local tasks, and what is blocked, as bits."""
+    ev, active, blocked = Evaluator(unit, module), 0, np.zeros(5, np.int32)
+    for value, at in unit.active:
+        number = attempt(unit, local_task, ev, value, at)
+        active |= 1 << (number or 0)
+    for value, blocks, at in unit.gates:
+        gate, number = attempt(unit, gated, ev, value, at) or (0, 0)
+        if blocks:
+            blocked[gate] |= 1 << number
+        else:
+            blocked[gate] &= ~(1 << number)
+    return active, blocked
+
+
+def _write(unit: Unit) -> tuple[bool, np.ndarray | None]:
+    """Write all code; whether some runs before any task, and the memory at the start."""
+    for name in _TASK_TABLES:
+        for function in unit.bindings.get(name, {}).values():
+            unit.request(function, {})
+    for target, _ in unit.exports.values():
+        if isinstance(target, Function):
+            unit.request(target, {})
+    starts = bool(unit.code.rows)
+    if starts:
+        unit.code.add(Op.RETURN)
+    attempt(unit, write_functions, unit)
+    attempt(unit, unit.memory)  # which asks for functions that only data points to
+    attempt(unit, write_functions, unit)
+    return starts, attempt(unit, unit.memory)
+
+
+def _first_instruction(unit: Unit, function: Function) -> int:
+    label = unit.request(function, {}).label
+    assert label.target is not None
+    return label.target
+
+
+def _task_table(unit: Unit, name: str) -> np.ndarray:
+    entries = np.full(_TASK_TABLES[name], -1, np.int32)
+    for number, function in unit.bindings.get(name, {}).items():
+        entries[number] = _first_instruction(unit, function)
+    return entries
+
+
+def _tables(unit: Unit) -> dict[str, np.ndarray]:
+    tables = {
+        name: np.array(rows, np.int32).reshape(-1, len(COLUMNS[name]))
+        for name, rows in unit.tables.items()
+        if name != "filters"
+    }
+    queues = [unit.queues.get(k, (-1, -1)) for k in range(16)]
+    return tables | {"queues": np.array(queues, np.int32)}
+
+
+def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
+    """The code of a tile.
+
+    Args:
+        unit: empty; holds routes, and problems if there are any, afterwards.
+        tile: file and params.
+        layout: which names it exports.
+
+    Returns:
+        None if there are problems.
+    """
+    params = _given(tile.params)
+    module = attempt(unit, unit.files.instance, tile.file, tile.importer, params, tile.at)
+    if module is None:
+        return None
+    module.settled = True
+    unit.modules.append(module)
+    _run_blocks(unit, module)
+    _check_exports(unit, layout)
+    _place_variables(unit)
+    variables = {n: (t, at) for n, (t, at) in unit.exports.items() if isinstance(t, Reference)}
+    for target, at in variables.values():
+        attempt(unit, unit.address, target, at)
+    active, blocked = _initial_gates(unit, module)
+    starts, memory = _write(unit)
+    frame = attempt(unit, frame_size, unit)
+    if unit.problems or memory is None or frame is None:
+        return None
+    files = tuple(dict.fromkeys(place.file for place in unit.code.places))
+    lines = [(files.index(place.file), place.line) for place in unit.code.places]
+    return Program(
+        name=tile.file,
+        code=unit.code.table(),
+        lines=np.array(lines, np.int32).reshape(-1, 2),
+        files=files,
+        messages=tuple(unit.messages),
+        memory=memory,
+        tables=_tables(unit),
+        **{name: _task_table(unit, name) for name in _TASK_TABLES},
+        start=0 if starts else -1,
+        active=active,
+        blocked=blocked,
+        functions={
+            name: _first_instruction(unit, target)
+            for name, (target, _) in unit.exports.items()
+            if isinstance(target, Function)
+        },
+        symbols=unit.symbols(),
+        exports={
+            name: unit.symbol(target.part(), unit.address(target, at))
+            for name, (target, at) in variables.items()
+        },
+        frame=frame,
+    )
