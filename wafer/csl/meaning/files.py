@@ -1,6 +1,8 @@
 """Where imported files are found, and the instances made of them."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from wafer.csl.meaning.core.evaluator import Failure
 from wafer.csl.meaning.core.values import Module, Value
@@ -11,6 +13,7 @@ from wafer.csl.syntax.source import Position, Problem, Source
 
 __all__ = ["Files"]
 
+T = TypeVar("T", bound=tree.Node)
 LIBRARY = Path(__file__).parents[1] / "library"
 
 
@@ -24,7 +27,9 @@ class Files:
     def __init__(self, import_paths: tuple[str, ...] = ()) -> None:
         self.import_paths = import_paths
         self._parsed: dict[Path, Parsed] = {}
-        self._mentioned: dict[str, set[str]] = {}
+        self._mentioned: dict[str, frozenset[str]] = {}
+        self._importing: dict[str, tuple[str, ...]] = {}
+        self._addressed: dict[Position, frozenset[str]] = {}
 
     def source(self, at: Position) -> Source | None:
         """The text of the file that a position is in, if it was opened."""
@@ -72,15 +77,44 @@ class Files:
         library = path.is_relative_to(LIBRARY)
         return Module(str(path), name or path.name, named, blocks, params, library)
 
-    def mentioned(self, path: str) -> set[str]:
+    def mentioned(self, path: str) -> frozenset[str]:
         """The names that a file uses anywhere."""
-        file = self.parsed(Path(path)).file
         if path not in self._mentioned:
-            names = {node.id for node, _ in tree.walk(file) if isinstance(node, tree.Name)}
-            self._mentioned[path] = names
+            names = _nodes(self.parsed(Path(path)).file, tree.Name)
+            self._mentioned[path] = frozenset(node.id for node in names)
         return self._mentioned[path]
+
+    def importing(self, path: str) -> tuple[str, ...]:
+        """The names of a file that stand for imported ones, or for what is made of them."""
+        if path not in self._importing:
+            self._importing[path] = tuple(
+                declaration.name
+                for declaration in self.parsed(Path(path)).file.declarations
+                if isinstance(declaration, tree.Variable)
+                and declaration.value is not None
+                and any(
+                    node.name == "@import_module"
+                    for node in _nodes(declaration.value, tree.Builtin)
+                )
+            )
+        return self._importing[path]
+
+    def addressed(self, function: tree.Function) -> frozenset[str]:
+        """The names in a function whose address is taken."""
+        if function.at not in self._addressed:
+            self._addressed[function.at] = frozenset(
+                node.operand.id
+                for node in _nodes(function, tree.Unary)
+                if node.operator == "&" and isinstance(node.operand, tree.Name)
+            )
+        return self._addressed[function.at]
 
     def layout(self, path: Path) -> tree.Layout | None:
         """The layout block of a file."""
         declarations = self.parsed(path).file.declarations
         return next((d for d in declarations if isinstance(d, tree.Layout)), None)
+
+
+def _nodes(root: tree.Node, kind: type[T]) -> Iterator[T]:
+    """The nodes of a kind below one."""
+    return (node for node, _ in tree.walk(root) if isinstance(node, kind))

@@ -44,19 +44,12 @@ def attempt(unit: Unit, step: Callable[..., T], *arguments: Any) -> T | None:
     return None
 
 
-def _imports(node: tree.Node | None) -> bool:
-    return node is not None and any(
-        isinstance(n, tree.Builtin) and n.name == "@import_module" for n, _ in tree.walk(node)
-    )
-
-
 def _run_blocks(unit: Unit, module: Module) -> None:
     """Import what a file imports, run the comptime blocks of all, then its own."""
     ev = Evaluator(unit, module)
     known = len(unit.modules)
-    for name, declaration in module.declarations.items():
-        if isinstance(declaration, tree.Variable) and _imports(declaration.value):
-            attempt(unit, declared, ev, module, name)
+    for name in unit.files.importing(module.path):
+        attempt(unit, declared, ev, module, name)
     for imported in unit.modules[known:]:
         if imported is not module and not imported.settled:
             imported.settled = True
@@ -146,9 +139,11 @@ def _write(unit: Unit) -> tuple[bool, np.ndarray | None]:
     if starts:
         unit.code.add(Op.RETURN)
     attempt(unit, write_functions, unit)
-    attempt(unit, unit.memory)  # which asks for functions that only data points to
-    attempt(unit, write_functions, unit)
-    return starts, attempt(unit, unit.memory)
+    memory = attempt(unit, unit.memory)
+    if unit.waiting:  # only data points to these functions
+        attempt(unit, write_functions, unit)
+        memory = attempt(unit, unit.memory)
+    return starts, memory
 
 
 def _first_instruction(unit: Unit, function: Function) -> int:

@@ -10,7 +10,17 @@ import numpy as np
 from wafer.csl.machine import codes
 from wafer.csl.meaning.core import types
 
-__all__ = ["COMPARISONS", "SIGNS", "bits_of", "bounds", "compute", "fits", "rounded", "wrapped"]
+__all__ = [
+    "COMPARISONS",
+    "SIGNS",
+    "bits_of",
+    "bounds",
+    "bytes_of",
+    "compute",
+    "fits",
+    "rounded",
+    "wrapped",
+]
 
 # Operator -> the machine's instruction.
 SIGNS = {
@@ -70,6 +80,12 @@ def bits_of(kind: types.Type, data: Any) -> int:
         with np.errstate(over="ignore"):
             return int(_ROUND[kind.name](data).view(_BITS[kind.name]))
     return int(data)
+
+
+def bytes_of(kind: types.Plain, data: list[Any]) -> bytes:
+    """Numbers as memory holds them, little end first."""
+    with np.errstate(over="ignore"):
+        return np.array(data, f"<{kind.name[0]}{types.size_of(kind)}").tobytes()
 
 
 def _quotient(a: int, b: int) -> int:

@@ -6,7 +6,6 @@ Two types are equal if they are written alike; a struct or enum is the one of it
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -49,14 +48,13 @@ __all__ = [
 ]
 
 
-@dataclasses.dataclass(frozen=True)
 class Type:
     """Any type."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Plain(Type):
-    """A type that is only its name.
+    """A type that is only its name; there is one of each.
 
     Attributes:
         name: in CSL.
@@ -165,23 +163,24 @@ RANGE = Plain("range")
 DIRECTION = Plain("direction", codes.Type.U16)
 COLOR = Plain("color", codes.Type.U16)
 
+_INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 _FLOATS = {"f16": codes.Type.F16, "f32": codes.Type.F32, "bf16": None, "cb16": None}
 _HANDLES = (
     "local_task_id data_task_id control_task_id input_queue output_queue ut_id"
     " dsr_dest dsr_src0 dsr_src1"
 )
-_DESCRIPTORS = "mem1d_dsd mem4d_dsd circbuf_dsd fabin_dsd fabout_dsd fifo"
+_DESCRIPTORS = ("mem1d_dsd", "mem4d_dsd", "circbuf_dsd", "fabin_dsd", "fabout_dsd", "fifo")
 _PLAIN = {
     plain.name: plain
     for plain in (
         *(BOOL, VOID, TYPE, ANYTYPE, COMPTIME_INT, COMPTIME_FLOAT, STRING, ANONYMOUS, MODULE),
         *(RANGE, DIRECTION, COLOR),
+        *(Plain(name, codes.Type[name.upper()]) for name in _INTEGERS),
         *(Plain(name, code) for name, code in _FLOATS.items()),
         *(Plain(name, codes.Type.U16) for name in _HANDLES.split()),
-        *(Plain(name, codes.Type.U64) for name in _DESCRIPTORS.split()),
+        *(Plain(name, codes.Type.U64) for name in _DESCRIPTORS),
     )
 }
-_INTEGER = re.compile(r"([iu])([1-9]\d*)")
 _BYTES = {
     **dict.fromkeys((codes.Type.I8, codes.Type.U8), 1),
     **dict.fromkeys((codes.Type.I16, codes.Type.U16, codes.Type.F16, codes.Type.BOOL), 2),
@@ -190,20 +189,14 @@ _BYTES = {
 }
 
 
-@functools.cache
-def named(name: str) -> Type | None:
+def named(name: str) -> Plain | None:
     """The predefined type of a name, or None; integers have 8, 16, 32 or 64 bits."""
-    if name in _PLAIN:
-        return _PLAIN[name]
-    if (match := _INTEGER.fullmatch(name)) is None:
-        return None
-    code = getattr(codes.Type, name.upper(), None)
-    return None if code is None else Plain(match.group(), code)
+    return _PLAIN.get(name)
 
 
 def integer(name: str) -> Plain:
     """The integer type of a name."""
-    return Plain(name, codes.Type[name.upper()])
+    return _PLAIN[name]
 
 
 I16, U16, U32 = integer("i16"), integer("u16"), integer("u32")
@@ -212,7 +205,7 @@ F32 = _PLAIN["f32"]
 
 def is_integer(kind: Type) -> bool:
     """Whether a type is an integer with a width."""
-    return isinstance(kind, Plain) and _INTEGER.fullmatch(kind.name) is not None
+    return isinstance(kind, Plain) and kind.name in _INTEGERS
 
 
 def is_float(kind: Type) -> bool:
@@ -227,7 +220,7 @@ def is_number(kind: Type) -> bool:
 
 def is_descriptor(kind: Type) -> bool:
     """Whether a type is one of the descriptors."""
-    return isinstance(kind, Plain) and kind.name in _DESCRIPTORS.split()
+    return isinstance(kind, Plain) and kind.name in _DESCRIPTORS
 
 
 def machine_type(kind: Type) -> codes.Type | None:

@@ -10,7 +10,7 @@ from wafer.csl.machine.image import COLUMNS, Symbol
 from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.emit import Code, Label
 from wafer.csl.meaning.core.fabric import Fabric
-from wafer.csl.meaning.core.numbers import bits_of
+from wafer.csl.meaning.core.numbers import bits_of, bytes_of
 from wafer.csl.meaning.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import CslError, Position, Problem
@@ -223,6 +223,8 @@ class Unit:
     def encoded(self, kind: types.Type, data: Any) -> bytes:
         """A known value as bytes of memory, little end first."""
         match kind:
+            case types.Array(element=types.Plain() as plain) if types.is_number(plain):
+                return bytes_of(plain, data)
             case types.Array():
                 return b"".join(self.encoded(kind.element, part) for part in data)
             case types.Struct():

@@ -208,7 +208,7 @@ class Function:
 
 def is_known(value: Value) -> bool:
     """Whether a value is known while compiling, all the way down."""
-    if value.type == types.ANONYMOUS:
+    if value.type is types.ANONYMOUS:
         parts = value.data.values() if isinstance(value.data, dict) else value.data
         return all(is_known(part) for part in parts)
     return not isinstance(value.data, Register | Memory)

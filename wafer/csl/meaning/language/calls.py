@@ -188,11 +188,7 @@ def _write(unit: Unit, request: Request) -> None:
     ev = Evaluator(unit, request.function.module, code)
     if node.body is None:
         ev.fail(node.at, f"{node.name} has no body")
-    ev.addressed = frozenset(
-        n.operand.id
-        for n, _ in tree.walk(node.body)
-        if isinstance(n, tree.Unary) and n.operator == "&" and isinstance(n.operand, tree.Name)
-    )
+    ev.addressed = unit.files.addressed(node)
     scope: dict[str, Any] = {}
     ev.scopes = [scope]
     if node.kind == "task":
