@@ -16,6 +16,7 @@ import platform
 import runpy
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 # name of the exported table -> (floats of a vector, compiler flags)
@@ -104,6 +105,18 @@ class BuildNative(build_ext):
         )
 
 
+class PlatformWheel(bdist_wheel):
+    """A wheel for every Python 3 of this platform: the libraries know no Python ABI."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """The tag names the C library that this machine has: no older one serves."""
+        name, version = platform.libc_ver()
+        tag = super().get_tag()[2]
+        if name == "glibc" and tag.startswith("linux_"):
+            tag = f"manylinux_{version.replace('.', '_')}_{tag.removeprefix('linux_')}"
+        return "py3", "none", tag
+
+
 setup(
     ext_modules=[
         NativeLibrary(
@@ -126,5 +139,5 @@ setup(
             per_target=["curves.cc"],
         ),
     ],
-    cmdclass={"build_ext": BuildNative},
+    cmdclass={"bdist_wheel": PlatformWheel, "build_ext": BuildNative},
 )

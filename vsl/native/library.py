@@ -115,7 +115,8 @@ def _mend() -> str:
     if (_ROOT / "setup.py").is_file():
         return f"`cd {_ROOT} && {sys.executable} setup.py build_ext --inplace`"
     return (
-        "`pip install --force-reinstall wafer` (a checkout: `python setup.py build_ext --inplace`)"
+        "`pip install --force-reinstall wafer-jax`"
+        " (a checkout: `python setup.py build_ext --inplace`)"
     )
 
 

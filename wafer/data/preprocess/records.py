@@ -75,7 +75,7 @@ def optional(module: str, package: str, why: str) -> Any:
     except ImportError as error:
         raise DataError(
             f"{why} needs the package {package}, which is not installed: pip install {package}, "
-            "or install wafer with its extra: pip install '.[data]'"
+            "or install it with wafer: pip install 'wafer-jax[data]'"
         ) from error
 
 

@@ -1,0 +1,49 @@
+"""The distribution: a source archive and a wheel, built from a copy, installed, used."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+from helpers.paths import ROOT
+
+USE = """
+import importlib.metadata, pathlib, sys
+from sparsity.kernels import native as kernels
+from vsl.native.library import Library
+import vsl, wafer.csl
+site = pathlib.Path(sys.argv[1])
+assert importlib.metadata.version("wafer-jax")
+assert site in pathlib.Path(vsl.__file__).parents
+for package in "vsl.native", "sparsity.kernels", "wafer.fabric.native", "wafer.placement.native":
+    library = Library(what="a library", package=package, handlers=(), instead="nothing")
+    assert library.loaded()._name.startswith(str(site)), package
+assert wafer.csl.compile(sys.argv[2]).tiles.shape == (1, 1)
+"""
+LAYOUT = 'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{}); }'
+PE = 'const random = @import_module("<random>");'
+
+
+@pytest.mark.slow
+def test_a_wheel_has_the_libraries_and_serves_every_python(tmp_path):
+    source, made, site = tmp_path / "source", tmp_path / "made", tmp_path / "site"
+    kept = shutil.ignore_patterns("*.so", "__pycache__", ".*", "build", "*.egg-info", "site")
+    shutil.copytree(ROOT, source, ignore=kept)
+    build = [sys.executable, "-m", "build", "--no-isolation", "-o", str(made), str(source)]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (wheel,), (archive,) = made.glob("*.whl"), made.glob("*.tar.gz")
+    assert "-py3-none-" in wheel.name
+    with tarfile.open(archive) as file:
+        assert any(name.endswith("sparsity/kernels/tile.h") for name in file.getnames())
+
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([*install, "--target", str(site), str(wheel)], check=True)
+    (tmp_path / "layout.csl").write_text(LAYOUT, encoding="utf-8")
+    (tmp_path / "pe.csl").write_text(PE, encoding="utf-8")
+    use = [sys.executable, "-P", "-c", USE, str(site), str(tmp_path / "layout.csl")]
+    env = os.environ | {"PYTHONPATH": str(site)}
+    used = subprocess.run(use, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert used.returncode == 0, used.stderr
