@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers.csl_program import compiled, results
 
+import wafer.csl
 from wafer.csl import CslError
 
 # Name -> (options, text, what y holds).
@@ -270,7 +271,9 @@ ERRORS = {
     "fn f(a: i32) void {}\nfn go() void { f(1, 2); }": "f takes 1 argument(s), found 2",
     "const s = .{ .height = 1 };\nfn go() void { y[0] = s.hight; }": "did you mean 'height'?",
     "fn go() void { y = y; const k = 1; k = 2; }": "'k' is a constant",
-    "fn go() void { go(); }": "'go' calls itself",
+    "fn go() void { var a = @zeros([2]i16); a[0] = 1; go(); }": (
+        "'go' may call itself, and all its calls would share 'a'"
+    ),
     "fn go() void { const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i * i] }); }": (
         "a variable is multiplied with a variable"
     ),
@@ -288,6 +291,25 @@ def test_errors(tmp_path, text):
         compiled(tmp_path, text)
     assert ERRORS[text] in str(caught.value)
     assert "pe.csl:" in str(caught.value)
+
+
+def test_functions_may_call_themselves(tmp_path):
+    """3! + the sum of even and odd steps down from 5, each calling the other."""
+    text = """
+    fn factorial(n: i32) i32 { if (n < 2) { return 1; } return n * factorial(n - 1); }
+    fn even(n: i32) i32 { if (n == 0) { return 0; } const rest = odd(n - 1); return n + rest; }
+    fn odd(n: i32) i32 { return 10 * n + even(n - 1); }
+    fn go() void { y[0] = factorial(5); y[1] = even(4); }
+    """
+    assert results(tmp_path, text).tolist() == [[120, 4 + 30 + 2 + 10, 0, 0]]
+
+
+def test_a_recursion_without_end_is_a_fault(tmp_path):
+    image = compiled(tmp_path, "fn go() void { y[0] += 1; go(); }")
+    machine = wafer.csl.Machine(image)
+    machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
+    assert machine.run() is wafer.csl.Status.FAULT
+    assert "more than 64 calls within each other" in machine.fault
 
 
 def test_all_errors_of_a_program_come_at_once(tmp_path):

@@ -11,6 +11,7 @@ import enum
 
 __all__ = [
     "CONFIG",
+    "DEEPEST_CALL",
     "VISIBLE",
     "Action",
     "Descriptor",
@@ -21,6 +22,9 @@ __all__ = [
     "Operand",
     "Type",
 ]
+
+
+DEEPEST_CALL = 64  # calls within each other
 
 
 class Type(enum.IntEnum):

@@ -4,6 +4,7 @@ import enum
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from wafer.csl.machine.codes import DEEPEST_CALL
 from wafer.csl.machine.image import Image, Program
 
 __all__ = ["Waiting", "fault_message", "waiting_for"]
@@ -44,7 +45,7 @@ _FAULTS = {
     " the program does not bind; bind it, or set the wavelet's NOCE bit",
     Fault.MESSAGE: "{message}",
     Fault.DIVISION: "integer division by zero",
-    Fault.TOO_DEEP: "calls nest deeper than the compiler has counted; CSL has no recursion",
+    Fault.TOO_DEEP: f"more than {DEEPEST_CALL} calls within each other; does the recursion end?",
     Fault.NO_COLOR: "no colour is bound to queue {detail}; call @initialize_queue first",
     Fault.NO_CONFIG: "there is no configuration register at word address 0x{detail:x} for a colour"
     " or queue that this program configures",

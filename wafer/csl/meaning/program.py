@@ -13,7 +13,8 @@ from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.evaluator import Evaluator, Failure
 from wafer.csl.meaning.core.unit import Unit
 from wafer.csl.meaning.core.values import Cell, Function, Module, Reference, Value
-from wafer.csl.meaning.language.calls import frame_size, write_functions
+from wafer.csl.meaning.language.calls import write_functions
+from wafer.csl.meaning.language.frames import frame_size
 from wafer.csl.meaning.language.names import declared, signature
 from wafer.csl.meaning.language.statements import run
 from wafer.csl.syntax import tree

@@ -33,6 +33,10 @@ def members(kind, name, text=TEXT):
     return [word for word in re.split(r"[\s,;]+", body) if word]
 
 
+def test_the_deepest_call():
+    assert f"kDeepestCall = {codes.DEEPEST_CALL};" in TEXT
+
+
 @pytest.mark.parametrize("name", ["Type", "Op", "Intrinsic", "Gate", "Action", "Operand", "DsdOp"])
 def test_cpp_has_the_same_codes(name):
     enum = getattr(codes, name)

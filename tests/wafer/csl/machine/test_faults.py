@@ -34,7 +34,7 @@ def fault(text, programs=(), tiles=((0,),), **tables):
             "test.csl:5: PE (0, 0), local task 8: byte address 16 is outside of the 16 bytes",
         ),
         ("const r0 0\ndiv.i16 r1 r0 r0\nreturn", "integer division by zero"),
-        ("again:\n call again r4\n return", "calls nest deeper"),
+        ("again:\n call again r4\n return", "more than 64 calls within each other"),
         (".message 'sum == 3 (a.csl:7)'\nfault 0", "local task 8: sum == 3 (a.csl:7)"),
         ("const r0 0x7f3f\nconfig_set r0 r0\nreturn", "register at word address 0x7f3f"),
         (

@@ -4,6 +4,7 @@
 
 namespace wafer::csl {
 
+constexpr int kDeepestCall = 64;
 enum class Type : int32_t { kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64, kF16, kF32, kBool };
 enum class Op : int32_t {
   kConst, kCopy, kAdd, kSub, kMul, kDiv, kRem, kAnd, kOr, kXor, kShl, kShr, kNeg, kInvert, kNot,

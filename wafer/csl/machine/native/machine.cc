@@ -58,7 +58,7 @@ void Machine::set_up(Reader& in, const std::vector<int32_t>& tiles) {
   }
   operations_.resize(size_t(cells()) * threads_);
   output_.resize(size_t(cells()) * queues_);
-  frames_.resize(size_t(cells()) * kDeepest);
+  frames_.resize(size_t(cells()) * kDeepestCall);
 }
 
 void Machine::start() {

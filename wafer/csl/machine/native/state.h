@@ -92,7 +92,6 @@ enum class Task : int32_t { kLocal, kData, kControl, kTeardown, kEmpty, kFunctio
 struct Frame {
   int32_t pc, base;
 };
-constexpr int kDeepest = 64;  // calls
 
 constexpr int kMainThread = kThreads;
 

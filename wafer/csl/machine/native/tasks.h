@@ -218,16 +218,16 @@ class Tasks : public Operations {
       case Op::kJumpUnless: if (!r(i.b)) next = i.a; break;
       case Op::kCall: case Op::kCallAt: {
         const int64_t to = i.op == Op::kCall ? i.a : r(i.a);
-        if (core.depth == kDeepest || core.base + i.b > program(core).frame)
+        if (core.depth == kDeepestCall || core.base + i.b > program(core).frame)
           return fault(cell, kTooDeep, core.pc, 0, worker), false;
         if (to < 0 || to >= int64_t(program(core).code.size()))
           return fault(cell, kBadCode, core.pc, to, worker), false;
-        frames_[size_t(cell) * kDeepest + size_t(core.depth++)] = {next, core.base};
+        frames_[size_t(cell) * kDeepestCall + size_t(core.depth++)] = {next, core.base};
         core.base += i.b, next = int(to);
         break;
       }
       case Op::kReturn: {
-        const Frame& frame = frames_[size_t(cell) * kDeepest + size_t(--core.depth)];
+        const Frame& frame = frames_[size_t(cell) * kDeepestCall + size_t(--core.depth)];
         next = frame.pc, core.base = frame.base;
         break;
       }

@@ -184,6 +184,12 @@ class Evaluator:
             self.fail(at, f"'{name}' is declared twice in this block")
         scope[name] = binding
 
+    def local_cell(self, name: str, kind: types.Type, at: Position, alignment: int = 0) -> Cell:
+        """A variable of this function in memory, where its calls within each other share it."""
+        if self.code is not None:
+            self.unit.locals.setdefault(self.code.owner, (name, at))
+        return Cell(name, kind, None, running=True, alignment=alignment)
+
     def read(self, place: Place, at: Position) -> Value:
         """The value at a place."""
         kind = place.type

@@ -73,6 +73,7 @@ class Unit:
         requests: functions that become code; those in `waiting` have none yet.
         calls: caller, first register of the callee's frame, callee (None: through a variable).
         variable_functions: those that such calls may mean.
+        locals: of each function, the first variable that it keeps in memory.
         registers: how many each function needs.
         tables: rows by the names in COLUMNS.
         messages: of faults.
@@ -105,6 +106,7 @@ class Unit:
     waiting: list[Request] = dataclasses.field(default_factory=list)
     calls: list[tuple[Label, int, Label | None]] = dataclasses.field(default_factory=list)
     variable_functions: set[Label] = dataclasses.field(default_factory=set)
+    locals: dict[Label, tuple[str, Position]] = dataclasses.field(default_factory=dict)
     registers: dict[Label, int] = dataclasses.field(default_factory=dict)
     tables: dict[str, list[tuple[int, ...]]] = dataclasses.field(
         default_factory=lambda: {name: [] for name in COLUMNS}

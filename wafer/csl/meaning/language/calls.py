@@ -4,11 +4,9 @@ from typing import Any
 
 from wafer.csl.machine.codes import Op, Type
 from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.emit import Label
 from wafer.csl.meaning.core.evaluator import Evaluator, Failure, described
 from wafer.csl.meaning.core.unit import Request, Unit
 from wafer.csl.meaning.core.values import (
-    Cell,
     Function,
     KnownPlace,
     Memory,
@@ -22,7 +20,7 @@ from wafer.csl.meaning.core.values import (
 from wafer.csl.meaning.language.coerce import coerce
 from wafer.csl.meaning.language.statements import run
 from wafer.csl.syntax import tree
-from wafer.csl.syntax.source import Position, Problem
+from wafer.csl.syntax.source import Position
 
 __all__ = ["call", "interpret", "write_functions"]
 
@@ -128,7 +126,7 @@ def _frame(ev: Evaluator, values: list[Value], at: Position) -> int:
 
 def _own(ev: Evaluator, value: Value, at: Position) -> Value:
     """A copy of an array or struct in memory that nothing else changes."""
-    cell = Cell("an argument", value.type, None, running=True)
+    cell = ev.local_cell("an argument", value.type, at)
     ev.write(KnownPlace(value.type, Reference(cell)), value, at)
     code = ev.running(at, "memory")
     return Value(value.type, Memory(code.constant(ev.unit.address(Reference(cell), at)), 0))
@@ -216,7 +214,7 @@ def _receive(ev: Evaluator, request: Request, scope: dict[str, Any]) -> None:
         if types.machine_type(kind) is None:
             scope[name] = Value(kind, Memory(register, 0))
         elif name in ev.addressed:
-            cell = Cell(name, kind, None, running=True)
+            cell = ev.local_cell(name, kind, formal.at)
             place = KnownPlace(kind, Reference(cell))
             ev.write(place, Value(kind, Register(register)), formal.at)
             scope[name] = cell
@@ -246,27 +244,3 @@ def _split(ev: Evaluator, node: tree.Function, scope: dict[str, Any]) -> None:
         register = code.new()
         code.add(Op.COPY, 0, register, part)
         scope[formal.name or "_"] = RegisterVariable(kind, register)
-
-
-def frame_size(unit: Unit) -> int:
-    """Most registers that calls within each other need at once.
-
-    Raises:
-        Failure: a function calls itself.
-    """
-    needs: dict[Label, int] = {}
-    callees: dict[Label, list[tuple[int, Label]]] = {}
-    for caller, base, callee in unit.calls:
-        targets = unit.variable_functions if callee is None else (callee,)
-        callees.setdefault(caller, []).extend((base, target) for target in targets)
-
-    def need(label: Label, above: tuple[Label, ...]) -> int:
-        if label in above:
-            name = next(r.function.node for r in unit.requests.values() if r.label is label)
-            raise Failure(Problem(name.at, f"'{name.name}' calls itself", "write it as a loop"))
-        if label not in needs:
-            inner = [b + need(c, (*above, label)) for b, c in callees.get(label, [])]
-            needs[label] = max([unit.registers.get(label, 1), *inner])
-        return needs[label]
-
-    return max((need(label, ()) for label in unit.registers), default=1)

@@ -121,7 +121,7 @@ def _binding(ev: Evaluator, node: tree.Variable, value: Value) -> Any:
         ev.write(place, value, node.at)
         return place
     multiples = [ev.known(a.value).data for a in node.attributes if a.name == "align"]
-    cell = Cell(node.name, value.type, None, running=True, alignment=max(multiples, default=0))
+    cell = ev.local_cell(node.name, value.type, node.at, max(multiples, default=0))
     if types.machine_type(value.type) is None:
         try:
             types.size_of(value.type)
