@@ -348,3 +348,24 @@ def test_errors_of_the_layout(tmp_path, body):
     with pytest.raises(CslError) as caught:
         wafer.csl.compile(tmp_path / "layout.csl")
     assert LAYOUT_ERRORS[body] in str(caught.value)
+
+
+def test_an_old_output_descriptor_names_its_colour_alone(tmp_path):
+    """On WSE-2 such words leave by queue 0."""
+    text = """
+    const c = @get_color(1);
+    const to_east = @get_dsd(fabout_dsd, .{ .extent = 4, .fabric_color = c });
+    const from_west = @get_dsd(fabin_dsd, .{
+      .extent = 4, .input_queue = @get_input_queue(2), .fabric_color = c,
+    });
+    const all = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+    fn go() void {
+      if (x == 0) { @mov32(to_east, 7); } else { @mov32(all, from_west); }
+    }
+    """
+    routes = """
+      const c = @get_color(1);
+      @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
+      @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });
+    """
+    assert results(tmp_path, text, width=2, routes=routes).tolist() == [[0] * 4, [7] * 4]

@@ -158,6 +158,8 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Posit
     color, queue = given.pop("fabric_color", None), None
     for name in ("input_queue", "output_queue"):
         queue = given.pop(name, queue)
+    if sends and queue is None and ev.unit.arch == "wse2":
+        queue = Value(types.U16, 0)  # older programs name only the colour
     zeroed = fields_of(ev, given.pop("zero"), at) if "zero" in given else {}
     given.pop("control_transform", None)
     columns: dict[str, Any] = {
