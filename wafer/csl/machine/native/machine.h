@@ -106,7 +106,6 @@ class Machine : public Tasks {
  private:
   using Tasks::Tasks;
   static constexpr Status kNoStatus = Status(-1);
-  static constexpr int kAhead = 3;  // PEs
 
   void set_up(Reader& in, const std::vector<int32_t>& tiles);
   void start();
@@ -125,14 +124,12 @@ class Machine : public Tasks {
     }
   }
 
-  // Brings in what a step reads: a PE's state lies in several places, too far apart to be guessed.
-  static void prefetch(const void* at, size_t bytes) {
-    for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch(static_cast<const char*>(at) + k);
-  }
+  using Tasks::prefetch;
   void prefetch(int cell) {
     prefetch(&cores_[cell], sizeof(Core));
     prefetch(&at(cell, 0), std::min<size_t>(slots_, 4) * sizeof(Lane));
     prefetch(&words_[size_t(cell) * slots_ * kQueues], std::min<size_t>(slots_, 4) * kQueues * 4);
+    if (queues_) prefetch(&output(cell, 0), std::min<size_t>(queues_, 6) * sizeof(OutputQueue));
     prefetch(&running(cell, kMainThread), std::min<size_t>(threads_, 4) * sizeof(Operation));
   }
   void prefetch_operands(int cell) {

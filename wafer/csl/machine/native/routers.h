@@ -34,7 +34,12 @@ class Routers {
 
   // What leaves each router of rows [from, to).
   void leave(int from, int to, Worker* worker) {
+    // Only a range's first and last rows get words from other threads.
+    worker->own_from = from ? (from + 1) * width_ : 0;
+    worker->own_to = to < rows_ ? (to - 1) * width_ : cells();
     for (int cell = from * width_; cell < to * width_; ++cell) {
+      const int ahead = cell + kAhead;
+      if (ahead < cells() && live_[ahead]) prefetch(&at(ahead, 0), size_t(std::min(slots_, 4)) * sizeof(Lane));
       if (load(visit_[cell]) != 1) continue;
       each(went_[cell], [&](int slot) { at(cell, slot).go = false, at(cell, slot).ports = 0; });
       went_[cell] = 0;
@@ -50,6 +55,13 @@ class Routers {
   static Value load(Value& v) { return __atomic_load_n(&v, __ATOMIC_RELAXED); }
   template <class Value>
   static void store(Value& v, Value to) { __atomic_store_n(&v, to, __ATOMIC_RELAXED); }
+
+  static constexpr int kAhead = 3;  // PEs
+
+  // Brings in what a step reads: a PE's state lies in several places, too far apart to be guessed.
+  static void prefetch(const void* at, size_t bytes) {
+    for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch(static_cast<const char*>(at) + k);
+  }
 
   // Calls visit(k) for every bit k of a mask.
   template <class Visit>
@@ -154,7 +166,9 @@ class Routers {
     each(need, [&](int port) { ++links_[size_t(cell) * kPorts + port]; });
     each(need & 15, [&](int side) {
       const int other = cell + offset_[side];
-      __atomic_fetch_or(&incoming_[other], 1u << swapped(lane, slot, side), __ATOMIC_RELAXED);
+      const uint32_t arrives = 1u << swapped(lane, slot, side);
+      if (other >= worker->own_from && other < worker->own_to) incoming_[other] |= arrives;
+      else __atomic_fetch_or(&incoming_[other], arrives, __ATOMIC_RELAXED);
       if (!load(visit_[other])) store(visit_[other], uint8_t(2));
     });
   }
@@ -188,11 +202,14 @@ class Routers {
     lane.popped = 0;
     const uint32_t head = lane.router[0];
     const uint8_t head_flag = lane.router_flag[0];
+    // In locals: a wide load of bytes that were just stored one by one stalls the core.
+    uint8_t first = head_flag, second = lane.router_flag[1], down = lane.down_flag;
+    uint8_t entered = lane.up_flag[0], rising = lane.up_flag[1];
     bool moved = lane.go || flag;
 
     // 1. Arrivals: from the CE, then from the neighbours.
     uint32_t got = lane.up[1];
-    uint8_t got_flag = to_router ? lane.up_flag[1] : 0;
+    uint8_t got_flag = to_router ? rising : 0;
     int arrivals = got_flag != 0;
     if (incoming_[cell] >> slot & 1)
       each(sides_[cell], [&](int side) {
@@ -205,31 +222,28 @@ class Routers {
       });
     if (arrivals > 1) worker->note({kSameCycleArrival, cell, 0, 0, -1, colors_[slot]});
     if (lane.go) {
-      lane.router[0] = lane.router[1], lane.router_flag[0] = lane.router_flag[1];
-      lane.router_flag[1] = 0;
+      lane.router[0] = lane.router[1], first = second, second = 0;
     }
     if (got_flag) {
-      const int place = lane.router_flag[0] != 0;
-      lane.router[place] = got, lane.router_flag[place] = got_flag, moved = true;
+      lane.router[first != 0] = got, (first ? second : first) = got_flag, moved = true;
     }
 
     // 2. Down to the CE's queue.
-    if (lane.down_flag && queue_room) {
-      push_word(cell, slot, lane.down, lane.down_flag & kControl, core);
-      lane.down_flag = 0, moved = true;
+    if (down && queue_room) {
+      push_word(cell, slot, lane.down, down & kControl, core);
+      down = 0, moved = true;
     }
-    if (lane.go && lane.ports & kRampPort) lane.down = head, lane.down_flag = head_flag;
+    if (lane.go && lane.ports & kRampPort) lane.down = head, down = head_flag;
 
     // 3. Up from the CE.
-    if (to_router && lane.up_flag[1]) lane.up_flag[1] = 0, moved = true;
-    if (!lane.up_flag[1] && lane.up_flag[0]) {
-      lane.up[1] = lane.up[0], lane.up_flag[1] = lane.up_flag[0];
-      lane.up_flag[0] = 0, moved = true;
-    }
-    if (flag) lane.up[0] = word, lane.up_flag[0] = flag;
+    if (to_router && rising) rising = 0, moved = true;
+    if (!rising && entered) lane.up[1] = lane.up[0], rising = entered, entered = 0, moved = true;
+    if (flag) lane.up[0] = word, entered = flag;
+    lane.router_flag[0] = first, lane.router_flag[1] = second, lane.down_flag = down;
+    lane.up_flag[0] = entered, lane.up_flag[1] = rising;
 
     if (got_flag || lane.go) switches(slot, lane, got, got_flag, head, lane.go ? head_flag : 0, core);
-    const bool busy = lane.router_flag[0] || lane.up_flag[0] || lane.up_flag[1] || lane.down_flag;
+    const bool busy = first | entered | rising | down;
     live_[cell] = busy ? live_[cell] | 1u << slot : live_[cell] & ~(1u << slot);
     return moved;
   }

@@ -164,6 +164,7 @@ struct Worker {
   Sent fresh;  // a word sent in this cycle while all output queues were empty
   Fault fault;
   bool moved = false;
+  int own_from = 0, own_to = 0;  // cells that no other thread sends to in a cycle
   int64_t answered = 0;  // launches returned, commands unblocked
   std::vector<Print> prints;
   std::vector<std::vector<int64_t>> profile;  // cycles by program and instruction
