@@ -1,8 +1,24 @@
 """What instructions cost in cycles, and how wide operations on descriptors go, per architecture.
 
-A task's own instructions are counted one by one; an operation on descriptors costs its issue, what
-its operands need (an implicit descriptor is loaded into a DSR first), and then the cycles of its
-elements, which the machine counts.
+The rules, which both the C++ machine and any other one follow; all numbers are in the tables here.
+
+1. An instruction costs what ``op_costs`` says. A task begins ``switch_task`` cycles behind the end
+   of the one before. An instruction in ``codes.VISIBLE`` acts when all cycles up to and with its
+   own are over.
+2. An operation on descriptors costs its instruction and, for each operand, ``operands`` of its
+   kind: descriptors are loaded into DSRs first, an operand that is a DSR is loaded already. Its
+   first step is in the cycle in which the instruction acts, if it can be; the task goes on in the
+   cycle behind the last one, of an asynchronous operation at once.
+3. A step takes ``widths`` elements of an operation whose operands are scalars and rows of the
+   memory: all at addresses that 4 divides, with no index. A stride (of the innermost dimension, in
+   elements) other than 0 and 1 limits it to ``stride_widths[stride mod 8]``. All else, and so every
+   operation with a pointer, a FIFO or the fabric, takes one element, and one wavelet, a step.
+4. A step takes one cycle, or two where its reads are in each other's way: both sources are in
+   memory, their strides in bytes are equal modulo a line of ``banks * bank_bytes``, and among the
+   banks that the first step reads for one (as many as its bytes fill, from the first element's on)
+   is one that it reads for the other.
+5. In a cycle one operation of a PE steps: the first in rank of those that can. One whose steps take
+   two cycles needs two of them, others may come between.
 """
 
 from typing import NamedTuple
@@ -34,7 +50,10 @@ class Arch(NamedTuple):
     """What an architecture fixes.
 
     Attributes:
-        widths: [DsdOps] int32, most elements of an operation per cycle.
+        widths: [DsdOps] int32, most elements of an operation per step.
+        stride_widths: most elements per step, by the stride modulo 8.
+        banks: of the memory, as its 32-bit reads see them.
+        bank_bytes: of one bank, side by side; then comes the next one.
         input_depths: words of the input queues.
         output_depths: words of the output queues.
         unbound_depth: words of a colour with no input queue that still reaches a data task.
@@ -43,6 +62,9 @@ class Arch(NamedTuple):
     """
 
     widths: np.ndarray
+    stride_widths: tuple[int, ...]
+    banks: int
+    bank_bytes: int
     input_depths: tuple[int, ...]
     output_depths: tuple[int, ...]
     unbound_depth: int
@@ -50,7 +72,13 @@ class Arch(NamedTuple):
     operands: dict[Operand, int]
 
 
-# Widths and depths as the appendix and the pages on queues of the vendor's language guide say.
+# As the appendix of the vendor's language guide says: eight banks of 16-bit words, so four as two
+# reads of 32 bits meet them; where it contradicts itself (stride 4: 2 or 4), the smaller one.
+_STRIDE_WIDTHS = (1, 2, 8, 8, 2, 8, 8, 2)
+_BANKS, _BANK_BYTES = 4, 4
+# Depths as the pages on queues say.
+_WSE2_DEPTHS = (6, 6, 4, 4, 2, 2, 2, 2), (2, 2, 6, 6, 2, 2, 2, 2)
+_WSE3_DEPTHS = (8, 8, 4, 4, 4, 4, 4, 4), (8,) * 8
 _OPERANDS = {
     Operand.MEMORY: 2,
     Operand.SHAPED: 3,
@@ -58,14 +86,11 @@ _OPERANDS = {
     Operand.FIFO: 2,
     Operand.POINTER: 1,
 }
+_MEMORY = (_STRIDE_WIDTHS, _BANKS, _BANK_BYTES)
 ARCHS = {
-    "wse2": Arch(
-        _widths(4, 2, 1, 1), (6, 6, 4, 4, 2, 2, 2, 2), (2, 2, 6, 6, 2, 2, 2, 2), 2, 10, _OPERANDS
-    ),
-    "wse3": Arch(
-        _widths(8, 4, 8, 4), (8, 8, 4, 4, 4, 4, 4, 4), (8,) * 8, 2, 10, _OPERANDS
-    ),
-}  # fmt: skip
+    "wse2": Arch(_widths(4, 2, 1, 1), *_MEMORY, *_WSE2_DEPTHS, 2, 10, _OPERANDS),
+    "wse3": Arch(_widths(8, 4, 8, 4), *_MEMORY, *_WSE3_DEPTHS, 2, 10, _OPERANDS),
+}
 
 # Instructions that do not cost one cycle; by type where that decides.
 _CYCLES = {

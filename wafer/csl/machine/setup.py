@@ -142,7 +142,8 @@ def _costs(image: Image) -> list[np.ndarray]:
     operands = [arch.operands.get(kind, 0) for kind in Operand]
     fixed = [int(image.arch == "wse3"), arch.switch_task]
     depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
-    parts = (fixed, op_costs(), operands, arch.widths, depths, streams)
+    memory = [*arch.stride_widths, arch.banks, arch.bank_bytes]
+    parts = (fixed, op_costs(), operands, arch.widths, memory, depths, streams)
     return [_flat(part) for part in parts]
 
 
