@@ -13,12 +13,13 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    memory: all at addresses that 4 divides, with no index. A stride (of the innermost dimension, in
    elements) other than 0 and 1 limits it to ``stride_widths[stride mod 8]``. All else, and so every
    operation with a pointer, a FIFO or the fabric, takes one element, and one wavelet, a step.
-4. A step takes one cycle, or two where its reads are in each other's way: both sources are in
-   memory, their strides in bytes are equal modulo a line of ``banks * bank_bytes``, and among the
-   banks that the first step reads for one (as many as its bytes fill, from the first element's on)
-   is one that it reads for the other.
+4. A step takes as many cycles as operands meet at one bank. Two operands meet if both are rows of
+   the memory, their strides in bytes are equal modulo a line of ``banks * bank_bytes``, and their
+   first steps go to a bank in common, each to as many as its bytes fill from the bank of its first
+   element on. The count is of an operand with all that it meets. The destination takes part only
+   if its stride is a multiple of a line but not 0: other writes, which come later, find a bank free.
 5. In a cycle one operation of a PE steps: the first in rank of those that can. One whose steps take
-   two cycles needs two of them, others may come between.
+   several cycles needs as many of them, others may come between.
 """
 
 from typing import NamedTuple

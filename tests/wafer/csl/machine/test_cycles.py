@@ -120,7 +120,17 @@ def test_addresses_that_4_does_not_divide_and_unequal_strides():
     # one bank at first, but the strides differ: conflicts come and go
     assert steps("FMACS", 24, (0, 2048, 4096), (1, 1, 2)) == 24
     assert steps("FMACS", 24, (0, 2048, 4096), (2, 2, 2)) == 48
+    assert steps("FMACS", 24, (0, 2048, 4096 + 4), (2, 2, 2)) == 24
     assert steps("FMACS", 24, (0, 2048, 4096), (1, 1, 5)) == 48  # 20 bytes are 4 modulo 16
+
+
+@pytest.mark.parametrize(
+    ("dest", "src1", "turns"),
+    # a column of a matrix with rows of whole lines stays in one bank: here src0's is 0
+    [(0, 4, 2), (0, 0, 3), (4, 8, 1), (4, 4, 2), (4, 0, 2)],
+)
+def test_columns_are_written_where_they_are_read(dest, src1, turns):
+    assert steps("FMACS", 24, (dest, 0, 8192 + src1), (64, 64, 12)) == 24 * turns
 
 
 @pytest.mark.parametrize("kind", [Operand.MEMORY, Operand.SHAPED])

@@ -294,18 +294,31 @@ class Operations : public Queues {
     return out;
   }
 
-  // Two if what a step reads for one source and for the other lies in the same banks.
+  // As many as operands go to one bank in every step. Writes come later than reads, so they meet
+  // them only where all go to one bank: by a stride of whole lines.
   int cycles_per_step(const Core& core, const Operation& o) const {
-    if (!in_memory(o.src0) || !in_memory(o.src1)) return 1;
-    const auto bytes = [&](const Stream& s) { return stride(core, s) * s.width; };
-    const auto banks = [&](const Stream& s) {
-      return (o.wide * s.width + costs_.bank_bytes - 1) / costs_.bank_bytes;
-    };
     const int line = costs_.banks * costs_.bank_bytes;
-    if ((bytes(o.src0) - bytes(o.src1)) % line) return 1;
-    const int apart = (o.src1.base / costs_.bank_bytes - o.src0.base / costs_.bank_bytes) &
-                      (costs_.banks - 1);
-    return apart < banks(o.src0) || costs_.banks - apart < banks(o.src1) ? 2 : 1;
+    const auto bytes = [&](const Stream& s) { return stride(core, s) * s.width; };
+    const auto counts = [&](const Stream& s) {
+      return in_memory(s) && (&s != &o.dest || (bytes(s) && bytes(s) % line == 0));
+    };
+    const auto meet = [&](const Stream& x, const Stream& y) {
+      const auto banks = [&](const Stream& s) {
+        return (o.wide * s.width + costs_.bank_bytes - 1) / costs_.bank_bytes;
+      };
+      const int apart = (y.base / costs_.bank_bytes - x.base / costs_.bank_bytes) &
+                        (costs_.banks - 1);
+      return (bytes(x) - bytes(y)) % line == 0 &&
+             (apart < banks(x) || costs_.banks - apart < banks(y));
+    };
+    int out = 1;
+    const Stream* const all[] = {&o.src0, &o.src1, &o.dest};
+    for (const Stream* x : all) {
+      int meeting = 0;
+      for (const Stream* y : all) meeting += counts(*x) && counts(*y) && meet(*x, *y);
+      out = std::max(out, meeting);
+    }
+    return out;
   }
 
   bool ready(int cell, int thread) {
