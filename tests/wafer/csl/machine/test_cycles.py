@@ -160,3 +160,66 @@ def test_a_pointer_takes_one_element_a_step():
     code = "const r10 4000\nmemory r11 5000 24\n---\noperate FMOVS dest=POINTER src0=MEMORY at=r10"
     costs = ARCHS["wse2"].operands
     assert between(code) == 1 + costs[Operand.POINTER] + costs[Operand.MEMORY] + 24
+
+
+def test_a_descriptor_is_loaded_once_in_straight_code():
+    load = ARCHS["wse2"].operands[Operand.MEMORY]
+    first = "memory r10 4000 5\nmemory r11 5000 5\nmemory r12 6004 5\n"
+    operate = "operate FMULS dest=MEMORY src0=MEMORY src1=MEMORY at=r10\n"
+    assert between(first + "---\n" + operate) == 1 + 3 * load + 5
+    assert between(first + "---\n" + operate + operate) == 2 * (1 + 5) + 3 * load
+    # another first source, which a copy brings: one load more
+    other = "memory r13 7000 5\ncopy r11 r13\n"
+    assert between(first + "---\n" + operate + other + operate) == 2 * (1 + 5) + 4 * load
+    # computed: nobody knows that it is the same
+    same = "const r13 0\nadd.i64 r11 r11 r13\n"
+    assert between(first + "---\n" + operate + same + operate) == 2 * 6 + 4 * load + 4
+    # a jump ends straight code, and costs one
+    jump = "jump next\nnext:\n"
+    assert between(first + "---\n" + operate + jump + operate) == 2 * 6 + 6 * load + 1
+
+
+@pytest.mark.parametrize(("arch", "switch"), [("wse2", 2), ("wse3", 5)])
+def test_a_loop_and_a_task_switch(arch, switch):
+    """100 times one subtraction and one jump; then local task 9, which stamps."""
+    text = """
+        .active 8
+        .space store 8
+        local 8:
+          const r29 1
+          intrinsic.timer -1 r29
+          const r0 100
+        again:
+          sub.u16 r0 r0 r29
+          jump_if again r0
+          const r1 9
+          activate r1
+          return
+        local 9:
+          intrinsic.timestamp r3 -1
+          const r1 store
+          store.u32 r1 r3 0
+          return
+    """
+    machine = Machine(build([assemble(text, memory=64)], arch=arch))
+    machine.run(10_000)
+    # ACTIVATE is 1; task 9 begins in the cycle behind, the switch follows.
+    expected = 100 * 2 + 1 + 1 + switch
+    assert int(machine.read(0, 0, 0, 4).view(np.uint32)[0]) == expected
+
+
+def test_the_cost_of_instructions_by_class():
+    first = "const r1 7\nconst r2 3\nconst r3 1000\n---\n"
+    cases = {
+        "add.u16 r4 r1 r2": 1,
+        "add.u32 r4 r1 r2": 2,
+        "add.f32 r4 r1 r2": 1,
+        "add.i64 r4 r1 r2": 4,
+        "shr.u64 r4 r1 r2": 1,
+        "div.f32 r4 r1 r2": 50,
+        "cast.u16 r4 r1 6": 0,
+        "load.u16 r4 r3 0": 1,
+        "store.u16 r3 r1 0": 1,
+        "copy r4 r1": 0,
+    }
+    assert {code: between(first + code) for code in cases} == cases
