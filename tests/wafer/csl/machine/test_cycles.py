@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from helpers.assembly import assemble, build, color_register
 
-from tests.helpers.assembly import assemble, build
 from wafer.csl.machine.codes import Op, Operand
 from wafer.csl.machine.costs import ARCHS, op_costs
 from wafer.csl.machine.engine import Machine
@@ -223,3 +223,32 @@ def test_the_cost_of_instructions_by_class():
         "copy r4 r1": 0,
     }
     assert {code: between(first + code) for code in cases} == cases
+
+
+@pytest.mark.parametrize(("apart", "turns"), [(0, 2), (4, 1)])
+def test_the_fabric_takes_a_wavelet_a_cycle_and_waits_for_banks(apart, turns):
+    sender = f"""
+        .fabric sends=1 queue=2 color=0
+        .active 8
+        .space store 8
+        local 8:
+          const r29 1
+          intrinsic.timer -1 r29
+          fabric r0 0 5
+          memory r1 4000 5
+          memory r2 {5008 + apart} 5
+          intrinsic.timestamp r3 -1
+          operate FADDS dest=FABRIC src0=MEMORY src1=MEMORY at=r0
+          intrinsic.timestamp r4 -1
+          sub.i64 r4 r4 r3
+          const r5 store
+          store.u32 r5 r4 0
+          return
+    """
+    programs = [assemble(sender, memory=8000), assemble(".active 8\nlocal 8:\nreturn", memory=4)]
+    routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
+    machine = Machine(build(programs, [[0, 1]], routes=routes))
+    machine.run(1000)
+    operands = ARCHS["wse2"].operands
+    issue = 1 + operands[Operand.FABRIC] + 2 * operands[Operand.MEMORY]
+    assert int(machine.read(0, 0, 0, 4).view(np.uint32)[0]) == issue + 5 * turns
