@@ -65,6 +65,8 @@ class FakeMachine:
     Nothing happens but in `run`, one thing after another.
     """
 
+    scalar_share = 0.5
+
     def __init__(self, program):
         height, width = program.tiles.shape
         self.cycle, self.fault, self.prints = 0, "", []

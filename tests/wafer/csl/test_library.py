@@ -38,6 +38,7 @@ USED = {
     " set_rx_switch_pos1",
     "tile_config/teardown": "exit get_task_id",
     "tile_config/queue_flush": "exit",
+    "tile_config/task_priority": "level update_task_priority",
     "tile_config/input_queue_config": "encode_input_queue",
     "tile_config/output_queue_config": "encode_output_queue",
     "directions": "flip dirToTxBits dirToRxBits TX_RAMP RX_RAMP",

@@ -19,6 +19,11 @@ class Machine(Protocol):
         ...
 
     @property
+    def scalar_share(self) -> float:
+        """Cycles of scalar instructions as a share of all that PEs have worked."""
+        ...
+
+    @property
     def fault(self) -> str:
         """What ended the last run with ``Status.FAULT``."""
         ...

@@ -53,7 +53,7 @@ class Runtime:
 
     @property
     def cycles(self) -> int:
-        """Cycles that have passed on the wafer."""
+        """Cycles that have passed on the wafer; how exact: docs/results/csl.md."""
         return self.machine.cycle
 
     @property

@@ -8,6 +8,7 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.order import MemcpyOrder
 from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
+from wafer.csl.machine.costs import SCALAR_UNCERTAINTY
 
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime"]
 
@@ -42,6 +43,12 @@ class SdkRuntime(Runtime):
     def stop(self) -> None:
         """As ``Runtime.stop``; keeps the PEs' memory for ``debug_util``."""
         super().stop()
+        with Path("sim.log").open("a", encoding="utf-8") as log:
+            share, off = self.machine.scalar_share, SCALAR_UNCERTAINTY
+            log.write(
+                f"@{self.cycles} end; {share:.0%} of the PEs' cycles are scalar instructions,"
+                f" whose count may be {off:.0%} off\n"
+            )
         save_cores(self._folder, self.image, self.machine)
 
     def __enter__(self) -> Self:

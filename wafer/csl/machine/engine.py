@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wafer.csl.machine.codes import Op
 from wafer.csl.machine.image import Image
 from wafer.csl.machine.reports import Waiting, fault_message, waiting_for
 from wafer.csl.machine.setup import lay_out
@@ -259,12 +260,27 @@ class Machine:
         return out
 
     @property
-    def profile(self) -> dict[tuple[str, int], int]:
-        """Cycles by file and line: the instructions' own, and one per step of an operation."""
-        out: dict[tuple[str, int], int] = {}
+    def scalar_share(self) -> float:
+        """Cycles of scalar instructions as a share of all that PEs have worked; 0 before a run."""
+        scalar = total = 0
+        for code, cycles in self._cycles_by_instruction():
+            total += int(cycles.sum())
+            scalar += int(cycles[code[:, 0] != Op.OPERATE].sum())
+        return scalar / total if total else 0.0
+
+    def _cycles_by_instruction(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The code of each program, and the cycles of its instructions."""
         for k, program in enumerate(self.image.programs):
             cycles = np.zeros(len(program.code), np.int64)
             self._library.csl_profile(self._machine, k, cycles.ctypes.data)
+            yield program.code, cycles
+
+    @property
+    def profile(self) -> dict[tuple[str, int], int]:
+        """Cycles by file and line: the instructions' own, and one per step of an operation."""
+        out: dict[tuple[str, int], int] = {}
+        counted = self._cycles_by_instruction()
+        for program, (_, cycles) in zip(self.image.programs, counted, strict=True):
             for pc in np.flatnonzero(cycles):
                 file, line = program.lines[pc]
                 place = program.files[file], int(line)

@@ -5,8 +5,8 @@
 
 import numpy as np
 
-from wafer.csl.machine.codes import Op, Operand
-from wafer.csl.machine.costs import ARCHS, op_costs
+from wafer.csl.machine.codes import Op
+from wafer.csl.machine.costs import ARCHS, issue_cycles, op_costs
 from wafer.csl.machine.image import COLUMNS, NO_COLOR, Image, Program
 from wafer.errors import CompileError
 
@@ -101,13 +101,16 @@ def _fitted(values: np.ndarray, length: int) -> np.ndarray:
     return out
 
 
-def _program(program: Program) -> list[np.ndarray]:
+def _program(program: Program, arch: str) -> list[np.ndarray]:
     slack = _check(program)
+    code = np.array(program.code)
+    operations = code[:, 0] == Op.OPERATE
+    code[operations, 1] = issue_cycles(program, ARCHS[arch])[operations]
     queues = np.full((16, len(COLUMNS["queues"])), -1, np.int32)
     queues[: len(program.tables["queues"])] = program.tables["queues"]
     entries = map(_fitted, _entries(program), (31, _COLORS, 64, _COLORS, 8))
     return [
-        *_rows(program.code),
+        *_rows(code),
         *_bytes(program.memory),
         *(part for name in _TABLES for part in _rows(program.tables[name])),
         _flat(queues),
@@ -139,10 +142,10 @@ def _costs(image: Image) -> list[np.ndarray]:
     streams = [0] * _COLORS
     for color, name in image.streams.items():
         streams[color] = 1 if "H2D" in name.upper() else 2
-    operands = [arch.operands.get(kind, 0) for kind in Operand]
     fixed = [int(image.arch == "wse3"), arch.switch_task]
     depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
-    parts = (fixed, op_costs(), operands, arch.widths, depths, streams)
+    memory = [*arch.stride_widths, arch.banks, arch.bank_bytes]
+    parts = (fixed, op_costs(), arch.widths, memory, depths, streams)
     return [_flat(part) for part in parts]
 
 
@@ -175,7 +178,7 @@ def lay_out(image: Image) -> np.ndarray:
         *_rows(np.array(colors)),
         *_rows(kinds),
         _flat(len(image.programs)),
-        *(part for program in image.programs for part in _program(program)),
+        *(part for program in image.programs for part in _program(program, image.arch)),
         *_rows(image.tiles.reshape(-1)),
         registers.view(np.int32).reshape(-1),
         *_rows(np.array(at, np.int32).reshape(-1, 3)),

@@ -1,5 +1,7 @@
 """The modules that public programs import: helpers, debugging, and the runtime on a folder."""
 
+import re
+
 import numpy as np
 import pytest
 from helpers.csl_host import A, FakeMachine, image
@@ -91,7 +93,10 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     runner.stop()
-    assert (tmp_path / "elsewhere" / "sim.log").is_file()
+    log = (tmp_path / "elsewhere" / "sim.log").read_text(encoding="utf-8")
+    assert re.fullmatch(
+        r"@\d+ end; \d+% of the PEs' cycles are scalar instructions, .* 25% off\n", log
+    )
     monkeypatch.chdir(tmp_path)
     debugger = debug_util("out")
     assert debugger.get_symbol(5, 2, "array", np.uint16)[:3].tolist() == [3, 6 | 2 << 8, 5]

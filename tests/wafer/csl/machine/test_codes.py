@@ -67,7 +67,6 @@ def test_every_table_of_the_machine_has_the_length_of_its_codes():
     assert int(lengths["kOps"]) == len(Op)
     assert int(lengths["kKinds"]) == max(len(codes.Intrinsic), len(codes.Type))
     assert int(lengths["kDsdOps"]) == len(codes.DsdOp)
-    assert int(lengths["kOperands"]) == len(codes.Operand)
     assert int(lengths["kGates"]) == len(codes.Gate)
     assert setup._NAMED.shape == (len(Op), 3)
     assert np.array_equal(setup._NAMED[Op.CALL_AT], [True, True, False])

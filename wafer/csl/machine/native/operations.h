@@ -84,7 +84,8 @@ class Operations : public Queues {
       o.indexed |= s->kind == Operand::kFabric && s->width == 2;
     o.indexed &= o.dest.indexed || o.src0.indexed || o.src1.indexed;
     if (o.dest.kind == Operand::kFabric) o.clears = uint8_t(p.fabrics[o.dest.row].clears);
-    o.wide = uint8_t(elements_per_cycle(o, DsdOp(row.op)));
+    o.wide = uint8_t(elements_per_step(core, o));
+    o.turns = uint8_t(cycles_per_step(core, o));
 
     const bool apart = issue.asynchronous && issue.fabric;
     const int thread = !apart ? kMainThread : issue.thread >= 0 ? issue.thread : issue.queue;
@@ -134,8 +135,10 @@ class Operations : public Queues {
       if (core.rank[thread] > rank && ready(cell, thread)) best = thread, rank = core.rank[thread];
     });
     if (best < 0) return false;
-    const Operation& o = running(cell, best);
+    Operation& o = running(cell, best);
     ++worker->profile[core.program][o.pc];
+    if (++o.turn < o.turns) return true;
+    o.turn = 0;
     execute(cell, best, o.wide, worker);
     return true;
   }
@@ -270,14 +273,51 @@ class Operations : public Queues {
     return any ? 0 : 1;
   }
 
-  // More than one if all operands lie side by side in memory, in whole 32-bit words.
-  int elements_per_cycle(const Operation& o, DsdOp op) const {
-    if (o.dest.kind != Operand::kMemory) return 1;
-    for (const Stream* s : {&o.dest, &o.src0, &o.src1})
-      if (s->kind == Operand::kMemory ? s->step != s->width || s->base % 4 || s->indexed
-                                      : s->kind != Operand::kScalar && s->kind != Operand::kNone)
-        return 1;
-    return costs_.width[int(op)];
+  static bool in_memory(const Stream& s) {
+    return (s.kind == Operand::kMemory || s.kind == Operand::kShaped) && !s.indexed;
+  }
+  // Between neighbours in the innermost dimension, in elements.
+  int stride(const Core& core, const Stream& s) const {
+    return s.kind == Operand::kShaped ? program(core).shapes[s.row].s3 : s.step / s.width;
+  }
+
+  // More than one if all operands lie in memory, in whole 32-bit words, with strides that allow it.
+  int elements_per_step(const Core& core, const Operation& o) const {
+    int out = in_memory(o.dest) ? costs_.width[int(o.op)] : 1;
+    for (const Stream* s : {&o.dest, &o.src0, &o.src1}) {
+      if (s->kind == Operand::kScalar || s->kind == Operand::kNone) continue;
+      if (!in_memory(*s) || s->base % 4) return 1;
+      const int by = stride(core, *s);
+      if (by != 0 && by != 1) out = std::min(out, costs_.stride_width[by & 7]);
+    }
+    return out;
+  }
+
+  // As many as operands go to one bank in every step. Writes come later than reads, so they meet
+  // them only where all go to one bank: by a stride of whole lines.
+  int cycles_per_step(const Core& core, const Operation& o) const {
+    const int line = costs_.banks * costs_.bank_bytes;
+    const auto bytes = [&](const Stream& s) { return stride(core, s) * s.width; };
+    const auto counts = [&](const Stream& s) {
+      return in_memory(s) && (&s != &o.dest || (bytes(s) && bytes(s) % line == 0));
+    };
+    const auto meet = [&](const Stream& x, const Stream& y) {
+      const auto banks = [&](const Stream& s) {
+        return (o.wide * s.width + costs_.bank_bytes - 1) / costs_.bank_bytes;
+      };
+      const int apart = (y.base / costs_.bank_bytes - x.base / costs_.bank_bytes) &
+                        (costs_.banks - 1);
+      return (bytes(x) - bytes(y)) % line == 0 &&
+             (apart < banks(x) || costs_.banks - apart < banks(y));
+    };
+    int out = 1;
+    const Stream* const all[] = {&o.src0, &o.src1, &o.dest};
+    for (const Stream* x : all) {
+      int meeting = 0;
+      for (const Stream* y : all) meeting += counts(*x) && counts(*y) && meet(*x, *y);
+      out = std::max(out, meeting);
+    }
+    return out;
   }
 
   bool ready(int cell, int thread) {
@@ -331,9 +371,9 @@ class Operations : public Queues {
   // cycles that they take.
   void run_alone(int cell, int64_t cycle, Worker* worker) {
     Operation& o = running(cell, kMainThread);
-    const int64_t steps = (int64_t(o.length) + o.wide - 1) / o.wide;
-    wake_[cell] = cycle + steps;
-    worker->profile[cores_[cell].program][o.pc] += steps;
+    const int64_t cycles = (int64_t(o.length) + o.wide - 1) / o.wide * o.turns;
+    wake_[cell] = cycle + cycles;
+    worker->profile[cores_[cell].program][o.pc] += cycles;
     if (in_place(cell, o)) return finish(cell, kMainThread, true);
     execute(cell, kMainThread, o.length, worker);
   }

@@ -60,7 +60,8 @@ struct Operation {
   uint32_t length, done, carry;
   int32_t index;             // of its wavelets
   DsdOp op;
-  uint8_t wide;              // elements per cycle
+  uint8_t wide;              // elements per step
+  uint8_t turns, turn;       // cycles of a step, and those of the running one that are over
   uint8_t clears;            // sources in memory that are zeroed: 1 src0, 2 src1
   bool indexed;              // an operand's address depends on the wavelets of 16 bits
   bool control_ends;

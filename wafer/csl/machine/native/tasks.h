@@ -132,12 +132,8 @@ class Tasks : public Operations {
     }
   }
 
-  int cost(const Core& core, const Instruction& i) const {
-    const int own = costs_.op[int(i.op)][i.type];
-    if (i.op != Op::kOperate) return own;
-    const OperationRow& row = program(core).operations[i.a];
-    return own + costs_.operand[row.dest] + costs_.operand[row.src0] + costs_.operand[row.src1] +
-           costs_.operand[row.scalar];
+  int cost(const Instruction& i) const {
+    return i.op == Op::kOperate ? i.type : costs_.op[int(i.op)][i.type];
   }
 
   void interpret(int cell, int64_t cycle, Worker* worker) {
@@ -147,7 +143,7 @@ class Tasks : public Operations {
     for (int budget = kMostAtOnce; budget > 0; --budget) {
       const Instruction& i = p.code[core.pc];
       if (!core.paid) {
-        const int cycles = cost(core, i);
+        const int cycles = cost(i);
         core.debt += cycles, profile[core.pc] += cycles;
       }
       if (visible(core, i)) {

@@ -1,0 +1,213 @@
+"""Cycle counts beside published ones: ``python tests/csl_cycles.py [--stencils FOLDER]``.
+
+Own programs stand for kernels of one PE; the folder is a check-out of the public repository
+Jorineg/cerebras. ``docs/results/csl.md`` explains the rows. The last line is JSON.
+"""
+
+import argparse
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import wafer.csl
+from wafer.csl import Image, Machine, Rectangle, Status
+
+MOST = 20_000_000  # cycles of one call
+
+
+class Row(NamedTuple):
+    """A published figure: its program, the case, cycles there and here."""
+
+    program: str
+    case: str
+    published: float
+    ours: float
+
+    @property
+    def error(self) -> float:
+        """In percent of what is published."""
+        return 100 * (self.ours / self.published - 1)
+
+
+LAYOUT = """layout {
+  @set_rectangle(1, 1);
+  @set_tile_code(0, 0, "pe.csl", .{});
+  @export_name("spent", [*]u32, true);
+  @export_name("go", fn()void);
+}
+"""
+TIMED = """const tsc = @import_module("<time>");
+var start = @zeros([3]u16);
+var stop = @zeros([3]u16);
+var spent = @zeros([1]u32);
+var spent_pointer: [*]u32 = &spent;
+fn word(stamp: *[3]u16) u32 {{ return @as(u32, stamp.*[1]) << 16 | @as(u32, stamp.*[0]); }}
+{data}
+fn go() void {{
+  {before}
+  tsc.enable_tsc();
+  tsc.get_timestamp(&start);
+  {timed}
+  tsc.get_timestamp(&stop);
+  spent[0] = word(&stop) - word(&start);
+}}
+comptime {{
+  @export_symbol(spent_pointer, "spent");
+  @export_symbol(go);
+}}
+"""
+ROWS = """var a = @zeros([5124]f32);
+var b = @zeros([5136]f32);
+const a_row = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{5124}} -> a[i] }});
+const b_row = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{5124}} -> b[i + {shift}] }});
+const to = @get_dsr(dsr_src0, 1);
+const from = @get_dsr(dsr_src1, 0);
+"""
+LOAD_ROWS = "@load_to_dsr(to, b_row); @load_to_dsr(from, a_row);"
+PRODUCT = """const n: i16 = {n};
+const k: i16 = {k};
+const m: i16 = {m};
+var a = @zeros([n * k + {gap}]f32);
+var b = @zeros([k * m]f32);
+var c = @zeros([n * m]f32);
+"""
+# Columns of row-major matrices, by registers whose base moves: what the naive GEMM does.
+BY_REGISTERS = """
+  var column = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> a[i * k] });
+  var sums = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> c[i * m] });
+  const from = @get_dsr(dsr_src1, 0);
+  const to = @get_dsr(dsr_src0, 1);
+  @load_to_dsr(from, column);
+  @load_to_dsr(to, sums);
+  for (@range(i16, k)) |p| {
+    @set_dsr_base_addr(from, @ptrcast([*]f32, &a[p]));
+    for (@range(i16, m)) |q| {
+      @set_dsr_base_addr(to, @ptrcast([*]f32, &c[q]));
+      const factor = b[p * m + q];
+      @fmacs(to, to, from, factor);
+    }
+  }
+"""
+# Columns side by side, by descriptors that move: a step of the SUMMA.
+BY_DESCRIPTORS = """
+  var column = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> a[i] });
+  for (@range(i16, k)) |p| {
+    var sums = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> c[i] });
+    for (@range(i16, m)) |q| {
+      const factor = b[q * k + p];
+      @fmacs(sums, sums, column, factor);
+      sums = @increment_dsd_offset(sums, n, f32);
+    }
+    column = @increment_dsd_offset(column, n, f32);
+  }
+"""
+
+
+class RunError(Exception):
+    """A program that does not come to its end here."""
+
+
+def run_to_end(machine: Machine) -> None:
+    if machine.run(MOST) not in {Status.QUIET, Status.READY}:
+        raise RunError(machine.fault)
+
+
+def spent(timed: str, data: str, before: str = "", arch: str = "wse2") -> int:
+    """Cycles between two stamps around some statements, on one PE."""
+    with tempfile.TemporaryDirectory() as folder:
+        layout = Path(folder, "layout.csl")
+        layout.write_text(LAYOUT, encoding="utf-8")
+        text = TIMED.format(data=data, before=before, timed=timed)
+        layout.with_name("pe.csl").write_text(text, encoding="utf-8")
+        image = wafer.csl.compile(layout, arch=arch)
+    machine = Machine(image)
+    machine.launch(Rectangle(0, 0, 1, 1), "go")
+    run_to_end(machine)
+    symbols = image.programs[0].symbols
+    pointer = int(machine.read(0, 0, symbols["spent"].address, 2).view("<u2")[0])
+    return int(machine.read(0, 0, pointer, 4).view("<u4")[0])
+
+
+def own_rows() -> Iterator[Row]:
+    """Kernels on one PE."""
+    kernel = "one @fmacs of 5,124 f32"
+    for case, shift, published in (("other banks", 1, 5130), ("the same bank", 0, 10254)):
+        ours = spent("@fmacs(to, to, from, 2.0);", ROWS.format(shift=shift), LOAD_ROWS)
+        yield Row(kernel, case, published, ours)
+    for n, k, m, published in ((64, 48, 64, 476_866), (128, 8, 64, 150_760)):
+        ours = spent(BY_REGISTERS, PRODUCT.format(n=n, k=k, m=m, gap=0))
+        yield Row("GEMM of columns, one PE", f"{n} x {k} x {m}", published, ours)
+    ours = spent(BY_DESCRIPTORS, PRODUCT.format(n=14, k=14, m=14, gap=1))
+    yield Row("step of SUMMA, one PE", "14 x 14 x 14", 45_783 / 4 - 120, ours)
+
+
+def per_iteration(
+    compiled: Callable[[int], Image], name: str, arguments: Callable[[int], tuple[int, ...]]
+) -> float:
+    """Cycles that two more iterations take, halved, as the repository's script counts them."""
+    ends = []
+    for iterations in (2, 4):
+        image = compiled(iterations)
+        machine = Machine(image)
+        height, width = image.tiles.shape
+        machine.launch(Rectangle(0, 0, width, height), name, arguments(iterations))
+        run_to_end(machine)
+        ends.append(machine.cycle)
+    return (ends[1] - ends[0]) / 2
+
+
+UNTILED = [(3, 12, 17), (5, 16, 23), (10, 16, 23), (20, 15, 23)]  # side; WSE-2; WSE-3
+TILED = [  # width and height of a tile; radius; cycles on WSE-2 and WSE-3
+    *[(1, 1, 1, 125, 155), (2, 1, 1, 131, 162), (3, 3, 1, 188, 197), (3, 3, 2, 371, 419)],
+    *[(3, 3, 3, 444, 526), (4, 5, 1, 240, 150), (4, 5, 2, 477, 527), (4, 5, 3, 693, 740)],
+    *[(4, 5, 4, 839, 872), (6, 6, 1, 338, 244), (6, 6, 3, 894, 939), (6, 6, 6, 1872, 1879)],
+    *[(10, 10, 1, 781, 558), (20, 20, 1, 2669, 1788), (20, 20, 2, 4548, 4570)],
+]
+TILES = 3  # a side: cycles of an iteration hardly depend on it
+
+
+def stencil_rows(folder: Path) -> Iterator[Row]:
+    """The two stencils of Jorineg/cerebras."""
+    for side, *figures in UNTILED:
+        for arch, published in zip(("wse2", "wse3"), figures, strict=True):
+            layout = folder / "non-tiled-tencil" / "layout.csl"
+            compiled = lambda steps, layout=layout, side=side, arch=arch: wafer.csl.compile(
+                layout, {"w": side, "h": side, "steps": steps}, arch=arch
+            )
+            ours = per_iteration(compiled, "compute", lambda steps: ())
+            yield Row("stencil, one value per PE", f"{side} x {side}, {arch}", published, ours)
+    layout = folder / "tiled-stencil" / "layout.csl"
+    for width, height, radius, *figures in TILED:
+        for arch, published in zip(("wse2", "wse3"), figures, strict=True):
+            params = {"tile_width": width, "tile_height": height, "radius": radius}
+            params |= {"w": TILES * width + 2 * radius, "h": TILES * height + 2 * radius}
+            image = wafer.csl.compile(layout, params, arch=arch)
+            try:
+                ours = per_iteration(lambda _, image=image: image, "start", lambda steps: (steps,))
+            except RunError:  # a microthread is begun anew before it has ended
+                ours = float("nan")
+            case = f"tiles of {width} x {height}, radius {radius}, {arch}"
+            yield Row("stencil, tiled", case, published, ours)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stencils", type=Path, help="check-out of Jorineg/cerebras")
+    options = parser.parse_args()
+    rows = list[Row]()
+    stencils = stencil_rows(options.stencils) if options.stencils else ()
+    for row in itertools.chain(own_rows(), stencils):
+        rows.append(row)
+        print(f"| {row.program} | {row.case} | {row.published:,.0f} | {row.ours:,.0f}"
+              f" | {row.error:+.1f} % |", flush=True)  # fmt: skip
+    errors = np.abs([row.error for row in rows])
+    print(json.dumps({"rows": len(rows), "median_error_percent": float(np.nanmedian(errors))}))
+
+
+if __name__ == "__main__":
+    main()
