@@ -65,7 +65,7 @@ class FakeMachine:
     Nothing happens but in `run`, one thing after another.
     """
 
-    def __init__(self, program):
+    def __init__(self, program, record=None):
         height, width = program.tiles.shape
         self.cycle, self.fault, self.prints = 0, "", []
         self.memory = {

@@ -1,4 +1,4 @@
-"""Programs in CSL: ``wafer csl check``, ``format``, ``compile``, ``run`` and ``shims``."""
+"""Programs in CSL: ``wafer csl check``, ``format``, ``compile``, ``run``, ``trace``, ``shims``."""
 
 import argparse
 import sys
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     from wafer.csl.host.compiler import add_options
+    from wafer.csl.host.traced import add_trace_options
 
     build = commands.add_parser("compile", help="compile a program into a folder, as cslc does")
     build.set_defaults(run=_compile)
@@ -36,6 +37,15 @@ def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     script.set_defaults(run=_run)
     script.add_argument("script", type=Path, help="its file, most often run.py")
     script.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    traced = commands.add_parser(
+        "trace", help="as run, and show what the PEs did when", allow_abbrev=False
+    )
+    traced.set_defaults(run=_trace)
+    add_trace_options(traced)
+    traced.add_argument("script", type=Path, help="its file, most often run.py")
+    traced.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="of the script; the options above may follow"
+    )
     shims = commands.add_parser("shims", help="write the commands cslc and cs_python")
     shims.set_defaults(run=_shims)
     shims.add_argument("folder", type=Path, help="where; put it on the PATH of programs' scripts")
@@ -58,6 +68,12 @@ def _run(args: argparse.Namespace) -> int:
     from wafer.csl.host.scripts import run_script
 
     return run_script(args.script, args.arguments)
+
+
+def _trace(args: argparse.Namespace) -> int:
+    from wafer.csl.host.traced import trace_script
+
+    return trace_script(args)
 
 
 def _shims(args: argparse.Namespace) -> int:

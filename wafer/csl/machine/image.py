@@ -82,6 +82,7 @@ class Program(NamedTuple):
         functions: exported name -> first instruction; r[0], r[1], … are the arguments.
         symbols: name -> global.
         frame: most registers that calls need at once.
+        tasks: name of a task -> its first instruction.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Program(NamedTuple):
     functions: dict[str, int]
     symbols: dict[str, Symbol]
     frame: int
+    tasks: dict[str, int] = {}  # noqa: RUF012 -- a tuple of such a class is never changed
 
 
 class Export(NamedTuple):

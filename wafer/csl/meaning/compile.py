@@ -282,6 +282,11 @@ def _assembled(
         functions={name: label.target for name, label in functions.items() if name},
         symbols=symbols,
         frame=frame,
+        tasks={
+            function.node.name: unit.request(function, {}).label.target
+            for functions_of in unit.bindings.values()
+            for function in functions_of.values()
+        },
     )
 
 
