@@ -7,6 +7,7 @@ what a run did when.
 """
 
 from wafer.csl import trace
+from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.runtime import Runtime
 from wafer.csl.machine.engine import Machine, Rectangle, Status
 from wafer.csl.machine.image import Image
@@ -19,6 +20,9 @@ from wafer.csl.syntax.source import CslError, Position, Problem, Source
 
 __all__ = [
     "CslError",
+    "DeadlockError",
+    "FaultError",
+    "HostError",
     "Image",
     "Machine",
     "Parsed",

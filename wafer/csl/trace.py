@@ -91,9 +91,9 @@ def timeline(trace: Trace, path: str | None = None):  # noqa: ANN201
     for row, (y, x) in enumerate(pes.tolist()):
         here = (trace.x == x) & (trace.y == y)
         for kind, color, below, height in (
-            (trace.thread == TASK, _TASK_COLOR, 0.02, 0.44),
-            (trace.thread == _OWN_THREAD, _OPERATION_COLOR, -0.22, 0.22),
-            (trace.thread < _OWN_THREAD, _MICROTHREAD_COLOR, -0.44, 0.22),
+            (trace.thread == TASK, _TASK_COLOR, -0.44, 0.44),
+            (trace.thread == _OWN_THREAD, _OPERATION_COLOR, 0.02, 0.2),
+            (trace.thread < _OWN_THREAD, _MICROTHREAD_COLOR, 0.22, 0.2),
         ):
             rows = here & kind
             spans = np.stack([trace.begin[rows], trace.end[rows] - trace.begin[rows]], axis=1)
