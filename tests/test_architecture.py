@@ -26,6 +26,7 @@ FLOORS = {
     "sparsity": 20,
     "wafer": 30,  # the version, and the lazy public names
     "wafer.errors": 31,
+    "wafer.frames": 31,
     "wafer.malloc": 31,
     "wafer.spec": 31,
     "wafer.profile": 32,

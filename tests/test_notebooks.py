@@ -27,6 +27,8 @@ PUBLIC = (
     "sparsity",
     "vsl",
     "wafer",
+    "wafer.csl",
+    "wafer.csl.trace",
     "wafer.engines",
     "wafer.engines.fabric.network",
     "wafer.fabric",

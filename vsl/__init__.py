@@ -1,17 +1,24 @@
-"""Variable sequence length: no work on padding, anywhere."""
+"""Variable sequence length: no work on padding, anywhere.
 
-from vsl.attend import attention
-from vsl.batch import Packed, pack, pad
-from vsl.bias import RelativeBias, alibi_slopes
-from vsl.layout import AnyArray, Layout, layout_from_lengths, padded_layout
-from vsl.lengths import check_capacity, lengths_from_mask
-from vsl.noise import dropout
-from vsl.packing import Ladder, budget_batches, first_fit, fit_ladder
-from vsl.product import Weight, stream_kernels, stream_product, stream_table
-from vsl.ragged import Ragged, restore_padding, strip_padding
-from vsl.report import PaddingReport, padding_report
-from vsl.rows import layout_from_spans
-from vsl.segments import expand, ragged_slots, segment_max, segment_sum
+Public names are loaded when they are first used: the native libraries need no jax.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vsl.attend import attention
+    from vsl.batch import Packed, pack, pad
+    from vsl.bias import RelativeBias, alibi_slopes
+    from vsl.layout import AnyArray, Layout, layout_from_lengths, padded_layout
+    from vsl.lengths import check_capacity, lengths_from_mask
+    from vsl.noise import dropout
+    from vsl.packing import Ladder, budget_batches, first_fit, fit_ladder
+    from vsl.product import Weight, stream_kernels, stream_product, stream_table
+    from vsl.ragged import Ragged, restore_padding, strip_padding
+    from vsl.report import PaddingReport, padding_report
+    from vsl.rows import layout_from_spans
+    from vsl.segments import expand, ragged_slots, segment_max, segment_sum
 
 __all__ = [
     "AnyArray",
@@ -46,3 +53,48 @@ __all__ = [
     "stream_table",
     "strip_padding",
 ]
+
+_MODULES = {
+    "AnyArray": "vsl.layout",
+    "Ladder": "vsl.packing",
+    "Layout": "vsl.layout",
+    "Packed": "vsl.batch",
+    "PaddingReport": "vsl.report",
+    "Ragged": "vsl.ragged",
+    "RelativeBias": "vsl.bias",
+    "Weight": "vsl.product",
+    "alibi_slopes": "vsl.bias",
+    "attention": "vsl.attend",
+    "budget_batches": "vsl.packing",
+    "check_capacity": "vsl.lengths",
+    "dropout": "vsl.noise",
+    "expand": "vsl.segments",
+    "first_fit": "vsl.packing",
+    "fit_ladder": "vsl.packing",
+    "layout_from_lengths": "vsl.layout",
+    "layout_from_spans": "vsl.rows",
+    "lengths_from_mask": "vsl.lengths",
+    "pack": "vsl.batch",
+    "pad": "vsl.batch",
+    "padded_layout": "vsl.layout",
+    "padding_report": "vsl.report",
+    "ragged_slots": "vsl.segments",
+    "restore_padding": "vsl.ragged",
+    "segment_max": "vsl.segments",
+    "segment_sum": "vsl.segments",
+    "stream_kernels": "vsl.product",
+    "stream_product": "vsl.product",
+    "stream_table": "vsl.product",
+    "strip_padding": "vsl.ragged",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        known = ", ".join(__all__)
+        raise AttributeError(f"module 'vsl' has no attribute {name!r}; there are {known}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -67,7 +67,7 @@ class FakeMachine:
 
     scalar_share = 0.5
 
-    def __init__(self, program):
+    def __init__(self, program, record=None):
         height, width = program.tiles.shape
         self.cycle, self.fault, self.prints = 0, "", []
         self.memory = {

@@ -15,8 +15,6 @@ import pathlib
 import sys
 from typing import Any
 
-import jax
-
 from vsl.native.sources import digest
 
 __all__ = ["Library"]
@@ -47,6 +45,8 @@ class Library:
 
     def usable(self) -> bool:
         """True when programs compiled now run on the CPU and the library is there."""
+        import jax  # late: a library of plain functions needs none, and it takes a second
+
         return jax.default_backend() == "cpu" and self.available()
 
     def target(self) -> str | None:
@@ -70,15 +70,23 @@ class Library:
     def call(
         self,
         name: str,
-        result: jax.ShapeDtypeStruct | tuple[jax.ShapeDtypeStruct, ...],
-        *operands: jax.Array,
+        result: Any,
+        *operands: Any,
         **attributes: Any,
     ) -> Any:
         """Call a handler; under vmap it runs once per batch element.
 
+        Args:
+            name: of the handler.
+            result: ``jax.ShapeDtypeStruct`` of its result, or a tuple of them.
+            operands: arrays.
+            attributes: of the call.
+
         Raises:
             RuntimeError: the library is not there; ask ``available`` first.
         """
+        import jax
+
         self.loaded()
         run = jax.ffi.ffi_call(name, result, vmap_method="sequential")
         return run(*operands, **attributes)
@@ -93,6 +101,8 @@ def _load(library: Library) -> ctypes.CDLL | None:
         loaded = ctypes.CDLL(str(_find(library.package)))
         loaded.wafer_native_target.restype = ctypes.c_char_p
         for name in library.handlers:
+            import jax
+
             capsule = jax.ffi.pycapsule(getattr(loaded, name))
             jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     except (OSError, AttributeError) as error:

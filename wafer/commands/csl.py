@@ -1,4 +1,4 @@
-"""Programs in CSL: ``wafer csl check``, ``format``, ``compile``, ``run`` and ``shims``."""
+"""Programs in CSL: ``wafer csl check``, ``format``, ``compile``, ``run``, ``trace``, ``shims``."""
 
 import argparse
 import sys
@@ -15,9 +15,13 @@ __all__ = ["add_arguments"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
+    from wafer.csl.host.compiler import ARCHS, add_program_options
+
     commands = parser.add_subparsers(required=True, metavar="ACTION")
-    check = commands.add_parser("check", help="read programs, and list what is wrong with them")
+    check = commands.add_parser("check", help="list what is wrong with programs; writes nothing")
     check.set_defaults(run=_check)
+    check.add_argument("--arch", choices=ARCHS, help="of layouts (default: either will do)")
+    add_program_options(check)
     layout = commands.add_parser("format", help="lay files out in the one style, in place")
     layout.add_argument("--check", action="store_true", help="change nothing; fail where it would")
     layout.set_defaults(run=_format)
@@ -28,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     from wafer.csl.host.compiler import add_options
+    from wafer.csl.host.traced import add_trace_options
 
     build = commands.add_parser("compile", help="compile a program into a folder, as cslc does")
     build.set_defaults(run=_compile)
@@ -36,6 +41,15 @@ def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     script.set_defaults(run=_run)
     script.add_argument("script", type=Path, help="its file, most often run.py")
     script.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    traced = commands.add_parser(
+        "trace", help="as run, and show what the PEs did when", allow_abbrev=False
+    )
+    traced.set_defaults(run=_trace)
+    add_trace_options(traced)
+    traced.add_argument("script", type=Path, help="its file, most often run.py")
+    traced.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="of the script; the options above may follow"
+    )
     shims = commands.add_parser("shims", help="write the commands cslc and cs_python")
     shims.set_defaults(run=_shims)
     shims.add_argument("folder", type=Path, help="where; put it on the PATH of programs' scripts")
@@ -58,6 +72,12 @@ def _run(args: argparse.Namespace) -> int:
     from wafer.csl.host.scripts import run_script
 
     return run_script(args.script, args.arguments)
+
+
+def _trace(args: argparse.Namespace) -> int:
+    from wafer.csl.host.traced import trace_script
+
+    return trace_script(args)
 
 
 def _shims(args: argparse.Namespace) -> int:
@@ -83,17 +103,18 @@ def _folder(path: Path) -> list[Path]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from wafer.csl import CslError, check
+    from wafer.csl.host.checker import check_sources
 
-    sources, bad = _sources(args.paths), 0
-    for source in sources:
-        try:
-            check(source)
-        except CslError as error:
-            bad += 1
-            sys.stderr.write(f"{error}\n")
-    sys.stdout.write(f"{len(sources)} file(s), {bad} with errors\n")
-    return int(bad > 0)
+    sources = _sources(args.paths)
+    found = check_sources(sources, args)
+    for error in found.errors:
+        sys.stderr.write(f"{error}\n")
+    for file, missing in found.without_types.items():
+        hint = f"--params={','.join(f'{name}:…' for name in missing)}"
+        sys.stdout.write(f"{file}: types were not checked; give {hint}\n")
+    text = f", {found.layouts} layout(s) with their types" if found.layouts else ""
+    sys.stdout.write(f"{len(sources)} file(s){text}, {len(found.errors)} with errors\n")
+    return int(bool(found.errors))
 
 
 def _format(args: argparse.Namespace) -> int:

@@ -2,12 +2,16 @@
 
 ``syntax`` knows the text of one file, ``meaning`` what a program says and the code that comes of
 it, ``machine`` executes that, ``library`` holds the system modules, ``host`` is the vendor's
-runtime.
+runtime; ``trace`` draws
+what a run did when.
 """
 
+from wafer.csl import trace
+from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.runtime import Runtime
 from wafer.csl.machine.engine import Machine, Rectangle, Status
 from wafer.csl.machine.image import Image
+from wafer.csl.machine.recording import Recording, Trace
 from wafer.csl.meaning.compile import compile_layout as compile
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.format import format_text
@@ -16,18 +20,24 @@ from wafer.csl.syntax.source import CslError, Position, Problem, Source
 
 __all__ = [
     "CslError",
+    "DeadlockError",
+    "FaultError",
+    "HostError",
     "Image",
     "Machine",
     "Parsed",
     "Position",
     "Problem",
+    "Recording",
     "Rectangle",
     "Runtime",
     "Source",
     "Status",
+    "Trace",
     "check",
     "compile",
     "format_text",
     "parse",
     "read",
+    "trace",
 ]

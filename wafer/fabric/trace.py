@@ -1,8 +1,6 @@
 """See a program run: utilisation, heat map, filmstrip or GIF of its wavefronts, Chrome trace."""
 
 import functools
-import json
-import pathlib
 from typing import NamedTuple
 
 import jax
@@ -13,6 +11,7 @@ from wafer.fabric.engines.cycle import step
 from wafer.fabric.engines.state import FabricState
 from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.tables import Program
+from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
 
 __all__ = ["Trace", "chrome_trace", "filmstrip", "gif", "heat_map", "record", "utilisation"]
 
@@ -50,56 +49,27 @@ def utilisation(state: FabricState) -> dict[str, np.ndarray]:
 
 def heat_map(state: FabricState, what: str = "ce", path: str | None = None):  # noqa: ANN201
     """Draw one of :func:`utilisation`'s planes; returns the matplotlib figure."""
-    from matplotlib import figure
-
     planes = utilisation(state)
     if what not in planes:
         raise ValueError(f"heat_map: {what!r}; there are {list(planes)}")
-    fig = figure.Figure(figsize=(6, 4))
-    axes = fig.subplots()
-    image = axes.imshow(planes[what], vmin=0, vmax=1, cmap="inferno", aspect="auto")
-    fig.colorbar(image, label="fraction of cycles busy")
-    axes.set(title=f"{what} utilisation", xlabel="x", ylabel="y")
-    if path:
-        fig.savefig(path)
-    return fig
+    titles = f"{what} utilisation", "fraction of cycles busy"
+    return draw_heat_map(planes[what], *titles, highest=1, path=path)
 
 
-def _frames(trace: Trace, count: int) -> tuple[list[int], np.ndarray]:
+def _frames(trace: Trace, count: int) -> tuple[np.ndarray, list[str]]:
     moving = np.asarray(trace.issued) + 2 * np.asarray(trace.links[:, :4]).any(axis=1)
-    picks = np.linspace(0, len(moving) - 1, min(count, len(moving))).astype(int)
-    return [int(p) for p in picks], moving[picks]
+    picks = picked(len(moving), count)
+    return moving[picks], [f"cycle {pick}" for pick in picks]
 
 
 def filmstrip(trace: Trace, frames: int = 8, path: str | None = None):  # noqa: ANN201
     """Draw evenly spaced cycles side by side: CE busy, links busy, both; returns the figure."""
-    from matplotlib import figure
-
-    picks, planes = _frames(trace, frames)
-    fig = figure.Figure(figsize=(2 * len(picks), 2.4))
-    axes = np.atleast_1d(fig.subplots(1, len(picks)))
-    for axis, cycle, plane in zip(axes, picks, planes, strict=True):
-        axis.imshow(plane, vmin=0, vmax=3, cmap="inferno", aspect="auto")
-        axis.set(title=f"cycle {cycle}", xticks=[], yticks=[])
-    if path:
-        fig.savefig(path)
-    return fig
+    return draw_filmstrip(*_frames(trace, frames), highest=3, path=path)
 
 
 def gif(trace: Trace, path: str, frames: int = 60) -> None:
     """Write an animated GIF of the same planes."""
-    from matplotlib import animation, figure
-
-    picks, planes = _frames(trace, frames)
-    fig = figure.Figure(figsize=(4, 3))
-    axes = fig.subplots()
-    image = axes.imshow(planes[0], vmin=0, vmax=3, cmap="inferno", aspect="auto")
-    writer = animation.PillowWriter(fps=10)
-    with writer.saving(fig, path, dpi=80):
-        for cycle, plane in zip(picks, planes, strict=True):
-            image.set_data(plane)
-            axes.set_title(f"cycle {cycle}")
-            writer.grab_frame()
+    write_gif(*_frames(trace, frames), highest=3, path=path)
 
 
 def chrome_trace(trace: Trace, path: str | None = None) -> dict:
@@ -118,7 +88,4 @@ def chrome_trace(trace: Trace, path: str | None = None) -> dict:
             {"name": "CE", "ph": "X", "ts": int(begin), "dur": int(end - begin), "pid": y, "tid": x}
             for begin, end in zip(begins, ends, strict=True)
         ]
-    out = {"traceEvents": events, "displayTimeUnit": "ms"}
-    if path:
-        pathlib.Path(path).write_text(json.dumps(out))
-    return out
+    return write_events(events, path)

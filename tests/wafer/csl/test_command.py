@@ -42,3 +42,63 @@ def test_a_folder_without_programs(tmp_path, capsys):
 def test_a_file_that_is_not_there(tmp_path, capsys):
     assert main(["csl", "check", str(tmp_path / "none.csl")]) == 1
     assert "none.csl" in capsys.readouterr().err
+
+
+LAYOUT = """param width: u16;
+layout {
+  @set_rectangle(width, 1);
+  for (@range(u16, width)) |x| {
+    @set_tile_code(x, 0, "pe.csl", .{ .x = x });
+  }
+}
+"""
+PE = """param x: u16;
+var y: i16 = {value};
+task t() void {{
+  y = 0;
+  const z: i16 = {value};
+}}
+comptime {{ @bind_local_task(t, @get_local_task_id(8)); }}
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    (tmp_path / "layout.csl").write_text(LAYOUT, encoding="utf-8")
+    (tmp_path / "pe.csl").write_text(PE.format(value="1.5"), encoding="utf-8")
+    return tmp_path
+
+
+def test_check_of_a_layout_finds_errors_of_types(program, capsys):
+    assert main(["csl", "check", str(program), "--params=width:2"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "2 file(s), 1 layout(s) with their types, 1 with errors\n"
+    assert f"{program / 'pe.csl'}:2:14: error: expected i16, found 1.5" in captured.err
+    assert f"{program / 'pe.csl'}:5:18: error" in captured.err
+    assert captured.err.count("error:") == 2  # not once for each PE and architecture
+    (program / "pe.csl").write_text(PE.format(value="1"), encoding="utf-8")
+    assert main(["csl", "check", str(program), "--params=width:2"]) == 0
+    assert capsys.readouterr().out.endswith("types, 0 with errors\n")
+    assert not (program / "out").exists()
+
+
+def test_check_says_which_params_it_lacks(program, capsys):
+    assert main(["csl", "check", str(program)]) == 0
+    said = f"{program / 'layout.csl'}: types were not checked; give --params=width:…\n"
+    assert capsys.readouterr().out == f"{said}2 file(s), 0 with errors\n"
+    assert main(["csl", "check", str(program), "--params=width:2,hight:3"]) == 1
+    assert "there is no param 'hight' in this file" in capsys.readouterr().err
+
+
+def test_check_says_an_error_of_grammar_once(program, capsys):
+    (program / "pe.csl").write_text("var y: i16 = ;\n", encoding="utf-8")
+    assert main(["csl", "check", str(program), "--params=width:2"]) == 1
+    assert capsys.readouterr().err.count("error:") == 1
+
+
+def test_check_takes_what_either_architecture_compiles(program, capsys):
+    (program / "pe.csl").write_text(
+        'param x: u16;\ncomptime { @comptime_assert(@is_arch("wse3")); }\n', encoding="utf-8"
+    )
+    assert main(["csl", "check", str(program), "--params=width:2"]) == 0
+    assert main(["csl", "check", str(program), "--params=width:2", "--arch=wse2"]) == 1

@@ -8,14 +8,31 @@ from wafer.csl.host.artifacts import save
 from wafer.csl.machine.image import Image
 from wafer.errors import CompileError
 
-__all__ = ["add_options", "compile_to_folder", "pairs"]
+__all__ = ["ARCHS", "add_options", "add_program_options", "compile_to_folder", "pairs"]
+
+ARCHS = ("wse2", "wse3")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options; those of the vendor's that change nothing here are taken too."""
     parser.add_argument("layout", type=Path, help="the .csl file with the layout block")
     parser.add_argument("-o", "--output", default="out", help="folder of the result (default: out)")
-    parser.add_argument("--arch", choices=("wse2", "wse3"), default="wse2")
+    parser.add_argument("--arch", choices=ARCHS, default="wse2")
+    add_program_options(parser)
+    parser.add_argument(
+        "--fabric-offsets", type=_two, default=(4, 1), metavar="X,Y", help="of the first PE there"
+    )
+    parser.add_argument("--width-west-buf", type=int, default=0, help="columns of the fabric")
+    parser.add_argument("--width-east-buf", type=int, default=0, help="columns of the fabric")
+    for flag in ("--memcpy", "--no-memcpy", "--verbose"):
+        parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
+    for name in ("--channels", "--max-inlined-iterations", "--max-parallelism"):
+        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--fp16-format", choices=("f16",), default="f16", help=argparse.SUPPRESS)
+
+
+def add_program_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what a program depends on besides its files."""
     parser.add_argument(
         "--params", action="append", default=[], metavar="NAME:VALUE,…", help="params of the layout"
     )
@@ -26,18 +43,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--fabric-dims", type=_two, metavar="W,H", help="whole fabric (default: what is needed)"
     )
     parser.add_argument(
-        "--fabric-offsets", type=_two, default=(4, 1), metavar="X,Y", help="of the first PE there"
-    )
-    parser.add_argument(
         "--import-path", action="append", default=[], help="folder of imported files; repeatable"
     )
-    parser.add_argument("--width-west-buf", type=int, default=0, help="columns of the fabric")
-    parser.add_argument("--width-east-buf", type=int, default=0, help="columns of the fabric")
-    for flag in ("--memcpy", "--no-memcpy", "--verbose"):
-        parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
-    for name in ("--channels", "--max-inlined-iterations", "--max-parallelism"):
-        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--fp16-format", choices=("f16",), default="f16", help=argparse.SUPPRESS)
 
 
 def compile_to_folder(args: argparse.Namespace) -> Path:

@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from wafer.csl.machine.engine import Print, Rectangle, Status
+from wafer.csl.machine.recording import Trace
 
 __all__ = ["Machine", "Print", "Rectangle", "Status"]
 
@@ -31,6 +32,16 @@ class Machine(Protocol):
     @property
     def prints(self) -> Sequence[Print]:
         """Lines that PEs have written, by cycle."""
+        ...
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded."""
+        ...
+
+    @property
+    def profile(self) -> dict[tuple[str, int], int]:
+        """Cycles by file and line."""
         ...
 
     def run(self, most_cycles: int) -> int:

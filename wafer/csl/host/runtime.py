@@ -17,6 +17,8 @@ from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.csl.machine.engine import Machine as Wafer
 from wafer.csl.machine.image import Image
+from wafer.csl.machine.lines import Line, profile_of
+from wafer.csl.machine.recording import Recording, Trace
 
 __all__ = ["Runtime"]
 
@@ -35,6 +37,7 @@ class Runtime:
         machine: with that image loaded; None: a new one.
         log: file that ``stop`` writes the program's printed lines to; None: no file.
         offsets: columns and rows before the rectangle, in the log.
+        record: what ``trace`` is to hold, by a new machine; None: nothing.
     """
 
     def __init__(
@@ -44,8 +47,9 @@ class Runtime:
         *,
         log: str | Path | None = None,
         offsets: tuple[int, int] = (4, 1),
+        record: Recording | None = None,
     ) -> None:
-        self.image, self.machine = image, machine or Wafer(image)
+        self.image, self.machine = image, machine or Wafer(image, record=record)
         self._log, self._offsets = log, offsets
         self._commands = list[Call | Copy]()  # that are not done: the command stream
         self._reads = list[Collect]()  # and the streams to the host
@@ -55,6 +59,20 @@ class Runtime:
     def cycles(self) -> int:
         """Cycles that have passed on the wafer; how exact: docs/results/csl.md."""
         return self.machine.cycle
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded, for ``wafer.csl.trace``.
+
+        Raises:
+            CompileError: nothing was.
+        """
+        return self.machine.trace
+
+    @property
+    def profile(self) -> list[Line]:
+        """Cycles of each source line over all PEs, most first."""
+        return profile_of(self.machine.profile)
 
     @property
     def whole(self) -> Rectangle:

@@ -1,13 +1,14 @@
 """Running public programs' own scripts: their Python with our modules, and their two commands."""
 
 import os
+import runpy
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["run_script", "write_commands"]
+__all__ = ["run_here", "run_script", "write_commands"]
 
 _SHIMS = Path(__file__).parent / "shims"
 _PACKAGES = Path(__file__).parents[3]  # where wafer itself lies
@@ -25,6 +26,28 @@ def run_script(script: str | Path, arguments: Sequence[str]) -> int:
     path = os.pathsep.join([str(_SHIMS), *([before] if before else []), str(_PACKAGES)])
     command = [sys.executable, str(script), *arguments]
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False).returncode
+
+
+def run_here(script: str | Path, arguments: Sequence[str]) -> int:
+    """As ``run_script``, in this process; errors of the script are the caller's.
+
+    Args:
+        script: its file.
+        arguments: of its command line.
+    """
+    before = sys.argv, sys.path
+    sys.argv = [str(script), *arguments]
+    sys.path = [str(Path(script).resolve().parent), str(_SHIMS), *sys.path]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        sys.stderr.write(f"{end.code}\n")
+        return 1
+    finally:
+        sys.argv, sys.path = before
+    return 0
 
 
 def write_commands(folder: str | Path) -> list[Path]:

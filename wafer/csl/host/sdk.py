@@ -1,5 +1,8 @@
 """The runtime under the names that public programs import."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
@@ -8,9 +11,27 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.order import MemcpyOrder
 from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
+<<<<<<< HEAD
 from wafer.csl.machine.costs import SCALAR_UNCERTAINTY
+=======
+from wafer.csl.machine.recording import Recording
+>>>>>>> tools
 
-__all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime"]
+__all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime", "recorded"]
+
+# What runtimes record, and those that were made meanwhile.
+_RECORDED = ContextVar[tuple[Recording, list[Runtime]] | None]("recorded", default=None)
+
+
+@contextmanager
+def recorded(recording: Recording) -> Iterator[list[Runtime]]:
+    """Let every runtime made within record its run; they are in the list, in order."""
+    runtimes = list[Runtime]()
+    token = _RECORDED.set((recording, runtimes))
+    try:
+        yield runtimes
+    finally:
+        _RECORDED.reset(token)
 
 
 class SdkRuntime(Runtime):
@@ -32,7 +53,9 @@ class SdkRuntime(Runtime):
         self._folder = Path(bindir).resolve()  # scripts change their working directory
         image = load(bindir)
         offsets = offsets_of(bindir)
-        super().__init__(image, log="sim.log", offsets=offsets)
+        recording, runtimes = _RECORDED.get() or (None, [])
+        super().__init__(image, log="sim.log", offsets=offsets, record=recording)
+        runtimes.append(self)
 
     def load(self) -> None:
         """The program was loaded when the runtime was made."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from wafer.csl.machine.codes import Op
 from wafer.csl.machine.image import Image
+from wafer.csl.machine.recording import Recording, Trace, events_of, settings_of, trace_of
 from wafer.csl.machine.reports import Waiting, fault_message, waiting_for
 from wafer.csl.machine.setup import lay_out
 from wafer.errors import CompileError
@@ -37,6 +38,9 @@ _FUNCTIONS = {
     "csl_print": ([_AT, _I64, _AT, _AT, _AT], _AT),
     "csl_links": ([_AT], _AT),
     "csl_profile": ([_AT, _I32, _AT], None),
+    "csl_record": ([_AT, _AT], None),
+    "csl_recorded": ([_AT, _AT], None),
+    "csl_recording": ([_AT, _AT, _AT], None),
 }
 
 
@@ -111,13 +115,16 @@ class Machine:
     Args:
         image: compiled.
         threads: of the host; None: one per core. Results and cycles do not depend on it.
+        record: what ``trace`` is to hold; None: nothing, which costs nothing.
 
     Raises:
-        CompileError: code that cannot be run.
+        CompileError: code that cannot be run, or a recording that cannot be made.
         RuntimeError: the C++ library is not built.
     """
 
-    def __init__(self, image: Image, threads: int | None = None) -> None:
+    def __init__(
+        self, image: Image, threads: int | None = None, record: Recording | None = None
+    ) -> None:
         self.image = image
         self._height, self._width = image.tiles.shape
         # A thread for few PEs waits more than it works.
@@ -127,6 +134,9 @@ class Machine:
         setup = lay_out(image)
         self._machine = self._library.csl_create(setup.ctypes.data)
         self._end = weakref.finalize(self, self._library.csl_destroy, self._machine)
+        self._recorded = None if record is None else settings_of(record, image)
+        if self._recorded is not None:
+            self._library.csl_record(self._machine, self._recorded.ctypes.data)
 
     @property
     def cycle(self) -> int:
@@ -286,6 +296,26 @@ class Machine:
                 place = program.files[file], int(line)
                 out[place] = out.get(place, 0) + int(cycles[pc])
         return out
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded so far.
+
+        Raises:
+            CompileError: the machine records nothing.
+        """
+        if self._recorded is None:
+            raise CompileError(
+                "nothing was recorded; make the machine, or the runtime, with record=Recording()"
+            )
+        numbers = np.zeros(3, np.int64)
+        self._library.csl_recorded(self._machine, numbers.ctypes.data)
+        count, every, full = numbers.tolist()
+        width, height, windows = self._recorded[[2, 3, 7]].tolist()
+        events, links = events_of(count), np.zeros((windows, height, width, 5), np.uint32)
+        self._library.csl_recording(self._machine, events.ctypes.data, links.ctypes.data)
+        now = {"every": every, "cycle": self.cycle, "full": full}
+        return trace_of(self.image, self._recorded, events, links, **now)
 
     @property
     def links(self) -> np.ndarray:

@@ -83,6 +83,7 @@ class Program(NamedTuple):
         symbols: name -> global.
         exports: name -> what the layout exports under it, if that is a variable.
         frame: most registers that calls need at once.
+        tasks: name of a task -> its first instruction.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Program(NamedTuple):
     symbols: dict[str, Symbol]
     exports: dict[str, Symbol]
     frame: int
+    tasks: dict[str, int] = {}  # noqa: RUF012 -- a tuple of such a class is never changed
 
 
 class Export(NamedTuple):

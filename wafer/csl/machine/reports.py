@@ -7,7 +7,7 @@ from typing import NamedTuple
 from wafer.csl.machine.codes import DEEPEST_CALL
 from wafer.csl.machine.image import Image, Program
 
-__all__ = ["Waiting", "fault_message", "waiting_for"]
+__all__ = ["Waiting", "fault_message", "task_label", "waiting_for"]
 
 _MAIN = 8  # the number of the task's own thread
 
@@ -56,6 +56,8 @@ _FAULTS = {
 }
 _TASKS = ("local task", "data task", "control task", "teardown handler of colour",
           "empty-queue handler of output queue", "function", "start")  # fmt: skip
+# Of a program, in the order of those.
+_TABLES = ("local_tasks", "data_tasks", "control_tasks", "teardown_handlers", "empty_handlers")
 _REASONS = (
     "its turn",
     "data of colour {detail}",
@@ -112,6 +114,16 @@ def _task(program: Program | None, task: int, number: int) -> str:
     if task == _TASKS.index("start"):
         return "what runs before the first task"
     return f"{_TASKS[task]} {number}"
+
+
+def task_label(program: Program, task: int, number: int) -> str:
+    """A task by the name that the source gives it, and what it is."""
+    what = _task(program, task, number)
+    if task >= len(_TABLES):
+        return what
+    entry = getattr(program, _TABLES[task])[number]
+    names = [name for name, pc in program.tasks.items() if pc == entry]
+    return f"{names[0]} ({what})" if names else what
 
 
 def fault_message(image: Image, numbers: Sequence[int]) -> str:

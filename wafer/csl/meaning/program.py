@@ -223,4 +223,9 @@ def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
             for name, (target, at) in variables.items()
         },
         frame=frame,
+        tasks={
+            function.node.name: _first_instruction(unit, function)
+            for bound in unit.bindings.values()
+            for function in bound.values()
+        },
     )

@@ -204,5 +204,21 @@ void csl_profile(void* m, int32_t program, int64_t* out) {
   std::copy(cycles.begin(), cycles.end(), out);
 }
 
+// What is recorded from now on: eight numbers, of Recorder::Settings.
+void csl_record(void* m, const wafer::csl::Recorder::Settings* settings) {
+  static_cast<Machine*>(m)->record(*settings);
+}
+// How many events, cycles of a window, the cycle in which the events' limit was reached (or -1).
+void csl_recorded(void* m, int64_t* out) {
+  const auto& recorder = static_cast<Machine*>(m)->recorder();
+  out[0] = recorder.count(), out[1] = recorder.every(), out[2] = recorder.stopped();
+}
+void csl_recording(void* m, wafer::csl::Event* events, uint32_t* links) {
+  const auto& recorder = static_cast<Machine*>(m)->recorder();
+  const auto all = recorder.events();
+  std::copy(all.begin(), all.end(), events);
+  std::copy(recorder.links().begin(), recorder.links().end(), links);
+}
+
 const uint32_t* csl_links(void* m) { return static_cast<Machine*>(m)->links(); }
 }

@@ -94,6 +94,18 @@ class Machine : public Tasks {
 
   std::vector<Waiting> waiting();
 
+  // From now on; what runs already begins now.
+  void record(const Recorder::Settings& settings) {
+    recorder_ = std::make_unique<Recorder>(settings, rows_, width_);
+    recorder_->advance(cycle_);
+    for (int cell = 0; cell < cells(); ++cell) {
+      const Core& core = cores_[cell];
+      if (core.main != Main::kIdle) record_task(cell, cycle_, false);
+      each(core.threads, [&](int thread) { Operations::record(cell, thread, cycle_, false); });
+    }
+  }
+  const Recorder& recorder() const { return *recorder_; }
+
   int64_t cycle() const { return cycle_; }
   int width() const { return width_; }
   int slot(int color) const { return color < 0 || color >= kColors ? -1 : slot_[color]; }
@@ -188,6 +200,7 @@ class Machine : public Tasks {
       return kQuiet;
     }
     cycle_ = std::min(next, limit);
+    if (recorder_) recorder_->advance(cycle_);
     if (called && !unanswered_) return kReady;
     return cycle_ < limit ? kNoStatus : kLimit;
   }

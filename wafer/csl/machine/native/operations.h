@@ -95,6 +95,7 @@ class Operations : public Queues {
     core.rank[thread] = apart ? kRanks[issue.priority < 0 ? 0 : issue.priority] : 1;
     core.main = apart ? Main::kRunning : Main::kOperating;
     running(cell, thread) = o;
+    if (recorder_) record(cell, thread, cycle, false);
     const bool alone = !core.threads && !issue.fabric && !issue.fifo;
     core.threads |= uint16_t(1 << thread);
     watch(cell, thread);
@@ -102,6 +103,14 @@ class Operations : public Queues {
     if (o.length == 0) finish(cell, thread, true);
     if (o.length > 0 && alone) return run_alone(cell, cycle, worker), false;
     return core.main == Main::kRunning;
+  }
+
+  // That an operation begins, or ends before a cycle; what runs alone says when it will have ended.
+  void record(int cell, int thread, int64_t cycle, bool ends) {
+    const Operation& o = running(cell, thread);
+    if (ends && thread == kMainThread) cycle = std::max(cycle, wake_[cell]);
+    recorder_->event(
+        {cycle, cell, o.pc, o.task, o.task_id, o.done, uint8_t(thread), uint8_t(ends)});
   }
 
   // What the operation of a thread waits for, kept where a step finds it at once.
@@ -553,6 +562,7 @@ class Operations : public Queues {
       if (program(core).dsr_loads[d.row].saves_address)
         d.value = (d.value & ~0xFFFFull) | uint16_t(field(d.value, 0) + int(o.done) * s.step);
     }
+    if (recorder_) record(cell, thread, recorder_->cycle() + (o.length > 0), true);
     for (const Effect& effect : o.effects) apply(core, effect);
     core.threads &= uint16_t(~(1 << thread));
     if (thread != kMainThread) return;

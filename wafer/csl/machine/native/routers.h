@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "arena.h"
+#include "recorder.h"
 #include "state.h"
 
 namespace wafer::csl {
@@ -164,6 +165,7 @@ class Routers {
     lane.sent = forwarded(lane, lane.router[0], flag);
     if (lane.tx & kRampPort && !(flag & kControl && lane.router[0] >> 24 & 1)) count(lane);
     each(need, [&](int port) { ++links_[size_t(cell) * kPorts + port]; });
+    if (recorder_) recorder_->words(cell, need);
     each(need & 15, [&](int side) {
       const int other = cell + offset_[side];
       const uint32_t arrives = 1u << swapped(lane, slot, side);
@@ -276,6 +278,7 @@ class Routers {
   std::vector<uint32_t> live_, went_, incoming_;  // slots with words; that left; that arrive
   std::vector<uint8_t> visit_, next_, sides_;     // sides_: ports with a neighbour
   std::vector<uint32_t> links_;
+  std::unique_ptr<Recorder> recorder_;  // none: nothing is recorded
   const int offset_[4];
 };
 

@@ -67,7 +67,13 @@ class Tasks : public Operations {
     core.base = core.depth = 0, core.paid = false;
     core.debt = costs_.switch_task;
     wake_[cell] = cycle + 1;
+    if (recorder_) record_task(cell, cycle + 1, false);
     return true;
+  }
+  void record_task(int cell, int64_t cycle, bool ends) {
+    const Core& core = cores_[cell];
+    recorder_->event(
+        {cycle, cell, core.pc, int32_t(core.task), core.task_id, 0, kTaskLane, uint8_t(ends)});
   }
 
   // The calls of each PE.
@@ -287,6 +293,7 @@ class Tasks : public Operations {
       default:  // RETURN from the outermost function
         core.main = Main::kIdle;
         if (core.task == Task::kFunction) ++worker->answered;
+        if (recorder_) record_task(cell, cycle, true);
         return false;
     }
     ++core.pc;

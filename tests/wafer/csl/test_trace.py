@@ -1,0 +1,278 @@
+"""What is recorded of a run, and what shows it: intervals, links, profile, files, refusals."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from helpers.csl_program import compiled
+
+import wafer.csl
+from wafer.cli import main
+from wafer.csl import Machine, Recording, Rectangle, trace
+from wafer.csl.machine.costs import ARCHS
+from wafer.csl.machine.engine import available
+from wafer.csl.machine.recording import TASK
+from wafer.errors import CompileError
+
+pytestmark = pytest.mark.skipif(not available(), reason="the machine is not built")
+
+ROUTES = """
+  const red = @get_color(0);
+  @set_color_config(0, 0, red, .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } } });
+  @set_color_config(1, 0, red, .{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } } });
+"""
+# PE 0 sends four words to PE 1, whose task `finish` is activated by the last.
+SEND = """
+var a = [4]i32 { 1, 2, 3, 4 };
+const A = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> a[i] });
+const Y = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+const red = @get_color(0);
+const OUT = @get_dsd(fabout_dsd, .{ .fabric_color = red, .extent = 4,
+  .output_queue = @get_output_queue(2) });
+const IN = @get_dsd(fabin_dsd, .{ .fabric_color = red, .extent = 4,
+  .input_queue = @get_input_queue(3) });
+const done = @get_local_task_id(10);
+task finish() void { y[0] = y[0] + 10; }
+fn go() void {
+  if (x == 0) {
+    @mov32(OUT, A, .{ .async = true });
+  } else {
+    @mov32(Y, IN, .{ .async = true, .activate = done });
+  }
+}
+comptime { @bind_local_task(finish, done); }
+"""
+LINE_OF_OUT, LINE_OF_IN = 17, 19  # in pe.csl, with the helper's lines before
+
+
+@pytest.fixture(scope="module")
+def sending(tmp_path_factory):
+    return compiled(tmp_path_factory.mktemp("sending"), SEND, width=2, routes=ROUTES)
+
+
+def run(image, record, threads=None):
+    machine = Machine(image, threads, record=record)
+    machine.launch(Rectangle(0, 0, 2, 1), "go")
+    machine.run(10_000)
+    assert not machine.fault
+    return machine
+
+
+def rows(recorded, **wanted):
+    """Indices of the intervals with these values."""
+    keep = np.ones(len(recorded.begin), bool)
+    for name, value in wanted.items():
+        keep &= getattr(recorded, name) == value
+    return np.flatnonzero(keep)
+
+
+def test_tasks_and_operations_are_intervals(sending):
+    seen = run(sending, Recording()).trace
+    (out,), (into,) = rows(seen, thread=2), rows(seen, thread=3)
+    assert (seen.x[out], seen.x[into]) == (0, 1)
+    assert (seen.line[out], seen.line[into]) == (LINE_OF_OUT, LINE_OF_IN)
+    assert seen.files[seen.file[out]].endswith("pe.csl")
+    assert seen.elements[[out, into]].tolist() == [4, 4]
+    assert seen.end[out] - seen.begin[out] == 4  # one word in a cycle
+    assert seen.names[seen.name[out]] == "function go"
+    number = seen.names.index("finish (local task 10)")
+    (finish,) = rows(seen, thread=TASK, name=number)
+    assert seen.x[finish] == 1
+    assert seen.begin[finish] == seen.end[into]  # it is activated in the cycle of the last word
+    assert sorted(seen.names[seen.name[k]] for k in rows(seen, thread=TASK)) == [
+        *("finish (local task 10)", "function go", "function go")
+    ]
+
+
+def test_words_over_links_by_cycle(sending):
+    seen = run(sending, Recording()).trace
+    (out,) = rows(seen, thread=2)
+    assert seen.every == 1
+    windows, _, x, port = np.argwhere(seen.links).T
+    east, ramp = windows[(x == 0) & (port == 1)], windows[(x == 1) & (port == 4)]
+    # Two cycles up the ramp and one in the router; then a hop.
+    assert east.tolist() == [seen.begin[out] + 3 + k for k in range(4)]
+    assert ramp.tolist() == (east + 1).tolist()
+    assert seen.links.sum() == 8
+
+
+def test_windows_grow_and_lose_no_word(sending):
+    machine = run(sending, Recording(windows=4))
+    seen = machine.trace
+    assert seen.every & seen.every - 1 == 0
+    assert 4 * seen.every >= machine.cycle > 2 * seen.every
+    np.testing.assert_array_equal(seen.links.sum(axis=0), machine.links)
+
+
+def test_a_recording_does_not_depend_on_the_threads(tmp_path):
+    image = compiled(tmp_path, "fn go() void { y[0] = x; }", width=1)
+    image = image._replace(
+        tiles=np.zeros((4, 3), np.int32),
+        **{
+            name: np.broadcast_to(value, (4, 3, *value.shape[2:]))
+            for name in ("colors", "switches", "routed", "filters")
+            for value in [getattr(image, name)]
+        },
+    )
+    seen = []
+    for threads in (1, 3):
+        machine = Machine(image, threads, record=Recording())
+        machine.launch(Rectangle(0, 0, 3, 4), "go")
+        machine.run(1000)
+        seen.append(machine.trace)
+    assert len(seen[0].begin) == 12
+    for one, other in zip(*seen, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_window_of_cycles_and_a_rectangle(sending):
+    whole = run(sending, Recording()).trace
+    (into,) = rows(whole, thread=3)
+    first, last = int(whole.begin[into]) + 2, int(whole.end[into]) - 1
+    part = run(sending, Recording(begin=first, end=last, rectangle=(1, 0, 1, 1))).trace
+    assert set(part.x.tolist()) <= {1}
+    assert part.cycles == (first, last)
+    assert part.rectangle == (1, 0, 1, 1)
+    # Nothing begins or ends inside, so what spans the window is not seen: only beginnings and ends.
+    assert rows(part, thread=3).size == 0
+    ends = run(sending, Recording(begin=first)).trace
+    (cut,) = rows(ends, thread=3)
+    assert (ends.begin[cut], ends.end[cut]) == (first, whole.end[into])
+    np.testing.assert_array_equal(
+        part.links.sum(axis=0), whole.links[first:last, :, 1:].sum(axis=0)
+    )
+
+
+def test_what_has_not_ended_lasts_until_now(sending):
+    seen = run(sending, Recording(end=20)).trace
+    (out,) = rows(seen, thread=2)
+    assert seen.end[out] == 20
+
+
+def test_the_limit_of_events_is_said(sending):
+    seen = run(sending, Recording(events=2)).trace
+    assert seen.full is not None
+    assert 0 < len(seen.begin) <= 3
+    assert run(sending, Recording()).trace.full is None
+
+
+@pytest.mark.parametrize(
+    ("recording", "message"),
+    [
+        (Recording(rectangle=(1, 0, 2, 1)), r"2 x 1 PEs from \(1, 0\) on: the program has 2 x 1"),
+        (Recording(begin=7, end=7), "from cycle 7 to 7: there is no cycle"),
+        (Recording(windows=50_000_000), "takes 1907 MiB, of 1024; name a smaller rectangle"),
+    ],
+)
+def test_a_recording_that_cannot_be_made(sending, recording, message):
+    with pytest.raises(CompileError, match=message):
+        Machine(sending, record=recording)
+
+
+def test_no_recording_no_trace(sending):
+    with pytest.raises(CompileError, match=r"nothing was recorded; .* record=Recording\(\)"):
+        _ = Machine(sending).trace
+
+
+def test_a_profile_sums_to_the_busy_cycles(tmp_path):
+    """A task that waits for nobody: all cycles but the switch to it are some line's."""
+    text = """
+const Y = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+fn go() void {
+  for (@range(i16, 5)) |k| {
+    @add32(Y, Y, 3);
+  }
+}
+"""
+    image = compiled(tmp_path, text.replace("@add32", "@mov32").replace("Y, Y, 3", "Y, 3"))
+    runtime = wafer.csl.Runtime(image, record=Recording())
+    runtime.launch("go")
+    runtime.stop()
+    (task,) = rows(runtime.trace, thread=TASK)
+    busy = runtime.trace.end[task] - runtime.trace.begin[task]
+    profile = runtime.profile
+    assert sum(line.cycles for line in profile) == busy - ARCHS["wse2"].switch_task
+    assert sum(line.share for line in profile) == pytest.approx(1)
+    assert [line.cycles for line in profile] == sorted((p.cycles for p in profile), reverse=True)
+    assert any(line.text == "@mov32(Y, 3);" for line in profile)
+    shown = trace.profile_text(profile, most=1)
+    assert "cycles  share" in shown
+    assert f"in {len(profile) - 1} more lines" in shown
+
+
+def test_chrome_events(sending):
+    events = trace.chrome_trace(run(sending, Recording()).trace)["traceEvents"]
+    named = {e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert {"PE (0, 0)", "PE (1, 0)", "task", "microthread 2", "microthread 3"} == named
+    spans = [e for e in events if e["ph"] == "X"]
+    assert all({"name", "ts", "dur", "pid", "tid", "args"} <= e.keys() for e in spans)
+    assert {e["pid"] for e in spans} == {0, 1}
+    (out,) = [e for e in spans if e["args"]["line"] == LINE_OF_OUT and "of" in e["args"]]
+    assert (out["dur"], out["args"]["elements"], out["args"]["of"]) == (4, 4, "function go")
+    assert json.loads(json.dumps(events)) == events
+
+
+def test_pictures(sending, tmp_path):
+    seen = run(sending, Recording()).trace
+    axes = trace.timeline(seen, str(tmp_path / "t.png")).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["PE (0, 0)", "PE (1, 0)"]
+    assert len(trace.filmstrip(seen, 4).axes) == 4
+    trace.heat_map(seen, "east", str(tmp_path / "h.png"))
+    trace.gif(seen, str(tmp_path / "film.gif"), frames=3)
+    assert (tmp_path / "film.gif").read_bytes()[:3] == b"GIF"
+    with pytest.raises(ValueError, match="there are task, west, east"):
+        trace.heat_map(seen, "up")
+
+
+SCRIPT = """
+import sys
+from cerebras.sdk.runtime.sdkruntimepybind import SdkRuntime
+assert sys.argv[1:3] == ["--name", "out"], sys.argv
+runner = SdkRuntime(sys.argv[2])
+runner.load(); runner.run()
+runner.launch("go", nonblock=False)
+runner.stop()
+print("SUCCESS")
+sys.exit(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    compiled(tmp_path, SEND, width=2, routes=ROUTES)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.py").write_text(SCRIPT, encoding="utf-8")
+    assert main(["csl", "compile", "layout.csl", "-o", "out"]) == 0
+    return tmp_path
+
+
+def test_the_command_writes_what_is_asked_for(folder, capsys):
+    path = list(sys.path)
+    asked = ["--chrome", "trace.json", "--film", "film.gif", "--picture", "t.png", "--profile"]
+    assert main(["csl", "trace", "run.py", "--name", "out", *asked]) == 0
+    printed = capsys.readouterr().out
+    assert "SUCCESS\n" in printed
+    assert "tasks and operations in cycles 0 to" in printed
+    assert "pe.csl:19" in printed
+    assert json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert (folder / "film.gif").exists()
+    assert (folder / "t.png").exists()
+    assert sys.path == path
+
+
+def test_the_command_keeps_the_scripts_status_and_its_options(folder, capsys):
+    command = ["csl", "trace", "--profile", "run.py", "--from", "3", "--", "--name", "out", "5"]
+    assert main(command) == 5
+    some = ["--events", "1", "--chrome", "t.json"]
+    assert main(["csl", "trace", *some, "run.py", "--name", "out"]) == 0
+    printed = capsys.readouterr().out
+    assert "the limit of events was reached in cycle" in printed
+
+
+def test_the_command_refuses_what_shows_nothing(folder, capsys):
+    assert main(["csl", "trace", "run.py", "--name", "out"]) == 1
+    assert "nothing to show; give --chrome" in capsys.readouterr().err
+    (folder / "none.py").write_text("", encoding="utf-8")
+    assert main(["csl", "trace", "--profile", "none.py"]) == 1
+    assert "made no SdkRuntime" in capsys.readouterr().err

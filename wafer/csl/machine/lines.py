@@ -1,0 +1,69 @@
+"""Where a run's cycles went, by source line."""
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Line", "profile_of", "profile_text"]
+
+
+class Line(NamedTuple):
+    """What one source line took.
+
+    Attributes:
+        file: as the compiler named it.
+        line: from 1 on.
+        cycles: of all PEs together: of instructions, and of the steps of operations.
+        share: of all lines' cycles.
+        text: of the line; '' if the file is not there any more.
+    """
+
+    file: str
+    line: int
+    cycles: int
+    share: float
+    text: str
+
+
+@functools.lru_cache(maxsize=64)
+def _lines(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def profile_of(cycles: Mapping[tuple[str, int], int]) -> list[Line]:
+    """The lines that took any cycles, most first.
+
+    Args:
+        cycles: by file and line, as ``Machine.profile`` gives them.
+    """
+    total = max(1, sum(cycles.values()))
+    rows = sorted(cycles.items(), key=lambda row: (-row[1], row[0]))
+    return [
+        Line(file, line, count, count / total, "".join(_lines(file)[line - 1 : line]).strip())
+        for (file, line), count in rows
+        if count
+    ]
+
+
+def profile_text(profile: Sequence[Line], most: int = 30) -> str:
+    """A profile as a table.
+
+    Args:
+        profile: of ``profile_of``.
+        most: rows; the rest is one row.
+    """
+    shown = list(profile[:most])
+    places = [f"{os.path.relpath(row.file)}:{row.line}" for row in shown]
+    width = max([len(place) for place in places], default=0)
+    out = [f"{'cycles':>12}  share  {'line':<{width}}  source"]
+    for place, row in zip(places, shown, strict=True):
+        out.append(f"{row.cycles:>12}  {row.share:>5.1%}  {place:<{width}}  {row.text}".rstrip())
+    if rest := profile[most:]:
+        cycles, share = sum(row.cycles for row in rest), sum(row.share for row in rest)
+        out.append(f"{cycles:>12}  {share:>5.1%}  in {len(rest)} more lines")
+    return "\n".join(out) + "\n"
