@@ -54,7 +54,9 @@ def said(problem):
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("rule", list(rules()), ids=lambda r: f"{r.path.relative_to(ROOT)}-{r.arch}")
+@pytest.mark.parametrize(
+    "rule", list(rules()), ids=lambda r: f"{r.path.relative_to(ROOT)}-{r.arch}"
+)
 def test_rules(rule):
     if errors := rule.texts("error"):
         with pytest.raises(wafer.csl.CslError) as caught:
@@ -64,9 +66,9 @@ def test_rules(rule):
         return
     image = compiled(rule)
     machine = wafer.csl.Machine(image)
-    if any("go" in program.functions for program in image.programs):
-        height, width = image.tiles.shape
-        machine.launch(wafer.csl.Rectangle(0, 0, width, height), "go")
+    for (y, x), tile in np.ndenumerate(image.tiles):
+        if tile >= 0 and "go" in image.programs[tile].functions:
+            machine.launch(wafer.csl.Rectangle(x, y, 1, 1), "go")
     machine.run(100_000)
     faults = rule.texts("fault")
     assert bool(machine.fault) == bool(faults), machine.fault
