@@ -1,18 +1,23 @@
-"""Mutated programs: an error or a tree, never a crash; a tree survives the layout."""
+"""Mutated programs: an error or a tree, never a crash; a tree survives the layout.
+
+Of mutated rules the whole compiler makes a program or errors, too.
+"""
 
 import contextlib
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from wafer.csl import CslError, Source, check as check_source, format_text, read
+from wafer.csl import CslError, Source, check as check_source, compile, format_text, read
 from wafer.csl.syntax.lexer import KEYWORDS, tokenize
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.csl"))
+RULES = sorted((Path(__file__).parent / "rules").rglob("*.csl"))
 TEXTS = [path.read_text(encoding="utf-8") for path in PROGRAMS]
 WORDS = sorted({token.text for text in TEXTS for token in tokenize(Source("", text)).code})
 WORDS += [*sorted(KEYWORDS), "\n", "//", '"', "'", "0x", "1e", "\\", "@", "#", "\x00", "é", "€"]
@@ -65,9 +70,32 @@ def check(seed):
     return True
 
 
-def programs_among(first, count):
+def compiles(seed):
+    """Whether the whole compiler takes the rule of a seed, mutated; it fails with errors alone."""
+    rng = random.Random(seed)
+    path = rng.choice(RULES)
+    text = mutated(path.read_text(encoding="utf-8"), rng)
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / path.name
+        target.write_text(text, encoding="utf-8")
+        layout = Path(folder) / "one_pe.csl"
+        layout.write_text((RULES[0].parents[1] / "one.csl").read_text(encoding="utf-8"))
+        try:
+            if "\nlayout {" in text:
+                compile(target, import_paths=(str(path.parent),))
+            else:
+                compile(layout, {"file": target.name}, import_paths=(str(path.parent),))
+        except CslError:
+            return False
+        except Exception as error:
+            error.add_note(f"seed {seed}, {path}:\n{text}")
+            raise
+    return True
+
+
+def programs_among(first, count, what="check"):
     """How many of some seeds are programs; in a process without the suite's type checker."""
-    command = [sys.executable, __file__, str(first), str(count)]
+    command = [sys.executable, __file__, str(first), str(count), what]
     result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stderr
     return int(result.stdout)
@@ -77,11 +105,21 @@ def test_some_mutated_programs():
     assert 0 < programs_among(0, 300) < 300
 
 
+def test_some_mutated_rules_through_the_whole_compiler():
+    assert 0 < programs_among(0, 500, "compiles") < 500
+
+
+@pytest.mark.slow
+def test_many_mutated_rules_through_the_whole_compiler():
+    assert 0 < programs_among(1000, 10_000, "compiles") < 10_000
+
+
 @pytest.mark.slow
 def test_many_mutated_programs():
     assert 0 < programs_among(1000, 10_000) < 10_000
 
 
 if __name__ == "__main__":
-    first, count = map(int, sys.argv[1:])
-    sys.stdout.write(str(sum(map(check, range(first, first + count)))))
+    first, count = map(int, sys.argv[1:3])
+    passes = {"check": check, "compiles": compiles}[sys.argv[3]]
+    sys.stdout.write(str(sum(map(passes, range(first, first + count)))))

@@ -11,7 +11,7 @@ from wafer.csl.meaning.builtins.arguments import gated, local_task
 from wafer.csl.meaning.builtins.layout import Layout, Tile
 from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.evaluator import Evaluator, Failure
-from wafer.csl.meaning.core.unit import Unit
+from wafer.csl.meaning.core.unit import SRAM, Unit
 from wafer.csl.meaning.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.meaning.language.calls import write_functions
 from wafer.csl.meaning.language.frames import frame_size
@@ -23,7 +23,6 @@ from wafer.csl.syntax.source import CslError, Position, Problem
 __all__ = ["attempt", "compile_program"]
 
 T = TypeVar("T")
-SRAM = 48 * 1024  # bytes of a PE
 _TASK_TABLES = {
     "local_tasks": 31,
     "data_tasks": 24,

@@ -95,6 +95,10 @@ def _to_elements(ev: Evaluator, value: Value, at: Position) -> Value:
     target = value.type.target
     while isinstance(target, types.Array):
         target = target.element
+    try:
+        types.size_of(target)
+    except TypeError as error:
+        ev.fail(at, f"a descriptor goes over variables: {error}")
     return Value(types.Pointer(target, many=True), value.data)
 
 
@@ -125,7 +129,9 @@ def _shaped(
         ev.fail(at, f"mem4d_dsd has at most four dimensions, found {len(dimensions)}")
     if not all(is_known(extent) for extent, _ in dimensions):
         ev.fail(at, "the extents of a mem4d_dsd are known at compile time")
-    padded = [(1, 0)] * (4 - len(dimensions)) + [(e.data, s) for e, s in dimensions]
+    sizes = [coerce(ev, extent, types.U16, at).data for extent, _ in dimensions]
+    strides = [stride for _, stride in dimensions]
+    padded = [(1, 0)] * (4 - len(dimensions)) + list(zip(sizes, strides, strict=True))
     columns = {f"n{k}": n for k, (n, _) in enumerate(padded)}
     columns |= {f"s{k}": s for k, (_, s) in enumerate(padded)}
     known = Descriptor(0, ev.unit.row("shapes", **columns))
@@ -139,7 +145,8 @@ def _assembled(
     unknown = {}
     for name, value in parts.items():
         if is_known(value):
-            known = known._replace(**{name: value.data})
+            fits = coerce(ev, value, types.U16, at) if name == "length" else value
+            known = known._replace(**{name: fits.data})
         else:
             unknown[name] = value
     if not unknown:

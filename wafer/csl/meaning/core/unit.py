@@ -18,6 +18,7 @@ from wafer.csl.syntax.source import CslError, Position, Problem
 __all__ = ["Descriptor", "Request", "Rules", "Unit"]
 
 FIRST_ADDRESS = 16  # 0 is no address
+SRAM = 48 * 1024  # bytes of a PE
 
 
 class Descriptor(NamedTuple):
@@ -186,8 +187,12 @@ class Unit:
                 message = f"'{cell.name}' cannot be used while the program runs: {error}"
                 raise CslError([Problem(at, message)]) from error
             multiple = max(cell.alignment, types.alignment(cell.type), 1)
-            cell.address = -(-self.end // multiple) * multiple
-            self.end = cell.address + size
+            start = -(-self.end // multiple) * multiple
+            if start + size > SRAM:
+                message = f"the program's variables need more than the {SRAM} bytes of a PE's SRAM"
+                hint = f"'{cell.name}' has {size} bytes, and {max(SRAM - start, 0)} are left"
+                raise CslError([Problem(at, message, hint)])
+            cell.address, self.end = start, start + size
             self.cells.append(cell)
         return cell.address + reference.offset()
 

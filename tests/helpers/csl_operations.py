@@ -1,0 +1,45 @@
+"""What operations on descriptors compute, element by element, in NumPy."""
+
+import numpy as np
+
+F, H, U, I = np.float32, np.float16, np.uint16, np.int16
+# Operation -> types of destination and sources, and what an element is; None: a scalar as well.
+RULES = {
+    "FADDS": ((F, F, F), lambda a, b: a + b),
+    "FSUBS": ((F, F, F), lambda a, b: a - b),
+    "FMULS": ((F, F, F), lambda a, b: a * b),
+    "FMAXS": ((F, F, F), np.maximum),
+    "FADDH": ((H, H, H), lambda a, b: a + b),
+    "FSUBH": ((H, H, H), lambda a, b: a - b),
+    "FMULH": ((H, H, H), lambda a, b: a * b),
+    "FMAXH": ((H, H, H), np.maximum),
+    "FADDHS": ((F, H, F), lambda a, b: F(a) + b),
+    "FMACS": ((F, F, F, F), lambda a, b, s: F(a + F(b * s))),
+    "FMACH": ((H, H, H, H), lambda a, b, s: H(a + H(b * s))),
+    "FMACHS": ((F, F, H, H), lambda a, b, s: F(a + F(b) * F(s))),
+    "FMOVS": ((F, F), lambda a: a),
+    "FMOVH": ((H, H), lambda a: a),
+    "MOV16": ((U, U), lambda a: a),
+    "MOV32": ((np.uint32, np.uint32), lambda a: a),
+    "FNEGS": ((F, F), lambda a: -a),
+    "FNEGH": ((H, H), lambda a: -a),
+    "FABSS": ((F, F), np.abs),
+    "FABSH": ((H, H), np.abs),
+    "FS2H": ((H, F), H),
+    "FH2S": ((F, H), F),
+    "FS2XP16": ((I, F), lambda a: I(np.clip(np.trunc(a), -32768, 32767))),
+    "FH2XP16": ((I, H), lambda a: I(np.clip(np.trunc(F(a)), -32768, 32767))),
+    "XP162FS": ((F, I), F),
+    "XP162FH": ((H, I), H),
+    "ADD16": ((U, U, U), lambda a, b: U(int(a) + int(b) & 0xFFFF)),
+    "SUB16": ((U, U, U), lambda a, b: U(int(a) - int(b) & 0xFFFF)),
+    "AND16": ((U, U, U), lambda a, b: a & b),
+    "OR16": ((U, U, U), lambda a, b: a | b),
+    "XOR16": ((U, U, U), lambda a, b: a ^ b),
+    "SLL16": ((U, U, U), lambda a, b: U(int(a) << min(int(b), 16) & 0xFFFF)),
+    "SLR16": ((U, U, U), lambda a, b: U(int(a) >> min(int(b), 16))),
+    "SAR16": ((I, I, U), lambda a, b: I(int(a) >> min(int(b), 15))),
+    "CLZ": ((U, U), lambda a: U(16 - int(a).bit_length())),
+    "CTZ": ((U, U), lambda a: U((int(a) & -int(a)).bit_length() - 1 if a else 16)),
+    "POPCNT": ((U, U), lambda a: U(int(a).bit_count())),
+}
