@@ -11,11 +11,8 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.order import MemcpyOrder
 from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
-<<<<<<< HEAD
 from wafer.csl.machine.costs import SCALAR_UNCERTAINTY
-=======
 from wafer.csl.machine.recording import Recording
->>>>>>> tools
 
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime", "recorded"]
 
