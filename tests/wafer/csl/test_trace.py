@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from wafer.cli import main
 from wafer.csl import Machine, Recording, Rectangle, trace
 from wafer.csl.machine.costs import ARCHS
 from wafer.csl.machine.engine import available
+from wafer.csl.machine.lines import profile_of
 from wafer.csl.machine.recording import TASK
 from wafer.errors import CompileError
+
+LIBRARY = Path(wafer.csl.__file__).parent / "library"
 
 pytestmark = pytest.mark.skipif(not available(), reason="the machine is not built")
 
@@ -227,6 +231,7 @@ def test_pictures(sending, tmp_path):
 
 SCRIPT = """
 import sys
+from pathlib import Path
 from cerebras.sdk.runtime.sdkruntimepybind import SdkRuntime
 assert sys.argv[1:3] == ["--name", "out"], sys.argv
 runner = SdkRuntime(sys.argv[2])
@@ -276,3 +281,15 @@ def test_the_command_refuses_what_shows_nothing(folder, capsys):
     (folder / "none.py").write_text("", encoding="utf-8")
     assert main(["csl", "trace", "--profile", "none.py"]) == 1
     assert "made no SdkRuntime" in capsys.readouterr().err
+
+
+def test_a_profile_names_files_as_a_reader_looks_for_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = [
+        str(tmp_path / "src" / "pe.csl"),
+        str(LIBRARY / "memcpy" / "memcpy.csl"),
+        "/far/pe.csl",
+    ]
+    shown = trace.profile_text(profile_of({(file, 7): 10 - k for k, file in enumerate(files)}))
+    places = [row.split()[2] for row in shown.splitlines()[1:]]
+    assert places == ["src/pe.csl:7", "<memcpy/memcpy>:7", "/far/pe.csl:7"]

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 __all__ = ["Line", "profile_of", "profile_text"]
 
+_LIBRARY = Path(__file__).parents[1] / "library"
+
 
 class Line(NamedTuple):
     """What one source line took.
@@ -50,6 +52,15 @@ def profile_of(cycles: Mapping[tuple[str, int], int]) -> list[Line]:
     ]
 
 
+def _place(row: Line) -> str:
+    """File and line as a reader looks for them: from here on, or as the name of a system module."""
+    path = Path(row.file)
+    if path.is_relative_to(_LIBRARY):
+        return f"<{path.relative_to(_LIBRARY).with_suffix('')}>:{row.line}"
+    here = path.resolve().is_relative_to(Path.cwd())
+    return f"{os.path.relpath(path) if here else path}:{row.line}"
+
+
 def profile_text(profile: Sequence[Line], most: int = 30) -> str:
     """A profile as a table.
 
@@ -58,7 +69,7 @@ def profile_text(profile: Sequence[Line], most: int = 30) -> str:
         most: rows; the rest is one row.
     """
     shown = list(profile[:most])
-    places = [f"{os.path.relpath(row.file)}:{row.line}" for row in shown]
+    places = [_place(row) for row in shown]
     width = max([len(place) for place in places], default=0)
     out = [f"{'cycles':>12}  share  {'line':<{width}}  source"]
     for place, row in zip(places, shown, strict=True):
