@@ -11,6 +11,7 @@ import collections
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,12 +51,28 @@ def seconds_to_read(path: Path) -> float:
 
 
 class Run(NamedTuple):
-    """How a program's script ended: its exit status, seconds, and the last thing it said."""
+    """How a program's script ended.
+
+    Attributes:
+        script: its path.
+        status: exit status.
+        cycles: of the fabric, of its last run; '' if there was none.
+        seconds: of the whole script.
+        said: its last line.
+    """
 
     script: str
     status: int
+    cycles: str
     seconds: float
     said: str
+
+
+def cycles_of(folder: Path) -> str:
+    """What the newest sim.log says of its end."""
+    logs = sorted(folder.rglob("sim.log"), key=lambda log: log.stat().st_mtime)
+    ends = re.findall(r"^@(\d+) end;", logs[-1].read_text(), re.MULTILINE) if logs else []
+    return ends[-1] if ends else ""
 
 
 def run_script(script: Path, folder: Path, commands: Path) -> Run:
@@ -75,7 +92,8 @@ def run_script(script: Path, folder: Path, commands: Path) -> Run:
     except subprocess.TimeoutExpired:
         status, lines = -1, [f"more than {LONGEST} s"]
     said = lines[-1].strip() if lines else ""
-    return Run(str(script.relative_to(folder)), status, time.perf_counter() - start, said)
+    seconds, name = time.perf_counter() - start, str(script.relative_to(folder))
+    return Run(name, status, cycles_of(script.parent), seconds, said)
 
 
 def run_scripts(folder: Path) -> list[Run]:
@@ -85,13 +103,16 @@ def run_scripts(folder: Path) -> list[Run]:
         copy, commands = Path(scratch, "programs"), Path(scratch, "bin")
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".git"))
         write_commands(commands)
-        print(f"{'script':64} result      s  last line")
+        print(f"{'script':64} result    cycles      s  last line")
         for script in sorted(copy.rglob("commands_wse[23].sh")):
             if TEMPLATE in script.read_text(encoding="utf-8"):
                 continue
+            for log in script.parent.rglob("sim.log"):  # of the other architecture
+                log.unlink()
             runs.append(run := run_script(script, copy, commands))
             result = "failed" if run.status else "passed"
-            print(f"{run.script[-64:]:64} {result} {run.seconds:6.1f}  {run.said[:60]}", flush=True)
+            numbers = f"{run.cycles:>9} {run.seconds:6.1f}"
+            print(f"{run.script[-64:]:64} {result} {numbers}  {run.said[:60]}", flush=True)
     return runs
 
 
