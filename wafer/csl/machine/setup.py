@@ -10,7 +10,7 @@ from wafer.csl.machine.costs import ARCHS, issue_cycles, op_costs
 from wafer.csl.machine.image import COLUMNS, NO_COLOR, Image, Program
 from wafer.errors import CompileError
 
-__all__ = ["lay_out"]
+__all__ = ["colors_of", "lay_out", "registers_beyond"]
 
 _COLORS = 24
 _TABLES = tuple(name for name in COLUMNS if name not in {"queues", "filters"})
@@ -50,7 +50,7 @@ def _bytes(memory: np.ndarray) -> list[np.ndarray]:
     return [_flat(len(memory)), padded.view(np.int32)]
 
 
-def _check(program: Program) -> int:
+def registers_beyond(program: Program) -> int:
     """Look at what the C++ side does not; returns the registers one function may name.
 
     Raises:
@@ -102,7 +102,7 @@ def _fitted(values: np.ndarray, length: int) -> np.ndarray:
 
 
 def _program(program: Program, arch: str) -> list[np.ndarray]:
-    slack = _check(program)
+    slack = registers_beyond(program)
     code = np.array(program.code)
     operations = code[:, 0] == Op.OPERATE
     code[operations, 1] = issue_cycles(program, ARCHS[arch])[operations]
@@ -122,7 +122,7 @@ def _program(program: Program, arch: str) -> list[np.ndarray]:
     ]
 
 
-def _colors(image: Image) -> list[int]:
+def colors_of(image: Image) -> list[int]:
     """Colours that anything names, ascending, with the partners of those that are swapped."""
     used = set(image.streams)
     used |= {int(c) for c in np.flatnonzero(np.asarray(image.routed).any(axis=(0, 1)))}
@@ -161,7 +161,7 @@ def lay_out(image: Image) -> np.ndarray:
     if image.arch not in ARCHS:
         raise CompileError(f"arch {image.arch!r}; there are {', '.join(ARCHS)}")
     height, width = image.tiles.shape
-    colors = _colors(image)
+    colors = colors_of(image)
     filtered = np.argwhere(np.asarray(image.filters)[..., colors, 0] != 0)
     rows = np.array([image.filters[y, x, colors[slot]] for y, x, slot in filtered], np.int32)
     kinds, kind = np.unique(
