@@ -295,6 +295,33 @@ def test_prints(run):
     assert [line.text for line in runtime.machine.prints] == ["n = 65535, -1, 0x000ffff0"]
 
 
+def test_formatted_prints(run):
+    runtime = run(
+        """
+        const out = @import_module("<simprint>");
+        const silent = @import_module("<simprint>", .{ .enable = false });
+        var n: u16 = 42;
+        var w: u32 = 0xbeef0001;
+        var h: f16 = 42.0;
+        """,
+        r"""
+        silent.fmt("nothing {d}", .{n});
+        out.fmt("{d} {x} {X} {b} {f}", .{ n, n, n, n, h });
+        out.fmt("({d},{X}) {b}", .{ w, w, @as(u32, 5) });
+        out.fmt_no_nl("{{hello}", .{});
+        out.fmt_no_nl(" {d}", .{n});
+        out.print_string("\n");
+        out.fmt_with_coords("{f}", .{@as(f32, -0.5)});
+        """,
+    )
+    assert [line.text for line in runtime.machine.prints] == [
+        "42 002a 002A 0000000000101010 42",
+        "(3203334145,BEEF0001) 00000000000000000000000000000101",
+        "{hello} 42",
+        "PE(0,0): -0.5",
+    ]
+
+
 def test_traces(run):
     runtime = run(
         """
