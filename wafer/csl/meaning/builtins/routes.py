@@ -87,7 +87,7 @@ def _routes(ev: Evaluator, value: Value, at: Position) -> int:
     return word
 
 
-def _position(ev: Evaluator, value: Value, at: Position) -> int:
+def _position(ev: Evaluator, position: str, value: Value, at: Position) -> int:
     """Four bits: whether it is the side in, and which side."""
     if isinstance(value.data, int) and value.type != types.DIRECTION:
         return _position_of_bits(value.data)
@@ -95,11 +95,17 @@ def _position(ev: Evaluator, value: Value, at: Position) -> int:
     if _taken(given, "invalid"):
         return _INVALID
     masks = {name: _sides(ev, side, at) for name, side in given.items()}
+    if masks.keys() == {"rx", "tx"}:
+        ev.fail(
+            at,
+            f".{position} changes both .rx and .tx, and the switch register has room for one side",
+            "a position keeps what those before it changed: use two, and two SWITCH_ADV",
+        )
     if len(masks) != 1 or next(iter(masks)) not in ("rx", "tx"):
-        ev.fail(at, "a switch position changes .rx or .tx")
+        ev.fail(at, f".{position} changes .rx or .tx, found {', '.join(masks) or 'neither'}")
     name, mask = next(iter(masks.items()))
     if mask.bit_count() != 1:
-        ev.fail(at, "a switch position names one direction")
+        ev.fail(at, f".{position} names one direction, found {mask.bit_count()}")
     return (name == "rx") << 3 | mask.bit_length() - 1
 
 
@@ -114,7 +120,7 @@ def _switches(ev: Evaluator, given: dict[str, Value], at: Position) -> tuple[int
     """The switch register, and the pop mode."""
     word = 0
     for number, name in enumerate(_POSITIONS):
-        code = _position(ev, given.pop(name), at) if name in given else _INVALID
+        code = _position(ev, name, given.pop(name), at) if name in given else _INVALID
         word |= code << 4 * number
     word |= _taken(given, "ring_mode") << 12
     if "current_switch_pos" in given:
