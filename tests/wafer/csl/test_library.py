@@ -46,7 +46,8 @@ USED = {
     "collectives_2d/pe": "dim_params queues dest_dsr_ids src0_dsr_ids src1_dsr_ids init pe_id"
     " broadcast scatter gather reduce_fadds",
     "debug": "key buffer_size trace_string trace_timestamp trace_i16 trace_u16 trace_u32 trace_f32",
-    "simprint": "enable print_string print_u16_decimal print_u32_decimal",
+    "simprint": "enable print_string print_u16_decimal print_u32_decimal fmt fmt_no_nl"
+    " fmt_with_coords",
     "empty": "",
     "kernels/tally/layout": "kernel_height kernel_width phase2_tally colors output_color"
     " get_params",

@@ -183,7 +183,7 @@ def test_registers(run):
         """
         const config = @import_module("<tile_config>");
         const c = @get_color(3);
-        var seen = @zeros([5]u16);
+        var seen = @zeros([7]u16);
         comptime {
           @set_local_color_config(c, .{
             .routes = .{ .rx = .{ RAMP }, .tx = .{ RAMP } },
@@ -205,6 +205,13 @@ def test_registers(run):
         config.input_queue_config.encode_input_queue(2, @get_int(c), true);
         seen[3] = @get_config(0x7f62);
         seen[4] = @get_int(config.teardown.get_task_id());
+        const io = config.color_config.fabric_io;
+        config.color_config.set_io_direction(c, io.TX_EAST);
+        config.color_config.clear_io_direction(address, io.TX_WEST);
+        config.color_config.toggle_io_direction(c, io.RX_NORTH);
+        seen[5] = @get_config(address);
+        config.color_config.reset_routes(c, .{ .tx = EAST, .rx = WEST });
+        seen[6] = @get_config(address);
         """,
     )
     seen = runtime.read_symbol(0, 0, "seen").tolist()
@@ -214,6 +221,8 @@ def test_registers(run):
         "0x155c",
         "0x23",
         "0x1d",
+        "0x192",
+        "0x22",
     ]  # no filter to turn on
 
 
@@ -293,6 +302,33 @@ def test_prints(run):
         """,
     )
     assert [line.text for line in runtime.machine.prints] == ["n = 65535, -1, 0x000ffff0"]
+
+
+def test_formatted_prints(run):
+    runtime = run(
+        """
+        const out = @import_module("<simprint>");
+        const silent = @import_module("<simprint>", .{ .enable = false });
+        var n: u16 = 42;
+        var w: u32 = 0xbeef0001;
+        var h: f16 = 42.0;
+        """,
+        r"""
+        silent.fmt("nothing {d}", .{n});
+        out.fmt("{d} {x} {X} {b} {f}", .{ n, n, n, n, h });
+        out.fmt("({d},{X}) {b}", .{ w, w, @as(u32, 5) });
+        out.fmt_no_nl("{{hello}", .{});
+        out.fmt_no_nl(" {d}", .{n});
+        out.print_string("\n");
+        out.fmt_with_coords("{f}", .{@as(f32, -0.5)});
+        """,
+    )
+    assert [line.text for line in runtime.machine.prints] == [
+        "42 002a 002A 0000000000101010 42",
+        "(3203334145,BEEF0001) 00000000000000000000000000000101",
+        "{hello} 42",
+        "PE(0,0): -0.5",
+    ]
 
 
 def test_traces(run):

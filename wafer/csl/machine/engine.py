@@ -61,6 +61,10 @@ class Rectangle(NamedTuple):
     width: int
     height: int
 
+    def has(self, x: int, y: int) -> bool:
+        """Whether a PE is one of them."""
+        return 0 <= x - self.x < self.width and 0 <= y - self.y < self.height
+
     def pes(self) -> Iterator[tuple[int, int]]:
         """Column and row of each PE, row by row."""
         for y in range(self.y, self.y + self.height):
@@ -134,6 +138,7 @@ class Machine:
         setup = lay_out(image)
         self._machine = self._library.csl_create(setup.ctypes.data)
         self._end = weakref.finalize(self, self._library.csl_destroy, self._machine)
+        self._calls: list[tuple[Rectangle, str]] = []
         self._recorded = None if record is None else settings_of(record, image)
         if self._recorded is not None:
             self._library.csl_record(self._machine, self._recorded.ctypes.data)
@@ -182,6 +187,7 @@ class Machine:
             self._library.csl_launch(
                 self._machine, cell, entries[function], arguments.ctypes.data, len(arguments)
             )
+        self._calls.append((rectangle, function))
 
     def commands_waiting(self, rectangle: Rectangle) -> int:
         """PEs with a call that has not been taken up, not returned, or not freed the stream."""
@@ -252,7 +258,11 @@ class Machine:
         """What tasks, microthreads, queues and routers wait for: the report of a deadlock."""
         rows = np.zeros((_MOST_REPORTED, 8), np.int32)
         count = self._library.csl_waiting(self._machine, rows.ctypes.data, len(rows))
-        return [waiting_for(self.image, row) for row in rows[:count].tolist()]
+        return [waiting_for(self.image, row, self._called) for row in rows[:count].tolist()]
+
+    def _called(self, x: int, y: int) -> list[str]:
+        """What the host has called on a PE."""
+        return [function for rectangle, function in self._calls if rectangle.has(x, y)]
 
     @property
     def prints(self) -> list[Print]:

@@ -1,7 +1,7 @@
 """Faults and what PEs wait for, in words: PE, task, file, line, cause, likely fix."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from wafer.csl.machine.codes import DEEPEST_CALL
@@ -9,6 +9,7 @@ from wafer.csl.machine.image import Image, Program
 
 __all__ = ["Waiting", "fault_message", "task_label", "waiting_for"]
 
+_SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
 _MAIN = 8  # the number of the task's own thread
 
 
@@ -33,8 +34,8 @@ class Fault(enum.IntEnum):
 
 
 _FAULTS = {
-    Fault.SAME_CYCLE_ARRIVAL: "two wavelets of colour {detail} arrived in one cycle; let only one"
-    " neighbour or the ramp send at a time (a switch or another colour)",
+    Fault.SAME_CYCLE_ARRIVAL: "two wavelets of colour {detail} arrived in one cycle{sides}; let"
+    " only one neighbour or the ramp send at a time (a switch or another colour)",
     Fault.OFF_WAFER: "a wavelet of colour {detail} was routed off the wafer; end the route in"
     " RAMP at the edge",
     Fault.THREAD_IN_USE: "microthread {detail} still runs an operation; start the next one when"
@@ -67,10 +68,15 @@ _REASONS = (
     "being unblocked",
     "being unblocked (it is activated)",
     "a task or operation that takes the wavelet of colour {detail} at the head of its queue",
-    "the command stream to be unblocked before its next command",
+    "unblock_cmd_stream() after function {function}",
     "the next router, or the CE, to take the wavelet of colour {detail}",
 )
-_SUBJECTS = {7: "input queue", 8: "host", 9: "router"}  # of reasons that are nobody's task
+_FOR_COMMAND = 8
+_SUBJECTS = {
+    7: "input queue",
+    _FOR_COMMAND: "host",
+    9: "router",
+}  # of reasons that are nobody's task
 
 
 class Waiting(NamedTuple):
@@ -126,6 +132,12 @@ def task_label(program: Program, task: int, number: int) -> str:
     return f"{names[0]} ({what})" if names else what
 
 
+def _entering(image: Image, x: int, y: int, color: int) -> list[str]:
+    """The sides by which a colour may enter a router, as the program begins."""
+    word = int(image.colors[y, x, color]) >> len(_SIDES)
+    return [side for bit, side in enumerate(_SIDES) if word >> bit & 1]
+
+
 def fault_message(image: Image, numbers: Sequence[int]) -> str:
     """Say what has gone wrong.
 
@@ -138,7 +150,9 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     program = _program(image, x, y)
     file, line = _place(program, pc)
     messages = program.messages if program else ()
+    sides = _entering(image, x, y, detail) if kind == Fault.SAME_CYCLE_ARRIVAL else ()
     text = _FAULTS[Fault(kind)].format(
+        sides=f", and its .rx names {' and '.join(sides)}" if len(sides) > 1 else "",
         detail=detail,
         id=number,
         memory=0 if program is None else len(program.memory),
@@ -149,12 +163,23 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     return f"{f'{file}:{line}: ' if file else ''}PE ({x}, {y}){who}: {text}"
 
 
-def waiting_for(image: Image, row: Sequence[int]) -> Waiting:
-    """A row of the machine's report in words."""
+def waiting_for(
+    image: Image, row: Sequence[int], called: Callable[[int, int], Sequence[str]]
+) -> Waiting:
+    """A row of the machine's report in words.
+
+    Args:
+        image: that ran.
+        row: column, row, thread, task, its id, reason, detail, instruction.
+        called: the functions that the host has called on a PE, in order.
+    """
     x, y, thread, task, number, reason, detail, pc = (int(n) for n in row)
-    program = _program(image, x, y)
+    program, function = _program(image, x, y), "?"
+    if reason == _FOR_COMMAND and program is not None:
+        function = called(x, y)[-1 - detail]  # that many have not begun
+        pc = program.functions[function]
     who = _SUBJECTS.get(reason) or _task(program, task, number)
     if 0 <= thread < _MAIN:
         who = f"microthread {thread} of {who}"
     file, line = _place(program, pc)
-    return Waiting(x, y, who, _REASONS[reason].format(detail=detail), file, line)
+    return Waiting(x, y, who, _REASONS[reason].format(detail=detail, function=function), file, line)

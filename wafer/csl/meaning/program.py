@@ -58,6 +58,19 @@ def _run_blocks(unit: Unit, module: Module) -> None:
         attempt(unit, run, Evaluator(unit, module), block)
 
 
+def _global_cell(unit: Unit, module: Module, name: str) -> Cell | None:
+    """A file's variable, or constant, that can lie in a PE's memory; None if it cannot."""
+    try:
+        cell = declared(Evaluator(unit, module), module, name)
+        if isinstance(cell, Cell) and types.size_of(cell.type):
+            return cell
+    except (Failure, CslError):
+        module.members.pop(name, None)  # reported where it is used, if it is
+    except TypeError:  # a type of compile time alone
+        pass
+    return None
+
+
 def _place_variables(unit: Unit) -> None:
     """Give variables addresses in the order of their declarations; programs rely on neighbours.
 
@@ -67,18 +80,35 @@ def _place_variables(unit: Unit) -> None:
     for module in sorted(unit.modules, key=lambda module: module.library):
         mentioned = unit.files.mentioned(module.path)
         for name, declaration in module.declarations.items():
-            variable = isinstance(declaration, tree.Variable) and declaration.kind == "var"
-            if not variable or name not in mentioned:
+            if not isinstance(declaration, tree.Variable):
                 continue
-            try:
-                cell = declared(Evaluator(unit, module), module, name)
-                if isinstance(cell, Cell) and cell.running:
+            exported = "export" in declaration.modifiers
+            if exported or (declaration.kind == "var" and name in mentioned):
+                cell = _global_cell(unit, module, name)
+                if cell is not None:
                     cells.append((cell, declaration.at))
-            except (Failure, CslError):
-                module.members.pop(name, None)  # reported where it is used, if it is
     if sum(types.size_of(cell.type) for cell, _ in cells) <= SRAM:
         for cell, at in cells:
             unit.address(Reference(cell), at)
+
+
+def _place_rest(unit: Unit) -> bool:
+    """Put variables that the code has no use for behind all others, as far as there is room.
+
+    Debuggers read them. Returns whether there were any.
+    """
+    end = unit.end
+    for module in unit.modules:
+        for name, declaration in module.declarations.items():
+            if module.library or not isinstance(declaration, tree.Variable):
+                continue
+            cell = _global_cell(unit, module, name) if declaration.kind == "var" else None
+            if cell is None or cell.address is not None:
+                continue
+            multiple = max(cell.alignment, types.alignment(cell.type))
+            if unit.end + multiple + types.size_of(cell.type) <= SRAM:
+                unit.address(Reference(cell), declaration.at)
+    return unit.end > end
 
 
 def _check_exports(unit: Unit, layout: Layout) -> None:
@@ -140,7 +170,8 @@ def _write(unit: Unit) -> tuple[bool, np.ndarray | None]:
         unit.code.add(Op.RETURN)
     attempt(unit, write_functions, unit)
     memory = attempt(unit, unit.memory)
-    if unit.waiting:  # only data points to these functions
+    if _place_rest(unit) or unit.waiting:  # functions that only data points to
+        memory = attempt(unit, unit.memory)
         attempt(unit, write_functions, unit)
         memory = attempt(unit, unit.memory)
     return starts, memory

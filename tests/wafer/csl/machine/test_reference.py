@@ -1,4 +1,4 @@
-"""The machine in JAX against the one in C++: cycles, memory, links and faults of the same programs."""
+"""The machine in JAX against the one in C++: cycles, memory, links and faults."""
 
 import functools
 

@@ -516,8 +516,9 @@ def test_a_function_that_never_frees_the_stream_stalls_with_a_report():
     machine.launch(Rectangle(0, 0, 1, 1), "add", [1, 1])
     assert machine.run() == Status.QUIET
     assert machine.commands_waiting(Rectangle(0, 0, 1, 1)) == 1
+    line = CALLED.split("\n").index("function forgets:") + 2
     assert [str(line) for line in machine.waiting()] == [
-        "PE (0, 0): host waits for the command stream to be unblocked before its next command"
+        f"PE (0, 0): host waits for unblock_cmd_stream() after function forgets (test.csl:{line})"
     ]
 
 

@@ -106,7 +106,8 @@ std::vector<Waiting> Machine::waiting() {
            [&](int id) { add(int(Task::kLocal), id, kTaskBlocked, id); });
       const uint32_t read = being_read(cell);
       each(core.queued & ~read, [&](int slot) { add(-1, 0, kWordUnread, colors_[slot]); });
-      if (core.commanded && core.main == Main::kIdle) add(-1, 0, kForCommand, 0);
+      if (core.commanded && core.main == Main::kIdle)
+        add(-1, 0, kForCommand, int(host(cell).launches.size()));
     }
     each(live_[cell], [&](int slot) { add(-1, 0, kInRouter, colors_[slot]); });
   }

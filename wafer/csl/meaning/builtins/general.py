@@ -9,7 +9,7 @@ from wafer.csl.meaning.builtins.arguments import fields_of
 from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.emit import Label
 from wafer.csl.meaning.core.evaluator import Evaluator, described
-from wafer.csl.meaning.core.numbers import bits_of, rounded, truncated, wrapped
+from wafer.csl.meaning.core.numbers import bits_of, function_of, rounded, truncated, wrapped
 from wafer.csl.meaning.core.values import Range, Register, Value, copied, is_known
 from wafer.csl.meaning.language.choices import condition
 from wafer.csl.meaning.language.coerce import cast, coerce, zero
@@ -293,7 +293,8 @@ def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(types.MODULE, module)
 
 
-_TYPED = frozenset({*list(Intrinsic)[: Intrinsic.CEIL + 1], Intrinsic.PRINT})
+_FUNCTIONS = frozenset(list(Intrinsic)[: Intrinsic.CEIL + 1])
+_TYPED = _FUNCTIONS | {Intrinsic.PRINT}
 
 
 def _random16(ev: Evaluator, node: tree.Builtin) -> Value:
@@ -317,7 +318,14 @@ def _intrinsic(ev: Evaluator, node: tree.Builtin) -> Value:
         ev.fail(node.at, "@intrinsic is for the library's own files")
     result, name = ev.type(node.arguments[0]), ev.known(node.arguments[1]).data
     values = [_argument(ev, argument) for argument in node.arguments[2:]]
-    return _machine(ev, result, Intrinsic[name], values, node.at)
+    intrinsic = Intrinsic[name]
+    if intrinsic in _FUNCTIONS:
+        kind = values[0].type
+        if not types.is_float(kind) and kind != types.COMPTIME_FLOAT:
+            ev.fail(node.at, f"{name} is of f16 and f32, found {described(values[0])}")
+        if ev.code is None and is_known(values[0]):
+            return Value(result, function_of(intrinsic, result, values[0].data))
+    return _machine(ev, result, intrinsic, values, node.at)
 
 
 def _argument(ev: Evaluator, node: tree.Node) -> Value:

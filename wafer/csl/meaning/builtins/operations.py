@@ -171,6 +171,12 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
         columns.pop(name)
     columns.setdefault("single_step", False)
     kind, _ = _operand(ev, value, None, at)
+    if columns["saves_address"] and kind != Operand.MEMORY:
+        ev.fail(
+            at,
+            f".save_address is of mem1d_dsd alone, found {value.type}",
+            "load the DSR again before each operation, with @increment_dsd_offset",
+        )
     row = ev.unit.row("dsr_loads", file=_DSRS[str(dsr.type)], id=dsr.data, kind=kind, **columns)
     if ev.code is None:
         ev = ev.at_start()

@@ -12,6 +12,7 @@ from wafer.csl.syntax.source import Position
 __all__ = ["ColorConfig", "color_config"]
 
 _SIDES = 5  # bits of tx, then of rx
+_SIDE = (1 << _SIDES) - 1
 _POP = {"no_pop": 0, "always_pop": 1, "pop_on_advance": 2, "pop_on_advance_nop": 3}
 _INVALID = 5
 _POSITIONS = ("pos1", "pos2", "pos3")
@@ -87,34 +88,37 @@ def _routes(ev: Evaluator, value: Value, at: Position) -> int:
     return word
 
 
-def _position(ev: Evaluator, value: Value, at: Position) -> int:
+def _position(ev: Evaluator, position: str, value: Value, at: Position) -> int:
     """Four bits: whether it is the side in, and which side."""
     if isinstance(value.data, int) and value.type != types.DIRECTION:
-        return _position_of_bits(value.data)
-    given = fields_of(ev, value, at)
-    if _taken(given, "invalid"):
+        bits = (("tx", value.data & _SIDE), ("rx", value.data >> _SIDES & _SIDE))
+        masks = {name: mask for name, mask in bits if mask}
+        invalid = not masks
+    else:
+        given = fields_of(ev, value, at)
+        invalid = _taken(given, "invalid")
+        masks = {name: _sides(ev, side, at) for name, side in given.items()}
+    if invalid:
         return _INVALID
-    masks = {name: _sides(ev, side, at) for name, side in given.items()}
+    if masks.keys() == {"rx", "tx"}:
+        ev.fail(
+            at,
+            f".{position} changes both .rx and .tx, and the switch register has room for one side",
+            "a position keeps what those before it changed: use two, and two SWITCH_ADV",
+        )
     if len(masks) != 1 or next(iter(masks)) not in ("rx", "tx"):
-        ev.fail(at, "a switch position changes .rx or .tx")
+        ev.fail(at, f".{position} changes .rx or .tx, found {', '.join(masks) or 'neither'}")
     name, mask = next(iter(masks.items()))
     if mask.bit_count() != 1:
-        ev.fail(at, "a switch position names one direction")
+        ev.fail(at, f".{position} names one direction, found {mask.bit_count()}")
     return (name == "rx") << 3 | mask.bit_length() - 1
-
-
-def _position_of_bits(bits: int) -> int:
-    if not bits:
-        return _INVALID
-    side_in = bits >= 1 << _SIDES
-    return side_in << 3 | (bits >> (_SIDES if side_in else 0)).bit_length() - 1
 
 
 def _switches(ev: Evaluator, given: dict[str, Value], at: Position) -> tuple[int, int]:
     """The switch register, and the pop mode."""
     word = 0
     for number, name in enumerate(_POSITIONS):
-        code = _position(ev, given.pop(name), at) if name in given else _INVALID
+        code = _position(ev, name, given.pop(name), at) if name in given else _INVALID
         word |= code << 4 * number
     word |= _taken(given, "ring_mode") << 12
     if "current_switch_pos" in given:

@@ -18,6 +18,7 @@ __all__ = [
     "bytes_of",
     "compute",
     "fits",
+    "function_of",
     "rounded",
     "wrapped",
 ]
@@ -132,6 +133,30 @@ def compute(sign: str, kind: types.Type, a: Any, b: Any) -> Any:
         low, high = bounds(kind)
         raise ValueError(f"{a} {sign} {b} is {number}, and {kind} reaches from {low} to {high}")
     return number
+
+
+_FUNCTIONS: dict[codes.Intrinsic, Callable[[np.float64], np.float64]] = {
+    codes.Intrinsic.SQRT: np.sqrt,
+    codes.Intrinsic.EXP: np.exp,
+    codes.Intrinsic.LOG: np.log,
+    codes.Intrinsic.SIN: np.sin,
+    codes.Intrinsic.COS: np.cos,
+    codes.Intrinsic.TANH: np.tanh,
+    codes.Intrinsic.FLOOR: np.floor,
+    codes.Intrinsic.CEIL: np.ceil,
+}
+
+
+def function_of(intrinsic: codes.Intrinsic, kind: types.Type, number: float) -> float:
+    """A function of a number: worked out in double precision and rounded as the machine does it.
+
+    Raises:
+        KeyError: no function of numbers alone.
+    """
+    with np.errstate(all="ignore"):
+        exact = float(_FUNCTIONS[intrinsic](np.float64(number)))
+        # By way of single precision, also to half.
+        return rounded(kind, float(np.float32(exact)) if types.is_float(kind) else exact)
 
 
 def truncated(number: float) -> int:

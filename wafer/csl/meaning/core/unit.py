@@ -189,7 +189,8 @@ class Unit:
             multiple = max(cell.alignment, types.alignment(cell.type), 1)
             start = -(-self.end // multiple) * multiple
             if start + size > SRAM:
-                message = f"the program's variables need more than the {SRAM} bytes of a PE's SRAM"
+                whose = self.modules[0].name if self.modules else "the program"
+                message = f"the variables of {whose} need more than the {SRAM} bytes of a PE's SRAM"
                 hint = f"'{cell.name}' has {size} bytes, and {max(SRAM - start, 0)} are left"
                 raise CslError([Problem(at, message, hint)])
             cell.address, self.end = start, start + size

@@ -89,7 +89,11 @@ def _called(ev: Evaluator, function: Function, arguments: list[Value], at: Posit
         value = _passed(ev, inner, formal, argument, at)
         name = formal.name or "_"
         scope[name] = value
-        if formal.comptime or value.type in _COMPTIME_ONLY or isinstance(value.data, Function):
+        parted = _any(formal) and value.type == types.ANONYMOUS and not formal.comptime
+        if parted:
+            known[name] = _outline(value, values)
+            key.append((name, frozen(known[name])))
+        elif formal.comptime or value.type in _COMPTIME_ONLY or isinstance(value.data, Function):
             if not is_known(value):
                 ev.fail(at, f"the argument '{name}' of {node.name} is not known at compile time")
             known[name] = value
@@ -107,6 +111,38 @@ def _called(ev: Evaluator, function: Function, arguments: list[Value], at: Posit
     ev.code.add(Op.CALL, 0, request.label, base)
     ev.unit.calls.append((ev.code.owner, base, request.label))
     return _result(ev, result, base, at)
+
+
+_ARRIVING = Register(-1)  # stands for what a callee finds in a register
+
+
+def _outline(value: Value, running: list[Value]) -> Value:
+    """``.{…}`` without the parts that only the running PE knows, which are added to a list."""
+    if value.type == types.ANONYMOUS:
+        parts = value.data.items() if isinstance(value.data, dict) else enumerate(value.data)
+        outlined = {name: _outline(part, running) for name, part in parts}
+        return Value(value.type, outlined if isinstance(value.data, dict) else [*outlined.values()])
+    if is_known(value):
+        return value
+    running.append(value)
+    return Value(value.type, _ARRIVING)
+
+
+def _filled(ev: Evaluator, value: Value) -> Value:
+    """An outlined value as the callee sees it."""
+    if value.type == types.ANONYMOUS and isinstance(value.data, dict):
+        return Value(value.type, {name: _filled(ev, part) for name, part in value.data.items()})
+    if value.type == types.ANONYMOUS:
+        return Value(value.type, [_filled(ev, part) for part in value.data])
+    return _arrived(ev, value.type) if value.data == _ARRIVING else value
+
+
+def _arrived(ev: Evaluator, kind: types.Type) -> Value:
+    """An argument in the next register."""
+    assert ev.code is not None
+    register = ev.code.new()
+    scalar = types.machine_type(kind) is not None
+    return Value(kind, Register(register) if scalar else Memory(register, 0))
 
 
 def _frame(ev: Evaluator, values: list[Value], at: Position) -> int:
@@ -207,19 +243,18 @@ def _receive(ev: Evaluator, request: Request, scope: dict[str, Any]) -> None:
         name = formal.name or "_"
         given = request.known.get(name)
         if isinstance(given, Value):
-            scope[name] = given
+            scope[name] = _filled(ev, given)
             continue
         kind = given if given is not None else ev.type(formal.type)
-        register = ev.code.new()
-        if types.machine_type(kind) is None:
-            scope[name] = Value(kind, Memory(register, 0))
+        value = _arrived(ev, kind)
+        if isinstance(value.data, Memory):
+            scope[name] = value
         elif name in ev.addressed:
             cell = ev.local_cell(name, kind, formal.at)
-            place = KnownPlace(kind, Reference(cell))
-            ev.write(place, Value(kind, Register(register)), formal.at)
+            ev.write(KnownPlace(kind, Reference(cell)), value, formal.at)
             scope[name] = cell
         else:
-            scope[name] = RegisterVariable(kind, register)
+            scope[name] = RegisterVariable(kind, value.data.number)
     ev.code.new()  # the result's, where nothing arrives
 
 

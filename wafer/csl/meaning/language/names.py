@@ -72,7 +72,8 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
         alignment=max(multiples, default=0),
     )
     names = [str(inner.known(a.value).data) for a in node.attributes if a.name == "linkname"]
-    if cell.running and (names or not module.library):
+    symbol = cell.running or (ev.unit.running and "export" in node.modifiers)
+    if symbol and (names or not module.library):
         ev.unit.globals.setdefault(names[0] if names else node.name, cell)
     return cell
 

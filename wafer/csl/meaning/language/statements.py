@@ -293,7 +293,7 @@ def _for(ev: Evaluator, node: tree.For) -> Jump | None:
     iterable = ev.value(node.iterable)
     if ev.code is not None and not node.inline:
         return _running_for(ev, node, iterable)
-    if not is_known(iterable):
+    if not is_known(iterable) and iterable.type != types.ANONYMOUS:
         ev.fail(node.iterable.at, "this loop runs while compiling, over what is known then")
     after, jump = Label(), None
     for position, value in enumerate(_rounds(ev, iterable, node.iterable.at)):
