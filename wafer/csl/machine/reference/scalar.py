@@ -1,6 +1,7 @@
 """Arithmetic on registers and elements, by type and operation, as ``native/scalar.h`` has it."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +66,7 @@ def _float_out(kind: Array, value: Array) -> Array:
     return jnp.where(kind == Type.F16, _half_bits(value), _single_bits(value))
 
 
-def _chosen(op: Array, values: Mapping[int, Array], otherwise: Array) -> Array:
+def _chosen(op: Array, values: Mapping[Any, Array], otherwise: Array) -> Array:
     out = otherwise
     for code, value in values.items():
         out = jnp.where(op == int(code), value, out)
@@ -179,26 +180,20 @@ def _larger(a: Array, b: Array) -> Array:
     return jnp.fmax(a, b)
 
 
-def _rounded(exact: Array) -> Array:
-    return exact.astype(jnp.float32)
-
-
 def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Array, Array]:
     """Bits of the result from those of the sources, and the next element's carry.
 
-    Products and sums of single precision are made in double precision and rounded, which is exact
-    and cannot be fused.
+    A product is rounded before it is added: it goes through a choice of bits, since XLA leaves
+    roundings out where it may and compilers fuse products with sums.
     """
-    double = lambda bits: _single(bits).astype(jnp.float64)
     adds, addh = _pair(jnp.add, a, b)
     subs, subh = _pair(jnp.subtract, a, b)
     muls, mulh = _pair(jnp.multiply, a, b)
     maxs, maxh = _pair(_larger, a, b)
-    product = _rounded(double(b) * double(s)).astype(jnp.float64)
-    macs = _single_bits(_rounded(double(a) + product))
-    mach = _half_bits(_half(a) + _half(_half_bits(_half(b) * _half(s))))
-    halves = (_half(b) * _half(s)).astype(jnp.float64)
-    machs = _single_bits(_rounded(double(a) + halves))
+    single, half = _pair(jnp.multiply, b, s)
+    macs = _single_bits(_single(a) + _single(jnp.where(op == DsdOp.FMACS, single, 0)))
+    mach = _half_bits(_half(a) + _half(jnp.where(op == DsdOp.FMACH, half, 0)))
+    machs = _single_bits(_single(a) + _half(b) * _half(s))  # that product is exact
     total = (a & 0xFFFF) + (b & 0xFFFF) + carry
     low, i16 = a & 0xFFFF, jnp.full_like(a, Type.I16)
     u16 = jnp.full_like(a, Type.U16)

@@ -1,8 +1,6 @@
 """The state of all PEs as arrays: C PEs, S colours in use, T threads, M bytes, R registers."""
 
-from typing import NamedTuple
-
-import jax
+from typing import Any, NamedTuple
 
 __all__ = [
     "ENDLESS",
@@ -17,6 +15,7 @@ __all__ = [
     "TaskKind",
 ]
 
+Array = Any  # of NumPy while it is made, of JAX from the first step on
 MAIN, THREADS = 8, 9  # the task's own thread; all of them
 ENDLESS = 2**32 - 1  # length of an operation that a control wavelet ends
 NEVER = 2**62
@@ -59,35 +58,35 @@ class Operations(NamedTuple):
         stride: bytes.
     """
 
-    on: jax.Array
-    rank: jax.Array
-    pc: jax.Array
-    op: jax.Array
-    length: jax.Array
-    done: jax.Array
-    carry: jax.Array
-    wide: jax.Array
-    turns: jax.Array
-    turn: jax.Array
-    clears: jax.Array
-    control_ends: jax.Array
-    heard: jax.Array
-    effects: jax.Array
-    kind: jax.Array
-    dsr: jax.Array
-    row: jax.Array
-    base: jax.Array
-    stride: jax.Array
+    on: Array
+    rank: Array
+    pc: Array
+    op: Array
+    length: Array
+    done: Array
+    carry: Array
+    wide: Array
+    turns: Array
+    turn: Array
+    clears: Array
+    control_ends: Array
+    heard: Array
+    effects: Array
+    kind: Array
+    dsr: Array
+    row: Array
+    base: Array
+    stride: Array
 
 
 class Outputs(NamedTuple):
     """The output queues, [C, 8, 8]; head and size [C, 8]. A slot of -1 is the queue's own."""
 
-    word: jax.Array
-    slot: jax.Array
-    flag: jax.Array
-    head: jax.Array
-    size: jax.Array
+    word: Array
+    slot: Array
+    flag: Array
+    head: Array
+    size: Array
 
 
 class Lanes(NamedTuple):
@@ -96,30 +95,30 @@ class Lanes(NamedTuple):
     A flag is 1 for a word, with 2 for a control wavelet and 4 for one that advances switches.
     """
 
-    word: jax.Array  # [C, S, 2]: of the router
-    flag: jax.Array
-    up_word: jax.Array  # [C, S, 2]
-    up_flag: jax.Array
-    down_word: jax.Array
-    down_flag: jax.Array
-    queue: jax.Array  # [C, S, 8]
-    control: jax.Array  # [C, S, 8]
-    head: jax.Array
-    size: jax.Array
-    depth: jax.Array
-    color: jax.Array  # registers
-    switches: jax.Array
-    position: jax.Array  # [C, S, 2]: for what enters and for what leaves
-    torn: jax.Array  # [C, S, 2], likewise
+    word: Array  # [C, S, 2]: of the router
+    flag: Array
+    up_word: Array  # [C, S, 2]
+    up_flag: Array
+    down_word: Array
+    down_flag: Array
+    queue: Array  # [C, S, 8]
+    control: Array  # [C, S, 8]
+    head: Array
+    size: Array
+    depth: Array
+    color: Array  # registers
+    switches: Array
+    position: Array  # [C, S, 2]: for what enters and for what leaves
+    torn: Array  # [C, S, 2], likewise
 
 
 class Fault(NamedTuple):
     """What ended the run: a number of ``reports.Fault``, 0 for nothing; PE, instruction, detail."""
 
-    kind: jax.Array
-    cell: jax.Array
-    pc: jax.Array
-    detail: jax.Array
+    kind: Array
+    cell: Array
+    pc: Array
+    detail: Array
 
 
 class State(NamedTuple):
@@ -158,33 +157,33 @@ class State(NamedTuple):
         fault: the first PE's.
     """
 
-    cycle: jax.Array
-    moved: jax.Array
-    memory: jax.Array
-    registers: jax.Array
-    frames: jax.Array
-    main: jax.Array
-    task: jax.Array
-    last_task: jax.Array
-    pc: jax.Array
-    base: jax.Array
-    depth: jax.Array
-    paid: jax.Array
-    debt: jax.Array
-    wake: jax.Array
-    active: jax.Array
-    blocked: jax.Array
-    commanded: jax.Array
-    launches: jax.Array
-    launched: jax.Array
-    unanswered: jax.Array
-    dsr: jax.Array
-    in_slot: jax.Array
-    out_slot: jax.Array
-    stamp: jax.Array
-    random: jax.Array
+    cycle: Array
+    moved: Array
+    memory: Array
+    registers: Array
+    frames: Array
+    main: Array
+    task: Array
+    last_task: Array
+    pc: Array
+    base: Array
+    depth: Array
+    paid: Array
+    debt: Array
+    wake: Array
+    active: Array
+    blocked: Array
+    commanded: Array
+    launches: Array
+    launched: Array
+    unanswered: Array
+    dsr: Array
+    in_slot: Array
+    out_slot: Array
+    stamp: Array
+    random: Array
     operations: Operations
     outputs: Outputs
     lanes: Lanes
-    links: jax.Array
+    links: Array
     fault: Fault

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from wafer.csl.machine.codes import DsdOp, Intrinsic, Op
@@ -13,6 +12,7 @@ from wafer.errors import CompileError
 
 __all__ = ["Tables", "rounded_up", "tables_of"]
 
+Array = Any  # of NumPy, or traced by JAX
 _LEFT_OUT = {
     Op.RECEIVE: "reads a wavelet as a value",
     Op.SEND: "sends a value as a wavelet",
@@ -54,33 +54,33 @@ class Tables(NamedTuple):
         input_depths, output_depths: [8].
     """
 
-    program: jax.Array
-    code: jax.Array
-    costs: jax.Array
-    size: jax.Array
-    frame: jax.Array
-    operations: jax.Array
-    fabrics: jax.Array
-    shapes: jax.Array
-    dsr_loads: jax.Array
-    queues: jax.Array
-    local_tasks: jax.Array
-    data_tasks: jax.Array
-    control_tasks: jax.Array
-    channels: jax.Array
-    colors: jax.Array
-    slot: jax.Array
-    partner: jax.Array
-    place: jax.Array
-    neighbour: jax.Array
-    switch_task: jax.Array
-    unbound_depth: jax.Array
-    wse3: jax.Array
-    widths: jax.Array
-    stride_widths: jax.Array
-    banks: jax.Array
-    input_depths: jax.Array
-    output_depths: jax.Array
+    program: Array
+    code: Array
+    costs: Array
+    size: Array
+    frame: Array
+    operations: Array
+    fabrics: Array
+    shapes: Array
+    dsr_loads: Array
+    queues: Array
+    local_tasks: Array
+    data_tasks: Array
+    control_tasks: Array
+    channels: Array
+    colors: Array
+    slot: Array
+    partner: Array
+    place: Array
+    neighbour: Array
+    switch_task: Array
+    unbound_depth: Array
+    wse3: Array
+    widths: Array
+    stride_widths: Array
+    banks: Array
+    input_depths: Array
+    output_depths: Array
 
 
 def _refuse(image: Image) -> None:
@@ -95,7 +95,7 @@ def _refuse(image: Image) -> None:
                     f"{place}: {what}, which the JAX reference does not; use Machine"
                 )
         for row in program.tables["operations"]:
-            if what := _OPERATIONS.get(int(row[0]), ""):
+            if what := _OPERATIONS.get(DsdOp(int(row[0])), ""):
                 raise CompileError(f"{program.name} {what}, which the JAX reference does not")
         indices = [program.tables[t][:, COLUMNS[t].index(name)] for t, name in _INDICES]
         problems = {

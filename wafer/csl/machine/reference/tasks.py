@@ -294,8 +294,8 @@ def _channels(tables: Tables, state: State) -> Array:
     bound = (state.in_slot >= 0) & queued[rows, jnp.maximum(state.in_slot, 0)]
     by_queue = (bound.astype(jnp.int64) << jnp.arange(8)).sum(1)
     blocked = state.blocked[:, int(Gate.DATA)]
-    queues = blocked | state.blocked[:, int(Gate.INPUT_QUEUE)]
-    return jnp.where(tables.wse3, by_queue & ~queues, by_color & ~blocked)
+    queues = jnp.bitwise_or(blocked, state.blocked[:, int(Gate.INPUT_QUEUE)])
+    return jnp.where(tables.wse3, jnp.bitwise_and(by_queue, ~queues), by_color & ~blocked)
 
 
 class _Choice(NamedTuple):
