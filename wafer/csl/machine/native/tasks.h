@@ -395,6 +395,7 @@ class Tasks : public Operations {
       char text[32];
       std::snprintf(text, sizeof text, "%.9g", double(float_in(type, value)));
       line += text;
+      if (!std::strpbrk(text, ".en")) line += ".0";  // not of 1e+20, inf and nan
     } else {
       line += is_signed(type) ? std::to_string(value) : std::to_string(uint64_t(value));
     }
