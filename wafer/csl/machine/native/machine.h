@@ -33,10 +33,20 @@ class Machine : public Tasks {
     run_team(threads, [&](int id, Barrier& barrier) {
       const int from = int(int64_t(rows_) * id / threads);
       const int to = int(int64_t(rows_) * (id + 1) / threads);
+      // Only a range's first and last rows get words from other threads.
+      workers[size_t(id)].own_from = from ? (from + 1) * width_ : 0;
+      workers[size_t(id)].own_to = to < rows_ ? (to - 1) * width_ : cells();
       while (running) {
-        leave(from, to, &workers[id]);
+        // A row arrives once it and its neighbours have left, while it is still in the caches; what
+        // another thread's rows see of this thread's must have left before both go on.
+        Worker& worker = workers[size_t(id)];
+        if (from < to) leave(from, from + 1, &worker);
+        if (to - 1 > from) leave(to - 1, to, &worker);
         barrier.wait([] {});
-        arrive(from, to, &workers[id]);
+        for (int row = from; row < to; ++row) {
+          if (row + 1 < to - 1) leave(row + 1, row + 2, &worker);
+          arrive(row, row + 1, &worker);
+        }
         barrier.wait([&] {
           status = close(&workers, called, limit);
           running = status == kNoStatus;

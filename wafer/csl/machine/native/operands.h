@@ -238,11 +238,12 @@ class Operands : public Queues {
   // Whether all that an operation needs for an element is in plain rows of the memory, in colours
   // and in values, and no row leaves what the program declares: then nothing is left to check.
   static bool plain(const Core& core, Operation& o) {
-    if (o.op == DsdOp::kDfilt || o.length == kEndless || o.clears) return false;
+    if (o.op == DsdOp::kDfilt || o.clears) return false;
     for (int k = 0; k < 4; ++k) {
       const Stream& s = stream(o, k);
       if (s.kind == Operand::kShaped || s.kind == Operand::kFifo || s.indexed) return false;
       if (s.kind != Operand::kMemory && s.kind != Operand::kPointer) continue;
+      if (o.length == kEndless && s.step) return false;
       const int64_t last = s.base + int64_t(o.length - 1) * s.step;
       if (std::min<int64_t>(s.base, last) < 0 ||
           !locate(core, std::max<int64_t>(s.base, last), s.width, k == 0))

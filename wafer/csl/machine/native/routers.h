@@ -36,9 +36,6 @@ class Routers {
 
   // What leaves each router of rows [from, to).
   void leave(int from, int to, Worker* worker) {
-    // Only a range's first and last rows get words from other threads.
-    worker->own_from = from ? (from + 1) * width_ : 0;
-    worker->own_to = to < rows_ ? (to - 1) * width_ : cells();
     for (int cell = from * width_; cell < to * width_; ++cell) {
       if (load(visit_[cell]) != 1) continue;
       uint8_t used = 0;

@@ -107,11 +107,12 @@ struct Wait {
   uint8_t rank;    // the highest goes first
 };
 
-struct Core {
+struct alignas(64) Core {
   const Program* code = nullptr;  // none: no program
   int32_t program = -1, cell = 0;
   Lane* lanes = nullptr;            // by slot
   Operation* operations = nullptr;  // the task's own, then the microthreads'
+  uint8_t* memory = nullptr;
   Main main = Main::kIdle;
   bool paid = false;        // for the visible instruction at pc
   uint16_t threads = 0;     // that run an operation; bit kMainThread: the task's own
@@ -131,7 +132,6 @@ struct Core {
   uint8_t last_task = 31;  // that was dispatched
   int32_t task_id = 0, pc = 0, base = 0, depth = 0;
   int64_t debt = 0;  // cycles charged and not yet waited out
-  uint8_t* memory = nullptr;
   int64_t* registers = nullptr;
   OutputQueue* output = nullptr;
   Dsr* dsrs = nullptr;
