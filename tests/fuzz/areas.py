@@ -1,0 +1,9 @@
+"""What is attacked: for each area, files to try (name, bytes, check or None) and their reader."""
+
+from fuzz import weightfiles
+
+AREAS = {
+    "bin": (weightfiles.torch_files, weightfiles.read_all),
+    "safetensors": (weightfiles.safetensors_files, weightfiles.read_all),
+    "json": (weightfiles.json_files, weightfiles.read_json_file),
+}
