@@ -15,7 +15,8 @@ import warnings
 from fuzz.areas import AREAS
 from fuzz.mutations import generator
 
-_LONGEST = 10.0  # seconds of one attempt; the process ends with a stack after that
+_LEAST = 20  # attempts, however slow the machine
+_LONGEST = 20.0  # seconds of one attempt; the process ends with a stack after that
 _MEMORY = 6 << 30  # bytes of address space: a size that is believed is a MemoryError
 _LINE = 2000  # characters of a message
 
@@ -37,7 +38,7 @@ def attack(area, seconds, seed, folder):
     counts, bad = collections.Counter(), {}
     end = time.monotonic() + seconds
     for number, (name, content, check) in enumerate(tries(rng, folder)):
-        if time.monotonic() > end and number:
+        if time.monotonic() > end and number >= _LEAST:
             break
         path = folder / name
         path.write_bytes(content)
@@ -56,7 +57,7 @@ def attack(area, seconds, seed, folder):
         if problem:
             kind = problem.strip().splitlines()[-1][:60]
             bad.setdefault(kind, problem)
-            (folder / f"bad-{len(bad)}-{name}").write_bytes(content)
+            (folder / f"{name}.bad-{len(bad)}").write_bytes(content)
     return {**dict.fromkeys(("attempts", "clean", "read", "bad"), 0), **counts}, bad
 
 
@@ -69,6 +70,7 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path, help="folder for the files that were tried")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    faulthandler.enable()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or pathlib.Path(scratch)

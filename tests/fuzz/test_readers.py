@@ -26,4 +26,4 @@ def test_damaged_files_end_in_one_line(area):
     )
     assert ended.returncode == 0, f"exit {ended.returncode}\n{ended.stdout}{ended.stderr[-3000:]}"
     counts = json.loads(ended.stdout)
-    assert counts["attempts"] == counts["clean"] > 5
+    assert counts["attempts"] == counts["clean"] >= 20

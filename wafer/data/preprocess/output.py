@@ -11,7 +11,7 @@ from wafer.data.preprocess.layouts import Layout
 from wafer.data.preprocess.progress import Counts, Saved, Standing, Written
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.rowfiles.files import PARAMS
+from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.writer import described, write_corpus, write_json, write_rows
 from wafer.errors import DataError
 

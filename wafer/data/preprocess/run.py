@@ -33,7 +33,7 @@ from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
 from wafer.data.preprocess.records import Batch, Position, batches, find_inputs
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import build_vocabulary, describe
-from wafer.data.rowfiles.files import PARAMS
+from wafer.data.rowfiles.described import PARAMS
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]

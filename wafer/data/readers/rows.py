@@ -11,7 +11,8 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import Mixture, Source, Subset
 from wafer.data.readers.masked_lm import mask_row, scored_slots
-from wafer.data.rowfiles.files import IGNORED, CorpusSource, Hdf5Source, folder_params, is_corpus
+from wafer.data.rowfiles.files import CorpusSource, Hdf5Source, folder_params, is_corpus
+from wafer.data.rowfiles.rules import IGNORED
 from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
 

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 from models.files import appearing_whole
-from wafer.data.rowfiles.files import Group
+from wafer.data.rowfiles.rules import Group
 
 __all__ = ["described", "write_corpus", "write_json", "write_rows"]
 
