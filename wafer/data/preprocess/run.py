@@ -39,6 +39,7 @@ from wafer.errors import DataError
 __all__ = ["preprocess"]
 
 _LOG = logging.getLogger(__name__)
+_PIECE = 4 << 20  # bytes of rows that are made at once
 
 
 def preprocess(settings: Settings) -> Summary:
@@ -124,16 +125,20 @@ def _work(job: Job, saved: Saved | None) -> Summary:
     begin = Standing(Position(), 0, Counts(), packer.state()) if saved is None else saved.standing
     packer.restore(begin.packer)
     encoder = Encoder(settings, job.ids, job.tokenizer.to_str())
-    sink = Sink(job, saved)
     read = batches(job.inputs, settings.fields, begin.position, skip_bad=settings.skip_bad_records)
     total = sum(path.stat().st_size for path in job.inputs)
-    with open_pool(encoder, settings.processes or _cores()) as pool, _bar(settings) as bar:
+    with (
+        open_pool(encoder, settings.processes or _cores()) as pool,
+        _bar(settings) as bar,
+        Sink(job, begin, saved) as sink,
+    ):
         task = bar.add_task("preprocess", total=total, completed=begin.bytes_read, rows=sink.rows)
         encoded = pool.map(encode, ((batch.records, batch) for batch in read))
         for rows, standing in _shaped(job, pool, _packed(encoded, packer, begin, settings)):
             sink.add(rows, standing)
-            bar.update(task, completed=standing.bytes_read, rows=standing.counts.rows)
-    return sink.finish()
+            if standing is not None:
+                bar.update(task, completed=standing.bytes_read, rows=sink.rows)
+        return sink.finish()
 
 
 def _bar(settings: Settings) -> Progress:
@@ -176,19 +181,32 @@ def _packed(
     yield (rest, counts.rows), Standing(position, read, last, packer.state())
 
 
+def _pieces(
+    packed: Iterator[tuple[tuple[list[Any], int], Standing]], size: int
+) -> Iterator[tuple[tuple[list[Any], int], Standing | None]]:
+    """Cut batches to ``size`` rows; the standing comes with the last piece of each."""
+    for (full, first), standing in packed:
+        starts = range(0, max(len(full), 1), size)
+        for start in starts:
+            piece = full[start : start + size], first + start
+            yield piece, standing if start == starts[-1] else None
+
+
 def _shaped(
     job: Job, pool: Pool, packed: Iterator[tuple[tuple[list[Any], int], Standing]]
-) -> Iterator[tuple[list[np.ndarray], Standing]]:
+) -> Iterator[tuple[list[np.ndarray], Standing | None]]:
     if job.settings.data_format == "corpus":
         empty = np.empty(0, np.int32)
         for (full, _), standing in packed:
             yield [np.concatenate([*full, empty])], standing
         return
     shaper = functools.partial(_rows, job.layout, job.settings.seed)
+    row = 4 * sum(len(group.features) * group.length for group in job.layout.groups)
+    pieces = _pieces(packed, max(_PIECE // row, 1))
     if job.layout.heavy:
-        yield from pool.map(shaper, packed)
+        yield from pool.map(shaper, pieces)
         return
-    for work, standing in packed:
+    for work, standing in pieces:
         yield shaper(work), standing
 
 
