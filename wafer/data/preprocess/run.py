@@ -34,6 +34,7 @@ from wafer.data.preprocess.records import Batch, Position, batches, find_inputs
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import build_vocabulary, describe
 from wafer.data.rowfiles.described import PARAMS
+from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]
@@ -104,7 +105,7 @@ def _tokenizer(settings: Settings, inputs: list[pathlib.Path], folder: pathlib.P
     """Load or train the tokenizer; keep it beside the rows."""
     path = folder / "tokenizer.json"
     if settings.tokenizer_type == "TrainBPE" and standings.exists(folder) and path.is_file():
-        return Tokenizer.from_file(str(path))  # a run that goes on keeps its vocabulary
+        return load_tokenizer(path)  # a run that goes on keeps its vocabulary
     if settings.tokenizer_type == "TrainBPE":
         _LOG.info("Training a byte-pair vocabulary of %s tokens", settings.vocab_size)
     read = batches(inputs, settings.fields, skip_bad=settings.skip_bad_records)
