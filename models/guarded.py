@@ -40,6 +40,8 @@ class _Guard:
                 child.stdin.flush()
                 answer = child.stdout.readline()
             if not answer:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(5)
                 self.close()
                 ended = -child.returncode
                 took = f"does not come to an end in {_LIMIT} seconds"
@@ -54,7 +56,8 @@ class _Guard:
         """End the process."""
         child, self._child = self._child, None
         if child is not None:
-            child.communicate()  # closes its stdin, at whose end it ends
+            child.kill()
+            child.communicate()
 
 
 def _start() -> subprocess.Popen[str]:
