@@ -95,7 +95,7 @@ def _hostile(rng):
     program = dumps({"w": tensor(storage("FloatStorage", "0", told), offset, shape, strides)})
 
     def check(found):
-        index = np.ndindex(*shape)
+        index = [] if 0 in shape else np.ndindex(*shape)
         want = [
             values[offset + sum(i * s for i, s in zip(at, strides, strict=True))] for at in index
         ]
