@@ -30,12 +30,12 @@ class Described(NamedTuple):
     """What a file holds.
 
     groups: its datasets; empty for a corpus
-    count: rows, or tokens of a corpus
+    size: rows, or tokens of a corpus
     promised: the attribute ``n_examples``, or None
     """
 
     groups: tuple[Group, ...]
-    count: int
+    size: int
     promised: int | None
 
     @property
@@ -155,8 +155,8 @@ def describe(path: pathlib.Path, params: dict[str, Any]) -> Described:
     """
     whole = os.path.abspath(path)
     try:
-        groups, count, promised = guarded("wafer.data.rowfiles.described:look", whole, params)
+        groups, size, promised = guarded("wafer.data.rowfiles.described:look", whole, params)
     except ValueError as error:
         message = str(error).replace(whole, str(path))
         raise DataError(message if str(path) in message else f"{path}: {message}") from None
-    return Described(tuple(Group(n, tuple(f), s) for n, f, s in groups), count, promised)
+    return Described(tuple(Group(n, tuple(f), s) for n, f, s in groups), size, promised)

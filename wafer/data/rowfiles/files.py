@@ -129,7 +129,7 @@ class Hdf5Source(StoredRows):
         paths, counts = find_files(folders), []
         for path in paths:
             found = describe(path, self.params)
-            groups, count = found.groups, found.count
+            groups, count = found.groups, found.size
             if found.corpus:
                 raise DataError(f"{path}: a list of tokens (a corpus); expected rows [N, F, S]")
             if self.groups and groups != self.groups:
@@ -197,7 +197,7 @@ class CorpusSource(StoredRows):
             found = describe(path, {})
             if not found.corpus:
                 raise DataError(f"{path}: not a corpus; expected a dataset 'data' [N]")
-            counts.append(max(found.count - 1, 0) // length)
+            counts.append(max(found.size - 1, 0) // length)
         if not any(counts):
             raise DataError(f"{folders[0]}: no file holds {length + 1} tokens")
         super().__init__(paths, counts, ["data"])

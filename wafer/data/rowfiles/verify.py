@@ -73,8 +73,8 @@ def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> 
         except DataError as error:
             problems.append(str(error))
             continue
-        if found.promised not in (None, found.count):
-            held = f"{found.count} {'tokens' if corpus else 'rows'}"
+        if found.promised not in (None, found.size):
+            held = f"{found.size} {'tokens' if corpus else 'rows'}"
             problems.append(f"{path}: n_examples is {found.promised}, but the file holds {held}")
     unit = "tokens" if corpus else "rows"
     expected = params.get("n_examples")
@@ -103,7 +103,7 @@ def _verify_rows(
     readable = 0
     with open_rows(path) as file:
         names = [group.name for group in found.groups]
-        for start, blocks in _blocks(file, names, found.count):
+        for start, blocks in _blocks(file, names, found.size):
             if blocks is None:
                 problems.append(f"{path}: row {start} cannot be read; the file is damaged")
                 continue
@@ -122,11 +122,11 @@ def _verify_tokens(
     step = 1 << 20
     with open_rows(path) as file:
         data: Any = file["data"]
-        for start in range(0, found.count, step):
+        for start in range(0, found.size, step):
             try:
                 checked_tokens(data[start : start + step], vocab_size)
             except DataError as error:
                 problems.append(f"{path}: tokens from {start}: {error}")
             except DAMAGE:
                 problems.append(f"{path}: tokens from {start} cannot be read; the file is damaged")
-    return found.count
+    return found.size
