@@ -197,7 +197,7 @@ def _pattern_from_mask(mask: Array, nnz: int) -> Pattern:
     if native.usable():
         return _pattern_native(mask, nnz)
     (flat,) = jnp.nonzero(mask.T.reshape(-1), size=nnz, fill_value=mask.size)
-    return pattern_from_flat(flat.astype(jnp.int32), mask.shape)
+    return _pattern_from_flat(flat.astype(jnp.int32), (mask.shape[0], mask.shape[1]))
 
 
 def _pattern_native(mask: Array, nnz: int) -> Pattern:
