@@ -124,7 +124,7 @@ class Experiment:
         sparsifier = sparsity.configure(
             cfg.sparsity,
             aliases=model.alias,
-            accepts=lambda name: name.endswith("/kernel") and not whole,
+            accepts=lambda name: model.sparse(name) and not whole,
             dtype=model.config.dtype,
         )
         problems = _conflicts(cfg, model)

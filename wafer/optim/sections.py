@@ -6,6 +6,7 @@ false, ``ASGD.t0`` 1e-6): a 1.8 file that relied on them must say so.
 """
 
 import abc
+import pkgutil
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,6 +14,7 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, Po
 
 from models.errors import did_you_mean
 from models.sections import Bool, Section, parse
+from models.usercode import is_own
 from wafer.errors import ConfigError, Problem
 from wafer.optim.schedule_sections import Schedules
 
@@ -392,6 +394,8 @@ def parse_optimizer(value: Any) -> Optimizer:
     if "optimizer_type" not in value:
         raise ConfigError([Problem(("optimizer_type",), f"missing; known: {known}")])
     name = value["optimizer_type"]
+    if is_own(name):
+        return pkgutil.resolve_name("wafer.optim.own:parse_own")(value)
     cls = _BY_LOWER.get(name.lower()) if isinstance(name, str) else None
     if cls is None:
         hint = did_you_mean(name, OPTIMIZERS)
