@@ -22,6 +22,7 @@ from jaxtyping import Array
 from models.base import Aux, Batch, Model, Stage
 from models.errors import SectionError
 from models.losses import token_aux
+from models.names import MODELS
 from models.paths import Params
 from models.schema import ModelConfig
 from models.usercode import call, check_arguments, find
@@ -252,7 +253,7 @@ def arguments_of(config: OwnConfig) -> dict[str, Any]:
 
 def _function(name: str) -> Callable[..., Any]:
     try:
-        return find(name)
+        return find(name, MODELS)
     except ValueError as error:
         raise ValueError(f"model.name: {error}") from error
 

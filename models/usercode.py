@@ -6,7 +6,7 @@ What goes wrong in them is said with the file and the line of the user's module.
 import inspect
 import pkgutil
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from models.errors import Problem, SectionError, did_you_mean
@@ -19,15 +19,18 @@ def is_own(name: Any) -> bool:
     return isinstance(name, str) and ":" in name
 
 
-def find(name: str) -> Callable[..., Any]:
-    """Import ``module:function``.
+def find(name: str, known: Iterable[str] = ()) -> Callable[..., Any]:
+    """Import ``module:function``; ``known`` are other names that may have been meant.
 
     Raises:
         ValueError: there is no such module or function, or importing it fails.
     """
     try:
         found = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError) as error:
+    except AttributeError as error:
+        near = did_you_mean(error.name, [*dir(error.obj), *known])
+        raise ValueError(f"{name!r}: {error}{near}{_line(error)}") from error
+    except ImportError as error:
         missing = f"{error}; is its folder on PYTHONPATH?"
         raise ValueError(f"{name!r}: {missing}{_line(error)}") from error
     except Exception as error:

@@ -122,7 +122,7 @@ def test_loss_of_a_table_is_that_of_its_rows(monkeypatch):
         ),
         ({"name": "own_module:fails", "width": 3}, r"ZeroDivisionError.*test_own_models\.py, line"),
         ({"name": "own_module:number"}, "expected a function, found 3"),
-        ({"name": "own_module:absent"}, "is its folder on PYTHONPATH"),
+        ({"name": "own_module:absent"}, "has no attribute 'absent'"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(monkeypatch, model, says):
