@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 _FLAGS: dict[str, dict[str, Any]] = {
     "mode": {"help": "what to do (default: runconfig.mode, or train)"},
     "model_dir": {"help": "folder for checkpoints, logs and events"},
-    "checkpoint_path": {"help": "start from this checkpoint instead of the newest in model_dir"},
+    "checkpoint_path": {"help": "start from this checkpoint, or Hugging Face folder"},
     "load_checkpoint_states": {"help": "comma list: model,optimizer,sparsity,dataloader,..."},
     "disable_strict_checkpoint_loading": {
         "action": "store_true",
@@ -36,6 +36,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "take the model only, start at step 0",
     },
+    "export": {"choices": ["hf"], "help": "write the trained weights to MODEL_DIR/hf/STEP, too"},
     "num_steps": {"type": int, "help": "steps to train now"},
     "max_steps": {"type": int, "help": "global step to stop at"},
     "num_epochs": {"type": int, "help": "passes over the training data"},
