@@ -99,7 +99,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
 
 
+def _spelled(argv: list[str]) -> list[str]:
+    """Take the noun of ``csctl``'s verbs away: get jobs, cancel job ID, job list."""
+    if argv[:1] != ["jobs"]:
+        return argv
+    words = [word for word in argv[1:] if word not in ("job", "jobs")]
+    return ["jobs", *(["get", *words[1:]] if words[:1] == ["list"] else words)]
+
+
 def _run(argv: list[str]) -> int:
+    argv = _spelled(argv)
     args = _parser(argv[0] if argv else None).parse_args(argv)
     args.typed = argv
     try:

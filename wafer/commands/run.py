@@ -59,6 +59,10 @@ _FLAGS: dict[str, dict[str, Any]] = {
 _SHORT = {"mode": ["-m"], "model_dir": ["-o"], "execution_strategy": ["--execution"]}
 
 
+# The vendor's first word after run.py, and JAX's name of what it means here; '': any.
+_SYSTEMS = {"CSX": "", "CPU": "cpu", "GPU": "cuda"}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     from wafer.config import MODES
@@ -70,6 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "execution_strategy": {"metavar": f"{{{','.join(ENGINES)},module:object}}"},
         "job_priority": {"choices": tuple(PRIORITIES)},
     }
+    parser.add_argument(
+        "system",
+        nargs="?",
+        type=str.upper,
+        choices=tuple(_SYSTEMS),
+        help="where: CSX, systems on the devices there are (default), or on these devices alone",
+    )
     parser.add_argument("-p", "--params", required=True, help="params YAML")
     for name, settings in _FLAGS.items():
         names = [*_SHORT.get(name, []), f"--{name}"]
@@ -90,6 +101,9 @@ def _main(args: argparse.Namespace) -> int:
     from wafer.session.logs import setup_logging
 
     began = time.perf_counter()
+    platform = _SYSTEMS[args.system or "CSX"]
+    if platform:  # before jax starts
+        os.environ["JAX_PLATFORMS"] = platform
     cfg = load(args.params, {name: getattr(args, name) for name in _FLAGS})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
     from wafer.engines.cluster import membership
