@@ -32,6 +32,7 @@ _VERBS = {
         "floor plan of a model on the wafer, and its predicted speed",
         "wafer.commands.compile:add_arguments",
     ),
+    "config": ("run files: newer forms into ours", "wafer.commands.config:add_arguments"),
     "csl": ("check and lay out programs in CSL", "wafer.commands.csl:add_arguments"),
     "models": (
         "names a params YAML may use, and their knobs",
@@ -99,7 +100,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
 
 
+def _spelled(argv: list[str]) -> list[str]:
+    """Take the noun of ``csctl``'s verbs away: get jobs, cancel job ID, job list."""
+    if argv[:1] != ["jobs"]:
+        return argv
+    words = [word for word in argv[1:] if word not in ("job", "jobs")]
+    return ["jobs", *(["get", *words[1:]] if words[:1] == ["list"] else words)]
+
+
 def _run(argv: list[str]) -> int:
+    argv = _spelled(argv)
     args = _parser(argv[0] if argv else None).parse_args(argv)
     args.typed = argv
     try:
