@@ -28,6 +28,7 @@ DATA_PROCESSORS: dict[str, type[InputSection]] = {
         rows.T5DynamicDataProcessor,
         rows.SyntheticDataProcessor,
         text.PyStdlibDataProcessor,
+        text.HuggingFaceDataProcessor,
         text.SST2DataProcessor,
         text.MNLIDataProcessor,
         text.SquadDataProcessor,

@@ -18,7 +18,16 @@ from wafer.data.text.textfiles import parse_json, read_json
 from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
 
-__all__ = ["BEGINNING", "SUFFIXES", "Batch", "Position", "batches", "find_inputs", "optional"]
+__all__ = [
+    "BEGINNING",
+    "SUFFIXES",
+    "Batch",
+    "Position",
+    "arrow_tables",
+    "batches",
+    "find_inputs",
+    "optional",
+]
 
 _LOG = logging.getLogger(__name__)
 _BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20
@@ -211,20 +220,26 @@ def _parquet(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[
             first += rows
 
 
-def _arrow(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+def arrow_tables(path: pathlib.Path) -> Iterator[tuple[Any, int]]:
+    """Record batches of an Arrow file in either of its two forms, and bytes read so far."""
     pyarrow = optional("pyarrow", "pyarrow", f"reading {path.name}")
     with pyarrow.memory_map(str(path)) as raw:
         try:
             reader = pyarrow.ipc.open_stream(raw)
-        except pyarrow.ArrowInvalid:  # the other of Arrow's two file forms
+        except pyarrow.ArrowInvalid:
             raw.seek(0)
             file = pyarrow.ipc.open_file(raw)
             reader = (file.get_batch(i) for i in range(file.num_record_batches))
-        first = 0
         for table in reader:
-            for read in _rows(table, fields, first, start):
-                yield read._replace(offset=raw.tell())
-            first += table.num_rows
+            yield table, raw.tell()
+
+
+def _arrow(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    first = 0
+    for table, offset in arrow_tables(path):
+        for read in _rows(table, fields, first, start):
+            yield read._replace(offset=offset)
+        first += table.num_rows
 
 
 SUFFIXES: dict[str, Callable[..., Iterator[_Read]]] = {

@@ -12,6 +12,7 @@ __all__ = [
     "BertSumCSVDataProcessor",
     "BertTokenClassifierDataProcessor",
     "DPRJsonDataProcessor",
+    "HuggingFaceDataProcessor",
     "MNLIDataProcessor",
     "PreferenceDataProcessor",
     "PromptCompletionDataProcessor",
@@ -194,6 +195,32 @@ class DPRJsonDataProcessor(TextInput, task="dpr", reader="wafer.data.readers.ret
 
     questions_max_sequence_length: PositiveInt | None = None
     num_hard_negatives: NonNegativeInt = 1
+
+
+class HuggingFaceDataProcessor(
+    TextInput,
+    reader="wafer.data.readers.saved_datasets:hugging_face",
+    legacy={"sequence_length": "max_sequence_length"},
+):
+    """Folders that ``save_to_disk`` of Hugging Face's ``datasets`` wrote, for next tokens.
+
+    Texts, or ids in a column ``input_ids``, stand end to end in rows of S tokens; what fills no
+    last row is dropped. With ``use_vsl`` each record is a document of its own. Every row begins
+    with ``bos_token``.
+
+    Attributes:
+        split: of folders that hold several; None is train, or validation or test.
+        text_key: column of texts, or of lists of texts, which a space joins.
+        bos_token: first input of every row, not predicted.
+        eos_token: token after each record; None adds none.
+        shuffle_buffer: the whole dataset is shuffled here.
+    """
+
+    split: str | None = None
+    text_key: str = "text"
+    bos_token: str = "<|endoftext|>"
+    eos_token: str | None = None
+    shuffle_buffer: PositiveInt | None = None
 
 
 class PyStdlibDataProcessor(InputSection, reader="wafer.data.readers.pystdlib:pystdlib"):
