@@ -15,6 +15,7 @@ __all__ = ["add_arguments", "padding_stats"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""
     verbs = parser.add_subparsers(required=True, metavar="VERB")
+    _add_dedup(verbs)
     _add_preprocess(verbs)
     _add_split(verbs)
     _add_verify(verbs)
@@ -51,6 +52,44 @@ def _preprocess(args: argparse.Namespace) -> int:
     logging.basicConfig(level="INFO", format="%(message)s", handlers=[handler])
     flags = {name: getattr(args, name, None) for name in Settings.model_fields}
     _say(preprocess(load_settings(args.params, flags)))
+    return 0
+
+
+def _add_dedup(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser(
+        "dedup",
+        help="remove texts that resemble an earlier one",
+        description="Keep the first of near-duplicate texts (MinHash). A run that was killed goes "
+        "on when the same command is given again.",
+    )
+    parser.add_argument("-i", "--input_dir", nargs="+", required=True, help="files or folders")
+    parser.add_argument(
+        "-o", "--output_dir", required=True, help="kept.jsonl, removed.jsonl and dedup.json"
+    )
+    parser.add_argument("--jsonl_key", default="text", dest="key", help="field of the text [text]")
+    parser.add_argument(
+        "--threshold", type=float, default=0.8, help="least similarity that removes [0.8]"
+    )
+    parser.add_argument("--ngram", type=int, default=13, help="characters of an n-gram [13]")
+    parser.add_argument("--num_perm", type=int, default=128, help="size of a signature [128]")
+    parser.add_argument("--seed", type=int, default=1, help="of the hash functions [1]")
+    parser.add_argument(
+        "--skip_bad_records", type=_flag, default=False, help="leave out what cannot be read"
+    )
+    parser.set_defaults(run=_dedup)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not true or false")
+    return text.lower() == "true"
+
+
+def _dedup(args: argparse.Namespace) -> int:
+    from wafer.data.preprocess.dedup import Deduplication, deduplicate
+
+    options = Deduplication(**{name: getattr(args, name) for name in Deduplication._fields})
+    _say(deduplicate(args.input_dir, args.output_dir, options))
     return 0
 
 
