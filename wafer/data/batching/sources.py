@@ -79,7 +79,9 @@ class DocumentSource:
         max_length: longer documents are cut.
     """
 
-    def __init__(self, documents: Sequence[Sequence[int]], bos_id: int, max_length: int) -> None:
+    def __init__(
+        self, documents: Sequence[Sequence[int] | np.ndarray], bos_id: int, max_length: int
+    ) -> None:
         lengths = np.fromiter((min(len(d), max_length) for d in documents), np.int64)
         self._offsets = np.concatenate([[0], np.cumsum(lengths)])
         self._tokens = np.empty(self._offsets[-1], np.int32)

@@ -1,9 +1,9 @@
 """Extractive summarization (Liu 2019, BERTSUM): which sentences of a document to keep.
 
 A row is ``[CLS] sentence [SEP] [CLS] sentence [SEP] ...`` with alternating segments; the head
-scores every ``[CLS]``. Read are the vendor's CSV of token ids and JSON lines of sentences with
-labels, a reference summary, or both; without labels the sentences that together come nearest to
-the reference are marked (the paper's greedy oracle).
+scores every ``[CLS]``. Read are the vendor's CSV of token ids, CNN/DailyMail's stories, and JSON
+lines of sentences with labels, a reference summary, or both; without labels the sentences that
+together come nearest to the reference are marked (the paper's greedy oracle).
 """
 
 import functools
@@ -17,6 +17,7 @@ from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.rowsets import RowSource, sequence_row
 from wafer.data.readers.masked_lm import scored_slots
 from wafer.data.readers.rouge import rouge, rouge_words, words
+from wafer.data.readers.stories import read_stories
 from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
@@ -167,17 +168,22 @@ class SummaryScorer:
 
 
 def bertsum(cfg: Any, context: Context) -> Dataset:
-    """Read every .jsonl and .csv of the folders.
+    """Read every .jsonl, .csv and .story of the folders.
 
     Raises:
         DataError: a wrong row; names file and row.
     """
-    files = find_files(cfg.data_dir, ["*.jsonl", "*.csv"])
+    files = find_files(cfg.data_dir, ["*.jsonl", "*.csv", "**/*.story"])
+    stories = [file for file in files if file.suffix == ".story"]
+    if cfg.story_urls is not None and not stories:
+        raise DataError(f"story_urls: {cfg.data_dir[0]} holds no .story file to choose from")
     vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     documents = []
-    for file in files:
+    for file in (file for file in files if file.suffix != ".story"):
         read = _from_ids if file.suffix == ".csv" else _from_text
         documents += [read(row, vocabulary, cfg) for row in read_rows(file)]
+    rows = read_stories(stories, cfg.story_urls) if stories else ()
+    documents += [_from_text(row, vocabulary, cfg) for row in rows]
     build = functools.partial(_features, cfg, vocabulary.pad)
     return Dataset(
         source=RowSource(documents, build, files[0]),

@@ -99,10 +99,10 @@ def _documents(path: pathlib.Path, key: str, vocabulary: Vocabulary) -> Iterator
         raise DataError(f"{path}: cannot be read after record {count}: {error}") from error
 
 
-def _end_to_end(documents: Sequence[np.ndarray], length: int) -> np.ndarray:
-    """[N, S] int32: the documents one after the other; an incomplete last row is dropped."""
+def _end_to_end(documents: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
+    """Rows [S] int32: the documents one after the other; an incomplete last row is dropped."""
     tokens = np.concatenate([*documents, np.empty(0, np.int32)]).astype(np.int32)
-    return tokens[: len(tokens) // length * length].reshape(-1, length)
+    return list(tokens[: len(tokens) // length * length].reshape(-1, length))
 
 
 def _pieces(documents: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
@@ -126,7 +126,7 @@ def hugging_face(cfg: Any, context: Context) -> Dataset:
     ]
     length = cfg.max_sequence_length
     rows = (_pieces if cfg.use_vsl else _end_to_end)(documents, length)
-    if not len(rows):
+    if not rows:
         raise DataError(
             f"{cfg.data_dir[0]}: {len(documents):,} records with "
             f"{sum(map(len, documents)):,} tokens fill no row of {length}; shorten "

@@ -90,10 +90,12 @@ class BertSumCSVDataProcessor(
     Attributes:
         max_cls_tokens: sentences kept of a document.
         summary_sentences: sentences a predicted summary has.
+        story_urls: file of addresses or hashes that says which .story files to read; None is all.
     """
 
     max_cls_tokens: PositiveInt = 50
     summary_sentences: PositiveInt = 3
+    story_urls: str | None = None
 
 
 class BertCSVDynamicMaskDataProcessor(
