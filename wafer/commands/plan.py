@@ -24,20 +24,27 @@ _COLUMNS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument("-p", "--params", required=True, help="params YAML")
+    parser.add_argument("-p", "--params", required=True, nargs="+", help="params YAML, or several")
     parser.add_argument("--num_csx", default="1,4,16,64", help="systems to predict, e.g. 1,4,16")
     parser.add_argument(
         "--machine", default="cs2", help="cs2 (default), h200, or host: this one, measured now"
     )
     parser.add_argument("--folder", help="with host: where MemoryX would put its file")
     parser.add_argument("--stages", action="store_true", help="also show the time of each stage")
+    parser.add_argument("--picture", help="file for the speed-up of every model over N: .png, .svg")
     parser.set_defaults(run=_main)
 
 
 def _main(args: argparse.Namespace) -> int:
     systems = [int(n) for n in args.num_csx.split(",")]
-    result = plan(args.params, systems, machine=args.machine, folder=args.folder)
-    sys.stdout.write(result.table(stages=args.stages))
+    plans = []
+    for params in args.params:
+        plans.append(plan(params, systems, machine=args.machine, folder=args.folder))
+        sys.stdout.write(plans[-1].table(stages=args.stages))
+    if args.picture:
+        from wafer.commands.scaling import draw_scaling
+
+        draw_scaling(plans, args.picture)
     return 0
 
 
