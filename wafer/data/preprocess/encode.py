@@ -117,6 +117,8 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
     encoder, tokenizer = current()
     settings = encoder.settings
     texts = [_mended(text, settings) for record in records for text in record]
+    if settings.contexts_key is not None:
+        texts = _separated(texts, records, settings.context_separator)
     if settings.mode == "MLM_NSP":
         return _documents(texts, encoder, tokenizer)
     encodings = _encoded(texts, tokenizer)
@@ -124,7 +126,9 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
     characters = sum(map(len, texts))
     if settings.mode.startswith("Summarization"):
         unread = iter(ids)
-        rows = [_turns([next(unread) for _ in record], encoder) for record in records]
+        read = [[next(unread) for _ in record] for record in records]
+        row_of = _turns if settings.contexts_key is None else _with_contexts
+        rows = [row_of(record, encoder) for record in read]
     else:
         eos = encoder.vocabulary.eos_id
         rows = [np.array([*tokens, eos], np.int32) if tokens else None for tokens in ids]
@@ -166,3 +170,26 @@ def _turns(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:
     length = rows.shape[1]
     short = sum(map(len, texts)) < settings.min_sequence_len
     return None if not all(texts) or short or length > settings.max_seq_length else rows
+
+
+def _separated(texts: list[str], records: Sequence[tuple[str, ...]], separator: str) -> list[str]:
+    """Put the separator after every context; a record ends with a prompt and a completion."""
+    unread = iter(texts)
+    return [
+        next(unread) + (separator if at < len(record) - 2 else "")
+        for record in records
+        for at in range(len(record))
+    ]
+
+
+def _with_contexts(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:
+    """Rows of a prompt behind as many of its contexts, the best first, as fit whole."""
+    *contexts, ask, answer = texts
+    if not ask:
+        return None
+    for count in range(len(contexts), -1, -1):
+        before = [token for context in contexts[:count] for token in context]
+        rows = _turns([[*before, *ask], answer], encoder)
+        if rows is not None:
+            return rows
+    return None

@@ -14,6 +14,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+from wafer.data.text.contexts import Contexts, read_contexts
 from wafer.data.text.textfiles import parse_json, read_json
 from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
@@ -91,16 +92,24 @@ def optional(module: str, package: str, why: str) -> Any:
 def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
     if not isinstance(record, dict):
         return None, f"expected an object with {', '.join(fields)}, got {type(record).__name__}"
+    texts: tuple[str, ...] = ()
     for field in fields:
         if field not in record:
             known = ", ".join(map(str, list(record)[:8]))
-            keys = "jsonl_key, prompt_key, multi_turn_key"
+            keys = "jsonl_key, prompt_key, multi_turn_key, contexts_key"
             return None, f"no field '{field}' (see {keys}); it has: {known}"
         if isinstance(field, Turns):
             return read_turns(record[field], field)
+        if isinstance(field, Contexts):
+            found, problem = read_contexts(record[field], field)
+            if found is None:
+                return None, problem
+            texts += found
+            continue
         if not isinstance(record[field], str):
             return None, f"field {field!r} is {type(record[field]).__name__}, expected text"
-    return tuple(record[field] for field in fields), ""
+        texts += (record[field],)
+    return texts, ""
 
 
 def _text(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:

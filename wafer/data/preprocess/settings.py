@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, Posi
 
 from models.errors import SectionError, did_you_mean
 from models.sections import Bool, Section, parse
+from wafer.data.text.contexts import Contexts
 from wafer.data.text.turns import Turns
 from wafer.errors import ConfigError, Problem
 from wafer.yamlfile import read_yaml
@@ -124,6 +125,11 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
     ] = None
     multi_turn_content_key: Annotated[str, _said("where a turn holds its text")] = "content"
     multi_turn_role_key: Annotated[str, _said("where a turn says who speaks")] = "role"
+    contexts_key: Annotated[
+        str | None,
+        _said("field with retrieved contexts, which go before the prompt while they fit"),
+    ] = None
+    context_separator: Annotated[str, _said("text after each context")] = "\n\n"
     prompt_prefix: Annotated[str, _said("text before each prompt")] = ""
     completion_prefix: Annotated[str, _said("text before each completion, without loss")] = ""
     eos_after_prompt: Annotated[Bool, _said("put eos_id after each prompt, too")] = False
@@ -166,6 +172,12 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
         if self.multi_turn_key is not None and not self.mode.startswith("Summarization"):
             message = f"names conversations, but mode {self.mode} reads texts; use Summarization"
             problems.append(Problem(("multi_turn_key",), message))
+        if self.contexts_key is not None:
+            summarizes = self.mode.startswith("Summarization")
+            if not summarizes or self.multi_turn_key is not None:
+                other = "a conversation" if summarizes else f"mode {self.mode}"
+                message = f"contexts go before a prompt, but {other} has none of its own"
+                problems.append(Problem(("contexts_key",), f"{message}; use Summarization"))
         if problems:
             raise ConfigError(problems)
 
@@ -176,7 +188,8 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
             field = self.multi_turn_key
             return (Turns(field, self.multi_turn_content_key, self.multi_turn_role_key),)
         if self.mode.startswith("Summarization"):
-            return (self.prompt_key, self.completion_key)
+            contexts = () if self.contexts_key is None else (Contexts(self.contexts_key),)
+            return (*contexts, self.prompt_key, self.completion_key)
         return (self.jsonl_key,)
 
     @property
