@@ -16,7 +16,7 @@ import functools
 import logging
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 import pydantic
@@ -31,11 +31,13 @@ from sparsity.filters import Filter
 from sparsity.schedules import constant_level
 from sparsity.schema import SparsityError, unknown, validate
 from sparsity.sparsifier import Sparsifier
+from sparsity.structure import Blocks, FanIn, NofM, Structure
 from sparsity.views import WeightLayout
 
 __all__ = ["Groups", "configure", "parse"]
 
 _LOG = logging.getLogger(__name__)
+_Edge = Annotated[int, pydantic.Field(ge=1, le=4096)]
 
 _VENDOR_KEYS = {"algorithm", "schedule", "update", "drop_fraction", "param_filter"} | {
     "balance_in_groups",
@@ -168,6 +170,35 @@ def _glob(patterns: Any) -> Filter:
 # --- release 2.2 and later ------------------------------------------------------------------
 
 
+class PatternSection(Section):
+    """``pattern:``: a structure, its type and the keys that the type takes."""
+
+    type: Literal["n:m", "block", "constant_fan_in"]
+    n: int | None = pydantic.Field(None, ge=1, le=1023)
+    m: int | None = pydantic.Field(None, ge=2, le=1024)
+    axis: Literal["in", "out"] = "in"
+    size: _Edge | tuple[_Edge, _Edge] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _keys_of_the_type(self) -> "PatternSection":
+        takes = {"n:m": {"n", "m"}, "block": {"size"}, "constant_fan_in": set[str]()}[self.type]
+        given = {key for key in ("n", "m", "size") if getattr(self, key) is not None}
+        if given != takes:
+            needs = " and ".join(sorted(takes)) or "no other key"
+            raise ValueError(f"{self.type} takes {needs}, found {sorted(given) or 'none'}")
+        if self.n and self.m and self.n >= self.m:
+            raise ValueError(f"n={self.n} must be below m={self.m}")
+        return self
+
+    def build(self) -> Structure:
+        """Return the structure."""
+        if self.n and self.m:
+            return NofM(self.n, self.m, self.axis)
+        if self.size:
+            return Blocks(*(self.size if isinstance(self.size, tuple) else (self.size, self.size)))
+        return FanIn()
+
+
 class VendorSection(Section):
     """One group of release 2.2 and later; an algorithm's own attributes join it as keys."""
 
@@ -179,6 +210,7 @@ class VendorSection(Section):
     param_filter: str | tuple[str, ...] | None = None
     balance_in_groups: pydantic.PositiveInt | None = None
     balance_out_groups: pydantic.PositiveInt | None = None
+    pattern: PatternSection | None = None
     compute: Literal["auto", "masked", "csr"] = "auto"
 
     @pydantic.field_validator("param_filter", mode="before")
@@ -199,10 +231,16 @@ class VendorSection(Section):
     def _together(self) -> "VendorSection":
         if self.sparsity is not None and self.schedule is not None:
             raise ValueError("`sparsity` and `schedule` name the same thing; give one of them")
-        if self.sparsity is None and self.schedule is None:
+        fixed = None if self.pattern is None else self.pattern.build().level
+        level = self.schedule if self.sparsity is None else self.sparsity
+        if level is None and fixed is None:
             raise ValueError("no level: give `sparsity` (a number below 1) or `schedule`")
-        if self.balance_in_groups and self.balance_out_groups:
-            raise ValueError("balance_in_groups and balance_out_groups exclude each other")
+        if fixed is not None and isinstance(level, float) and abs(level - fixed) > 1e-3:
+            raise ValueError(f"this pattern has the level {fixed:.4g}, not {level}; leave it out")
+        ways = ("balance_in_groups", "balance_out_groups", "pattern")
+        given = [name for name in ways if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other")
         return self
 
 
@@ -228,6 +266,10 @@ def _group(section: dict[str, Any], where: str) -> dialects.Group:
     # For the common keys null means the default.
     common = VendorSection.model_fields
     keys = {key: value for key, value in keys.items() if value is not None or key not in common}
+    fixed = fields.pattern and fields.pattern.build().level
+    if fixed and not isinstance(keys.get("schedule", keys.get("sparsity")), (Mapping, list)):
+        keys = {name: value for name, value in keys.items() if name != "schedule"}
+        keys["sparsity"] = fixed
     if is_class:
         return rule, algorithm.from_section(keys, where)
     return rule, algorithm(**attributes(keys, where))

@@ -106,8 +106,7 @@ class Sparsifier:
 
     def view(self, group: int) -> View:
         """Return the group's competition rows."""
-        algorithm = self.groups[group][1]
-        return View(self.weight_layout, algorithm.out_groups, algorithm.in_groups)
+        return View(self.weight_layout, self.groups[group][1].structure)
 
     def select(self, params: PyTree) -> dict[str, Selected]:
         """List the parameters that become sparse, in tree order.

@@ -2,8 +2,9 @@
 
 The vendor stores weights as [out, in] and scores them flattened row by row, or in groups of
 output or input rows that each keep the same number of weights. Flax stores kernels as
-[..., in, out]. A ``View`` turns a weight into the vendor's rows ``[R, n]`` and back, so that
-groups, checkerboards and ties (lowest index first) come out the same in both layouts.
+[..., in, out]. A ``View`` turns a weight into the vendor's order, cuts it into rows by its
+structure, and goes back, so that groups, checkerboards and ties (lowest index first) come out
+the same in both layouts.
 """
 
 import dataclasses
@@ -12,6 +13,8 @@ from typing import Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Array, Shaped
+
+from sparsity.structure import WHOLE, Structure
 
 __all__ = ["View", "WeightLayout"]
 
@@ -26,18 +29,21 @@ class View:
     Attributes:
         layout: "oi" for weights stored [out, in, ...] (the vendor's), "io" for Flax kernels
             stored [..., in, out].
-        out_groups: contiguous groups of output rows that compete among themselves.
-        in_groups: the same over inputs; at most one of the two is given.
+        structure: which positions compete.
     """
 
     layout: WeightLayout = "io"
-    out_groups: int | None = None
-    in_groups: int | None = None
+    structure: Structure = WHOLE
 
     @property
-    def groups(self) -> int:
-        """Number of rows R."""
-        return self.out_groups or self.in_groups or 1
+    def whole(self) -> bool:
+        """Whether all positions of a weight compete, each for itself."""
+        return self.structure == WHOLE
+
+    @property
+    def cell(self) -> int:
+        """Positions that are kept or pruned together."""
+        return self.structure.cell
 
     def to_vendor(self, x: ArrayT) -> ArrayT:
         """Reorder the axes to [out, in, ...]; vectors and scalars stay."""
@@ -53,33 +59,30 @@ class View:
 
     def rows(self, x: Shaped[ArrayT, "..."]) -> Shaped[ArrayT, "R n"]:
         """Turn a weight into its competing rows."""
-        x = self.to_vendor(x)
-        if self.in_groups and x.ndim > 1:
-            x = x.swapaxes(0, 1)
-        return x.reshape(self.groups, -1)
+        return self.structure.rows(self.to_vendor(x))
 
     def unrows(self, rows: Shaped[ArrayT, "R n"], shape: tuple[int, ...]) -> Shaped[ArrayT, "..."]:
         """Turn rows back into an array of the weight's ``shape``."""
-        if len(shape) < 2:
-            return rows.reshape(shape)
-        vendor = shape if self.layout == "oi" else (shape[-1], shape[-2], *shape[:-2])
-        if self.in_groups:
-            x = rows.reshape(vendor[1], vendor[0], *vendor[2:]).swapaxes(0, 1)
-        else:
-            x = rows.reshape(vendor)
-        return self.from_vendor(x)
+        return self.from_vendor(self.structure.unrows(rows, self._vendor(shape)))
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise ValueError when the groups cannot divide the weight evenly."""
-        size = math.prod(shape)
-        if size % self.groups:
-            key = "out_groups" if self.out_groups else "in_groups"
+        """Raise ValueError when a weight cannot have the structure."""
+        problem = self.structure.problem(self._vendor(shape))
+        if problem:
             raise ValueError(
-                f"sparsity of {name!r}: {key}={self.groups} does not divide its {size} weights"
-                f" (shape {tuple(shape)}); choose a divisor, or leave this parameter out with"
-                " param_filter"
+                f"sparsity of {name!r}: {problem} (shape {tuple(shape)}); choose a divisor, or "
+                "leave this parameter out with param_filter"
             )
 
+    def groups(self, shape: tuple[int, ...]) -> int:
+        """Number of rows R."""
+        return self.structure.count(self._vendor(shape))
+
     def row_length(self, shape: tuple[int, ...]) -> int:
-        """Number of positions n in each row."""
-        return math.prod(shape) // self.groups
+        """Number of cells n in each row."""
+        return math.prod(shape) // (self.groups(shape) * self.cell)
+
+    def _vendor(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if self.layout == "oi" or len(shape) < 2:
+            return shape
+        return (shape[-1], shape[-2], *shape[:-2])

@@ -23,6 +23,7 @@ from sparsity.schedules import (
     update_schedule,
 )
 from sparsity.schema import SparsityError, unknown
+from sparsity.structure import WHOLE, Groups, Structure
 from sparsity.views import View
 
 __all__ = [
@@ -99,8 +100,7 @@ class Algorithm:
         init_method: "random", "topk", "from_zeros", "checkerboard" or a function.
         update: when the topology changes, in optimizer steps taken.
         drop_fraction: share of active weights to drop at an update (``Dynamic`` only).
-        out_groups: keep the same count in each of so many groups of output rows.
-        in_groups: the same over inputs.
+        structure: which positions compete: the whole weight, groups, n:m, blocks.
         compute: "auto", "masked" or "csr" storage of the weights.
         needs_gradient: whether scores read the dense gradient, which costs a dense product.
     """
@@ -109,8 +109,7 @@ class Algorithm:
     init_method: InitMethod = "random"
     update: UpdateSchedule = EVERY_STEP
     drop_fraction: Schedule = _NO_DROP
-    out_groups: int | None = None
-    in_groups: int | None = None
+    structure: Structure = WHOLE
     compute: str = "auto"
     needs_gradient: bool = False
 
@@ -160,11 +159,15 @@ _PARSERS: Mapping[str, Callable[[Any, str], Any]] = {
     "schedule": schedule,
     "drop_fraction": schedule,
     "update": update_schedule,
+    "pattern": lambda value, where: value if isinstance(value, Structure) else value.build(),
+    "balance_in_groups": lambda value, where: Groups(value, "in"),
+    "balance_out_groups": lambda value, where: Groups(value, "out"),
 }
 _ATTRIBUTES = {  # key of a section -> attribute, where they differ
     "schedule": "sparsity",
-    "balance_in_groups": "in_groups",
-    "balance_out_groups": "out_groups",
+    "pattern": "structure",
+    "balance_in_groups": "structure",
+    "balance_out_groups": "structure",
 }
 
 

@@ -67,8 +67,10 @@ class Dynamic(Algorithm):
             ctx: levels and view.
             active: [] int32, active weights of the whole tensor.
         """
-        size = ctx.view.row_length(ctx.weight.shape)
-        keep = jnp.minimum(drop_count(ctx.drop_fraction, active, ctx.view.groups), size)
+        shape = ctx.weight.shape
+        size, rows = ctx.view.row_length(shape), ctx.view.groups(shape)
+        cells = active // ctx.view.cell
+        keep = jnp.minimum(drop_count(ctx.drop_fraction, cells, rows), size)
         return keep, jnp.maximum(kept_count(ctx.sparsity, size) - keep, 0)
 
     def update_mask(self, ctx: UpdateContext) -> Array:
@@ -93,7 +95,7 @@ class SET(Dynamic):
         if self.grow is not None:
             return self.grow(ctx)
         view, shape = ctx.view, ctx.weight.shape
-        rows = jax.random.uniform(ctx.key, (view.groups, view.row_length(shape)))
+        rows = jax.random.uniform(ctx.key, (view.groups(shape), view.row_length(shape)))
         return view.unrows(rows, shape)
 
 

@@ -48,11 +48,11 @@ def _named_mask(
 ) -> Array:
     if method == "random":
         # Drawn in the vendor's order so that both weight layouts get the same pattern.
-        scores = jax.random.uniform(key, (view.groups, view.row_length(weight.shape)))
+        scores = jax.random.uniform(key, (view.groups(weight.shape), view.row_length(weight.shape)))
         return _keep_highest(scores, sparsity, weight.shape, view)
     if method == "topk":
         return magnitude_mask(weight, sparsity, view)
-    return weight != 0
+    return view.unrows(view.rows(weight != 0) > 0, weight.shape)
 
 
 def _keep_highest(

@@ -2,6 +2,7 @@
 
 import logging
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -10,6 +11,7 @@ from sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
 from sparsity.algorithms.inband import InBandStatic
 from sparsity.filters import Filter
 from sparsity.schedules import Constant, Cosine, Cycling, Every, Exponential, UpdateSteps
+from sparsity.structure import Blocks, FanIn, Groups, NofM
 
 
 def only(section, **kw):
@@ -48,7 +50,7 @@ def test_every_key_of_release_22():
         drop_fraction=Cosine(0.3, 75.0),
         update=Every(10, 0, 75),
         init_method="topk",
-        out_groups=4,
+        structure=Groups(4),
         compute="masked",
     )
 
@@ -291,3 +293,52 @@ def test_the_sparsifiers_public_names():
         "store", "view", "code_of", "quiet",
     }  # fmt: skip
     assert names == core | facts | rest
+
+
+def test_patterns_are_structures_that_every_algorithm_knows():
+    pattern = {"type": "n:m", "n": 2, "m": 4}
+    _, algorithm = only({"pattern": pattern})
+    assert algorithm == Static(sparsity=0.5, structure=NofM(2, 4))
+    _, rigl = only({"algorithm": "rigl", "sparsity": 0.75, "pattern": pattern | {"n": 1}})
+    assert rigl.structure == NofM(1, 4)
+    assert only({"sparsity": 0.9, "pattern": {"type": "block", "size": [4, 8]}})[1].structure == (
+        Blocks(inputs=4, outputs=8)
+    )
+    fan = {"sparsity": 0.9, "pattern": {"type": "constant_fan_in"}}
+    assert only(fan)[1].structure == FanIn()
+    gmp = {"algorithm": "gmp", "schedule": [0.25, 0.5], "update": 10, "pattern": pattern}
+    assert only(gmp)[1].sparsity == Cycling((0.25, 0.5))
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 3), (2, 3), (1, 7), (5, 7), (3, 10), (2, 4)])
+def test_the_level_of_n_of_m_keeps_n(n, m):
+    weight = jnp.arange(1.0, 2 * m + 1).reshape(m, 2)  # [in, out]
+    sparsifier = configure({"pattern": {"type": "n:m", "n": n, "m": m}, "init_method": "topk"})
+    (mask,) = sparsifier.masks(sparsifier.init({"kernel": weight}, jax.random.key(0))).values()
+    assert mask.sum(0).tolist() == [n, n]
+    assert mask[-n:].all()  # the largest
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"pattern": {"type": "n:m", "n": 4, "m": 4}}, r"n=4 must be below m=4"),
+        ({"pattern": {"type": "n:m", "n": 2, "m": 4}, "sparsity": 0.9}, "has the level 0.5"),
+        ({"pattern": {"type": "block", "size": 0}, "sparsity": 0.9}, r"pattern.*size"),
+        ({"pattern": {"type": "block", "size": 4}}, "no level"),
+        ({"pattern": {"type": "hexagon"}, "sparsity": 0.9}, "n:m"),
+        (
+            {"pattern": {"type": "constant_fan_in"}, "sparsity": 0.5, "balance_in_groups": 2},
+            "balance_in_groups and pattern exclude each other",
+        ),
+    ],
+)
+def test_wrong_patterns_are_said(keys, says):
+    with pytest.raises(SparsityError, match=says):
+        configure(keys)
+
+
+def test_a_pattern_that_does_not_fit_a_weight_is_said():
+    sparsifier = configure({"pattern": {"type": "block", "size": 4}, "sparsity": 0.5})
+    with pytest.raises(ValueError, match="do not tile its 6 inputs x 8 outputs"):
+        sparsifier.select({"kernel": jnp.zeros((6, 8))})
