@@ -21,9 +21,11 @@ from typing import Annotated, Any, Literal
 import jax.numpy as jnp
 import pydantic
 from jax.typing import DTypeLike
+from jaxtyping import PyTree
 
+from models.paths import named_leaves
 from models.sections import Section
-from sparsity import dialects
+from sparsity import budgets, dialects
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
@@ -61,6 +63,7 @@ def configure(
     weight_layout: WeightLayout = "io",
     aliases: Callable[[str], str] = lambda name: name,
     order: Sequence[str] | None = None,
+    params: PyTree = None,
     requires_dense: Sequence[str] = (),
     accepts: Callable[[str], bool] = lambda name: False,
     dtype: DTypeLike = jnp.float32,
@@ -73,6 +76,7 @@ def configure(
         aliases: '/'-path -> the vendor's dotted name; filters may match either.
         order: names of all parameters in the order the 1.8 dialect counts them for its seeds;
             tree order when None.
+        params: all parameters, arrays or shapes; needed where layers share a level (``budget``).
         requires_dense: globs of parameters that stay dense whatever the filters say.
         accepts: '/'-path -> whether the model takes a ``SparseWeight`` there (it multiplies by
             ``models.layers.basic.project``); only those may be csr under ``compute: auto``.
@@ -85,7 +89,7 @@ def configure(
         >>> configure({"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 100}}).due(100)
         True
     """
-    return Sparsifier(
+    sparsifier = Sparsifier(
         groups=parse(section),
         weight_layout=weight_layout,
         aliases=aliases,
@@ -94,6 +98,19 @@ def configure(
         accepts=accepts,
         dtype=dtype,
     )
+    if all(_is_uniform(algorithm) for _, algorithm in sparsifier.groups):
+        return sparsifier
+    if params is None:
+        raise SparsityError(
+            "sparsity: budget and dense_ends need the model: configure(section, params=params)"
+        )
+    shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(params)}
+    spread = budgets.spread(sparsifier.groups, shapes, sparsifier.group_of)
+    return dataclasses.replace(sparsifier, groups=spread)
+
+
+def _is_uniform(algorithm: Algorithm) -> bool:
+    return algorithm.budget == "uniform" and not algorithm.dense_ends
 
 
 def parse(section: Any) -> Groups:
@@ -211,6 +228,8 @@ class VendorSection(Section):
     balance_in_groups: pydantic.PositiveInt | None = None
     balance_out_groups: pydantic.PositiveInt | None = None
     pattern: PatternSection | None = None
+    budget: Annotated[str, pydantic.AfterValidator(budgets.check_budget)] = "uniform"
+    dense_ends: Annotated[int, pydantic.Field(ge=0, le=10_000)] = 0
     compute: Literal["auto", "masked", "csr"] = "auto"
 
     @pydantic.field_validator("param_filter", mode="before")

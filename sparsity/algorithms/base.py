@@ -101,6 +101,8 @@ class Algorithm:
         update: when the topology changes, in optimizer steps taken.
         drop_fraction: share of active weights to drop at an update (``Dynamic`` only).
         structure: which positions compete: the whole weight, groups, n:m, blocks.
+        budget: how layers share the level, see ``budgets``.
+        dense_ends: so many layers at either end of a stack stay dense.
         compute: "auto", "masked" or "csr" storage of the weights.
         needs_gradient: whether scores read the dense gradient, which costs a dense product.
     """
@@ -110,6 +112,8 @@ class Algorithm:
     update: UpdateSchedule = EVERY_STEP
     drop_fraction: Schedule = _NO_DROP
     structure: Structure = WHOLE
+    budget: str = "uniform"
+    dense_ends: int = 0
     compute: str = "auto"
     needs_gradient: bool = False
 
