@@ -241,6 +241,9 @@ class Sparsifier:
         """Return the tree the model computes with: csr weights become ``SparseWeight``s."""
 
         def visit(name: str, leaf: Any) -> Any:
+            if name in sparse.masks:
+                group = self._group_number(name, leaf.ndim)
+                return self.groups[group][1].forward(leaf, self.view(group))
             if name not in sparse.patterns:
                 return leaf
             values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
@@ -312,10 +315,13 @@ class Sparsifier:
         return {**sparse.masks, **dense}
 
     def _algorithm(self, name: str, ndim: int) -> Algorithm:
+        return self.groups[self._group_number(name, ndim)][1]
+
+    def _group_number(self, name: str, ndim: int) -> int:
         group = self.group_of(name, ndim)
         if group is None:
             raise ValueError(f"sparsity: no group takes {name!r}; the state is of another section")
-        return self.groups[group][1]
+        return group
 
     def _require_values(self, name: str, leaf: Any) -> None:
         if leaf.ndim != 1:

@@ -153,6 +153,11 @@ class Algorithm:
         del ctx
         return saved
 
+    def forward(self, weight: Array, view: View) -> Array:
+        """Return what the model computes with, for a weight that is stored dense."""
+        del view
+        return weight
+
     def update_mask(self, ctx: UpdateContext) -> Array:
         """Return the mask after a due step, true where kept."""
         return ctx.mask

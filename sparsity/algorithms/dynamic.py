@@ -13,7 +13,7 @@ from sparsity.kernels import topk_mask
 from sparsity.schedules import Constant, Schedule
 from sparsity.selection import active_first, drop_count, kept_count
 
-__all__ = ["SET", "Dynamic", "RigL"]
+__all__ = ["MEST", "SET", "Dynamic", "RigL"]
 
 _DROP = Constant(0.3)
 ScoreFn = Callable[[UpdateContext], Array]
@@ -97,6 +97,23 @@ class SET(Dynamic):
         view, shape = ctx.view, ctx.weight.shape
         rows = jax.random.uniform(ctx.key, (view.groups(shape), view.row_length(shape)))
         return view.unrows(rows, shape)
+
+
+@register("mest")
+class MEST(SET):
+    """Drop by |weight| + rate * |gradient|, grow at random (Yuan et al. 2021, arXiv:2110.14032).
+
+    Attributes:
+        gradient_rate: the paper's lambda.
+    """
+
+    needs_gradient: bool = True
+    gradient_rate: float = 0.01
+
+    def drop_scores(self, ctx: UpdateContext) -> Array:
+        """Score active weights by what they are and how they move."""
+        grad: Any = ctx.grad
+        return jnp.abs(ctx.weight) + self.gradient_rate * jnp.abs(grad)
 
 
 @register("rigl")
