@@ -147,9 +147,9 @@ def _release_18_group(section: dict[str, Any], patterns: Any, where: str) -> Gro
     level = Constant(0.0) if fields.sparsity is None else constant_level(fields.sparsity, where)
     own = {"init_method", "seed", "compute"} & section.keys()
     keys = {name: getattr(fields, name) for name in own}
-    if fields.in_groups or fields.out_groups:
-        axis = "in" if fields.in_groups else "out"
-        keys["structure"] = Groups(fields.in_groups or fields.out_groups, axis)
+    number = fields.in_groups or fields.out_groups
+    if number:
+        keys["structure"] = Groups(number, "in" if fields.in_groups else "out")
     return rule, InBandStatic(sparsity=level, **keys)
 
 

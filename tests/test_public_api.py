@@ -13,7 +13,7 @@ import wafer
 from models.paths import named_leaves
 from wafer.errors import CheckpointError, ConfigError
 
-FUNCTIONS = ("compile", "evaluate", "finalize", "generate", "load", "plan", "train")
+FUNCTIONS = ("compile", "evaluate", "finalize", "generate", "load", "plan", "prune", "train")
 
 SOURCE = '''
 def f{0}(x):

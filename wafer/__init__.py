@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wafer.commands.generate import generate
     from wafer.commands.inputs import load
     from wafer.commands.plan import plan
+    from wafer.commands.prune import prune
     from wafer.commands.run import evaluate, train
     from wafer.experiment import Experiment
 
@@ -29,6 +30,7 @@ __all__ = [
     "generate",
     "load",
     "plan",
+    "prune",
     "train",
 ]
 
@@ -41,6 +43,7 @@ _MODULES = {
     "generate": "wafer.commands.generate",
     "load": "wafer.commands.inputs",
     "plan": "wafer.commands.plan",
+    "prune": "wafer.commands.prune",
     "train": "wafer.commands.run",
 }
 

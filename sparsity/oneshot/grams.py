@@ -135,6 +135,6 @@ def _grams(
         watch = lambda name, leaf: Watched(leaf, grams[name], live) if name in grams else leaf
         after = model.kinds[kind][1](map_named(watch, weights), carry, batch, None)
         floats = [x for x in jax.tree.leaves(after) if jnp.issubdtype(x.dtype, jnp.floating)]
-        return sum((x.astype(jnp.float32).sum() for x in floats), jnp.float32(0))
+        return jnp.stack([x.astype(jnp.float32).sum() for x in floats]).sum()
 
     return jax.grad(outputs)(zeros)

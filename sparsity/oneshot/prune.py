@@ -125,7 +125,7 @@ def prune(
     method: str,
     *,
     batches: Sequence[Batch] = (),
-    report: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], object] = lambda line: None,
 ) -> Pruned:
     """Prune a model once.
 
@@ -185,7 +185,7 @@ def _by_stages(
     method: str,
     *,
     batches: Sequence[Batch],
-    report: Callable[[str], None],
+    report: Callable[[str], object],
 ) -> Pruned:
     """Prune a stage at a time; later stages see the inputs that the pruned ones give."""
     reads_inputs, rule = _LAYERWISE[method]
