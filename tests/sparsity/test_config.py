@@ -272,8 +272,14 @@ def test_a_registered_algorithm_needs_nothing_else(registered):
 def test_every_registered_name_is_its_own_class(name):
     """A name once trained RigL when the parser had no branch for it."""
     cls = sparsity.ALGORITHMS[name]
-    level = {"schedule": [0.3, 0.5]} if name == "gmp" else {"sparsity": 0.5}
-    assert type(only({"algorithm": name.upper()} | level)[1]) is cls
+    needs = {
+        "gmp": {"schedule": [0.3, 0.5]},
+        "acdc": {"sparsity": 0.5, "update": {"freq": 10, "start": 10, "stop": 20}},
+        "topkast": {"sparsity": 0.5, "stop": 10},
+        "sr-ste": {"sparsity": 0.5, "stop": 10},
+    }
+    keys = needs.get(name, {"sparsity": 0.5})
+    assert type(only({"algorithm": name.upper()} | keys)[1]) is cls
 
 
 def test_a_section_is_parsed_once():
