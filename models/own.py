@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
+from pydantic import PositiveInt
 
 from models.base import Aux, Batch, Model, Stage
 from models.errors import SectionError
@@ -55,7 +56,7 @@ class OwnConfig(ModelConfig):
 
     arguments: tuple[tuple[str, Any], ...] = ()
     takes: tuple[str, ...] = ("lm",)
-    longest: int | None = None
+    longest: PositiveInt | None = None
     drops: bool = False
 
     @property
@@ -75,7 +76,7 @@ class OwnConfig(ModelConfig):
 
 
 class _WithVocabulary(OwnConfig):
-    vocab_size: int
+    vocab_size: PositiveInt
 
 
 def plain(

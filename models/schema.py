@@ -1,12 +1,16 @@
 """Keys that every model configuration has; the vendor's own, of the ``model`` section."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from models.sections import Section
 
-__all__ = ["ComputeDtype", "Initializer", "ModelConfig"]
+__all__ = ["ComputeDtype", "Dropout", "Fraction", "Initializer", "ModelConfig"]
+
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 
 ComputeDtype = Literal["float32", "bfloat16", "float16"]
 _HALF: dict[str, ComputeDtype] = {
@@ -34,12 +38,12 @@ class Initializer(Section):
 
     name: str
     mean: float = 0.0
-    std: float = 0.02
+    std: NonNegativeFloat = 0.02
     a: float | None = None
     b: float | None = None
     val: float = 0.0
-    scale: float = 1.0
-    gain: float = 1.0
+    scale: PositiveFloat = 1.0
+    gain: PositiveFloat = 1.0
     mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in"
     distribution: Literal["normal", "truncated_normal", "uniform"] = "truncated_normal"
 
@@ -64,7 +68,7 @@ class ModelConfig(Section):
     boundary_casting: bool | None = None
     tf_summary: bool | None = None
     compute_eval_metrics: bool | tuple[str, ...] | None = None  # always computed here
-    precision_opt_level: int | None = None
+    precision_opt_level: NonNegativeInt | None = None
     attention_kernel: str | None = None
     gradient_checkpointing: bool | None = None
     compression: str | None = None

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
+from annotated_types import Le, Lt
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -22,7 +23,19 @@ from pydantic_core import ErrorDetails
 
 from models.errors import Problem, SectionError, did_you_mean
 
-__all__ = ["Bool", "Choice", "Section", "SectionT", "parse", "problems_of"]
+__all__ = [
+    "LARGEST_FLOAT",
+    "LARGEST_INT",
+    "Bool",
+    "Choice",
+    "Section",
+    "SectionT",
+    "parse",
+    "problems_of",
+]
+
+LARGEST_INT = 2**31 - 1  # of the fields that say no bound themselves: arrays count in int32
+LARGEST_FLOAT = 1e30  # its square is no float32, but no rate, weight or scale comes near
 
 
 def _lower(value: Any) -> Any:
@@ -80,6 +93,21 @@ class Section(BaseModel):
             allowed = _leaf_types(field.annotation)
             if bool not in allowed and allowed & {int, float}:
                 raise ValueError("expected a number")
+        return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _not_beyond_all_use(cls, value: Any, info: ValidationInfo) -> Any:
+        """Bound the numbers of fields that say no upper bound; no path or name holds a NUL."""
+        metadata = cls.model_fields[str(info.field_name)].metadata
+        if not any(isinstance(item, Le | Lt) for item in metadata):
+            for item in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(item, str) and "\0" in item:
+                    raise ValueError("text with a NUL character")
+                if isinstance(item, int) and abs(item) > LARGEST_INT:
+                    raise ValueError(f"expected a whole number up to {LARGEST_INT:,}")
+                if isinstance(item, float) and abs(item) > LARGEST_FLOAT:
+                    raise ValueError(f"expected a number up to {LARGEST_FLOAT:g}")
         return value
 
     @classmethod

@@ -23,6 +23,7 @@ import pydantic
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
+from models.errors import did_you_mean
 from models.paths import named_leaves
 from models.sections import Section
 from sparsity import budgets, dialects
@@ -98,6 +99,8 @@ def configure(
         accepts=accepts,
         dtype=dtype,
     )
+    if params is not None:
+        _require_matches(sparsifier, params)
     if all(_is_uniform(algorithm) for _, algorithm in sparsifier.groups):
         return sparsifier
     if params is None:
@@ -107,6 +110,20 @@ def configure(
     shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(params)}
     spread = budgets.spread(sparsifier.groups, shapes, sparsifier.group_of)
     return dataclasses.replace(sparsifier, groups=spread)
+
+
+def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
+    """Refuse a filter of a user that matches no parameter: a typing error, as a rule."""
+    ranks = {name: len(leaf.shape) for name, leaf in named_leaves(params)}
+    for rule, _ in sparsifier.groups:
+        names = ((name, sparsifier.aliases(name)) for name in ranks)
+        if not any(rule.matches(both, ranks[both[0]]) for both in names):
+            near = did_you_mean(str(rule), ranks)
+            matrices = [name for name, rank in ranks.items() if rank > 1]
+            raise SparsityError(
+                f"sparsity.param_filter: {rule} matches no parameter{near}; the model has such as "
+                f"{', '.join(matrices[:3])}"
+            )
 
 
 def _is_uniform(algorithm: Algorithm) -> bool:

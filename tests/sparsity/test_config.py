@@ -348,3 +348,45 @@ def test_a_pattern_that_does_not_fit_a_weight_is_said():
     sparsifier = configure({"pattern": {"type": "block", "size": 4}, "sparsity": 0.5})
     with pytest.raises(ValueError, match="do not tile its 6 inputs x 8 outputs"):
         sparsifier.select({"kernel": jnp.zeros((6, 8))})
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"sparsity": 2.0}, "sparsity"),
+        ({"sparsity": float("nan")}, "sparsity"),
+        ({"sparsity": -5.0}, "sparsity"),
+        (
+            {"algorithm": "rigl", "sparsity": -5.0},
+            r"sparsity: expected a number from 0 to 1, got -5",
+        ),
+        ({"algorithm": "set", "sparsity": 0.5, "drop_fraction": float("nan")}, "drop_fraction"),
+        ({"algorithm": "gmp", "schedule": [0.5, 1.5]}, r"schedule\[1\]: expected a number from 0"),
+        (
+            {"algorithm": "gmp", "schedule": {"type": "exp", "init": 0.1, "gamma": float("inf")}},
+            "gamma: expected a number, got inf",
+        ),
+        (
+            {"algorithm": "gmp", "schedule": {"type": "linear", "init": -3.0, "slope": 0.1}},
+            "init: expected a number from 0 to 1, got -3",
+        ),
+        (
+            {"algorithm": "gmp", "schedule": {"type": "cosine", "init": 0.1, "half_period": 0}},
+            "half_period: expected steps above 0, got 0",
+        ),
+    ],
+)
+def test_levels_that_mean_nothing_are_refused(keys, says):
+    with pytest.raises(SparsityError, match=says):
+        configure(keys)
+
+
+def test_a_filter_that_matches_nothing_is_refused_where_the_model_is_known():
+    params = {"layers_0": {"ffn": {"kernel": jnp.zeros((8, 8))}}}
+    section = [
+        {"sparsity": 0.5, "param_filter": "*ffn*"},
+        {"sparsity": 0.5, "param_filter": "*fnn*"},
+    ]
+    with pytest.raises(SparsityError, match=r"\*fnn\* matches no parameter.*layers_0/ffn/kernel"):
+        configure(section, params=params)
+    assert configure(section[0], params=params)

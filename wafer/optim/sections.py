@@ -335,7 +335,7 @@ class Adafactor(Optimizer):
     needs_dense: ClassVar[bool] = True
 
     eps: tuple[PositiveFloat, PositiveFloat] = (1e-30, 1e-3)
-    decay_rate: Annotated[float, Field(lt=0)] = -0.8
+    decay_rate: Annotated[float, Field(gt=-10, lt=0)] = -0.8
     scale_parameter: Bool = True
     clip_threshold: Annotated[float, Field(ge=1, le=1)] = 1.0
     beta1: None = None
