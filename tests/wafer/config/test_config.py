@@ -212,7 +212,7 @@ def test_complaints_of_other_packages_join_ours(monkeypatch):
     ("text", "message"),
     [
         ("", "the file is empty"),
-        ("model: [1", "line 1, column 10: not valid YAML"),
+        ("model: [1", "column 1: not valid YAML"),
         ("a: 1\nb:\n\t- 2", "line 3, column 1: not valid YAML"),
         ("model: {}\nmodel: {}", "config.model: duplicate key (lines 1 and 2); keep one"),
         (
@@ -223,7 +223,12 @@ def test_complaints_of_other_packages_join_ours(monkeypatch):
             "model: !!python/object/apply:os.system [ls]",
             "line 1, column 8: not valid YAML: could not",
         ),
-        ("a: &a [*a]", "an alias contains itself or expands without end"),
+        ("a: &a [*a]", "an alias that contains itself"),
+        ("a: !!bool maybe", "line 1, column 4: not valid YAML: 'maybe' is no bool"),
+        ("a: !!timestamp nope", "line 1, column 4: not valid YAML: 'nope' is no timestamp"),
+        ("a: !!int x", "line 1, column 4: not valid YAML: 'x' is no int"),
+        ("a: " + "x" * 1_000_001, "1,000,004 bytes; a run file has 1,000,000 at most"),
+        ("a: {" + ",".join(f"k{i:x}" for i in range(120_000)) + "}", "more than 100,000 values"),
         ("- 1", "expected sections (model, runconfig, ...), got [1]"),
     ],
 )
