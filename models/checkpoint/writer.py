@@ -7,6 +7,7 @@ like the parameters (``params/…``, ``opt_state/…``) and a JSON record (confi
 position).
 """
 
+import itertools
 import logging
 import os
 import pathlib
@@ -76,11 +77,12 @@ class Checkpoints:
                 written; earlier checkpoints are intact.
         """
         path = self.path(step)
+        if path.exists():
+            raise CheckpointError(
+                f"checkpoint {path} could not be written: it is there already. Continue from it "
+                "(runconfig.autoload_last_checkpoint), or choose another --model_dir"
+            )
         try:
-            if path.exists():
-                raise CheckpointError(
-                    f"checkpoint {path} could not be written: it is there already"
-                )
             write_checkpoint(path, state, meta)
         except CheckpointError as error:
             raise CheckpointError(
@@ -96,7 +98,7 @@ class Checkpoints:
         return path
 
     def restore_latest(
-        self, *, lazily: bool = False
+        self, *, lazily: bool = False, set_aside: bool = False
     ) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
         """Load the newest checkpoint that can be read: (step, tree of arrays, record), or None.
 
@@ -104,6 +106,8 @@ class Checkpoints:
 
         Args:
             lazily: see ``load_checkpoint``.
+            set_aside: rename a damaged one to ``STEP.damaged``: a run that comes to its step again
+                needs the name.
 
         Raises:
             FormatVersionError: it is no damaged one, but of a newer format.
@@ -115,7 +119,15 @@ class Checkpoints:
                 raise
             except CheckpointError as error:
                 _LOG.warning("Skipped a damaged checkpoint: %s", error)
+                if set_aside and jax.process_index() == 0:
+                    _LOG.warning("It is called %s from now on", self._set_aside(step))
         return None
+
+    def _set_aside(self, step: int) -> pathlib.Path:
+        """Take a checkpoint's name away; nothing is deleted."""
+        names = (f"{step}.damaged" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
+        free = next(name for name in names if not (self.folder / name).exists())
+        return self.path(step).rename(self.folder / free)
 
 
 def write_checkpoint(

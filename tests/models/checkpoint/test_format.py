@@ -89,6 +89,18 @@ def test_the_oldest_go_and_nothing_is_replaced(tmp_path):
         checkpoints.save(3, STATE, META)
 
 
+def test_a_damaged_one_gives_its_name_away_when_asked(tmp_path):
+    checkpoints = Checkpoints(tmp_path, max_to_keep=1)
+    for names in (["7"], ["7", "7.damaged"], ["7", "7.damaged", "7.damaged-2"]):
+        path = checkpoints.save(7, STATE, META)
+        assert sorted(p.name for p in checkpoints.folder.iterdir()) == names
+        (path / "meta" / "metadata").write_text("{")
+        assert checkpoints.restore_latest() is None  # somebody who only reads
+        assert checkpoints.steps() == [7]
+        assert checkpoints.restore_latest(set_aside=True) is None
+        assert checkpoints.steps() == []
+
+
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_appears_is_whole(tmp_path, kind):
     path = tmp_path / "a" / "out"

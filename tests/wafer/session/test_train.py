@@ -254,6 +254,25 @@ def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
     gc.collect()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax's loop
+def test_a_run_goes_on_before_a_damaged_checkpoint_and_saves_again(tmp_path, caplog):
+    sound = train(tmp_path, runconfig={"max_checkpoints": 2})
+    folder = tmp_path / "checkpoints"
+    for file in (folder / "4" / "state" / "ocdbt.process_0" / "d").iterdir():
+        file.write_bytes(file.read_bytes()[:10])
+    settings = {"model_dir": str(tmp_path), "max_checkpoints": 2}
+    with caplog.at_level("WARNING"):
+        assert run_mode(parse_config(config(runconfig=settings))) == 0
+    assert "4 cannot be read, it is damaged" in caplog.text
+    assert f"It is called {folder / '4.damaged'} from now on" in caplog.text
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "4", "4.damaged"]
+    again = dict(named_leaves(load_checkpoint(folder / "4")[0]))
+    for name, value in sound.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+    time.sleep(1)  # reads in flight, as above
+    gc.collect()
+
+
 def test_sections_that_do_not_go_together_are_refused_before_any_work(tmp_path):
     with pytest.raises(ConfigError, match=r"max_sequence_length: 16 positions"):
         built(model={"max_position_embeddings": 8})
