@@ -1,14 +1,20 @@
 """Files and folders that appear whole under their name or not at all; JSON files of others."""
 
 import contextlib
+import glob
 import json
+import logging
 import os
 import pathlib
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["appearing_whole", "read_json"]
+import psutil
+
+__all__ = ["appearing_whole", "read_json", "remove_partials"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -16,7 +22,7 @@ def appearing_whole(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathl
     """Give a name beside ``path`` to write to; the block's end renames it to ``path``.
 
     A kill, an error or a full disk leaves what was at ``path`` before. What a killed process
-    wrote stays beside it, as ``.NAME.partial-PID``.
+    wrote stays beside it, as ``.NAME.partial-PID``; ``remove_partials`` removes that.
 
     Args:
         path: of a file, which is replaced, or of a folder, which does not exist or is empty.
@@ -33,6 +39,15 @@ def appearing_whole(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathl
         partial.replace(path)
     finally:
         _remove(partial)
+
+
+def remove_partials(path: pathlib.Path) -> None:
+    """Remove what killed processes of this machine left beside a path, as above."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.partial-*"):
+        number = partial.name.rpartition("-")[2]
+        if number.isdigit() and not psutil.pid_exists(int(number)):
+            _LOG.warning("Removed a half-written %s (its writer was killed)", partial)
+            _remove(partial)
 
 
 def _remove(path: pathlib.Path) -> None:

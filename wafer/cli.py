@@ -39,6 +39,7 @@ _VERBS = {
         "wafer.commands.models:add_arguments",
     ),
     "data": ("make, check and look at data before training", "wafer.commands.data:add_arguments"),
+    "checkpoint": ("is a checkpoint sound?", "wafer.commands.checkpoint:add_arguments"),
     "finalize": ("turn NaN at pruned weights into 0", "wafer.commands.finalize:add_arguments"),
     "jobs": (
         "list, cancel and label runs; share the systems out",

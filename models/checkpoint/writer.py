@@ -20,6 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
+from models.checkpoint.checksums import checksum, checksums
 from models.checkpoint.layout import (
     CHECKPOINTS,
     CONFIG,
@@ -34,7 +35,7 @@ from models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from models.checkpoint.tree import to_tree
 from models.errors import CheckpointError
 from models.files import appearing_whole
-from models.paths import unflatten
+from models.paths import named_leaves, unflatten
 
 __all__ = ["Checkpoints", "TreeWriter", "write_arrays", "write_checkpoint", "write_params"]
 
@@ -140,9 +141,9 @@ def write_checkpoint(
     """
     path = pathlib.Path(path).resolve()
     checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
-    args = ocp.args.Composite(
-        state=ocp.args.StandardSave(to_tree(state)), meta=ocp.args.JsonSave(versioned(meta))
-    )
+    tree = to_tree(state)
+    record = versioned(meta, checksums(dict(named_leaves(tree))))
+    args = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(record))
     try:
         checkpointer.save(path, args=args, force=True)
     except (OSError, ValueError) as error:  # tensorstore reports a full disk as ValueError
@@ -197,7 +198,7 @@ def write_arrays(
     """
     if (folder / STATE).exists():
         raise FileExistsError(f"{folder}: holds a checkpoint already; choose another --output-dir")
-    write_record(folder, record)
+    sums: dict[str, str] = {}
     with appearing_whole(folder / STATE) as partial:
         checkpointer = ocp.StandardCheckpointer()  # describes the tree, with arrays of one byte
         checkpointer.save(partial, unflatten({name: np.zeros((), np.int8) for name in names}))
@@ -205,6 +206,8 @@ def write_arrays(
         tree = StoredTree(partial)
         for name, value in arrays:
             _put(tree, name, value)
+            sums[name] = checksum(value)
+        write_record(folder, record, sums)
 
 
 def _put(tree: StoredTree, name: str, value: np.ndarray) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -26,8 +27,12 @@ META = {"step": 7, "config": {"model": {"name": "x"}}}
 
 
 def at_version(path, version):
+    """A record of another version that is not damaged."""
     record = path / "meta" / "metadata"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"format_version": version}))
+    content = json.loads(record.read_text()) | {"format_version": version}
+    content.pop("record_checksum")
+    content["record_checksum"] = f"{crc32(json.dumps(content, sort_keys=True).encode()):08x}"
+    record.write_text(json.dumps(content))
 
 
 def test_the_docs_example_reads_a_checkpoint(tmp_path):
@@ -38,7 +43,9 @@ def test_the_docs_example_reads_a_checkpoint(tmp_path):
     scope = {}
     exec(source.replace("runs/demo/checkpoints/300", str(step)), scope)
     assert scope["names"] == [name for name, _ in named_leaves(STATE)]
-    assert scope["record"] == {"format_version": FORMAT_VERSION, **META}
+    checks = {"format_version", "checksums", "record_checksum"}
+    assert {key: scope["record"][key] for key in scope["record"].keys() - checks} == META
+    assert scope["record"]["format_version"] == FORMAT_VERSION
     assert scope["masks"].keys() == {"fc/kernel"}
     params, record = load_params(step)
     assert record == META
@@ -59,9 +66,9 @@ def test_marks_are_quiet_nan_as_the_docs_say():
 def test_a_newer_format_is_refused_with_what_to_do(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     path = checkpoints.save(7, STATE, META | {"wafer_version": "9.1"})
-    at_version(path, 2)
+    at_version(path, 3)
     message = (
-        r"7 has checkpoint format 2, written by wafer 9\.1; this code reads .* up to 1\. Install"
+        r"7 has checkpoint format 3, written by wafer 9\.1; this code reads .* up to 2\. Install"
     )
     with pytest.raises(FormatVersionError, match=message):
         load_checkpoint(path)
@@ -73,10 +80,12 @@ def test_a_newer_format_is_refused_with_what_to_do(tmp_path):
             read_record(path)
 
 
-def test_a_checkpoint_without_a_version_is_of_the_first(tmp_path):
+def test_a_checkpoint_without_a_version_is_of_the_first(tmp_path, caplog):
     write_checkpoint(tmp_path / "7", STATE, META)
     (tmp_path / "7" / "meta" / "metadata").write_text(json.dumps(META))
-    assert load_checkpoint(tmp_path / "7")[1] == META
+    with caplog.at_level("INFO"):
+        assert load_checkpoint(tmp_path / "7")[1] == META
+    assert "7 has checkpoint format 1, without checksums" in caplog.text
 
 
 def test_the_oldest_go_and_nothing_is_replaced(tmp_path):
