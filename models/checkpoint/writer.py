@@ -57,6 +57,9 @@ class Checkpoints:
         self.folder = pathlib.Path(model_dir).resolve() / CHECKPOINTS
         self._max_to_keep = max_to_keep
         self.folder.mkdir(parents=True, exist_ok=True)
+
+    def clear(self) -> None:
+        """Remove what killed writers left; only for the run that alone writes here."""
         leftovers = self.folder.glob(f"*{_TMP}*") if jax.process_index() == 0 else ()
         for partial in sorted(leftovers):
             _LOG.warning("Removed a half-written checkpoint (its writer was killed): %s", partial)

@@ -58,6 +58,8 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         raise DataError("there is no train_input to train on")
     samples = run.experiment.batch("train").samples
     epoch = settings.steps_per_epoch or data.batches(samples)
+    checkpoints = Checkpoints(run.model_dir, settings.max_checkpoints)
+    checkpoints.clear()
     resumed = resume(run)
     state = resumed.state
     start = int(state.step)
@@ -66,7 +68,7 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     session = Session(
         profiler=_profiler(run, until - start),
         loader=data.loader(samples, num_epochs=None, task=task),
-        checkpoints=Checkpoints(run.model_dir, settings.max_checkpoints),
+        checkpoints=checkpoints,
         writer=MetricWriter(run.summary_dir / "train"),
         began=began,
     )
@@ -86,13 +88,13 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
                 scores[int(state.step)] = evaluate_and_write(run, state)
         if session.rates is not None:
             write_performance(folder, session.rates, run.num_csx)
-        checkpoints = tuple(map(session.checkpoints.path, session.checkpoints.steps()))
+        complete = tuple(map(checkpoints.path, checkpoints.steps()))
     finally:
         session.close()
     if settings.export and not session.stop and jax.process_index() == 0:
         params, _ = run.engine.export(state)
         export_hf(run.experiment.model, params, run.model_dir, int(state.step))
-    return Outcome(state, scores, checkpoints, session.rates, session.stop)
+    return Outcome(state, scores, complete, session.rates, session.stop)
 
 
 def _profiler(run: Run, steps: int) -> OpProfiler | None:
