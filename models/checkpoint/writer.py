@@ -78,9 +78,10 @@ class Checkpoints:
 
         Raises:
             CheckpointError: there is one of this step, the disk is full or the folder cannot be
-                written; earlier checkpoints are intact.
+                written; earlier checkpoints are intact. Or the folder was removed while the run
+                was at work: then this checkpoint has been written all the same.
         """
-        path = self.path(step)
+        path, removed = self.path(step), not self.folder.exists()
         if path.exists():
             raise CheckpointError(
                 f"checkpoint {path} could not be written: it is there already. Continue from it "
@@ -94,6 +95,12 @@ class Checkpoints:
                 f"Earlier checkpoints are intact: {self.steps() or 'none'}. Free some disk space "
                 "or choose another --model_dir, then run the same command again."
             ) from error
+        if removed:
+            raise CheckpointError(
+                f"{self.folder} was removed while this run was at work, and with it all that the "
+                f"run had written there. Step {step} has been saved as {path}; the same command "
+                "continues from it"
+            )
         if self._max_to_keep is not None and jax.process_index() == 0:
             for old in self.steps()[: -self._max_to_keep]:
                 # A kill while it is removed must not leave half of it under its name.

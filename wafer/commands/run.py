@@ -361,7 +361,7 @@ def _report(job: "Run", outcome: "Outcome") -> None:
         CONSOLE.print(table)
     if outcome.stop:
         _LOG.info("Stopped early; the same command continues from the checkpoint")
-    else:
+    elif outcome.rates is not None:
         _LOG.info("Training completed successfully!")
     if outcome.rates is not None:
         total, seconds = outcome.rates.total, outcome.rates.seconds

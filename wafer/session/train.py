@@ -1,6 +1,7 @@
 """A training run from where it begins to its last checkpoint, with evaluations in between."""
 
 import dataclasses
+import logging
 import pathlib
 
 import jax
@@ -20,6 +21,8 @@ from wafer.session.metrics import MetricWriter, write_performance
 from wafer.session.persist import resume, save
 
 __all__ = ["Outcome", "train_run"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +67,16 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     state = resumed.state
     start = int(state.step)
     until = start + total_steps(settings, start, epoch)
+    if start == until:
+        _LOG.info(
+            "The checkpoint is at step %d, runconfig.max_steps is %s: nothing is left to train; "
+            "raise max_steps, use num_steps, or start in another model_dir",
+            start,
+            settings.max_steps,
+        )
     task = jax.process_index(), jax.process_count()
     session = Session(
-        profiler=_profiler(run, until - start),
+        profiler=_profiler(run, until - start) if start < until else None,
         loader=data.loader(samples, num_epochs=None, task=task),
         checkpoints=checkpoints,
         writer=MetricWriter(run.summary_dir / "train"),
@@ -74,7 +84,7 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     )
     if resumed.data is not None:
         session.loader.restore(dict(resumed.data))
-    evaluates = settings.mode == "train_and_eval"
+    evaluates = settings.mode == "train_and_eval" and start < until
     stretch = (settings.eval_frequency or epoch or until) if evaluates else until
     scores: dict[int, dict[str, float]] = {}
     try:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from zlib import crc32
 
 import numpy as np
@@ -96,6 +97,15 @@ def test_the_oldest_go_and_nothing_is_replaced(tmp_path):
     assert sorted(p.name for p in checkpoints.folder.iterdir()) == ["2", "3"]
     with pytest.raises(CheckpointError, match="is there already"):
         checkpoints.save(3, STATE, META)
+
+
+def test_a_folder_that_is_removed_meanwhile_is_noticed_and_the_work_is_saved(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "run")
+    checkpoints.save(7, STATE, META)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"was removed .* Step 8 has been saved as"):
+        checkpoints.save(8, STATE, META)
+    assert checkpoints.restore_latest()[0] == 8
 
 
 def test_a_damaged_one_gives_its_name_away_when_asked(tmp_path):

@@ -1,4 +1,4 @@
-"""Two runs in one model_dir: the second is told who is first; a killed one stands in nobody's way."""
+"""Two runs in one model_dir: the second is told who is first; a killed one is in nobody's way."""
 
 import os
 import signal

@@ -216,10 +216,16 @@ def test_a_signal_in_the_middle_of_telling_the_others_is_not_lost(tmp_path, monk
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_finished_training_says_so(tmp_path):
-    train(tmp_path)
-    with pytest.raises(TrainingError, match="nothing is left to train"):
-        train(tmp_path)
+@pytest.mark.parametrize("mode", ["train", "train_and_eval"])
+def test_finished_training_says_so_and_is_no_error(tmp_path, caplog, mode):
+    settings = {"mode": mode, "eval_frequency": 4}
+    first = train(tmp_path, runconfig=settings)
+    written = (tmp_path / "train" / "metrics.jsonl").read_bytes()
+    with caplog.at_level("INFO", "wafer"):
+        again = train(tmp_path, runconfig=settings)  # asserts exit code 0
+    assert "at step 4, runconfig.max_steps is 4: nothing is left to train" in caplog.text
+    assert (tmp_path / "train" / "metrics.jsonl").read_bytes() == written
+    assert_close(first, again, atol=0)
 
 
 def test_a_checkpoint_of_another_model_lists_what_differs(tmp_path):
