@@ -12,8 +12,9 @@ from typing import Any
 
 import psutil
 
-__all__ = ["appearing_whole", "read_json", "remove_partials"]
+__all__ = ["appearing_whole", "file_name", "read_json", "remove_partials"]
 
+_LONGEST_NAME = 200  # bytes; file systems take 255, and a name may get an ending
 _LOG = logging.getLogger(__name__)
 
 
@@ -39,6 +40,19 @@ def appearing_whole(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathl
         partial.replace(path)
     finally:
         _remove(partial)
+
+
+def file_name(name: str) -> str:
+    """Return a name that a file of a given folder may have.
+
+    Raises:
+        ValueError: it leads to another folder, or no file can be called so.
+    """
+    if name in ("", "..") or pathlib.PurePath(name).name != name or not name.isprintable():
+        raise ValueError(f"{name[:80]!r}: expected the name of a file, without folders")
+    if len(name.encode(errors="surrogatepass")) > _LONGEST_NAME:
+        raise ValueError(f"{name[:80]!r}...: longer than {_LONGEST_NAME} bytes")
+    return name
 
 
 def remove_partials(path: pathlib.Path) -> None:
