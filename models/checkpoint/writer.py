@@ -7,12 +7,13 @@ like the parameters (``params/…``, ``opt_state/…``) and a JSON record (confi
 position).
 """
 
+import contextlib
 import itertools
 import logging
 import os
 import pathlib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -155,11 +156,23 @@ def write_checkpoint(
     record = versioned(meta, checksums(dict(named_leaves(tree))))
     args = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(record))
     try:
-        checkpointer.save(path, args=args, force=True)
+        with _without_stacks():
+            checkpointer.save(path, args=args, force=True)
     except (OSError, ValueError) as error:  # tensorstore reports a full disk as ValueError
         raise CheckpointError(f"checkpoint {path} could not be written: {error}") from error
     finally:
         checkpointer.close()
+
+
+@contextlib.contextmanager
+def _without_stacks() -> Iterator[None]:
+    """Keep Orbax from logging the stacks of its threads: the error comes to us as well."""
+    orbax, no_stack = logging.getLogger("absl"), lambda record: not record.exc_info
+    orbax.addFilter(no_stack)
+    try:
+        yield
+    finally:
+        orbax.removeFilter(no_stack)
 
 
 def write_params(

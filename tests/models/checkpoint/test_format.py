@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from zlib import crc32
 
 import numpy as np
@@ -106,6 +108,30 @@ def test_a_folder_that_is_removed_meanwhile_is_noticed_and_the_work_is_saved(tmp
     with pytest.raises(CheckpointError, match=r"was removed .* Step 8 has been saved as"):
         checkpoints.save(8, STATE, META)
     assert checkpoints.restore_latest()[0] == 8
+
+
+FULL = """
+import logging, resource, sys
+import numpy as np
+from models.checkpoint.writer import Checkpoints
+from models.errors import CheckpointError
+logging.basicConfig(level=logging.INFO)
+checkpoints = Checkpoints(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    checkpoints.save(2, {"params": {"a": np.random.default_rng(0).random((64, 64))}}, {})
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_said_without_the_stacks_of_threads(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert "2 could not be written: OUT_OF_RANGE: " in ended.stdout
+    assert "Earlier checkpoints are intact: none." in ended.stdout
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_damaged_one_gives_its_name_away_when_asked(tmp_path):
