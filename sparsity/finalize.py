@@ -21,7 +21,7 @@ from models.checkpoint.checksums import checksum
 from models.checkpoint.layout import SPARSITY, STATE, amend_record, is_checkpoint, read_record
 from models.checkpoint.reader import StoredTree, find_items
 from models.checkpoint.writer import TreeWriter, write_arrays
-from models.errors import CheckpointError
+from models.errors import CheckpointError, plain
 from models.files import appearing_whole, remove_partials
 from sparsity.mdl import MdlFile
 from sparsity.rawcopy import clear_nan, copy_cleared, find_spans, is_float
@@ -222,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         report = finalize(args.input, args.output)
     except (CheckpointError, OSError) as error:
-        sys.stderr.write(f"finalize: {error}\n")
+        sys.stderr.write(plain(f"finalize: {error}\n"))
         return 1
     sys.stdout.write("\n".join(report.lines()) + "\n")
     return 0

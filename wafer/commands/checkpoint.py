@@ -3,6 +3,8 @@
 import argparse
 import sys
 
+from models.errors import plain
+
 __all__ = ["add_arguments"]
 
 
@@ -24,7 +26,7 @@ def _verify(args: argparse.Namespace) -> int:
             found = verify(path)
         except CheckpointError as error:
             damaged = 1
-            sys.stderr.write(f"{error}\n")
+            sys.stderr.write(plain(f"{error}\n"))
             continue
         said = "sound" if found.checked else "readable (format 1 has no checksums)"
         sys.stdout.write(f"{path}: {said}, {found.arrays} arrays, {found.size / 1e6:,.1f} MB\n")
