@@ -21,7 +21,7 @@ def checksum(value: np.ndarray) -> str:
     data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     whole = data.size - data.size % (8 * _BLOCK)
     sums = data[:whole].view("<u8").reshape(-1, _BLOCK).sum(axis=1)
-    return f"{zlib.crc32(data[whole:], zlib.crc32(sums)):08x}"
+    return f"{zlib.crc32(data[whole:].data, zlib.crc32(sums.data)):08x}"
 
 
 def checksums(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
