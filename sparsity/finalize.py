@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from models.checkpoint.layout import SPARSITY, drop_from_record
+from models.checkpoint.checksums import checksum
+from models.checkpoint.layout import SPARSITY, STATE, amend_record, is_checkpoint, read_record
 from models.checkpoint.reader import StoredTree, find_items
 from models.checkpoint.writer import TreeWriter, write_arrays
-from models.errors import CheckpointError
-from models.files import appearing_whole
+from models.errors import CheckpointError, plain
+from models.files import appearing_whole, remove_partials
 from sparsity.mdl import MdlFile
 from sparsity.rawcopy import clear_nan, copy_cleared, find_spans, is_float
 
@@ -39,12 +40,14 @@ class TensorReport:
         shape: dense shape.
         dtype: numpy name.
         pruned: positions that held NaN.
+        checksum: of the values written, where the source has checksums.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     pruned: int
+    checksum: str = ""
 
     @property
     def sparsity(self) -> float:
@@ -106,6 +109,7 @@ def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
         raise FileExistsError(f"{target} exists; finalize never overwrites, choose another name")
     if not source.exists():
         raise FileNotFoundError(f"{source} does not exist")
+    remove_partials(target)
     with appearing_whole(target) as partial:
         tensors = (_finalize_mdl if source.is_file() else _finalize_orbax)(source, partial)
     return Report(source, target, tuple(tensors))
@@ -113,17 +117,26 @@ def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
 
 def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
     items = find_items(source)
+    sums = _sums_of(source, items)
     reports: list[TensorReport] = []
     for item in items:
         place = target if item == source else target / item.name
-        reports += _convert(StoredTree(item), place)
+        reports += _convert(StoredTree(item, sums if item.name == STATE else None), place)
     if items != [source]:
         _copy_rest(source, target, items)
+        written = {report.name: report.checksum for report in reports if report.checksum}
+        amend_record(target, SPARSITY, None if sums is None else written)
     return reports
 
 
+def _sums_of(source: pathlib.Path, items: list[pathlib.Path]) -> dict[str, str] | None:
+    """What the record says of the arrays; refuses a checkpoint of ours without its record."""
+    step = source.parent if items == [source] and is_checkpoint(source.parent) else source
+    return read_record(step)[1] if step / STATE in items else None
+
+
 def _convert(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
-    raw = find_spans(tree)
+    raw = find_spans(tree) if tree.sums is None else None  # ours are compressed
     if raw is None:
         return _decode_and_write(tree, target)
     spans, small = raw
@@ -153,36 +166,34 @@ def _decode_and_write(tree: StoredTree, target: pathlib.Path) -> list[TensorRepo
         else:
             writer.copy(name)
 
-    reports = _stream(list(tree), tree.read, write)
+    reports = _stream(tree, write)
     writer.commit()
     return reports
 
 
-def _stream(
-    names: Sequence[str],
-    read: Callable[[str], np.ndarray],
-    write: Callable[[str, np.ndarray, int], None],
-) -> list[TensorReport]:
+def _stream(tree: StoredTree, write: Callable[[str, np.ndarray, int], None]) -> list[TensorReport]:
     """Read, clear and write tensors, two at a time, so that both cores have work."""
 
     def one(name: str) -> TensorReport:
-        value = read(name)
+        value = tree.read(name)
         if is_float(value.dtype) and not value.flags.writeable:
             value = value.copy()
         pruned = clear_nan(value) if is_float(value.dtype) else 0
         write(name, value, pruned)
-        return TensorReport(name, tuple(value.shape), value.dtype.name, pruned)
+        found = TensorReport(name, tuple(value.shape), value.dtype.name, pruned)
+        if tree.sums is None:
+            return found
+        return dataclasses.replace(found, checksum=checksum(value) if pruned else tree.sums[name])
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, names))
+        return list(pool.map(one, tree))
 
 
 def _copy_rest(source: pathlib.Path, target: pathlib.Path, items: list[pathlib.Path]) -> None:
-    """Copy what is no item of the step; the JSON record loses its sparsity entry."""
+    """Copy what is no item of the step."""
     there = {item.name for item in items}
     skip = lambda folder, _: there if pathlib.Path(folder) == source else set()
     shutil.copytree(source, target, ignore=skip, dirs_exist_ok=True)
-    drop_from_record(target, SPARSITY)
 
 
 def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
@@ -211,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         report = finalize(args.input, args.output)
     except (CheckpointError, OSError) as error:
-        sys.stderr.write(f"finalize: {error}\n")
+        sys.stderr.write(plain(f"finalize: {error}\n"))
         return 1
     sys.stdout.write("\n".join(report.lines()) + "\n")
     return 0

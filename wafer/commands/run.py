@@ -114,17 +114,19 @@ def _main(args: argparse.Namespace) -> int:
     if not first:  # the first process is the job
         return _start(cfg, member, args.heartbeat, began)
     with tracked(cfg, args.typed) as job:
-        return job.ended(_start(cfg, member, args.heartbeat, began))
+        return job.ended(_start(cfg, member, args.heartbeat, began, job.id))
 
 
-def _start(cfg: "RunConfig", member: "Member | None", heartbeat: int, began: float) -> int:
+def _start(
+    cfg: "RunConfig", member: "Member | None", heartbeat: int, began: float, job: str = ""
+) -> int:
     """Join the other processes, before the first use of any device."""
     from wafer.engines.cluster import join
 
     _prepare(cfg, 1 if member is None else member.count)
     if member is not None:
         join(member, heartbeat)
-    return run(cfg, began)
+    return run(cfg, began, job)
 
 
 def _prepare(cfg: "RunConfig", processes: int = 1) -> None:
@@ -139,12 +141,13 @@ def _prepare(cfg: "RunConfig", processes: int = 1) -> None:
         jax.config.update("jax_compilation_cache_dir", settings.compile_dir)
 
 
-def run(cfg: "RunConfig", began: float | None = None) -> int:
+def run(cfg: "RunConfig", began: float | None = None, job_id: str = "") -> int:
     """Run a checked configuration in its mode.
 
     Args:
         cfg: the configuration.
         began: ``time.perf_counter()`` when the user's command began; now when None.
+        job_id: what ``wafer jobs`` calls it.
 
     Returns:
         0, or 128 + the signal's number when one ended training early (with a checkpoint).
@@ -168,7 +171,7 @@ def run(cfg: "RunConfig", began: float | None = None) -> int:
     if settings.compile_only and makes_floor_plan(cfg):
         floor_plan(cfg)
         return 0
-    with _built(Experiment.from_config(cfg, seed_of(cfg))) as job:
+    with _owned(cfg, job_id), _built(Experiment.from_config(cfg, seed_of(cfg))) as job:
         if settings.compile_only:
             compile_only(job)
             return 0
@@ -182,6 +185,18 @@ def run(cfg: "RunConfig", began: float | None = None) -> int:
                 _report(job, outcome)
                 return 128 + outcome.stop if outcome.stop else 0
     return 0
+
+
+def _owned(cfg: "RunConfig", job_id: str = "") -> contextlib.AbstractContextManager[None]:
+    """Keep other runs out of the model_dir of one that trains; the first process does."""
+    import jax
+
+    from wafer.session.lock import owned
+
+    settings = cfg.runconfig
+    if "train" not in settings.mode or settings.compile_only or jax.process_index():
+        return contextlib.nullcontext()
+    return owned(pathlib.Path(settings.model_dir), job_id)
 
 
 @contextlib.contextmanager
@@ -325,7 +340,7 @@ def _called(experiment: "Experiment") -> "Iterator[tuple[Run, pathlib.Path]]":
     """Build a run for a caller in Python, whose JAX may have started."""
     with contextlib.suppress(RuntimeError):  # then its devices are what there is
         _prepare(experiment.cfg)
-    with _built(experiment) as job, _logged(job) as folder:
+    with _owned(experiment.cfg), _built(experiment) as job, _logged(job) as folder:
         yield job, folder
 
 
@@ -346,7 +361,7 @@ def _report(job: "Run", outcome: "Outcome") -> None:
         CONSOLE.print(table)
     if outcome.stop:
         _LOG.info("Stopped early; the same command continues from the checkpoint")
-    else:
+    elif outcome.rates is not None:
         _LOG.info("Training completed successfully!")
     if outcome.rates is not None:
         total, seconds = outcome.rates.total, outcome.rates.seconds

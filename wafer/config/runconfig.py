@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from models.sections import Bool, Choice, Section
 from wafer.config.engines import ENGINES, Fabric, MemoryX, Pipeline, engine_name
-from wafer.errors import ConfigError, Problem, TrainingError
+from wafer.errors import ConfigError, Problem
 
 __all__ = ["MODES", "OpProfiler", "RunSection", "total_steps"]
 
@@ -256,7 +256,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
 
 
 def total_steps(run: RunSection, global_step: int, data_steps: int | None) -> int:
-    """Optimizer steps still to do: the least of what the three keys ask for.
+    """Optimizer steps still to do: the least of what the three keys ask for; 0: finished.
 
     Args:
         run: the section; ``steps_per_epoch`` wins over ``data_steps``.
@@ -265,7 +265,6 @@ def total_steps(run: RunSection, global_step: int, data_steps: int | None) -> in
 
     Raises:
         ConfigError: ``num_epochs`` and nobody knows the length of an epoch.
-        TrainingError: ``max_steps`` is already reached.
     """
     limits = []
     if run.num_epochs is not None:
@@ -277,11 +276,5 @@ def total_steps(run: RunSection, global_step: int, data_steps: int | None) -> in
     if run.num_steps is not None:
         limits.append(run.num_steps)
     if run.max_steps is not None:
-        if global_step >= run.max_steps:
-            raise TrainingError(
-                f"the checkpoint is at step {global_step}, runconfig.max_steps is "
-                f"{run.max_steps}: nothing is left to train; raise max_steps, use num_steps, "
-                "or start in another model_dir"
-            )
-        limits.append(run.max_steps - global_step)
+        limits.append(max(run.max_steps - global_step, 0))
     return min(limits)
