@@ -104,6 +104,17 @@ class MdlFile:
             raise CheckpointError(f"{self.path}: {name} has shape {value.shape}; expected a number")
         return value.item()
 
+    def dataset(self, name: str) -> str:
+        """Return the name of the dataset that holds a tensor.
+
+        Raises:
+            CheckpointError: none does, the tensor is a shape and one value.
+        """
+        leaf = self._tensors[name]
+        if leaf.kind == "filled":
+            raise CheckpointError(f"{self.path}: {name} is one value, {leaf.value}, at every place")
+        return leaf.where
+
     def read(self, name: str) -> np.ndarray:
         """Read one tensor.
 

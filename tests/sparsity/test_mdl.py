@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import wafer
 from models.errors import CheckpointError
 from sparsity.finalize import finalize
 from sparsity.mdl import MdlFile
@@ -152,6 +153,49 @@ def test_constants_and_tied_tensors_come_through_finalize(tmp_path):
         "model/ones": ((4,), "bfloat16", 0),
         "model/weight": ((2, 2), "float32", 1),
     }
+
+
+def test_a_mdl_finalized_to_a_mdl_differs_only_where_it_was_pruned(tmp_path):
+    none = {"__TYPE__": "LinkedObject", "__NONE__": True, "key": "model.weight"}
+    sparse = np.asarray([1.0, np.nan], ml_dtypes.bfloat16)
+    records = {
+        "model.weight": TENSOR,
+        "model.tied": none,
+        "model.half": TENSOR | {"dtypes": ["torch.bfloat16"]},
+        "model.ids": TENSOR,
+    }
+    ids = np.asarray([3, 4], np.int64)
+    arrays = {"model.weight": WEIGHT, "model.half": sparse.view("i2"), "model.ids": ids}
+    source = modern(tmp_path / "a.mdl", records, arrays)
+    before = source.read_bytes()
+    report = finalize(source, tmp_path / "b.mdl")
+    assert {t.name: t.pruned for t in report.sparse} == {
+        "model.half": 1,
+        "model.tied": 1,
+        "model.weight": 1,
+    }
+    assert source.read_bytes() == before
+    with h5py.File(source) as old_file, h5py.File(tmp_path / "b.mdl") as new_file:
+        assert dict(new_file.attrs) == dict(old_file.attrs)
+        assert set(new_file) == set(old_file)
+    with MdlFile(tmp_path / "b.mdl") as stored:
+        np.testing.assert_array_equal(stored.read("model.tied"), [[1.5, 0], [-2, 0.25]])
+        np.testing.assert_array_equal(stored.read("model.half").astype("f4"), [1, 0])
+        np.testing.assert_array_equal(stored.read("model.ids"), ids)
+
+
+def test_the_tokenizer_of_a_mdl_goes_beside_the_new_one(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in" / "tokenizer.json").write_text("{}")
+    source = modern(tmp_path / "in" / "a.mdl", {"model.w": TENSOR}, {"model.w": WEIGHT})
+    wafer.finalize(source, tmp_path / "out" / "b.mdl")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["b.mdl", "tokenizer.json"]
+
+
+def test_a_folder_does_not_become_a_mdl(tmp_path):
+    with pytest.raises(ValueError, match=r"b\.mdl: only a \.mdl becomes a \.mdl"):
+        finalize(tmp_path, tmp_path / "b.mdl")
 
 
 @pytest.mark.parametrize(
