@@ -84,6 +84,7 @@ class Model:
         objective: (last carry, batch) -> Aux.
         alias: parameter path -> the vendor's dotted name, for filters written for Model Zoo
             names ('*proj_q_dense_layer.weight').
+        sparse: parameter path -> whether the model multiplies by a ``SparseWeight`` there.
     """
 
     config: Any
@@ -92,6 +93,7 @@ class Model:
     kinds: Mapping[str, tuple[tuple[str, ...], StageFn]]
     objective: Callable[[Any, Batch], Aux]
     alias: Callable[[str], str] = lambda name: name
+    sparse: Callable[[str], bool] = lambda name: name.endswith("/kernel")
 
     def stage_params(self, stage: Stage, params: Params) -> dict[str, Any]:
         """Take the stage's branches out of the tree, under the kind's role names."""

@@ -1,12 +1,14 @@
-"""Files and folders that appear under their name when they are complete, or not at all."""
+"""Files and folders that appear whole under their name or not at all; JSON files of others."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
-__all__ = ["appearing_whole"]
+__all__ = ["appearing_whole", "read_json"]
 
 
 @contextlib.contextmanager
@@ -38,3 +40,19 @@ def _remove(path: pathlib.Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: something else; names the file, and the line where it is no JSON.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(content).__name__}")
+    return content

@@ -1,5 +1,6 @@
 """From a ``model`` section to its configuration and its model, by the family of its name."""
 
+import importlib
 import pkgutil
 import typing
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from models.lora import lora_of
 from models.names import MODELS, Entry, lookup
 from models.schema import ModelConfig
 from models.sections import parse
+from models.usercode import is_own
 
 __all__ = ["build", "knobs", "list_models", "parse_config", "settings_of"]
 
@@ -48,12 +50,28 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
     name = settings.get("name")
     if name is None:
         raise ValueError(f"model.name: required key is missing; one of {sorted(MODELS)}")
+    if _is_function(name):
+        return pkgutil.resolve_name("models.own:parse_own")(settings)
     entry = lookup(str(name))
     config, _ = _of_family(entry.family)
     try:
         return parse(config, {**entry.presets, **settings})
     except SectionError as err:
         raise err.under("model") from None
+
+
+def _is_function(name: Any) -> bool:
+    """Whether a name is a user's own ``module:function``, not one that a module registers."""
+    if not is_own(name):
+        return False
+    module, _, own = name.rpartition(":")
+    if own in MODELS:
+        return False
+    try:  # importing it may register the name
+        importlib.import_module(module)
+    except Exception:
+        return own.isidentifier()  # which says what is wrong with it
+    return own not in MODELS
 
 
 def build(settings: Any) -> Model:
@@ -69,6 +87,8 @@ def build(settings: Any) -> Model:
         ['embed', 'layers_0', 'layers_1', 'head']
     """
     cfg = parse_config(settings) if isinstance(settings, Mapping) else settings
+    if _is_function(cfg.name):
+        return pkgutil.resolve_name("models.own:build_own")(cfg)
     _, build_family = _of_family(lookup(cfg.name).family)
     model = build_family(cfg)
     lora = lora_of(cfg)
@@ -77,6 +97,8 @@ def build(settings: Any) -> Model:
 
 def settings_of(cfg: Any) -> dict[str, Any]:
     """Return a ``model`` section that parses to the configuration, without the needless keys."""
+    if _is_function(cfg.name):
+        return {"name": cfg.name} | pkgutil.resolve_name("models.own:arguments_of")(cfg)
     presets = lookup(cfg.name).presets
     values = cfg.model_dump(mode="json")
     defaults = {

@@ -17,6 +17,7 @@ from sparsity.algorithms.base import (
 from sparsity.algorithms.dynamic import SET, Dynamic, RigL
 from sparsity.algorithms.magnitude import GMP, Static
 from sparsity.config import Groups, configure, parse
+from sparsity.kernels import SparseWeight, pattern_from_mask, sparse_dot
 from sparsity.schema import SparsityError
 from sparsity.sentinel import SentinelError, decode, encode, require_dense
 from sparsity.sparsifier import Selected, Sparsifier
@@ -36,6 +37,7 @@ __all__ = [
     "SentinelError",
     "SparseOptState",
     "SparseState",
+    "SparseWeight",
     "Sparsifier",
     "SparsityError",
     "Static",
@@ -45,8 +47,10 @@ __all__ = [
     "encode",
     "from_meta",
     "parse",
+    "pattern_from_mask",
     "register",
     "require_dense",
+    "sparse_dot",
     "to_meta",
     "wrap",
 ]

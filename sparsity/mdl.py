@@ -5,6 +5,7 @@ format 0.5) are never opened, so nothing in the file can run.
 """
 
 import math
+import os
 import pathlib
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from models.errors import CheckpointError
+from models.guarded import guarded
 from models.vendor.leaves import Leaf, follow, read_leaves
 
 __all__ = ["MdlFile", "attributes"]
@@ -35,7 +37,8 @@ class MdlFile:
 
         self.path = path
         try:
-            flags, tensors = attributes(str(path))
+            # Attributes of a damaged file crash the HDF5 library: another process reads them.
+            flags, tensors = guarded("sparsity.mdl:attributes", os.path.abspath(path))
             modern = float(flags.get("__version__", 0.1)) >= 0.5
             self._leaves = read_leaves(flags, tensors)
             self._file = h5py.File(path, "r")

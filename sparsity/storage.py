@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from sparsity import kernels
 from sparsity.algorithms.base import Algorithm
+from sparsity.kernels import native
 from sparsity.schedules import is_constant
 from sparsity.schema import SparsityError
 from sparsity.selection import kept_count
@@ -53,7 +54,7 @@ def choose(
         dtype: what the model computes in, or None where it takes no sparse weight objects.
 
     Raises:
-        SparsityError: ``compute: csr`` where it cannot be.
+        SparsityError: ``compute: csr`` where it cannot be, or where its kernels are not built.
     """
     reason = _obstacle(shape, algorithm, view)
     if algorithm.compute == "csr" and reason:
@@ -61,6 +62,7 @@ def choose(
             f"sparsity.compute: {name!r} cannot be stored as csr: {reason}; use auto or masked"
         )
     if algorithm.compute == "csr":
+        _require_native()
         return "csr"
     if algorithm.compute == "masked" or reason or dtype is None:
         return "masked"
@@ -69,6 +71,16 @@ def choose(
     choice = kernels.choose(_NOMINAL_TOKENS, rows, columns, kept, jnp.dtype(dtype))
     _LOG.debug("sparsity.compute: auto stores %s %s as %s", name, shape, choice)
     return choice
+
+
+def _require_native() -> None:
+    """Refuse kept values on a CPU without the kernels: they would be slower than dense."""
+    if jax.default_backend() != "cpu":
+        return
+    try:
+        native.loaded()
+    except RuntimeError as error:
+        raise SparsityError(f"sparsity.compute: csr: {error}; or set compute: auto") from error
 
 
 def _obstacle(shape: tuple[int, ...], algorithm: Algorithm, view: View) -> str:

@@ -14,6 +14,13 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
 _JOBS = tempfile.TemporaryDirectory(prefix="wafer-tests-jobs-")
 os.environ["WAFER_JOBS_DB"] = f"{_JOBS.name}/jobs.db"
 
+# The same small program is compiled by many tests, by both workers and by every run a test starts:
+# once is enough. Workers and runs take these from the process that started them, as JAX does.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _PROGRAMS = tempfile.TemporaryDirectory(prefix="wafer-tests-xla-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _PROGRAMS.name
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
 import jax
 import pytest
 
@@ -22,10 +29,6 @@ from sparsity.kernels import native
 pytest.register_assert_rewrite("helpers")  # the assertions in there tell values, too
 jax.config.update("jax_num_cpu_devices", 4)  # meshes of up to 4 systems in one process
 jax.config.update("jax_default_matmul_precision", "highest")
-# The same small program is compiled by many tests (and by every run a test starts): once is enough.
-_PROGRAMS = tempfile.TemporaryDirectory(prefix="wafer-tests-xla-")
-jax.config.update("jax_compilation_cache_dir", _PROGRAMS.name)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 # Where no compiler was there at install, the native kernels are not: what is about them, or asks

@@ -121,7 +121,6 @@ def test_commands_parse(path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.parametrize("path", with_blocks("sh", slow=True), ids=name)
 def test_cheap_commands_run(path, folder):
     (folder / "texts").mkdir()

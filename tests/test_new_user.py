@@ -61,7 +61,6 @@ def sparsity_of(checkpoint):
     return float(np.isnan(np.asarray(weights["layers_0/ffn/up/kernel"])).mean())
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_train_watch_cancel_resume_change_finalize_convert_generate(desk):
     env = os.environ | {"WAFER_JOBS_DB": str(desk / "jobs.db")}
@@ -108,7 +107,6 @@ def test_train_watch_cancel_resume_change_finalize_convert_generate(desk):
     assert sparse.startswith("def f")
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_what_goes_wrong_is_one_line_that_says_what_to_do(desk):
     for arguments, message in {

@@ -9,9 +9,12 @@ import dataclasses
 import typing
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
+
+from vsl.lengths import check_capacity
 
 __all__ = ["AnyArray", "Layout", "layout_from_lengths", "padded_layout"]
 
@@ -89,31 +92,69 @@ def _layout(lengths: Array, offsets: Array, capacity: int, rows: tuple[int, int]
     )
 
 
-def layout_from_lengths(lengths: Int[AnyArray, " B"], capacity: int) -> Layout:
+def _check(what: str, lengths: AnyArray, *, validate: bool) -> np.ndarray | None:
+    """Refuse what are no lengths; return them where they are known and to be looked at."""
+    known = not isinstance(lengths, jax.core.Tracer)
+    shape, dtype = np.shape(lengths), np.asarray(lengths).dtype if known else lengths.dtype
+    if len(shape) != 1 or not shape[0] or dtype.kind not in "iu":
+        raise ValueError(f"{what}: lengths are {dtype}{list(shape)}; expected integers [B], B >= 1")
+    if not (validate and known):
+        return None
+    host = np.asarray(lengths)
+    if (host < 0).any():
+        at = int(np.argmax(host < 0))
+        raise ValueError(f"{what}: sequence {at} has {host[at]} tokens; expected 0 or more")
+    return host
+
+
+def layout_from_lengths(
+    lengths: Int[AnyArray, " B"], capacity: int, *, validate: bool = True
+) -> Layout:
     """Lay sequences one after another in a stream of static ``capacity``.
 
     Args:
         lengths: [B] int32, tokens of each sequence, zeros allowed.
-        capacity: static T; the caller has checked that ``sum(lengths) <= capacity``.
+        capacity: static T. Under jit the caller has checked that ``sum(lengths) <= capacity``;
+            what lies beyond is cut (``vsl.checks.check_fit`` reports it from inside).
+        validate: outside jit, look at the lengths.
 
     Returns:
         The layout; usable under jit.
+
+    Raises:
+        ValueError: no [B] integers; outside jit, a negative length or tokens that do not fit.
     """
+    host = _check("layout_from_lengths", lengths, validate=validate)
+    if host is not None:
+        check_capacity(host, capacity)
     lengths = jnp.asarray(lengths, jnp.int32)
     offsets = jnp.cumsum(lengths) - lengths
     return _layout(lengths, offsets.astype(jnp.int32), capacity, None)
 
 
-def padded_layout(lengths: Int[AnyArray, " B"], max_length: int) -> Layout:
+def padded_layout(
+    lengths: Int[AnyArray, " B"], max_length: int, *, validate: bool = True
+) -> Layout:
     """Describe a padded ``[B, S]`` batch, flattened row by row, as a stream with gaps.
 
     Args:
         lengths: [B] int32, real tokens at the head of each row.
         max_length: static S.
+        validate: outside jit, look at the lengths.
 
     Returns:
         The layout, with ``rows == (B, S)``.
+
+    Raises:
+        ValueError: no [B] integers; outside jit, a length that is negative or above S.
     """
+    host = _check("padded_layout", lengths, validate=validate)
+    if host is not None and (host > max_length).any():
+        at = int(np.argmax(host > max_length))
+        raise ValueError(
+            f"padded_layout: row {at} has {host[at]} tokens > max_length {max_length}; cut it, or "
+            "raise max_length"
+        )
     lengths = jnp.asarray(lengths, jnp.int32)
     batch = lengths.shape[0]
     offsets = jnp.arange(batch, dtype=jnp.int32) * max_length

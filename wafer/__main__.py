@@ -1,10 +1,10 @@
-"""``python -m wafer`` and the ``wafer`` command."""
+"""``python -m wafer``, the ``wafer`` command, and ``csctl``, which is ``wafer jobs``."""
 
 import sys
 
 from wafer import cli, malloc
 
-__all__ = ["main"]
+__all__ = ["csctl", "main"]
 
 
 def main() -> int:
@@ -12,6 +12,11 @@ def main() -> int:
     if sys.argv[1:2] == ["run"]:
         malloc.restart()
     return cli.main()
+
+
+def csctl() -> int:
+    """Run the job verbs as the vendor's stack spells them: ``csctl get jobs``."""
+    return cli.main(["jobs", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ Only the chosen verb's file is imported, so ``--help`` answers at once.
 import argparse
 import errno
 import logging
+import os
 import pkgutil
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +16,8 @@ from wafer import __version__
 from wafer.errors import WaferError
 
 __all__ = ["main"]
+
+_LONGEST = 20_000  # characters of a message
 
 # verb -> help line, function that adds its arguments to a parser and sets `run`
 _VERBS = {
@@ -28,6 +32,7 @@ _VERBS = {
         "floor plan of a model on the wafer, and its predicted speed",
         "wafer.commands.compile:add_arguments",
     ),
+    "config": ("run files: newer forms into ours", "wafer.commands.config:add_arguments"),
     "csl": ("check and lay out programs in CSL", "wafer.commands.csl:add_arguments"),
     "models": (
         "names a params YAML may use, and their knobs",
@@ -69,20 +74,55 @@ def _advice(error: OSError) -> str:
     )
 
 
+def _complain(error: object) -> None:
+    """Print a message; what would steer the terminal, or is no text at all, is spelled out."""
+    text = f"wafer: error: {error}"
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} more characters)"
+    plain = (c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    sys.stderr.write("".join(plain) + "\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code (0 done, 1 the user's error, 130 interrupted)."""
+    """Run the command line.
+
+    Returns:
+        The exit code: 0 done, 1 the user's error, 130 interrupted, 141 nobody reads the output.
+    """
     argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # ``| head`` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _spelled(argv: list[str]) -> list[str]:
+    """Take the noun of ``csctl``'s verbs away: get jobs, cancel job ID, job list."""
+    if argv[:1] != ["jobs"]:
+        return argv
+    words = [word for word in argv[1:] if word not in ("job", "jobs")]
+    return ["jobs", *(["get", *words[1:]] if words[:1] == ["list"] else words)]
+
+
+def _run(argv: list[str]) -> int:
+    argv = _spelled(argv)
     args = _parser(argv[0] if argv else None).parse_args(argv)
     args.typed = argv
     try:
         return args.run(args)
+    except BrokenPipeError:
+        raise
     except OSError as error:  # a full disk, a folder that cannot be written, a missing file
-        sys.stderr.write(f"wafer: error: {error}{_advice(error)}\n")
+        _complain(f"{error}{_advice(error)}")
         return 1
     except (WaferError, ValueError) as error:
         if logging.getLogger("wafer").isEnabledFor(logging.DEBUG):
             raise
-        sys.stderr.write(f"wafer: error: {error}\n")
+        _complain(error)
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("wafer: interrupted\n")

@@ -124,7 +124,7 @@ class Experiment:
         sparsifier = sparsity.configure(
             cfg.sparsity,
             aliases=model.alias,
-            accepts=lambda name: name.endswith("/kernel") and not whole,
+            accepts=lambda name: model.sparse(name) and not whole,
             dtype=model.config.dtype,
         )
         problems = _conflicts(cfg, model)
@@ -243,7 +243,7 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
                 "raise that or shorten this"
             )
             problems.append(Problem((name, "max_sequence_length"), message))
-    return problems + list(_split_negatives(cfg))
+    return problems + list(_split_negatives(cfg)) + list(_no_export(cfg, model))
 
 
 def _split_negatives(cfg: RunConfig) -> Iterator[Problem]:
@@ -258,6 +258,18 @@ def _split_negatives(cfg: RunConfig) -> Iterator[Problem]:
         if isinstance(section.micro_batch_size, int):
             message = "a batch in parts has fewer negatives; drop it and choose batch_size"
             yield Problem((name, "micro_batch_size"), message)
+
+
+def _no_export(cfg: RunConfig, model: models.Model) -> Iterator[Problem]:
+    """Hugging Face has no form for some models: say so before the work."""
+    if cfg.runconfig.export is None:
+        return
+    from models.convert.api import configs_to_hf
+
+    try:
+        configs_to_hf(model.config)
+    except ValueError as error:
+        yield Problem(("runconfig", "export"), str(error))
 
 
 def _unfit(model: str, section: InputSection, takes: tuple[str, ...]) -> str:

@@ -1,25 +1,41 @@
 """Weight files: read tensors one at a time from single or sharded files."""
 
-import json
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from models.convert.unpickle import TorchArchive
+from models.files import read_json
 
 __all__ = ["TensorFiles", "open_tensors", "read_config"]
 
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
+_LONGEST_NAME = 255
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+
+@contextlib.contextmanager
+def _reading(place: str) -> Iterator[None]:
+    """Name the file, and the tensor, of what the library cannot read."""
+    try:
+        yield
+    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{place}: cannot be read as safetensors ({error}); the file is damaged or cut short, "
+            "or holds a dtype that numpy lacks"
+        ) from None
 
 
 class _Safetensors(Mapping[str, np.ndarray]):
     def __init__(self, path: Path) -> None:
-        self._file: Any = safe_open(path, framework="np")
-        self._keys = list(self._file.keys())
+        self._path = path
+        with _reading(f"{path}"):
+            self._file: Any = safe_open(path, framework="np")
+            self._keys = list(self._file.keys())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._keys)
@@ -28,7 +44,8 @@ class _Safetensors(Mapping[str, np.ndarray]):
         return len(self._keys)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._file.get_tensor(name)
+        with _reading(f"{self._path}: {name}"):
+            return self._file.get_tensor(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._file.get_slice(name).get_shape())
@@ -64,6 +81,7 @@ def open_tensors(path: str | Path) -> TensorFiles:
 
     Raises:
         FileNotFoundError: nothing there that holds weights; the message lists what was looked for.
+        ValueError: a damaged file; names it and the place in it.
     """
     path = Path(path)
     if path.is_dir():
@@ -72,17 +90,19 @@ def open_tensors(path: str | Path) -> TensorFiles:
                 return open_tensors(path / name)
         raise FileNotFoundError(f"{path}: none of {[*_SINGLE, *_INDEX]} is here")
     if path.name.endswith(".index.json"):
-        names = json.loads(path.read_text())["weight_map"].values()
-        return TensorFiles(_inside(path.parent, name) for name in sorted(set(names)))
+        where = read_json(path).get("weight_map")
+        if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):
+            raise ValueError(f"{path}: no weight_map that gives each tensor the name of its file")
+        return TensorFiles(_inside(path, name) for name in sorted(set(where.values())))
     if path.suffix not in {".safetensors", ".bin"}:
         raise ValueError(f"{path}: expected .safetensors, .bin or .index.json")
     return TensorFiles([path])
 
 
-def _inside(folder: Path, name: str) -> Path:
-    if Path(name).name != name:
-        raise ValueError(f"{folder}: the index names {name!r}, outside its own folder")
-    return folder / name
+def _inside(index: Path, name: str) -> Path:
+    if Path(name).name != name or "\0" in name or len(name) > _LONGEST_NAME:
+        raise ValueError(f"{index}: names {name[:80]!r}, no file of its own folder")
+    return index.with_name(name)
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -91,4 +111,4 @@ def read_config(path: str | Path) -> dict[str, Any]:
     path = path / "config.json" if path.is_dir() else path
     if not path.exists():
         raise FileNotFoundError(f"{path}: no configuration; a Hugging Face folder has config.json")
-    return json.loads(path.read_text())
+    return read_json(path)

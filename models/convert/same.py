@@ -4,7 +4,7 @@ from typing import Any
 
 from models.schema import ModelConfig
 
-__all__ = ["computed", "require_same"]
+__all__ = ["computed", "differences", "require_same"]
 
 # Knobs of training and drawing, and heads' sizes that the weights' shapes settle.
 _TRAINING = (
@@ -102,6 +102,16 @@ def _positions(cfg: Any) -> dict[str, Any]:
     return {}
 
 
+def differences(ours: Any, other: Any) -> list[str]:
+    """List the knobs in which two configurations compute differently, a line each."""
+    wrong = []
+    parts = [getattr(cfg, "parts", (cfg,)) for cfg in (ours, other)]
+    for one, another in zip(*parts, strict=True):
+        a, b = computed(one), computed(another)
+        wrong += [f"{k}: {a[k]!r} here, {b.get(k)!r} there" for k in a if a[k] != b.get(k)]
+    return wrong
+
+
 def require_same(ours: Any, returned: Any, model_type: str) -> None:
     """Refuse a configuration that Hugging Face's form would not bring back.
 
@@ -113,11 +123,7 @@ def require_same(ours: Any, returned: Any, model_type: str) -> None:
     Raises:
         ValueError: every knob that differs: its value here, its value there.
     """
-    wrong = []
-    parts = [getattr(cfg, "parts", (cfg,)) for cfg in (ours, returned)]
-    for one, other in zip(*parts, strict=True):
-        a, b = computed(one), computed(other)
-        wrong += [f"{k}: {a[k]!r} here, {b.get(k)!r} there" for k in a if a[k] != b.get(k)]
+    wrong = differences(ours, returned)
     if wrong:
         raise ValueError(
             f"{ours.name}: Hugging Face's {model_type} cannot compute this model:\n  "

@@ -1,101 +1,124 @@
 """Read ``pytorch_model.bin`` without torch and without running what the file says.
 
-The file is a zip of ``data.pkl`` and raw storages. A pickle is a program; this one may name only
-the three things that a state dict needs, and anything else is refused.
+The file is a zip of ``data.pkl`` and raw storages. Every size in it is checked against the file
+before memory is taken for it, and every tensor against its storage.
 """
 
-import collections
-import io
-import pickle
+import contextlib
+import math
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
+
+from models.convert.pickles import Tensor, read_pickle
 
 __all__ = ["TorchArchive"]
 
-_STORAGES = {
-    "FloatStorage": np.dtype(np.float32),
-    "HalfStorage": np.dtype(np.float16),
-    "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
-    "DoubleStorage": np.dtype(np.float64),
-    "LongStorage": np.dtype(np.int64),
-    "IntStorage": np.dtype(np.int32),
-    "ShortStorage": np.dtype(np.int16),
-    "CharStorage": np.dtype(np.int8),
-    "ByteStorage": np.dtype(np.uint8),
-    "BoolStorage": np.dtype(np.bool_),
-}
+_MOST_PICKLE = 16 * 2**20  # bytes of data.pkl; a hundred thousand tensors need less
+_MOST_AXES = 32
+# What zipfile raises over a damaged archive.
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, IndexError, KeyError),
+    *(OSError, OverflowError, RuntimeError, UnicodeError, ValueError),
+)
 
 
-class _Storage(NamedTuple):
-    key: str
-    dtype: np.dtype
-
-
-class _Tensor(NamedTuple):
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> _Tensor:
-    del rest  # requires_grad, hooks, metadata
-    return _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _rebuild
-        if (module, name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
-        if module == "torch" and name in _STORAGES:
-            return _STORAGES[name]
-        raise pickle.UnpicklingError(
-            f"refused to load {module}.{name}: a weights file may name tensors only; convert it to "
-            "safetensors where you trust it"
-        )
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        kind, dtype, key, *_ = pid
-        if kind != "storage" or not isinstance(dtype, np.dtype):
-            raise pickle.UnpicklingError(f"refused persistent object {kind!r}")
-        return _Storage(str(key), dtype)
+@contextlib.contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    """Name the file and the place in it of whatever is wrong."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise ValueError(f"{path}: {what}: {error}") from None
 
 
 class TorchArchive(Mapping[str, np.ndarray]):
     """The tensors of one .bin file; each is read from disk when asked for.
 
     Raises:
-        ValueError: not a zip archive (saved before torch 1.6), or a pickle that names anything
-            but tensors.
+        ValueError: not a zip archive (saved before torch 1.6), a pickle that names anything but
+            tensors, sizes that the file does not have, tensors that reach beyond their storage.
     """
 
     def __init__(self, path: Path) -> None:
+        self._path, self._bytes = path, path.stat().st_size
         if not zipfile.is_zipfile(path):
             raise ValueError(
                 f"{path}: not a zip archive as torch >= 1.6 writes; save it again as safetensors"
             )
-        self._zip = zipfile.ZipFile(path)
+        with _reading(path, "damaged zip archive"):
+            self._zip = zipfile.ZipFile(path)
         names = [n for n in self._zip.namelist() if n.endswith("/data.pkl") or n == "data.pkl"]
         if len(names) != 1:
-            raise ValueError(f"{path}: expected one data.pkl inside, found {names}")
+            raise ValueError(f"{path}: expected one data.pkl inside, found {len(names)}")
         self._root = names[0].removesuffix("data.pkl")
-        try:
-            content = _Unpickler(io.BytesIO(self._zip.read(names[0]))).load()
-        except pickle.UnpicklingError as error:
-            raise ValueError(f"{path}: {error}") from None
+        if f"{self._root}byteorder" in self._zip.namelist():
+            order = self._content("byteorder", 16)
+            if order != b"little":
+                raise ValueError(f"{path}: byteorder is {order!r}; only b'little' can be read")
+        program = self._content("data.pkl", _MOST_PICKLE)
+        with _reading(path, "data.pkl"):
+            content = read_pickle(program)
         if not isinstance(content, dict):
             raise ValueError(f"{path}: expected a dict of tensors, got {type(content).__name__}")
-        self._tensors = {k: t for k, t in content.items() if isinstance(t, _Tensor)}
-        strange = [k for k, t in content.items() if not isinstance(t, _Tensor)]
-        if strange:
-            raise ValueError(f"{path}: entries that are not tensors: {strange[:5]}")
+        self._tensors: dict[str, Tensor] = {}
+        for name, tensor in content.items():
+            if not isinstance(name, str) or not isinstance(tensor, Tensor):
+                kind = type(tensor).__name__
+                raise ValueError(f"{path}: entry {name!r} is not a tensor but a {kind}")
+            with _reading(path, name):
+                self._check(tensor)
+            self._tensors[name] = tensor
+
+    def _entry(self, name: str) -> zipfile.ZipInfo:
+        """An entry whose sizes fit the file.
+
+        Raises:
+            ValueError: compressed, which torch never writes, or larger than the file.
+        """
+        try:
+            entry = self._zip.getinfo(self._root + name)
+        except KeyError:
+            raise ValueError(f"the archive holds no {name}") from None
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+            raise ValueError(f"{name} is compressed, which torch never does; save it again")
+        if entry.header_offset + entry.file_size > self._bytes:
+            raise ValueError(f"{name} has {entry.file_size} bytes, more than the file")
+        return entry
+
+    def _content(self, name: str, most: int) -> bytes:
+        with _reading(self._path, name):
+            entry = self._entry(name)
+            if entry.file_size > most:
+                raise ValueError(f"{entry.file_size} bytes; at most {most} are expected")
+            return self._zip.read(entry)
+
+    def _check(self, tensor: Tensor) -> None:
+        """Compare a tensor with its storage, and the storage with the archive.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        storage, offset, shape, strides = tensor
+        stored = self._entry(f"data/{storage.key}").file_size
+        if stored != storage.size * storage.dtype.itemsize:
+            raise ValueError(
+                f"storage {storage.key} should be {storage.size} {storage.dtype} but has "
+                f"{stored} bytes"
+            )
+        if len(shape) != len(strides) or len(shape) > _MOST_AXES:
+            raise ValueError(f"{len(shape)} axes with {len(strides)} strides")
+        empty = 0 in shape
+        reach = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+        if (offset if empty else max(reach, math.prod(shape))) > storage.size:
+            raise ValueError(
+                f"shape {shape} from element {offset} with strides {strides} reaches beyond its "
+                f"storage of {storage.size} elements"
+            )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -109,12 +132,10 @@ class TorchArchive(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         storage, offset, shape, strides = self._tensors[name]
-        raw = self._zip.read(f"{self._root}data/{storage.key}")
-        flat = np.frombuffer(raw, storage.dtype)
-        reach = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
-        if min(shape, default=1) > 0 and (min(strides, default=0) < 0 or reach > flat.size):
-            raise ValueError(f"{name}: strides reach past the storage of {flat.size} elements")
+        raw = self._content(f"data/{storage.key}", self._bytes)
         step = storage.dtype.itemsize
-        return np.lib.stride_tricks.as_strided(
-            flat[offset:], shape, [s * step for s in strides], writeable=False
-        )
+        with _reading(self._path, name):
+            if 0 in shape:
+                return np.zeros(shape, storage.dtype)
+            # np.ndarray looks at offset, shape and strides once more.
+            return np.ndarray(shape, storage.dtype, raw, offset * step, [s * step for s in strides])

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "checks.h"
 #include "runtime.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -12,14 +13,16 @@ namespace ffi = xla::ffi;
 
 constexpr int64_t kChunk = 1 << 15;
 
-// out[i] = values[source[i]], or 0 where source is -1.
+// out[i] = values[source[i]], or 0 where source is -1 or beyond them.
 ffi::Error Take(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values, ffi::Buffer<ffi::S32> source,
                 ffi::ResultBuffer<ffi::F32> out) {
   const int64_t n = source.element_count();
+  const uint32_t values_end = static_cast<uint32_t>(values.element_count());
+  if (static_cast<int64_t>(out->element_count()) != n) return BadPattern("source does not fit");
   ParallelFor(pool, (n + kChunk - 1) / kChunk, [&](int64_t chunk) {
     for (int64_t i = chunk * kChunk; i < std::min(n, (chunk + 1) * kChunk); ++i) {
-      const int32_t from = source.typed_data()[i];
-      out->typed_data()[i] = from < 0 ? 0.0f : values.typed_data()[from];
+      const uint32_t from = static_cast<uint32_t>(source.typed_data()[i]);
+      out->typed_data()[i] = from < values_end ? values.typed_data()[from] : 0.0f;
     }
   });
   return ffi::Error::Success();
@@ -49,7 +52,13 @@ void ForRows(ffi::ThreadPool& pool, const ffi::AnyBuffer& t_indices,
 ffi::Error ToDense(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values, ffi::AnyBuffer t_indices,
                    ffi::Buffer<ffi::S32> t_pointers, ffi::Buffer<ffi::S32> order,
                    ffi::Buffer<ffi::F32> fill, ffi::ResultBuffer<ffi::F32> dense) {
-  const int64_t columns = dense->dimensions()[1];
+  const int64_t rows = static_cast<int64_t>(t_pointers.element_count()) - 1;
+  const int64_t columns = dense->dimensions().size() == 2 ? dense->dimensions()[1] : 0;
+  std::string wrong = Wrong(pool, t_indices, t_pointers, order, values.element_count(), columns);
+  if (wrong.empty() && (!IsMatrix(*dense, rows, columns) || fill.element_count() != 1)) {
+    wrong = "the dense array does not have the pattern's shape";
+  }
+  if (!wrong.empty()) return BadPattern(wrong);
   float* out = dense->typed_data();
   const float rest = fill.typed_data()[0];
   ForRows(
@@ -65,7 +74,13 @@ ffi::Error ToDense(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values, ffi::AnyB
 ffi::Error Gather(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> dense, ffi::AnyBuffer t_indices,
                   ffi::Buffer<ffi::S32> t_pointers, ffi::Buffer<ffi::S32> order,
                   ffi::ResultBuffer<ffi::F32> values) {
-  const int64_t columns = dense.dimensions()[1];
+  const int64_t rows = static_cast<int64_t>(t_pointers.element_count()) - 1;
+  const int64_t columns = dense.dimensions().size() == 2 ? dense.dimensions()[1] : 0;
+  std::string wrong = Wrong(pool, t_indices, t_pointers, order, values->element_count(), columns);
+  if (wrong.empty() && !IsMatrix(dense, rows, columns)) {
+    wrong = "the dense array does not have the pattern's shape";
+  }
+  if (!wrong.empty()) return BadPattern(wrong);
   float* out = values->typed_data();
   const int64_t active = t_pointers.typed_data()[t_pointers.element_count() - 1];
   const int64_t nnz = values->element_count();

@@ -2,7 +2,7 @@
 
 from vsl.native.library import Library
 
-__all__ = ["HANDLERS", "available", "call", "target", "usable"]
+__all__ = ["HANDLERS", "available", "call", "loaded", "target", "usable"]
 
 HANDLERS = (
     "wafer_sparse_multiply",
@@ -26,3 +26,4 @@ available = _LIBRARY.available
 usable = _LIBRARY.usable
 target = _LIBRARY.target
 call = _LIBRARY.call
+loaded = _LIBRARY.loaded

@@ -17,7 +17,15 @@ from jaxtyping import Array, Bool, Int, Integer, Shaped
 from sparsity.kernels import native
 from vsl.layout import AnyArray
 
-__all__ = ["Pattern", "gather", "pattern_from_flat", "pattern_from_mask", "to_dense", "to_mask"]
+__all__ = [
+    "Pattern",
+    "check_pattern",
+    "gather",
+    "pattern_from_flat",
+    "pattern_from_mask",
+    "to_dense",
+    "to_mask",
+]
 
 
 class Pattern(NamedTuple):
@@ -48,6 +56,34 @@ class Pattern(NamedTuple):
         return self.t_pointers.shape[0] - 1, self.pointers.shape[0] - 1
 
 
+def check_pattern(pattern: Pattern, what: str, *values: AnyArray) -> None:
+    """Refuse arrays that are no pattern, or values that are not its own; under a trace as well.
+
+    Shapes and dtypes only: where indices lead, the native kernels check at every call.
+
+    Raises:
+        ValueError: a shape that does not fit, with the name of the array.
+        TypeError: a dtype that does not.
+    """
+    stored = (np.shape(pattern.indices) or (0,))[0]
+    for name, leaf in zip(Pattern._fields, pattern, strict=True):
+        lines = name.endswith("pointers")
+        shape = np.shape(leaf)
+        if len(shape) != 1 or (lines and not shape[0]) or not (lines or shape == (stored,)):
+            wanted = "[lines + 1]" if lines else f"[{stored}], as indices have"
+            raise ValueError(f"{what}: pattern.{name} has shape {shape}; expected {wanted}")
+        allowed = (np.uint16, np.int32) if name.endswith("indices") else (np.int32,)
+        if leaf.dtype not in allowed:
+            listed = " or ".join(np.dtype(kind).name for kind in allowed)
+            raise TypeError(f"{what}: pattern.{name} is {leaf.dtype}; expected {listed}")
+    for leaf in values:
+        if np.shape(leaf) != (stored,):
+            raise ValueError(
+                f"{what}: values have shape {np.shape(leaf)}, the pattern stores {stored}; "
+                "both must come from the same weight"
+            )
+
+
 def index_dtype(size: int) -> type[np.integer]:
     """Narrowest index type of an axis that the kernels read."""
     return np.uint16 if size <= 1 << 16 else np.int32
@@ -67,9 +103,47 @@ def _flat(pattern: Pattern) -> Int[Array, " nnz"]:
     return columns * rows + inner
 
 
+def pattern_from_flat(
+    flat: Int[AnyArray, " nnz"], shape: tuple[int, int], *, validate: bool = True
+) -> Pattern:
+    """Build the pattern of sorted positions ``n * K + k`` in W^T; ``K * N`` marks slack.
+
+    Args:
+        flat: [nnz] int, rising; usable under jit.
+        shape: static (K, N), K * N below 2^31.
+        validate: outside jit, look at the positions.
+
+    Raises:
+        ValueError: positions that are no integers, out of range, not sorted or not unique.
+    """
+    rows, columns = shape
+    size = rows * columns
+    if min(shape) < 0 or size >= 1 << 31 or np.ndim(flat) != 1 or flat.dtype.kind not in "iu":
+        raise ValueError(
+            f"pattern_from_flat: {flat.dtype}{list(np.shape(flat))} in a weight {rows} x "
+            f"{columns}; expected integers [nnz] and fewer than 2^31 positions"
+        )
+    if validate and not isinstance(flat, jax.core.Tracer):
+        host = np.asarray(flat)
+        outside = (host < 0) | (host > size)
+        unsorted = (host[1:] <= host[:-1]) & (host[1:] < size)
+        if outside.any():
+            at = int(np.argmax(outside))
+            raise ValueError(
+                f"pattern_from_flat: position {host[at]} (entry {at}) is not in 0 .. {size}; "
+                f"a position is n * {rows} + k"
+            )
+        if unsorted.any():
+            at = int(np.argmax(unsorted))
+            raise ValueError(
+                f"pattern_from_flat: positions do not rise: entry {at} is {host[at]}, the next "
+                f"{host[at + 1]}; sort them and drop repetitions (np.unique)"
+            )
+    return _pattern_from_flat(jnp.asarray(flat, jnp.int32), shape)
+
+
 @functools.partial(jax.jit, static_argnames="shape")
-def pattern_from_flat(flat: Int[AnyArray, " nnz"], shape: tuple[int, int]) -> Pattern:
-    """Build the pattern of sorted positions ``n * K + k`` in W^T; ``K * N`` marks slack."""
+def _pattern_from_flat(flat: Array, shape: tuple[int, int]) -> Pattern:
     rows, columns = shape
     n, k = flat // max(rows, 1), flat % max(rows, 1)
     slack = flat >= rows * columns
@@ -99,6 +173,11 @@ def pattern_from_mask(mask: Bool[AnyArray, "K N"], nnz: int) -> Pattern:
         ValueError: outside jit, when the mask does not keep exactly ``nnz`` weights; or when
             K * N does not fit in 31 bits.
     """
+    if np.ndim(mask) != 2 or mask.dtype != np.bool_ or nnz < 0:
+        raise ValueError(
+            f"pattern_from_mask: mask {mask.dtype}{list(np.shape(mask))}, nnz={nnz}; expected a "
+            "bool mask [K, N], true at kept weights (weight != 0), and nnz >= 0"
+        )
     rows, columns = mask.shape
     if rows * columns >= 1 << 31:
         raise ValueError(
@@ -118,7 +197,7 @@ def _pattern_from_mask(mask: Array, nnz: int) -> Pattern:
     if native.usable():
         return _pattern_native(mask, nnz)
     (flat,) = jnp.nonzero(mask.T.reshape(-1), size=nnz, fill_value=mask.size)
-    return pattern_from_flat(flat.astype(jnp.int32), mask.shape)
+    return _pattern_from_flat(flat.astype(jnp.int32), (mask.shape[0], mask.shape[1]))
 
 
 def _pattern_native(mask: Array, nnz: int) -> Pattern:
@@ -141,11 +220,18 @@ def to_dense(
     values: Shaped[AnyArray, " nnz"], pattern: Pattern, fill: float = 0.0
 ) -> Shaped[Array, "K N"]:
     """Spread values to a dense array with ``fill`` at pruned positions."""
+    check_pattern(pattern, "to_dense", values)
     return _to_dense(values, pattern, fill)
 
 
 def gather(dense: Shaped[AnyArray, "K N"], pattern: Pattern) -> Shaped[Array, " nnz"]:
     """Take the kept values of a dense array; 0 at slack."""
+    check_pattern(pattern, "gather")
+    if np.shape(dense) != pattern.shape:
+        raise ValueError(
+            f"gather: the dense array has shape {np.shape(dense)}, the pattern's weight "
+            f"{pattern.shape}; both must come from the same weight"
+        )
     return _gather(dense, pattern)
 
 

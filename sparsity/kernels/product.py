@@ -17,7 +17,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from sparsity.kernels import native
-from sparsity.kernels.pattern import Pattern, gather, to_dense
+from sparsity.kernels.pattern import Pattern, check_pattern, gather, to_dense
+from vsl.layout import AnyArray
 
 __all__ = ["SparseWeight", "sparse_dot"]
 
@@ -41,19 +42,16 @@ def sparse_dot(
 
     Raises:
         ValueError: shapes that do not fit, or an unknown implementation.
-        TypeError: "csr" with a dtype other than float32 and bfloat16.
+        TypeError: "csr" with a dtype other than float32 and bfloat16, or a pattern's wrong dtype.
+        RuntimeError: "csr" where the native library is not built; the message says how to.
     """
     values, pattern = weight.values, weight.pattern
+    check_pattern(pattern, "sparse_dot", values)
     rows, columns = pattern.shape
     if x.ndim < 1 or x.shape[-1] != rows:
         raise ValueError(
             f"sparse_dot: x has shape {x.shape}, the weight is {rows} x {columns}; the last axis "
             f"of x must be {rows}"
-        )
-    if values.shape != (pattern.nnz,):
-        raise ValueError(
-            f"sparse_dot: values have shape {values.shape}, the pattern stores {pattern.nnz}; "
-            "both must come from the same SparseState"
         )
     tokens = x.reshape(math.prod(x.shape[:-1]), rows)
     chosen: str = implementation
@@ -65,7 +63,10 @@ def sparse_dot(
         )
     if chosen == "csr" and x.dtype not in _NATIVE_TYPES:
         raise TypeError(f"sparse_dot: csr takes float32 and bfloat16, x is {x.dtype}; use 'masked'")
-    y = _product(tokens, values, weight.probe, pattern, chosen)
+    probe = weight.probe
+    if probe is not None and probe.shape != pattern.shape:
+        raise ValueError(f"sparse_dot: probe {probe.shape}; expected zeros of {pattern.shape}")
+    y = _product(tokens, values, probe, pattern, chosen)
     return y.reshape(*x.shape[:-1], columns)
 
 
@@ -203,7 +204,8 @@ _IMPLEMENTATIONS: Mapping[str, Any] = {"masked": _Masked, "csr": _Native}
 class SparseWeight:
     """A [K, N] kernel stored as its kept values.
 
-    ``models.layers.basic.project(x, kernel)`` takes it in place of an array.
+    ``x @ weight`` multiplies by it; ``models.layers.basic.project(x, kernel)`` takes it in place of
+    an array.
 
     Attributes:
         values: [nnz] kept weights in canonical order (by n, then k).
@@ -218,6 +220,12 @@ class SparseWeight:
     pattern: Pattern
     probe: Array | None = None
     implementation: Implementation = dataclasses.field(default="auto", metadata={"static": True})
+
+    __array_ufunc__ = None  # NumPy leaves ``x @ weight`` to us
+
+    def __rmatmul__(self, x: AnyArray) -> Array:
+        """Compute ``x @ self``, as ``project`` does."""
+        return self.project(jnp.asarray(x))
 
     @property
     def shape(self) -> tuple[int, int]:

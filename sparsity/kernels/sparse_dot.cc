@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 
+#include "checks.h"
 #include "runtime.h"
 #include "tile.h"
 #include "xla/ffi/api/ffi.h"
@@ -200,11 +201,21 @@ ffi::Error Finish(bool ok) {
             : ffi::Error(ffi::ErrorCode::kResourceExhausted, "sparse_dot: no memory for scratch");
 }
 
+// Rows and columns of an activation, which every handler checks before it reads one.
+int64_t RowsOf(const ffi::AnyBuffer& x) { return x.dimensions().size() == 2 ? x.dimensions()[0] : -1; }
+int64_t ColumnsOf(const ffi::AnyBuffer& x) { return x.dimensions().size() == 2 ? x.dimensions()[1] : -1; }
+int64_t LinesOf(const ffi::Buffer<ffi::S32>& pointers) {
+  return static_cast<int64_t>(pointers.element_count()) - 1;
+}
+
 // y[T, N] = x[T, K] W.
 ffi::Error Multiply(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<ffi::F32> values,
                     ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
                     ffi::Result<ffi::AnyBuffer> y) {
   if (!IsFloat(x.element_type()) || !IsFloat(y->element_type())) return Invalid("dtype of x or y");
+  std::string wrong = Wrong(pool, indices, pointers, values.element_count(), ColumnsOf(x));
+  if (wrong.empty() && !IsMatrix(*y, RowsOf(x), LinesOf(pointers))) wrong = "shapes of x and y";
+  if (!wrong.empty()) return BadPattern(wrong);
   Walk walk(pool, indices, pointers, x.dimensions()[1]);
   if (!walk.ok()) return Finish(false);
   return Finish(MultiplyAll(pool, AsMatrix(x), walk.get(), values.typed_data(), x.dimensions()[0],
@@ -217,6 +228,9 @@ ffi::Error InputGradient(ffi::ThreadPool pool, ffi::AnyBuffer dy, ffi::Buffer<ff
                          ffi::Buffer<ffi::S32> order, ffi::Result<ffi::AnyBuffer> dx) {
   if (!IsFloat(dy.element_type()) || !IsFloat(dx->element_type())) return Invalid("dtype of dy or dx");
   const int64_t nnz = values.element_count();
+  std::string wrong = Wrong(pool, indices, pointers, order, nnz, ColumnsOf(dy));
+  if (wrong.empty() && !IsMatrix(*dx, RowsOf(dy), LinesOf(pointers))) wrong = "shapes of dy and dx";
+  if (!wrong.empty()) return BadPattern(wrong);
   Scratch permuted(sizeof(float) * nnz);
   Walk walk(pool, indices, pointers, dy.dimensions()[1]);
   if (!walk.ok() || !permuted.ok()) return Finish(false);
@@ -230,6 +244,9 @@ ffi::Error WeightGradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
                           ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
                           ffi::ResultBuffer<ffi::F32> dvalues) {
   if (!IsFloat(x.element_type()) || !IsFloat(dy.element_type())) return Invalid("dtype of x or dy");
+  std::string wrong = Wrong(pool, indices, pointers, dvalues->element_count(), ColumnsOf(x));
+  if (wrong.empty() && !IsMatrix(dy, RowsOf(x), LinesOf(pointers))) wrong = "shapes of x and dy";
+  if (!wrong.empty()) return BadPattern(wrong);
   Walk walk(pool, indices, pointers, x.dimensions()[1]);
   if (!walk.ok()) return Finish(false);
   const Matrix x_matrix = AsMatrix(x), dy_matrix = AsMatrix(dy);
@@ -247,6 +264,15 @@ ffi::Error Gradients(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
     return Invalid("dtype of x, dy or dx");
   }
   const int64_t nnz = values.element_count();
+  std::string wrong = Wrong(pool, indices, pointers, nnz, ColumnsOf(x));
+  if (wrong.empty()) wrong = Wrong(pool, t_indices, t_pointers, order, nnz, ColumnsOf(dy));
+  if (wrong.empty() && (!IsMatrix(dy, RowsOf(x), LinesOf(pointers)) ||
+                        !IsMatrix(x, RowsOf(dy), LinesOf(t_pointers)) ||
+                        !IsMatrix(*dx, RowsOf(x), ColumnsOf(x)) ||
+                        static_cast<int64_t>(dvalues->element_count()) != nnz)) {
+    wrong = "shapes of x, dy and the gradients";
+  }
+  if (!wrong.empty()) return BadPattern(wrong);
   Scratch permuted(sizeof(float) * nnz);
   Walk walk(pool, indices, pointers, x.dimensions()[1]);
   Walk t_walk(pool, t_indices, t_pointers, dy.dimensions()[1]);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checks.h"
 #include "runtime.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -352,6 +353,11 @@ PatternOut OutOf(ffi::Result<ffi::AnyBuffer>& indices, ffi::ResultBuffer<ffi::S3
 ffi::Error TopkMask(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> scores, ffi::Buffer<ffi::S32> k,
                     ffi::ResultBuffer<ffi::PRED> mask) {
   constexpr int64_t kChunk = 1 << 13;
+  if (scores.dimensions().size() != 2 ||
+      static_cast<int64_t>(k.element_count()) != scores.dimensions()[0] ||
+      !IsMatrix(*mask, scores.dimensions()[0], scores.dimensions()[1])) {
+    return BadPattern("topk_mask takes scores [R, n] and one k per row");
+  }
   const int64_t rows = scores.dimensions()[0], n = scores.dimensions()[1];
   const int64_t chunks = (n + kChunk - 1) / kChunk;
   for (int64_t r = 0; r < rows; ++r) {
@@ -387,6 +393,12 @@ ffi::Error PatternOfMask(ffi::ThreadPool pool, ffi::Buffer<ffi::PRED> mask,
                          ffi::Result<ffi::AnyBuffer> indices, ffi::ResultBuffer<ffi::S32> pointers,
                          ffi::Result<ffi::AnyBuffer> t_indices,
                          ffi::ResultBuffer<ffi::S32> t_pointers, ffi::ResultBuffer<ffi::S32> order) {
+  const size_t nnz = order->element_count();
+  if (!IsMatrix(mask, static_cast<int64_t>(t_pointers->element_count()) - 1,
+                static_cast<int64_t>(pointers->element_count()) - 1) ||
+      indices->element_count() != nnz || t_indices->element_count() != nnz) {
+    return BadPattern("the mask does not have the pattern's shape");
+  }
   const int64_t rows = mask.dimensions()[0], columns = mask.dimensions()[1];
   const auto choose = [&](int64_t k, int32_t* chosen, int32_t*) {
     const bool* row = mask.typed_data() + k * columns;
@@ -414,15 +426,33 @@ ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
                          ffi::ResultBuffer<ffi::S32> new_t_pointers,
                          ffi::ResultBuffer<ffi::S32> new_order,
                          ffi::ResultBuffer<ffi::S32> source) {
-  const int64_t rows = scores.dimensions()[0], columns = scores.dimensions()[1];
+  const int64_t rows = static_cast<int64_t>(t_pointers.element_count()) - 1;
+  const int64_t columns = static_cast<int64_t>(pointers.element_count()) - 1;
+  const int64_t nnz = values.element_count();
+  std::string wrong = Wrong(pool, t_indices, t_pointers, order, nnz, columns);
+  if (wrong.empty() && (!IsMatrix(scores, rows, columns) || counts.element_count() != 2)) {
+    wrong = "the scores do not have the pattern's shape";
+  }
+  if (wrong.empty() && (pointers.typed_data()[columns] < 0 || pointers.typed_data()[columns] > nnz)) {
+    wrong = "pointers do not end at the number of values";
+  }
+  const auto same = [](const auto& one, auto& other) {
+    return one.element_count() == other->element_count();
+  };
+  if (wrong.empty() && !(same(pointers, new_pointers) && same(t_pointers, new_t_pointers) &&
+                         same(values, new_indices) && same(values, new_t_indices) &&
+                         same(values, new_order) && same(values, source))) {
+    wrong = "the new pattern does not have the old one's shape";
+  }
+  if (!wrong.empty()) return BadPattern(wrong);
   const PatternView old{pointers.typed_data(), t_indices.untyped_data(),
                         t_indices.element_type() != ffi::DataType::U16, t_pointers.typed_data(),
                         order.typed_data()};
   const int64_t active = old.pointers[columns];
   const int64_t kept = std::clamp<int64_t>(counts.typed_data()[0], 0, active);
-  const int64_t room = static_cast<int64_t>(values.element_count()) - kept;
+  const int64_t room = std::max<int64_t>(0, std::min(nnz, rows * columns) - kept);
   const int64_t grown = std::clamp<int64_t>(counts.typed_data()[1], 0, room);
-  std::vector<uint8_t> survives(active);
+  std::vector<uint8_t> survives(nnz);  // an order may name slack
   MarkSurvivors(pool, values.typed_data(), active, kept, survives.data());
   const GrowRows grow{scores.typed_data(), columns, old, survives.data()};
   const Threshold limit =

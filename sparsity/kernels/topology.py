@@ -15,6 +15,7 @@ from sparsity import selection
 from sparsity.kernels import native
 from sparsity.kernels.pattern import (
     Pattern,
+    check_pattern,
     gather,
     pattern_from_flat,
     to_dense,
@@ -35,7 +36,12 @@ def topk_mask(
     Returns:
         [R, n] bool with exactly k true per row; the same bits as ``selection.topk_mask``, which
         serves where there is no native library.
+
+    Raises:
+        ValueError: scores that are not two-dimensional.
     """
+    if scores.ndim != 2:
+        raise ValueError(f"topk_mask: scores have shape {scores.shape}; expected [R, n]")
     if not native.usable():
         return selection.topk_mask(scores, k)
     k = jnp.broadcast_to(jnp.asarray(k, jnp.int32), scores.shape[:1])
@@ -85,7 +91,18 @@ def rigl_update(
 
     Returns:
         The new topology, ``keep + grow`` weights active.
+
+    Raises:
+        ValueError: shapes that do not fit, or an unknown implementation.
+        TypeError: a pattern's wrong dtype.
     """
+    check_pattern(pattern, "rigl_update", values, *others)
+    if grow_scores.shape != pattern.shape:
+        raise ValueError(
+            f"rigl_update: scores have shape {grow_scores.shape}; expected {pattern.shape}"
+        )
+    if implementation not in {"auto", "native", "reference"}:
+        raise ValueError(f"rigl_update: {implementation!r}; choose auto, native or reference")
     if implementation == "auto":
         implementation = "native" if native.usable() else "reference"
     active = pattern.pointers[-1]
@@ -135,7 +152,7 @@ def _update_reference(
     grown = selection.topk_mask(jnp.where(stays, -jnp.inf, scores), counts[1])
     mask = (stays | grown).reshape(-1)
     (flat,) = jnp.nonzero(mask, size=pattern.nnz, fill_value=mask.size)
-    new = pattern_from_flat(flat.astype(jnp.int32), (rows, columns))
+    new = pattern_from_flat(flat.astype(jnp.int32), (rows, columns), validate=False)
 
     def move(leaf: Array) -> Array:
         return gather(to_dense(leaf, pattern), new)

@@ -19,7 +19,8 @@ from harness import arguments, environment, interleave, ratio, report
 from wafer.data.batching.pipeline import Loader
 from wafer.data.batching.sources import FEATURES
 from wafer.data.preprocess.layouts import lm_row
-from wafer.data.rowfiles.files import Group, Hdf5Source
+from wafer.data.rowfiles.files import Hdf5Source
+from wafer.data.rowfiles.rules import Group
 from wafer.data.rowfiles.writer import write_rows
 
 BATCH = 8

@@ -195,6 +195,26 @@ def topology(side):
     return times.median / side**2
 
 
+def forward(tokens, rows, columns, level):
+    """Time y = x W alone, and a call without tokens: the check of indices above all."""
+    x, _, dense, _, values, pattern = make(tokens, rows, columns, level)
+    product, plain = jax.jit(csr_product), jax.jit(dense_product)
+    times = harness.interleave(
+        {
+            "dense": lambda: plain(x, dense),
+            "csr": lambda: product(x, values, pattern),
+            "checks": lambda: product(x[:0], values, pattern),
+        },
+        21,
+    )
+    ratio = harness.ratio(times, "dense", "csr")
+    print(
+        f"forward T={tokens} K={rows} N={columns} {level}: {ratio.median:.2f} x dense; csr "
+        f"{1e3 * times['csr'].median:.2f} ms, without tokens {1e3 * times['checks'].median:.3f} ms"
+    )
+    return ratio.median
+
+
 def main():
     parser = harness.arguments(__doc__)
     parser.add_argument("--peers", action="store_true", help="also the other libraries, slow")
@@ -210,6 +230,7 @@ def main():
         rows = table(cases, 11, 8.0)
     if options.peers or options.quick:
         rows |= peers(*((128, 256, 512) if options.quick else (1024, 512, 2048)), 0.9)
+    rows["forward_s90"] = forward(2048, 512, 2048, 0.9)
     rows["rigl_100M_s"] = 1e8 * topology(1024 if options.quick else 4096)
     harness.report(rows)
 

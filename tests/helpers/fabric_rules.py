@@ -41,7 +41,7 @@ def case(**values):
 
 def line(width, height=1):
     """A layout with one array of 32 float32 words."""
-    layout = fabric.Layout(width, height)
+    layout = fabric.Layout(width, height, overheads=False)
     layout.array("a", 32)
     return layout
 
@@ -75,7 +75,7 @@ def launch_overheads():
 
 @case(h=np.arange(10))
 def sixteen_bit_simd():
-    layout = fabric.Layout(1)
+    layout = fabric.Layout(1, overheads=False)
     layout.array("h", 10, "float16")
     layout.task("main", [faddh(mem("h"), mem("h"), Const(0.5), 10)], active=True)
     return layout.build()
@@ -212,7 +212,7 @@ def compass(layout, color, **switches):
 @case()
 def topic_06_switches():
     """The tutorial: ADV, 0, ADV, 2, ADV, 4, ADV, 6 on one colour, from position 1 in ring mode."""
-    layout = fabric.Layout(3, 3)
+    layout = fabric.Layout(3, 3, overheads=False)
     layout.array("result", 1, "uint32")
     c = layout.color()
     centre, around = compass(layout, c, ring=True, start=1)
@@ -227,7 +227,7 @@ def topic_06_switches():
 
 @case()
 def switch_saturates():
-    layout = fabric.Layout(3, 3)
+    layout = fabric.Layout(3, 3, overheads=False)
     layout.array("result", 8, "uint32")
     c = layout.color()
     centre, around = compass(layout, c)
@@ -243,7 +243,7 @@ def switch_saturates():
 
 @case()
 def topic_07_control_tasks():
-    layout = fabric.Layout(3, 3)
+    layout = fabric.Layout(3, 3, overheads=False)
     layout.array("result", 1, "uint32")
     c = layout.color()
     centre, around = compass(layout, c, ring=True, start=1)
@@ -262,7 +262,7 @@ def topic_07_control_tasks():
 @case()
 def topic_08_range_filter():
     """12 wavelets with indices 0..11; PE p keeps 3p .. 3p + 2 (p = 1, 2, 3)."""
-    layout = fabric.Layout(4)
+    layout = fabric.Layout(4, overheads=False)
     layout.array("result", 4, "uint32")
     layout.array("wave", 12, "uint32")
     c = layout.color()
@@ -356,7 +356,7 @@ def switched_merge():
 @case()
 def topic_14_color_swap():
     """Blue leaves PE 0 as red, PE 1 as blue, ...; red adds the word, blue twice the word."""
-    layout = fabric.Layout(4)
+    layout = fabric.Layout(4, overheads=False)
     layout.array("sum", 1, "uint32")
     red, blue, x = layout.color(0), layout.color(1), layout.x
     for color in (red, blue):
@@ -402,7 +402,7 @@ def torn_from_the_start():
 @case(b=np.arange(8), h=np.arange(8))
 def sixteen_bit_payloads():
     """16-bit types travel in wavelets and round after every operation."""
-    layout = fabric.Layout(2)
+    layout = fabric.Layout(2, overheads=False)
     layout.array("b", 8, "bfloat16")
     layout.array("h", 8, "float16")
     c, d = layout.color(), layout.color()

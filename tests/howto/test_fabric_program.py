@@ -9,7 +9,7 @@ from wafer.fabric import fabin, fabout, fadds, fmovs, mem
 
 def vector_addition():
     """PE 0 sends its vector through PE 1's router to PE 2, which adds it to its own."""
-    layout = fabric.Layout(width=3)
+    layout = fabric.Layout(width=3, overheads=False)
     layout.array("a", 4)
     color = layout.color()
     layout.route(color, rx="RAMP", tx="E", where=layout.x == 0)
@@ -32,7 +32,7 @@ def test_the_sum_and_its_cycles():
 
 
 def test_a_program_that_waits_is_named():
-    lonely = fabric.Layout(width=1)
+    lonely = fabric.Layout(width=1, overheads=False)
     lonely.array("a", 1)
     lonely.task("main", [fmovs(mem("a"), fabin(lonely.color()))], active=True)
     with pytest.raises(fabric.RouteError, match=r"PE \(0, 0\), colour 0.*no tx RAMP"):

@@ -138,7 +138,7 @@ def test_the_run_files_name_finds_it():
     assert models.parameter_count(model) == pytest.approx(1.42e9, rel=0.01)  # Phi-1.5's
     with pytest.raises(ValueError, match=r"No module named 'ph'; is its folder on PYTHONPATH"):
         models.build(settings | {"name": "ph:none"})
-    with pytest.raises(ValueError, match="'phi_family:phy' is unknown; did you mean 'phi'"):
+    with pytest.raises(ValueError, match="has no attribute 'phy'; did you mean 'phi'"):
         models.build(settings | {"name": "phi_family:phy"})
 
 

@@ -304,6 +304,24 @@ def test_a_truncated_mdl_is_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_mdl_knows_bfloat16_by_its_attribute_and_refuses_what_is_not_stored(tmp_path):
+    with h5py.File(tmp_path / "a.mdl", "w") as file:
+        half = file.create_dataset("half", data=np.array([0x3F80, 0x4000], np.uint16))
+        half.attrs["dtypes"] = ["torch.bfloat16"]
+        full = file.create_dataset("full", shape=(3,), dtype="f4")
+        full.attrs.update({"is_constructible": True, "shape": (3,), "fill_value": 2.0})
+        file.create_dataset("huge", shape=(10**9, 10**3), dtype="f4", chunks=(1, 1000))
+    with MdlFile(tmp_path / "a.mdl") as opened:
+        assert opened.read("half").astype(np.float32).tolist() == [1.0, 2.0]
+        assert opened.read("full").tolist() == [2.0, 2.0, 2.0]
+        with pytest.raises(CheckpointError, match=r"a\.mdl: tensor huge .* was never filled"):
+            opened.read("huge")
+    with h5py.File(tmp_path / "a.mdl", "w") as file:
+        file["w"] = h5py.ExternalLink("/etc/passwd", "w")
+    with pytest.raises(CheckpointError, match="w is a link to elsewhere"):
+        MdlFile(tmp_path / "a.mdl")
+
+
 def test_lz4_is_read(tmp_path):
     repeated, random = np.tile(np.arange(7, dtype=np.int16), 900), RNG.bytes(100)
     with h5py.File(tmp_path / "a.mdl", "w") as file:

@@ -154,3 +154,13 @@ def test_dropout_statistics(key: jax.Array) -> None:
     for step, axis in ((1, 0), (1, 1), (256, 0)):
         a, b = np.split(signs, [step], axis)[1], np.split(signs, [-step], axis)[0]
         assert abs((a * b).mean()) < 4 / np.sqrt(a.size)
+
+
+def test_layouts_refuse_tokens_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"9 tokens > capacity 8 \(longest sequences: #1=5"):
+        vsl.layout_from_lengths(np.array([4, 5], np.int32), 8)
+    assert vsl.layout_from_lengths(np.array([4, 5], np.int32), 8, validate=False).capacity == 8
+    with pytest.raises(ValueError, match="sequence 1 has -1 tokens"):
+        vsl.layout_from_lengths(np.array([4, -1], np.int32), 8)
+    with pytest.raises(ValueError, match="row 0 has 4 tokens > max_length 3"):
+        vsl.padded_layout(np.array([4, 1], np.int32), 3)

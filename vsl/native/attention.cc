@@ -6,6 +6,7 @@
 // the chunks are added in order: the result does not depend on the number of threads.
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "block.h"
 #include "runtime.h"
@@ -58,6 +59,50 @@ Attention Describe(const F32& q, const F32& k, const F32& v, const S32& low, con
   return call;
 }
 
+// Layouts come from users: says what would lead outside an array, nullptr when nothing would.
+const char* Wrong(const F32& q, const F32& k, const F32& v, const S32& low, const S32& high,
+                  const F32& profile, const U32& noise, const S32& position, int64_t zero) {
+  const auto queries = q.dimensions(), keys = k.dimensions();
+  const auto values = v.dimensions();
+  if (queries.size() != 3 || keys.size() != 3 || values.size() != 3 ||
+      !std::equal(keys.begin(), keys.end(), values.begin()) || keys[1] < 1 ||
+      queries[2] != keys[2] || queries[1] % keys[1] || queries[2] % kWidthStep) {
+    return "q, k and v do not fit";
+  }
+  const size_t tokens = queries[0];
+  if (low.element_count() != tokens || high.element_count() != tokens ||
+      static_cast<int64_t>(position.element_count()) != Blocks(keys[0]) * kTile ||
+      (noise.element_count() != 0 && noise.element_count() != tokens)) {
+    return "the layout does not have one entry per token";
+  }
+  const auto wide = profile.dimensions();
+  if (profile.element_count() > 0 &&
+      (wide.size() != 2 || wide[0] != queries[1] || zero < Blocks(queries[0]) * kTile ||
+       zero + Blocks(keys[0]) * kTile > wide[1])) {
+    return "the bias does not reach over all distances";
+  }
+  for (size_t t = 0; t < tokens; ++t) {
+    const int32_t first = low.typed_data()[t], end = high.typed_data()[t];
+    if (first < end && (first < 0 || end > keys[0])) return "a query sees keys outside the stream";
+  }
+  return nullptr;
+}
+
+bool Same(const F32& a, const F32& b) {
+  const auto one = a.dimensions(), other = b.dimensions();
+  return std::equal(one.begin(), one.end(), other.begin(), other.end());
+}
+
+// Queries times heads.
+int64_t Rows(const F32& q) { return q.dimensions()[0] * q.dimensions()[1]; }
+
+ffi::Error Invalid(const char* what) {
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument,
+                    std::string("native attention: ") + what +
+                        "; make layouts with layout_from_lengths, padded_layout or "
+                        "layout_from_spans");
+}
+
 // The packed keys and values of every key head.
 class PackedHeads {
  public:
@@ -94,6 +139,12 @@ ffi::Error NoMemory() {
 ffi::Error Forward(ffi::ThreadPool pool, F32 q, F32 k, F32 v, S32 low, S32 high, F32 profile,
                    U32 noise, S32 position, ResultF32 out, ResultF32 lse, float scale, float keep,
                    int64_t threshold, int64_t profile_zero) {
+  if (const char* wrong = Wrong(q, k, v, low, high, profile, noise, position, profile_zero)) {
+    return Invalid(wrong);
+  }
+  if (!Same(q, *out) || static_cast<int64_t>(lse->element_count()) != Rows(q)) {
+    return Invalid("the results do not fit q");
+  }
   const Attention call = Describe(q, k, v, low, high, profile, noise, position,
                                   {scale, keep, threshold, profile_zero});
   const PackedHeads packed(call, false);
@@ -129,6 +180,13 @@ ffi::Error BackwardAll(ffi::ThreadPool pool, F32 q, F32 k, F32 v, S32 low, S32 h
                        U32 noise, S32 position, F32 out, F32 lse, F32 d_out, ResultF32 dq,
                        ResultF32 dk, ResultF32 dv, ResultF32 d_profile, float scale, float keep,
                        int64_t threshold, int64_t profile_zero) {
+  if (const char* wrong = Wrong(q, k, v, low, high, profile, noise, position, profile_zero)) {
+    return Invalid(wrong);
+  }
+  if (!Same(q, out) || !Same(q, d_out) || !Same(q, *dq) || !Same(k, *dk) || !Same(v, *dv) ||
+      !Same(profile, *d_profile) || static_cast<int64_t>(lse.element_count()) != Rows(q)) {
+    return Invalid("the gradients do not fit q, k and v");
+  }
   const Attention call = Describe(q, k, v, low, high, profile, noise, position,
                                   {scale, keep, threshold, profile_zero});
   const int64_t blocks = Blocks(call.queries), key_blocks = Blocks(call.keys);

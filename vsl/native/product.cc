@@ -91,6 +91,19 @@ void Clear(float* rows, int64_t from, int64_t capacity, int64_t width) {
   std::memset(rows + from * width, 0, sizeof(float) * (capacity - from) * width);
 }
 
+// Whether x [T, in], the weight, the number of tokens and y [T, out] or its gradient fit.
+bool Fits(const F32& x, const F32& w, const S32& count, const F32& y, bool transposed) {
+  const auto tall = x.dimensions(), sizes = w.dimensions(), out = y.dimensions();
+  return out.size() == 2 && tall.size() == 2 && sizes.size() == 2 && count.element_count() == 1 &&
+         tall[1] == sizes[transposed ? 1 : 0] &&
+         out[0] == tall[0] && out[1] == sizes[transposed ? 0 : 1] && sizes[0] % kPanel == 0 && sizes[1] % kPanel == 0;
+}
+
+ffi::Error Invalid() {
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument,
+                    "native product: expected x [T, D], a weight of whole panels of 64, one count");
+}
+
 // A weight [in, out], stored so or transposed.
 struct Weight {
   int64_t in, out;
@@ -105,6 +118,7 @@ struct Weight {
 };
 
 ffi::Error Forward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, ResultF32 y, bool transposed) {
+  if (!Fits(x, w, count, *y, transposed)) return Invalid();
   const Weight weight(w, transposed);
   const int64_t capacity = x.dimensions()[0], tokens = Tokens(count, capacity);
   Clear(y->typed_data(), tokens, capacity, weight.out);
@@ -118,6 +132,10 @@ ffi::Error Forward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, ResultF32 y, b
 
 ffi::Error Backward(ffi::ThreadPool pool, F32 x, F32 w, S32 count, F32 dy, ResultF32 dx,
                     ResultF32 dw, bool transposed) {
+  if (!Fits(x, w, count, dy, transposed) || dx->element_count() != x.element_count() ||
+      dw->element_count() != w.element_count()) {
+    return Invalid();
+  }
   const Weight weight(w, transposed);
   const int64_t in = weight.in, out = weight.out;
   const int64_t capacity = x.dimensions()[0], tokens = Tokens(count, capacity);

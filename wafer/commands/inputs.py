@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 
 import models
-from models.checkpoint.layout import CHECKPOINTS, CONFIG, is_checkpoint
+from models.checkpoint.layout import CHECKPOINTS, CONFIG, PARAMS, is_checkpoint
 from models.checkpoint.reader import load_params
 from models.checkpoint.writer import Checkpoints
+from models.convert.tokenizer import find_tokenizer
 from wafer.config import parse_config
+from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
+from wafer.session.foreign import is_hf_folder, load_hf
 
 __all__ = ["Source", "experiment_of", "load", "newest_checkpoint"]
 
@@ -65,11 +68,13 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
     """Load a trained model: sparse, finalized and converted checkpoints alike.
 
     Args:
-        checkpoint: a checkpoint folder, or a model_dir (its newest checkpoint).
+        checkpoint: a checkpoint folder, a model_dir (its newest checkpoint), or a Hugging Face
+            folder.
 
     Returns:
         The model, a bundle of pure functions; its parameters, dense, pruned weights 0; and the
-        record beside them: ``step``, ``config``, ...
+        record beside them: ``step``, ``config``, ..., and ``tokenizer``, the one that lies with
+        the weights (``tokenizers.Tokenizer``), or None.
 
     Raises:
         CheckpointError: no readable checkpoint there.
@@ -78,5 +83,13 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
         >>> model, params, meta = wafer.load("runs/demo")  # doctest: +SKIP
         >>> logits = model.apply(params, batch)  # doctest: +SKIP
     """
-    params, record = load_params(newest_checkpoint(checkpoint))
+    path = pathlib.Path(checkpoint)
+    if is_hf_folder(path):
+        tree, record = load_hf(path)
+        params = tree[PARAMS]
+    else:
+        path = newest_checkpoint(path)
+        params, record = load_params(path)
+    tokenizer = find_tokenizer(path)
+    record = {**record, "tokenizer": tokenizer and load_tokenizer(tokenizer)}
     return models.build(record[CONFIG]["model"]), jax.tree.map(jnp.asarray, params), record

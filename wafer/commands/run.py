@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 _FLAGS: dict[str, dict[str, Any]] = {
     "mode": {"help": "what to do (default: runconfig.mode, or train)"},
     "model_dir": {"help": "folder for checkpoints, logs and events"},
-    "checkpoint_path": {"help": "start from this checkpoint instead of the newest in model_dir"},
+    "checkpoint_path": {"help": "start from this checkpoint, or Hugging Face folder"},
     "load_checkpoint_states": {"help": "comma list: model,optimizer,sparsity,dataloader,..."},
     "disable_strict_checkpoint_loading": {
         "action": "store_true",
@@ -36,6 +36,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "take the model only, start at step 0",
     },
+    "export": {"choices": ["hf"], "help": "write the trained weights to MODEL_DIR/hf/STEP, too"},
     "num_steps": {"type": int, "help": "steps to train now"},
     "max_steps": {"type": int, "help": "global step to stop at"},
     "num_epochs": {"type": int, "help": "passes over the training data"},
@@ -58,6 +59,10 @@ _FLAGS: dict[str, dict[str, Any]] = {
 _SHORT = {"mode": ["-m"], "model_dir": ["-o"], "execution_strategy": ["--execution"]}
 
 
+# The vendor's first word after run.py, and JAX's name of what it means here; '': any.
+_SYSTEMS = {"CSX": "", "CPU": "cpu", "GPU": "cuda"}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     from wafer.config import MODES
@@ -69,6 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "execution_strategy": {"metavar": f"{{{','.join(ENGINES)},module:object}}"},
         "job_priority": {"choices": tuple(PRIORITIES)},
     }
+    parser.add_argument(
+        "system",
+        nargs="?",
+        type=str.upper,
+        choices=tuple(_SYSTEMS),
+        help="where: CSX, systems on the devices there are (default), or on these devices alone",
+    )
     parser.add_argument("-p", "--params", required=True, help="params YAML")
     for name, settings in _FLAGS.items():
         names = [*_SHORT.get(name, []), f"--{name}"]
@@ -89,6 +101,9 @@ def _main(args: argparse.Namespace) -> int:
     from wafer.session.logs import setup_logging
 
     began = time.perf_counter()
+    platform = _SYSTEMS[args.system or "CSX"]
+    if platform:  # before jax starts
+        os.environ["JAX_PLATFORMS"] = platform
     cfg = load(args.params, {name: getattr(args, name) for name in _FLAGS})
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
     from wafer.engines.cluster import membership

@@ -1,5 +1,6 @@
 """The whole run file: merge flags, file and cluster defaults, check all sections, report once."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import Field, SerializeAsAny
 from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
 from wafer.config.runconfig import RunSection
+from wafer.config.trainer_form import upgrade
 from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
@@ -21,6 +23,7 @@ __all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "parse_config"]
 
 CLUSTER_DEFAULTS = "CEREBRAS_WAFER_SCALE_CLUSTER_DEFAULTS"
 
+_LOG = logging.getLogger(__name__)
 _JOINED = ("mount_dirs", "python_paths")  # lists of flag, file and defaults add up
 _MERGED = ("job_labels", "debug_args", "ini", "experimental")  # mappings merge key by key
 
@@ -106,6 +109,8 @@ def parse_config(
     """
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
+    if "trainer" in raw:
+        raw = _of_trainer(raw)
     problems = _unknown_sections(raw)
     sections = dict(raw)
     try:
@@ -140,6 +145,18 @@ def parse_config(
         raise ConfigError(err.problems) from None
 
 
+def _of_trainer(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections of a file of Model Zoo 2.3 or later; what means nothing here is logged."""
+    others = [key for key in raw if key != "trainer"]
+    if others:
+        message = f"stands beside `trainer`, which is the whole file; move it: {', '.join(others)}"
+        raise ConfigError([Problem((others[0],), message)])
+    sections, left = upgrade(raw["trainer"])
+    if left:
+        _LOG.warning("These keys mean nothing here and are not read:\n  %s", "\n  ".join(left))
+    return sections
+
+
 def _model(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
@@ -161,9 +178,7 @@ def _unknown_sections(raw: Mapping[str, Any]) -> list[Problem]:
     return [
         Problem(
             (str(key),),
-            f"this is the 2.3+ layout; the sections here are {listed}"
-            if key == "trainer"
-            else f"unknown section{did_you_mean(key, known)}; known: {listed}",
+            f"unknown section{did_you_mean(key, known)}; known: {listed}",
         )
         for key in raw
         if key not in known

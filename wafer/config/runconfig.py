@@ -141,6 +141,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         load_checkpoint_states: load only these parts of it.
         disable_strict_checkpoint_loading: accept missing and left-over parameters.
         is_pretrained_checkpoint: load the model only and start at step 0.
+        export: 'hf' writes the trained weights as a Hugging Face folder, ``model_dir``/hf/STEP.
         log_steps: steps between log lines.
         logging: level of the log.
         summary_dir: where TensorBoard events go; None is ``model_dir``/train and /eval.
@@ -178,6 +179,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
     load_checkpoint_states: Annotated[tuple[str, ...] | None, BeforeValidator(_states)] = None
     disable_strict_checkpoint_loading: Bool = False
     is_pretrained_checkpoint: Bool = False
+    export: Annotated[Literal["hf"] | None, Choice] = None
     log_steps: PositiveInt = 1
     logging: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)

@@ -11,8 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from models.errors import did_you_mean
+from models.errors import SectionError, did_you_mean
 from models.sections import Bool, Section, parse
+from models.usercode import call, check_arguments, find, is_own
 from wafer.errors import ConfigError, Problem
 from wafer.optim.schedule_sections import Schedules
 
@@ -355,6 +356,36 @@ class Adafactor(Optimizer):
         return [*steps, link.rate()]
 
 
+class _Own(Optimizer):
+    """An optimizer of a user, ``optimizer_type: "module:function"``.
+
+    The function takes the section's keys that are not every optimizer's, and returns an
+    ``optax.GradientTransformation`` that gives the direction, like ``optax.scale_by_adam``.
+
+    Attributes:
+        arguments: of the function, (name, value) pairs.
+    """
+
+    arguments: tuple[tuple[str, Any], ...] = ()
+
+    def links(self, link: Any) -> list[Any]:
+        """The user's direction, then the decoupled decay."""
+        direction = call(self.optimizer_type, find(self.optimizer_type), **dict(self.arguments))
+        if not isinstance(direction, link.optax.GradientTransformation):
+            message = (
+                f"{self.optimizer_type!r} gave {type(direction).__name__}; expected an "
+                "optax.GradientTransformation"
+            )
+            raise ConfigError([Problem(("optimizer", "optimizer_type"), message)])
+        return [direction, link.decay, link.rate()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain YAML types that parse back to the same section."""
+        out = super().to_dict()
+        out.pop("arguments")
+        return out | dict(self.arguments)
+
+
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {
     cls.__name__: cls
     for cls in (
@@ -392,6 +423,8 @@ def parse_optimizer(value: Any) -> Optimizer:
     if "optimizer_type" not in value:
         raise ConfigError([Problem(("optimizer_type",), f"missing; known: {known}")])
     name = value["optimizer_type"]
+    if is_own(name):
+        return _parse_own(value)
     cls = _BY_LOWER.get(name.lower()) if isinstance(name, str) else None
     if cls is None:
         hint = did_you_mean(name, OPTIMIZERS)
@@ -411,3 +444,24 @@ def _join_pairs(cls: type[Optimizer], value: Mapping[str, Any]) -> dict[str, Any
             raise ConfigError([Problem((given[0],), f"is part of {pair!r}; keep one spelling")])
         out[pair] = [out.pop(n, default) for n, default in zip(names, field.default, strict=True)]
     return out
+
+
+def _parse_own(section: Mapping[str, Any]) -> _Own:
+    """Check the section, and call the function once to see that it can be.
+
+    Raises:
+        ConfigError: wrong keys; the function cannot be found or fails.
+    """
+    name = section["optimizer_type"]
+    common = Optimizer.keys()
+    ours = {k: v for k, v in section.items() if k in common}
+    arguments = {k: v for k, v in section.items() if k not in ours}
+    try:
+        function = find(name)
+        check_arguments(name, function, arguments)
+        call(name, function, **arguments)
+    except SectionError as error:
+        raise ConfigError(error.problems) from error
+    except ValueError as error:
+        raise ConfigError([Problem(("optimizer_type",), str(error))]) from error
+    return parse(_Own, ours | {"arguments": tuple(arguments.items())})

@@ -23,6 +23,7 @@ from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, TrainingError
 from wafer.session.build import Run
 from wafer.session.changes import changes
+from wafer.session.foreign import is_hf_folder, load_hf
 
 __all__ = ["Resumed", "resume", "save", "state_from"]
 
@@ -102,9 +103,10 @@ def resume(run: Run) -> Resumed:
     settings = run.cfg.runconfig
     state = run.warmup.first_state()
     lazily = run.row.lazy_restore
-    if settings.checkpoint_path is not None and not _has_begun(run):
-        path = pathlib.Path(settings.checkpoint_path)
-        tree, meta = load_checkpoint(path, lazily=lazily)
+    start = settings.checkpoint_path
+    if start is not None and not _has_begun(run, start):
+        path = pathlib.Path(start)
+        tree, meta = _opened(run, path, lazily=lazily)
     elif settings.autoload_last_checkpoint:
         checkpoints = Checkpoints(run.model_dir)
         newest = checkpoints.restore_latest(lazily=lazily)
@@ -125,6 +127,13 @@ def resume(run: Run) -> Resumed:
     return Resumed(state, meta.get(layout.DATA) if "dataloader" in parts else None, path)
 
 
+def _opened(run: Run, path: pathlib.Path, *, lazily: bool) -> tuple[Any, dict[str, Any]]:
+    """The arrays and the record of a checkpoint, or of a Hugging Face folder."""
+    if is_hf_folder(path):
+        return load_hf(path, run.experiment.model)
+    return load_checkpoint(path, lazily=lazily)
+
+
 def _tell_changes(meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> None:
     """Say what differs from the checkpoint's file; of weights alone, what is sparse."""
     sparse = layout.SPARSITY in meta  # a finalized checkpoint has no pattern
@@ -140,14 +149,15 @@ def _tell_changes(meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: boo
         )
 
 
-def _has_begun(run: Run) -> bool:
+def _has_begun(run: Run, path: str) -> bool:
     """Whether a run that starts from somebody else's weights has checkpoints of its own by now.
 
     Then the same command continues it, as it does any other run.
     """
     settings = run.cfg.runconfig
     states = settings.load_checkpoint_states
-    anew = settings.is_pretrained_checkpoint or (states is not None and "global_step" not in states)
+    anew = settings.is_pretrained_checkpoint or is_hf_folder(pathlib.Path(path))
+    anew |= states is not None and "global_step" not in states
     if not (anew and settings.autoload_last_checkpoint and "train" in settings.mode):
         return False
     checkpoints = Checkpoints(run.model_dir)

@@ -14,6 +14,7 @@ from wafer.profile.rates import RateTracker
 from wafer.profile.window import OpProfiler
 from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_and_write
+from wafer.session.foreign import export_hf
 from wafer.session.loop import Session, train
 from wafer.session.metrics import MetricWriter, write_performance
 from wafer.session.persist import resume, save
@@ -88,6 +89,9 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         checkpoints = tuple(map(session.checkpoints.path, session.checkpoints.steps()))
     finally:
         session.close()
+    if settings.export and not session.stop and jax.process_index() == 0:
+        params, _ = run.engine.export(state)
+        export_hf(run.experiment.model, params, run.model_dir, int(state.step))
     return Outcome(state, scores, checkpoints, session.rates, session.stop)
 
 

@@ -1,7 +1,10 @@
 """Products with kept values only: hand values, dense autodiff, two implementations, transforms."""
 
 import functools
+import os
 import shutil
+import subprocess
+import sys
 
 import hypothesis
 import hypothesis.strategies as st
@@ -10,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import sparsity
 from sparsity import kernels
 from sparsity.kernels import native
 
@@ -277,3 +281,63 @@ def test_auto_follows_the_crossover_and_says_so(caplog):
         assert kernels.choose(64, 64, 64, 10, jnp.float16) == "masked"
     assert "csr for T=2048 K=512 N=2048 with 10.0 % kept" in caplog.text
     assert "float16 has no native kernel" in caplog.text
+
+
+def test_weight_multiplies_from_the_right_and_has_gradients():
+    mask = np.array([[True, False], [False, True], [True, True]])
+    dense = np.array([[2, 0], [0, 3], [5, 7]], np.float32)
+    pattern = sparsity.pattern_from_mask(mask, 4)
+    make = lambda values: sparsity.SparseWeight(values=values, pattern=pattern)
+    x, values = np.array([[1, 2, 3]], np.float32), dense.T[mask.T]
+    np.testing.assert_array_equal(x @ make(values), [[17, 27]])  # NumPy leaves it to us
+    np.testing.assert_array_equal(jnp.asarray(x) @ make(values), [[17, 27]])
+    gradient = jax.jit(jax.grad(lambda values: (jnp.asarray(x) @ make(values)).sum()))(values)
+    np.testing.assert_array_equal(gradient, [1, 3, 2, 3])
+
+
+def test_wrong_patterns_say_what_is_wrong():
+    pattern = kernels.pattern_from_mask(np.ones((3, 2), bool), 6)
+    x, values = np.ones((1, 3), np.float32), np.ones(6, np.float32)
+    make = lambda **wrong: sparsity.SparseWeight(values=values, pattern=pattern._replace(**wrong))
+    with pytest.raises(TypeError, match=r"pattern.indices is float32; expected uint16 or int32"):
+        sparsity.sparse_dot(x, make(indices=np.ones(6, np.float32)))
+    with pytest.raises(ValueError, match=r"pattern.order has shape \(5,\); expected \[6\]"):
+        sparsity.sparse_dot(x, make(order=np.zeros(5, np.int32)))
+    for wrong, message in (
+        ([2, 1], "entry 0 is 2, the next 1"),
+        ([1, 1], "drop repetitions"),
+        ([7], r"position 7 \(entry 0\) is not in 0 .. 6"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kernels.pattern_from_flat(np.array(wrong), (3, 2))
+
+
+@pytest.mark.native
+def test_kernels_refuse_indices_that_lead_outside():
+    pattern = kernels.pattern_from_mask(np.ones((3, 2), bool), 6)
+    outside = pattern._replace(indices=np.full(6, 3, np.uint16))
+    weight = sparsity.SparseWeight(values=np.ones(6, np.float32), pattern=outside)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"an index is not in 0 \.\. 2"):
+        sparsity.sparse_dot(jnp.ones((1, 3)), weight, implementation="csr").block_until_ready()
+
+
+def test_csr_without_the_library_says_how_to_build_it():
+    program = (
+        "import jax.numpy as jnp, sparsity\n"
+        "for compute in ('auto', 'csr'):\n"
+        "    section = {'algorithm': 'static', 'sparsity': 0.5, 'compute': compute}\n"
+        "    sparsifier = sparsity.configure(section)\n"
+        "    import jax\n"
+        "    sparsifier.init({'kernel': jnp.ones((64, 64))}, jax.random.key(0))\n"
+        "    print(compute)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env={**os.environ, "WAFER_NATIVE": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "auto\n", done.stderr
+    assert "SparsityError: sparsity.compute: csr: the native sparse kernels is not" in done.stderr
+    assert "setup.py build_ext --inplace" in done.stderr

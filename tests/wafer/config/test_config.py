@@ -386,7 +386,7 @@ REFUSED = [
     ),
     ({"model": None}, "config.model: missing section"),
     ({"optimiser": {"a": 1}}, "config.optimiser: unknown section; did you mean 'optimizer'?"),
-    ({"trainer": {"init": 1}}, "config.trainer: this is the 2.3+ layout; the sections here are"),
+    ({"trainer": {"init": 1}}, "stands beside `trainer`, which is the whole file"),
 ]
 
 

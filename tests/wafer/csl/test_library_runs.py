@@ -324,7 +324,7 @@ def test_formatted_prints(run):
         """,
     )
     assert [line.text for line in runtime.machine.prints] == [
-        "42 002a 002A 0000000000101010 42",
+        "42 002a 002A 0000000000101010 42.0",
         "(3203334145,BEEF0001) 00000000000000000000000000000101",
         "{hello} 42",
         "PE(0,0): -0.5",

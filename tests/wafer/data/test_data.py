@@ -150,6 +150,7 @@ def _write(path: pathlib.Path, rows: np.ndarray) -> None:
 
 def test_hdf5_rows_in_name_order_over_files(tmp_path):
     rows = np.arange(5 * 3 * 4).reshape(5, 3, 4)
+    rows[:, 1] = 1
     _write(tmp_path / "b.h5", rows[3:])
     _write(tmp_path / "a.h5", rows[:3])
     source = Hdf5Source([tmp_path])

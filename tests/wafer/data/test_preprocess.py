@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from models.sections import parse
 from wafer.cli import main
+from wafer.data.preprocess import progress, records, run
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
 from wafer.data.preprocess.encode import detokenize_wikitext
 from wafer.data.preprocess.run import preprocess
@@ -393,3 +394,40 @@ def test_any_dataset_of_features_becomes_the_vendors_files(tmp_path):
         convert_dataset_to_hdf5(uneven, tmp_path / "x", batch_size=1)
     with pytest.raises(DataError, match="no example"):
         convert_dataset_to_hdf5([], tmp_path / "y")
+
+
+class _Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("keys", [{}, {"mode": "LMData_VSL"}, {"data_format": "corpus"}])
+def test_a_run_that_ends_after_any_file_goes_on_in_the_middle_of_a_batch(
+    tmp_path, vocabulary, monkeypatch, keys
+):
+    keys |= {"input_dir": str(write(tmp_path / "x.jsonl", [{"text": "a b c d e f g"}] * 12))}
+    monkeypatch.setattr(run, "_PIECE", 100)  # two or three rows at once
+    name = lambda place: {"output_dir": str(tmp_path / place)}
+    preprocess(settings(tmp_path, vocabulary, files_per_record=2, **keys, **name("whole")))
+    files = len(list((tmp_path / "whole").glob("*.h5")))
+    assert files > 4
+    monkeypatch.setattr(records, "_BATCH_RECORDS", 5)
+    saved = progress.save
+
+    def save_and_end(*arguments):
+        saved(*arguments)
+        raise _Killed
+
+    for _ in range(files):
+        monkeypatch.setattr(progress, "save", save_and_end)
+        try:
+            preprocess(settings(tmp_path, vocabulary, files_per_record=2, **keys, **name("cut")))
+        except _Killed:
+            assert not list((tmp_path / "cut").glob(".*.partial-*"))
+    monkeypatch.setattr(progress, "save", saved)
+    if not (tmp_path / "cut" / "data_params.json").exists():
+        preprocess(settings(tmp_path, vocabulary, files_per_record=2, **keys, **name("cut")))
+    same_rows(tmp_path / "whole", tmp_path / "cut")
+    one, two = (
+        json.loads((tmp_path / p / "data_params.json").read_text()) for p in ("whole", "cut")
+    )
+    assert one["post-process"] == two["post-process"]

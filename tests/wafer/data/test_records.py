@@ -65,6 +65,22 @@ def test_hugging_face_dataset_on_disk(tmp_path):
         find_inputs([str(tmp_path)], None)
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"text": "\\ud83d"}', "surrogates not allowed"),
+        (b'{"text": "\xed\xa0\xbd"}', "invalid continuation byte"),
+        (b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_text_that_no_tokenizer_takes_is_named(tmp_path, line, problem):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "\\ud83d\\ude00"}\n' + line)
+    with pytest.raises(DataError, match=rf"a\.jsonl: record 2: not JSON: .*{problem}"):
+        texts_of([path])
+    assert next(iter(batches([path], ["text"], skip_bad=True))).records == [("\U0001f600",)]
+
+
 def test_bad_records_are_named_or_left_out(tmp_path, caplog):
     path = tmp_path / "x.jsonl"
     path.write_bytes(lines([{"text": "a"}]) + b'{"text": \n' + lines([{"body": 1}, {"text": "b"}]))

@@ -12,8 +12,8 @@ from wafer.data.batching.batches import host_batch, to_batch
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
 from wafer.data.registry import parse_input
-from wafer.data.rowfiles.files import row_problem
 from wafer.data.rowfiles.folders import shuffle_folder, split_folder
+from wafer.data.rowfiles.rules import span_problem
 from wafer.data.rowfiles.verify import verify_folder
 from wafer.errors import DataError, SectionError
 
@@ -302,12 +302,10 @@ def test_spans_that_contradict_each_other_are_found():
         "attention_span": np.array([2, 1, 0, 1, 0, 0]),
         "position_ids": np.array([0, 1, 2, 0, 1, 0]),
     }
-    assert row_problem(row, None) == ""
+    assert span_problem(row) == ""
     bad = row | {"attention_span": np.array([2, 2, 0, 1, 0, 0])}
-    assert "disagree at position 0" in row_problem(bad, None)
-    assert "outside the row" in row_problem(
-        row | {"attention_span": np.array([0, 0, 0, 0, 0, 1])}, None
-    )
+    assert "disagree at position 0" in span_problem(bad)
+    assert "outside the row" in span_problem(row | {"attention_span": np.array([0, 0, 0, 0, 0, 1])})
 
 
 def test_shuffle_and_split_keep_every_row_once(tmp_path):
@@ -355,3 +353,78 @@ def test_a_mixture_laid_end_to_end_holds_each_part_by_its_share(tmp_path):
         )
         for i in (4, 11)
     ] == [100, 203]
+
+
+def one_row(name, dtype=np.int32, **features):
+    row = {"input_ids": 3, "attention_mask": 1, "labels": 3} | features
+    return pytest.param(np.stack([np.full(LENGTH, x, dtype) for x in row.values()]), name)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        one_row(r"attention_mask\[0\] is -1; expected 0 to 1", attention_mask=-1),
+        one_row(r"attention_mask\[0\] is 600; expected 0 to 1", attention_mask=600),
+        one_row("attention_mask is 0 everywhere", attention_mask=0),
+        one_row(r"input_ids\[0\] is 4294967299", np.int64, input_ids=2**32 + 3),
+        one_row(r"labels\[0\] is 18446744073709551615", np.uint64, labels=2**64 - 1),
+        one_row("labels.0. is -100, where the mask is 1", labels=-100),
+        one_row("holds float32; expected integers", np.float32),
+        one_row("holds complex64; expected integers", np.complex64),
+    ],
+)
+def test_verify_and_training_refuse_the_same_rows(tmp_path, row, problem):
+    where = tmp_path / "d"
+    where.mkdir()
+    with h5py.File(where / "a.h5", "w") as file:
+        file["data"] = row[None]
+    (found,) = verify_folder(where, 500).problems
+    with pytest.raises(DataError, match=problem) as raised:
+        opened(section("GptHDF5DataProcessor", data_dir=str(where)), tmp_path, 500).source[0]
+    assert str(raised.value) == found
+
+
+def _link_out(file):
+    file["data"] = h5py.ExternalLink("/etc/passwd", "data")
+
+
+def _link_to_itself(file):
+    file["data"] = h5py.SoftLink("/data")
+
+
+def _group(file):
+    file.create_group("data")
+
+
+def _sparse(file):
+    file.create_dataset("data", (10**9, 3, LENGTH), "i4", chunks=(1, 3, LENGTH))
+
+
+def _bomb(file):
+    chunks = (1 << 24, 3, LENGTH)
+    file.create_dataset("data", chunks, "i4", chunks=chunks, compression="gzip")
+
+
+def _outside(file):
+    file.create_dataset("data", (2, 3, LENGTH), "i4", external="/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("fill", "problem"),
+    [
+        (_link_out, "a link to elsewhere"),
+        (_link_to_itself, "a link to elsewhere"),
+        (_group, "is a group"),
+        (_sparse, "was never filled: 0 of 1,000,000,000 chunks"),
+        (_bomb, "expected single rows"),
+        (_outside, "has its values in other files"),
+    ],
+)
+def test_files_that_hold_no_rows_of_their_own_are_refused_at_once(tmp_path, fill, problem):
+    where = tmp_path / "d"
+    where.mkdir()
+    with h5py.File(where / "a.h5", "w") as file:
+        fill(file)
+    with pytest.raises(DataError, match=rf"a\.h5: .*{problem}"):
+        opened(section("GptHDF5DataProcessor", data_dir=str(where)), tmp_path)
+    assert problem in verify_folder(where).problems[0]

@@ -23,7 +23,7 @@ def fastest():
 
 def wrong(build, error, match):
     with pytest.raises(error, match=match):
-        build(fabric.Layout(3, 2))
+        build(fabric.Layout(3, 2, overheads=False))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_per_hop_commands_advance_one_router_each():
     """The 25-point example's rule: the second command belongs to the second router."""
     words = control_wavelet("NOP", slots=("SWITCH_ADV",)).value
     spec = WaferSpec(per_hop_commands=True)
-    layout = fabric.Layout(3, 1, spec)
+    layout = fabric.Layout(3, 1, spec, overheads=False)
     layout.array("r", 1, "uint32")
     c = layout.color()
     layout.route(c, "RAMP", "E", layout.x == 0, switches=[{"tx": "RAMP"}])
@@ -155,7 +155,7 @@ def test_a_missing_library_is_said(monkeypatch):
 
 def test_faults_and_deadlocks_of_the_plane():
     def merging(receive):
-        layout = fabric.Layout(3)
+        layout = fabric.Layout(3, overheads=False)
         layout.array("a", 4)
         c = layout.color()
         layout.route(c, "RAMP", "E", layout.x == 0)
@@ -167,7 +167,7 @@ def test_faults_and_deadlocks_of_the_plane():
 
     with pytest.raises(fabric.FaultError):
         planes.count_cycles(merging(4), fastest())
-    lonely = fabric.Layout(2)
+    lonely = fabric.Layout(2, overheads=False)
     lonely.array("a", 4)
     c = lonely.color()
     lonely.route(c, "RAMP", "E", lonely.x == 0)
@@ -195,7 +195,7 @@ def test_traces(tmp_path):
 
 # Random programs of one shape, compiled once: a row where PE i sends to PE i + 1 or passes on.
 def random_row(words, delays, hops):
-    layout = fabric.Layout(5)
+    layout = fabric.Layout(5, overheads=False)
     layout.array("a", 16)
     layout.array("b", 16)
     x = layout.x

@@ -109,7 +109,7 @@ def test_other_ramps_and_queues(ramp):
 @pytest.mark.slow
 def test_a_fault_in_one_row_stops_all_rows():
     """Rows that exchange nothing run apart, yet end in the cycle of the first fault."""
-    layout = fabric.Layout(3, 2)
+    layout = fabric.Layout(3, 2, overheads=False)
     layout.array("a", 8)
     c, x, y = layout.color(5), layout.x, layout.y
     layout.route(c, "RAMP", "E", x == 0)

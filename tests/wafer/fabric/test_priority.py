@@ -25,7 +25,7 @@ LEVELS = {
 
 
 def layout(main="high", width=1):
-    made = fabric.Layout(width, main_thread_priority=main)
+    made = fabric.Layout(width, main_thread_priority=main, overheads=False)
     made.array("a", 32)
     return made
 

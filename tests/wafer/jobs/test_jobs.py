@@ -15,6 +15,7 @@ import yaml
 from helpers.runs import config
 
 from models.checkpoint.reader import load_checkpoint
+from wafer import __main__ as entry
 from wafer.cli import main
 from wafer.config import parse_config
 from wafer.jobs.process import identity
@@ -239,6 +240,22 @@ def test_labels_and_names(store):
     with pytest.raises(JobError, match="expected key=value"):
         parse_labels(["a b=c"])
     assert export_logs(store, "abd2", store.path.parent).name == "wsjob-abd2.tar.gz"
+
+
+def test_the_vendors_spelling(store, monkeypatch, capsys):
+    store.add(Job(id="wsjob-abc1", created=time.time(), systems=0))
+
+    def csctl(*words):
+        monkeypatch.setattr("sys.argv", ["csctl", *words])
+        code = entry.csctl()
+        return code, capsys.readouterr().out
+
+    for words in (["get", "jobs", "-a"], ["job", "list", "-a"], ["get", "job", "abc", "-ojson"]):
+        code, out = csctl(*words)
+        assert (code, "wsjob-abc1" in out) == (0, True), words
+    assert csctl("label", "job", "abc", "team=a") == (0, "job/wsjob-abc1 was patched\n")
+    assert store.find("abc").labels == {"team": "a"}
+    assert main(["jobs", "get", "jobs", "-a"]) == 0
 
 
 def test_the_number_of_systems(store, monkeypatch, capsys):

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wafer.data.rowfiles.files import PARAMS, Group
+from wafer.data.rowfiles.described import PARAMS
+from wafer.data.rowfiles.rules import Group
 from wafer.data.rowfiles.writer import described, write_json, write_rows
 from wafer.errors import DataError
 

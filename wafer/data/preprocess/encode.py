@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from wafer.data.batching.objectives import conversation
 from wafer.data.preprocess.records import optional
 from wafer.data.preprocess.sentences import sentences
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
+from wafer.data.text.tokenizer import tokenizing
 
 __all__ = ["Encoded", "Encoder", "current", "detokenize_wikitext", "encode", "start_worker"]
 
@@ -118,7 +119,7 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
     texts = [_mended(text, settings) for record in records for text in record]
     if settings.mode == "MLM_NSP":
         return _documents(texts, encoder, tokenizer)
-    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    encodings = _encoded(texts, tokenizer)
     ids = [encoding.ids for encoding in encodings]
     characters = sum(map(len, texts))
     if settings.mode.startswith("Summarization"):
@@ -131,12 +132,17 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
     return Encoded(kept, characters, len(rows) - len(kept))
 
 
+def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[Encoding]:
+    with tokenizing("the tokenizer cannot encode a text of the input"):
+        return tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+
+
 def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Encoded:
     """Documents whose sentences end with the end mark; the mark itself is in no sentence."""
     eos = encoder.vocabulary.eos_id
     split = [sentences(text) for text in texts]
     flat = [sentence for one in split for sentence in one]
-    unread = iter(tokenizer.encode_batch_fast(flat, add_special_tokens=False))
+    unread = iter(_encoded(flat, tokenizer))
     rows = []
     for one in split:
         ids = [i for _ in one for i in (*(t for t in next(unread).ids if t != eos), eos)]

@@ -18,7 +18,7 @@ from wafer.data.preprocess.packing import BinPacker, Packer, SinglePacker, Strea
 from wafer.data.preprocess.sentences import SentencePacker, SentencePair
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.rowfiles.files import Group
+from wafer.data.rowfiles.rules import Group
 from wafer.errors import DataError
 
 __all__ = ["Layout", "layout_of", "lm_row", "vsl_row"]

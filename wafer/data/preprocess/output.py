@@ -1,7 +1,8 @@
 """What a preprocessing run writes: whole HDF5 files, their description, and what it reports."""
 
+import contextlib
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -11,8 +12,8 @@ from wafer.data.preprocess.layouts import Layout
 from wafer.data.preprocess.progress import Counts, Saved, Standing, Written
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.rowfiles.files import PARAMS
-from wafer.data.rowfiles.writer import described, write_corpus, write_json, write_rows
+from wafer.data.rowfiles.described import PARAMS
+from wafer.data.rowfiles.writer import Append, described, growing, write_json
 from wafer.errors import DataError
 
 __all__ = ["Job", "Sink", "Summary", "filled", "outputs"]
@@ -72,20 +73,34 @@ def outputs(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
 
 
 class Sink:
-    """Collects rows, writes whole files, saves the standing after each.
+    """Writes rows into the file that grows; saves the standing after each that is complete.
+
+    A context manager: what is not complete at its end is dropped.
 
     Args:
         job: the run.
-        saved: standing of the run that it continues.
+        begin: the standing from which rows are made.
+        saved: of the run that it continues, or None.
     """
 
-    def __init__(self, job: Job, saved: Saved | None) -> None:
-        self._job = job
-        self._written = saved.written if saved else Written()
-        self._waiting: list[list[np.ndarray]] = [[rows] for rows in saved.waiting] if saved else []
-        self._standing = saved.standing if saved else None
+    def __init__(self, job: Job, begin: Standing, saved: Saved | None) -> None:
+        self._job, self._standing = job, begin
+        self._since = 0  # rows made since that standing
+        self._skipped = saved.skip if saved else 0  # of these, in complete files already
+        self._written = self._complete = saved.written if saved else Written()
         limit = job.settings.files_per_record
         self._limit = limit * job.settings.max_seq_length if self._corpus else limit
+        self._open = contextlib.ExitStack()
+        self._append: Append | None = None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Drop the file that is not complete."""
+        unfinished = DataError("not complete")
+        self._open.__exit__(type(unfinished), unfinished, None)
 
     @property
     def _corpus(self) -> bool:
@@ -93,43 +108,51 @@ class Sink:
 
     @property
     def rows(self) -> int:
-        """Rows written, and rows waiting for their file."""
-        return self._written.rows + self._held()
+        """Rows written, those of the unfinished file included."""
+        return self._written.rows
 
-    def _held(self) -> int:
-        return sum(map(len, self._waiting[0])) if self._waiting else 0
+    def add(self, rows: list[np.ndarray], standing: Standing | None) -> None:
+        """Take rows, [N, F, S] for each group, and the standing where a batch ends with them."""
+        start = min(self._skipped - self._since, len(rows[0])) if self._skipped > self._since else 0
+        while start < len(rows[0]):
+            room = self._limit - (self._written.rows - self._complete.rows)
+            piece = [values[start : start + room] for values in rows]
+            start += len(piece[0])
+            self._write(piece)
+            if len(piece[0]) == room:
+                self._end_file()
+                progress.save(
+                    self._job.folder,
+                    self._job.mark,
+                    self._complete,
+                    self._standing,
+                    self._since + start,
+                )
+        self._since += len(rows[0])
+        if standing is not None:
+            self._skipped = max(self._skipped - self._since, 0)
+            self._standing, self._since = standing, 0
 
-    def add(self, rows: list[np.ndarray], standing: Standing) -> None:
-        """Take the rows of a batch, [N, F, S] for each group."""
-        self._waiting = self._waiting or [[] for _ in rows]
-        for kept, new in zip(self._waiting, rows, strict=True):
-            kept.append(new)
-        self._standing = standing
-        if self._held() < self._limit:
-            return
-        while self._held() >= self._limit:
-            self._write(self._limit)
-        waiting = [np.concatenate(parts) for parts in self._waiting]
-        progress.save(self._job.folder, self._job.mark, self._written, standing, waiting)
-
-    def _write(self, count: int) -> None:
+    def _write(self, rows: list[np.ndarray]) -> None:
         job = self._job
-        whole = [np.concatenate(parts) for parts in self._waiting]
-        path = job.folder / f"{job.settings.output_name}_{self._written.files:05d}.h5"
-        compression = None if job.settings.compression == "none" else job.settings.compression
-        head = [rows[:count] for rows in whole]
-        if self._corpus:
-            write_corpus(path, head[0], compression)
-        else:
-            write_rows(path, job.layout.groups, head, compression)
-        self._waiting = [[rows[count:]] for rows in whole]
-        self._written = self._written.plus(head, tokens=0 if self._corpus else _tokens(head))
+        if self._append is None:
+            path = job.folder / f"{job.settings.output_name}_{self._written.files:05d}.h5"
+            compression = None if job.settings.compression == "none" else job.settings.compression
+            groups = () if self._corpus else job.layout.groups
+            self._append = self._open.enter_context(growing(path, groups, compression))
+        self._append(rows)
+        self._written = self._written.plus(rows, tokens=0 if self._corpus else _tokens(rows))
+
+    def _end_file(self) -> None:
+        self._open.close()
+        self._append = None
+        self._complete = self._written = self._written._replace(files=self._written.files + 1)
 
     def finish(self) -> Summary:
         """Write the last file and ``data_params.json``."""
-        if self._held() and self._job.settings.write_remainder:
-            self._write(self._held())
-        if not self._written.rows or self._standing is None:
+        if self._append is not None and self._job.settings.write_remainder:
+            self._end_file()
+        if not self._complete.rows:
             raise DataError(
                 f"{self._job.folder}: no row was made: the input is empty, or every text is "
                 f"shorter than min_sequence_len {self._job.settings.min_sequence_len} or, where "
@@ -137,10 +160,10 @@ class Sink:
                 f"{self._job.settings.max_seq_length}"
             )
         counts = self._standing.counts
-        params = _params(self._job, self._written, counts)
+        params = _params(self._job, self._complete, counts)
         write_json(self._job.folder / PARAMS, params)
         progress.forget(self._job.folder)
-        return Summary(self._job.folder, self._written, counts, params)
+        return Summary(self._job.folder, self._complete, counts, params)
 
 
 def _tokens(groups: list[np.ndarray]) -> int:

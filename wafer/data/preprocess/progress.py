@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _FILE = ".preprocess.npz"
+_FORMAT = 2  # of what is in it
 # Keys that change how fast or how loudly, never what is written.
 _FREE = ("processes", "display_pbar", "resume_from_checkpoint", "skip_bad_records", "output_dir")
 
@@ -68,10 +69,10 @@ class Written(NamedTuple):
     loss: int = 0
 
     def plus(self, groups: Sequence[np.ndarray], tokens: int) -> "Written":
-        """With one file more, of rows [N, F, S] of each group (or tokens [N])."""
+        """With more rows [N, F, S] of each group (or tokens [N]) in the last file."""
         rows = [r for r in groups if r.ndim == 3 and r.shape[1] > 1]  # not one label per row
         return Written(
-            self.files + 1,
+            self.files,
             self.rows + len(groups[0]),
             self.slots + sum(r.shape[0] * r.shape[2] for r in rows),
             self.tokens + tokens,
@@ -98,7 +99,7 @@ def fingerprint(settings: Settings, inputs: Sequence[pathlib.Path], tokenizer: s
     """Hash of everything that decides what is written."""
     keys = settings.model_dump() | dict.fromkeys(_FREE)
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
-    text = json.dumps([keys, files, tokenizer], default=str, sort_keys=True)
+    text = json.dumps([_FORMAT, keys, files, tokenizer], default=str, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -112,7 +113,7 @@ def save(
     mark: str,
     written: Written,
     standing: Standing,
-    waiting: Sequence[np.ndarray],
+    skip: int,
 ) -> None:
     """Write the standing after a complete file.
 
@@ -120,8 +121,8 @@ def save(
         folder: of the output.
         mark: from ``fingerprint``.
         written: the complete files.
-        standing: after the last batch.
-        waiting: one array for each group: rows of that batch that belong to the next file.
+        standing: after the last batch that is in them as a whole.
+        skip: rows of the next batch that are in them already.
     """
     numbers = {
         "mark": mark,
@@ -129,10 +130,10 @@ def save(
         "position": standing.position,
         "done": standing.bytes_read,
         "counts": standing.counts,
+        "skip": skip,
     }
     arrays: dict[str, Any] = {"numbers": np.array(json.dumps(numbers))}
     arrays |= {f"packer/{key}": value for key, value in standing.packer.items()}
-    arrays |= {f"waiting/{i}": rows for i, rows in enumerate(waiting)}
     with appearing_whole(folder / _FILE, sync=True) as partial, partial.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
 
@@ -142,7 +143,7 @@ class Saved(NamedTuple):
 
     written: Written
     standing: Standing
-    waiting: list[np.ndarray]
+    skip: int
 
 
 def load(folder: pathlib.Path, mark: str) -> Saved | None:
@@ -163,17 +164,11 @@ def load(folder: pathlib.Path, mark: str) -> Saved | None:
             "cannot be continued. Give another output_dir, or --resume_from_checkpoint false to "
             "begin again here"
         )
-    part = lambda kind: {
-        name.partition("/")[2]: value
-        for name, value in arrays.items()
-        if name.startswith(f"{kind}/")
-    }
+    packer = {name.removeprefix("packer/"): value for name, value in arrays.items()}
     standing = Standing(
-        Position(*numbers["position"]), numbers["done"], Counts(*numbers["counts"]), part("packer")
+        Position(*numbers["position"]), numbers["done"], Counts(*numbers["counts"]), packer
     )
-    waiting = part("waiting")
-    in_order = [waiting[str(i)] for i in range(len(waiting))]
-    return Saved(Written(*numbers["written"]), standing, in_order)
+    return Saved(Written(*numbers["written"]), standing, numbers["skip"])
 
 
 def forget(folder: pathlib.Path) -> None:

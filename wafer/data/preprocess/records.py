@@ -8,13 +8,13 @@ import contextlib
 import gzip
 import importlib
 import io
-import json
 import logging
 import pathlib
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+from wafer.data.text.textfiles import parse_json, read_json
 from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
 
@@ -115,7 +115,7 @@ def _lines(
         if number < start or not line.strip():
             continue
         try:
-            texts, problem = _texts(json.loads(line), fields)
+            texts, problem = _texts(parse_json(line), fields)
         except ValueError as error:  # bad JSON, and bad UTF-8 in it
             texts, problem = None, f"not JSON: {error}"
         yield _Read(number, texts, problem, tell())
@@ -249,13 +249,26 @@ def _reader(path: pathlib.Path) -> Callable[..., Iterator[_Read]] | None:
 def _dataset_files(folder: pathlib.Path) -> list[pathlib.Path]:
     """Arrow files of a dataset that Hugging Face's ``save_to_disk`` wrote, in its order."""
     if (folder / "dataset_dict.json").is_file():
-        parts = json.loads((folder / "dataset_dict.json").read_text()).get("splits", [])
+        parts = _entry(folder / "dataset_dict.json", "splits", [])
         raise DataError(
-            f"{folder}: holds the splits {', '.join(parts)}; name one, for example "
-            f"{folder / parts[0] if parts else folder}"
+            f"{folder}: holds the splits {', '.join(map(str, parts))}; name one, for example "
+            f"{folder / str(parts[0]) if parts else folder}"
         )
-    state = json.loads((folder / "state.json").read_text())
-    return [folder / file["filename"] for file in state["_data_files"]]
+    state = folder / "state.json"
+    names = [_entry(state, "filename", "", file) for file in _entry(state, "_data_files", [])]
+    wrong = [name for name in names if pathlib.Path(name).name != name or "\0" in name]
+    if wrong:
+        raise DataError(f"{state}: names {wrong[0]!r}, no file of its own folder")
+    return [folder / name for name in names]
+
+
+def _entry(path: pathlib.Path, key: str, kind: Any, within: Any = None) -> Any:
+    """An entry of a JSON file, of the same kind as ``kind``."""
+    content = read_json(path) if within is None else within
+    value = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(value, type(kind)):
+        raise DataError(f"{path}: no {key} as `save_to_disk` of Hugging Face's datasets writes")
+    return value
 
 
 def find_inputs(

@@ -33,12 +33,14 @@ from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
 from wafer.data.preprocess.records import Batch, Position, batches, find_inputs
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import build_vocabulary, describe
-from wafer.data.rowfiles.files import PARAMS
+from wafer.data.rowfiles.described import PARAMS
+from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]
 
 _LOG = logging.getLogger(__name__)
+_PIECE = 4 << 20  # bytes of rows that are made at once
 
 
 def preprocess(settings: Settings) -> Summary:
@@ -103,7 +105,7 @@ def _tokenizer(settings: Settings, inputs: list[pathlib.Path], folder: pathlib.P
     """Load or train the tokenizer; keep it beside the rows."""
     path = folder / "tokenizer.json"
     if settings.tokenizer_type == "TrainBPE" and standings.exists(folder) and path.is_file():
-        return Tokenizer.from_file(str(path))  # a run that goes on keeps its vocabulary
+        return load_tokenizer(path)  # a run that goes on keeps its vocabulary
     if settings.tokenizer_type == "TrainBPE":
         _LOG.info("Training a byte-pair vocabulary of %s tokens", settings.vocab_size)
     read = batches(inputs, settings.fields, skip_bad=settings.skip_bad_records)
@@ -124,16 +126,20 @@ def _work(job: Job, saved: Saved | None) -> Summary:
     begin = Standing(Position(), 0, Counts(), packer.state()) if saved is None else saved.standing
     packer.restore(begin.packer)
     encoder = Encoder(settings, job.ids, job.tokenizer.to_str())
-    sink = Sink(job, saved)
     read = batches(job.inputs, settings.fields, begin.position, skip_bad=settings.skip_bad_records)
     total = sum(path.stat().st_size for path in job.inputs)
-    with open_pool(encoder, settings.processes or _cores()) as pool, _bar(settings) as bar:
+    with (
+        open_pool(encoder, settings.processes or _cores()) as pool,
+        _bar(settings) as bar,
+        Sink(job, begin, saved) as sink,
+    ):
         task = bar.add_task("preprocess", total=total, completed=begin.bytes_read, rows=sink.rows)
         encoded = pool.map(encode, ((batch.records, batch) for batch in read))
         for rows, standing in _shaped(job, pool, _packed(encoded, packer, begin, settings)):
             sink.add(rows, standing)
-            bar.update(task, completed=standing.bytes_read, rows=standing.counts.rows)
-    return sink.finish()
+            if standing is not None:
+                bar.update(task, completed=standing.bytes_read, rows=sink.rows)
+        return sink.finish()
 
 
 def _bar(settings: Settings) -> Progress:
@@ -176,19 +182,32 @@ def _packed(
     yield (rest, counts.rows), Standing(position, read, last, packer.state())
 
 
+def _pieces(
+    packed: Iterator[tuple[tuple[list[Any], int], Standing]], size: int
+) -> Iterator[tuple[tuple[list[Any], int], Standing | None]]:
+    """Cut batches to ``size`` rows; the standing comes with the last piece of each."""
+    for (full, first), standing in packed:
+        starts = range(0, max(len(full), 1), size)
+        for start in starts:
+            piece = full[start : start + size], first + start
+            yield piece, standing if start == starts[-1] else None
+
+
 def _shaped(
     job: Job, pool: Pool, packed: Iterator[tuple[tuple[list[Any], int], Standing]]
-) -> Iterator[tuple[list[np.ndarray], Standing]]:
+) -> Iterator[tuple[list[np.ndarray], Standing | None]]:
     if job.settings.data_format == "corpus":
         empty = np.empty(0, np.int32)
         for (full, _), standing in packed:
             yield [np.concatenate([*full, empty])], standing
         return
     shaper = functools.partial(_rows, job.layout, job.settings.seed)
+    row = 4 * sum(len(group.features) * group.length for group in job.layout.groups)
+    pieces = _pieces(packed, max(_PIECE // row, 1))
     if job.layout.heavy:
-        yield from pool.map(shaper, packed)
+        yield from pool.map(shaper, pieces)
         return
-    for work, standing in packed:
+    for work, standing in pieces:
         yield shaper(work), standing
 
 

@@ -68,7 +68,7 @@ class LlavaSource(StoredRows):
         if len(set(lengths)) > 1:
             raise DataError(f"{paths[0].parent}: rows of different lengths; keep one format")
         self.row_length = lengths[0]
-        super().__init__(paths, counts)
+        super().__init__(paths, counts, ["data", "img_path"])
 
     @staticmethod
     def _check(path: pathlib.Path) -> tuple[int, int]:

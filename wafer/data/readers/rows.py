@@ -1,17 +1,18 @@
 """The readers of HDF5 rows by the names a params YAML uses: GPT, BERT and T5."""
 
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from tokenizers import decoders
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import Mixture, Source, Subset
 from wafer.data.readers.masked_lm import mask_row, scored_slots
-from wafer.data.rowfiles.files import IGNORED, CorpusSource, Hdf5Source, folder_params, is_corpus
+from wafer.data.rowfiles.files import CorpusSource, Hdf5Source, folder_params, is_corpus
+from wafer.data.rowfiles.rules import IGNORED
 from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
 
@@ -117,11 +118,10 @@ def _tokenizer_of(folders: Sequence[str]) -> dict[str, Any]:
     path = pathlib.Path(folders[0]) / "tokenizer.json"
     if not path.is_file():
         return {}
-    text = path.read_text("utf-8")
-    out: dict[str, Any] = {"tokenizer": text}
-    decoder = json.loads(text).get("decoder") or {}
-    if decoder.get("type") == "ByteLevel":
-        out["token_bytes"] = token_bytes(load_tokenizer(path))
+    tokenizer = load_tokenizer(path)
+    out: dict[str, Any] = {"tokenizer": path.read_text("utf-8")}
+    if isinstance(tokenizer.decoder, decoders.ByteLevel):
+        out["token_bytes"] = token_bytes(tokenizer)
     return out
 
 

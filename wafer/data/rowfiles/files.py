@@ -6,61 +6,53 @@ they are. "corpus": ``data`` [N] is one list of tokens. Whatever is wrong names 
 """
 
 import bisect
-import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
 
-from wafer.data.batching.sources import FEATURES, VSL_FEATURES
+from models.files import read_json
+from wafer.data.batching.sources import FEATURES
+from wafer.data.rowfiles.described import DAMAGE, PARAMS, describe
+from wafer.data.rowfiles.rules import Group, checked_row, checked_tokens
 from wafer.errors import DataError
 
 __all__ = [
-    "IGNORED",
-    "PARAMS",
     "CorpusSource",
-    "Group",
     "Hdf5Source",
     "StoredRows",
-    "describe_rows",
     "find_files",
     "folder_params",
     "is_corpus",
-    "open_rows",
-    "row_problem",
 ]
-
-PARAMS = "data_params.json"
-_BY_COUNT = {3: FEATURES, 5: VSL_FEATURES, 2: FEATURES[:2]}
-_IDS = ("input_ids", "labels", "decoder_input_ids")
-IGNORED = -100  # label of a position without loss, in Hugging Face's convention
-
-
-class Group(NamedTuple):
-    """One HDF5 dataset of a sample file.
-
-    name: of the dataset
-    features: of its rows
-    length: S
-    """
-
-    name: str
-    features: tuple[str, ...]
-    length: int
 
 
 def folder_params(folder: str | pathlib.Path) -> dict[str, Any]:
-    """The folder's ``data_params.json``; empty when there is none."""
+    """The folder's ``data_params.json``; empty when there is none.
+
+    Raises:
+        DataError: it is not JSON, or what we read of it is of another kind.
+    """
     path = pathlib.Path(folder) / PARAMS
     if not path.is_file():
         return {}
     try:
-        params = json.loads(path.read_text())
+        params = read_json(path)
     except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error})") from error
-    return params if isinstance(params, dict) else {}
+        raise DataError(str(error)) from None
+    for name, value in params.items():
+        if name == "features" or name.endswith("_features"):
+            if not isinstance(value, list) or not all(isinstance(f, str) for f in value):
+                raise DataError(f"{path}: {name} is no list of names")
+        elif name == "post-process" and not isinstance(value, dict):
+            raise DataError(f"{path}: {name} is no object of names and values")
+    for name in ("vocab_size", "mask_id"):
+        value = params.get("post-process", {}).get(name)
+        if value is not None and (type(value) is not int or not 0 <= value < 2**31):
+            raise DataError(f"{path}: {name} is {value!r}; expected a number of 31 bits")
+    return params
 
 
 def find_files(folders: Sequence[str | pathlib.Path]) -> list[pathlib.Path]:
@@ -78,81 +70,19 @@ def find_files(folders: Sequence[str | pathlib.Path]) -> list[pathlib.Path]:
     return paths
 
 
-def _columns(file: h5py.File, params: dict[str, Any]) -> tuple[tuple[Group, ...], int]:
-    """The datasets of an open file and its number of rows."""
-    names = sorted(name for name in map(str, file) if name == "data" or name.startswith("data_"))
-    if "labels" in file and names:
-        names.append("labels")  # BERT rows with static masks
-    if not names:
-        raise DataError("holds no dataset 'data'")
-    out, counts = [], set()
-    for name in names:
-        data: Any = file[name]
-        if data.ndim != 3:
-            raise DataError(f"dataset {name!r} has shape {data.shape}; expected [N, F, S]")
-        counts.add(data.shape[0])
-        out.append(Group(name, _features(name, data.shape, params), data.shape[2]))
-    if len(counts) > 1:
-        raise DataError(f"its datasets {', '.join(names)} have {sorted(counts)} rows")
-    return tuple(out), counts.pop()
-
-
-def _features(name: str, shape: tuple[int, ...], params: dict[str, Any]) -> tuple[str, ...]:
-    names = params.get("features" if name == "data" else f"{name}_features")
-    if name == "labels":
-        names = ("labels", "masked_lm_positions", "masked_lm_mask")[: shape[1]]
-    features = tuple(names) if names else _BY_COUNT.get(shape[1])
-    if features is None or len(features) != shape[1]:
-        named = f"{len(features)} features ({', '.join(features)})" if features else ""
-        raise DataError(
-            f"dataset {name!r} has shape {shape}; "
-            + (
-                f"{PARAMS} names {named}"
-                if named
-                else "expected [N, 3, S] (input_ids, mask, labels) or [N, 5, S] (plus "
-                f"attention_span, position_ids), or a {PARAMS} that names the features"
-            )
-        )
-    return features
-
-
-def open_rows(path: pathlib.Path) -> h5py.File:
-    """Open a file to read.
-
-    Raises:
-        DataError: it is not a whole HDF5 file.
-    """
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise DataError(
-            f"{path}: not a readable HDF5 file ({error}); it may be truncated, write it again"
-        ) from error
-
-
-def describe_rows(path: pathlib.Path, params: dict[str, Any]) -> tuple[tuple[Group, ...], int]:
-    """The datasets of a file and its number of rows.
-
-    Raises:
-        DataError: it does not hold rows.
-    """
-    with open_rows(path) as file:
-        try:
-            return _columns(file, params)
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from None
-
-
 class StoredRows:
     """Examples of several files, opened lazily; handles do not travel to other processes.
 
     Args:
         paths: the files, in the order of reading.
         counts: examples of each file.
+        names: the datasets to read.
     """
 
-    def __init__(self, paths: Sequence[pathlib.Path], counts: Sequence[int]) -> None:
-        self.paths = paths
+    def __init__(
+        self, paths: Sequence[pathlib.Path], counts: Sequence[int], names: Sequence[str]
+    ) -> None:
+        self.paths, self._names = paths, names
         self._ends = np.cumsum(counts).tolist()
         self._handles: dict[int, dict[str, Any]] = {}
 
@@ -167,8 +97,11 @@ class StoredRows:
         """
         file = bisect.bisect_right(self._ends, index)
         if file not in self._handles:
-            handle = open_rows(self.paths[file])
-            self._handles[file] = {name: handle[name] for name in map(str, handle)}
+            try:
+                handle = h5py.File(self.paths[file], "r")
+                self._handles[file] = {name: handle[name] for name in self._names}
+            except DAMAGE as error:
+                raise DataError(f"{self.paths[file]}: cannot be read ({error})") from error
         return self.paths[file], index - (self._ends[file - 1] if file else 0), self._handles[file]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -195,7 +128,10 @@ class Hdf5Source(StoredRows):
         self.groups: tuple[Group, ...] = ()
         paths, counts = find_files(folders), []
         for path in paths:
-            groups, count = describe_rows(path, self.params)
+            found = describe(path, self.params)
+            groups, count = found.groups, found.size
+            if found.corpus:
+                raise DataError(f"{path}: a list of tokens (a corpus); expected rows [N, F, S]")
             if self.groups and groups != self.groups:
                 raise DataError(
                     f"{path}: rows of {_shown(groups)}, but {paths[0]} has "
@@ -203,7 +139,9 @@ class Hdf5Source(StoredRows):
                 )
             self.groups = groups
             counts.append(count)
-        super().__init__(paths, counts)
+        if not any(counts):
+            raise DataError(f"{paths[0]}: holds no row, nor does any file beside it")
+        super().__init__(paths, counts, [group.name for group in self.groups])
 
     @property
     def row_shape(self) -> tuple[int, int]:
@@ -222,53 +160,17 @@ class Hdf5Source(StoredRows):
             DataError: it cannot be read, or holds what no row can; names file and row.
         """
         path, row, datasets = self.place(index)
-        out: dict[str, np.ndarray] = {}
         try:
-            for columns in self.groups:
-                values = np.asarray(datasets[columns.name][row], np.int32)
-                out.update(zip(columns.features, values, strict=True))
-        except OSError as error:
+            stored = [datasets[group.name][row] for group in self.groups]
+            return checked_row(self.groups, stored, self._vocab_size)
+        except DataError as error:
+            raise DataError(f"{path}: row {row}: {error}") from None
+        except DAMAGE as error:
             raise DataError(f"{path}: row {row} cannot be read ({error})") from error
-        problem = row_problem(out, self._vocab_size)
-        if problem:
-            raise DataError(f"{path}: row {row}: {problem}")
-        return out
 
 
 def _shown(columns: Sequence[Group]) -> str:
     return ", ".join(f"({len(c.features)}, {c.length})" for c in columns)
-
-
-def row_problem(row: dict[str, np.ndarray], vocab_size: int | None) -> str:
-    """Say what is wrong with a row; '' when nothing is."""
-    for name in _IDS:
-        if name not in row:
-            continue
-        low = IGNORED if name == "labels" else 0
-        ids = row[name]
-        if ids.size and (ids.min() < low or (vocab_size is not None and ids.max() >= vocab_size)):
-            limit = "" if vocab_size is None else f" and below the vocabulary of {vocab_size}"
-            bad = (ids < low) | (False if vocab_size is None else ids >= vocab_size)
-            at = int(np.flatnonzero(bad)[0])
-            return f"{name}[{at}] is {ids[at]}; expected ids of at least 0{limit}"
-    return _span_problem(row)
-
-
-def _span_problem(row: dict[str, np.ndarray]) -> str:
-    """VSL rows count spans down and positions up inside each document."""
-    if "attention_span" not in row:
-        return ""
-    span, position = row["attention_span"], row["position_ids"]
-    size = len(span)
-    end = np.arange(size) + span
-    if span.min() < 0 or position.min() < 0 or end.max() >= size:
-        return "attention_span or position_ids point outside the row"
-    inside = span[:-1] > 0
-    bad = inside & ((span[1:] != span[:-1] - 1) | (position[1:] != position[:-1] + 1))
-    if bad.any():
-        at = int(np.flatnonzero(bad)[0])
-        return f"attention_span and position_ids disagree at position {at}"
-    return ""
 
 
 class CorpusSource(StoredRows):
@@ -292,34 +194,29 @@ class CorpusSource(StoredRows):
         self._length, self._vocab_size = length, vocab_size
         paths, counts = find_files(folders), []
         for path in paths:
-            with open_rows(path) as file:
-                data: Any = file.get("data")
-                if data is None or data.ndim != 1:
-                    raise DataError(f"{path}: not a corpus; expected a dataset 'data' [N]")
-                counts.append(max(len(data) - 1, 0) // length)
+            found = describe(path, {})
+            if not found.corpus:
+                raise DataError(f"{path}: not a corpus; expected a dataset 'data' [N]")
+            counts.append(max(found.size - 1, 0) // length)
         if not any(counts):
             raise DataError(f"{folders[0]}: no file holds {length + 1} tokens")
-        super().__init__(paths, counts)
+        super().__init__(paths, counts, ["data"])
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """One window as (input_ids, attention_mask, labels)."""
         path, row, datasets = self.place(index)
         start = row * self._length
         try:
-            window = datasets["data"][start : start + self._length + 1]
-        except OSError as error:
+            stored = datasets["data"][start : start + self._length + 1]
+            tokens = checked_tokens(stored, self._vocab_size)
+        except DataError as error:
+            raise DataError(f"{path}: tokens from {start}: {error}") from None
+        except DAMAGE as error:
             raise DataError(f"{path}: tokens from {start} cannot be read ({error})") from error
-        tokens = window.astype(np.int32)
         values = (tokens[:-1], np.ones(self._length, np.int32), tokens[1:])
-        row_of: dict[str, np.ndarray] = dict(zip(FEATURES, values, strict=True))
-        problem = row_problem(row_of, self._vocab_size)
-        if problem:
-            raise DataError(f"{path}: tokens from {start}: {problem}")
-        return row_of
+        return dict(zip(FEATURES, values, strict=True))
 
 
 def is_corpus(folder: str | pathlib.Path) -> bool:
     """Whether the folder's first file is in the corpus format."""
-    with open_rows(find_files([folder])[0]) as file:
-        data: Any = file.get("data")
-        return data is not None and data.ndim == 1
+    return describe(find_files([folder])[0], folder_params(folder)).corpus

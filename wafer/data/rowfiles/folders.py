@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from wafer.data.rowfiles.files import PARAMS, Hdf5Source, is_corpus
+from wafer.data.rowfiles.described import PARAMS
+from wafer.data.rowfiles.files import Hdf5Source, is_corpus
 from wafer.data.rowfiles.writer import described, write_json, write_rows
 from wafer.errors import DataError
 

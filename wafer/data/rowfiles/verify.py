@@ -5,16 +5,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import h5py
-import numpy as np
 
-from wafer.data.rowfiles.files import (
-    Group,
-    describe_rows,
-    find_files,
-    folder_params,
-    open_rows,
-    row_problem,
-)
+from wafer.data.rowfiles.described import DAMAGE, Described, describe, open_rows
+from wafer.data.rowfiles.files import find_files, folder_params
+from wafer.data.rowfiles.rules import Group, checked_row, checked_tokens
 from wafer.errors import DataError
 
 __all__ = ["Report", "verify_folder"]
@@ -69,24 +63,19 @@ def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> 
     corpus, count = False, 0
     for path in paths:
         try:
-            with open_rows(path) as file:
-                data: Any = file.get("data")
-                corpus = data is not None and data.ndim == 1
-            if corpus:
-                count += _verify_tokens(path, vocab_size, problems)
-                continue
-            groups, rows = describe_rows(path, params)
+            found = describe(path, params)
+            corpus = found.corpus
+            seen.setdefault(found.groups, path)
+            if len(seen) > 1 and seen[found.groups] == path:
+                problems.append(f"{path}: rows of another shape than those of {paths[0]}")
+            verify = _verify_tokens if corpus else _verify_rows
+            count += verify(path, found, vocab_size, problems)
         except DataError as error:
             problems.append(str(error))
             continue
-        seen.setdefault(groups, path)
-        if len(seen) > 1 and seen[groups] == path:
-            problems.append(f"{path}: rows of another shape than those of {paths[0]}")
-        count += _verify_rows(path, groups, vocab_size, problems)
-        with open_rows(path) as file:
-            promised: Any = file.attrs.get("n_examples", rows)
-        if promised != rows:
-            problems.append(f"{path}: n_examples is {promised}, but the file holds {rows} rows")
+        if found.promised not in (None, found.size):
+            held = f"{found.size} {'tokens' if corpus else 'rows'}"
+            problems.append(f"{path}: n_examples is {found.promised}, but the file holds {held}")
     unit = "tokens" if corpus else "rows"
     expected = params.get("n_examples")
     if expected is not None and expected != count and not problems:
@@ -96,65 +85,48 @@ def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> 
 
 def _blocks(file: h5py.File, names: list[str], size: int) -> Iterator[tuple[int, list[Any] | None]]:
     """(first row, the datasets' rows) of each block; None where it cannot be read."""
-    step = _BLOCK
-    for start in range(0, size, step):
+    datasets: list[Any] = [file[name] for name in names]
+    for start in range(0, size, _BLOCK):
         try:
-            yield start, [_rows_of(file, name, start, start + step) for name in names]
-        except OSError:
-            for row in range(start, min(start + step, size)):
+            yield start, [data[start : start + _BLOCK] for data in datasets]
+        except DAMAGE:
+            for row in range(start, min(start + _BLOCK, size)):
                 try:
-                    yield row, [_rows_of(file, name, row, row + 1) for name in names]
-                except OSError:
+                    yield row, [data[row : row + 1] for data in datasets]
+                except DAMAGE:
                     yield row, None
 
 
-def _rows_of(file: h5py.File, name: str, start: int, stop: int) -> np.ndarray:
-    data: Any = file[name]
-    return np.asarray(data[start:stop], np.int32)
-
-
 def _verify_rows(
-    path: pathlib.Path, groups: tuple[Group, ...], vocab_size: int | None, problems: list[str]
+    path: pathlib.Path, found: Described, vocab_size: int | None, problems: list[str]
 ) -> int:
-    names = [group.name for group in groups]
     readable = 0
     with open_rows(path) as file:
-        first: Any = file[names[0]]
-        for start, blocks in _blocks(file, names, len(first)):
+        names = [group.name for group in found.groups]
+        for start, blocks in _blocks(file, names, found.size):
             if blocks is None:
                 problems.append(f"{path}: row {start} cannot be read; the file is damaged")
                 continue
             readable += len(blocks[0])
-            for i in range(len(blocks[0])):
-                values = [
-                    (feature, block[i, k])
-                    for group, block in zip(groups, blocks, strict=True)
-                    for k, feature in enumerate(group.features)
-                ]
-                problem = _problem(dict(values), vocab_size)
-                if problem:
-                    problems.append(f"{path}: row {start + i}: {problem}")
+            for i, stored in enumerate(zip(*blocks, strict=True)):
+                try:
+                    checked_row(found.groups, stored, vocab_size)
+                except DataError as error:
+                    problems.append(f"{path}: row {start + i}: {error}")
     return readable
 
 
-def _problem(row: dict[str, np.ndarray], vocab_size: int | None) -> str:
-    for name in ("attention_mask", "decoder_attention_mask"):
-        if name in row and ((row[name] != 0) & (row[name] != 1)).any():
-            return f"{name} holds values besides 0 and 1"
-    return row_problem(row, vocab_size)
-
-
-def _verify_tokens(path: pathlib.Path, vocab_size: int | None, problems: list[str]) -> int:
+def _verify_tokens(
+    path: pathlib.Path, found: Described, vocab_size: int | None, problems: list[str]
+) -> int:
     step = 1 << 20
     with open_rows(path) as file:
         data: Any = file["data"]
-        for start in range(0, len(data), step):
+        for start in range(0, found.size, step):
             try:
-                tokens = data[start : start + step].astype(np.int32)
-            except OSError:
+                checked_tokens(data[start : start + step], vocab_size)
+            except DataError as error:
+                problems.append(f"{path}: tokens from {start}: {error}")
+            except DAMAGE:
                 problems.append(f"{path}: tokens from {start} cannot be read; the file is damaged")
-                continue
-            problem = row_problem({"input_ids": tokens}, vocab_size)
-            if problem:
-                problems.append(f"{path}: tokens from {start}: {problem}")
-        return len(data)
+    return found.size

@@ -1,17 +1,20 @@
 """HDF5 files in the vendor's layouts, written whole or not at all."""
 
+import contextlib
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import h5py
 import numpy as np
 
 from models.files import appearing_whole
-from wafer.data.rowfiles.files import Group
+from wafer.data.rowfiles.rules import Group
 
-__all__ = ["described", "write_corpus", "write_json", "write_rows"]
+__all__ = ["Append", "described", "growing", "write_json", "write_rows"]
+
+Append = Callable[[Sequence[np.ndarray]], None]
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
@@ -30,6 +33,46 @@ def described(groups: Sequence[Group]) -> dict[str, Any]:
     return named | {f"{g.name}_features_len": g.length for g in groups} | longest
 
 
+@contextlib.contextmanager
+def growing(
+    path: pathlib.Path, groups: Sequence[Group], compression: str | None, dtype: str = "i4"
+) -> Iterator[Append]:
+    """Write a file piece by piece; it appears when the block ends well.
+
+    Args:
+        path: the file.
+        groups: datasets of the "sample" format; none is the "corpus" format, ``data`` [N].
+        compression: of the chunks, each one row of features.
+        dtype: of the ids on disk.
+
+    Yields:
+        A function that takes the next rows, one array [N, F, S] for each group (or tokens [N]).
+    """
+    shapes = {group.name: (len(group.features), group.length) for group in groups}
+    shapes = shapes or {"data": ()}
+    with appearing_whole(path, sync=True) as partial, h5py.File(partial, "w") as file:
+        datasets = [
+            file.create_dataset(
+                name,
+                (0, *shape),
+                dtype,
+                maxshape=(None, *shape),
+                chunks=(1, *shape) if shape else (1 << 16,),
+                compression=compression,
+            )
+            for name, shape in shapes.items()
+        ]
+
+        def append(rows: Sequence[np.ndarray]) -> None:
+            for data, values in zip(datasets, rows, strict=True):
+                size = len(data)
+                data.resize(size + len(values), axis=0)
+                data[size:] = values
+
+        yield append
+        file.attrs["n_examples"] = len(datasets[0])
+
+
 def write_rows(
     path: pathlib.Path,
     groups: Sequence[Group],
@@ -37,30 +80,6 @@ def write_rows(
     compression: str | None = "gzip",
     dtype: str = "i4",
 ) -> None:
-    """Write the "sample" format.
-
-    Args:
-        path: the file; appears when it is complete.
-        groups: its datasets.
-        rows: one array [N, F, S] for each group.
-        compression: of the chunks, each one row of features.
-        dtype: of the ids on disk.
-    """
-    with appearing_whole(path, sync=True) as partial, h5py.File(partial, "w") as file:
-        file.attrs["n_examples"] = len(rows[0])
-        for group, values in zip(groups, rows, strict=True):
-            file.create_dataset(
-                group.name,
-                data=values,
-                dtype=dtype,
-                chunks=(1, *values.shape[1:]),
-                compression=compression,
-            )
-
-
-def write_corpus(path: pathlib.Path, tokens: np.ndarray, compression: str | None) -> None:
-    """Write the "corpus" format: ``data`` [N], documents one after the other."""
-    with appearing_whole(path, sync=True) as partial, h5py.File(partial, "w") as file:
-        file.attrs["n_examples"] = len(tokens)
-        chunks = (min(len(tokens), 1 << 16),)
-        file.create_dataset("data", data=tokens, dtype="i4", chunks=chunks, compression=compression)
+    """Write the "sample" format at once; see ``growing``."""
+    with growing(path, groups, compression, dtype) as append:
+        append(rows)

@@ -4,13 +4,15 @@ import ast
 import csv
 import json
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wafer.errors import DataError
 
-__all__ = ["Row", "find_files", "read_json", "read_rows"]
+__all__ = ["Row", "find_files", "parse_json", "read_json", "read_rows"]
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _CSV_FIELD = 2**27  # a row of the vendor's CSV holds a whole document
 
 
@@ -59,7 +61,7 @@ class Row(NamedTuple):
         text = self.text(name)
         try:
             words = ast.literal_eval(text) if text.lstrip().startswith("[") else text.split()
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
             return text.split()  # [CLS] a b [SEP]
         if not isinstance(words, list):
             raise DataError(f"{self.where}: {name!r} is {text[:40]!r}; expected a list of {name}")
@@ -73,9 +75,9 @@ class Row(NamedTuple):
         """
         value = self.get(name)
         try:
-            value = json.loads(value) if isinstance(value, str) else value
+            value = parse_json(value) if isinstance(value, str) else value
             return [int(item) for item in value]
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             shown = str(self.get(name))[:60]
             raise DataError(
                 f"{self.where}: {name!r} is {shown!r}; expected a list of whole numbers"
@@ -124,12 +126,29 @@ def _lines(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
             continue
         where = f"{path}, row {number}"
         try:
-            values = json.loads(line)
+            values = parse_json(line)
         except ValueError as error:
             raise DataError(f"{where}: not JSON ({error})") from None
         if not isinstance(values, dict):
             raise DataError(f"{where}: expected a JSON object, got {str(values)[:40]!r}")
         yield Row(where, values)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON whose text can be encoded again.
+
+    Raises:
+        ValueError: no JSON, nested beyond measure, or with half a character (a lone surrogate),
+            which no tokenizer takes.
+    """
+    text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if _SURROGATE.search(text):
+        json.dumps(values, ensure_ascii=False).encode()
+    return values
 
 
 def _table(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
@@ -161,6 +180,6 @@ def read_json(path: pathlib.Path) -> Any:
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected a JSON file")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error})") from None

@@ -1,14 +1,35 @@
 """Byte-level byte-pair tokenizers, trained on the spot, and the bytes each token stands for."""
 
+import contextlib
+import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as bpe_models, pre_tokenizers, trainers
 
-__all__ = ["END_OF_TEXT", "load_tokenizer", "token_bytes", "train_bpe"]
+from models.guarded import guarded
+from wafer.errors import DataError
+
+__all__ = ["END_OF_TEXT", "largest_id", "load_tokenizer", "token_bytes", "tokenizing", "train_bpe"]
 
 END_OF_TEXT = "<|endoftext|>"
+_MOST_TOKENS = 1 << 24  # ids of a vocabulary
+
+
+@contextlib.contextmanager
+def tokenizing(what: str) -> Iterator[None]:
+    """Turn what the tokenizers library raises into one error.
+
+    Raises:
+        DataError: for plain ``Exception`` and for panics of Rust, which are not even that.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise DataError(f"{what}: {error}") from None
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -44,10 +65,27 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
 
     Raises:
         FileNotFoundError: no such file.
+        DataError: it holds no tokenizer, or ids beyond any vocabulary.
     """
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"no tokenizer at {path}; expected a Hugging Face tokenizer.json")
+    try:  # first where a crash of the library does no harm, and its panics are not printed
+        largest = guarded("wafer.data.text.tokenizer:largest_id", os.path.abspath(path))
+    except ValueError as error:
+        raise DataError(f"{path}: not a tokenizer.json ({error})") from None
+    if largest >= _MOST_TOKENS:
+        raise DataError(f"{path}: token id {largest}; expected ids below {_MOST_TOKENS:,}")
     return Tokenizer.from_file(str(path))
+
+
+def largest_id(path: str) -> int:
+    """The largest token id of a ``tokenizer.json``, -1 where it has none.
+
+    Raises:
+        DataError: the library cannot read it.
+    """
+    with tokenizing("it cannot be read"):
+        return max(Tokenizer.from_file(path).get_vocab().values(), default=-1)
 
 
 def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
@@ -55,7 +93,8 @@ def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
 
     A byte-level token spells each byte as one character, so its length is its byte count.
     """
-    sizes = np.zeros(tokenizer.get_vocab_size(), np.int32)
-    for token, index in tokenizer.get_vocab().items():
+    ids = tokenizer.get_vocab()
+    sizes = np.zeros(max(ids.values(), default=-1) + 1, np.int32)  # ids may have gaps
+    for token, index in ids.items():
         sizes[index] = 1 if token == END_OF_TEXT else len(token)
     return sizes

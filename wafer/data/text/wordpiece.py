@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as token_models, normalizers, pre_tokenizers
 
+from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import DataError
 
 __all__ = ["Vocabulary", "load_vocabulary"]
@@ -109,10 +110,7 @@ def _read(path: str, do_lower: bool) -> Vocabulary:
     if not file.is_file():
         raise DataError(f"vocab_file: {file} does not exist; expected vocab.txt or tokenizer.json")
     if file.suffix == ".json":
-        try:
-            tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises plain Exception
-            raise DataError(f"vocab_file: {file} is not a tokenizer.json ({error})") from None
+        tokenizer = load_tokenizer(file)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return Vocabulary(tokenizer, file)

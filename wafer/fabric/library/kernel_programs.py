@@ -51,7 +51,7 @@ def gemv_program(height: int, width: int, m: int, n: int, spec: WaferSpec = WSE2
     Arrays: ``"a"`` [m, n] row-major, ``"x"`` [n] read at row 0, ``"y"`` [m] with the product at
     column 0.
     """
-    layout = Layout(width, height, spec)
+    layout = Layout(width, height, spec, overheads=False)
     layout.array("a", m * n)
     ops = [_fmacs(mem("y"), mem("a", j, n), mem("x", j, 0), m) for j in range(n)]
     return _matvec(layout, m, n, {pe: list(ops) for pe in np.ndindex(height, width)})
@@ -77,7 +77,7 @@ def sparse_matvec_program(
         A program over arrays ``"v"`` [E], ``"x"`` and ``"y"``.
     """
     height, width, entries = rows.shape
-    layout = Layout(width, height, spec)
+    layout = Layout(width, height, spec, overheads=False)
     layout.array("v", entries)
     products = {}
     for pe in np.ndindex(height, width):
@@ -107,7 +107,7 @@ def summa_program(size: int, m: int, k: int, n: int, spec: WaferSpec = WSE2) -> 
     """
     if not 1 < size <= 4:
         raise FabricError(f"summa_program: {size} x {size} PEs; a colour per step allows 2 to 4")
-    layout = Layout(size, size, spec)
+    layout = Layout(size, size, spec, overheads=False)
     words = {"a": m * k, "b": k * n}
     for name in ("a", "b"):
         layout.array(name, words[name])
@@ -154,7 +154,7 @@ def seven_point_program(height: int, width: int, cells: int, spec: WaferSpec = W
     Arrays: ``"u"`` [cells + 2] with a zero at both ends, ``"c0"``..``"c6"`` coefficients,
     ``"out"`` [cells], and a halo per side.
     """
-    layout = Layout(width, height, spec)
+    layout = Layout(width, height, spec, overheads=False)
     layout.array("u", cells + 2)
     layout.array("out", cells)
     for i in range(7):

@@ -52,8 +52,9 @@ class Layout:
         width: PEs in x.
         height: PEs in y.
         spec: the machine.
-        overheads: charge the fitted software costs (task start, operation launch); without
-            them every operation starts in the cycle after the one before it.
+        overheads: charge the software's costs, fitted to published runs (task start, operation
+            launch); without them every operation starts in the cycle after the one before it,
+            which closed forms of wires and PEs are for.
         reload: charge ``op_reload`` in place of ``op_launch``.
         host_io: keep memcpy's colours for it.
         main_thread_priority: of the running task against microthreads (``Op.priority``), a level
@@ -66,7 +67,7 @@ class Layout:
         height: int = 1,
         spec: WaferSpec = WSE2,
         *,
-        overheads: bool = False,
+        overheads: bool = True,
         reload: bool = False,
         host_io: bool = False,
         main_thread_priority: str = "high",

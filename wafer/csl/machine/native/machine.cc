@@ -20,10 +20,33 @@ Machine* Machine::create(Reader in) {
 }
 
 void Machine::set_up(Reader& in, const std::vector<int32_t>& tiles) {
+  // As many microthreads and queues as anything names: less state stays in the caches.
+  for (const Program& p : programs_) {
+    const auto names = [](size_t* count, int id) { *count = std::max(*count, size_t(id + 1)); };
+    for (const FabricRow& row : p.fabrics) {
+      names(&threads_, row.queue + 1);
+      if (row.sends) names(&queues_, row.queue);
+    }
+    for (const OperationRow& row : p.operations) names(&threads_, row.thread + 1);
+    for (const DsrRow& row : p.dsr_loads) names(&threads_, row.thread + 1);
+  }
+  const auto held = [](const Program& p) { return (p.memory.size() + kPad + 7) / 8 * 8; };
+  const auto frame = [](const Program& p) { return size_t(p.frame + p.slack); };
   size_t memory = 0, registers = 0, dsrs = 0, fifos = 0;
+  for (const int32_t tile : tiles) {
+    if (tile < 0) continue;
+    const Program& p = programs_[size_t(tile)];
+    memory += held(p), registers += frame(p), dsrs += 3 * size_t(p.dsrs), fifos += p.fifos.size();
+  }
+  memory_.resize(memory), registers_.resize(registers), dsrs_.resize(dsrs), fifos_.resize(fifos);
+  operations_.resize(size_t(cells()) * threads_);
+  output_.resize(size_t(cells()) * queues_);
+  frames_.reset(new Frame[size_t(cells()) * kDeepestCall]);
+
+  memory = registers = dsrs = fifos = 0;
   for (int cell = 0; cell < cells(); ++cell) {
     Core& core = cores_[cell];
-    core.program = tiles[cell];
+    core.cell = cell, core.program = tiles[cell], core.lanes = &at(cell, 0);
     if (core.program >= 0) core.code = &programs_[size_t(core.program)];
     std::fill_n(core.in_slot, kQueues, -1), std::fill_n(core.out_slot, kQueues, -1);
     for (int slot = 0; slot < slots_; ++slot) {
@@ -35,30 +58,20 @@ void Machine::set_up(Reader& in, const std::vector<int32_t>& tiles) {
       lane.depth = own_depth(core, slot);
       aim(lane);
     }
-    if (core.program < 0) continue;
+    if (!core.code) continue;
     const Program& p = program(core);
-    core.memory = memory, core.registers = registers, core.dsrs = dsrs, core.fifos = fifos;
-    memory += (p.memory.size() + kPad + 7) / 8 * 8, registers += size_t(p.frame + p.slack);
-    dsrs += 3 * size_t(p.dsrs), fifos += p.fifos.size();
+    core.memory = memory_.data() + memory, core.registers = registers_.data() + registers;
+    core.dsrs = dsrs_.data() + dsrs, core.fifos = fifos_.data() + fifos;
+    core.operations = operations_.data() + size_t(cell) * threads_;
+    core.output = output_.data() + size_t(cell) * queues_;
+    memory += held(p), registers += frame(p), dsrs += 3 * size_t(p.dsrs), fifos += p.fifos.size();
   }
+  for (int slot = 0; slot < slots_; ++slot)
+    to_host_ |= uint32_t(costs_.streams[colors_[slot]] == 2) << slot;
   for (int count = in.next(); count > 0; --count) {
     const int cell = in.next(), slot = in.next(), row = in.next();
     at(cell, slot).filter = {row, filters_[row].start, filters_[row].limit1, true, false};
   }
-  memory_.resize(memory), registers_.resize(registers), dsrs_.resize(dsrs), fifos_.resize(fifos);
-  // As many microthreads and queues as anything names: less state stays in the caches.
-  for (const Program& p : programs_) {
-    const auto names = [](size_t* count, int id) { *count = std::max(*count, size_t(id + 1)); };
-    for (const FabricRow& row : p.fabrics) {
-      names(&threads_, row.queue + 1);
-      if (row.sends) names(&queues_, row.queue);
-    }
-    for (const OperationRow& row : p.operations) names(&threads_, row.thread + 1);
-    for (const DsrRow& row : p.dsr_loads) names(&threads_, row.thread + 1);
-  }
-  operations_.resize(size_t(cells()) * threads_);
-  output_.resize(size_t(cells()) * queues_);
-  frames_.resize(size_t(cells()) * kDeepestCall);
 }
 
 void Machine::start() {
@@ -66,19 +79,19 @@ void Machine::start() {
   profile_.resize(programs_.size());
   for (int cell = 0; cell < cells(); ++cell) {
     Core& core = cores_[cell];
-    if (core.program < 0) continue;
+    if (!core.code) continue;
     const Program& p = program(core);
-    std::copy(p.memory.begin(), p.memory.end(), &memory_[core.memory]);
+    std::copy(p.memory.begin(), p.memory.end(), core.memory);
     core.active = p.active;
     for (int gate = 0; gate < kGates; ++gate) core.blocked[gate] = uint32_t(p.blocked[gate]);
     if (!costs_.wse3) core.blocked[int(Gate::kData)] |= core.blocked[int(Gate::kColor)];
     for (int queue = 0; queue < kQueues; ++queue) {
       const int in = p.queues[queue].color, out = p.queues[kQueues + queue].color;
-      if (in >= 0) bind_input(cell, queue, slot_[in]);
+      if (in >= 0) bind_input(core, queue, slot_[in]);
       if (out >= 0) core.out_slot[queue] = slot_[out];
     }
-    if (p.start >= 0) begin(cell, Task::kStart, 0, p.start, -1);
-    else dispatch(cell, -1, &worker);
+    if (p.start >= 0) begin(core, Task::kStart, 0, p.start, -1);
+    else if (may_dispatch(core)) dispatch(core, -1, &worker);
   }
 }
 
@@ -104,7 +117,7 @@ std::vector<Waiting> Machine::waiting() {
       }
       each(core.active & core.blocked[int(Gate::kLocal)],
            [&](int id) { add(int(Task::kLocal), id, kTaskBlocked, id); });
-      const uint32_t read = being_read(cell);
+      const uint32_t read = being_read(core);
       each(core.queued & ~read, [&](int slot) { add(-1, 0, kWordUnread, colors_[slot]); });
       if (core.commanded && core.main == Main::kIdle)
         add(-1, 0, kForCommand, int(host(cell).launches.size()));
@@ -116,7 +129,7 @@ std::vector<Waiting> Machine::waiting() {
 
 void Machine::explain(int cell, int thread, std::vector<Waiting>* out) {
   const Core& core = cores_[cell];
-  const Operation& o = running(cell, thread);
+  const Operation& o = running(core, thread);
   int reason = kNoReason, detail = 0;
   if (thread != kMainThread && is_blocked(core, Gate::kThread, thread)) reason = kThreadBlocked;
   for (const Stream* s : {&o.src0, &o.src1}) {
@@ -124,7 +137,7 @@ void Machine::explain(int cell, int thread, std::vector<Waiting>* out) {
     if (s->kind == Operand::kFabric) {
       const int slot = source_slot(core, *s);
       if (slot < 0 || !at(cell, slot).size) reason = kForData, detail = slot < 0 ? -1 : colors_[slot];
-    } else if (s->kind == Operand::kFifo && fifo(core, s->row).used < s->width / 2) {
+    } else if (s->kind == Operand::kFifo && core.fifos[s->row].used < s->width / 2) {
       reason = kFifoEmpty, detail = s->row;
     }
   }

@@ -33,10 +33,20 @@ class Machine : public Tasks {
     run_team(threads, [&](int id, Barrier& barrier) {
       const int from = int(int64_t(rows_) * id / threads);
       const int to = int(int64_t(rows_) * (id + 1) / threads);
+      // Only a range's first and last rows get words from other threads.
+      workers[size_t(id)].own_from = from ? (from + 1) * width_ : 0;
+      workers[size_t(id)].own_to = to < rows_ ? (to - 1) * width_ : cells();
       while (running) {
-        leave(from, to, &workers[id]);
+        // A row arrives once it and its neighbours have left, while it is still in the caches; what
+        // another thread's rows see of this thread's must have left before both go on.
+        Worker& worker = workers[size_t(id)];
+        if (from < to) leave(from, from + 1, &worker);
+        if (to - 1 > from) leave(to - 1, to, &worker);
         barrier.wait([] {});
-        arrive(from, to, &workers[id]);
+        for (int row = from; row < to; ++row) {
+          if (row + 1 < to - 1) leave(row + 1, row + 2, &worker);
+          arrive(row, row + 1, &worker);
+        }
         barrier.wait([&] {
           status = close(&workers, called, limit);
           running = status == kNoStatus;
@@ -59,6 +69,7 @@ class Machine : public Tasks {
   // Calls a function on a PE once what was called before has been answered.
   void launch(int cell, int entry, const int64_t* words, int count) {
     host(cell).launches.push_back({entry, {words, words + count}});
+    cores_[cell].called = true;
     unanswered_ += 2;  // it returns, and it frees the command stream
     visit_[cell] = 1;
   }
@@ -66,20 +77,20 @@ class Machine : public Tasks {
   bool has_command(int cell) const {
     const Core& core = cores_[cell];
     return core.commanded || (core.main != Main::kIdle && core.task == Task::kFunction) ||
-           (hosts_[cell] && !hosts_[cell]->launches.empty());
+           core.called;
   }
 
   uint8_t* bytes(int cell, int64_t address, int64_t count, bool write) {
     const Core& core = cores_[cell];
     if (core.program < 0 || address < 0 || count < 0) return nullptr;
     const int64_t end = int64_t(program(core).memory.size()) + (write ? 0 : kPad);
-    return address + count > end ? nullptr : &memory_[core.memory + size_t(address)];
+    return address + count > end ? nullptr : core.memory + address;
   }
 
   void inject(int cell, int slot, const uint32_t* words, int64_t count) {
     Host& to = host(cell);
     to.in[slot].insert(to.in[slot].end(), words, words + count);
-    if (count) to.feeding |= 1u << slot, visit_[cell] = 1;
+    if (count) cores_[cell].feeding |= 1u << slot, visit_[cell] = 1;
   }
 
   // Takes up to `most` words that the PE has sent to the host.
@@ -100,8 +111,8 @@ class Machine : public Tasks {
     recorder_->advance(cycle_);
     for (int cell = 0; cell < cells(); ++cell) {
       const Core& core = cores_[cell];
-      if (core.main != Main::kIdle) record_task(cell, cycle_, false);
-      each(core.threads, [&](int thread) { Operations::record(cell, thread, cycle_, false); });
+      if (core.main != Main::kIdle) record_task(core, cycle_, false);
+      each(core.threads, [&](int thread) { Operations::record(core, thread, cycle_, false); });
     }
   }
   const Recorder& recorder() const { return *recorder_; }
@@ -127,58 +138,36 @@ class Machine : public Tasks {
   void arrive(int from, int to, Worker* worker) {
     for (int cell = from * width_; cell < to * width_; ++cell) {
       if (!load(visit_[cell]) && wake_[cell] != cycle_) continue;
-      if (cell + 2 * kAhead < to * width_) {
-        if (load(visit_[cell + 2 * kAhead])) prefetch(cell + 2 * kAhead);
-        if (load(visit_[cell + kAhead])) prefetch_operands(cell + kAhead);
-      }
       store(visit_[cell], uint8_t(0));
-      worker->moved |= step(cell, worker);
+      worker->moved |= step(cores_[cell], worker);
     }
   }
 
-  using Tasks::prefetch;
-  void prefetch(int cell) {
-    prefetch(&cores_[cell], sizeof(Core));
-    prefetch(&at(cell, 0), std::min<size_t>(slots_, 4) * sizeof(Lane));
-    prefetch(&words_[size_t(cell) * slots_ * kQueues], std::min<size_t>(slots_, 4) * kQueues * 4);
-    if (queues_) prefetch(&output(cell, 0), std::min<size_t>(queues_, 6) * sizeof(OutputQueue));
-    prefetch(&running(cell, kMainThread), std::min<size_t>(threads_, 4) * sizeof(Operation));
-  }
-  void prefetch_operands(int cell) {
-    const Core& core = cores_[cell];
-    each(core.threads, [&](int thread) {
-      const Operation& o = running(cell, thread);
-      for (const Stream* s : {&o.src0, &o.src1, &o.dest})
-        if (s->kind == Operand::kMemory)
-          __builtin_prefetch(memory_.data() + core.memory + s->base + int64_t(o.done) * s->step);
-    });
-  }
-
-  bool step(int cell, Worker* worker) {
-    Core& core = cores_[cell];
-    bool moved = false, seen = false;
+  [[gnu::always_inline]] bool step(Core& core, Worker* worker) {
+    const int cell = core.cell;
+    bool moved = false;
     Sent sent;
-    if (core.program >= 0) {
-      moved |= run_task(cell, cycle_, worker);
+    if (core.code) {
+      moved |= run_task(core, cycle_, worker);
       if (core.threads) {
         const bool waits = core.main == Main::kOperating;
-        moved |= step_operations(cell, worker);
+        moved |= step_operations(core, worker);
         if (waits && core.main == Main::kRunning) wake_[cell] = cycle_ + 1;
       }
-      if (core.sending || worker->fresh.queue >= 0) moved |= drain(cell, &sent, worker);
-      if (hosts_[cell] && hosts_[cell]->feeding) moved |= feed(cell);
+      if (core.sending || worker->fresh) sent = drain(core, &moved, worker);
+      if (core.feeding) moved |= feed(core);
     }
-    const uint32_t enters = sent.slot < 0 ? 0 : 1u << sent.slot;
+    const uint32_t enters = sent && sent.slot() >= 0 ? 1u << sent.slot() : 0;
+    int changes = 0;
+    uint32_t live = 0;
     each(live_[cell] | incoming_[cell] | core.popped | enters, [&](int slot) {
-      Lane& lane = at(cell, slot);
-      const bool full = lane.router_flag[1];
-      const uint8_t rx = lane.rx;
-      moved |= route(cell, slot, sent.word, slot == sent.slot ? sent.flag : 0, core, worker);
-      seen |= full != bool(lane.router_flag[1]) || rx != lane.rx;
+      const int change = route(core, slot, sent, worker);
+      changes |= change, live |= uint32_t(change / kBusy) << slot;
     });
+    live_[cell] = live, moved |= changes & kMoved;
     incoming_[cell] = core.popped = 0;
-    moved |= dispatch(cell, cycle_, worker);
-    if (moved) changed(cell, seen);
+    if (may_dispatch(core)) moved |= dispatch(core, cycle_, worker);
+    if (moved) changed(cell, changes & kSeen);
     return moved;
   }
 
@@ -211,6 +200,15 @@ class Machine : public Tasks {
       if (wake > cycle_) out = std::min(out, wake);
     return out;
   }
+
+  // What the PEs' state points into.
+  Arena<uint8_t> memory_;
+  Arena<int64_t> registers_;
+  Arena<Operation> operations_;
+  Arena<OutputQueue> output_;
+  std::vector<Dsr> dsrs_;
+  std::vector<Fifo> fifos_;
+  size_t threads_ = 1, queues_ = 0;  // operations and output queues of each PE
 
   int64_t cycle_ = 0, unanswered_ = 0;
   Fault fault_;

@@ -18,7 +18,6 @@ class Queues : public Routers {
 
  protected:
   static const Program& program(const Core& core) { return *core.code; }
-  OutputQueue& output(int cell, int queue) { return output_[size_t(cell) * queues_ + queue]; }
 
   // Words that a colour holds for the CE while no queue is bound to it.
   uint8_t own_depth(const Core& core, int slot) const {
@@ -26,12 +25,11 @@ class Queues : public Routers {
     return uint8_t(costs_.wse3 || core.program < 0 ? 0 : costs_.unbound_depth);
   }
 
-  void bind_input(int cell, int queue, int slot) {
-    Core& core = cores_[cell];
+  void bind_input(Core& core, int queue, int slot) {
     const int was = core.in_slot[queue];
     core.in_slot[queue] = int8_t(slot);
-    if (was >= 0) at(cell, was).depth = own_depth(core, was);
-    if (slot >= 0) at(cell, slot).depth = uint8_t(costs_.input_depth[queue]);
+    if (was >= 0) core.lanes[was].depth = own_depth(core, was);
+    if (slot >= 0) core.lanes[slot].depth = uint8_t(costs_.input_depth[queue]);
   }
 
   int bound_to(const Core& core, int slot) const {
@@ -41,64 +39,60 @@ class Queues : public Routers {
   }
 
   // A word leaves the CE. It goes on in the same cycle unless others wait before it.
-  void send(int cell, const Sent& sent, Worker* worker) {
-    Core& core = cores_[cell];
-    if (!core.sending && worker->fresh.queue < 0) return void(worker->fresh = sent);
-    store_fresh(cell, worker);
-    queue_up(cell, sent);
+  void send(Core& core, Sent sent, Worker* worker) {
+    if (!core.sending && !worker->fresh) return void(worker->fresh = sent);
+    store_fresh(core, worker);
+    queue_up(core, sent);
   }
-  void store_fresh(int cell, Worker* worker) {
-    if (worker->fresh.queue >= 0) queue_up(cell, worker->fresh);
-    worker->fresh.queue = -1;
+  void store_fresh(Core& core, Worker* worker) {
+    if (worker->fresh) queue_up(core, worker->fresh);
+    worker->fresh = {};
   }
-  void queue_up(int cell, const Sent& sent) {
-    OutputQueue& out = output(cell, sent.queue);
-    Core& core = cores_[cell];
+  void queue_up(Core& core, Sent sent) {
+    OutputQueue& out = core.output[sent.queue()];
     const int at = (out.head + out.size++) % kQueues;
-    out.data[at] = sent.word, out.slot[at] = sent.slot, out.flag[at] = sent.flag;
-    core.sending |= uint8_t(1 << sent.queue);
-    if (out.size == costs_.output_depth[sent.queue]) core.full |= uint8_t(1 << sent.queue);
+    const uint8_t bit = uint8_t(1 << sent.queue());
+    out.data[at] = sent.word(), out.slot[at] = int8_t(sent.slot()), out.flag[at] = sent.flag();
+    core.sending |= bit;
+    if (out.size == costs_.output_depth[sent.queue()]) core.full |= bit;
   }
 
-  // Finds the word that goes onto the ramp in this cycle, of the lowest queue that can; those for
-  // the host are taken here. Whether a word left.
-  bool drain(int cell, Sent* sent, Worker* worker) {
-    Core& core = cores_[cell];
-    if (worker->fresh.queue >= 0) {
-      *sent = worker->fresh;
-      if (leaves(cell, sent, worker)) return worker->fresh.queue = -1, flush(core), true;
-      store_fresh(cell, worker);
-      return true;
+  // The word that goes onto the ramp in this cycle, of the lowest queue that can, if there is one;
+  // those for the host are taken here.
+  Sent drain(Core& core, bool* moved, Worker* worker) {
+    if (const Sent fresh = worker->fresh) {
+      *moved = true;
+      const int slot = leaves(core, fresh, worker);
+      if (slot == kStays) return store_fresh(core, worker), Sent();
+      worker->fresh = {}, flush(core);
+      return fresh.to(slot);
     }
     for (uint32_t mask = core.sending; mask; mask &= mask - 1) {
       const int queue = __builtin_ctz(mask);
-      OutputQueue& out = output(cell, queue);
-      *sent = {int8_t(queue), out.slot[out.head], out.flag[out.head], out.data[out.head]};
-      if (!leaves(cell, sent, worker)) continue;
+      OutputQueue& out = core.output[queue];
+      const Sent sent(queue, out.slot[out.head], out.flag[out.head], out.data[out.head]);
+      const int slot = leaves(core, sent, worker);
+      if (slot == kStays) continue;
       out.head = uint8_t((out.head + 1) % kQueues), --out.size;
       core.full &= uint8_t(~(1 << queue));
       if (!out.size) core.sending &= uint8_t(~(1 << queue)), flush(core);
-      return true;
+      *moved = true;
+      return sent.to(slot);
     }
-    sent->slot = -1;
-    return false;
+    return {};
   }
 
-  // Whether the ramp, or the host, takes a word now; its slot is -1 if it was the host.
-  bool leaves(int cell, Sent* sent, Worker* worker) {
-    if (sent->slot < 0) sent->slot = cores_[cell].out_slot[sent->queue];
-    if (sent->slot < 0) {
-      worker->note({kNoColor, cell, 0, 0, -1, sent->queue});
-      return false;
+  static constexpr int kToHost = -1, kStays = -2;
+  // Where a word can go now: the slot of its ramp, or one of the two above.
+  int leaves(Core& core, Sent sent, Worker* worker) {
+    const int slot = sent.slot() >= 0 ? sent.slot() : core.out_slot[sent.queue()];
+    if (slot < 0) {
+      worker->note({kNoColor, core.cell, 0, 0, -1, sent.queue()});
+      return kStays;
     }
-    if (costs_.streams[colors_[sent->slot]] == 2) {
-      host(cell).out[sent->slot].push_back(sent->word);
-      sent->slot = -1;
-      return true;
-    }
-    if (room_up(at(cell, sent->slot))) return true;
-    sent->slot = -1;
-    return false;
+    if (!(to_host_ >> slot & 1)) return room_up(core.lanes[slot]) ? slot : kStays;
+    host(core.cell).out[slot].push_back(sent.word());
+    return kToHost;
   }
 
   // Queues that the program waits to see empty.
@@ -108,15 +102,15 @@ class Queues : public Routers {
   }
 
   // Words of the host that come in.
-  bool feed(int cell) {
-    Host& from = *hosts_[cell];
+  bool feed(Core& core) {
+    Host& from = *hosts_[core.cell];
     bool moved = false;
-    each(from.feeding, [&](int slot) {
-      Lane& lane = at(cell, slot);
+    each(core.feeding, [&](int slot) {
+      Lane& lane = core.lanes[slot];
       if (lane.size >= lane.depth) return;
-      push_word(cell, slot, from.in[slot].front(), false, cores_[cell]);
+      push_word(core, slot, from.in[slot].front(), false);
       from.in[slot].pop_front(), moved = true;
-      if (from.in[slot].empty()) from.feeding &= ~(1u << slot);
+      if (from.in[slot].empty()) core.feeding &= ~(1u << slot);
     });
     return moved;
   }
@@ -130,35 +124,33 @@ class Queues : public Routers {
   }
 
   // A configuration register by its word address; CONFIG in codes.py.
-  bool config_get(int cell, int address, int64_t* value) {
-    const Core& core = cores_[cell];
+  bool config_get(const Core& core, int address, int64_t* value) {
     const int color = address & 31, queue = address & 7;
     if (address >= 0x7F20 && address < 0x7F38 && slot_[color & 31] >= 0) {
-      const Lane& lane = at(cell, slot_[color]);
+      const Lane& lane = core.lanes[slot_[color]];
       *value = (lane.color & ~kTorn) | (lane.torn_tx ? kTorn : 0);
     } else if (address >= 0x7F40 && address < 0x7F58 && slot_[color] >= 0) {
-      const Lane& lane = at(cell, slot_[color]);
+      const Lane& lane = core.lanes[slot_[color]];
       *value = (lane.switches & 0x9FFF) | lane.pos_tx << 13;
     } else if (address >= 0x7F60 && address < 0x7F70) {
       const int slot = address < 0x7F68 ? core.in_slot[queue] : core.out_slot[queue];
       *value = slot < 0 ? 0 : colors_[slot] | 1 << 5;
-      if (slot >= 0 && address < 0x7F68) *value |= at(cell, slot).filter.on << 6;
+      if (slot >= 0 && address < 0x7F68) *value |= core.lanes[slot].filter.on << 6;
     } else {
       return false;
     }
     return true;
   }
 
-  bool config_set(int cell, int address, int value) {
-    Core& core = cores_[cell];
+  bool config_set(Core& core, int address, int value) {
     const int color = address & 31, queue = address & 7;
     if (address >= 0x7F20 && address < 0x7F38 && slot_[color] >= 0) {
-      Lane& lane = at(cell, slot_[color]);
+      Lane& lane = core.lanes[slot_[color]];
       lane.color = uint16_t(value);
       lane.torn_rx = lane.torn_tx = value & kTorn;
       aim(lane);
     } else if (address >= 0x7F40 && address < 0x7F58 && slot_[color] >= 0) {
-      Lane& lane = at(cell, slot_[color]);
+      Lane& lane = core.lanes[slot_[color]];
       lane.switches = uint16_t(value);
       lane.pos_rx = lane.pos_tx = value >> 13 & 3;
       aim(lane);
@@ -168,9 +160,9 @@ class Queues : public Routers {
       if (address >= 0x7F68) {
         core.out_slot[queue] = int8_t(slot);
       } else {
-        bind_input(cell, queue, slot);
+        bind_input(core, queue, slot);
         if (slot >= 0) {
-          FilterState& filter = at(cell, slot).filter;
+          FilterState& filter = core.lanes[slot].filter;
           filter.on = filter.row >= 0 && value & 1 << 6;
         }
       }
@@ -180,8 +172,8 @@ class Queues : public Routers {
     return true;
   }
 
-  void leave_teardown(int cell, int color) {
-    Lane& lane = at(cell, slot_[color]);
+  void leave_teardown(Core& core, int color) {
+    Lane& lane = core.lanes[slot_[color]];
     lane.torn_rx = lane.torn_tx = false;
     aim(lane);
   }
@@ -189,8 +181,6 @@ class Queues : public Routers {
   const Costs costs_;
   const std::vector<Program> programs_;
   Arena<Core> cores_;
-  Arena<OutputQueue> output_;
-  size_t queues_ = 0;  // for output, of each PE
   std::vector<std::unique_ptr<Host>> hosts_;
   std::vector<int64_t> wake_;  // when the task's own thread has paid
 };

@@ -17,9 +17,10 @@ class Routers {
   Routers(int rows, int width, std::vector<int> colors, std::vector<FilterRow> filters)
       : rows_(rows), width_(width), colors_(std::move(colors)), filters_(std::move(filters)),
         slots_(int(colors_.size())), lanes_(size_t(rows) * width * slots_),
-        words_(lanes_.size() * kQueues), live_(cells()),
-        went_(cells()), incoming_(cells()), visit_(cells(), 1), next_(cells()), sides_(cells()),
-        links_(size_t(cells()) * kPorts), offset_{-1, 1, width, -width} {
+        live_(cells()),
+        incoming_(cells()), visit_(cells(), 1), next_(cells()), sides_(cells()),
+        links_(size_t(cells()) * kPorts), offset_{-1, 1, width, -width},
+        reach_{-slots_, slots_, width * slots_, -width * slots_} {
     std::fill_n(slot_, kColors, -1);
     for (int slot = 0; slot < slots_; ++slot) slot_[colors_[slot]] = int8_t(slot);
     for (int slot = 0; slot < slots_; ++slot) partner_.push_back(slot_[colors_[slot] ^ 1]);
@@ -35,18 +36,12 @@ class Routers {
 
   // What leaves each router of rows [from, to).
   void leave(int from, int to, Worker* worker) {
-    // Only a range's first and last rows get words from other threads.
-    worker->own_from = from ? (from + 1) * width_ : 0;
-    worker->own_to = to < rows_ ? (to - 1) * width_ : cells();
     for (int cell = from * width_; cell < to * width_; ++cell) {
-      const int ahead = cell + kAhead;
-      if (ahead < cells() && live_[ahead]) prefetch(&at(ahead, 0), size_t(std::min(slots_, 4)) * sizeof(Lane));
       if (load(visit_[cell]) != 1) continue;
-      each(went_[cell], [&](int slot) { at(cell, slot).go = false, at(cell, slot).ports = 0; });
-      went_[cell] = 0;
       uint8_t used = 0;
       each(live_[cell], [&](int slot) {
-        if (at(cell, slot).router_flag[0]) depart(cell, slot, &used, worker);
+        Lane& lane = at(cell, slot);
+        if (lane.router_flag[0]) depart(cell, slot, lane, &used, worker);
       });
     }
   }
@@ -57,12 +52,7 @@ class Routers {
   template <class Value>
   static void store(Value& v, Value to) { __atomic_store_n(&v, to, __ATOMIC_RELAXED); }
 
-  static constexpr int kAhead = 3;  // PEs
-
-  // Brings in what a step reads: a PE's state lies in several places, too far apart to be guessed.
-  static void prefetch(const void* at, size_t bytes) {
-    for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch(static_cast<const char*>(at) + k);
-  }
+  static constexpr int kPartner = 4;  // behind the four sides in Lane::from
 
   // Calls visit(k) for every bit k of a mask.
   template <class Visit>
@@ -146,8 +136,8 @@ class Routers {
     state.second = true, state.limit = row.limit2;
   }
 
-  void depart(int cell, int slot, uint8_t* used, Worker* worker) {
-    Lane& lane = at(cell, slot);
+  [[gnu::always_inline]] void depart(int cell, int slot, Lane& lane, uint8_t* used,
+                                     Worker* worker) {
     uint8_t need = lane.tx;
     if (need & kRampPort && !passes_filter(lane)) need &= uint8_t(~kRampPort);
     if (need & *used) return;
@@ -155,22 +145,28 @@ class Routers {
     if (need & 15 & ~sides_[cell]) return worker->note({kOffWafer, cell, 0, 0, -1, colors_[slot]});
     bool free = true;
     each(need & 15, [&](int side) {
-      const Lane& there = at(cell + offset_[side], swapped(lane, slot, side));
+      const Lane& there = (&lane)[reach_[side] + swapped(lane, slot, side) - slot];
       free &= !there.router_flag[1] && there.rx >> opposite(side) & 1;
     });
     if (!free) return;
     const uint8_t flag = lane.router_flag[0];
-    lane.go = true, lane.ports = need, *used |= need, went_[cell] |= 1u << slot;
+    lane.go = true, lane.ports = need, *used |= need;
     lane.sent_flag = flag & uint8_t(~kAdvance);
     lane.sent = forwarded(lane, lane.router[0], flag);
     if (lane.tx & kRampPort && !(flag & kControl && lane.router[0] >> 24 & 1)) count(lane);
     each(need, [&](int port) { ++links_[size_t(cell) * kPorts + port]; });
     if (recorder_) recorder_->words(cell, need);
     each(need & 15, [&](int side) {
-      const int other = cell + offset_[side];
-      const uint32_t arrives = 1u << swapped(lane, slot, side);
-      if (other >= worker->own_from && other < worker->own_to) incoming_[other] |= arrives;
-      else __atomic_fetch_or(&incoming_[other], arrives, __ATOMIC_RELAXED);
+      const int other = cell + offset_[side], its = swapped(lane, slot, side);
+      const uint32_t arrives = 1u << its;
+      const uint8_t from = uint8_t(1 << (opposite(side) + (its == slot ? 0 : kPartner)));
+      uint8_t& sides = (&lane)[reach_[side] + its - slot].from;
+      if (other >= worker->own_from && other < worker->own_to) {
+        incoming_[other] |= arrives, sides |= from;
+      } else {
+        __atomic_fetch_or(&incoming_[other], arrives, __ATOMIC_RELAXED);
+        __atomic_fetch_or(&sides, from, __ATOMIC_RELAXED);
+      }
       if (!load(visit_[other])) store(visit_[other], uint8_t(2));
     });
   }
@@ -181,48 +177,47 @@ class Routers {
   }
   static bool enters(const Lane& lane) { return !lane.router_flag[1] && lane.rx & kRampPort; }
 
-  uint32_t front(int cell, int slot) const {
-    return words_[(size_t(cell) * slots_ + slot) * kQueues + at(cell, slot).head];
-  }
-  void push_word(int cell, int slot, uint32_t word, bool control, Core& core) {
-    Lane& lane = at(cell, slot);
-    const int place = (lane.head + lane.size++) % kQueues;
-    words_[(size_t(cell) * slots_ + slot) * kQueues + place] = word;
-    lane.controls = uint8_t((lane.controls & ~(1 << place)) | control << place);
+  static void push_word(Core& core, int slot, uint32_t word, bool control) {
+    Lane& lane = core.lanes[slot];
+    const unsigned place = unsigned(lane.head + lane.size++) % kQueues;
+    lane.words[place] = word;
+    lane.controls = uint8_t((lane.controls & ~(1u << place)) | unsigned(control) << place);
     core.queued |= 1u << slot;
   }
-  void pop_word(int cell, int slot, Core& core) {
-    Lane& lane = at(cell, slot);
-    lane.head = (lane.head + 1) % kQueues;
+  static void pop_word(Core& core, int slot) {
+    Lane& lane = core.lanes[slot];
+    lane.head = (lane.head + 1u) % kQueues;
     if (!--lane.size) core.queued &= ~(1u << slot);
   }
 
-  // Moves one colour; `word` with `flag` enters the ramp. Whether anything moved.
-  bool route(int cell, int slot, uint32_t word, uint8_t flag, Core& core, Worker* worker) {
-    Lane& lane = at(cell, slot);
+  // Of a colour in a cycle: it moved, its neighbours see a change, it holds words.
+  enum Change { kMoved = 1, kSeen = 2, kBusy = 4 };
+  // Moves one colour, onto whose ramp a word may come.
+  [[gnu::always_inline]] int route(Core& core, int slot, Sent sent, Worker* worker) {
+    const uint8_t flag = sent.slot() == slot ? sent.flag() : 0;
+    Lane& lane = core.lanes[slot];
     const bool queue_room = lane.size + lane.popped < lane.depth, to_router = enters(lane);
     lane.popped = 0;
     const uint32_t head = lane.router[0];
     const uint8_t head_flag = lane.router_flag[0];
     // In locals: a wide load of bytes that were just stored one by one stalls the core.
     uint8_t first = head_flag, second = lane.router_flag[1], down = lane.down_flag;
+    const bool full = second;
     uint8_t entered = lane.up_flag[0], rising = lane.up_flag[1];
     bool moved = lane.go || flag;
+    const uint8_t rx = lane.rx;
 
     // 1. Arrivals: from the CE, then from the neighbours.
     uint32_t got = lane.up[1];
     uint8_t got_flag = to_router ? rising : 0;
     int arrivals = got_flag != 0;
-    if (incoming_[cell] >> slot & 1)
-      each(sides_[cell], [&](int side) {
-        const int from = opposite(side);
-        each(1u << slot | (partner_[slot] < 0 ? 0 : 1u << partner_[slot]), [&](int its) {
-          const Lane& there = at(cell + offset_[side], its);
-          if (!(there.ports >> from & 1) || swapped(there, its, from) != slot) return;
-          got = there.sent, got_flag |= there.sent_flag, ++arrivals;
-        });
-      });
-    if (arrivals > 1) worker->note({kSameCycleArrival, cell, 0, 0, -1, colors_[slot]});
+    each(lane.from, [&](int k) {
+      const int its = k < kPartner ? slot : partner_[slot];
+      const Lane& there = (&lane)[reach_[k % kPartner] + its - slot];
+      got = there.sent, got_flag |= there.sent_flag, ++arrivals;
+    });
+    lane.from = 0;
+    if (arrivals > 1) worker->note({kSameCycleArrival, core.cell, 0, 0, -1, colors_[slot]});
     if (lane.go) {
       lane.router[0] = lane.router[1], first = second, second = 0;
     }
@@ -232,7 +227,7 @@ class Routers {
 
     // 2. Down to the CE's queue.
     if (down && queue_room) {
-      push_word(cell, slot, lane.down, down & kControl, core);
+      push_word(core, slot, lane.down, down & kControl);
       down = 0, moved = true;
     }
     if (lane.go && lane.ports & kRampPort) lane.down = head, down = head_flag;
@@ -240,14 +235,14 @@ class Routers {
     // 3. Up from the CE.
     if (to_router && rising) rising = 0, moved = true;
     if (!rising && entered) lane.up[1] = lane.up[0], rising = entered, entered = 0, moved = true;
-    if (flag) lane.up[0] = word, entered = flag;
+    if (flag) lane.up[0] = sent.word(), entered = flag;
     lane.router_flag[0] = first, lane.router_flag[1] = second, lane.down_flag = down;
     lane.up_flag[0] = entered, lane.up_flag[1] = rising;
 
     if (got_flag || lane.go) switches(slot, lane, got, got_flag, head, lane.go ? head_flag : 0, core);
     const bool busy = first | entered | rising | down;
-    live_[cell] = busy ? live_[cell] | 1u << slot : live_[cell] & ~(1u << slot);
-    return moved;
+    lane.go = false;
+    return moved * kMoved | (bool(second) != full || rx != lane.rx) * kSeen | busy * kBusy;
   }
 
   // What has entered moves the entering side, what has left the leaving side.
@@ -272,14 +267,14 @@ class Routers {
   const std::vector<FilterRow> filters_;
   const int slots_;
   int8_t slot_[kColors];  // of each colour, or -1
+  uint32_t to_host_ = 0;  // slots
   std::vector<int8_t> partner_;
   Arena<Lane> lanes_;
-  Arena<uint32_t> words_;  // of the lanes' queues
-  std::vector<uint32_t> live_, went_, incoming_;  // slots with words; that left; that arrive
+  std::vector<uint32_t> live_, incoming_;     // slots with words; to which words come
   std::vector<uint8_t> visit_, next_, sides_;     // sides_: ports with a neighbour
   std::vector<uint32_t> links_;
   std::unique_ptr<Recorder> recorder_;  // none: nothing is recorded
-  const int offset_[4];
+  const int offset_[4], reach_[4];  // to the neighbour by a side: of cells, of their lanes
 };
 
 }  // namespace wafer::csl

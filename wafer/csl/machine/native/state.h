@@ -24,22 +24,24 @@ struct FilterState {
   bool on = false, second = false;  // second: the sparse counter has reached its first limit
 };
 
-// One colour at one PE: the router's FIFO, the ramp's stages, and the place in the CE's queue.
-struct alignas(64) Lane {
+// One colour at one PE: the router's FIFO, the ramp's stages, and the CE's queue.
+struct alignas(32) Lane {
   uint32_t router[2], up[2], down, sent;
   uint8_t router_flag[2], up_flag[2], down_flag, sent_flag;
   uint8_t head, size, controls, depth;  // of the queue; controls: a bit per place
   uint8_t popped;                       // by the CE in this cycle
   uint8_t pos_rx, pos_tx, rx, tx;       // positions for what enters and leaves, and their ports
   uint8_t ports;                        // by which the head leaves in this cycle
+  uint8_t from;                         // sides from which words arrive; higher: of the partner
   bool go, torn_rx, torn_tx;
   uint16_t color, switches;  // registers
   FilterState filter;
+  uint32_t words[kQueues];  // the queue
 
+  uint32_t front() const { return words[head]; }
   bool front_is_control() const { return controls >> head & 1; }
 };
-static_assert(sizeof(Lane) == 64, "a line of the caches");
-
+static_assert(sizeof(Lane) == 96, "a line and a half of the caches");
 
 // An operand as an operation goes over it.
 struct Stream {
@@ -65,6 +67,7 @@ struct Operation {
   uint8_t clears;            // sources in memory that are zeroed: 1 src0, 2 src1
   bool indexed;              // an operand's address depends on the wavelets of 16 bits
   bool control_ends;
+  bool plain;                // as Operands::plain says
   Effect effects[4], on_control;
   Stream dest, src0, src1, scalar;
 };
@@ -95,10 +98,21 @@ struct Frame {
 };
 
 constexpr int kMainThread = kThreads;
+constexpr uint32_t kMicrothreads = (1u << kThreads) - 1;
 
-struct Core {
-  int32_t program = -1;
-  const Program* code = nullptr;  // of that number
+// What an operation needs before each step.
+struct Wait {
+  uint32_t needs;  // slots with a word
+  uint8_t fills;   // output queues with room
+  uint8_t rank;    // the highest goes first
+};
+
+struct alignas(64) Core {
+  const Program* code = nullptr;  // none: no program
+  int32_t program = -1, cell = 0;
+  Lane* lanes = nullptr;            // by slot
+  Operation* operations = nullptr;  // the task's own, then the microthreads'
+  uint8_t* memory = nullptr;
   Main main = Main::kIdle;
   bool paid = false;        // for the visible instruction at pc
   uint16_t threads = 0;     // that run an operation; bit kMainThread: the task's own
@@ -107,19 +121,21 @@ struct Core {
   uint8_t full = 0;         // output queues without room
   uint32_t queued = 0;      // slots with words for the CE
   uint32_t popped = 0;      // slots that the CE took a word from in this cycle
+  uint32_t feeding = 0;     // slots with words of the host to come in
   uint32_t active = 0, blocked[kGates] = {}, torn = 0;
   uint8_t flushed = 0, flushing = 0;  // output queues: found empty, and to be found so
+  bool called = false;                // the host's launches wait
   bool commanded = false;             // the host's command stream waits for NEXT_COMMAND
-  uint8_t rank[kThreads + 1];         // of the threads' operations; the main thread's included
-  int8_t room[kThreads + 1];          // the output queue they fill, -1: none
+  Wait waits[kThreads + 1];           // of the threads' operations; the main thread's included
   int8_t in_slot[kQueues], out_slot[kQueues];  // colours bound, as places in the list of lanes
-  uint32_t needs[kThreads + 1];                // slots they read
-  size_t memory = 0;                           // where it begins in the arena
   Task task = Task::kLocal;
   uint8_t last_task = 31;  // that was dispatched
   int32_t task_id = 0, pc = 0, base = 0, depth = 0;
   int64_t debt = 0;  // cycles charged and not yet waited out
-  size_t registers = 0, dsrs = 0, fifos = 0;
+  int64_t* registers = nullptr;
+  OutputQueue* output = nullptr;
+  Dsr* dsrs = nullptr;
+  Fifo* fifos = nullptr;
   int64_t stamp = 0, stamp_from = -1;  // the counter, and since when it runs
   uint32_t random = 0xDEADBEEF;
 };
@@ -133,7 +149,6 @@ struct Launch {
 struct Host {
   std::deque<Launch> launches;
   std::vector<std::deque<uint32_t>> in, out;  // by slot
-  uint32_t feeding = 0;                       // slots with words to come in
   std::string line;                           // printed so far
 };
 
@@ -153,11 +168,23 @@ struct Fault {
   int64_t detail = 0;
 };
 
-// A word on its way out of the CE.
-struct Sent {
-  int8_t queue = -1, slot = -1;  // slot of the colour; -1: that of the queue's register
-  uint8_t flag = 0;
-  uint32_t word = 0;
+// A word on its way out of the CE, in one register: written in pieces and read whole it would stall.
+class Sent {
+ public:
+  Sent() = default;  // nothing
+  // slot: of the colour; -1: that of the queue's register.
+  Sent(int queue, int slot, uint8_t flag, uint32_t word)
+      : bits_(uint64_t(word) << 32 | uint64_t(uint8_t(queue)) << 16 | uint64_t(uint8_t(slot)) << 8 |
+              flag) {}
+  explicit operator bool() const { return bits_; }  // every word has a flag
+  uint32_t word() const { return uint32_t(bits_ >> 32); }
+  int queue() const { return int8_t(bits_ >> 16); }
+  int slot() const { return int8_t(bits_ >> 8); }
+  uint8_t flag() const { return uint8_t(bits_); }
+  Sent to(int slot) const { return {queue(), slot, flag(), word()}; }
+
+ private:
+  uint64_t bits_ = 0;
 };
 
 // What one host thread gathers in its rows.

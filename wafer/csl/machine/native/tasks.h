@@ -14,24 +14,28 @@ class Tasks : public Operations {
   static constexpr int kMostAtOnce = 4096;  // instructions without such an effect
 
   // Goes on with the task; whether it did anything.
-  bool run_task(int cell, int64_t cycle, Worker* worker) {
-    Core& core = cores_[cell];
+  bool run_task(Core& core, int64_t cycle, Worker* worker) {
     if (core.main == Main::kReceiving || core.main == Main::kSending) {
       const Instruction& i = program(core).code[core.pc];
-      if (!(core.main == Main::kSending ? send_one(cell, i, worker) : receive_one(cell, i, worker)))
+      if (!(core.main == Main::kSending ? send_one(core, i, worker) : receive_one(core, i, worker)))
         return false;
-      core.main = Main::kRunning, ++core.pc, wake_[cell] = cycle + 1;
+      core.main = Main::kRunning, ++core.pc, wake_[core.cell] = cycle + 1;
       return true;
     }
-    if (core.main != Main::kRunning || wake_[cell] > cycle) return false;
-    interpret(cell, cycle, worker);
+    if (core.main != Main::kRunning || wake_[core.cell] > cycle) return false;
+    interpret(core, cycle, worker);
     return true;
   }
 
-  // Starts a task if none runs; whether one began. It begins in the next cycle.
-  bool dispatch(int cell, int64_t cycle, Worker* worker) {
-    Core& core = cores_[cell];
-    if (core.main != Main::kIdle || core.program < 0) return false;
+  // Whether a task could begin: none runs, and there is what may start one.
+  static bool may_dispatch(const Core& core) {
+    return core.main == Main::kIdle && core.code &&
+           ((core.active | core.torn | core.flushed) || core.called ||
+            (core.queued && core.code->channels));
+  }
+
+  // Starts a task where none runs; whether one began. It begins in the next cycle.
+  bool dispatch(Core& core, int64_t cycle, Worker* worker) {
     const Program& p = program(core);
     uint32_t local = core.active & ~core.blocked[int(Gate::kLocal)] & 0x7FFFFFFF;
     const bool handlers = (core.torn | core.flushed) && !is_blocked(core, Gate::kLocal, kHandlers);
@@ -43,41 +47,39 @@ class Tasks : public Operations {
       const int id = __builtin_ctz(above ? above : candidates);
       candidates &= ~(1u << id);
       core.last_task = uint8_t(id);
-      if (data >> id & 1 && begin_data(cell, id, cycle, worker)) return true;
+      if (data >> id & 1 && begin_data(core, id, cycle, worker)) return true;
       if (local >> id & 1) {
         core.active &= ~(1u << id);
-        if (p.local_tasks[id] >= 0) return begin(cell, Task::kLocal, id, p.local_tasks[id], cycle);
+        if (p.local_tasks[id] >= 0) return begin(core, Task::kLocal, id, p.local_tasks[id], cycle);
       }
-      if (id == kHandlers && handlers && begin_handler(cell, cycle)) return true;
+      if (id == kHandlers && handlers && begin_handler(core, cycle)) return true;
     }
-    Host* const from = hosts_[cell].get();
-    if (!from || from->launches.empty() || core.commanded) return false;
-    const Launch launch = std::move(from->launches.front());
-    from->launches.pop_front();
-    core.commanded = true;
-    begin(cell, Task::kFunction, launch.entry, launch.entry, cycle);
+    if (!core.called || core.commanded) return false;
+    std::deque<Launch>& launches = host(core.cell).launches;
+    const Launch launch = std::move(launches.front());
+    launches.pop_front();
+    core.called = !launches.empty(), core.commanded = true;
+    begin(core, Task::kFunction, launch.entry, launch.entry, cycle);
     for (size_t k = 0; k < launch.words.size(); ++k) reg(core, int(k)) = launch.words[k];
     return true;
   }
 
   // Starts code of a kind of task; it begins in the next cycle.
-  bool begin(int cell, Task task, int id, int pc, int64_t cycle) {
-    Core& core = cores_[cell];
+  bool begin(Core& core, Task task, int id, int pc, int64_t cycle) {
     core.main = Main::kRunning, core.task = task, core.task_id = id, core.pc = pc;
     core.base = core.depth = 0, core.paid = false;
     core.debt = costs_.switch_task;
-    wake_[cell] = cycle + 1;
-    if (recorder_) record_task(cell, cycle + 1, false);
+    wake_[core.cell] = cycle + 1;
+    if (recorder_) record_task(core, cycle + 1, false);
     return true;
   }
-  void record_task(int cell, int64_t cycle, bool ends) {
-    const Core& core = cores_[cell];
+  void record_task(const Core& core, int64_t cycle, bool ends) {
     recorder_->event(
-        {cycle, cell, core.pc, int32_t(core.task), core.task_id, 0, kTaskLane, uint8_t(ends)});
+        {cycle, core.cell, core.pc, int32_t(core.task), core.task_id, 0, kTaskLane, uint8_t(ends)});
   }
 
-  // The calls of each PE.
-  Arena<Frame> frames_;
+  // The calls of each PE, by depth: memory that no call reaches is never touched.
+  std::unique_ptr<Frame[]> frames_;
 
  private:
   static constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
@@ -94,33 +96,31 @@ class Tasks : public Operations {
     return out & ~core.blocked[int(Gate::kData)] & ~core.blocked[int(Gate::kInputQueue)];
   }
 
-  bool begin_data(int cell, int id, int64_t cycle, Worker* worker) {
-    Core& core = cores_[cell];
+  bool begin_data(Core& core, int id, int64_t cycle, Worker* worker) {
     const Program& p = program(core);
     const int slot = costs_.wse3 ? core.in_slot[id] : slot_[id];
-    const uint32_t word = front(cell, slot);
-    const bool control = at(cell, slot).front_is_control();
+    const uint32_t word = core.lanes[slot].front();
+    const bool control = core.lanes[slot].front_is_control();
     const int key = control ? int(word >> 16 & 63) : id;
     const int pc = control ? p.control_tasks[key] : p.data_tasks[id];
-    if ((pc < 0 && !control) || being_read(cell) >> slot & 1) return false;
+    if ((pc < 0 && !control) || being_read(core) >> slot & 1) return false;
     if (pc < 0) {
       if (p.controls || p.data_tasks[id] >= 0)
-        worker->note({kUnboundControl, cell, 0, key, -1, colors_[slot]});
+        worker->note({kUnboundControl, core.cell, 0, key, -1, colors_[slot]});
       return false;
     }
-    pop_word(cell, slot, core);
-    begin(cell, control ? Task::kControl : Task::kData, key, pc, cycle);
+    pop_word(core, slot);
+    begin(core, control ? Task::kControl : Task::kData, key, pc, cycle);
     reg(core, 0) = word;
     return true;
   }
 
-  bool begin_handler(int cell, int64_t cycle) {
-    Core& core = cores_[cell];
+  bool begin_handler(Core& core, int64_t cycle) {
     const bool teardown = core.torn;
     const int id = __builtin_ctz(teardown ? core.torn : core.flushed);
     if (teardown) core.torn &= core.torn - 1; else core.flushed &= uint8_t(core.flushed - 1);
     const int pc = teardown ? program(core).teardown_handlers[id] : program(core).empty_handlers[id];
-    return pc >= 0 && begin(cell, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
+    return pc >= 0 && begin(core, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
   }
 
   static bool in_registers(int64_t address) { return address >= 0xFE40 && address < 0xFEE0; }
@@ -142,8 +142,7 @@ class Tasks : public Operations {
     return i.op == Op::kOperate ? i.type : costs_.op[int(i.op)][i.type];
   }
 
-  void interpret(int cell, int64_t cycle, Worker* worker) {
-    Core& core = cores_[cell];
+  void interpret(Core& core, int64_t cycle, Worker* worker) {
     const Program& p = program(core);
     int64_t* const profile = worker->profile[core.program].data();
     for (int budget = kMostAtOnce; budget > 0; --budget) {
@@ -154,26 +153,30 @@ class Tasks : public Operations {
       }
       if (visible(core, i)) {
         core.paid = true;
-        if (core.debt > 0) return wait_out(cell, cycle);
+        if (core.debt > 0) return wait_out(core, cycle);
         core.paid = false;
-        if (!act(cell, cycle, i, worker)) return;
+        if (!act(core, cycle, i, worker)) return;
       } else {
-        if (!compute(cell, core, i, worker)) return stop(core);
+        if (!compute(core, i, worker)) return stop(core);
       }
     }
     core.debt += core.debt == 0;
-    wait_out(cell, cycle);
+    wait_out(core, cycle);
   }
 
-  void wait_out(int cell, int64_t cycle) {
-    wake_[cell] = cycle + cores_[cell].debt;
-    cores_[cell].debt = 0;
+  void wait_out(Core& core, int64_t cycle) {
+    wake_[core.cell] = cycle + core.debt;
+    core.debt = 0;
+  }
+
+  size_t frame_of(const Core& core, int depth) const {
+    return size_t(depth) * size_t(cells()) + size_t(core.cell);
   }
 
   static void stop(Core& core) { core.main = Main::kIdle; }  // after a fault
 
   // An instruction that only this task sees; false after a fault.
-  bool compute(int cell, Core& core, const Instruction& i, Worker* worker) {
+  bool compute(Core& core, const Instruction& i, Worker* worker) {
     const Type type = Type(i.type);
     const auto r = [&](int k) -> int64_t& { return reg(core, k); };
     int next = core.pc + 1;
@@ -182,7 +185,7 @@ class Tasks : public Operations {
       case Op::kCopy: r(i.a) = r(i.b); break;
       case Op::kDiv: case Op::kRem:
         if (r(i.c) == 0 && !is_float(type))
-          return fault(cell, kDivision, core.pc, 0, worker), false;
+          return fault(core, kDivision, core.pc, 0, worker), false;
         [[fallthrough]];
       case Op::kAdd: case Op::kSub: case Op::kMul: case Op::kAnd: case Op::kOr: case Op::kXor:
       case Op::kShl: case Op::kShr: r(i.a) = arithmetic(i.op, type, r(i.b), r(i.c)); break;
@@ -196,7 +199,7 @@ class Tasks : public Operations {
         const bool stores = i.op == Op::kStore;
         const int where = int((r(stores ? i.a : i.b) + i.c) & 0xFFFF);
         uint8_t* const bytes = locate(core, where, bytes_of(type), stores);
-        if (!bytes) return fault(cell, kOutsideMemory, core.pc, where, worker), false;
+        if (!bytes) return fault(core, kOutsideMemory, core.pc, where, worker), false;
         if (stores) {
           std::memcpy(bytes, &r(i.b), size_t(bytes_of(type)));
         } else {
@@ -211,7 +214,7 @@ class Tasks : public Operations {
         uint8_t* const target = locate(core, to, i.c, true);
         const uint8_t* const source = locate(core, from, i.c, false);
         if (!target || !source)
-          return fault(cell, kOutsideMemory, core.pc, target ? from : to, worker), false;
+          return fault(core, kOutsideMemory, core.pc, target ? from : to, worker), false;
         std::memmove(target, source, size_t(i.c));
         break;
       }
@@ -221,15 +224,15 @@ class Tasks : public Operations {
       case Op::kCall: case Op::kCallAt: {
         const int64_t to = i.op == Op::kCall ? i.a : r(i.a);
         if (core.depth == kDeepestCall || core.base + i.b > program(core).frame)
-          return fault(cell, kTooDeep, core.pc, 0, worker), false;
+          return fault(core, kTooDeep, core.pc, 0, worker), false;
         if (to < 0 || to >= int64_t(program(core).code.size()))
-          return fault(cell, kBadCode, core.pc, to, worker), false;
-        frames_[size_t(cell) * kDeepestCall + size_t(core.depth++)] = {next, core.base};
+          return fault(core, kBadCode, core.pc, to, worker), false;
+        frames_[frame_of(core, core.depth++)] = {next, core.base};
         core.base += i.b, next = int(to);
         break;
       }
       case Op::kReturn: {
-        const Frame& frame = frames_[size_t(cell) * kDeepestCall + size_t(--core.depth)];
+        const Frame& frame = frames_[frame_of(core, --core.depth)];
         next = frame.pc, core.base = frame.base;
         break;
       }
@@ -249,15 +252,14 @@ class Tasks : public Operations {
         r(i.a) = (field(d, 0) + r(i.c) * step) & 0xFFFF;
         break;
       }
-      default: return fault(cell, kBadCode, core.pc, int64_t(i.op), worker), false;
+      default: return fault(core, kBadCode, core.pc, int64_t(i.op), worker), false;
     }
     core.pc = next;
     return true;
   }
 
   // A visible instruction, in its cycle; whether the task goes on at once.
-  bool act(int cell, int64_t cycle, const Instruction& i, Worker* worker) {
-    Core& core = cores_[cell];
+  bool act(Core& core, int64_t cycle, const Instruction& i, Worker* worker) {
     const auto r = [&](int k) -> int64_t& { return reg(core, k); };
     const int pc = core.pc;
     switch (i.op) {
@@ -276,69 +278,65 @@ class Tasks : public Operations {
       }
       case Op::kOperate:
         ++core.pc;
-        return operate(cell, cycle, pc, i, worker);
+        return operate(core, cycle, pc, i, worker);
       case Op::kReceive:
-        if (receive_one(cell, i, worker)) break;
+        if (receive_one(core, i, worker)) break;
         core.main = Main::kReceiving;
         return false;
       case Op::kSend:
-        if (send_one(cell, i, worker)) break;
+        if (send_one(core, i, worker)) break;
         core.main = Main::kSending;
         return false;
       case Op::kLoad: case Op::kStore: case Op::kConfigGet: case Op::kConfigSet:
-        if (!configure(cell, i, worker)) return stop(core), false;
+        if (!configure(core, i, worker)) return stop(core), false;
         break;
-      case Op::kIntrinsic: intrinsic(cell, cycle, i, worker); break;
-      case Op::kFault: fault(cell, kMessage, pc, i.a, worker); return stop(core), false;
+      case Op::kIntrinsic: intrinsic(core, cycle, i, worker); break;
+      case Op::kFault: fault(core, kMessage, pc, i.a, worker); return stop(core), false;
       default:  // RETURN from the outermost function
         core.main = Main::kIdle;
         if (core.task == Task::kFunction) ++worker->answered;
-        if (recorder_) record_task(cell, cycle, true);
+        if (recorder_) record_task(core, cycle, true);
         return false;
     }
     ++core.pc;
     return true;
   }
 
-  bool configure(int cell, const Instruction& i, Worker* worker) {
-    Core& core = cores_[cell];
+  bool configure(Core& core, const Instruction& i, Worker* worker) {
     const bool by_pointer = i.op == Op::kLoad || i.op == Op::kStore;
     const bool sets = i.op == Op::kStore || i.op == Op::kConfigSet;
     const int64_t at = reg(core, sets ? i.a : i.b) + (by_pointer ? i.c : 0);
     const int address = int(by_pointer ? (at & 0xFFFF) / 2 : at);
-    const bool known = sets ? config_set(cell, address, int(reg(core, i.b)))
-                            : config_get(cell, address, &reg(core, i.a));
-    if (!known) return fault(cell, kNoConfig, core.pc, address, worker), false;
-    if (sets) watch_all(cell), changed(cell, true);
+    const bool known = sets ? config_set(core, address, int(reg(core, i.b)))
+                            : config_get(core, address, &reg(core, i.a));
+    if (!known) return fault(core, kNoConfig, core.pc, address, worker), false;
+    if (sets) watch_all(core), changed(core.cell, true);
     return true;
   }
 
   // The colour behind a fabric descriptor, by the rules of operands.
-  bool receive_one(int cell, const Instruction& i, Worker* worker) {
-    Core& core = cores_[cell];
+  bool receive_one(Core& core, const Instruction& i, Worker* worker) {
     Stream s;
     s.row = int16_t(field(uint64_t(reg(core, i.b)), 0));
     const int slot = source_slot(core, s);
-    if (slot < 0) return fault(cell, kNoColor, core.pc, 0, worker), false;
-    Lane& lane = at(cell, slot);
-    while (lane.size && lane.front_is_control()) take(cell, slot);
+    if (slot < 0) return fault(core, kNoColor, core.pc, 0, worker), false;
+    Lane& lane = core.lanes[slot];
+    while (lane.size && lane.front_is_control()) take(core, slot);
     if (!lane.size) return false;
-    reg(core, i.a) = wrapped(Type(i.type), front(cell, slot));
-    take(cell, slot);
+    reg(core, i.a) = wrapped(Type(i.type), lane.front());
+    take(core, slot);
     return true;
   }
 
-  bool send_one(int cell, const Instruction& i, Worker* worker) {
-    Core& core = cores_[cell];
+  bool send_one(Core& core, const Instruction& i, Worker* worker) {
     const FabricRow& row = program(core).fabrics[field(uint64_t(reg(core, i.a)), 0)];
     if (core.full >> row.queue & 1) return false;
     const int64_t mask = bytes_of(Type(i.type)) < 4 ? 0xFFFF : 0xFFFFFFFF;
-    send(cell, outgoing(row, uint32_t(reg(core, i.b) & mask), row.advances), worker);
+    send(core, outgoing(row, uint32_t(reg(core, i.b) & mask), row.advances), worker);
     return true;
   }
 
-  void intrinsic(int cell, int64_t cycle, const Instruction& i, Worker* worker) {
-    Core& core = cores_[cell];
+  void intrinsic(Core& core, int64_t cycle, const Instruction& i, Worker* worker) {
     const int64_t value = i.b >= 0 ? reg(core, i.b) : 0;
     int64_t unused;
     int64_t& out = i.a >= 0 ? reg(core, i.a) : unused;
@@ -347,13 +345,13 @@ class Tasks : public Operations {
       case Intrinsic::kSeed: core.random = uint32_t(value); break;
       case Intrinsic::kTimer: timer(core, cycle, value); break;
       case Intrinsic::kTimestamp: out = stamp(core, cycle) & 0xFFFFFFFFFFFF; break;
-      case Intrinsic::kCoordinate: out = value ? cell / width_ : cell % width_; break;
+      case Intrinsic::kCoordinate: out = value ? core.cell / width_ : core.cell % width_; break;
       case Intrinsic::kNextCommand:
         if (core.commanded) core.commanded = false, ++worker->answered;
         break;
-      case Intrinsic::kPrint: print(cell, cycle, Type(i.c), value, worker); break;
+      case Intrinsic::kPrint: print(core.cell, cycle, Type(i.c), value, worker); break;
       case Intrinsic::kFifoLength: {
-        Fifo& fifo = this->fifo(core, int(value >> 1));
+        Fifo& fifo = core.fifos[value >> 1];
         (value & 1 ? fifo.write_length : fifo.read_length) = int32_t(reg(core, i.c));
         break;
       }
@@ -361,8 +359,8 @@ class Tasks : public Operations {
       case Intrinsic::kQueueFlush: core.flushing |= uint8_t(1 << (value & 7)), flush(core); break;
       case Intrinsic::kTeardownExit:
         if (value >= kColors || slot_[value] < 0)
-          return fault(cell, kNoConfig, core.pc, 0x7F20 + value, worker);
-        leave_teardown(cell, int(value)), changed(cell, true);
+          return fault(core, kNoConfig, core.pc, 0x7F20 + value, worker);
+        leave_teardown(core, int(value)), changed(core.cell, true);
         break;
       default: {
         const Type type = Type(i.c);
@@ -397,6 +395,7 @@ class Tasks : public Operations {
       char text[32];
       std::snprintf(text, sizeof text, "%.9g", double(float_in(type, value)));
       line += text;
+      if (!std::strpbrk(text, ".en")) line += ".0";  // not of 1e+20, inf and nan
     } else {
       line += is_signed(type) ? std::to_string(value) : std::to_string(uint64_t(value));
     }

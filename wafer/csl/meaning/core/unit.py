@@ -71,6 +71,7 @@ class Unit:
         modules: instances of files, in the order of their imports.
         cells: variables and constants with a place in memory, which reaches to `end`.
         globals: variables by name.
+        linked: variables that files share by their name, declared export or extern.
         requests: functions that become code; those in `waiting` have none yet.
         calls: caller, first register of the callee's frame, callee (None: through a variable).
         variable_functions: those that such calls may mean.
@@ -103,6 +104,7 @@ class Unit:
     cells: list[Cell] = dataclasses.field(default_factory=list)
     end: int = FIRST_ADDRESS
     globals: dict[str, Cell] = dataclasses.field(default_factory=dict)
+    linked: dict[str, Cell] = dataclasses.field(default_factory=dict)
     requests: dict[Any, Request] = dataclasses.field(default_factory=dict)
     waiting: list[Request] = dataclasses.field(default_factory=list)
     calls: list[tuple[Label, int, Label | None]] = dataclasses.field(default_factory=list)

@@ -72,10 +72,26 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
         alignment=max(multiples, default=0),
     )
     names = [str(inner.known(a.value).data) for a in node.attributes if a.name == "linkname"]
+    if cell.running:
+        cell = _linked(inner, cell, names[0] if names else node.name, node)
     symbol = cell.running or (ev.unit.running and "export" in node.modifiers)
     if symbol and (names or not module.library):
         ev.unit.globals.setdefault(names[0] if names else node.name, cell)
     return cell
+
+
+def _linked(inner: Evaluator, cell: Cell, name: str, node: tree.Variable) -> Cell:
+    """The one variable that an ``export var`` and each ``extern var`` of its name stand for."""
+    if not {"export", "extern"} & set(node.modifiers):
+        return cell
+    shared = inner.unit.linked.setdefault(name, cell)
+    if shared.type != cell.type:
+        inner.fail(
+            node.at, f"'{name}' is {shared.type} in another place, {cell.type} here", "use one type"
+        )
+    if "export" in node.modifiers:
+        shared.data, shared.alignment = cell.data, max(shared.alignment, cell.alignment)
+    return shared
 
 
 def _bound(inner: Evaluator, value: Value, kind: types.Type, node: tree.Variable) -> Value:

@@ -1,0 +1,110 @@
+"""Call a function on somebody else's file in a process of its own, for a limited time.
+
+For libraries in C that may crash or never return over a damaged file.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import pkgutil
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+__all__ = ["guarded", "serve"]
+
+_LIMIT = 10  # seconds of one call
+_MEMORY = 8 << 30  # bytes of address space
+
+
+class _Guard:
+    """The process; started when first asked, and again when it has died."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[str] | None = None
+        atexit.register(self.close)
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        with self._lock:
+            child = self._child = self._child or _start()
+            assert child.stdin is not None
+            assert child.stdout is not None
+            answer = ""
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write(json.dumps([function, arguments]) + "\n")
+                child.stdin.flush()
+                answer = child.stdout.readline()
+            if not answer:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(5)
+                self.close()
+                ended = -child.returncode
+                took = f"does not come to an end in {_LIMIT} seconds"
+                how = took if ended == signal.SIGALRM else f"crashes (signal {ended})"
+                raise ValueError(f"the library that reads it {how}; the file is damaged")
+        value, problem = json.loads(answer)
+        if problem:
+            raise ValueError(problem)
+        return value
+
+    def close(self) -> None:
+        """End the process."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.communicate()
+
+
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", "from models.guarded import serve; serve()"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for the parent
+    )
+
+
+_GUARD = _Guard()
+
+
+def guarded(function: str, *arguments: Any) -> Any:
+    """Call a function in the other process.
+
+    Args:
+        function: 'module:name'.
+        *arguments: JSON values.
+
+    Returns:
+        Its result, by way of JSON.
+
+    Raises:
+        ValueError: it raised one, wanted too much memory, crashed, or did not return in time.
+    """
+    return _GUARD.ask(function, *arguments)
+
+
+def serve() -> None:
+    """Answer calls on stdin, a line of JSON each; an alarm ends the process when one hangs."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY if hard < 0 else min(_MEMORY, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for line in sys.stdin:
+        function, arguments = json.loads(line)
+        signal.alarm(_LIMIT)
+        try:
+            answer = pkgutil.resolve_name(function)(*arguments), ""
+        except ValueError as error:
+            answer = None, str(error) or "no value that can be used"
+        except MemoryError:
+            answer = None, "asks for more memory than such a file can need"
+        signal.alarm(0)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()

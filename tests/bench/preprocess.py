@@ -1,0 +1,119 @@
+"""Preprocessing: peak memory and text per second, whole or killed on the way.
+
+Makes text of words with the frequencies of language (Zipf), in lines of JSON, and gives it to
+``wafer data preprocess`` in a process of its own. ``--kills N`` kills that process N times on the
+way and compares the rows with those of a run that nobody killed.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import h5py
+import numpy as np
+
+
+def text(path, megabytes):
+    """JSON lines of documents of some hundred words."""
+    rng = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlucmfwypvbgk"))
+    words = ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(5000)]
+    with path.open("w") as file:
+        while file.tell() < megabytes * 10**6:
+            ids = np.minimum(rng.zipf(1.4, 100_000), len(words)) - 1
+            for part in np.array_split(ids, 300):
+                file.write(json.dumps({"text": " ".join(words[i] for i in part)}) + "\n")
+    return path
+
+
+def tokenizer(path, source):
+    """A byte-pair vocabulary of the first megabytes, so that every run has the same."""
+    from wafer.data.text.tokenizer import train_bpe
+
+    with source.open() as file:
+        texts = [json.loads(line)["text"] for line, _ in zip(file, range(3000), strict=False)]
+    train_bpe(texts, 2000).save(str(path))
+    return path
+
+
+def resident(pid):
+    """Megabytes in memory of a process, and of its children."""
+    kb = lambda p: int(pathlib.Path(f"/proc/{p}/statm").read_text().split()[1]) * 4096 / 1e6
+    try:
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return kb(pid), [kb(child) for child in children]
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return 0.0, []
+
+
+def run(command, kills, share):
+    """Peak megabytes of the process, of its largest child and of all; seconds."""
+    peaks, begin = np.zeros(3), time.monotonic()
+    for attempt in range(kills + 1):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        started = time.monotonic()
+        while process.poll() is None:
+            own, children = resident(process.pid)
+            peaks = np.maximum(peaks, [own, max(children, default=0), own + sum(children)])
+            if attempt < kills and time.monotonic() - started > share:
+                process.send_signal(signal.SIGKILL)
+            time.sleep(0.05)
+        if attempt == kills and process.returncode:
+            raise SystemExit(process.returncode)
+    return peaks, time.monotonic() - begin
+
+
+def digest(folder):
+    """Hash of all rows, and their number."""
+    out, rows = hashlib.sha256(), 0
+    for path in sorted(folder.glob("*.h5")):
+        with h5py.File(path) as file:
+            rows += len(file["data"])
+            for start in range(0, len(file["data"]), 1000):
+                out.update(file["data"][start : start + 1000].tobytes())
+    return out.hexdigest()[:16], rows
+
+
+def main():
+    """Print one line for each run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=80)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--folder", help="for text and rows; a temporary one otherwise")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(args.folder or scratch)
+        source = text(folder / "text.jsonl", args.megabytes)
+        vocabulary = tokenizer(folder / "tokenizer.json", source)
+        command = [sys.executable, "-m", "wafer", "data", "preprocess", "LMData"]
+        flags = {"input_dir": source, "tokenizer_type": "HuggingFaceTokenizer"}
+        flags |= {"huggingface_tokenizer": vocabulary, "max_seq_length": args.length}
+        flags |= {"display_pbar": "false"}
+        command += [str(part) for key, value in flags.items() for part in (f"--{key}", value)]
+        command += ["--files_per_record", str(20_000 if args.kills else 50_000)]
+        seconds, found = 0.0, []
+        for kills in sorted({0, args.kills}):
+            out = folder / f"rows-{kills}"
+            share = seconds / (kills + 1)
+            peaks, seconds = run([*command, "--output_dir", str(out)], kills, share)
+            found.append(digest(out))
+            sys.stdout.write(
+                f"{source.stat().st_size / 1e6:.0f} MB, rows of {args.length}, {kills} kills: "
+                f"peak {peaks[0]:.0f} MB, largest child {peaks[1]:.0f} MB, all {peaks[2]:.0f} MB; "
+                f"{found[-1][1]:,} rows ({found[-1][0]}) in {seconds:.0f} s, "
+                f"load {os.getloadavg()[0]:.1f}\n"
+            )
+        if len(set(found)) > 1:
+            raise SystemExit("the killed run's rows differ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Calls in another process: results, errors, crashes, what never ends."""
+
+import pytest
+
+import models.guarded as module
+from models.guarded import guarded
+
+
+def test_results_errors_and_crashes_come_back():
+    assert guarded("math:gcd", 12, 18) == 6
+    with pytest.raises(ValueError, match="math domain error"):
+        guarded("math:sqrt", -1)
+    with pytest.raises(ValueError, match=r"crashes \(signal 11\)"):
+        guarded("ctypes:string_at", 0)
+    assert guarded("math:gcd", 4, 6) == 2
+    with pytest.raises(ValueError, match="more memory"):
+        guarded("builtins:bytes", 1 << 40)
+
+
+@pytest.mark.slow
+def test_what_never_ends_is_ended():
+    with pytest.raises(ValueError, match=f"not come to an end in {module._LIMIT} seconds"):
+        guarded("time:sleep", 60)

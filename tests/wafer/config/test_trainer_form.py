@@ -1,0 +1,175 @@
+"""The ``trainer:`` form, by the vendor's table of what each key was before."""
+
+import logging
+
+import pytest
+
+from wafer.cli import main
+from wafer.config import load
+from wafer.config.trainer_form import upgrade
+from wafer.errors import ConfigError
+
+TRAINER = """
+trainer:
+  init:
+    device: CSX
+    model_dir: ./out
+    seed: 3
+    backend: {compile_dir: c, cluster_config: {num_csx: 2, max_wgt_servers: 4}}
+    model: &model
+      {name: gpt2, vocab_size: 64, hidden_size: 8, num_hidden_layers: 1, num_heads: 2,
+       filter_size: 16, max_position_embeddings: 8}
+    optimizer: {AdamW: {betas: [0.9, 0.95], weight_decay: 0.1}}
+    schedulers:
+    - SequentialLR:
+        schedulers:
+        - LinearLR: {initial_learning_rate: 0.0, end_learning_rate: 0.1, total_iters: 2}
+        - CosineDecayLR: {initial_learning_rate: 0.1, end_learning_rate: 0.0, total_iters: 8}
+    precision: {enabled: true, max_gradient_norm: 1.0, log_loss_scale: true}
+    sparsity: {sparsity: 0.5}
+    loop: {max_steps: 10, eval_frequency: 0.5, grad_accum_steps: 2}
+    checkpoint: {steps: 5, autoload_last_checkpoint: false, checkpoint_name: "x_{step}"}
+    logging: {log_steps: 2, log_level: DEBUG}
+    callbacks:
+    - CheckLoss: null
+    - KeepNCheckpoints: {n: 3}
+    - ScopedTrainFlags: {csx.performance.micro_batch_size: 2}
+    - GlobalFlags: {csx.debug.retrace_every_iteration: true}
+    - RateProfiler: {}
+    loggers: [{TensorBoardLogger: {summary_dir: tb}}, {WandbLogger: {project: p}}]
+  fit:
+    train_dataloader: &data
+      {data_processor: SyntheticDataProcessor, vocab_size: 64, max_sequence_length: 8,
+       batch_size: 4}
+    val_dataloader: [*data, *data]
+    ckpt_path: start
+"""
+BEFORE = """
+runconfig:
+  {target_device: CSX, model_dir: ./out, seed: 3, compile_dir: c, num_csx: 2, num_wgt_servers: 4,
+   max_steps: 10, eval_frequency: 5, checkpoint_steps: 5, autoload_last_checkpoint: false,
+   log_steps: 2, logging: DEBUG, check_loss_values: false, max_checkpoints: 3, summary_dir: tb,
+   checkpoint_path: start, mode: train_and_eval}
+model:
+  {name: gpt2, vocab_size: 64, hidden_size: 8, num_hidden_layers: 1, num_heads: 2,
+   filter_size: 16, max_position_embeddings: 8, mixed_precision: true, fp16_type: bfloat16}
+optimizer:
+  optimizer_type: AdamW
+  betas: [0.9, 0.95]
+  weight_decay: 0.1
+  max_gradient_norm: 1.0
+  log_summaries: true
+  grad_accum_steps: 2
+  learning_rate:
+  - {scheduler: LinearLR, initial_learning_rate: 0.0, end_learning_rate: 0.1, total_iters: 2}
+  - {scheduler: CosineDecayLR, initial_learning_rate: 0.1, end_learning_rate: 0.0, total_iters: 8}
+sparsity: {sparsity: 0.5}
+train_input:
+  {data_processor: SyntheticDataProcessor, vocab_size: 64, max_sequence_length: 8, batch_size: 4,
+   micro_batch_size: 2}
+eval_input:
+  {data_processor: SyntheticDataProcessor, vocab_size: 64, max_sequence_length: 8, batch_size: 4}
+"""
+LEFT = [
+    "trainer.init.checkpoint.checkpoint_name",
+    "trainer.init.callbacks.3.GlobalFlags",
+    "trainer.init.loggers.1.WandbLogger",
+    "trainer.fit.val_dataloader.1",
+]
+
+
+def test_every_key_means_what_it_meant_before(tmp_path, caplog):
+    (tmp_path / "new.yaml").write_text(TRAINER)
+    (tmp_path / "old.yaml").write_text(BEFORE)
+    with caplog.at_level(logging.WARNING):
+        new = load(tmp_path / "new.yaml")
+    assert new.to_dict() == load(tmp_path / "old.yaml").to_dict()
+    assert all(path in caplog.text for path in LEFT)
+    assert "RateProfiler" not in caplog.text
+
+
+def test_upgrade_writes_the_file(tmp_path, capsys):
+    (tmp_path / "new.yaml").write_text(TRAINER)
+    out = tmp_path / "out.yaml"
+    assert main(["config", "upgrade", str(tmp_path / "new.yaml"), "-o", str(out)]) == 0
+    assert [line for line in out.read_text().splitlines() if line.startswith("#")] == [
+        f"# not read here: {path}" for path in LEFT
+    ]
+    (tmp_path / "old.yaml").write_text(BEFORE)
+    assert load(out) == load(tmp_path / "old.yaml")
+    assert main(["config", "upgrade", str(out)]) == 1
+    assert "no `trainer` in it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("trainer", "sections"),
+    [
+        (
+            {"init": {"schedulers": {"ConstantLR": {"learning_rate": 0.1}}}},
+            {"optimizer": {"learning_rate": [{"scheduler": "ConstantLR", "learning_rate": 0.1}]}},
+        ),
+        (
+            {"init": {"optimizer": {"SGD": {"lr": 0.1}}}},
+            {"optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1}},
+        ),
+        (
+            {
+                "init": {
+                    "schedulers": [
+                        {"ScalePerParamLR": {"scheduler": {"StepLR": {"gamma": 0.5}}}},
+                        {"ConstantWD": {"val": 0.1}},
+                    ]
+                }
+            },
+            {
+                "optimizer": {
+                    "learning_rate": [{"scheduler": "StepLR", "gamma": 0.5}],
+                    "weight_decay": [{"scheduler": "ConstantWD", "val": 0.1}],
+                }
+            },
+        ),
+        (
+            {"init": {}, "validate": {"val_dataloader": {"batch_size": 1}}},
+            {"eval_input": {"batch_size": 1}, "runconfig": {"mode": "eval"}},
+        ),
+        ([{"trainer": {"init": {"seed": 1}}}], {"runconfig": {"seed": 1}}),
+        (
+            {"init": {"loop": {"num_epochs": 1, "eval_frequency": 1.0}}},
+            {"runconfig": {"num_epochs": 1}},
+        ),
+        (
+            {
+                "init": {
+                    "callbacks": [
+                        {"ComputeNorm": {}},
+                        {"OpProfiler": {"start_step": 1, "end_step": 2}},
+                    ]
+                }
+            },
+            {
+                "optimizer": {"log_summaries": True},
+                "runconfig": {"op_profiler_config": {"start_step": 1, "end_step": 2}},
+            },
+        ),
+    ],
+)
+def test_one_key(trainer, sections):
+    assert upgrade(trainer) == (sections, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("trainer: [{init: {}}, {init: {}}]", "a list of 2 trainers"),
+        (
+            "trainer: {init: {optimizer: {SGD: {}, Adam: {}}}}",
+            "expected one class name, got SGD, Adam",
+        ),
+        ("trainer: {init: {loop: 3}}", "3: expected a mapping"),
+        ("trainer: {init: {}}\nmodel: {}", "stands beside `trainer`"),
+    ],
+)
+def test_what_is_wrong(tmp_path, text, says):
+    (tmp_path / "params.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        load(tmp_path / "params.yaml")

@@ -1,0 +1,91 @@
+"""A run that begins from a Hugging Face folder."""
+
+import jax
+import numpy as np
+import pytest
+
+import models
+import wafer
+from wafer.errors import CheckpointError, ConfigError
+
+MODEL = {
+    "name": "gpt2",
+    "vocab_size": 16,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_heads": 2,
+    "filter_size": 16,
+    "max_position_embeddings": 8,
+}
+SECTIONS = {
+    "train_input": {
+        "data_processor": "SyntheticDataProcessor",
+        "vocab_size": 16,
+        "batch_size": 2,
+        "max_sequence_length": 8,
+    },
+    "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.0},
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    model = models.build(MODEL)
+    params = model.init(jax.random.key(7))
+    models.to_hf(model, params, tmp_path / "hf")
+    return tmp_path / "hf", dict(models.named_leaves(params))
+
+
+def sections(tmp_path, **model):
+    run = {"max_steps": 1, "checkpoint_steps": 1, "model_dir": str(tmp_path / "run"), "seed": 1}
+    return SECTIONS | {"runconfig": run, "model": MODEL | model}
+
+
+def test_trains_on_from_the_folder_and_then_from_its_own_checkpoint(tmp_path, folder):
+    path, want = folder
+    wafer.train(sections(tmp_path), checkpoint_path=str(path))
+    _, params, record = wafer.load(tmp_path / "run")
+    assert record["step"] == 1
+    assert record["tokenizer"] is None
+    for name, leaf in models.named_leaves(params):
+        np.testing.assert_array_equal(leaf, want[name], err_msg=name)
+    wafer.train(sections(tmp_path), checkpoint_path=str(path), max_steps=2)
+    assert wafer.load(tmp_path / "run")[2]["step"] == 2
+
+
+def test_load_reads_the_folder(folder):
+    path, want = folder
+    model, params, record = wafer.load(path)
+    assert model.config.hidden_size == 8
+    assert record["config"]["model"]["name"] == "gpt2"
+    for name, leaf in models.named_leaves(params):
+        np.testing.assert_array_equal(leaf, want[name], err_msg=name)
+
+
+def test_a_model_that_computes_something_else_is_named(tmp_path, folder):
+    with pytest.raises(CheckpointError, match=r"layer_norm_epsilon: 0\.1 here, 1e-05 there"):
+        wafer.train(sections(tmp_path, layer_norm_epsilon=0.1), checkpoint_path=str(folder[0]))
+
+
+def test_a_sparse_run_ends_with_a_folder_that_hugging_face_reads(tmp_path):
+    made = sections(tmp_path)
+    sparse = {"algorithm": "static", "sparsity": 0.5, "param_filter": "*ffn*kernel"}
+    run = made["runconfig"] | {"export": "hf"}
+    wafer.train(made | {"runconfig": run, "sparsity": [sparse]})
+    exported = wafer.load(tmp_path / "run/hf/1")[1]
+    stored = dict(models.named_leaves(wafer.load(tmp_path / "run")[1]))
+    for name, leaf in models.named_leaves(exported):
+        np.testing.assert_array_equal(leaf, stored[name], err_msg=name)
+    pruned = np.asarray(stored["layers_0/ffn/up/kernel"]) == 0
+    assert pruned.mean() == 0.5
+
+
+def test_a_model_without_that_form_is_refused_before_work(tmp_path):
+    made = sections(tmp_path)
+    model = {"name": "fc_mnist", "input_size": 4, "hidden_size": 4, "depth": 1, "num_classes": 2}
+    data = {"data_processor": "DigitsDataProcessor", "batch_size": 2}
+    run = made["runconfig"] | {"export": "hf"}
+    with pytest.raises(
+        ConfigError, match=r"runconfig\.export: fc_mnist: Hugging Face has no format"
+    ):
+        wafer.train(made | {"runconfig": run, "model": model, "train_input": data})

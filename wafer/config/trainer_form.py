@@ -1,0 +1,317 @@
+"""The ``trainer:`` form of Model Zoo 2.3 and later, turned into the sections of this library.
+
+The tables follow the vendor's own conversion of older files, read backwards. What has no meaning
+here is left over, by its path, and said once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from wafer.errors import ConfigError, Problem
+
+__all__ = ["Upgraded", "upgrade"]
+
+
+class Upgraded(NamedTuple):
+    """What a ``trainer`` is here.
+
+    sections: runconfig, model, optimizer, train_input, eval_input, sparsity
+    left: dotted paths of keys without a meaning here
+    """
+
+    sections: dict[str, Any]
+    left: list[str]
+
+
+# key of the trainer's part -> (section, key) here
+_Table = Mapping[str, tuple[str, str]]
+
+
+def _same(section: str, *names: str) -> dict[str, tuple[str, str]]:
+    return {name: (section, name) for name in names}
+
+
+_BACKEND: _Table = _same(
+    "runconfig",
+    "compile_dir",
+    "compile_only",
+    "validate_only",
+    "enable_distributed",
+    "main_process_id",
+    "dist_backend",
+    "init_method",
+    "sync_batchnorm",
+) | {"backend_type": ("runconfig", "target_device")}
+_CLUSTER: _Table = _same(
+    "runconfig",
+    "num_csx",
+    "num_workers_per_csx",
+    "job_labels",
+    "job_priority",
+    "job_time_sec",
+    "mount_dirs",
+    "python_paths",
+    "mgmt_address",
+    "mgmt_namespace",
+    "credentials_path",
+    "disable_version_check",
+) | {
+    "max_wgt_servers": ("runconfig", "num_wgt_servers"),
+    "max_act_per_csx": ("runconfig", "num_act_servers"),
+}
+_PRECISION: _Table = {
+    "enabled": ("model", "mixed_precision"),
+    "fp16_type": ("model", "fp16_type"),
+    "precision_opt_level": ("runconfig", "precision_opt_level"),
+    "log_loss_scale": ("optimizer", "log_summaries"),
+} | _same(
+    "optimizer",
+    "loss_scaling_factor",
+    "initial_loss_scale",
+    "steps_per_increase",
+    "min_loss_scale",
+    "max_loss_scale",
+    "max_gradient_norm",
+    "max_gradient_value",
+)
+_LOOP: _Table = _same(
+    "runconfig",
+    "num_steps",
+    "max_steps",
+    "num_epochs",
+    "steps_per_epoch",
+    "eval_frequency",
+    "eval_steps",
+) | _same("optimizer", "grad_accum_steps")
+_CHECKPOINT: _Table = _same(
+    "runconfig",
+    "autoload_last_checkpoint",
+    "disable_strict_checkpoint_loading",
+    "save_initial_checkpoint",
+) | {"steps": ("runconfig", "checkpoint_steps")}
+_LOGGING: _Table = _same("runconfig", "log_steps", "wsc_log_level") | {
+    "log_level": ("runconfig", "logging")
+}
+_PARTS = {
+    "precision": _PRECISION,
+    "loop": _LOOP,
+    "checkpoint": _CHECKPOINT,
+    "logging": _LOGGING,
+}
+# callback or logger -> its argument -> (section, key); one that is on or off has the argument ''
+_CALLBACKS: dict[str, _Table] = {
+    "CheckLoss": {"": ("runconfig", "check_loss_values")},
+    "ComputeNorm": {"": ("optimizer", "log_summaries")},
+    "KeepNCheckpoints": {"n": ("runconfig", "max_checkpoints")},
+    "LoadCheckpointStates": {"load_checkpoint_states": ("runconfig", "load_checkpoint_states")},
+    "Lora": {"lora_params": ("model", "lora_params")},
+    "OpProfiler": {
+        "start_step": ("op_profiler_config", "start_step"),
+        "end_step": ("op_profiler_config", "end_step"),
+    },
+    "ScopedTrainFlags": {"csx.performance.micro_batch_size": ("train_input", "micro_batch_size")},
+    "ScopedValidateFlags": {"csx.performance.micro_batch_size": ("eval_input", "micro_batch_size")},
+    "TensorBoardLogger": {"summary_dir": ("runconfig", "summary_dir")},
+}
+# These do here what they do there, without being asked.
+_ALWAYS = frozenset(
+    {
+        "DurationProfiler",
+        "LogOptimizerParamGroup",
+        "LogSparsity",
+        "ModelEvalMetrics",
+        "ModelZooParamsMetadata",
+        "ProgressLogger",
+        "RateProfiler",
+        "SamplesStreamedInfo",
+        "SavePerformanceData",
+    }
+)
+
+
+class _Upgrade:
+    """One trainer on its way; ``left`` fills up."""
+
+    def __init__(self) -> None:
+        self.sections: dict[str, dict[str, Any]] = {}
+        self.left: list[str] = []
+
+    def put(self, section: str, key: str, value: Any) -> None:
+        self.sections.setdefault(section, {})[key] = value
+
+    def move(self, part: Any, path: str, table: _Table) -> None:
+        """Put every key of a part where the table says."""
+        for key, value in _mapping(part, path).items():
+            if key in table:
+                self.put(*table[key], value)
+            else:
+                self.left.append(f"{path}.{key}")
+
+    def rest(self, part: Mapping[str, Any], path: str, known: Iterable[str]) -> None:
+        self.left += [f"{path}.{key}" for key in part if key not in known]
+
+
+def _mapping(value: Any, path: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError([Problem(tuple(path.split(".")), f"{value!r}: expected a mapping")])
+    return value
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+
+
+def _named(value: Any, path: str) -> tuple[str, Mapping[str, Any] | None]:
+    """Read ``{ClassName: {…}}``."""
+    entry = _mapping(value, path)
+    if len(entry) != 1:
+        found = ", ".join(map(str, entry)) or "nothing"
+        raise ConfigError(
+            [Problem(tuple(path.split(".")), f"expected one class name, got {found}")]
+        )
+    ((name, arguments),) = entry.items()
+    return str(name), None if arguments is None else _mapping(arguments, f"{path}.{name}")
+
+
+def _optimizer(up: _Upgrade, value: Any, path: str) -> None:
+    name, arguments = _named(value, path)
+    section = {"optimizer_type": name, **(arguments or {})}
+    if "lr" in section:
+        section["learning_rate"] = section.pop("lr")
+    up.sections["optimizer"] = section
+
+
+def _schedules(value: Any, path: str) -> list[dict[str, Any]]:
+    """Flatten a scheduler, whatever it is wrapped in, to the list of our form."""
+    name, arguments = _named(value, path)
+    given = dict(arguments or {})
+    if name == "ScalePerParamLR":  # optimizer.adjust_learning_rate says it here
+        return _schedules(given.get("scheduler"), f"{path}.{name}.scheduler")
+    if name in ("SequentialLR", "ChainedScheduler", "SequentialWD", "ChainedWD"):
+        entries = _items(given.get("schedulers"))
+        inner = [_schedules(e, f"{path}.{name}.{i}") for i, e in enumerate(entries)]
+        out = [entry for entries in inner for entry in entries]
+        if out and name.startswith("Chained"):
+            out[0]["main_scheduler"] = "chained"
+        return out
+    return [{"scheduler": name, **given}]
+
+
+def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for i, entry in enumerate(_items(value)):
+        for schedule in _schedules(entry, f"{path}.{i}"):
+            decays = schedule["scheduler"].endswith("WD")
+            found.setdefault("weight_decay" if decays else "learning_rate", []).append(schedule)
+    for key, schedules in found.items():
+        up.put("optimizer", key, schedules)
+
+
+def _callbacks(up: _Upgrade, value: Any, path: str) -> None:
+    for i, entry in enumerate(_items(value)):
+        name, arguments = _named(entry, f"{path}.{i}")
+        table = _CALLBACKS.get(name)
+        if table is None:
+            if name not in _ALWAYS:
+                up.left.append(f"{path}.{i}.{name}")
+        elif "" in table:
+            up.put(*table[""], arguments is not None)
+        elif arguments is not None:
+            up.move(arguments, f"{path}.{i}.{name}", table)
+
+
+def _backend(up: _Upgrade, value: Any, path: str) -> None:
+    own = dict(_mapping(value, path))
+    up.move(own.pop("cluster_config", None), f"{path}.cluster_config", _CLUSTER)
+    up.move(own, path, _BACKEND)
+
+
+_INIT: dict[str, Callable[[_Upgrade, Any, str], None]] = {
+    "model": lambda up, value, path: up.sections.update(model=dict(_mapping(value, path))),
+    "device": lambda up, value, path: up.put("runconfig", "target_device", value),
+    "model_dir": lambda up, value, path: up.put("runconfig", "model_dir", value),
+    "seed": lambda up, value, path: up.put("runconfig", "seed", value),
+    "backend": _backend,
+    "optimizer": _optimizer,
+    "schedulers": _schedulers,
+    "sparsity": lambda up, value, path: up.sections.update(sparsity=value),
+    "callbacks": _callbacks,
+    "loggers": _callbacks,
+} | {
+    part: lambda up, value, path, table=table: up.move(value, path, table)
+    for part, table in _PARTS.items()
+}
+
+
+def upgrade(trainer: Any) -> Upgraded:
+    """Translate the value of ``trainer``.
+
+    Args:
+        trainer: ``{init, fit, validate, validate_all}``, or a list with one such trainer.
+
+    Raises:
+        ConfigError: not of that form; several trainers in a row.
+    """
+    trainers = _items(trainer)
+    if isinstance(trainer, list | tuple):
+        trainers = [
+            _mapping(entry, f"trainer.{i}").get("trainer", entry) for i, entry in enumerate(trainer)
+        ]
+    if len(trainers) != 1:
+        message = (
+            f"a list of {len(trainers)} trainers; write a run file for each, and run them in order"
+        )
+        raise ConfigError([Problem(("trainer",), message)])
+    whole = _mapping(trainers[0], "trainer")
+    up = _Upgrade()
+    up.rest(whole, "trainer", ("init", "fit", "validate", "validate_all"))
+    init = _mapping(whole.get("init"), "trainer.init")
+    up.rest(init, "trainer.init", _INIT)
+    # What fills a section comes before what adds keys to it.
+    for key in sorted(init, key=lambda key: key not in ("model", "optimizer")):
+        if key in _INIT and init[key] is not None:
+            _INIT[key](up, init[key], f"trainer.init.{key}")
+    if "precision" in init:  # the vendor's default there is another one than in older files
+        up.sections.setdefault("model", {}).setdefault("fp16_type", "bfloat16")
+    _methods(up, whole)
+    _fraction(up.sections.get("runconfig", {}))
+    profile = up.sections.pop("op_profiler_config", None)
+    if profile:
+        up.put("runconfig", "op_profiler_config", profile)
+    return Upgraded(up.sections, up.left)
+
+
+def _methods(up: _Upgrade, whole: Mapping[str, Any]) -> None:
+    """Data and mode: fit trains, and evaluates where it has validation data."""
+    modes = []
+    for method, mode in (("fit", "train"), ("validate", "eval"), ("validate_all", "eval_all")):
+        if method not in whole:
+            continue
+        part, path = _mapping(whole[method], f"trainer.{method}"), f"trainer.{method}"
+        up.rest(part, path, ("train_dataloader", "val_dataloader", "val_dataloaders", "ckpt_path"))
+        if "train_dataloader" in part:
+            train = _mapping(part["train_dataloader"], f"{path}.train_dataloader")
+            up.sections["train_input"] = up.sections.get("train_input", {}) | dict(train)
+        loaders = _items(part.get("val_dataloader", part.get("val_dataloaders")))
+        if loaders:
+            data = _mapping(loaders[0], f"{path}.val_dataloader")
+            up.sections["eval_input"] = up.sections.get("eval_input", {}) | dict(data)
+            up.left += [f"{path}.val_dataloader.{i}" for i in range(1, len(loaders))]
+        if part.get("ckpt_path") is not None:
+            up.put("runconfig", "checkpoint_path", part["ckpt_path"])
+        modes.append("train_and_eval" if method == "fit" and loaders else mode)
+    if modes:
+        up.put("runconfig", "mode", modes[0])
+
+
+def _fraction(run: dict[str, Any]) -> None:
+    """Turn an evaluation frequency that is a share of the run into steps."""
+    share = run.get("eval_frequency")
+    if not isinstance(share, float):
+        return
+    steps = run.get("max_steps") or run.get("num_steps")
+    del run["eval_frequency"]
+    if steps and share > 0:
+        run["eval_frequency"] = max(1, round(share * steps))

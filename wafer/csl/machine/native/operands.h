@@ -1,0 +1,266 @@
+// Operands of operations on descriptors: what they name, where their elements are.
+#pragma once
+#include "elements.h"
+#include "queues.h"
+
+namespace wafer::csl {
+
+constexpr uint32_t kEndless = UINT32_MAX;
+constexpr uint32_t kUnbound = 1u << 31;  // a slot that never has a word
+constexpr int kEndlessExtent = 0x7FFF;  // a fabric descriptor of this length ends by control alone
+
+inline int field(uint64_t descriptor, int k) { return int(descriptor >> 16 * k & 0xFFFF); }
+
+class Operands : public Queues {
+ public:
+  using Queues::Queues;
+
+ protected:
+  static int64_t& reg(const Core& core, int k) { return core.registers[core.base + k]; }
+  static Dsr& dsr(const Core& core, int file, int id) {
+    return core.dsrs[file * program(core).dsrs + id];
+  }
+
+  // Where some bytes are, or none: outside of what the program declares nothing can be written,
+  // and zeros are read right behind it.
+  static uint8_t* locate(const Core& core, int64_t address, int bytes, bool write) {
+    const int64_t end = int64_t(program(core).memory.size()) + (write ? 0 : kPad);
+    return address + bytes > end ? nullptr : core.memory + address;
+  }
+
+  // The colour that a fabric operand reads, as a slot; -1 if its queue is bound to none.
+  int source_slot(const Core& core, const Stream& s) const {
+    const FabricRow& row = program(core).fabrics[s.row];
+    if (row.queue >= 0 && core.in_slot[row.queue] >= 0) return core.in_slot[row.queue];
+    return row.color >= 0 ? slot_[row.color] : -1;
+  }
+
+  // What the operands of an operation say together.
+  struct Issue {
+    bool asynchronous;
+    int thread, priority, queue;  // queue: of the destination, else of the first source
+    int effects;
+    bool fabric = false, fifo = false;
+    int problem = kNoFault;
+    int64_t detail = 0;
+  };
+
+  static Stream& stream(Operation& o, int k) {
+    Stream* const all[4] = {&o.dest, &o.src0, &o.src1, &o.scalar};
+    return *all[k];
+  }
+
+  // Sets up operand k; returns its length, -1 if it has none.
+  int resolve(Core& core, Operand kind, uint64_t value, int k, Operation* o, Issue* issue) {
+    const Program& p = program(core);
+    Stream& s = stream(*o, k);
+    if (kind == Operand::kDsr) {
+      const Dsr& loaded = dsr(core, int(value >> 8), int(value & 0xFF));
+      if (value >> 8 > 2 || int(value & 0xFF) >= p.dsrs || loaded.row < 0) {
+        issue->problem = kDsrNotLoaded, issue->detail = int64_t(value);
+        return 0;
+      }
+      const DsrRow& row = p.dsr_loads[loaded.row];
+      s.dsr = int16_t(value);
+      kind = Operand(row.kind), value = loaded.value;
+      issue->asynchronous |= row.asynchronous != 0;
+      if (issue->thread < 0) issue->thread = row.thread;
+      o->effects[issue->effects++] = {int8_t(row.action), int8_t(row.target)};
+      hear(row.control_ends, row.control_action, row.control_target, o);
+    }
+    s.kind = kind, s.base = int32_t(value);
+    switch (kind) {
+      case Operand::kMemory:
+        s.base = field(value, 0), s.step = int16_t(field(value, 2)) * s.width;
+        s.indexed = field(value, 3) >> 15;
+        return field(value, 1);
+      case Operand::kShaped: {
+        s.base = field(value, 0), s.row = int16_t(field(value, 1));
+        const ShapeRow& shape = p.shapes[s.row];
+        return shape.n0 * shape.n1 * shape.n2 * shape.n3;
+      }
+      case Operand::kFabric: return resolve_fabric(core, value, k, o, issue);
+      case Operand::kFifo: {
+        s.row = int16_t(value), issue->fifo = true;
+        const Fifo& fifo = core.fifos[s.row];
+        const int length = k == 0 ? fifo.write_length : fifo.read_length;
+        return length ? length : -1;
+      }
+      case Operand::kPointer: s.base = int32_t(value & 0xFFFF); return -1;
+      default: s.base = int32_t(value & mask(s)); return -1;
+    }
+  }
+
+  int resolve_fabric(Core& core, uint64_t value, int k, Operation* o, Issue* issue) {
+    const Program& p = program(core);
+    Stream& s = stream(*o, k);
+    s.row = int16_t(field(value, 0));
+    const FabricRow& row = p.fabrics[s.row];
+    issue->fabric = true;
+    if (issue->queue < 0) issue->queue = row.queue;
+    if (bool(row.sends) != (k == 0) || (row.sends && row.queue < 0)) issue->problem = kWrongOperand;
+    if (!row.sends) {
+      // Old programs name a queue and a colour without binding one to the other.
+      if (row.queue >= 0 && row.color >= 0 && core.in_slot[row.queue] < 0 &&
+          bound_to(core, slot_[row.color]) < 0)
+        bind_input(core, row.queue, slot_[row.color]);
+      if (source_slot(core, s) < 0) issue->problem = kNoColor, issue->detail = row.queue;
+      hear(row.control_ends, row.control_action, row.control_target, o);
+    }
+    const QueueRow* queue = row.queue < 0 ? nullptr : &p.queues[row.queue + kQueues * (k == 0)];
+    if (issue->priority < 0) issue->priority = row.priority;
+    if (issue->priority < 0 && queue) issue->priority = queue->priority;
+    const int length = field(value, 1);
+    return length == kEndlessExtent ? -2 : length;
+  }
+
+  static void hear(int ends, int action, int target, Operation* o) {
+    o->control_ends |= ends != 0;
+    if (!o->on_control.action) o->on_control = {int8_t(action), int8_t(target)};
+  }
+
+  // That of the first source, of the second, of the destination; 1 if all are single values.
+  static uint32_t length(const Operation&, const int* lengths) {
+    bool any = false;
+    for (const int k : {1, 2, 0}) {
+      if (lengths[k] == -2) return kEndless;
+      if (lengths[k] > 0) return uint32_t(lengths[k]);
+      any |= lengths[k] == 0;
+    }
+    return any ? 0 : 1;
+  }
+
+  static uint32_t mask(const Stream& s) { return s.width == 2 ? 0xFFFF : ~0u; }
+  static bool in_memory(const Stream& s) {
+    return (s.kind == Operand::kMemory || s.kind == Operand::kShaped) && !s.indexed;
+  }
+  // Between neighbours in the innermost dimension, in elements.
+  int stride(const Core& core, const Stream& s) const {
+    return s.kind == Operand::kShaped ? program(core).shapes[s.row].s3 : s.step / s.width;
+  }
+
+  // More than one if all operands lie in memory, in whole 32-bit words, with strides that allow it.
+  int elements_per_step(const Core& core, const Operation& o) const {
+    int out = in_memory(o.dest) ? costs_.width[int(o.op)] : 1;
+    for (const Stream* s : {&o.dest, &o.src0, &o.src1}) {
+      if (s->kind == Operand::kScalar || s->kind == Operand::kNone) continue;
+      if (!in_memory(*s) || s->base % 4) return 1;
+      const int by = stride(core, *s);
+      if (by != 0 && by != 1) out = std::min(out, costs_.stride_width[by & 7]);
+    }
+    return out;
+  }
+
+  // As many as operands go to one bank in every step. Writes come later than reads, so they meet
+  // them only where all go to one bank: by a stride of whole lines.
+  int cycles_per_step(const Core& core, const Operation& o) const {
+    const int line = costs_.banks * costs_.bank_bytes;
+    const auto bytes = [&](const Stream& s) { return stride(core, s) * s.width; };
+    const auto counts = [&](const Stream& s) {
+      return in_memory(s) && (&s != &o.dest || (bytes(s) && bytes(s) % line == 0));
+    };
+    const auto meet = [&](const Stream& x, const Stream& y) {
+      const auto banks = [&](const Stream& s) {
+        return (o.wide * s.width + costs_.bank_bytes - 1) / costs_.bank_bytes;
+      };
+      const int apart = (y.base / costs_.bank_bytes - x.base / costs_.bank_bytes) &
+                        (costs_.banks - 1);
+      return (bytes(x) - bytes(y)) % line == 0 &&
+             (apart < banks(x) || costs_.banks - apart < banks(y));
+    };
+    int out = 1;
+    const Stream* const all[] = {&o.src0, &o.src1, &o.dest};
+    for (const Stream* x : all) {
+      int meeting = 0;
+      for (const Stream* y : all) meeting += counts(*x) && counts(*y) && meet(*x, *y);
+      out = std::max(out, meeting);
+    }
+    return out;
+  }
+
+  bool short_of(const Core& core, const Stream& s, bool reads) {
+    const Fifo& fifo = core.fifos[s.row];
+    const int room = capacity(core, s) - fifo.used;
+    return (reads ? fifo.used : room) < s.width / 2;
+  }
+  int capacity(const Core& core, const Stream& s) const {
+    return program(core).fifos[s.row].bytes / s.width * (s.width / 2);
+  }
+
+  int address(const Core& core, const Stream& s, uint32_t k, int offset) const {
+    int at = s.base + (s.indexed ? offset : 0);
+    if (s.kind == Operand::kShaped) {
+      const ShapeRow& shape = program(core).shapes[s.row];
+      const int n[4] = {shape.n0, shape.n1, shape.n2, shape.n3};
+      const int step[4] = {shape.s0, shape.s1, shape.s2, shape.s3};
+      for (int d = 3; d >= 0; --d) at += int(k % uint32_t(n[d])) * step[d] * s.width, k /= uint32_t(n[d]);
+    } else {
+      at += int(k) * s.step;
+    }
+    return at & 0xFFFF;
+  }
+
+  template <class Word>
+  static Word word_at(const uint8_t* bytes) {
+    Word out;
+    std::memcpy(&out, bytes, sizeof out);
+    return out;
+  }
+
+  uint32_t pop_fifo(Core& core, const Stream& s) {
+    Fifo& fifo = core.fifos[s.row];
+    const FifoRow& row = program(core).fifos[s.row];
+    uint32_t value = 0;
+    for (int half = 0; half < s.width / 2; ++half) {
+      uint16_t word;
+      std::memcpy(&word, core.memory + row.address + 2 * fifo.head, 2);
+      value |= uint32_t(word) << 16 * half;
+      fifo.head = (fifo.head + 1) % (row.bytes / 2), --fifo.used;
+    }
+    if (fifo.choked && row.push_task >= 0) core.active |= 1u << row.push_task;
+    fifo.choked = false;
+    return value;
+  }
+
+  void push_fifo(Core& core, const Stream& s, uint32_t value) {
+    Fifo& fifo = core.fifos[s.row];
+    const FifoRow& row = program(core).fifos[s.row];
+    for (int half = 0; half < s.width / 2; ++half) {
+      const uint16_t word = uint16_t(value >> 16 * half);
+      const int place = (fifo.head + fifo.used++) % (row.bytes / 2);
+      std::memcpy(core.memory + row.address + 2 * place, &word, 2);
+    }
+    if (fifo.starved && row.pop_task >= 0) core.active |= 1u << row.pop_task;
+    fifo.starved = false;
+  }
+
+
+  // Whether all that an operation needs for an element is in plain rows of the memory, in colours
+  // and in values, and no row leaves what the program declares: then nothing is left to check.
+  static bool plain(const Core& core, Operation& o) {
+    if (o.op == DsdOp::kDfilt || o.clears) return false;
+    for (int k = 0; k < 4; ++k) {
+      const Stream& s = stream(o, k);
+      if (s.kind == Operand::kShaped || s.kind == Operand::kFifo || s.indexed) return false;
+      if (s.kind != Operand::kMemory && s.kind != Operand::kPointer) continue;
+      if (o.length == kEndless && s.step) return false;
+      const int64_t last = s.base + int64_t(o.length - 1) * s.step;
+      if (std::min<int64_t>(s.base, last) < 0 ||
+          !locate(core, std::max<int64_t>(s.base, last), s.width, k == 0))
+        return false;
+    }
+    return true;
+  }
+
+  // Element k of an operand in memory.
+  static uint32_t loaded(const Core& core, const Stream& s, uint32_t k) {
+    const uint8_t* const bytes = core.memory + s.base + int64_t(k) * s.step;
+    return s.width == 2 ? word_at<uint16_t>(bytes) : word_at<uint32_t>(bytes);
+  }
+  static void put(uint8_t* bytes, uint8_t width, uint32_t value) {
+    if (width == 2) std::memcpy(bytes, &value, 2);
+    else std::memcpy(bytes, &value, 4);
+  }
+};
+
+}  // namespace wafer::csl

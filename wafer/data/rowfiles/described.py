@@ -1,0 +1,162 @@
+"""What an HDF5 file of rows holds, found out before a row is read.
+
+Someone else's file may lead out of itself, promise rows that were never stored, or be damaged so
+that the HDF5 library hangs or crashes: a process of its own looks first, for a limited time.
+"""
+
+import contextlib
+import math
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import h5py
+
+from models.guarded import guarded
+from wafer.data.batching.sources import FEATURES, VSL_FEATURES
+from wafer.data.rowfiles.rules import Group
+from wafer.errors import DataError
+
+__all__ = ["DAMAGE", "PARAMS", "Described", "describe", "look", "open_rows"]
+
+PARAMS = "data_params.json"
+DAMAGE = (OSError, KeyError, RuntimeError, TypeError, ValueError)  # what h5py raises over it
+_BY_COUNT = {3: FEATURES, 5: VSL_FEATURES, 2: FEATURES[:2]}
+_CHUNK = 256 << 20  # bytes of one chunk, which is in memory as a whole to read a row of it
+
+
+class Described(NamedTuple):
+    """What a file holds.
+
+    groups: its datasets; empty for a corpus
+    size: rows, or tokens of a corpus
+    promised: the attribute ``n_examples``, or None
+    """
+
+    groups: tuple[Group, ...]
+    size: int
+    promised: int | None
+
+    @property
+    def corpus(self) -> bool:
+        """Whether it is one list of tokens."""
+        return not self.groups
+
+
+@contextlib.contextmanager
+def open_rows(path: pathlib.Path) -> Iterator[h5py.File]:
+    """Open a file to read.
+
+    Raises:
+        DataError: it is not a whole HDF5 file, or damaged where it is read.
+    """
+    try:
+        file = h5py.File(path, "r")
+    except DAMAGE as error:
+        raise DataError(
+            f"{path}: not a readable HDF5 file ({error}); it may be truncated, write it again"
+        ) from error
+    try:
+        with file:
+            yield file
+    except DataError as error:
+        raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None
+    except DAMAGE as error:
+        raise DataError(f"{path}: damaged HDF5 ({error}); write it again") from error
+
+
+def _stored(file: h5py.File, name: str) -> h5py.Dataset:
+    """A dataset of integers whose every value lies in this file.
+
+    Raises:
+        DataError: it is something else.
+    """
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+        raise DataError(f"{name!r} is a link to elsewhere; expected the dataset itself")
+    data: Any = file[name]
+    if not isinstance(data, h5py.Dataset):
+        raise DataError(f"{name!r} is a group; expected a dataset")
+    if data.dtype.kind not in "iu":
+        raise DataError(f"dataset {name!r} holds {data.dtype}; expected integers, such as int32")
+    if data.is_virtual or data.external:
+        raise DataError(f"dataset {name!r} has its values in other files; expected them here")
+    if data.chunks is None:
+        there, all_ = data.id.get_storage_size(), data.nbytes
+    else:
+        if math.prod(data.chunks) * data.dtype.itemsize > _CHUNK:
+            raise DataError(f"dataset {name!r} has chunks of {data.chunks}; expected single rows")
+        along = [-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True)]
+        there, all_ = data.id.get_num_chunks(), math.prod(along)
+    if there < all_:
+        raise DataError(
+            f"dataset {name!r} of shape {data.shape} was never filled: {there:,} of {all_:,} "
+            f"{'bytes' if data.chunks is None else 'chunks'} are there"
+        )
+    return data
+
+
+def _features(name: str, shape: tuple[int, ...], params: dict[str, Any]) -> tuple[str, ...]:
+    names = params.get("features" if name == "data" else f"{name}_features")
+    if name == "labels":
+        names = ("labels", "masked_lm_positions", "masked_lm_mask")[: shape[1]]
+    features = tuple(names) if names else _BY_COUNT.get(shape[1])
+    if features is None or len(features) != shape[1]:
+        named = f"{len(features)} features ({', '.join(features)})" if features else ""
+        raise DataError(
+            f"dataset {name!r} has shape {shape}; "
+            + (
+                f"{PARAMS} names {named}"
+                if named
+                else "expected [N, 3, S] (input_ids, mask, labels) or [N, 5, S] (plus "
+                f"attention_span, position_ids), or a {PARAMS} that names the features"
+            )
+        )
+    return features
+
+
+def _look(path: pathlib.Path, params: dict[str, Any]) -> Described:
+    with open_rows(path) as file:
+        promised: Any = file.attrs.get("n_examples")
+        promised = None if promised is None else int(promised)
+        names = sorted(name for name in map(str, file) if name == "data" or name[:5] == "data_")
+        if "labels" in file and names:
+            names.append("labels")  # BERT rows with static masks
+        if not names:
+            raise DataError("holds no dataset 'data'")
+        datasets = {name: _stored(file, name) for name in names}
+        if names[0] == "data" and datasets["data"].ndim == 1:
+            return Described((), len(datasets["data"]), promised)
+        groups = []
+        for name, data in datasets.items():
+            if data.ndim != 3 or 0 in data.shape[1:]:
+                raise DataError(f"dataset {name!r} has shape {data.shape}; expected [N, F, S]")
+            groups.append(Group(name, _features(name, data.shape, params), data.shape[2]))
+        counts = {len(data) for data in datasets.values()}
+        if len(counts) > 1:
+            raise DataError(f"its datasets {', '.join(names)} have {sorted(counts)} rows")
+        return Described(tuple(groups), counts.pop(), promised)
+
+
+def look(path: str, params: dict[str, Any]) -> Described:
+    """``describe``, in the process that calls it."""
+    return _look(pathlib.Path(path), params)
+
+
+def describe(path: pathlib.Path, params: dict[str, Any]) -> Described:
+    """What a file holds.
+
+    Args:
+        path: the file.
+        params: content of ``data_params.json``, which may name the features.
+
+    Raises:
+        DataError: it does not hold rows or tokens; names the file.
+    """
+    whole = os.path.abspath(path)
+    try:
+        groups, size, promised = guarded("wafer.data.rowfiles.described:look", whole, params)
+    except ValueError as error:
+        message = str(error).replace(whole, str(path))
+        raise DataError(message if str(path) in message else f"{path}: {message}") from None
+    return Described(tuple(Group(n, tuple(f), s) for n, f, s in groups), size, promised)
