@@ -24,7 +24,7 @@ from models.checkpoint.reader import StoredTree, find_items
 from models.checkpoint.writer import TreeWriter, write_arrays
 from models.errors import CheckpointError
 from models.files import appearing_whole
-from sparsity.mdl import MdlFile
+from models.vendor.mdl import MdlFile
 from sparsity.rawcopy import clear_nan, copy_cleared, find_spans, is_float
 
 __all__ = ["Report", "TensorReport", "finalize", "main"]

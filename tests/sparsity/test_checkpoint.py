@@ -17,8 +17,8 @@ import sparsity
 from models.checkpoint.reader import StoredTree
 from models.errors import CheckpointError
 from models.paths import named_leaves
+from models.vendor.mdl import MdlFile
 from sparsity.finalize import finalize, main
-from sparsity.mdl import MdlFile
 from sparsity.rawcopy import clear_nan, find_spans
 
 VECTORS = GOLDEN / "sparsity"

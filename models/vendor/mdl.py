@@ -38,7 +38,7 @@ class MdlFile:
         self.path = path
         try:
             # Attributes of a damaged file crash the HDF5 library: another process reads them.
-            flags, tensors = guarded("sparsity.mdl:attributes", os.path.abspath(path))
+            flags, tensors = guarded("models.vendor.mdl:attributes", os.path.abspath(path))
             modern = float(flags.get("__version__", 0.1)) >= 0.5
             self._leaves = read_leaves(flags, tensors)
             self._file = h5py.File(path, "r")
@@ -117,6 +117,20 @@ class MdlFile:
         if leaf.kind == "filled":
             raise CheckpointError(f"{self.path}: {name} is one value, {leaf.value}, at every place")
         return leaf.where
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape without reading it.
+
+        Raises:
+            CheckpointError: names the tensor.
+        """
+        leaf = self._tensors[name]
+        if leaf.kind == "filled":
+            return leaf.shape
+        try:
+            return tuple(self._file[leaf.where].shape)
+        except _DAMAGE as error:
+            raise CheckpointError(f"{self.path}: tensor {name} is damaged: {error}") from None
 
     def read(self, name: str) -> np.ndarray:
         """Read one tensor.
