@@ -128,7 +128,8 @@ class MdlFile:
         if leaf.kind == "filled":
             return leaf.shape
         try:
-            return tuple(self._file[leaf.where].shape)
+            dataset: Any = self._file[leaf.where]
+            return tuple(dataset.shape)
         except _DAMAGE as error:
             raise CheckpointError(f"{self.path}: tensor {name} is damaged: {error}") from None
 
