@@ -14,7 +14,9 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import h5py
 import numpy as np
 
 from models.checkpoint.checksums import checksum
@@ -23,7 +25,7 @@ from models.checkpoint.reader import StoredTree, find_items
 from models.checkpoint.writer import TreeWriter, write_arrays
 from models.errors import CheckpointError, plain
 from models.files import appearing_whole, remove_partials
-from sparsity.mdl import MdlFile
+from models.vendor.mdl import MdlFile
 from sparsity.rawcopy import clear_nan, copy_cleared, find_spans, is_float
 
 __all__ = ["Report", "TensorReport", "finalize", "main"]
@@ -93,8 +95,9 @@ def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
     Args:
         source: a step's folder of an Orbax checkpoint, a folder Orbax saved a tree to, or a
             vendor ``.mdl`` file (read by names and tensors only, nothing in it is executed).
-        target: does not exist yet; gets the same layout (from ``.mdl``: an Orbax checkpoint
-            with the tensors under their own names, '.' as tree levels).
+        target: does not exist yet; gets the same layout. From ``.mdl``: a ``.mdl`` of the same
+            release where the name ends so, else an Orbax checkpoint with the tensors under their
+            own names, '.' as tree levels.
 
     Returns:
         What was found, per tensor.
@@ -103,6 +106,7 @@ def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
         FileExistsError: ``target`` exists.
         FileNotFoundError: ``source`` does not exist.
         CheckpointError: names the tensor or file that cannot be read; nothing is written.
+        ValueError: a ``.mdl`` is asked for from something else.
     """
     source, target = pathlib.Path(source).resolve(), pathlib.Path(target).resolve()
     if target.exists():
@@ -110,8 +114,12 @@ def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
     if not source.exists():
         raise FileNotFoundError(f"{source} does not exist")
     remove_partials(target)
+    to_mdl = target.suffix == ".mdl"
+    if to_mdl and not source.is_file():
+        raise ValueError(f"{target.name}: only a .mdl becomes a .mdl; {source} is a folder")
+    read_mdl = _clear_mdl if to_mdl else _finalize_mdl
     with appearing_whole(target) as partial:
-        tensors = (_finalize_mdl if source.is_file() else _finalize_orbax)(source, partial)
+        tensors = (read_mdl if source.is_file() else _finalize_orbax)(source, partial)
     return Report(source, target, tuple(tensors))
 
 
@@ -213,6 +221,22 @@ def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorRepo
     return reports
 
 
+def _clear_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
+    """Copy the vendor's file and clear it in place: all else of it stays, byte for byte."""
+    reports: list[TensorReport] = []
+    with MdlFile(source) as stored:
+        shutil.copyfile(source, target)
+        with h5py.File(target, "r+") as file:
+            for name in stored:
+                value = stored.read(name)
+                pruned = clear_nan(value) if is_float(value.dtype) else 0
+                reports.append(TensorReport(name, value.shape, value.dtype.name, pruned))
+                if pruned:
+                    dataset: Any = file[stored.dataset(name)]
+                    dataset[...] = value.view(dataset.dtype)  # bfloat16 is stored as integers
+    return reports
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="finalize", description=(__doc__ or "").split("\n")[0])
@@ -221,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         report = finalize(args.input, args.output)
-    except (CheckpointError, OSError) as error:
+    except (CheckpointError, OSError, ValueError) as error:
         sys.stderr.write(plain(f"finalize: {error}\n"))
         return 1
     sys.stdout.write("\n".join(report.lines()) + "\n")

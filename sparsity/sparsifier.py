@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
+from models.alias import known_names
 from models.checkpoint.moments import in_weights_and_moments
 from models.paths import map_named, named_leaves
 from sparsity import kernels, resume as resumption, storage, topology as topologies
@@ -96,7 +97,7 @@ class Sparsifier:
 
     def group_of(self, name: str, ndim: int) -> int | None:
         """Return the index of the first group that takes a parameter, or None."""
-        names = (name, self.aliases(name))
+        names = known_names(name, self.aliases)
         if Filter("glob", self.requires_dense).matches(names, ndim):
             return None
         for i, (rule, _) in enumerate(self.groups):

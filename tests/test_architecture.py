@@ -22,6 +22,7 @@ FLOORS = {
     "models.registry": 15,
     "models.generation": 15,
     "models.checkpoint": 16,
+    "models.vendor": 16,
     "models.convert": 17,
     "sparsity": 20,
     "wafer": 30,  # the version, and the lazy public names

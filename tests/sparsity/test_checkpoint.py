@@ -17,8 +17,8 @@ import sparsity
 from models.checkpoint.reader import StoredTree
 from models.errors import CheckpointError
 from models.paths import named_leaves
+from models.vendor.mdl import MdlFile
 from sparsity.finalize import finalize, main
-from sparsity.mdl import MdlFile
 from sparsity.rawcopy import clear_nan, find_spans
 
 VECTORS = GOLDEN / "sparsity"
@@ -309,7 +309,7 @@ def test_mdl_knows_bfloat16_by_its_attribute_and_refuses_what_is_not_stored(tmp_
         half = file.create_dataset("half", data=np.array([0x3F80, 0x4000], np.uint16))
         half.attrs["dtypes"] = ["torch.bfloat16"]
         full = file.create_dataset("full", shape=(3,), dtype="f4")
-        full.attrs["is_constructible"], full.attrs["fill_value"] = True, 2.0
+        full.attrs.update({"is_constructible": True, "shape": (3,), "fill_value": 2.0})
         file.create_dataset("huge", shape=(10**9, 10**3), dtype="f4", chunks=(1, 1000))
     with MdlFile(tmp_path / "a.mdl") as opened:
         assert opened.read("half").astype(np.float32).tolist() == [1.0, 2.0]

@@ -40,7 +40,8 @@ def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "
 
     Args:
         input: a checkpoint folder, or the vendor's ``.mdl`` file.
-        output: does not exist yet; gets the same layout, and the tokenizer.
+        output: does not exist yet; gets the same layout, and the tokenizer. A name that ends in
+            ``.mdl`` keeps the vendor's file a vendor's file.
 
     Returns:
         What was there, per tensor; ``report.lines()`` puts it in words.
@@ -49,6 +50,7 @@ def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "
         FileExistsError: ``output`` exists.
         FileNotFoundError: ``input`` does not exist.
         CheckpointError: a tensor or file cannot be read; nothing is written.
+        ValueError: a ``.mdl`` is asked for from something else.
 
     Examples:
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
@@ -57,7 +59,8 @@ def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "
     from sparsity.finalize import finalize
 
     report = finalize(input, output)
-    carry_tokenizer(report.source, report.target)
+    target = report.target
+    carry_tokenizer(report.source, target if target.is_dir() else target.parent)
     return report
 
 
