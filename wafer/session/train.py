@@ -1,6 +1,7 @@
 """A training run from where it begins to its last checkpoint, with evaluations in between."""
 
 import dataclasses
+import logging
 import pathlib
 
 import jax
@@ -20,6 +21,8 @@ from wafer.session.metrics import MetricWriter, write_performance
 from wafer.session.persist import resume, save
 
 __all__ = ["Outcome", "train_run"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +77,15 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         session.loader.restore(dict(resumed.data))
     evaluates = settings.mode == "train_and_eval"
     stretch = (settings.eval_frequency or epoch or until) if evaluates else until
+    _LOG.info(
+        "%s steps to step %s in %s; a log line every %s, a checkpoint %s%s",
+        f"{until - start:,}",
+        f"{until:,}",
+        run.model_dir,
+        settings.log_steps,
+        f"every {settings.checkpoint_steps:,}" if settings.checkpoint_steps else "never",
+        f", an evaluation every {stretch:,}" if evaluates else "",
+    )
     scores: dict[int, dict[str, float]] = {}
     try:
         if settings.save_initial_checkpoint and resumed.path is None:
