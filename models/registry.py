@@ -15,7 +15,7 @@ from models.schema import ModelConfig
 from models.sections import parse
 from models.usercode import is_own
 
-__all__ = ["build", "knobs", "list_models", "parse_config", "settings_of"]
+__all__ = ["build", "config_class", "knobs", "list_models", "parse_config", "settings_of"]
 
 # family -> its configuration and its build function, in models/families
 _FAMILIES = {
@@ -111,6 +111,11 @@ def settings_of(cfg: Any) -> dict[str, Any]:
     }
 
 
+def config_class(name: str) -> type[ModelConfig]:
+    """Return the class of a name's ``model`` section."""
+    return _of_family(lookup(name).family)[0]
+
+
 def knobs(name: str) -> list[tuple[str, str, Any]]:
     """List every key of a name's ``model`` section: (key, what it takes, what the name sets).
 
@@ -118,7 +123,7 @@ def knobs(name: str) -> list[tuple[str, str, Any]]:
         ValueError: unknown name, with the nearest known one.
     """
     entry = lookup(name)
-    config, _ = _of_family(entry.family)
+    config = config_class(name)
     out = []
     for key, field in config.model_fields.items():
         default = (

@@ -33,7 +33,7 @@ _VERBS = {
         "floor plan of a model on the wafer, and its predicted speed",
         "wafer.commands.compile:add_arguments",
     ),
-    "config": ("run files: newer forms into ours", "wafer.commands.config:add_arguments"),
+    "config": ("write run files, list their keys", "wafer.commands.config:add_arguments"),
     "csl": ("check and lay out programs in CSL", "wafer.commands.csl:add_arguments"),
     "models": (
         "names a params YAML may use, and their knobs",

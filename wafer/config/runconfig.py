@@ -131,7 +131,8 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         num_epochs: train so many passes over the data.
         steps_per_epoch: length of a pass; None is the data's own.
         eval_steps: batches of an evaluation; None is one pass.
-        eval_frequency: training steps between evaluations in ``train_and_eval``.
+        eval_frequency: training steps between evaluations in ``train_and_eval``; None is one
+            pass over the data.
         checkpoint_steps: steps between checkpoints; None or 0 saves none. When saving, the
             last step is always saved.
         save_initial_checkpoint: also save step 0.
@@ -239,9 +240,6 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         if self.max_steps is None and self.num_steps is None and self.num_epochs is None:
             message = "missing; training needs one of max_steps, num_steps, num_epochs"
             problems.append(Problem(("max_steps",), message))
-        if self.mode == "train_and_eval" and not (self.eval_frequency or self.num_epochs):
-            message = "missing; train_and_eval needs eval_frequency or num_epochs"
-            problems.append(Problem(("eval_frequency",), message))
         return problems
 
     @property

@@ -60,7 +60,7 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
     Attributes:
         optimizer_type: its name in ``OPTIMIZERS``, in any case.
         learning_rate: a number, a scheduler, or a list of schedulers.
-        weight_decay: likewise; never applied to biases and norms.
+        weight_decay: a number, a scheduler, or a list of them; never applied to biases and norms.
         max_gradient_norm: clip by the global L2 norm.
         max_gradient_value: clip every element; not together with the norm.
         loss_scaling_factor: a number, or 'dynamic' (float16 only; see ``optim.precision``).

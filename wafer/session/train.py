@@ -86,6 +86,15 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         session.loader.restore(dict(resumed.data))
     evaluates = settings.mode == "train_and_eval" and start < until
     stretch = (settings.eval_frequency or epoch or until) if evaluates else until
+    _LOG.info(
+        "%s steps to step %s in %s; a log line every %s, a checkpoint %s%s",
+        f"{until - start:,}",
+        f"{until:,}",
+        run.model_dir,
+        settings.log_steps,
+        f"every {settings.checkpoint_steps:,}" if settings.checkpoint_steps else "never",
+        f", an evaluation every {stretch:,}" if evaluates else "",
+    )
     scores: dict[int, dict[str, float]] = {}
     try:
         if settings.save_initial_checkpoint and resumed.path is None:

@@ -274,7 +274,6 @@ REFUSED = [
         "runconfig.num_steps: excludes 'num_epochs'",
     ),
     ({"runconfig": {"max_steps": ...}}, "runconfig.max_steps: missing; training needs one of"),
-    ({"runconfig": {"mode": "train_and_eval"}}, "eval_frequency: missing; train_and_eval needs"),
     ({"runconfig": {"compile_only": True, "validate_only": True}}, "compile_only: excludes"),
     ({"runconfig": {"mode": "eval_all", "checkpoint_path": "x"}}, "checkpoint_path: eval_all eval"),
     (

@@ -124,6 +124,19 @@ def test_train_and_eval_evaluates_at_the_start_and_every_stretch(tmp_path):
     assert [json.loads(line)["step"] for line in lines] == [0, 3, 4]
 
 
+def test_without_eval_frequency_an_evaluation_a_pass_and_what_will_be_is_said(tmp_path, caplog):
+    caplog.set_level("INFO", logger="wafer")
+    keys = {"mode": "train_and_eval", "checkpoint_steps": 4, "steps_per_epoch": 2}
+    train(tmp_path, runconfig=keys)
+    lines = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 2, 4]
+    said = caplog.text
+    plan = "a log line every 1, a checkpoint every 4, an evaluation every 2"
+    assert f"4 steps to step 4 in {tmp_path}; {plan}" in said
+    assert "Step=1, Loss=" in said
+    assert "Rate=0.00" not in said
+
+
 def tags(folder: pathlib.Path) -> set[str]:
     """Scalar tags of the TensorBoard events in a folder: TFRecord frames of Event messages."""
     found = set()

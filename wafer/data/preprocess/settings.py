@@ -113,7 +113,9 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
     encoder_file: Annotated[str | None, _said("GPT-2's encoder.json, or NeoX's tokenizer.json")] = (
         None
     )
-    vocab_size: Annotated[PositiveInt | None, _said("V to train (TrainBPE)")] = None
+    vocab_size: Annotated[
+        PositiveInt | None, _said("V to train, special tokens included (TrainBPE)")
+    ] = None
     do_lower: Annotated[Bool, _said("lower the case (BertTokenizer)")] = False
     eos_id: Annotated[NonNegativeInt | None, _said("end of a document; the tokenizer's own")] = None
     pad_id: Annotated[NonNegativeInt | None, _said("id of unused positions; eos_id")] = None
