@@ -37,6 +37,7 @@ FLOORS = {
     "wafer.fabric": 41,
     "wafer.csl": 42,
     "wafer.data": 50,
+    "wafer.registration": 60,
     "wafer.config": 60,
     "wafer.jobs": 70,
     "wafer.experiment": 70,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wafer.commands.plan import plan
     from wafer.commands.run import evaluate, train
     from wafer.experiment import Experiment
+    from wafer.registration import register_model, register_optimizer, register_task
 
 __all__ = [
     "Experiment",
@@ -29,6 +30,9 @@ __all__ = [
     "generate",
     "load",
     "plan",
+    "register_model",
+    "register_optimizer",
+    "register_task",
     "train",
 ]
 
@@ -41,6 +45,9 @@ _MODULES = {
     "generate": "wafer.commands.generate",
     "load": "wafer.commands.inputs",
     "plan": "wafer.commands.plan",
+    "register_model": "wafer.registration",
+    "register_optimizer": "wafer.registration",
+    "register_task": "wafer.registration",
     "train": "wafer.commands.run",
 }
 
