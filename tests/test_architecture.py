@@ -47,6 +47,7 @@ FLOORS = {
     "wafer.loop": 110,
     "wafer.commands": 110,
     "wafer.cli": 120,
+    "wafer.run": 130,
     "wafer.__main__": 130,
 }
 ONLY = {"wafer.compiler": {"wafer.engines.fabric", "wafer.commands"}}  # besides its own room
