@@ -1,5 +1,6 @@
 """From a ``model`` section to its configuration and its model, by the family of its name."""
 
+import contextlib
 import importlib
 import pkgutil
 import typing
@@ -61,16 +62,15 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
 
 
 def _is_function(name: Any) -> bool:
-    """Whether a name is a user's own ``module:function``, not one that a module registers."""
-    if not is_own(name):
+    """Whether a name is a function of the user, not one of ``MODELS`` that a module adds."""
+    if not is_own(name, "model"):
         return False
     module, _, own = name.rpartition(":")
     if own in MODELS:
         return False
-    try:  # importing it may register the name
-        importlib.import_module(module)
-    except Exception:
-        return own.isidentifier()  # which says what is wrong with it
+    if module:  # importing it may register the name
+        with contextlib.suppress(Exception, SystemExit):  # `find` says what is wrong with it
+            importlib.import_module(module)
     return own not in MODELS
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from wafer.commands.prune import prune
     from wafer.commands.run import evaluate, train
     from wafer.experiment import Experiment
+    from wafer.registration import register_model, register_optimizer, register_task
 
 __all__ = [
     "Experiment",
@@ -31,6 +32,9 @@ __all__ = [
     "load",
     "plan",
     "prune",
+    "register_model",
+    "register_optimizer",
+    "register_task",
     "train",
 ]
 
@@ -44,6 +48,9 @@ _MODULES = {
     "load": "wafer.commands.inputs",
     "plan": "wafer.commands.plan",
     "prune": "wafer.commands.prune",
+    "register_model": "wafer.registration",
+    "register_optimizer": "wafer.registration",
+    "register_task": "wafer.registration",
     "train": "wafer.commands.run",
 }
 

@@ -55,8 +55,41 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "help": "of weights, masks, data order and dropout"},
     "job_labels": {"nargs": "+", "metavar": "K=V", "help": "labels that `wafer jobs get` shows"},
     "job_priority": {"help": "turn in the queue, p1 first"},
+    "python_paths": {"nargs": "+", "help": "folders of your own modules"},
+    "compile_dir": {"help": "where compiled programs are kept"},
+    "multireplica": {
+        "action": "store_true",
+        "help": "copies of a pipelined model on a system, sharing its batch",
+    },
 }
-_SHORT = {"mode": ["-m"], "model_dir": ["-o"], "execution_strategy": ["--execution"]}
+# The vendor's flags that mean nothing here: taken, and named once.
+_IGNORED: dict[str, dict[str, Any]] = {
+    name: {"nargs": "+"} if name in ("mount_dirs", "debug_args", "ini", "wsc_log_level") else {}
+    for name in (
+        "mount_dirs",
+        "debug_args",
+        "ini",
+        "wsc_log_level",
+        "num_workers_per_csx",
+        "num_wgt_servers",
+        "num_act_servers",
+        "job_time_sec",
+        "credentials_path",
+        "mgmt_address",
+        "mgmt_namespace",
+        "debug_args_path",
+        "service_dir",
+        "dist_addr",
+        "dist_backend",
+        "init_method",
+    )
+} | {"disable_version_check": {"action": "store_true"}}
+_SHORT = {
+    "mode": ["-m"],
+    "model_dir": ["-o"],
+    "execution_strategy": ["--execution"],
+    "compile_dir": ["-c"],
+}
 
 
 # The vendor's first word after run.py, and JAX's name of what it means here; '': any.
@@ -81,10 +114,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(_SYSTEMS),
         help="where: CSX, systems on the devices there are (default), or on these devices alone",
     )
+    parser.add_argument(
+        "strategy",
+        nargs="?",
+        choices=("pipeline", "weight_streaming"),
+        help="--execution_strategy, as release 1.8 has it",
+    )
     parser.add_argument("-p", "--params", required=True, help="params YAML")
     for name, settings in _FLAGS.items():
         names = [*_SHORT.get(name, []), f"--{name}"]
         parser.add_argument(*names, dest=name, default=None, **settings, **known.get(name, {}))
+    for name, settings in _IGNORED.items():
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS, default=None, **settings)
     several = parser.add_argument_group("several processes (flags, environment or SLURM)")
     several.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0")
     several.add_argument("--num_processes", type=int, help="processes that share the systems")
@@ -96,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _main(args: argparse.Namespace) -> int:
-    from wafer.config import load
+    from wafer.config import load_all
     from wafer.jobs.track import tracked
     from wafer.session.logs import setup_logging
 
@@ -104,7 +145,10 @@ def _main(args: argparse.Namespace) -> int:
     platform = _SYSTEMS[args.system or "CSX"]
     if platform:  # before jax starts
         os.environ["JAX_PLATFORMS"] = platform
-    cfg = load(args.params, {name: getattr(args, name) for name in _FLAGS})
+    flags = {name: getattr(args, name) for name in (*_FLAGS, *_IGNORED)}
+    flags["execution_strategy"] = flags["execution_strategy"] or args.strategy
+    cfgs = load_all(args.params, flags)
+    cfg = max(cfgs, key=_devices)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
     from wafer.engines.cluster import membership
 
@@ -112,21 +156,36 @@ def _main(args: argparse.Namespace) -> int:
     first = member is None or member.index == 0
     setup_logging(cfg.runconfig.logging if first else "WARNING")
     if not first:  # the first process is the job
-        return _start(cfg, member, args.heartbeat, began)
+        return _start(cfgs, member, args.heartbeat, began)
     with tracked(cfg, args.typed) as job:
-        return job.ended(_start(cfg, member, args.heartbeat, began, job.id))
+        return job.ended(_start(cfgs, member, args.heartbeat, began, job.id))
 
 
 def _start(
-    cfg: "RunConfig", member: "Member | None", heartbeat: int, began: float, job: str = ""
+    cfgs: "list[RunConfig]",
+    member: "Member | None",
+    heartbeat: int,
+    began: float,
+    job: str = "",
 ) -> int:
-    """Join the other processes, before the first use of any device."""
+    """Join the other processes, before the first use of any device; then run one after another."""
     from wafer.engines.cluster import join
 
-    _prepare(cfg, 1 if member is None else member.count)
+    widest = max(cfgs, key=_devices)
+    _prepare(widest, 1 if member is None else member.count)
     if member is not None:
         join(member, heartbeat)
-    return run(cfg, began, job)
+    for number, cfg in enumerate(cfgs, 1):
+        if len(cfgs) > 1:
+            _LOG.info("Trainer %d of %d", number, len(cfgs))
+        code = run(cfg, began if number == 1 else None, job)
+        if code:
+            return code
+    return 0
+
+
+def _devices(cfg: "RunConfig") -> int:
+    return cfg.runconfig.num_csx * cfg.runconfig.pipeline.devices
 
 
 def _prepare(cfg: "RunConfig", processes: int = 1) -> None:

@@ -37,7 +37,6 @@ class ClusterKeys(Section):
     num_wgt_servers: Annotated[int, Field(gt=0, le=24)] | None = None
     job_time_sec: PositiveInt | None = None
     mount_dirs: Any = None
-    python_paths: Any = None
     credentials_path: Any = None
     mgmt_address: Any = None
     mgmt_namespace: Any = None
@@ -108,6 +107,10 @@ def _states(value: Any) -> Any:
     return names
 
 
+def _paths(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 def _labels(value: Any) -> Any:
     """Read labels as a mapping, or as the list of key=value that a flag gives."""
     if isinstance(value, list | tuple):
@@ -148,6 +151,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         summary_dir: where TensorBoard events go; None is ``model_dir``/train and /eval.
         check_loss_values: stop at a NaN or infinite loss.
         compile_dir: where compiled programs are kept.
+        python_paths: folders in which Python looks for modules of the user, first of all.
         seed: of parameters, dropout, masks and data order.
         num_csx: systems that share the batch.
         num_replicas: copies on one wafer in pipelined execution; -1 lets the compiler choose.
@@ -188,6 +192,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
     summary_dir: str | None = None
     check_loss_values: Bool = True
     compile_dir: str | None = None
+    python_paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
     num_csx: PositiveInt = 1
     num_replicas: Annotated[int, Field(ge=-1)] = 1

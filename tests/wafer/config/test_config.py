@@ -336,7 +336,7 @@ REFUSED = [
     ),
     (
         {"train_input": {"data_processor": "json:loads"}},
-        "data_processor: 'json:loads': expected a subclass of InputSection with a reader, not",
+        "train_input.s: missing; json:loads",
     ),
     ({"train_input": {"data_processor": ["a"]}}, "['a']: unknown data processor; known: Gpt"),
     ({"train_input": {"data_processor": ...}}, "train_input.data_processor: missing; known:"),
