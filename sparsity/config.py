@@ -205,7 +205,15 @@ def _glob(patterns: Any) -> Filter:
 
 
 class PatternSection(Section):
-    """``pattern:``: a structure, its type and the keys that the type takes."""
+    """``pattern:``: a structure, its type and the keys that the type takes.
+
+    Attributes:
+        type: which structure.
+        n: of every m neighbours so many are kept.
+        m: neighbours that compete.
+        axis: whether they are neighbours along the inputs or the outputs.
+        size: edge of a block, or [inputs, outputs].
+    """
 
     type: Literal["n:m", "block", "constant_fan_in"]
     n: int | None = pydantic.Field(None, ge=1, le=1023)

@@ -181,7 +181,7 @@ MEANINGS: Mapping[str, str] = {
     "scale_output_logits_by_d": "muP divides logits by the width instead of its root",
     "lora_params": "low-rank updates beside frozen kernels",
     "fan_in_fan_out": "accepted; kernels are always [in, out]",
-    "merge_weights": "accepted; `wafer.load` merges them",
+    "merge_weights": "accepted; no effect here: `wafer finalize --fold_lora` merges them",
     # model: embedding, head, loss
     "embedding_layer_norm": "a norm after the embedding",
     "use_embedding_layer_norm": "a norm after the embedding",
@@ -228,5 +228,8 @@ MEANINGS: Mapping[str, str] = {
     "param_filter": "globs of parameter names; null: all kernels",
     "balance_in_groups": "groups of inputs that keep equally many weights",
     "balance_out_groups": "groups of outputs that keep equally many weights",
+    "pattern": "which weights compete: n:m, block, constant_fan_in",
+    "budget": "how layers share the level: uniform, erdos_renyi, erk, module:function",
+    "dense_ends": "so many layers at either end of a stack stay dense",
     "compute": "multiply by masked weights or by kept ones (csr)",
 }

@@ -1,17 +1,22 @@
 """`wafer config keys`, `schema` and `new`: all of them follow from the sections themselves."""
 
 import json
+import pathlib
 
 import h5py
+import jsonschema  # nbformat needs it, too
 import numpy as np
 import pytest
 import yaml
 
+import wafer.config
 from models.sections import Section
 from wafer.cli import main
 from wafer.config import load, parse_config
 from wafer.config.keys import json_schema, keys, section_classes
 from wafer.config.newfile import run_file
+
+CONFIGS = pathlib.Path(wafer.config.__file__).parents[2] / "models" / "configs"
 
 
 @pytest.mark.parametrize("section", list(section_classes()))
@@ -64,6 +69,18 @@ def test_schema_of_a_value():
     assert run["properties"]["max_checkpoints"]["anyOf"][0]["type"] == "integer"
     assert run["properties"]["mode"]["enum"] == ["train", "eval", "eval_all", "train_and_eval"]
     assert run["additionalProperties"] is False
+
+
+def test_the_repositorys_run_files_follow_the_schema():
+    check = jsonschema.Draft202012Validator(json_schema())
+    files = [(path, yaml.safe_load(path.read_text())) for path in CONFIGS.rglob("*.yaml")]
+    ours = [(path, file) for path, file in files if "trainer" not in file]
+    assert len(ours) > 40
+    for path, file in ours:
+        assert not [error.message for error in check.iter_errors(file)], path
+    wrong = next(file for path, file in ours if path.name == "gpt_pystdlib.yaml")
+    wrong["runconfig"]["max_step"] = 1
+    assert [error.message for error in check.iter_errors(wrong)]
 
 
 @pytest.fixture
