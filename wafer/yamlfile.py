@@ -6,7 +6,7 @@ Files may come from anyone: nothing in them is executed, and aliases cannot blow
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from yaml.composer import ComposerError
@@ -23,7 +23,13 @@ _MAX_BYTES = 1_000_000  # the vendor's largest has some ten thousand
 _MAX_NODES = 100_000  # expanded size; the largest vendor file has a few hundred
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+if TYPE_CHECKING:
+    from yaml import SafeLoader as _Base
+else:
+    _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is much faster
+
+
+class _Loader(_Base):
     """Safe loader with YAML 1.2 floats; what a tag cannot be made of is an error with its line."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:

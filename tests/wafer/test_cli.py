@@ -37,7 +37,7 @@ def test_messages_spell_out_what_steers_a_terminal_and_end_somewhere(capsys):
 def test_log_lines_and_verify_spell_them_out_too(tmp_path, capsys, monkeypatch):
     setup_logging("INFO")
     try:
-        monkeypatch.setattr(CONSOLE, "file", sys.stderr)
+        monkeypatch.setattr(CONSOLE, "_file", sys.stderr)  # `file` itself is worked out anew
         logging.getLogger("wafer").warning("no %s", "\x1b[31m\x07é")
         assert r"no \x1b[31m\x07é" in capsys.readouterr().err
         folder = tmp_path / "\x1b[31m" / "checkpoints" / "7"

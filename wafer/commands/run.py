@@ -99,7 +99,7 @@ _SYSTEMS = {"CSX": "", "CPU": "cpu", "GPU": "cuda"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     from wafer.config import MODES
-    from wafer.config.engines import ENGINES
+    from wafer.config.engines import ENGINES, STRATEGIES
     from wafer.jobs.store import PRIORITIES
 
     known = {
@@ -117,7 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "strategy",
         nargs="?",
-        choices=("pipeline", "weight_streaming"),
+        choices=STRATEGIES,
         help="--execution_strategy, as release 1.8 has it",
     )
     parser.add_argument("-p", "--params", required=True, help="params YAML")

@@ -28,8 +28,13 @@ class _PlainHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
-        CONSOLE.file.write(self.format(record) + "\n")
-        CONSOLE.file.flush()
+        try:
+            CONSOLE.file.write(self.format(record) + "\n")
+            CONSOLE.file.flush()
+        except BrokenPipeError:
+            raise  # the reader went: the command ends quietly
+        except (OSError, ValueError):
+            self.handleError(record)
 
 
 def setup_logging(level: str) -> None:
