@@ -1,5 +1,6 @@
 """Keys that every model configuration has; the vendor's own, of the ``model`` section."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
@@ -18,6 +19,41 @@ _HALF: dict[str, ComputeDtype] = {
     "cbfloat16": "bfloat16",
     "float16": "float16",
 }
+
+
+HUGGING_FACE: Mapping[str, str] = {
+    "activation_function": "nonlinearity",
+    "attention_dropout": "attention_dropout_rate",
+    "attention_probs_dropout_prob": "attention_dropout_rate",
+    "attn_pdrop": "attention_dropout_rate",
+    "embd_pdrop": "embedding_dropout_rate",
+    "head_dim": "attention_inner_dim: num_heads x head_dim",
+    "hidden_act": "nonlinearity",
+    "hidden_dim": "hidden_size",
+    "hidden_dropout_prob": "dropout_rate",
+    "intermediate_size": "filter_size",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "n_ctx": "max_position_embeddings",
+    "n_embd": "hidden_size",
+    "n_head": "num_heads",
+    "n_inner": "filter_size",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "num_attention_heads": "num_heads",
+    "num_experts_per_tok": "moe: {top_k: ...}",
+    "num_key_value_heads": "extra_attention_params: {num_kv_groups: ...}",
+    "num_layers": "num_hidden_layers",
+    "num_local_experts": "moe: {num_experts: ...}",
+    "partial_rotary_factor": "rotary_fraction",
+    "resid_pdrop": "residual_dropout_rate",
+    "rms_norm_eps": "layer_norm_epsilon",
+    "rotary_emb_base": "rope_theta",
+    "rotary_pct": "rotary_fraction",
+    "sliding_window": "attention_sliding_window_length",
+    "tie_word_embeddings": "share_embedding_weights",
+    "type_vocab_size": "num_segments",
+}
+"""Key of a ``config.json`` -> ours, for those who write a run file by it."""
 
 
 class Initializer(Section):
@@ -57,6 +93,8 @@ class ModelConfig(Section):
         fp16_type: which half precision.
         compute_dtype: overrides both.
     """
+
+    elsewhere: ClassVar[Mapping[str, str]] = HUGGING_FACE
 
     name: str
     mixed_precision: bool = False

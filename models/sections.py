@@ -53,12 +53,14 @@ class Section(BaseModel):
 
     Attributes:
         legacy: older spelling -> today's; both accepted, never together.
+        elsewhere: key of other libraries -> what says the same here; for the message alone.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
     )
     legacy: ClassVar[Mapping[str, str]] = {}
+    elsewhere: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, legacy: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         """Take ``class X(Section, legacy={...})``; subclasses inherit the spellings."""
@@ -205,6 +207,9 @@ def _message(error: ErrorDetails, path: tuple[str | int, ...], root: type[BaseMo
         section = _class_at(root, path[:-1])
         known = section.keys() if section and issubclass(section, Section) else ()
         listed = f"; known: {', '.join(known)}" if 0 < len(known) < 10 else ""
+        others = getattr(section, "elsewhere", {}).get(path[-1])
+        if others is not None and others.split(".")[0].split(":")[0] in known:
+            return f"unknown key; here it is `{others}`"
         return f"unknown key{did_you_mean(path[-1], known) or listed}"
     if kind == "missing":
         return "missing, and there is no default"

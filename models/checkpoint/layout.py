@@ -32,6 +32,7 @@ __all__ = [
     "FormatVersionError",
     "amend_record",
     "is_checkpoint",
+    "model_section",
     "read_record",
     "versioned",
     "write_record",
@@ -96,6 +97,22 @@ def write_record(folder: pathlib.Path, record: Mapping[str, Any], sums: Mapping[
     """Write the record of a checkpoint's folder; see ``versioned``."""
     (folder / META).mkdir(parents=True, exist_ok=True)
     (folder / META / _RECORD).write_text(json.dumps(versioned(record, sums)))
+
+
+def model_section(record: Mapping[str, Any], folder: object) -> dict[str, Any]:
+    """Return the ``model`` section of a checkpoint's record.
+
+    Raises:
+        CheckpointError: it has none.
+    """
+    config = record.get(CONFIG)
+    if not isinstance(config, Mapping) or not isinstance(config.get("model"), Mapping):
+        raise CheckpointError(
+            f"{folder} does not say what model it is of: its weights keep the names of the .mdl "
+            "they were read from. Convert the .mdl itself: wafer convert convert --src-fmt cs-X.Y "
+            "--tgt-fmt wafer --config params.yaml"
+        )
+    return dict(config["model"])
 
 
 def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | None]:

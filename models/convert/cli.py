@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from models.base import Model
-from models.checkpoint.layout import CONFIG, STEP
+from models.checkpoint.layout import STEP, model_section
 from models.checkpoint.reader import open_params
 from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
@@ -128,7 +128,7 @@ def _opened(
     drop = args.drop_unmatched_keys
     if args.src_fmt == "wafer":
         record, params = open_params(args.weights)
-        return build(record[CONFIG]["model"]), params.items(), int(record.get(STEP, 0))
+        return build(model_section(record, args.weights)), params.items(), int(record.get(STEP, 0))
     if args.src_fmt == "hf":
         options = {"config": args.config, "name": name, "drop_unmatched": drop}
         return *open_hf(args.weights, dtype=None, add_head=headless, **options), 0

@@ -54,7 +54,8 @@ class GMP(Algorithm):
         if is_constant(algorithm.sparsity):
             key = "sparsity" if "sparsity" in keys else "schedule"
             raise SparsityError(
-                f"{where}.{key}: gmp needs a schedule, got the constant {keys[key]!r}"
+                f"{where}.{key}: gmp needs a schedule, got the constant {keys[key]!r}; such as "
+                f"schedule: [0.3, 0.6, 0.9] with update: {{steps: [100, 200, 300]}}"
             )
         return algorithm
 

@@ -81,7 +81,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     import numpy as np
 
     from models.adapters import fold_adapters
-    from models.checkpoint.layout import CONFIG
+    from models.checkpoint.layout import model_section
     from models.checkpoint.reader import load_params
     from models.checkpoint.writer import write_params
     from models.convert.tokenizer import carry_tokenizer
@@ -91,7 +91,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     from wafer.errors import CheckpointError
 
     stored, record = load_params(input)
-    settings = record[CONFIG]["model"]
+    settings = model_section(record, input)
     cfg = lora_of(parse_config(settings))
     adapted = [name for name, _ in named_leaves(stored) if is_adapter(name)]
     if cfg is None or not adapted:
