@@ -31,6 +31,7 @@ from sparsity import kernels, resume as resumption, storage, topology as topolog
 from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.filters import Filter
 from sparsity.state import SparseState
+from sparsity.surprises import surprises
 from sparsity.views import View, WeightLayout
 
 __all__ = ["Selected", "Sparsifier"]
@@ -207,6 +208,8 @@ class Sparsifier:
             return
         rules = "; ".join(f"{type(alg).__name__} on {rule}" for rule, alg in self.groups)
         _LOG.info("Will apply sparsity to %d weights with %s", len(selected), rules)
+        for line in surprises(self, selected):
+            _LOG.warning("sparsity: %s", line)
         for chosen in selected.values():
             _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
 

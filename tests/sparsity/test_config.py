@@ -390,3 +390,33 @@ def test_a_filter_that_matches_nothing_is_refused_where_the_model_is_known():
     with pytest.raises(SparsityError, match=r"\*fnn\* matches no parameter.*layers_0/ffn/kernel"):
         configure(section, params=params)
     assert configure(section[0], params=params)
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"sparsity": 0.9, "param_filter": "small"}, "small: pruned to 100 %"),
+        ({"sparsity": 0.5, "param_filter": "*"}, "bias, norm: biases and norms become sparse"),
+        (
+            {"algorithm": "gmp", "schedule": [0.3, 0.6], "update": {"freq": 10, "start": 5}},
+            "begins again at step 25, with 0.3",
+        ),
+        (
+            {"algorithm": "gmp", "schedule": [0.3, 0.6], "update": {"steps": [1, 4, 7]}},
+            "begins again at step 7",
+        ),
+        ({"algorithm": "gmp", "schedule": [0.3, 0.6], "update": {"freq": 10, "stop": 20}}, None),
+        ({"algorithm": "gmp", "schedule": [0.3, 0.6], "update": {"steps": [1, 4]}}, None),
+        ({"sparsity": 0.5}, None),
+    ],
+)
+def test_what_may_surprise_is_said_once(caplog, section, says):
+    shapes = {"kernel": (4, 8), "small": (2, 2), "bias": (8,), "norm": (8,)}
+    params = {name: jnp.ones(shape) for name, shape in shapes.items()}
+    sparsifier = configure(section, params=params)
+    with caplog.at_level(logging.WARNING):
+        sparsifier.init(params, jax.random.key(0))
+    if says is None:
+        assert not caplog.records
+    else:
+        assert [record.message for record in caplog.records if says in record.message]
