@@ -6,10 +6,13 @@ plan is compiled.
 
 import logging
 import math
+import pathlib
+import tempfile
 import time
 from typing import Any
 
 import jax
+import numpy as np
 from rich.table import Table
 
 from models.paths import named_leaves
@@ -19,7 +22,7 @@ from wafer.config import RunConfig
 from wafer.config.engines import engine_row
 from wafer.engines.choose import check, problems
 from wafer.errors import ConfigError, DataError, Problem
-from wafer.experiment import Experiment
+from wafer.experiment import Experiment, Part
 from wafer.session.build import Run
 from wafer.session.logs import CONSOLE
 
@@ -27,13 +30,17 @@ __all__ = ["compile_only", "floor_plan", "makes_floor_plan", "validate_only"]
 
 _LOG = logging.getLogger(__name__)
 _MIB = 2**20
+_ROWS = 64  # that validation reads of each input, from all over it
 
 
 def validate_only(cfg: RunConfig) -> None:
-    """Check everything that can be checked without data or arrays, and list what will be sparse.
+    """Check everything that can be checked without arrays, and list what will be sparse.
+
+    Folders of data that are there are opened, and rows from all over them read.
 
     Raises:
         ConfigError: parts of the configuration that do not go together.
+        DataError: rows that are not what the configuration says.
     """
     experiment = Experiment.from_config(cfg)
     check(experiment)
@@ -58,7 +65,29 @@ def validate_only(cfg: RunConfig) -> None:
     if makes_floor_plan(cfg):
         graph = config_graph(experiment)
         CONSOLE.print(graph_table(graph, cfg.model["name"]), markup=False, highlight=False)
+    for part in ("train", "eval"):
+        if line := _data_line(experiment, part):
+            CONSOLE.print(line, markup=False, highlight=False)
     CONSOLE.print("The configuration is valid. Nothing was run (--validate_only).")
+
+
+def _data_line(experiment: Experiment, part: Part) -> str:
+    """Say what lies in the folders of an input section; '' where it names none."""
+    cfg = experiment.cfg
+    section: Any = cfg.train_input if part == "train" else cfg.eval_input
+    folders = getattr(section, "data_dir", None)
+    if not folders or part not in cfg.runconfig.mode:
+        return ""
+    missing = [folder for folder in folders if not pathlib.Path(folder).exists()]
+    if missing:
+        return f"{part}_input: not looked at, {missing[0]} is not there"
+    with tempfile.TemporaryDirectory() as kept:
+        source = experiment.dataset(part, kept).source
+        picked = np.unique(np.linspace(0, len(source) - 1, _ROWS).astype(int))
+        rows = [source[int(i)] for i in picked]
+    ids = [int(row["input_ids"].max()) for row in rows if "input_ids" in row]
+    largest = f", ids up to {max(ids):,}" if ids else ""
+    return f"{part}_input: {len(source):,} examples; {len(rows)} of them are sound{largest}"
 
 
 def makes_floor_plan(cfg: RunConfig) -> bool:
