@@ -49,6 +49,7 @@ def trained(tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_pruned_and_trains_on_with_its_mask(tmp_path, trained, capsys):
     out = tmp_path / "pruned"
     command = ["prune", "--checkpoint_path", str(trained), "--method", "sparsegpt"]

@@ -1,22 +1,21 @@
 """`wafer config keys`, `schema` and `new`: all of them follow from the sections themselves."""
 
 import json
-import pathlib
 
 import h5py
 import jsonschema  # nbformat needs it, too
 import numpy as np
 import pytest
 import yaml
+from helpers.paths import ROOT
 
-import wafer.config
 from models.sections import Section
 from wafer.cli import main
 from wafer.config import load, parse_config
 from wafer.config.keys import json_schema, keys, section_classes
 from wafer.config.newfile import run_file
 
-CONFIGS = pathlib.Path(wafer.config.__file__).parents[2] / "models" / "configs"
+CONFIGS = ROOT / "models" / "configs"
 
 
 @pytest.mark.parametrize("section", list(section_classes()))
@@ -94,7 +93,7 @@ def rows(tmp_path):
     return tmp_path / "rows"
 
 
-@pytest.mark.parametrize("sparsity", [None, "0.9"])
+@pytest.mark.parametrize("sparsity", [None, pytest.param("0.9", marks=pytest.mark.slow)])
 def test_a_new_file_is_valid_and_trains(rows, tmp_path, capsys, sparsity):
     path = tmp_path / "params.yaml"
     flags = ["--eval_data", str(rows)] + (["--sparsity", sparsity] if sparsity else [])
