@@ -61,3 +61,31 @@ def test_a_folder_that_is_not_there_is_no_error(validated):
     code, said = validated(3, folder="elsewhere")
     assert code == 0
     assert "train_input: not looked at" in said.out
+
+
+def test_a_deep_model_is_listed_by_kind(tmp_path, capsys):
+    sections = {
+        "runconfig": {"max_steps": 1, "model_dir": str(tmp_path / "run")},
+        "model": {
+            "name": "gpt2",
+            "vocab_size": 20,
+            "hidden_size": 8,
+            "num_hidden_layers": 40,
+            "num_heads": 2,
+            "filter_size": 16,
+            "max_position_embeddings": 8,
+        },
+        "train_input": {
+            "data_processor": "SyntheticDataProcessor",
+            "vocab_size": 20,
+            "batch_size": 2,
+            "max_sequence_length": 8,
+        },
+        "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
+        "sparsity": 0.5,
+    }
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(sections))
+    assert main(["run", "--params", str(tmp_path / "params.yaml"), "--validate_only"]) == 0
+    out = capsys.readouterr().out
+    assert "layers_*/ffn/up/kernel (40 x)" in out
+    assert "layers_7" not in out
