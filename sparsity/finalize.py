@@ -77,15 +77,21 @@ class Report:
         return tuple(t for t in self.tensors if t.pruned)
 
     def lines(self) -> Iterator[str]:
-        """Yield the report as text, one line per sparse tensor."""
+        """Yield the report as text: one line per sparse tensor, then the summary."""
         width = max((len(t.name) for t in self.sparse), default=0)
         for t in self.sparse:
             shape = "x".join(map(str, t.shape))
             yield f"{t.name:<{width}}  {shape:>14}  {t.dtype:<9} {t.sparsity:7.2%} pruned"
+        yield self.summary()
+
+    def summary(self) -> str:
+        """How much was pruned, in one line."""
         pruned = sum(t.pruned for t in self.sparse)
-        yield (
-            f"{len(self.sparse)} of {len(self.tensors)} tensors were sparse; {pruned:,} NaN became"
-            f" 0 in {self.target}"
+        levels = [t.sparsity for t in self.sparse]
+        span = f" ({min(levels):.1%} to {max(levels):.1%} of each)" if levels else ""
+        return (
+            f"{len(self.sparse)} of {len(self.tensors)} tensors were sparse{span}; {pruned:,} NaN "
+            f"became 0 in {self.target}"
         )
 
 

@@ -186,6 +186,7 @@ def test_finalize_gives_what_the_model_computed(checkpoint, tmp_path):
         for name in "ab"
     ]
     assert all(t.sparsity == 0.75 for t in report.sparse)
+    assert "6 of 11 tensors were sparse (75.0% to 75.0% of each)" in report.summary()
     assert state["params"]["b"]["kernel"].dtype == jnp.bfloat16
     assert sum(1 for _ in (tmp_path / "3").rglob("*")) < 2 * sum(1 for _ in path.rglob("*"))
     again = finalize(tmp_path / "3" / "state", tmp_path / "item")  # a bare Orbax item

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fold_lora", action="store_true", help="also bake LoRA adapters in; keeps the model only"
     )
+    parser.add_argument("-v", "--verbose", action="store_true", help="list every sparse tensor")
     parser.set_defaults(run=_main)
 
 
@@ -28,7 +29,8 @@ def _main(args: argparse.Namespace) -> int:
     if args.fold_lora:
         lines = fold_lora(args.input, args.output)
     else:
-        lines = finalize(args.input, args.output).lines()
+        report = finalize(args.input, args.output)
+        lines = report.lines() if args.verbose else [report.summary()]
     sys.stdout.writelines(line + "\n" for line in lines)
     return 0
 
