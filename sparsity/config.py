@@ -34,8 +34,7 @@ from sparsity.filters import Filter
 from sparsity.schedules import constant_level
 from sparsity.schema import SparsityError, unknown, validate
 from sparsity.sparsifier import Sparsifier
-from sparsity.structure import Blocks, FanIn, NofM, Structure
-from sparsity.views import WeightLayout
+from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout
 
 __all__ = ["Groups", "configure", "parse"]
 

@@ -13,7 +13,7 @@ from sparsity.algorithms.inband import InBandStatic
 from sparsity.filters import Filter
 from sparsity.schedules import Constant, constant_level
 from sparsity.schema import SparsityError, check_level, validate
-from sparsity.structure import Groups
+from sparsity.views import Groups
 
 __all__ = [
     "RELEASE_18_KEYS",

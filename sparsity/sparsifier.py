@@ -16,7 +16,7 @@ One training step, in the vendor's order (each line is the user's or the trainer
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -29,14 +29,17 @@ from models.checkpoint.moments import in_weights_and_moments
 from models.paths import map_named, named_leaves
 from sparsity import kernels, resume as resumption, storage, topology as topologies
 from sparsity.algorithms.base import Algorithm, InitContext
+from sparsity.algorithms.magnitude import ACDC
 from sparsity.filters import Filter
+from sparsity.schedules import Cycling, Every, UpdateSteps
+from sparsity.selection import kept_count
 from sparsity.state import SparseState
-from sparsity.surprises import surprises
 from sparsity.views import View, WeightLayout
 
 __all__ = ["Selected", "Sparsifier"]
 
 _LOG = logging.getLogger(__name__)
+_SHOWN = 3  # names in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +211,7 @@ class Sparsifier:
             return
         rules = "; ".join(f"{type(alg).__name__} on {rule}" for rule, alg in self.groups)
         _LOG.info("Will apply sparsity to %d weights with %s", len(selected), rules)
-        for line in surprises(self, selected):
+        for line in _surprises(self, selected):
             _LOG.warning("sparsity: %s", line)
         for chosen in selected.values():
             _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
@@ -418,3 +421,49 @@ def _map_ready(fn: Callable[[str, Any], Any], tree: PyTree) -> Any:
         tree,
         is_leaf=lambda leaf: isinstance(leaf, storage.Probed),
     )
+
+
+def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iterator[str]:
+    """Say what a section does that its author may not expect, a line each."""
+    empty = [name for name, chosen in selected.items() if _empty(sparsifier, chosen)]
+    if empty:
+        yield f"{_listed(empty)}: pruned to 100 %, so nothing of the layer is left; lower its level"
+    small = [name for name, chosen in selected.items() if len(chosen.shape) < 2]
+    if small:
+        yield (
+            f"{_listed(small)}: biases and norms become sparse, too; name kernels alone in "
+            "param_filter"
+        )
+    for rule, algorithm in sparsifier.groups:
+        again = _begins_again(algorithm)
+        if again is not None:
+            yield (
+                f"the list of levels on {rule} begins again at step {again}, with "
+                f"{float(algorithm.sparsity(0, 0)):g}; end it with update.stop"
+            )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _empty(sparsifier: Sparsifier, chosen: Selected) -> bool:
+    """Whether the highest level of a parameter keeps none of its cells."""
+    highest = chosen.algorithm.sparsity.min_max_end()[1]
+    cells = sparsifier.view(chosen.group).row_length(chosen.shape)
+    return int(kept_count(highest, cells)) == 0
+
+
+def _begins_again(algorithm: Algorithm) -> int | None:
+    """Step at which a list of levels is through and its first one is taken again, or None."""
+    levels, update = algorithm.sparsity, algorithm.update
+    if not isinstance(levels, Cycling) or levels.length < 2 or isinstance(algorithm, ACDC):
+        return None
+    if isinstance(update, UpdateSteps):
+        steps = sorted(update.steps)
+        return steps[levels.length] if len(steps) > levels.length else None
+    if isinstance(update, Every):
+        step = update.start + levels.length * update.freq
+        return step if update.stop is None or step < update.stop else None
+    return None

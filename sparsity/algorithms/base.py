@@ -23,8 +23,7 @@ from sparsity.schedules import (
     update_schedule,
 )
 from sparsity.schema import SparsityError, unknown
-from sparsity.structure import WHOLE, Groups, Structure
-from sparsity.views import View
+from sparsity.views import WHOLE, Groups, Structure, View
 
 __all__ = [
     "ALGORITHMS",

@@ -24,8 +24,7 @@ from sparsity.oneshot.grams import Input, stage_grams, stage_names, stage_step
 from sparsity.oneshot.sparsegpt import sparsegpt
 from sparsity.schema import SparsityError
 from sparsity.sparsifier import Selected, Sparsifier
-from sparsity.structure import WHOLE, FanIn
-from sparsity.views import View
+from sparsity.views import WHOLE, FanIn, View
 
 __all__ = ["METHODS", "Pruned", "prune"]
 

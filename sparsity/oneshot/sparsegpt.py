@@ -9,7 +9,7 @@ import scipy.linalg
 from jaxtyping import Bool, Float
 
 from sparsity.schema import SparsityError
-from sparsity.structure import WHOLE, FanIn, NofM, Structure
+from sparsity.views import WHOLE, FanIn, NofM, Structure
 
 __all__ = ["BLOCK", "DAMPING", "sparsegpt"]
 

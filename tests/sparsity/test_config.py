@@ -11,7 +11,7 @@ from sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
 from sparsity.algorithms.inband import InBandStatic
 from sparsity.filters import Filter
 from sparsity.schedules import Constant, Cosine, Cycling, Every, Exponential, UpdateSteps
-from sparsity.structure import Blocks, FanIn, Groups, NofM
+from sparsity.views import Blocks, FanIn, Groups, NofM
 
 
 def only(section, **kw):

@@ -18,8 +18,7 @@ from sparsity.algorithms.masks import init_mask
 from sparsity.kernels import topk_mask
 from sparsity.schedules import schedule, update_schedule
 from sparsity.selection import drop_count, kept_count
-from sparsity.structure import Groups
-from sparsity.views import View
+from sparsity.views import Groups, View
 
 VECTORS = GOLDEN / "sparsity"
 META = json.loads((VECTORS / "meta.json").read_text())

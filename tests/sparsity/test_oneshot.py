@@ -12,7 +12,7 @@ from models.paths import named_leaves
 from sparsity.oneshot import METHODS, prune
 from sparsity.oneshot.grams import Watched, stage_grams
 from sparsity.oneshot.sparsegpt import DAMPING, sparsegpt
-from sparsity.structure import WHOLE, Blocks, FanIn, NofM
+from sparsity.views import WHOLE, Blocks, FanIn, NofM
 
 SETTINGS = {
     "name": "gpt2",

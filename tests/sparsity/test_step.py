@@ -14,8 +14,7 @@ import sparsity
 from models.layers.basic import project
 from sparsity.algorithms.masks import init_mask
 from sparsity.selection import drop_count, kept_count, topk_mask
-from sparsity.structure import Blocks, FanIn, Groups, NofM
-from sparsity.views import View
+from sparsity.views import Blocks, FanIn, Groups, NofM, View
 
 topk = jax.jit(topk_mask)
 
