@@ -67,13 +67,13 @@ def find(name: str, known: Iterable[str] = (), kind: str = "") -> Callable[..., 
     if (kind, own) in _REGISTERED:
         return _REGISTERED[kind, own]
     try:
-        found = functools.reduce(getattr, own.split("."), imported)
+        function = functools.reduce(getattr, own.split("."), imported)
     except AttributeError as error:
         near = did_you_mean(error.name, [*dir(error.obj), *known])
         raise ValueError(f"{name!r}: {error}{near}") from error
-    if not callable(found):
-        raise ValueError(f"{name!r}: expected a function, found {found!r}")
-    return found
+    if not callable(function):
+        raise ValueError(f"{name!r}: expected a function, found {function!r}")
+    return function
 
 
 def check_arguments(

@@ -176,7 +176,9 @@ def _inner(shapes: Shapes, ends: int) -> Shapes:
         stack, number = _layer(name)
         numbers.setdefault(stack, []).append(number)
     inner = {
-        stack: (min(found) + ends, max(found) - ends) for stack, found in numbers.items() if stack
+        stack: (min(positions) + ends, max(positions) - ends)
+        for stack, positions in numbers.items()
+        if stack
     }
     return {
         name: shape
@@ -189,5 +191,5 @@ def _inner(shapes: Shapes, ends: int) -> Shapes:
 @functools.cache
 def _layer(name: str) -> tuple[str, int]:
     """Stack and number in it of a parameter: 'layers_3/attn/key/kernel' -> ('layers', 3)."""
-    found = re.match(r"(.*?)[_./]?(\d+)(?=/|$)", name)
-    return (found[1], int(found[2])) if found else ("", 0)
+    match = re.match(r"(.*?)[_./]?(\d+)(?=/|$)", name)
+    return (match[1], int(match[2])) if match else ("", 0)

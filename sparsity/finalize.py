@@ -194,10 +194,10 @@ def _stream(tree: StoredTree, write: Callable[[str, np.ndarray, int], None]) -> 
             value = value.copy()
         pruned = clear_nan(value) if is_float(value.dtype) else 0
         write(name, value, pruned)
-        found = TensorReport(name, tuple(value.shape), value.dtype.name, pruned)
+        tensor = TensorReport(name, tuple(value.shape), value.dtype.name, pruned)
         if tree.sums is None:
-            return found
-        return dataclasses.replace(found, checksum=checksum(value) if pruned else tree.sums[name])
+            return tensor
+        return dataclasses.replace(tensor, checksum=checksum(value) if pruned else tree.sums[name])
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         return list(pool.map(one, tree))

@@ -425,7 +425,15 @@ def _map_ready(fn: Callable[[str, Any], Any], tree: PyTree) -> Any:
 
 def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iterator[str]:
     """Say what a section does that its author may not expect, a line each."""
-    empty = [name for name, chosen in selected.items() if _empty(sparsifier, chosen)]
+    highest = [algorithm.sparsity.min_max_end()[1] for _, algorithm in sparsifier.groups]
+    cells = {
+        name: (chosen.group, sparsifier.view(chosen.group).row_length(chosen.shape))
+        for name, chosen in selected.items()
+    }
+    empty_cells = {
+        key for key in set(cells.values()) if int(kept_count(highest[key[0]], key[1])) == 0
+    }
+    empty = [name for name, key in cells.items() if key in empty_cells]
     if empty:
         yield f"{_listed(empty)}: pruned to 100 %, so nothing of the layer is left; lower its level"
     small = [name for name, chosen in selected.items() if len(chosen.shape) < 2]
@@ -446,13 +454,6 @@ def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iter
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
-
-
-def _empty(sparsifier: Sparsifier, chosen: Selected) -> bool:
-    """Whether the highest level of a parameter keeps none of its cells."""
-    highest = chosen.algorithm.sparsity.min_max_end()[1]
-    cells = sparsifier.view(chosen.group).row_length(chosen.shape)
-    return int(kept_count(highest, cells)) == 0
 
 
 def _begins_again(algorithm: Algorithm) -> int | None:

@@ -11,6 +11,7 @@ same number of cells. Nothing else of an algorithm knows of structure: a random 
 mask, GMP, SET and RigL choose cells row by row.
 """
 
+import abc
 import dataclasses
 import math
 from typing import Any, Literal, TypeVar
@@ -22,14 +23,12 @@ __all__ = ["WHOLE", "Blocks", "FanIn", "Groups", "NofM", "Structure", "View", "W
 
 WeightLayout = Literal["io", "oi"]
 ArrayT = TypeVar("ArrayT", Array, np.ndarray)
-
-
 Axis = Literal["in", "out"]
 Shape = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Structure:
+class Structure(abc.ABC):
     """Base: a permutation of the axes, then equal rows; a cell is one position.
 
     Attributes:
@@ -50,13 +49,13 @@ class Structure:
         """Permutation of the axes before the weight is cut into rows."""
         return tuple(range(ndim))
 
+    @abc.abstractmethod
     def count(self, shape: Shape) -> int:
         """Number of rows R of a weight of shape [out, in, ...]."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def problem(self, shape: Shape) -> str:
         """Why a weight cannot have this structure, or ''."""
-        raise NotImplementedError
 
     def rows(self, x: Shaped[ArrayT, "..."]) -> Shaped[ArrayT, "R n"]:
         """Cut a weight [out, in, ...] into its rows."""

@@ -65,11 +65,11 @@ def verify(path: str | os.PathLike[str]) -> Verified:
             return error
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(look, tree))
-    problems = [str(error) for error in found if isinstance(error, CheckpointError)]
+        answers = list(pool.map(look, tree))
+    problems = [str(error) for error in answers if isinstance(error, CheckpointError)]
     if problems:
         listed = "\n  ".join(problems[:20])
         more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
         raise CheckpointError(f"{path} is damaged:\n  {listed}{more}")
-    sizes = [size for size in found if isinstance(size, int)]
+    sizes = [size for size in answers if isinstance(size, int)]
     return Verified(len(sizes), sum(sizes), sums is not None)

@@ -60,8 +60,8 @@ def special_ids(tokenizer: str | os.PathLike[str]) -> dict[str, int]:
     """Read ``bos_token_id`` and ``eos_token_id`` out of a tokenizer.json; what it has of them."""
     added = read_json(Path(tokenizer)).get("added_tokens") or []
     ids = {token["content"]: int(token["id"]) for token in added}
-    found = {
+    special = {
         key: next((ids[name] for name in names if name in ids), None)
         for key, names in _SPECIAL.items()
     }
-    return {key: number for key, number in found.items() if number is not None}
+    return {key: number for key, number in special.items() if number is not None}

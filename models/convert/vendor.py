@@ -128,8 +128,8 @@ def _table(model: Model, *, fused: bool) -> Table:
 
 
 def _expert(name: str) -> int:
-    found = _EXPERT.search(name)
-    return int(found[1]) if found else 0
+    match = _EXPERT.search(name)
+    return int(match[1]) if match else 0
 
 
 def _stacked(name: str) -> str:
@@ -184,8 +184,8 @@ class _State:
         # Releases 2.0 and 2.1 keep masks with the optimizer, 2.2 and later beside the weight.
         self._masks = {name: f"{full}_mask" for name, full in self._where.items()}
         for full in file:
-            if found := re.fullmatch(r"optimizer\.sparsity\.state\.(?:model\.)?(.+)\.mask", full):
-                self._masks[found[1]] = full
+            if match := re.fullmatch(r"optimizer\.sparsity\.state\.(?:model\.)?(.+)\.mask", full):
+                self._masks[match[1]] = full
         self._all = set(file)
 
     def __iter__(self) -> Iterator[str]:
@@ -220,7 +220,10 @@ def read_section(path: str | Path, name: str | None = None) -> dict[str, Any]:
     Raises:
         ValueError: there is none.
     """
-    file = yaml.safe_load(Path(path).read_text())
+    try:
+        file = yaml.safe_load(Path(path).read_text("utf-8"))
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        raise ValueError(f"{path}: not valid YAML: {error}") from None
     trainer = file.get("trainer") if isinstance(file, dict) else None
     if isinstance(trainer, dict):
         file = trainer.get("init", {})

@@ -45,9 +45,9 @@ def read_checkpoint(path):
     return load_checkpoint(folder)
 
 
-def _is_what_was_written(found):
+def _is_what_was_written(checkpoint):
     """Whoever loads damage without a word loads nothing of it: a mark, or superseded data."""
-    tree, record = found
+    tree, record = checkpoint
     same = record == _META and [(n, x.tobytes()) for n, x in named_leaves(tree)] == [
         (n, np.asarray(x).tobytes()) for n, x in named_leaves(_STATE)
     ]

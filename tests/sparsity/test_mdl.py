@@ -28,10 +28,10 @@ def old(path: pathlib.Path, version: float | None, entries: dict) -> pathlib.Pat
     return path
 
 
-def modern(path: pathlib.Path, records: dict, arrays: dict, done: bool = True) -> pathlib.Path:
+def modern(path: pathlib.Path, records: dict, arrays: dict, complete: bool = True) -> pathlib.Path:
     """Layout 0.5: name -> record, and the datasets there are."""
     with h5py.File(path, "w") as file:
-        file.attrs.update({"__version__": 0.5, "__SUCCESS__": done, "__spec__": "[null, ''"})
+        file.attrs.update({"__version__": 0.5, "__SUCCESS__": complete, "__spec__": "[null, ''"})
         for name, record in records.items():
             key = f"{name}.__metadata__"
             file.attrs[key] = json.dumps({"__objects__": [name], key: record})
@@ -148,8 +148,8 @@ def test_constants_and_tied_tensors_come_through_finalize(tmp_path):
         "model.ones": (h5py.Empty("i2"), full),
     }
     report = finalize(old(tmp_path / "a.mdl", 0.4, entries), tmp_path / "out")
-    found = {t.name: (t.shape, t.dtype, t.pruned) for t in report.tensors}
-    assert found == {
+    tensors = {t.name: (t.shape, t.dtype, t.pruned) for t in report.tensors}
+    assert tensors == {
         "model/ones": ((4,), "bfloat16", 0),
         "model/weight": ((2, 2), "float32", 1),
     }
@@ -231,7 +231,7 @@ def test_a_huge_constant_is_refused_without_memory(tmp_path):
 
 def test_an_unfinished_file_and_a_record_that_is_no_json_are_named(tmp_path):
     with pytest.raises(CheckpointError, match="__SUCCESS__"):
-        MdlFile(modern(tmp_path / "a.mdl", {}, {}, done=False))
+        MdlFile(modern(tmp_path / "a.mdl", {}, {}, complete=False))
     path = modern(tmp_path / "b.mdl", {}, {})
     with h5py.File(path, "a") as file:
         file.attrs["model.w.__metadata__"] = "{" * 9

@@ -11,6 +11,7 @@ import vsl
 from models.paths import named_leaves
 from sparsity.oneshot import METHODS, prune
 from sparsity.oneshot.grams import Watched, stage_grams
+from sparsity.oneshot.prune import _Layer as Layer, _wanda as wanda
 from sparsity.oneshot.sparsegpt import DAMPING, sparsegpt
 from sparsity.views import WHOLE, Blocks, FanIn, NofM
 
@@ -71,10 +72,14 @@ def test_grams_of_a_stage_are_of_its_inputs():
 
 
 def test_wanda_by_hand():
-    # |w| * norm: outputs compete for themselves. Norms of the inputs 1, 3.
-    weight = {"kernel": jnp.asarray([[2.0, 5.0], [1.0, 1.0]])}  # [in, out]
-    scores = np.abs(np.asarray(weight["kernel"])) * np.asarray([[1.0], [3.0]])
-    assert (scores.argmax(0) == [1, 0]).all()
+    # |w| * norm of the input, 1 and 3: [[2, 5], [3, 3]]. Each output keeps its best one.
+    weight = jnp.asarray([[2.0, 5.0], [1.0, -1.0]])  # [in, out]
+    sparsifier = sparsity.configure(0.5)
+    chosen = sparsifier.select({"kernel": weight})["kernel"]
+    layer = Layer(weight, np.diag([1.0, 9.0]), chosen, sparsifier.view(0))
+    pruned, mask = wanda(layer)
+    np.testing.assert_array_equal(mask, [[False, True], [True, False]])
+    np.testing.assert_array_equal(pruned, [[0, 5], [1, 0]])
 
 
 def error(gram, before, after):

@@ -23,11 +23,11 @@ def _verify(args: argparse.Namespace) -> int:
     damaged = 0
     for path in checkpoints_in(args.folder):
         try:
-            found = verify(path)
+            report = verify(path)
         except CheckpointError as error:
             damaged = 1
             sys.stderr.write(plain(f"{error}\n"))
             continue
-        said = "sound" if found.checked else "readable (format 1 has no checksums)"
-        sys.stdout.write(f"{path}: {said}, {found.arrays} arrays, {found.size / 1e6:,.1f} MB\n")
+        said = "sound" if report.checked else "readable (format 1 has no checksums)"
+        sys.stdout.write(f"{path}: {said}, {report.arrays} arrays, {report.size / 1e6:,.1f} MB\n")
     return damaged

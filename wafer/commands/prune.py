@@ -107,13 +107,14 @@ def prune(
     reads_rows = METHODS.get(method, False)
     batches = _batches(experiment_of(config), calibration, samples) if reads_rows else ()
     sparsifier = sparsity.configure(section, aliases=model.alias, params=params)
-    before = _loss(model, params, batches)
+    loss = _mean_loss(model, batches)
+    before = loss(params)
     pruned = prune(model, params, sparsifier, method, batches=batches, report=report)
     path = _write(output, model, pruned)
     if checkpoint is not None:
         carry_tokenizer(checkpoint, path)
     if batches:
-        after = _loss(model, pruned.params, batches)
+        after = loss(pruned.params)
         report(f"loss on {len(batches)} calibration batches: {before:.4f} before, {after:.4f} now")
     total = sum(mask.size for mask in pruned.masks.values())
     level = 1 - sum(int(mask.sum()) for mask in pruned.masks.values()) / total
@@ -155,12 +156,13 @@ def _write(output: str | os.PathLike[str], model: "models.Model", pruned: "Prune
     return write_params(output, settings_of(model.config), [name for name, _ in leaves], leaves)
 
 
-def _loss(model: "models.Model", params: Any, batches: "Sequence[models.Batch]") -> float:
+def _mean_loss(model: "models.Model", batches: "Sequence[models.Batch]") -> Callable[[Any], float]:
+    """The loss over all batches as a function of the parameters, compiled once; 0 without any."""
     import jax
     import numpy as np
 
     loss = jax.jit(lambda params, batch: model.loss(params, batch)[0])
-    return float(np.mean([loss(params, batch) for batch in batches])) if batches else 0.0
+    return lambda params: float(np.mean([loss(params, one) for one in batches] or [0.0]))
 
 
 def _batches(

@@ -116,8 +116,8 @@ def _attributes(cls: type[Section]) -> dict[str, str]:
     for base in reversed(cls.__mro__):
         doc = inspect.cleandoc(base.__dict__.get("__doc__") or "")
         listed = doc.partition("Attributes:\n")[2]
-        for found in re.finditer(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE):
-            out[found[1]] = " ".join(found[2].split()).rstrip(".").replace("``", "`")
+        for match in re.finditer(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE):
+            out[match[1]] = " ".join(match[2].split()).rstrip(".").replace("``", "`")
     return out
 
 
@@ -221,10 +221,10 @@ def _define(cls: type[Section], definitions: dict[str, Any]) -> str:
     """Add the schemas of a class and of what it holds; return its reference."""
     schema = cls.model_json_schema(schema_generator=_Schema)
     definitions.update(schema.pop("$defs", {}))
-    told = {key.name: key.meaning for key in _of_class(cls)}
+    meanings = {key.name: key.meaning for key in _of_class(cls)}
     properties = schema.get("properties", {})
     for name, value in properties.items():
-        value["description"] = told[name]
+        value["description"] = meanings[name]
     for old, new in ((o, n) for o, n in cls.legacy.items() if n in properties):
         properties[old] = properties[new] | {"description": f"older spelling of {new}"}
     older = {*cls.legacy.values()}

@@ -167,9 +167,9 @@ def _named(value: Any, path: str) -> tuple[str, Mapping[str, Any] | None]:
     """Read ``{ClassName: {…}}``."""
     entry = _mapping(value, path)
     if len(entry) != 1:
-        found = ", ".join(map(str, entry)) or "nothing"
+        names = ", ".join(map(str, entry)) or "nothing"
         raise ConfigError(
-            [Problem(tuple(path.split(".")), f"expected one class name, got {found}")]
+            [Problem(tuple(path.split(".")), f"expected one class name, got {names}")]
         )
     ((name, arguments),) = entry.items()
     return str(name), None if arguments is None else _mapping(arguments, f"{path}.{name}")
@@ -200,12 +200,12 @@ def _schedules(value: Any, path: str) -> list[dict[str, Any]]:
 
 
 def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_key: dict[str, list[dict[str, Any]]] = {}
     for i, entry in enumerate(_items(value)):
         for schedule in _schedules(entry, f"{path}.{i}"):
             decays = schedule["scheduler"].endswith("WD")
-            found.setdefault("weight_decay" if decays else "learning_rate", []).append(schedule)
-    for key, schedules in found.items():
+            by_key.setdefault("weight_decay" if decays else "learning_rate", []).append(schedule)
+    for key, schedules in by_key.items():
         up.put("optimizer", key, schedules)
 
 

@@ -60,12 +60,12 @@ def _processor(name: Any) -> Callable[..., Any]:
             f"{name!r}: unknown data processor{did_you_mean(name, DATA_PROCESSORS)}; known: "
             f"{', '.join(DATA_PROCESSORS)}"
         )
-    found = find(name, DATA_PROCESSORS)
-    if isinstance(found, type) and issubclass(found, InputSection):
-        if not found.reader:
+    processor = find(name, DATA_PROCESSORS)
+    if isinstance(processor, type) and issubclass(processor, InputSection):
+        if not processor.reader:
             raise ValueError(f"{name!r}: a subclass of InputSection needs a reader")
-        _known_task(found.task)
-    return found
+        _known_task(processor.task)
+    return processor
 
 
 def _known_task(name: Any) -> None:
@@ -92,13 +92,13 @@ def parse_input(value: Any, num_csx: int = 1) -> InputSection:
         known = ", ".join(DATA_PROCESSORS)
         raise ConfigError([Problem(("data_processor",), f"missing; known: {known}")])
     try:
-        found = _processor(value["data_processor"])
+        processor = _processor(value["data_processor"])
     except ValueError as error:
         raise ConfigError([Problem(("data_processor",), str(error))]) from error
-    if isinstance(found, type) and issubclass(found, InputSection):
-        section = parse(found, value)
+    if isinstance(processor, type) and issubclass(processor, InputSection):
+        section = parse(processor, value)
     else:
-        section = _own(found, value)
+        section = _own(processor, value)
     problems = _uneven(section, num_csx)
     if problems:
         raise ConfigError(problems)

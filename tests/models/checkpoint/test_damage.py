@@ -48,8 +48,8 @@ def outcome(path):
         tree, record = load_checkpoint(path)
     except CheckpointError as error:
         return "refused" if str(path) in str(error) else str(error)
-    found = {name: leaf.tobytes() for name, leaf in named_leaves(tree)}
-    assert (found, record) == (EXPECTED, META)
+    stored = {name: leaf.tobytes() for name, leaf in named_leaves(tree)}
+    assert (stored, record) == (EXPECTED, META)
     return "same"
 
 

@@ -15,7 +15,7 @@ import vsl
 from models.convert.api import from_hf, to_hf
 from models.convert.cli import add_arguments
 from models.convert.standard import in_pairs
-from models.convert.vendor import open_cs, to_cs
+from models.convert.vendor import open_cs, read_section, to_cs
 from models.paths import named_leaves
 from models.registry import build
 from models.vendor.mdl import MdlFile
@@ -127,3 +127,11 @@ def test_what_is_not_written_and_what_does_not_fit_is_said(tmp_path):
     fmt = ("--src-fmt", "cs-2.5", "--tgt-fmt", "wafer")
     with pytest.raises(ValueError, match=r"--config: a \.mdl does not tell its model"):
         command("convert", "--model", "llama", *fmt, tmp_path / "a.mdl")
+
+
+@pytest.mark.parametrize("text", ["a: [1", "a: !!bool maybe", "- 1", "model: 3"])
+def test_a_params_yaml_that_cannot_be_read_is_one_error(tmp_path, text):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"params\.yaml: (not valid YAML|expected a params YAML)"):
+        read_section(path)

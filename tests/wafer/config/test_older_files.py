@@ -75,7 +75,7 @@ def test_the_vendors_command_runs_the_list(tmp_path):
     command = [sys.executable, "-m", "wafer.run", "CPU", "-p", str(path), "-o", "run"]
     command += ["--num_workers_per_csx", "1", "--mount_dirs", "a", "b", "--disable_version_check"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    ended = subprocess.run(
         command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
     )
     records = [
@@ -83,7 +83,7 @@ def test_the_vendors_command_runs_the_list(tmp_path):
     ]
     assert [record["step"] for record in records] == [1, 2, 3, 4, 5]
     assert [record["lr/0"] for record in records] == pytest.approx([0.1] * 2 + [0.01] * 3)
-    assert "runconfig.num_workers_per_csx" in done.stdout + done.stderr
+    assert "runconfig.num_workers_per_csx" in ended.stdout + ended.stderr
 
 
 SECTIONS = {

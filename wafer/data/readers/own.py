@@ -85,10 +85,10 @@ class _Loader:
         asked = {k: v for k, v in given.items() if k in parameters}
         if "params" in parameters:
             arguments = {k: v for k, v in arguments.items() if k in parameters}
-        made = call(cfg.data_processor, self._function, **asked | arguments)
-        if not hasattr(made, "create_dataloader"):
-            return made
-        return call(cfg.data_processor, made.create_dataloader)
+        opened = call(cfg.data_processor, self._function, **asked | arguments)
+        if not hasattr(opened, "create_dataloader"):
+            return opened
+        return call(cfg.data_processor, opened.create_dataloader)
 
     def batches(self, epoch: int, task: tuple[int, int]) -> Generator[Rows]:
         """One pass, each batch checked."""
@@ -146,8 +146,8 @@ class _Loader:
         }
         sizes = {name: value.shape[:1] for name, value in arrays.items()}
         if len(set(sizes.values())) != 1 or not 0 < next(iter(sizes.values()))[0] <= rows:
-            found = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-            raise DataError(f"expected {rows} rows in every array (batch_size); found {found}")
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+            raise DataError(f"expected {rows} rows in every array (batch_size); found {shapes}")
         self._check_shapes(arrays, wanted)
         return arrays
 
@@ -155,12 +155,12 @@ class _Loader:
         """Rows are of the task's form, the same in all batches: a program is one set of shapes."""
         alike: dict[tuple[int, ...], tuple[str, tuple[int, ...]]] = {}
         for name, feature in wanted.items():
-            found, most = arrays[name].shape[1:], feature.shape
-            if len(found) != len(most) or any(a > b for a, b in zip(found, most, strict=True)):
-                raise DataError(f"{name}: rows of shape {found}; expected {most} at most")
-            other, shape = alike.setdefault(most, (name, found))
-            if shape != found:
-                raise DataError(f"{name}: rows of shape {found}, but {other} has {shape}")
+            row, most = arrays[name].shape[1:], feature.shape
+            if len(row) != len(most) or any(a > b for a, b in zip(row, most, strict=True)):
+                raise DataError(f"{name}: rows of shape {row}; expected {most} at most")
+            other, shape = alike.setdefault(most, (name, row))
+            if shape != row:
+                raise DataError(f"{name}: rows of shape {row}, but {other} has {shape}")
         for name, array in arrays.items():
             first = self._shapes.setdefault(name, array.shape[1:])
             if array.shape[1:] != first:

@@ -65,9 +65,9 @@ def parse_own(name: str, function: Callable[..., Any], section: Mapping[str, Any
     except SectionError as error:
         problems += error.problems
     try:
-        found = parse(cls, ours | {"arguments": tuple(arguments.items())})
+        inputs = parse(cls, ours | {"arguments": tuple(arguments.items())})
     except SectionError as error:
         raise SectionError([*problems, *error.problems]) from None
     if problems:
         raise SectionError(problems)
-    return found
+    return inputs
