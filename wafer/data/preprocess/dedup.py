@@ -127,8 +127,8 @@ class _Index:
         """Signature of a text, the most similar kept record, and their similarity."""
         signature = self._minhash()
         signature.update_batch(shingles(text, self.options.ngram))
-        found = [(signature.jaccard(self._read(i)), -i) for i in self._bands.query(signature)]
-        best, number = max(found, default=(0.0, 0))
+        near = [(signature.jaccard(self._read(i)), -i) for i in self._bands.query(signature)]
+        best, number = max(near, default=(0.0, 0))
         return signature, -number if best >= self.options.threshold else None, best
 
     def add(self, signature: Any) -> None:
@@ -272,8 +272,8 @@ def _sift(
             continue
         identical += similarity == 1
         lost += len(text)
-        found = {"file": str(path), "record": number, "line": earlier + 1}
-        removed.append(_line(found | {"similarity": round(similarity, 4)}))
+        origin = {"file": str(path), "record": number, "line": earlier + 1}
+        removed.append(_line(origin | {"similarity": round(similarity, 4)}))
     for file, lines in zip(files, (kept, removed), strict=False):
         file.write(b"".join(lines))
     for file in files:

@@ -101,10 +101,10 @@ def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
         if isinstance(field, Turns):
             return read_turns(record[field], field)
         if isinstance(field, Contexts):
-            found, problem = read_contexts(record[field], field)
-            if found is None:
+            contexts, problem = read_contexts(record[field], field)
+            if contexts is None:
                 return None, problem
-            texts += found
+            texts += contexts
             continue
         if not isinstance(record[field], str):
             return None, f"field {field!r} is {type(record[field]).__name__}, expected text"

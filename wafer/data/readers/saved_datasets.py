@@ -38,13 +38,13 @@ def _part(cfg: Any, context: Context, place: str) -> pathlib.Path:
     there = [name for name in there or () if isinstance(name, str)]
     usual = ("train",) if context.training else ("validation", "test")
     wanted = (cfg.split,) if cfg.split else usual
-    found = next((name for name in wanted if name in there), None)
-    if found is None:
+    split = next((name for name in wanted if name in there), None)
+    if split is None:
         raise DataError(
             f"split: {folder} has {', '.join(there) or 'no splits'}; looked for "
             f"{' or '.join(wanted)}"
         )
-    return folder / found
+    return folder / split
 
 
 def _text(value: Any) -> str | None:
