@@ -92,6 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     several.add_argument(
         "--heartbeat", type=int, default=100, help="seconds until a silent process is lost"
     )
+    several.add_argument(
+        "--join_timeout", type=int, default=300, help="seconds until all must have come"
+    )
     parser.set_defaults(run=_main)
 
 
@@ -112,19 +115,23 @@ def _main(args: argparse.Namespace) -> int:
     first = member is None or member.index == 0
     setup_logging(cfg.runconfig.logging if first else "WARNING")
     if not first:  # the first process is the job
-        return _start(cfg, member, args.heartbeat, began)
+        return _start(cfg, member, args, began)
     with tracked(cfg, args.typed) as job:
-        return job.ended(_start(cfg, member, args.heartbeat, began))
+        return job.ended(_start(cfg, member, args, began))
 
 
-def _start(cfg: "RunConfig", member: "Member | None", heartbeat: int, began: float) -> int:
+def _start(
+    cfg: "RunConfig", member: "Member | None", args: argparse.Namespace, began: float
+) -> int:
     """Join the other processes, before the first use of any device."""
-    from wafer.engines.cluster import join
+    from wafer.engines.cluster import joined
+    from wafer.session.facts import facts_of
 
     _prepare(cfg, 1 if member is None else member.count)
-    if member is not None:
-        join(member, heartbeat)
-    return run(cfg, began)
+    if member is None:
+        return run(cfg, began)
+    with joined(member, facts_of(cfg), args.heartbeat, args.join_timeout):
+        return run(cfg, began)
 
 
 def _prepare(cfg: "RunConfig", processes: int = 1) -> None:
