@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import importlib.util
+import itertools
 import pathlib
 
 __all__ = ["code_digest"]
@@ -12,19 +13,19 @@ _SUFFIXES = {".py", ".cc", ".h"}  # the placer and the products are C++
 
 
 @functools.cache
-def code_digest(model: str = "") -> str:
+def code_digest(*names: str) -> str:
     """Hash the names and contents of our packages' code.
 
     Args:
-        model: as a run file names it. Of ``module:name`` the user's module counts too, with the
-            whole package that it is in.
+        *names: models, loaders and optimizers as a run file names them. Of ``module:name`` the
+            user's module counts too, with the whole package that it is in.
 
     Returns:
         Hexadecimal SHA-256.
     """
-    module, colon, _ = model.partition(":")
+    own = sorted({name.partition(":")[0] for name in names if ":" in name})
     here, content = pathlib.Path(__file__).parent.parent, hashlib.sha256()
-    for root in [*(here / name for name in _PACKAGES), *(_places(module) if colon else ())]:
+    for root in [*(here / name for name in _PACKAGES), *itertools.chain(*map(_places, own))]:
         paths = [root] if root.is_file() else sorted(root.rglob("*"))
         for path in (path for path in paths if path.suffix in _SUFFIXES):
             code = path.read_bytes()

@@ -26,8 +26,8 @@ def copy(tmp_path, monkeypatch):
     return tmp_path
 
 
-def digest(model=""):
-    return sources.code_digest.__wrapped__(model)
+def digest(*names):
+    return sources.code_digest.__wrapped__(*names)
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,5 @@ def test_a_model_of_the_users_own_counts_with_its_package(copy):
     assert before != digest("gpt2") == digest()
     (copy / "own" / "digested_model" / "layers.py").write_text("width = 4\n")
     assert digest("digested_model.layers:Net") != before
+    assert digest("gpt2", "digested_model:load") == digest("digested_model.layers:Net", "adam")
     assert digest("not_there_at_all:Net") == digest()

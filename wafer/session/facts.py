@@ -3,7 +3,7 @@
 import hashlib
 import pathlib
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,31 +17,43 @@ from wafer.sources import code_digest
 __all__ = ["facts_of"]
 
 _OWN = {"logging", "compile_dir", "job_labels", "job_priority"}  # a process's own affair
+_NAMED = (
+    ("model", "name"),
+    ("optimizer", "optimizer_type"),
+    ("train_input", "data_processor"),
+    ("eval_input", "data_processor"),
+)
 
 
-def facts_of(cfg: RunConfig) -> dict[str, Any]:
+def facts_of(cfgs: Sequence[RunConfig]) -> dict[str, Any]:
     """Describe what a process is about to do: key -> value, as the run file spells the keys.
 
-    Code and checkpoint are there as the first digits of a SHA-256.
+    Code and checkpoints are there as the first digits of a SHA-256. Of several trainers each has
+    its number before its keys.
     """
-    settings = cfg.runconfig
-    sections = cfg.to_dict()
-    sections["runconfig"] = {k: v for k, v in sections["runconfig"].items() if k not in _OWN}
     versions = {
         "Python": platform.python_version(),
         "jax": jax.__version__,
         "numpy": np.__version__,
         "wafer": wafer.__version__,
-        "code": code_digest(str(cfg.model["name"]))[:12],
     }
-    folder = settings.checkpoint_path and pathlib.Path(settings.checkpoint_path)
+    facts: dict[str, Any] = {f"version of {name}": version for name, version in versions.items()}
+    for number, cfg in enumerate(cfgs, 1):
+        facts |= _flat(f"trainer {number}" if len(cfgs) > 1 else "", _of_run(cfg))
+    return facts
+
+
+def _of_run(cfg: RunConfig) -> dict[str, Any]:
+    settings, sections = cfg.runconfig, cfg.to_dict()
+    sections["runconfig"] = {k: v for k, v in sections["runconfig"].items() if k not in _OWN}
+    names = [str(sections.get(section, {}).get(key)) for section, key in _NAMED]
     stored = pathlib.Path(settings.model_dir) / layout.CHECKPOINTS
-    return (
-        dict(_flat("", sections))
-        | {f"version of {name}": version for name, version in versions.items()}
-        | {"checkpoint_path's checkpoint": folder and _checkpoint(folder)}
-        | {"newest checkpoint": _newest(stored)}
-    )
+    begin = settings.checkpoint_path and _checkpoint(pathlib.Path(settings.checkpoint_path))
+    return sections | {
+        "version of code": code_digest(*names)[:12],
+        "checkpoint_path's checkpoint": begin,
+        "newest checkpoint": _newest(stored),
+    }
 
 
 def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
