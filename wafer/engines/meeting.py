@@ -152,6 +152,8 @@ def _receive(member: Member, facts: Facts, deadline: float, patience: float) -> 
     for peer in peers:
         with contextlib.suppress(OSError):
             _say(peer.line, {"end": problem})
+        if problem:
+            peer.line.close()
     if problem:
         raise TrainingError(f"{member}: {problem}")
     return peers
@@ -204,7 +206,11 @@ def _present(member: Member, facts: Facts, deadline: float, patience: float) -> 
             line.close()
             time.sleep(_RETRY)
             continue
+        except TrainingError:
+            line.close()
+            raise
         if verdict["end"]:
+            line.close()
             raise TrainingError(f"{member}: {verdict['end']}")
         return line
     reason = "process 0 gave no answer" if met else "nobody listens there; is process 0 running?"
