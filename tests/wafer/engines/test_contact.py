@@ -50,6 +50,7 @@ def start(seconds, failing=-1):
         for i in range(3)
     ]
     for process in started:
+        assert process.stdout is not None
         assert process.stdout.readline() == "met\n"
     return started
 

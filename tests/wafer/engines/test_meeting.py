@@ -1,4 +1,4 @@
-"""How processes of one run meet: who is let in, who is not, and what each of them is told."""
+"""How processes of one run meet: who is let in, who is not, and what each of them hears."""
 
 import concurrent.futures
 import contextlib
@@ -27,7 +27,7 @@ def attempt(member, facts, patience):
         return str(error)
     for peer in peers:
         peer.line.close()
-    return len(peers)
+    return f"{len(peers)} peers"
 
 
 def meeting(address, facts, *, count=None, indices=None, patience=5.0):
@@ -39,12 +39,13 @@ def meeting(address, facts, *, count=None, indices=None, patience=5.0):
 
 
 def test_all_agree(address):
-    assert meeting(address, [{"seed": 1, "sizes": (2, 3)}] * 4) == [3, 1, 1, 1]
+    answers = meeting(address, [{"seed": 1, "sizes": (2, 3)}] * 4)
+    assert answers == ["3 peers", "1 peers", "1 peers", "1 peers"]
 
 
 def test_a_difference_is_named_by_key_to_all(address):
-    told = meeting(address, [{"a.b": 1, "c": 2}, {"a.b": 1, "c": 2}, {"a.b": 1, "c": 3, "d": 0}])
-    for index, line in enumerate(told):
+    answers = meeting(address, [{"a.b": 1, "c": 2}, {"a.b": 1, "c": 2}, {"a.b": 1, "c": 3, "d": 0}])
+    for index, line in enumerate(answers):
         assert line == (
             f"process {index} of 3: process 0 and process 2 differ in c (2 and 3), d (nothing and "
             "0). Give all processes the same run file, flags, code and checkpoints"
@@ -54,18 +55,18 @@ def test_a_difference_is_named_by_key_to_all(address):
 def test_another_number_of_processes_is_a_difference(address):
     members = [Member(address, 2, 0), Member(address, 3, 1)]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(attempt, members, [{}, {}], [5, 5]))
-    assert all("differ in --num_processes (2 and 3)" in line for line in told)
+        answers = list(pool.map(attempt, members, [{}, {}], [5, 5]))
+    assert all("differ in --num_processes (2 and 3)" in line for line in answers)
 
 
 def test_the_same_process_id_twice(address):
-    told = meeting(address, [{}] * 3, indices=[0, 1, 1], patience=1.0)
-    assert all("--process_id 1 is there twice" in str(line) for line in told)
+    answers = meeting(address, [{}] * 3, indices=[0, 1, 1], patience=1.0)
+    assert all("--process_id 1 is there twice" in line for line in answers)
 
 
 def test_process_0_twice(address):
-    told = meeting(address, [{}] * 3, count=2, indices=[0, 0, 1])
-    refused = [line for line in told if line != 1]
+    answers = meeting(address, [{}] * 3, count=2, indices=[0, 0, 1])
+    refused = [line for line in answers if line != "1 peers"]
     assert len(refused) == 1
     assert "cannot listen" in refused[0]
     assert "Address already in use" in refused[0]
@@ -73,28 +74,28 @@ def test_process_0_twice(address):
 
 def test_who_does_not_come_is_named_and_all_end_in_time(address):
     began = time.monotonic()
-    told = meeting(address, [{}] * 2, count=4, indices=[0, 2], patience=1.0)
+    answers = meeting(address, [{}] * 2, count=4, indices=[0, 2], patience=1.0)
     assert time.monotonic() - began < 3
-    assert told[0] == "process 0 of 4: process 1, 3 of 4 did not come within 1 s"
-    assert told[1] == "process 2 of 4: process 1, 3 of 4 did not come within 1 s"
+    assert answers[0] == "process 0 of 4: process 1, 3 of 4 did not come within 1 s"
+    assert answers[1] == "process 2 of 4: process 1, 3 of 4 did not come within 1 s"
 
 
 def test_nobody_listens(address):
     began = time.monotonic()
-    told = attempt(Member(address, 2, 1), {}, 0.5)
+    answers = attempt(Member(address, 2, 1), {}, 0.5)
     assert time.monotonic() - began < 2
-    assert told.endswith("in 0.5 s: nobody listens there; is process 0 running?")
+    assert answers.endswith("in 0.5 s: nobody listens there; is process 0 running?")
 
 
 @pytest.mark.parametrize("words", [b"HTTP/1.0 400 Bad Request\r\n", b"\0\0\x06\4\0\0"])
 def test_a_foreign_program_at_the_address_is_told_at_once(address, words):
     with socket.create_server(host_and_port(address)) as foreign, contextlib.ExitStack() as kept:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            told = pool.submit(attempt, Member(address, 2, 1), {}, 30.0)
+            answers = pool.submit(attempt, Member(address, 2, 1), {}, 30.0)
             guest, _ = foreign.accept()
             kept.enter_context(guest)
             guest.sendall(words)
-            assert "is no process 0 that waits" in told.result(timeout=5)
+            assert "is no process 0 that waits" in answers.result(timeout=5)
         assert "cannot listen" in attempt(Member(address, 2, 0), {}, 30.0)
 
 
@@ -110,7 +111,7 @@ def test_strangers_who_knock_do_not_disturb(address, words):
         with stranger:
             stranger.sendall(words)
         second = pool.submit(attempt, Member(address, 2, 1), {}, 20.0)
-        assert (first.result(timeout=15), second.result(timeout=15)) == (1, 1)
+        assert (first.result(timeout=15), second.result(timeout=15)) == ("1 peers",) * 2
 
 
 def test_process_0_listens_on_the_given_address_alone(address):
@@ -124,8 +125,8 @@ def test_process_0_listens_on_the_given_address_alone(address):
 
 
 def test_an_address_of_another_machine():
-    told = attempt(Member("192.0.2.1:4000", 2, 0), {}, 5.0)  # a number for documents only
-    assert "cannot listen at 192.0.2.1:4000: " in told
+    answers = attempt(Member("192.0.2.1:4000", 2, 0), {}, 5.0)  # a number for documents only
+    assert "cannot listen at 192.0.2.1:4000: " in answers
 
 
 @pytest.mark.parametrize("address", ["host", "host:", ":12", "host:0", "host:65536", "host:x"])

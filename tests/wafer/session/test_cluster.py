@@ -69,8 +69,9 @@ def loader(task, *, pack, epochs=None, drop_last=True, examples=10):
 def batches(processes, steps, *, pack, begin=None):
     """Global batches as sorted rows, and the position after them."""
     loaders = [loader((i, processes), pack=pack) for i in range(processes)]
-    for one in loaders if begin else ():
-        one.restore(begin)
+    if begin is not None:
+        for one in loaders:
+            one.restore(begin)
     seen = []
     for _ in range(steps):
         rows = np.concatenate([next(one)["input_ids"] for one in loaders])
