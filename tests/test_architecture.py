@@ -29,6 +29,7 @@ FLOORS = {
     "wafer.errors": 31,
     "wafer.frames": 31,
     "wafer.malloc": 31,
+    "wafer.sources": 31,
     "wafer.spec": 31,
     "wafer.profile": 32,
     "wafer.yamlfile": 32,

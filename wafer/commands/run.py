@@ -133,6 +133,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     several.add_argument(
         "--heartbeat", type=int, default=100, help="seconds until a silent process is lost"
     )
+    several.add_argument(
+        "--join_timeout", type=int, default=300, help="seconds until all must have come"
+    )
     parser.set_defaults(run=_main)
 
 
@@ -156,25 +159,30 @@ def _main(args: argparse.Namespace) -> int:
     first = member is None or member.index == 0
     setup_logging(cfg.runconfig.logging if first else "WARNING")
     if not first:  # the first process is the job
-        return _start(cfgs, member, args.heartbeat, began)
+        return _start(cfgs, member, args, began)
     with tracked(cfg, args.typed) as job:
-        return job.ended(_start(cfgs, member, args.heartbeat, began, job.id))
+        return job.ended(_start(cfgs, member, args, began, job.id))
 
 
 def _start(
     cfgs: "list[RunConfig]",
     member: "Member | None",
-    heartbeat: int,
+    args: argparse.Namespace,
     began: float,
     job: str = "",
 ) -> int:
     """Join the other processes, before the first use of any device; then run one after another."""
-    from wafer.engines.cluster import join
+    from wafer.engines.cluster import joined
+    from wafer.session.facts import facts_of
 
-    widest = max(cfgs, key=_devices)
-    _prepare(widest, 1 if member is None else member.count)
-    if member is not None:
-        join(member, heartbeat)
+    _prepare(max(cfgs, key=_devices), 1 if member is None else member.count)
+    if member is None:
+        return _in_order(cfgs, began, job)
+    with joined(member, facts_of(cfgs), args.heartbeat, args.join_timeout):
+        return _in_order(cfgs, began, job)
+
+
+def _in_order(cfgs: "list[RunConfig]", began: float, job: str) -> int:
     for number, cfg in enumerate(cfgs, 1):
         if len(cfgs) > 1:
             _LOG.info("Trainer %d of %d", number, len(cfgs))

@@ -6,7 +6,6 @@ a run that is killed, or two at once, leave no half of one.
 """
 
 import dataclasses
-import functools
 import hashlib
 import json
 import logging
@@ -18,9 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-import models
-import sparsity
-import vsl
 import wafer
 from models.files import appearing_whole
 from models.lora import trainable
@@ -37,6 +33,8 @@ from wafer.data.batching.batches import feature_shapes, to_batch
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import BatchShape, Experiment, batch_shape
+from wafer.placement import native as placer
+from wafer.sources import code_digest
 from wafer.spec import SPECS, WaferSpec
 
 __all__ = [
@@ -51,7 +49,6 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 FILES = ("compile_report.txt", "compile_report.json", "floor_plan.svg", "floor_plan.png")
-_SOURCES = {".py", ".cc", ".h"}  # the placer is C++
 _MICRO = 16  # samples that pass through dense layers together where the file names none
 
 
@@ -140,18 +137,6 @@ def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> Opti
     )
 
 
-@functools.cache
-def _code() -> str:
-    """Digest of the code that an answer depends on, by sizes and times of its files."""
-    digest = hashlib.sha256()
-    for package in (vsl, models, sparsity, wafer):
-        root = pathlib.Path(package.__path__[0])
-        for path in sorted(p for p in root.rglob("*") if p.suffix in _SOURCES):
-            stat = path.stat()
-            digest.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}".encode())
-    return digest.hexdigest()
-
-
 def _key(cfg: RunConfig, seed: int, spec: str) -> str:
     run = cfg.runconfig
     parts = {
@@ -163,7 +148,8 @@ def _key(cfg: RunConfig, seed: int, spec: str) -> str:
         "replicas": (run.multireplica, run.num_replicas),
         "seed": seed,
         "spec": dataclasses.asdict(spec_of(cfg, spec)),
-        "versions": (wafer.__version__, jax.__version__, _code()),
+        "versions": (wafer.__version__, jax.__version__, code_digest(str(cfg.model["name"]))),
+        "placer": placer.target(),  # C++, or annealing in Python
     }
     text = json.dumps(parts, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()

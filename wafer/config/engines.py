@@ -54,8 +54,8 @@ class MemoryX(Section):
     Attributes:
         store: 'ram', or 'file' for states larger than RAM.
         path: the file's folder; None is ``model_dir``.
-        durable: keep two copies in the file, so that a run killed in the middle of a step leaves
-            the step before. False halves the file.
+        durable: keep two copies in the file and wait for the disk at every step, so that a kill or
+            a power cut in the middle of one leaves the step before. False halves the file.
         residual_mib: memory on each system for products that the backward sweep then need not
             compute again; 0 keeps the inputs of each layer only.
     """

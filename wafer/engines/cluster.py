@@ -2,15 +2,15 @@
 
 Processes find each other through ``jax.distributed``: one of them, process 0, is the coordinator.
 Who it is comes from flags, from the environment (``WAFER_COORDINATOR``, ``WAFER_NUM_PROCESSES``,
-``WAFER_PROCESS_ID``) or from SLURM. Each process has its share of the systems and reads its share
+``WAFER_PROCESS_ID``) or from SLURM. First they see that they agree (``meeting``), then they watch
+over each other (``contact``). Each process has its share of the systems and reads its share
 of the data; gradients are reduced over all of them.
 """
 
 import contextlib
-import dataclasses
 import logging
 import os
-import sys
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,12 +20,14 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
+from wafer.engines.contact import contact, give_up, led_through
+from wafer.engines.meeting import BIND, Member, meet
 from wafer.errors import ConfigError, Problem, TrainingError
 
 __all__ = [
     "Member",
     "broadcast",
-    "join",
+    "joined",
     "largest",
     "lost_workers",
     "membership",
@@ -36,6 +38,8 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
+_NEVER = 24 * 3600  # seconds
+_SLURM_PORTS = 61440  # the highest 4,096
 _VARIABLES = {
     "coordinator": "WAFER_COORDINATOR",
     "num_processes": "WAFER_NUM_PROCESSES",
@@ -50,21 +54,6 @@ _LOST = (
     "heartbeat",
     "unavailable",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Member:
-    """A process's place in the cluster.
-
-    Attributes:
-        coordinator: host:port of process 0; None lets JAX ask SLURM.
-        count: processes.
-        index: of this one.
-    """
-
-    coordinator: str | None
-    count: int
-    index: int
 
 
 def membership(
@@ -110,11 +99,18 @@ def membership(
 
 
 def _slurm(environ: Mapping[str, str]) -> Member | None:
-    """A job step of several tasks; an allocation alone (``sbatch`` without ``srun``) is none."""
+    """A job step of several tasks; an allocation alone (``sbatch`` without ``srun``) is none.
+
+    The first host of the step's list (``node[003-007,9],gpu1``) is the coordinator's; jobs that
+    share it have different ports.
+    """
     count = int(environ.get("SLURM_STEP_NUM_TASKS", "1"))
     if count == 1 or "SLURM_PROCID" not in environ:
         return None
-    return Member(None, count, int(environ["SLURM_PROCID"]))
+    first = re.match(r"([^,\[]+)(?:\[([^],-]+))?", environ["SLURM_STEP_NODELIST"])
+    host = "".join(part or "" for part in first.groups()) if first else "localhost"
+    port = _SLURM_PORTS + int(environ["SLURM_JOB_ID"]) % (2**16 - _SLURM_PORTS)
+    return Member(f"{host}:{port}", count, int(environ["SLURM_PROCID"]))
 
 
 def prepare(num_csx: int, count: int, each: int = 1) -> None:
@@ -138,40 +134,49 @@ def prepare(num_csx: int, count: int, each: int = 1) -> None:
         jax.config.update("jax_num_cpu_devices", num_csx // count * each)
 
 
-def join(member: Member, heartbeat: int) -> None:
-    """Meet the other processes.
+@contextlib.contextmanager
+def joined(
+    member: Member, facts: Mapping[str, Any], heartbeat: float, patience: float
+) -> Iterator[None]:
+    """Run the block together with the other processes.
 
     Args:
         member: from ``membership``.
+        facts: name -> JSON value, which has to be the same in every process.
         heartbeat: seconds of silence after which a process counts as lost.
+        patience: seconds until all must have come.
 
     Raises:
-        TrainingError: the others did not come.
+        TrainingError: the others did not come, or are about to do something else.
     """
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    try:
-        jax.distributed.initialize(
-            member.coordinator,
-            member.count,
-            member.index,
-            cluster_detection_method=None if member.coordinator is None else "deactivate",
-            heartbeat_timeout_seconds=heartbeat,
-            shutdown_timeout_seconds=heartbeat,
-        )
-    except (RuntimeError, ValueError) as error:
-        raise TrainingError(
-            f"process {member.index} of {member.count}: the others were not met at "
-            f"{member.coordinator or 'the address SLURM gives'}: {error}"
-        ) from error
-    _LOG.info("Process %d of %d, coordinator %s", member.index, member.count, member.coordinator)
+    peers = meet(member, facts, patience)
+    with contact(member, peers, heartbeat):
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        first = member.index == 0
+        try:
+            jax.distributed.initialize(
+                member.coordinator if first else led_through(member.coordinator),
+                member.count,
+                member.index,
+                cluster_detection_method="deactivate",
+                coordinator_bind_address=os.environ.get(BIND, member.coordinator),
+                initialization_timeout=round(max(patience, 10)),
+                heartbeat_timeout_seconds=_NEVER,  # ``contact`` sees it first, and says it better
+                shutdown_timeout_seconds=_NEVER,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise TrainingError(
+                f"{member}: JAX's service at {member.coordinator} was not met: {error}"
+            ) from error
+        _LOG.info("%s met the others at %s", str(member).capitalize(), member.coordinator)
+        with lost_workers():
+            yield
+            jax.distributed.shutdown()  # waits for all, while they watch over each other
 
 
 @contextlib.contextmanager
 def lost_workers() -> Iterator[None]:
-    """Turn the failure of a collective into one line, and end the process without waiting.
-
-    The clean way out is a barrier, which a dead process never reaches.
-    """
+    """Turn the failure of a collective into one line, and end the process without waiting."""
     try:
         yield
     except (ValueError, RuntimeError) as error:
@@ -179,13 +184,7 @@ def lost_workers() -> Iterator[None]:
         if jax.process_count() == 1 or not any(word in text for word in _LOST):
             raise
         reason = str(error).strip().partition("\n")[0][:300]
-        sys.stderr.write(
-            f"wafer: error: process {jax.process_index()} of {jax.process_count()} lost contact "
-            f"with another process ({reason}). Start all processes again, as many as you like: "
-            "the run continues from the last checkpoint.\n"
-        )
-        sys.stderr.flush()
-        os._exit(1)
+        give_up(Member("", jax.process_count(), jax.process_index()), reason)
 
 
 def largest(value: int) -> int:

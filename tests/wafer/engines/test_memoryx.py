@@ -169,7 +169,7 @@ def test_twenty_kills_leave_whole_steps(tmp_path):
     for kill in range(20):
         process = writer(tmp_path, "fresh" if kill == 0 else "again")
         assert process.stdout.readline() == "ready\n"
-        time.sleep(chance.uniform(0.0, 0.05))
+        time.sleep(chance.uniform(0.0, 0.2))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         step = check_whole(tmp_path)

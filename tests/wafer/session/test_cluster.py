@@ -18,7 +18,8 @@ from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.data.batching.pipeline import Loader
 from wafer.data.readers.synthetic import SyntheticSource
-from wafer.engines.cluster import Member, membership
+from wafer.engines.cluster import membership
+from wafer.engines.meeting import Member
 from wafer.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.alone
@@ -27,10 +28,11 @@ pytestmark = pytest.mark.alone
 
 
 def test_flags_win_over_the_environment_and_that_over_slurm():
-    slurm = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}
+    slurm = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_JOB_ID": "7",
+             "SLURM_STEP_NODELIST": "node1"}  # fmt: skip
     own = {"WAFER_COORDINATOR": "a:1", "WAFER_NUM_PROCESSES": "3", "WAFER_PROCESS_ID": "2"}
     assert membership(environ={}) is None
-    assert membership(environ=slurm) == Member(None, 4, 3)
+    assert membership(environ=slurm) == Member("node1:61447", 4, 3)
     assert membership(environ=slurm | own) == Member("a:1", 3, 2)
     assert membership("b:2", 2, 1, environ=slurm | own) == Member("b:2", 2, 1)
     assert membership("b:2", 1, 0, environ={}) is None
@@ -67,8 +69,9 @@ def loader(task, *, pack, epochs=None, drop_last=True, examples=10):
 def batches(processes, steps, *, pack, begin=None):
     """Global batches as sorted rows, and the position after them."""
     loaders = [loader((i, processes), pack=pack) for i in range(processes)]
-    for one in loaders if begin else ():
-        one.restore(begin)
+    if begin is not None:
+        for one in loaders:
+            one.restore(begin)
     seen = []
     for _ in range(steps):
         rows = np.concatenate([next(one)["input_ids"] for one in loaders])
@@ -122,8 +125,8 @@ def write(folder: pathlib.Path, **runconfig) -> pathlib.Path:
     return path
 
 
-def launch(params: pathlib.Path, model_dir: pathlib.Path, processes: int, *flags: str):
-    """Start the processes of one run; they meet on a free port."""
+def launch(params: pathlib.Path, model_dir: pathlib.Path, processes: int, *flags: str, each=None):
+    """Start the processes of one run; they meet on a free port. ``each``: flags per process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -133,7 +136,11 @@ def launch(params: pathlib.Path, model_dir: pathlib.Path, processes: int, *flags
         command += ["--coordinator", address, "--num_processes", str(processes)]
     return [
         subprocess.Popen(
-            [*command, *(["--process_id", str(i)] if processes > 1 else [])],
+            [
+                *command,
+                *(["--process_id", str(i)] if processes > 1 else []),
+                *(each[i] if each else []),
+            ],
             env={**os.environ, "WAFER_JOBS_DIR": str(model_dir / "jobs")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -221,3 +228,63 @@ def test_a_dead_process_stops_the_others_with_one_line_and_the_run_goes_on(tmp_p
     assert f"at step {last}" in outputs[0]
     want = one_process(tmp_path / "one", params, max_steps=last + 2)
     assert_close(want, arrays(folder, last + 2), atol=2e-5)
+
+
+def one_line(out, *words):
+    """The message, which is the only thing said besides log lines: no traceback, no C++ stack."""
+    errors = [line for line in out.splitlines() if line.startswith("wafer: error: ")]
+    assert len(errors) == 1, out
+    assert all(word in errors[0] for word in words), out
+    assert not any(word in out for word in ("Traceback", "stack trace", "terminate called", " @ "))
+
+
+@pytest.mark.slow
+def test_processes_that_disagree_do_not_begin(tmp_path):
+    params = write(tmp_path, max_steps=2)
+    started = launch(params, tmp_path / "run", 2, "--join_timeout", "60", each=[
+        [], ["--seed", "5", "-o", str(tmp_path / "other")],
+    ])  # fmt: skip
+    for process in started:
+        out, _ = process.communicate(timeout=100)
+        assert process.returncode == 1
+        one_line(out, "process 0 and process 1 differ in runconfig.model_dir (", "runconfig.seed (")
+    assert not (tmp_path / "run" / "train").exists()
+
+
+def until(condition, seconds=200):
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_process_ends_the_other_in_one_line(tmp_path, lost, how):
+    params = write(tmp_path, max_steps=40_000, checkpoint_steps=5, max_checkpoints=2)
+    started = launch(params, tmp_path / "run", 2, "--heartbeat", "6")
+    until((tmp_path / "run" / "checkpoints" / "5").is_dir)
+    started[lost].send_signal(how)
+    began = time.monotonic()
+    out, _ = started[1 - lost].communicate(timeout=60)
+    assert time.monotonic() - began < 6 + 6
+    assert started[1 - lost].returncode == 1
+    one_line(out, "lost contact with another process", "continues from the last checkpoint")
+    if how == signal.SIGSTOP:  # it wakes up alone, sees that and ends as well
+        started[lost].send_signal(signal.SIGCONT)
+        out, _ = started[lost].communicate(timeout=30)
+        one_line(out, "lost contact with another process")
+    else:
+        started[lost].communicate()
+
+
+@pytest.mark.slow
+def test_an_error_of_one_process_ends_all(tmp_path):
+    """Process 1 cannot write its events: a file is where its folder should be."""
+    params = write(tmp_path, max_steps=2)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "process-1").write_text("")
+    outputs = [p.communicate(timeout=120)[0] for p in launch(params, tmp_path / "run", 2)]
+    one_line(outputs[0], "process 1 of 2 ended: ", "process-1")
+    one_line(outputs[1], "process-1")

@@ -103,6 +103,10 @@ class BlockFile:
         while count < len(data):
             count += os.pwrite(self._fd, data[count : count + _CHUNK], offset + count)
 
+    def sync(self) -> None:
+        """Wait until everything written so far is on the disk, the file's length included."""
+        os.fdatasync(self._fd)
+
     def last_commit(self) -> dict[str, Any] | None:
         """Read the newest commit record that is whole; None where none is."""
         records = [record for record in map(self._commit, range(2)) if record is not None]

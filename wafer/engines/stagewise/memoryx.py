@@ -4,7 +4,8 @@ A store is a set of records, each a few named arrays (the weights of one layer, 
 ``RamStore`` holds whatever arrays it is given. ``FileStore`` is one file that may be larger than
 RAM: every record has two places there, a step writes the one that is not in force, and a commit of
 a few bytes makes all of them current at once. A process killed at any instant leaves the last
-committed step, whole. This survives the process, not a power cut: nothing waits for the disk.
+committed step, whole. So does a power cut where the store is durable: the disk has a step's records
+before it gets the commit, and the commit before the places that the step left are written again.
 
 Only numpy is needed; the engine decides what a record holds.
 """
@@ -110,8 +111,9 @@ class FileStore:
 
     Args:
         folder: made if need be; an old store in it is overwritten. See ``open`` to go on with it.
-        durable: two places per record. False halves the file: a process killed while it writes a
-            step then leaves a store that says it is torn, and the run goes on from a checkpoint.
+        durable: two places per record, and a commit waits for the disk. False halves the file: a
+            process killed while it writes a step then leaves a store that says it is torn, and the
+            run goes on from a checkpoint; after a power cut it is worth nothing.
 
     Raises:
         MemoryXError: the folder cannot be written.
@@ -120,7 +122,9 @@ class FileStore:
     def __init__(self, folder: str | pathlib.Path, *, durable: bool = True) -> None:
         self._open(folder, os.O_CREAT | os.O_TRUNC)
         self.durable, self._end = durable, FIRST_BLOCK
-        (self.folder / _LAYOUT).unlink(missing_ok=True)
+        with self._explained("cannot be written"):
+            (self.folder / _LAYOUT).unlink(missing_ok=True)
+            self._settle(names=True)  # an old layout must not meet the new file
 
     def _open(self, folder: str | pathlib.Path, flags: int = 0) -> None:
         self.folder = pathlib.Path(folder)
@@ -170,6 +174,18 @@ class FileStore:
         store._restore()
         return store
 
+    def _settle(self, *, names: bool = False) -> None:
+        """Wait for the disk where the store is durable; ``names``: for those of its files too."""
+        if not self.durable:
+            return
+        self._file.sync()
+        for folder in (self.folder, self.folder.parent) if names else ():
+            opened = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+
     def _restore(self) -> None:
         commit = self._file.last_commit()
         if commit is None:
@@ -187,7 +203,9 @@ class FileStore:
     def _write_commit(self, meta: Mapping[str, Any], *, torn: bool) -> None:
         second = [name for name, r in self._records.items() if r.newest == 1]
         with self._explained("cannot be written"):
+            self._settle()
             self._file.commit({"meta": meta, "second": second, "torn": torn})
+            self._settle()
 
     def add(self, record: str, leaves: Mapping[str, Any], *, scratch: bool = False) -> None:
         """See ``RamStore``; the disk space is taken here, so a full disk shows at the start.
@@ -276,8 +294,10 @@ class FileStore:
         }
         layout = {"durable": self.durable, "end": self._end, "records": records}
         path = self.folder / _LAYOUT
-        with self._explained("cannot be described"), appearing_whole(path) as partial:
-            partial.write_text(json.dumps(layout))
+        with self._explained("cannot be described"):
+            with appearing_whole(path, sync=self.durable) as partial:
+                partial.write_text(json.dumps(layout))
+            self._settle(names=True)
 
     def close(self) -> None:
         """Close the file; it stays."""

@@ -1,0 +1,78 @@
+"""What the processes of one run have to agree on: configuration, code and checkpoint."""
+
+import hashlib
+import pathlib
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import wafer
+from models.checkpoint import layout
+from wafer.config import RunConfig
+from wafer.sources import code_digest
+
+__all__ = ["facts_of"]
+
+_OWN = {"logging", "compile_dir", "job_labels", "job_priority"}  # a process's own affair
+_NAMED = (
+    ("model", "name"),
+    ("optimizer", "optimizer_type"),
+    ("train_input", "data_processor"),
+    ("eval_input", "data_processor"),
+)
+
+
+def facts_of(cfgs: Sequence[RunConfig]) -> dict[str, Any]:
+    """Describe what a process is about to do: key -> value, as the run file spells the keys.
+
+    Code and checkpoints are there as the first digits of a SHA-256. Of several trainers each has
+    its number before its keys.
+    """
+    versions = {
+        "Python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "wafer": wafer.__version__,
+    }
+    facts: dict[str, Any] = {f"version of {name}": version for name, version in versions.items()}
+    for number, cfg in enumerate(cfgs, 1):
+        facts |= _flat(f"trainer {number}" if len(cfgs) > 1 else "", _of_run(cfg))
+    return facts
+
+
+def _of_run(cfg: RunConfig) -> dict[str, Any]:
+    settings, sections = cfg.runconfig, cfg.to_dict()
+    sections["runconfig"] = {k: v for k, v in sections["runconfig"].items() if k not in _OWN}
+    names = [str(sections.get(section, {}).get(key)) for section, key in _NAMED]
+    stored = pathlib.Path(settings.model_dir) / layout.CHECKPOINTS
+    begin = settings.checkpoint_path and _checkpoint(pathlib.Path(settings.checkpoint_path))
+    return sections | {
+        "version of code": code_digest(*names)[:12],
+        "checkpoint_path's checkpoint": begin,
+        "newest checkpoint": _newest(stored),
+    }
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), inner)
+    else:
+        yield prefix, value
+
+
+def _newest(folder: pathlib.Path) -> str | None:
+    """The newest checkpoint of a run, or None before the first."""
+    names = [p.name for p in folder.iterdir() if p.name.isdigit()] if folder.is_dir() else []
+    return _checkpoint(folder / max(names, key=int)) if names else None
+
+
+def _checkpoint(folder: pathlib.Path) -> str:
+    """Name a checkpoint by its step and its record, in which the data position stands."""
+    record = hashlib.sha256()
+    for path in sorted((folder / layout.META).glob("*")):
+        record.update(path.read_bytes())
+    return f"{folder.name} ({record.hexdigest()[:12]})"
