@@ -36,6 +36,7 @@ FLOORS = {
     "wafer.placement": 41,
     "wafer.fabric": 41,
     "wafer.csl": 42,
+    "wafer.hpc": 43,
     "wafer.data": 50,
     "wafer.config": 60,
     "wafer.jobs": 70,
