@@ -3,16 +3,16 @@
 import re
 from collections.abc import Callable
 
-__all__ = ["decoder_alias", "encoder_alias", "seq2seq_alias"]
+__all__ = ["decoder_alias", "encoder_alias", "known_names", "seq2seq_alias"]
 
 _Rules = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
 
 _LAYER: _Rules = (
     (r"attn/(query|key|value)/", lambda m: f"self_attn.proj_{m[1][0]}_dense_layer."),
-    (r"attn/(query|key)_norm/", r"self_attn.\1_norm."),
+    (r"attn/(query|key)_norm/", lambda m: f"self_attn.{m[1][0]}_norm."),
     (r"attn/out/", "self_attn.proj_output_dense_layer."),
     (r"moe/router/", "ffn.gate."),
-    (r"moe/experts_(\d+)/", r"ffn.experts.\1/"),
+    (r"moe/experts_(\d+)/", r"ffn.experts.experts.\1/"),
     (r"(^|[./])(ffn|experts\.\d+)/up/", r"\1\2.ffn.0.linear_layer."),
     (r"(^|[./])(ffn|experts\.\d+)/gate/", r"\1\2.ffn.0.linear_layer_for_glu."),
     (r"(^|[./])(ffn|experts\.\d+)/down/", r"\1\2.ffn.1.linear_layer."),
@@ -21,13 +21,16 @@ _DECODER: _Rules = (
     (r"embed/token/embedding", "embedding_layer.word_embeddings.weight"),
     (r"embed/position/embedding", "embedding_layer.position_embeddings.embed.weight"),
     (r"embed/norm/", "embedding_ln_f."),
-    (r"position/relative/embedding", "relative_pe_helper.relative_attention_bias.weight"),
-    (r"position/slopes", "relative_pe_helper.slopes"),
+    (
+        r"position/relative/embedding",
+        "embedding_layer.position_embed_helper.relative_attention_bias.weight",
+    ),
+    (r"position/slopes", "embedding_layer.position_embed_helper.slopes"),
     (r"layers_(\d+)/", r"transformer_decoder.layers.\1."),
     (r"norm_f/", "ln_f."),
     (r"lm_head/", "lm_head."),
-    (r"norm2_post/", "norm4."),
-    (r"norm1_post/", "norm2."),
+    (r"norm2_post/", "norm3_post."),
+    (r"norm1_post/", "norm1_post."),
     (r"norm2/", "norm3."),
     (r"norm1/", "norm1."),
 )
@@ -58,19 +61,21 @@ _ENCODER: _Rules = (
     (r"^embed/norm/", "bert_encoder.embed_ln_f."),
     (r"^layers_(\d+)/", r"bert_encoder.transformer_encoder.layers.\1."),
     (r"^pooler/", "bert_encoder.pooler.pooler.ffn.0.linear_layer."),
-    (r"^mlm_dense/", "bert_mlm_head.ffn.ffn.0.linear_layer."),
-    (r"^mlm_norm/", "bert_mlm_head.ln."),
+    (r"^mlm_dense/", "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer."),
+    (r"^mlm_norm/", "bert_mlm_head.mlm_transform.ln."),
     (r"^lm_head_bias$", "bert_mlm_head.classifier.ffn.0.linear_layer.bias"),
     (r"^nsp/", "bert_cls_head.classifier.ffn.0.linear_layer."),
 )
 _SEQ2SEQ: _Rules = (
     (r"^embed/token/embedding", "encoder_embeddings.word_embeddings.weight"),
     (r"^decoder_embed/token/embedding", "decoder_embeddings.word_embeddings.weight"),
+    (r"^embed/position/embedding", "encoder_embeddings.position_embeddings.embed.weight"),
+    (r"^decoder_embed/position/embedding", "decoder_embeddings.position_embeddings.embed.weight"),
     (r"^(encoder|decoder)_layers_(\d+)/", r"\1.layers.\2."),
     (r"^(encoder|decoder)_norm_f/", r"\1.norm."),
     (
         r"^(encoder|decoder)_position/relative/embedding",
-        r"relative_position_\1.relative_attention_bias.weight",
+        r"\1_embeddings.position_embed_helper.relative_attention_bias.weight",
     ),
     (r"cross/(query|key|value)/", lambda m: f"multihead_attn.proj_{m[1][0]}_dense_layer."),
     (r"cross/out/", "multihead_attn.proj_output_dense_layer."),
@@ -100,3 +105,31 @@ def seq2seq_alias(name: str) -> str:
     if decoder:
         name = name.replace("norm2/", "norm3/").replace("norm_cross/", "norm2/")
     return _shared_alias(name)
+
+
+# Other names of one tensor in the vendor's models: the last norm hangs on two modules, relative
+# tables and slopes moved in release 2.1, and experts have a layout per ``moe_implementation``.
+_EXPERT = r"ffn\.experts\.experts\.\d+\.ffn\.(\d)\.(linear_layer\w*)"
+_TWINS: tuple[tuple[str, str], ...] = (
+    (r"(?<![\w])ln_f\.(weight|bias)$", r"transformer_decoder.norm.\1"),
+    (r"\.(encoder|decoder)_embeddings\.position_embed_helper\.", r".relative_position_\1."),
+    (r"\.embedding_layer\.position_embed_helper\.", ".relative_pe_helper."),
+    (r"(ffn\.experts\.experts\.\d+)\.ffn\.", r"\1."),  # experimental
+    (_EXPERT + r"\.weight$", r"ffn.experts.fused_ffns.\1.\2.expert_weights"),  # optimized
+    (_EXPERT + r"\.bias$", r"ffn.experts.fused_ffns.\1.\2.expert_biases"),
+)
+
+
+def known_names(name: str, alias: Callable[[str], str]) -> tuple[str, ...]:
+    """Return every name that a filter may give a parameter: ours, the vendor's and its twins.
+
+    Args:
+        name: our parameter path.
+        alias: our path -> the vendor's name, a model's own.
+
+    >>> known_names("norm_f/scale", decoder_alias)
+    ('norm_f/scale', 'model.ln_f.weight', 'model.transformer_decoder.norm.weight')
+    """
+    theirs = alias(name)
+    twins = (re.sub(pattern, other, theirs) for pattern, other in _TWINS)
+    return tuple(dict.fromkeys((name, theirs, *twins)))

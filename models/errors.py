@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
-__all__ = ["CheckpointError", "Problem", "SectionError", "did_you_mean", "dotted"]
+__all__ = ["CheckpointError", "Problem", "SectionError", "did_you_mean", "dotted", "plain"]
 
 
 class Problem(NamedTuple):
@@ -19,6 +19,15 @@ class Problem(NamedTuple):
 
     path: tuple[str | int, ...]
     message: str
+
+
+def plain(text: str) -> str:
+    r"""Spell out what would steer a terminal, or is no text at all: names of files are anything.
+
+    >>> plain("a\x1b[31mb\n")
+    'a\\x1b[31mb\n'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def dotted(path: Iterable[str | int]) -> str:

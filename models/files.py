@@ -1,14 +1,21 @@
 """Files and folders that appear whole under their name or not at all; JSON files of others."""
 
 import contextlib
+import glob
 import json
+import logging
 import os
 import pathlib
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["appearing_whole", "read_json"]
+import psutil
+
+__all__ = ["appearing_whole", "file_name", "read_json", "remove_partials"]
+
+_LONGEST_NAME = 200  # bytes; file systems take 255, and a name may get an ending
+_LOG = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -16,7 +23,7 @@ def appearing_whole(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathl
     """Give a name beside ``path`` to write to; the block's end renames it to ``path``.
 
     A kill, an error or a full disk leaves what was at ``path`` before. What a killed process
-    wrote stays beside it, as ``.NAME.partial-PID``.
+    wrote stays beside it, as ``.NAME.partial-PID``; ``remove_partials`` removes that.
 
     Args:
         path: of a file, which is replaced, or of a folder, which does not exist or is empty.
@@ -33,6 +40,28 @@ def appearing_whole(path: pathlib.Path, *, sync: bool = False) -> Iterator[pathl
         partial.replace(path)
     finally:
         _remove(partial)
+
+
+def file_name(name: str) -> str:
+    """Return a name that a file of a given folder may have.
+
+    Raises:
+        ValueError: it leads to another folder, or no file can be called so.
+    """
+    if name in ("", "..") or pathlib.PurePath(name).name != name or not name.isprintable():
+        raise ValueError(f"{name[:80]!r}: expected the name of a file, without folders")
+    if len(name.encode(errors="surrogatepass")) > _LONGEST_NAME:
+        raise ValueError(f"{name[:80]!r}...: longer than {_LONGEST_NAME} bytes")
+    return name
+
+
+def remove_partials(path: pathlib.Path) -> None:
+    """Remove what killed processes of this machine left beside a path, as above."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.partial-*"):
+        number = partial.name.rpartition("-")[2]
+        if number.isdigit() and not psutil.pid_exists(int(number)):
+            _LOG.warning("Removed a half-written %s (its writer was killed)", partial)
+            _remove(partial)
 
 
 def _remove(path: pathlib.Path) -> None:

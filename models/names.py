@@ -104,6 +104,7 @@ MODELS: dict[str, Entry] = {
     "pythia": Entry("decoder", _PARALLEL | {"use_untied_layer_norm": True}, "gpt_neox"),
     "codegen": Entry("decoder", _GPTJ, "codegen"),
     "bloom": Entry("decoder", _BLOOM, "bloom"),
+    "flor": Entry("decoder", _BLOOM, "bloom"),  # BLOOM with a smaller vocabulary
     "btlm": Entry("decoder", _BTLM, "btlm"),
     "jais": Entry("decoder", _BTLM, "jais"),
     "falcon": Entry("decoder", _FALCON, "falcon"),
@@ -122,6 +123,7 @@ MODELS: dict[str, Entry] = {
     "llama3": Entry("decoder", _LLAMA | {"rope_theta": 500000.0}, "llama"),
     "code-llama": Entry("decoder", _LLAMA | {"rope_theta": 1e6}, "llama"),
     "wizardlm": Entry("decoder", _LLAMA, "llama"),
+    "med42": Entry("decoder", _LLAMA | {"layer_norm_epsilon": 1e-5}, "llama"),  # Llama 2 70B
     "mistral": Entry("decoder", _LLAMA | {"layer_norm_epsilon": 1e-5}, "mistral"),
     "mixtral": Entry(
         "decoder", _LLAMA | {"layer_norm_epsilon": 1e-5, "rope_theta": 1e6}, "mixtral"

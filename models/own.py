@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
+from pydantic import PositiveInt
 
 from models.base import Aux, Batch, Model, Stage
 from models.errors import SectionError
@@ -38,7 +39,7 @@ __all__ = [
     "plain",
 ]
 
-Apply = Callable[[Params, Array, Array | None], Array]
+Apply = Callable[..., Array]  # (params, tokens, key, **features) -> logits
 Objective = Callable[[Any, Batch], Aux]
 
 
@@ -55,7 +56,7 @@ class OwnConfig(ModelConfig):
 
     arguments: tuple[tuple[str, Any], ...] = ()
     takes: tuple[str, ...] = ("lm",)
-    longest: int | None = None
+    longest: PositiveInt | None = None
     drops: bool = False
 
     @property
@@ -75,7 +76,7 @@ class OwnConfig(ModelConfig):
 
 
 class _WithVocabulary(OwnConfig):
-    vocab_size: int
+    vocab_size: PositiveInt
 
 
 def plain(
@@ -87,6 +88,7 @@ def plain(
     max_length: int | None = None,
     dropout: bool = False,
     objective: Objective | None = None,
+    features: tuple[str, ...] = (),
 ) -> Model:
     """Make a model of two functions.
 
@@ -100,6 +102,7 @@ def plain(
         dropout: whether ``apply`` uses its key.
         objective: (logits of the flat stream [T, V], batch) -> sums of the loss; None is the mean
             cross-entropy of the tokens.
+        features: of the rows of a task, which ``apply`` is given by name, [B, ...].
 
     Returns:
         The model, one stage named 'model'.
@@ -119,7 +122,8 @@ def plain(
                 "this model takes rows of tokens, not a packed stream; set use_vsl and "
                 "enable_vts to false, or write it as stages (models.Model)"
             )
-        logits = apply(params, batch.tokens.reshape(batch.layout.rows), key)
+        given = {name: batch.extras[name] for name in features}
+        logits = apply(params, batch.tokens.reshape(batch.layout.rows), key, **given)
         return logits.reshape(-1, logits.shape[-1])
 
     return Model(
@@ -253,7 +257,7 @@ def arguments_of(config: OwnConfig) -> dict[str, Any]:
 
 def _function(name: str) -> Callable[..., Any]:
     try:
-        return find(name, MODELS)
+        return find(name, MODELS, "model")
     except ValueError as error:
         raise ValueError(f"model.name: {error}") from error
 

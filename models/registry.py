@@ -1,5 +1,6 @@
 """From a ``model`` section to its configuration and its model, by the family of its name."""
 
+import contextlib
 import importlib
 import pkgutil
 import typing
@@ -15,7 +16,7 @@ from models.schema import ModelConfig
 from models.sections import parse
 from models.usercode import is_own
 
-__all__ = ["build", "knobs", "list_models", "parse_config", "settings_of"]
+__all__ = ["build", "config_class", "knobs", "list_models", "parse_config", "settings_of"]
 
 # family -> its configuration and its build function, in models/families
 _FAMILIES = {
@@ -61,16 +62,15 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
 
 
 def _is_function(name: Any) -> bool:
-    """Whether a name is a user's own ``module:function``, not one that a module registers."""
-    if not is_own(name):
+    """Whether a name is a function of the user, not one of ``MODELS`` that a module adds."""
+    if not is_own(name, "model"):
         return False
     module, _, own = name.rpartition(":")
     if own in MODELS:
         return False
-    try:  # importing it may register the name
-        importlib.import_module(module)
-    except Exception:
-        return own.isidentifier()  # which says what is wrong with it
+    if module:  # importing it may register the name
+        with contextlib.suppress(Exception, SystemExit):  # `find` says what is wrong with it
+            importlib.import_module(module)
     return own not in MODELS
 
 
@@ -111,6 +111,11 @@ def settings_of(cfg: Any) -> dict[str, Any]:
     }
 
 
+def config_class(name: str) -> type[ModelConfig]:
+    """Return the class of a name's ``model`` section."""
+    return _of_family(lookup(name).family)[0]
+
+
 def knobs(name: str) -> list[tuple[str, str, Any]]:
     """List every key of a name's ``model`` section: (key, what it takes, what the name sets).
 
@@ -118,7 +123,7 @@ def knobs(name: str) -> list[tuple[str, str, Any]]:
         ValueError: unknown name, with the nearest known one.
     """
     entry = lookup(name)
-    config, _ = _of_family(entry.family)
+    config = config_class(name)
     out = []
     for key, field in config.model_fields.items():
         default = (

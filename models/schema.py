@@ -1,12 +1,17 @@
 """Keys that every model configuration has; the vendor's own, of the ``model`` section."""
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from models.sections import Section
 
-__all__ = ["ComputeDtype", "Initializer", "ModelConfig"]
+__all__ = ["ComputeDtype", "Dropout", "Fraction", "Initializer", "ModelConfig"]
+
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 
 ComputeDtype = Literal["float32", "bfloat16", "float16"]
 _HALF: dict[str, ComputeDtype] = {
@@ -14,6 +19,41 @@ _HALF: dict[str, ComputeDtype] = {
     "cbfloat16": "bfloat16",
     "float16": "float16",
 }
+
+
+HUGGING_FACE: Mapping[str, str] = {
+    "activation_function": "nonlinearity",
+    "attention_dropout": "attention_dropout_rate",
+    "attention_probs_dropout_prob": "attention_dropout_rate",
+    "attn_pdrop": "attention_dropout_rate",
+    "embd_pdrop": "embedding_dropout_rate",
+    "head_dim": "attention_inner_dim: num_heads x head_dim",
+    "hidden_act": "nonlinearity",
+    "hidden_dim": "hidden_size",
+    "hidden_dropout_prob": "dropout_rate",
+    "intermediate_size": "filter_size",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "n_ctx": "max_position_embeddings",
+    "n_embd": "hidden_size",
+    "n_head": "num_heads",
+    "n_inner": "filter_size",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "num_attention_heads": "num_heads",
+    "num_experts_per_tok": "moe: {top_k: ...}",
+    "num_key_value_heads": "extra_attention_params: {num_kv_groups: ...}",
+    "num_layers": "num_hidden_layers",
+    "num_local_experts": "moe: {num_experts: ...}",
+    "partial_rotary_factor": "rotary_fraction",
+    "resid_pdrop": "residual_dropout_rate",
+    "rms_norm_eps": "layer_norm_epsilon",
+    "rotary_emb_base": "rope_theta",
+    "rotary_pct": "rotary_fraction",
+    "sliding_window": "attention_sliding_window_length",
+    "tie_word_embeddings": "share_embedding_weights",
+    "type_vocab_size": "num_segments",
+}
+"""Key of a ``config.json`` -> ours, for those who write a run file by it."""
 
 
 class Initializer(Section):
@@ -34,12 +74,12 @@ class Initializer(Section):
 
     name: str
     mean: float = 0.0
-    std: float = 0.02
+    std: NonNegativeFloat = 0.02
     a: float | None = None
     b: float | None = None
     val: float = 0.0
-    scale: float = 1.0
-    gain: float = 1.0
+    scale: PositiveFloat = 1.0
+    gain: PositiveFloat = 1.0
     mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in"
     distribution: Literal["normal", "truncated_normal", "uniform"] = "truncated_normal"
 
@@ -54,6 +94,8 @@ class ModelConfig(Section):
         compute_dtype: overrides both.
     """
 
+    elsewhere: ClassVar[Mapping[str, str]] = HUGGING_FACE
+
     name: str
     mixed_precision: bool = False
     fp16_type: Literal["bfloat16", "cbfloat16", "float16"] = "float16"
@@ -64,7 +106,7 @@ class ModelConfig(Section):
     boundary_casting: bool | None = None
     tf_summary: bool | None = None
     compute_eval_metrics: bool | tuple[str, ...] | None = None  # always computed here
-    precision_opt_level: int | None = None
+    precision_opt_level: NonNegativeInt | None = None
     attention_kernel: str | None = None
     gradient_checkpointing: bool | None = None
     compression: str | None = None

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
+from annotated_types import Le, Lt
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -22,7 +23,19 @@ from pydantic_core import ErrorDetails
 
 from models.errors import Problem, SectionError, did_you_mean
 
-__all__ = ["Bool", "Choice", "Section", "SectionT", "parse", "problems_of"]
+__all__ = [
+    "LARGEST_FLOAT",
+    "LARGEST_INT",
+    "Bool",
+    "Choice",
+    "Section",
+    "SectionT",
+    "parse",
+    "problems_of",
+]
+
+LARGEST_INT = 2**31 - 1  # of the fields that say no bound themselves: arrays count in int32
+LARGEST_FLOAT = 1e30  # its square is no float32, but no rate, weight or scale comes near
 
 
 def _lower(value: Any) -> Any:
@@ -40,12 +53,14 @@ class Section(BaseModel):
 
     Attributes:
         legacy: older spelling -> today's; both accepted, never together.
+        elsewhere: key of other libraries -> what says the same here; for the message alone.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
     )
     legacy: ClassVar[Mapping[str, str]] = {}
+    elsewhere: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, legacy: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         """Take ``class X(Section, legacy={...})``; subclasses inherit the spellings."""
@@ -80,6 +95,21 @@ class Section(BaseModel):
             allowed = _leaf_types(field.annotation)
             if bool not in allowed and allowed & {int, float}:
                 raise ValueError("expected a number")
+        return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _not_beyond_all_use(cls, value: Any, info: ValidationInfo) -> Any:
+        """Bound the numbers of fields that say no upper bound; no path or name holds a NUL."""
+        metadata = cls.model_fields[str(info.field_name)].metadata
+        if not any(isinstance(item, Le | Lt) for item in metadata):
+            for item in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(item, str) and "\0" in item:
+                    raise ValueError("text with a NUL character")
+                if isinstance(item, int) and abs(item) > LARGEST_INT:
+                    raise ValueError(f"expected a whole number up to {LARGEST_INT:,}")
+                if isinstance(item, float) and abs(item) > LARGEST_FLOAT:
+                    raise ValueError(f"expected a number up to {LARGEST_FLOAT:g}")
         return value
 
     @classmethod
@@ -177,6 +207,9 @@ def _message(error: ErrorDetails, path: tuple[str | int, ...], root: type[BaseMo
         section = _class_at(root, path[:-1])
         known = section.keys() if section and issubclass(section, Section) else ()
         listed = f"; known: {', '.join(known)}" if 0 < len(known) < 10 else ""
+        others = getattr(section, "elsewhere", {}).get(path[-1])
+        if others is not None and others.split(".")[0].split(":")[0] in known:
+            return f"unknown key; here it is `{others}`"
         return f"unknown key{did_you_mean(path[-1], known) or listed}"
     if kind == "missing":
         return "missing, and there is no default"

@@ -3,52 +3,100 @@
 What goes wrong in them is said with the file and the line of the user's module.
 """
 
+import functools
+import importlib
 import inspect
-import pkgutil
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from models.errors import Problem, SectionError, did_you_mean
 
-__all__ = ["call", "check_arguments", "find", "is_own"]
+__all__ = ["call", "check_arguments", "find", "is_own", "place", "register"]
+
+_REGISTERED: dict[tuple[str, str], Callable[..., Any]] = {}  # (kind, name) -> function
 
 
-def is_own(name: Any) -> bool:
-    """Whether a name of a run file means code of the user."""
-    return isinstance(name, str) and ":" in name
+def register(kind: str, name: str, function: Callable[..., Any], known: Iterable[str]) -> None:
+    """Let a name mean a function of the user; once more, it means the newer one.
+
+    Args:
+        kind: what it makes, 'model' or 'optimizer'.
+        name: as run files will have it.
+        function: which section's arguments go to.
+        known: names that are taken.
+
+    Raises:
+        ValueError: no name, a name that is taken, or no function.
+    """
+    if not isinstance(name, str) or not name or ":" in name:
+        raise ValueError(f"{name!r}: expected a name, without a colon")
+    if name in known:
+        raise ValueError(f"{name!r} is the name of a {kind} of ours; choose another")
+    if not callable(function):
+        raise ValueError(f"{name!r}: expected a function, found {function!r}")
+    _REGISTERED[kind, name] = function
 
 
-def find(name: str, known: Iterable[str] = ()) -> Callable[..., Any]:
-    """Import ``module:function``; ``known`` are other names that may have been meant.
+def is_own(name: Any, kind: str = "") -> bool:
+    """Whether a name of a run file means code of the user, of one kind or any."""
+    return isinstance(name, str) and (":" in name or (kind, name) in _REGISTERED)
+
+
+def find(name: str, known: Iterable[str] = (), kind: str = "") -> Callable[..., Any]:
+    """Import ``module:function``, or take what is registered.
+
+    Args:
+        name: of the run file; ``module:name`` imports a module that registers the name.
+        known: other names that may have been meant.
+        kind: of the registered ones.
 
     Raises:
         ValueError: there is no such module or function, or importing it fails.
     """
+    if (kind, name) in _REGISTERED:
+        return _REGISTERED[kind, name]
+    module, _, own = name.partition(":")
     try:
-        found = pkgutil.resolve_name(name)
-    except AttributeError as error:
-        near = did_you_mean(error.name, [*dir(error.obj), *known])
-        raise ValueError(f"{name!r}: {error}{near}{_line(error)}") from error
+        imported = importlib.import_module(module)
     except ImportError as error:
         missing = f"{error}; is its folder on PYTHONPATH?"
         raise ValueError(f"{name!r}: {missing}{_line(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{name!r}: importing it fails: {_said(error)}") from error
-    if not callable(found):
-        raise ValueError(f"{name!r}: expected a function, found {found!r}")
-    return found
+    if (kind, own) in _REGISTERED:
+        return _REGISTERED[kind, own]
+    try:
+        function = functools.reduce(getattr, own.split("."), imported)
+    except AttributeError as error:
+        near = did_you_mean(error.name, [*dir(error.obj), *known])
+        raise ValueError(f"{name!r}: {error}{near}") from error
+    if not callable(function):
+        raise ValueError(f"{name!r}: expected a function, found {function!r}")
+    return function
 
 
-def check_arguments(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+def check_arguments(
+    name: str,
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    given: Iterable[str] = (),
+) -> None:
     """Compare the keys of a section with the parameters of a function.
+
+    Args:
+        name: as the section names it.
+        function: of the user.
+        arguments: keys of the section that are the function's.
+        given: parameters that the caller fills in; ``params`` among them takes any key.
 
     Raises:
         SectionError: a key that it does not take, or a parameter that the section lacks.
     """
     parameters = inspect.signature(function).parameters
-    where = _place(function)
+    where, given = place(function), frozenset(given)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    takes_all |= "params" in given & parameters.keys()
     named = {
         k: p for k, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
@@ -64,7 +112,7 @@ def check_arguments(name: str, function: Callable[..., Any], arguments: Mapping[
     problems += [
         Problem((key,), f"missing; {name}{where} has no default for it")
         for key, parameter in named.items()
-        if parameter.default is parameter.empty and key not in arguments
+        if parameter.default is parameter.empty and key not in arguments and key not in given
     ]
     if problems:
         raise SectionError(problems)
@@ -78,7 +126,7 @@ def call(name: str, function: Callable[..., Any], *args: Any, **arguments: Any) 
     """
     try:
         return function(*args, **arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{name!r} fails: {_said(error)}") from error
 
 
@@ -95,11 +143,11 @@ def _line(error: BaseException) -> str:
         and not frame.filename.startswith("<")
         and frame.filename != __file__
         and "importlib" not in frame.filename
-        and "pkgutil" not in frame.filename
     ]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
-def _place(function: Callable[..., Any]) -> str:
+def place(function: Callable[..., Any]) -> str:
+    """Where a function is written, in brackets; '' where that is not known."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""

@@ -14,8 +14,9 @@ from sparsity.algorithms.base import (
     UpdateContext,
     register,
 )
-from sparsity.algorithms.dynamic import SET, Dynamic, RigL
-from sparsity.algorithms.magnitude import GMP, Static
+from sparsity.algorithms.dynamic import MEST, SET, Dynamic, RigL
+from sparsity.algorithms.forward import SRSTE, TopKAST
+from sparsity.algorithms.magnitude import ACDC, GMP, Static
 from sparsity.config import Groups, configure, parse
 from sparsity.kernels import SparseWeight, pattern_from_mask, sparse_dot
 from sparsity.schema import SparsityError
@@ -25,9 +26,12 @@ from sparsity.state import SparseState, from_meta, to_meta
 from sparsity.wrap import SparseOptState, wrap
 
 __all__ = [
+    "ACDC",
     "ALGORITHMS",
     "GMP",
+    "MEST",
     "SET",
+    "SRSTE",
     "Algorithm",
     "Dynamic",
     "Groups",
@@ -41,6 +45,7 @@ __all__ = [
     "Sparsifier",
     "SparsityError",
     "Static",
+    "TopKAST",
     "UpdateContext",
     "configure",
     "decode",

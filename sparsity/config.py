@@ -16,14 +16,17 @@ import functools
 import logging
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 import pydantic
 from jax.typing import DTypeLike
+from jaxtyping import PyTree
 
+from models.errors import did_you_mean
+from models.paths import named_leaves
 from models.sections import Section
-from sparsity import dialects
+from sparsity import budgets, dialects
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
@@ -31,11 +34,12 @@ from sparsity.filters import Filter
 from sparsity.schedules import constant_level
 from sparsity.schema import SparsityError, unknown, validate
 from sparsity.sparsifier import Sparsifier
-from sparsity.views import WeightLayout
+from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout
 
 __all__ = ["Groups", "configure", "parse"]
 
 _LOG = logging.getLogger(__name__)
+_Edge = Annotated[int, pydantic.Field(ge=1, le=4096)]
 
 _VENDOR_KEYS = {"algorithm", "schedule", "update", "drop_fraction", "param_filter"} | {
     "balance_in_groups",
@@ -59,6 +63,7 @@ def configure(
     weight_layout: WeightLayout = "io",
     aliases: Callable[[str], str] = lambda name: name,
     order: Sequence[str] | None = None,
+    params: PyTree = None,
     requires_dense: Sequence[str] = (),
     accepts: Callable[[str], bool] = lambda name: False,
     dtype: DTypeLike = jnp.float32,
@@ -71,6 +76,7 @@ def configure(
         aliases: '/'-path -> the vendor's dotted name; filters may match either.
         order: names of all parameters in the order the 1.8 dialect counts them for its seeds;
             tree order when None.
+        params: all parameters, arrays or shapes; needed where layers share a level (``budget``).
         requires_dense: globs of parameters that stay dense whatever the filters say.
         accepts: '/'-path -> whether the model takes a ``SparseWeight`` there (it multiplies by
             ``models.layers.basic.project``); only those may be csr under ``compute: auto``.
@@ -83,7 +89,7 @@ def configure(
         >>> configure({"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 100}}).due(100)
         True
     """
-    return Sparsifier(
+    sparsifier = Sparsifier(
         groups=parse(section),
         weight_layout=weight_layout,
         aliases=aliases,
@@ -92,6 +98,35 @@ def configure(
         accepts=accepts,
         dtype=dtype,
     )
+    if params is not None:
+        _require_matches(sparsifier, params)
+    if all(_is_uniform(algorithm) for _, algorithm in sparsifier.groups):
+        return sparsifier
+    if params is None:
+        raise SparsityError(
+            "sparsity: budget and dense_ends need the model: configure(section, params=params)"
+        )
+    shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(params)}
+    spread = budgets.spread(sparsifier.groups, shapes, sparsifier.group_of)
+    return dataclasses.replace(sparsifier, groups=spread)
+
+
+def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
+    """Refuse a filter of a user that matches no parameter: a typing error, as a rule."""
+    ranks = {name: len(leaf.shape) for name, leaf in named_leaves(params)}
+    for rule, _ in sparsifier.groups:
+        names = ((name, sparsifier.aliases(name)) for name in ranks)
+        if not any(rule.matches(both, ranks[both[0]]) for both in names):
+            near = did_you_mean(str(rule), ranks)
+            matrices = [name for name, rank in ranks.items() if rank > 1]
+            raise SparsityError(
+                f"sparsity.param_filter: {rule} matches no parameter{near}; the model has such as "
+                f"{', '.join(matrices[:3])}"
+            )
+
+
+def _is_uniform(algorithm: Algorithm) -> bool:
+    return algorithm.budget == "uniform" and not algorithm.dense_ends
 
 
 def parse(section: Any) -> Groups:
@@ -168,6 +203,43 @@ def _glob(patterns: Any) -> Filter:
 # --- release 2.2 and later ------------------------------------------------------------------
 
 
+class PatternSection(Section):
+    """``pattern:``: a structure, its type and the keys that the type takes.
+
+    Attributes:
+        type: which structure.
+        n: of every m neighbours so many are kept.
+        m: neighbours that compete.
+        axis: whether they are neighbours along the inputs or the outputs.
+        size: edge of a block, or [inputs, outputs].
+    """
+
+    type: Literal["n:m", "block", "constant_fan_in"]
+    n: int | None = pydantic.Field(None, ge=1, le=1023)
+    m: int | None = pydantic.Field(None, ge=2, le=1024)
+    axis: Literal["in", "out"] = "in"
+    size: _Edge | tuple[_Edge, _Edge] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _keys_of_the_type(self) -> "PatternSection":
+        takes = {"n:m": {"n", "m"}, "block": {"size"}, "constant_fan_in": set[str]()}[self.type]
+        given = {key for key in ("n", "m", "size") if getattr(self, key) is not None}
+        if given != takes:
+            needs = " and ".join(sorted(takes)) or "no other key"
+            raise ValueError(f"{self.type} takes {needs}, found {sorted(given) or 'none'}")
+        if self.n and self.m and self.n >= self.m:
+            raise ValueError(f"n={self.n} must be below m={self.m}")
+        return self
+
+    def build(self) -> Structure:
+        """Return the structure."""
+        if self.n and self.m:
+            return NofM(self.n, self.m, self.axis)
+        if self.size:
+            return Blocks(*(self.size if isinstance(self.size, tuple) else (self.size, self.size)))
+        return FanIn()
+
+
 class VendorSection(Section):
     """One group of release 2.2 and later; an algorithm's own attributes join it as keys."""
 
@@ -179,6 +251,9 @@ class VendorSection(Section):
     param_filter: str | tuple[str, ...] | None = None
     balance_in_groups: pydantic.PositiveInt | None = None
     balance_out_groups: pydantic.PositiveInt | None = None
+    pattern: PatternSection | None = None
+    budget: Annotated[str, pydantic.AfterValidator(budgets.check_budget)] = "uniform"
+    dense_ends: Annotated[int, pydantic.Field(ge=0, le=10_000)] = 0
     compute: Literal["auto", "masked", "csr"] = "auto"
 
     @pydantic.field_validator("param_filter", mode="before")
@@ -199,10 +274,16 @@ class VendorSection(Section):
     def _together(self) -> "VendorSection":
         if self.sparsity is not None and self.schedule is not None:
             raise ValueError("`sparsity` and `schedule` name the same thing; give one of them")
-        if self.sparsity is None and self.schedule is None:
+        fixed = None if self.pattern is None else self.pattern.build().level
+        level = self.schedule if self.sparsity is None else self.sparsity
+        if level is None and fixed is None:
             raise ValueError("no level: give `sparsity` (a number below 1) or `schedule`")
-        if self.balance_in_groups and self.balance_out_groups:
-            raise ValueError("balance_in_groups and balance_out_groups exclude each other")
+        if fixed is not None and isinstance(level, float) and abs(level - fixed) > 1e-3:
+            raise ValueError(f"this pattern has the level {fixed:.4g}, not {level}; leave it out")
+        ways = ("balance_in_groups", "balance_out_groups", "pattern")
+        given = [name for name in ways if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other")
         return self
 
 
@@ -228,6 +309,10 @@ def _group(section: dict[str, Any], where: str) -> dialects.Group:
     # For the common keys null means the default.
     common = VendorSection.model_fields
     keys = {key: value for key, value in keys.items() if value is not None or key not in common}
+    fixed = fields.pattern and fields.pattern.build().level
+    if fixed and not isinstance(keys.get("schedule", keys.get("sparsity")), (Mapping, list)):
+        keys = {name: value for name, value in keys.items() if name != "schedule"}
+        keys["sparsity"] = fixed
     if is_class:
         return rule, algorithm.from_section(keys, where)
     return rule, algorithm(**attributes(keys, where))

@@ -13,6 +13,7 @@ from sparsity.algorithms.inband import InBandStatic
 from sparsity.filters import Filter
 from sparsity.schedules import Constant, constant_level
 from sparsity.schema import SparsityError, check_level, validate
+from sparsity.views import Groups
 
 __all__ = [
     "RELEASE_18_KEYS",
@@ -144,7 +145,11 @@ def _release_18_group(section: dict[str, Any], patterns: Any, where: str) -> Gro
     fields = validate(_Release18, section, where)
     rule = Filter("default", _EXCLUDED) if patterns is None else _regex(patterns, where)
     level = Constant(0.0) if fields.sparsity is None else constant_level(fields.sparsity, where)
-    keys = {name: getattr(fields, name) for name in section if name != "sparsity"}
+    own = {"init_method", "seed", "compute"} & section.keys()
+    keys = {name: getattr(fields, name) for name in own}
+    number = fields.in_groups or fields.out_groups
+    if number:
+        keys["structure"] = Groups(number, "in" if fields.in_groups else "out")
     return rule, InBandStatic(sparsity=level, **keys)
 
 

@@ -14,15 +14,18 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import h5py
 import numpy as np
 
-from models.checkpoint.layout import SPARSITY, drop_from_record
+from models.checkpoint.checksums import checksum
+from models.checkpoint.layout import SPARSITY, STATE, amend_record, is_checkpoint, read_record
 from models.checkpoint.reader import StoredTree, find_items
 from models.checkpoint.writer import TreeWriter, write_arrays
-from models.errors import CheckpointError
-from models.files import appearing_whole
-from sparsity.mdl import MdlFile
+from models.errors import CheckpointError, plain
+from models.files import appearing_whole, remove_partials
+from models.vendor.mdl import MdlFile
 from sparsity.rawcopy import clear_nan, copy_cleared, find_spans, is_float
 
 __all__ = ["Report", "TensorReport", "finalize", "main"]
@@ -39,12 +42,14 @@ class TensorReport:
         shape: dense shape.
         dtype: numpy name.
         pruned: positions that held NaN.
+        checksum: of the values written, where the source has checksums.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     pruned: int
+    checksum: str = ""
 
     @property
     def sparsity(self) -> float:
@@ -72,15 +77,21 @@ class Report:
         return tuple(t for t in self.tensors if t.pruned)
 
     def lines(self) -> Iterator[str]:
-        """Yield the report as text, one line per sparse tensor."""
+        """Yield the report as text: one line per sparse tensor, then the summary."""
         width = max((len(t.name) for t in self.sparse), default=0)
         for t in self.sparse:
             shape = "x".join(map(str, t.shape))
             yield f"{t.name:<{width}}  {shape:>14}  {t.dtype:<9} {t.sparsity:7.2%} pruned"
+        yield self.summary()
+
+    def summary(self) -> str:
+        """How much was pruned, in one line."""
         pruned = sum(t.pruned for t in self.sparse)
-        yield (
-            f"{len(self.sparse)} of {len(self.tensors)} tensors were sparse; {pruned:,} NaN became"
-            f" 0 in {self.target}"
+        levels = [t.sparsity for t in self.sparse]
+        span = f" ({min(levels):.1%} to {max(levels):.1%} of each)" if levels else ""
+        return (
+            f"{len(self.sparse)} of {len(self.tensors)} tensors were sparse{span}; {pruned:,} NaN "
+            f"became 0 in {self.target}"
         )
 
 
@@ -90,8 +101,9 @@ def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
     Args:
         source: a step's folder of an Orbax checkpoint, a folder Orbax saved a tree to, or a
             vendor ``.mdl`` file (read by names and tensors only, nothing in it is executed).
-        target: does not exist yet; gets the same layout (from ``.mdl``: an Orbax checkpoint
-            with the tensors under their own names, '.' as tree levels).
+        target: does not exist yet; gets the same layout. From ``.mdl``: a ``.mdl`` of the same
+            release where the name ends so, else an Orbax checkpoint with the tensors under their
+            own names, '.' as tree levels.
 
     Returns:
         What was found, per tensor.
@@ -100,30 +112,45 @@ def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
         FileExistsError: ``target`` exists.
         FileNotFoundError: ``source`` does not exist.
         CheckpointError: names the tensor or file that cannot be read; nothing is written.
+        ValueError: a ``.mdl`` is asked for from something else.
     """
     source, target = pathlib.Path(source).resolve(), pathlib.Path(target).resolve()
     if target.exists():
         raise FileExistsError(f"{target} exists; finalize never overwrites, choose another name")
     if not source.exists():
         raise FileNotFoundError(f"{source} does not exist")
+    remove_partials(target)
+    to_mdl = target.suffix == ".mdl"
+    if to_mdl and not source.is_file():
+        raise ValueError(f"{target.name}: only a .mdl becomes a .mdl; {source} is a folder")
+    read_mdl = _clear_mdl if to_mdl else _finalize_mdl
     with appearing_whole(target) as partial:
-        tensors = (_finalize_mdl if source.is_file() else _finalize_orbax)(source, partial)
+        tensors = (read_mdl if source.is_file() else _finalize_orbax)(source, partial)
     return Report(source, target, tuple(tensors))
 
 
 def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
     items = find_items(source)
+    sums = _sums_of(source, items)
     reports: list[TensorReport] = []
     for item in items:
         place = target if item == source else target / item.name
-        reports += _convert(StoredTree(item), place)
+        reports += _convert(StoredTree(item, sums if item.name == STATE else None), place)
     if items != [source]:
         _copy_rest(source, target, items)
+        written = {report.name: report.checksum for report in reports if report.checksum}
+        amend_record(target, SPARSITY, None if sums is None else written)
     return reports
 
 
+def _sums_of(source: pathlib.Path, items: list[pathlib.Path]) -> dict[str, str] | None:
+    """What the record says of the arrays; refuses a checkpoint of ours without its record."""
+    step = source.parent if items == [source] and is_checkpoint(source.parent) else source
+    return read_record(step)[1] if step / STATE in items else None
+
+
 def _convert(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
-    raw = find_spans(tree)
+    raw = find_spans(tree) if tree.sums is None else None  # ours are compressed
     if raw is None:
         return _decode_and_write(tree, target)
     spans, small = raw
@@ -153,36 +180,34 @@ def _decode_and_write(tree: StoredTree, target: pathlib.Path) -> list[TensorRepo
         else:
             writer.copy(name)
 
-    reports = _stream(list(tree), tree.read, write)
+    reports = _stream(tree, write)
     writer.commit()
     return reports
 
 
-def _stream(
-    names: Sequence[str],
-    read: Callable[[str], np.ndarray],
-    write: Callable[[str, np.ndarray, int], None],
-) -> list[TensorReport]:
+def _stream(tree: StoredTree, write: Callable[[str, np.ndarray, int], None]) -> list[TensorReport]:
     """Read, clear and write tensors, two at a time, so that both cores have work."""
 
     def one(name: str) -> TensorReport:
-        value = read(name)
+        value = tree.read(name)
         if is_float(value.dtype) and not value.flags.writeable:
             value = value.copy()
         pruned = clear_nan(value) if is_float(value.dtype) else 0
         write(name, value, pruned)
-        return TensorReport(name, tuple(value.shape), value.dtype.name, pruned)
+        tensor = TensorReport(name, tuple(value.shape), value.dtype.name, pruned)
+        if tree.sums is None:
+            return tensor
+        return dataclasses.replace(tensor, checksum=checksum(value) if pruned else tree.sums[name])
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, names))
+        return list(pool.map(one, tree))
 
 
 def _copy_rest(source: pathlib.Path, target: pathlib.Path, items: list[pathlib.Path]) -> None:
-    """Copy what is no item of the step; the JSON record loses its sparsity entry."""
+    """Copy what is no item of the step."""
     there = {item.name for item in items}
     skip = lambda folder, _: there if pathlib.Path(folder) == source else set()
     shutil.copytree(source, target, ignore=skip, dirs_exist_ok=True)
-    drop_from_record(target, SPARSITY)
 
 
 def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
@@ -202,6 +227,22 @@ def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorRepo
     return reports
 
 
+def _clear_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
+    """Copy the vendor's file and clear it in place: all else of it stays, byte for byte."""
+    reports: list[TensorReport] = []
+    with MdlFile(source) as stored:
+        shutil.copyfile(source, target)
+        with h5py.File(target, "r+") as file:
+            for name in stored:
+                value = stored.read(name)
+                pruned = clear_nan(value) if is_float(value.dtype) else 0
+                reports.append(TensorReport(name, value.shape, value.dtype.name, pruned))
+                if pruned:
+                    dataset: Any = file[stored.dataset(name)]
+                    dataset[...] = value.view(dataset.dtype)  # bfloat16 is stored as integers
+    return reports
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="finalize", description=(__doc__ or "").split("\n")[0])
@@ -210,8 +251,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         report = finalize(args.input, args.output)
-    except (CheckpointError, OSError) as error:
-        sys.stderr.write(f"finalize: {error}\n")
+    except (CheckpointError, OSError, ValueError) as error:
+        sys.stderr.write(plain(f"finalize: {error}\n"))
         return 1
     sys.stdout.write("\n".join(report.lines()) + "\n")
     return 0

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pydantic
 from jaxtyping import Array, ArrayLike
 
-from models.sections import Section
+from models.sections import LARGEST_FLOAT, Section
 from sparsity.schema import SparsityError, as_number, check_level, validate
 
 __all__ = [
@@ -251,7 +251,7 @@ def schedule(value: Any, where: str = "schedule") -> Schedule:
         return value
     value = as_number(value) if isinstance(value, str) else value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return Constant(float(value))
+        return Constant(_share(float(value), where))
     if isinstance(value, (list, tuple)):
         return _cycling(value, where)
     if isinstance(value, Mapping):
@@ -265,7 +265,13 @@ def _cycling(values: Any, where: str) -> Schedule:
     numbers = [as_number(v) for v in values]
     if not numbers or not all(isinstance(v, float) for v in numbers):
         raise SparsityError(f"{where}: a list schedule needs one or more numbers, got {values!r}")
-    return Cycling(tuple(numbers))
+    return Cycling(tuple(_share(number, f"{where}[{i}]") for i, number in enumerate(numbers)))
+
+
+def _share(value: float, where: str) -> float:
+    if not 0 <= value <= 1:
+        raise SparsityError(f"{where}: expected a number from 0 to 1, got {value}")
+    return value
 
 
 def _typed_schedule(value: dict[str, Any], where: str) -> Schedule:
@@ -287,6 +293,15 @@ def _typed_schedule(value: dict[str, Any], where: str) -> Schedule:
     wrong = [key for key, v in numbers.items() if not isinstance(v, float)]
     if wrong:
         raise SparsityError(f"{where}.{wrong[0]}: expected a number, got {value[wrong[0]]!r}")
+    endless = [key for key, v in numbers.items() if not abs(v) <= LARGEST_FLOAT]
+    if endless:
+        raise SparsityError(f"{where}.{endless[0]}: expected a number, got {numbers[endless[0]]}")
+    for key in ("init", "final", "minimum", "value"):
+        _share(numbers.get(key, 0.0), f"{where}.{key}")
+    if numbers.get("half_period", 1.0) <= 0:
+        raise SparsityError(
+            f"{where}.half_period: expected steps above 0, got {numbers['half_period']}"
+        )
     return _FORMS[kind](**numbers)
 
 

@@ -16,7 +16,7 @@ One training step, in the vendor's order (each line is the user's or the trainer
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -24,17 +24,22 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, PyTree
 
+from models.alias import known_names
 from models.checkpoint.moments import in_weights_and_moments
 from models.paths import map_named, named_leaves
 from sparsity import kernels, resume as resumption, storage, topology as topologies
 from sparsity.algorithms.base import Algorithm, InitContext
+from sparsity.algorithms.magnitude import ACDC
 from sparsity.filters import Filter
+from sparsity.schedules import Cycling, Every, UpdateSteps
+from sparsity.selection import kept_count
 from sparsity.state import SparseState
 from sparsity.views import View, WeightLayout
 
 __all__ = ["Selected", "Sparsifier"]
 
 _LOG = logging.getLogger(__name__)
+_SHOWN = 3  # names in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +101,7 @@ class Sparsifier:
 
     def group_of(self, name: str, ndim: int) -> int | None:
         """Return the index of the first group that takes a parameter, or None."""
-        names = (name, self.aliases(name))
+        names = known_names(name, self.aliases)
         if Filter("glob", self.requires_dense).matches(names, ndim):
             return None
         for i, (rule, _) in enumerate(self.groups):
@@ -106,8 +111,7 @@ class Sparsifier:
 
     def view(self, group: int) -> View:
         """Return the group's competition rows."""
-        algorithm = self.groups[group][1]
-        return View(self.weight_layout, algorithm.out_groups, algorithm.in_groups)
+        return View(self.weight_layout, self.groups[group][1].structure)
 
     def select(self, params: PyTree) -> dict[str, Selected]:
         """List the parameters that become sparse, in tree order.
@@ -207,6 +211,8 @@ class Sparsifier:
             return
         rules = "; ".join(f"{type(alg).__name__} on {rule}" for rule, alg in self.groups)
         _LOG.info("Will apply sparsity to %d weights with %s", len(selected), rules)
+        for line in _surprises(self, selected):
+            _LOG.warning("sparsity: %s", line)
         for chosen in selected.values():
             _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
 
@@ -242,6 +248,9 @@ class Sparsifier:
         """Return the tree the model computes with: csr weights become ``SparseWeight``s."""
 
         def visit(name: str, leaf: Any) -> Any:
+            if name in sparse.masks:
+                group = self._group_number(name, leaf.ndim)
+                return self.groups[group][1].forward(leaf, self.view(group))
             if name not in sparse.patterns:
                 return leaf
             values, probe = leaf if isinstance(leaf, storage.Probed) else (leaf, None)
@@ -313,10 +322,13 @@ class Sparsifier:
         return {**sparse.masks, **dense}
 
     def _algorithm(self, name: str, ndim: int) -> Algorithm:
+        return self.groups[self._group_number(name, ndim)][1]
+
+    def _group_number(self, name: str, ndim: int) -> int:
         group = self.group_of(name, ndim)
         if group is None:
             raise ValueError(f"sparsity: no group takes {name!r}; the state is of another section")
-        return self.groups[group][1]
+        return group
 
     def _require_values(self, name: str, leaf: Any) -> None:
         if leaf.ndim != 1:
@@ -409,3 +421,50 @@ def _map_ready(fn: Callable[[str, Any], Any], tree: PyTree) -> Any:
         tree,
         is_leaf=lambda leaf: isinstance(leaf, storage.Probed),
     )
+
+
+def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iterator[str]:
+    """Say what a section does that its author may not expect, a line each."""
+    highest = [algorithm.sparsity.min_max_end()[1] for _, algorithm in sparsifier.groups]
+    cells = {
+        name: (chosen.group, sparsifier.view(chosen.group).row_length(chosen.shape))
+        for name, chosen in selected.items()
+    }
+    empty_cells = {
+        key for key in set(cells.values()) if int(kept_count(highest[key[0]], key[1])) == 0
+    }
+    empty = [name for name, key in cells.items() if key in empty_cells]
+    if empty:
+        yield f"{_listed(empty)}: pruned to 100 %, so nothing of the layer is left; lower its level"
+    small = [name for name, chosen in selected.items() if len(chosen.shape) < 2]
+    if small:
+        yield (
+            f"{_listed(small)}: biases and norms become sparse, too; name kernels alone in "
+            "param_filter"
+        )
+    for rule, algorithm in sparsifier.groups:
+        again = _begins_again(algorithm)
+        if again is not None:
+            yield (
+                f"the list of levels on {rule} begins again at step {again}, with "
+                f"{float(algorithm.sparsity(0, 0)):g}; end it with update.stop"
+            )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _begins_again(algorithm: Algorithm) -> int | None:
+    """Step at which a list of levels is through and its first one is taken again, or None."""
+    levels, update = algorithm.sparsity, algorithm.update
+    if not isinstance(levels, Cycling) or levels.length < 2 or isinstance(algorithm, ACDC):
+        return None
+    if isinstance(update, UpdateSteps):
+        steps = sorted(update.steps)
+        return steps[levels.length] if len(steps) > levels.length else None
+    if isinstance(update, Every):
+        step = update.start + levels.length * update.freq
+        return step if update.stop is None or step < update.stop else None
+    return None

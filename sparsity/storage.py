@@ -106,7 +106,7 @@ def capacity(mask: Array, algorithm: Algorithm, view: View) -> int:
     if not algorithm.dynamic:
         return first
     each = kept_count(algorithm.sparsity(0), view.row_length(mask.shape))
-    return max(first, int(each) * view.groups)
+    return max(first, int(each) * view.groups(mask.shape) * view.cell)
 
 
 def pattern_of(mask: Array, size: int) -> kernels.Pattern:

@@ -180,7 +180,7 @@ def _change_csr(
 ) -> tuple[kernels.Pattern, _Leaves]:
     """Return a csr parameter's new pattern and its leaves moved to it."""
     flat, tree = jax.tree.flatten(leaves)  # the weight is first
-    if isinstance(algorithm, Dynamic) and algorithm.drops_smallest and ctx.view.groups == 1:
+    if isinstance(algorithm, Dynamic) and algorithm.drops_smallest and ctx.view.whole:
         keep, grow = algorithm.counts(ctx, pattern.pointers[-1])
         scores = algorithm.grow_scores(ctx)
         new = kernels.rigl_update(flat[0], pattern, scores, keep, flat[1:], grow=grow)

@@ -22,6 +22,7 @@ FLOORS = {
     "models.registry": 15,
     "models.generation": 15,
     "models.checkpoint": 16,
+    "models.vendor": 16,
     "models.convert": 17,
     "sparsity": 20,
     "wafer": 30,  # the version, and the lazy public names
@@ -38,6 +39,7 @@ FLOORS = {
     "wafer.csl": 42,
     "wafer.hpc": 43,
     "wafer.data": 50,
+    "wafer.registration": 60,
     "wafer.config": 60,
     "wafer.jobs": 70,
     "wafer.experiment": 70,
@@ -47,6 +49,7 @@ FLOORS = {
     "wafer.loop": 110,
     "wafer.commands": 110,
     "wafer.cli": 120,
+    "wafer.run": 130,
     "wafer.__main__": 130,
 }
 ONLY = {"wafer.compiler": {"wafer.engines.fabric", "wafer.commands"}}  # besides its own room

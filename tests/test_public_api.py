@@ -13,7 +13,8 @@ import wafer
 from models.paths import named_leaves
 from wafer.errors import CheckpointError, ConfigError
 
-FUNCTIONS = ("compile", "evaluate", "finalize", "generate", "load", "plan", "train")
+FUNCTIONS = ("compile", "evaluate", "finalize", "generate", "load", "plan", "prune", "train")
+REGISTER = ("register_model", "register_optimizer", "register_task")
 
 SOURCE = '''
 def f{0}(x):
@@ -29,7 +30,8 @@ def fresh(program):
 
 
 def test_names():
-    assert {*FUNCTIONS, "Experiment", "__version__"} == set(wafer.__all__) <= set(dir(wafer))
+    names = {*FUNCTIONS, *REGISTER, "Experiment", "__version__"}
+    assert names == set(wafer.__all__) <= set(dir(wafer))
     with pytest.raises(AttributeError, match="no attribute 'trian'; there are Experiment,"):
         wafer.trian  # noqa: B018
 
@@ -50,7 +52,7 @@ def test_a_submodule_does_not_hide_a_function():
         "import wafer, wafer.cli, wafer.commands.run, wafer.commands.plan, wafer.commands.compile\n"
         "print([callable(getattr(wafer, name)) for name in wafer.__all__ if name[0] != '_'])"
     )
-    assert fresh(program).strip() == str([True] * (len(FUNCTIONS) + 1))
+    assert fresh(program).strip() == str([True] * (len(FUNCTIONS) + len(REGISTER) + 1))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

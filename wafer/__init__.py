@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from wafer.commands.generate import generate
     from wafer.commands.inputs import load
     from wafer.commands.plan import plan
+    from wafer.commands.prune import prune
     from wafer.commands.run import evaluate, train
     from wafer.experiment import Experiment
+    from wafer.registration import register_model, register_optimizer, register_task
 
 __all__ = [
     "Experiment",
@@ -29,6 +31,10 @@ __all__ = [
     "generate",
     "load",
     "plan",
+    "prune",
+    "register_model",
+    "register_optimizer",
+    "register_task",
     "train",
 ]
 
@@ -41,6 +47,10 @@ _MODULES = {
     "generate": "wafer.commands.generate",
     "load": "wafer.commands.inputs",
     "plan": "wafer.commands.plan",
+    "prune": "wafer.commands.prune",
+    "register_model": "wafer.registration",
+    "register_optimizer": "wafer.registration",
+    "register_task": "wafer.registration",
     "train": "wafer.commands.run",
 }
 

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from models.errors import plain
 from wafer import __version__
 from wafer.errors import WaferError
 
@@ -32,13 +33,18 @@ _VERBS = {
         "floor plan of a model on the wafer, and its predicted speed",
         "wafer.commands.compile:add_arguments",
     ),
-    "config": ("run files: newer forms into ours", "wafer.commands.config:add_arguments"),
+    "config": ("write run files, list their keys", "wafer.commands.config:add_arguments"),
     "csl": ("check and lay out programs in CSL", "wafer.commands.csl:add_arguments"),
     "models": (
         "names a params YAML may use, and their knobs",
         "wafer.commands.models:add_arguments",
     ),
     "data": ("make, check and look at data before training", "wafer.commands.data:add_arguments"),
+    "prune": (
+        "choose masks from data, without training: Wanda, SparseGPT, SNIP",
+        "wafer.commands.prune:add_arguments",
+    ),
+    "checkpoint": ("is a checkpoint sound?", "wafer.commands.checkpoint:add_arguments"),
     "finalize": ("turn NaN at pruned weights into 0", "wafer.commands.finalize:add_arguments"),
     "jobs": (
         "list, cancel and label runs; share the systems out",
@@ -75,12 +81,11 @@ def _advice(error: OSError) -> str:
 
 
 def _complain(error: object) -> None:
-    """Print a message; what would steer the terminal, or is no text at all, is spelled out."""
+    """Print a message of any content."""
     text = f"wafer: error: {error}"
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} more characters)"
-    plain = (c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
-    sys.stderr.write("".join(plain) + "\n")
+    sys.stderr.write(plain(text) + "\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

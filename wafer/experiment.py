@@ -124,6 +124,7 @@ class Experiment:
         sparsifier = sparsity.configure(
             cfg.sparsity,
             aliases=model.alias,
+            params=shapes,
             accepts=lambda name: model.sparse(name) and not whole,
             dtype=model.config.dtype,
         )

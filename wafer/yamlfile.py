@@ -6,10 +6,11 @@ Files may come from anyone: nothing in them is executed, and aliases cannot blow
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
 from models.errors import did_you_mean
 from wafer.errors import ConfigError, Problem
@@ -18,11 +19,27 @@ __all__ = ["Lines", "read_yaml"]
 
 Lines = dict[tuple[str | int, ...], int]
 
+_MAX_BYTES = 1_000_000  # the vendor's largest has some ten thousand
 _MAX_NODES = 100_000  # expanded size; the largest vendor file has a few hundred
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe loader with YAML 1.2 floats."""
+if TYPE_CHECKING:
+    from yaml import SafeLoader as _Base
+else:
+    _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is much faster
+
+
+class _Loader(_Base):
+    """Safe loader with YAML 1.2 floats; what a tag cannot be made of is an error with its line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Build the value of a node."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
+            tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
+            problem = f"{node.value!r:.80} is no {tag}"
+            raise ConstructorError(None, None, problem, node.start_mark) from error
 
 
 _Loader.add_implicit_resolver(
@@ -74,6 +91,10 @@ def _text(path: Path) -> str:
         kind = "is a folder, not a file" if path.is_dir() else "no such file"
         near = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise ConfigError([Problem((), kind + did_you_mean(path.name, near))], str(path))
+    size = path.stat().st_size
+    if size > _MAX_BYTES:
+        said = f"{size:,} bytes; a run file has {_MAX_BYTES:,} at most"
+        raise ConfigError([Problem((), said)], str(path))
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as err:
@@ -93,7 +114,10 @@ class _Walk:
         self._count += 1
         if id(node) in self._open or self._count > _MAX_NODES:
             raise ComposerError(
-                None, None, "an alias contains itself or expands without end", node.start_mark
+                None,
+                None,
+                f"more than {_MAX_NODES:,} values, or an alias that contains itself",
+                node.start_mark,
             )
         self._open.add(id(node))
         self.lines.setdefault(path, node.start_mark.line + 1)

@@ -5,11 +5,14 @@ are the format: another name is another ``FORMAT_VERSION``, and needs a reader f
 """
 
 import json
+import logging
 import pathlib
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from models.errors import CheckpointError
+from models.files import read_json
 
 __all__ = [
     "CHECKPOINTS",
@@ -20,20 +23,24 @@ __all__ = [
     "META",
     "OPT_STATE",
     "PARAMS",
+    "RESERVED",
     "SCALE",
     "SPARSITY",
     "STATE",
     "STEP",
     "WRITER",
     "FormatVersionError",
-    "drop_from_record",
+    "amend_record",
     "is_checkpoint",
+    "model_section",
     "read_record",
     "versioned",
     "write_record",
 ]
 
-FORMAT_VERSION = 1
+_LOG = logging.getLogger(__name__)
+
+FORMAT_VERSION = 2
 
 CHECKPOINTS = "checkpoints"  # folder of a model_dir; a checkpoint is called by its step there
 
@@ -52,6 +59,9 @@ DATA = "data"  # the loader's position
 SPARSITY = "sparsity"  # schedules' counters; a finalized checkpoint has none
 WRITER = "wafer_version"
 _VERSION = "format_version"
+_CHECKSUMS = "checksums"  # of the arrays, by name
+_OWN = "record_checksum"
+RESERVED = (_VERSION, _CHECKSUMS, _OWN)
 
 
 class FormatVersionError(CheckpointError):
@@ -63,19 +73,54 @@ def is_checkpoint(path: pathlib.Path) -> bool:
     return (path / STATE).is_dir() and (path / META / _RECORD).is_file()
 
 
-def versioned(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as it is stored, with the version of the format."""
-    return {_VERSION: FORMAT_VERSION, **record}
+def versioned(record: Mapping[str, Any], sums: Mapping[str, str]) -> dict[str, Any]:
+    """Return a record as it is stored: with the version of the format, and checksums.
+
+    Args:
+        record: what to say beside the arrays.
+        sums: array name -> its checksum.
+    """
+    return _sealed({**record, _VERSION: FORMAT_VERSION, _CHECKSUMS: dict(sums)})
 
 
-def write_record(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Write the record of a checkpoint's folder."""
+def _sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    content = json.loads(json.dumps(content))  # tuples as lists, keys as text: as it is read
+    return {**content, _OWN: _checksum(content)}
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Eight digits that do not depend on spaces or on the order of keys."""
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
+
+
+def write_record(folder: pathlib.Path, record: Mapping[str, Any], sums: Mapping[str, str]) -> None:
+    """Write the record of a checkpoint's folder; see ``versioned``."""
     (folder / META).mkdir(parents=True, exist_ok=True)
-    (folder / META / _RECORD).write_text(json.dumps(versioned(record)))
+    (folder / META / _RECORD).write_text(json.dumps(versioned(record, sums)))
 
 
-def read_record(folder: pathlib.Path) -> dict[str, Any]:
-    """Read the record of a checkpoint, without the version.
+def model_section(record: Mapping[str, Any], folder: object) -> dict[str, Any]:
+    """Return the ``model`` section of a checkpoint's record.
+
+    Raises:
+        CheckpointError: it has none.
+    """
+    config = record.get(CONFIG)
+    if not isinstance(config, Mapping) or not isinstance(config.get("model"), Mapping):
+        raise CheckpointError(
+            f"{folder} does not say what model it is of: its weights keep the names of the .mdl "
+            "they were read from. Convert the .mdl itself: wafer convert convert --src-fmt cs-X.Y "
+            "--tgt-fmt wafer --config params.yaml"
+        )
+    return dict(config["model"])
+
+
+def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | None]:
+    """Read the record of a checkpoint.
+
+    Returns:
+        (the record without version and checksums, array name -> checksum). Version 1 of the format
+        has no checksums: None.
 
     Raises:
         CheckpointError: no checkpoint, a damaged one, or one of a newer format.
@@ -85,24 +130,45 @@ def read_record(folder: pathlib.Path) -> dict[str, Any]:
             f"{folder} is not a checkpoint: expected <model_dir>/checkpoints/<step>, or what "
             f"`wafer finalize` wrote, with the folders {STATE} and {META}"
         )
+    path = folder / META / _RECORD
     try:
-        record = json.loads((folder / META / _RECORD).read_text())
-        version = record.pop(_VERSION, 1)
-    except (OSError, ValueError, AttributeError) as error:
+        record = read_json(path)
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder} cannot be read, it is damaged: {error}") from None
+    own = record.pop(_OWN, None)
+    if own not in (None, _checksum(record)):
+        raise CheckpointError(
+            f"{folder} cannot be read, it is damaged: {path} has checksum {_checksum(record)}, it "
+            f"was written with {own}"
+        )
+    version = record.pop(_VERSION, 1)
     if version not in range(1, FORMAT_VERSION + 1):
         writer = record.get(WRITER, "unknown")
         raise FormatVersionError(
             f"{folder} has checkpoint format {version}, written by wafer {writer}; this code reads "
             f"formats up to {FORMAT_VERSION}. Install that version of wafer, or a later one"
         )
-    return record
+    if version == 1:
+        _LOG.info("%s has checkpoint format 1, without checksums: damage may go unnoticed", folder)
+        return record, None
+    sums = record.pop(_CHECKSUMS, None)
+    if own is None or not isinstance(sums, dict):
+        raise CheckpointError(f"{folder} cannot be read, it is damaged: {path} has no checksums")
+    return record, sums
 
 
-def drop_from_record(folder: pathlib.Path, key: str) -> None:
-    """Take a key out of a folder's record; nothing happens where there is none."""
+def amend_record(folder: pathlib.Path, drop: str, sums: Mapping[str, str] | None) -> None:
+    """Take a key out of a folder's record, where there is one, and renew its checksums.
+
+    Args:
+        folder: the checkpoint.
+        drop: the key.
+        sums: of the arrays as they are now; None for a record without checksums.
+    """
     path = folder / META / _RECORD
-    if path.is_file():
-        record = json.loads(path.read_text())
-        if isinstance(record, dict) and record.pop(key, None) is not None:
-            path.write_text(json.dumps(record))
+    if not path.is_file():
+        return
+    content = {key: value for key, value in read_json(path).items() if key not in (drop, _OWN)}
+    if sums is not None:
+        content = _sealed(content | {_CHECKSUMS: dict(sums)})
+    path.write_text(json.dumps(content))

@@ -5,8 +5,8 @@ or as plain folders. TensorStore, which Orbax itself uses, opens the arrays one 
 else of a checkpoint needs to be in memory.
 """
 
+import concurrent.futures
 import dataclasses
-import json
 import math
 import os
 import pathlib
@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
+from models.checkpoint.checksums import checksum
 from models.checkpoint.layout import PARAMS, STATE, read_record
 from models.checkpoint.pruned import clear, masks_of
 from models.errors import CheckpointError
+from models.files import read_json
 from models.paths import unflatten
 
 __all__ = [
@@ -52,14 +54,17 @@ def load_checkpoint(
         CheckpointError: not a checkpoint, damaged, or of a newer format; nothing is half-loaded.
     """
     path = pathlib.Path(path).resolve()
-    record = read_record(path)
-    leaves: dict[str, Any] = {}
+    record, sums = read_record(path)
+
+    def leaf(name: str) -> Any:
+        value = tree.read(name)
+        return tree.leaf(name) if lazily else value
+
     try:
-        tree = StoredTree(path / STATE)
-        for name in tree:
-            leaves[name] = tree.read(name)
-            if lazily:
-                leaves[name] = tree.leaf(name)
+        tree = StoredTree(path / STATE, sums)
+        # Two at a time, so that both cores have work; lazily, one is in memory.
+        with concurrent.futures.ThreadPoolExecutor(1 if lazily else 2) as pool:
+            leaves = dict(zip(tree, pool.map(leaf, tree), strict=True))
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read, it is damaged: {error}") from error
     return unflatten(leaves), record
@@ -72,8 +77,8 @@ def open_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
         CheckpointError: not a checkpoint, or a damaged one.
     """
     path = pathlib.Path(path).resolve()
-    record = read_record(path)
-    tree = StoredTree(path / STATE)
+    record, sums = read_record(path)
+    tree = StoredTree(path / STATE, sums)
     prefix = f"{PARAMS}/"
     names = [name for name in tree if name.startswith(prefix)]
     return record, {name.removeprefix(prefix): tree.leaf(name) for name in names}
@@ -125,10 +130,12 @@ class StoredTree:
         kv: the database.
         keys: name of each array in the database -> its keys.
         names: path of each array in the tree -> its name in the database.
+        sums: path of each array -> the checksum its values must have; None where nobody knows.
     """
 
-    def __init__(self, path: pathlib.Path) -> None:
+    def __init__(self, path: pathlib.Path, sums: Mapping[str, str] | None = None) -> None:
         self.path = path
+        self.sums = sums
         # No cache, so that memory stays flat; no fsync per piece, as a file copy has none either.
         self.context = ts.Context({"cache_pool": {"total_bytes_limit": 0}, "file_io_sync": False})
         self._index = self._read_index()
@@ -138,7 +145,7 @@ class StoredTree:
 
     def _read_index(self) -> Mapping[str, Any]:
         try:
-            return json.loads((self.path / _INDEX).read_text())
+            return read_json(self.path / _INDEX)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / _INDEX} cannot be read: {error}") from None
 
@@ -173,14 +180,25 @@ class StoredTree:
 
     def _match(self) -> dict[str, str]:
         names: dict[str, str] = {}
-        for entry in self._index.get("tree_metadata", {}).values():
-            if entry["value_metadata"].get("value_type") in ("None", "Dict", "List"):
-                continue
-            parts = [str(key["key"]) for key in entry["key_metadata"]]
+        try:
+            entries = [
+                [str(key["key"]) for key in entry["key_metadata"]]
+                for entry in self._index.get("tree_metadata", {}).values()
+                if entry["value_metadata"].get("value_type") not in ("None", "Dict", "List")
+            ]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{self.path / _INDEX} is damaged: {error!r}") from None
+        for parts in entries:
             stored = ".".join(parts)
             if stored not in self.keys:
                 raise CheckpointError(f"{self.path}: tensor {'/'.join(parts)} is missing")
             names["/".join(parts)] = stored
+        if self.sums is not None and names.keys() != self.sums.keys():
+            odd = ", ".join(sorted(names.keys() ^ self.sums.keys())[:8])
+            raise CheckpointError(
+                f"{self.path / _INDEX} is damaged: the checkpoint was not written with these "
+                f"tensors; they differ in {odd}"
+            )
         return names
 
     def __iter__(self) -> Iterator[str]:
@@ -216,7 +234,21 @@ class StoredTree:
             )
 
     def read(self, name: str) -> np.ndarray:
-        """Read one array into memory, a few stored pieces at a time.
+        """Read one array into memory.
+
+        Raises:
+            CheckpointError: it is damaged; says which.
+        """
+        value = self._read(name)
+        if self.sums is not None and checksum(value) != self.sums[name]:
+            raise CheckpointError(
+                f"{self.path}: tensor {name} is damaged: it has checksum {checksum(value)}, it was "
+                f"written with {self.sums[name]}"
+            )
+        return value
+
+    def _read(self, name: str) -> np.ndarray:
+        """Read a few stored pieces at a time.
 
         TensorStore asked for all at once holds every compressed piece beside the result.
         """

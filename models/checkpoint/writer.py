@@ -7,11 +7,13 @@ like the parameters (``params/…``, ``opt_state/…``) and a JSON record (confi
 position).
 """
 
+import contextlib
+import itertools
 import logging
 import os
 import pathlib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
+from models.checkpoint.checksums import checksum, checksums
 from models.checkpoint.layout import (
     CHECKPOINTS,
     CONFIG,
@@ -33,7 +36,7 @@ from models.checkpoint.reader import AT_ONCE, PIECE, StoredTree, load_checkpoint
 from models.checkpoint.tree import to_tree
 from models.errors import CheckpointError
 from models.files import appearing_whole
-from models.paths import unflatten
+from models.paths import named_leaves, unflatten
 
 __all__ = ["Checkpoints", "TreeWriter", "write_arrays", "write_checkpoint", "write_params"]
 
@@ -55,6 +58,9 @@ class Checkpoints:
         self.folder = pathlib.Path(model_dir).resolve() / CHECKPOINTS
         self._max_to_keep = max_to_keep
         self.folder.mkdir(parents=True, exist_ok=True)
+
+    def clear(self) -> None:
+        """Remove what killed writers left; only for the run that alone writes here."""
         leftovers = self.folder.glob(f"*{_TMP}*") if jax.process_index() == 0 else ()
         for partial in sorted(leftovers):
             _LOG.warning("Removed a half-written checkpoint (its writer was killed): %s", partial)
@@ -73,14 +79,16 @@ class Checkpoints:
 
         Raises:
             CheckpointError: there is one of this step, the disk is full or the folder cannot be
-                written; earlier checkpoints are intact.
+                written; earlier checkpoints are intact. Or the folder was removed while the run
+                was at work: then this checkpoint has been written all the same.
         """
-        path = self.path(step)
+        path, removed = self.path(step), not self.folder.exists()
+        if path.exists():
+            raise CheckpointError(
+                f"checkpoint {path} could not be written: it is there already. Continue from it "
+                "(runconfig.autoload_last_checkpoint), or choose another --model_dir"
+            )
         try:
-            if path.exists():
-                raise CheckpointError(
-                    f"checkpoint {path} could not be written: it is there already"
-                )
             write_checkpoint(path, state, meta)
         except CheckpointError as error:
             raise CheckpointError(
@@ -88,6 +96,12 @@ class Checkpoints:
                 f"Earlier checkpoints are intact: {self.steps() or 'none'}. Free some disk space "
                 "or choose another --model_dir, then run the same command again."
             ) from error
+        if removed:
+            raise CheckpointError(
+                f"{self.folder} was removed while this run was at work, and with it all that the "
+                f"run had written there. Step {step} has been saved as {path}; the same command "
+                "continues from it"
+            )
         if self._max_to_keep is not None and jax.process_index() == 0:
             for old in self.steps()[: -self._max_to_keep]:
                 # A kill while it is removed must not leave half of it under its name.
@@ -96,7 +110,7 @@ class Checkpoints:
         return path
 
     def restore_latest(
-        self, *, lazily: bool = False
+        self, *, lazily: bool = False, set_aside: bool = False
     ) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
         """Load the newest checkpoint that can be read: (step, tree of arrays, record), or None.
 
@@ -104,6 +118,8 @@ class Checkpoints:
 
         Args:
             lazily: see ``load_checkpoint``.
+            set_aside: rename a damaged one to ``STEP.damaged``: a run that comes to its step again
+                needs the name.
 
         Raises:
             FormatVersionError: it is no damaged one, but of a newer format.
@@ -115,7 +131,15 @@ class Checkpoints:
                 raise
             except CheckpointError as error:
                 _LOG.warning("Skipped a damaged checkpoint: %s", error)
+                if set_aside and jax.process_index() == 0:
+                    _LOG.warning("It is called %s from now on", self._set_aside(step))
         return None
+
+    def _set_aside(self, step: int) -> pathlib.Path:
+        """Take a checkpoint's name away; nothing is deleted."""
+        names = (f"{step}.damaged" + (f"-{n}" if n > 1 else "") for n in itertools.count(1))
+        free = next(name for name in names if not (self.folder / name).exists())
+        return self.path(step).rename(self.folder / free)
 
 
 def write_checkpoint(
@@ -128,15 +152,27 @@ def write_checkpoint(
     """
     path = pathlib.Path(path).resolve()
     checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
-    args = ocp.args.Composite(
-        state=ocp.args.StandardSave(to_tree(state)), meta=ocp.args.JsonSave(versioned(meta))
-    )
+    tree = to_tree(state)
+    record = versioned(meta, checksums(dict(named_leaves(tree))))
+    args = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(record))
     try:
-        checkpointer.save(path, args=args, force=True)
+        with _without_stacks():
+            checkpointer.save(path, args=args, force=True)
     except (OSError, ValueError) as error:  # tensorstore reports a full disk as ValueError
         raise CheckpointError(f"checkpoint {path} could not be written: {error}") from error
     finally:
         checkpointer.close()
+
+
+@contextlib.contextmanager
+def _without_stacks() -> Iterator[None]:
+    """Keep Orbax from logging the stacks of its threads: the error comes to us as well."""
+    orbax, no_stack = logging.getLogger("absl"), lambda record: not record.exc_info
+    orbax.addFilter(no_stack)
+    try:
+        yield
+    finally:
+        orbax.removeFilter(no_stack)
 
 
 def write_params(
@@ -185,7 +221,7 @@ def write_arrays(
     """
     if (folder / STATE).exists():
         raise FileExistsError(f"{folder}: holds a checkpoint already; choose another --output-dir")
-    write_record(folder, record)
+    sums: dict[str, str] = {}
     with appearing_whole(folder / STATE) as partial:
         checkpointer = ocp.StandardCheckpointer()  # describes the tree, with arrays of one byte
         checkpointer.save(partial, unflatten({name: np.zeros((), np.int8) for name in names}))
@@ -193,6 +229,8 @@ def write_arrays(
         tree = StoredTree(partial)
         for name, value in arrays:
             _put(tree, name, value)
+            sums[name] = checksum(value)
+        write_record(folder, record, sums)
 
 
 def _put(tree: StoredTree, name: str, value: np.ndarray) -> None:

@@ -1,41 +1,45 @@
 """``convert`` on the command line: convert, convert-config, list, diff.
 
 The vendor's syntax: ``convert --model gptj --src-fmt hf --tgt-fmt wafer --config config.json
---output-dir D WEIGHTS``. Formats: ``hf`` and ``wafer``.
+--output-dir D WEIGHTS``. Formats: ``hf``, ``wafer``, ``cs-X.Y`` of the vendor.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from models.checkpoint.layout import CONFIG
+from models.base import Model
+from models.checkpoint.layout import STEP, model_section
 from models.checkpoint.reader import open_params
 from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
 from models.convert.tokenizer import carry_tokenizer
+from models.convert.vendor import FAMILIES, FORMATS, open_cs, read_section, to_cs, writable
 from models.counts import abstract_params
 from models.errors import did_you_mean
 from models.names import MODELS, lookup
 from models.paths import named_leaves
 from models.registry import build, settings_of
+from models.vendor.mdl import MdlFile
 
 __all__ = ["add_arguments"]
 
 _HEADLESS = "-headless"
-_FORMATS = ("hf", "wafer")
+_FORMATS = ("hf", "wafer", *FORMATS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs; each sets ``run``: Namespace -> exit code."""
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    convert = verbs.add_parser("convert", help="weights and config, between hf and wafer")
-    convert.add_argument("weights", help="folder, weight file, .index.json or checkpoint folder")
-    convert.add_argument("--config", help="config.json, when it is not beside the weights")
+    convert = verbs.add_parser("convert", help="weights and config, between formats")
+    convert.add_argument("weights", help="folder, weight file, .index.json, checkpoint or .mdl")
+    convert.add_argument("--config", help="config.json elsewhere; of a .mdl: its YAML")
     convert.add_argument("--hf-shard-size", default="10GB", help="largest file written, e.g. 500MB")
     convert.add_argument("--drop-unmatched-keys", action="store_true")
     _common(convert, _convert)
@@ -54,8 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
     parser.add_argument("--model", required=True, help="a name of `convert list`, or NAME-headless")
-    parser.add_argument("--src-fmt", required=True, choices=_FORMATS)
-    parser.add_argument("--tgt-fmt", required=True, choices=_FORMATS)
+    for which in ("--src-fmt", "--tgt-fmt"):
+        parser.add_argument(
+            which, required=True, choices=_FORMATS, metavar="FMT", help="hf, wafer or cs-X.Y"
+        )
     parser.add_argument("--output-dir", help="default: beside the input")
     parser.set_defaults(run=run)
 
@@ -97,48 +103,80 @@ def _convert(args: argparse.Namespace) -> int:
     name, target = _name(args), _target(args, args.weights)
     headless = args.model.endswith(_HEADLESS)
     limit = _bytes(args.hf_shard_size)
+    if args.tgt_fmt in FORMATS:
+        writable(args.tgt_fmt)
+    model, arrays, step = _opened(args, name, headless)
+    settings = settings_of(model.config)
     if args.tgt_fmt == "wafer":
-        model, arrays = open_hf(
-            args.weights,
-            config=args.config,
-            dtype=None,
-            name=name,
-            add_head=headless,
-            drop_unmatched=args.drop_unmatched_keys,
-        )
-        settings = settings_of(model.config)
         names = [path for path, _ in named_leaves(abstract_params(model))]
         write_params(target, settings, names, arrays)
         (target / "params_model.yaml").write_text(yaml.safe_dump({"model": settings}))
+    elif args.tgt_fmt == "hf":
+        to_hf(model, dict(arrays), target, max_shard_bytes=limit, headless=headless)
     else:
-        record, params = open_params(args.weights)
-        to_hf(
-            build(record[CONFIG]["model"]), params, target, max_shard_bytes=limit, headless=headless
-        )
+        to_cs(model, dict(arrays), target / _mdl_name(args), args.tgt_fmt, step=step)
+        _write_section(model.config, target)
     carry_tokenizer(args.weights, target)
     sys.stdout.write(f"{target}\n")
     return 0
 
 
+def _opened(
+    args: argparse.Namespace, name: str, headless: bool
+) -> tuple[Model, Iterable[tuple[str, Any]], int]:
+    """Open the source: the model, (parameter path, array), the step."""
+    drop = args.drop_unmatched_keys
+    if args.src_fmt == "wafer":
+        record, params = open_params(args.weights)
+        return build(model_section(record, args.weights)), params.items(), int(record.get(STEP, 0))
+    if args.src_fmt == "hf":
+        options = {"config": args.config, "name": name, "drop_unmatched": drop}
+        return *open_hf(args.weights, dtype=None, add_head=headless, **options), 0
+    if args.config is None:
+        raise ValueError("--config: a .mdl does not tell its model; name the run's params YAML")
+    model = build(read_section(args.config, name))
+    with MdlFile(Path(args.weights)) as file:
+        step = int(file.scalar("global_step") or 0)
+    return model, open_cs(args.weights, model, drop_unmatched=drop), step
+
+
+def _mdl_name(args: argparse.Namespace) -> str:
+    return f"{Path(args.weights).name.split('.')[0] or 'model'}_to_{args.tgt_fmt}.mdl"
+
+
+def _write_section(cfg: Any, target: Path) -> Path:
+    """Write the ``model`` section of a file of the vendor's, without a key of ours."""
+    target.mkdir(parents=True, exist_ok=True)
+    settings = settings_of(cfg)
+    settings.pop("rotary_interleaved", None)  # a .mdl always has pairs
+    path = target / "params_model.yaml"
+    path.write_text(yaml.safe_dump({"model": settings}))
+    return path
+
+
 def _convert_config(args: argparse.Namespace) -> int:
     name, target = _name(args), _target(args, args.config)
-    if args.tgt_fmt == "wafer":
-        settings = section_from_hf(args.config, name, add_head=args.model.endswith(_HEADLESS))
-        build(settings)
-        target.mkdir(parents=True, exist_ok=True)
-        path = target / "params_model.yaml"
-        path.write_text(yaml.safe_dump({"model": settings}))
-    else:
+    if args.tgt_fmt == "hf":
         path = _write_config(args, name, target)
+    else:
+        headless = args.model.endswith(_HEADLESS)
+        if args.src_fmt == "hf":
+            settings = section_from_hf(args.config, name, add_head=headless)
+        else:
+            settings = read_section(args.config, name)
+        cfg = build(settings).config
+        if args.tgt_fmt in FORMATS:
+            path = _write_section(cfg, target)
+        else:
+            target.mkdir(parents=True, exist_ok=True)
+            path = target / "params_model.yaml"
+            path.write_text(yaml.safe_dump({"model": settings}))
     sys.stdout.write(f"{path}\n")
     return 0
 
 
 def _write_config(args: argparse.Namespace, name: str, target: Path) -> Path:
-    file = yaml.safe_load(Path(args.config).read_text())
-    if not isinstance(file, dict) or not isinstance(file.get("model"), dict):
-        raise ValueError(f"{args.config}: expected a params YAML with a model section")
-    cfg = build({"name": name, **file["model"]}).config
+    cfg = build(read_section(args.config, name)).config
     if args.model.endswith(_HEADLESS):
         cfg = without_head(cfg)
     configs = configs_to_hf(cfg)
@@ -155,7 +193,8 @@ def _list(args: argparse.Namespace) -> int:
             f"{args.model!r} does not convert{did_you_mean(args.model, _convertible())}"
         )
     for name in sorted(names):
-        formats = "hf -> wafer, wafer -> hf"
+        vendor = ", cs-X.Y" if MODELS[name].family in FAMILIES else ""
+        formats = f"hf, wafer{vendor}"
         head = ", -headless" if MODELS[name].family == "decoder" else ""
         sys.stdout.write(f"{name:24} hf:{MODELS[name].hf:20} {formats}{head}\n")
     return 0

@@ -16,7 +16,7 @@ from models.families.llava import LlavaConfig
 from models.families.seq2seq_config import Seq2SeqConfig
 from models.layers.block_config import BlockConfig
 
-__all__ = ["standard_form"]
+__all__ = ["in_pairs", "standard_form"]
 
 Leaves = Mapping[str, Any]
 _KEEP_SCALES = {"btlm", "jais"}  # their config.json holds them
@@ -76,6 +76,13 @@ def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leave
         if model_type not in _KEEP_SCALES:
             cfg, leaves = _fold_scales(cfg, leaves)
         return _order_rotary(cfg, leaves, pairs=model_type in _PAIRS)
+    return cfg, leaves
+
+
+def in_pairs(cfg: Any, leaves: Leaves) -> tuple[Any, Leaves]:
+    """Bring rotary features into adjacent pairs, the vendor's order."""
+    if isinstance(cfg, DecoderConfig):
+        return _order_rotary(cfg, leaves, pairs=True)
     return cfg, leaves
 
 

@@ -6,10 +6,11 @@ the defaults behind each name.
 
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
 from models.families.preference import DpoConfig
 from models.layers.block_config import BlockConfig
+from models.schema import Dropout
 
 __all__ = ["DecoderConfig"]
 
@@ -22,16 +23,16 @@ class DecoderConfig(BlockConfig):
     share_embedding_weights: bool = True
     use_bias_in_output: bool = False
     with_lm_head: bool = True
-    final_logit_softcapping: float | None = None
+    final_logit_softcapping: PositiveFloat | None = None
     # muP scales of the ends; the layers' are in BlockConfig
-    embeddings_scale: float = 1.0
-    output_logits_scale: float | None = None
-    output_logits_alpha: float | None = None
+    embeddings_scale: PositiveFloat = 1.0
+    output_logits_scale: PositiveFloat | None = None
+    output_logits_alpha: PositiveFloat | None = None
     scale_output_logits_by_d: bool = True
     # loss
     loss_scaling: Literal["num_tokens", "batch_size"] = "num_tokens"
-    loss_weight: float = 1.0
-    label_smoothing: float = 0.0
+    loss_weight: NonNegativeFloat = 1.0
+    label_smoothing: Dropout = 0.0
     dpo: DpoConfig | None = None
 
     @property

@@ -165,7 +165,7 @@ def _init(towers: dict[str, Model], key: Array) -> Params:
 
 def _alias(name: str) -> str:
     side, _, rest = name.partition("_")
-    tower = "question_encoder" if side == "question" else "context_encoder"
+    tower = "question_encoder" if side == "question" else "ctx_encoder"
     return encoder_alias(rest).replace("model.", f"model.{tower}.", 1)
 
 

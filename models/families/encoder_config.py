@@ -2,10 +2,11 @@
 
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from models.layers.basic import activation
 from models.layers.block_config import BlockConfig
+from models.schema import Dropout
 
 __all__ = ["EncoderConfig", "EncoderHead"]
 
@@ -45,13 +46,13 @@ class EncoderConfig(BlockConfig):
     without it by labels. ``include_padding_in_loss`` is accepted; padding never carries loss.
     """
 
-    vocab_size: int = 30522
-    max_position_embeddings: int = 512
+    vocab_size: PositiveInt = 30522
+    max_position_embeddings: PositiveInt = 512
     norm_first: bool = False
-    layer_norm_epsilon: float = 1e-5
+    layer_norm_epsilon: PositiveFloat = 1e-5
     encoder_nonlinearity: str | None = None
     # embedding
-    num_segments: int | None = 2
+    num_segments: PositiveInt | None = 2
     share_embedding_weights: bool = True
     use_embedding_layer_norm: bool = True
     mask_padding_in_positional_embed: bool = False
@@ -61,15 +62,15 @@ class EncoderConfig(BlockConfig):
     use_pooler: bool = True
     pooler_nonlinearity: str = "tanh"
     mlm_nonlinearity: str = "gelu"
-    num_labels: int = 2
-    classifier_dropout: float | None = None
-    projection_dim: int = 0
+    num_labels: PositiveInt = 2
+    classifier_dropout: Dropout | None = None
+    projection_dim: NonNegativeInt = 0
     # loss
     mlm_loss_scaling: Literal["num_masked", "precomputed_num_masked", "batch_size"] = "num_masked"
-    mlm_loss_weight: float = 1.0
-    nsp_loss_weight: float = 1.0
-    label_smoothing: float = 0.0
-    loss_weight: float | None = None
+    mlm_loss_weight: NonNegativeFloat = 1.0
+    nsp_loss_weight: NonNegativeFloat = 1.0
+    label_smoothing: Dropout = 0.0
+    loss_weight: NonNegativeFloat | None = None
     # the vendor's fine-tuning keys whose only value here is the given one, or that change nothing
     problem_type: Literal["single_label_classification"] | None = None
     use_cls_bias: Literal[True] | None = None

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 import vsl
 from models.base import Aux, Batch, Model, Stage, StageFn
@@ -18,7 +18,7 @@ from models.layers.basic import Dense, activation
 from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from models.paths import Params
-from models.schema import Initializer, ModelConfig
+from models.schema import Dropout, Initializer, ModelConfig
 
 __all__ = ["FcMnistConfig", "build_fc_mnist", "image_batch"]
 
@@ -26,12 +26,12 @@ __all__ = ["FcMnistConfig", "build_fc_mnist", "image_batch"]
 class FcMnistConfig(ModelConfig):
     """``depth`` hidden layers of ``hidden_size``, then ``num_classes`` scores."""
 
-    input_size: int = 784
-    hidden_size: int = 500
+    input_size: PositiveInt = 784
+    hidden_size: PositiveInt = 500
     depth: int = Field(default=10, ge=1)
-    num_classes: int = 10
+    num_classes: PositiveInt = 10
     activation_fn: str = "relu"
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
     initializer: Initializer = Initializer(name="kaiming_uniform")
     is_dense_stack: ClassVar[bool] = True
 

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
-from pydantic import field_validator, model_validator
+from pydantic import NonNegativeInt, field_validator, model_validator
 
 from models.alias import decoder_alias
 from models.base import Batch, Model, Stage, StageFn
@@ -43,7 +43,7 @@ class LlavaConfig(ModelConfig):
 
     image_model: VisionConfig
     text_model: DecoderConfig
-    image_token_index: int = 32000
+    image_token_index: NonNegativeInt = 32000
     image_feature_select_layer_idx: int = -2
     image_feature_select_mode: Literal["patch", "cls_patch"] = "patch"
     projector_nonlinearity: str = "gelu"

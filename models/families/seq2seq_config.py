@@ -2,9 +2,10 @@
 
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from models.layers.block_config import BlockConfig
+from models.schema import Dropout
 
 __all__ = ["Seq2SeqConfig"]
 
@@ -35,21 +36,21 @@ class Seq2SeqConfig(BlockConfig):
     size.
     """
 
-    hidden_size: int = 512
-    num_hidden_layers: int = 6
-    num_heads: int = 8
-    filter_size: int = 2048
-    vocab_size: int = 32128
-    tgt_vocab_size: int | None = None
-    decoder_num_hidden_layers: int | None = None
-    max_position_embeddings: int = 512
-    src_max_position_embeddings: int | None = None
-    tgt_max_position_embeddings: int | None = None
-    extra_ids: int = 0
+    hidden_size: PositiveInt = 512
+    num_hidden_layers: PositiveInt = 6
+    num_heads: PositiveInt = 8
+    filter_size: PositiveInt = 2048
+    vocab_size: PositiveInt = 32128
+    tgt_vocab_size: PositiveInt | None = None
+    decoder_num_hidden_layers: PositiveInt | None = None
+    max_position_embeddings: PositiveInt = 512
+    src_max_position_embeddings: PositiveInt | None = None
+    tgt_max_position_embeddings: PositiveInt | None = None
+    extra_ids: NonNegativeInt = 0
     position_embedding_type: Literal["learned", "fixed", "relative", "rotary", "alibi"] | None = (
         "relative"
     )
-    layer_norm_epsilon: float = 1e-6
+    layer_norm_epsilon: PositiveFloat = 1e-6
     use_t5_layer_norm: bool | None = None
     use_transformer_initialization: bool | None = None
     use_pre_encoder_decoder_dropout: bool = False
@@ -58,13 +59,13 @@ class Seq2SeqConfig(BlockConfig):
     use_bias_in_output: bool = False
     scale_logits: bool = False
     scale_embedding: bool = False
-    decoder_start_token_id: int = 0
+    decoder_start_token_id: NonNegativeInt = 0
     with_lm_head: bool = True
     mlm_loss_scaling: Literal["num_tokens", "batch_size"] | None = None
     loss_scaling: Literal["num_tokens", "batch_size"] = "num_tokens"
-    lm_loss_weight: float | None = None
-    loss_weight: float = 1.0
-    label_smoothing: float = 0.0
+    lm_loss_weight: NonNegativeFloat | None = None
+    loss_weight: NonNegativeFloat = 1.0
+    label_smoothing: Dropout = 0.0
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
-from pydantic import model_validator
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 import vsl
 from models.alias import encoder_alias
@@ -23,6 +23,7 @@ from models.layers.blocks import Block, Stream, init_layers, stream_dropout
 from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from models.paths import Params
+from models.schema import Dropout
 from vsl import Layout
 
 __all__ = ["VisionConfig", "VisionEmbed", "build_vision", "image_layout", "vision_layer"]
@@ -31,16 +32,16 @@ __all__ = ["VisionConfig", "VisionEmbed", "build_vision", "image_layout", "visio
 class VisionConfig(BlockConfig):
     """A ViT as CLIP has it; ``num_labels`` adds a classifier on the class token."""
 
-    hidden_size: int = 1024
-    num_hidden_layers: int = 24
-    num_heads: int = 16
-    filter_size: int = 4096
+    hidden_size: PositiveInt = 1024
+    num_hidden_layers: PositiveInt = 24
+    num_heads: PositiveInt = 16
+    filter_size: PositiveInt = 4096
     nonlinearity: str | None = "quick_gelu"
-    dropout_rate: float = 0.0
-    image_size: int = 336
-    patch_size: int = 14
-    num_channels: int = 3
-    num_labels: int = 0
+    dropout_rate: Dropout = 0.0
+    image_size: PositiveInt = 336
+    patch_size: PositiveInt = 14
+    num_channels: PositiveInt = 3
+    num_labels: NonNegativeInt = 0
 
     @property
     def causal(self) -> bool:

@@ -5,12 +5,12 @@ Every stack is configured by a subclass: decoders, encoders, both halves of enco
 
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from models.layers.basic import GATED, activation
 from models.layers.initializers import make_initializer, scaled
 from models.layers.positions import RopeScaling
-from models.schema import Initializer, ModelConfig
+from models.schema import Dropout, Fraction, Initializer, ModelConfig
 from models.sections import Section
 
 __all__ = ["BlockConfig", "ExtraAttention", "FixedSparse", "LoraConfig", "MoeConfig", "NormType"]
@@ -22,7 +22,7 @@ Part = Literal["residual", "embedding", "attention"]
 class ExtraAttention(Section):
     """``extra_attention_params``: num_kv_groups key/value heads, shared by groups of queries."""
 
-    num_kv_groups: int = 1
+    num_kv_groups: PositiveInt = 1
 
 
 class FixedSparse(Section):
@@ -34,9 +34,9 @@ class FixedSparse(Section):
     """
 
     attn_type: Literal["fixed"] = "fixed"
-    local_attn_ctx: int = 128
-    vert_size: int = 8
-    num_verts: int = 1
+    local_attn_ctx: PositiveInt = 128
+    vert_size: PositiveInt = 8
+    num_verts: PositiveInt = 1
     different_layout_per_head: bool = True
     every_other_layer: bool = True
 
@@ -44,9 +44,9 @@ class FixedSparse(Section):
 class MoeConfig(Section):
     """``moe``: top-k routed experts in place of the feed-forward (Mixtral)."""
 
-    num_experts: int
-    top_k: int = 2
-    load_balancing_loss_coef: float = 0.0
+    num_experts: PositiveInt
+    top_k: PositiveInt = 2
+    load_balancing_loss_coef: NonNegativeFloat = 0.0
 
 
 class LoraConfig(Section):
@@ -59,9 +59,9 @@ class LoraConfig(Section):
         target_modules: substrings of parameter names; kernels containing one are adapted.
     """
 
-    r: int = 0
-    alpha: float = 1.0
-    dropout: float = 0.0
+    r: NonNegativeInt = 0
+    alpha: PositiveFloat = 1.0
+    dropout: Dropout = 0.0
     fan_in_fan_out: bool = False
     merge_weights: bool = False
     target_modules: tuple[str, ...] = ("attn/query", "attn/value")
@@ -91,39 +91,39 @@ class BlockConfig(ModelConfig):
     """
 
     # sizes
-    vocab_size: int = 50257
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_heads: int = 12
-    filter_size: int = 3072
-    max_position_embeddings: int = 1024
-    attention_inner_dim: int | None = None
+    vocab_size: PositiveInt = 50257
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 12
+    num_heads: PositiveInt = 12
+    filter_size: PositiveInt = 3072
+    max_position_embeddings: PositiveInt = 1024
+    attention_inner_dim: PositiveInt | None = None
     # positions
     position_embedding_type: Literal["learned", "fixed", "relative", "rotary", "alibi"] | None = (
         "learned"
     )
-    position_embedding_offset: int = 0
-    rotary_dim: int | None = None
-    rotary_fraction: float = 0.25
-    rope_theta: float = 10000.0
+    position_embedding_offset: NonNegativeInt = 0
+    rotary_dim: PositiveInt | None = None
+    rotary_fraction: Fraction = 0.25
+    rope_theta: PositiveFloat = 10000.0
     rotary_interleaved: bool = True
-    pos_scaling_factor: float = 1.0
+    pos_scaling_factor: PositiveFloat = 1.0
     pos_scaling_type: Literal["linear", "llama3", "yarn"] = "linear"
     pos_scaling_extra_args: RopeScaling | None = None
     alibi_trainable_slopes: bool = False
     alibi_slopes_in_checkpoint: bool = False
     alibi_style: Literal["standard", "falcon"] = "standard"
-    num_relative_attention_buckets: int = 32
-    max_relative_distance: int = 128
+    num_relative_attention_buckets: PositiveInt = 32
+    max_relative_distance: PositiveInt = 128
     # dropout; None means dropout_rate
-    dropout_rate: float = 0.1
-    residual_dropout_rate: float | None = None
-    embedding_dropout_rate: float | None = None
-    attention_dropout_rate: float | None = None
+    dropout_rate: Dropout = 0.1
+    residual_dropout_rate: Dropout | None = None
+    embedding_dropout_rate: Dropout | None = None
+    attention_dropout_rate: Dropout | None = None
     # block
     norm_type: NormType = "layernorm"
     use_rms_norm: bool | None = None
-    layer_norm_epsilon: float = 1e-5
+    layer_norm_epsilon: PositiveFloat = 1e-5
     norm_first: bool = True
     norm_first_sandwich: bool = False
     parallel_attention: bool = False
@@ -140,17 +140,17 @@ class BlockConfig(ModelConfig):
     )
     use_projection_bias_in_attention: bool = True
     use_ffn_bias_in_attention: bool = True
-    attention_sliding_window_length: int | None = None
+    attention_sliding_window_length: PositiveInt | None = None
     sliding_window_every_other_decoder_layer: bool = False
-    attention_logit_softcapping: float | None = None
+    attention_logit_softcapping: PositiveFloat | None = None
     attention_qk_norm_layer: NormType | None = None
-    attention_qk_norm_eps: float = 1e-5
+    attention_qk_norm_eps: PositiveFloat = 1e-5
     scale_qk_dot_by_layer_idx: bool = False
     fixed_sparse_attention: FixedSparse | None = None
-    clip_qkv: float | None = None
-    softmax_scale: float | None = None
+    clip_qkv: PositiveFloat | None = None
+    softmax_scale: PositiveFloat | None = None
     # initialisers
-    initializer_range: float = 0.02
+    initializer_range: NonNegativeFloat = 0.02
     initializer: Initializer | None = None
     embedding_initializer: Initializer | None = None
     attention_initializer: Initializer | None = None
@@ -160,9 +160,9 @@ class BlockConfig(ModelConfig):
     head_initializer: Initializer | None = None
     # muP: explicit (2.2) and derived from base sizes (2.3+)
     scale_qk_dot_by_d: bool | None = None
-    mup_base_hidden_size: int | None = None
-    mup_base_filter_size: int | None = None
-    attention_logits_alpha: float = 1.0
+    mup_base_hidden_size: PositiveInt | None = None
+    mup_base_filter_size: PositiveInt | None = None
+    attention_logits_alpha: PositiveFloat = 1.0
     # fine-tuning
     lora_params: LoraConfig | None = None
 

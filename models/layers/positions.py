@@ -8,6 +8,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from pydantic import PositiveFloat, PositiveInt
 
 from models.sections import Section
 
@@ -33,12 +34,12 @@ class RopeScaling(Section):
         attention_factor: yarn: multiplies queries and keys; default 0.1 ln(factor) + 1.
     """
 
-    original_max_position_embeddings: int = 8192
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
+    original_max_position_embeddings: PositiveInt = 8192
+    low_freq_factor: PositiveFloat = 1.0
+    high_freq_factor: PositiveFloat = 4.0
+    beta_fast: PositiveFloat = 32.0
+    beta_slow: PositiveFloat = 1.0
+    attention_factor: PositiveFloat | None = None
 
 
 def rotary_frequencies(

@@ -23,7 +23,7 @@ from sparsity.schedules import (
     update_schedule,
 )
 from sparsity.schema import SparsityError, unknown
-from sparsity.views import View
+from sparsity.views import WHOLE, Groups, Structure, View
 
 __all__ = [
     "ALGORITHMS",
@@ -99,8 +99,9 @@ class Algorithm:
         init_method: "random", "topk", "from_zeros", "checkerboard" or a function.
         update: when the topology changes, in optimizer steps taken.
         drop_fraction: share of active weights to drop at an update (``Dynamic`` only).
-        out_groups: keep the same count in each of so many groups of output rows.
-        in_groups: the same over inputs.
+        structure: which positions compete: the whole weight, groups, n:m, blocks.
+        budget: how layers share the level, see ``budgets``.
+        dense_ends: so many layers at either end of a stack stay dense.
         compute: "auto", "masked" or "csr" storage of the weights.
         needs_gradient: whether scores read the dense gradient, which costs a dense product.
     """
@@ -109,8 +110,9 @@ class Algorithm:
     init_method: InitMethod = "random"
     update: UpdateSchedule = EVERY_STEP
     drop_fraction: Schedule = _NO_DROP
-    out_groups: int | None = None
-    in_groups: int | None = None
+    structure: Structure = WHOLE
+    budget: str = "uniform"
+    dense_ends: int = 0
     compute: str = "auto"
     needs_gradient: bool = False
 
@@ -150,6 +152,11 @@ class Algorithm:
         del ctx
         return saved
 
+    def forward(self, weight: Array, view: View) -> Array:
+        """Return what the model computes with, for a weight that is stored dense."""
+        del view
+        return weight
+
     def update_mask(self, ctx: UpdateContext) -> Array:
         """Return the mask after a due step, true where kept."""
         return ctx.mask
@@ -160,11 +167,15 @@ _PARSERS: Mapping[str, Callable[[Any, str], Any]] = {
     "schedule": schedule,
     "drop_fraction": schedule,
     "update": update_schedule,
+    "pattern": lambda value, where: value if isinstance(value, Structure) else value.build(),
+    "balance_in_groups": lambda value, where: Groups(value, "in"),
+    "balance_out_groups": lambda value, where: Groups(value, "out"),
 }
 _ATTRIBUTES = {  # key of a section -> attribute, where they differ
     "schedule": "sparsity",
-    "balance_in_groups": "in_groups",
-    "balance_out_groups": "out_groups",
+    "pattern": "structure",
+    "balance_in_groups": "structure",
+    "balance_out_groups": "structure",
 }
 
 

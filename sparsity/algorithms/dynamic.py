@@ -13,7 +13,7 @@ from sparsity.kernels import topk_mask
 from sparsity.schedules import Constant, Schedule
 from sparsity.selection import active_first, drop_count, kept_count
 
-__all__ = ["SET", "Dynamic", "RigL"]
+__all__ = ["MEST", "SET", "Dynamic", "RigL"]
 
 _DROP = Constant(0.3)
 ScoreFn = Callable[[UpdateContext], Array]
@@ -67,8 +67,10 @@ class Dynamic(Algorithm):
             ctx: levels and view.
             active: [] int32, active weights of the whole tensor.
         """
-        size = ctx.view.row_length(ctx.weight.shape)
-        keep = jnp.minimum(drop_count(ctx.drop_fraction, active, ctx.view.groups), size)
+        shape = ctx.weight.shape
+        size, rows = ctx.view.row_length(shape), ctx.view.groups(shape)
+        cells = active // ctx.view.cell
+        keep = jnp.minimum(drop_count(ctx.drop_fraction, cells, rows), size)
         return keep, jnp.maximum(kept_count(ctx.sparsity, size) - keep, 0)
 
     def update_mask(self, ctx: UpdateContext) -> Array:
@@ -93,8 +95,25 @@ class SET(Dynamic):
         if self.grow is not None:
             return self.grow(ctx)
         view, shape = ctx.view, ctx.weight.shape
-        rows = jax.random.uniform(ctx.key, (view.groups, view.row_length(shape)))
+        rows = jax.random.uniform(ctx.key, (view.groups(shape), view.row_length(shape)))
         return view.unrows(rows, shape)
+
+
+@register("mest")
+class MEST(SET):
+    """Drop by |weight| + rate * |gradient|, grow at random (Yuan et al. 2021, arXiv:2110.14032).
+
+    Attributes:
+        gradient_rate: the paper's lambda.
+    """
+
+    needs_gradient: bool = True
+    gradient_rate: float = 0.01
+
+    def drop_scores(self, ctx: UpdateContext) -> Array:
+        """Score active weights by what they are and how they move."""
+        grad: Any = ctx.grad
+        return jnp.abs(ctx.weight) + self.gradient_rate * jnp.abs(grad)
 
 
 @register("rigl")

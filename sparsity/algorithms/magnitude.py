@@ -8,11 +8,19 @@ from jaxtyping import Array
 
 from sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
 from sparsity.kernels import topk_mask
-from sparsity.schedules import NEVER, UpdateSchedule, constant_level, is_constant
+from sparsity.schedules import (
+    NEVER,
+    Cycling,
+    Every,
+    UpdateSchedule,
+    constant_level,
+    is_constant,
+    update_schedule,
+)
 from sparsity.schema import SparsityError
 from sparsity.selection import active_first, kept_count
 
-__all__ = ["GMP", "Static"]
+__all__ = ["ACDC", "GMP", "Static"]
 
 
 @register("static")
@@ -46,7 +54,8 @@ class GMP(Algorithm):
         if is_constant(algorithm.sparsity):
             key = "sparsity" if "sparsity" in keys else "schedule"
             raise SparsityError(
-                f"{where}.{key}: gmp needs a schedule, got the constant {keys[key]!r}"
+                f"{where}.{key}: gmp needs a schedule, got the constant {keys[key]!r}; such as "
+                f"schedule: [0.3, 0.6, 0.9] with update: {{steps: [100, 200, 300]}}"
             )
         return algorithm
 
@@ -55,3 +64,33 @@ class GMP(Algorithm):
         rows = ctx.view.rows(active_first(jnp.abs(ctx.weight), ctx.mask))
         keep = topk_mask(rows, kept_count(ctx.sparsity, rows.shape[-1]))
         return ctx.view.unrows(keep, ctx.weight.shape)
+
+
+@register("acdc")
+class ACDC(GMP):
+    """Alternating compressed and decompressed phases (Peste et al. 2021, arXiv:2106.12379).
+
+    Dense until ``update.start``; then every ``update.freq`` steps the largest weights become the
+    mask, or all weights are trained again. The last change before ``update.stop`` compresses.
+    """
+
+    @classmethod
+    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+        """Build it from one level and the phases."""
+        key = "sparsity" if "sparsity" in keys else "schedule"
+        level = constant_level(keys[key], f"{where}.{key}")
+        phases = update_schedule(keys.get("update"), f"{where}.update")
+        if not isinstance(phases, Every) or phases.start < 1 or phases.stop is None:
+            raise SparsityError(
+                f"{where}.update: acdc needs its phases, such as {{freq: 100, start: 100, stop: "
+                f"800}}, found {keys.get('update')!r}"
+            )
+        changes = -(-(phases.stop - phases.start) // phases.freq)
+        if changes % 2 == 0:
+            raise SparsityError(
+                f"{where}.update: {changes} changes end on a dense phase; "
+                f"stop: {phases.stop - phases.freq} ends on a sparse one"
+            )
+        cycle = Cycling((float(level(0)), 0.0))
+        kept = {name: value for name, value in keys.items() if name != key}
+        return super().from_section({**kept, "sparsity": cycle, "update": phases}, where)

@@ -14,7 +14,14 @@ from sparsity.kernels import topk_mask
 from sparsity.selection import kept_count
 from sparsity.views import View
 
-__all__ = ["INIT_METHODS", "InitMethod", "checkerboard", "init_mask", "magnitude_mask"]
+__all__ = [
+    "INIT_METHODS",
+    "InitMethod",
+    "checkerboard",
+    "highest_mask",
+    "init_mask",
+    "magnitude_mask",
+]
 
 INIT_METHODS = ("random", "topk", "from_zeros", "checkerboard")
 InitMethod = str | Callable[..., Any]
@@ -48,23 +55,27 @@ def _named_mask(
 ) -> Array:
     if method == "random":
         # Drawn in the vendor's order so that both weight layouts get the same pattern.
-        scores = jax.random.uniform(key, (view.groups, view.row_length(weight.shape)))
+        scores = jax.random.uniform(key, (view.groups(weight.shape), view.row_length(weight.shape)))
         return _keep_highest(scores, sparsity, weight.shape, view)
     if method == "topk":
         return magnitude_mask(weight, sparsity, view)
-    return weight != 0
+    return view.unrows(view.rows(weight != 0) > 0, weight.shape)
 
 
 def _keep_highest(
-    scores: Array, sparsity: Array | float, shape: tuple[int, ...], view: View
+    rows: Array, sparsity: Array | float, shape: tuple[int, ...], view: View
 ) -> Array:
-    return view.unrows(topk_mask(scores, kept_count(sparsity, scores.shape[-1])), shape)
+    return view.unrows(topk_mask(rows, kept_count(sparsity, rows.shape[-1])), shape)
+
+
+def highest_mask(scores: Array, sparsity: Array | float, view: View) -> Array:
+    """Keep the highest scores, one per weight, of each row of the view."""
+    return _keep_highest(view.rows(scores.astype(jnp.float32)), sparsity, scores.shape, view)
 
 
 def magnitude_mask(weight: Array, sparsity: Array | float, view: View) -> Array:
     """Keep the largest absolute weights of each row of the view."""
-    rows = view.rows(jnp.abs(weight).astype(jnp.float32))
-    return _keep_highest(rows, sparsity, weight.shape, view)
+    return highest_mask(jnp.abs(weight), sparsity, view)
 
 
 def checkerboard(shape: tuple[int, ...], sparsity: Array | float, view: View) -> Array:

@@ -1,12 +1,13 @@
 """HDF5: rows to train on, and the vendor's ``.mdl`` checkpoints."""
 
 import io
+import json
 
 import h5py
 import numpy as np
 
 from fuzz.mutations import damaged
-from sparsity.mdl import MdlFile
+from models.vendor.mdl import MdlFile
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.rowfiles.verify import verify_folder
 
@@ -55,8 +56,9 @@ def _weights(file):
     half = file.create_dataset("half", data=np.ones(6, np.uint16), chunks=(2,), compression="gzip")
     half.attrs["dtypes"] = "torch.bfloat16"
     full = file.create_dataset("full", shape=(3,), dtype="f4")
-    full.attrs["is_constructible"], full.attrs["fill_value"] = True, 2.0
-    file.attrs["global_step.__metadata__"] = '{"global_step.__metadata__": {"scalar_value": 5}}'
+    full.attrs.update({"__TYPE__": "DeferredFullTensor", "shape": (3,), "fill_value": 2.0})
+    step = {"__TYPE__": "ScalarSerializer", "scalar_value": 5}
+    file.attrs["global_step.__metadata__"] = json.dumps({"global_step.__metadata__": step})
 
 
 def mdl_files(rng, folder):

@@ -209,6 +209,6 @@ for a, b in itertools.product(
 @pytest.mark.parametrize("program", [SPARSE, RAW, STREAMS], ids=["sparsity", "handlers", "vsl"])
 def test_wrong_arguments_never_end_the_interpreter(program):
     command = [sys.executable, "-P", "-c", program + "\nprint('attempts', tried, clean)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stderr[-3000:]}"
-    assert int(done.stdout.split()[-2]) > 100
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, f"exit status {ended.returncode}\n{ended.stderr[-3000:]}"
+    assert int(ended.stdout.split()[-2]) > 100

@@ -93,8 +93,8 @@ def experiment(monkeypatch, **model):
 
 
 def test_loss_of_a_table_is_that_of_its_rows(monkeypatch):
-    made = experiment(monkeypatch, name="own_module:build", rate=0.5)
-    assert made.dropout
+    run = experiment(monkeypatch, name="own_module:build", rate=0.5)
+    assert run.dropout
     table = jnp.log(jnp.asarray([[1, 3], [1, 1]], jnp.float32))
     model = own.plain(lambda key: {"table": table}, lambda p, tokens, key: p["table"][tokens])
     batch = models.Batch(
@@ -131,12 +131,12 @@ def test_what_is_wrong_is_said_with_its_line(monkeypatch, model, says):
 
 
 def test_a_packed_stream_is_refused(monkeypatch):
-    made = experiment(monkeypatch, name="own_module:build")
+    run = experiment(monkeypatch, name="own_module:build")
     layout = importlib.import_module("vsl").layout_from_lengths(jnp.asarray([2]), 4)
     zeros = jnp.zeros(4, jnp.int32)
     batch = models.Batch(zeros, zeros, jnp.ones(4), layout)
     with pytest.raises(ValueError, match="rows of tokens, not a packed stream"):
-        made.model.loss(init(jax.random.key(0)), batch)
+        run.model.loss(init(jax.random.key(0)), batch)
 
 
 def half(strength: float = 0.5):
@@ -149,15 +149,15 @@ def test_an_optimizer_gives_the_direction(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_module", module)
     optimizer = {"optimizer_type": "own_module:half", "learning_rate": 0.1, "weight_decay": 0.01}
     sections = SECTIONS | {"model": {"name": "own_module:build"}}
-    made = wafer.Experiment.from_config(
+    run = wafer.Experiment.from_config(
         sections | {"optimizer": optimizer | {"strength": 0.25, "max_gradient_norm": 1.0}}
     )
     params = {"table": jnp.full((5, 5), 2.0)}
     grads = {"table": jnp.zeros((5, 5)).at[0, 0].set(4.0)}
-    updates: Any = made.tx.update(grads, made.tx.init(params), params)[0]
+    updates: Any = run.tx.update(grads, run.tx.init(params), params)[0]
     # Clipped to 1, times 0.25, plus the decay 0.01 * 2, times -0.1.
     assert float(updates["table"][0, 0]) == pytest.approx(-0.1 * (0.25 + 0.02))
     assert float(updates["table"][1, 1]) == pytest.approx(-0.1 * 0.02)
-    assert made.cfg.to_dict()["optimizer"]["strength"] == 0.25
+    assert run.cfg.to_dict()["optimizer"]["strength"] == 0.25
     with pytest.raises(ConfigError, match=r"optimizer\.strenght: .*did you mean 'strength'"):
         wafer.Experiment.from_config(sections | {"optimizer": optimizer | {"strenght": 1.0}})

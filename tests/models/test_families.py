@@ -1,5 +1,7 @@
 """Families beside the plain decoder: DPR's towers, later knobs, costs by hand, cached steps."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from helpers.hf_parity import CHEAP
 
 import models
 import vsl
+from models.errors import SectionError
 from models.generation import decode_step
 from models.layers.caches import init_cache
 from models.layers.positions import RopeScaling, rotate, yarn_factor, yarn_frequencies
@@ -250,3 +253,17 @@ def test_every_name_lists_its_knobs():
     assert listed["moe"] == ["section | null", None]
     with pytest.raises(ValueError, match="did you mean 'mixtral'"):
         knobs("mixtrl")
+
+
+@pytest.mark.parametrize(
+    ("key", "here"),
+    [
+        ("num_key_value_heads", "extra_attention_params: {num_kv_groups: ...}"),
+        ("n_layer", "num_hidden_layers"),
+        ("hidden_dim", "hidden_size"),
+    ],
+)
+def test_knobs_under_hugging_faces_names_are_led_home(key, here):
+    says = re.escape(f"model.{key}: unknown key; here it is `{here}`")
+    with pytest.raises(SectionError, match=says):
+        models.build({"name": "llama", key: 2})

@@ -2,6 +2,7 @@
 
 import logging
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -10,6 +11,7 @@ from sparsity import GMP, SET, Dynamic, RigL, SparsityError, Static, configure
 from sparsity.algorithms.inband import InBandStatic
 from sparsity.filters import Filter
 from sparsity.schedules import Constant, Cosine, Cycling, Every, Exponential, UpdateSteps
+from sparsity.views import Blocks, FanIn, Groups, NofM
 
 
 def only(section, **kw):
@@ -48,7 +50,7 @@ def test_every_key_of_release_22():
         drop_fraction=Cosine(0.3, 75.0),
         update=Every(10, 0, 75),
         init_method="topk",
-        out_groups=4,
+        structure=Groups(4),
         compute="masked",
     )
 
@@ -270,8 +272,14 @@ def test_a_registered_algorithm_needs_nothing_else(registered):
 def test_every_registered_name_is_its_own_class(name):
     """A name once trained RigL when the parser had no branch for it."""
     cls = sparsity.ALGORITHMS[name]
-    level = {"schedule": [0.3, 0.5]} if name == "gmp" else {"sparsity": 0.5}
-    assert type(only({"algorithm": name.upper()} | level)[1]) is cls
+    needs = {
+        "gmp": {"schedule": [0.3, 0.5]},
+        "acdc": {"sparsity": 0.5, "update": {"freq": 10, "start": 10, "stop": 20}},
+        "topkast": {"sparsity": 0.5, "stop": 10},
+        "sr-ste": {"sparsity": 0.5, "stop": 10},
+    }
+    keys = needs.get(name, {"sparsity": 0.5})
+    assert type(only({"algorithm": name.upper()} | keys)[1]) is cls
 
 
 def test_a_section_is_parsed_once():
@@ -291,3 +299,124 @@ def test_the_sparsifiers_public_names():
         "store", "view", "code_of", "quiet",
     }  # fmt: skip
     assert names == core | facts | rest
+
+
+def test_patterns_are_structures_that_every_algorithm_knows():
+    pattern = {"type": "n:m", "n": 2, "m": 4}
+    _, algorithm = only({"pattern": pattern})
+    assert algorithm == Static(sparsity=0.5, structure=NofM(2, 4))
+    _, rigl = only({"algorithm": "rigl", "sparsity": 0.75, "pattern": pattern | {"n": 1}})
+    assert rigl.structure == NofM(1, 4)
+    assert only({"sparsity": 0.9, "pattern": {"type": "block", "size": [4, 8]}})[1].structure == (
+        Blocks(inputs=4, outputs=8)
+    )
+    fan = {"sparsity": 0.9, "pattern": {"type": "constant_fan_in"}}
+    assert only(fan)[1].structure == FanIn()
+    gmp = {"algorithm": "gmp", "schedule": [0.25, 0.5], "update": 10, "pattern": pattern}
+    assert only(gmp)[1].sparsity == Cycling((0.25, 0.5))
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 3), (2, 3), (1, 7), (5, 7), (3, 10), (2, 4)])
+def test_the_level_of_n_of_m_keeps_n(n, m):
+    weight = jnp.arange(1.0, 2 * m + 1).reshape(m, 2)  # [in, out]
+    sparsifier = configure({"pattern": {"type": "n:m", "n": n, "m": m}, "init_method": "topk"})
+    (mask,) = sparsifier.masks(sparsifier.init({"kernel": weight}, jax.random.key(0))).values()
+    assert mask.sum(0).tolist() == [n, n]
+    assert mask[-n:].all()  # the largest
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"pattern": {"type": "n:m", "n": 4, "m": 4}}, r"n=4 must be below m=4"),
+        ({"pattern": {"type": "n:m", "n": 2, "m": 4}, "sparsity": 0.9}, "has the level 0.5"),
+        ({"pattern": {"type": "block", "size": 0}, "sparsity": 0.9}, r"pattern.*size"),
+        ({"pattern": {"type": "block", "size": 4}}, "no level"),
+        ({"pattern": {"type": "hexagon"}, "sparsity": 0.9}, "n:m"),
+        (
+            {"pattern": {"type": "constant_fan_in"}, "sparsity": 0.5, "balance_in_groups": 2},
+            "balance_in_groups and pattern exclude each other",
+        ),
+    ],
+)
+def test_wrong_patterns_are_said(keys, says):
+    with pytest.raises(SparsityError, match=says):
+        configure(keys)
+
+
+def test_a_pattern_that_does_not_fit_a_weight_is_said():
+    sparsifier = configure({"pattern": {"type": "block", "size": 4}, "sparsity": 0.5})
+    with pytest.raises(ValueError, match="do not tile its 6 inputs x 8 outputs"):
+        sparsifier.select({"kernel": jnp.zeros((6, 8))})
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"sparsity": 2.0}, "sparsity"),
+        ({"sparsity": float("nan")}, "sparsity"),
+        ({"sparsity": -5.0}, "sparsity"),
+        (
+            {"algorithm": "rigl", "sparsity": -5.0},
+            r"sparsity: expected a number from 0 to 1, got -5",
+        ),
+        ({"algorithm": "set", "sparsity": 0.5, "drop_fraction": float("nan")}, "drop_fraction"),
+        ({"algorithm": "gmp", "schedule": [0.5, 1.5]}, r"schedule\[1\]: expected a number from 0"),
+        (
+            {"algorithm": "gmp", "schedule": {"type": "exp", "init": 0.1, "gamma": float("inf")}},
+            "gamma: expected a number, got inf",
+        ),
+        (
+            {"algorithm": "gmp", "schedule": {"type": "linear", "init": -3.0, "slope": 0.1}},
+            "init: expected a number from 0 to 1, got -3",
+        ),
+        (
+            {"algorithm": "gmp", "schedule": {"type": "cosine", "init": 0.1, "half_period": 0}},
+            "half_period: expected steps above 0, got 0",
+        ),
+    ],
+)
+def test_levels_that_mean_nothing_are_refused(keys, says):
+    with pytest.raises(SparsityError, match=says):
+        configure(keys)
+
+
+def test_a_filter_that_matches_nothing_is_refused_where_the_model_is_known():
+    params = {"layers_0": {"ffn": {"kernel": jnp.zeros((8, 8))}}}
+    section = [
+        {"sparsity": 0.5, "param_filter": "*ffn*"},
+        {"sparsity": 0.5, "param_filter": "*fnn*"},
+    ]
+    with pytest.raises(SparsityError, match=r"\*fnn\* matches no parameter.*layers_0/ffn/kernel"):
+        configure(section, params=params)
+    assert configure(section[0], params=params)
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"sparsity": 0.9, "param_filter": "small"}, "small: pruned to 100 %"),
+        ({"sparsity": 0.5, "param_filter": "*"}, "bias, norm: biases and norms become sparse"),
+        (
+            {"algorithm": "gmp", "schedule": [0.3, 0.6], "update": {"freq": 10, "start": 5}},
+            "begins again at step 25, with 0.3",
+        ),
+        (
+            {"algorithm": "gmp", "schedule": [0.3, 0.6], "update": {"steps": [1, 4, 7]}},
+            "begins again at step 7",
+        ),
+        ({"algorithm": "gmp", "schedule": [0.3, 0.6], "update": {"freq": 10, "stop": 20}}, None),
+        ({"algorithm": "gmp", "schedule": [0.3, 0.6], "update": {"steps": [1, 4]}}, None),
+        ({"sparsity": 0.5}, None),
+    ],
+)
+def test_what_may_surprise_is_said_once(caplog, section, says):
+    shapes = {"kernel": (4, 8), "small": (2, 2), "bias": (8,), "norm": (8,)}
+    params = {name: jnp.ones(shape) for name, shape in shapes.items()}
+    sparsifier = configure(section, params=params)
+    with caplog.at_level(logging.WARNING):
+        sparsifier.init(params, jax.random.key(0))
+    if says is None:
+        assert not caplog.records
+    else:
+        assert [record.message for record in caplog.records if says in record.message]

@@ -18,15 +18,15 @@ from sparsity.algorithms.masks import init_mask
 from sparsity.kernels import topk_mask
 from sparsity.schedules import schedule, update_schedule
 from sparsity.selection import drop_count, kept_count
-from sparsity.views import View
+from sparsity.views import Groups, View
 
 VECTORS = GOLDEN / "sparsity"
 META = json.loads((VECTORS / "meta.json").read_text())
 VIEWS = {
     "flat": View("oi"),
-    "out2": View("oi", out_groups=2),
-    "out3": View("oi", out_groups=3),
-    "in2": View("oi", in_groups=2),
+    "out2": View("oi", Groups(2)),
+    "out3": View("oi", Groups(3)),
+    "in2": View("oi", Groups(2, "in")),
 }
 
 
@@ -101,7 +101,7 @@ def test_drop_and_grow(case):
         jnp.asarray(data[f"{case['i']}_{k}"]) for k in ("p", "grad", "mask0", "dropped", "grown")
     )
     view = VIEWS[case["shaper"] or "flat"]
-    assert int(drop_count(case["drop"], mask.sum(), view.groups)) == case["k"]
+    assert int(drop_count(case["drop"], mask.sum(), view.groups(weight.shape))) == case["k"]
     rigl = sparsity.RigL(sparsity=case["sparsity"])
     context = sparsity.UpdateContext(
         name="w",
@@ -275,7 +275,12 @@ def test_trajectory(name):
 def test_release_18_masks(case):
     data = np.load(VECTORS / "static18.npz")
     weight, want, regrown = (data[f"{case['i']}_{k}"] for k in ("w", "mask", "regrow"))
-    view = View("oi", out_groups=case.get("out_groups"), in_groups=case.get("in_groups"))
+    view = View(
+        "oi",
+        Groups(case["in_groups"], "in")
+        if case.get("in_groups")
+        else Groups(case.get("out_groups") or 1),
+    )
     pruned = ~np.isfinite(weight)
     mask = inband_mask(
         weight,

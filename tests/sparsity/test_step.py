@@ -14,7 +14,7 @@ import sparsity
 from models.layers.basic import project
 from sparsity.algorithms.masks import init_mask
 from sparsity.selection import drop_count, kept_count, topk_mask
-from sparsity.views import View
+from sparsity.views import Blocks, FanIn, Groups, NofM, View
 
 topk = jax.jit(topk_mask)
 
@@ -49,7 +49,11 @@ def test_topk_on_many_distinct_and_few_distinct_values():
         np.testing.assert_array_equal(got, reference_topk(scores, k))
 
 
-VIEWS = [View("io"), View("oi"), View("io", out_groups=2), View("io", in_groups=3)]
+STRUCTURES = [
+    *(Groups(), Groups(2), Groups(3, "in"), FanIn(), NofM(2, 4, "out"), NofM(1, 3)),
+    Blocks(inputs=3, outputs=2),
+]
+VIEWS = [View("oi"), *(View("io", structure) for structure in STRUCTURES)]
 
 
 def updated(algorithm, view, weight, grad, mask, level, drop, step):
@@ -85,28 +89,36 @@ def test_counts_are_exact_whatever_the_scores(seed, level, drop, view, algorithm
         jnp.asarray(grad),
         jnp.asarray(rng.random((6, 8)) < 0.5),
     )
-    mask = view.unrows(view.rows(mask).at[:].set(view.rows(mask)[0]), (6, 8))  # equal rows
+    mask = view.unrows(view.rows(mask).at[:].set(view.rows(mask)[0]), (6, 8)) > 0  # equal rows
+    groups, cells = view.groups((6, 8)), int(mask.sum()) // view.cell
     with jax.disable_jit():  # a few small operations, not one compilation per algorithm and view
         new = updated(algorithm, view, weight, grad, mask, jnp.float32(level), jnp.float32(drop), 1)
     new = np.asarray(new)
-    rows = np.asarray(view.rows(new)).sum(axis=1)
-    want = int(kept_count(level, 48 // view.groups))
+    rows = np.asarray(view.rows(new)).sum(axis=1) // view.cell
+    want = int(kept_count(level, view.row_length((6, 8))))
     if algorithm is not GMP:
-        kept = int(drop_count(drop, jnp.int32(mask.sum()), view.groups))
+        kept = int(drop_count(drop, jnp.int32(cells), groups))
         want = max(want, kept)
         # Survivors come from the active weights only.
-        assert (new & mask).sum() >= min(kept * view.groups, mask.sum())
+        assert (new & mask).sum() >= min(kept * groups, cells) * view.cell
     assert (rows == want).all()
 
 
 def test_layouts_give_the_same_pattern():
     weight = jnp.asarray(np.random.default_rng(0).standard_normal((6, 8, 3)))  # [., in, out]
     vendor = weight.transpose(2, 1, 0)
-    cases = [("random", {}), ("topk", {"in_groups": 2}), ("checkerboard", {"out_groups": 3})]
-    for method, groups in cases:
+    cases = [
+        ("random", Groups()),
+        ("topk", Groups(2, "in")),
+        ("checkerboard", Groups(3)),
+        ("topk", NofM(2, 4)),
+        ("random", NofM(1, 3, "out")),
+        ("topk", FanIn()),
+    ]
+    for method, structure in cases:
         args = (0.7, jax.random.key(5))
-        io = init_mask(method, weight, *args, View("io", **groups))
-        oi = init_mask(method, vendor, *args, View("oi", **groups))
+        io = init_mask(method, weight, *args, View("io", structure))
+        oi = init_mask(method, vendor, *args, View("oi", structure))
         np.testing.assert_array_equal(io.transpose(2, 1, 0), oi)
 
 

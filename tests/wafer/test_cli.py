@@ -1,5 +1,6 @@
 """The end of a command: nobody reads its output, or its message holds what a terminal obeys."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from wafer.cli import main
+from wafer.session.logs import CONSOLE, setup_logging
 
 
 @pytest.mark.parametrize("command", [["models"], ["data", "--help"]])
@@ -30,3 +32,21 @@ def test_messages_spell_out_what_steers_a_terminal_and_end_somewhere(capsys):
     assert r"no\x1b[31m\x07\x9b\udc80é; expected" in capsys.readouterr().err
     assert main(["data", "split", "-i", "a", "-o", "b", "--ratios", "x" * 30_000]) == 1
     assert capsys.readouterr().err.endswith(" more characters)\n")
+
+
+def test_log_lines_and_verify_spell_them_out_too(tmp_path, capsys, monkeypatch):
+    setup_logging("INFO")
+    try:
+        monkeypatch.setattr(CONSOLE, "_file", sys.stderr)  # `file` itself is worked out anew
+        logging.getLogger("wafer").warning("no %s", "\x1b[31m\x07é")
+        assert r"no \x1b[31m\x07é" in capsys.readouterr().err
+        folder = tmp_path / "\x1b[31m" / "checkpoints" / "7"
+        for name in ("state", "meta"):
+            (folder / name).mkdir(parents=True)
+        (folder / "meta" / "metadata").write_text("{")
+        assert main(["checkpoint", "verify", str(folder)]) == 1
+        err = capsys.readouterr().err
+        assert r"/\x1b[31m/checkpoints/7 cannot be read" in err
+        assert "\x1b" not in err
+    finally:
+        logging.basicConfig(force=True)

@@ -16,6 +16,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=pathlib.Path, help="file to write (default: stdout)"
     )
     upgrade.set_defaults(run=_upgrade)
+    keys = verbs.add_parser("keys", help="every key: what it takes, its default, its meaning")
+    keys.add_argument(
+        "section", nargs="?", help="runconfig, train_input, model, AdamW, gpt2, ... (default: all)"
+    )
+    keys.set_defaults(run=_keys)
+    schema = verbs.add_parser("schema", help="JSON schema of run files, for editors")
+    schema.set_defaults(run=_schema)
+    new = verbs.add_parser("new", help="write a commented run file for rows you have")
+    new.add_argument("--model", required=True, help="a name of `wafer models`")
+    new.add_argument("--data", required=True, type=pathlib.Path, help="folder of HDF5 rows")
+    new.add_argument("--eval_data", type=pathlib.Path, help="rows kept for evaluation")
+    new.add_argument("--sparsity", type=float, help="share of the weights that is 0, such as 0.9")
+    new.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
+    new.set_defaults(run=_new)
 
 
 def _upgrade(args: argparse.Namespace) -> int:
@@ -34,10 +48,42 @@ def _upgrade(args: argparse.Namespace) -> int:
     sections, left = upgrade(raw["trainer"])
     text = "".join(f"# not read here: {path}\n" for path in left)
     text += yaml.safe_dump(sections, sort_keys=False, default_flow_style=None)
-    if args.output is None:
+    return _written(text, args.output)
+
+
+def _written(text: str, output: pathlib.Path | None) -> int:
+    if output is None:
         sys.stdout.write(text)
-    elif args.output.exists():
-        raise FileExistsError(f"{args.output} is there already; name another file")
+    elif output.exists():
+        raise FileExistsError(f"{output} is there already; name another file")
     else:
-        args.output.write_text(text, encoding="utf-8")
+        output.write_text(text, encoding="utf-8")
     return 0
+
+
+def _keys(args: argparse.Namespace) -> int:
+    from wafer.config.keys import keys, section_classes
+
+    for section in [args.section] if args.section else section_classes():
+        for name, table in keys(section):
+            sys.stdout.write(f"\n{section}{name and f' ({name})'}\n")
+            for key in table:
+                line = f"  {key.name:<36} {key.takes:<28} {key.default:<16} {key.meaning}"
+                sys.stdout.write(f"{line.rstrip()}\n")
+    return 0
+
+
+def _schema(args: argparse.Namespace) -> int:
+    import json
+
+    from wafer.config.keys import json_schema
+
+    del args
+    sys.stdout.write(json.dumps(json_schema(), indent=1) + "\n")
+    return 0
+
+
+def _new(args: argparse.Namespace) -> int:
+    from wafer.config.newfile import run_file
+
+    return _written(run_file(args.model, args.data, args.eval_data, args.sparsity), args.output)

@@ -6,20 +6,27 @@ plan is compiled.
 
 import logging
 import math
+import pathlib
+import re
+import tempfile
 import time
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from rich.table import Table
 
 from models.paths import named_leaves
+from sparsity import Selected
 from wafer.compiler.experiment import compile_experiment, config_graph
 from wafer.compiler.report import graph_table, summary
 from wafer.config import RunConfig
 from wafer.config.engines import engine_row
 from wafer.engines.choose import check, problems
 from wafer.errors import ConfigError, DataError, Problem
-from wafer.experiment import Experiment
+from wafer.experiment import Experiment, Part
 from wafer.session.build import Run
 from wafer.session.logs import CONSOLE
 
@@ -27,13 +34,18 @@ __all__ = ["compile_only", "floor_plan", "makes_floor_plan", "validate_only"]
 
 _LOG = logging.getLogger(__name__)
 _MIB = 2**20
+_LISTED = 200  # rows of a table that a user still reads
+_ROWS = 64  # that validation reads of each input, from all over it
 
 
 def validate_only(cfg: RunConfig) -> None:
-    """Check everything that can be checked without data or arrays, and list what will be sparse.
+    """Check everything that can be checked without arrays, and list what will be sparse.
+
+    Folders of data that are there are opened, and rows from all over them read.
 
     Raises:
         ConfigError: parts of the configuration that do not go together.
+        DataError: rows that are not what the configuration says.
     """
     experiment = Experiment.from_config(cfg)
     check(experiment)
@@ -42,13 +54,8 @@ def validate_only(cfg: RunConfig) -> None:
     state = jax.eval_shape(experiment.tx.init, experiment.shapes)
     total = sum(math.prod(leaf.shape) for _, leaf in leaves)
     sparse = sum(math.prod(chosen.shape) for chosen in selected.values())
-    table = Table("parameter", "shape", "algorithm", "first level", title="Sparsified parameters")
-    for name, chosen in selected.items():
-        level = float(chosen.algorithm.sparsity(0, 0))
-        shape = "x".join(map(str, chosen.shape))
-        table.add_row(name, shape, type(chosen.algorithm).__name__, f"{level:.1%}")
     if selected:
-        CONSOLE.print(table)
+        CONSOLE.print(_sparse_table(selected))
     moments = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     CONSOLE.print(
         f"{cfg.model['name']}: {total:,} parameters in {len(leaves)} arrays, {sparse:,} of them "
@@ -58,7 +65,45 @@ def validate_only(cfg: RunConfig) -> None:
     if makes_floor_plan(cfg):
         graph = config_graph(experiment)
         CONSOLE.print(graph_table(graph, cfg.model["name"]), markup=False, highlight=False)
+    for part in ("train", "eval"):
+        if line := _data_line(experiment, part):
+            CONSOLE.print(line, markup=False, highlight=False)
     CONSOLE.print("The configuration is valid. Nothing was run (--validate_only).")
+
+
+def _sparse_table(selected: Mapping[str, Selected]) -> Table:
+    """List what becomes sparse; in a deep model layers that are alike share a row."""
+    table = Table("parameter", "shape", "algorithm", "first level", title="Sparsified parameters")
+    deep = len(selected) > _LISTED
+    levels = {id(c.algorithm): float(c.algorithm.sparsity(0, 0)) for c in selected.values()}
+    rows: Counter[tuple[str, ...]] = Counter()
+    for name, chosen in selected.items():
+        shape = "x".join(map(str, chosen.shape))
+        shown = re.sub(r"\d+", "*", name) if deep else name
+        level = f"{levels[id(chosen.algorithm)]:.1%}"
+        rows[shown, shape, type(chosen.algorithm).__name__, level] += 1
+    for (name, *rest), count in rows.items():
+        table.add_row(f"{name} ({count} x)" if count > 1 else name, *rest)
+    return table
+
+
+def _data_line(experiment: Experiment, part: Part) -> str:
+    """Say what lies in the folders of an input section; '' where it names none."""
+    cfg = experiment.cfg
+    section: Any = cfg.train_input if part == "train" else cfg.eval_input
+    folders = getattr(section, "data_dir", None)
+    if not folders or part not in cfg.runconfig.mode:
+        return ""
+    missing = [folder for folder in folders if not pathlib.Path(folder).exists()]
+    if missing:
+        return f"{part}_input: not looked at, {missing[0]} is not there"
+    with tempfile.TemporaryDirectory() as kept:
+        source = experiment.dataset(part, kept).source
+        picked = np.unique(np.linspace(0, len(source) - 1, _ROWS).astype(int))
+        rows = [source[int(i)] for i in picked]
+    ids = [int(row["input_ids"].max()) for row in rows if "input_ids" in row]
+    largest = f", ids up to {max(ids):,}" if ids else ""
+    return f"{part}_input: {len(source):,} examples; {len(rows)} of them are sound{largest}"
 
 
 def makes_floor_plan(cfg: RunConfig) -> bool:

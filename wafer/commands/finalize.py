@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fold_lora", action="store_true", help="also bake LoRA adapters in; keeps the model only"
     )
+    parser.add_argument("-v", "--verbose", action="store_true", help="list every sparse tensor")
     parser.set_defaults(run=_main)
 
 
@@ -28,7 +29,8 @@ def _main(args: argparse.Namespace) -> int:
     if args.fold_lora:
         lines = fold_lora(args.input, args.output)
     else:
-        lines = finalize(args.input, args.output).lines()
+        report = finalize(args.input, args.output)
+        lines = report.lines() if args.verbose else [report.summary()]
     sys.stdout.writelines(line + "\n" for line in lines)
     return 0
 
@@ -40,7 +42,8 @@ def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "
 
     Args:
         input: a checkpoint folder, or the vendor's ``.mdl`` file.
-        output: does not exist yet; gets the same layout, and the tokenizer.
+        output: does not exist yet; gets the same layout, and the tokenizer. A name that ends in
+            ``.mdl`` keeps the vendor's file a vendor's file.
 
     Returns:
         What was there, per tensor; ``report.lines()`` puts it in words.
@@ -49,6 +52,7 @@ def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "
         FileExistsError: ``output`` exists.
         FileNotFoundError: ``input`` does not exist.
         CheckpointError: a tensor or file cannot be read; nothing is written.
+        ValueError: a ``.mdl`` is asked for from something else.
 
     Examples:
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
@@ -57,7 +61,8 @@ def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "
     from sparsity.finalize import finalize
 
     report = finalize(input, output)
-    carry_tokenizer(report.source, report.target)
+    target = report.target
+    carry_tokenizer(report.source, target if target.is_dir() else target.parent)
     return report
 
 
@@ -78,7 +83,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     import numpy as np
 
     from models.adapters import fold_adapters
-    from models.checkpoint.layout import CONFIG
+    from models.checkpoint.layout import model_section
     from models.checkpoint.reader import load_params
     from models.checkpoint.writer import write_params
     from models.convert.tokenizer import carry_tokenizer
@@ -88,7 +93,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     from wafer.errors import CheckpointError
 
     stored, record = load_params(input)
-    settings = record[CONFIG]["model"]
+    settings = model_section(record, input)
     cfg = lora_of(parse_config(settings))
     adapted = [name for name, _ in named_leaves(stored) if is_adapter(name)]
     if cfg is None or not adapted:

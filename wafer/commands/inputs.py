@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import models
-from models.checkpoint.layout import CHECKPOINTS, CONFIG, PARAMS, is_checkpoint
+from models.checkpoint.layout import CHECKPOINTS, PARAMS, is_checkpoint, model_section
 from models.checkpoint.reader import load_params
 from models.checkpoint.writer import Checkpoints
 from models.convert.tokenizer import find_tokenizer
@@ -92,4 +92,4 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
         params, record = load_params(path)
     tokenizer = find_tokenizer(path)
     record = {**record, "tokenizer": tokenizer and load_tokenizer(tokenizer)}
-    return models.build(record[CONFIG]["model"]), jax.tree.map(jnp.asarray, params), record
+    return models.build(model_section(record, path)), jax.tree.map(jnp.asarray, params), record

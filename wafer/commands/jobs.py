@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from models.errors import plain
 from wafer.jobs import verbs
 from wafer.jobs.show import render
 from wafer.jobs.store import FINAL, PRIORITIES, JobError, JobStore
@@ -11,7 +12,7 @@ __all__ = ["add_arguments"]
 
 
 def _say(text: str) -> int:
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(plain(text) + "\n")
     return 0
 
 

@@ -55,8 +55,41 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "help": "of weights, masks, data order and dropout"},
     "job_labels": {"nargs": "+", "metavar": "K=V", "help": "labels that `wafer jobs get` shows"},
     "job_priority": {"help": "turn in the queue, p1 first"},
+    "python_paths": {"nargs": "+", "help": "folders of your own modules"},
+    "compile_dir": {"help": "where compiled programs are kept"},
+    "multireplica": {
+        "action": "store_true",
+        "help": "copies of a pipelined model on a system, sharing its batch",
+    },
 }
-_SHORT = {"mode": ["-m"], "model_dir": ["-o"], "execution_strategy": ["--execution"]}
+# The vendor's flags that mean nothing here: taken, and named once.
+_IGNORED: dict[str, dict[str, Any]] = {
+    name: {"nargs": "+"} if name in ("mount_dirs", "debug_args", "ini", "wsc_log_level") else {}
+    for name in (
+        "mount_dirs",
+        "debug_args",
+        "ini",
+        "wsc_log_level",
+        "num_workers_per_csx",
+        "num_wgt_servers",
+        "num_act_servers",
+        "job_time_sec",
+        "credentials_path",
+        "mgmt_address",
+        "mgmt_namespace",
+        "debug_args_path",
+        "service_dir",
+        "dist_addr",
+        "dist_backend",
+        "init_method",
+    )
+} | {"disable_version_check": {"action": "store_true"}}
+_SHORT = {
+    "mode": ["-m"],
+    "model_dir": ["-o"],
+    "execution_strategy": ["--execution"],
+    "compile_dir": ["-c"],
+}
 
 
 # The vendor's first word after run.py, and JAX's name of what it means here; '': any.
@@ -66,7 +99,7 @@ _SYSTEMS = {"CSX": "", "CPU": "cpu", "GPU": "cuda"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     from wafer.config import MODES
-    from wafer.config.engines import ENGINES
+    from wafer.config.engines import ENGINES, STRATEGIES
     from wafer.jobs.store import PRIORITIES
 
     known = {
@@ -81,10 +114,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(_SYSTEMS),
         help="where: CSX, systems on the devices there are (default), or on these devices alone",
     )
+    parser.add_argument(
+        "strategy",
+        nargs="?",
+        choices=STRATEGIES,
+        help="--execution_strategy, as release 1.8 has it",
+    )
     parser.add_argument("-p", "--params", required=True, help="params YAML")
     for name, settings in _FLAGS.items():
         names = [*_SHORT.get(name, []), f"--{name}"]
         parser.add_argument(*names, dest=name, default=None, **settings, **known.get(name, {}))
+    for name, settings in _IGNORED.items():
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS, default=None, **settings)
     several = parser.add_argument_group("several processes (flags, environment or SLURM)")
     several.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0")
     several.add_argument("--num_processes", type=int, help="processes that share the systems")
@@ -96,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _main(args: argparse.Namespace) -> int:
-    from wafer.config import load
+    from wafer.config import load_all
     from wafer.jobs.track import tracked
     from wafer.session.logs import setup_logging
 
@@ -104,7 +145,10 @@ def _main(args: argparse.Namespace) -> int:
     platform = _SYSTEMS[args.system or "CSX"]
     if platform:  # before jax starts
         os.environ["JAX_PLATFORMS"] = platform
-    cfg = load(args.params, {name: getattr(args, name) for name in _FLAGS})
+    flags = {name: getattr(args, name) for name in (*_FLAGS, *_IGNORED)}
+    flags["execution_strategy"] = flags["execution_strategy"] or args.strategy
+    cfgs = load_all(args.params, flags)
+    cfg = max(cfgs, key=_devices)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
     from wafer.engines.cluster import membership
 
@@ -112,19 +156,36 @@ def _main(args: argparse.Namespace) -> int:
     first = member is None or member.index == 0
     setup_logging(cfg.runconfig.logging if first else "WARNING")
     if not first:  # the first process is the job
-        return _start(cfg, member, args.heartbeat, began)
+        return _start(cfgs, member, args.heartbeat, began)
     with tracked(cfg, args.typed) as job:
-        return job.ended(_start(cfg, member, args.heartbeat, began))
+        return job.ended(_start(cfgs, member, args.heartbeat, began, job.id))
 
 
-def _start(cfg: "RunConfig", member: "Member | None", heartbeat: int, began: float) -> int:
-    """Join the other processes, before the first use of any device."""
+def _start(
+    cfgs: "list[RunConfig]",
+    member: "Member | None",
+    heartbeat: int,
+    began: float,
+    job: str = "",
+) -> int:
+    """Join the other processes, before the first use of any device; then run one after another."""
     from wafer.engines.cluster import join
 
-    _prepare(cfg, 1 if member is None else member.count)
+    widest = max(cfgs, key=_devices)
+    _prepare(widest, 1 if member is None else member.count)
     if member is not None:
         join(member, heartbeat)
-    return run(cfg, began)
+    for number, cfg in enumerate(cfgs, 1):
+        if len(cfgs) > 1:
+            _LOG.info("Trainer %d of %d", number, len(cfgs))
+        code = run(cfg, began if number == 1 else None, job)
+        if code:
+            return code
+    return 0
+
+
+def _devices(cfg: "RunConfig") -> int:
+    return cfg.runconfig.num_csx * cfg.runconfig.pipeline.devices
 
 
 def _prepare(cfg: "RunConfig", processes: int = 1) -> None:
@@ -139,12 +200,13 @@ def _prepare(cfg: "RunConfig", processes: int = 1) -> None:
         jax.config.update("jax_compilation_cache_dir", settings.compile_dir)
 
 
-def run(cfg: "RunConfig", began: float | None = None) -> int:
+def run(cfg: "RunConfig", began: float | None = None, job_id: str = "") -> int:
     """Run a checked configuration in its mode.
 
     Args:
         cfg: the configuration.
         began: ``time.perf_counter()`` when the user's command began; now when None.
+        job_id: what ``wafer jobs`` calls it.
 
     Returns:
         0, or 128 + the signal's number when one ended training early (with a checkpoint).
@@ -168,7 +230,7 @@ def run(cfg: "RunConfig", began: float | None = None) -> int:
     if settings.compile_only and makes_floor_plan(cfg):
         floor_plan(cfg)
         return 0
-    with _built(Experiment.from_config(cfg, seed_of(cfg))) as job:
+    with _owned(cfg, job_id), _built(Experiment.from_config(cfg, seed_of(cfg))) as job:
         if settings.compile_only:
             compile_only(job)
             return 0
@@ -182,6 +244,18 @@ def run(cfg: "RunConfig", began: float | None = None) -> int:
                 _report(job, outcome)
                 return 128 + outcome.stop if outcome.stop else 0
     return 0
+
+
+def _owned(cfg: "RunConfig", job_id: str = "") -> contextlib.AbstractContextManager[None]:
+    """Keep other runs out of the model_dir of one that trains; the first process does."""
+    import jax
+
+    from wafer.session.lock import owned
+
+    settings = cfg.runconfig
+    if "train" not in settings.mode or settings.compile_only or jax.process_index():
+        return contextlib.nullcontext()
+    return owned(pathlib.Path(settings.model_dir), job_id)
 
 
 @contextlib.contextmanager
@@ -325,7 +399,7 @@ def _called(experiment: "Experiment") -> "Iterator[tuple[Run, pathlib.Path]]":
     """Build a run for a caller in Python, whose JAX may have started."""
     with contextlib.suppress(RuntimeError):  # then its devices are what there is
         _prepare(experiment.cfg)
-    with _built(experiment) as job, _logged(job) as folder:
+    with _owned(experiment.cfg), _built(experiment) as job, _logged(job) as folder:
         yield job, folder
 
 
@@ -346,7 +420,7 @@ def _report(job: "Run", outcome: "Outcome") -> None:
         CONSOLE.print(table)
     if outcome.stop:
         _LOG.info("Stopped early; the same command continues from the checkpoint")
-    else:
+    elif outcome.rates is not None:
         _LOG.info("Training completed successfully!")
     if outcome.rates is not None:
         total, seconds = outcome.rates.total, outcome.rates.seconds

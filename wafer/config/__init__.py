@@ -4,7 +4,7 @@
 wrong with it in one ``ConfigError``. Importing this package does not import jax.
 """
 
-from wafer.config.loader import CLUSTER_DEFAULTS, RunConfig, load, parse_config
+from wafer.config.loader import CLUSTER_DEFAULTS, RunConfig, load, load_all, parse_config
 from wafer.config.runconfig import MODES, RunSection, total_steps
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.data.sections.base import InputSection
@@ -23,6 +23,7 @@ __all__ = [
     "RunSection",
     "Schedule",
     "load",
+    "load_all",
     "parse_config",
     "parse_optimizer",
     "parse_schedules",

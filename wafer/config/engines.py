@@ -15,6 +15,7 @@ from wafer.errors import ConfigError, Problem
 
 __all__ = [
     "ENGINES",
+    "STRATEGIES",
     "EngineRow",
     "Fabric",
     "MemoryX",
@@ -120,6 +121,7 @@ _ROWS = (
 )
 ENGINES: Mapping[str, EngineRow] = {row.name: row for row in _ROWS}
 _OLDER = {"pipeline": "pipelined"}  # 1.8's spelling
+STRATEGIES = (*_OLDER, "weight_streaming")  # what the vendor's run.py takes after the system
 
 
 def engine_name(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,16 @@ from pydantic import Field, SerializeAsAny
 
 from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
+from wafer.config.retired import with_advice
 from wafer.config.runconfig import RunSection
-from wafer.config.trainer_form import upgrade
+from wafer.config.trainer_form import trainers_of, upgrade
 from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.yamlfile import Lines, read_yaml
 
-__all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "parse_config"]
+__all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "load_all", "parse_config"]
 
 CLUSTER_DEFAULTS = "CEREBRAS_WAFER_SCALE_CLUSTER_DEFAULTS"
 
@@ -88,12 +90,40 @@ def load(
             allowed.
     """
     raw, lines = read_yaml(path)
+    return _parsed(path, raw, lines, overrides)
+
+
+def load_all(path: str | Path, overrides: Mapping[str, Any] | None = None) -> list[RunConfig]:
+    """Read and check a params YAML whose ``trainer`` may be a list; see ``load``.
+
+    Returns:
+        A configuration for each trainer, in the order in which they run.
+
+    Raises:
+        ConfigError: everything that is wrong with the first trainer that cannot be run.
+    """
+    raw, lines = read_yaml(path)
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("trainer"), list):
+        return [_parsed(path, raw, lines, overrides)]
+    trainers = trainers_of(raw["trainer"])
+    if not trainers:
+        raise ConfigError([Problem(("trainer",), "an empty list; there is nothing to run")])
+    out = []
+    for number, trainer in enumerate(trainers, 1):
+        where = path if len(trainers) == 1 else f"{path}, trainer {number} of {len(trainers)}"
+        out.append(_parsed(where, {**raw, "trainer": trainer}, {}, overrides))
+    return out
+
+
+def _parsed(
+    where: str | Path, raw: Any, lines: Lines, overrides: Mapping[str, Any] | None
+) -> RunConfig:
     flags = {k: v for k, v in (overrides or {}).items() if v is not None}
     try:
         return parse_config(raw, flags, defaults=_cluster_defaults())
     except ConfigError as err:
         problems = [_placed(p, lines, flags) for p in err.problems]
-        raise ConfigError(problems, str(path)) from None
+        raise ConfigError(problems, str(where)) from None
 
 
 def parse_config(
@@ -116,6 +146,7 @@ def parse_config(
     try:
         sections["runconfig"] = _merge(raw.get("runconfig"), overrides or {}, defaults or {})
         run = parse(RunSection, sections["runconfig"])
+        sys.path[:0] = [folder for folder in run.python_paths or () if folder not in sys.path]
     except SectionError as err:
         problems += err.under("runconfig").problems
         run = None
@@ -138,7 +169,7 @@ def parse_config(
         except ValueError as err:
             problems += _complaints(name, err)
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(with_advice(problems))
     try:
         return parse(RunConfig, parsed)
     except SectionError as err:

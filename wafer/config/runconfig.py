@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from models.sections import Bool, Choice, Section
 from wafer.config.engines import ENGINES, Fabric, MemoryX, Pipeline, engine_name
-from wafer.errors import ConfigError, Problem, TrainingError
+from wafer.errors import ConfigError, Problem
 
 __all__ = ["MODES", "OpProfiler", "RunSection", "total_steps"]
 
@@ -37,7 +37,6 @@ class ClusterKeys(Section):
     num_wgt_servers: Annotated[int, Field(gt=0, le=24)] | None = None
     job_time_sec: PositiveInt | None = None
     mount_dirs: Any = None
-    python_paths: Any = None
     credentials_path: Any = None
     mgmt_address: Any = None
     mgmt_namespace: Any = None
@@ -47,12 +46,12 @@ class ClusterKeys(Section):
     debug_args: Any = None
     ini: Any = None
     wsc_log_level: Any = None
-    compile_crd_memory_gi: int | None = None
-    execute_crd_memory_gi: int | None = None
-    wrk_memory_gi: int | None = None
-    act_memory_gi: int | None = None
-    cmd_memory_gi: int | None = None
-    wgt_memory_gi: int | None = None
+    compile_crd_memory_gi: PositiveInt | None = None
+    execute_crd_memory_gi: PositiveInt | None = None
+    wrk_memory_gi: PositiveInt | None = None
+    act_memory_gi: PositiveInt | None = None
+    cmd_memory_gi: PositiveInt | None = None
+    wgt_memory_gi: PositiveInt | None = None
     transfer_processes: PositiveInt | None = None
     retrace_every_iteration: Bool | None = None
     lazy_initialization: Bool | None = None
@@ -108,6 +107,10 @@ def _states(value: Any) -> Any:
     return names
 
 
+def _paths(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 def _labels(value: Any) -> Any:
     """Read labels as a mapping, or as the list of key=value that a flag gives."""
     if isinstance(value, list | tuple):
@@ -131,7 +134,8 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         num_epochs: train so many passes over the data.
         steps_per_epoch: length of a pass; None is the data's own.
         eval_steps: batches of an evaluation; None is one pass.
-        eval_frequency: training steps between evaluations in ``train_and_eval``.
+        eval_frequency: training steps between evaluations in ``train_and_eval``; None is one
+            pass over the data.
         checkpoint_steps: steps between checkpoints; None or 0 saves none. When saving, the
             last step is always saved.
         save_initial_checkpoint: also save step 0.
@@ -147,6 +151,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         summary_dir: where TensorBoard events go; None is ``model_dir``/train and /eval.
         check_loss_values: stop at a NaN or infinite loss.
         compile_dir: where compiled programs are kept.
+        python_paths: folders in which Python looks for modules of the user, first of all.
         seed: of parameters, dropout, masks and data order.
         num_csx: systems that share the batch.
         num_replicas: copies on one wafer in pipelined execution; -1 lets the compiler choose.
@@ -187,6 +192,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
     summary_dir: str | None = None
     check_loss_values: Bool = True
     compile_dir: str | None = None
+    python_paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
     num_csx: PositiveInt = 1
     num_replicas: Annotated[int, Field(ge=-1)] = 1
@@ -239,9 +245,6 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         if self.max_steps is None and self.num_steps is None and self.num_epochs is None:
             message = "missing; training needs one of max_steps, num_steps, num_epochs"
             problems.append(Problem(("max_steps",), message))
-        if self.mode == "train_and_eval" and not (self.eval_frequency or self.num_epochs):
-            message = "missing; train_and_eval needs eval_frequency or num_epochs"
-            problems.append(Problem(("eval_frequency",), message))
         return problems
 
     @property
@@ -256,7 +259,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
 
 
 def total_steps(run: RunSection, global_step: int, data_steps: int | None) -> int:
-    """Optimizer steps still to do: the least of what the three keys ask for.
+    """Optimizer steps still to do: the least of what the three keys ask for; 0: finished.
 
     Args:
         run: the section; ``steps_per_epoch`` wins over ``data_steps``.
@@ -265,7 +268,6 @@ def total_steps(run: RunSection, global_step: int, data_steps: int | None) -> in
 
     Raises:
         ConfigError: ``num_epochs`` and nobody knows the length of an epoch.
-        TrainingError: ``max_steps`` is already reached.
     """
     limits = []
     if run.num_epochs is not None:
@@ -277,11 +279,5 @@ def total_steps(run: RunSection, global_step: int, data_steps: int | None) -> in
     if run.num_steps is not None:
         limits.append(run.num_steps)
     if run.max_steps is not None:
-        if global_step >= run.max_steps:
-            raise TrainingError(
-                f"the checkpoint is at step {global_step}, runconfig.max_steps is "
-                f"{run.max_steps}: nothing is left to train; raise max_steps, use num_steps, "
-                "or start in another model_dir"
-            )
-        limits.append(run.max_steps - global_step)
+        limits.append(max(run.max_steps - global_step, 0))
     return min(limits)

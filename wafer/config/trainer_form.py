@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["Upgraded", "upgrade"]
+__all__ = ["Upgraded", "trainers_of", "upgrade"]
 
 
 class Upgraded(NamedTuple):
@@ -167,9 +167,9 @@ def _named(value: Any, path: str) -> tuple[str, Mapping[str, Any] | None]:
     """Read ``{ClassName: {…}}``."""
     entry = _mapping(value, path)
     if len(entry) != 1:
-        found = ", ".join(map(str, entry)) or "nothing"
+        names = ", ".join(map(str, entry)) or "nothing"
         raise ConfigError(
-            [Problem(tuple(path.split(".")), f"expected one class name, got {found}")]
+            [Problem(tuple(path.split(".")), f"expected one class name, got {names}")]
         )
     ((name, arguments),) = entry.items()
     return str(name), None if arguments is None else _mapping(arguments, f"{path}.{name}")
@@ -200,12 +200,12 @@ def _schedules(value: Any, path: str) -> list[dict[str, Any]]:
 
 
 def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_key: dict[str, list[dict[str, Any]]] = {}
     for i, entry in enumerate(_items(value)):
         for schedule in _schedules(entry, f"{path}.{i}"):
             decays = schedule["scheduler"].endswith("WD")
-            found.setdefault("weight_decay" if decays else "learning_rate", []).append(schedule)
-    for key, schedules in found.items():
+            by_key.setdefault("weight_decay" if decays else "learning_rate", []).append(schedule)
+    for key, schedules in by_key.items():
         up.put("optimizer", key, schedules)
 
 
@@ -245,6 +245,15 @@ _INIT: dict[str, Callable[[_Upgrade, Any, str], None]] = {
 }
 
 
+def trainers_of(trainer: Any) -> list[Any]:
+    """The trainers of a file, in order; entries of a list may say ``trainer`` once more."""
+    if not isinstance(trainer, list | tuple):
+        return [trainer]
+    return [
+        _mapping(entry, f"trainer.{i}").get("trainer", entry) for i, entry in enumerate(trainer)
+    ]
+
+
 def upgrade(trainer: Any) -> Upgraded:
     """Translate the value of ``trainer``.
 
@@ -254,14 +263,11 @@ def upgrade(trainer: Any) -> Upgraded:
     Raises:
         ConfigError: not of that form; several trainers in a row.
     """
-    trainers = _items(trainer)
-    if isinstance(trainer, list | tuple):
-        trainers = [
-            _mapping(entry, f"trainer.{i}").get("trainer", entry) for i, entry in enumerate(trainer)
-        ]
+    trainers = trainers_of(trainer)
     if len(trainers) != 1:
         message = (
-            f"a list of {len(trainers)} trainers; write a run file for each, and run them in order"
+            f"a list of {len(trainers)} trainers; `wafer run` runs them in order, and "
+            "wafer.config.load_all reads them"
         )
         raise ConfigError([Problem(("trainer",), message)])
     whole = _mapping(trainers[0], "trainer")

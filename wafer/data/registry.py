@@ -1,17 +1,18 @@
-"""Every data processor by the name a params YAML gives it; users add theirs as ``module:class``.
+"""Every data processor by the name a params YAML gives it; users name theirs ``module:name``.
 
 A processor is one class: its keys, its task (``wafer.data.tasks``) and its reader, named as text
 because readers import h5py, tokenizers and jax, and a wrong file must be reported without them.
 """
 
-import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.errors import did_you_mean
+from models.errors import SectionError, did_you_mean
 from models.sections import parse
+from models.usercode import find
 from wafer.data.sections import images, rows, text
 from wafer.data.sections.base import InputSection
+from wafer.data.sections.own import parse_own
 from wafer.data.tasks import TASKS
 from wafer.errors import ConfigError, Problem
 
@@ -45,25 +46,32 @@ DATA_PROCESSORS: dict[str, type[InputSection]] = {
 }
 
 
-def _processor(name: Any) -> type[InputSection]:
-    """The class behind a name."""
+def _processor(name: Any) -> Callable[..., Any]:
+    """The class behind a name, or a user's loader."""
     if isinstance(name, str) and name in DATA_PROCESSORS:
         return DATA_PROCESSORS[name]
+    if isinstance(name, str) and "TfRecords" in name:
+        raise ValueError(
+            f"{name!r} reads TFRecords, which belong to the TensorFlow stack; write the rows as "
+            "HDF5 (`wafer data preprocess`), or yield them from a loader of your own"
+        )
     if not isinstance(name, str) or ":" not in name:
         raise ValueError(
             f"{name!r}: unknown data processor{did_you_mean(name, DATA_PROCESSORS)}; known: "
             f"{', '.join(DATA_PROCESSORS)}"
         )
-    try:
-        cls = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{name!r}: {error}; is its folder on PYTHONPATH?") from error
-    if not (isinstance(cls, type) and issubclass(cls, InputSection) and cls.reader):
-        raise ValueError(f"{name!r}: expected a subclass of InputSection with a reader, not {cls}")
-    if cls.task not in TASKS:
-        hint = did_you_mean(cls.task, TASKS)
-        raise ValueError(f"{name!r}: unknown task {cls.task!r}{hint}; known: {', '.join(TASKS)}")
-    return cls
+    processor = find(name, DATA_PROCESSORS)
+    if isinstance(processor, type) and issubclass(processor, InputSection):
+        if not processor.reader:
+            raise ValueError(f"{name!r}: a subclass of InputSection needs a reader")
+        _known_task(processor.task)
+    return processor
+
+
+def _known_task(name: Any) -> None:
+    if not isinstance(name, str) or name not in TASKS:
+        hint = did_you_mean(name, TASKS)
+        raise ValueError(f"unknown task {name!r}{hint}; known: {', '.join(TASKS)}")
 
 
 def parse_input(value: Any, num_csx: int = 1) -> InputSection:
@@ -84,14 +92,28 @@ def parse_input(value: Any, num_csx: int = 1) -> InputSection:
         known = ", ".join(DATA_PROCESSORS)
         raise ConfigError([Problem(("data_processor",), f"missing; known: {known}")])
     try:
-        cls = _processor(value["data_processor"])
+        processor = _processor(value["data_processor"])
     except ValueError as error:
         raise ConfigError([Problem(("data_processor",), str(error))]) from error
-    section = parse(cls, value)
+    if isinstance(processor, type) and issubclass(processor, InputSection):
+        section = parse(processor, value)
+    else:
+        section = _own(processor, value)
     problems = _uneven(section, num_csx)
     if problems:
         raise ConfigError(problems)
     return section
+
+
+def _own(loader: Callable[..., Any], value: Mapping[str, Any]) -> InputSection:
+    try:
+        _known_task(value.get("task", "lm"))
+    except ValueError as error:
+        raise ConfigError([Problem(("task",), str(error))]) from error
+    try:
+        return parse_own(value["data_processor"], loader, value)
+    except SectionError as error:
+        raise ConfigError(error.problems) from None
 
 
 def _uneven(section: InputSection, num_csx: int) -> list[Problem]:

@@ -21,6 +21,7 @@ FINAL = PHASES[2:]
 PRIORITIES = {"p1": 199, "p2": 299, "p3": 399}  # the vendor's numbers; the smaller goes first
 _VERSION = 1
 _KEPT = 1000  # finished jobs remembered
+_PRIVATE = 0o600  # SQLite's journals take it over
 _BUSY = 5.0  # seconds to wait for another process's transaction
 
 _SCHEMA = """
@@ -126,6 +127,8 @@ class JobStore:
         """Everything or nothing; closing the file takes back what was not committed."""
         if create:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch(_PRIVATE)
+            self.path.chmod(_PRIVATE)  # commands and run files are nobody else's business
         try:
             db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
             with contextlib.closing(db):

@@ -26,9 +26,11 @@ class Tracked:
     """What the command knows of its own job.
 
     Attributes:
+        id: the job's, '' where no store took it.
         code: exit code to report; None while the run has not come back.
     """
 
+    id: str = ""
     code: int | None = None
 
     def ended(self, code: int) -> int:
@@ -81,6 +83,7 @@ def tracked(
     if not _attempt(store, lambda: store.add(job)):
         yield handle
         return
+    handle.id = job.id
     try:
         _wait(store, job)
         yield handle

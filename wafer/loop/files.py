@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 import wafer
-from models.checkpoint.layout import OPT_STATE, PARAMS, WRITER
+from models.checkpoint.layout import OPT_STATE, PARAMS, RESERVED, WRITER
 from models.checkpoint.reader import load_checkpoint
 from models.checkpoint.writer import write_checkpoint
 from wafer.errors import CheckpointError
@@ -34,7 +34,7 @@ def save(state: Mapping[str, Any], path: str | pathlib.Path) -> None:
     arrays: dict[str, Any] = {}
     plain: dict[str, Any] = {WRITER: wafer.__version__}
     for name, value in state.items():
-        if name in _NAMES.values():
+        if name in (*_NAMES.values(), *RESERVED):
             raise CheckpointError(f"save: {name!r} is what the file calls another part; rename it")
         leaves = jax.tree.leaves(value)
         if any(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):

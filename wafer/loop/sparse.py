@@ -66,7 +66,8 @@ class SparsityAlgorithm:
         if model.sparsity is not None or self.model is not None:
             raise RuntimeError("a model takes one sparsity algorithm, and an algorithm one model")
         self.model, model.sparsity = model, self
-        self._sparsifier = sparsity.configure(self.groups, aliases=model.alias)
+        params = model.params if model.ready else None
+        self._sparsifier = sparsity.configure(self.groups, aliases=model.alias, params=params)
         self._slot = model.backend.register(self, "sparsity")
 
     def apply_to_optimizer(self, optimizer: Optimizer) -> None:

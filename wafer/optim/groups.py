@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from models.alias import known_names
 from models.errors import did_you_mean
 from models.paths import named_leaves
 from wafer.errors import ConfigError, Problem
@@ -52,9 +53,9 @@ class Groups:
     alias: Callable[[str], str] = lambda name: name
 
     def matches(self, name: str, globs: Iterable[str]) -> bool:
-        """Whether any glob matches our name or the vendor's, whole."""
-        both = (name, self.alias(name))
-        return any(fnmatch.fnmatchcase(n, glob) for glob in globs for n in both)
+        """Whether any glob matches our name or one of the vendor's, whole."""
+        names = known_names(name, self.alias)
+        return any(fnmatch.fnmatchcase(n, glob) for glob in globs for n in names)
 
     def decays(self, name: str) -> bool:
         """Biases, parameters of norms and ALiBi slopes are not decayed; embeddings are."""

@@ -60,7 +60,7 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
     Attributes:
         optimizer_type: its name in ``OPTIMIZERS``, in any case.
         learning_rate: a number, a scheduler, or a list of schedulers.
-        weight_decay: likewise; never applied to biases and norms.
+        weight_decay: a number, a scheduler, or a list of them; never applied to biases and norms.
         max_gradient_norm: clip by the global L2 norm.
         max_gradient_value: clip every element; not together with the norm.
         loss_scaling_factor: a number, or 'dynamic' (float16 only; see ``optim.precision``).
@@ -335,7 +335,7 @@ class Adafactor(Optimizer):
     needs_dense: ClassVar[bool] = True
 
     eps: tuple[PositiveFloat, PositiveFloat] = (1e-30, 1e-3)
-    decay_rate: Annotated[float, Field(lt=0)] = -0.8
+    decay_rate: Annotated[float, Field(gt=-10, lt=0)] = -0.8
     scale_parameter: Bool = True
     clip_threshold: Annotated[float, Field(ge=1, le=1)] = 1.0
     beta1: None = None
@@ -370,7 +370,8 @@ class _Own(Optimizer):
 
     def links(self, link: Any) -> list[Any]:
         """The user's direction, then the decoupled decay."""
-        direction = call(self.optimizer_type, find(self.optimizer_type), **dict(self.arguments))
+        make = find(self.optimizer_type, kind="optimizer")
+        direction = call(self.optimizer_type, make, **dict(self.arguments))
         if not isinstance(direction, link.optax.GradientTransformation):
             message = (
                 f"{self.optimizer_type!r} gave {type(direction).__name__}; expected an "
@@ -423,7 +424,7 @@ def parse_optimizer(value: Any) -> Optimizer:
     if "optimizer_type" not in value:
         raise ConfigError([Problem(("optimizer_type",), f"missing; known: {known}")])
     name = value["optimizer_type"]
-    if is_own(name):
+    if is_own(name, "optimizer"):
         return _parse_own(value)
     cls = _BY_LOWER.get(name.lower()) if isinstance(name, str) else None
     if cls is None:
@@ -457,7 +458,7 @@ def _parse_own(section: Mapping[str, Any]) -> _Own:
     ours = {k: v for k, v in section.items() if k in common}
     arguments = {k: v for k, v in section.items() if k not in ours}
     try:
-        function = find(name)
+        function = find(name, OPTIMIZERS, "optimizer")
         check_arguments(name, function, arguments)
         call(name, function, **arguments)
     except SectionError as error:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Iterable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,10 @@ from models.checkpoint.writer import Checkpoints
 from models.losses import metric_values
 from wafer.data.batching.dataset import Dataset, Scorer
 from wafer.data.batching.pipeline import Rows
+from wafer.data.batching.streams import Streamed
 from wafer.data.tasks import metric_tags
 from wafer.engines.base import TrainState
-from wafer.engines.cluster import total
+from wafer.engines.cluster import largest, total
 from wafer.errors import CheckpointError, DataError
 from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter
@@ -47,7 +49,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     metrics: dict[str, float] = {}
     scorer = _scorer(data)
     try:
-        for index, rows in enumerate(loader):
+        for index, rows in enumerate(_together(loader, data)):
             if index == run.cfg.runconfig.eval_steps:
                 break
             if scorer is None:
@@ -73,6 +75,22 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     if sums["bytes"] and "nll_sum" in metrics:
         result["eval/bits_per_byte"] = metrics["nll_sum"] / math.log(2) / sums["bytes"]
     return result
+
+
+def _together(loader: Iterable[Rows], data: Dataset) -> Iterator[Rows]:
+    """Batches for as long as any process has one: users' loaders need not end together."""
+    if jax.process_count() == 1 or not isinstance(data, Streamed):
+        yield from loader
+        return
+    batches, last = iter(loader), None
+    while True:
+        rows = next(batches, None)
+        if not largest(rows is not None):
+            return
+        if rows is None and last is None:
+            raise DataError("eval_input gives this process no batch; others have some")
+        last = jax.tree.map(np.zeros_like, last) if rows is None else rows
+        yield last
 
 
 def _scorer(data: Dataset) -> Scorer | None:

@@ -7,10 +7,20 @@ import time
 from rich.console import Console
 from rich.logging import RichHandler
 
+from models.errors import plain
+
 __all__ = ["CONSOLE", "log_folder", "setup_logging"]
 
 CONSOLE = Console(highlight=False, soft_wrap=True)
 _PACKAGES = ("wafer", "models", "sparsity", "vsl")
+
+
+class _Plain(logging.Formatter):
+    """Lines without what would steer a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Lay a line out."""
+        return plain(super().format(record))
 
 
 class _PlainHandler(logging.Handler):
@@ -18,8 +28,13 @@ class _PlainHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
-        CONSOLE.file.write(self.format(record) + "\n")
-        CONSOLE.file.flush()
+        try:
+            CONSOLE.file.write(self.format(record) + "\n")
+            CONSOLE.file.flush()
+        except BrokenPipeError:
+            raise  # the reader went: the command ends quietly
+        except (OSError, ValueError):
+            self.handleError(record)
 
 
 def setup_logging(level: str) -> None:
@@ -27,10 +42,10 @@ def setup_logging(level: str) -> None:
     handler: logging.Handler
     if CONSOLE.is_terminal:
         handler = RichHandler(console=CONSOLE, show_path=False, markup=False, rich_tracebacks=True)
-        handler.setFormatter(logging.Formatter("%(message)s", datefmt="%X"))
+        handler.setFormatter(_Plain("%(message)s", datefmt="%X"))
     else:
         handler = _PlainHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+        handler.setFormatter(_Plain("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     for package in _PACKAGES:
@@ -49,7 +64,7 @@ def log_folder(model_dir: pathlib.Path, mode: str, process: int = 0) -> pathlib.
     latest.unlink(missing_ok=True)
     latest.symlink_to(folder.name)
     handler = logging.FileHandler(folder / "run.log", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    handler.setFormatter(_Plain("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, logging.FileHandler)]:
         root.removeHandler(old)

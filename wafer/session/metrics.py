@@ -67,15 +67,15 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
 
 
 def log_line(device: str, step: int, loss: float, rates: tuple[float, float]) -> str:
-    """Format the vendor's progress line; ``rates`` is (recent, global).
+    """Format the vendor's progress line; ``rates`` is (recent, global), 0 while nothing is known.
 
     >>> log_line("CPU", 3, 2.5, (10.0, 9.5))
     '| Train Device=CPU, Step=3, Loss=2.50000, Rate=10.00 samples/sec, GlobalRate=9.50 samples/sec'
     """
-    return (
-        f"| Train Device={device}, Step={step}, Loss={loss:.5f}, Rate={rates[0]:.2f} samples/sec, "
-        f"GlobalRate={rates[1]:.2f} samples/sec"
-    )
+    line = f"| Train Device={device}, Step={step}, Loss={loss:.5f}"
+    if not rates[1]:  # of the first step, which compiles
+        return line
+    return f"{line}, Rate={rates[0]:.2f} samples/sec, GlobalRate={rates[1]:.2f} samples/sec"
 
 
 class TrainProgress(Progress):

@@ -109,7 +109,8 @@ def resume(run: Run) -> Resumed:
         tree, meta = _opened(run, path, lazily=lazily)
     elif settings.autoload_last_checkpoint:
         checkpoints = Checkpoints(run.model_dir)
-        newest = checkpoints.restore_latest(lazily=lazily)
+        training = "train" in settings.mode
+        newest = checkpoints.restore_latest(lazily=lazily, set_aside=training)
         if newest is None:
             _LOG.info("No checkpoint in %s; starting at step 0", checkpoints.folder)
             return Resumed(state)

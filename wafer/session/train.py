@@ -1,6 +1,7 @@
 """A training run from where it begins to its last checkpoint, with evaluations in between."""
 
 import dataclasses
+import logging
 import pathlib
 
 import jax
@@ -20,6 +21,8 @@ from wafer.session.metrics import MetricWriter, write_performance
 from wafer.session.persist import resume, save
 
 __all__ = ["Outcome", "train_run"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,22 +61,40 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         raise DataError("there is no train_input to train on")
     samples = run.experiment.batch("train").samples
     epoch = settings.steps_per_epoch or data.batches(samples)
+    checkpoints = Checkpoints(run.model_dir, settings.max_checkpoints)
+    checkpoints.clear()
     resumed = resume(run)
     state = resumed.state
     start = int(state.step)
     until = start + total_steps(settings, start, epoch)
+    if start == until:
+        _LOG.info(
+            "The checkpoint is at step %d, runconfig.max_steps is %s: nothing is left to train; "
+            "raise max_steps, use num_steps, or start in another model_dir",
+            start,
+            settings.max_steps,
+        )
     task = jax.process_index(), jax.process_count()
     session = Session(
-        profiler=_profiler(run, until - start),
+        profiler=_profiler(run, until - start) if start < until else None,
         loader=data.loader(samples, num_epochs=None, task=task),
-        checkpoints=Checkpoints(run.model_dir, settings.max_checkpoints),
+        checkpoints=checkpoints,
         writer=MetricWriter(run.summary_dir / "train"),
         began=began,
     )
     if resumed.data is not None:
         session.loader.restore(dict(resumed.data))
-    evaluates = settings.mode == "train_and_eval"
+    evaluates = settings.mode == "train_and_eval" and start < until
     stretch = (settings.eval_frequency or epoch or until) if evaluates else until
+    _LOG.info(
+        "%s steps to step %s in %s; a log line every %s, a checkpoint %s%s",
+        f"{until - start:,}",
+        f"{until:,}",
+        run.model_dir,
+        settings.log_steps,
+        f"every {settings.checkpoint_steps:,}" if settings.checkpoint_steps else "never",
+        f", an evaluation every {stretch:,}" if evaluates else "",
+    )
     scores: dict[int, dict[str, float]] = {}
     try:
         if settings.save_initial_checkpoint and resumed.path is None:
@@ -86,13 +107,13 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
                 scores[int(state.step)] = evaluate_and_write(run, state)
         if session.rates is not None:
             write_performance(folder, session.rates, run.num_csx)
-        checkpoints = tuple(map(session.checkpoints.path, session.checkpoints.steps()))
+        complete = tuple(map(checkpoints.path, checkpoints.steps()))
     finally:
         session.close()
     if settings.export and not session.stop and jax.process_index() == 0:
         params, _ = run.engine.export(state)
         export_hf(run.experiment.model, params, run.model_dir, int(state.step))
-    return Outcome(state, scores, checkpoints, session.rates, session.stop)
+    return Outcome(state, scores, complete, session.rates, session.stop)
 
 
 def _profiler(run: Run, steps: int) -> OpProfiler | None:

@@ -2,6 +2,10 @@
 
 import json
 import re
+import shutil
+import subprocess
+import sys
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -26,8 +30,12 @@ META = {"step": 7, "config": {"model": {"name": "x"}}}
 
 
 def at_version(path, version):
+    """A record of another version that is not damaged."""
     record = path / "meta" / "metadata"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"format_version": version}))
+    content = json.loads(record.read_text()) | {"format_version": version}
+    content.pop("record_checksum")
+    content["record_checksum"] = f"{crc32(json.dumps(content, sort_keys=True).encode()):08x}"
+    record.write_text(json.dumps(content))
 
 
 def test_the_docs_example_reads_a_checkpoint(tmp_path):
@@ -38,7 +46,9 @@ def test_the_docs_example_reads_a_checkpoint(tmp_path):
     scope = {}
     exec(source.replace("runs/demo/checkpoints/300", str(step)), scope)
     assert scope["names"] == [name for name, _ in named_leaves(STATE)]
-    assert scope["record"] == {"format_version": FORMAT_VERSION, **META}
+    checks = {"format_version", "checksums", "record_checksum"}
+    assert {key: scope["record"][key] for key in scope["record"].keys() - checks} == META
+    assert scope["record"]["format_version"] == FORMAT_VERSION
     assert scope["masks"].keys() == {"fc/kernel"}
     params, record = load_params(step)
     assert record == META
@@ -59,9 +69,9 @@ def test_marks_are_quiet_nan_as_the_docs_say():
 def test_a_newer_format_is_refused_with_what_to_do(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     path = checkpoints.save(7, STATE, META | {"wafer_version": "9.1"})
-    at_version(path, 2)
+    at_version(path, 3)
     message = (
-        r"7 has checkpoint format 2, written by wafer 9\.1; this code reads .* up to 1\. Install"
+        r"7 has checkpoint format 3, written by wafer 9\.1; this code reads .* up to 2\. Install"
     )
     with pytest.raises(FormatVersionError, match=message):
         load_checkpoint(path)
@@ -73,10 +83,12 @@ def test_a_newer_format_is_refused_with_what_to_do(tmp_path):
             read_record(path)
 
 
-def test_a_checkpoint_without_a_version_is_of_the_first(tmp_path):
+def test_a_checkpoint_without_a_version_is_of_the_first(tmp_path, caplog):
     write_checkpoint(tmp_path / "7", STATE, META)
     (tmp_path / "7" / "meta" / "metadata").write_text(json.dumps(META))
-    assert load_checkpoint(tmp_path / "7")[1] == META
+    with caplog.at_level("INFO"):
+        assert load_checkpoint(tmp_path / "7")[1] == META
+    assert "7 has checkpoint format 1, without checksums" in caplog.text
 
 
 def test_the_oldest_go_and_nothing_is_replaced(tmp_path):
@@ -87,6 +99,51 @@ def test_the_oldest_go_and_nothing_is_replaced(tmp_path):
     assert sorted(p.name for p in checkpoints.folder.iterdir()) == ["2", "3"]
     with pytest.raises(CheckpointError, match="is there already"):
         checkpoints.save(3, STATE, META)
+
+
+def test_a_folder_that_is_removed_meanwhile_is_noticed_and_the_work_is_saved(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "run")
+    checkpoints.save(7, STATE, META)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"was removed .* Step 8 has been saved as"):
+        checkpoints.save(8, STATE, META)
+    assert checkpoints.restore_latest()[0] == 8
+
+
+FULL = """
+import logging, resource, sys
+import numpy as np
+from models.checkpoint.writer import Checkpoints
+from models.errors import CheckpointError
+logging.basicConfig(level=logging.INFO)
+checkpoints = Checkpoints(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    checkpoints.save(2, {"params": {"a": np.random.default_rng(0).random((64, 64))}}, {})
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_said_without_the_stacks_of_threads(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert "2 could not be written: OUT_OF_RANGE: " in ended.stdout
+    assert "Earlier checkpoints are intact: none." in ended.stdout
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_damaged_one_gives_its_name_away_when_asked(tmp_path):
+    checkpoints = Checkpoints(tmp_path, max_to_keep=1)
+    for names in (["7"], ["7", "7.damaged"], ["7", "7.damaged", "7.damaged-2"]):
+        path = checkpoints.save(7, STATE, META)
+        assert sorted(p.name for p in checkpoints.folder.iterdir()) == names
+        (path / "meta" / "metadata").write_text("{")
+        assert checkpoints.restore_latest() is None  # somebody who only reads
+        assert checkpoints.steps() == [7]
+        assert checkpoints.restore_latest(set_aside=True) is None
+        assert checkpoints.steps() == []
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

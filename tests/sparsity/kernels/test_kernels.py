@@ -331,13 +331,13 @@ def test_csr_without_the_library_says_how_to_build_it():
         "    sparsifier.init({'kernel': jnp.ones((64, 64))}, jax.random.key(0))\n"
         "    print(compute)\n"
     )
-    done = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-P", "-c", program],
         env={**os.environ, "WAFER_NATIVE": "0"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout == "auto\n", done.stderr
-    assert "SparsityError: sparsity.compute: csr: the native sparse kernels is not" in done.stderr
-    assert "setup.py build_ext --inplace" in done.stderr
+    assert ended.stdout == "auto\n", ended.stderr
+    assert "SparsityError: sparsity.compute: csr: the native sparse kernels is not" in ended.stderr
+    assert "setup.py build_ext --inplace" in ended.stderr

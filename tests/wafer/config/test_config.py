@@ -17,7 +17,7 @@ from wafer.config import (
     parse_config,
     total_steps,
 )
-from wafer.errors import ConfigError, Problem, TrainingError
+from wafer.errors import ConfigError, Problem
 
 RAW = {
     "train_input": {
@@ -212,7 +212,7 @@ def test_complaints_of_other_packages_join_ours(monkeypatch):
     ("text", "message"),
     [
         ("", "the file is empty"),
-        ("model: [1", "line 1, column 10: not valid YAML"),
+        ("model: [1", "column 1: not valid YAML"),
         ("a: 1\nb:\n\t- 2", "line 3, column 1: not valid YAML"),
         ("model: {}\nmodel: {}", "config.model: duplicate key (lines 1 and 2); keep one"),
         (
@@ -223,7 +223,12 @@ def test_complaints_of_other_packages_join_ours(monkeypatch):
             "model: !!python/object/apply:os.system [ls]",
             "line 1, column 8: not valid YAML: could not",
         ),
-        ("a: &a [*a]", "an alias contains itself or expands without end"),
+        ("a: &a [*a]", "an alias that contains itself"),
+        ("a: !!bool maybe", "line 1, column 4: not valid YAML: 'maybe' is no bool"),
+        ("a: !!timestamp nope", "line 1, column 4: not valid YAML: 'nope' is no timestamp"),
+        ("a: !!int x", "line 1, column 4: not valid YAML: 'x' is no int"),
+        ("a: " + "x" * 1_000_001, "1,000,004 bytes; a run file has 1,000,000 at most"),
+        ("a: {" + ",".join(f"k{i:x}" for i in range(120_000)) + "}", "more than 100,000 values"),
         ("- 1", "expected sections (model, runconfig, ...), got [1]"),
     ],
 )
@@ -239,7 +244,7 @@ def test_aliases_cannot_fill_the_memory(tmp_path):
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(9)
     )
-    with pytest.raises(ConfigError, match="expands without end"):
+    with pytest.raises(ConfigError, match="more than 100,000 values"):
         load(write(tmp_path, bomb))
 
 
@@ -269,7 +274,6 @@ REFUSED = [
         "runconfig.num_steps: excludes 'num_epochs'",
     ),
     ({"runconfig": {"max_steps": ...}}, "runconfig.max_steps: missing; training needs one of"),
-    ({"runconfig": {"mode": "train_and_eval"}}, "eval_frequency: missing; train_and_eval needs"),
     ({"runconfig": {"compile_only": True, "validate_only": True}}, "compile_only: excludes"),
     ({"runconfig": {"mode": "eval_all", "checkpoint_path": "x"}}, "checkpoint_path: eval_all eval"),
     (
@@ -332,7 +336,7 @@ REFUSED = [
     ),
     (
         {"train_input": {"data_processor": "json:loads"}},
-        "data_processor: 'json:loads': expected a subclass of InputSection with a reader, not",
+        "train_input.s: missing; json:loads",
     ),
     ({"train_input": {"data_processor": ["a"]}}, "['a']: unknown data processor; known: Gpt"),
     ({"train_input": {"data_processor": ...}}, "train_input.data_processor: missing; known:"),
@@ -442,6 +446,8 @@ def test_every_choice_is_listed_once():
         ({"num_epochs": 2, "steps_per_epoch": 3}, 0, 5, 6),
         ({"num_epochs": 2, "max_steps": 8}, 0, 5, 8),
         ({"num_steps": 7, "max_steps": 10}, 6, None, 4),
+        ({"num_steps": 7, "max_steps": 10}, 10, None, 0),
+        ({"max_steps": 10}, 12, None, 0),
     ],
 )
 def test_total_steps_is_the_least_of_what_is_asked(keys, global_step, data_steps, expected):
@@ -449,9 +455,5 @@ def test_total_steps_is_the_least_of_what_is_asked(keys, global_step, data_steps
 
 
 def test_total_steps_refuses():
-    with pytest.raises(
-        TrainingError, match=r"at step 10, runconfig.max_steps is 10: nothing is left"
-    ):
-        total_steps(RunSection(max_steps=10), 10, None)
     with pytest.raises(ConfigError, match=r"runconfig.num_epochs: the data's length is unknown"):
         total_steps(RunSection(num_epochs=1), 0, None)

@@ -54,6 +54,24 @@ def test_language_model_rows_by_hand(tmp_path, vocabulary):
     assert "3 rows in 1 file(s)" in str(made)
 
 
+@pytest.mark.parametrize(
+    "name", ["../x", "/x", "a/b", "..", ".", "", "a\0b", "a\nb", "\x1b[31m", "x" * 201]
+)
+def test_names_of_files_lead_nowhere_else(tmp_path, vocabulary, name):
+    with pytest.raises(ConfigError, match="output_name"):
+        load_settings(None, {"output_name": name, "mode": "LMData"})
+    with pytest.raises(ValueError, match=r"expected the name of a file|longer than 200 bytes"):
+        convert_dataset_to_hdf5([{"input_ids": np.arange(3)}], tmp_path / "out", name)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_with_stars_replaces_its_own_files_alone(tmp_path, vocabulary):
+    preprocess(settings(tmp_path, vocabulary))
+    (tmp_path / "out" / "examples_00000.h5").rename(tmp_path / "out" / "other_00000.h5")
+    preprocess(settings(tmp_path, vocabulary, output_name="*", resume_from_checkpoint=False))
+    assert (tmp_path / "out" / "other_00000.h5").exists()
+
+
 def test_packed_rows_by_hand(tmp_path, vocabulary):
     preprocess(settings(tmp_path, vocabulary, mode="LMData_VSL", max_seq_length=6, pad_id=9))
     assert rows_in(tmp_path / "out").tolist() == [

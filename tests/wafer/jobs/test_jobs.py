@@ -211,6 +211,14 @@ def test_how_a_run_ends_decides_its_phase(store):
     assert end(code=130) == ("CANCELLED", 130, "interrupted")
 
 
+def test_the_store_is_its_users_alone(store):
+    """Also one that an earlier version left open to all."""
+    for _ in range(2):
+        store.set_systems(2)
+        assert store.path.stat().st_mode & 0o777 == 0o600
+        store.path.chmod(0o644)
+
+
 def test_no_store_stops_no_run(tmp_path, caplog):
     """A home that cannot be written, a file that is no store, one of a later version."""
     blocked = tmp_path / "file"

@@ -68,10 +68,10 @@ def test_a_model_that_computes_something_else_is_named(tmp_path, folder):
 
 
 def test_a_sparse_run_ends_with_a_folder_that_hugging_face_reads(tmp_path):
-    made = sections(tmp_path)
+    small = sections(tmp_path)
     sparse = {"algorithm": "static", "sparsity": 0.5, "param_filter": "*ffn*kernel"}
-    run = made["runconfig"] | {"export": "hf"}
-    wafer.train(made | {"runconfig": run, "sparsity": [sparse]})
+    run = small["runconfig"] | {"export": "hf"}
+    wafer.train(small | {"runconfig": run, "sparsity": [sparse]})
     exported = wafer.load(tmp_path / "run/hf/1")[1]
     stored = dict(models.named_leaves(wafer.load(tmp_path / "run")[1]))
     for name, leaf in models.named_leaves(exported):
@@ -81,11 +81,11 @@ def test_a_sparse_run_ends_with_a_folder_that_hugging_face_reads(tmp_path):
 
 
 def test_a_model_without_that_form_is_refused_before_work(tmp_path):
-    made = sections(tmp_path)
+    small = sections(tmp_path)
     model = {"name": "fc_mnist", "input_size": 4, "hidden_size": 4, "depth": 1, "num_classes": 2}
     data = {"data_processor": "DigitsDataProcessor", "batch_size": 2}
-    run = made["runconfig"] | {"export": "hf"}
+    run = small["runconfig"] | {"export": "hf"}
     with pytest.raises(
         ConfigError, match=r"runconfig\.export: fc_mnist: Hugging Face has no format"
     ):
-        wafer.train(made | {"runconfig": run, "model": model, "train_input": data})
+        wafer.train(small | {"runconfig": run, "model": model, "train_input": data})

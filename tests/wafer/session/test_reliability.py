@@ -84,7 +84,7 @@ def test_ten_kills_at_random_moments_do_not_change_the_result(tmp_path):
     run = start(params, tmp_path / "killed", programs)
     out, _ = run.communicate(timeout=600)
     # The last start finds the finished run, or finishes it.
-    assert run.returncode == 0 or "nothing is left to train" in out
+    assert run.returncode == 0, out
     assert continued >= 1, "no restart found a checkpoint: the kills came too early to test"
     want, got = arrays(tmp_path / "whole"), arrays(tmp_path / "killed")
     assert want.keys() == got.keys()

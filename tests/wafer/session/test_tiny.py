@@ -3,7 +3,11 @@
 The run is the one of ``models/configs/gpt_pystdlib.yaml``, shrunk. Read this file first.
 """
 
+import io
+import json
 import pathlib
+import re
+import sys
 
 import jax
 import numpy as np
@@ -49,7 +53,7 @@ def states(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
     return dict(named_leaves(load_checkpoint(folder / "checkpoints" / str(step))[0]))
 
 
-def test_train_resume_finalize_generate(params, tmp_path, capsys):
+def test_train_resume_finalize_generate(params, tmp_path, capsys, monkeypatch):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     run(params, whole, "--mode", "train_and_eval")
     run(params, halves, "--mode", "train", "--max_steps", "3")
@@ -80,12 +84,28 @@ def test_train_resume_finalize_generate(params, tmp_path, capsys):
 
     # The finalized model says what the sparse one says.
     capsys.readouterr()
-    outputs = []
+    said = []
     for path in (checkpoint, dense):
         assert main(["generate", "--checkpoint_path", str(path), "--prompt", "def f"]) == 0
-        outputs.append(capsys.readouterr().out)
-    assert outputs[0] == outputs[1]
-    assert outputs[0].startswith("def f")
+        said.append(capsys.readouterr())
+    assert said[0].out == said[1].out
+    assert said[0].out.startswith("def f")
+    assert re.search(r"\d+ tokens in [\d.]+ s, [\d.]+ tokens/s: float32 on CPU", said[0].err)
+
+    # One process for many prompts: from a file, or one after another.
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "def f"}\n{"prompt": "class A"}\n')
+    flags = ["generate", "--checkpoint_path", str(dense), "--max_new_tokens", "8"]
+    assert main([*flags, "-i", str(prompts)]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["prompt"] for line in lines] == ["def f", "class A"]
+    assert all(line["texts"][0].startswith(line["prompt"]) for line in lines)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("def f\n"))
+    assert main([*flags, "--interactive"]) == 0
+    assert capsys.readouterr().out == lines[0]["texts"][0] + "\n"
+    prompts.write_text('{"prompt": 3}\n')
+    assert main([*flags, "-i", str(prompts)]) == 1
+    assert "row 1: expected a key `prompt`" in capsys.readouterr().err
 
 
 def test_a_sparse_checkpoint_needs_its_sparsity_section(params, tmp_path, capsys):

@@ -124,6 +124,19 @@ def test_train_and_eval_evaluates_at_the_start_and_every_stretch(tmp_path):
     assert [json.loads(line)["step"] for line in lines] == [0, 3, 4]
 
 
+def test_without_eval_frequency_an_evaluation_a_pass_and_what_will_be_is_said(tmp_path, caplog):
+    caplog.set_level("INFO", logger="wafer")
+    keys = {"mode": "train_and_eval", "checkpoint_steps": 4, "steps_per_epoch": 2}
+    train(tmp_path, runconfig=keys)
+    lines = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 2, 4]
+    said = caplog.text
+    plan = "a log line every 1, a checkpoint every 4, an evaluation every 2"
+    assert f"4 steps to step 4 in {tmp_path}; {plan}" in said
+    assert "Step=1, Loss=" in said
+    assert "Rate=0.00" not in said
+
+
 def tags(folder: pathlib.Path) -> set[str]:
     """Scalar tags of the TensorBoard events in a folder: TFRecord frames of Event messages."""
     found = set()
@@ -216,10 +229,16 @@ def test_a_signal_in_the_middle_of_telling_the_others_is_not_lost(tmp_path, monk
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_finished_training_says_so(tmp_path):
-    train(tmp_path)
-    with pytest.raises(TrainingError, match="nothing is left to train"):
-        train(tmp_path)
+@pytest.mark.parametrize("mode", ["train", "train_and_eval"])
+def test_finished_training_says_so_and_is_no_error(tmp_path, caplog, mode):
+    settings = {"mode": mode, "eval_frequency": 4}
+    first = train(tmp_path, runconfig=settings)
+    written = (tmp_path / "train" / "metrics.jsonl").read_bytes()
+    with caplog.at_level("INFO", "wafer"):
+        again = train(tmp_path, runconfig=settings)  # asserts exit code 0
+    assert "at step 4, runconfig.max_steps is 4: nothing is left to train" in caplog.text
+    assert (tmp_path / "train" / "metrics.jsonl").read_bytes() == written
+    assert_close(first, again, atol=0)
 
 
 def test_a_checkpoint_of_another_model_lists_what_differs(tmp_path):
@@ -242,6 +261,8 @@ def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
         file.write_bytes(file.read_bytes()[:10])
     with caplog.at_level("WARNING"):
         checkpoints = Checkpoints(tmp_path)
+        assert (folder / "6.orbax-checkpoint-tmp-1").exists()  # somebody may be writing it
+        checkpoints.clear()
         found = checkpoints.restore_latest()
     assert found is not None
     assert found[0] == 2
@@ -251,6 +272,25 @@ def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
     with pytest.raises(CheckpointError, match="damaged"):
         load_checkpoint(folder / "4")
     time.sleep(1)  # reads of the damaged file still in flight complain here, not in a later test
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax's loop
+def test_a_run_goes_on_before_a_damaged_checkpoint_and_saves_again(tmp_path, caplog):
+    sound = train(tmp_path, runconfig={"max_checkpoints": 2})
+    folder = tmp_path / "checkpoints"
+    for file in (folder / "4" / "state" / "ocdbt.process_0" / "d").iterdir():
+        file.write_bytes(file.read_bytes()[:10])
+    settings = {"model_dir": str(tmp_path), "max_checkpoints": 2}
+    with caplog.at_level("WARNING"):
+        assert run_mode(parse_config(config(runconfig=settings))) == 0
+    assert "4 cannot be read, it is damaged" in caplog.text
+    assert f"It is called {folder / '4.damaged'} from now on" in caplog.text
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "4", "4.damaged"]
+    again = dict(named_leaves(load_checkpoint(folder / "4")[0]))
+    for name, value in sound.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+    time.sleep(1)  # reads in flight, as above
     gc.collect()
 
 

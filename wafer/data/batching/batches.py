@@ -17,6 +17,7 @@ Features, all [B, ...] before they are shared out; which are there decides what 
 * ``pixel_values`` [B, C, h, w]: one image per row (LLaVA). ``images`` [B, pixels]: FC-MNIST.
 * ``reference_logps`` [B, 2]: of the two answers in a row of packed pairs (DPO).
 * ``context_input_ids``, ``context_attention_mask`` [B, K, S]: DPR's contexts, a row's own first.
+* Features of a user's task (``wafer.register_task``) reach the model in ``Batch.extras``.
 * ``row`` [B]: number of the example, from 1; 0 at rows that fill up a batch. Stays on the host.
 """
 
@@ -41,6 +42,17 @@ __all__ = ["feature_shapes", "host_batch", "numbered", "row_lengths", "to_batch"
 _HOST_ONLY = {"row"}
 _SOURCE = ("input_ids", "attention_mask", "loss_mask", "labels", "token_type_ids")
 _CONTEXT = ("context_input_ids", "context_attention_mask")
+_READ = {  # what stands in a batch under another name; the rest a model finds in its extras
+    *_SOURCE,
+    "attention_span",
+    "position_ids",
+    "lengths",
+    "gather_positions",
+    "gather_labels",
+    "gather_weights",
+    *_CONTEXT,
+    "context_lengths",
+}
 _TARGET = ("decoder_input_ids", "decoder_attention_mask", "labels")
 
 
@@ -199,9 +211,7 @@ def _contexts(features: Mapping[str, Array]) -> dict[str, Any]:
 def _extras(
     features: Mapping[str, Array], layout: vsl.Layout, *, per_token: bool
 ) -> dict[str, Any]:
-    same = ("next_sentence_label", "start_positions", "end_positions", "pixel_values")
-    same += ("reference_logps",)
-    extras: dict[str, Any] = {name: features[name] for name in same if name in features}
+    extras: dict[str, Any] = {k: v for k, v in features.items() if k not in _READ}
     if "context_input_ids" in features:
         extras |= _contexts(features)
     if "token_type_ids" in features:

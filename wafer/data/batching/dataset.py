@@ -27,6 +27,7 @@ class Context(NamedTuple):
     vocab_size: V of the model, or None
     input_shape: shape of one image the model takes, or None
     folder: the run's, where a tokenizer may have been kept
+    config: the model's, or None for any
     """
 
     training: bool = True
@@ -34,13 +35,14 @@ class Context(NamedTuple):
     vocab_size: int | None = None
     input_shape: tuple[int, ...] | None = None
     folder: pathlib.Path = pathlib.Path()
+    config: Any = None
 
     @classmethod
     def of(cls, config: Any, *, training: bool) -> Self:
         """What the data has to fit, from a model's configuration."""
         classes = getattr(config, "num_labels", None)
         tokens = getattr(config, "vocab_size", None)
-        return cls(training, classes, tokens, config.input_shape)
+        return cls(training, classes, tokens, config.input_shape, config=config)
 
 
 class Scorer(Protocol):

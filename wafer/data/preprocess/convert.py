@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from models.files import file_name
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.rules import Group
 from wafer.data.rowfiles.writer import described, write_json, write_rows
@@ -51,7 +52,9 @@ def convert_dataset_to_hdf5(
 
     Raises:
         DataError: no example, or an example whose features differ from the first's.
+        ValueError: ``name`` has folders in it.
     """
+    file_name(name)
     del num_workers
     folder = pathlib.Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)

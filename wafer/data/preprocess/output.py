@@ -1,6 +1,7 @@
 """What a preprocessing run writes: whole HDF5 files, their description, and what it reports."""
 
 import contextlib
+import glob
 import pathlib
 from typing import Any, NamedTuple, Self
 
@@ -69,7 +70,7 @@ class Job(NamedTuple):
 
 def outputs(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
     """The HDF5 files that a run with this ``output_name`` writes."""
-    return sorted(folder.glob(f"{name}_[0-9]*.h5"))
+    return sorted(folder.glob(f"{glob.escape(name)}_[0-9]*.h5"))
 
 
 class Sink:

@@ -8,9 +8,17 @@ import pathlib
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from models.errors import SectionError, did_you_mean
+from models.files import file_name
 from models.sections import Bool, Section, parse
 from wafer.data.text.turns import Turns
 from wafer.errors import ConfigError, Problem
@@ -76,7 +84,9 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
         _said("text files that list input files, one to a line"),
     ] = None
     output_dir: Annotated[str, _said("folder for the rows")] = "./data_dir/"
-    output_name: Annotated[str, _said("prefix of the file names")] = "examples"
+    output_name: Annotated[
+        str, AfterValidator(file_name), _said("prefix of the file names, without folders")
+    ] = "examples"
     processes: Annotated[PositiveInt | None, _said("processes that tokenize; all cores")] = None
     data_format: Annotated[
         Literal["sample", "corpus"], _said("rows, or one long list of tokens (LMData)")
@@ -103,7 +113,9 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
     encoder_file: Annotated[str | None, _said("GPT-2's encoder.json, or NeoX's tokenizer.json")] = (
         None
     )
-    vocab_size: Annotated[PositiveInt | None, _said("V to train (TrainBPE)")] = None
+    vocab_size: Annotated[
+        PositiveInt | None, _said("V to train, special tokens included (TrainBPE)")
+    ] = None
     do_lower: Annotated[Bool, _said("lower the case (BertTokenizer)")] = False
     eos_id: Annotated[NonNegativeInt | None, _said("end of a document; the tokenizer's own")] = None
     pad_id: Annotated[NonNegativeInt | None, _said("id of unused positions; eos_id")] = None

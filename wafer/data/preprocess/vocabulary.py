@@ -84,6 +84,15 @@ def _wanted(settings: Settings) -> list[str]:
     return wanted
 
 
+def _trained_size(settings: Settings) -> int:
+    """Tokens to train: ``vocab_size`` without the special tokens that come on top."""
+    wanted, size = _wanted(settings), settings.vocab_size or 0
+    if size < (least := 257 + len(wanted)):
+        parts = ", ".join(["the 256 bytes", "the end mark", *wanted])
+        raise DataError(f"vocab_size: {size} cannot hold {parts}; use {least} or more")
+    return size - len(wanted)
+
+
 def build_vocabulary(settings: Settings, texts: Iterable[str]) -> Tokenizer:
     """Load the tokenizer, or train it.
 
@@ -97,7 +106,7 @@ def build_vocabulary(settings: Settings, texts: Iterable[str]) -> Tokenizer:
     kind = settings.tokenizer_type
     try:
         if kind == "TrainBPE":
-            tokenizer = train_bpe(texts, settings.vocab_size or 0)
+            tokenizer = train_bpe(texts, _trained_size(settings))
         elif kind == "GPT2Tokenizer":
             tokenizer = _gpt2(settings)
         elif kind == "BertTokenizer":

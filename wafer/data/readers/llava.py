@@ -103,7 +103,10 @@ class LlavaSource(StoredRows):
         }
         if name != "None":
             try:
-                features["pixel_values"] = load_image(self._images / name, self._shape)
+                place = pathlib.PurePath(name)
+                if place.is_absolute() or ".." in place.parts:
+                    raise DataError(f"{name!r} is no file below {self._images}")
+                features["pixel_values"] = load_image(self._images / place, self._shape)
             except DataError as error:
                 raise DataError(f"{path}, row {row}: {error}") from None
         return features

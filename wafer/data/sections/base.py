@@ -96,7 +96,7 @@ class InputSection(_Ignored):
     max_sequence_length: PositiveInt | None = None
     use_vsl: Bool = False
     shuffle: Bool = False
-    shuffle_seed: int | None = None
+    shuffle_seed: NonNegativeInt | None = None
     drop_last: Bool = True
 
     def __init_subclass__(

@@ -122,24 +122,31 @@ def _switches(ev: Evaluator, given: dict[str, Value], at: Position) -> tuple[int
         word |= code << 4 * number
     word |= _taken(given, "ring_mode") << 12
     if "current_switch_pos" in given:
-        word |= given.pop("current_switch_pos").data << 13
+        word |= _number(ev, "current_switch_pos", given.pop("current_switch_pos"), at) << 13
     mode = _pop_mode(ev, given, at)
     if given:
         ev.fail(at, f".switches has no field '{next(iter(given))}'")
     return word, mode
 
 
+def _number(ev: Evaluator, name: str, value: Value, at: Position) -> int:
+    if not isinstance(value.data, int):
+        ev.fail(at, f".{name} is a number, found {described(value)}")
+    return int(value.data)
+
+
 def _filter(ev: Evaluator, value: Value, at: Position) -> tuple[int, ...]:
     given = fields_of(ev, value, at)
-    kinds = [n for n, v in fields_of(ev, given.pop("kind"), at).items() if v.data]
+    flags = fields_of(ev, given.pop("kind"), at) if "kind" in given else {}
+    kinds = [name for name, flag in flags.items() if flag.data]
     if len(kinds) != 1 or kinds[0] not in _KINDS:
-        ev.fail(at, f"a filter's kind is one of {', '.join(_KINDS)}")
+        ev.fail(at, f"a filter's .kind is one of {', '.join(_KINDS)}")
     given.pop("fast_mode", None)
     columns = dict.fromkeys(COLUMNS["filters"], 0) | {"kind": _KINDS[kinds[0]], "limit2": -1}
     for name, part in given.items():
         if name not in _FILTER:
             ev.fail(at, f".filter has no field '{name}'", ev.meant(name, _FILTER))
-        columns[_FILTER[name]] = int(part.data)
+        columns[_FILTER[name]] = _number(ev, name, part, at)
     return tuple(columns.values())
 
 

@@ -1,0 +1,75 @@
+"""Read a checkpoint from end to end and say what of it is damaged: all of it, not the first."""
+
+import concurrent.futures
+import dataclasses
+import os
+import pathlib
+
+from models.checkpoint.layout import CHECKPOINTS, STATE, is_checkpoint, read_record
+from models.checkpoint.reader import StoredTree
+from models.errors import CheckpointError
+
+__all__ = ["Verified", "checkpoints_in", "verify"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Verified:
+    """A checkpoint that can be read.
+
+    Attributes:
+        arrays: how many there are.
+        size: bytes of them all in memory.
+        checked: whether it has checksums; format 1 has none.
+    """
+
+    arrays: int
+    size: int
+    checked: bool
+
+
+def checkpoints_in(folder: str | os.PathLike[str]) -> list[pathlib.Path]:
+    """List the checkpoints that a folder stands for: itself, or a model_dir's, by step.
+
+    Raises:
+        CheckpointError: neither.
+    """
+    folder = pathlib.Path(folder)
+    if is_checkpoint(folder):
+        return [folder]
+    steps = [path for path in (folder / CHECKPOINTS).glob("*") if path.name.isdigit()]
+    if steps:
+        return sorted(steps, key=lambda path: int(path.name))
+    raise CheckpointError(
+        f"{folder} is neither a checkpoint (<model_dir>/checkpoints/<step>) nor a model_dir with "
+        "checkpoints"
+    )
+
+
+def verify(path: str | os.PathLike[str]) -> Verified:
+    """Read every array of a checkpoint, two at a time, and compare it with its checksum.
+
+    Args:
+        path: the checkpoint's folder.
+
+    Raises:
+        CheckpointError: it is damaged; lists every array that is.
+    """
+    path = pathlib.Path(path).resolve()
+    _, sums = read_record(path)
+    tree = StoredTree(path / STATE, sums)
+
+    def look(name: str) -> int | CheckpointError:
+        try:
+            return tree.read(name).nbytes
+        except CheckpointError as error:
+            return error
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(look, tree))
+    problems = [str(error) for error in answers if isinstance(error, CheckpointError)]
+    if problems:
+        listed = "\n  ".join(problems[:20])
+        more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
+        raise CheckpointError(f"{path} is damaged:\n  {listed}{more}")
+    sizes = [size for size in answers if isinstance(size, int)]
+    return Verified(len(sizes), sum(sizes), sums is not None)

@@ -1,0 +1,331 @@
+"""The vendor's checkpoints of every release: their names of our parameters, both ways.
+
+Names are those of release 2.1 and later, which ``models.alias`` has; a table says what was called
+otherwise before. Between releases no tensor changes its values, axes or dtype.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from jaxtyping import PyTree
+from numpy.typing import DTypeLike
+
+import vsl
+from models.base import Model
+from models.convert.codecs import SAME, TRANSPOSED, Codec, trailing_one
+from models.convert.engine import Row, Table, export_tensors, import_tensors
+from models.convert.standard import in_pairs
+from models.counts import abstract_params
+from models.names import lookup
+from models.paths import named_leaves
+from models.registry import build
+from models.vendor.mdl import MdlFile
+from models.vendor.writer import Stored, write_mdl
+
+__all__ = ["FAMILIES", "FORMATS", "open_cs", "read_section", "to_cs", "writable"]
+
+Release = tuple[int, int]
+FORMATS: dict[str, Release] = {
+    f"cs-{major}.{minor}": (major, minor)
+    for major, minors in ((1, range(6, 10)), (2, range(11)))
+    for minor in minors
+}
+_FIRST_WRITTEN: Release = (2, 5)  # earlier ones read a pickle beside the tensors
+
+# (the first release that has the name, the name, what it was called before)
+_RENAMED: tuple[tuple[Release, str, str], ...] = (
+    ((2, 1), r"position_embeddings\.embed\.weight$", "position_embeddings.weight"),
+    (
+        (2, 1),
+        r"^(encoder|decoder)_embeddings\.position_embed_helper\.",
+        r"relative_position_\1.",
+    ),
+    ((2, 1), r"^embedding_layer\.position_embed_helper\.", "relative_pe_helper."),
+)
+# From this release experts are modules of their own; before, one tensor held all of a layer.
+_SINGLE_EXPERTS: Release = (2, 6)
+_EXPERT = re.compile(r"moe/experts_(\d+)/")
+FAMILIES = {"decoder", "encoder", "seq2seq"}
+# Second names of a tensor: what it is called in the table, and where else it hangs.
+_SECOND: dict[str, tuple[tuple[str, str], ...]] = {
+    "decoder": (
+        (r"^ln_f\.(weight|bias)$", r"transformer_decoder.norm.\1"),
+        (r"^embedding_layer\.word_embeddings\.weight$", "lm_head.weight"),
+    ),
+    "encoder": (
+        (
+            r"^bert_encoder\.embedding_layer\.word_embeddings\.weight$",
+            "bert_mlm_head.classifier.ffn.0.linear_layer.weight",
+        ),
+    ),
+    "seq2seq": (
+        (
+            r"^encoder_embeddings\.word_embeddings\.weight$",
+            "decoder_embeddings.word_embeddings.weight",
+        ),
+        (r"^encoder_embeddings\.word_embeddings\.weight$", "lm_head.weight"),
+    ),
+}
+_SLOPES = "embedding_layer.position_embed_helper.slopes"
+_COMPUTED = (  # tables that our models compute
+    r".*position_embeddings(\.fpe)?",
+    r".*\.slopes",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Experts:
+    """All experts' matrices as one, [out, experts, in]; ours are [in, out]."""
+
+    def foreign_shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        return (shapes[0][-1], len(shapes), *(shapes[0][:-1] or (1,)))
+
+    def to_ours(
+        self, tensor: np.ndarray, shapes: Sequence[tuple[int, ...]]
+    ) -> tuple[np.ndarray, ...]:
+        return tuple(tensor[:, e].T.reshape(shape) for e, shape in enumerate(shapes))
+
+    def to_foreign(self, tensors: Sequence[np.ndarray]) -> np.ndarray:
+        return np.stack([x.reshape(-1, x.shape[-1]).T for x in tensors], axis=1)
+
+
+def _codec(name: str) -> Codec:
+    if name.endswith("/kernel"):
+        return TRANSPOSED
+    return trailing_one() if name.endswith("/slopes") else SAME
+
+
+def _names(model: Model) -> dict[str, str]:
+    """Map our parameters to the vendor's names (2.1 and later), without the wrapper's prefix."""
+    ours = [name for name, _ in named_leaves(abstract_params(model))]
+    theirs = {name: model.alias(name).removeprefix("model.") for name in ours}
+    if any(name.startswith("mlm_") for name in ours):
+        return theirs
+    return {name: re.sub(r"^bert_encoder\.", "bert.", other) for name, other in theirs.items()}
+
+
+def _table(model: Model, *, fused: bool) -> Table:
+    """Build the key table of a model; ``fused`` experts lie in one tensor."""
+    names = _names(model)
+    stacks: dict[str, list[str]] = {}
+    for name in names:
+        key = _EXPERT.sub("moe/experts/", name) if fused else name
+        stacks.setdefault(key, []).append(name)
+    rows = [
+        Row(names[own[0]], (own[0],), _codec(own[0]))
+        if key in names
+        else Row(_stacked(names[own[0]]), tuple(sorted(own, key=_expert)), _Experts())
+        for key, own in stacks.items()
+    ]
+    seconds = _seconds(model.config, names.values())
+    others = [re.escape(second) for second in seconds]
+    return Table(rows, [*_COMPUTED, *others, r".*_mask"], lambda name: _spellings(seconds, name))
+
+
+def _expert(name: str) -> int:
+    match = _EXPERT.search(name)
+    return int(match[1]) if match else 0
+
+
+def _stacked(name: str) -> str:
+    name = re.sub(r"experts\.experts\.\d+\.ffn\.", "experts.fused_ffns.", name)
+    name = re.sub(r"\.weight$", ".expert_weights", name)
+    return re.sub(r"\.bias$", ".expert_biases", name)
+
+
+def _seconds(cfg: Any, named: Iterable[str]) -> dict[str, str]:
+    """Map second names of tensors, where no parameter of ours has them, to the first."""
+    named = set(named)
+    family = lookup(cfg.name).family
+    absent = set()
+    if not getattr(cfg, "with_lm_head", True):
+        absent.add("lm_head.weight")
+    if not any(name.startswith("bert_mlm_head") for name in named):
+        absent.add("bert_mlm_head.classifier.ffn.0.linear_layer.weight")
+    return {
+        second: name
+        for pattern, other in _SECOND[family]
+        for name in sorted(named)
+        if re.search(pattern, name)
+        and (second := re.sub(pattern, other, name)) not in named | absent
+    }
+
+
+def _renamed(name: str, release: Release) -> str:
+    for first, pattern, old in _RENAMED:
+        if release < first:
+            name = re.sub(pattern, old, name)
+    return name
+
+
+def _spellings(seconds: Mapping[str, str], name: str) -> Iterator[str]:
+    """List where else a release or a layout keeps a tensor, the likeliest first."""
+    yield _renamed(name, (1, 7))
+    yield re.sub(r"(experts\.experts\.\d+)\.ffn\.", r"\1.", name)
+    yield re.sub(r"^bert\.", "bert_encoder.", name)
+    yield from (second for second, first in seconds.items() if first == name)
+
+
+class _State:
+    """The ``model`` section of a file as named tensors; positions that a mask prunes are NaN."""
+
+    def __init__(self, file: MdlFile) -> None:
+        self._file = file
+        self._where = {
+            name.removeprefix("model.").removeprefix("model."): name
+            for name in file
+            if name.startswith("model.")
+        }
+        # Releases 2.0 and 2.1 keep masks with the optimizer, 2.2 and later beside the weight.
+        self._masks = {name: f"{full}_mask" for name, full in self._where.items()}
+        for full in file:
+            if match := re.fullmatch(r"optimizer\.sparsity\.state\.(?:model\.)?(.+)\.mask", full):
+                self._masks[match[1]] = full
+        self._all = set(file)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._where)
+
+    def __contains__(self, name: object, /) -> bool:
+        return name in self._where
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._file.shape(self._where[name])
+
+    def __getitem__(self, name: str, /) -> np.ndarray:
+        value = self._file.read(self._where[name])
+        mask = self._masks[name]
+        if mask not in self._all:
+            return value
+        kept = self._file.read(mask).astype(bool)
+        return np.where(kept, value, np.asarray(np.nan, value.dtype))
+
+
+def _require_family(cfg: Any) -> None:
+    if lookup(cfg.name).family not in FAMILIES:
+        raise ValueError(
+            f"model {cfg.name!r} does not convert to or from .mdl; the families that do: "
+            f"{sorted(FAMILIES)}"
+        )
+
+
+def read_section(path: str | Path, name: str | None = None) -> dict[str, Any]:
+    """Read the ``model`` section of a params YAML, of the ``trainer:`` form as well.
+
+    Raises:
+        ValueError: there is none.
+    """
+    try:
+        file = yaml.safe_load(Path(path).read_text("utf-8"))
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        raise ValueError(f"{path}: not valid YAML: {error}") from None
+    trainer = file.get("trainer") if isinstance(file, dict) else None
+    if isinstance(trainer, dict):
+        file = trainer.get("init", {})
+    if not isinstance(file, dict) or not isinstance(file.get("model"), dict):
+        raise ValueError(f"{path}: expected a params YAML with a model section")
+    return ({"name": name} if name else {}) | file["model"]
+
+
+def open_cs(
+    path: str | Path,
+    model: Model,
+    *,
+    dtype: DTypeLike | None = None,
+    drop_unmatched: bool = False,
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Open the weights of a ``.mdl`` of any release: (parameter path, array), one at a time.
+
+    Names and shapes are checked before this returns; the file stays open until all are read.
+
+    Args:
+        path: the file; which release wrote it is told from its names.
+        model: that it holds.
+        dtype: of the result; None keeps the file's.
+        drop_unmatched: ignore tensors that the model does not have.
+
+    Raises:
+        CheckpointError: a damaged file.
+        ValueError: tensors that do not fit; all complaints in one message.
+    """
+    _require_family(model.config)
+    file = MdlFile(Path(path))
+    state = _State(file)
+    table = _table(model, fused=any("fused_ffns" in name for name in state))
+    try:
+        arrays = import_tensors(model, table, state, dtype=dtype, drop_unmatched=drop_unmatched)
+    except ValueError as error:
+        file.close()
+        raise ValueError(f"{path}: {error}") from None
+    return _closing(file, arrays)
+
+
+def _closing(
+    file: MdlFile, arrays: Iterator[tuple[str, np.ndarray]]
+) -> Iterator[tuple[str, np.ndarray]]:
+    with file:
+        yield from arrays
+
+
+def writable(format_: str) -> Release:
+    """Return the release of a format that is written.
+
+    Raises:
+        ValueError: its reader opens pickles only.
+    """
+    release = FORMATS[format_]
+    if release < _FIRST_WRITTEN:
+        raise ValueError(
+            f"--tgt-fmt {format_}: releases before 2.5 load files with a pickle inside, which is "
+            "not written here; ask for cs-2.5 or later"
+        )
+    return release
+
+
+def to_cs(model: Model, params: PyTree, path: str | Path, format_: str, *, step: int = 0) -> None:
+    """Write a ``.mdl`` of weights; NaN marks of pruned weights become 0.
+
+    Args:
+        model: of ``params``.
+        params: dense parameters, a tree or path -> array; may read themselves.
+        path: of the file.
+        format_: 'cs-X.Y', 2.5 or later.
+        step: the global step.
+
+    Raises:
+        ValueError: a family or a release that is not written.
+    """
+    release = writable(format_)
+    _require_family(model.config)
+    positions = getattr(model.config, "position_embedding_type", "")
+    if positions == "fixed":
+        raise ValueError(
+            f"model {model.config.name!r}: the vendor's files hold the table of fixed positions, "
+            "which is not written"
+        )
+    leaves: Mapping[str, Any] = dict(named_leaves(params))
+    cfg, leaves = in_pairs(model.config, leaves)
+    model = build(cfg)
+    single = release >= _SINGLE_EXPERTS
+    table = _table(model, fused=not single)
+    tensors = {}
+    for lazy in export_tensors(model, table, leaves):
+        name = re.sub(r"(experts\.experts\.\d+)\.ffn\.", r"\1.", lazy.name)
+        tensors[f"model.{name}"] = Stored(lazy.shape, lazy.dtype, lazy.read)
+    if positions == "alibi" and "position/slopes" not in leaves:
+        slopes = np.asarray(vsl.alibi_slopes(cfg.num_heads), np.float32)[:, None]
+        tensors[f"model.{_SLOPES}"] = Stored(slopes.shape, slopes.dtype, lambda: slopes)
+    links = _seconds(cfg, {row.foreign for row in table.rows})
+    write_mdl(
+        Path(path),
+        tensors,
+        {f"model.{second}": f"model.{first}" for second, first in links.items()},
+        step=step,
+        version=f"{release[0]}.{release[1]}.0",
+        model_name=cfg.name,
+    )

@@ -1,0 +1,1 @@
+"""The vendor's checkpoint files: what they hold, without its pickles."""

@@ -1,0 +1,129 @@
+"""Masks of the forward pass: the weights stay dense until ``stop`` and are pruned there.
+
+The model computes with the largest weights; gradients reach more of them, so that a weight that is
+left out now can come back. Storage is dense until then: these methods save no memory while they
+explore.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
+from sparsity.algorithms.masks import magnitude_mask
+from sparsity.schedules import UpdateSchedule, UpdateSteps, is_constant
+from sparsity.schema import SparsityError
+from sparsity.views import View
+
+__all__ = ["SRSTE", "TopKAST"]
+
+
+@jax.custom_vjp
+def _through(
+    weight: Float[Array, "..."], used: Bool[Array, "..."], learns: Array, decay: Array
+) -> Float[Array, "..."]:
+    """Compute with ``used`` weights; gradients reach those that learn, plus decay * weight."""
+    del learns, decay
+    return jnp.where(used, weight, 0)
+
+
+def _forward(weight: Array, used: Array, learns: Array, decay: Array) -> tuple[Array, Any]:
+    return jnp.where(used, weight, 0), (weight, learns, decay)
+
+
+def _backward(kept: Any, gradient: Array) -> tuple[Array, None, None, None]:
+    weight, learns, decay = kept
+    total = gradient + (decay * weight).astype(gradient.dtype)
+    return jnp.where(learns, total, 0), None, None, None
+
+
+_through.defvjp(_forward, _backward)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Explores(Algorithm):
+    """Dense until ``stop``, where the largest weights become the mask for good.
+
+    Attributes:
+        stop: step at which exploration ends.
+        penalty: strength of the decay of weights, see the methods.
+    """
+
+    stop: int
+    penalty: float = 0.0
+
+    @classmethod
+    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+        """Build it; the level is a number, and ``stop`` says when the mask is fixed."""
+        name = cls.__name__.lower()
+        refuse(keys, ("update", "drop_fraction", "init_method"), where, name)
+        if keys["stop"] < 1:
+            raise SparsityError(f"{where}.stop: expected a step from 1, got {keys['stop']}")
+        if keys.get("penalty", 0.0) < 0:
+            raise SparsityError(f"{where}.penalty: must not be negative, got {keys['penalty']}")
+        if keys.get("compute") == "csr":
+            raise SparsityError(f"{where}.compute: {name} explores dense weights; use masked")
+        update: UpdateSchedule = UpdateSteps((keys["stop"],))
+        algorithm = super().from_section({**keys, "update": update}, where)
+        if not is_constant(algorithm.sparsity):
+            raise SparsityError(f"{where}: {name} takes one level, not a schedule")
+        return algorithm
+
+    def update_mask(self, ctx: UpdateContext) -> Array:
+        """Keep the largest weights."""
+        return magnitude_mask(ctx.weight, ctx.sparsity, ctx.view)
+
+
+@register("topkast")
+class TopKAST(_Explores):
+    """Top-KAST (Jayakumar et al. 2020, arXiv:2106.03517).
+
+    The largest weights compute (A), a larger set learns (B); ``penalty`` is the exploration
+    regularisation: L2 on A, and on the rest of B divided by A's density.
+
+    Attributes:
+        backward_sparsity: level of B, below that of A.
+    """
+
+    backward_sparsity: float = 0.0
+
+    @classmethod
+    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+        """Build it; B must hold A."""
+        algorithm = super().from_section(keys, where)
+        level = float(algorithm.sparsity(0))
+        if not 0 <= algorithm.backward_sparsity <= level:
+            raise SparsityError(
+                f"{where}.backward_sparsity: expected from 0 to the level {level:g}, got "
+                f"{algorithm.backward_sparsity}"
+            )
+        return algorithm
+
+    def forward(self, weight: Array, view: View) -> Array:
+        """Compute with A, learn on B."""
+        level = self.sparsity(0)
+        fixed = jax.lax.stop_gradient(weight)
+        used = magnitude_mask(fixed, level, view)
+        learns = magnitude_mask(fixed, self.backward_sparsity, view)
+        decay = jnp.where(used, self.penalty, self.penalty / (1 - level))
+        return _through(weight, used, learns, decay)
+
+
+@register("sr-ste")
+class SRSTE(_Explores):
+    """Sparse-refined straight-through estimator (Zhou et al. 2021, arXiv:2102.04010).
+
+    Made for n:m patterns; every weight learns, and ``penalty`` decays those that do not compute.
+    """
+
+    penalty: float = 2e-4
+
+    def forward(self, weight: Array, view: View) -> Array:
+        """Compute with the largest weights, learn on all."""
+        used = magnitude_mask(jax.lax.stop_gradient(weight), self.sparsity(0), view)
+        decay = jnp.where(used, 0.0, self.penalty)
+        return _through(weight, used, jnp.ones_like(used), decay)

@@ -1,0 +1,137 @@
+"""The vendor's ``.mdl`` of every release: all families there and back, bit by bit."""
+
+import argparse
+
+import h5py
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from helpers.paths import GOLDEN
+
+import models
+import vsl
+from models.convert.api import from_hf, to_hf
+from models.convert.cli import add_arguments
+from models.convert.standard import in_pairs
+from models.convert.vendor import open_cs, read_section, to_cs
+from models.paths import named_leaves
+from models.registry import build
+from models.vendor.mdl import MdlFile
+
+FOLDERS = [
+    path
+    for path in sorted((GOLDEN / "hf").iterdir())
+    if not path.name.startswith(("dpr", "llava", "transformer"))
+]
+
+
+def same(left, right):
+    left, right = dict(named_leaves(left)), dict(named_leaves(right))
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(right[name]), err_msg=name)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_every_family_through_mdl_and_hugging_face_and_back(tmp_path, folder):
+    theirs, own = from_hf(folder)
+    cfg, params = in_pairs(theirs.config, dict(named_leaves(own)))
+    model = build(cfg)
+    for release in ("cs-2.5", "cs-2.9"):
+        path = tmp_path / f"{release}.mdl"
+        to_cs(model, params, path, release)
+        same(params, dict(open_cs(path, model)))
+    to_hf(model, params, tmp_path / "hf")
+    back, again = from_hf(tmp_path / "hf")
+    to_cs(back, again, tmp_path / "back.mdl", "cs-2.9")
+    with MdlFile(tmp_path / "back.mdl") as left, MdlFile(tmp_path / "cs-2.9.mdl") as right:
+        assert list(left) == list(right)
+        for name in left:
+            np.testing.assert_array_equal(left.read(name), right.read(name), err_msg=name)
+
+
+SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 16, "num_hidden_layers": 1}
+LLAMA = {"name": "llama", "vocab_size": 11, "max_position_embeddings": 8, **SIZES}
+
+
+def command(*words):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args([str(word) for word in words])
+    return args.run(args)
+
+
+def converted(source, target, weights, config, folder):
+    fmt = ["--src-fmt", source, "--tgt-fmt", target, "--output-dir", folder]
+    given = ["--config", config] if config else []
+    assert command("convert", "--model", "llama", *fmt, *given, weights) == 0
+    return folder
+
+
+def test_the_command_between_all_three_formats_keeps_the_logits(tmp_path):
+    model = models.build(LLAMA)
+    params = model.init(jax.random.key(3))
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump({"trainer": {"init": {"model": LLAMA}}}))
+    first = tmp_path / "first.mdl"
+    to_cs(model, params, first, "cs-2.5", step=7)
+    ours = converted("cs-2.5", "wafer", first, config, tmp_path / "ours")
+    there = converted("wafer", "cs-2.9", ours, None, tmp_path / "there")
+    config = there / "params_model.yaml"
+    hf = converted("cs-2.9", "hf", there / "ours_to_cs-2.9.mdl", config, tmp_path / "hf")
+    again = converted("hf", "cs-2.9", hf, None, tmp_path / "again")
+    last = next(again.glob("*.mdl"))
+    back, arrays = from_hf(hf)
+    same(params, dict(open_cs(last, model)))
+    ids = jnp.arange(8)
+    batch = models.Batch(ids, ids, jnp.ones(8), vsl.layout_from_lengths(jnp.asarray([5, 3]), 8))
+    want = model.apply(params, batch)
+    got = back.apply(arrays, batch)
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-5, atol=1e-6)
+
+
+def test_names_before_21_and_a_mask_and_second_names_alone(tmp_path):
+    model = models.build({"name": "gpt2", "vocab_size": 11, "max_position_embeddings": 8, **SIZES})
+    params = dict(named_leaves(model.init(jax.random.key(3))))
+    to_cs(model, params, tmp_path / "a.mdl", "cs-2.5")
+    moved = {
+        "model.model.embedding_layer.position_embeddings.embed.weight": (
+            "model.embedding_layer.position_embeddings.weight"
+        ),
+        "model.model.ln_f.weight": "model.transformer_decoder.norm.weight",
+    }
+    up = "model.model.transformer_decoder.layers.0.ffn.ffn.0.linear_layer.weight"
+    mask = np.ones((16, 8), bool)
+    mask[3, 5] = False
+    with MdlFile(tmp_path / "a.mdl") as file, h5py.File(tmp_path / "b.mdl", "w") as old:
+        for name in file:
+            if "transformer_decoder.norm" not in name:
+                old[moved.get(name, name)] = file.read(name)
+        old[f"{up}_mask"] = mask
+    got = dict(open_cs(tmp_path / "b.mdl", model))
+    dense = np.asarray(params["layers_0/ffn/up/kernel"])
+    same(params | {"layers_0/ffn/up/kernel": np.where(mask.T, dense, np.nan)}, got)
+
+
+def test_what_is_not_written_and_what_does_not_fit_is_said(tmp_path):
+    model = models.build(LLAMA)
+    params = model.init(jax.random.key(3))
+    with pytest.raises(ValueError, match=r"cs-2\.2: releases before 2\.5 load files with a pickle"):
+        to_cs(model, params, tmp_path / "a.mdl", "cs-2.2")
+    to_cs(model, params, tmp_path / "a.mdl", "cs-2.5")
+    other = models.build(LLAMA | {"vocab_size": 12})
+    with pytest.raises(ValueError, match=r"word_embeddings\.weight: shape \(11, 8\), expected"):
+        open_cs(tmp_path / "a.mdl", other)
+    fmt = ("--src-fmt", "cs-2.5", "--tgt-fmt", "wafer")
+    with pytest.raises(ValueError, match=r"--config: a \.mdl does not tell its model"):
+        command("convert", "--model", "llama", *fmt, tmp_path / "a.mdl")
+
+
+@pytest.mark.parametrize("text", ["a: [1", "a: !!bool maybe", "- 1", "model: 3"])
+def test_a_params_yaml_that_cannot_be_read_is_one_error(tmp_path, text):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"params\.yaml: (not valid YAML|expected a params YAML)"):
+        read_section(path)

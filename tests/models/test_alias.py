@@ -1,0 +1,103 @@
+"""The vendor's names, letter by letter, as its converters of 2.1 and later write them."""
+
+import pytest
+
+import sparsity
+from models.alias import decoder_alias, encoder_alias, known_names, seq2seq_alias
+from wafer.optim.groups import Groups
+
+LAYER = "model.transformer_decoder.layers.1"
+HELPER = "position_embed_helper"
+
+
+@pytest.mark.parametrize(
+    ("alias", "ours", "theirs"),
+    [
+        (
+            decoder_alias,
+            "position/relative/embedding",
+            f"model.embedding_layer.{HELPER}.relative_attention_bias.weight",
+        ),
+        (decoder_alias, "position/slopes", f"model.embedding_layer.{HELPER}.slopes"),
+        (decoder_alias, "layers_1/norm1_post/scale", f"{LAYER}.norm1_post.weight"),
+        (decoder_alias, "layers_1/norm2_post/scale", f"{LAYER}.norm3_post.weight"),
+        (decoder_alias, "layers_1/attn/query_norm/scale", f"{LAYER}.self_attn.q_norm.weight"),
+        (decoder_alias, "layers_1/attn/key_norm/scale", f"{LAYER}.self_attn.k_norm.weight"),
+        (
+            encoder_alias,
+            "mlm_dense/kernel",
+            "model.bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer.weight",
+        ),
+        (encoder_alias, "mlm_norm/scale", "model.bert_mlm_head.mlm_transform.ln.weight"),
+        (
+            seq2seq_alias,
+            "decoder_position/relative/embedding",
+            f"model.decoder_embeddings.{HELPER}.relative_attention_bias.weight",
+        ),
+        (
+            seq2seq_alias,
+            "embed/position/embedding",
+            "model.encoder_embeddings.position_embeddings.embed.weight",
+        ),
+        (
+            seq2seq_alias,
+            "decoder_embed/position/embedding",
+            "model.decoder_embeddings.position_embeddings.embed.weight",
+        ),
+    ],
+)
+def test_names_are_those_of_the_vendors_files(alias, ours, theirs):
+    assert alias(ours) == theirs
+
+
+@pytest.mark.parametrize(
+    ("alias", "ours", "others"),
+    [
+        (decoder_alias, "norm_f/bias", ["model.transformer_decoder.norm.bias"]),
+        (decoder_alias, "embed/norm/bias", []),  # embedding_ln_f has no twin
+        (
+            decoder_alias,
+            "position/slopes",
+            ["model.relative_pe_helper.slopes"],  # before 2.1
+        ),
+        (
+            seq2seq_alias,
+            "encoder_position/relative/embedding",
+            ["model.relative_position_encoder.relative_attention_bias.weight"],
+        ),
+        (
+            decoder_alias,
+            "layers_1/moe/experts_3/gate/kernel",
+            [
+                f"{LAYER}.ffn.experts.experts.3.0.linear_layer_for_glu.weight",
+                f"{LAYER}.ffn.experts.fused_ffns.0.linear_layer_for_glu.expert_weights",
+            ],
+        ),
+        (
+            decoder_alias,
+            "layers_1/moe/experts_3/down/bias",
+            [
+                f"{LAYER}.ffn.experts.experts.3.1.linear_layer.bias",
+                f"{LAYER}.ffn.experts.fused_ffns.1.linear_layer.expert_biases",
+            ],
+        ),
+    ],
+)
+def test_a_tensor_with_many_names_is_known_by_each(alias, ours, others):
+    assert known_names(ours, alias) == (ours, alias(ours), *others)
+
+
+@pytest.mark.parametrize(
+    "glob", ["*experts.experts.*.ffn.1.*", "*experts.3.1.*", "*fused_ffns.1.*"]
+)
+def test_filters_select_experts_in_every_layout_of_the_vendor(glob):
+    section = {"algorithm": "static", "sparsity": 0.5, "param_filter": glob}
+    chosen = sparsity.configure(section, aliases=decoder_alias)
+    assert chosen.group_of("layers_1/moe/experts_3/down/kernel", 2) == 0
+    assert chosen.group_of("layers_1/moe/experts_3/up/kernel", 2) is None
+
+
+def test_groups_of_the_optimizer_find_the_last_norm_by_either_name():
+    groups = Groups(factors=((("*transformer_decoder.norm.*",), 0.5),), alias=decoder_alias)
+    assert groups.factor("norm_f/scale") == 0.5
+    assert groups.factor("layers_0/norm1/scale") == 1.0

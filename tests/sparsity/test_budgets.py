@@ -1,0 +1,111 @@
+"""How layers share a level: hand-computed levels, the sum, ends, a user's rule."""
+
+import math
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import sparsity
+from sparsity.budgets import BUDGETS, Share
+from sparsity.schedules import Constant
+
+BIG, SMALL = (100, 100), (10, 10)
+PARAMS = {"big": jnp.ones(BIG), "small": jnp.ones(SMALL)}
+
+
+def levels(section, params=PARAMS):
+    sparsifier = sparsity.configure(section, params=params)
+    chosen = sparsifier.select(params)
+    return {name: float(c.algorithm.sparsity(0)) for name, c in chosen.items()}
+
+
+@pytest.mark.parametrize(
+    ("level", "big", "small"),
+    [
+        # Ratios 0.02 and 0.2; 10,100 weights. 1,010 / (200 + 20) = 4.5909 times the ratios.
+        (0.9, 1 - 4.590909 * 0.02, 1 - 4.590909 * 0.2),
+        # 2,020 / 220 would give the small one 1.8: it is dense, the big one has 1,920 of 10,000.
+        (0.8, 1 - 0.192, 0.0),
+    ],
+)
+@pytest.mark.parametrize("budget", ["erdos_renyi", "erk"])
+def test_levels_by_hand(budget, level, big, small):
+    got = levels({"sparsity": level, "budget": budget})
+    assert got == pytest.approx({"big": big, "small": small}, abs=1e-6)
+
+
+def test_kernels_differ_in_er_and_erk():
+    shape = (3, 3, 8, 16)  # [h, w, in, out]
+    assert BUDGETS["erdos_renyi"](shape) == pytest.approx(24 / 1152)
+    assert BUDGETS["erk"](shape) == pytest.approx(30 / 1152)
+    assert BUDGETS["uniform"](shape) == 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.floats(1e-4, 1.0), st.integers(1, 10_000)), min_size=1, max_size=6),
+    st.floats(0.0, 0.99),
+)
+def test_the_whole_has_its_level(layers, level):
+    table = tuple(sorted(layers, reverse=True))
+    total = sum(size for _, size in table)
+    kept = sum(size * (1 - float(Share(Constant(level), ratio, table)(0))) for ratio, size in table)
+    assert kept / total == pytest.approx(1 - level, abs=1e-4)
+    assert all(0 <= float(Share(Constant(level), ratio, table)(0)) <= 1 for ratio, _ in table)
+
+
+def test_a_schedule_is_shared_at_every_step():
+    section = {"algorithm": "gmp", "schedule": [0.8, 0.9], "update": 5, "budget": "erk"}
+    sparsifier = sparsity.configure(section, params=PARAMS)
+    by_name = {n: c.algorithm.sparsity for n, c in sparsifier.select(PARAMS).items()}
+    assert float(jax.jit(by_name["big"])(0, 0)) == pytest.approx(0.808, abs=1e-6)
+    assert float(jax.jit(by_name["big"])(0, 1)) == pytest.approx(1 - 0.0918182, abs=1e-6)
+    assert by_name["small"].length == 2
+
+
+def test_masks_have_the_levels_and_rigl_keeps_them():
+    section = {"algorithm": "rigl", "sparsity": 0.8, "update": 1, "budget": "erk"}
+    sparsifier = sparsity.configure(section, params=PARAMS)
+    state = sparsifier.init(PARAMS, jax.random.key(0))
+    gradients = jax.tree.map(lambda w: w * 2, PARAMS)
+    params, _ = sparsifier.prune(PARAMS, (), state)
+    state, params, _ = sparsifier.update(state, params, gradients, ())
+    kept = {name: int(mask.sum()) for name, mask in sparsifier.masks(state).items()}
+    assert kept == {"big": pytest.approx(1920, abs=1), "small": 100}
+
+
+def test_the_ends_of_a_stack_stay_dense():
+    params = {f"layers_{i}": {"kernel": jnp.ones((4, 4))} for i in range(12)}
+    params["other"] = jnp.ones((4, 4))
+    chosen = levels({"sparsity": 0.5, "dense_ends": 2}, params)
+    assert sorted(chosen) == sorted([*(f"layers_{i}/kernel" for i in range(2, 10)), "other"])
+
+
+def test_a_users_rule(monkeypatch):
+    module = types.ModuleType("own_budget")
+    module.depth = lambda shapes: {name: 1 + (name == "small") for name in shapes}
+    module.short = lambda shapes: {}
+    monkeypatch.setitem(sys.modules, "own_budget", module)
+    got = levels({"sparsity": 0.5, "budget": "own_budget:depth"})
+    factor = 0.5 * 10_100 / 10_200
+    assert got == pytest.approx({"big": 1 - factor, "small": 1 - 2 * factor}, abs=1e-6)
+    with pytest.raises(sparsity.SparsityError, match="gave no ratio above 0 for 'big'"):
+        levels({"sparsity": 0.5, "budget": "own_budget:short"})
+    with pytest.raises(sparsity.SparsityError, match="has no attribute 'depht'; did you mean"):
+        levels({"sparsity": 0.5, "budget": "own_budget:depht"})
+
+
+def test_what_does_not_go_together_is_said():
+    with pytest.raises(sparsity.SparsityError, match=r"unknown budget 'erq'.*did you mean 'erk'"):
+        sparsity.configure({"sparsity": 0.5, "budget": "erq"})
+    with pytest.raises(sparsity.SparsityError, match="need the model"):
+        sparsity.configure({"sparsity": 0.5, "budget": "erk"})
+    pattern = {"type": "n:m", "n": 2, "m": 4}
+    square = {"kernel": jnp.ones((8, 8))}
+    with pytest.raises(sparsity.SparsityError, match="has one of its own"):
+        sparsity.configure({"pattern": pattern, "budget": "erk"}, params=square)
+    assert math.isclose(levels({"pattern": pattern, "dense_ends": 1}, square)["kernel"], 0.5)

@@ -1,0 +1,133 @@
+"""Methods beyond the vendor's: MEST, AC/DC, Top-KAST, SR-STE, by hand and through whole runs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import sparsity
+from sparsity import SparsityError, configure
+
+W = jnp.asarray([[4.0, -3.0, 2.0, 1.0]]).T  # [in 4, out 1]
+X = jnp.asarray([1.0, 10.0, 100.0, 1000.0])
+
+
+def value_and_gradient(section):
+    sparsifier = configure(section, params={"w": W})
+    state = sparsifier.init({"w": W}, jax.random.key(0))
+    ready = sparsifier.prepare({"w": W}, state)
+    loss = lambda ready: (X @ sparsifier.attach(ready, state)["w"])[0]
+    value, gradient = jax.value_and_grad(loss)(ready)
+    return float(value), np.asarray(sparsifier.split(gradient, state)[0]["w"])[:, 0].tolist()
+
+
+def test_top_kast_computes_with_a_and_learns_on_b():
+    section = {"algorithm": "topkast", "sparsity": 0.5, "backward_sparsity": 0.25, "stop": 9}
+    assert value_and_gradient(section) == (-26.0, [1.0, 10.0, 100.0, 0.0])  # 4 - 30
+    # L2: 0.1 on A; on the rest of B 0.1 / density 0.5.
+    value, gradient = value_and_gradient(section | {"penalty": 0.1})
+    assert value == -26.0
+    np.testing.assert_allclose(gradient, [1 + 0.4, 10 - 0.3, 100 + 0.2 * 2.0, 0], rtol=1e-6)
+
+
+def test_sr_ste_decays_what_does_not_compute():
+    pattern = {"type": "n:m", "n": 2, "m": 4}
+    section = {"algorithm": "sr-ste", "pattern": pattern, "stop": 9, "penalty": 0.5}
+    value, gradient = value_and_gradient(section)
+    assert value == -26.0
+    np.testing.assert_allclose(gradient, [1.0, 10.0, 100 + 0.5 * 2, 1000 + 0.5 * 1], rtol=1e-6)
+
+
+def test_mest_drops_what_is_small_and_still():
+    mest = sparsity.MEST(sparsity=0.5, update=1, gradient_rate=0.1)
+    context = sparsity.UpdateContext(
+        name="w",
+        weight=jnp.asarray([0.3, 0.2, 0.1, 0.0]),
+        grad=jnp.asarray([0.0, 0.0, 3.0, 9.0]),
+        mask=jnp.asarray([True, True, True, False]),
+        sparsity=jnp.float32(0.5),
+        drop_fraction=jnp.float32(0.34),  # of three, one survives the truncation: trunc(1.98)
+        step=jnp.int32(1),
+        key=jax.random.key(0),
+        view=configure(0.5).view(0),
+    )
+    np.testing.assert_allclose(mest.drop_scores(context), [0.3, 0.2, 0.4, 0.9], rtol=1e-6)
+    assert mest.update_mask(context)[2]  # by magnitude alone it would be dropped
+    assert int(mest.update_mask(context).sum()) == 2
+
+
+PARAMS = {"w": jax.random.normal(jax.random.key(1), (8, 12))}
+INPUTS = jax.random.normal(jax.random.key(2), (64, 8))
+TARGETS = INPUTS @ jax.random.normal(jax.random.key(3), (8, 12))
+METHODS = {
+    "mest": {"algorithm": "mest", "sparsity": 0.75, "update": 5},
+    "acdc": {
+        "algorithm": "acdc",
+        "sparsity": 0.75,
+        "update": {"freq": 10, "start": 10, "stop": 35},
+    },
+    "topkast": {"algorithm": "topkast", "sparsity": 0.75, "backward_sparsity": 0.5, "stop": 30},
+    "sr-ste": {
+        "algorithm": "sr-ste",
+        "pattern": {"type": "n:m", "n": 1, "m": 4},
+        "stop": 30,
+    },
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_whole_run_learns_and_ends_at_its_level(name):
+    sparsifier, tx = configure(METHODS[name], params=PARAMS), optax.adam(0.03)
+    state = sparsifier.init(PARAMS, jax.random.key(0))
+    params, opt_state = sparsifier.prune(PARAMS, tx.init(PARAMS), state)
+
+    def loss(ready, state):
+        return jnp.mean((INPUTS @ sparsifier.attach(ready, state)["w"] - TARGETS) ** 2)
+
+    @jax.jit
+    def step(params, opt_state, state):
+        ready = sparsifier.prepare(params, state, dense=True)
+        value, gradient = jax.value_and_grad(loss)(ready, state)
+        gradient, dense = sparsifier.split(gradient, state)
+        updates, opt_state = tx.update(gradient, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        state, params, opt_state = sparsifier.update(state, params, dense, opt_state)
+        return params, opt_state, state, value
+
+    levels, losses = [], []
+    for _ in range(60):
+        params, opt_state, state, value = step(params, opt_state, state)
+        levels.append(1 - float(sparsifier.masks(state)["w"].mean()))
+        losses.append(float(value))
+    assert losses[-1] < 0.8 * losses[0]
+    assert levels[-1] == 0.75
+    assert int((params["w"] == 0).sum()) >= 72
+    if name == "acdc":  # steps 10 to 19 and from 30 on
+        assert [i + 1 for i, level in enumerate(levels) if level] == [
+            *range(10, 20),
+            *range(30, 61),
+        ]
+    if name in ("topkast", "sr-ste"):
+        assert levels[:29] == [0.0] * 29
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"algorithm": "acdc", "update": 10}, "acdc needs its phases"),
+        (
+            {"algorithm": "acdc", "update": {"freq": 10, "start": 10, "stop": 30}},
+            "2 changes end on a dense phase; stop: 20",
+        ),
+        ({"algorithm": "topkast"}, "stop"),
+        ({"algorithm": "topkast", "stop": 0}, "expected a step from 1, got 0"),
+        ({"algorithm": "topkast", "stop": 9, "backward_sparsity": 0.9}, "from 0 to the level 0.5"),
+        ({"algorithm": "topkast", "stop": 9, "compute": "csr"}, "use masked"),
+        ({"algorithm": "sr-ste", "stop": 9, "penalty": -1.0}, "must not be negative"),
+        ({"algorithm": "sr-ste", "stop": 9, "update": 3}, "takes no update"),
+    ],
+)
+def test_wrong_sections_are_said(keys, says):
+    with pytest.raises(SparsityError, match=says):
+        configure({"sparsity": 0.5} | keys)

@@ -1,0 +1,189 @@
+"""One-shot pruning and scores before training: by hand, against oracles, on a whole model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import models
+import sparsity
+import vsl
+from models.paths import named_leaves
+from sparsity.oneshot import METHODS, prune
+from sparsity.oneshot.grams import Watched, stage_grams
+from sparsity.oneshot.prune import _Layer as Layer, _wanda as wanda
+from sparsity.oneshot.sparsegpt import DAMPING, sparsegpt
+from sparsity.views import WHOLE, Blocks, FanIn, NofM
+
+SETTINGS = {
+    "name": "gpt2",
+    "hidden_size": 16,
+    "num_heads": 2,
+    "num_hidden_layers": 2,
+    "filter_size": 32,
+    "vocab_size": 40,
+    "max_position_embeddings": 12,
+}
+MODEL = models.build(SETTINGS)
+PARAMS = MODEL.init(jax.random.key(0))
+
+
+def batch(seed):
+    tokens = jax.random.randint(jax.random.key(seed), (24,), 0, 40)
+    layout = vsl.padded_layout(jnp.asarray([12, 7], jnp.int32), 12)
+    weights = layout.valid.astype(jnp.float32)
+    return models.Batch(tokens, jnp.roll(tokens, -1), weights, layout)
+
+
+BATCHES = [batch(1), batch(2)]
+
+
+def test_a_gram_is_the_sum_over_real_tokens():
+    x = jax.random.normal(jax.random.key(3), (2, 4, 5))
+    live = jnp.asarray([1, 1, 1, 0, 1, 1, 0, 0], jnp.float32)
+
+    def twice(gram):
+        weight = Watched(jnp.ones((5, 3)), gram, live)
+        return weight.project(x).sum() + weight.project(2 * x).sum()
+
+    rows = np.asarray(x).reshape(8, 5)[[0, 1, 2, 4, 5]]
+    np.testing.assert_allclose(jax.grad(twice)(jnp.zeros((5, 5))), 5 * rows.T @ rows, rtol=1e-5)
+
+
+def test_grams_of_a_stage_are_of_its_inputs():
+    """The first block's query reads the normalised embeddings: computed here without the model."""
+    embed, block = MODEL.stages[:2]
+    x = [
+        PARAMS["embed"]["token"]["embedding"][b.tokens]
+        + PARAMS["embed"]["position"]["embedding"][b.layout.positions]
+        for b in BATCHES
+    ]
+    steps = [MODEL.kinds[embed.kind][1](MODEL.stage_params(embed, PARAMS), None, b, None)
+             for b in BATCHES]  # fmt: skip
+    name = "layers_0/attn/query/kernel"
+    inputs = list(zip(steps, BATCHES, strict=True))
+    got = stage_grams(MODEL, block, PARAMS, [name], inputs=inputs)[name]
+    rows = np.concatenate(
+        [np.asarray(e)[np.asarray(b.layout.valid)] for e, b in zip(x, BATCHES, strict=True)]
+    )
+    rows = rows - rows.mean(1, keepdims=True)
+    rows = rows / np.sqrt((rows**2).mean(1, keepdims=True) + MODEL.config.layer_norm_epsilon)
+    np.testing.assert_allclose(got, rows.T @ rows, rtol=2e-4, atol=1e-3)
+
+
+def test_wanda_by_hand():
+    # |w| * norm of the input, 1 and 3: [[2, 5], [3, 3]]. Each output keeps its best one.
+    weight = jnp.asarray([[2.0, 5.0], [1.0, -1.0]])  # [in, out]
+    sparsifier = sparsity.configure(0.5)
+    chosen = sparsifier.select({"kernel": weight})["kernel"]
+    layer = Layer(weight, np.diag([1.0, 9.0]), chosen, sparsifier.view(0))
+    pruned, mask = wanda(layer)
+    np.testing.assert_array_equal(mask, [[False, True], [True, False]])
+    np.testing.assert_array_equal(pruned, [[0, 5], [1, 0]])
+
+
+def error(gram, before, after):
+    change = np.asarray(before - after, np.float64)
+    return np.trace(change.T @ gram @ change)
+
+
+@pytest.mark.parametrize(
+    ("structure", "level"), [(WHOLE, 0.5), (FanIn(), 0.75), (NofM(2, 4), 0.5), (WHOLE, 0.0)]
+)
+def test_sparsegpt_mends_what_is_left(structure, level):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((600, 160)) @ rng.standard_normal((160, 160))  # correlated inputs
+    x[:, 7] = 0  # a dead input
+    weight = rng.standard_normal((160, 24)).astype(np.float32)
+    gram = x.T @ x
+    mended, mask = sparsegpt(weight, gram, level, structure)
+    assert (mended[~mask] == 0).all()
+    assert mask.mean() == pytest.approx(1 - level, abs=0.01)
+    if level:  # better than the same mask unmended, and than the largest weights
+        lowest = np.sort(np.abs(weight).ravel())[int(level * weight.size)]
+        largest = weight * (np.abs(weight) >= lowest)
+        for other in (weight * mask, *([largest] if structure == WHOLE else [])):
+            assert error(gram, weight, mended) < error(gram, weight, other)
+    if isinstance(structure, FanIn):
+        assert np.ptp(mask.sum(0)) == 0
+    if isinstance(structure, NofM):
+        assert (mask.reshape(40, 4, 24).sum(1) == 2).all()
+
+
+def test_sparsegpt_of_two_weights_by_hand():
+    """One output, two inputs: dropping the first is made up for by the second."""
+    gram = np.asarray([[4.0, 2.0], [2.0, 3.0]])
+    damped = gram + DAMPING * 3.5 * np.eye(2)
+    mended, mask = sparsegpt(np.asarray([[0.1], [1.0]], np.float32), gram, 0.5, WHOLE)
+    assert mask[:, 0].tolist() == [False, True]
+    # The best second weight for the damped problem: w2 + w1 * h12 / h22.
+    np.testing.assert_allclose(mended[:, 0], [0, 1 + 0.1 * 2 / damped[1, 1]], rtol=1e-6)
+
+
+def test_blocks_are_not_for_sparsegpt():
+    with pytest.raises(sparsity.SparsityError, match="Take wanda or magnitude"):
+        sparsegpt(np.ones((8, 8), np.float32), np.eye(8), 0.5, Blocks(4, 4))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_is_pruned_to_its_level(method):
+    sparsifier = sparsity.configure(0.5, aliases=MODEL.alias)
+    lines = []
+    params, masks = prune(MODEL, PARAMS, sparsifier, method, batches=BATCHES, report=lines.append)
+    assert set(masks) == set(sparsifier.select(PARAMS))
+    kept = sum(int(mask.sum()) for mask in masks.values())
+    total = sum(mask.size for mask in masks.values())
+    assert kept == pytest.approx(total / 2, abs=len(masks))
+    after = dict(named_leaves(params))
+    for name, leaf in named_leaves(PARAMS):
+        if name not in masks:
+            np.testing.assert_array_equal(after[name], leaf)
+        else:
+            assert (np.asarray(after[name])[~np.asarray(masks[name])] == 0).all()
+    if method == "sparsegpt":
+        assert lines == ["layers_0: 6 weights pruned", "layers_1: 6 weights pruned"]
+
+
+def test_snip_and_grasp_scores_against_finite_differences():
+    """One weight matrix; the loss is a quadratic form, whose derivatives are plain."""
+    from sparsity.oneshot.prune import _grasp, _snip
+
+    matrix = jnp.asarray([[3.0, 1.0], [1.0, 2.0]])
+
+    class Quadratic:
+        def loss(self, params, scale):
+            w = params["w"]
+            return 0.5 * scale * w @ matrix @ w, None
+
+    w = jnp.asarray([1.0, -2.0])
+    gradient = 3 * matrix @ w  # batches of scale 1 and 2
+    snip = _snip(Quadratic(), {"w": w}, [1.0, 2.0])["w"]
+    np.testing.assert_allclose(snip, np.abs(w * gradient))
+    grasp = _grasp(Quadratic(), {"w": w}, [1.0, 2.0])["w"]
+    np.testing.assert_allclose(grasp, w * (3 * matrix @ gradient))
+
+
+def test_n_of_m_and_budgets_of_one_shot():
+    section = {"pattern": {"type": "n:m", "n": 2, "m": 4}}
+    masks = prune(MODEL, PARAMS, sparsity.configure(section), "wanda", batches=BATCHES[:1]).masks
+    for mask in masks.values():
+        inputs, outputs = mask.shape
+        assert (np.asarray(mask).reshape(inputs // 4, 4, outputs).sum(1) == 2).all()
+    erk = sparsity.configure({"sparsity": 0.5, "budget": "erk"}, params=PARAMS)
+    levels = {m.shape: 1 - m.mean() for m in prune(MODEL, PARAMS, erk, "magnitude").masks.values()}
+    assert levels[16, 16] < 0.5 < levels[16, 32]
+
+
+@pytest.mark.parametrize(
+    ("section", "method", "batches", "says"),
+    [
+        (0.5, "wandda", BATCHES, "unknown method 'wandda'.*did you mean 'wanda'"),
+        (0.5, "wanda", [], "needs calibration rows"),
+        ({"sparsity": 0.5, "param_filter": "no"}, "magnitude", [], "nothing to prune"),
+        ({"sparsity": 0.5, "param_filter": "*embedding"}, "wanda", BATCHES, "leave it out"),
+        ({"sparsity": 0.5, "balance_in_groups": 2}, "snip", BATCHES, "takes one level"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said(section, method, batches, says):
+    with pytest.raises(sparsity.SparsityError, match=says):
+        prune(MODEL, PARAMS, sparsity.configure(section), method, batches=batches)

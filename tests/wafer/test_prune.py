@@ -1,0 +1,99 @@
+"""``wafer prune``: a trained model, a fresh one, and training on with the mask."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import models
+import wafer
+import wafer.cli
+from models.checkpoint.reader import load_checkpoint
+from wafer.errors import ConfigError
+
+MODEL = {
+    "name": "gpt2",
+    "vocab_size": 16,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_heads": 2,
+    "filter_size": 16,
+    "max_position_embeddings": 8,
+}
+
+
+def sections(tmp_path, **run):
+    return {
+        "runconfig": {
+            "max_steps": 2,
+            "checkpoint_steps": 2,
+            "model_dir": str(tmp_path / "run"),
+            "seed": 1,
+        }
+        | run,
+        "model": MODEL,
+        "train_input": {
+            "data_processor": "SyntheticDataProcessor",
+            "vocab_size": 16,
+            "batch_size": 4,
+            "max_sequence_length": 8,
+        },
+        "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
+    }
+
+
+@pytest.fixture
+def trained(tmp_path):
+    wafer.train(sections(tmp_path))
+    return tmp_path / "run"
+
+
+@pytest.mark.slow
+def test_a_trained_model_is_pruned_and_trains_on_with_its_mask(tmp_path, trained, capsys):
+    out = tmp_path / "pruned"
+    command = ["prune", "--checkpoint_path", str(trained), "--method", "sparsegpt"]
+    command += ["--sparsity", "0.5", "--pattern", "2:4", "--samples", "8", "-o", str(out)]
+    assert wafer.cli.main(command) == 0
+    said = capsys.readouterr().out
+    assert "layers_1: 6 weights pruned" in said
+    before, after = re.search(
+        r"loss on 2 calibration batches: ([\d.]+) before, ([\d.]+)", said
+    ).groups()
+    assert abs(float(before) - float(after)) < 0.5
+    assert "50.00% of 1,024 weights in 12 matrices" in said
+
+    tree, record = load_checkpoint(out)
+    assert record["config"]["model"]["name"] == "gpt2"
+    kernel = np.asarray(tree["params"]["layers_0"]["ffn"]["up"]["kernel"])
+    assert (np.isnan(kernel).reshape(2, 4, 16).sum(1) == 2).all()
+
+    again = sections(tmp_path, model_dir=str(tmp_path / "on")) | {"sparsity": {"sparsity": 0.5}}
+    wafer.train(again, checkpoint_path=str(out))
+    after = np.asarray(wafer.load(tmp_path / "on")[1]["layers_0"]["ffn"]["up"]["kernel"])
+    np.testing.assert_array_equal(after == 0, np.isnan(kernel))
+    assert not np.array_equal(after[after != 0], kernel[~np.isnan(kernel)])  # it has learnt
+
+
+def test_weights_of_step_0_are_scored_before_training(tmp_path):
+    path = wafer.prune(
+        tmp_path / "snip", {"sparsity": 0.75}, method="snip", source=sections(tmp_path), samples=4
+    )
+    start = dict(models.named_leaves(models.build(MODEL).init(jax.random.key(1))))
+    pruned = dict(models.named_leaves(wafer.load(path)[1]))
+    assert any(np.array_equal(leaf, start[name]) for name, leaf in pruned.items())
+    kernels = [name for name in pruned if name.startswith("layers") and name.endswith("kernel")]
+    kept = sum(int((pruned[name] != 0).sum()) for name in kernels)
+    assert kept == sum(pruned[name].size for name in kernels) / 4
+
+
+def test_what_is_missing_is_said(tmp_path, trained, capsys):
+    with pytest.raises(ConfigError, match="give --params, --checkpoint_path or both"):
+        wafer.prune(tmp_path / "x", 0.5, method="magnitude")
+    command = ["prune", "--checkpoint_path", str(trained), "--sparsity", "0.5"]
+    assert wafer.cli.main([*command, "--method", "wnda", "-o", str(tmp_path / "x")]) == 1
+    assert "did you mean 'wanda'" in capsys.readouterr().err
+    wrong = [*command, "--method", "wanda", "--pattern", "half", "-o", str(tmp_path / "x")]
+    assert wafer.cli.main(wrong) == 1
+    assert "expected N:M such as 2:4, found 'half'" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()

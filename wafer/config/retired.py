@@ -1,0 +1,65 @@
+"""Keys of the vendor's TensorFlow years and of its earlier stacks: what says the same here."""
+
+from collections.abc import Iterable
+
+from wafer.errors import Problem
+
+__all__ = ["RETIRED", "with_advice"]
+
+_HERE = "the data pipeline sets itself up here; drop it"
+_CLUSTER = "there is no cluster to address here; drop it"
+_PLACE = "every checkpoint holds the place in the data; drop it"
+_PREDICT = "`wafer generate` predicts; drop it"
+_ESTIMATOR = "of TensorFlow's Estimator; drop it"
+_LENGTHS = (
+    "of the TensorFlow stack. Here train_input.use_vsl: true packs several documents into a row, "
+    "and model.enable_vts: true computes no padding; attention_mask says what is padding"
+)
+
+
+def _was(today: str) -> str:
+    return f"of the TensorFlow stack; write {today}"
+
+
+# last part of a key -> what to write instead
+RETIRED: dict[str, str] = {
+    "use_legacy_vsl": _LENGTHS,
+    "vsl_pad_id": _LENGTHS,
+    "save_checkpoints_steps": _was("runconfig.checkpoint_steps"),
+    "save_checkpoints_secs": _was("runconfig.checkpoint_steps, which counts steps"),
+    "tf_random_seed": _was("runconfig.seed"),
+    "log_step_count_steps": _was("runconfig.log_steps"),
+    "train_steps": _was("runconfig.num_steps"),
+    "throttle_secs": _was("runconfig.eval_frequency, which counts steps"),
+    "warm_start_path": _was("runconfig.checkpoint_path"),
+    "ws_summary": _was("optimizer.log_summaries"),
+    "csconfig": _was("its keys into runconfig"),
+    "csrunconfig": _was("its keys into runconfig"),
+    "start_delay_secs": _ESTIMATOR,
+    "session_config": _ESTIMATOR,
+    "predict_input": _PREDICT,
+    "predict_steps": _PREDICT,
+    "inference_input": _PREDICT,
+    "cs_ip": _CLUSTER,
+    "orchestrator": _CLUSTER,
+    "use_multiple_workers": _HERE,
+    "n_parallel_reads": _HERE,
+    "parallel_calls": _HERE,
+    "shuffle_buffer": "the whole epoch is shuffled here; shuffle: true is enough",
+    "skip_steps": _PLACE,
+    "save_iter_state_path": _PLACE,
+    "cerebras": _PLACE,
+    "wandb": "runs write TensorBoard events and metrics.jsonl; drop it",
+}
+
+
+def with_advice(problems: Iterable[Problem]) -> list[Problem]:
+    """Say of unknown keys of those years what is meant today."""
+    return [Problem(path, _advised(str(path[-1]) if path else "", text)) for path, text in problems]
+
+
+def _advised(key: str, message: str) -> str:
+    advice = RETIRED.get(key.rpartition(".")[2])
+    if advice is None or not message.startswith("unknown"):
+        return message
+    return f"{message.partition(';')[0]}: {advice}"

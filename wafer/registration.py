@@ -1,0 +1,101 @@
+"""Names that Python gives to code of users; run files have them like names of ours.
+
+    wafer.register_model("bigram", build)  # model: {name: bigram, …}
+    wafer.register_optimizer("sign", make)  # optimizer: {optimizer_type: sign, …}
+    wafer.register_task("speech", {"mel": (("S", 80), "float32")})
+
+A module that registers when it is imported serves the command line: ``name: "my_pkg:bigram"``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from models.names import MODELS
+from models.usercode import register
+from wafer.data.tasks import TASKS, Feature, Task
+from wafer.errors import ConfigError, Problem
+from wafer.optim.sections import OPTIMIZERS
+
+__all__ = ["register_model", "register_optimizer", "register_task"]
+
+_Shape = tuple[int | str, ...]
+_ROW: dict[str, tuple[_Shape, str]] = dict.fromkeys(
+    ("input_ids", "attention_mask"), (("S",), "int32")
+)
+_KINDS = ("int32", "float32")
+
+
+def register_model(name: str, build: Callable[..., Any]) -> None:
+    """Let ``model: {name: NAME, …}`` mean a function.
+
+    Args:
+        name: no name of ours, no colon.
+        build: takes the section's other keys, returns a model of ``models.own``.
+
+    Raises:
+        ConfigError: a name that is taken, or no function.
+    """
+    _register("model", name, build, MODELS)
+
+
+def register_optimizer(name: str, make: Callable[..., Any]) -> None:
+    """Let ``optimizer: {optimizer_type: NAME, …}`` mean a function.
+
+    Args:
+        name: no name of ours, no colon.
+        make: takes the section's other keys, returns an ``optax.GradientTransformation``.
+
+    Raises:
+        ConfigError: a name that is taken, or no function.
+    """
+    _register("optimizer", name, make, OPTIMIZERS)
+
+
+def register_task(
+    name: str,
+    features: Mapping[str, tuple[_Shape, str]],
+    tags: Mapping[str, str] | None = None,
+) -> None:
+    """Let ``train_input: {task: NAME, …}`` mean rows of a form of their own.
+
+    Every row has ``input_ids`` and ``attention_mask``, [S] int32; the model finds the others in
+    ``Batch.extras``, or by name with ``own.plain(features=…)``.
+
+    Args:
+        name: no name of ours.
+        features: of a row, (shape, 'int32' or 'float32'); "S" in a shape is the sequence.
+        tags: metric of the model -> name it is shown under; the others are not shown.
+
+    Raises:
+        ConfigError: a name that is taken; shapes or dtypes that no feature has.
+    """
+    rows = _ROW | dict(features)
+    if name in TASKS and name not in _OWN_TASKS:
+        raise ConfigError([Problem((), f"{name!r} is a task of ours; choose another name")])
+    for feature, (shape, dtype) in rows.items():
+        sizes = all(size == "S" or (isinstance(size, int) and size > 0) for size in shape)
+        if not sizes or dtype not in _KINDS:
+            expected = f"whole numbers > 0 or 'S', and one of {', '.join(_KINDS)}"
+            raise ConfigError(
+                [Problem((name, feature), f"{shape}, {dtype!r}: expected {expected}")]
+            )
+
+    def of_length(section: Any, config: Any, length: int) -> dict[str, Feature]:
+        del section, config
+        return {
+            feature: Feature(tuple(length if s == "S" else int(s) for s in shape), dtype)
+            for feature, (shape, dtype) in rows.items()
+        }
+
+    TASKS[name] = Task(of_length, dict(tags or {}))
+    _OWN_TASKS.add(name)
+
+
+_OWN_TASKS: set[str] = set()
+
+
+def _register(kind: str, name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> None:
+    try:
+        register(kind, name, function, known)
+    except ValueError as error:
+        raise ConfigError([Problem((), str(error))]) from error

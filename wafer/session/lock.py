@@ -1,0 +1,57 @@
+"""One training run in a model_dir at a time: a lock that ends with the process that holds it."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import pathlib
+import socket
+from collections.abc import Iterator
+from typing import TextIO
+
+from wafer.errors import TrainingError
+
+__all__ = ["owned"]
+
+_LOG = logging.getLogger(__name__)
+_FILE = ".lock"
+
+
+@contextlib.contextmanager
+def owned(model_dir: pathlib.Path, job: str = "") -> Iterator[None]:
+    """Hold a model_dir while the body runs; the system lets it go when the process is killed.
+
+    Args:
+        model_dir: is made if it is not there.
+        job: id of the job that will hold it, for the message of whoever comes second.
+
+    Raises:
+        TrainingError: somebody trains there; says who.
+    """
+    model_dir.mkdir(parents=True, exist_ok=True)
+    with (model_dir / _FILE).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TrainingError(_taken(model_dir, _read(file))) from None
+        except OSError as error:  # a file system without locks
+            _LOG.warning("Another run in %s would not be noticed: %s", model_dir, error)
+        file.truncate(0)
+        file.write(f"{job}\n{os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+
+
+def _read(file: TextIO) -> list[str]:
+    file.seek(0)
+    return file.read().splitlines()
+
+
+def _taken(model_dir: pathlib.Path, holder: list[str]) -> str:
+    job, process = (*holder, "", "")[:2]
+    who = f"job {job}, process {process}" if job else f"process {process or 'of another run'}"
+    cancel = f"end it (`wafer jobs cancel {job}`)" if job else "end it"
+    return (
+        f"{model_dir} is taken: {who} trains there. Two runs would overwrite each other's "
+        f"checkpoints; wait, {cancel}, or choose another --model_dir"
+    )
