@@ -38,6 +38,7 @@ FLOORS = {
     "wafer.placement": 41,
     "wafer.fabric": 41,
     "wafer.csl": 42,
+    "wafer.hpc": 43,
     "wafer.data": 50,
     "wafer.registration": 60,
     "wafer.config": 60,

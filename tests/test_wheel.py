@@ -13,7 +13,7 @@ USE = """
 import importlib.metadata, pathlib, sys
 from sparsity.kernels import native as kernels
 from vsl.native.library import Library
-import vsl, wafer.csl
+import numpy, vsl, wafer.csl, wafer.hpc
 site = pathlib.Path(sys.argv[1])
 assert importlib.metadata.version("wafer-jax")
 assert site in pathlib.Path(vsl.__file__).parents
@@ -21,6 +21,7 @@ for package in "vsl.native", "sparsity.kernels", "wafer.fabric.native", "wafer.p
     library = Library(what="a library", package=package, handlers=(), instead="nothing")
     assert library.loaded()._name.startswith(str(site)), package
 assert wafer.csl.compile(sys.argv[2]).tiles.shape == (1, 1)
+assert wafer.hpc.life.run(numpy.ones((2, 2), int), 1)[0].all()
 """
 LAYOUT = 'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{}); }'
 PE = 'const random = @import_module("<random>");'
