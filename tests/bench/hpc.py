@@ -3,6 +3,7 @@
 python tests/bench/hpc.py
 """
 
+import json
 import pathlib
 import sys
 
@@ -30,5 +31,7 @@ def rows():
 
 
 if __name__ == "__main__":
-    for name, (spent, closed) in rows():
+    counted = dict(rows())
+    for name, (spent, closed) in counted.items():
         print(f"{name:<40} {spent:>8,} {closed:>8,} {closed / spent - 1:+.1%}")
+    print(json.dumps(counted))

@@ -49,7 +49,11 @@ def test_lines_by_hand():
 
 
 def test_counts_in_words():
-    assert [short_count(n) for n in (999_000, 1_300_000_000, 20_000_000_000)] == ["0.999 M", "1.3 B", "20 B"]
+    assert [short_count(n) for n in (999_000, 1_300_000_000, 20_000_000_000)] == [
+        "0.999 M",
+        "1.3 B",
+        "20 B",
+    ]
 
 
 def test_what_it_refuses(tmp_path):

@@ -35,10 +35,10 @@ def test_a_glider_moves_one_cell_in_four_generations():
 @pytest.mark.parametrize("shape", [(1, 1), (1, 2), (5, 1), (3, 3), (4, 9), (12, 12)])
 def test_cells_and_cycles(shape):
     cells = np.random.default_rng(sum(shape)).integers(0, 2, shape)
-    for generations in (2, 30):
+    for generations in (4, 30):
         after, spent = life.run(cells, generations)
         np.testing.assert_array_equal(after, by_shifts(cells, generations))
-        assert life.cycles(*shape, generations) == pytest.approx(spent, rel=0.05)
+        assert life.cycles(shape[0], shape[1], generations) == pytest.approx(spent, rel=0.05)
 
 
 def test_a_cell_is_0_or_1():

@@ -8,7 +8,7 @@ from wafer.hpc import mandelbrot
 
 def all_at_once(shape, corner, pixel, limit):
     """Steps of all pixels together, in float32, by the order of operations that the text has."""
-    left, top, pixel = np.float32([corner.real, corner.imag, pixel])
+    left, top, pixel = np.array([corner.real, corner.imag, pixel], np.float32)
     real = left + np.arange(shape[1], dtype=np.float32) * pixel
     imag = (top + np.arange(shape[0], dtype=np.float32) * pixel)[:, None]
     x, y = np.zeros(shape, np.float32), np.zeros(shape, np.float32)

@@ -20,7 +20,7 @@ def cycles(height: int, width: int, generations: int) -> int:
     """The closed form of ``run``'s cycles.
 
     Along an axis a PE has up to two neighbours. It tells both at once and hears them in turn, so
-    from 3 x 3 cells on a generation takes as long on any grid. Within 5 % from two generations on.
+    from 3 x 3 cells on a generation takes as long on any grid. Within 5 % from four generations on.
     """
     neighbours = [min(size - 1, 2) for size in (height, width)]
     exchange = sum(_SEND + _HEAR * n + _FLIGHT for n in neighbours if n)
