@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 _FLAGS: dict[str, dict[str, Any]] = {
     "mode": {"help": "what to do (default: runconfig.mode, or train)"},
     "model_dir": {"help": "folder for checkpoints, logs and events"},
-    "checkpoint_path": {"help": "start from this checkpoint, or Hugging Face folder"},
+    "checkpoint_path": {"help": "start from this checkpoint, Hugging Face folder or .mdl"},
     "load_checkpoint_states": {"help": "comma list: model,optimizer,sparsity,dataloader,..."},
     "disable_strict_checkpoint_loading": {
         "action": "store_true",

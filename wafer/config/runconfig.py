@@ -141,7 +141,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         save_initial_checkpoint: also save step 0.
         max_checkpoints: keep the newest so many; None keeps all.
         autoload_last_checkpoint: continue from the newest checkpoint in ``model_dir``.
-        checkpoint_path: load this one instead.
+        checkpoint_path: load this one instead; a Hugging Face folder or a ``.mdl`` has weights.
         load_checkpoint_states: load only these parts of it.
         disable_strict_checkpoint_loading: accept missing and left-over parameters.
         is_pretrained_checkpoint: load the model only and start at step 0.

@@ -12,6 +12,7 @@ import numpy as np
 import wafer
 from models.checkpoint import layout
 from wafer.config import RunConfig
+from wafer.session.foreign import is_foreign
 from wafer.sources import code_digest
 
 __all__ = ["facts_of"]
@@ -70,9 +71,13 @@ def _newest(folder: pathlib.Path) -> str | None:
     return _checkpoint(folder / max(names, key=int)) if names else None
 
 
-def _checkpoint(folder: pathlib.Path) -> str:
-    """Name a checkpoint by its step and its record, in which the data position stands."""
-    record = hashlib.sha256()
-    for path in sorted((folder / layout.META).glob("*")):
-        record.update(path.read_bytes())
-    return f"{folder.name} ({record.hexdigest()[:12]})"
+def _checkpoint(path: pathlib.Path) -> str:
+    """Name a checkpoint by its record, in which step and data position stand; others by sizes."""
+    content = hashlib.sha256()
+    if is_foreign(path):
+        for file in [path] if path.is_file() else sorted(path.glob("*")):
+            content.update(f"{file.name} {file.stat().st_size}\n".encode())
+    else:
+        for file in sorted((path / layout.META).glob("*")):
+            content.update(file.read_bytes())
+    return f"{path.name} ({content.hexdigest()[:12]})"

@@ -1,4 +1,4 @@
-"""Weights in Hugging Face's form, as a run begins from them and ends with them."""
+"""Weights in other people's forms: Hugging Face's folders, the vendor's ``.mdl``."""
 
 import logging
 import pathlib
@@ -10,11 +10,12 @@ from models.checkpoint.layout import CONFIG, PARAMS, is_checkpoint
 from models.convert.api import open_hf, to_hf
 from models.convert.same import differences
 from models.convert.tokenizer import carry_tokenizer
+from models.convert.vendor import open_cs
 from models.paths import unflatten
 from models.registry import settings_of
 from wafer.errors import CheckpointError
 
-__all__ = ["export_hf", "is_hf_folder", "load_hf"]
+__all__ = ["export_hf", "is_foreign", "is_hf_folder", "load_foreign", "load_hf"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,6 +24,32 @@ def is_hf_folder(path: pathlib.Path) -> bool:
     """Whether a folder is Hugging Face's: ``config.json``, or the two towers of DPR."""
     theirs = (path / "config.json").is_file() or (path / "question_encoder").is_dir()
     return theirs and not is_checkpoint(path)
+
+
+def is_foreign(path: pathlib.Path) -> bool:
+    """Whether weights there are not in our form: a Hugging Face folder, or a ``.mdl`` file."""
+    return path.suffix == ".mdl" or is_hf_folder(path)
+
+
+def load_foreign(path: pathlib.Path, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Load them as a checkpoint of weights alone: (tree of arrays, record).
+
+    Args:
+        path: where ``is_foreign``.
+        model: the run file's. A folder's own ``config.json`` must compute like it; a ``.mdl`` must
+            have its tensors. Weights that a mask of the ``.mdl`` prunes are NaN.
+
+    Raises:
+        CheckpointError: damaged or incomplete files, or another model.
+    """
+    if path.suffix != ".mdl":
+        return load_hf(path, model)
+    try:
+        tree = unflatten(dict(open_cs(path, model)))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(str(error)) from error
+    _LOG.info("%s: weights alone are read, the optimizer begins anew at step 0", path)
+    return {PARAMS: tree}, {CONFIG: {"model": settings_of(model.config)}}
 
 
 def load_hf(

@@ -23,7 +23,7 @@ from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, TrainingError
 from wafer.session.build import Run
 from wafer.session.changes import changes
-from wafer.session.foreign import is_hf_folder, load_hf
+from wafer.session.foreign import is_foreign, load_foreign
 
 __all__ = ["Resumed", "resume", "save", "state_from"]
 
@@ -129,9 +129,9 @@ def resume(run: Run) -> Resumed:
 
 
 def _opened(run: Run, path: pathlib.Path, *, lazily: bool) -> tuple[Any, dict[str, Any]]:
-    """The arrays and the record of a checkpoint, or of a Hugging Face folder."""
-    if is_hf_folder(path):
-        return load_hf(path, run.experiment.model)
+    """The arrays and the record of a checkpoint, or of somebody else's weights."""
+    if is_foreign(path):
+        return load_foreign(path, run.experiment.model)
     return load_checkpoint(path, lazily=lazily)
 
 
@@ -157,7 +157,7 @@ def _has_begun(run: Run, path: str) -> bool:
     """
     settings = run.cfg.runconfig
     states = settings.load_checkpoint_states
-    anew = settings.is_pretrained_checkpoint or is_hf_folder(pathlib.Path(path))
+    anew = settings.is_pretrained_checkpoint or is_foreign(pathlib.Path(path))
     anew |= states is not None and "global_step" not in states
     if not (anew and settings.autoload_last_checkpoint and "train" in settings.mode):
         return False

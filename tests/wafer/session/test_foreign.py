@@ -1,11 +1,13 @@
-"""A run that begins from a Hugging Face folder."""
+"""A run that begins from a Hugging Face folder or a vendor's file."""
 
+import h5py
 import jax
 import numpy as np
 import pytest
 
 import models
 import wafer
+from models.convert.vendor import to_cs
 from wafer.errors import CheckpointError, ConfigError
 
 MODEL = {
@@ -26,6 +28,10 @@ SECTIONS = {
     },
     "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.0},
 }
+
+
+SPARSITY = [{"algorithm": "static", "sparsity": 0.5, "param_filter": "*ffn*up*kernel"}]
+UP = "transformer_decoder.layers.0.ffn.ffn.0.linear_layer.weight"
 
 
 @pytest.fixture
@@ -51,6 +57,44 @@ def test_trains_on_from_the_folder_and_then_from_its_own_checkpoint(tmp_path, fo
         np.testing.assert_array_equal(leaf, want[name], err_msg=name)
     wafer.train(sections(tmp_path), checkpoint_path=str(path), max_steps=2)
     assert wafer.load(tmp_path / "run")[2]["step"] == 2
+
+
+@pytest.fixture
+def mdl(tmp_path):
+    """The same model as the vendor writes it; half of one matrix is pruned."""
+    import hdf5plugin  # noqa: F401  its compression
+
+    model = models.build(MODEL)
+    params = model.init(jax.random.key(7))
+    path = tmp_path / "theirs.mdl"
+    to_cs(model, params, path, "cs-2.5", step=3)
+    with h5py.File(path, "r+") as file:
+        weight = file[f"model.model.{UP}"]
+        assert weight.shape == (16, 8)
+        weight[:, ::2] = np.nan
+    want = dict(models.named_leaves(params))
+    want["layers_0/ffn/up/kernel"] = want["layers_0/ffn/up/kernel"].at[::2].set(0)
+    return path, want
+
+
+def test_a_sparse_mdl_is_trained_on_with_its_own_pattern(tmp_path, mdl):
+    path, want = mdl
+    wafer.train(sections(tmp_path) | {"sparsity": SPARSITY}, checkpoint_path=str(path))
+    for name, leaf in models.named_leaves(wafer.load(tmp_path / "run")[1]):
+        np.testing.assert_array_equal(leaf, want[name], err_msg=name)
+
+
+def test_a_sparse_mdl_needs_a_sparsity_section(tmp_path, mdl):
+    with pytest.raises(CheckpointError, match=r"theirs.mdl.*ffn/up/kernel"):
+        wafer.train(sections(tmp_path), checkpoint_path=str(mdl[0]))
+
+
+def test_a_mdl_of_another_model_is_refused(tmp_path, mdl):
+    with pytest.raises(CheckpointError, match=r"theirs.mdl: 3 tensors do not fit model 'gpt2'"):
+        wafer.train(sections(tmp_path, filter_size=32), checkpoint_path=str(mdl[0]))
+    (tmp_path / "no.mdl").write_bytes(b"text")
+    with pytest.raises(CheckpointError, match=r"no.mdl is no readable .mdl"):
+        wafer.train(sections(tmp_path), checkpoint_path=str(tmp_path / "no.mdl"))
 
 
 def test_load_reads_the_folder(folder):
