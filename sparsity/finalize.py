@@ -8,6 +8,7 @@ not grow with the model. The output appears under its name only when it is compl
 import argparse
 import concurrent.futures
 import dataclasses
+import functools
 import logging
 import os
 import pathlib
@@ -19,12 +20,17 @@ from typing import Any
 import h5py
 import numpy as np
 
+from models.base import Model
 from models.checkpoint.checksums import checksum
 from models.checkpoint.layout import SPARSITY, STATE, amend_record, is_checkpoint, read_record
 from models.checkpoint.reader import StoredTree, find_items
-from models.checkpoint.writer import TreeWriter, write_arrays
+from models.checkpoint.writer import TreeWriter, write_arrays, write_params
+from models.convert.vendor import open_cs
+from models.counts import abstract_params
 from models.errors import CheckpointError, plain
 from models.files import appearing_whole, remove_partials
+from models.paths import named_leaves
+from models.registry import settings_of
 from models.vendor.mdl import MdlFile
 from sparsity.rawcopy import clear_nan, copy_cleared, find_spans, is_float
 
@@ -95,15 +101,18 @@ class Report:
         )
 
 
-def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Report:
+def finalize(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], model: Model | None = None
+) -> Report:
     """Turn a sentinel checkpoint into a plain one with zeros at pruned positions.
 
     Args:
         source: a step's folder of an Orbax checkpoint, a folder Orbax saved a tree to, or a
             vendor ``.mdl`` file (read by names and tensors only, nothing in it is executed).
         target: does not exist yet; gets the same layout. From ``.mdl``: a ``.mdl`` of the same
-            release where the name ends so, else an Orbax checkpoint with the tensors under their
-            own names, '.' as tree levels.
+            release where the name ends so, else an Orbax checkpoint.
+        model: whose parameters a ``.mdl`` holds, so that the checkpoint is one that runs start
+            from; None keeps the tensors under their own names, '.' as tree levels.
 
     Returns:
         What was found, per tensor.
@@ -112,7 +121,7 @@ def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
         FileExistsError: ``target`` exists.
         FileNotFoundError: ``source`` does not exist.
         CheckpointError: names the tensor or file that cannot be read; nothing is written.
-        ValueError: a ``.mdl`` is asked for from something else.
+        ValueError: a ``.mdl`` is asked for from something else, or does not hold ``model``.
     """
     source, target = pathlib.Path(source).resolve(), pathlib.Path(target).resolve()
     if target.exists():
@@ -123,7 +132,10 @@ def finalize(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
     to_mdl = target.suffix == ".mdl"
     if to_mdl and not source.is_file():
         raise ValueError(f"{target.name}: only a .mdl becomes a .mdl; {source} is a folder")
-    read_mdl = _clear_mdl if to_mdl else _finalize_mdl
+    if model is not None and (to_mdl or not source.is_file()):
+        raise ValueError(f"{target}: a model is named to make a checkpoint of a .mdl alone")
+    as_model = None if model is None else functools.partial(_as_model, model)
+    read_mdl = as_model or (_clear_mdl if to_mdl else _finalize_mdl)
     with appearing_whole(target) as partial:
         tensors = (read_mdl if source.is_file() else _finalize_orbax)(source, partial)
     return Report(source, target, tuple(tensors))
@@ -224,6 +236,23 @@ def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorRepo
 
         names = [name.replace(".", "/") for name in stored]
         write_arrays(target, names, tensors(), {"converted_from": "mdl"})
+    return reports
+
+
+def _as_model(model: Model, source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
+    """Write the parameters of a model under its names."""
+    reports: list[TensorReport] = []
+
+    def tensors() -> Iterator[tuple[str, np.ndarray]]:
+        for name, value in stored:
+            dense = np.array(value, order="C")
+            pruned = clear_nan(dense) if is_float(dense.dtype) else 0
+            reports.append(TensorReport(name, dense.shape, dense.dtype.name, pruned))
+            yield name, dense
+
+    stored = open_cs(source, model)
+    names = [name for name, _ in named_leaves(abstract_params(model))]
+    write_params(target, settings_of(model.config), names, tensors())
     return reports
 
 

@@ -16,6 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-i", "--input", required=True, help="sparse checkpoint")
     parser.add_argument("-o", "--output", required=True, help="dense checkpoint to write")
     parser.add_argument(
+        "-p", "--params", help="of a .mdl: its params YAML, to write a checkpoint that runs load"
+    )
+    parser.add_argument(
         "--fold_lora", action="store_true", help="also bake LoRA adapters in; keeps the model only"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="list every sparse tensor")
@@ -29,13 +32,17 @@ def _main(args: argparse.Namespace) -> int:
     if args.fold_lora:
         lines = fold_lora(args.input, args.output)
     else:
-        report = finalize(args.input, args.output)
+        report = finalize(args.input, args.output, args.params)
         lines = report.lines() if args.verbose else [report.summary()]
     sys.stdout.writelines(line + "\n" for line in lines)
     return 0
 
 
-def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "Report":
+def finalize(
+    input: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    params: str | os.PathLike[str] | None = None,
+) -> "Report":
     """Write a checkpoint with zeros at pruned positions, where training keeps NaN.
 
     Tensors go through one or two at a time, so memory does not grow with the model.
@@ -44,6 +51,8 @@ def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "
         input: a checkpoint folder, or the vendor's ``.mdl`` file.
         output: does not exist yet; gets the same layout, and the tokenizer. A name that ends in
             ``.mdl`` keeps the vendor's file a vendor's file.
+        params: of a ``.mdl``, the params YAML whose ``model`` it holds: ``output`` is then a
+            checkpoint that ``wafer.load`` and ``--checkpoint_path`` take.
 
     Returns:
         What was there, per tensor; ``report.lines()`` puts it in words.
@@ -52,15 +61,18 @@ def finalize(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> "
         FileExistsError: ``output`` exists.
         FileNotFoundError: ``input`` does not exist.
         CheckpointError: a tensor or file cannot be read; nothing is written.
-        ValueError: a ``.mdl`` is asked for from something else.
+        ValueError: a ``.mdl`` is asked for from something else, or does not hold that model.
 
     Examples:
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
     """
     from models.convert.tokenizer import carry_tokenizer
+    from models.convert.vendor import read_section
+    from models.registry import build
     from sparsity.finalize import finalize
 
-    report = finalize(input, output)
+    model = None if params is None else build(read_section(params))
+    report = finalize(input, output, model)
     target = report.target
     carry_tokenizer(report.source, target if target.is_dir() else target.parent)
     return report

@@ -1,5 +1,7 @@
 """A run that begins from a Hugging Face folder or a vendor's file."""
 
+import json
+
 import h5py
 import jax
 import numpy as np
@@ -87,6 +89,18 @@ def test_a_sparse_mdl_is_trained_on_with_its_own_pattern(tmp_path, mdl):
 def test_a_sparse_mdl_needs_a_sparsity_section(tmp_path, mdl):
     with pytest.raises(CheckpointError, match=r"theirs.mdl.*ffn/up/kernel"):
         wafer.train(sections(tmp_path), checkpoint_path=str(mdl[0]))
+
+
+def test_a_finalized_mdl_is_a_checkpoint_that_our_models_load(tmp_path, mdl):
+    path, want = mdl
+    (tmp_path / "params.yaml").write_text(json.dumps({"model": MODEL}))  # JSON is YAML
+    report = wafer.finalize(path, tmp_path / "dense", tmp_path / "params.yaml")
+    assert [(t.name, t.pruned) for t in report.sparse] == [("layers_0/ffn/up/kernel", 64)]
+    for name, leaf in models.named_leaves(wafer.load(tmp_path / "dense")[1]):
+        np.testing.assert_array_equal(leaf, want[name], err_msg=name)
+    wafer.train(sections(tmp_path), checkpoint_path=str(tmp_path / "dense"))
+    with pytest.raises(ValueError, match=r"a model is named to make a checkpoint of a \.mdl alone"):
+        wafer.finalize(tmp_path / "dense", tmp_path / "again", tmp_path / "params.yaml")
 
 
 def test_a_mdl_of_another_model_is_refused(tmp_path, mdl):
