@@ -69,6 +69,7 @@ def test_all_trainers_are_checked_before_the_first_runs(tmp_path):
         load_all(written(tmp_path, {"trainer": []}))
 
 
+@pytest.mark.slow
 def test_the_vendors_command_runs_the_list(tmp_path):
     """The second trainer goes on from the first's checkpoint, as there: one model_dir."""
     path = written(tmp_path, {"trainer": [trainer(2, 0.1), trainer(5, 0.01)]})

@@ -102,6 +102,7 @@ def test_an_error_of_one_ends_all_and_is_named():
         assert "(process 1 of 3 ended: the disk is full). Start all processes again" in out
 
 
+@pytest.mark.slow
 def test_a_pause_of_all_is_no_loss():
     """A suspended terminal: silence is counted in a process's own beats."""
     started = start((4, 4, 4))

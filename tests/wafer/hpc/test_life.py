@@ -6,6 +6,8 @@ import pytest
 from wafer.errors import WaferError
 from wafer.hpc import life
 
+LARGE = pytest.param((12, 12), marks=pytest.mark.slow)
+
 
 def by_shifts(cells, generations):
     """The rule, on neighbours counted by eight shifts of a padded grid."""
@@ -32,7 +34,7 @@ def test_a_glider_moves_one_cell_in_four_generations():
     np.testing.assert_array_equal(moved, np.roll(cells, (1, 1), axis=(0, 1)))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (5, 1), (3, 3), (4, 9), (12, 12)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (5, 1), (3, 3), (4, 9), LARGE])
 def test_cells_and_cycles(shape):
     cells = np.random.default_rng(sum(shape)).integers(0, 2, shape)
     for generations in (4, 30):

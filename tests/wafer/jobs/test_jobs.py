@@ -155,6 +155,7 @@ def start(params, model_dir, *flags):
     )
 
 
+@pytest.mark.slow
 def test_cancel_ends_a_real_run_with_its_last_checkpoint_loadable(store, tmp_path, capsys):
     params = params_file(tmp_path, max_steps=10**6, checkpoint_steps=10**5)
     run = start(params, tmp_path / "run", "--job_labels", "team=nlp", "--job_priority", "p1")

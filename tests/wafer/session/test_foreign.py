@@ -98,7 +98,6 @@ def test_a_finalized_mdl_is_a_checkpoint_that_our_models_load(tmp_path, mdl):
     assert [(t.name, t.pruned) for t in report.sparse] == [("layers_0/ffn/up/kernel", 64)]
     for name, leaf in models.named_leaves(wafer.load(tmp_path / "dense")[1]):
         np.testing.assert_array_equal(leaf, want[name], err_msg=name)
-    wafer.train(sections(tmp_path), checkpoint_path=str(tmp_path / "dense"))
     with pytest.raises(ValueError, match=r"a model is named to make a checkpoint of a \.mdl alone"):
         wafer.finalize(tmp_path / "dense", tmp_path / "again", tmp_path / "params.yaml")
 
