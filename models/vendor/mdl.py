@@ -169,7 +169,10 @@ class MdlFile:
             raise ValueError(f"holds {dtype}; expected numbers")
         if math.prod(leaf.shape) * dtype.itemsize > _MOST_FILLED:
             raise ValueError(f"shape {leaf.shape} of one value")
-        return np.full(leaf.shape, leaf.value, dtype)
+        try:
+            return np.full(leaf.shape, leaf.value, dtype)
+        except MemoryError:
+            raise ValueError(f"shape {leaf.shape} of one value is beyond this memory") from None
 
 
 def _require_stored(dataset: Any) -> None:

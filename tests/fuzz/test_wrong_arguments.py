@@ -107,7 +107,7 @@ new = tuple(shape(leaf.shape, leaf.dtype) for leaf in good)
 q = rng.normal(size=(70, 2, 16)).astype(np.float32)
 low, high = np.zeros(70, np.int32), np.arange(1, 71, dtype=np.int32)
 profile, noise = np.zeros((2, 400), np.float32), np.zeros(70, np.uint32)
-at = np.arange(128, dtype=np.int32)
+at = np.where(np.arange(128) < 70, np.arange(128), -1).astype(np.int32)
 seen = (q, q, q, low, high, profile, noise, at)
 rest = dict(scale=np.float32(1), keep=np.float32(1), threshold=np.int64(0),
             profile_zero=np.int64(128))

@@ -75,6 +75,9 @@ const char* Wrong(const F32& q, const F32& k, const F32& v, const S32& low, cons
       (noise.element_count() != 0 && noise.element_count() != tokens)) {
     return "the layout does not have one entry per token";
   }
+  for (size_t slot = keys[0]; slot < position.element_count(); ++slot) {
+    if (position.typed_data()[slot] >= 0) return "a key has its position behind the last key";
+  }
   const auto wide = profile.dimensions();
   if (profile.element_count() > 0 &&
       (wide.size() != 2 || wide[0] != queries[1] || zero < Blocks(queries[0]) * kTile ||

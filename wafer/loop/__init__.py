@@ -12,6 +12,8 @@ from wafer.loop.step import checkpoint_closure, step_closure, trace
 from wafer.loop.utils.cluster import CSConfig
 from wafer.loop.utils.data import DataExecutor, DataLoader
 
+compile_step = trace  # its first name
+
 __all__ = [
     "Backend",
     "CSConfig",
@@ -23,6 +25,7 @@ __all__ = [
     "backward",
     "checkpoint_closure",
     "compile",
+    "compile_step",
     "current_backend",
     "load",
     "optim",

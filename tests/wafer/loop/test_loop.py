@@ -10,6 +10,7 @@ import pytest
 import models
 import sparsity
 import wafer.loop as cstorch
+import wafer.loop.experimental as older
 from models.families.fc_mnist import image_batch
 from wafer.loop.tape import differentiate, evaluate
 
@@ -422,3 +423,10 @@ def test_errors_teach():
         cstorch.amp.optimizer_step(
             jnp.ones(()), None, None, max_gradient_norm=1, max_gradient_value=1
         )
+
+
+def test_the_first_names_lead_to_the_same_functions():
+    assert older.compile_step is cstorch.trace
+    assert {name: getattr(older, name) for name in older.__all__} == {
+        name: getattr(cstorch, name) for name in cstorch.__all__
+    }
