@@ -5,6 +5,7 @@ otherwise before. Between releases no tensor changes its values, axes or dtype.
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -214,7 +215,7 @@ def _require_family(cfg: Any) -> None:
         )
 
 
-def read_section(path: str | Path, name: str | None = None) -> dict[str, Any]:
+def read_section(path: str | os.PathLike[str], name: str | None = None) -> dict[str, Any]:
     """Read the ``model`` section of a params YAML, of the ``trainer:`` form as well.
 
     Raises:

@@ -1,6 +1,7 @@
 """A run that begins from a Hugging Face folder or a vendor's file."""
 
 import json
+from typing import Any
 
 import h5py
 import jax
@@ -71,7 +72,7 @@ def mdl(tmp_path):
     path = tmp_path / "theirs.mdl"
     to_cs(model, params, path, "cs-2.5", step=3)
     with h5py.File(path, "r+") as file:
-        weight = file[f"model.model.{UP}"]
+        weight: Any = file[f"model.model.{UP}"]
         assert weight.shape == (16, 8)
         weight[:, ::2] = np.nan
     want = dict(models.named_leaves(params))
