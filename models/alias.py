@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-__all__ = ["decoder_alias", "encoder_alias", "known_names", "seq2seq_alias"]
+__all__ = ["decoder_alias", "encoder_alias", "is_decayed", "known_names", "seq2seq_alias"]
 
 _Rules = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
 
@@ -133,3 +133,16 @@ def known_names(name: str, alias: Callable[[str], str]) -> tuple[str, ...]:
     theirs = alias(name)
     twins = (re.sub(pattern, other, theirs) for pattern, other in _TWINS)
     return tuple(dict.fromkeys((name, theirs, *twins)))
+
+
+# Some norms are called ln_f; the ALiBi slopes that BTLM and Jais store are constants.
+_NO_DECAY = ("bias", "norm", "ln_", "slopes")
+
+
+def is_decayed(*names: str) -> bool:
+    """Whether weight decay reaches a parameter: not biases, norms and slopes; embeddings too.
+
+    Args:
+        *names: of the parameter, ours and the vendor's.
+    """
+    return not any(word in name.lower() for word in _NO_DECAY for name in names)

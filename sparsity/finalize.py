@@ -25,7 +25,7 @@ from models.checkpoint.checksums import checksum
 from models.checkpoint.layout import SPARSITY, STATE, amend_record, is_checkpoint, read_record
 from models.checkpoint.reader import StoredTree, find_items
 from models.checkpoint.writer import TreeWriter, write_arrays, write_params
-from models.convert.vendor import open_cs
+from models.convert.vendor.weights import open_cs
 from models.counts import abstract_params
 from models.errors import CheckpointError, plain
 from models.files import appearing_whole, remove_partials

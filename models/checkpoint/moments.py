@@ -13,16 +13,28 @@ import numpy as np
 
 from models.paths import map_named, named_leaves
 
-__all__ = ["in_weights_and_moments", "map_moments", "moments_of"]
+__all__ = ["field_of", "in_weights_and_moments", "map_moments", "moments_of", "owner_of"]
 
 
-def _owner(path: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+def owner_of(path: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return the parameter whose path ends that of a leaf of an optimizer state, or None."""
     parts = path.split("/")
     for i in range(len(parts) + 1):  # the longest suffix first; '' is a lone array's name
         name = "/".join(parts[i:])
         if name in shapes:
             return name
     return None
+
+
+def field_of(path: str, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, str, str]:
+    """Split a leaf's path: what holds it, its field there, the parameter it belongs to or ''.
+
+    >>> field_of("0/mu/norm/scale", {"norm/scale": (4,)})
+    ('0', 'mu', 'norm/scale')
+    """
+    owner = owner_of(path, shapes) or ""
+    parent, _, field = path.removesuffix(owner).rstrip("/").rpartition("/")
+    return parent, field, owner
 
 
 def map_moments(
@@ -41,7 +53,7 @@ def map_moments(
     """
 
     def visit(path: str, leaf: Any) -> Any:
-        owner = _owner(path, shapes)
+        owner = owner_of(path, shapes)
         if owner is None or np.shape(leaf) != tuple(shapes[owner]):
             return leaf
         return fn(owner, leaf)
@@ -61,7 +73,7 @@ def moments_of(opt_state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
     """List each parameter's moments: parameter name -> {path in the state: array}."""
     moments: dict[str, dict[str, Any]] = {name: {} for name in shapes}
     for path, leaf in named_leaves(opt_state):
-        owner = _owner(path, shapes)
+        owner = owner_of(path, shapes)
         if owner is not None and np.shape(leaf) == tuple(shapes[owner]):
             moments[owner][path] = leaf
     return moments

@@ -5,6 +5,7 @@ The vendor's syntax: ``convert --model gptj --src-fmt hf --tgt-fmt wafer --confi
 """
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -15,18 +16,20 @@ import yaml
 
 from models.base import Model
 from models.checkpoint.layout import STEP, model_section
-from models.checkpoint.reader import open_params
+from models.checkpoint.reader import load_checkpoint, open_params
 from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
 from models.convert.tokenizer import carry_tokenizer
-from models.convert.vendor import FAMILIES, FORMATS, open_cs, read_section, to_cs, writable
+from models.convert.vendor.training import carried_sections, training_sections
+from models.convert.vendor.weights import FAMILIES, FORMATS, open_cs, read_section, to_cs, writable
 from models.counts import abstract_params
 from models.errors import did_you_mean
 from models.names import MODELS, lookup
 from models.paths import named_leaves
 from models.registry import build, settings_of
 from models.vendor.mdl import MdlFile
+from models.vendor.writer import Tree
 
 __all__ = ["add_arguments"]
 
@@ -114,7 +117,10 @@ def _convert(args: argparse.Namespace) -> int:
     elif args.tgt_fmt == "hf":
         to_hf(model, dict(arrays), target, max_shard_bytes=limit, headless=headless)
     else:
-        to_cs(model, dict(arrays), target / _mdl_name(args), args.tgt_fmt, step=step)
+        with contextlib.ExitStack() as files:
+            training = _training(args, model, files)
+            path = target / _mdl_name(args)
+            to_cs(model, dict(arrays), path, args.tgt_fmt, step=step, training=training)
         _write_section(model.config, target)
     carry_tokenizer(args.weights, target)
     sys.stdout.write(f"{target}\n")
@@ -138,6 +144,22 @@ def _opened(
     with MdlFile(Path(args.weights)) as file:
         step = int(file.scalar("global_step") or 0)
     return model, open_cs(args.weights, model, drop_unmatched=drop), step
+
+
+def _training(
+    args: argparse.Namespace, model: Model, files: contextlib.ExitStack
+) -> dict[str, Tree]:
+    """What the source holds of the training, for a ``.mdl``; {} where it does not fit there."""
+    try:
+        if args.src_fmt in FORMATS:
+            file = files.enter_context(MdlFile(Path(args.weights)))
+            return carried_sections(file, model, args.tgt_fmt)
+        if args.src_fmt == "wafer":
+            tree, record = load_checkpoint(args.weights, lazily=True)
+            return training_sections(model, record, tree, args.tgt_fmt)
+    except ValueError as error:
+        sys.stderr.write(f"{args.weights}: weights alone are written: {error}\n")
+    return {}
 
 
 def _mdl_name(args: argparse.Namespace) -> str:

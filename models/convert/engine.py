@@ -30,6 +30,7 @@ __all__ = [
     "linear",
     "norm",
     "repeated",
+    "source",
     "under",
 ]
 
@@ -184,7 +185,7 @@ def import_tensors(
     """
     shapes = {name: leaf.shape for name, leaf in named_leaves(abstract_params(model))}
     rows = expand(table, shapes)
-    sources = {row: _source(row, table, tensors) for row in rows}
+    sources = {row: source(row, table, tensors) for row in rows}
     drawn = {
         name: optional(name) for row, where in sources.items() if not where for name in row.ours
     }
@@ -201,7 +202,7 @@ def import_tensors(
     return _converted(sources, shapes, tensors, drawn, dtype)
 
 
-def _source(row: Row, table: Table, tensors: Tensors) -> str | None:
+def source(row: Row, table: Table, tensors: Tensors) -> str | None:
     """Name under which the file has a row's tensor."""
     spellings = (row.foreign, *table.spellings(row.foreign))
     return next((name for name in spellings if name in tensors), None)

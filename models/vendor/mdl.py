@@ -1,7 +1,7 @@
 """Read the vendor's ``.mdl`` checkpoints of every release: flat HDF5, one dataset per tensor.
 
-Only dataset names, shapes and values are read. Structure records (``__spec__``, a pickle before
-format 0.5) are never opened, so nothing in the file can run.
+Only dataset names, shapes and values are read. Structure records (``__spec__``) before layout 0.5
+are pickles and never opened, so nothing in the file can run.
 """
 
 import math
@@ -17,6 +17,7 @@ import numpy as np
 from models.errors import CheckpointError
 from models.guarded import guarded
 from models.vendor.leaves import Leaf, follow, read_leaves
+from models.vendor.order import listed_keys
 
 __all__ = ["MdlFile", "attributes"]
 
@@ -27,6 +28,10 @@ _MOST_FILLED = 16 << 30  # bytes of a tensor that is stored as one value and a s
 
 class MdlFile:
     """A vendor checkpoint opened for reading; a context manager and an iterable of names.
+
+    Attributes:
+        path: of the file.
+        model_keys: of its ``model`` in their own order; [] in a file before layout 0.5.
 
     Raises:
         CheckpointError: no HDF5 file, a damaged one, or one whose writer did not finish.
@@ -40,6 +45,7 @@ class MdlFile:
             # Attributes of a damaged file crash the HDF5 library: another process reads them.
             flags, tensors = guarded("models.vendor.mdl:attributes", os.path.abspath(path))
             modern = float(flags.get("__version__", 0.1)) >= 0.5
+            self.model_keys = listed_keys(flags.get("__spec__"))
             self._leaves = read_leaves(flags, tensors)
             self._file = h5py.File(path, "r")
         except _DAMAGE as error:
@@ -88,6 +94,10 @@ class MdlFile:
         if leaf.kind == "tensor" and leaf.where not in datasets:
             raise CheckpointError(f"{self.path}: tensor {name} is missing")
         return leaf if leaf.kind in {"tensor", "filled"} else None
+
+    def entries(self, prefix: str) -> list[str]:
+        """List all entries whose names begin so, numbers and texts too, in name order."""
+        return [name for name in self._leaves if name.startswith(prefix)]
 
     def scalar(self, name: str) -> Any:
         """Return a number or text of the checkpoint (such as ``global_step``), or None.
@@ -213,8 +223,11 @@ def attributes(path: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 
 def _plain(attrs: Any) -> dict[str, Any]:
-    values = ((name, _item(value)) for name, value in attrs.items() if name != "__spec__")
-    return {str(name): value for name, value in values if isinstance(value, str | int | float)}
+    values = ((str(name), _item(value)) for name, value in attrs.items())
+    kept = {name: value for name, value in values if isinstance(value, str | int | float)}
+    if not str(kept.get("__spec__", "[")).startswith("["):  # a pickle
+        del kept["__spec__"]
+    return kept
 
 
 def _item(value: Any) -> Any:

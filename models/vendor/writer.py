@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import h5py
@@ -10,7 +10,7 @@ import numpy as np
 
 from models.files import appearing_whole
 
-__all__ = ["Stored", "write_mdl"]
+__all__ = ["Link", "Stored", "Tree", "write_mdl"]
 
 # What the vendor's runtime calls each dtype.
 _CODES = {
@@ -42,40 +42,31 @@ class Stored(NamedTuple):
     read: Callable[[], np.ndarray]
 
 
-def write_mdl(
-    path: pathlib.Path,
-    tensors: Mapping[str, Stored],
-    links: Mapping[str, str],
-    *,
-    step: int,
-    version: str,
-    model_name: str,
-) -> None:
-    """Write a checkpoint of weights; it appears under its name when it is complete.
+class Link(NamedTuple):
+    """A second name of a tensor; ``first`` is its '.'-joined path in the file."""
+
+    first: str
+
+
+Leaf = Stored | Link | str | int | float
+Tree = Mapping[Any, "Tree"] | list["Tree"] | tuple["Tree", ...] | Leaf
+
+
+def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> None:
+    """Write a checkpoint; it appears under its name when it is complete.
 
     Args:
         path: of the file.
-        tensors: by key of the vendor's state dict, in its order.
-        links: second names of tensors: key -> key in ``tensors``.
-        step: the global step.
+        tree: what the vendor's loader is to return; a list stays a list, a tuple a tuple.
         version: of the vendor's release, 'X.Y.Z'; its trainer loads its own only.
-        model_name: the vendor's class or name.
 
     Raises:
         ValueError: a dtype that the layout has no code for.
     """
-    for name, tensor in tensors.items():
-        if tensor.dtype.name not in _CODES:
-            raise ValueError(f"{name}: a .mdl holds no {tensor.dtype}; known: {sorted(_CODES)}")
-    entry = {"version": version, "model_name": model_name, "params": {}}
-    keys = dict.fromkeys([*tensors, *links], "*")
-    tree = {"model": keys, "global_step": step, "__metadata__": [entry]}
-    records = {f"model.{name}": _tensor_record(tensor) for name, tensor in tensors.items()}
-    records |= {f"model.{name}": _link_record(f"model.{first}") for name, first in links.items()}
-    records["global_step"] = _value_record("ScalarSerializer", "scalar_value", step)
-    for key in ("version", "model_name"):
-        name = f"__metadata__.0.{key}"
-        records[name] = _value_record("StringSerializer", "string_value", entry[key])
+    leaves = dict(_leaves(tree))
+    for name, leaf in leaves.items():
+        if isinstance(leaf, Stored) and leaf.dtype.name not in _CODES:
+            raise ValueError(f"{name}: a .mdl holds no {leaf.dtype}; known: {sorted(_CODES)}")
     with (
         appearing_whole(path) as partial,
         # With HDF5's default bounds thousands of attributes take quadratic time.
@@ -84,11 +75,29 @@ def write_mdl(
         file.attrs["__version__"] = 0.5
         file.attrs["__cstorch_version__"] = version
         file.attrs["__spec__"] = json.dumps([None, _dump(tree)])
-        for name, record in records.items():
-            file.attrs[f"{name}.__metadata__"] = _entry(name, record)
-        for name, tensor in tensors.items():
-            _put(file, f"model.{name}", tensor)
+        for name, leaf in leaves.items():
+            file.attrs[f"{name}.__metadata__"] = _entry(name, _record(leaf))
+        for name, leaf in leaves.items():
+            if isinstance(leaf, Stored):
+                _put(file, name, leaf)
         file.attrs["__SUCCESS__"] = True
+
+
+def _children(tree: Any) -> list[tuple[Any, Any]] | None:
+    """The parts of an inner node with their keys, or None for a leaf."""
+    if isinstance(tree, Stored | Link):
+        return None
+    if isinstance(tree, Mapping):
+        return list(tree.items())
+    return list(enumerate(tree)) if isinstance(tree, list | tuple) else None
+
+
+def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Leaf]]:
+    children = _children(tree)
+    if children is None:
+        yield prefix, tree
+    for key, child in children or ():
+        yield from _leaves(child, f"{prefix}.{key}" if prefix else str(key))
 
 
 def _put(file: h5py.File, name: str, tensor: Stored) -> None:
@@ -98,24 +107,24 @@ def _put(file: h5py.File, name: str, tensor: Stored) -> None:
     file.create_dataset(name, data=value).attrs["__NUMPY__"] = True
 
 
-def _tensor_record(tensor: Stored) -> dict[str, Any]:
-    return {
-        "__TORCH__": True,
-        "shapes": [list(tensor.shape)],
-        "dtypes": [f"torch.{tensor.dtype.name}"],
-        "rtfx_dtypes": [_CODES[tensor.dtype.name]],
-        "__TYPE__": "TorchTensorSerializer",
-        "__NUMPY__": True,
-        "compressed": False,
-    }
-
-
-def _link_record(first: str) -> dict[str, Any]:
-    return {"key": first, "__LINKED__": True, "__TYPE__": "LinkedObject", "__NONE__": True}
-
-
-def _value_record(kind: str, key: str, value: Any) -> dict[str, Any]:
-    return {key: value, "__TYPE__": kind, "__NONE__": True}
+def _record(leaf: Leaf) -> dict[str, Any]:
+    if isinstance(leaf, Stored):
+        return {
+            "__TORCH__": True,
+            "shapes": [list(leaf.shape)],
+            "dtypes": [f"torch.{leaf.dtype.name}"],
+            "rtfx_dtypes": [_CODES[leaf.dtype.name]],
+            "__TYPE__": "TorchTensorSerializer",
+            "__NUMPY__": True,
+            "compressed": False,
+        }
+    if isinstance(leaf, Link):
+        value = {"key": leaf.first, "__LINKED__": True, "__TYPE__": "LinkedObject"}
+    elif isinstance(leaf, str):
+        value = {"string_value": leaf, "__TYPE__": "StringSerializer"}
+    else:
+        value = {"scalar_value": leaf, "__TYPE__": "ScalarSerializer"}
+    return value | {"__NONE__": True}
 
 
 def _entry(name: str, record: Mapping[str, Any]) -> str:
@@ -129,12 +138,10 @@ def _dump(tree: Any) -> str:
 
 
 def _node(tree: Any) -> dict[str, Any]:
-    if isinstance(tree, Mapping):
-        return _inner("builtins.dict", json.dumps(list(tree)), tree.values())
-    if isinstance(tree, Sequence) and not isinstance(tree, str):
-        return _inner("builtins.list", "null", tree)
-    return {"type": None, "context": None, "children_spec": []}
-
-
-def _inner(kind: str, context: str, children: Iterable[Any]) -> dict[str, Any]:
-    return {"type": kind, "context": context, "children_spec": [_node(x) for x in children]}
+    children = _children(tree)
+    if children is None:
+        return {"type": None, "context": None, "children_spec": []}
+    kind = "dict" if isinstance(tree, Mapping) else type(tree).__name__
+    context = json.dumps(list(tree)) if kind == "dict" else "null"
+    specs = [_node(child) for _, child in children]
+    return {"type": f"builtins.{kind}", "context": context, "children_spec": specs}

@@ -67,7 +67,7 @@ def finalize(
         >>> wafer.finalize("runs/demo/checkpoints/300", "runs/demo/dense")  # doctest: +SKIP
     """
     from models.convert.tokenizer import carry_tokenizer
-    from models.convert.vendor import read_section
+    from models.convert.vendor.weights import read_section
     from models.registry import build
     from sparsity.finalize import finalize
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from models.alias import known_names
+from models.alias import is_decayed, known_names
 from models.errors import did_you_mean
 from models.paths import named_leaves
 from wafer.errors import ConfigError, Problem
@@ -34,8 +34,6 @@ MUP_GROUPS = {
 # Kernels by what their inputs are as wide as.
 _HIDDEN = ("*/attn/*/kernel", "*/cross/*/kernel", "*/up/kernel", "*/gate/kernel", "*/router/kernel")
 _FILTER = ("*/down/kernel",)
-# Some norms are called ln_f; the ALiBi slopes that BTLM and Jais store are constants.
-_NO_DECAY = ("bias", "norm", "ln_", "slopes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +57,7 @@ class Groups:
 
     def decays(self, name: str) -> bool:
         """Biases, parameters of norms and ALiBi slopes are not decayed; embeddings are."""
-        both = f"{name} {self.alias(name)}".lower()
-        return not any(word in both for word in _NO_DECAY)
+        return is_decayed(name, self.alias(name))
 
     def factor(self, name: str) -> float:
         """Learning-rate factor of a parameter; 1 when no group matches."""

@@ -5,15 +5,23 @@ import pathlib
 import shutil
 from typing import Any
 
+import jax
+import numpy as np
+
 from models.base import Model
-from models.checkpoint.layout import CONFIG, PARAMS, is_checkpoint
+from models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, is_checkpoint
+from models.checkpoint.tree import to_tree
 from models.convert.api import open_hf, to_hf
 from models.convert.same import differences
 from models.convert.tokenizer import carry_tokenizer
-from models.convert.vendor import open_cs
+from models.convert.vendor.state import read_optimizer_state
+from models.convert.vendor.weights import open_cs
 from models.paths import unflatten
 from models.registry import settings_of
 from wafer.errors import CheckpointError
+from wafer.experiment import Experiment
+from wafer.optim.groups import make_groups
+from wafer.optim.vendor import our_tree, vendor_groupings
 
 __all__ = ["export_hf", "is_foreign", "is_hf_folder", "load_foreign", "load_hf"]
 
@@ -31,25 +39,59 @@ def is_foreign(path: pathlib.Path) -> bool:
     return path.suffix == ".mdl" or is_hf_folder(path)
 
 
-def load_foreign(path: pathlib.Path, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Load them as a checkpoint of weights alone: (tree of arrays, record).
+def load_foreign(
+    path: pathlib.Path, experiment: Experiment, *, with_state: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Load them as a checkpoint: (tree of arrays, record).
 
     Args:
         path: where ``is_foreign``.
-        model: the run file's. A folder's own ``config.json`` must compute like it; a ``.mdl`` must
-            have its tensors. Weights that a mask of the ``.mdl`` prunes are NaN.
+        experiment: the run file's. A folder's own ``config.json`` must compute like its model; a
+            ``.mdl`` must have its tensors. Weights that a mask of the ``.mdl`` prunes are NaN.
+        with_state: read the optimizer, the loss scale and the step of a ``.mdl`` that has them;
+            else the checkpoint is of weights alone.
 
     Raises:
-        CheckpointError: damaged or incomplete files, or another model.
+        CheckpointError: damaged or incomplete files, another model or optimizer.
     """
     if path.suffix != ".mdl":
-        return load_hf(path, model)
+        return load_hf(path, experiment.model)
     try:
-        tree = unflatten(dict(open_cs(path, model)))
+        tree = {PARAMS: unflatten(dict(open_cs(path, experiment.model)))}
     except (OSError, ValueError) as error:
         raise CheckpointError(str(error)) from error
-    _LOG.info("%s: weights alone are read, the optimizer begins anew at step 0", path)
-    return {PARAMS: tree}, {CONFIG: {"model": settings_of(model.config)}}
+    if with_state:
+        tree |= _training_state(path, experiment)
+    if OPT_STATE not in tree:
+        _LOG.info("%s: weights alone are read, the optimizer begins anew at step 0", path)
+    return tree, {CONFIG: {"model": settings_of(experiment.model.config)}}
+
+
+def _training_state(path: pathlib.Path, experiment: Experiment) -> dict[str, Any]:
+    """Read what a ``.mdl`` holds of the training; {} when it holds no optimizer."""
+    section, model = experiment.cfg.optimizer, experiment.model
+    if section is None:
+        return {}
+    groups = make_groups(section, alias=model.alias)
+    state = read_optimizer_state(path, model, vendor_groupings(section, groups))
+    if state is None:
+        return {}
+    template = jax.eval_shape(experiment.tx.init, experiment.shapes)
+    fresh = to_tree(experiment.scaler.init())
+    scale = {k: np.asarray(state.scaler.get(k, own), own.dtype) for k, own in fresh.items()}
+    _LOG.info("%s: the optimizer goes on at step %d; the data begin anew", path, state.step)
+    return {
+        OPT_STATE: our_tree(state, section, template, experiment.shapes, str(path)),
+        SCALE: scale,
+        STEP: np.int32(state.step),
+    }
+    _LOG.info("%s: the optimizer goes on at step %d; the data begin anew", path, state.step)
+    return {
+        OPT_STATE: our_tree(state, section, template, experiment.shapes, str(path)),
+        SCALE: scale
+        | {k: np.asarray(state.scaler[k], scale[k].dtype) for k in scale if k in state.scaler},
+        STEP: np.int32(state.step),
+    }
 
 
 def load_hf(

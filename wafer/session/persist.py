@@ -107,6 +107,8 @@ def resume(run: Run) -> Resumed:
     if start is not None and not _has_begun(run, start):
         path = pathlib.Path(start)
         tree, meta = _opened(run, path, lazily=lazily)
+        if is_foreign(path) and layout.OPT_STATE in tree:  # randomness is each stack's own
+            tree = tree | {layout.KEY: state.key}
     elif settings.autoload_last_checkpoint:
         checkpoints = Checkpoints(run.model_dir)
         training = "train" in settings.mode
@@ -129,9 +131,12 @@ def resume(run: Run) -> Resumed:
 
 
 def _opened(run: Run, path: pathlib.Path, *, lazily: bool) -> tuple[Any, dict[str, Any]]:
-    """The arrays and the record of a checkpoint, or of somebody else's weights."""
+    """The arrays and the record of a checkpoint, or of somebody else's."""
     if is_foreign(path):
-        return load_foreign(path, run.experiment.model)
+        settings = run.cfg.runconfig
+        wanted = settings.load_checkpoint_states or ("optimizer",)
+        with_state = "optimizer" in wanted and not settings.is_pretrained_checkpoint
+        return load_foreign(path, run.experiment, with_state=with_state)
     return load_checkpoint(path, lazily=lazily)
 
 

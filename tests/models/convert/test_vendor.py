@@ -15,7 +15,7 @@ import vsl
 from models.convert.api import from_hf, to_hf
 from models.convert.cli import add_arguments
 from models.convert.standard import in_pairs
-from models.convert.vendor import open_cs, read_section, to_cs
+from models.convert.vendor.weights import open_cs, read_section, to_cs
 from models.paths import named_leaves
 from models.registry import build
 from models.vendor.mdl import MdlFile
@@ -135,3 +135,131 @@ def test_a_params_yaml_that_cannot_be_read_is_one_error(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=r"params\.yaml: (not valid YAML|expected a params YAML)"):
         read_section(path)
+
+
+ENCODER = {
+    "bert.embeddings.word_embeddings.weight": (11, 8),
+    "bert.embeddings.position_embeddings.weight": (8, 8),
+    "bert.embeddings.token_type_embeddings.weight": (2, 8),
+    "bert.embeddings.position_ids": (1, 8),
+    **{f"bert.embeddings.LayerNorm.{part}": (8,) for part in ("gamma", "beta")},
+    **{
+        f"bert.encoder.layer.0.{name}.{part}": shape[: 2 if part == "weight" else 1]
+        for name, shape in {
+            "attention.self.query": (8, 8),
+            "attention.self.key": (8, 8),
+            "attention.self.value": (8, 8),
+            "attention.output.dense": (8, 8),
+            "intermediate.dense": (16, 8),
+            "output.dense": (8, 16),
+        }.items()
+        for part in ("weight", "bias")
+    },
+    **{
+        f"bert.encoder.layer.0.{name}.LayerNorm.{part}": (8,)
+        for name in ("attention.output", "output")
+        for part in ("weight", "bias")
+    },
+    "bert.pooler.dense.weight": (8, 8),
+    "bert.pooler.dense.bias": (8,),
+    "cls.predictions.transform.dense.weight": (8, 8),
+    "cls.predictions.transform.dense.bias": (8,),
+    "cls.predictions.transform.LayerNorm.weight": (8,),
+    "cls.predictions.transform.LayerNorm.bias": (8,),
+    "cls.predictions.decoder.bias": (11,),
+    "cls.predictions.bias": (11,),
+    "cls.seq_relationship.weight": (2, 8),
+    "cls.seq_relationship.bias": (2,),
+}
+_STACKS = {"encoder": 1, "decoder": 2}  # which layer of a block is its feed-forward network
+SEQ2SEQ = {
+    **{f"{stack}_token_embedding.weight": (11, 8) for stack in _STACKS},
+    **{f"{stack}.final_layer_norm.weight": (8,) for stack in _STACKS},
+    **{
+        f"{stack}.block.{block}.layer.0.SelfAttention.{name}.weight": shape
+        for stack in _STACKS
+        for block in (0, 1)
+        for name, shape in {
+            "relative_attention_bias": (32, 2),
+            **dict.fromkeys("qkvo", (8, 8)),
+        }.items()
+    },
+    **{
+        f"decoder.block.{block}.layer.1.EncDecAttention.{name}.weight": (8, 8)
+        for block in (0, 1)
+        for name in "qkvo"
+    },
+    **{
+        f"{stack}.block.{block}.layer.{ffn}.DenseReluDense.{name}.weight": shape
+        for stack, ffn in _STACKS.items()
+        for block in (0, 1)
+        for name, shape in {"wi_0": (16, 8), "wi_1": (16, 8), "wo": (8, 16)}.items()
+    },
+    **{
+        f"{stack}.block.{block}.layer.{place}.layer_norm.weight": (8,)
+        for stack, ffn in _STACKS.items()
+        for block in (0, 1)
+        for place in range(ffn + 1)
+    },
+    "lm_head.weight": (11, 8),
+}
+T5 = {
+    "name": "t5",
+    "src_vocab_size": 11,
+    "d_model": 8,
+    "d_kv": 4,
+    "d_ff": 16,
+    "num_heads": 2,
+    "encoder_num_hidden_layers": 2,
+    "decoder_num_hidden_layers": 2,
+    "nonlinearity": "geglu",
+    "share_embedding_weights": False,
+    "share_encoder_decoder_embedding": False,
+}
+BERT = {"name": "bert", "vocab_size": 11, "max_position_embeddings": 8, **SIZES}
+
+
+@pytest.mark.parametrize(
+    ("section", "names", "pairs"),
+    [
+        (
+            BERT,
+            ENCODER,
+            {
+                "layers_0/ffn/up/kernel": "bert.encoder.layer.0.intermediate.dense.weight",
+                "embed/norm/scale": "bert.embeddings.LayerNorm.gamma",
+                "layers_0/norm1/bias": "bert.encoder.layer.0.attention.output.LayerNorm.bias",
+                "nsp/kernel": "cls.seq_relationship.weight",
+            },
+        ),
+        (
+            T5,
+            SEQ2SEQ,
+            {
+                "encoder_layers_1/ffn/gate/kernel": (
+                    "encoder.block.1.layer.1.DenseReluDense.wi_0.weight"
+                ),
+                "decoder_layers_1/ffn/up/kernel": (
+                    "decoder.block.1.layer.2.DenseReluDense.wi_1.weight"
+                ),
+                "decoder_layers_0/norm_cross/scale": "decoder.block.0.layer.1.layer_norm.weight",
+                "decoder_layers_0/cross/out/kernel": (
+                    "decoder.block.0.layer.1.EncDecAttention.o.weight"
+                ),
+            },
+        ),
+    ],
+    ids=["bert", "t5"],
+)
+def test_names_of_release_16(tmp_path, section, names, pairs):
+    rng = np.random.default_rng(0)
+    stored = {name: rng.random(shape, np.float32) for name, shape in names.items()}
+    with h5py.File(tmp_path / "a.mdl", "w") as file:
+        for name, value in stored.items():
+            file[f"model.{name}"] = value
+    model = models.build(section)
+    own = dict(open_cs(tmp_path / "a.mdl", model))
+    assert own.keys() == dict(named_leaves(model.init(jax.random.key(0)))).keys()
+    for name, theirs in pairs.items():
+        value = stored[theirs].T if name.endswith("kernel") else stored[theirs]
+        np.testing.assert_array_equal(own[name], value, err_msg=name)

@@ -10,7 +10,7 @@ import pytest
 
 import models
 import wafer
-from models.convert.vendor import to_cs
+from models.convert.vendor.weights import to_cs
 from wafer.errors import CheckpointError, ConfigError
 
 MODEL = {

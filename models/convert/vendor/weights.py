@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,28 @@ from numpy.typing import DTypeLike
 import vsl
 from models.base import Model
 from models.convert.codecs import SAME, TRANSPOSED, Codec, trailing_one
-from models.convert.engine import Row, Table, export_tensors, import_tensors
+from models.convert.engine import Row, Table, export_tensors, import_tensors, source
 from models.convert.standard import in_pairs
 from models.counts import abstract_params
 from models.names import lookup
 from models.paths import named_leaves
 from models.registry import build
 from models.vendor.mdl import MdlFile
-from models.vendor.writer import Stored, write_mdl
+from models.vendor.older import IGNORED_IN_16, names_of_16
+from models.vendor.order import in_order_of_registration
+from models.vendor.writer import Link, Stored, Tree, write_mdl
 
-__all__ = ["FAMILIES", "FORMATS", "open_cs", "read_section", "to_cs", "writable"]
+__all__ = [
+    "FAMILIES",
+    "FORMATS",
+    "exported",
+    "numbered_rows",
+    "open_cs",
+    "placed",
+    "read_section",
+    "to_cs",
+    "writable",
+]
 
 Release = tuple[int, int]
 FORMATS: dict[str, Release] = {
@@ -125,7 +138,8 @@ def _table(model: Model, *, fused: bool) -> Table:
     ]
     seconds = _seconds(model.config, names.values())
     others = [re.escape(second) for second in seconds]
-    return Table(rows, [*_COMPUTED, *others, r".*_mask"], lambda name: _spellings(seconds, name))
+    ignored = [*_COMPUTED, *IGNORED_IN_16, *others, r".*_mask"]
+    return Table(rows, ignored, lambda name: _spellings(seconds, name))
 
 
 def _expert(name: str) -> int:
@@ -169,6 +183,7 @@ def _spellings(seconds: Mapping[str, str], name: str) -> Iterator[str]:
     yield _renamed(name, (1, 7))
     yield re.sub(r"(experts\.experts\.\d+)\.ffn\.", r"\1.", name)
     yield re.sub(r"^bert\.", "bert_encoder.", name)
+    yield from names_of_16(name)
     yield from (second for second, first in seconds.items() if first == name)
 
 
@@ -205,6 +220,19 @@ class _State:
             return value
         kept = self._file.read(mask).astype(bool)
         return np.where(kept, value, np.asarray(np.nan, value.dtype))
+
+
+def placed(model: Model, file: MdlFile) -> dict[str, Row]:
+    """Map the name that each tensor of the model has in a file to its row, in the vendor's order.
+
+    Names are without the prefix 'model.'; rows that the file has no tensor for are absent.
+    """
+    state = _State(file)
+    table = _table(model, fused=any("fused_ffns" in name for name in state))
+    rows = {name: row for row in table.rows if (name := source(row, table, state)) is not None}
+    listed = [key.removeprefix("model.") for key in file.model_keys]
+    named = listed if set(rows) <= set(listed) else in_order_of_registration(rows)
+    return {name: rows[name] for name in named if name in rows}
 
 
 def _require_family(cfg: Any) -> None:
@@ -288,7 +316,15 @@ def writable(format_: str) -> Release:
     return release
 
 
-def to_cs(model: Model, params: PyTree, path: str | Path, format_: str, *, step: int = 0) -> None:
+def to_cs(
+    model: Model,
+    params: PyTree,
+    path: str | Path,
+    format_: str,
+    *,
+    step: int = 0,
+    training: Mapping[str, Tree] = MappingProxyType({}),
+) -> None:
     """Write a ``.mdl`` of weights; NaN marks of pruned weights become 0.
 
     Args:
@@ -297,6 +333,7 @@ def to_cs(model: Model, params: PyTree, path: str | Path, format_: str, *, step:
         path: of the file.
         format_: 'cs-X.Y', 2.5 or later.
         step: the global step.
+        training: further sections, such as ``optimizer``; see ``training``.
 
     Raises:
         ValueError: a family or a release that is not written.
@@ -309,24 +346,42 @@ def to_cs(model: Model, params: PyTree, path: str | Path, format_: str, *, step:
             f"model {model.config.name!r}: the vendor's files hold the table of fixed positions, "
             "which is not written"
         )
-    leaves: Mapping[str, Any] = dict(named_leaves(params))
-    cfg, leaves = in_pairs(model.config, leaves)
-    model = build(cfg)
-    single = release >= _SINGLE_EXPERTS
-    table = _table(model, fused=not single)
-    tensors = {}
-    for lazy in export_tensors(model, table, leaves):
-        name = re.sub(r"(experts\.experts\.\d+)\.ffn\.", r"\1.", lazy.name)
-        tensors[f"model.{name}"] = Stored(lazy.shape, lazy.dtype, lazy.read)
+    leaves: dict[str, Any] = dict(named_leaves(params))
+    tensors = exported(model, leaves, format_)
     if positions == "alibi" and "position/slopes" not in leaves:
-        slopes = np.asarray(vsl.alibi_slopes(cfg.num_heads), np.float32)[:, None]
-        tensors[f"model.{_SLOPES}"] = Stored(slopes.shape, slopes.dtype, lambda: slopes)
-    links = _seconds(cfg, {row.foreign for row in table.rows})
-    write_mdl(
-        Path(path),
-        tensors,
-        {f"model.{second}": f"model.{first}" for second, first in links.items()},
-        step=step,
-        version=f"{release[0]}.{release[1]}.0",
-        model_name=cfg.name,
-    )
+        slopes = np.asarray(vsl.alibi_slopes(model.config.num_heads), np.float32)[:, None]
+        tensors[_SLOPES] = Stored(slopes.shape, slopes.dtype, lambda: slopes)
+    links = _seconds(model.config, tensors)
+    entry = {"version": f"{release[0]}.{release[1]}.0", "model_name": model.config.name}
+    state: dict[str, Tree] = {f"model.{name}": tensor for name, tensor in tensors.items()}
+    state |= {f"model.{other}": Link(f"model.model.{first}") for other, first in links.items()}
+    metadata: list[Tree] = [entry | {"params": {}}]
+    tree = {"model": state, **training, "global_step": step, "__metadata__": metadata}
+    write_mdl(Path(path), tree, version=entry["version"])
+
+
+def numbered_rows(model: Model, format_: str) -> dict[str, Row]:
+    """Map the names that a release gives a model's tensors to their rows, in its order."""
+    table = _table(model, fused=FORMATS[format_] < _SINGLE_EXPERTS)
+    rows = {
+        re.sub(r"(experts\.experts\.\d+)\.ffn\.", r"\1.", row.foreign): row for row in table.rows
+    }
+    return {name: rows[name] for name in in_order_of_registration(rows)}
+
+
+def exported(model: Model, leaves: Mapping[str, Any], format_: str) -> dict[str, Stored]:
+    """Map a release's names to tensors that hold the leaves, in its order; they are read late.
+
+    Args:
+        model: of ``leaves``.
+        leaves: weights, or moments of their shapes, by parameter path; NaN becomes 0.
+        format_: 'cs-X.Y'.
+    """
+    cfg, ordered = in_pairs(model.config, leaves)
+    table = _table(model, fused=FORMATS[format_] < _SINGLE_EXPERTS)
+    tensors = {lazy.name: lazy for lazy in export_tensors(build(cfg), table, ordered)}
+    return {
+        name: Stored(lazy.shape, lazy.dtype, lazy.read)
+        for name, row in numbered_rows(model, format_).items()
+        for lazy in (tensors[row.foreign],)
+    }
