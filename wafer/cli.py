@@ -51,8 +51,8 @@ _VERBS = {
         "wafer.commands.jobs:add_arguments",
     ),
     "convert": (
-        "Hugging Face checkpoints and configs, both ways",
-        "models.convert.cli:add_arguments",
+        "checkpoints and configs of Hugging Face and of the vendor, both ways",
+        "wafer.commands.convert:add_arguments",
     ),
 }
 

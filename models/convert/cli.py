@@ -37,8 +37,17 @@ _HEADLESS = "-headless"
 _FORMATS = ("hf", "wafer", *FORMATS)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verbs; each sets ``run``: Namespace -> exit code."""
+Between = Callable[[Path, str, str, str], tuple[dict[str, Any], list[str]]]
+
+
+def add_arguments(parser: argparse.ArgumentParser, between: Between | None = None) -> None:
+    """Declare the verbs; each sets ``run``: Namespace -> exit code.
+
+    Args:
+        parser: of the command.
+        between: (params YAML, model name, source format, target format) -> (the file of the
+            target release, paths of keys that it has no place for); None converts ``model`` alone.
+    """
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     convert = verbs.add_parser("convert", help="weights and config, between formats")
     convert.add_argument("weights", help="folder, weight file, .index.json, checkpoint or .mdl")
@@ -48,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _common(convert, _convert)
     config = verbs.add_parser("convert-config", help="the config alone")
     config.add_argument("config", help="config.json, or a params YAML")
-    _common(config, _convert_config)
+    _common(config, lambda args: _convert_config(args, between))
     listing = verbs.add_parser("list", help="models that convert")
     listing.add_argument("model", nargs="?")
     listing.set_defaults(run=_list)
@@ -176,9 +185,16 @@ def _write_section(cfg: Any, target: Path) -> Path:
     return path
 
 
-def _convert_config(args: argparse.Namespace) -> int:
+def _convert_config(args: argparse.Namespace, between: Between | None) -> int:
     name, target = _name(args), _target(args, args.config)
-    if args.tgt_fmt == "hf":
+    if between is not None and args.src_fmt in FORMATS and args.tgt_fmt != "hf":
+        file, dropped = between(Path(args.config), name, args.src_fmt, args.tgt_fmt)
+        target.mkdir(parents=True, exist_ok=True)
+        path = target / f"{Path(args.config).stem}_to_{args.tgt_fmt}.yaml"
+        path.write_text(yaml.safe_dump(file, sort_keys=False, default_flow_style=None))
+        if dropped:
+            sys.stderr.write(f"no place in {args.tgt_fmt}: {', '.join(dropped)}\n")
+    elif args.tgt_fmt == "hf":
         path = _write_config(args, name, target)
     else:
         headless = args.model.endswith(_HEADLESS)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["Upgraded", "trainers_of", "upgrade"]
+__all__ = ["BACKEND", "CALLBACKS", "CLUSTER", "PARTS", "Upgraded", "trainers_of", "upgrade"]
 
 
 class Upgraded(NamedTuple):
@@ -31,7 +31,7 @@ def _same(section: str, *names: str) -> dict[str, tuple[str, str]]:
     return {name: (section, name) for name in names}
 
 
-_BACKEND: _Table = _same(
+BACKEND: _Table = _same(
     "runconfig",
     "compile_dir",
     "compile_only",
@@ -42,7 +42,7 @@ _BACKEND: _Table = _same(
     "init_method",
     "sync_batchnorm",
 ) | {"backend_type": ("runconfig", "target_device")}
-_CLUSTER: _Table = _same(
+CLUSTER: _Table = _same(
     "runconfig",
     "num_csx",
     "num_workers_per_csx",
@@ -92,14 +92,14 @@ _CHECKPOINT: _Table = _same(
 _LOGGING: _Table = _same("runconfig", "log_steps", "wsc_log_level") | {
     "log_level": ("runconfig", "logging")
 }
-_PARTS = {
+PARTS = {
     "precision": _PRECISION,
     "loop": _LOOP,
     "checkpoint": _CHECKPOINT,
     "logging": _LOGGING,
 }
 # callback or logger -> its argument -> (section, key); one that is on or off has the argument ''
-_CALLBACKS: dict[str, _Table] = {
+CALLBACKS: dict[str, _Table] = {
     "CheckLoss": {"": ("runconfig", "check_loss_values")},
     "ComputeNorm": {"": ("optimizer", "log_summaries")},
     "KeepNCheckpoints": {"n": ("runconfig", "max_checkpoints")},
@@ -212,7 +212,7 @@ def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
 def _callbacks(up: _Upgrade, value: Any, path: str) -> None:
     for i, entry in enumerate(_items(value)):
         name, arguments = _named(entry, f"{path}.{i}")
-        table = _CALLBACKS.get(name)
+        table = CALLBACKS.get(name)
         if table is None:
             if name not in _ALWAYS:
                 up.left.append(f"{path}.{i}.{name}")
@@ -224,8 +224,8 @@ def _callbacks(up: _Upgrade, value: Any, path: str) -> None:
 
 def _backend(up: _Upgrade, value: Any, path: str) -> None:
     own = dict(_mapping(value, path))
-    up.move(own.pop("cluster_config", None), f"{path}.cluster_config", _CLUSTER)
-    up.move(own, path, _BACKEND)
+    up.move(own.pop("cluster_config", None), f"{path}.cluster_config", CLUSTER)
+    up.move(own, path, BACKEND)
 
 
 _INIT: dict[str, Callable[[_Upgrade, Any, str], None]] = {
@@ -241,7 +241,7 @@ _INIT: dict[str, Callable[[_Upgrade, Any, str], None]] = {
     "loggers": _callbacks,
 } | {
     part: lambda up, value, path, table=table: up.move(value, path, table)
-    for part, table in _PARTS.items()
+    for part, table in PARTS.items()
 }
 
 

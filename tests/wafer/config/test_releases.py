@@ -1,0 +1,252 @@
+"""Params files from release to release: what our reader makes of them stays the same."""
+
+import pytest
+import yaml
+from helpers.paths import ROOT
+
+from wafer.cli import main
+from wafer.config import load_all, parse_config
+from wafer.config.releases import convert_file
+from wafer.config.trainer_form import upgrade
+from wafer.errors import ConfigError
+
+OLD = {
+    "model": {
+        "vocab_size": 16,
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_heads": 2,
+        "filter_size": 16,
+        "max_position_embeddings": 8,
+        "use_rms_norm": True,
+        "use_bfloat16": True,
+        "mixed_precision": True,
+        "precision_opt_level": 1,
+    },
+    "optimizer": {
+        "optimizer_type": "AdamW",
+        "beta1": 0.8,
+        "beta2": 0.95,
+        "weight_decay_rate": 0.1,
+        "max_gradient_norm": 1.0,
+        "loss_scaling_factor": "dynamic",
+        "learning_rate": [
+            {
+                "scheduler": "Linear",
+                "initial_learning_rate": 0.0,
+                "end_learning_rate": 0.1,
+                "steps": 3,
+            },
+            {"scheduler": "Exponential", "learning_rate": 0.1, "decay_rate": 0.5, "decay_steps": 4},
+        ],
+    },
+    "train_input": {
+        "data_processor": "SyntheticDataProcessor",
+        "vocab_size": 16,
+        "max_sequence_length": 8,
+        "batch_size": 2,
+    },
+    "runconfig": {
+        "max_steps": 9,
+        "keep_checkpoint_max": 3,
+        "experimental_api": True,
+        "multireplica": False,
+        "is_pretrained_checkpoint": True,
+        "use_cs_grad_accum": True,
+    },
+    "csconfig": {},
+}
+
+
+def test_a_file_of_18_in_the_words_of_22():
+    file, dropped = convert_file(OLD, "gpt3", (1, 8), (2, 2))
+    assert file["model"] == {
+        "vocab_size": 16,
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_heads": 2,
+        "filter_size": 16,
+        "max_position_embeddings": 8,
+        "mixed_precision": True,
+        "norm_type": "rmsnorm",
+        "fp16_type": "bfloat16",
+    }
+    assert file["optimizer"] == {
+        "optimizer_type": "AdamW",
+        "max_gradient_norm": 1.0,
+        "loss_scaling_factor": "dynamic",
+        "betas": [0.8, 0.95],
+        "weight_decay": 0.1,
+        "learning_rate": [
+            {
+                "scheduler": "Linear",
+                "initial_learning_rate": 0.0,
+                "end_learning_rate": 0.1,
+                "total_iters": 3,
+            },
+            {
+                "scheduler": "Exponential",
+                "decay_rate": 0.5,
+                "total_iters": 4,
+                "initial_learning_rate": 0.1,
+            },
+        ],
+    }
+    assert file["runconfig"] == {
+        "max_steps": 9,
+        "load_checkpoint_states": "model,dataloader",
+        "max_checkpoints": 3,
+        "precision_opt_level": 1,
+    }
+    assert file["train_input"]["micro_batch_size"] == "auto"
+    assert dropped == ["runconfig.experimental_api", "runconfig.multireplica", "csconfig"]
+    assert OLD["model"]["use_rms_norm"]  # the caller's stays as it was
+
+
+def test_since_23_a_file_is_one_trainer():
+    file, _ = convert_file(OLD, "gpt3", (1, 8), (2, 9))
+    assert list(file) == ["trainer"]
+    init = file["trainer"]["init"]
+    assert init["model"]["name"] == "gpt3"
+    assert init["optimizer"] == {"AdamW": {"betas": [0.8, 0.95], "weight_decay": 0.1}}
+    (schedule,) = init["schedulers"]
+    assert [list(entry) for entry in schedule["SequentialLR"]["schedulers"]] == [
+        ["LinearLR"],
+        ["ExponentialLR"],
+    ]
+    assert init["precision"] == {
+        "enabled": True,
+        "fp16_type": "bfloat16",
+        "precision_opt_level": 1,
+        "max_gradient_norm": 1.0,
+        "loss_scaling_factor": "dynamic",
+    }
+    assert init["loop"] == {"max_steps": 9}
+    assert {"KeepNCheckpoints": {"n": 3}} in init["callbacks"]
+    train = file["trainer"]["fit"]["train_dataloader"]
+    assert "micro_batch_size" not in train
+    assert {"ScopedTrainFlags": {"csx.performance.micro_batch_size": "auto"}} in init["callbacks"]
+
+
+def test_and_back_again_for_all_that_has_a_word_there():
+    newer, _ = convert_file(OLD, "gpt3", (1, 8), (2, 1))
+    back, dropped = convert_file(newer, "gpt3", (2, 1), (1, 9))
+    assert dropped == []
+    for key in ("use_rms_norm", "use_bfloat16", "precision_opt_level"):
+        assert back["model"][key] == OLD["model"][key]
+    assert back["runconfig"]["keep_checkpoint_max"] == 3
+    assert back["runconfig"]["is_pretrained_checkpoint"] is True
+    optimizer = back["optimizer"]
+    assert (optimizer["beta1"], optimizer["beta2"], optimizer["weight_decay_rate"]) == (
+        0.8,
+        0.95,
+        0.1,
+    )
+    assert optimizer["learning_rate"][0]["steps"] == 3
+
+
+FAMILIES = {
+    "bert": ((1, 7), {"pooler_nonlinearity": "gelu", "mlm_nonlinearity": "gelu"}),
+    "t5": ((1, 7), {"use_pre_encoder_decoder_layer_norm": True}),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_a_family_says_otherwise_since_18(name):
+    source, added = FAMILIES[name]
+    file, _ = convert_file({"model": {"hidden_size": 8}}, name, source, (2, 2))
+    assert file == {"model": {"hidden_size": 8, **added}}
+    assert convert_file({"model": {"use_biasless_norm": True}}, "gptj", (1, 9), (2, 0))[0] == {
+        "model": {"norm_type": "biasless-layernorm"}
+    }
+
+
+def test_mup_by_widths_since_23():
+    model = {
+        "hidden_size": 512,
+        "filter_size": 2048,
+        "num_hidden_layers": 2,
+        "output_logits_scale": 0.5,
+        "initializer": {"name": "normal", "std": 0.1},
+        "output_layer_initializer": {"name": "normal", "std": 0.1},
+    }
+    optimizer = {"optimizer_type": "AdamW", "adjust_learning_rate": {"decoder_kernel": 0.25}}
+    file, _ = convert_file({"model": model, "optimizer": optimizer}, "gpt2", (2, 2), (2, 4))
+    init = file["trainer"]["init"]
+    assert init["model"] == {
+        "name": "gpt2",
+        "hidden_size": 512,
+        "filter_size": 2048,
+        "num_hidden_layers": 2,
+        "initializer": {"name": "normal", "std": 0.2},  # x sqrt(4)
+        "output_layer_initializer": {"name": "normal", "std": 0.4},  # and x sqrt(2 * 2 layers)
+        "mup_base_hidden_size": 128,
+        "mup_base_filter_size": 512,
+        "output_logits_alpha": 2.0,
+    }
+    assert init["optimizer"] == {"AdamW": {}}
+    with pytest.raises(ConfigError, match=r"model\.mup_base_hidden_size: releases before 2\.3"):
+        convert_file(file, "gpt2", (2, 4), (2, 2))
+
+
+def test_sparsity_of_20_and_of_18():
+    section = {
+        "type": "set",
+        "sparsity": 0.5,
+        "schedule": 10,
+        "drop_fraction": 0.3,
+        "param_name_patterns": ".*ffn.*weight",
+    }
+    file, _ = convert_file({"model": {}, "sparsity": section}, "gpt2", (2, 0), (2, 2))
+    assert file["sparsity"]["algorithm"] == "set"
+    assert file["sparsity"]["param_filter"] == "*ffn*weight"
+    old = {"model": {}, "sparsity": {"sparsity": 0.5, "seed": 1}}
+    with pytest.raises(ConfigError, match=r"sparsity: the section of 1\.8 and 1\.9 prunes while"):
+        convert_file(old, "gpt2", (1, 8), (2, 2))
+
+
+def meaning(sections):
+    """What our reader makes of a file, without what a trainer says on the command line."""
+    out = parse_config(sections).to_dict()
+    out["runconfig"] = {k: v for k, v in out["runconfig"].items() if k != "mode"}
+    for key in ("learning_rate", "weight_decay"):  # LinearLR is Linear
+        for entry in out["optimizer"][key]:
+            entry["scheduler"] = entry["scheduler"].removesuffix("LR").removesuffix("WD")
+    return out
+
+
+OURS = ("execution_strategy", "fabric")  # keys that the vendor never had
+FILES = sorted((ROOT / "models" / "configs").glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_run_file_as_a_trainer_means_the_same(path):
+    raw = yaml.safe_load(path.read_text())
+    name = raw["model"]["name"]
+    file, dropped = convert_file(raw, name, (2, 2), (2, 9))
+    assert dropped == [f"runconfig.{key}" for key in OURS if key in raw["runconfig"]]
+    there, left = upgrade(file["trainer"])
+    assert left == []
+    ours, theirs = meaning(raw), meaning(there)
+    for key in OURS:
+        ours["runconfig"].pop(key, None)
+        theirs["runconfig"].pop(key, None)
+    precision = {"mixed_precision": False, "fp16_type": "float16"}  # what 2.2 takes without a word
+    assert precision | theirs["model"] == precision | ours["model"]
+    assert {**theirs, "model": None} == {**ours, "model": None}
+
+
+def test_the_command_writes_the_whole_file_and_says_what_has_no_place(tmp_path, capsys):
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump(OLD))
+    words = ["convert", "convert-config", "--model", "gpt3", "--src-fmt", "cs-1.8"]
+    words += ["--tgt-fmt", "cs-2.9", "--output-dir", str(tmp_path / "new"), str(path)]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert out.strip() == str(tmp_path / "new" / "params_to_cs-2.9.yaml")
+    assert "no place in cs-2.9: runconfig.experimental_api" in err
+    (cfg,) = load_all(tmp_path / "new" / "params_to_cs-2.9.yaml", {"model_dir": str(tmp_path)})
+    assert cfg.optimizer.betas == (0.8, 0.95)
+    path.write_text("runconfig: {}")
+    assert main(words) != 0
+    assert "expected a params YAML with a model section" in capsys.readouterr().err

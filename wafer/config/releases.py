@@ -1,0 +1,352 @@
+"""Params files of the vendor from release to release, forwards and backwards.
+
+Between two releases stand hops, as the vendor's converters have them (``base_converter.py`` and
+its families, 1.8 to 2.10). Most are names of keys, which are data; the rest are small functions.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from models.names import MODELS
+from sparsity.dialects import RELEASE_18_KEYS, is_release_20, translate_release_20
+from wafer.config.trainer_form import upgrade
+from wafer.config.trainer_writer import as_trainer
+from wafer.errors import ConfigError, Problem
+from wafer.optim.schedule_sections import SCHEDULERS
+from wafer.optim.sections import OPTIMIZERS
+
+__all__ = ["convert_file"]
+
+Release = tuple[int, int]
+File = dict[str, Any]
+_Pair = tuple[Any, Any]
+
+
+class _Rename(NamedTuple):
+    """A key that a release calls otherwise.
+
+    since: the first release with the new name
+    old: 'section.key' before
+    new: 'section.key' since
+    values: (old, new) pairs; () keeps the value
+    family: whose models have it; '' is everybody
+    """
+
+    since: Release
+    old: str
+    new: str
+    values: tuple[_Pair, ...] = ()
+    family: str = ""
+
+
+def _norm(kind: str) -> tuple[_Pair, ...]:
+    return ((True, kind), (False, "layernorm"))
+
+
+_RENAMES = (
+    _Rename(
+        (1, 8),
+        "model.use_pre_encoder_decoder_layer_norm",
+        "model.use_pre_encoder_decoder_layer_norm",
+        ((True, False), (False, True)),
+        "seq2seq",
+    ),
+    _Rename((2, 0), "model.use_rms_norm", "model.norm_type", _norm("rmsnorm"), "gpt2"),
+    _Rename(
+        (2, 0), "model.use_biasless_norm", "model.norm_type", _norm("biasless-layernorm"), "gptj"
+    ),
+    _Rename((2, 0), "model.use_t5_layer_norm", "model.norm_type", _norm("rmsnorm"), "seq2seq"),
+    _Rename((2, 1), "model.tie_word_embeddings", "model.share_embedding_weights", (), "seq2seq"),
+    _Rename((2, 1), "runconfig.keep_checkpoint_max", "runconfig.max_checkpoints"),
+    _Rename((2, 1), "model.precision_opt_level", "runconfig.precision_opt_level"),
+    _Rename(
+        (2, 1),
+        "model.use_bfloat16",
+        "model.fp16_type",
+        ((True, "bfloat16"), (False, "float16")),
+    ),
+    _Rename((2, 1), "optimizer.weight_decay_rate", "optimizer.weight_decay"),
+)
+_DROPPED: Mapping[Release, tuple[str, ...]] = {
+    (2, 1): (
+        "runconfig.experimental_api",
+        "runconfig.multireplica",
+        "runconfig.num_replicas",
+        "runconfig.save_losses",
+        "runconfig.service_dir",
+        "runconfig.use_appliance_data",
+        "runconfig.num_act_servers",
+        "runconfig.num_wgt_servers",
+        "csconfig",
+    ),
+    (2, 2): ("runconfig.autogen_policy",),
+    (2, 3): (
+        "model.use_position_embedding",
+        "model.alibi_implementation",
+        "model.weight_initialization_seed",
+    ),
+}
+_PAIRS = {
+    "betas": ("beta1", "beta2"),
+    "eps": ("eps1", "eps2"),
+    "etas": ("eta1", "eta2"),
+    "step_sizes": ("step_size_min", "step_size_max"),
+}
+_SCHEDULE_KEYS = (
+    ("steps", "total_iters"),
+    ("decay_steps", "total_iters"),
+    ("learning_rate", "initial_learning_rate"),
+    ("values", "learning_rates"),
+    ("boundaries", "milestones"),
+    ("t_max", "T_max"),
+    ("t_0", "T_0"),
+    ("t_mult", "T_mult"),
+)
+_BASES = {"hidden_size": "mup_base_hidden_size", "filter_size": "mup_base_filter_size"}
+_GPTJ = {"gptj", "codegen", "gpt_neox", "falcon"}  # their Hugging Face types
+
+
+def _family(name: str) -> str:
+    """The vendor's class of a model: gpt2, gptj, encoder, seq2seq, ..."""
+    entry = MODELS.get(name)
+    if entry is None:
+        return ""
+    if entry.family != "decoder":
+        return entry.family
+    return "gptj" if entry.hf in _GPTJ else "gpt2"
+
+
+def _section(file: File, path: str) -> tuple[Any, str]:
+    """Split 'section.key'; the section is {} when the file has none."""
+    name, _, key = path.partition(".")
+    own = file.get(name)
+    return (own if isinstance(own, dict) else {}), key
+
+
+def _renamed(file: File, row: _Rename, *, back: bool) -> None:
+    source, target = (row.new, row.old) if back else (row.old, row.new)
+    own, key = _section(file, source)
+    if key not in own:
+        return
+    value = own[key]
+    values = {new: old for old, new in row.values} if back else dict(row.values)
+    if row.values and (not isinstance(value, str | bool) or value not in values):
+        return  # what the other release has no word for keeps its own
+    there = target.partition(".")[0]
+    new_section = file.setdefault(there, {})
+    new_key = target.partition(".")[2]
+    del own[key]
+    if new_key not in new_section:
+        new_section[new_key] = values.get(value, value) if row.values else value
+
+
+def _drop(file: File, release: Release, dropped: list[str]) -> None:
+    for path in _DROPPED.get(release, ()):
+        name, _, key = path.partition(".")
+        own = file.get(name)
+        if not key and name in file:
+            dropped.append(path)
+            del file[name]
+        elif key and isinstance(own, dict) and key in own:
+            dropped.append(path)
+            del own[key]
+
+
+# --- what is more than a name --------------------------------------------------------------------
+
+
+def _to_18(file: File, family: str) -> None:
+    model = file.get("model", {})
+    if family == "encoder":
+        model.setdefault("pooler_nonlinearity", model.get("encoder_nonlinearity", "gelu"))
+        model.setdefault("mlm_nonlinearity", "gelu")
+    if family == "seq2seq":  # negated below, with its other default
+        model.setdefault("use_pre_encoder_decoder_layer_norm", False)
+
+
+def _from_18(file: File, family: str) -> None:
+    model = file.get("model", {})
+    if family == "encoder":
+        for key, default in (
+            ("pooler_nonlinearity", model.get("encoder_nonlinearity", "gelu")),
+            ("mlm_nonlinearity", "gelu"),
+        ):
+            if model.get(key) == default:
+                del model[key]
+
+
+def _to_21(file: File, family: str) -> None:
+    del family
+    run, optimizer = file.get("runconfig", {}), file.get("optimizer", {})
+    pretrained = run.pop("is_pretrained_checkpoint", None)
+    if pretrained:
+        run.setdefault("load_checkpoint_states", "model,dataloader")
+    cls = _optimizer_class(optimizer)
+    for new, names in _PAIRS.items():
+        if cls is not None and new in cls.model_fields and new not in optimizer:
+            default = cls.model_fields[new].default
+            if isinstance(default, tuple) and any(name in optimizer for name in names):
+                given = zip(names, default, strict=True)
+                optimizer[new] = [optimizer.pop(name, value) for name, value in given]
+    for schedule, fields in _schedules(optimizer):
+        for old, new in _SCHEDULE_KEYS:
+            if old in schedule and old not in fields and new in fields and new not in schedule:
+                schedule[new] = schedule.pop(old)
+
+
+def _from_21(file: File, family: str) -> None:
+    del family
+    run, optimizer = file.get("runconfig", {}), file.get("optimizer", {})
+    if run.get("load_checkpoint_states") in ("model", "model,dataloader"):
+        run["is_pretrained_checkpoint"] = bool(run.pop("load_checkpoint_states"))
+    for new, names in _PAIRS.items():
+        value = optimizer.get(new)
+        if isinstance(value, list | tuple) and len(value) == len(names):
+            del optimizer[new]
+            optimizer |= dict(zip(names, value, strict=True))
+    older = {new: old for old, new in _SCHEDULE_KEYS[::-1] if old != "learning_rate"}
+    for schedule, _ in _schedules(optimizer):
+        for new in older.keys() & schedule.keys():
+            schedule[older[new]] = schedule.pop(new)
+
+
+def _optimizer_class(optimizer: Mapping[str, Any]) -> Any:
+    kind = str(optimizer.get("optimizer_type", "")).lower()
+    return next((cls for name, cls in OPTIMIZERS.items() if name.lower() == kind), None)
+
+
+def _schedules(optimizer: Mapping[str, Any]) -> list[tuple[dict[str, Any], Collection[str]]]:
+    """List the schedulers of a section, each with the keys that its class has."""
+    out = []
+    for key in ("learning_rate", "weight_decay"):
+        value = optimizer.get(key)
+        for entry in value if isinstance(value, list) else [value]:
+            if isinstance(entry, dict) and "scheduler" in entry:
+                name = str(entry["scheduler"]).removesuffix("LR").removesuffix("WD").lower()
+                cls = next((c for n, c in SCHEDULERS.items() if n.lower() == name), None)
+                out.append((entry, () if cls is None else cls.model_fields))
+    return out
+
+
+def _to_22(file: File, family: str) -> None:
+    del family
+    run, sparse = file.get("runconfig", {}), file.get("sparsity")
+    accumulates = run.pop("use_cs_grad_accum", None)
+    for part in ("train_input", "eval_input"):
+        own = file.get(part)
+        if isinstance(own, dict) and accumulates is False:
+            own["micro_batch_size"] = None
+        elif isinstance(own, dict) and accumulates:
+            own.setdefault("micro_batch_size", "auto")
+    if isinstance(sparse, dict) and is_release_20(sparse):
+        file["sparsity"] = translate_release_20(sparse, "sparsity")
+    elif isinstance(sparse, dict) and RELEASE_18_KEYS & set(sparse):
+        raise ConfigError(
+            [
+                Problem(
+                    ("sparsity",),
+                    "the section of 1.8 and 1.9 prunes while weights are sent, which no later "
+                    "release does; write a section of the target release "
+                    "(`wafer run` reads this one as it is)",
+                )
+            ]
+        )
+
+
+def _to_23(file: File, family: str) -> None:
+    """MuP by the widths of its base model, where 2.2 scaled every part."""
+    del family
+    model, optimizer = file.get("model", {}), file.get("optimizer", {})
+    rates = optimizer.get("adjust_learning_rate") or {}
+    if "decoder_kernel" not in rates or not model.get("hidden_size"):
+        return
+    wider = 1 / float(rates.pop("decoder_kernel"))
+    if not rates:
+        del optimizer["adjust_learning_rate"]
+    for key, base in _BASES.items():
+        if key in model:
+            model[base] = round(model[key] / wider)
+    if "output_logits_scale" in model:
+        model["output_logits_alpha"] = model.pop("output_logits_scale") * wider
+    depth = math.sqrt(2 * model.get("num_hidden_layers", 1))
+    for key, factor in (("initializer", 1.0), ("output_layer_initializer", depth)):
+        drawn = model.get(key)
+        for name in {"std", "a", "b"} & set(drawn if isinstance(drawn, dict) else ()):
+            drawn[name] *= math.sqrt(wider) * factor
+
+
+def _from_23(file: File, family: str) -> None:
+    del family
+    if has_base := [key for key in _BASES.values() if key in file.get("model", {})]:
+        message = "releases before 2.3 have no such key: write the scales of each part by hand"
+        raise ConfigError([Problem(("model", has_base[0]), message)])
+
+
+def _as_it_is(file: File, family: str) -> None:
+    """Nothing but names changes."""
+
+
+_Hop = Callable[[File, str], None]
+_HOPS: Mapping[Release, tuple[_Hop, _Hop]] = {  # (to, from)
+    (1, 8): (_to_18, _from_18),
+    (2, 0): (_as_it_is, _as_it_is),
+    (2, 1): (_to_21, _from_21),
+    (2, 2): (_to_22, _as_it_is),
+    (2, 3): (_to_23, _from_23),
+}
+_NAMED: Release = (2, 4)  # ``model.name`` is required since
+_TRAINER: Release = (2, 3)  # files are one ``trainer`` since
+_OURS: Release = (2, 2)  # whose words our sections have
+
+
+def convert_file(
+    raw: Mapping[str, Any], name: str, source: Release, target: Release | None = None
+) -> tuple[File, list[str]]:
+    """Rewrite a params file of one release as another reads it.
+
+    Args:
+        raw: the file, of either form; a ``model`` section alone is enough.
+        name: of the model, which decides what some keys mean.
+        source: whose the file is.
+        target: whose it becomes; None is a run file of ours.
+
+    Returns:
+        (the file, dotted paths of the keys that the target has no place for).
+
+    Raises:
+        ConfigError: what cannot be said in the target's words.
+    """
+    file, dropped = copy.deepcopy(dict(raw)), [key for key in ("cerebras",) if key in raw]
+    file.pop("cerebras", None)
+    if "trainer" in file:
+        file, left = upgrade(file["trainer"])
+        dropped += left
+    _hop(file, _family(name), source, target or max(source, _OURS), dropped)
+    if (target or _NAMED) >= _NAMED and isinstance(file.get("model"), dict):
+        file["model"] = {"name": file["model"].pop("model_name", name)} | file["model"]
+    file = {section: own for section, own in file.items() if own not in ({}, None)}
+    if target and target >= _TRAINER and file.keys() - {"model"}:
+        trainer, left = as_trainer(file)
+        return {"trainer": trainer}, dropped + left
+    return file, dropped
+
+
+def _hop(file: File, family: str, source: Release, target: Release, dropped: list[str]) -> None:
+    """Take every hop between two releases, in place."""
+    for release, (to, _) in _HOPS.items():
+        if source < release <= target:
+            to(file, family)
+            _rename_all(file, family, release, back=False)
+            _drop(file, release, dropped)
+    for release, (_, back) in reversed(tuple(_HOPS.items())):
+        if target < release <= source:
+            _rename_all(file, family, release, back=True)
+            back(file, family)
+
+
+def _rename_all(file: File, family: str, release: Release, *, back: bool) -> None:
+    for row in _RENAMES:
+        if row.since == release and row.family in ("", family):
+            _renamed(file, row, back=back)
