@@ -39,6 +39,7 @@ __all__ = [
     "open_cs",
     "placed",
     "read_section",
+    "renamed",
     "to_cs",
     "writable",
 ]
@@ -137,7 +138,7 @@ def _table(model: Model, *, fused: bool) -> Table:
         for key, own in stacks.items()
     ]
     seconds = _seconds(model.config, names.values())
-    others = [re.escape(second) for second in seconds]
+    others = [re.escape(name) for second in seconds for name in (second, *names_of_16(second))]
     ignored = [*_COMPUTED, *IGNORED_IN_16, *others, r".*_mask"]
     return Table(rows, ignored, lambda name: _spellings(seconds, name))
 
@@ -171,7 +172,8 @@ def _seconds(cfg: Any, named: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _renamed(name: str, release: Release) -> str:
+def renamed(name: str, release: Release) -> str:
+    """Say what a release called a tensor; ``name`` is that of 2.1 and later."""
     for first, pattern, old in _RENAMED:
         if release < first:
             name = re.sub(pattern, old, name)
@@ -180,7 +182,7 @@ def _renamed(name: str, release: Release) -> str:
 
 def _spellings(seconds: Mapping[str, str], name: str) -> Iterator[str]:
     """List where else a release or a layout keeps a tensor, the likeliest first."""
-    yield _renamed(name, (1, 7))
+    yield renamed(name, (1, 7))
     yield re.sub(r"(experts\.experts\.\d+)\.ffn\.", r"\1.", name)
     yield re.sub(r"^bert\.", "bert_encoder.", name)
     yield from names_of_16(name)

@@ -1,6 +1,7 @@
 """The docs' table of families: every one is there, and no figure is beyond the tolerance."""
 
-from helpers import parity_report
+import pytest
+from helpers import format_report, parity_report
 
 from models.names import MODELS
 
@@ -22,3 +23,11 @@ def test_the_table_lists_every_family_with_its_parity_error():
         assert gradients <= 1e-5, family
         assert row[6] in {"same", "–"}, family
         assert row[7] == "bit-equal", family
+
+
+@pytest.mark.slow  # writes and reads thirty models in five releases: 13 s
+def test_the_table_of_the_vendors_formats_is_what_happens():
+    page = parity_report.PAGE.read_text()
+    table = page.split(format_report.MARKS[0])[1].split(format_report.MARKS[1])[0]
+    assert table.strip() == format_report.table()
+    assert "DIFFERS" not in table
