@@ -49,11 +49,11 @@ def wafer(desk, *arguments, code=0):
     """Run a command to its end; everything it said."""
     env = os.environ | {"WAFER_JOBS_DB": str(desk / "jobs.db")}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run(
+    process = subprocess.run(
         command(*arguments), cwd=desk, env=env, text=True, check=False, timeout=240, **streams
     )
-    assert done.returncode == code, done.stdout
-    return done.stdout
+    assert process.returncode == code, process.stdout
+    return process.stdout
 
 
 def sparsity_of(checkpoint):

@@ -29,13 +29,13 @@ PE = 'const random = @import_module("<random>");'
 
 @pytest.mark.slow
 def test_a_wheel_has_the_libraries_and_serves_every_python(tmp_path):
-    source, made, site = tmp_path / "source", tmp_path / "made", tmp_path / "site"
+    source, dist, site = tmp_path / "source", tmp_path / "made", tmp_path / "site"
     kept = shutil.ignore_patterns("*.so", "__pycache__", ".*", "build", "*.egg-info", "site")
     shutil.copytree(ROOT, source, ignore=kept)
-    build = [sys.executable, "-m", "build", "--no-isolation", "-o", str(made), str(source)]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    (wheel,), (archive,) = made.glob("*.whl"), made.glob("*.tar.gz")
+    build = [sys.executable, "-m", "build", "--no-isolation", "-o", str(dist), str(source)]
+    process = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+    (wheel,), (archive,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
     assert "-py3-none-" in wheel.name
     with tarfile.open(archive) as file:
         assert any(name.endswith("sparsity/kernels/tile.h") for name in file.getnames())

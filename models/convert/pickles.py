@@ -68,13 +68,13 @@ _KNOWN = {_REBUILD, _ORDERED} | {_Name("torch", name) for name in _DTYPES}
 
 
 def _name(module: Any, name: Any) -> _Name:
-    found = _Name(module, name)
-    if not isinstance(module, str) or not isinstance(name, str) or found not in _KNOWN:
+    reference = _Name(module, name)
+    if not isinstance(module, str) or not isinstance(name, str) or reference not in _KNOWN:
         raise ValueError(
             f"refused to load {_short(module)}.{_short(name)}: a weights file may name tensors "
             "only; convert it to safetensors where you trust it"
         )
-    return found
+    return reference
 
 
 def _short(value: Any) -> str:

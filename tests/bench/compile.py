@@ -38,19 +38,19 @@ def copies_of_bert(length):
     cfg = config("bert/bert_base")
     section = cfg.train_input.model_copy(update={"max_sequence_length": length})
     cfg = cfg.model_copy(update={"train_input": section})
-    made = Experiment.from_config(cfg)
-    graph = compiling.config_graph(made)
-    options = compiling.options_of(made, seed=0)
-    found = {}
+    experiment = Experiment.from_config(cfg)
+    graph = compiling.config_graph(experiment)
+    options = compiling.options_of(experiment, seed=0)
+    by_copies = {}
     for replicas in (1, 2, 0):
-        done = compile_graph(graph, dataclasses.replace(options, replicas=replicas))
-        found[replicas] = done
-        name = f"bert_base, {length} tokens, {len(done.plan.replicas)} copies"
+        compiled = compile_graph(graph, dataclasses.replace(options, replicas=replicas))
+        by_copies[replicas] = compiled
+        name = f"bert_base, {length} tokens, {len(compiled.plan.replicas)} copies"
         print(
-            f"| {name} | {done.samples:,.0f} |"
-            f" {done.speedup:.2f} | {done.active_share:.0%} | {done.busy_share:.0%} |"
+            f"| {name} | {compiled.samples:,.0f} |"
+            f" {compiled.speedup:.2f} | {compiled.active_share:.0%} | {compiled.busy_share:.0%} |"
         )
-    return found[0].speedup
+    return by_copies[0].speedup
 
 
 def main():
@@ -62,26 +62,27 @@ def main():
         print("| model | kernels | samples/s | active | utilization | over bound | s |")
         print("|---|---|---|---|---|---|---|")
         for name in MODELS if options.quick else (*MODELS, *MORE):
-            made = Experiment.from_config(config(name, compile_dir=folder))
-            result, seconds = timed(compiling.compile_experiment, made, root / "out")
-            done = result.compiled
-            over = done.cycles / done.bound
+            experiment = Experiment.from_config(config(name, compile_dir=folder))
+            result, seconds = timed(compiling.compile_experiment, experiment, root / "out")
+            compiled = result.compiled
+            over = compiled.cycles / compiled.bound
             worst = max(worst, over)
             rows.setdefault("gpt2_small_s", seconds)
             print(
-                f"| {pathlib.Path(name).name} | {len(done.kernels)} | {done.samples:,.0f} |"
-                f" {done.active_share:.0%} | {done.busy_share:.0%} | {over:.3f} | {seconds:.2f} |",
+                f"| {pathlib.Path(name).name} | {len(compiled.kernels)} | {compiled.samples:,.0f} |"
+                f" {compiled.active_share:.0%} | {compiled.busy_share:.0%} |"
+                f" {over:.3f} | {seconds:.2f} |",
                 flush=True,
             )
-        made = Experiment.from_config(config(MODELS[0], compile_dir=folder))
-        again, rows["recompile_s"] = timed(compiling.compile_experiment, made, root / "again")
+        experiment = Experiment.from_config(config(MODELS[0], compile_dir=folder))
+        again, rows["recompile_s"] = timed(compiling.compile_experiment, experiment, root / "again")
         assert again.kept
     cfg = config("gpt3/gpt3_xl_fixed_sparse")
     begin = time.perf_counter()
-    made = Experiment.from_config(cfg)
-    graph = compiling.config_graph(made)
+    experiment = Experiment.from_config(cfg)
+    graph = compiling.config_graph(experiment)
     try:
-        compile_graph(graph, compiling.options_of(made, seed=0))
+        compile_graph(graph, compiling.options_of(experiment, seed=0))
     except CapacityError as error:
         rows["gpt3_xl_answer_s"] = time.perf_counter() - begin
         print(f"gpt3_xl: {error}")

@@ -108,8 +108,8 @@ def training_rate(steps: int) -> float:
         command = [sys.executable, "-m", "wafer", "run", "--mode", "train", "--model_dir", folder]
         command += ["--params", "models/configs/gpt_pystdlib.yaml", "--max_steps", str(steps)]
         env = os.environ | {"WAFER_JOBS_DB": f"{folder}/jobs.db"}
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-    rates = [float(r) for r in re.findall(r"\bRate=([\d.]+)", done.stdout + done.stderr)]
+        process = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    rates = [float(r) for r in re.findall(r"\bRate=([\d.]+)", process.stdout + process.stderr)]
     return max(rates) * 512  # rows of 512 slots, 97 % of them filled
 
 

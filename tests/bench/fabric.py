@@ -100,13 +100,13 @@ def payload_rows(size, words, repeats):
         start = fabric.init(program, {"x": x})
         state = fabric.run(program, start, implementation="native")
         fabric.check_finished(program, state)
-        want, done = bulk(jnp.asarray(x))
+        want, ends = bulk(jnp.asarray(x))
         columns = slice(0, 1) if name == "chain" else slice(None)
         np.testing.assert_array_equal(
             fabric.read(program, state, "x")[:, columns], want[:, columns]
         )
         cycles = int(fabric.cycles(state))
-        assert cycles == int(done.max())
+        assert cycles == int(ends.max())
         run = lambda program=program, start=start: fabric.run(
             program, start, implementation="native"
         )

@@ -41,10 +41,10 @@ PROGRAMS = (  # the second's peak above the first's is what finalize itself need
 def peak_mb(code):
     """Peak memory of a fresh process that runs the code (Linux)."""
     code += "; print(next(x for x in open('/proc/self/status') if 'VmHWM' in x))"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    return float(done.stdout.split()[-2]) / 1e3
+    return float(process.stdout.split()[-2]) / 1e3
 
 
 def weights(count, rows):

@@ -82,9 +82,9 @@ def main():
     args = parser.parse_args()
     sizes = SMALL if args.quick else PUBLISHED
     jax.config.update("jax_default_prng_impl", "unsafe_rbg")  # six billion draws
-    made = build(sizes, args.tokens)
-    half = lambda key: jax.tree.map(lambda x: x.astype(jnp.bfloat16), made.model.init(key))
-    model = dataclasses.replace(made.model, init=half)
+    experiment = build(sizes, args.tokens)
+    half = lambda key: jax.tree.map(lambda x: x.astype(jnp.bfloat16), experiment.model.init(key))
+    model = dataclasses.replace(experiment.model, init=half)
     print(harness.environment())
     print(f"{parameter_count(model):,} parameters, {args.tokens} tokens")
     stages = len(model.stages)
@@ -96,7 +96,7 @@ def main():
         task = progress.add_task("step", total=2 * stages - 1, stage="drawing weights")
         bar = Bar(progress, task, {"forward", "backward"})
         store = FileStore(folder, durable=False)
-        core = make_core(model, made.tx, made.sparsifier, made.scaler)
+        core = make_core(model, experiment.tx, experiment.sparsifier, experiment.scaler)
         run = Streaming(core, swarmx_mesh(1), store=store, events=bar)
         begin = time.perf_counter()
         state = run.init(jax.random.key(0))

@@ -59,8 +59,8 @@ def interleave(
     wall: dict[str, list[float]] = {name: [] for name in programs}
     cpu: dict[str, list[float]] = {name: [] for name in programs}
     begin = time.perf_counter()
-    for done in range(repeats):
-        if seconds is not None and done >= 3 and time.perf_counter() - begin > seconds:
+    for repeat in range(repeats):
+        if seconds is not None and repeat >= 3 and time.perf_counter() - begin > seconds:
             break
         for name, run in programs.items():
             start, start_cpu = time.perf_counter(), time.process_time()

@@ -19,7 +19,7 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 jax.config.update("jax_num_cpu_devices", 4)
 
 import harness
-from streaming import made
+from streaming import parts_of
 
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.resident import Resident
@@ -46,18 +46,18 @@ def features(executor, vocab, tokens):
 
 def arms(sizes):
     """Return (executors by name, recorded events by name)."""
-    parts = made(*sizes)[:4]
+    parts = parts_of(*sizes)[:4]
     events = {}
-    found = {"resident": Resident(*parts, swarmx_mesh(1))}
+    executors = {"resident": Resident(*parts, swarmx_mesh(1))}
     for name, stages, devices in (
         ("sequential", 1, 1),
         ("pipelined_1", None, 1),
         ("pipelined_2", None, 2),
         ("pipelined_4", None, 4),
     ):
-        found[name] = Pipelined(make_core(*parts), meshes(1, devices), stages=stages)
+        executors[name] = Pipelined(make_core(*parts), meshes(1, devices), stages=stages)
         events[name] = []
-    return found, events
+    return executors, events
 
 
 def idle(spans, executor):

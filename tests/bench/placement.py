@@ -46,13 +46,13 @@ def main():
         baseline = TIME[row] + graph.wlength * WIRE[row]
         effort = Effort(orders=options.orders, moves=options.moves)
         if options.longest or case > "J":
-            found = [place(graph, options.seed, options.longest, effort, say)]
+            placements = [place(graph, options.seed, options.longest, effort, say)]
         else:
-            found = attempts(graph, GOAL * baseline, options.seed, effort, say)
+            placements = attempts(graph, GOAL * baseline, options.seed, effort, say)
         seconds = time.perf_counter() - begin
         paid = lambda p, g=graph: g.wdeltat * p.score.time + g.wlength * p.score.wire
-        best = min(found, key=paid)
-        quick = min(found, key=lambda p: p.score.time)
+        best = min(placements, key=paid)
+        quick = min(placements, key=lambda p: p.score.time)
         least = score_bound(graph, paid(best)) / baseline
         for kind, shown in [("least time", quick), ("chosen", best)]:
             if shown is best and kind == "least time":

@@ -99,19 +99,19 @@ def main():
         flags |= {"display_pbar": "false"}
         command += [str(part) for key, value in flags.items() for part in (f"--{key}", value)]
         command += ["--files_per_record", str(20_000 if args.kills else 50_000)]
-        seconds, found = 0.0, []
+        seconds, digests = 0.0, []
         for kills in sorted({0, args.kills}):
             out = folder / f"rows-{kills}"
             share = seconds / (kills + 1)
             peaks, seconds = run([*command, "--output_dir", str(out)], kills, share)
-            found.append(digest(out))
+            digests.append(digest(out))
             sys.stdout.write(
                 f"{source.stat().st_size / 1e6:.0f} MB, rows of {args.length}, {kills} kills: "
                 f"peak {peaks[0]:.0f} MB, largest child {peaks[1]:.0f} MB, all {peaks[2]:.0f} MB; "
-                f"{found[-1][1]:,} rows ({found[-1][0]}) in {seconds:.0f} s, "
+                f"{digests[-1][1]:,} rows ({digests[-1][0]}) in {seconds:.0f} s, "
                 f"load {os.getloadavg()[0]:.1f}\n"
             )
-        if len(set(found)) > 1:
+        if len(set(digests)) > 1:
             raise SystemExit("the killed run's rows differ")
 
 

@@ -16,7 +16,7 @@ import jax
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 import harness
-from streaming import features, made
+from streaming import features, parts_of
 
 from wafer import malloc
 from wafer.engines.cluster import swarmx_mesh
@@ -32,7 +32,7 @@ def steps(sizes):
     _, _, vocab, tokens = sizes
     bound = {}
     for n in SYSTEMS:
-        run = Streaming(make_core(*made(*sizes)[:-1]), swarmx_mesh(n))
+        run = Streaming(make_core(*parts_of(*sizes)[:-1]), swarmx_mesh(n))
         batch = features(run, vocab, tokens, systems=n)
         state = [run.init(jax.random.key(0))]
 
@@ -46,7 +46,7 @@ def steps(sizes):
 
 def predicted(sizes):
     """Seconds per step by the roofline of this host, measured now."""
-    model, tokens = made(*sizes)[0], sizes[3]
+    model, tokens = parts_of(*sizes)[0], sizes[3]
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     host = measure_host()
     print(f"{host.name}: {host.flops / 1e9:.0f} GFLOP/s, {host.memory / 1e9:.1f} GB/s")

@@ -54,8 +54,10 @@ def executor(section, layers, width):
     }
     if section:
         cfg["sparsity"] = section
-    made = Experiment.from_config(parse_config(cfg))
-    return Resident(made.model, made.tx, made.sparsifier, made.scaler, swarmx_mesh(1))
+    experiment = Experiment.from_config(parse_config(cfg))
+    return Resident(
+        experiment.model, experiment.tx, experiment.sparsifier, experiment.scaler, swarmx_mesh(1)
+    )
 
 
 def features(run, rows):

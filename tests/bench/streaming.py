@@ -34,7 +34,7 @@ from wafer.experiment import Experiment
 KEEP = 512 << 20  # runconfig.memoryx.residual_mib, as it is by default
 
 
-def made(layers, width, vocab, tokens):
+def parts_of(layers, width, vocab, tokens):
     """Return what both executors are built from."""
     cfg = {
         "model": {
@@ -77,7 +77,7 @@ def features(executor, vocab, tokens, systems=1):
 def step_ratios(sizes, repeats):
     """Interleave resident and streamed steps."""
     _, _, vocab, tokens = sizes
-    parts = made(*sizes)
+    parts = parts_of(*sizes)
     core, mesh = make_core(*parts[:-1]), parts[-1]
     arms = {
         "resident": Resident(*parts),
@@ -118,7 +118,7 @@ def child(layers, width, vocab, tokens, folder):
     jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))  # the runtime's own threads and arenas
     base = status("VmRSS")
     with tempfile.TemporaryDirectory(dir=folder) as store:
-        *parts, mesh = made(layers, width, vocab, tokens)
+        *parts, mesh = parts_of(layers, width, vocab, tokens)
         run = Streaming(make_core(*parts), mesh, store=FileStore(store, durable=False))
         state = run.init(jax.random.key(0))
         batch = features(run, vocab, tokens)

@@ -44,8 +44,8 @@ def attack(area, seconds, seed, folder):
         path.write_bytes(content)
         faulthandler.dump_traceback_later(_LONGEST, exit=True)
         try:
-            found = read(path)
-            problem = check(found) if check else ""
+            value = read(path)
+            problem = check(value) if check else ""
             counts["read"] += 1
         except BaseException as error:  # a Rust panic is no Exception
             if isinstance(error, KeyboardInterrupt):

@@ -91,15 +91,15 @@ def _hostile(rng):
     axes = rng.randrange(4)
     draw = lambda: rng.randrange(-1, 7) if rng.random() < 0.8 else _number(rng)
     shape, strides = (tuple(draw() for _ in range(axes)) for _ in range(2))
-    offset, told = draw(), size if rng.random() < 0.8 else draw()
-    program = dumps({"w": tensor(storage("FloatStorage", "0", told), offset, shape, strides)})
+    offset, claimed = draw(), size if rng.random() < 0.8 else draw()
+    program = dumps({"w": tensor(storage("FloatStorage", "0", claimed), offset, shape, strides)})
 
-    def check(found):
+    def check(tensors):
         index = [] if 0 in shape else np.ndindex(*shape)
         want = [
             values[offset + sum(i * s for i, s in zip(at, strides, strict=True))] for at in index
         ]
-        same = found["w"].shape == shape and found["w"].ravel().tolist() == [*map(float, want)]
+        same = tensors["w"].shape == shape and tensors["w"].ravel().tolist() == [*map(float, want)]
         return "" if same else f"wrong values for {offset}, {shape}, {strides}"
 
     return archive(program, {"0": values.tobytes()}), check
@@ -181,9 +181,9 @@ def safetensors_files(rng, folder):
 def read_all(path):
     """Every tensor of a file."""
     tensors = open_tensors(path)
-    found = {name: np.array(tensors[name]) for name in tensors}
-    assert all(value.shape == tensors.shape(name) for name, value in found.items())
-    return found
+    arrays = {name: np.array(tensors[name]) for name in tensors}
+    assert all(value.shape == tensors.shape(name) for name, value in arrays.items())
+    return arrays
 
 
 def json_files(rng, folder):

@@ -279,10 +279,12 @@ def train(model_cfg, cfg, model_dir, checkpoint=None):
 
 def newest(model_dir):
     """The checkpoint of the highest step."""
-    found = sorted(model_dir.glob("checkpoint_*"), key=lambda p: int(p.name.rpartition("_")[2]))
-    if not found:
+    checkpoints = sorted(
+        model_dir.glob("checkpoint_*"), key=lambda p: int(p.name.rpartition("_")[2])
+    )
+    if not checkpoints:
         raise SystemExit(f"{model_dir} holds no checkpoint; train first")
-    return found[-1]
+    return checkpoints[-1]
 
 
 def restore(model_dir, seed=0):

@@ -30,8 +30,10 @@ SHARED = ROOT.parent / "shared" / "goldens" / "hf"  # beside the checkout
 
 def cases():
     """Every golden folder: the small set of the project, and the shared ones where they are."""
-    found = {p.name: p for root in (SHARED, KEPT) if root.exists() for p in sorted(root.iterdir())}
-    return {name: path for name, path in sorted(found.items()) if path.is_dir()}
+    folders = {
+        p.name: p for root in (SHARED, KEPT) if root.exists() for p in sorted(root.iterdir())
+    }
+    return {name: path for name, path in sorted(folders.items()) if path.is_dir()}
 
 
 def masked_layout(mask, positions=None, *, keep_pads=False):

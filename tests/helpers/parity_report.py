@@ -109,10 +109,10 @@ def family_rows(rows):
         worst = {}
         for key in ("outputs", "loss", "gradients"):
             worst[key] = max((r[key] for r in cases if r[key] is not None), default=None)
-        told = [r["greedy"] for r in cases if r["greedy"] is not None]
+        greedy = [r["greedy"] for r in cases if r["greedy"] is not None]
         trips = {r["hf <-> wafer"] for r in cases}
         cells = [family, names, str(len(cases)), *map(cell, worst.values())]
-        cells += [cell(all(told) if told else None), " ".join(sorted(trips))]
+        cells += [cell(all(greedy) if greedy else None), " ".join(sorted(trips))]
         lines.append("| " + " | ".join(cells) + " |")
     none = ", ".join(name for name, entry in MODELS.items() if not entry.hf)
     return "\n".join([*lines, f"| no Hugging Face form | {none} |" + " – |" * 6])

@@ -28,12 +28,12 @@ def settings(tmp_path, vocabulary, **keys):
 
 
 def rows_in(folder, name="data"):
-    found = []
+    blocks = []
     for path in sorted(pathlib.Path(folder).glob("*.h5")):
         with h5py.File(path) as file:
-            found.append(file[name][:])
-            assert file.attrs["n_examples"] == len(found[-1])
-    return np.concatenate(found)
+            blocks.append(file[name][:])
+            assert file.attrs["n_examples"] == len(blocks[-1])
+    return np.concatenate(blocks)
 
 
 def same_rows(one, other):

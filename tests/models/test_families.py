@@ -125,12 +125,12 @@ def pairs(contexts=(4, 3, 2, 5), **extras):
     layout = vsl.layout_from_lengths(jnp.asarray([3, 5]), 8)
     ids = jnp.asarray([3, 4, 5, 6, 7, 8, 9, 10])
     size = sum(contexts)
-    found = {
+    context = {
         "context_tokens": jnp.arange(11, 11 + size) % 31,
         "context_layout": vsl.layout_from_lengths(jnp.asarray(contexts), size),
         **extras,
     }
-    return models.Batch(ids, ids, layout.valid.astype(jnp.float32), layout, found)
+    return models.Batch(ids, ids, layout.valid.astype(jnp.float32), layout, context)
 
 
 @pytest.mark.slow

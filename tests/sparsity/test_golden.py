@@ -199,9 +199,9 @@ class Replay:
         return view.unrows(topk_mask(rows, kept_count(level, rows.shape[-1])), weight.shape)
 
     def grow(self, ctx):
-        found = [f for f in self.data.files if ".rand." in f]
+        draws = [f for f in self.data.files if ".rand." in f]
         table = np.zeros((13, *ctx.weight.shape), np.float32)
-        for f in found:
+        for f in draws:
             if self.data[f].shape == ctx.weight.shape:
                 table[int(f.split(".")[0])] = self.data[f]
         return jnp.asarray(table)[ctx.step]

@@ -264,23 +264,23 @@ def test_wrap_is_the_same_as_the_steps_by_hand():
     sparsifier = run.sparsifier
     tx = sparsity.wrap(sparsifier, TX, jax.random.key(7))
     state = tx.init(PARAMS)
-    mine = sparsifier.apply(PARAMS, state.sparse)
+    params = sparsifier.apply(PARAMS, state.sparse)
 
     @jax.jit
-    def step(mine, state):
-        value, grads = jax.value_and_grad(loss)(mine)
-        updates, state = tx.update(grads, state, mine)
-        return value, optax.apply_updates(mine, updates), state
+    def step(params, state):
+        value, grads = jax.value_and_grad(loss)(params)
+        updates, state = tx.update(grads, state, params)
+        return value, optax.apply_updates(params, updates), state
 
     got = []
     for _ in run.losses:
-        value, mine, state = step(mine, state)
+        value, params, state = step(params, state)
         got.append(float(value))
     np.testing.assert_allclose(got, run.losses, rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), mine, run.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), params, run.params)
     jax.tree.map(np.testing.assert_array_equal, state.sparse.masks, run.sparse.masks)
     for name, mask in state.sparse.masks.items():
-        assert not np.any(np.where(mask, 0, mine[name[0]]["kernel"]))  # exactly 0
+        assert not np.any(np.where(mask, 0, params[name[0]]["kernel"]))  # exactly 0
 
 
 def test_a_skipped_step_changes_nothing_and_does_not_count():

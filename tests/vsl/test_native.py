@@ -225,7 +225,7 @@ def test_every_target_and_none(setting: str, said: str) -> None:
     env = os.environ | {"WAFER_NATIVE": setting, "JAX_PLATFORMS": "cpu"}
     # -P: the installed packages, which have the library, not the folder the tests run in.
     command = [sys.executable, "-P", "-c", SCRIPT]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == said
-    notices = [line for line in done.stderr.splitlines() if "no native library" in line]
-    assert len(notices) == (setting == "0"), done.stderr
+    process = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == said
+    notices = [line for line in process.stderr.splitlines() if "no native library" in line]
+    assert len(notices) == (setting == "0"), process.stderr

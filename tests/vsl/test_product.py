@@ -188,5 +188,5 @@ def test_every_target(setting: str) -> None:
     env = os.environ | {"WAFER_NATIVE": setting, "JAX_PLATFORMS": "cpu"}
     # -P: the installed packages, which have the library, not the folder the tests run in.
     command = [sys.executable, "-P", "-c", SCRIPT]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True"
+    process = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "True"

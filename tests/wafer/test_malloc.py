@@ -45,6 +45,6 @@ def test_leaves_other_systems_and_set_tunables_alone(started, monkeypatch):
 def test_the_command_says_the_same_after_its_restart():
     env = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
     command = [sys.executable, "-m", "wafer", "run", "--params", "no such file.yaml"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "no such file.yaml" in done.stderr
+    process = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert process.returncode != 0
+    assert "no such file.yaml" in process.stderr

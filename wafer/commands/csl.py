@@ -106,15 +106,15 @@ def _check(args: argparse.Namespace) -> int:
     from wafer.csl.host.checker import check_sources
 
     sources = _sources(args.paths)
-    found = check_sources(sources, args)
-    for error in found.errors:
+    report = check_sources(sources, args)
+    for error in report.errors:
         sys.stderr.write(f"{error}\n")
-    for file, missing in found.without_types.items():
+    for file, missing in report.without_types.items():
         hint = f"--params={','.join(f'{name}:…' for name in missing)}"
         sys.stdout.write(f"{file}: types were not checked; give {hint}\n")
-    text = f", {found.layouts} layout(s) with their types" if found.layouts else ""
-    sys.stdout.write(f"{len(sources)} file(s){text}, {len(found.errors)} with errors\n")
-    return int(bool(found.errors))
+    text = f", {report.layouts} layout(s) with their types" if report.layouts else ""
+    sys.stdout.write(f"{len(sources)} file(s){text}, {len(report.errors)} with errors\n")
+    return int(bool(report.errors))
 
 
 def _format(args: argparse.Namespace) -> int:

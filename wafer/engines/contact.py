@@ -54,33 +54,33 @@ def contact(member: Member, peers: Sequence[Peer], heartbeat: float) -> Iterator
         peers: from ``meet``.
         heartbeat: seconds of silence after which a process counts as lost.
     """
-    done = threading.Event()
+    ended = threading.Event()
     lines = {peer.index: peer.line for peer in peers}
-    watch = threading.Thread(target=_watch, args=(member, lines, heartbeat, done), daemon=True)
+    watch = threading.Thread(target=_watch, args=(member, lines, heartbeat, ended), daemon=True)
     watch.start()
     try:
         yield
     except BaseException as error:
         reason = str(error).partition("\n")[0][:300] or type(error).__name__
-        done.set()
+        ended.set()
         watch.join()
         _tell(lines, f"{member} ended: {reason}".encode())
         atexit.register(os._exit, 1)  # before JAX's own, which waits for the others
         raise
-    done.set()
+    ended.set()
     watch.join()
     _tell(lines, _BYE)
 
 
 def _watch(
-    member: Member, lines: dict[int, socket.socket], heartbeat: float, done: threading.Event
+    member: Member, lines: dict[int, socket.socket], heartbeat: float, ended: threading.Event
 ) -> None:
     """Send and count beats; silence is counted in own beats, so that a pause of all is none."""
     beat = min(_BEAT, heartbeat / 4)
     silent = dict.fromkeys(lines, 0)
     for line in lines.values():
         line.setblocking(False)
-    while lines and not done.wait(beat):
+    while lines and not ended.wait(beat):
         _tell(lines, _ALIVE)
         for index in list(lines):
             words = _words(lines[index])
@@ -96,7 +96,7 @@ def _watch(
                 reason = reason.replace(_GONE, f"process {index} is gone")
                 _tell(lines, reason.encode())
                 time.sleep(_GRACE)
-                if not done.is_set():
+                if not ended.is_set():
                     give_up(member, reason)
                 return
 

@@ -268,8 +268,11 @@ def names_of_configs():
     """Params file -> hash of its parameters' and its optimizer state's names, shapes and dtypes."""
     out = {}
     for path in sorted(CONFIGS.rglob("*.yaml")):
-        made = plan(load(path))
-        trees = {"params": made.shapes, "opt_state": jax.eval_shape(made.tx.init, made.shapes)}
+        planned = plan(load(path))
+        trees = {
+            "params": planned.shapes,
+            "opt_state": jax.eval_shape(planned.tx.init, planned.shapes),
+        }
         lines = [f"{name} {x.shape} {x.dtype}" for name, x in named_leaves(trees)]
         out[path.relative_to(CONFIGS).as_posix()] = digest("\n".join(sorted(lines)).encode())
     return out

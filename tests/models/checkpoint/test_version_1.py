@@ -67,11 +67,11 @@ def keys_of(record):
 
 def template(cfg):
     """Name -> 'dtype shape' of what a run of this configuration stores."""
-    made = Experiment.from_config(cfg)
+    experiment = Experiment.from_config(cfg)
     trees = {
-        "params": made.shapes,
-        "opt_state": jax.eval_shape(made.tx.init, made.shapes),
-        "scale": jax.eval_shape(made.scaler.init),
+        "params": experiment.shapes,
+        "opt_state": jax.eval_shape(experiment.tx.init, experiment.shapes),
+        "scale": jax.eval_shape(experiment.scaler.init),
         "step": jax.ShapeDtypeStruct((), np.int32),
         "key": jax.ShapeDtypeStruct((2,), np.uint32),
     }
@@ -127,7 +127,10 @@ def test_runs_go_on(unpacked, name, monkeypatch):
 @pytest.mark.parametrize("name", EXPECTED["configs"])
 def test_names_of_every_family(name):
     """Parameters and optimizer state of each params file of version 1's time."""
-    made = Experiment.from_config(load(CONFIGS / name))
-    trees = {"params": made.shapes, "opt_state": jax.eval_shape(made.tx.init, made.shapes)}
+    experiment = Experiment.from_config(load(CONFIGS / name))
+    trees = {
+        "params": experiment.shapes,
+        "opt_state": jax.eval_shape(experiment.tx.init, experiment.shapes),
+    }
     lines = sorted(f"{leaf} {x.shape} {x.dtype}" for leaf, x in named_leaves(trees))
     assert digest("\n".join(lines).encode()) == EXPECTED["configs"][name]

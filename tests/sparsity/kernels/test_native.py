@@ -44,8 +44,8 @@ def run(native_switch):
     env = os.environ | {"WAFER_NATIVE": native_switch}
     # -P: the installed packages, which have the library, not the folder the tests run in.
     command = [sys.executable, "-P", "-c", PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
-    return json.loads(done.stdout), done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    return json.loads(process.stdout), process.stderr
 
 
 def test_absence_gives_the_same_results_and_one_line():
@@ -95,13 +95,15 @@ def test_a_failing_compiler_does_not_fail_the_install(tmp_path):
     env = os.environ | {"CXX": "/bin/false", "CC": "/bin/false"}
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(tmp_path)]
     command += ["--build-temp", str(tmp_path / "temp")]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    if "invalid pyproject.toml" in done.stderr:
+    process = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    if "invalid pyproject.toml" in process.stderr:
         pytest.fail(
             "setuptools is older than pyproject.toml asks for: pip install 'setuptools>=77'"
         )
-    assert done.returncode == 0, done.stderr
-    assert "the pure JAX implementation will be used" in done.stderr
+    assert process.returncode == 0, process.stderr
+    assert "the pure JAX implementation will be used" in process.stderr
     assert not list(tmp_path.rglob("*.so"))
 
 

@@ -122,8 +122,8 @@ def test_native_pattern_equals_reference(extra):
     nnz = int(mask.sum()) + extra
     got = jax.jit(kernels.pattern_from_mask, static_argnums=1)(mask, nnz)
     flat = np.full(nnz, mask.size)
-    found = np.flatnonzero(mask.T)[:nnz]
-    flat[: len(found)] = found
+    positions = np.flatnonzero(mask.T)[:nnz]
+    flat[: len(positions)] = positions
     want = kernels.pattern_from_flat(jnp.asarray(flat, jnp.int32), mask.shape)
     for name, one, other in zip(want._fields, got, want, strict=True):
         np.testing.assert_array_equal(one, other, err_msg=name)

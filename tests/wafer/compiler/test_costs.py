@@ -27,9 +27,9 @@ def kernel(kind="matmul", *, T=1, K=64, N=48, bits=32, **more):
 
 def at(choices, rows, columns):
     """The choice of that split."""
-    found = np.flatnonzero((choices.rows == rows) & (choices.columns == columns))
-    assert len(found) == 1
-    return int(found[0])
+    matches = np.flatnonzero((choices.rows == rows) & (choices.columns == columns))
+    assert len(matches) == 1
+    return int(matches[0])
 
 
 @pytest.mark.parametrize(("height", "width"), [(4, 8), (6, 4), (12, 16)])

@@ -77,13 +77,13 @@ def dot_flops(jaxpr):
 
 
 def product_flops(graph):
-    found = 0
+    total = 0
     for kernel in graph.kernels:
         lanes = kernel.lanes + kernel.half_lanes
         forward, backward, update = kernel.flops
         trained = kernel.needs_dx or kernel.needs_dw
-        found += forward - lanes + backward - 2 * lanes * trained + update
-    return found
+        total += forward - lanes + backward - 2 * lanes * trained + update
+    return total
 
 
 def attend(params, x):
@@ -174,10 +174,16 @@ def test_a_convolution_counts_its_window():
         return jnp.square(out).sum()
 
     kernel, image = jnp.zeros((4, 3, 2, 2)), jnp.zeros((1, 3, 5, 5))
-    found = trace(net, kernel, image).kernels[0]
+    convolution = trace(net, kernel, image).kernels[0]
     # 4 x 4 places, 3 channels in a 2 x 2 window, 4 channels out
-    assert (found.kind, found.macs, found.weights) == ("convolution", 16 * 12 * 4, 48)
-    assert found.flops[0] - found.lanes == dot_flops(jax.make_jaxpr(net)(kernel, image).jaxpr)
+    assert (convolution.kind, convolution.macs, convolution.weights) == (
+        "convolution",
+        16 * 12 * 4,
+        48,
+    )
+    assert convolution.flops[0] - convolution.lanes == dot_flops(
+        jax.make_jaxpr(net)(kernel, image).jaxpr
+    )
 
 
 def test_a_function_without_parameters_has_kernels_too():

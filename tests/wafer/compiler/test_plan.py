@@ -133,11 +133,11 @@ def test_a_model_that_does_not_fit_names_the_kernel_the_bytes_and_the_way_out():
 
 def test_gpt3_xl_gets_its_answer_from_shapes_alone():
     cfg = load(GPT3_XL)
-    made = Experiment.from_config(cfg)
-    graph = compiling.config_graph(made)
+    experiment = Experiment.from_config(cfg)
+    graph = compiling.config_graph(experiment)
     assert len([k for k in graph.kernels if k.kind == "attention"]) == 24
     with pytest.raises(CapacityError, match="weight_streaming"):
-        compile_graph(graph, compiling.options_of(made, seed=0))
+        compile_graph(graph, compiling.options_of(experiment, seed=0))
 
 
 def test_copies_of_a_small_net_are_faster_than_one():
@@ -219,10 +219,10 @@ def test_kept_answers_are_of_this_code_and_this_placer_alone(monkeypatch):
 
 def test_replicas_are_the_compilers_business_not_the_runs():
     cfg = load(DIGITS, {"multireplica": True})
-    made = Experiment.from_config(cfg)
-    assert compiling.options_of(made, seed=0).replicas == 0
+    experiment = Experiment.from_config(cfg)
+    assert compiling.options_of(experiment, seed=0).replicas == 0
     with pytest.raises(ConfigError, match="wafer compile"):
-        check(made)
+        check(experiment)
 
 
 def test_dry_modes_of_pipelined_runs_are_the_compilers(tmp_path, capsys):
@@ -250,7 +250,7 @@ def test_samples_of_other_tasks_have_kernels(name):
 def test_the_command(tmp_path):
     command = [sys.executable, "-P", "-m", "wafer", "compile", "-p", str(DIGITS)]
     command += ["-o", str(tmp_path / "out"), "--compile_dir", str(tmp_path), "--multireplica"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "Speed-up of Replicas" in done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert process.returncode == 0, process.stderr
+    assert "Speed-up of Replicas" in process.stdout
     assert {p.name for p in (tmp_path / "out").iterdir()} == set(compiling.FILES)

@@ -20,10 +20,12 @@ PARAMS = sorted((ROOT / "models" / "configs").rglob("*.yaml"))
 @pytest.mark.parametrize("path", PARAMS, ids=lambda p: p.stem)
 def test_params_file(path, tmp_path):
     cfg = load(path)
-    made = Experiment.from_config(cfg)
-    jax.eval_shape(made.tx.init, made.shapes)
+    experiment = Experiment.from_config(cfg)
+    jax.eval_shape(experiment.tx.init, experiment.shapes)
     if cfg.sparsity is not None:
-        assert made.sparsifier.select(made.shapes), "the sparsity section selects no parameter"
+        assert experiment.sparsifier.select(experiment.shapes), (
+            "the sparsity section selects no parameter"
+        )
 
     saved = tmp_path / "resolved.yaml"
     saved.write_text(cfg.to_yaml())

@@ -103,8 +103,8 @@ def test_iterative_magnitude_pruning(tmp_path, source):
 def test_mixture_of_experts(tmp_path, source):
     path = shrink("mixture_of_experts", tmp_path, source)
     run(path, tmp_path / "run", "--max_steps", "12")
-    found = losses(tmp_path / "run")
-    assert found[-1] < found[0]
+    curve = losses(tmp_path / "run")
+    assert curve[-1] < curve[0]
     start = named_leaves(
         models.build(yaml.safe_load(path.read_text())["model"]).init(jax.random.key(0))
     )
@@ -116,9 +116,9 @@ def test_mup_divides_the_rate_of_each_kernel_by_how_much_wider_it_is():
     model = {"hidden_size": 32, "filter_size": 128, "mup_base_hidden_size": 8}
     model |= {"mup_base_filter_size": 64, "nonlinearity": "swiglu"}
     optimizer = {"optimizer_type": "SGD", "learning_rate": 1.0}
-    made = Experiment.from_config(parse_config(config(model=model, optimizer=optimizer)))
-    ones = jax.tree.map(lambda s: jnp.ones(s.shape), made.shapes)
-    updates, _ = made.tx.update(ones, made.tx.init(ones), ones)
+    experiment = Experiment.from_config(parse_config(config(model=model, optimizer=optimizer)))
+    ones = jax.tree.map(lambda s: jnp.ones(s.shape), experiment.shapes)
+    updates, _ = experiment.tx.update(ones, experiment.tx.init(ones), ones)
     rate = {name: -float(np.unique(u).item()) for name, u in named_leaves(updates)}
     assert rate["layers_0/attn/query/kernel"] == rate["layers_0/attn/out/kernel"] == 0.25
     assert rate["layers_0/ffn/up/kernel"] == rate["layers_0/ffn/gate/kernel"] == 0.25
@@ -126,8 +126,8 @@ def test_mup_divides_the_rate_of_each_kernel_by_how_much_wider_it_is():
     assert rate["embed/token/embedding"] == rate["layers_0/ffn/up/bias"] == 1.0
     # What the file says wins.
     optimizer["adjust_learning_rate"] = {"decoder_attention": 0.125}
-    made = Experiment.from_config(parse_config(config(model=model, optimizer=optimizer)))
-    updates, _ = made.tx.update(ones, made.tx.init(ones), ones)
+    experiment = Experiment.from_config(parse_config(config(model=model, optimizer=optimizer)))
+    updates, _ = experiment.tx.update(ones, experiment.tx.init(ones), ones)
     assert float(updates["layers_0"]["attn"]["query"]["kernel"][0, 0]) == -0.125
 
 
@@ -138,18 +138,18 @@ def moved(width, mup):
     if mup:
         model |= {"mup_base_hidden_size": 16, "mup_base_filter_size": 64}
     optimizer = {"optimizer_type": "AdamW", "learning_rate": 0.01, "correct_bias": True}
-    made = Experiment.from_config(parse_config(config(model=model, optimizer=optimizer)))
-    weights = made.model.init(jax.random.key(0))
+    experiment = Experiment.from_config(parse_config(config(model=model, optimizer=optimizer)))
+    weights = experiment.model.init(jax.random.key(0))
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, 64), jnp.int32)
     layout = padded_layout(jnp.full(4, 16, jnp.int32), 16)
     batch = Batch(tokens, jnp.roll(tokens, -1), jnp.ones(64), layout)
-    logits = jax.jit(lambda p: made.model.apply(p, batch))
-    before, state = logits(weights), made.tx.init(weights)
+    logits = jax.jit(lambda p: experiment.model.apply(p, batch))
+    before, state = logits(weights), experiment.tx.init(weights)
 
     @jax.jit
     def step(p, state):
-        grads = jax.grad(lambda p: made.model.loss(p, batch)[0])(p)
-        updates, state = made.tx.update(grads, state, p)
+        grads = jax.grad(lambda p: experiment.model.loss(p, batch)[0])(p)
+        updates, state = experiment.tx.update(grads, state, p)
         return jax.tree.map(jnp.add, p, updates), state
 
     for _ in range(3):
@@ -187,8 +187,10 @@ def test_the_preference_loss_by_hand():
 
 
 def test_answers_of_a_row_do_not_see_each_other():
-    made = [conversation([([5, 6], answer)], eos_id=1, pad_id=1) for answer in ([7], [8, 9])]
-    row = pair_row(made, 6)
+    conversations = [
+        conversation([([5, 6], answer)], eos_id=1, pad_id=1) for answer in ([7], [8, 9])
+    ]
+    row = pair_row(conversations, 6)
     assert row["input_ids"].tolist() == [5, 6, 7, 1, 0, 0, 5, 6, 8, 9, 1, 0]
     assert row["labels"].tolist()[:3] == [6, 7, 1]
     assert row["loss_mask"].tolist() == [0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0]
@@ -232,9 +234,9 @@ def test_dpo_from_pairs_to_a_model_that_prefers(tmp_path, capsys):
 
     start = ["--checkpoint_path", str(tmp_path / "sft" / "checkpoints" / "1")]
     run(path, tmp_path / "dpo", *start, "--max_steps", "12")
-    found = losses(tmp_path / "dpo")
-    assert found[0] == pytest.approx(math.log(2), abs=1e-5)  # it is its own reference
-    assert found[-1] < 0.9 * found[0]
+    curve = losses(tmp_path / "dpo")
+    assert curve[0] == pytest.approx(math.log(2), abs=1e-5)  # it is its own reference
+    assert curve[-1] < 0.9 * curve[0]
     assert "layers_0/ffn/up/kernel" in params(tmp_path / "dpo", 12)
 
     rows[3].pop(LOGP_KEYS[0])

@@ -80,12 +80,12 @@ def test_math_by_type_and_by_name(run, dtype):
         f"var out = @zeros([{10 * size}]{dtype});",
         "for (@range(u16, 5)) |i| {\n" + "\n".join(lines) + "\n}",
     )
-    found = runtime.read_symbol(0, 0, "out").reshape(size, 2, 5)
+    outputs = runtime.read_symbol(0, 0, "out").reshape(size, 2, 5)
     tolerance = {"f16": 2e-3, "f32": 4e-7}[dtype]
-    for row, function in zip(found, UNARY.values(), strict=True):
+    for row, function in zip(outputs, UNARY.values(), strict=True):
         np.testing.assert_array_equal(row[0], row[1])
         np.testing.assert_allclose(row[0], function(x.astype(np.float64)), tolerance, tolerance)
-    np.testing.assert_array_equal(found[0, 0], np.sqrt(x))  # rounded correctly
+    np.testing.assert_array_equal(outputs[0, 0], np.sqrt(x))  # rounded correctly
 
 
 def test_more_math(run):

@@ -27,8 +27,8 @@ def test_a_word_goes_to_the_neighbour(tmp_path):
     @set_color_config(0, 0, color, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
     @set_color_config(1, 0, color, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });"""
     for arch in ("wse2", "wse3"):
-        found = results(tmp_path, text, width=2, routes=routes, arch=arch)
-        np.testing.assert_array_equal(found, [[0, 7, 0, 0], [42, 0, 0, 0]])
+        words = results(tmp_path, text, width=2, routes=routes, arch=arch)
+        np.testing.assert_array_equal(words, [[0, 7, 0, 0], [42, 0, 0, 0]])
 
 
 def test_variables_are_neighbours_in_memory_as_declared(tmp_path):

@@ -34,8 +34,8 @@ class Rule(NamedTuple):
 
 def rules():
     for path in sorted(ROOT.rglob("*.csl")):
-        found = LINE.findall(path.read_text(encoding="utf-8"))
-        lines = [(key, int(x or 0), int(y or 0), text) for key, x, y, text in found]
+        matches = LINE.findall(path.read_text(encoding="utf-8"))
+        lines = [(key, int(x or 0), int(y or 0), text) for key, x, y, text in matches]
         archs = [text for key, _, _, text in lines if key == "arch"]
         for arch in (archs[0] if archs else "wse2").split():
             if lines:
@@ -79,15 +79,15 @@ def test_rules(rule):
     for key, x, y, text in rule.lines:
         if key == "expect":
             name, values = text.split(" = ")
-            found = runtime.read_symbol(x, y, name).ravel()
+            content = runtime.read_symbol(x, y, name).ravel()
             wanted = np.array(ast.literal_eval(values))
-            assert found.tolist() == wanted.astype(found.dtype).tolist(), (name, (x, y))
+            assert content.tolist() == wanted.astype(content.dtype).tolist(), (name, (x, y))
 
 
 def test_every_rule_says_what_it_leaves():
-    found = list(rules())
-    assert len({rule.path for rule in found}) >= 60
-    for rule in found:
+    every_rule = list(rules())
+    assert len({rule.path for rule in every_rule}) >= 60
+    for rule in every_rule:
         keys = {key for key, _, _, _ in rule.lines}
         assert "rule" in keys, rule.path
         assert keys <= {"rule", "arch", "expect", "error", "fault", "waits"}, rule.path

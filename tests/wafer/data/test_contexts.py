@@ -24,7 +24,7 @@ def vocabulary(tmp_path):
     return path.parent
 
 
-def made(tmp_path, vocabulary, records, **keys):
+def rows_of(tmp_path, vocabulary, records, **keys):
     path = write(tmp_path / "in.jsonl", records)
     preprocess(settings(tmp_path, vocabulary, input_dir=str(path), **(KEYS | keys)))
     return rows_in(tmp_path / "out").tolist()
@@ -39,7 +39,7 @@ def made(tmp_path, vocabulary, records, **keys):
     ],
 )
 def test_as_many_as_fit(tmp_path, vocabulary, length, ids, loss_from):
-    (row,) = made(tmp_path, vocabulary, [RECORD], max_seq_length=length)
+    (row,) = rows_of(tmp_path, vocabulary, [RECORD], max_seq_length=length)
     mask = [int(loss_from <= at < loss_from + 2) for at in range(length)]  # g, and the end mark
     assert row == [ids, mask, [*ids[1:], 0]]
 
@@ -47,7 +47,7 @@ def test_as_many_as_fit(tmp_path, vocabulary, length, ids, loss_from):
 def test_rows_are_packed_side_by_side(tmp_path, vocabulary):
     few = RECORD | {"ctxs": []}
     keys = {"mode": "Summarization_VSL", "max_seq_length": 12}
-    (row,) = made(tmp_path, vocabulary, [RECORD, few], **keys)
+    (row,) = rows_of(tmp_path, vocabulary, [RECORD, few], **keys)
     assert row[0] == [4, 5, 1, 6, 7, 1, 2, 3, 8, 2, 3, 8]
     assert row[1] == [0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1]
     assert row[4] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 2]
@@ -63,12 +63,12 @@ def test_rows_are_packed_side_by_side(tmp_path, vocabulary):
 )
 def test_wrong_contexts_are_said(tmp_path, vocabulary, contexts, message):
     with pytest.raises(DataError, match=message):
-        made(tmp_path, vocabulary, [RECORD | {"ctxs": contexts}])
+        rows_of(tmp_path, vocabulary, [RECORD | {"ctxs": contexts}])
 
 
 def test_a_prompt_that_does_not_fit_is_left_out(tmp_path, vocabulary):
     with pytest.raises(DataError, match="no row was made"):
-        made(tmp_path, vocabulary, [RECORD], max_seq_length=3)
+        rows_of(tmp_path, vocabulary, [RECORD], max_seq_length=3)
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,12 @@ def test_wordpieces_of_a_vocab_txt(tmp_path):
 
 def test_sst2_rows(tmp_path):
     write_lines(tmp_path / "train.tsv", ["sentence\tlabel", 'this " is good\t1', "a b c d e\t0"])
-    found = data("sst2", tmp_path, max_sequence_length=6)
-    row = found.source[0]
+    dataset = data("sst2", tmp_path, max_sequence_length=6)
+    row = dataset.source[0]
     assert real(row) == ids("[CLS] this [UNK] is good [SEP]")
     assert row["labels"] == 1
     assert row["row"] == 1
-    assert real(found.source[1]) == ids("[CLS] a b c [UNK] [SEP]")  # cut
+    assert real(dataset.source[1]) == ids("[CLS] a b c [UNK] [SEP]")  # cut
 
 
 def test_mnli_rows_of_tsv_and_json(tmp_path):
@@ -80,14 +80,14 @@ def test_mnli_rows_of_tsv_and_json(tmp_path):
     logits[[0, 1, 2], 0, [0, 1, 1]] = 1  # right, right, wrong
     logits[[3, 4], 0, [2, 1]] = 1  # wrong, right; row 0 is filling
     scorer.add({"row": np.array([1, 2, 3, 4, 5, 0])}, {"logits": logits})
-    found = scorer.result()
-    assert found == {"eval/accuracy_matched": 2 / 3, "eval/accuracy_mismatched": 1 / 2}
+    scores = scorer.result()
+    assert scores == {"eval/accuracy_matched": 2 / 3, "eval/accuracy_mismatched": 1 / 2}
 
 
 def test_f1_of_the_positive_class(tmp_path):
-    found = data("sst2", tmp_path, Context(num_labels=2))
-    assert found.scorer is not None
-    scorer = found.scorer()  # labels are 0 1 0 1
+    dataset = data("sst2", tmp_path, Context(num_labels=2))
+    assert dataset.scorer is not None
+    scorer = dataset.scorer()  # labels are 0 1 0 1
     logits = np.eye(2)[[0, 1, 1, 0]][:, None]
     scorer.add({"row": np.arange(1, 5)}, {"logits": logits})
     assert scorer.result()["eval/f1_score"] == pytest.approx(2 * 1 / (2 + 2))
@@ -115,9 +115,9 @@ def write_squad(folder, paragraph):
 
 def test_squad_windows_by_hand(tmp_path):
     write_squad(tmp_path, SQUAD)
-    found = data("squad", tmp_path, max_sequence_length=15, doc_stride=4, max_query_length=4)
+    dataset = data("squad", tmp_path, max_sequence_length=15, doc_stride=4, max_query_length=4)
     # 14 context tokens; a row holds [CLS] 4 [SEP] 8 [SEP]: windows begin at 0, 4, 8.
-    rows = [found.source[i] for i in range(len(found.source))]
+    rows = [dataset.source[i] for i in range(len(dataset.source))]
     assert [real(row)[6] for row in rows] == ids("bob . oslo")
     assert real(rows[1]) == ids("[CLS] where lives anna ? [SEP] . anna lives in oslo . it is [SEP]")
     spans = [(int(r["start_positions"]), int(r["end_positions"])) for r in rows]
@@ -126,9 +126,9 @@ def test_squad_windows_by_hand(tmp_path):
 
 def test_squad_answers_come_back_as_text_from_the_window_with_most_context(tmp_path):
     write_squad(tmp_path, SQUAD)
-    found = data("squad", tmp_path, max_sequence_length=15, doc_stride=4, max_query_length=4)
-    assert found.scorer is not None
-    scorer = found.scorer()
+    dataset = data("squad", tmp_path, max_sequence_length=15, doc_stride=4, max_query_length=4)
+    assert dataset.scorer is not None
+    scorer = dataset.scorer()
     start, end = np.full((3, 15), -5.0), np.full((3, 15), -5.0)
     start[1, 9], end[1, 10] = 3.0, 3.0
     start[1, 12] = 4.0  # 'it' has more context in the last window, so it does not count here
@@ -137,7 +137,7 @@ def test_squad_answers_come_back_as_text_from_the_window_with_most_context(tmp_p
     scorer.add({"row": np.array([1, 2, 3])}, {"start": start, "end": end})
     assert scorer.answers[0][1] == "in oslo . it is"  # -5 + 4 < 3 + 4
     end[1, 13] = -5.0
-    scorer = found.scorer()
+    scorer = dataset.scorer()
     scorer.add({"row": np.array([1, 2, 3])}, {"start": start, "end": end})
     assert scorer.answers[0][1] == "in oslo"
     assert scorer.result() == {"eval/exact_match": 100.0, "eval/f1": 100.0}
@@ -152,8 +152,8 @@ def test_official_normalization():
 def test_token_rows_and_entities(tmp_path):
     lines = ["anna\tB-PER", "films\tO", "rome\tB-LOC", "", "bob B-PER"]
     write_lines(tmp_path / "train.tsv", lines)
-    found = data("conll", tmp_path)
-    row = found.source[0]
+    dataset = data("conll", tmp_path)
+    row = dataset.source[0]
     assert real(row) == ids("[CLS] anna film ##s rome [SEP]")
     assert row["loss_mask"][:6].tolist() == [0, 1, 1, 0, 1, 0]  # first pieces only
     assert row["labels"][:6].tolist() == [0, 2, 0, 0, 1, 0]  # O, B-LOC, B-PER
@@ -187,8 +187,8 @@ def test_summary_rows_oracle_and_rouge(tmp_path):
     assert oracle(src, "bob lives in rome", 2) == [0, 0, 1]  # more sentences would lower it
     rows = [{"src": src, "labels": [0, 1, 1]}, {"src": src, "tgt": "bob lives in rome"}]
     write_lines(tmp_path / "a.jsonl", map(json.dumps, rows))
-    found = data("bertsum", tmp_path)
-    row = found.source[0]
+    dataset = data("bertsum", tmp_path)
+    row = dataset.source[0]
     text = "[CLS] a film . [SEP] [CLS] the news is good . [SEP] [CLS] bob lives in rome . [SEP]"
     assert real(row) == ids(text)
     assert real(row, "token_type_ids") == [0] * 5 + [1] * 7 + [0] * 7
@@ -199,8 +199,8 @@ def test_summary_rows_oracle_and_rouge(tmp_path):
     assert scores["rouge1"] == pytest.approx(2 * 4 / (6 + 5))
     assert scores["rouge2"] == pytest.approx(2 * 2 / (5 + 4))
     assert scores["rougeL"] == pytest.approx(2 * 4 / (6 + 5))
-    assert found.scorer is not None
-    scorer = found.scorer()
+    assert dataset.scorer is not None
+    scorer = dataset.scorer()
     logits = np.array([[0.1, 0.9, 0.8, 9.0, 9.0, 9.0]])  # slots without a sentence do not count
     scorer.add(
         {"row": np.array([1]), "gather_weights": row["gather_weights"][None]}, {"logits": logits}
@@ -218,13 +218,13 @@ def test_the_vendors_bertsum_csv(tmp_path):
 
 
 def test_masks_are_drawn_anew_every_epoch_and_the_same_in_a_restored_run(tmp_path):
-    found = data("masked_lm", tmp_path, shuffle=False)
-    loader = found.loader(12, num_epochs=None)
+    dataset = data("masked_lm", tmp_path, shuffle=False)
+    loader = dataset.loader(12, num_epochs=None)
     first, state = next(loader), loader.state()
     second = next(loader)
     loader.close()
     assert not np.array_equal(first["gather_positions"], second["gather_positions"])
-    again = found.loader(12, num_epochs=None)
+    again = dataset.loader(12, num_epochs=None)
     again.restore(json.loads(json.dumps(state)))
     np.testing.assert_array_equal(next(again)["input_ids"], second["input_ids"])
     again.close()
@@ -232,7 +232,7 @@ def test_masks_are_drawn_anew_every_epoch_and_the_same_in_a_restored_run(tmp_pat
         used = first["gather_weights"][r] != 0
         tokens = first["input_ids"][r].copy()
         tokens[first["gather_positions"][r][used]] = first["gather_labels"][r][used]
-        np.testing.assert_array_equal(tokens, found.source[r]["input_ids"])
+        np.testing.assert_array_equal(tokens, dataset.source[r]["input_ids"])
     assert first["next_sentence_label"].tolist() == [0, 1] * 6
 
 
@@ -253,18 +253,18 @@ def test_only_the_assistants_turns_carry_loss(tmp_path):
     row = {"messages": [{"role": role, "content": text} for role, text in turns]}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
     keys = {"multi_turn_key": "messages", "completion_prefix": "says"}
-    found = data("prompts", tmp_path, **keys).source[0]
+    tokens = data("prompts", tmp_path, **keys).source[0]
     text = "where lives anna ? says in paris . <|endoftext|>"
     text += " bob saw a film . says paris saw anna <|endoftext|>"
-    assert found["input_ids"].tolist() == ids(text)
-    assert found["attention_mask"].tolist() == [0] * 4 + [1] * 4 + [0] * 6 + [1] * 4 + [0]
+    assert tokens["input_ids"].tolist() == ids(text)
+    assert tokens["attention_mask"].tolist() == [0] * 4 + [1] * 4 + [0] * 6 + [1] * 4 + [0]
 
 
 def test_stats_of_images_say_that_nothing_is_padded(tmp_path):
     WRITERS["mnist"](tmp_path)
-    told = padding_stats(parse_config(params("mnist", tmp_path)), "train")
-    assert "images of" in told
-    assert told.endswith("no sequences): nothing is padded")
+    stats = padding_stats(parse_config(params("mnist", tmp_path)), "train")
+    assert "images of" in stats
+    assert stats.endswith("no sequences): nothing is padded")
 
 
 def test_sources_and_targets(tmp_path):
@@ -294,8 +294,8 @@ def test_idx_files_plain_and_gzipped(tmp_path):
 
 
 def test_llava_rows_and_pictures(tmp_path):
-    found = data("llava", tmp_path, Context(input_shape=(3, 4, 4)))
-    row = found.source[1]
+    dataset = data("llava", tmp_path, Context(input_shape=(3, 4, 4)))
+    row = dataset.source[1]
     assert row["input_ids"][:6].tolist() == [LLAVA_IMAGE] * 4 + [10, 21]
     assert row["loss_mask"].tolist() == [0, 0, 0, 0, 1, 0, 0, 0]
     red = load_image(tmp_path / "1.png", (3, 4, 4))
@@ -307,8 +307,8 @@ def test_llava_rows_and_pictures(tmp_path):
 
 @pytest.mark.parametrize("task", ["masked_lm", "conll", "t5", "bertsum", "dpr"])
 def test_stripped_rows_hold_what_padded_rows_hold(task, tmp_path):
-    found = data(task, tmp_path)
-    loader = found.loader(4, num_epochs=1)
+    dataset = data(task, tmp_path)
+    loader = dataset.loader(4, num_epochs=1)
     rows = next(loader)
     loader.close()
     batches = []
@@ -419,10 +419,10 @@ def test_wrong_images(tmp_path):
 
 
 def test_a_missing_picture_is_named_with_its_row(tmp_path):
-    found = data("llava", tmp_path, Context(input_shape=(3, 4, 4)))
+    dataset = data("llava", tmp_path, Context(input_shape=(3, 4, 4)))
     (tmp_path / "3.png").unlink()
     with pytest.raises(DataError, match=r"rows\.h5, row 3: .*3\.png: not a readable image"):
-        found.source[3]
+        dataset.source[3]
 
 
 def test_rows_and_models_that_do_not_go_together(tmp_path):

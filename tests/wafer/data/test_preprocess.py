@@ -40,7 +40,7 @@ def vocabulary(tmp_path):
 
 
 def test_language_model_rows_by_hand(tmp_path, vocabulary):
-    made = preprocess(settings(tmp_path, vocabulary))
+    report = preprocess(settings(tmp_path, vocabulary))
     # a b c | end d e end f g h a b end: cut every 4 tokens, sharing one
     assert rows_in(tmp_path / "out").tolist() == [
         [[2, 3, 4, 0], [1, 1, 1, 1], [3, 4, 0, 5]],
@@ -48,10 +48,10 @@ def test_language_model_rows_by_hand(tmp_path, vocabulary):
         [[8, 9, 2, 3], [1, 1, 1, 1], [9, 2, 3, 0]],
     ]
     params = json.loads((tmp_path / "out" / "data_params.json").read_text())
-    assert params["n_examples"] == made.written.rows == 3
+    assert params["n_examples"] == report.written.rows == 3
     assert params["features"] == ["input_ids", "attention_mask", "labels"]
     assert params["post-process"]["loss_valid_tokens"] == 12
-    assert "3 rows in 1 file(s)" in str(made)
+    assert "3 rows in 1 file(s)" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -264,14 +264,16 @@ def test_a_killed_run_goes_on_and_leaves_no_process_behind(library, tmp_path, ca
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     assert not (killed / "data_params.json").exists()
-    done = {path.name: path.stat().st_mtime_ns for path in killed.glob("*.h5")}
+    written_at = {path.name: path.stat().st_mtime_ns for path in killed.glob("*.h5")}
     again = subprocess.run(
         command(big, killed, words, 2), capture_output=True, text=True, check=True
     )
     assert "Going on after" in again.stdout + again.stderr
     same_rows(whole, killed)
     kept = [
-        path.name for path in killed.glob("*.h5") if done.get(path.name) == path.stat().st_mtime_ns
+        path.name
+        for path in killed.glob("*.h5")
+        if written_at.get(path.name) == path.stat().st_mtime_ns
     ]
     assert "examples_00000.h5" in kept  # not made a second time
     one, two = (json.loads((f / "data_params.json").read_text()) for f in (whole, killed))
@@ -282,15 +284,15 @@ def test_a_killed_run_goes_on_and_leaves_no_process_behind(library, tmp_path, ca
 
 def children(pid):
     """Processes whose parent is ``pid``."""
-    found = []
+    pids = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
+            pids.append(int(stat.parent.name))
+    return pids
 
 
 def wait_gone(pids):

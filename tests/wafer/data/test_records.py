@@ -56,10 +56,10 @@ def test_hugging_face_dataset_on_disk(tmp_path):
             write(path, [{"text": t} for t in TEXTS])
     state = {"_data_files": [{"filename": f"data-{part}.arrow"} for part in (1, 0)]}
     (tmp_path / "state.json").write_text(json.dumps(state))
-    found = find_inputs([str(tmp_path)], None)
-    assert [path.name for path in found] == ["data-1.arrow", "data-0.arrow"]
+    paths = find_inputs([str(tmp_path)], None)
+    assert [path.name for path in paths] == ["data-1.arrow", "data-0.arrow"]
     if has("pyarrow"):
-        assert texts_of(found) == TEXTS * 2
+        assert texts_of(paths) == TEXTS * 2
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     with pytest.raises(DataError, match=r"holds the splits train, test; name one.*train"):
         find_inputs([str(tmp_path)], None)

@@ -49,9 +49,9 @@ def opened(cfg, tmp_path, vocab_size=1000):
 
 def firsts(loader, count):
     """First id of the rows of some batches."""
-    found = [row[0] for rows in itertools.islice(loader, count) for row in rows["input_ids"]]
+    ids = [row[0] for rows in itertools.islice(loader, count) for row in rows["input_ids"]]
     loader.close()
-    return [int(i) for i in found]
+    return [int(i) for i in ids]
 
 
 def test_rows_in_order_over_files_and_carried_into_the_next_epoch(tmp_path):
@@ -322,15 +322,15 @@ def test_shuffle_and_split_keep_every_row_once(tmp_path):
     assert order != list(range(20))
     parts = split_folder(where, tmp_path / "p", [3, 1], seed=2)
     assert list(parts.values()) == [15, 5]
-    found = []
+    all_ids = []
     for part, count in parts.items():
         assert verify_folder(part).problems == []
         assert json.loads((part / "data_params.json").read_text())["n_examples"] == count
         data = opened(section("GptHDF5DataProcessor", data_dir=str(part)), tmp_path)
         ids = [int(data.source[i]["input_ids"][0]) for i in range(count)]
         assert ids == sorted(ids)
-        found += ids
-    assert sorted(found) == list(range(20))
+        all_ids += ids
+    assert sorted(all_ids) == list(range(20))
     with pytest.raises(DataError, match=r"holds examples_00000\.h5 already"):
         shuffle_folder(where, tmp_path / "s")
     with pytest.raises(DataError, match="at least two positive shares"):
@@ -378,10 +378,10 @@ def test_verify_and_training_refuse_the_same_rows(tmp_path, row, problem):
     where.mkdir()
     with h5py.File(where / "a.h5", "w") as file:
         file["data"] = row[None]
-    (found,) = verify_folder(where, 500).problems
+    (complaint,) = verify_folder(where, 500).problems
     with pytest.raises(DataError, match=problem) as raised:
         opened(section("GptHDF5DataProcessor", data_dir=str(where)), tmp_path, 500).source[0]
-    assert str(raised.value) == found
+    assert str(raised.value) == complaint
 
 
 def _link_out(file):

@@ -92,9 +92,9 @@ def test_a_run_on_pes_is_the_resident_run(tmp_path, changes):
     got, metrics = train(tmp_path / "pes", **changes)
     want, plain = train(tmp_path / "host", **changes, runconfig=on_host)
     assert_same(got, want)
-    for mine, theirs in zip(metrics, plain, strict=True):
+    for on_pes, resident in zip(metrics, plain, strict=True):
         for name in ("loss", "model_wise_grad_norm", "lr/0"):
-            assert mine[name] == pytest.approx(theirs[name], abs=1e-5), name
+            assert on_pes[name] == pytest.approx(resident[name], abs=1e-5), name
     further = {"max_steps": 5, "checkpoint_steps": 5}
     got, _ = train(tmp_path / "pes", **changes, runconfig=on_host | further)
     want, _ = train(tmp_path / "host", **changes, runconfig=further)
@@ -130,8 +130,8 @@ def test_weights_stay_in_the_pes_between_steps(tmp_path):
         copy = again._replace(params=dict(again.params))  # another object: loaded anew
         again, _ = other.engine.step(copy, features)
     pairs = zip(named_leaves(state.params), named_leaves(again.params), strict=True)
-    for (name, mine), (_, theirs) in pairs:
-        np.testing.assert_array_equal(mine, theirs, err_msg=name)
+    for (name, kept), (_, reloaded) in pairs:
+        np.testing.assert_array_equal(kept, reloaded, err_msg=name)
     loader.close()
 
 

@@ -25,13 +25,13 @@ LEAVES = {
 
 @pytest.fixture(params=["ram", "file", "single"])
 def store(request, tmp_path):
-    made = (
+    new_store = (
         RamStore()
         if request.param == "ram"
         else FileStore(tmp_path, durable=request.param == "file")
     )
-    yield made
-    made.close()
+    yield new_store
+    new_store.close()
 
 
 def same(a, b):
@@ -201,10 +201,10 @@ def test_no_room_for_the_file_is_an_error_at_the_start(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
         FileStore(sys.argv[1]).add("layer", {"w": np.zeros(1 << 20)})
         """)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False
     )
-    assert "MemoryXError" in done.stderr
-    assert "cannot grow to 0.02 GiB" in done.stderr
-    assert "memoryx.path" in done.stderr
+    assert "MemoryXError" in process.stderr
+    assert "cannot grow to 0.02 GiB" in process.stderr
+    assert "memoryx.path" in process.stderr
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

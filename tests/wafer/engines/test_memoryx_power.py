@@ -138,9 +138,9 @@ def verdict(folder, writes, layout, size):
         return None
     step = store.meta["step"]
     for record in range(2):
-        found = store.fetch(f"layer{record}")
+        arrays = store.fetch(f"layer{record}")
         for name, want in contents(step, record).items():
-            np.testing.assert_array_equal(found[name], want, err_msg=f"step {step} is not whole")
+            np.testing.assert_array_equal(arrays[name], want, err_msg=f"step {step} is not whole")
     store.close()
     return step
 
@@ -159,14 +159,18 @@ def replay(tmp_path, monkeypatch):
     calls, marks = run(folder, monkeypatch)
     size, seen = (folder / "memoryx.bin").stat().st_size, {}
     for end in range(len(calls) + 1):
-        done = sum(end >= mark for mark in marks) - 1  # the newest step whose commit returned
+        committed = sum(end >= mark for mark in marks) - 1  # the newest step whose commit returned
         for writes, named in disks(calls[:end]):
             layout = old_layout if named == "old" else named
             key = (tuple((o, len(d), hash(d)) for o, d in writes), layout)
             if key not in seen:
                 seen[key] = verdict(other, writes, layout, size)
             step = seen[key]
-            assert done < 0 or (step is not None and done <= step <= done + 1), (end, done, step)
+            assert committed < 0 or (step is not None and committed <= step <= committed + 1), (
+                end,
+                committed,
+                step,
+            )
     return len(seen)
 
 

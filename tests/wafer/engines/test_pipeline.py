@@ -152,28 +152,28 @@ def test_the_timetable_is_what_runs_and_no_way_of_running_it_changes_a_bit(monke
     forward = Flow._forward
 
     def counting(flow, task):
-        made = forward(flow, task)
+        output = forward(flow, task)
         here = [at for at in flow._saved if at[0] in flow.pipe.regions[task.stage].stages]
         at = len(flow.pipe.regions), task.stage
         held[at] = max(held[at], len(here))
-        return made
+        return output
 
     monkeypatch.setattr(Flow, "_forward", counting)
     batches = [images(seed) for seed in range(3)]
-    found = {}
+    results = {}
     for stages, devices in ((1, 1), (4, 1), (4, 4), (3, 2)):
         events = []
         executor = pipelined(MLP, stages=stages, devices=devices, events=events)
         state, seen = train(executor, batches)
-        found[stages, devices] = arrays(state), seen
+        results[stages, devices] = arrays(state), seen
         assert [span.task for span in events] == 3 * list(schedule(stages, 4))
         spans = {span.task: span for span in events[-len(schedule(stages, 4)) :]}
         ends = {task[1:]: span.end for task, span in spans.items()}
         for task, span in spans.items():
             assert span.end >= span.begin
             assert all(ends[need] <= span.begin for need in needs(task, stages, 4))
-    want, losses = found[1, 1]
-    for got, seen in found.values():
+    want, losses = results[1, 1]
+    for got, seen in results.values():
         assert seen == losses
         for name, leaf in want.items():
             np.testing.assert_array_equal(got[name], leaf, err_msg=name)
@@ -198,8 +198,8 @@ def test_regions_are_balanced_runs_of_stages():
         partition([1, 2], 5)
     model = models.build(GPT | {"num_hidden_layers": 4})
     shapes = jax.eval_shape(model.init, jax.random.key(0))
-    found = regions(model, shapes, 3, 2)
-    assert [(r.name, r.place) for r in found] == [
+    parts = regions(model, shapes, 3, 2)
+    assert [(r.name, r.place) for r in parts] == [
         ("embed–layers_0", 0), ("layers_1–layers_2", 0), ("layers_3–head", 1)
     ]  # fmt: skip
     assert [r.name for r in regions(model, shapes, None, 1)] == [s.name for s in model.stages]
@@ -267,21 +267,21 @@ def test_checkpoints_are_interchangeable_between_executors(tmp_path):
         "stay": (PIPED, PIPED),
         "stream": (PIPED, streamed),
     }
-    found = {}
+    leaves = {}
     for name, (first, then) in ways.items():
         folder = tmp_path / name
         assert run_mode(run_config(folder, max_steps=3, **first)) == 0
         assert run_mode(run_config(folder, max_steps=5, **then)) == 0
-        found[name] = arrays(load_checkpoint(folder / "checkpoints" / "5")[0])
+        leaves[name] = arrays(load_checkpoint(folder / "checkpoints" / "5")[0])
     assert run_mode(run_config(tmp_path / "whole", max_steps=5, **PIPED)) == 0
     whole = arrays(load_checkpoint(tmp_path / "whole" / "checkpoints" / "5")[0])
     for leaf, value in whole.items():  # resuming changes no bit
-        np.testing.assert_array_equal(found["stay"][leaf], value, err_msg=leaf)
+        np.testing.assert_array_equal(leaves["stay"][leaf], value, err_msg=leaf)
     for name in ways:
-        assert found[name].keys() == found["resident"].keys()
-        for leaf, value in found["resident"].items():
+        assert leaves[name].keys() == leaves["resident"].keys()
+        for leaf, value in leaves["resident"].items():
             np.testing.assert_allclose(
-                found[name][leaf], value, atol=2e-6, rtol=1e-5, err_msg=f"{name} {leaf}"
+                leaves[name][leaf], value, atol=2e-6, rtol=1e-5, err_msg=f"{name} {leaf}"
             )
 
 
@@ -289,7 +289,7 @@ def test_checkpoints_are_interchangeable_between_executors(tmp_path):
 @pytest.mark.parametrize("stripped", [{"use_vsl": True}, {}], ids=["packed", "stripped"])
 def test_variable_length_batches(tmp_path, stripped):
     """Packed rows, and streams of several capacities."""
-    found = {}
+    leaves = {}
     for name, settings in (("resident", {}), ("pipelined", PIPED)):
         folder = tmp_path / name
         cfg = config(
@@ -299,10 +299,10 @@ def test_variable_length_batches(tmp_path, stripped):
             | settings,
         )
         assert run_mode(parse_config(cfg)) == 0
-        found[name] = arrays(load_checkpoint(folder / "checkpoints" / "4")[0])
-    for leaf, value in found["resident"].items():
+        leaves[name] = arrays(load_checkpoint(folder / "checkpoints" / "4")[0])
+    for leaf, value in leaves["resident"].items():
         np.testing.assert_allclose(
-            found["pipelined"][leaf], value, atol=2e-6, rtol=1e-5, err_msg=leaf
+            leaves["pipelined"][leaf], value, atol=2e-6, rtol=1e-5, err_msg=leaf
         )
 
 

@@ -48,10 +48,10 @@ def assert_rules_are_the_programs(branches, tx, **extra):
 def test_equal_rules_are_equal_programs_in_every_recipe(recipe, tmp_path):
     sizes = {"num_hidden_layers": 3, "max_position_embeddings": 128}
     path = shrink(recipe, tmp_path, tmp_path, model=sizes)
-    made = Experiment.from_config(parse_config(yaml.safe_load(path.read_text())))
-    branches = described(made.shapes, made.tx)
+    experiment = Experiment.from_config(parse_config(yaml.safe_load(path.read_text())))
+    branches = described(experiment.shapes, experiment.tx)
     norm = jax.ShapeDtypeStruct((), np.float32)
-    count = assert_rules_are_the_programs(branches, made.tx, global_norm=norm)
+    count = assert_rules_are_the_programs(branches, experiment.tx, global_norm=norm)
     assert count == (4 if recipe == "mixture_of_experts" else 3)
 
 

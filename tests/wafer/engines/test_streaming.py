@@ -151,17 +151,17 @@ STREAMED = {"execution_strategy": "weight_streaming"}
 def test_checkpoints_are_interchangeable_between_executors(tmp_path, store):
     streamed = STREAMED | {"memoryx": {"store": store}}
     ways = {"resident": ({}, {}), "there": ({}, streamed), "back": (streamed, {})}
-    found = {}
+    leaves = {}
     for name, (first, then) in ways.items():
         folder = tmp_path / name
         assert run_mode(parse_config(run_config(folder, max_steps=3, **first))) == 0
         assert run_mode(parse_config(run_config(folder, max_steps=5, **then))) == 0
-        found[name] = arrays(load_checkpoint(folder / "checkpoints" / "5")[0])
+        leaves[name] = arrays(load_checkpoint(folder / "checkpoints" / "5")[0])
     for name in ("there", "back"):
-        assert found[name].keys() == found["resident"].keys()
-        for leaf, value in found["resident"].items():
+        assert leaves[name].keys() == leaves["resident"].keys()
+        for leaf, value in leaves["resident"].items():
             np.testing.assert_allclose(
-                found[name][leaf], value, atol=2e-6, rtol=1e-5, err_msg=f"{name} {leaf}"
+                leaves[name][leaf], value, atol=2e-6, rtol=1e-5, err_msg=f"{name} {leaf}"
             )
 
 

@@ -140,9 +140,9 @@ def test_published_reduce_tables():
 def test_axes_regions_and_auto():
     x = jnp.asarray(random((4, 5, 3)))
     clock = co.start_clock(4, 5)
-    total, done = co.all_reduce(x, clock, axes="xy")
+    total, ends = co.all_reduce(x, clock, axes="xy")
     np.testing.assert_allclose(total[2, 3], x.sum((0, 1)), rtol=1e-5)
-    assert int(done.min()) > 0
+    assert int(ends.min()) > 0
     column, along_y = co.reduce(x, clock, axis="y", algorithm="chain")
     row, along_x = co.reduce(x.swapaxes(0, 1), clock.T, algorithm="chain")
     np.testing.assert_array_equal(column, row.swapaxes(0, 1))

@@ -83,16 +83,16 @@ def test_every_cycle_of_every_rule():
         memory[i, : own.shape[0], : own.shape[1], : own.shape[2]] = own
     states = batch._init_stacked(together, jnp.asarray(memory))
     step = jax.jit(jax.vmap(fabric.step), compiler_options=batch.QUICK_COMPILE)
-    mine = [fabric.init(p, v) for p, v in zip(programs, values, strict=True)]
+    alone = [fabric.init(p, v) for p, v in zip(programs, values, strict=True)]
     alive = set(range(len(programs)))
     for passed in range(60):
         states = step(together, states)
         every = batch.unstack(programs, states)
         for i in sorted(alive):
-            mine[i] = fabric.run(programs[i], mine[i], passed + 1)
+            alone[i] = fabric.run(programs[i], alone[i], passed + 1)
             # the stacked programs number their tasks anew
-            assert_same(mine[i], every[i], f"{names[i]}, {passed}", skip=("active", "blocked"))
-            if not bool(mine[i].progress) or int(mine[i].fault[0]):
+            assert_same(alone[i], every[i], f"{names[i]}, {passed}", skip=("active", "blocked"))
+            if not bool(alone[i].progress) or int(alone[i].fault[0]):
                 alive.discard(i)
 
 
@@ -160,9 +160,9 @@ def test_every_cycle_of_the_plane(name):
     turned = (masks.height, masks.width) != (shape.height, shape.width)
     state = planes._start(shape, packed)
     step = jax.jit(lambda s: planes._step(shape, packed, s))
-    mine = fabric.init(program, {"x": collectives_cases.X})
+    reference = fabric.init(program, {"x": collectives_cases.X})
     for passed in range(45):
-        state, mine = step(state), fabric.run(program, mine, passed + 1)
+        state, reference = step(state), fabric.run(program, reference, passed + 1)
         for c in range(len(shape.depths)):
             levels = {
                 "router": state.router[c],
@@ -171,7 +171,7 @@ def test_every_cycle_of_the_plane(name):
                 "queue": state.queue[c],
             }
             for lane, held in levels.items():
-                want = np.asarray(getattr(mine, lane).flag[c] != 0)[: len(held)]
+                want = np.asarray(getattr(reference, lane).flag[c] != 0)[: len(held)]
                 got = np.stack([unpacked(words, shape) for words in held])
                 got = got.swapaxes(-1, -2) if turned else got
                 np.testing.assert_array_equal(got, want, err_msg=f"{lane} {c}, cycle {passed}")

@@ -427,10 +427,10 @@ def test_a_compiled_plan_trains_at_the_speed_of_its_report(name, tmp_path):
         "optimizer: {optimizer_type: SGD, momentum: 0.9, learning_rate: 0.05}\n"
         "runconfig: {max_steps: 22}\n"
     )
-    made = Experiment.from_yaml(path)
-    graph = config_graph(made)
+    experiment = Experiment.from_yaml(path)
+    graph = config_graph(experiment)
     spec = dataclasses.replace(WSE2, **cut)
-    options = dataclasses.replace(options_of(made, seed=0), spec=spec, micro=batch)
+    options = dataclasses.replace(options_of(experiment, seed=0), spec=spec, micro=batch)
     compiled = compile_graph(graph, options)
     layers = [Dense(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
     _, tree = digits_model()
@@ -453,13 +453,13 @@ def compiled_mnist(depth, side, batch):
     """The documents' FC-MNIST from its own file, compiled for a cut of the wafer; its model."""
     config = load(MNIST)
     config.model["depth"] = depth
-    made = Experiment.from_config(config)
-    graph = config_graph(made)
+    experiment = Experiment.from_config(config)
+    graph = config_graph(experiment)
     cut = dataclasses.replace(WSE2, width=side, height=side)
-    options = dataclasses.replace(options_of(made, seed=0), spec=cut, batch=batch)
+    options = dataclasses.replace(options_of(experiment, seed=0), spec=cut, batch=batch)
     sizes = (784, *[50] * depth, 10)
     layers = [Dense(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(sizes))]
-    return compile_graph(graph, options), layers, made.model
+    return compile_graph(graph, options), layers, experiment.model
 
 
 def strokes(count, seed):

@@ -25,9 +25,9 @@ LEVELS = {
 
 
 def layout(main="high", width=1):
-    made = fabric.Layout(width, main_thread_priority=main, overheads=False)
-    made.array("a", 32)
-    return made
+    grid = fabric.Layout(width, main_thread_priority=main, overheads=False)
+    grid.array("a", 32)
+    return grid
 
 
 def at(op, priority):
@@ -36,38 +36,38 @@ def at(op, priority):
 
 def beside_a_task(main, level):
     """The microthread writes words 8..12, which the task reads from the next cycle on."""
-    made = layout(main)
+    grid = layout(main)
     copy = at(fmovs(mem("a", 8), mem("a"), 5, thread=0), level)
-    made.task("main", [copy, fmovs(mem("a", 16), mem("a", 8), 5)], active=True)
-    return made.build()
+    grid.task("main", [copy, fmovs(mem("a", 16), mem("a", 8), 5)], active=True)
+    return grid.build()
 
 
 def beside_each_other(levels):
     """Thread 0 writes words 8..12, thread 1 reads them; the task ends as they begin."""
-    made = layout()
+    grid = layout()
     copies = [
         fmovs(mem("a", 8), mem("a"), 5, thread=0),
         fmovs(mem("a", 16), mem("a", 8), 5, thread=1),
     ]
-    made.task(
+    grid.task(
         "main", [at(op, level) for op, level in zip(copies, levels, strict=True)], active=True
     )
-    return made.build()
+    return grid.build()
 
 
 def passing_on(main, level):
     """PE 1 passes 8 words on by a microthread while its task computes 20 cycles."""
-    made = layout(main, 3)
-    into, out = made.color(), made.color()
-    made.route(into, "RAMP", "E", made.x == 0)
-    made.route(into, "W", "RAMP", made.x == 1)
-    made.route(out, "RAMP", "E", made.x == 1)
-    made.route(out, "W", "RAMP", made.x == 2)
-    made.task("main", [fmovs(fabout(into), mem("a"), 8)], made.x == 0, active=True)
+    grid = layout(main, 3)
+    into, out = grid.color(), grid.color()
+    grid.route(into, "RAMP", "E", grid.x == 0)
+    grid.route(into, "W", "RAMP", grid.x == 1)
+    grid.route(out, "RAMP", "E", grid.x == 1)
+    grid.route(out, "W", "RAMP", grid.x == 2)
+    grid.task("main", [fmovs(fabout(into), mem("a"), 8)], grid.x == 0, active=True)
     forward = at(fmovs(fabout(out), fabin(into), 8, thread=0), level)
-    made.task("main", [forward, work(20)], made.x == 1, active=True)
-    made.task("main", [fmovs(mem("a", 8), fabin(out), 8)], made.x == 2, active=True)
-    return made.build()
+    grid.task("main", [forward, work(20)], grid.x == 1, active=True)
+    grid.task("main", [fmovs(mem("a", 8), fabin(out), 8)], grid.x == 2, active=True)
+    return grid.build()
 
 
 CASES = (
@@ -127,12 +127,12 @@ def test_both_engines_leave_the_same_state(reference):
 
 
 def test_unknown_levels():
-    for made, op in (
+    for grid, op in (
         (layout("low"), work(1)),
         (layout(), at(work(1, thread=0), "medium_high")),
     ):
-        made.task("main", [op], active=True)
+        grid.task("main", [op], active=True)
         with pytest.raises(
             fabric.FabricError, match=r"one of .*'low', 'medium', 'high'.* of the task"
         ):
-            made.build()
+            grid.build()

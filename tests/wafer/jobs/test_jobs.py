@@ -60,18 +60,18 @@ def wait_for(store, count, phase, seconds=60.0):
     """The jobs of a phase, once there are so many."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        found = [job for job in store.jobs() if job.phase == phase]
-        if len(found) >= count:
-            return found
+        jobs = [job for job in store.jobs() if job.phase == phase]
+        if len(jobs) >= count:
+            return jobs
         time.sleep(0.05)
     raise AssertionError(f"{phase}: {table(store.jobs())}")
 
 
 def test_a_process_is_known_by_more_than_its_number():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    mine = identity(child.pid)
-    assert mine is not None
-    assert mine == identity(child.pid) != identity(os.getpid())
+    child_identity = identity(child.pid)
+    assert child_identity is not None
+    assert child_identity == identity(child.pid) != identity(os.getpid())
     child.kill()
     deadline = time.monotonic() + 10
     while identity(child.pid) is not None and time.monotonic() < deadline:

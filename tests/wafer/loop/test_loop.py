@@ -290,8 +290,8 @@ def test_side_effects_happen_when_values_exist():
 
     @cstorch.step_closure
     def show(value, scale, *, name):
-        done = cstorch.current_backend().executor.profiler.total_samples
-        seen.append((name, float(value) * scale, done))
+        samples = cstorch.current_backend().executor.profiler.total_samples
+        seen.append((name, float(value) * scale, samples))
 
     @cstorch.trace
     def double(x):

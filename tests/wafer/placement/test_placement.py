@@ -188,9 +188,9 @@ def test_samples_mirrors_and_snakes_are_legal():
         legal(mirror(plan, box, False), curves, 40, 40)
     for stacked, column in ((3, 3), (None, 4)):
         snakes = Snakes(table, 40, rows=3, stacked=stacked, column=column)
-        found = [(r, s) for r, s in np.argwhere(snakes.least <= 40) if r]
-        assert found
-        for r, s in found:
+        sizes = [(r, s) for r, s in np.argwhere(snakes.least <= 40) if r]
+        assert sizes
+        for r, s in sizes:
             legal(snakes.plan(int(r), int(s), 40), curves, 40, 40)
     few = Snakes(table, 40, rows=3, stacked=2, column=4).least.min(1)
     assert (snakes.least[:, 0] <= few).all()

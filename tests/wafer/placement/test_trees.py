@@ -26,9 +26,11 @@ CASES = GOLDEN / "compiler"
 
 def curves_of(kinds, limit=12, seed=3):
     rng = np.random.default_rng(seed)
-    made = np.minimum.accumulate(rng.integers(1, limit, size=(max(kinds) + 1, limit + 1)), axis=1)
-    made[:, :2] = NEVER
-    return made[list(kinds)].astype(np.int32)
+    heights = np.minimum.accumulate(
+        rng.integers(1, limit, size=(max(kinds) + 1, limit + 1)), axis=1
+    )
+    heights[:, :2] = NEVER
+    return heights[list(kinds)].astype(np.int32)
 
 
 def fits_somehow(curves):
@@ -51,14 +53,14 @@ def fits_somehow(curves):
 
 
 def legal(plan, curves, width, height):
-    found = leaves(plan)
-    assert sorted(leaf.i for leaf in found) == list(range(len(curves)))
+    placed = leaves(plan)
+    assert sorted(leaf.i for leaf in placed) == list(range(len(curves)))
     painted = np.zeros((height, width), int)
-    for leaf in found:
+    for leaf in placed:
         assert curves[leaf.i, leaf.width] <= leaf.height
         painted[leaf.y : leaf.y + leaf.height, leaf.x : leaf.x + leaf.width] += 1
     assert painted.max() == 1
-    assert painted.sum() == sum(leaf.width * leaf.height for leaf in found)
+    assert painted.sum() == sum(leaf.width * leaf.height for leaf in placed)
 
 
 def test_windows_equal_brute_force_over_all_orders():
@@ -126,9 +128,9 @@ def test_no_slicing_plan_of_case_i_is_within_two_percent():
 def test_a_wheel_of_case_i_is_within_two_percent():
     g = read_graph(CASES / "I.kgraph")
     lines = []
-    found = place(g, longest=1.02, effort=Effort(moves=1000, plans=1), say=lines.append)
+    placement = place(g, longest=1.02, effort=Effort(moves=1000, plans=1), say=lines.append)
     assert any("plans with a wheel do" in line for line in lines)
-    assert found.score.time <= 1.02 * 46584  # the published bound; the checker proved the rest
+    assert placement.score.time <= 1.02 * 46584  # the published bound; the checker proved the rest
 
 
 def pinwheel(strip=()):
@@ -145,14 +147,14 @@ def test_wheels_fit_where_no_cuts_do(strip):
     table = Windows(curves, kinds, n)
     assert table.window == n
     assert table.heights[0, n, 5] > height
-    found = wheels(table, 5, height)
-    assert [wheel.sides for wheel in found] == [((3, 2), (2, 3), (3, 2), (2, 3))]
+    fitting = wheels(table, 5, height)
+    assert [wheel.sides for wheel in fitting] == [((3, 2), (2, 3), (3, 2), (2, 3))]
     assert wheels(table, 5, height - 1) == wheels(table, 5, height, limit=1) == []
     box = Piece(0, n, 0, 0, 5, height)
     kernels = [trees.leaf(at, curve) for at, curve in enumerate(curves)]
     edges = [(0, n - 1), (1, 2)]
     for seed in range(5):
-        plan = drawn(table, found[0], box, rng)
+        plan = drawn(table, fitting[0], box, rng)
         legal(plan, curves, 5, height)
         tree, room = trees.tree_of(plan, kernels), trees.Room(5, height, edges)
         legal(room.plan(tree), curves, 5, height)
@@ -177,8 +179,8 @@ def test_moves_of_wheels_keep_every_kernel(seed):
     for _ in range(25):
         change = rng.choice((trees._swapped, trees._moved, trees._turned))
         after = change(tree, list(trees._nodes(tree)), rng) or tree
-        found = sorted(node.kernel for _, node in trees._nodes(after) if not node.parts)
-        assert found == list(range(9)) == list(range(after.count))
+        held = sorted(node.kernel for _, node in trees._nodes(after) if not node.parts)
+        assert held == list(range(9)) == list(range(after.count))
         if room.measure(after)[1] == 0:
             legal(room.plan(after), curves, 60, 60)
             tree = after
@@ -212,8 +214,8 @@ def test_moves_keep_every_kernel_and_the_curves(count, seed):
     for _ in range(25):
         change = rng.choice((trees._swapped, trees._moved, trees._turned))
         tree = change(tree, list(trees._nodes(tree)), rng) or tree
-        found = sorted(node.kernel for _, node in trees._nodes(tree) if not node.parts)
-        assert found == list(range(count)) == list(range(tree.count))
+        held = sorted(node.kernel for _, node in trees._nodes(tree) if not node.parts)
+        assert held == list(range(count)) == list(range(tree.count))
         for _, node in trees._nodes(tree):
             assert all(part.beside != node.beside for part in node.parts if part.parts)
     width = int(tree.widths[-1])
@@ -357,9 +359,9 @@ def test_tempering_is_the_same_on_every_instruction_set():
         env = os.environ | {"WAFER_NATIVE": target}
         said.append(subprocess.run(command, env=env, capture_output=True, text=True, check=False))
     assert said[0].returncode == 0, said[0].stderr
-    targets, found = zip(*(one.stdout.splitlines() for one in said[:3]), strict=True)
+    targets, outcomes = zip(*(one.stdout.splitlines() for one in said[:3]), strict=True)
     assert targets[2] == "baseline"
-    assert found[0] == found[1] == found[2]
+    assert outcomes[0] == outcomes[1] == outcomes[2]
     assert "switched off by WAFER_NATIVE=0" in said[3].stderr
     assert "not available" in said[3].stderr
 

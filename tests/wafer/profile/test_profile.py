@@ -84,16 +84,16 @@ def event(name, start, duration, program=("m", 1), line="t0"):
 
 
 def test_a_loop_is_not_charged_for_what_runs_inside_it():
-    found = {e.instruction: e.self_ns for e in _nest([event("in", 2, 5), event("loop", 0, 10)])}
-    assert found == {"loop": 5, "in": 5}
-    found = {e.instruction: e.self_ns for e in _nest([event("one", 0, 2), event("two", 2, 3)])}
-    assert found == {"one": 2, "two": 3}
+    own_times = {e.instruction: e.self_ns for e in _nest([event("in", 2, 5), event("loop", 0, 10)])}
+    assert own_times == {"loop": 5, "in": 5}
+    own_times = {e.instruction: e.self_ns for e in _nest([event("one", 0, 2), event("two", 2, 3)])}
+    assert own_times == {"one": 2, "two": 3}
 
 
 def test_programs_of_one_name_are_told_apart_by_their_instructions():
     events = [event("a", 0, 1, ("m", 1)), event("b", 1, 1, ("m", 2)), event("c", 2, 1, ("x", 3))]
-    found = _match(events, [("m", {"a": "A"}), ("m", {"b": "B"})])
-    assert found == {("m", 1): {"a": "A"}, ("m", 2): {"b": "B"}}
+    matches = _match(events, [("m", {"a": "A"}), ("m", {"b": "B"})])
+    assert matches == {("m", 1): {"a": "A"}, ("m", 2): {"b": "B"}}
 
 
 def test_the_table_and_the_chrome_trace():

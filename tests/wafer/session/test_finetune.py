@@ -91,14 +91,14 @@ def test_a_family_learns(task, tmp_path):
     ids=["stripped", "two systems", "micro-batches"],
 )
 def test_ways_of_cutting_the_batch_do_not_change_the_result(task, changes, tmp_path):
-    found = []
+    runs = []
     for name, keys in (("whole", {}), ("cut", changes)):
         runconfig = keys.get("runconfig", {}) | {"model_dir": str(tmp_path / name)}
         folder = tmp_path / "data"
         folder.mkdir(exist_ok=True)
         assert run(config(task, folder, 3, **keys | {"runconfig": runconfig})) == 0
-        found.append((scores(tmp_path / name)[-1], arrays(tmp_path / name / "checkpoints" / "3")))
-    (whole, a), (cut, b) = found
+        runs.append((scores(tmp_path / name)[-1], arrays(tmp_path / name / "checkpoints" / "3")))
+    (whole, a), (cut, b) = runs
     for tag in set(whole) - {"time"}:
         assert whole[tag] == pytest.approx(cut[tag], rel=1e-4), tag
     for name in a:
@@ -165,8 +165,8 @@ def test_lora_in_other_families(task, tmp_path):
     model = {"text_model": {"name": "llama", "vocab_size": 64, "hidden_size": 32} | lora}
     model["text_model"] |= {"num_hidden_layers": 1, "num_heads": 2, "filter_size": 64}
     assert run(config(task, tmp_path, 4, model=model if task == "llava" else lora)) == 0
-    found = arrays(tmp_path / "run" / "checkpoints" / "4")
-    trained = {n.rpartition("opt_state/")[2] for n in found if n.startswith("opt_state/")}
+    leaves = arrays(tmp_path / "run" / "checkpoints" / "4")
+    trained = {n.rpartition("opt_state/")[2] for n in leaves if n.startswith("opt_state/")}
     assert any("lora_up" in n for n in trained)
     assert not any("norm" in n or n.endswith("embedding") for n in trained)
     assert any("classifier" in n for n in trained) == (task == "sst2")  # a new head trains too
@@ -219,7 +219,7 @@ def test_eval_modes_of_the_command_line(tmp_path, capsys):
     assert main([*flags, "--mode", "train"]) == 0
     for mode in ("eval", "eval_all"):
         assert main([*flags, "--mode", mode]) == 0
-    found = scores(tmp_path / "run")
-    assert [line["step"] for line in found] == [4, 4]
-    assert found[0]["eval/f1"] == found[1]["eval/f1"]
+    lines = scores(tmp_path / "run")
+    assert [line["step"] for line in lines] == [4, 4]
+    assert lines[0]["eval/f1"] == lines[1]["eval/f1"]
     assert "exact_match=" in capsys.readouterr().out

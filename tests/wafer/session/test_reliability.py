@@ -106,10 +106,10 @@ def test_ctrl_c_writes_a_checkpoint_and_the_same_command_continues(tmp_path):
     out, _ = run.communicate(timeout=120)
     assert run.returncode == 130, out
     (folder,) = (tmp_path / "run" / "checkpoints").iterdir()
-    done = int(folder.name)
+    last_step = int(folder.name)
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
-    assert done == steps[-1]
-    params = write_params(tmp_path, max_steps=done + 1)
+    assert last_step == steps[-1]
+    params = write_params(tmp_path, max_steps=last_step + 1)
     run = start(params, tmp_path / "run", tmp_path / "programs")
     out, _ = run.communicate(timeout=300)
     assert run.returncode == 0, out

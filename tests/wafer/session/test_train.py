@@ -78,13 +78,13 @@ def test_ways_of_cutting_the_batch_do_not_change_the_result(tmp_path, variant):
 @pytest.mark.parametrize("algorithm", ["static", "rigl"])
 def test_compressed_storage_trains_and_resumes_like_masks(tmp_path, algorithm):
     rigl = {"update": {"freq": 2}} if algorithm == "rigl" else {}
-    found = {}
+    leaves = {}
     for compute in ("masked", "csr"):
         section = {"algorithm": algorithm, "sparsity": 0.5, "compute": compute, **rigl}
         folder = tmp_path / compute
         train(folder, sparsity=section, runconfig={"max_steps": 2})
-        found[compute] = train(folder, sparsity=section)  # files are dense: resumes at step 2
-    masked, csr = found["masked"], found["csr"]
+        leaves[compute] = train(folder, sparsity=section)  # files are dense: resumes at step 2
+    masked, csr = leaves["masked"], leaves["csr"]
     kernel = "params/layers_0/ffn/up/kernel"
     np.testing.assert_array_equal(np.isnan(masked[kernel]), np.isnan(csr[kernel]))
     assert_close(masked, csr, atol=1e-5)
@@ -100,13 +100,13 @@ def test_loss_falls_on_repeated_patterns(tmp_path):
 def test_packed_rows_give_the_loss_of_the_padded_batch(tmp_path):
     """One epoch of evaluation sees the same tokens however they are laid out."""
     train(tmp_path)
-    found = []
+    evaluated = []
     for use_vsl in (False, True):
         cfg = config(eval_input={"use_vsl": use_vsl}, runconfig={"mode": "eval"})
         cfg["runconfig"]["model_dir"] = str(tmp_path)
         run_mode(parse_config(cfg))
-        found.append(losses(tmp_path, "eval")[-1])
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
+        evaluated.append(losses(tmp_path, "eval")[-1])
+    assert evaluated[0] == pytest.approx(evaluated[1], abs=1e-5)
 
 
 @pytest.mark.slow
@@ -139,15 +139,15 @@ def test_without_eval_frequency_an_evaluation_a_pass_and_what_will_be_is_said(tm
 
 def tags(folder: pathlib.Path) -> set[str]:
     """Scalar tags of the TensorBoard events in a folder: TFRecord frames of Event messages."""
-    found = set()
+    names = set()
     for path in folder.glob("events*"):
         data, at = path.read_bytes(), 0
         while at < len(data):
             (size,) = struct.unpack_from("<Q", data, at)
             event = Event.FromString(data[at + 12 : at + 12 + size])
-            found |= {value.tag for value in event.summary.value}
+            names |= {value.tag for value in event.summary.value}
             at += 12 + size + 4
-    return found
+    return names
 
 
 @pytest.mark.slow
@@ -263,9 +263,9 @@ def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
         checkpoints = Checkpoints(tmp_path)
         assert (folder / "6.orbax-checkpoint-tmp-1").exists()  # somebody may be writing it
         checkpoints.clear()
-        found = checkpoints.restore_latest()
-    assert found is not None
-    assert found[0] == 2
+        restored = checkpoints.restore_latest()
+    assert restored is not None
+    assert restored[0] == 2
     assert "half-written" in caplog.text
     assert "damaged" in caplog.text
     assert not (folder / "6.orbax-checkpoint-tmp-1").exists()

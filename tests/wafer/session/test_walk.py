@@ -66,11 +66,11 @@ def test_a_mask_is_followed_through_at_most_18_files(tmp_path):
     params = tmp_path / "params.yaml"
     params.write_text(yaml.safe_dump(settings))
     environment = os.environ | {"WAFER_JOBS_DB": str(tmp_path / "jobs.db"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(ROOT), str(params), str(tmp_path / "run")],
         capture_output=True, text=True, check=True, env=environment,
     )  # fmt: skip
-    walk = json.loads(done.stdout.splitlines()[-1])
+    walk = json.loads(process.stdout.splitlines()[-1])
     assert {"wafer/config/loader.py", "sparsity/sparsifier.py"} <= set(walk["files"])
     assert "sparsity/kernels/product.py" in walk["files"]
     assert len(walk["files"]) <= 18, walk["files"]

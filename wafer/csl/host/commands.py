@@ -29,7 +29,7 @@ class Task:
     """
 
     what: str
-    done: bool = dataclasses.field(default=False, kw_only=True)
+    finished: bool = dataclasses.field(default=False, kw_only=True)
 
 
 @dataclasses.dataclass(eq=False)
@@ -50,7 +50,7 @@ class Call(Task):
         """Hand it to the machine, which keeps the order."""
         for x, y in self.at:
             machine.launch(Rectangle(x, y, 1, 1), self.function, self.words)
-        self.done = True
+        self.finished = True
 
 
 @dataclasses.dataclass(eq=False)
@@ -102,7 +102,7 @@ class Copy(Task):
                 for k, place in enumerate(places):
                     at = address + k * self.stride * width
                     self._move(machine, x, y, at, place[None])
-        self.done = True
+        self.finished = True
 
     def _address(self, machine: Machine, x: int, y: int) -> int:
         symbol = self.image.programs[self.image.tiles[y, x]].exports[self.symbol]
@@ -142,7 +142,7 @@ class Collect(Task):
         for x, y in self.rectangle.pes():
             places = self.places[y - self.rectangle.y, x - self.rectangle.x]
             self.array[places] = machine.collected(self.color, x, y, items)
-        self.done = True
+        self.finished = True
 
     def missing(self, machine: Machine) -> list[str]:
         """Which PEs have sent too few words, in words."""

@@ -98,9 +98,9 @@ def flat_words(array: np.ndarray) -> np.ndarray:
         HostError: items of another width, or an array that no view makes one-dimensional.
     """
     if not isinstance(array, np.ndarray) or array.dtype.itemsize != 4:
-        found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise HostError(
-            f"the host's array is {found}; memcpy takes a NumPy array of 32-bit items, also for"
+            f"the host's array is {kind}; memcpy takes a NumPy array of 32-bit items, also for"
             " 16-bit elements (sdk_utils.input_array_to_u32 makes one)"
         )
     if not array.flags.c_contiguous:

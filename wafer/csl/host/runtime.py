@@ -169,7 +169,7 @@ class Runtime:
         left, top = region.rectangle.x, region.rectangle.y
         for x, y in region.rectangle.pes():
             self.machine.inject(dest, x, y, array[where[y - top, x - left]])
-        return Task(f"the stream of colour {dest}", done=True)
+        return Task(f"the stream of colour {dest}", finished=True)
 
     def _copy(
         self, symbol: int, array: np.ndarray, region: Region, where: np.ndarray, *, to_host: bool
@@ -248,7 +248,7 @@ class Runtime:
     def is_task_done(self, task: Task) -> bool:
         """Whether a ``nonblock`` call has happened; runs nothing."""
         self._advance(quiet=False)
-        return task.done and not (isinstance(task, Call) and self._called(task))
+        return task.finished and not (isinstance(task, Call) and self._called(task))
 
     def task_wait(self, task: Task) -> None:
         """Run until a ``nonblock`` call has happened.
@@ -299,31 +299,31 @@ class Runtime:
 
     def _advance(self, *, quiet: bool) -> bool:
         """Do what can be done now; whether anything was."""
-        done = False
+        advanced = False
         while self._commands:
             self._commands[0].advance(self.machine, quiet=quiet)
-            if not self._commands[0].done:
+            if not self._commands[0].finished:
                 break
             # What a call sets off, or a copy feeds, may change what the next copy finds.
-            done, quiet = True, quiet and isinstance(self._commands[0], Copy)
+            advanced, quiet = True, quiet and isinstance(self._commands[0], Copy)
             del self._commands[0]
         held = set[int]()  # colours with an earlier reader
         for read in list(self._reads):
             if read.color not in held:
                 read.advance(self.machine, quiet=quiet)
-            if read.done:
-                done = True
+            if read.finished:
+                advanced = True
                 self._reads.remove(read)
             held.add(read.color)
-        return done
+        return advanced
 
     def _wait(self, task: Task) -> None:
         end = self.machine.cycle + _MOST_CYCLES
-        while not task.done or (isinstance(task, Call) and self._called(task)):
+        while not task.finished or (isinstance(task, Call) and self._called(task)):
             status = self._run()
-            done = self._advance(quiet=status == Status.QUIET)
-            if status == Status.QUIET and not done:
-                if task.done:  # a call; a stream that comes later may help it on
+            advanced = self._advance(quiet=status == Status.QUIET)
+            if status == Status.QUIET and not advanced:
+                if task.finished:  # a call; a stream that comes later may help it on
                     return
                 raise DeadlockError(self._stuck(task))
             if self.machine.cycle > end:

@@ -186,5 +186,5 @@ def _places(
         label = task_label(program, task, number)
         path = program.files[file]
         rows[k] = names.setdefault(label, len(names)), files.setdefault(path, len(files)), line
-    found = rows[which.reshape(-1)]
-    return tuple(names), found[:, 0], tuple(files), found[:, 1:]
+    places = rows[which.reshape(-1)]
+    return tuple(names), places[:, 0], tuple(files), places[:, 1:]

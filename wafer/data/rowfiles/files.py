@@ -128,9 +128,9 @@ class Hdf5Source(StoredRows):
         self.groups: tuple[Group, ...] = ()
         paths, counts = find_files(folders), []
         for path in paths:
-            found = describe(path, self.params)
-            groups, count = found.groups, found.size
-            if found.corpus:
+            described = describe(path, self.params)
+            groups, count = described.groups, described.size
+            if described.corpus:
                 raise DataError(f"{path}: a list of tokens (a corpus); expected rows [N, F, S]")
             if self.groups and groups != self.groups:
                 raise DataError(
@@ -194,10 +194,10 @@ class CorpusSource(StoredRows):
         self._length, self._vocab_size = length, vocab_size
         paths, counts = find_files(folders), []
         for path in paths:
-            found = describe(path, {})
-            if not found.corpus:
+            described = describe(path, {})
+            if not described.corpus:
                 raise DataError(f"{path}: not a corpus; expected a dataset 'data' [N]")
-            counts.append(max(found.size - 1, 0) // length)
+            counts.append(max(described.size - 1, 0) // length)
         if not any(counts):
             raise DataError(f"{folders[0]}: no file holds {length + 1} tokens")
         super().__init__(paths, counts, ["data"])

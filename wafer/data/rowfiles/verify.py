@@ -63,19 +63,21 @@ def verify_folder(folder: str | pathlib.Path, vocab_size: int | None = None) -> 
     corpus, count = False, 0
     for path in paths:
         try:
-            found = describe(path, params)
-            corpus = found.corpus
-            seen.setdefault(found.groups, path)
-            if len(seen) > 1 and seen[found.groups] == path:
+            described = describe(path, params)
+            corpus = described.corpus
+            seen.setdefault(described.groups, path)
+            if len(seen) > 1 and seen[described.groups] == path:
                 problems.append(f"{path}: rows of another shape than those of {paths[0]}")
             verify = _verify_tokens if corpus else _verify_rows
-            count += verify(path, found, vocab_size, problems)
+            count += verify(path, described, vocab_size, problems)
         except DataError as error:
             problems.append(str(error))
             continue
-        if found.promised not in (None, found.size):
-            held = f"{found.size} {'tokens' if corpus else 'rows'}"
-            problems.append(f"{path}: n_examples is {found.promised}, but the file holds {held}")
+        if described.promised not in (None, described.size):
+            held = f"{described.size} {'tokens' if corpus else 'rows'}"
+            problems.append(
+                f"{path}: n_examples is {described.promised}, but the file holds {held}"
+            )
     unit = "tokens" if corpus else "rows"
     expected = params.get("n_examples")
     if expected is not None and expected != count and not problems:
@@ -98,35 +100,35 @@ def _blocks(file: h5py.File, names: list[str], size: int) -> Iterator[tuple[int,
 
 
 def _verify_rows(
-    path: pathlib.Path, found: Described, vocab_size: int | None, problems: list[str]
+    path: pathlib.Path, described: Described, vocab_size: int | None, problems: list[str]
 ) -> int:
     readable = 0
     with open_rows(path) as file:
-        names = [group.name for group in found.groups]
-        for start, blocks in _blocks(file, names, found.size):
+        names = [group.name for group in described.groups]
+        for start, blocks in _blocks(file, names, described.size):
             if blocks is None:
                 problems.append(f"{path}: row {start} cannot be read; the file is damaged")
                 continue
             readable += len(blocks[0])
             for i, stored in enumerate(zip(*blocks, strict=True)):
                 try:
-                    checked_row(found.groups, stored, vocab_size)
+                    checked_row(described.groups, stored, vocab_size)
                 except DataError as error:
                     problems.append(f"{path}: row {start + i}: {error}")
     return readable
 
 
 def _verify_tokens(
-    path: pathlib.Path, found: Described, vocab_size: int | None, problems: list[str]
+    path: pathlib.Path, described: Described, vocab_size: int | None, problems: list[str]
 ) -> int:
     step = 1 << 20
     with open_rows(path) as file:
         data: Any = file["data"]
-        for start in range(0, found.size, step):
+        for start in range(0, described.size, step):
             try:
                 checked_tokens(data[start : start + step], vocab_size)
             except DataError as error:
                 problems.append(f"{path}: tokens from {start}: {error}")
             except DAMAGE:
                 problems.append(f"{path}: tokens from {start} cannot be read; the file is damaged")
-    return found.size
+    return described.size

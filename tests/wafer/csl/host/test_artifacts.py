@@ -27,9 +27,9 @@ def same(left, right):
 
 
 def test_round_trip(folder):
-    expected, found = image(tiles=[[0, -1], [0, 0]]), load(folder)
-    assert same(expected, found)
-    assert type(found.programs[0].exports["a"]) is type(expected.programs[0].exports["a"])
+    expected, loaded = image(tiles=[[0, -1], [0, 0]]), load(folder)
+    assert same(expected, loaded)
+    assert type(loaded.programs[0].exports["a"]) is type(expected.programs[0].exports["a"])
     assert offsets_of(folder) == (5, 1)
 
 

@@ -146,7 +146,7 @@ def test_a_reader_before_its_data(runtime):
     source = np.array([1, 2, 3], np.uint32)
     runtime.memcpy_h2d(IN, source, 0, 0, 1, 1, 3, streaming=True)
     runtime.task_wait(late)
-    assert early.done
+    assert early.finished
     assert (first.tolist(), second.tolist()) == ([2], [4, 6])
 
 
@@ -156,11 +156,11 @@ def test_a_copy_goes_before_a_later_stream(runtime, machine):
     copy = runtime.memcpy_h2d(0, data, 0, 0, 1, 1, 1, nonblock=True)
     assert not runtime.is_task_done(copy)
     runtime.memcpy_h2d(IN, data, 0, 0, 1, 1, 1, streaming=True, nonblock=True)
-    assert copy.done
+    assert copy.finished
     runtime.launch("never", nonblock=True)
     late = runtime.memcpy_h2d(0, data, 0, 0, 1, 1, 1, nonblock=True)
     runtime.memcpy_h2d(IN, data, 1, 0, 1, 1, 1, streaming=True, nonblock=True)
-    assert not late.done  # the stream may be what the call waits for
+    assert not late.finished  # the stream may be what the call waits for
 
 
 def test_a_copy_waits_until_streams_are_used_up(runtime, machine):

@@ -91,9 +91,9 @@ def check(folder, seed, arch, operations=12):
     text = f"var m = [{HALVES}]u16 {{ {', '.join(map(str, memory.view(np.uint16)))} }};\n"
     text += "fn go() void {\n"
     while operations:
-        found = operation(rng, memory)
-        if found is not None:
-            line, memory = found
+        drawn = operation(rng, memory)
+        if drawn is not None:
+            line, memory = drawn
             text, operations = text + line, operations - 1
     text += "}\ncomptime {\n  @export_symbol(go);\n}\nlayout {\n  @set_rectangle(1, 1);\n"
     text += f'  @set_tile_code(0, 0, "program_{seed}.csl");\n  @export_name("go", fn() void);\n}}\n'
@@ -104,8 +104,8 @@ def check(folder, seed, arch, operations=12):
     machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
     machine.run(100_000)
     assert not machine.fault, (machine.fault, text)
-    found = machine.read(0, 0, image.programs[0].symbols["m"].address, 2 * HALVES)
-    np.testing.assert_array_equal(found, memory, err_msg=text)
+    content = machine.read(0, 0, image.programs[0].symbols["m"].address, 2 * HALVES)
+    np.testing.assert_array_equal(content, memory, err_msg=text)
 
 
 @pytest.mark.native

@@ -50,8 +50,8 @@ def agree(image, calls="", every=LIMIT):
         )
         for (y, x), tile in np.ndenumerate(image.tiles):
             count = len(image.programs[tile].memory)
-            mine = reference.load(state, y * width + x, 0, count)
-            np.testing.assert_array_equal(mine, machine.read(x, y, 0, count))
+            content = reference.load(state, y * width + x, 0, count)
+            np.testing.assert_array_equal(content, machine.read(x, y, 0, count))
         ended = status is not wafer.csl.Status.LIMIT
     return state
 
@@ -114,13 +114,13 @@ def test_inputs_side_by_side(tmp_path):
         ended = reference.run(tables, reference.launch(image, loaded, "go"), LIMIT)
         return reference.load(ended, 0, address, 16), ended.cycle
 
-    found, cycles = jax.jit(jax.vmap(result))(jnp.asarray(values).view(jnp.uint8))
-    for data, mine, cycle in zip(values, np.asarray(found), cycles, strict=True):
+    results, cycles = jax.jit(jax.vmap(result))(jnp.asarray(values).view(jnp.uint8))
+    for data, memory, cycle in zip(values, np.asarray(results), cycles, strict=True):
         machine = wafer.csl.Machine(image)
         machine.write(0, 0, address, data)
         machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
         machine.run()
-        assert mine.tobytes() == machine.read(0, 0, address, 16).tobytes()
+        assert memory.tobytes() == machine.read(0, 0, address, 16).tobytes()
         assert int(cycle) == machine.cycle
 
 
@@ -156,8 +156,8 @@ def test_scalars():
     numbers = lambda *values: jnp.array(values, jnp.int64)
     kinds = numbers(Type.I8, Type.I16, Type.I16, Type.U16, Type.I32)
     ops = numbers(Op.ADD, Op.DIV, Op.REM, Op.SHL, Op.SHR)
-    found = scalar.arithmetic(ops, kinds, numbers(127, -7, -7, 3, -8), numbers(1, 2, 2, 15, 40))
-    assert found.tolist() == [-128, -3, -1, 0x8000, -1]
+    results = scalar.arithmetic(ops, kinds, numbers(127, -7, -7, 3, -8), numbers(1, 2, 2, 15, 40))
+    assert results.tolist() == [-128, -3, -1, 0x8000, -1]
     bits = np.float32([300.5, -1.5, np.nan, 7.9]).view(np.uint32).astype(np.int64)
     to = numbers(Type.I8, Type.U16, Type.I32, Type.I64)
     kind = jnp.full(4, Type.F32, jnp.int64)

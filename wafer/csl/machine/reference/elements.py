@@ -215,42 +215,42 @@ def execute(
     goes = which & ~heard
     words = jnp.where(reads, heads[rows[:, None], jnp.maximum(slots, 0)], 0)
     words = jnp.pad(words, ((0, 0), (0, 1)))
-    end = jnp.minimum(one.length, one.done + most)
+    end = jnp.minimum(one.length, one.position + most)
     none, no = jnp.zeros_like(most), jnp.zeros_like(which)
-    going = goes & (one.done < end)
-    first = _Progress(going, one.done, state.memory, one.carry, no, none, none)
-    _, done, memory, bits, fails, where, result = _elements(tables, one, words, first, end)
+    going = goes & (one.position < end)
+    first = _Progress(going, one.position, state.memory, one.carry, no, none, none)
+    _, position, memory, bits, fails, where, result = _elements(tables, one, words, first, end)
     fault = noted(state.fault, fails, int(Kind.OUTSIDE_MEMORY), one.pc, where)
     sends = goes & ~fails & (one.kind[:, 0] == Operand.FABRIC)
-    state = _send(tables, state, sends, one, done=done, value=result)
+    state = _send(tables, state, sends, one, position=position, value=result)
     for k in range(2):
         taken = taken | (goes & reads[:, k])[:, None] & (every == slots[:, k, None])
     at = jnp.where(goes, thread, THREADS)
     o = state.operations
     operations = o._replace(
-        done=o.done.at[rows, at].set(done, mode="drop"),
+        position=o.position.at[rows, at].set(position, mode="drop"),
         carry=o.carry.at[rows, at].set(bits, mode="drop"),
     )
     state = state._replace(
         memory=memory, fault=fault, operations=operations, lanes=pop(state.lanes, taken)
     )
-    ended = goes & ~fails & (done == one.length)
+    ended = goes & ~fails & (position == one.length)
     cut = heard & one.control_ends
     return finish(tables, state, ended | cut, thread, ended), taken
 
 
 def _send(
-    tables: Tables, state: State, which: Array, one: Operations, *, done: Array, value: Array
+    tables: Tables, state: State, which: Array, one: Operations, *, position: Array, value: Array
 ) -> State:
     """Put a wavelet into an output queue."""
     row = jnp.where(which, one.row[:, 0], 0)
     get = row_of(tables, "fabrics", row)
     queue = jnp.maximum(get("queue"), 0)
-    last = (get("advances") != 0) & (done == one.length)
+    last = (get("advances") != 0) & (position == one.length)
     flag = 1 | 2 * (get("control") != 0) | 4 * last
     color = get("color")
     slot = jnp.where(color >= 0, jnp.asarray(tables.slot)[color], -1)
-    out, rows = state.outputs, jnp.arange(len(done))
+    out, rows = state.outputs, jnp.arange(len(position))
     place = (out.head[rows, queue] + out.size[rows, queue]) % 8
     at = jnp.where(which, queue, 8)
     put = lambda old, new: old.at[rows, at, place].set(new, mode="drop")

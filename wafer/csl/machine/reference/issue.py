@@ -345,7 +345,7 @@ def operate(
         pc=state.pc,
         op=op,
         length=length,
-        done=none,
+        position=none,
         carry=none,
         wide=wide,
         turns=turns,
@@ -391,7 +391,7 @@ def finish(tables: Tables, state: State, which: Array, thread: Array, by_length:
         held = dsr[rows, jnp.clip(file, 0, 2), jnp.minimum(number, depth - 1)]
         saves = row_of(tables, "dsr_loads", jnp.maximum(held[:, 1], 0))("saves_address")
         saves = which & (one.dsr[:, k] >= 0) & (one.kind[:, k] == Operand.MEMORY) & (saves != 0)
-        address = (held[:, 0] + one.done * one.stride[:, k]) & 0xFFFF
+        address = (held[:, 0] + one.position * one.stride[:, k]) & 0xFFFF
         value = (held[:, 0] & ~0xFFFF) | address
         at = jnp.where(saves, file, 3)
         dsr = dsr.at[rows, at, jnp.minimum(number, depth - 1), 0].set(value, mode="drop")

@@ -42,7 +42,7 @@ class Operations(NamedTuple):
         pc: of its instruction.
         op: a DsdOp.
         length: elements; ENDLESS if a control wavelet ends it.
-        done: elements so far.
+        position: elements so far.
         carry: of ADDC16.
         wide: elements per step.
         turns: cycles per step.
@@ -63,7 +63,7 @@ class Operations(NamedTuple):
     pc: Array
     op: Array
     length: Array
-    done: Array
+    position: Array
     carry: Array
     wide: Array
     turns: Array

@@ -85,9 +85,9 @@ def on_control(ev: Evaluator, given: dict[str, Value], at: Position) -> dict[str
     if "on_control" not in given:
         return {"control_ends": 0, "control_action": Action.NONE, "control_target": -1}
     rules = fields_of(ev, given.pop("on_control"), at)
-    done, target = action(ev, rules, at)
-    ends = flag(rules, "terminate") or done != Action.NONE
-    return {"control_ends": ends, "control_action": done, "control_target": target}
+    action_code, target = action(ev, rules, at)
+    ends = flag(rules, "terminate") or action_code != Action.NONE
+    return {"control_ends": ends, "control_action": action_code, "control_target": target}
 
 
 _PRIORITIES = {"low": 0, "medium": 1, "high": 2}

@@ -78,8 +78,8 @@ def _scalar(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Valu
 
 def _config(ev: Evaluator, given: dict[str, Value], at: Position) -> dict[str, Any]:
     """The columns of an operation's or DSR's last argument."""
-    done, target = action(ev, given, at)
-    columns: dict[str, Any] = {"action": done, "target": target, **on_control(ev, given, at)}
+    action_code, target = action(ev, given, at)
+    columns: dict[str, Any] = {"action": action_code, "target": target, **on_control(ev, given, at)}
     columns["priority"], columns["simd"] = priority(ev, given, at), simd(ev, given, at)
     asynchronous = given.pop("async", Value(types.BOOL, False))
     columns["asynchronous"] = asynchronous.data

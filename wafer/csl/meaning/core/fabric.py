@@ -37,9 +37,9 @@ class Fabric(NamedTuple):
         needed = self.around(rectangle)
         dims = self.dims or needed
         if dims[0] < needed[0] or dims[1] < needed[1]:
-            size, found = (f"{pair[0]} x {pair[1]}" for pair in (rectangle, dims))
+            size, fabric_size = (f"{pair[0]} x {pair[1]}" for pair in (rectangle, dims))
             return (
-                f"a rectangle of {size} PEs does not fit on a fabric of {found}",
+                f"a rectangle of {size} PEs does not fit on a fabric of {fabric_size}",
                 f"with {left},{top} before it, and memcpy and its buffers after it, it takes"
                 f" --fabric-dims={needed[0]},{needed[1]} or more",
             )

@@ -216,10 +216,10 @@ class Unit:
     def memory(self) -> np.ndarray:
         """uint8; the PE's memory at the start."""
         memory = np.zeros(self.end, np.uint8)
-        done = 0
-        while done < len(self.cells):  # encoding may give further cells a place
-            cell = self.cells[done]
-            done += 1
+        index = 0
+        while index < len(self.cells):  # encoding may give further cells a place
+            cell = self.cells[index]
+            index += 1
             if cell.data is not None:
                 content = self.encoded(cell.type, cell.data)
                 if self.end > len(memory):
