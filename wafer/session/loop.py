@@ -192,15 +192,19 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
 
     Raises:
         TrainingError: the loss is NaN or infinite.
+        Exception: what the loader failed with, after a checkpoint of the last step.
     """
     settings, dynamic = run.cfg.runconfig, run.experiment.scaler.dynamic
     sparsifier, shape = run.experiment.sparsifier, run.experiment.batch("train")
     begin = saved = step = int(state.step)
     sparse_step = int(state.sparse.step)  # behind `step` by the steps that overflowed
     pending: _Finished | None = None
+    failure: Exception | None = None
+    position = session.loader.state()
     with TrainProgress(until, step) as progress, _graceful(session):
         while step < until and not session.stop:
-            rows = next(session.loader, None)
+            position = session.loader.state()
+            rows, failure = _fetch(session.loader)
             if rows is None:
                 break
             features = run.features(rows, shape)
@@ -227,6 +231,23 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
         if pending is not None:
             _report(run, session, pending, state, progress)
         session.stop = largest(session.asked)
+    if failure is not None:
+        if step > saved:
+            save(run, session.checkpoints, state, position)
+        raise failure
     if step > saved and (settings.checkpoint_steps or session.stop):
         save(run, session.checkpoints, state, session.loader.state())
     return state
+
+
+def _fetch(loader: Loader) -> tuple[Rows | None, Exception | None]:
+    """Take the next batch, or what the loader failed with: no finished step is lost by it.
+
+    With several processes the others are in the step already, and a checkpoint needs all of them.
+    """
+    try:
+        return next(loader, None), None
+    except Exception as error:
+        if jax.process_count() > 1:
+            raise
+        return None, error
