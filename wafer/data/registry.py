@@ -28,6 +28,7 @@ DATA_PROCESSORS: dict[str, type[InputSection]] = {
         rows.T5HDF5DataProcessor,
         rows.T5DynamicDataProcessor,
         rows.SyntheticDataProcessor,
+        rows.RandomDataProcessor,
         text.PyStdlibDataProcessor,
         text.HuggingFaceDataProcessor,
         text.SST2DataProcessor,
@@ -96,8 +97,10 @@ def parse_input(value: Any, num_csx: int = 1) -> InputSection:
         processor = _processor(value["data_processor"])
     except ValueError as error:
         raise ConfigError([Problem(("data_processor",), str(error))]) from error
+    if processor is rows.RandomDataProcessor:
+        _require_task(value)
     if isinstance(processor, type) and issubclass(processor, InputSection):
-        section = parse(processor, value)
+        section = parse(*processor.of(value))
     else:
         section = _own(processor, value)
     problems = _uneven(section, num_csx)
@@ -106,11 +109,15 @@ def parse_input(value: Any, num_csx: int = 1) -> InputSection:
     return section
 
 
-def _own(loader: Callable[..., Any], value: Mapping[str, Any]) -> InputSection:
+def _require_task(value: Mapping[str, Any]) -> None:
     try:
         _known_task(value.get("task", "lm"))
     except ValueError as error:
         raise ConfigError([Problem(("task",), str(error))]) from error
+
+
+def _own(loader: Callable[..., Any], value: Mapping[str, Any]) -> InputSection:
+    _require_task(value)
     try:
         return parse_own(value["data_processor"], loader, value)
     except SectionError as error:

@@ -231,12 +231,10 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
         if pending is not None:
             _report(run, session, pending, state, progress)
         session.stop = largest(session.asked)
+    if step > saved and (settings.checkpoint_steps or session.stop or failure):
+        save(run, session.checkpoints, state, position if failure else session.loader.state())
     if failure is not None:
-        if step > saved:
-            save(run, session.checkpoints, state, position)
         raise failure
-    if step > saved and (settings.checkpoint_steps or session.stop):
-        save(run, session.checkpoints, state, session.loader.state())
     return state
 
 

@@ -83,6 +83,21 @@ def test_sparse_pretraining_dense_finetuning_and_lora(tmp_path, source):
 
 
 @pytest.mark.slow
+def test_gptj_goes_on_and_is_fine_tuned(tmp_path, source):
+    base = tmp_path / "gptj_pretrain"
+    run(shrink("gptj_pretrain", tmp_path, source, model={"rotary_dim": 4}), base)
+    start = str(base / "checkpoints/4")
+    for name in ("gptj_continued", "gptj_finetune"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text((base / "tokenizer.json").read_text())
+        path = shrink(name, tmp_path, source, model={"rotary_dim": 4})
+        run(path, folder, "--checkpoint_path", start)
+        assert losses(folder)[0] == pytest.approx(losses(base)[-1], abs=0.3)
+        start = str(folder / "checkpoints/4")
+
+
+@pytest.mark.slow
 def test_iterative_magnitude_pruning(tmp_path, source):
     """Each level keeps what was pruned and adds the smallest of the rest."""
     before = None

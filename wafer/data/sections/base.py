@@ -1,7 +1,7 @@
 """What every data processor takes: the common keys of ``train_input`` and ``eval_input``."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
@@ -106,6 +106,11 @@ class InputSection(_Ignored):
         super().__init_subclass__(**kwargs)
         cls.task = cls.task if task is None else task
         cls.reader = cls.reader if reader is None else reader
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> tuple[type[Self], Mapping[str, Any]]:
+        """Choose the class that reads a section, and what of the section it reads."""
+        return cls, value
 
     def model_post_init(self, _: Any) -> None:
         """Say what removes padding of rows that are not packed."""

@@ -1,5 +1,7 @@
 """Data processors of token rows: HDF5 files, the vendor's tokenized text, random tokens."""
 
+import functools
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -14,6 +16,7 @@ __all__ = [
     "GptHDF5DataProcessor",
     "GptHDF5MapDataProcessor",
     "MixturePart",
+    "RandomDataProcessor",
     "SyntheticDataProcessor",
     "T5DynamicDataProcessor",
     "T5HDF5DataProcessor",
@@ -154,3 +157,39 @@ class SyntheticDataProcessor(InputSection, reader="wafer.data.readers.synthetic:
     vocab_size: PositiveInt
     max_sequence_length: PositiveInt = 512  # pyright: ignore[reportIncompatibleVariableOverride]
     num_examples: PositiveInt = 1024
+
+
+class RandomDataProcessor(InputSection, reader="wafer.data.readers.random_rows:random_rows"):
+    """Random rows for any task: ``task: mlm``, ``qa``, ``image``, ...; 'lm' where it is left out.
+
+    Attributes:
+        num_examples: rows per epoch.
+        vocab_size: ids are below; None takes the model's.
+        num_classes: of labels; None takes the model's.
+        image_size: of the model's images, to be checked; None takes the model's.
+        seed: changes every row.
+    """
+
+    num_examples: PositiveInt = 1024
+    vocab_size: Annotated[int, Field(ge=2)] | None = None
+    num_classes: PositiveInt | None = None
+    image_size: PositiveInt | None = None
+    seed: NonNegativeInt = 0
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> tuple[type[InputSection], Mapping[str, Any]]:
+        """Take the class of the task that the section names."""
+        own = {key: item for key, item in value.items() if key != "task"}
+        return _random_rows(value.get("task", "lm")), own
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain YAML types that parse back to the same section."""
+        return super().to_dict() | {"task": self.task}
+
+
+@functools.cache
+def _random_rows(task: str) -> type[RandomDataProcessor]:
+    class RandomRows(RandomDataProcessor, task=task):
+        """Rows of one task."""
+
+    return RandomRows

@@ -1,0 +1,115 @@
+"""Random rows for every task: same seed same rows, of the task's form, and models learn on them."""
+
+import numpy as np
+import pytest
+from helpers.paths import GOLDEN
+
+import models
+import wafer
+from models.errors import SectionError
+from wafer.data.batching.dataset import Context, build_dataset
+from wafer.data.registry import parse_input
+from wafer.data.tasks import TASKS, row_features
+from wafer.errors import ConfigError, DataError
+
+SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 16, "num_hidden_layers": 1}
+TOKENS = {"vocab_size": 16, "max_position_embeddings": 16, **SIZES}
+T5 = {"src_vocab_size": 16, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_heads": 2}
+MODELS = {
+    "lm": {"name": "gpt2", **TOKENS},
+    "mlm": {"name": "bert", **TOKENS},
+    "classification": {"name": "bert-sequence-classifier", "num_labels": 3, **TOKENS},
+    "token_classification": {"name": "bert-token-classifier", "num_labels": 3, **TOKENS},
+    "qa": {"name": "bert-q&a", **TOKENS},
+    "summarization": {"name": "bert-summarization", **TOKENS},
+    "seq2seq": {
+        "name": "t5",
+        "encoder_num_hidden_layers": 1,
+        "decoder_num_hidden_layers": 1,
+        **T5,
+    },
+    "image": {"name": "fc_mnist", "input_size": 16, "hidden_size": 4, "depth": 1, "num_classes": 3},
+    "dpr": {
+        "name": "dpr",
+        "q_encoder": {"name": "dpr-question-encoder", **TOKENS},
+        "ctx_encoder": {"name": "dpr-context-encoder", **TOKENS},
+    },
+    "dpo": {"name": "gpt2", "dpo": {"beta": 0.1}, **TOKENS},
+}
+
+
+def section(task, **keys):
+    values = {"data_processor": "RandomDataProcessor", "task": task, "batch_size": 4}
+    return values | {"max_sequence_length": 16, "num_examples": 12, "seed": 3} | keys
+
+
+def opened(task, tmp_path, **keys):
+    if task == "image_text":
+        config = models.from_hf(GOLDEN / "hf" / "llava")[0].config
+    else:
+        config = models.build(MODELS[task]).config
+    cfg = parse_input(section(task, **keys))
+    return build_dataset(cfg, tmp_path, Context.of(config, training=True)), row_features(
+        cfg, config
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_have_the_tasks_form_and_are_a_function_of_the_seed(task, tmp_path):
+    (data, features), (again, _) = opened(task, tmp_path), opened(task, tmp_path)
+    other, _ = opened(task, tmp_path, seed=4)
+    differs = False
+    for index in range(len(data.source)):
+        row = data.source[index]
+        for name, value in row.items():
+            np.testing.assert_array_equal(value, again.source[index][name])
+            differs |= not np.array_equal(value, other.source[index][name])
+            if task != "lm":  # those are padded, or packed, by the pipeline
+                assert (value.shape, str(value.dtype)) == features[name], name
+        if "input_ids" in row:
+            mask = row["attention_mask"]
+            assert 0 <= row["input_ids"].min() <= row["input_ids"].max() < data.source.vocab_size
+            assert not row["input_ids"][mask == 0].any()
+            assert mask.any()
+        if "gather_positions" in row:
+            scored = row["gather_weights"] == 1
+            places = row["gather_positions"][scored]
+            assert len(set(places.tolist())) == scored.sum() > 0
+            assert row["attention_mask"][places].all()
+        if "start_positions" in row:
+            last = int(row["attention_mask"].sum())
+            assert 0 <= row["start_positions"] <= row["end_positions"] < last
+    assert differs
+    counted = {name for name in features if name.endswith("lengths")}
+    assert task == "lm" or row.keys() == features.keys() - counted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", MODELS)
+def test_a_run_takes_steps_on_them(task, tmp_path):
+    rows = section(task)
+    wafer.train(
+        {
+            "model": MODELS[task],
+            "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.01},
+            "train_input": rows,
+            "eval_input": rows,
+            "runconfig": {"max_steps": 2, "eval_frequency": 2, "checkpoint_steps": 2, "seed": 1},
+        },
+        model_dir=str(tmp_path / "run"),
+        mode="train_and_eval",
+    )
+    assert wafer.load(tmp_path / "run")[2]["step"] == 2
+
+
+def test_mistakes_are_one_line(tmp_path):
+    with pytest.raises(ConfigError, match=r"task: unknown task 'nlm'.*did you mean 'lm'"):
+        parse_input(section("nlm"))
+    with pytest.raises(DataError, match="vocab_size: 99, but the model has 16 tokens"):
+        opened("mlm", tmp_path, vocab_size=99)
+    with pytest.raises(DataError, match=r"num_classes: 9, but the model has 3 labels"):
+        opened("classification", tmp_path, num_classes=9)
+    with pytest.raises(SectionError, match="num_examples: 0: expected greater than 0"):
+        parse_input(section("lm", num_examples=0))
+    cfg = parse_input(section("mlm"))
+    assert parse_input(cfg.to_dict()) == cfg
