@@ -66,6 +66,15 @@ def _mlm(section: Any, config: Any, length: int) -> Features:
     return features | _segments(length) | {"next_sentence_label": Feature(())}
 
 
+def _epigenetic_mlm(section: Any, config: Any, length: int) -> Features:
+    most = section.max_predictions_per_seq or max(1, round(length * section.masked_lm_prob))
+    if getattr(section, "kmer_size", 1) == 1:
+        states = Feature((length,))
+    else:  # a token of several bases may lie in several states
+        states = Feature((length, config.epigenetic_vocab_size), "float32")
+    return _rows(length) | _gathered(most) | {"epigenetic": states}
+
+
 def _classification(section: Any, config: Any, length: int) -> Features:
     del section, config
     return _segments(length) | {"labels": Feature(())}
@@ -135,6 +144,7 @@ _SEQ2SEQ = {"perplexity": "eval/perplexity_lm", "accuracy": "eval/accuracy_lm"}
 TASKS: dict[str, Task] = {
     "lm": Task(_lm, _LANGUAGE),
     "mlm": Task(_mlm, _MLM),
+    "epigenetic_mlm": Task(_epigenetic_mlm, _MLM),
     "classification": Task(_classification, _ACCURACY, scored=True),
     "token_classification": Task(_token_classification, _ACCURACY, scored=True),
     "qa": Task(_qa, {}, scored=True),

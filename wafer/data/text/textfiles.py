@@ -84,8 +84,15 @@ class Row(NamedTuple):
             ) from None
 
 
-def find_files(places: Sequence[str], names: Iterable[str]) -> list[pathlib.Path]:
+def find_files(
+    places: Sequence[str], names: Iterable[str], key: str = "data_dir"
+) -> list[pathlib.Path]:
     """List the files of these names (globs) in folders; a place that is a file is itself.
+
+    Args:
+        places: folders or files.
+        names: globs.
+        key: of the section, for errors.
 
     Raises:
         DataError: a place does not exist or holds no such file.
@@ -97,10 +104,10 @@ def find_files(places: Sequence[str], names: Iterable[str]) -> list[pathlib.Path
             files.append(place)
             continue
         if not place.is_dir():
-            raise DataError(f"data_dir: {place} does not exist")
+            raise DataError(f"{key}: {place} does not exist")
         inside = sorted({path for name in names for path in place.glob(name) if path.is_file()})
         if not inside:
-            raise DataError(f"data_dir: {place} holds none of {', '.join(names)}")
+            raise DataError(f"{key}: {place} holds none of {', '.join(names)}")
         files += inside
     return files
 
