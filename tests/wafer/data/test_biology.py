@@ -1,5 +1,6 @@
 """DNA with epigenetic states, proteins with folds: rows by hand, masks, errors with lines."""
 
+import gzip
 import json
 
 import h5py
@@ -219,7 +220,8 @@ WRONG_DNA = {
     "words": ("lung.bed", ["chr1 0 3 E5"], "line 1: 'chr1 0 3 E5'; expected .*whole numbers"),
     "reach": ("lung.bed", ["chr1 0 11 0"], "line 1: 0 to 11 is no part of the 10 bases of 'chr1'"),
     "backwards": ("lung.bed", ["chr1 5 5 0"], "line 1: 5 to 5 is no part"),
-    "state": ("lung.bed", ["", "chr1 0 5 3"], "line 2: state 3 is outside the model's 3 states"),
+    "large": ("lung.bed", [f"chr1 0 5 {10**30}"], f"line 1: state {10**30} is outside the 3"),
+    "state": ("lung.bed", ["", "chr1 0 5 3"], "line 2: state 3 is outside the 3 states"),
     "overlap": (
         "lung.bed",
         ["chr1 4 6 0", "chr1 0 5 1"],
@@ -239,12 +241,30 @@ def test_wrong_dna_is_named_with_its_line(case, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_gzipped_files_are_read_and_damaged_ones_named(tmp_path):
+    plain = opened(dna_section(tmp_path), tmp_path).source
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for path in (p for p in tmp_path.iterdir() if p.is_file()):
+        (packed / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    places = {"data_dir": str(packed), "state_dir": str(packed)}
+    source = opened(dna_section(tmp_path, **places), tmp_path).source
+    assert len(source) == len(plain)
+    for i in range(len(plain)):
+        for name, value in plain[i].items():
+            np.testing.assert_array_equal(source[i][name], value)
+    whole = (packed / "genome.fa.gz").read_bytes()
+    (packed / "genome.fa.gz").write_bytes(whole[:-12])
+    with pytest.raises(DataError, match=r"genome\.fa\.gz: cannot be read \("):
+        opened(dna_section(tmp_path, **places), tmp_path)
+
+
 def test_missing_files_of_dna_name_their_key(tmp_path):
     dna(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"state_dir: .*empty holds none of \*\.bed"):
+    with pytest.raises(DataError, match=r"state_dir: .*empty holds none of \*\.bed, \*\.bed\.gz"):
         opened(dna_section(tmp_path, state_dir=str(tmp_path / "empty")), tmp_path)
-    with pytest.raises(DataError, match=r"data_dir: .*empty holds none of \*\.fa, \*\.fasta"):
+    with pytest.raises(DataError, match=r"data_dir: .*empty holds none of \*\.fa, \*\.fa\.gz"):
         opened(dna_section(tmp_path, data_dir=str(tmp_path / "empty")), tmp_path)
 
 

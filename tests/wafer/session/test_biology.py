@@ -175,7 +175,7 @@ def test_validation_reads_dna_and_its_states(validated, tmp_path):
     write_lines(tmp_path / "lung.bed", ["chr1 0 10 2", "chr2 1 5 7"])
     code, said = validated(genome(tmp_path))
     assert code == 1
-    assert "lung.bed, line 2: state 7 is outside the model's 3 states" in " ".join(said.split())
+    assert "lung.bed, line 2: state 7 is outside the 3 states" in " ".join(said.split())
 
 
 def test_validation_reads_proteins_and_their_labels(validated, tmp_path):

@@ -115,7 +115,7 @@ def host_batch(
 
 
 def _strip(x: np.ndarray, keep: np.ndarray, capacity: int) -> np.ndarray:
-    out = np.zeros((x.shape[0], capacity, *x.shape[3:]), x.dtype)
+    out = np.zeros((x.shape[0], capacity, *x.shape[keep.ndim :]), x.dtype)
     for shard, (values, mask) in enumerate(zip(x, keep, strict=True)):
         tokens = values[mask]
         out[shard, : len(tokens)] = tokens

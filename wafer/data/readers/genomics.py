@@ -24,16 +24,26 @@ __all__ = ["fasta", "kmer_ids", "synthetic", "token_states"]
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL = range(5)
 _BASES = "ACGT"
 _ANY = len(_BASES)  # code of a base that is not known: N, or one of several
-_KNOWN = {letter: code for code, letter in enumerate(_BASES)}
-_CODES = letter_codes(_KNOWN | dict.fromkeys("NRYSWKMBDHV", _ANY))
+_CODE_OF = {letter: code for code, letter in enumerate(_BASES)}
+_CODES = letter_codes(_CODE_OF | dict.fromkeys("NRYSWKMBDHV", _ANY))
 _STATES = 36  # of synthetic DNA where no model says how many
+
+
+def _groups(codes: np.ndarray, k: int) -> np.ndarray:
+    """[n // k, k] bases of each token; a rest is dropped."""
+    return codes[: len(codes) // k * k].reshape(-1, k)
+
+
+def _known(codes: np.ndarray, k: int) -> np.ndarray:
+    """[n // k] whether every base of a token is known."""
+    return (_groups(codes, k) != _ANY).all(axis=1)
 
 
 def kmer_ids(codes: np.ndarray, k: int) -> np.ndarray:
     """[n // k] int32 ids of bases [n] coded 0 to 4; k-mers of unknown bases are [UNK]."""
-    groups = codes[: len(codes) // k * k].reshape(-1, k).astype(np.int32)
-    ids = len(SPECIAL) + groups @ 4 ** np.arange(k - 1, -1, -1, dtype=np.int32)
-    return np.where((groups == _ANY).any(axis=1), UNKNOWN, ids).astype(np.int32)
+    places = 4 ** np.arange(k - 1, -1, -1, dtype=np.int32)
+    ids = len(SPECIAL) + _groups(codes, k).astype(np.int32) @ places
+    return np.where(_known(codes, k), ids, UNKNOWN).astype(np.int32)
 
 
 def token_states(bases: np.ndarray, k: int, count: int) -> np.ndarray:
@@ -87,7 +97,7 @@ def _windows(records: Sequence[Record], k: int, size: int) -> np.ndarray:
     """[n, 2] (record, first token) of windows of ``size`` tokens that hold a known one."""
     windows = []
     for number, record in enumerate(records):
-        known = kmer_ids(record.codes, k) != UNKNOWN
+        known = _known(record.codes, k)
         starts = np.arange(0, len(known), size)
         if len(starts):
             kept = starts[np.logical_or.reduceat(known, starts)]
@@ -105,6 +115,10 @@ def _lengths(records: Sequence[Record]) -> dict[str, int]:
     return {name: len(record.codes) for name, record in first.items()}
 
 
+def _packed_or_not(*names: str) -> list[str]:
+    return [name + packed for name in names for packed in ("", ".gz")]
+
+
 def fasta(cfg: Any, context: Context) -> Dataset:
     """Read DNA, and its states in every cell type.
 
@@ -112,12 +126,13 @@ def fasta(cfg: Any, context: Context) -> Dataset:
         DataError: files that are not FASTA or BED, or do not belong together; names file and line.
     """
     size = cfg.max_sequence_length - 2
-    paths = find_files(cfg.data_dir, ["*.fa", "*.fasta", "*.fna"])
+    paths = find_files(cfg.data_dir, _packed_or_not("*.fa", "*.fasta", "*.fna"))
     records = [r for path in paths for r in read_fasta(path, _CODES, "DNA (ACGT, N and the like)")]
     lengths = _lengths(records)
     count = getattr(context.config, "epigenetic_vocab_size", None)
-    beds = find_files(cfg.state_dir, ["*.bed"], "state_dir")
-    cells = [read_segments(path, lengths, count) for path in beds]
+    beds = find_files(cfg.state_dir, _packed_or_not("*.bed"), "state_dir")
+    known = {} if count is None else {"count": count}
+    cells = [read_segments(path, lengths, **known) for path in beds]
     if count is None:
         count = 1 + max(int(s.states.max()) for cell in cells for s in cell.values())
     windows, k = _windows(records, cfg.kmer_size, size), cfg.kmer_size

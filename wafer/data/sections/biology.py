@@ -47,9 +47,9 @@ class EbertFastaDataProcessor(_DnaInput, reader="wafer.data.readers.genomics:fas
     Every window of the DNA is an example once for each BED file.
 
     Attributes:
-        data_dir: FASTA files, or folders of .fa, .fasta and .fna.
-        state_dir: BED files, or folders of .bed, one file for each cell type: sequence, start,
-            end, state from 0.
+        data_dir: FASTA files, or folders of .fa, .fasta and .fna, gzipped or not.
+        state_dir: BED files, or folders of .bed, gzipped or not, one for each cell type: lines of
+            sequence, start, end, state from 0.
     """
 
     data_dir: Folders

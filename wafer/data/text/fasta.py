@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wafer.data.text.textfiles import numbered_lines
 from wafer.errors import DataError
 
 __all__ = ["Record", "letter_codes", "read_fasta"]
@@ -42,7 +43,7 @@ def read_fasta(path: pathlib.Path, table: bytes, alphabet: str) -> list[Record]:
     """Read a whole file.
 
     Args:
-        path: the file.
+        path: the file, gzipped or not.
         table: of ``letter_codes``.
         alphabet: what the letters are, for errors.
 
@@ -62,17 +63,16 @@ def read_fasta(path: pathlib.Path, table: bytes, alphabet: str) -> list[Record]:
             raise DataError(f"{where}: {name!r} has no letters; expected them below its header")
         records[name] = Record(where, name, np.frombuffer(b"".join(parts), np.uint8))
 
-    with path.open("rb") as file:
-        for number, line in enumerate(map(bytes.strip, file), 1):
-            where = f"{path}, line {number}"
-            if line.startswith(b">"):
-                close()
-                header, parts = (where, _name(line, where, records)), []
-            elif line:
-                if header is None:
-                    raise DataError(f"{where}: {_shown(line)}; expected '>' and a name (FASTA)")
-                parts.append(_coded(line, table, where, alphabet))
-        close()
+    for number, line in numbered_lines(path):
+        where = f"{path}, line {number}"
+        if line.startswith(b">"):
+            close()
+            header, parts = (where, _name(line, where, records)), []
+        elif line:
+            if header is None:
+                raise DataError(f"{where}: {_shown(line)}; expected '>' and a name (FASTA)")
+            parts.append(_coded(line, table, where, alphabet))
+    close()
     if not records:
         raise DataError(f"{path}: the file is empty; expected FASTA, '>' and a name first")
     return list(records.values())

@@ -6,9 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wafer.data.text.textfiles import numbered_lines
 from wafer.errors import DataError
 
 __all__ = ["Segments", "read_segments"]
+
+_MOST = 2**15  # states that a file may name where no model says how many
 
 
 class Segments(NamedTuple):
@@ -32,46 +35,45 @@ class Segments(NamedTuple):
 
 
 def _segment_rows(
-    path: pathlib.Path, lengths: Mapping[str, int], count: int | None
+    path: pathlib.Path, lengths: Mapping[str, int], count: int
 ) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
     """(sequence, (start, end, state, line)) of the file; other sequences are passed over."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            cells = line.split()
-            if not cells or cells[0] in {"track", "browser"} or cells[0].startswith("#"):
-                continue
-            where = f"{path}, line {number}"
-            try:
-                start, end, state = map(int, cells[1:4])
-            except ValueError:
-                raise DataError(
-                    f"{where}: {line.strip()[:40]!r}; expected a sequence, start, end and state "
-                    "(whole numbers)"
-                ) from None
-            name = cells[0]
-            if name not in lengths:
-                continue
-            if not 0 <= start < end <= lengths[name]:
-                raise DataError(
-                    f"{where}: {start} to {end} is no part of the {lengths[name]} bases of {name!r}"
-                )
-            if state < 0 or (count is not None and state >= count):
-                raise DataError(
-                    f"{where}: state {state} is outside the model's {count} states "
-                    "(model.epigenetic_vocab_size); they count from 0"
-                )
-            yield name, (start, end, state, number)
+    for number, raw in numbered_lines(path):
+        line = raw.decode("utf-8", "replace")
+        cells = line.split()
+        if not cells or cells[0] in {"track", "browser"} or cells[0].startswith("#"):
+            continue
+        where = f"{path}, line {number}"
+        try:
+            start, end, state = map(int, cells[1:4])
+        except ValueError:
+            raise DataError(
+                f"{where}: {line[:40]!r}; expected a sequence, start, end and state (whole numbers)"
+            ) from None
+        name = cells[0]
+        if name not in lengths:
+            continue
+        if not 0 <= start < end <= lengths[name]:
+            raise DataError(
+                f"{where}: {start} to {end} is no part of the {lengths[name]} bases of {name!r}"
+            )
+        if not 0 <= state < count:
+            raise DataError(
+                f"{where}: state {state} is outside the {count} states, which count from 0 "
+                "(model.epigenetic_vocab_size)"
+            )
+        yield name, (start, end, state, number)
 
 
 def read_segments(
-    path: pathlib.Path, lengths: Mapping[str, int], count: int | None = None
+    path: pathlib.Path, lengths: Mapping[str, int], count: int = _MOST
 ) -> dict[str, Segments]:
     """Read the segments of one cell type from a BED file.
 
     Args:
-        path: the file; lines of sequences that are not asked for are passed over.
+        path: the file, gzipped or not; lines of sequences that are not asked for are passed over.
         lengths: name -> bases of the sequences.
-        count: E, states must be below; None does not look.
+        count: E, states must be below.
 
     Raises:
         DataError: a line that is none, segments over another, a sequence without any; names file
@@ -89,5 +91,6 @@ def read_segments(
         if len(over):
             first, second = lines[over[0]], lines[over[0] + 1]
             raise DataError(f"{path}, line {second}: lies over the segment of line {first}")
-        segments[name] = Segments(starts, ends, states)
+        columns = (np.ascontiguousarray(x, np.int32) for x in (starts, ends, states))
+        segments[name] = Segments(*columns)
     return segments

@@ -2,15 +2,17 @@
 
 import ast
 import csv
+import gzip
 import json
 import pathlib
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wafer.errors import DataError
 
-__all__ = ["Row", "find_files", "parse_json", "read_json", "read_rows"]
+__all__ = ["Row", "find_files", "numbered_lines", "parse_json", "read_json", "read_rows"]
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _CSV_FIELD = 2**27  # a row of the vendor's CSV holds a whole document
@@ -110,6 +112,21 @@ def find_files(
             raise DataError(f"{key}: {place} holds none of {', '.join(names)}")
         files += inside
     return files
+
+
+def numbered_lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
+    """Each line without the white space around it, with its number from 1; gzipped or not.
+
+    Raises:
+        DataError: a file that cannot be read to its end.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as file:
+            yield from enumerate(map(bytes.strip, file), 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
 
 
 def read_rows(path: pathlib.Path) -> Iterator[Row]:
