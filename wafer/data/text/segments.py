@@ -28,7 +28,7 @@ class Segments(NamedTuple):
 
     def of_bases(self, start: int, stop: int) -> np.ndarray:
         """[stop - start] states of bases; -1 where no segment lies."""
-        bases = np.arange(start, stop)
+        bases = np.arange(start, stop, dtype=self.starts.dtype)  # else all starts are converted
         nearest = np.searchsorted(self.starts, bases, side="right") - 1
         inside = (nearest >= 0) & (bases < self.ends[nearest])
         return np.where(inside, self.states[nearest], -1)
