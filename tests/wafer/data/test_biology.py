@@ -335,6 +335,24 @@ def test_wrong_rows_with_states(tmp_path):
         opened(hdf5(tmp_path / "without", [0] * 8, NAMES[:2]), tmp_path)
 
 
+def test_states_of_a_users_loader(tmp_path, monkeypatch):
+    (tmp_path / "own_dna.py").write_text("""
+import numpy as np
+
+def rows(batch_size, state):
+    ids = np.full((batch_size, 8), 5)
+    slots = dict.fromkeys(("gather_positions", "gather_labels", "gather_weights"), ids[:, :1] * 0)
+    yield {"input_ids": ids, "attention_mask": ids > 0, "epigenetic": ids * 0 + state, **slots}
+""")
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = {"task": "epigenetic_mlm", "max_sequence_length": 8}
+    cfg = section("own_dna:rows", state=2, **keys)
+    (rows,) = batches(opened(cfg, tmp_path))
+    assert (rows["epigenetic"] == 2).all()
+    with pytest.raises(DataError, match=r"row 0: epigenetic\[0\] is 3; expected -1 to 2"):
+        opened(section("own_dna:rows", state=3, **keys), tmp_path)
+
+
 # --- proteins --------------------------------------------------------------------------------
 
 PROTEINS = MODEL | {"name": "bert-sequence-classifier", "vocab_size": 33, "num_labels": 2}
