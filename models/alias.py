@@ -57,6 +57,7 @@ def decoder_alias(name: str) -> str:
 _ENCODER: _Rules = (
     (r"^embed/token/embedding", "bert_encoder.embedding_layer.word_embeddings.weight"),
     (r"^embed/segment/embedding", "bert_encoder.embedding_layer.segment_embeddings.weight"),
+    (r"^embed/epigenetic/embedding", "bert_encoder.embedding_layer.epigenetic_embeddings.weight"),
     (r"^embed/position/embedding", "bert_encoder.embedding_layer.position_embeddings.embed.weight"),
     (r"^embed/norm/", "bert_encoder.embed_ln_f."),
     (r"^layers_(\d+)/", r"bert_encoder.transformer_encoder.layers.\1."),

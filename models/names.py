@@ -75,6 +75,15 @@ _ROBERTA = {
     "head": "mlm",
     "vocab_size": 50265,
 }
+# GSK's epigenomic BERT (Trotter et al. 2021): no sentences, a state of the chromatin per token.
+# 4,101 tokens are the 6-mers of four bases and five special ones.
+_EBERT = {
+    "head": "mlm",
+    "disable_nsp": True,
+    "num_segments": None,
+    "vocab_size": 4101,
+    "epigenetic_vocab_size": 36,
+}
 _T5 = _NO_BIAS | {
     "norm_type": "rmsnorm",
     "attention_type": "dot_product",
@@ -138,6 +147,7 @@ MODELS: dict[str, Entry] = {
     "bert-q&a": Entry("encoder", {"head": "qa"}, "bert"),
     "bert-summarization": Entry("encoder", {"head": "summarization"}),
     "roberta": Entry("encoder", _ROBERTA, "roberta"),
+    "ebert": Entry("encoder", _EBERT),
     "dpr": Entry("dpr", {}, "dpr"),
     "dpr-question-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),
     "dpr-context-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),

@@ -1,7 +1,8 @@
 """The one encoder: token, position and segment embeddings, shared layers, heads.
 
-Parameters: ``embed/{token,position,segment}/embedding``, ``embed/norm``, ``layers_i/...`` as the
-decoder's, heads at the top (``pooler/kernel``, ``mlm_dense/kernel``, ``classifier/kernel``, ...).
+Parameters: ``embed/{token,position,segment,epigenetic}/embedding``, ``embed/norm``,
+``layers_i/...`` as the decoder's, heads at the top (``pooler/kernel``, ``mlm_dense/kernel``,
+``classifier/kernel``, ...).
 """
 
 import functools
@@ -18,7 +19,7 @@ from models.alias import encoder_alias
 from models.base import Batch, Model, Stage, StageFn
 from models.families.encoder_config import EncoderConfig
 from models.families.encoder_heads import Heads, encoder_aux
-from models.layers.basic import Embedding, Norm
+from models.layers.basic import Embedding, Mixed, Norm
 from models.layers.blocks import (
     Block,
     Drop,
@@ -37,7 +38,7 @@ __all__ = ["EncoderEmbed", "build_encoder"]
 
 
 class EncoderEmbed(nn.Module):
-    """Sum of token, position and segment embeddings, normalised."""
+    """Sum of token, position, segment and epigenetic embeddings, normalised."""
 
     cfg: EncoderConfig
 
@@ -48,14 +49,26 @@ class EncoderEmbed(nn.Module):
         positions: Int[Array, " T"],
         segments: Int[Array, " T"],
         drop: Drop,
+        shares: Float[Array, "T E"] | None = None,
     ) -> Float[Array, "T D"]:
-        """Embed; ``segments`` are sentence numbers (token_type_ids)."""
+        """Embed.
+
+        Args:
+            tokens: ids.
+            positions: of the tokens in their sequences.
+            segments: sentence numbers (token_type_ids).
+            drop: dropout.
+            shares: how much of a token is in each epigenetic state; its embedding is the mean of
+                the states' so weighted. Only with ``epigenetic_vocab_size``.
+        """
         cfg = self.cfg
         init = make_initializer(cfg.init_of("embedding"))
         size = cfg.hidden_size
         x = Embedding(cfg.vocab_size, size, init, name="token")(tokens)
         if cfg.num_segments:
             x = x + Embedding(cfg.num_segments, size, init, name="segment")(segments)
+        if shares is not None:
+            x = x + Mixed(shares.shape[-1], size, init, name="epigenetic")(shares)
         x = add_positions(cfg, x, positions, init)
         if cfg.use_embedding_layer_norm:
             x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm")(x)
@@ -74,7 +87,9 @@ def _init(cfg: EncoderConfig, key: Array) -> Params:
     one = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     table = jnp.zeros((cfg.vocab_size, cfg.hidden_size))
-    embed = jax.jit(lambda k: EncoderEmbed(cfg).init(k, one, one, one, no_dropout))
+    states = cfg.epigenetic_vocab_size
+    shares = None if states is None else jnp.zeros((1, states))
+    embed = jax.jit(lambda k: EncoderEmbed(cfg).init(k, one, one, one, no_dropout, shares))
     heads = jax.jit(lambda k: Heads(cfg).init(k, x, one, _no_head_dropout, table=table))
     params = {"embed": embed(jax.random.fold_in(key, 0))["params"]}
     params |= init_layers(cfg, key)
@@ -102,6 +117,20 @@ def _head_dropout(
     return drop
 
 
+def _shares(cfg: EncoderConfig, batch: Batch) -> Array | None:
+    """[T, E] from the second input; a state outside the E (-1: not known) has no share."""
+    count = cfg.epigenetic_vocab_size
+    if count is None:
+        return None
+    states = batch.extras.get("epigenetic")
+    if states is None or states.shape not in {batch.tokens.shape, (*batch.tokens.shape, count)}:
+        raise ValueError(
+            f"{cfg.name}: extras['epigenetic'] is {None if states is None else states.shape}; "
+            f"expected a state of each token [T], or its share of every state [T, {count}]"
+        )
+    return states if states.ndim == 2 else jax.nn.one_hot(states, count)
+
+
 def _embed_fn(cfg: EncoderConfig) -> StageFn:
     def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
         del carry
@@ -113,6 +142,7 @@ def _embed_fn(cfg: EncoderConfig) -> StageFn:
             layout.positions,
             segments,
             stream_dropout(layout, key),
+            _shares(cfg, batch),
         )
         return Stream(x)
 

@@ -1,4 +1,4 @@
-"""Knobs of the one encoder: BERT with its heads, RoBERTa, DPR's towers."""
+"""Knobs of the one encoder: BERT with its heads, RoBERTa, EBERT, DPR's towers."""
 
 from typing import Literal, Self
 
@@ -53,6 +53,7 @@ class EncoderConfig(BlockConfig):
     encoder_nonlinearity: str | None = None
     # embedding
     num_segments: PositiveInt | None = 2
+    epigenetic_vocab_size: PositiveInt | None = None
     share_embedding_weights: bool = True
     use_embedding_layer_norm: bool = True
     mask_padding_in_positional_embed: bool = False
@@ -79,6 +80,8 @@ class EncoderConfig(BlockConfig):
     @property
     def tasks(self) -> tuple[str, ...]:
         """As the head; () for heads without a loss."""
+        if self.head == "mlm" and self.epigenetic_vocab_size is not None:
+            return ("epigenetic_mlm",)
         return (_TASKS[self.head],) if self.head in _TASKS else ()
 
     @property
@@ -127,6 +130,11 @@ class EncoderConfig(BlockConfig):
         activation(self.mlm_nonlinearity)
         if self.has_mlm and not self.share_embedding_weights:
             raise ValueError("share_embedding_weights: the masked-language-model head is tied")
+        if self.epigenetic_vocab_size is not None and self.head not in {"mlm", "none"}:
+            raise ValueError(
+                f"epigenetic_vocab_size: head {self.head!r} has no rows with a second input; "
+                "use head 'mlm' (the name ebert) or 'none'"
+            )
         if self.num_labels < 2 and self.head in {"classification", "token_classification"}:
             raise ValueError(f"num_labels: {self.num_labels} classes are nothing to choose from")
         return self

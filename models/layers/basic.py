@@ -22,6 +22,7 @@ __all__ = [
     "GATED",
     "Dense",
     "Embedding",
+    "Mixed",
     "Norm",
     "activation",
     "leaf",
@@ -130,6 +131,19 @@ class Embedding(nn.Module):
         """Look ids [...] up: [..., features]."""
         table = leaf(self, "embedding", self.init_fn, (self.rows, self.features))
         return jnp.take(table, ids, axis=0, mode="fill", fill_value=0).astype(self.dtype)
+
+
+class Mixed(nn.Module):
+    """A table [rows, features] read at several rows at once, each with its share."""
+
+    rows: int
+    features: int
+    init_fn: InitFn
+
+    @nn.compact
+    def __call__(self, shares: Array) -> Array:
+        """Add up the rows by shares [..., rows]: [..., features]; no share gives zeros."""
+        return project(shares, leaf(self, "embedding", self.init_fn, (self.rows, self.features)))
 
 
 class _Bias(nn.Module):

@@ -1,6 +1,6 @@
 """What is attacked: for each area, files to try (name, bytes, check or None) and their reader."""
 
-from fuzz import checkpointfiles, hdf5files, textfiles, weightfiles
+from fuzz import checkpointfiles, hdf5files, sequencefiles, textfiles, weightfiles
 
 AREAS = {
     "bin": (weightfiles.torch_files, weightfiles.read_all),
@@ -10,5 +10,8 @@ AREAS = {
     "mdl": (hdf5files.mdl_files, hdf5files.read_mdl),
     "lines": (textfiles.line_files, textfiles.read_lines),
     "tokenizer": (textfiles.tokenizer_files, textfiles.read_tokenizer),
+    "fasta": (sequencefiles.fasta_files, sequencefiles.read_sequences),
+    "segments": (sequencefiles.segment_files, sequencefiles.read_states),
+    "table": (sequencefiles.table_files, sequencefiles.read_table),
     "rows": (hdf5files.row_files, hdf5files.read_rows),
 }

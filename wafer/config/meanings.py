@@ -197,6 +197,7 @@ MEANINGS: Mapping[str, str] = {
     "dpo": "direct preference optimization",
     "encoder_nonlinearity": "older spelling of nonlinearity",
     "num_segments": "segment embeddings; null: none",
+    "epigenetic_vocab_size": "E, states of a second input per token (EBERT); null: none",
     "head": "what sits on the encoder; the name sets it",
     "disable_nsp": "no next-sentence head",
     "use_pooler": "a dense layer over the first token",

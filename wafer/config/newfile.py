@@ -11,7 +11,11 @@ from wafer.errors import ConfigError, DataError, Problem
 
 __all__ = ["run_file"]
 
-_PROCESSORS = {"lm": "GptHDF5DataProcessor", "mlm": "BertHDF5DataProcessor"}
+_PROCESSORS = {
+    "lm": "GptHDF5DataProcessor",
+    "mlm": "BertHDF5DataProcessor",
+    "epigenetic_mlm": "EbertHDF5DataProcessor",
+}
 _SIZES = ("hidden_size", "num_hidden_layers", "num_heads", "filter_size")
 
 _FILE = """\

@@ -10,7 +10,7 @@ from typing import Any
 from models.errors import SectionError, did_you_mean
 from models.sections import parse
 from models.usercode import find
-from wafer.data.sections import images, rows, text
+from wafer.data.sections import biology, images, rows, text
 from wafer.data.sections.base import InputSection
 from wafer.data.sections.own import parse_own
 from wafer.data.tasks import TASKS
@@ -41,6 +41,10 @@ DATA_PROCESSORS: dict[str, type[InputSection]] = {
         text.Seq2SeqDataProcessor,
         text.DPRJsonDataProcessor,
         text.PreferenceDataProcessor,
+        biology.EbertFastaDataProcessor,
+        biology.EbertHDF5DataProcessor,
+        biology.EbertSyntheticDataProcessor,
+        biology.RemoteHomologyDataProcessor,
         images.LlavaHDF5MapDataProcessor,
         images.MNISTDataProcessor,
         images.DigitsDataProcessor,

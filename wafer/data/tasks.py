@@ -57,13 +57,25 @@ def _lm(section: Any, config: Any, length: int) -> Features:
     return packed if section.use_vsl else _each(FEATURES, length) | {"lengths": Feature(())}
 
 
-def _mlm(section: Any, config: Any, length: int) -> Features:
+def _masked_rows(section: Any, length: int) -> Features:
     most = getattr(section, "max_predictions_per_seq", None)
     share = getattr(section, "masked_lm_prob", 0.15)
-    features = _rows(length) | _gathered(most or max(1, round(length * share)))
+    return _rows(length) | _gathered(most or max(1, round(length * share)))
+
+
+def _mlm(section: Any, config: Any, length: int) -> Features:
+    features = _masked_rows(section, length)
     if getattr(section, "disable_nsp", not config.has_nsp):
         return features
     return features | _segments(length) | {"next_sentence_label": Feature(())}
+
+
+def _epigenetic_mlm(section: Any, config: Any, length: int) -> Features:
+    if getattr(section, "kmer_size", 1) == 1:
+        states = Feature((length,))
+    else:  # a token of several bases may lie in several states
+        states = Feature((length, config.epigenetic_vocab_size), "float32")
+    return _masked_rows(section, length) | {"epigenetic": states}
 
 
 def _classification(section: Any, config: Any, length: int) -> Features:
@@ -135,6 +147,7 @@ _SEQ2SEQ = {"perplexity": "eval/perplexity_lm", "accuracy": "eval/accuracy_lm"}
 TASKS: dict[str, Task] = {
     "lm": Task(_lm, _LANGUAGE),
     "mlm": Task(_mlm, _MLM),
+    "epigenetic_mlm": Task(_epigenetic_mlm, _MLM),
     "classification": Task(_classification, _ACCURACY, scored=True),
     "token_classification": Task(_token_classification, _ACCURACY, scored=True),
     "qa": Task(_qa, {}, scored=True),

@@ -63,6 +63,7 @@ FAMILIES = {
     "bert-q&a",
     "bert-summarization",
     "roberta",
+    "ebert",
     "dpr",
     "t5",
     "t5-v1.1",

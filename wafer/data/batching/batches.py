@@ -17,6 +17,7 @@ Features, all [B, ...] before they are shared out; which are there decides what 
 * ``pixel_values`` [B, C, h, w]: one image per row (LLaVA). ``images`` [B, pixels]: FC-MNIST.
 * ``reference_logps`` [B, 2]: of the two answers in a row of packed pairs (DPO).
 * ``context_input_ids``, ``context_attention_mask`` [B, K, S]: DPR's contexts, a row's own first.
+* ``epigenetic`` [B, S] states of the tokens, or [B, S, E] shares of each state (EBERT).
 * Features of a user's task (``wafer.register_task``) reach the model in ``Batch.extras``.
 * ``row`` [B]: number of the example, from 1; 0 at rows that fill up a batch. Stays on the host.
 """
@@ -40,7 +41,7 @@ from wafer.data.tasks import row_features
 __all__ = ["feature_shapes", "host_batch", "numbered", "row_lengths", "to_batch"]
 
 _HOST_ONLY = {"row"}
-_SOURCE = ("input_ids", "attention_mask", "loss_mask", "labels", "token_type_ids")
+_SOURCE = ("input_ids", "attention_mask", "loss_mask", "labels", "token_type_ids", "epigenetic")
 _CONTEXT = ("context_input_ids", "context_attention_mask")
 _READ = {  # what stands in a batch under another name; the rest a model finds in its extras
     *_SOURCE,
@@ -114,7 +115,7 @@ def host_batch(
 
 
 def _strip(x: np.ndarray, keep: np.ndarray, capacity: int) -> np.ndarray:
-    out = np.zeros((x.shape[0], capacity), x.dtype)
+    out = np.zeros((x.shape[0], capacity, *x.shape[keep.ndim :]), x.dtype)
     for shard, (values, mask) in enumerate(zip(x, keep, strict=True)):
         tokens = values[mask]
         out[shard, : len(tokens)] = tokens
@@ -216,6 +217,10 @@ def _extras(
         extras |= _contexts(features)
     if "token_type_ids" in features:
         extras["segment_ids"] = features["token_type_ids"].reshape(-1)
+    if "epigenetic" in features:
+        tokens = features["input_ids"]
+        states = features["epigenetic"]
+        extras["epigenetic"] = states.reshape(tokens.size, *states.shape[tokens.ndim :])
     if "labels" in features and not per_token:
         extras["class_labels"] = features["labels"]
     if "gather_positions" in features:

@@ -14,7 +14,7 @@ from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["ClassifierScorer", "mnli", "sst2"]
+__all__ = ["ClassifierScorer", "checked_label", "mnli", "sst2"]
 
 _MNLI = {"entailment": 0, "neutral": 1, "contradiction": 2}
 _ENDINGS = ("tsv", "jsonl")
@@ -98,7 +98,12 @@ def _dataset(
     )
 
 
-def _checked(row: Row, label: Any, num_labels: int | None) -> int:
+def checked_label(row: Row, label: Any, num_labels: int | None) -> int:
+    """Read a class.
+
+    Raises:
+        DataError: no whole number, or none of the model's classes; names file and row.
+    """
     try:
         number = int(label)
     except (TypeError, ValueError):
@@ -123,7 +128,7 @@ def sst2(cfg: Any, context: Context) -> Dataset:
     texts, labels = [], []
     for row in (row for file in files for row in read_rows(file)):
         texts.append(row.text("sentence"))
-        labels.append(_checked(row, row.get("label"), context.num_labels))
+        labels.append(checked_label(row, row.get("label"), context.num_labels))
     encoded = vocabulary.encode_all(texts)
     examples = [_Example(ids, None, label, "") for ids, label in zip(encoded, labels, strict=True)]
     return _dataset(cfg, context, vocabulary, examples, files)
@@ -165,7 +170,7 @@ def mnli(cfg: Any, context: Context) -> Dataset:
                 continue
             if isinstance(gold, str) and gold not in _MNLI and not gold.isdigit():
                 raise DataError(f"{row.where}: label {gold!r}; expected one of {', '.join(_MNLI)}")
-            labels.append(_checked(row, _MNLI.get(gold, gold), context.num_labels))
+            labels.append(checked_label(row, _MNLI.get(gold, gold), context.num_labels))
             first.append(row.text("sentence1", "premise"))
             second.append(row.text("sentence2", "hypothesis"))
             groups.append(group)

@@ -7,12 +7,13 @@ import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import mask_tokens
+from wafer.data.batching.pipeline import Rows, Transform
 from wafer.data.batching.rowsets import Ids, RowSource, fixed, sequence_row
 from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
-__all__ = ["mask_row", "masked_lm", "scored_slots"]
+__all__ = ["hiding_states", "mask_row", "masked_lm", "scored_slots"]
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<pad>", "<mask>")
 
@@ -77,6 +78,19 @@ def mask_row(
     whole = np.concatenate([hidden, row["input_ids"][count:]]).astype(np.int32)
     at = np.flatnonzero(target)
     return row | {"input_ids": whole} | scored_slots(at, tokens[at], most)
+
+
+def hiding_states(mask: Transform) -> Transform:
+    """Take the epigenetic states of the tokens to predict away, after ``mask`` has chosen them."""
+
+    def transform(row: Rows, rng: np.random.Generator) -> Rows:
+        row = mask(row, rng)
+        states = row["epigenetic"].copy()
+        chosen = row["gather_positions"][row["gather_weights"] != 0]
+        states[chosen] = -1 if states.ndim == 1 else 0
+        return row | {"epigenetic": states}
+
+    return transform
 
 
 def masked_lm(cfg: Any, context: Context) -> Dataset:

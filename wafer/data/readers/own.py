@@ -182,9 +182,10 @@ class _Loader:
             Group("", _ordered(names), length) for names, length in zip(named, lengths, strict=True)
         )
         stacked = [np.stack([arrays[k] for k in group.features], axis=1) for group in groups]
+        states = getattr(self._context.config, "epigenetic_vocab_size", None)
         for row, stored in enumerate(zip(*stacked, strict=True)):
             try:
-                checked_row(groups, stored, self._context.vocab_size)
+                checked_row(groups, stored, self._context.vocab_size, states)
             except DataError as error:
                 raise DataError(f"row {row}: {error}") from None
         labels, classes = arrays.get("labels"), self._context.num_labels

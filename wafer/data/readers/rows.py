@@ -1,5 +1,6 @@
 """The readers of HDF5 rows by the names a params YAML uses: GPT, BERT and T5."""
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +11,13 @@ from tokenizers import decoders
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import Mixture, Source, Subset
-from wafer.data.readers.masked_lm import mask_row, scored_slots
+from wafer.data.readers.masked_lm import hiding_states, mask_row, scored_slots
 from wafer.data.rowfiles.files import CorpusSource, Hdf5Source, folder_params, is_corpus
 from wafer.data.rowfiles.rules import IGNORED
 from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
 
-__all__ = ["bert_rows", "gpt_rows", "t5_rows"]
+__all__ = ["bert_rows", "epigenetic_rows", "gpt_rows", "t5_rows"]
 
 Rows = dict[str, np.ndarray]
 Open = Callable[[Sequence[str]], Source]
@@ -131,20 +132,44 @@ def bert_rows(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: rows without the features, no id for [MASK].
     """
+    return _masked_rows(cfg, context, ("input_ids", "attention_mask"))
+
+
+def epigenetic_rows(cfg: Any, context: Context) -> Dataset:
+    """Rows as BERT's with the states of their tokens.
+
+    Raises:
+        DataError: rows without the features, states outside the model's, no id for [MASK].
+    """
+    data = _masked_rows(cfg, context, ("input_ids", "attention_mask", "epigenetic"))
+    if not cfg.mask_epigenetic or data.transform is None:
+        return data
+    return dataclasses.replace(data, transform=hiding_states(data.transform))
+
+
+def _masked_rows(cfg: Any, context: Context, needed: tuple[str, ...]) -> Dataset:
     folders = _folders(cfg)
-    first = Hdf5Source(folders[:1], context.vocab_size)
+    states = getattr(context.config, "epigenetic_vocab_size", None)
+
+    def rows(names: Sequence[str]) -> Hdf5Source:
+        return Hdf5Source(names, context.vocab_size, states)
+
+    first = rows(folders[:1])
     length = first.row_shape[1]
     written = folder_params(folders[0]).get("post-process", {})
     static = "labels" in first.features
-    missing = {"input_ids", "attention_mask"} - set(first.features)
+    missing = set(needed) - set(first.features)
     if missing:
-        raise DataError(f"{folders[0]}: rows have no {', '.join(sorted(missing))}")
+        raise DataError(
+            f"{folders[0]}: rows have no {', '.join(sorted(missing))}; they have "
+            f"{', '.join(first.features)} (data_params.json names them)"
+        )
     most = cfg.max_predictions_per_seq or max(1, round(length * cfg.masked_lm_prob))
     if static:
-        transform = functools.partial(_gathered, most=most)
+        transform = functools.partial(_gathered, most=most, kept=needed)
     else:
         transform = _masking(cfg, context, written, folders[0], most)
-    source, note = _assembled(cfg, lambda names: Hdf5Source(names, context.vocab_size))
+    source, note = _assembled(cfg, rows)
     how = "masked beforehand" if static else f"{cfg.masked_lm_prob:.0%} masked at every reading"
     return Dataset(
         source=source,
@@ -182,11 +207,11 @@ def _mask(row: Rows, rng: np.random.Generator, **how: Any) -> Rows:
     return out
 
 
-def _gathered(row: Rows, rng: np.random.Generator, *, most: int) -> Rows:
+def _gathered(row: Rows, rng: np.random.Generator, *, most: int, kept: tuple[str, ...]) -> Rows:
     """Static masks: labels along the row, or already gathered with their positions."""
     del rng
     labels = row["labels"]
-    out = {name: row[name] for name in ("input_ids", "attention_mask")}
+    out = {name: row[name] for name in kept}
     if "masked_lm_positions" in row:
         return out | {
             "gather_positions": row["masked_lm_positions"],

@@ -115,16 +115,20 @@ class Hdf5Source(StoredRows):
     Args:
         folders: directories that hold ``*.h5`` files.
         vocab_size: ids must be below; None does not look.
+        states: epigenetic states must be below; None does not look.
 
     Raises:
         DataError: no files, an unreadable file, or rows of a different shape; names the file.
     """
 
     def __init__(
-        self, folders: Sequence[str | pathlib.Path], vocab_size: int | None = None
+        self,
+        folders: Sequence[str | pathlib.Path],
+        vocab_size: int | None = None,
+        states: int | None = None,
     ) -> None:
         self.params = folder_params(folders[0])
-        self._vocab_size = vocab_size
+        self._vocab_size, self._states = vocab_size, states
         self.groups: tuple[Group, ...] = ()
         paths, counts = find_files(folders), []
         for path in paths:
@@ -162,7 +166,7 @@ class Hdf5Source(StoredRows):
         path, row, datasets = self.place(index)
         try:
             stored = [datasets[group.name][row] for group in self.groups]
-            return checked_row(self.groups, stored, self._vocab_size)
+            return checked_row(self.groups, stored, self._vocab_size, self._states)
         except DataError as error:
             raise DataError(f"{path}: row {row}: {error}") from None
         except DAMAGE as error:

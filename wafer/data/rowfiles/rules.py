@@ -41,13 +41,16 @@ class _Range(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _ranges(groups: tuple[Group, ...], vocab_size: int | None) -> tuple[tuple[_Range, ...], ...]:
+def _ranges(
+    groups: tuple[Group, ...], vocab_size: int | None, states: int | None
+) -> tuple[tuple[_Range, ...], ...]:
     sizes = {feature: group.length for group in groups for feature in group.features}
     size = sizes.get("input_ids", _INT32.max)
     top = _INT32.max if vocab_size is None else vocab_size - 1
     known = {name: _Range(name, low, top, low) for name, low in _IDS.items()}
     known |= {name: _Range(name, 0, 1, 1) for name in _MASKS}
     known |= {name: _Range(name, 0, size - 1, 0) for name in _PLACES}
+    known["epigenetic"] = _Range("epigenetic", -1, (states or _INT32.max) - 1, -1)
     anything = _Range("", _INT32.min, _INT32.max, _INT32.min)
     return tuple(
         tuple(known.get(name, anything._replace(feature=name)) for name in group.features)
@@ -56,7 +59,10 @@ def _ranges(groups: tuple[Group, ...], vocab_size: int | None) -> tuple[tuple[_R
 
 
 def checked_row(
-    groups: tuple[Group, ...], stored: Sequence[np.ndarray], vocab_size: int | None
+    groups: tuple[Group, ...],
+    stored: Sequence[np.ndarray],
+    vocab_size: int | None,
+    states: int | None = None,
 ) -> dict[str, np.ndarray]:
     """One row by feature.
 
@@ -64,6 +70,7 @@ def checked_row(
         groups: its datasets.
         stored: [F, S] of each, any integers.
         vocab_size: ids must be below; None does not look.
+        states: epigenetic states must be below; None does not look.
 
     Returns:
         feature -> int32 [S].
@@ -72,7 +79,8 @@ def checked_row(
         DataError: it holds what no row can; says which feature and where.
     """
     out: dict[str, np.ndarray] = {}
-    for group, values, ranges in zip(groups, stored, _ranges(groups, vocab_size), strict=True):
+    known = _ranges(groups, vocab_size, states)
+    for group, values, ranges in zip(groups, stored, known, strict=True):
         # Two passes over all features at once: numpy's calls cost more than its work here.
         least, most = values.min(axis=1).tolist(), values.max(axis=1).tolist()
         for i, (_, low, high, reached) in enumerate(ranges):

@@ -2,15 +2,17 @@
 
 import ast
 import csv
+import gzip
 import json
 import pathlib
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wafer.errors import DataError
 
-__all__ = ["Row", "find_files", "parse_json", "read_json", "read_rows"]
+__all__ = ["Row", "find_files", "numbered_lines", "parse_json", "read_json", "read_rows"]
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _CSV_FIELD = 2**27  # a row of the vendor's CSV holds a whole document
@@ -84,8 +86,15 @@ class Row(NamedTuple):
             ) from None
 
 
-def find_files(places: Sequence[str], names: Iterable[str]) -> list[pathlib.Path]:
+def find_files(
+    places: Sequence[str], names: Iterable[str], key: str = "data_dir"
+) -> list[pathlib.Path]:
     """List the files of these names (globs) in folders; a place that is a file is itself.
+
+    Args:
+        places: folders or files.
+        names: globs.
+        key: of the section, for errors.
 
     Raises:
         DataError: a place does not exist or holds no such file.
@@ -97,12 +106,27 @@ def find_files(places: Sequence[str], names: Iterable[str]) -> list[pathlib.Path
             files.append(place)
             continue
         if not place.is_dir():
-            raise DataError(f"data_dir: {place} does not exist")
+            raise DataError(f"{key}: {place} does not exist")
         inside = sorted({path for name in names for path in place.glob(name) if path.is_file()})
         if not inside:
-            raise DataError(f"data_dir: {place} holds none of {', '.join(names)}")
+            raise DataError(f"{key}: {place} holds none of {', '.join(names)}")
         files += inside
     return files
+
+
+def numbered_lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
+    """Each line without the white space around it, with its number from 1; gzipped or not.
+
+    Raises:
+        DataError: a file that cannot be read to its end.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as file:
+            yield from enumerate(map(bytes.strip, file), 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
 
 
 def read_rows(path: pathlib.Path) -> Iterator[Row]:

@@ -1,0 +1,101 @@
+"""FASTA files: named sequences of letters, with errors that name the file and the line."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from wafer.data.text.textfiles import numbered_lines
+from wafer.errors import DataError
+
+__all__ = ["Record", "letter_codes", "read_fasta"]
+
+_OUTSIDE = 255
+
+
+class Record(NamedTuple):
+    """One sequence.
+
+    where: 'path, line N' of its header, for errors
+    name: first word of the header
+    codes: [n] uint8, one for each letter
+    """
+
+    where: str
+    name: str
+    codes: np.ndarray
+
+
+def letter_codes(codes: Mapping[str, int]) -> bytes:
+    """Make the table that ``read_fasta`` takes; lower case counts as upper case.
+
+    Args:
+        codes: letter -> code, from 0 to 254.
+    """
+    table = bytearray([_OUTSIDE]) * 256
+    for letter, code in codes.items():
+        table[ord(letter)] = table[ord(letter.lower())] = code
+    return bytes(table)
+
+
+def read_fasta(path: pathlib.Path, table: bytes, alphabet: str) -> list[Record]:
+    """Read a whole file.
+
+    Args:
+        path: the file, gzipped or not.
+        table: of ``letter_codes``.
+        alphabet: what the letters are, for errors.
+
+    Raises:
+        DataError: no record, one without a name or a letter, a name twice, a letter outside the
+            alphabet; names file and line.
+    """
+    records: dict[str, Record] = {}
+    header: tuple[str, str] | None = None
+    parts: list[bytes] = []
+
+    def close() -> None:
+        if header is None:
+            return
+        where, name = header
+        if not parts:
+            raise DataError(f"{where}: {name!r} has no letters; expected them below its header")
+        records[name] = Record(where, name, np.frombuffer(b"".join(parts), np.uint8))
+
+    for number, line in numbered_lines(path):
+        where = f"{path}, line {number}"
+        if line.startswith(b">"):
+            close()
+            header, parts = (where, _name(line, where, records)), []
+        elif line:
+            if header is None:
+                raise DataError(f"{where}: {_shown(line)}; expected '>' and a name (FASTA)")
+            parts.append(_coded(line, table, where, alphabet))
+    close()
+    if not records:
+        raise DataError(f"{path}: the file is empty; expected FASTA, '>' and a name first")
+    return list(records.values())
+
+
+def _name(line: bytes, where: str, records: Mapping[str, Record]) -> str:
+    words = line[1:].decode("utf-8", "replace").split()
+    if not words:
+        raise DataError(f"{where}: a header without a name; expected one after '>'")
+    if words[0] in records:
+        raise DataError(f"{where}: {words[0]!r} stands already at {records[words[0]].where}")
+    return words[0]
+
+
+def _coded(line: bytes, table: bytes, where: str, alphabet: str) -> bytes:
+    coded = line.translate(table)
+    at = coded.find(_OUTSIDE)
+    if at >= 0:
+        raise DataError(
+            f"{where}: {_shown(line[at : at + 1])} at column {at + 1} is no letter of {alphabet}"
+        )
+    return coded
+
+
+def _shown(line: bytes) -> str:
+    return repr(line[:40].decode("latin-1"))
