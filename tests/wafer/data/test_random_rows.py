@@ -1,5 +1,6 @@
 """Random rows for every task: same seed same rows, of the task's form, and models learn on them."""
 
+import jax
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN
@@ -11,6 +12,7 @@ from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.registry import parse_input
 from wafer.data.tasks import TASKS, row_features
 from wafer.errors import ConfigError, DataError
+from wafer.loop.utils.data import get_random_dataloader
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 16, "num_hidden_layers": 1}
 TOKENS = {"vocab_size": 16, "max_position_embeddings": 16, **SIZES}
@@ -18,6 +20,7 @@ T5 = {"src_vocab_size": 16, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_heads": 2}
 MODELS = {
     "lm": {"name": "gpt2", **TOKENS},
     "mlm": {"name": "bert", **TOKENS},
+    "epigenetic_mlm": {"name": "ebert", "epigenetic_vocab_size": 4, **TOKENS},
     "classification": {"name": "bert-sequence-classifier", "num_labels": 3, **TOKENS},
     "token_classification": {"name": "bert-token-classifier", "num_labels": 3, **TOKENS},
     "qa": {"name": "bert-q&a", **TOKENS},
@@ -102,6 +105,29 @@ def test_a_run_takes_steps_on_them(task, tmp_path):
     assert wafer.load(tmp_path / "run")[2]["step"] == 2
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_the_loops_loader_has_the_same_rows_for_every_task(task):
+    params = {"task": task, "batch_size": 4, "num_examples": 10, "max_sequence_length": 16}
+    params |= {"image_size": [4, 6], "num_channels": 3, "seed": 5}
+    loader = get_random_dataloader(params, shuffle=False, num_classes=3)
+    first, again = list(loader), list(loader)
+    assert len(first) == 2
+    for left, right in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(left, right)
+        assert left.shape[0] == 4
+    if task == "image":
+        images, labels = first[0]
+        assert images.shape == (4, 4, 6, 3)
+        assert set(labels.tolist()) <= {0, 1, 2}
+    if task == "lm":
+        row = {name: value[0] for name, value in first[0].items()}
+        last = int(row["attention_mask"].sum())
+        np.testing.assert_array_equal(row["labels"][: last - 1], row["input_ids"][1:last])
+    shuffled = get_random_dataloader(params, shuffle=True)
+    orders = [jax.tree.leaves(batches)[0] for batches in (list(shuffled), list(shuffled))]
+    assert not np.array_equal(*orders)
+
+
 def test_mistakes_are_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"task: unknown task 'nlm'.*did you mean 'lm'"):
         parse_input(section("nlm"))
@@ -111,5 +137,9 @@ def test_mistakes_are_one_line(tmp_path):
         opened("classification", tmp_path, num_classes=9)
     with pytest.raises(SectionError, match="num_examples: 0: expected greater than 0"):
         parse_input(section("lm", num_examples=0))
+    with pytest.raises(ValueError, match=r"task 'nlm'; known: lm, mlm"):
+        get_random_dataloader({"task": "nlm", "batch_size": 2})
+    with pytest.raises(ValueError, match=r"num_examples 0; expected > 0"):
+        get_random_dataloader({"batch_size": 2, "num_examples": 0})
     cfg = parse_input(section("mlm"))
     assert parse_input(cfg.to_dict()) == cfg

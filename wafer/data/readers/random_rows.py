@@ -54,6 +54,13 @@ def _normal(row: _Row, shape: tuple[int, ...]) -> np.ndarray:
     return row.rng.standard_normal(shape)
 
 
+def _states(row: _Row, shape: tuple[int, ...]) -> np.ndarray:
+    """One state per token, as its number or as shares of all; none where there is no token."""
+    tokens = shape if len(shape) == 1 else shape[:-1]
+    drawn = np.where(row.valid(tokens), row.rng.integers(0, row.classes, tokens), -1)
+    return drawn if tokens == shape else drawn[..., None] == np.arange(shape[-1])
+
+
 _DRAWN: Mapping[str, Callable[[_Row, tuple[int, ...]], np.ndarray]] = {
     "input_ids": _ids,
     "decoder_input_ids": _ids,
@@ -63,6 +70,7 @@ _DRAWN: Mapping[str, Callable[[_Row, tuple[int, ...]], np.ndarray]] = {
     "context_attention_mask": _mask,
     "loss_mask": _mask,
     "token_type_ids": _segments,
+    "epigenetic": _states,
     "next_sentence_label": lambda row, shape: row.rng.integers(0, 2, shape),
     "images": _normal,
     "pixel_values": _normal,
@@ -125,6 +133,8 @@ class RandomRows:
         row, out = self._row(index), {}
         if self.task == "dpo":
             return self._pair(row)
+        if self.task == "lm":
+            return self._tokens(row)
         for name, feature in self.features.items():
             if name in _DRAWN:
                 out[name] = _DRAWN[name](row, feature.shape)
@@ -140,6 +150,17 @@ class RandomRows:
                 first, last = np.sort(row.rng.integers(0, count, 2))
                 out |= {name: np.asarray(first), "end_positions": np.asarray(last)}
         return {name: value.astype(self.features[name].dtype) for name, value in out.items()}
+
+    def _tokens(self, row: _Row) -> dict[str, np.ndarray]:
+        """Tokens, each with the next one as its label."""
+        (length,) = self.features["input_ids"].shape
+        mask, drawn = row.valid((length,)), row.rng.integers(1, row.vocab, length + 1)
+        values = {
+            "input_ids": drawn[:-1] * mask,
+            "labels": drawn[1:] * mask,
+            "attention_mask": mask,
+        }
+        return {name: value.astype(np.int32) for name, value in values.items()}
 
     def _pair(self, row: _Row) -> dict[str, np.ndarray]:
         """Two answers side by side, and what a reference would have said of them."""
@@ -162,13 +183,14 @@ def random_rows(cfg: Any, context: Context) -> Dataset:
     if config is None:
         raise DataError(f"{cfg.data_processor}: rows have the shapes of a model; none is given")
     vocab = cfg.vocab_size or context.vocab_size or 2
-    classes = cfg.num_classes or context.num_labels or 2
+    own = getattr(config, "epigenetic_vocab_size", None) or context.num_labels
+    classes = cfg.num_classes or own or 2
     shape = context.input_shape
     if cfg.image_size is not None and shape is not None and cfg.image_size not in shape:
         raise DataError(f"image_size: {cfg.image_size}, but the model takes {shape}")
     limits = (
         ("vocab_size", vocab, context.vocab_size, "tokens"),
-        ("num_classes", classes, context.num_labels, "labels"),
+        ("num_classes", classes, own, "labels"),
     )
     for key, asked, limit, what in limits:
         if limit is not None and asked > limit:

@@ -1,17 +1,21 @@
 """Loaders and the loop itself."""
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 
+from wafer.data.readers.random_rows import RandomRows
+from wafer.data.tasks import TASKS, row_features
 from wafer.loop.machine import current_backend
 from wafer.loop.utils.cluster import CSConfig
 from wafer.profile.rates import RateTracker
 
-__all__ = ["DataExecutor", "DataLoader"]
+__all__ = ["DataExecutor", "DataLoader", "get_random_dataloader"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,6 +48,66 @@ class DataLoader:
         """Begin a pass."""
         batches, self._batches_ahead = self._batches_ahead, None
         return iter(self._make() if batches is None else batches)
+
+
+def get_random_dataloader(
+    input_params: Mapping[str, Any], shuffle: bool = False, num_classes: int = 10
+) -> DataLoader:
+    """Make random batches for any task, the vendor's stand-in for data.
+
+    Args:
+        input_params: ``batch_size``; ``num_examples`` of a pass (1024), ``seed`` (0), ``task``
+            ('image', or another of ``wafer.data.tasks.TASKS``). Images take ``image_size`` (28 or
+            [height, width]) and ``num_channels`` (1); rows of tokens ``max_sequence_length``
+            (128) and ``vocab_size`` (1024).
+        shuffle: another order for every pass.
+        num_classes: labels are below, unless ``input_params`` has ``num_classes``.
+
+    Returns:
+        Batches: (images [B, H, W, C] float32, labels [B] int32), or a dict of the task's features.
+
+    Raises:
+        ValueError: an unknown task, or a number that is none.
+    """
+    params = {"num_examples": 1024, "seed": 0, "task": "image", "num_classes": num_classes}
+    params |= {"image_size": 28, "num_channels": 1, "max_sequence_length": 128, "vocab_size": 1024}
+    params |= dict(input_params)
+    for name in ("batch_size", "num_examples", "num_classes", "num_channels", "vocab_size"):
+        if not isinstance(params.get(name), int) or params[name] < 1:
+            raise ValueError(f"get_random_dataloader: {name} {params.get(name)!r}; expected > 0")
+    if params["task"] not in TASKS:
+        known = ", ".join(TASKS)
+        raise ValueError(f"get_random_dataloader: task {params['task']!r}; known: {known}")
+    size = params["image_size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    section = SimpleNamespace(**params, use_vsl=False, num_hard_negatives=1)
+    model = SimpleNamespace(
+        input_shape=(height, width, params["num_channels"]),
+        has_nsp=True,
+        max_length=None,
+        epigenetic_vocab_size=params["num_classes"],
+    )
+    rows = RandomRows(
+        params["task"],
+        row_features(section, model),
+        params["num_examples"],
+        max(2, params["vocab_size"]),
+        params["num_classes"],
+        params["seed"],
+    )
+    passes = itertools.count()
+
+    def batches() -> Iterator[Any]:
+        order = np.arange(len(rows))
+        if shuffle:
+            order = np.random.default_rng((params["seed"], next(passes))).permutation(order)
+        for start in range(0, len(rows) - params["batch_size"] + 1, params["batch_size"]):
+            drawn = [rows[int(i)] for i in order[start : start + params["batch_size"]]]
+            batch = {name: np.stack([row[name] for row in drawn]) for name in drawn[0]}
+            is_image = params["task"] == "image"
+            yield (batch["images"], batch["labels"]) if is_image else batch
+
+    return DataLoader(batches)
 
 
 class _Profiler(RateTracker):
