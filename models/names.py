@@ -51,6 +51,8 @@ _LLAMA = _NO_BIAS | {
 _ALIBI = {"position_embedding_type": "alibi"}
 _BLOOM = _ALIBI | {"embedding_layer_norm": True, "nonlinearity": "gelu_new"}
 _BTLM = _ALIBI | {"nonlinearity": "swiglu", "alibi_slopes_in_checkpoint": True}
+# CrystalCoder's config.json: BTLM with rotary positions on a quarter of the head.
+_CRYSTAL = {"position_embedding_type": "rotary", "rotary_fraction": 0.25, "nonlinearity": "swiglu"}
 _MQA = {"attention_module": "multiquery_attention"}
 _FALCON = (
     _PARALLEL
@@ -116,6 +118,7 @@ MODELS: dict[str, Entry] = {
     "flor": Entry("decoder", _BLOOM, "bloom"),  # BLOOM with a smaller vocabulary
     "btlm": Entry("decoder", _BTLM, "btlm"),
     "jais": Entry("decoder", _BTLM, "jais"),
+    "crystalcoder": Entry("decoder", _CRYSTAL),
     "falcon": Entry("decoder", _FALCON, "falcon"),
     "falcon-7b": Entry("decoder", _FALCON, "falcon"),
     "falcon-40b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),

@@ -51,6 +51,10 @@ MODELS = {
         7_069_016_064,
         {"name": "bloom", "vocab_size": 250880, **sized(4096, 30, 32, 16384)},
     ),
+    "crystalcoder-7b": (  # 32 (4 (D² + D) + 3 D F + 2 F + D + 4 D) + V D + 2 D; given as 7 B
+        6_575_278_720,
+        {"name": "crystalcoder", "vocab_size": 32032, **sized(4096, 32, 32, 10922)},
+    ),
     "bert-base": (110_106_428, {"name": "bert", **sized(768, 12, 12, 3072)}),
     "t5-small": (60_506_624, {"name": "t5", "d_kv": 64}),
 }
