@@ -12,6 +12,23 @@ from wafer.config import parse_config
 VOCAB = 32
 
 
+TINY = {  # the smallest GPT-2 that trains, and rows for it
+    "name": "gpt2",
+    "vocab_size": 16,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_heads": 2,
+    "filter_size": 16,
+    "max_position_embeddings": 8,
+}
+TINY_ROWS = {
+    "data_processor": "SyntheticDataProcessor",
+    "vocab_size": 16,
+    "batch_size": 2,
+    "max_sequence_length": 8,
+}
+
+
 def config(**changes) -> dict:
     """A dense 1-layer model on synthetic rows; changes are merged into the sections."""
     data = {

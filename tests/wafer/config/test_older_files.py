@@ -8,39 +8,24 @@ import sys
 import pytest
 import yaml
 from helpers.paths import ROOT
+from helpers.runs import TINY, TINY_ROWS
 
 from wafer.config import load_all, parse_config
 from wafer.config.retired import RETIRED
 from wafer.errors import ConfigError
 
-DATA = {
-    "data_processor": "SyntheticDataProcessor",
-    "vocab_size": 16,
-    "max_sequence_length": 8,
-    "batch_size": 2,
-}
-MODEL = {
-    "name": "gpt2",
-    "vocab_size": 16,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 16,
-    "max_position_embeddings": 8,
-}
-
 
 def trainer(steps, rate):
     return {
         "init": {
-            "model": MODEL,
+            "model": TINY,
             "optimizer": {"SGD": {"momentum": 0.0}},
             "schedulers": [{"ConstantLR": {"learning_rate": rate}}],
             "loop": {"max_steps": steps},
             "checkpoint": {"steps": steps},
             "seed": 1,
         },
-        "fit": {"train_dataloader": DATA},
+        "fit": {"train_dataloader": TINY_ROWS},
     }
 
 
@@ -61,7 +46,7 @@ def test_a_list_of_trainers_is_read_in_order(tmp_path):
 
 def test_all_trainers_are_checked_before_the_first_runs(tmp_path):
     trainers = [trainer(2, 0.1), trainer(2, 0.1)]
-    trainers[1]["init"] |= {"model": MODEL | {"num_heads": 3}}
+    trainers[1]["init"] |= {"model": TINY | {"num_heads": 3}}
     path = written(tmp_path, {"trainer": trainers})
     with pytest.raises(ConfigError, match=r"(?s)params.yaml, trainer 2 of 2: .*num_heads"):
         load_all(path)
@@ -88,8 +73,8 @@ def test_the_vendors_command_runs_the_list(tmp_path):
 
 
 SECTIONS = {
-    "train_input": DATA,
-    "model": MODEL,
+    "train_input": TINY_ROWS,
+    "model": TINY,
     "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
     "runconfig": {"max_steps": 1},
 }
@@ -113,11 +98,11 @@ def test_keys_of_the_tensorflow_years_are_explained(section, key):
 def test_a_key_as_tensorflow_scripts_write_it_is_explained():
     name = "config.matching.kernel.use_legacy_vsl"
     with pytest.raises(ConfigError, match=r"enable_vts.*attention_mask"):
-        parse_config(SECTIONS | {"model": MODEL | {name: True}})
+        parse_config(SECTIONS | {"model": TINY | {name: True}})
 
 
 def test_tfrecords_are_explained():
-    data = DATA | {"data_processor": "BertTfRecordsProcessor"}
+    data = TINY_ROWS | {"data_processor": "BertTfRecordsProcessor"}
     with pytest.raises(ConfigError, match=r"TFRecords.*wafer data preprocess"):
         parse_config(SECTIONS | {"train_input": data})
 

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 from helpers.paths import ROOT
+from helpers.runs import TINY, TINY_ROWS
 
 from wafer.cli import main
 from wafer.config import load_all, parse_config
@@ -10,14 +11,10 @@ from wafer.config.releases import convert_file
 from wafer.config.trainer_form import upgrade
 from wafer.errors import ConfigError
 
+SIZES = {key: size for key, size in TINY.items() if key != "name"}
 OLD = {
     "model": {
-        "vocab_size": 16,
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_heads": 2,
-        "filter_size": 16,
-        "max_position_embeddings": 8,
+        **SIZES,
         "use_rms_norm": True,
         "use_bfloat16": True,
         "mixed_precision": True,
@@ -40,12 +37,7 @@ OLD = {
             {"scheduler": "Exponential", "learning_rate": 0.1, "decay_rate": 0.5, "decay_steps": 4},
         ],
     },
-    "train_input": {
-        "data_processor": "SyntheticDataProcessor",
-        "vocab_size": 16,
-        "max_sequence_length": 8,
-        "batch_size": 2,
-    },
+    "train_input": TINY_ROWS,
     "runconfig": {
         "max_steps": 9,
         "keep_checkpoint_max": 3,
@@ -61,12 +53,7 @@ OLD = {
 def test_a_file_of_18_in_the_words_of_22():
     file, dropped = convert_file(OLD, "gpt3", (1, 8), (2, 2))
     assert file["model"] == {
-        "vocab_size": 16,
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_heads": 2,
-        "filter_size": 16,
-        "max_position_embeddings": 8,
+        **SIZES,
         "mixed_precision": True,
         "norm_type": "rmsnorm",
         "fp16_type": "bfloat16",

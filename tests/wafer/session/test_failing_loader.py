@@ -2,20 +2,12 @@
 
 import numpy as np
 import pytest
+from helpers.runs import TINY
 
 import wafer
 from models.paths import named_leaves
 from wafer.errors import DataError
 
-MODEL = {
-    "name": "gpt2",
-    "vocab_size": 16,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 16,
-    "max_position_embeddings": 8,
-}
 BROKEN: list[int] = []  # batches that cannot be read
 
 
@@ -29,7 +21,7 @@ def batches(batch_size, epoch):
 
 def train(folder, **runconfig):
     sections = {
-        "model": MODEL,
+        "model": TINY,
         "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.01},
         "train_input": {"data_processor": f"{__name__}:batches", "batch_size": 2},
         "runconfig": {"max_steps": 8, "checkpoint_steps": 3, "seed": 1, "log_steps": 1},

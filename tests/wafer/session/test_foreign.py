@@ -7,28 +7,15 @@ import h5py
 import jax
 import numpy as np
 import pytest
+from helpers.runs import TINY, TINY_ROWS
 
 import models
 import wafer
 from models.convert.vendor.weights import to_cs
 from wafer.errors import CheckpointError, ConfigError
 
-MODEL = {
-    "name": "gpt2",
-    "vocab_size": 16,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 16,
-    "max_position_embeddings": 8,
-}
 SECTIONS = {
-    "train_input": {
-        "data_processor": "SyntheticDataProcessor",
-        "vocab_size": 16,
-        "batch_size": 2,
-        "max_sequence_length": 8,
-    },
+    "train_input": TINY_ROWS,
     "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.0},
 }
 
@@ -39,7 +26,7 @@ UP = "transformer_decoder.layers.0.ffn.ffn.0.linear_layer.weight"
 
 @pytest.fixture
 def folder(tmp_path):
-    model = models.build(MODEL)
+    model = models.build(TINY)
     params = model.init(jax.random.key(7))
     models.to_hf(model, params, tmp_path / "hf")
     return tmp_path / "hf", dict(models.named_leaves(params))
@@ -47,7 +34,7 @@ def folder(tmp_path):
 
 def sections(tmp_path, **model):
     run = {"max_steps": 1, "checkpoint_steps": 1, "model_dir": str(tmp_path / "run"), "seed": 1}
-    return SECTIONS | {"runconfig": run, "model": MODEL | model}
+    return SECTIONS | {"runconfig": run, "model": TINY | model}
 
 
 def test_trains_on_from_the_folder_and_then_from_its_own_checkpoint(tmp_path, folder):
@@ -67,7 +54,7 @@ def mdl(tmp_path):
     """The same model as the vendor writes it; half of one matrix is pruned."""
     import hdf5plugin  # noqa: F401  its compression
 
-    model = models.build(MODEL)
+    model = models.build(TINY)
     params = model.init(jax.random.key(7))
     path = tmp_path / "theirs.mdl"
     to_cs(model, params, path, "cs-2.5", step=3)
@@ -94,7 +81,7 @@ def test_a_sparse_mdl_needs_a_sparsity_section(tmp_path, mdl):
 
 def test_a_finalized_mdl_is_a_checkpoint_that_our_models_load(tmp_path, mdl):
     path, want = mdl
-    (tmp_path / "params.yaml").write_text(json.dumps({"model": MODEL}))  # JSON is YAML
+    (tmp_path / "params.yaml").write_text(json.dumps({"model": TINY}))  # JSON is YAML
     report = wafer.finalize(path, tmp_path / "dense", tmp_path / "params.yaml")
     assert [(t.name, t.pruned) for t in report.sparse] == [("layers_0/ffn/up/kernel", 64)]
     for name, leaf in models.named_leaves(wafer.load(tmp_path / "dense")[1]):

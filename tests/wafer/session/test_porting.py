@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.paths import GOLDEN, ROOT
+from helpers.runs import TINY
 
 import models
 import wafer
@@ -18,13 +19,7 @@ from models.paths import named_leaves
 from models.vendor.mdl import MdlFile
 from wafer.cli import main
 
-MODEL = {
-    "vocab_size": 16,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 16,
-    "max_position_embeddings": 8,
+MODEL = {k: size for k, size in TINY.items() if k != "name"} | {  # 2.2 had no name there
     "embedding_dropout_rate": 0.0,
     "attention_dropout_rate": 0.0,
     "residual_dropout_rate": 0.0,

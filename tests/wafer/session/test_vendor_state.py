@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN
+from helpers.runs import TINY, TINY_ROWS
 
 import models
 import wafer
@@ -26,21 +27,6 @@ from wafer.optim.sections import parse_optimizer
 from wafer.optim.vendor import finished_steps, our_tree, vendor_groupings
 from wafer.session.foreign import load_foreign
 
-MODEL = {
-    "name": "gpt2",
-    "vocab_size": 16,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_heads": 2,
-    "filter_size": 16,
-    "max_position_embeddings": 8,
-}
-DATA = {
-    "data_processor": "SyntheticDataProcessor",
-    "vocab_size": 16,
-    "batch_size": 2,
-    "max_sequence_length": 8,
-}
 ADAMW = {"optimizer_type": "AdamW", "learning_rate": 0.01, "weight_decay": 0.1}
 MOMENTUM = {"momentum": 0.9}
 
@@ -48,9 +34,9 @@ MOMENTUM = {"momentum": 0.9}
 def sections(tmp_path, optimizer=ADAMW, **runconfig):
     run = {"max_steps": 6, "checkpoint_steps": 1, "model_dir": str(tmp_path / "run"), "seed": 1}
     return {
-        "model": MODEL,
+        "model": TINY,
         "optimizer": optimizer,
-        "train_input": DATA,
+        "train_input": TINY_ROWS,
         "runconfig": run | runconfig,
     }
 
@@ -100,7 +86,7 @@ def test_a_run_goes_on_at_the_files_step_or_begins_with_its_weights_alone(tmp_pa
 def test_the_order_of_registration_is_the_files_own(theirs):
     with MdlFile(theirs[0]) as file:
         listed = [key.removeprefix("model.") for key in file.model_keys]
-        first = list(placed(models.build(MODEL), file))
+        first = list(placed(models.build(TINY), file))
     assert in_order_of_registration(listed) == listed
     assert first == [key for key in listed if key in first]
     assert len(first) == 20
@@ -204,7 +190,7 @@ def test_the_command_carries_the_state_between_releases_and_from_our_checkpoints
 ):
     path, _ = theirs
     config = tmp_path / "params.yaml"
-    config.write_text(f"model: {MODEL}".replace("'", ""))
+    config.write_text(f"model: {TINY}".replace("'", ""))
     fmt = ("--src-fmt", "cs-2.10", "--tgt-fmt", "cs-2.5", "--config", config)
     command(*fmt, "--output-dir", tmp_path / "older", path)
     with MdlFile(path) as left, MdlFile(tmp_path / "older" / "theirs_to_cs-2.5.mdl") as right:
@@ -241,7 +227,7 @@ def test_groups_by_tag_decay_and_rate_in_the_vendors_order():
             "params": [{"params": "*norm_f*", "tag": "last"}],
         }
     )
-    groups = make_groups(section, alias=models.build(MODEL).alias)
+    groups = make_groups(section, alias=models.build(TINY).alias)
     names = ["embed/token/embedding", "norm_f/scale", "layers_0/up/kernel", "layers_0/up/bias"]
     first, *_ = vendor_groupings(section, groups)
     assert first(names) == [
@@ -270,7 +256,7 @@ def test_a_state_that_does_not_fit_is_one_error(tmp_path, theirs):
     with pytest.raises(CheckpointError, match=r"Adafactor cannot take its optimizer state over"):
         wafer.train(sections(tmp_path, adafactor), checkpoint_path=str(path))
     with pytest.raises(CheckpointError, match=r"groups of \[8, 12\] parameters; .* \[3, 17\]"):
-        read_optimizer_state(path, models.build(MODEL), [lambda n: [list(n[:3]), list(n[3:])]])
+        read_optimizer_state(path, models.build(TINY), [lambda n: [list(n[:3]), list(n[3:])]])
     crossed = [lambda n: [[n[1], n[0], *n[2:8]], list(n[8:])]]
     with pytest.raises(CheckpointError, match=r"state\.0\.exp_avg has shape \(16, 8\); .*\(8, 8\)"):
-        read_optimizer_state(path, models.build(MODEL), crossed)
+        read_optimizer_state(path, models.build(TINY), crossed)
