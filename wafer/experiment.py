@@ -51,7 +51,12 @@ class BatchShape(NamedTuple):
 
 
 def batch_shape(
-    section: InputSection, systems: int = 1, accumulation: int = 1, *, most: int | None = None
+    section: InputSection,
+    systems: int = 1,
+    accumulation: int = 1,
+    *,
+    copies: int = 1,
+    most: int | None = None,
 ) -> BatchShape:
     """Lay out a step.
 
@@ -59,13 +64,15 @@ def batch_shape(
         section: with ``batch_size`` and ``micro_batch_size``.
         systems: N.
         accumulation: batches of the section whose gradients are averaged before an update.
+        copies: of a pipeline on each system, which share its micro-batches.
         most: rows of a micro-batch where the section names none: the largest divisor of a
-            system's share up to this. None takes the share whole.
+            copy's share up to this. None takes the share whole.
     """
     share, rows = section.batch_size // systems, section.micro_batch_size
     if not isinstance(rows, int):
-        sizes = range(1, min(most or share, share) + 1)
-        rows = max(size for size in sizes if share % size == 0)
+        each = max(share // copies, 1)
+        sizes = range(1, min(most or each, each) + 1)
+        rows = max(size for size in sizes if each % size == 0)
     return BatchShape(systems, share // rows * accumulation, rows)
 
 
@@ -162,7 +169,22 @@ class Experiment:
         optimizer, systems = self.cfg.optimizer, self.cfg.runconfig.num_csx
         if part == "eval" or optimizer is None:
             return batch_shape(self.section(part), systems)
-        return batch_shape(self.section(part), systems, optimizer.grad_accum_steps)
+        copies = max(self.cfg.runconfig.num_replicas, 1)
+        section, accumulation = self.section(part), optimizer.grad_accum_steps
+        return batch_shape(section, systems, accumulation, copies=copies)
+
+    @property
+    def portions(self) -> int:
+        """Parts of a system's share of the training batch, which copies of a pipeline divide.
+
+        They are its micro-batches where the file says their size, else its rows; a task whose
+        rows need each other has one.
+        """
+        section = self.section("train")
+        share, rows = section.batch_size // self.cfg.runconfig.num_csx, section.micro_batch_size
+        if section.task == "dpr":
+            return 1
+        return share // rows if isinstance(rows, int) else share
 
     def dataset(self, part: Part, folder: str | pathlib.Path) -> Dataset:
         """Read the data of a part.

@@ -13,6 +13,8 @@ from models.paths import named_leaves
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.resident import Resident
 from wafer.engines.stagewise.core import make_core
+from wafer.engines.stagewise.pipelined import Pipelined
+from wafer.engines.stagewise.regions import meshes
 from wafer.engines.stagewise.streaming import Streaming
 from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import LossScaler
@@ -47,6 +49,21 @@ STATIC = {"algorithm": "static", "sparsity": 0.5}
 
 
 RIGL = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}}
+
+
+def pipelined(
+    model_cfg, optimizer=ADAMW, section=None, *, devices=1, systems=1, scaler=None, **options
+):
+    model = models.build(model_cfg)
+    sparsifier = sparsity.configure(
+        section, aliases=model.alias, accepts=lambda name: name.endswith("/kernel")
+    )
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    tx = make_optimizer(optimizer, shapes, model.alias)
+    clips = optimizer.get("max_gradient_norm") is not None
+    settings = {key: options.pop(key) for key in ("dropout", "summaries") if key in options}
+    core = make_core(model, tx, sparsifier, scaler or LossScaler(), norm=clips, **settings)
+    return Pipelined(core, meshes(systems, devices), **options)
 
 
 def batch_of(model, rows=4, length=8, systems=1, micro=1, seed=0, packed=False):

@@ -24,7 +24,7 @@ from wafer.compiler.experiment import compile_experiment, config_graph
 from wafer.compiler.report import graph_table, summary
 from wafer.config import RunConfig
 from wafer.config.engines import engine_row
-from wafer.engines.choose import check, problems
+from wafer.engines.choose import check
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.experiment import Experiment, Part
 from wafer.session.build import Run
@@ -121,8 +121,7 @@ def floor_plan(cfg: RunConfig) -> None:
         ConfigError: the engine does not do what the file asks for.
     """
     experiment = Experiment.from_config(cfg)
-    if complaints := problems(experiment):
-        raise ConfigError(complaints)
+    check(experiment)
     result = compile_experiment(experiment)
     CONSOLE.print(summary(result.compiled), markup=False, highlight=False)
     CONSOLE.print(f"Report and pictures are in {result.folder}. Nothing was run (--compile_only).")

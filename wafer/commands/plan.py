@@ -64,6 +64,7 @@ class ScalingPlan:
         store_bytes: weights and optimizer state that MemoryX holds.
         pipeline: names of the stages that a pipeline of it would have.
         micro_batches: of a pipelined step.
+        copies: of the pipeline, which share the micro-batches.
     """
 
     name: str
@@ -74,6 +75,7 @@ class ScalingPlan:
     store_bytes: int
     pipeline: tuple[str, ...]
     micro_batches: int
+    copies: int = 1
 
     def table(self, *, stages: bool = False) -> str:
         """Write the predictions as text.
@@ -112,13 +114,15 @@ class ScalingPlan:
             for name, (forward, backward) in first.stages.items():
                 detail.add_row(name, f"{forward:.4g}", f"{backward:.4g}")
             console.print(detail)
-        count, depth = self.micro_batches, len(self.pipeline)
+        count, depth, copies = self.micro_batches, len(self.pipeline), self.copies
+        copied = "" if copies == 1 else f"{copies} copies of "
         console.print(
             f"{self.machine.name}: {self.machine.note}.\n"
             f"MemoryX holds {self.store_bytes / _GIB:.2f} GiB of weights and optimizer state.\n"
-            f"Pipelined: {depth} stages ({', '.join(self.pipeline)}), {count} micro-batch(es) a "
-            f"step: {float(bubble(depth, count)):.1%} of the timetable idle, at most "
-            f"{in_flight(depth, count, 0)} micro-batch(es) in flight.",
+            f"Pipelined: {copied}{depth} stages ({', '.join(self.pipeline)}), {count} "
+            f"micro-batch(es) a step: {float(bubble(depth, count, copies=copies)):.1%} of the "
+            f"timetable idle, at most {copies * in_flight(depth, count // copies, 0)} "
+            "micro-batch(es) in flight.",
             soft_wrap=True,
         )
         return text.getvalue()
@@ -154,7 +158,9 @@ def plan(
     """
     import jax
 
+    from wafer.commands.copies import with_copies
     from wafer.commands.inputs import experiment_of
+    from wafer.engines.choose import check
     from wafer.engines.stagewise.regions import regions
     from wafer.errors import ConfigError, Problem
 
@@ -164,6 +170,9 @@ def plan(
         raise ConfigError([Problem((), "a plan needs train_input and optimizer")])
     if any(n < 1 for n in num_csx):
         raise ConfigError([Problem(("num_csx",), f"{list(num_csx)}: expected whole numbers > 0")])
+    experiment = with_copies(experiment)
+    if experiment.cfg.runconfig.num_replicas != 1:
+        check(experiment)
     pipeline = cfg.runconfig.pipeline
     return ScalingPlan(
         name=cfg.model["name"],
@@ -174,6 +183,7 @@ def plan(
         predictions=tuple(_predict(experiment, spec, n) for n in num_csx),
         pipeline=tuple(r.name for r in regions(model, shapes, pipeline.stages, pipeline.devices)),
         micro_batches=experiment.batch("train").micro_batches,
+        copies=max(experiment.cfg.runconfig.num_replicas, 1),
     )
 
 

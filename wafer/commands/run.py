@@ -59,8 +59,9 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "compile_dir": {"help": "where compiled programs are kept"},
     "multireplica": {
         "action": "store_true",
-        "help": "copies of a pipelined model on a system, sharing its batch",
+        "help": "as many copies of a pipelined model as are fastest share a system's batch",
     },
+    "num_replicas": {"type": int, "help": "so many copies; -1 is the same as --multireplica"},
 }
 # The vendor's flags that mean nothing here: taken, and named once.
 _IGNORED: dict[str, dict[str, Any]] = {
@@ -222,6 +223,7 @@ def run(cfg: "RunConfig", began: float | None = None, job_id: str = "") -> int:
     Raises:
         WaferError: whatever the user has to fix.
     """
+    from wafer.commands.copies import with_copies
     from wafer.commands.dry import compile_only, floor_plan, makes_floor_plan, validate_only
     from wafer.experiment import Experiment
     from wafer.session.build import seed_of
@@ -238,7 +240,8 @@ def run(cfg: "RunConfig", began: float | None = None, job_id: str = "") -> int:
     if settings.compile_only and makes_floor_plan(cfg):
         floor_plan(cfg)
         return 0
-    with _owned(cfg, job_id), _built(Experiment.from_config(cfg, seed_of(cfg))) as job:
+    experiment = Experiment.from_config(cfg, seed_of(cfg))
+    with _owned(cfg, job_id), _built(with_copies(experiment)) as job:
         if settings.compile_only:
             compile_only(job)
             return 0

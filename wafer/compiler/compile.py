@@ -50,6 +50,8 @@ class Options:
         state_bytes: optimizer state per weight.
         train: False for a forward pass alone.
         replicas: copies; 0 takes as many as are fastest.
+        portions: parts of a batch that copies must divide where the compiler chooses how many;
+            0 lets it take any number.
         seed: of the placer.
     """
 
@@ -60,6 +62,7 @@ class Options:
     state_bytes: float = 8.0
     train: bool = True
     replicas: int = 1
+    portions: int = 0
     seed: int = 0
 
 
@@ -190,7 +193,8 @@ def _replicate(
     limit = INPUT_BYTES / max(graph.sample_bytes, 1) / spec.clock_hz  # samples per cycle
     best: tuple[float, Floor, tuple[int, int]] | None = None
     worse = 0
-    for count in (options.replicas,) if options.replicas else _COPIES:
+    able = tuple(count for count in _COPIES if options.portions % count == 0)
+    for count in (options.replicas,) if options.replicas else able:
         if smallest * count > pes or worse >= 3:
             break
         rate = best[0] if best else 0.0

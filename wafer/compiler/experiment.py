@@ -133,8 +133,14 @@ def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> Opti
         state_bytes=moments / max(weights, 1),
         train=cfg.train_input is not None and cfg.optimizer is not None,
         replicas=several,
+        portions=_portions(experiment),
         seed=seed,
     )
+
+
+def _portions(experiment: Experiment) -> int:
+    """What copies must divide; without training data they share nothing."""
+    return 0 if experiment.cfg.train_input is None else experiment.portions
 
 
 def _key(cfg: RunConfig, seed: int, spec: str) -> str:
@@ -145,7 +151,7 @@ def _key(cfg: RunConfig, seed: int, spec: str) -> str:
         "optimizer": cfg.optimizer,
         "input": _section(cfg),
         "trains": cfg.train_input is not None,
-        "replicas": (run.multireplica, run.num_replicas),
+        "replicas": (run.multireplica, run.num_replicas, run.num_csx),
         "seed": seed,
         "spec": dataclasses.asdict(spec_of(cfg, spec)),
         "versions": (wafer.__version__, jax.__version__, code_digest(str(cfg.model["name"]))),

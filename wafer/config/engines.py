@@ -37,6 +37,7 @@ class EngineRow(NamedTuple):
     whole_step_program: a step is one compiled program (``compiled_step``, ``compiled_evaluate``)
     floor_plan: it runs on a floor plan of the wafer, which the dry modes make
     several_processes: its systems may lie in several processes
+    copies: several copies of the model share the batch of a system (``num_replicas``)
     """
 
     name: str
@@ -46,6 +47,7 @@ class EngineRow(NamedTuple):
     whole_step_program: bool = False
     floor_plan: bool = False
     several_processes: bool = False
+    copies: bool = False
 
 
 class MemoryX(Section):
@@ -115,7 +117,11 @@ _ROWS = (
         several_processes=True,
     ),
     EngineRow(
-        "pipelined", "wafer.engines.stagewise.pipelined:make", section="pipeline", floor_plan=True
+        "pipelined",
+        "wafer.engines.stagewise.pipelined:make",
+        section="pipeline",
+        floor_plan=True,
+        copies=True,
     ),
     EngineRow("fabric", "wafer.engines.fabric.engine:make", floor_plan=True),
 )

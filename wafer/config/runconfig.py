@@ -154,7 +154,8 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         python_paths: folders in which Python looks for modules of the user, first of all.
         seed: of parameters, dropout, masks and data order.
         num_csx: systems that share the batch.
-        num_replicas: copies on one wafer in pipelined execution; -1 lets the compiler choose.
+        num_replicas: copies on each system in pipelined execution, which share its batch; -1 lets
+            the compiler choose.
         multireplica: same as ``num_replicas: -1``.
         compile_only: compile and report, do not run.
         validate_only: check the configuration and shapes only.

@@ -7,6 +7,7 @@ gradients. Activations come on top, so nine tenths of the free memory is the lim
 
 import importlib
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -83,26 +84,31 @@ def problems(experiment: Experiment, row: EngineRow | None = None) -> list[Probl
 
 
 def check(experiment: Experiment, row: EngineRow | None = None) -> None:
-    """Refuse what an engine does not do, and what none does yet; nothing is ignored.
+    """Refuse what an engine does not do; nothing is ignored.
 
     Raises:
         ConfigError: the file asks for it.
     """
-    settings = experiment.cfg.runconfig
-    asked = {
-        "multireplica": settings.multireplica,
-        "num_replicas": settings.num_replicas != 1,
-    }
-    complaints = problems(experiment, row)
-    for key, is_asked in asked.items():
-        if is_asked:
-            message = (
-                f"{getattr(settings, key)!r} is not built into this release yet; drop the key "
-                "(`wafer compile` takes it and predicts what copies gain)"
-            )
-            complaints.append(Problem(("runconfig", key), message))
+    complaints = problems(experiment, row) + list(_no_copies(experiment, row))
     if complaints:
         raise ConfigError(complaints)
+
+
+def _no_copies(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]:
+    """Copies are of a model that lies on the wafer whole, in regions of its own."""
+    settings = experiment.cfg.runconfig
+    named = settings.execution_strategy
+    row = engine_row(named) if row is None and named is not None else row
+    if row is not None and row.copies:
+        return
+    asked = {"multireplica": settings.multireplica, "num_replicas": settings.num_replicas != 1}
+    for key in (key for key, is_asked in asked.items() if is_asked):
+        message = (
+            f"{getattr(settings, key)!r}: copies are of a pipeline, whose stages all stay on the "
+            f"wafer; {'this run' if row is None else row.name} has none. Set execution_strategy: "
+            f"{engines_with('copies')}, or drop the key (num_csx shares a batch with any strategy)"
+        )
+        yield Problem(("runconfig", key), message)
 
 
 def make(experiment: Experiment, row: EngineRow | None = None, **options: Any) -> Engine:

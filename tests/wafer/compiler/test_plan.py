@@ -217,12 +217,12 @@ def test_kept_answers_are_of_this_code_and_this_placer_alone(monkeypatch):
     assert len(set(keys)) == 3
 
 
-def test_replicas_are_the_compilers_business_not_the_runs():
+def test_how_many_replicas_is_the_compilers_business():
     cfg = load(DIGITS, {"multireplica": True})
     experiment = Experiment.from_config(cfg)
     assert compiling.options_of(experiment, seed=0).replicas == 0
-    with pytest.raises(ConfigError, match="wafer compile"):
-        check(experiment)
+    with pytest.raises(ConfigError, match="multireplica: True: copies are of a pipeline"):
+        check(experiment)  # it is resident
 
 
 def test_dry_modes_of_pipelined_runs_are_the_compilers(tmp_path, capsys):

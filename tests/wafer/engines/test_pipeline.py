@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from helpers.runs import config
 from helpers.streamed import (
-    ADAMW,
     BERT,
     CLIPPED,
     GPT,
@@ -23,13 +22,13 @@ from helpers.streamed import (
     assert_agree,
     batch_of,
     executors,
+    pipelined,
     train,
 )
 from jax.sharding import NamedSharding, PartitionSpec
 from matplotlib.figure import Figure
 
 import models
-import sparsity
 from models.checkpoint.reader import load_checkpoint
 from models.families.fc_mnist import image_batch
 from wafer.commands.plan import plan
@@ -39,9 +38,7 @@ from wafer.config.engines import engine_row
 from wafer.engines.choose import check, make
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.resident import Resident
-from wafer.engines.stagewise.core import make_core
 from wafer.engines.stagewise.flow import Flow
-from wafer.engines.stagewise.pipelined import Pipelined
 from wafer.engines.stagewise.record import Span
 from wafer.engines.stagewise.regions import meshes, partition, regions
 from wafer.engines.stagewise.schedule import in_flight, needs, schedule
@@ -49,25 +46,9 @@ from wafer.engines.stagewise.timeline import draw_schedule, draw_spans, draw_swe
 from wafer.engines.stagewise.traffic import Event
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
-from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import LossScaler
 
 MLP = {"name": "fc_mnist", "depth": 3, "hidden_size": 12, "dropout": 0.0}
-
-
-def pipelined(
-    model_cfg, optimizer=ADAMW, section=None, *, devices=1, systems=1, scaler=None, **options
-):
-    model = models.build(model_cfg)
-    sparsifier = sparsity.configure(
-        section, aliases=model.alias, accepts=lambda name: name.endswith("/kernel")
-    )
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    tx = make_optimizer(optimizer, shapes, model.alias)
-    clips = optimizer.get("max_gradient_norm") is not None
-    settings = {key: options.pop(key) for key in ("dropout", "summaries") if key in options}
-    core = make_core(model, tx, sparsifier, scaler or LossScaler(), norm=clips, **settings)
-    return Pipelined(core, meshes(systems, devices), **options)
 
 
 def assert_equal(
@@ -233,7 +214,6 @@ PIPED = {"execution_strategy": "pipelined", "pipeline": {"stages": 3, "devices":
         (PIPED | {"pipeline": {"stages": 9}}, "stages: 9, but 'gpt2' has 4: embed, layers_0"),
         (PIPED | {"pipeline": {"stages": 2, "devices": 3}}, "devices: 3, but the pipeline has 2"),
         (PIPED | {"pipeline": {"devices": 0}}, "devices"),
-        (PIPED | {"num_replicas": 2}, "num_replicas: 2 is not built"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_any_work(tmp_path, settings, message):

@@ -46,7 +46,9 @@ def test_small_tables_by_hand(sizes):
 def test_deferred_updates_share_the_last_step():
     late = [task for task in schedule(3, 2, deferred=True) if task.phase == "update"]
     assert late == [Task(8, stage, "update") for stage in range(3)]
-    with pytest.raises(ValueError, match=r"0 stage\(s\) and 3 micro-batch\(es\): expected at le"):
+    with pytest.raises(
+        ValueError, match=r"0 stage\(s\), 3 micro-batch\(es\) and 1 copies: expected at le"
+    ):
         schedule(0, 3)
 
 

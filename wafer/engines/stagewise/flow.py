@@ -8,6 +8,7 @@ program, which runs as its forward task; its backward task is then the rest of t
 """
 
 import collections
+import itertools
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from wafer.engines.stagewise.branches import Part
 from wafer.engines.stagewise.ledger import Ledger, Plan, add
 from wafer.engines.stagewise.passes import Visit, Where, cut
 from wafer.engines.stagewise.record import Recorder
-from wafer.engines.stagewise.regions import Region
+from wafer.engines.stagewise.regions import Copies, Region
 from wafer.engines.stagewise.schedule import Task, forward_schedule, schedule
 from wafer.engines.stagewise.stages import Places
 
@@ -39,11 +40,13 @@ class Pipe(NamedTuple):
     plan: stages and branches of the model
     regions: of the pipeline, in order
     places: programs of each place
+    copies: of the pipeline; weights live in the first, the others read copies of them
     """
 
     plan: Plan
     regions: tuple[Region, ...]
     places: Places
+    copies: Copies = Copies()
 
     def home(self, name: str) -> int:
         """Region a branch lives in: the first that reads it; 0 where none does."""
@@ -55,22 +58,25 @@ class Pipe(NamedTuple):
         """Return a function's program for a stage of the model, compiled for a place."""
         return self.places.programs[place].program(function, *self.plan.at(index), **choices)
 
-    def batches(self, batch: Batch) -> list[list[Batch]]:
-        """Cut a batch [N, A, ...] into its A micro-batches [N, 1, ...], for each place."""
+    def batches(self, batch: Batch) -> list[dict[int, Batch]]:
+        """Cut a batch [N, A, ...] into its A micro-batches [N, 1, ...], each at its places."""
         one = batch.tokens.shape[1] == 1
         first = [batch] if one else self.places.programs[0].program(cut)(batch)
-        count = len(self.places.programs)
-        return [self.places.put(first, place, _SHARED) for place in range(count)]
+        return [
+            {place: self.places.put(x, place, _SHARED) for place in self.copies.places(micro)}
+            for micro, x in enumerate(first)
+        ]
 
     def weights(self, parts: Mapping[str, Part]) -> dict[tuple[int, str], Part]:
         """Every branch at every place that reads it: a copy, except at home."""
         weights = {}
-        for region in self.regions:
+        for copy, region in itertools.product(range(self.copies.groups), self.regions):
+            place = self.copies.place(region, copy)
             for name in (name for i in region.stages for name in self.plan.stages[i].params):
-                if (region.place, name) not in weights:
-                    is_home = self.regions[self.home(name)].place == region.place
-                    put = parts[name] if is_home else self.places.put(parts[name], region.place)
-                    weights[region.place, name] = put
+                if (place, name) not in weights:
+                    is_home = self.regions[self.home(name)].place == place
+                    put = parts[name] if is_home else self.places.put(parts[name], place)
+                    weights[place, name] = put
         return weights
 
 
@@ -110,7 +116,7 @@ class Flow:
         self.keep = keep
         self._recorder = recorder
         self._weights = pipe.weights(held.parts)
-        self._batches: list[list[Batch]] = []
+        self._batches: list[dict[int, Batch]] = []  # micro-batch -> place -> the batch
         self._carries: dict[tuple[int, int], Any] = {}  # (region, micro-batch) -> its input
         self._cotangents: dict[tuple[int, int], Any] = {}  # likewise, of its output
         self._saved: dict[tuple[int, int], Any] = {}  # (stage, micro-batch) -> input, products
@@ -120,12 +126,13 @@ class Flow:
     def run(self, batch: Batch) -> None:
         """Work off the timetable; ``held`` holds what is new afterwards."""
         self._batches = self.pipe.batches(batch)
-        count, step = len(self._batches[0]), 0
+        count, copies, step = len(self._batches), self.pipe.copies, 0
         do = {"forward": self._forward, "backward": self._backward, "update": self._update_region}
         running: collections.deque[list[Any]] = collections.deque([[]])
         if self._recorder is not None:  # what comes before the timetable is no task's time
             jax.block_until_ready((self._batches, self._weights, self.ledger.starts))
-        for task in schedule(len(self.pipe.regions), count, deferred=self.ledger.deferred):
+        stages, deferred = len(self.pipe.regions), self.ledger.deferred
+        for task in schedule(stages, count, copies=copies.number, deferred=deferred):
             if task.step != step:
                 step = task.step
                 running.append([])
@@ -134,7 +141,7 @@ class Flow:
             begin = time.perf_counter()
             results = do[task.phase](task)
             if self._recorder is not None:
-                place = self.pipe.regions[task.stage].place
+                place = copies.place(self.pipe.regions[task.stage], max(task.micro, 0))
                 self._recorder.dispatched(task, place, begin, results)
             running[-1].append(results[0])
 
@@ -143,12 +150,12 @@ class Flow:
     def _inputs(self, place: int, index: int, micro: int) -> tuple[tuple[Part, ...], Where]:
         names = self.plan.stages[index].params
         parts = tuple(self._weights[place, name] for name in names)
-        batch, key = self._batches[place][micro], self.ledger.starts[place].key
+        batch, key = self._batches[micro][place], self.ledger.starts[place].key
         return parts, Where(batch, key, np.int32(index))
 
     def _forward(self, task: Task) -> tuple[Any, Any]:
         region, micro = self.pipe.regions[task.stage], task.micro
-        place, last = region.place, len(self.plan.stages) - 1
+        place, last = self.pipe.copies.place(region, micro), len(self.plan.stages) - 1
         carry = self._carries.pop((task.stage, micro), None)
         for i in region.stages:
             parts, where = self._inputs(place, i, micro)
@@ -158,45 +165,51 @@ class Flow:
             after, kept = forward(parts, carry, where)
             self._saved[i, micro] = carry, kept
             carry = after
-        following = self.pipe.regions[task.stage + 1].place
+        following = self.pipe.copies.place(self.pipe.regions[task.stage + 1], micro)
         self._carries[task.stage + 1, micro] = self.pipe.places.put(carry, following, _SHARED)
         return carry, None
 
     def _turn(self, task: Task, parts: Any, where: Where, carry: PyTree) -> tuple[Any, Any]:
         """Run the last stage both ways."""
-        place, index = self.pipe.regions[task.stage].place, len(self.plan.stages) - 1
+        region, index = self.pipe.regions[task.stage], len(self.plan.stages) - 1
+        place = self.pipe.copies.place(region, task.micro)
         program = self.pipe.program(Visit.last, place, index, dense=self.ledger.change)
         scale = self.ledger.starts[place].scale
         (grads, aux), cotangent = program(parts, carry, where, scale)
-        self._collect(index, grads)
+        self._collect(index, grads, region)
         self.ledger.count(aux)
         self._cotangents[task.stage, task.micro] = cotangent
         return cotangent, grads if self._recorder else None
 
     def _backward(self, task: Task) -> tuple[Any, Any]:
         region, micro = self.pipe.regions[task.stage], task.micro
+        place = self.pipe.copies.place(region, micro)
         cotangent, watched_too = self._cotangents.pop((task.stage, micro)), []
         watched = cotangent
         for i in reversed(region.stages):
             if i == len(self.plan.stages) - 1:
                 continue  # with its forward task
-            parts, where = self._inputs(region.place, i, micro)
-            backward = self.pipe.program(Visit.backward, region.place, i, dense=self.ledger.change)
+            parts, where = self._inputs(place, i, micro)
+            backward = self.pipe.program(Visit.backward, place, i, dense=self.ledger.change)
             carry, kept = self._saved.pop((i, micro))
             grads, cotangent = backward(parts, carry, where, (cotangent, kept))
-            self._collect(i, grads)
+            self._collect(i, grads, region)
             watched_too.append(grads if self._recorder else None)
             watched = cotangent or watched  # the first stage has an input without gradient
         if task.stage:
-            to = self.pipe.regions[task.stage - 1].place
+            to = self.pipe.copies.place(self.pipe.regions[task.stage - 1], micro)
             self._cotangents[task.stage - 1, micro] = self.pipe.places.put(cotangent, to, _SHARED)
-        if micro == len(self._batches[0]) - 1:
+        if micro == len(self._batches) - 1:
             self._settle(region)
         return watched, watched_too
 
-    def _collect(self, index: int, grads: PyTree) -> None:
-        """Add the gradients of a micro-batch to those of the ones before."""
-        total = self._sums.get(index)
+    def _collect(self, index: int, grads: PyTree, region: Region) -> None:
+        """Add the gradients of a micro-batch to those of the ones before, in the first copy.
+
+        The micro-batches come in order whatever copy they are of, so that the sum has the bits of
+        one copy's.
+        """
+        total, grads = self._sums.get(index), self.pipe.places.put(grads, region.place)
         self._sums[index] = grads if total is None else self.ledger.add(total, grads)
 
     def _settle(self, region: Region) -> None:
@@ -232,24 +245,26 @@ def evaluate(
         (sums, the model's outputs of the given names, [N, A, ...]).
     """
     weights, batches, put = pipe.weights(parts), pipe.batches(batch), pipe.places.put
-    keys = [put(key, place) for place in range(len(batches))]
+    keys = [put(key, place) for place in range(len(pipe.places.programs))]
     carries: dict[tuple[int, int], Any] = {}
-    total, outputs = None, []
-    for task in forward_schedule(len(pipe.regions), len(batches[0])):
+    total: Any = None
+    outputs: list[dict[str, Array]] = []
+    for task in forward_schedule(len(pipe.regions), len(batches), pipe.copies.number):
         region, micro = pipe.regions[task.stage], task.micro
-        place, carry = region.place, carries.pop((task.stage, micro), None)
+        place, carry = pipe.copies.place(region, micro), carries.pop((task.stage, micro), None)
         for i in region.stages:
             own = tuple(weights[place, name] for name in pipe.plan.stages[i].params)
             if i + 1 == len(pipe.plan.stages):
                 score = pipe.program(Visit.score, place, i, names=names)
-                aux, named = score(own, carry, batches[place][micro])
+                aux, named = score(own, carry, batches[micro][place])
+                aux = put(aux, 0)
                 total = aux if total is None else add(total, aux)
-                outputs.append(named)
+                outputs.append(put(named, 0, _SHARED))
                 break
             forward = pipe.program(Visit.forward, place, i, keep=False, train=False)
-            carry, _ = forward(own, carry, Where(batches[place][micro], keys[place], np.int32(i)))
+            carry, _ = forward(own, carry, Where(batches[micro][place], keys[place], np.int32(i)))
         else:
-            following = pipe.regions[task.stage + 1].place
+            following = pipe.copies.place(pipe.regions[task.stage + 1], micro)
             carries[task.stage + 1, micro] = put(carry, following, _SHARED)
     joined = {name: jnp.concatenate([o[name] for o in outputs], axis=1) for name in names}
-    return put(total, 0), put(joined, 0, _SHARED)
+    return total, joined

@@ -155,11 +155,12 @@ class Ledger:
 
     def count(self, aux: Aux) -> None:
         """Add the loss of a micro-batch; all are there before the first gradient is whole."""
+        aux = self.places.put(aux, 0)
         self._aux = aux if self._aux is None else add(self._aux, aux)
 
     @property
     def aux(self) -> Aux:
-        """Sums of the loss, where it was computed."""
+        """Sums of the loss, at the first place."""
         if self._aux is None:
             raise RuntimeError("this step has no loss yet: the last stage has not run")
         return self._aux
@@ -167,7 +168,7 @@ class Ledger:
     @functools.cached_property
     def denominator(self) -> Array:
         """[] float32 that gradients are divided by: tokens times loss scale."""
-        return jnp.maximum(self.aux.weight, 1e-9) * self.starts[-1].scale
+        return jnp.maximum(self.aux.weight, 1e-9) * self.starts[0].scale
 
     def settle(self, index: int, grads: tuple[Any, ...], place: int = 0) -> dict[str, Any]:
         """Book the gradients of a stage.
@@ -274,7 +275,7 @@ class Ledger:
 
     def metrics(self) -> dict[str, Array]:
         """Return what ``Engine.step`` reports, with the norms of every branch if asked for."""
-        aux = self.places.put(self.aux, 0)
+        aux = self.aux
         metrics = {
             "loss": aux.loss_sum / jnp.maximum(aux.weight, 1e-9),
             "tokens": aux.weight,

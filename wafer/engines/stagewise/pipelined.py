@@ -6,6 +6,11 @@ sequential execution. A branch lives where the first stage that reads it lies; f
 elsewhere (tied embeddings) get a copy at each step, and their gradients are added at home. Weights
 and optimizer state never leave their region otherwise, as in the vendor's layer-pipelined mode;
 activations and their gradients pass from region to region.
+
+Copies of the pipeline share the micro-batches. They differ in the device they lie on, if there are
+several, and in nothing else: weights and optimizer state live in the first copy, the others read
+its weights, and gradients are added there in the order of the micro-batches. So a state does not
+depend on how many copies made it.
 """
 
 import logging
@@ -25,11 +30,11 @@ from wafer.engines.stagewise.core import Core, Stagewise, core_of
 from wafer.engines.stagewise.flow import Flow, Held, Pipe, evaluate
 from wafer.engines.stagewise.ledger import Ledger, make_plan, start_of
 from wafer.engines.stagewise.record import Recorder, Span
-from wafer.engines.stagewise.regions import Region, meshes, regions
+from wafer.engines.stagewise.regions import Copies, Region, meshes, regions, spread
 from wafer.engines.stagewise.schedule import bubble
 from wafer.engines.stagewise.stages import Places, Stages
 from wafer.engines.stagewise.updates import density
-from wafer.errors import Problem
+from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
 
 __all__ = ["Pipelined", "make", "problems"]
@@ -45,6 +50,7 @@ class Pipelined(Stagewise):
         meshes: of the systems, one for each device that regions are spread over; from
             ``wafer.engines.stagewise.regions.meshes``.
         stages: S of the pipeline; None makes a region of every stage of the model.
+        copies: of the pipeline, and how they lie on the places; None is one that has them all.
         recompute: compute in the backward pass again what products with weights gave, instead of
             keeping it for every micro-batch in flight.
         events: appended to: when each task of the timetable ran.
@@ -59,12 +65,15 @@ class Pipelined(Stagewise):
         meshes: tuple[Mesh, ...],
         *,
         stages: int | None = None,
+        copies: Copies | None = None,
         recompute: bool = False,
         events: list[Span] | None = None,
     ) -> None:
         super().__init__(core, meshes[0])  # features are placed in the first region
         self.recompute, self.events, self._meshes = recompute, events, meshes
-        self.regions: tuple[Region, ...] = regions(core.model, core.shapes, stages, len(meshes))
+        self.copies = Copies(devices=len(meshes)) if copies is None else copies
+        devices = self.copies.devices
+        self.regions: tuple[Region, ...] = regions(core.model, core.shapes, stages, devices)
         self._places = Places(tuple(Stages(core, mesh) for mesh in meshes))
         self.programs = self._places.programs[0]
         self._described: Pipe | None = None
@@ -91,7 +100,7 @@ class Pipelined(Stagewise):
             name: describe(name, part, core.sparsifier, core.tx) for name, part in parts.items()
         }
         plan = make_plan(core.model.stages, branches)
-        self._described = pipe = Pipe(plan, self.regions, self._places)
+        self._described = pipe = Pipe(plan, self.regions, self._places, self.copies)
         owner = {}
         for name, branch in branches.items():
             paths = zip(branch.paths, branch.owned, strict=True)
@@ -162,8 +171,8 @@ class Pipelined(Stagewise):
         batch = self.programs.batch(features)
         Flow(self._pipe, held, ledger, keep=not self.recompute, recorder=recorder).run(batch)
         if self.events is not None and recorder is not None:
-            count = batch.tokens.shape[1]
-            self.events += recorder.spans(len(self.regions), count, deferred=ledger.deferred)
+            sizes = len(self.regions), batch.tokens.shape[1], self.copies.number
+            self.events += recorder.spans(*sizes, deferred=ledger.deferred)
         self.density |= ledger.density
         scale = core.scaler.update(state.scale, ledger.whole.finite)
         small = state._replace(step=state.step + 1, sparse=ledger.sparse(), scale=scale)
@@ -200,27 +209,63 @@ def problems(experiment: Experiment) -> Iterator[Problem]:
     if settings.devices > stages:
         message = f"{settings.devices}, but the pipeline has {stages} stage(s); use at most that"
         yield Problem(("runconfig", "pipeline", "devices"), message)
+    yield from _uneven(experiment)
+
+
+def _uneven(experiment: Experiment) -> Iterator[Problem]:
+    """Copies have equally many micro-batches each."""
+    section, copies = experiment.cfg.train_input, experiment.cfg.runconfig.num_replicas
+    if section is None or copies < 2 or experiment.portions % copies == 0:
+        return
+    portions, micro = experiment.portions, section.micro_batch_size
+    divisors = [str(n) for n in range(1, portions + 1) if portions % n == 0]
+    if section.task == "dpr":
+        what = "a batch whose negatives must be in one micro-batch"
+    elif isinstance(micro, int):
+        what = f"the {portions} micro-batch(es) of {micro} that each system's share has"
+    else:
+        what = f"the {portions} sequences of each system's share"
+    message = (
+        f"{copies} copies cannot share {what} (train_input.batch_size {section.batch_size}, "
+        f"num_csx {experiment.cfg.runconfig.num_csx}); use {', '.join(divisors[:12])}, or a "
+        f"batch_size that {copies} copies divide"
+    )
+    yield Problem(("runconfig", "num_replicas"), message)
 
 
 def make(experiment: Experiment, events: list[Span] | None = None) -> Pipelined:
-    """Make the engine of an experiment; say how it is laid out and how much of it idles."""
+    """Make the engine of an experiment; say how it is laid out and how much of it idles.
+
+    Raises:
+        ConfigError: the number of copies is still the compiler's to choose.
+        ValueError: fewer devices than systems.
+    """
     settings = experiment.cfg.runconfig
+    if settings.multireplica or settings.num_replicas < 1:
+        message = "is the compiler's choice, which `wafer run` asks it for; here give a number"
+        raise ConfigError([Problem(("runconfig", "num_replicas"), message)])
+    devices = settings.pipeline.devices
+    # Systems first: a mesh has a device of each.
+    copies = spread(settings.num_replicas, devices, len(jax.devices()) // settings.num_csx)
     engine = Pipelined(
         core_of(experiment),
-        meshes(settings.num_csx, settings.pipeline.devices),
+        meshes(settings.num_csx, devices * copies.groups),
         stages=settings.pipeline.stages,
+        copies=copies,
         recompute=settings.pipeline.recompute,
         events=events,
     )
     if experiment.cfg.train_input is not None:
         stages, count = len(engine.regions), experiment.batch("train").micro_batches
+        each = count // copies.number
         _LOG.info(
-            "Pipeline: %d stages on %d device(s), %d micro-batch(es) a step: %.1f %% of the "
+            "Pipeline: %d %s on %d device(s), %d micro-batch(es) a step: %.1f %% of the "
             "timetable idle%s",
-            stages,
-            settings.pipeline.devices,
+            copies.number,
+            f"{'copy' if copies.number == 1 else 'copies'} of {stages} stages",
+            devices * copies.groups,
             count,
-            100 * bubble(stages, count),
-            "" if count >= stages else "; a smaller train_input.micro_batch_size fills it",
+            100 * bubble(stages, count, copies=copies.number),
+            "" if each >= stages else "; a smaller train_input.micro_batch_size fills it",
         )
     return engine

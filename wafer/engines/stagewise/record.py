@@ -57,13 +57,13 @@ class Recorder:
 
         self._sent.append((task, place, begin, self._waiting[place].submit(wait)))
 
-    def spans(self, stages: int, micro_batches: int, *, deferred: bool) -> list[Span]:
+    def spans(self, stages: int, micro_batches: int, copies: int, *, deferred: bool) -> list[Span]:
         """Wait for every task and end the threads; returns them in the order of dispatch."""
         ended: dict[tuple[int, str, int], float] = {}
         idle_since: dict[int, float] = {}
         spans = []
         for task, place, sent, future in self._sent:
-            before = needs(task, stages, micro_batches, deferred=deferred)
+            before = needs(task, stages, micro_batches, copies=copies, deferred=deferred)
             begin = max([sent, idle_since.get(place, 0.0), *(ended[need] for need in before)])
             end = max(begin, future.result())  # the threads wake in any order
             ended[task[1:]] = idle_since[place] = end

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from models.base import Model
 from models.paths import named_leaves
 
-__all__ = ["Region", "meshes", "partition", "regions"]
+__all__ = ["Copies", "Region", "meshes", "partition", "regions", "spread"]
 
 
 class Region(NamedTuple):
@@ -114,8 +114,47 @@ def _name(model: Model, group: tuple[int, ...]) -> str:
     return first if first == last else f"{first}–{last}"
 
 
+class Copies(NamedTuple):
+    """Copies of a pipeline, which take the micro-batches in turn.
+
+    number: R
+    groups: of devices that they lie on, copy after copy
+    devices: of a group, with one for each place of a region
+    """
+
+    number: int = 1
+    groups: int = 1
+    devices: int = 1
+
+    def places(self, micro: int) -> range:
+        """Numbers of the devices on which the copy that takes a micro-batch lies."""
+        first = micro % self.number % self.groups * self.devices
+        return range(first, first + self.devices)
+
+    def place(self, region: Region, micro: int = 0) -> int:
+        """Number of the device of a region, in the copy that takes a micro-batch."""
+        return self.places(micro)[region.place]
+
+
+def spread(count: int, devices: int, available: int) -> Copies:
+    """Put copies on groups of devices: as many groups as there are devices for, all alike.
+
+    Args:
+        count: of copies.
+        devices: of a copy, over all systems.
+        available: devices of the machine.
+
+    Example:
+        >>> [spread(4, 2, available).groups for available in (2, 5, 7, 9)]
+        [1, 2, 2, 4]
+    """
+    most = max(available // devices, 1)
+    groups = max(n for n in range(1, min(count, most) + 1) if count % n == 0)
+    return Copies(count, groups, devices)
+
+
 def meshes(num_csx: int, devices: int) -> tuple[Mesh, ...]:
-    """Make a mesh of N systems, axis 'csx', for each place of a pipeline.
+    """Make a mesh of N systems, axis 'csx', for each place of a pipeline and of its copies.
 
     Raises:
         ValueError: fewer devices than N times the places.

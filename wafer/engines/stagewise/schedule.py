@@ -23,8 +23,14 @@ micro-batches, steps counted from 0::
     latency, steady, drain    2 S - 1,  2 (M - S) + 1,  2 S - 1   steps, for M >= S
 
 Evaluation runs forward only: S + M - 1 steps, bubble (S - 1) / (S + M - 1).
+
+R copies of the pipeline take the micro-batches in turn: copy c those with m mod R = c, by the
+timetable above for M / R of them, all at the same steps. The first copy's stages update, for all::
+
+    bubble               (R (2 S - 1) - 1) / (R (2 S - 1) + 2 M)
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -50,7 +56,8 @@ class Task(NamedTuple):
     step: from 0
     stage: from 0, the input's end
     phase: 'forward', 'backward' or 'update'
-    micro: micro-batch, from 0; -1 for an update, which belongs to all of them
+    micro: micro-batch, from 0; -1 for an update, which belongs to all of them and is done by the
+        first copy
     """
 
     step: int
@@ -58,29 +65,41 @@ class Task(NamedTuple):
     phase: str
     micro: int = -1
 
+    def copy(self, copies: int) -> int:
+        """The copy of the pipeline that does it, of so many."""
+        return max(self.micro, 0) % copies
 
-def _check(stages: int, micro_batches: int) -> None:
-    if stages < 1 or micro_batches < 1:
+
+def _check(stages: int, micro_batches: int, copies: int = 1) -> None:
+    if min(stages, micro_batches, copies) < 1:
         raise ValueError(
-            f"a pipeline of {stages} stage(s) and {micro_batches} micro-batch(es): "
-            "expected at least one of each"
+            f"a pipeline of {stages} stage(s), {micro_batches} micro-batch(es) and {copies} "
+            "copies: expected at least one of each"
+        )
+    if micro_batches % copies:
+        raise ValueError(
+            f"{micro_batches} micro-batch(es) cannot be shared by {copies} copies of a pipeline; "
+            "choose copies that divide them"
         )
 
 
-def schedule(stages: int, micro_batches: int, *, deferred: bool = False) -> tuple[Task, ...]:
+def schedule(
+    stages: int, micro_batches: int, *, copies: int = 1, deferred: bool = False
+) -> tuple[Task, ...]:
     """Lay out one mini-batch of training; see the module for the formulas.
 
     Args:
         stages: S.
         micro_batches: M, of one optimizer step.
+        copies: R, of the pipeline; they divide M.
         deferred: updates wait for the gradients of all stages (clipping by global norm, dynamic
             loss scale, a new topology).
 
     Returns:
-        All tasks, by step, then stage: the order in which they may be dispatched.
+        All tasks, by step, then stage, then micro-batch: the order in which they may be dispatched.
 
     Raises:
-        ValueError: no stage or no micro-batch.
+        ValueError: no stage, micro-batch or copy, or copies that do not divide the micro-batches.
 
     Example:
         >>> print(table(schedule(3, 4), 3))
@@ -89,33 +108,39 @@ def schedule(stages: int, micro_batches: int, *, deferred: bool = False) -> tupl
         1      .  F0  F1   .  B0  F2  B1  F3  B2   .  B3   U   .
         2      .   .  F0  B0  F1  B1  F2  B2  F3  B3   U   .   .
     """
-    _check(stages, micro_batches)
-    end = 2 * (stages + micro_batches) - 2
+    _check(stages, micro_batches, copies)
+    end = 2 * (stages + micro_batches // copies) - 2
 
     def tasks() -> Iterator[Task]:
         for s in range(stages):
             for m in range(micro_batches):
-                yield Task(s + m if m < stages - s else s + 2 * m, s, "forward", m)
-                yield Task(2 * stages - 1 - s + 2 * m, s, "backward", m)
+                turn = m // copies
+                step = s + turn if turn < stages - s else s + 2 * turn
+                yield Task(step, s, "forward", m)
+                yield Task(2 * stages - 1 - s + 2 * turn, s, "backward", m)
             yield Task(end if deferred else end - s, s, "update")
 
     return tuple(sorted(tasks()))
 
 
-def forward_schedule(stages: int, micro_batches: int) -> tuple[Task, ...]:
-    """Lay out the forward passes of one evaluation.
+def forward_schedule(stages: int, micro_batches: int, copies: int = 1) -> tuple[Task, ...]:
+    """Lay out the forward passes of one evaluation; some copies may have a micro-batch less.
 
     Raises:
         ValueError: no stage or no micro-batch.
     """
     _check(stages, micro_batches)
     return tuple(
-        sorted(Task(s + m, s, "forward", m) for s in range(stages) for m in range(micro_batches))
+        sorted(
+            Task(s + m // copies, s, "forward", m)
+            for s in range(stages)
+            for m in range(micro_batches)
+        )
     )
 
 
 def needs(
-    task: Task, stages: int, micro_batches: int, *, deferred: bool = False
+    task: Task, stages: int, micro_batches: int, *, copies: int = 1, deferred: bool = False
 ) -> list[tuple[int, str, int]]:
     """List what must have ended before a task begins, as (stage, phase, micro-batch)."""
     s, m = task.stage, task.micro
@@ -124,20 +149,22 @@ def needs(
     if task.phase == "backward":
         own = [(s, "forward", m)]
         return own + ([(s + 1, "backward", m)] if s + 1 < stages else [])
-    last = micro_batches - 1
-    return [(at, "backward", last) for at in (range(stages) if deferred else (s,))]
+    lasts, at = range(micro_batches - copies, micro_batches), range(stages) if deferred else (s,)
+    return [(stage, "backward", last) for stage in at for last in lasts]
 
 
-def bubble(stages: int, micro_batches: int, *, train: bool = True) -> Fraction:
+def bubble(stages: int, micro_batches: int, *, copies: int = 1, train: bool = True) -> Fraction:
     """Share of (stage, step) pairs in which a region has nothing to do, by formula."""
-    _check(stages, micro_batches)
+    _check(stages, micro_batches, copies if train else 1)
     if not train:
-        return Fraction(stages - 1, stages + micro_batches - 1)
-    return Fraction(2 * (stages - 1), 2 * (stages + micro_batches) - 1)
+        pairs = copies * (stages + math.ceil(micro_batches / copies) - 1)
+        return Fraction(pairs - micro_batches, pairs)
+    edges = copies * (2 * stages - 1)
+    return Fraction(edges - 1, edges + 2 * micro_batches)
 
 
 def in_flight(stages: int, micro_batches: int, stage: int) -> int:
-    """Most micro-batches whose activations a stage holds at once, by formula."""
+    """Most micro-batches whose activations a stage holds at once, by formula; M / R of a copy."""
     return min(micro_batches, stages - stage)
 
 
@@ -149,12 +176,14 @@ def spans(stages: int, micro_batches: int) -> tuple[int, int, int]:
     return edge, total - 2 * edge, edge
 
 
-def table(tasks: Sequence[Task], stages: int) -> str:
-    """Write a timetable as text: a row per stage, a column per step."""
+def table(tasks: Sequence[Task], stages: int, copies: int = 1) -> str:
+    """Write a timetable as text: a row per stage of each copy, a column per step."""
     steps = 1 + max(task.step for task in tasks)
-    cells = [["."] * steps for _ in range(stages)]
+    cells = [["."] * steps for _ in range(stages * copies)]
     for task in tasks:
         number = "" if task.micro < 0 else str(task.micro)
-        cells[task.stage][task.step] = task.phase[0].upper() + number
-    lines = [("step", range(steps)), *enumerate(cells)]
+        row = task.copy(copies) * stages + task.stage
+        cells[row][task.step] = task.phase[0].upper() + number
+    rows = ((row % stages, cell) for row, cell in enumerate(cells))
+    lines = [("step", range(steps)), *rows]
     return "\n".join(f"{head!s:4}" + "".join(f"{cell!s:>4}" for cell in row) for head, row in lines)

@@ -49,6 +49,19 @@ def _number(task: Task) -> str:
     return "" if task.micro < 0 else str(task.micro)
 
 
+def _lane(task: Task, names: Sequence[str], copies: int) -> str:
+    """The row of a task: its stage, and with several copies which of them."""
+    name = names[task.stage]
+    return name if copies == 1 else f"{name} ({task.copy(copies) + 1})"
+
+
+def _lanes(names: Sequence[str], copies: int) -> list[str]:
+    """All rows, copy after copy."""
+    if copies == 1:
+        return list(names)
+    return [f"{name} ({copy + 1})" for copy in range(copies) for name in names]
+
+
 def _bars(
     events: Sequence[Any],
     row: Callable[[Any], Any],
@@ -63,35 +76,37 @@ def _bars(
     ]
 
 
-def draw_schedule(ax: Any, tasks: Iterable[Task], names: Sequence[str]) -> Any:
+def draw_schedule(ax: Any, tasks: Iterable[Task], names: Sequence[str], copies: int = 1) -> Any:
     """Draw a timetable, steps against layers.
 
     Args:
         ax: matplotlib axes.
         tasks: from ``wafer.engines.stagewise.schedule``.
         names: of the stages, the input's end first.
+        copies: of the pipeline that the timetable is for.
     """
-    bars = [_Bar(names[t.stage], t.step - 0.5, 1, _COLORS[t.phase], _number(t)) for t in tasks]
-    _draw(ax, bars, names)
+    lane = lambda task: _lane(task, names, copies)
+    bars = [_Bar(lane(t), t.step - 0.5, 1, _COLORS[t.phase], _number(t)) for t in tasks]
+    _draw(ax, bars, _lanes(names, copies))
     _legend(ax)
     ax.set_xlabel("step (number: micro-batch)")
     return ax
 
 
-def draw_spans(ax: Any, spans: Sequence[Span], names: Sequence[str]) -> Any:
+def draw_spans(ax: Any, spans: Sequence[Span], names: Sequence[str], copies: int = 1) -> Any:
     """Draw what ran when, milliseconds against layers.
 
     Args:
         ax: matplotlib axes.
         spans: of one step, as the pipelined engine recorded them.
         names: of the stages, the input's end first.
+        copies: of the pipeline that ran.
     """
     wide = 0.012 * (max(span.end for span in spans) - min(span.begin for span in spans))
     text = lambda span: _number(span.task) if span.end - span.begin > wide else ""
-    bars = _bars(
-        spans, lambda span: names[span.task.stage], lambda span: _COLORS[span.task.phase], text
-    )
-    _draw(ax, bars, names)
+    lane = lambda span: _lane(span.task, names, copies)
+    bars = _bars(spans, lane, lambda span: _COLORS[span.task.phase], text)
+    _draw(ax, bars, _lanes(names, copies))
     _legend(ax)
     ax.set_xlabel("ms since the step began (number: micro-batch)")
     return ax
