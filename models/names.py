@@ -51,8 +51,8 @@ _LLAMA = _NO_BIAS | {
 _ALIBI = {"position_embedding_type": "alibi"}
 _BLOOM = _ALIBI | {"embedding_layer_norm": True, "nonlinearity": "gelu_new"}
 _BTLM = _ALIBI | {"nonlinearity": "swiglu", "alibi_slopes_in_checkpoint": True}
-# CrystalCoder's config.json: BTLM with rotary positions on a quarter of the head.
-_CRYSTAL = {"position_embedding_type": "rotary", "rotary_fraction": 0.25, "nonlinearity": "swiglu"}
+# Rotary positions on a quarter of the head; the muP scales depend on the width, like sizes.
+_CRYSTAL = {"position_embedding_type": "rotary", "nonlinearity": "swiglu", "dropout_rate": 0.0}
 _MQA = {"attention_module": "multiquery_attention"}
 _FALCON = (
     _PARALLEL
@@ -118,7 +118,7 @@ MODELS: dict[str, Entry] = {
     "flor": Entry("decoder", _BLOOM, "bloom"),  # BLOOM with a smaller vocabulary
     "btlm": Entry("decoder", _BTLM, "btlm"),
     "jais": Entry("decoder", _BTLM, "jais"),
-    "crystalcoder": Entry("decoder", _CRYSTAL),
+    "crystalcoder": Entry("decoder", _CRYSTAL, "crystalcoder"),
     "falcon": Entry("decoder", _FALCON, "falcon"),
     "falcon-7b": Entry("decoder", _FALCON, "falcon"),
     "falcon-40b": Entry("decoder", _FALCON | {"use_untied_layer_norm": True}, "falcon"),

@@ -114,6 +114,17 @@ def _write_btlm(cfg: DecoderConfig) -> Settings:
     }
 
 
+def _read_crystal(foreign: Settings) -> Settings:
+    """Read CrystalCoder: BTLM's keys, with rotary positions in adjacent pairs."""
+    size = foreign["n_embd"] // foreign["n_head"]
+    rotary = {"rotary_dim": foreign.get("rotary_dim") or size, "rotary_interleaved": True}
+    return _read_btlm({"position_embedding_type": "rotary", **foreign}) | rotary
+
+
+def _write_crystal(cfg: DecoderConfig) -> Settings:
+    return {**_write_btlm(cfg), "rotary_dim": cfg.rotary_features}
+
+
 def _read_bigcode(foreign: Settings) -> Settings:
     kv_heads = 1 if foreign.get("multi_query", True) else None
     settings = _read_gpt2(foreign) | _kv_heads(foreign["n_head"], kv_heads)
@@ -352,6 +363,15 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
     "gpt_bigcode": _causal("gpt_bigcode", "starcoder", "GPTBigCode", _GPT_KEYS, **_BIGCODE),
     "btlm": ConfigMap("btlm", "btlm", classes=("BTLMLMHeadModel", "BTLMModel"), **_REMOTE),
     "jais": ConfigMap("jais", "jais", classes=("JAISLMHeadModel", "JAISModel"), **_REMOTE),
+    "crystalcoder": ConfigMap(
+        "crystalcoder",
+        "crystalcoder",
+        _GPT_KEYS,
+        defaults=_GPT_DEFAULTS,
+        read=_read_crystal,
+        write=_write_crystal,
+        classes=("CrystalCoderLMHeadModel", "CrystalCoderModel"),
+    ),
     "gptj": _causal("gptj", "gptj", "GPTJ", _GPT_KEYS, read=_read_gptj, write=_write_gptj),
     "codegen": _causal(
         "codegen", "codegen", "CodeGen", _GPT_KEYS, read=_read_gptj, write=_write_gptj

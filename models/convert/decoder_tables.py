@@ -180,6 +180,7 @@ DECODER_TABLES: dict[str, Callable[[DecoderConfig], Table]] = {
     "gpt2": _gpt2,
     "btlm": _gpt2,
     "jais": _gpt2,
+    "crystalcoder": _gpt2,
     "gpt_bigcode": _gpt2,
     "gptj": _gptj,
     "codegen": _gptj,

@@ -19,8 +19,9 @@ from models.layers.block_config import BlockConfig
 __all__ = ["in_pairs", "standard_form"]
 
 Leaves = Mapping[str, Any]
-_KEEP_SCALES = {"btlm", "jais"}  # their config.json holds them
-_PAIRS = {"gptj", "codegen"}  # Hugging Face rotates adjacent pairs there, halves elsewhere
+_KEEP_SCALES = {"btlm", "crystalcoder", "jais"}  # their config.json holds them
+# Hugging Face rotates adjacent pairs there, halves elsewhere.
+_PAIRS = {"gptj", "codegen", "crystalcoder"}
 
 
 @dataclasses.dataclass(frozen=True)

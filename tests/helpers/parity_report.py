@@ -112,7 +112,7 @@ def family_rows(rows):
         greedy = [r["greedy"] for r in cases if r["greedy"] is not None]
         trips = {r["hf <-> wafer"] for r in cases}
         cells = [family, names, str(len(cases)), *map(cell, worst.values())]
-        cells += [cell(all(greedy) if greedy else None), " ".join(sorted(trips))]
+        cells += [cell(all(greedy) if greedy else None), " ".join(sorted(trips)) or "–"]
         lines.append("| " + " | ".join(cells) + " |")
     none = ", ".join(name for name, entry in MODELS.items() if not entry.hf)
     return "\n".join([*lines, f"| no Hugging Face form | {none} |" + " – |" * 6])

@@ -43,6 +43,7 @@ FAMILIES = {
     "bloom",
     "btlm",
     "jais",
+    "crystalcoder",
     "falcon-7b",
     "falcon-40b",
     "falcon-11b",

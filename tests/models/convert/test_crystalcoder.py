@@ -1,0 +1,159 @@
+"""CrystalCoder: transformers has no class for it; a NumPy model of its published parts stands in.
+
+The tensors' names and what they are for are those of the published checkpoint's index and
+config.json; the arithmetic below is written from these, without our layers.
+"""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from helpers.paths import ROOT
+from safetensors.numpy import save_file
+
+import models
+import vsl
+from models.convert.files import open_tensors
+
+HIDDEN, HEADS, INNER, VOCAB, LAYERS, LENGTH = 32, 2, 24, 19, 2, 7
+CONFIG = {
+    "model_type": "crystalcoder",
+    "architectures": ["CrystalCoderLMHeadModel"],
+    "vocab_size": VOCAB,
+    "n_positions": 16,
+    "n_embd": HIDDEN,
+    "n_layer": LAYERS,
+    "n_head": HEADS,
+    "n_inner": INNER,
+    "activation_function": "swiglu",
+    "layer_norm_epsilon": 1e-5,
+    "position_embedding_type": "rotary",
+    "rotary_dim": 4,
+    "scale_attn_weights": True,
+    "mup_embeddings_scale": 14.6,
+    "mup_output_alpha": 2.22,
+    "mup_width_scale": 0.0625,
+    "mup_scale_qk_dot_by_d": True,
+    "tie_word_embeddings": True,
+    "attn_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    shapes = {"wte.weight": (VOCAB, HIDDEN), "ln_f.weight": (HIDDEN,), "ln_f.bias": (HIDDEN,)}
+    for i in range(LAYERS):
+        linears = {"attn.c_attn": (HIDDEN, 3 * HIDDEN), "attn.c_proj": (HIDDEN, HIDDEN)}
+        linears |= {"mlp.c_fc": (HIDDEN, INNER), "mlp.c_fc2": (HIDDEN, INNER)}
+        linears |= {"mlp.c_proj": (INNER, HIDDEN), "ln_1": (HIDDEN,), "ln_2": (HIDDEN,)}
+        for name, shape in linears.items():
+            shapes |= {f"h.{i}.{name}.weight": shape, f"h.{i}.{name}.bias": shape[-1:]}
+    tensors = {
+        f"transformer.{name}": rng.normal(0, 0.3, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    (tmp_path / "theirs").mkdir()
+    save_file(tensors, tmp_path / "theirs/model.safetensors", {"format": "pt"})
+    (tmp_path / "theirs/config.json").write_text(json.dumps(CONFIG))
+    return tmp_path / "theirs"
+
+
+def _norm(x, tensors, name):
+    centred = x - x.mean(-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return scaled * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+
+
+def _linear(x, tensors, name):
+    return x @ tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+
+
+def _rotated(x):
+    """[S, heads, d]: pairs (0, 1) and (2, 3) turn by s and s / 100."""
+    out = x.copy()
+    for s in range(len(x)):
+        for pair, frequency in enumerate((1.0, 10000.0**-0.5)):
+            a, b = x[s, :, 2 * pair], x[s, :, 2 * pair + 1]
+            cos, sin = np.cos(s * frequency), np.sin(s * frequency)
+            out[s, :, 2 * pair], out[s, :, 2 * pair + 1] = a * cos - b * sin, b * cos + a * sin
+    return out
+
+
+def reference(tensors, ids):
+    tensors = {k.removeprefix("transformer."): np.asarray(v, np.float64) for k, v in tensors}
+    x = 14.6 * tensors["wte.weight"][ids]
+    size = HIDDEN // HEADS
+    hidden = np.triu(np.full((len(ids), len(ids)), -np.inf), 1)
+    for i in range(LAYERS):
+        joined = _linear(_norm(x, tensors, f"h.{i}.ln_1"), tensors, f"h.{i}.attn.c_attn")
+        q, k, v = (part.reshape(-1, HEADS, size) for part in np.split(joined, 3, axis=1))
+        scores = np.einsum("shd,thd->hst", _rotated(q), _rotated(k)) / size + hidden
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        context = np.einsum("hst,thd->shd", weights, v).reshape(-1, HIDDEN)
+        x = x + _linear(context, tensors, f"h.{i}.attn.c_proj")
+        y = _norm(x, tensors, f"h.{i}.ln_2")
+        gate = _linear(y, tensors, f"h.{i}.mlp.c_fc2")
+        inner = gate / (1 + np.exp(-gate)) * _linear(y, tensors, f"h.{i}.mlp.c_fc")
+        x = x + _linear(inner, tensors, f"h.{i}.mlp.c_proj")
+    return _norm(x, tensors, "ln_f") @ tensors["wte.weight"].T * (2.22 * 0.0625)
+
+
+def test_logits_are_those_of_the_published_parts(folder):
+    model, params = models.from_hf(folder)
+    ids = np.random.default_rng(1).integers(VOCAB, size=LENGTH)
+    batch = models.Batch(
+        tokens=jnp.asarray(ids, jnp.int32),
+        labels=jnp.asarray(ids, jnp.int32),
+        weights=jnp.ones(LENGTH),
+        layout=vsl.padded_layout(jnp.asarray([LENGTH], jnp.int32), LENGTH),
+    )
+    carry = None
+    for stage in model.stages:
+        run = model.kinds[stage.kind][1]
+        carry = run(model.stage_params(stage, params), carry, batch, None)
+    tensors = open_tensors(folder)
+    expected = reference(((name, np.asarray(tensors[name])) for name in tensors), ids)
+    np.testing.assert_allclose(carry, expected, rtol=2e-4, atol=2e-4)
+
+
+def test_the_way_back_is_bit_equal(folder, tmp_path):
+    model, params = models.from_hf(folder, dtype=None)
+    assert model.config.name == "crystalcoder"
+    models.to_hf(model, params, tmp_path / "ours")
+    before, after = open_tensors(folder), open_tensors(tmp_path / "ours")
+    assert set(before) == set(after)
+    for name in before:
+        np.testing.assert_array_equal(np.asarray(before[name]), np.asarray(after[name]))
+    config = json.loads((tmp_path / "ours/config.json").read_text())
+    for key in ("model_type", "rotary_dim", "n_inner", "mup_embeddings_scale", "architectures"):
+        assert config[key] == CONFIG[key], key
+    scale = config["mup_output_alpha"] * config["mup_width_scale"]
+    assert scale == pytest.approx(2.22 * 0.0625)
+    again, _ = models.from_hf(tmp_path / "ours", dtype=None)
+    assert again.config == model.config
+
+
+def test_the_name_alone_rotates_a_quarter_of_the_head():
+    config = models.build({"name": "crystalcoder", "hidden_size": 256, "num_heads": 2}).config
+    assert (config.rotary_features, config.head_dim) == (32, 128)
+    assert config.rotary_interleaved
+
+
+def test_the_published_size_is_counted_to_the_byte():
+    """The index says 26,960,145,024: float32 weights, the head once more, masks of each layer."""
+    path = ROOT / "models/configs/crystalcoder/crystalcoder_7b.yaml"
+    section = yaml.safe_load(path.read_text(encoding="utf-8"))["model"]
+    model = models.build(section)
+    shapes = jax.tree.leaves(jax.eval_shape(lambda: model.init(jax.random.key(0))))
+    weights = sum(math.prod(leaf.shape) for leaf in shapes)
+    head, layers, length = 32032 * 4096, 32, 2048
+    masks = layers * length**2  # attn.bias, a byte each, and masked_bias, a float32
+    assert 4 * (weights + head + layers) + masks == 26_960_145_024
