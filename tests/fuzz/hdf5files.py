@@ -2,11 +2,17 @@
 
 import io
 import json
+import lzma
 
 import h5py
 import numpy as np
+from helpers.paths import GOLDEN
 
+import models
 from fuzz.mutations import damaged
+from models.alias import is_decayed
+from models.convert.vendor.state import read_optimizer_state, structural_groups
+from models.convert.vendor.training import carried_sections
 from models.vendor.mdl import MdlFile
 from wafer.data.rowfiles.files import Hdf5Source
 from wafer.data.rowfiles.verify import verify_folder
@@ -61,15 +67,62 @@ def _weights(file):
     file.attrs["global_step.__metadata__"] = json.dumps({"global_step.__metadata__": step})
 
 
+_GPT2 = {"name": "gpt2", "vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 1}
+_GPT2 |= {"num_heads": 2, "filter_size": 16, "max_position_embeddings": 8}
+_SPECS = (
+    "[",
+    '[null, "[1, {}]"]',
+    "[null, 3]",
+    json.dumps([None, json.dumps([1, {"context": 1}])]),
+)
+
+
+def _changed(file, rng):
+    """One thing of a checkpoint with an optimizer is another: record, dataset, number, order."""
+    records = sorted(n for n in file.attrs if n.endswith(".__metadata__"))
+    moments = sorted(n for n in file if n.startswith("optimizer.state."))
+    record, moment = rng.choice(records), rng.choice(moments)
+    kind = rng.randrange(6)
+    if kind == 0:
+        del file.attrs[record]
+    elif kind == 1:
+        text = file.attrs[record]
+        at = rng.randrange(len(text))
+        file.attrs[record] = text[:at] + rng.choice('{}[]"0a') + text[at + 1 :]
+    elif kind == 2:
+        del file[rng.choice(sorted(file))]
+    elif kind == 3:
+        shape = rng.choice([(), (1,), (8, 8), (3, 0), (16, 8)])
+        del file[moment]
+        file[moment] = np.zeros(shape, rng.choice(["f4", "i8", "S3"]))
+    elif kind == 4:
+        file.attrs["__spec__"] = rng.choice(_SPECS)
+    else:
+        other = moment.replace("state.", f"state.{rng.choice([0, 9, 10**9])}")
+        if other not in file:
+            file.move(moment, other)
+
+
 def mdl_files(rng, folder):
-    """Damaged checkpoints."""
+    """Damaged checkpoints, and one of the vendor's in which something is changed."""
     sound = _file(_weights)
+    theirs = lzma.decompress((GOLDEN / "vendor" / "adamw-2.10.mdl.xz").read_bytes())
     while True:
         yield "a.mdl", damaged(sound, rng), None
+        changed = io.BytesIO(theirs)
+        with h5py.File(changed, "r+") as file:
+            _changed(file, rng)
+        yield "a.mdl", changed.getvalue(), None
 
 
 def read_mdl(path):
-    """Every tensor and a number."""
+    """Every tensor and a number; the optimizer's state, by name and as it is carried over."""
     with MdlFile(path) as stored:
         stored.scalar("global_step")
-        return {name: stored.read(name) for name in stored}
+        tensors = {name: stored.read(name) for name in stored}
+        if stored.entries("optimizer."):
+            model = models.build(_GPT2)
+            groups = structural_groups(lambda name: is_decayed(name, model.alias(name)))
+            read_optimizer_state(path, model, groups)
+            carried_sections(stored, model, "cs-2.5")
+    return tensors
