@@ -6,6 +6,8 @@ What goes wrong in them is said with the file and the line of the user's module.
 import functools
 import importlib
 import inspect
+import os
+import pathlib
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,6 +17,9 @@ from models.errors import Problem, SectionError, did_you_mean
 __all__ = ["call", "check_arguments", "find", "is_own", "place", "register"]
 
 _REGISTERED: dict[tuple[str, str], Callable[..., Any]] = {}  # (kind, name) -> function
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_OURS = tuple(f"{_ROOT / package}{os.sep}" for package in ("models", "sparsity", "vsl", "wafer"))
 
 
 def register(kind: str, name: str, function: Callable[..., Any], known: Iterable[str]) -> None:
@@ -144,10 +149,13 @@ def _line(error: BaseException) -> str:
         and frame.filename != __file__
         and "importlib" not in frame.filename
     ]
+    # What of the user's called us comes after it; ours is said where there is nothing else.
+    frames = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def place(function: Callable[..., Any]) -> str:
     """Where a function is written, in brackets; '' where that is not known."""
+    function = function.__init__ if isinstance(function, type) else function
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
+import models
 from wafer.errors import DataError
 from wafer.loop.files import load
 from wafer.loop.run_utils import BaseModel, run
@@ -173,6 +174,12 @@ def test_mistakes_name_the_line_of_the_user(tmp_path, params):
 
     with pytest.raises(ValueError, match=r"'broken' fails: KeyError: .*test_run_utils\.py, line"):
         run(broken, rows, argv=argv)
+
+    def calls_ours(params):
+        return models.build({"name": "gpt5"})
+
+    with pytest.raises(ValueError, match=r"'calls_ours' fails: .*test_run_utils\.py, line"):
+        run(calls_ours, rows, argv=argv)
     with pytest.raises(TypeError, match=r"model_fn gave int; expected a module .*test_run_utils"):
         run(lambda p: 3, rows, argv=argv)
     with pytest.raises(TypeError, match=r"NoLoss: expected a scalar loss.*\(8, 3\)"):
