@@ -124,8 +124,8 @@ setup(
         ),
         NativeLibrary(
             "sparsity.kernels",
-            ["sparse_dot.cc", "topology.cc", "moves.cc"],
-            per_target=["tile.cc"],
+            ["sparse_dot.cc", "walk.cc", "topology.cc", "moves.cc", "decode.cc"],
+            per_target=["tile.cc", "columns.cc", "streams.cc"],
         ),
         NativeLibrary(
             "wafer.fabric.native",

@@ -1,5 +1,6 @@
 """The vendor's dotted parameter names, so that filters written for them select ours."""
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -131,9 +132,23 @@ def known_names(name: str, alias: Callable[[str], str]) -> tuple[str, ...]:
     >>> known_names("norm_f/scale", decoder_alias)
     ('norm_f/scale', 'model.ln_f.weight', 'model.transformer_decoder.norm.weight')
     """
+    layer = _NUMBER.search(name) if alias in _OURS else None
+    if layer is None:
+        return _names(name, alias)
+    alike = f"{name[: layer.start(1)]}{_ANY}{name[layer.end(1) :]}"
+    return tuple(each.replace(_ANY, layer[1]) for each in _names_of_alike(alike, alias))
+
+
+def _names(name: str, alias: Callable[[str], str]) -> tuple[str, ...]:
     theirs = alias(name)
     twins = (re.sub(pattern, other, theirs) for pattern, other in _TWINS)
     return tuple(dict.fromkeys((name, theirs, *twins)))
+
+
+# Our own rules take a layer's number as it is: layers that differ in it alone are named once.
+_OURS = frozenset((decoder_alias, encoder_alias, seq2seq_alias))
+_NUMBER, _ANY = re.compile(r"layers_(\d+)/"), "918273645"
+_names_of_alike = functools.lru_cache(maxsize=4096)(_names)
 
 
 # Some norms are called ln_f; the ALiBi slopes that BTLM and Jais store are constants.

@@ -1,6 +1,7 @@
 """How large a model is and what a token costs, from shapes alone (nothing is allocated)."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import jax
 from models.base import Model
 from models.paths import named_leaves
 
-__all__ = ["abstract_params", "flops_per_token", "parameter_count"]
+__all__ = ["abstract_params", "flops_per_token", "forward_flops", "parameter_count"]
 
 
 def abstract_params(model: Model) -> Any:
@@ -37,7 +38,37 @@ def _active_share(name: str, cfg: Any) -> float:
     return moe.top_k / moe.num_experts if moe and "/experts_" in name else 1.0
 
 
-def flops_per_token(model: Model, seq_len: int | None = None, *, training: bool = True) -> float:
+def forward_flops(model: Model, seq_len: int | None = None) -> dict[str, float]:
+    """Count one token's forward pass by kernel; see ``flops_per_token``.
+
+    Returns:
+        kernel -> FLOPs; under '' what no kernel has a part in: attention over positions, and the
+        product with tied embeddings.
+    """
+    cfg = model.config
+    flops = {
+        name: 2.0 * math.prod(leaf.shape) * _active_share(name, cfg)
+        for name, leaf in named_leaves(abstract_params(model))
+        if name.endswith("kernel")
+    }
+    rest, text = 0.0, getattr(cfg, "text_model", cfg)
+    if getattr(text, "with_lm_head", False) and getattr(text, "share_embedding_weights", False):
+        rest += 2.0 * text.vocab_size * text.hidden_size
+    for part in getattr(cfg, "parts", (cfg,)):
+        if hasattr(part, "attended_keys"):
+            length = seq_len or part.max_position_embeddings
+            keys = part.attended_keys(getattr(part, "image_slots", length))
+            rest += 4.0 * part.num_heads * part.head_dim * keys
+    return {**flops, "": rest}
+
+
+def flops_per_token(
+    model: Model,
+    seq_len: int | None = None,
+    *,
+    training: bool = True,
+    density: Mapping[str, float] | None = None,
+) -> float:
     """Count the floating-point operations of one token's matrix products.
 
     2 per kernel element (a multiply and an add), plus q.k and probabilities.v over the keys a
@@ -51,18 +82,8 @@ def flops_per_token(model: Model, seq_len: int | None = None, *, training: bool 
         model: any family.
         seq_len: sequence length; default ``max_position_embeddings``.
         training: count the backward pass as well.
+        density: kernel -> share of it that is left; 1 where nothing is said.
     """
-    cfg = model.config
-    forward = 0.0
-    for name, leaf in named_leaves(abstract_params(model)):
-        if name.endswith("kernel"):
-            forward += 2.0 * math.prod(leaf.shape) * _active_share(name, cfg)
-    text = getattr(cfg, "text_model", cfg)
-    if getattr(text, "with_lm_head", False) and getattr(text, "share_embedding_weights", False):
-        forward += 2.0 * text.vocab_size * text.hidden_size
-    for part in getattr(cfg, "parts", (cfg,)):
-        if hasattr(part, "attended_keys"):
-            length = seq_len or part.max_position_embeddings
-            keys = part.attended_keys(getattr(part, "image_slots", length))
-            forward += 4.0 * part.num_heads * part.head_dim * keys
+    left = density or {}
+    forward = sum(v * left.get(name, 1.0) for name, v in forward_flops(model, seq_len).items())
     return forward * (3.0 if training else 1.0)

@@ -1,21 +1,23 @@
 """Autoregressive generation with a key-value cache, for decoders and encoder-decoders.
 
 The cache of a layer is [B, C, K, H] with C slots per row; a step appends S tokens per row and
-attends to everything before. The first step takes the whole prompt, later ones one token.
+attends to everything before. The first steps take the prompt in blocks, later ones one token.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from models.adapters import fold_adapters
 from models.base import Model
+from models.factors import factors_of, fold_factors
 from models.families.decoder import Embed, apply_head, layer_kinds
 from models.families.decoder_config import DecoderConfig
 from models.families.seq2seq_config import Seq2SeqConfig
@@ -23,9 +25,12 @@ from models.layers.blocks import Block, no_dropout, start_stream
 from models.layers.caches import Cache, cached_attend, chunk_layout, init_cache
 from models.lora import lora_of
 from models.paths import Params
+from models.sampling import Sampling, check_sampling, next_token
 from models.seq2seq_generation import decode_target, encode_source
 
-__all__ = ["decode_step", "generate"]
+__all__ = ["begin_rows", "check_prompt", "decode_step", "empty_rows", "generate", "generate_stream"]
+
+_PROMPT_BLOCK = 512  # tokens of a prompt that are read at once: logits are held for no more
 
 
 StepFn = Callable[[Params, Array, Array, Cache], tuple[Array, Cache]]
@@ -71,18 +76,35 @@ def decode_step(
     return logits, Cache(keys, values, cache.length + added, cache.extra)
 
 
-def _sample(logits: Array, temperature: float, top_k: int | None, key: Array) -> Array:
-    if temperature == 0:
-        return logits.argmax(-1).astype(jnp.int32)
-    logits = logits.astype(jnp.float32) / temperature
-    if top_k is not None:
-        kept = jax.lax.top_k(logits, top_k)[0][:, -1:]
-        logits = jnp.where(logits >= kept, logits, -jnp.inf)
-    return jax.random.categorical(key, logits).astype(jnp.int32)
+class _Rows(NamedTuple):
+    """Rows that are being continued.
+
+    token: [B] int32 the last one of each, which the model has not read yet
+    ended: [B] bool
+    seen: [B, V] bool tokens of each row, where a penalty needs them
+    cache: of what the model has read
+    """
+
+    token: Array
+    ended: Array
+    seen: Array | None
+    cache: Cache
 
 
-@functools.partial(jax.jit, static_argnames=("step", "count", "temperature", "top_k"))
-def _run(
+def _taken(scores: Array, rows: _Rows, key: Array, sampling: Sampling, end_id: int | None) -> _Rows:
+    """Rows with their next token; one that has ended repeats its end."""
+    token = next_token(scores, rows.seen, sampling, key)
+    ended, seen = rows.ended, rows.seen
+    if end_id is not None:
+        token = jnp.where(ended, end_id, token)
+        ended = ended | (token == end_id)
+    if seen is not None:
+        seen = seen.at[jnp.arange(len(token)), token].set(True)
+    return _Rows(token, ended, seen, rows.cache)
+
+
+@functools.partial(jax.jit, static_argnames=("step", "sampling", "end_id"))
+def _begin(
     step: StepFn,
     params: Params,
     prompt: Array,
@@ -90,24 +112,64 @@ def _run(
     cache: Cache,
     *,
     key: Array,
+    sampling: Sampling,
+    end_id: int | None,
+) -> _Rows:
+    """Read the prompt, in blocks, and take the first token."""
+    rows, size = prompt.shape[0], min(prompt.shape[1], _PROMPT_BLOCK)
+    blocks = prompt.reshape(rows, -1, size).swapaxes(0, 1)
+
+    def read(carry: tuple[Cache, Array], block: tuple[Array, Array]) -> Any:
+        cache, before = carry
+        tokens, first = block
+        logits, cache = step(params, tokens, jnp.clip(lengths - first, 0, size), cache)
+        last = lengths - 1 - first
+        at = jnp.clip(last, 0, size - 1)[:, None, None]
+        scores = jnp.take_along_axis(logits, at, axis=1)[:, 0].astype(jnp.float32)
+        inside = (last >= 0) & (last < size)
+        return (cache, jnp.where(inside[:, None], scores, before)), None
+
+    shape = jax.eval_shape(step, params, blocks[0], lengths, cache)[0].shape
+    firsts = jnp.arange(len(blocks)) * size
+    start = cache, jnp.zeros((rows, shape[-1]), jnp.float32)
+    (cache, scores), _ = jax.lax.scan(read, start, (blocks, firsts))
+    seen = None
+    if sampling.repetition_penalty != 1:
+        real = jnp.arange(prompt.shape[1]) < lengths[:, None]
+        seen = (
+            jnp.zeros(scores.shape, jnp.int32).at[jnp.arange(rows)[:, None], prompt].max(real) > 0
+        )
+    fresh = _Rows(jnp.zeros((rows,), jnp.int32), jnp.zeros((rows,), bool), seen, cache)
+    return _taken(scores, fresh, key, sampling, end_id)
+
+
+@functools.partial(jax.jit, static_argnames=("step", "sampling", "end_id"))
+def _extend(
+    step: StepFn,
+    params: Params,
+    rows: _Rows,
+    keys: Array,
     count: int,
-    temperature: float,
-    top_k: int | None,
-) -> Array:
-    logits, cache = step(params, prompt, lengths, cache)
-    last = jnp.take_along_axis(logits, (lengths - 1)[:, None, None], axis=1)[:, 0]
-    one = jnp.ones_like(lengths)
+    *,
+    sampling: Sampling,
+    end_id: int | None,
+) -> tuple[_Rows, Array]:
+    """Take ``count`` tokens, or fewer where all rows end; the rows, and [B, len(keys)] tokens."""
+    one = jnp.ones_like(rows.token)
+    tokens = jnp.full((len(one), len(keys)), 0 if end_id is None else end_id, jnp.int32)
 
-    def body(carry: tuple[Array, Cache], key: Array) -> tuple[tuple[Array, Cache], Array]:
-        scores, cache = carry
-        token = _sample(scores, temperature, top_k, key)
-        logits, cache = step(params, token[:, None], one, cache)
-        return (logits[:, 0], cache), token
+    def unfinished(carry: tuple[Array, _Rows, Array]) -> Array:
+        i, rows, _ = carry
+        return (i < count) & ~rows.ended.all()
 
-    keys = jax.random.split(key, count)
-    (scores, _), tokens = jax.lax.scan(body, (last, cache), keys[:-1])
-    final = _sample(scores, temperature, top_k, keys[-1])
-    return jnp.concatenate([tokens, final[None]]).T
+    def extend(carry: tuple[Array, _Rows, Array]) -> tuple[Array, _Rows, Array]:
+        i, rows, tokens = carry
+        logits, cache = step(params, rows.token[:, None], one, rows.cache)
+        rows = _taken(logits[:, 0], rows._replace(cache=cache), keys[i], sampling, end_id)
+        return i + 1, rows, tokens.at[:, i].set(rows.token)
+
+    _, rows, tokens = jax.lax.while_loop(unfinished, extend, (jnp.int32(0), rows, tokens))
+    return rows, tokens
 
 
 @functools.lru_cache(maxsize=32)
@@ -123,15 +185,7 @@ def _seq2seq_steps(cfg: Any) -> tuple[StepFn, Callable[..., Cache]]:
 
 
 def generate(
-    model: Model,
-    params: Params,
-    prompt_ids: ArrayLike,
-    max_new_tokens: int,
-    *,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    key: Array | None = None,
-    lengths: ArrayLike | None = None,
+    model: Model, params: Params, prompt_ids: ArrayLike, max_new_tokens: int, **options: Any
 ) -> np.ndarray:
     """Continue prompts token by token.
 
@@ -141,34 +195,151 @@ def generate(
         params: what ``model.apply`` computes with.
         prompt_ids: [S] or [B, S] int token ids; rows shorter than S are padded at the end.
         max_new_tokens: tokens to add to each row.
-        temperature: 0 takes the most likely token.
-        top_k: sample among the k most likely only.
-        key: sampling key, consumed; needed unless temperature is 0.
-        lengths: [B] real tokens of each row; default all S.
+        **options: of ``generate_stream``.
 
     Returns:
-        [B, max_new_tokens] int32 the continuations, without the prompts.
+        [B, max_new_tokens] int32 the continuations, without the prompts. A row that ended has
+        ``end_id`` to the last column.
 
     Raises:
         ValueError: a model that cannot generate, a prompt that does not fit the positions, a
-            missing key.
+            missing key, an option out of its range.
+    """
+    blocks = generate_stream(
+        model, params, prompt_ids, max_new_tokens, block=max(1, max_new_tokens), **options
+    )
+    tokens = np.concatenate(list(blocks), axis=1)
+    missing = max_new_tokens - tokens.shape[1]
+    return np.pad(tokens, ((0, 0), (0, missing)), constant_values=options.get("end_id") or 0)
+
+
+def generate_stream(
+    model: Model,
+    params: Params,
+    prompt_ids: ArrayLike,
+    max_new_tokens: int,
+    *,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    end_id: int | None = None,
+    key: Array | None = None,
+    lengths: ArrayLike | None = None,
+    cache_dtype: DTypeLike | None = None,
+    block: int = 16,
+) -> Iterator[np.ndarray]:
+    """Continue prompts and give the tokens as they come.
+
+    Args:
+        model: as ``generate`` has it.
+        params: the same.
+        prompt_ids: the same.
+        max_new_tokens: the same.
+        temperature: 0 takes the most likely token.
+        top_k: sample among the k most likely only.
+        top_p: sample among the likeliest that together have this probability.
+        min_p: sample among those with this share of the likeliest one's probability.
+        repetition_penalty: above 1, tokens that a row has (its prompt's too) become less likely.
+        end_id: a row ends after this token; when all have, nothing more is computed.
+        key: sampling key, consumed; needed unless temperature is 0.
+        lengths: [B] real tokens of each prompt; default all S.
+        cache_dtype: float32 or bfloat16, of the keys and values that are kept; the model's by
+            default.
+        block: tokens per array. How many has no influence on the tokens.
+
+    Yields:
+        [B, n] int32 tokens, the first one alone and then up to ``block`` at a time.
+
+    Raises:
+        ValueError: as ``generate``, before the first token.
     """
     prompt = np.atleast_2d(np.asarray(prompt_ids, np.int32))
     lengths = np.full(len(prompt), prompt.shape[1]) if lengths is None else np.asarray(lengths)
-    _check(model, prompt, lengths, max_new_tokens, missing_key=bool(temperature) and key is None)
+    check_prompt(model, prompt, lengths, max_new_tokens)
+    if temperature and key is None:
+        raise ValueError("key: sampling with temperature > 0 needs a random key")
+    sampling = Sampling(repetition_penalty, float(temperature), top_k, top_p, min_p)
+    check_sampling(sampling)
+    if cache_dtype is not None and jnp.dtype(cache_dtype) not in (jnp.float32, jnp.bfloat16):
+        raise ValueError(f"cache_dtype: expected float32 or bfloat16, got {cache_dtype}")
+    if block < 1:
+        raise ValueError(f"block: expected at least 1, got {block}")
+    keys = jax.random.split(jax.random.key(0) if key is None else key, max_new_tokens)
+    options: Any = {"sampling": sampling, "end_id": end_id}
+    step, params, rows = begin_rows(
+        model, params, prompt, lengths, max_new_tokens, dtype=cache_dtype, key=keys[0], **options
+    )
+
+    def blocks() -> Iterator[np.ndarray]:
+        state = rows
+        yield np.asarray(state.token)[:, None]
+        for first in range(1, max_new_tokens, block):
+            if bool(state.ended.all()):
+                return
+            count = min(block, max_new_tokens - first)
+            chosen = keys[np.minimum(np.arange(first, first + block), max_new_tokens - 1)]
+            state, tokens = _extend(step, params, state, chosen, count, **options)
+            yield np.asarray(tokens)[:, :count]
+
+    return blocks()
+
+
+def begin_rows(
+    model: Model,
+    params: Params,
+    prompt: np.ndarray,
+    lengths: np.ndarray,
+    count: int,
+    *,
+    dtype: DTypeLike | None = None,
+    key: Array | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008 immutable
+    end_id: int | None = None,
+) -> tuple[StepFn, Params, _Rows]:
+    """Read prompts and take the first token of each.
+
+    Returns:
+        The model's step, the parameters it takes, and the rows, with room for ``count`` tokens.
+    """
+    step, params, start, start_lengths, cache = empty_rows(
+        model, params, prompt, lengths, count, dtype=dtype
+    )
     key = jax.random.key(0) if key is None else key
+    options: Any = {"key": key, "sampling": sampling, "end_id": end_id}
+    return step, params, _begin(step, params, start, start_lengths, cache, **options)
+
+
+def empty_rows(
+    model: Model,
+    params: Params,
+    prompt: np.ndarray,
+    lengths: np.ndarray,
+    count: int,
+    *,
+    dtype: DTypeLike | None = None,
+) -> tuple[StepFn, Params, Array, Array, Cache]:
+    """Prepare to continue prompts by ``count`` tokens.
+
+    Returns:
+        The model's step, the parameters it takes, what it reads first, how many real tokens that
+        has, and the cache, of ``dtype`` or else the model's.
+    """
     params = fold_adapters(lora_of(model.config), params)
+    if factors_of(model.config) is not None:
+        params = fold_factors(params)
     # Rounded up, so that prompts of nearby lengths share one compilation.
-    prompt = np.pad(prompt, ((0, 0), (0, -prompt.shape[1] % 16)))
+    size = prompt.shape[1]
+    prompt = np.pad(prompt, ((0, 0), (0, -size % (16 if size <= _PROMPT_BLOCK else _PROMPT_BLOCK))))
     start, start_lengths = jnp.asarray(prompt), jnp.asarray(lengths, jnp.int32)
     cfg: Any = model.config
     if isinstance(cfg, DecoderConfig):
         step = _decoder_step(cfg)  # pyright: ignore[reportArgumentType] frozen, so hashable
-        capacity = prompt.shape[1] + max_new_tokens
-        cache = init_cache(cfg, len(prompt), capacity, cfg.num_hidden_layers)
+        cache = init_cache(cfg, len(prompt), prompt.shape[1] + count, cfg.num_hidden_layers)
     elif isinstance(cfg, Seq2SeqConfig):
         step, encode = _seq2seq_steps(cfg)  # pyright: ignore[reportArgumentType] frozen
-        cache = encode(params, start, start_lengths, max_new_tokens + 1)
+        cache = encode(params, start, start_lengths, count + 1)
         start = jnp.full((len(prompt), 1), cfg.decoder_start_token_id, jnp.int32)
         start_lengths = jnp.ones((len(prompt),), jnp.int32)
     else:
@@ -176,29 +347,18 @@ def generate(
             f"{cfg.name}: only decoders and encoder-decoders generate; for LLaVA without images "
             "build its text_model"
         )
-    top_k = None if top_k is None else min(top_k, model.config.vocab_size)
-    tokens = _run(
-        step,
-        params,
-        start,
-        start_lengths,
-        cache,
-        key=key,
-        count=max_new_tokens,
-        temperature=float(temperature),
-        top_k=top_k,
-    )
-    return np.asarray(tokens)
+    if dtype is not None:
+        keys, values = jax.tree.map(lambda leaf: leaf.astype(dtype), (cache.keys, cache.values))
+        cache = cache._replace(keys=keys, values=values)
+    return step, params, start, start_lengths, cache
 
 
-def _check(
-    model: Model,
-    prompt: np.ndarray,
-    lengths: np.ndarray,
-    count: int,
-    *,
-    missing_key: bool,
-) -> None:
+def check_prompt(model: Model, prompt: np.ndarray, lengths: np.ndarray, count: int) -> None:
+    """Refuse what a model cannot continue by ``count`` tokens.
+
+    Raises:
+        ValueError: the message says what is wrong with model, prompt or lengths.
+    """
     cfg = model.config
     if not getattr(cfg, "with_lm_head", False):
         raise ValueError(f"{cfg.name}: cannot generate without a language-model head")
@@ -214,8 +374,6 @@ def _check(
         )
     if count < 1:
         raise ValueError(f"max_new_tokens: expected at least 1, got {count}")
-    if missing_key:
-        raise ValueError("key: sampling with temperature > 0 needs a random key")
     total = int(lengths.max()) + count
     if getattr(cfg, "position_embedding_type", None) in {"learned", "fixed"}:
         limit = cfg.max_position_embeddings

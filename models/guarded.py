@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any
 
-__all__ = ["guarded", "serve"]
+__all__ = ["dismiss", "guarded", "serve"]
 
 _LIMIT = 10  # seconds of one call
 _MEMORY = 8 << 30  # bytes of address space
@@ -89,6 +89,11 @@ def guarded(function: str, *arguments: Any) -> Any:
         ValueError: it raised one, wanted too much memory, crashed, or did not return in time.
     """
     return _GUARD.ask(function, *arguments)
+
+
+def dismiss() -> None:
+    """End the other process, which keeps its memory; the next call starts another."""
+    _GUARD.close()
 
 
 def serve() -> None:

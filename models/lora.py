@@ -190,7 +190,7 @@ def trainable(model: Model, params: Params, freeze: Sequence[str] = ()) -> Any:
             return False
         if adapted and not trains_with_lora(name):
             return False
-        names = known_names(name, model.alias)
+        names = known_names(name, model.alias) if patterns else ()
         return not any(re.search(p, n) for p in patterns for n in names)
 
     return map_named(trains, params)

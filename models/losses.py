@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from models.base import Aux, Batch
 
-__all__ = ["cross_entropy", "language_model_aux", "metric_values", "token_aux"]
+__all__ = ["cross_entropy", "divergence", "language_model_aux", "metric_values", "token_aux"]
 
 
 def cross_entropy(
@@ -27,6 +27,27 @@ def cross_entropy(
         uniform = norm - logits.mean(-1)
         loss = (1 - label_smoothing) * loss + label_smoothing * uniform
     return loss
+
+
+def divergence(
+    student: Float[Array, "*B V"],
+    teacher: Float[Array, "*B V"],
+    live: Bool[Array, "*B"],
+    temperature: float = 1.0,
+) -> Float[Array, "*B"]:
+    """Compute KL(teacher || student) of softmax(logits / temperature) in float32.
+
+    Args:
+        student: scores.
+        teacher: scores of the same tokens.
+        live: positions that count; elsewhere the result and its gradient are 0.
+        temperature: T.
+    """
+    soft = lambda scores: jax.nn.log_softmax(
+        jnp.where(live[..., None], scores.astype(jnp.float32), 0.0) / temperature
+    )
+    own, other = soft(student), soft(teacher)
+    return jnp.where(live, jnp.sum(jnp.exp(other) * (other - own), axis=-1), 0.0)
 
 
 def token_aux(

@@ -18,15 +18,45 @@ def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
     >>> named_leaves({"ln_f": {"scale": 1}, "embed": {"token": {"embedding": 2}}})
     [('embed/token/embedding', 2), ('ln_f/scale', 1)]
     """
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(jax.tree_util.keystr(p, simple=True, separator="/"), leaf) for p, leaf in leaves]
+    leaves: list[tuple[str, Any]] = []
+    add = lambda name, leaf: leaves.append((name, leaf))
+
+    def visit(name: str, node: Any) -> None:
+        if type(node) is not dict:
+            _visit(add, name, node)
+            return
+        below = f"{name}/" if name else ""
+        for key in sorted(node):
+            visit(f"{below}{key}", node[key])
+
+    visit("", tree)
+    return leaves
 
 
 def map_named(fn: Callable[..., Any], tree: PyTree, *rest: Any) -> Any:
     """Map ``fn(name, leaf, *others)`` over a tree and others of the same structure."""
-    return jax.tree_util.tree_map_with_path(
-        lambda p, *xs: fn(jax.tree_util.keystr(p, simple=True, separator="/"), *xs), tree, *rest
-    )
+    return _visit(fn, "", tree, *rest)
+
+
+def _visit(fn: Callable[..., Any], name: str, node: Any, *rest: Any) -> Any:
+    """Map over plain dicts by hand: a path per leaf costs seconds in a very deep model."""
+    if type(node) is jax.ShapeDtypeStruct or isinstance(node, jax.Array):
+        return fn(name, node, *rest)
+    if type(node) is dict:
+        below = f"{name}/" if name else ""
+        if not rest:
+            return {key: _visit(fn, f"{below}{key}", node[key]) for key in sorted(node)}
+        if all(type(r) is dict and r.keys() == node.keys() for r in rest):
+            return {
+                key: _visit(fn, f"{below}{key}", node[key], *(r[key] for r in rest))
+                for key in sorted(node)
+            }
+
+    def at(path: Any, *leaves: Any) -> Any:
+        inside = jax.tree_util.keystr(path, simple=True, separator="/")
+        return fn(f"{name}/{inside}" if name and path else name or inside, *leaves)
+
+    return jax.tree_util.tree_map_with_path(at, node, *rest)
 
 
 def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:

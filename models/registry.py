@@ -10,6 +10,7 @@ from typing import Any
 from models.adapters import with_adapters
 from models.base import Model
 from models.errors import SectionError
+from models.factors import factors_of, with_factors
 from models.lora import lora_of
 from models.names import MODELS, Entry, lookup
 from models.schema import ModelConfig
@@ -86,12 +87,19 @@ def build(settings: Any) -> Model:
         >>> [stage.name for stage in model.stages]
         ['embed', 'layers_0', 'layers_1', 'head']
     """
+    if isinstance(settings, str):
+        message = f"expected a mapping of keys, such as {{'name': {settings!r}}}, got {settings!r}"
+        raise ValueError(message)
     cfg = parse_config(settings) if isinstance(settings, Mapping) else settings
     if _is_function(cfg.name):
         return pkgutil.resolve_name("models.own:build_own")(cfg)
     _, build_family = _of_family(lookup(cfg.name).family)
     model = build_family(cfg)
-    lora = lora_of(cfg)
+    lora, factors = lora_of(cfg), factors_of(cfg)
+    if lora and factors:
+        raise ValueError("factors: a model with factors takes no lora_params; fold them first")
+    if factors:
+        return with_factors(model, factors)
     return model if lora is None else with_adapters(model, lora)
 
 

@@ -13,6 +13,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     StrictBool,
     ValidationError,
     ValidationInfo,
@@ -28,12 +29,14 @@ __all__ = [
     "LARGEST_INT",
     "Bool",
     "Choice",
+    "Layers",
     "Section",
     "SectionT",
     "parse",
     "problems_of",
 ]
 
+Layers = Annotated[int, Field(gt=0, le=100_000)]  # each is traced: more would take hours
 LARGEST_INT = 2**31 - 1  # of the fields that say no bound themselves: arrays count in int32
 LARGEST_FLOAT = 1e30  # its square is no float32, but no rate, weight or scale comes near
 
@@ -212,13 +215,21 @@ def _message(error: ErrorDetails, path: tuple[str | int, ...], root: type[BaseMo
             return f"unknown key; here it is `{others}`"
         return f"unknown key{did_you_mean(path[-1], known) or listed}"
     if kind == "missing":
-        return "missing, and there is no default"
+        return f"missing, and there is no default{_choices(root, path)}"
     if kind == "value_error":
         message = str(error.get("ctx", {}).get("error"))
         # Without a path it is about several keys, which the message names.
         return f"{_shown(value)}: {message}" if path else message
     text = _EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ")
     return f"{_shown(value)}: expected {text}{_suggest(error)}"
+
+
+def _choices(root: type[BaseModel], path: tuple[str | int, ...]) -> str:
+    """The words that a key takes, where only some are taken."""
+    field = getattr(_class_at(root, path[:-1]), "model_fields", {}).get(path[-1])
+    if field is None or typing.get_origin(field.annotation) is not typing.Literal:
+        return ""
+    return f"; it is one of {', '.join(map(repr, typing.get_args(field.annotation)))}"
 
 
 def _suggest(error: ErrorDetails) -> str:

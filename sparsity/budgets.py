@@ -6,6 +6,7 @@ each level, so that nothing after it knows of budgets.
 
 - ``erdos_renyi``: (inputs + outputs) / (inputs * outputs) (SET, Mocanu et al. 2018)
 - ``erk``: the same over all dimensions of a kernel (RigL, Evci et al. 2020, §3)
+- ``flops``: 1 / FLOPs of the dense layer, so that every layer that is not dense costs as much
 - ``module:function``: {name: shape} -> {name: ratio}
 """
 
@@ -44,7 +45,9 @@ BUDGETS: Mapping[str, Callable[[tuple[int, ...]], float]] = {
     "uniform": lambda shape: 1.0,
     "erdos_renyi": _erdos_renyi,
     "erk": _erk,
+    "flops": lambda shape: 1 / math.prod(shape),  # of a matrix that each token passes once
 }
+Flops = Callable[[], Mapping[str, float]]
 
 
 def check_budget(name: str) -> str:
@@ -94,7 +97,10 @@ class Share(Schedule):
 
 
 def spread(
-    groups: Sequence[Group], shapes: Shapes, group_of: Callable[[str, int], int | None]
+    groups: Sequence[Group],
+    shapes: Shapes,
+    group_of: Callable[[str, int], int | None],
+    flops: Flops | None = None,
 ) -> tuple[Group, ...]:
     """Give every layer of a group with a budget its level.
 
@@ -102,12 +108,15 @@ def spread(
         groups: (filter, algorithm), first match wins.
         shapes: of all parameters, dense.
         group_of: (name, rank) -> the group that takes a parameter.
+        flops: gives {name: FLOPs per token of the dense layer}, for ``flops``; None takes every
+            parameter for a matrix that each token passes once.
 
     Returns:
         The groups; one with a budget, or with dense ends, has become one for each level.
 
     Raises:
-        SparsityError: a budget with a pattern of a fixed level, or a user's rule that fails.
+        SparsityError: a budget with a pattern of a fixed level, a user's rule that fails, or
+            ``flops`` for what is no product.
     """
     members: list[dict[str, tuple[int, ...]]] = [{} for _ in groups]
     for name, shape in shapes.items():
@@ -120,12 +129,14 @@ def spread(
         if algorithm.budget == "uniform" and not algorithm.dense_ends:
             every.append(group)
         else:
-            every += _by_level(rule, algorithm, _inner(own, algorithm.dense_ends))
+            inner = _inner(own, algorithm.dense_ends)
+            every += _by_level(rule, algorithm, inner, _ratios(algorithm.budget, inner, flops))
     return tuple(every)
 
 
-def _by_level(rule: Filter, algorithm: Algorithm, shapes: Shapes) -> list[Group]:
-    ratios = _ratios(algorithm.budget, shapes)
+def _by_level(
+    rule: Filter, algorithm: Algorithm, shapes: Shapes, ratios: Mapping[str, float]
+) -> list[Group]:
     table = tuple(sorted(((ratios[n], math.prod(s)) for n, s in shapes.items()), reverse=True))
     plain = dataclasses.replace(algorithm, budget="uniform", dense_ends=0)
     groups: list[Group] = []
@@ -144,7 +155,16 @@ def _by_level(rule: Filter, algorithm: Algorithm, shapes: Shapes) -> list[Group]
     return groups
 
 
-def _ratios(budget: str, shapes: Shapes) -> dict[str, float]:
+def _ratios(budget: str, shapes: Shapes, flops: Flops | None) -> dict[str, float]:
+    if budget == "flops" and flops is not None:
+        counted = flops()
+        idle = [name for name in shapes if not counted.get(name)]
+        if idle:
+            raise SparsityError(
+                f"sparsity.budget: 'flops', but {idle[0]!r} is part of no counted product; leave "
+                "it out with param_filter"
+            )
+        return {name: 1 / counted[name] for name in shapes}
     if budget in BUDGETS:
         return {name: BUDGETS[budget](shape) for name, shape in shapes.items()}
     try:

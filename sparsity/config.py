@@ -67,6 +67,7 @@ def configure(
     requires_dense: Sequence[str] = (),
     accepts: Callable[[str], bool] = lambda name: False,
     dtype: DTypeLike = jnp.float32,
+    flops: budgets.Flops | None = None,
 ) -> Sparsifier:
     """Build a sparsifier: a section, and what it must know of the model.
 
@@ -81,6 +82,8 @@ def configure(
         accepts: '/'-path -> whether the model takes a ``SparseWeight`` there (it multiplies by
             ``models.layers.basic.project``); only those may be csr under ``compute: auto``.
         dtype: what the model computes in.
+        flops: gives {name: FLOPs per token of the dense layer}, for ``budget: flops``; None takes
+            every parameter for a matrix that each token passes once.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
@@ -107,7 +110,7 @@ def configure(
             "sparsity: budget and dense_ends need the model: configure(section, params=params)"
         )
     shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(params)}
-    spread = budgets.spread(sparsifier.groups, shapes, sparsifier.group_of)
+    spread = budgets.spread(sparsifier.groups, shapes, sparsifier.group_of, flops)
     return dataclasses.replace(sparsifier, groups=spread)
 
 

@@ -101,6 +101,8 @@ class Sparsifier:
 
     def group_of(self, name: str, ndim: int) -> int | None:
         """Return the index of the first group that takes a parameter, or None."""
+        if not self.groups:
+            return None
         names = known_names(name, self.aliases)
         if Filter("glob", self.requires_dense).matches(names, ndim):
             return None

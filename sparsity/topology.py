@@ -82,7 +82,8 @@ class Topology(NamedTuple):
 
     masks: by parameter name, as in the state
     patterns: the same, of csr parameters
-    values: leaves of csr parameters, (weight, {path in the optimizer state: moment}) by name
+    values: leaves of csr parameters, and of masked ones whose grown moments do not start at 0:
+        (weight, {path in the optimizer state: moment}) by name
     """
 
     masks: dict[str, Array]
@@ -95,11 +96,36 @@ def take(group: Group, sparse: SparseState, params: PyTree, opt_state: PyTree) -
     weights = dict(named_leaves(params))
     moments = moments_of(opt_state, {name: weight.shape for name, weight in weights.items()})
     stored = [name for name in group.names if name in sparse.patterns]
+    filled = group.names if _fills(group.algorithm) else stored
     return Topology(
         {name: sparse.masks[name] for name in group.names if name in sparse.masks},
         {name: sparse.patterns[name] for name in stored},
-        {name: (weights[name], moments[name]) for name in stored},
+        {name: (weights[name], moments[name]) for name in filled},
     )
+
+
+def _fills(algorithm: Algorithm) -> bool:
+    """Whether moments of grown weights start elsewhere than at 0."""
+    return isinstance(algorithm, Dynamic) and algorithm.grown_moments == "mean"
+
+
+def _filled(leaves: _Leaves, active: Array, grown: Array) -> _Leaves:
+    """Start the moments of grown weights at the mean of the others that are active.
+
+    Args:
+        leaves: of a parameter, 0 where it grew.
+        active: bool, of the leaves' shape.
+        grown: of them those that were not active before.
+    """
+    stay = active & ~grown
+    count = jnp.maximum(jnp.sum(stay), 1)
+
+    def fill(moment: Array) -> Array:
+        mean = jnp.sum(jnp.where(stay, moment, 0), dtype=jnp.float32) / count
+        return jnp.where(grown, mean.astype(moment.dtype), moment)
+
+    weight, moments = leaves
+    return weight, {path: fill(moment) for path, moment in moments.items()}
 
 
 def put(topology: Topology, params: PyTree, opt_state: PyTree) -> tuple[Any, Any]:
@@ -154,11 +180,20 @@ def update_group(
             for name, mask in old.masks.items()
         }
         patterns, values = {}, {}
+        if _fills(algorithm):
+            values = {
+                name: _filled(old.values[name], mask, mask & ~old.masks[name])
+                for name, mask in masks.items()
+            }
         for name, pattern in old.patterns.items():
             # What an algorithm does not read of the dense arrays is never computed.
             dense = storage.expand(weights[name], pattern)
             ctx = context(name, dense, kernels.to_mask(pattern))
             patterns[name], values[name] = _change_csr(algorithm, ctx, pattern, old.values[name])
+            if _fills(algorithm):
+                active = kernels.gather(jnp.ones(pattern.shape, bool), patterns[name])
+                was = kernels.gather(ctx.mask, patterns[name])
+                values[name] = _filled(values[name], active, active & ~was)
         return Topology(masks, patterns, values)
 
     due = finite & algorithm.update(sparse.step)

@@ -14,6 +14,11 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
 _JOBS = tempfile.TemporaryDirectory(prefix="wafer-tests-jobs-")
 os.environ["WAFER_JOBS_DB"] = f"{_JOBS.name}/jobs.db"
 
+# What tests keep is not among what the user keeps.
+if "WAFER_CACHE" not in os.environ:
+    _CACHE = tempfile.TemporaryDirectory(prefix="wafer-tests-cache-")
+    os.environ["WAFER_CACHE"] = _CACHE.name
+
 # The same small program is compiled by many tests, by both workers and by every run a test starts:
 # once is enough. Workers and runs take these from the process that started them, as JAX does.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -25,6 +25,7 @@ def test_committed_without_outputs(path):
 PUBLIC = (
     "models",
     "sparsity",
+    "sparsity.pictures",
     "vsl",
     "wafer",
     "wafer.csl",
@@ -35,6 +36,10 @@ PUBLIC = (
     "wafer.fabric.library",
     "wafer.fabric.library.timing",
     "wafer.fabric.trace",
+    "wafer.hpc",
+    "wafer.hpc.decoder",
+    "wafer.hpc.montecarlo",
+    "wafer.hpc.wave",
 )
 
 

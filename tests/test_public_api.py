@@ -11,6 +11,7 @@ import yaml
 
 import wafer
 from models.paths import named_leaves
+from wafer.commands.inputs import load_decoding
 from wafer.errors import CheckpointError, ConfigError
 
 FUNCTIONS = ("compile", "evaluate", "finalize", "generate", "load", "plan", "prune", "train")
@@ -76,7 +77,13 @@ def params():
     data = {"data_processor": "PyStdlibDataProcessor", "vocab_size": 300, "max_sequence_length": 64}
     data |= {"batch_size": 4, "use_vsl": True}
     return {
-        "runconfig": {"max_steps": 4, "eval_frequency": 2, "checkpoint_steps": 2, "seed": 1},
+        "runconfig": {
+            "max_steps": 4,
+            "eval_frequency": 2,
+            "checkpoint_steps": 2,
+            "seed": 1,
+            "log_steps": 1,
+        },
         "train_input": data,
         "eval_input": dict(data),
         "model": {
@@ -125,6 +132,12 @@ def test_train_evaluate_generate_finalize_load(run_file, tmp_path):
     assert len(texts) == 2
     assert all(text.startswith("def f") for text in texts)
 
+    for kernels in ("csr", "dense"):
+        chosen = wafer.generate(folder, "def f", max_new_tokens=4, num_samples=2, kernels=kernels)
+        assert chosen == texts
+    short = wafer.generate(folder, "def f", max_new_tokens=4, kernels="csr", dtype="bfloat16")
+    assert short[0].startswith("def f")
+
     report = wafer.finalize(trained.checkpoints[-1], tmp_path / "dense")
     assert {tensor.sparsity for tensor in report.sparse} == {0.75}
     assert wafer.generate(report.target, "def f", max_new_tokens=4, num_samples=2) == texts
@@ -159,6 +172,10 @@ def test_errors_teach(params, run_file, tmp_path):
         wafer.compile(params, spec="wse4")
     with pytest.raises(CheckpointError, match=r"neither a checkpoint .* nor a model_dir"):
         wafer.load(tmp_path)
+    with pytest.raises(ValueError, match="kernels: 'sparse'; choose auto or csr or dense"):
+        load_decoding(tmp_path, "sparse")
+    with pytest.raises(ValueError, match="dtype: bfloat16 is for csr kernels"):
+        load_decoding(tmp_path, "dense", "bfloat16")
     with pytest.raises(CheckpointError, match="holds no checkpoint to evaluate; train first"):
         wafer.evaluate(run_file, model_dir=str(tmp_path / "empty"))
     with pytest.raises(FileNotFoundError, match="does not exist"):

@@ -9,7 +9,7 @@ __all__ = ["csctl", "main"]
 
 def main() -> int:
     """Run the command line of this process."""
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:2] in (["run"], ["generate"]):  # the latter for weights in huge pages
         malloc.restart()
     return cli.main()
 

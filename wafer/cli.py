@@ -4,13 +4,17 @@ Only the chosen verb's file is imported, so ``--help`` answers at once.
 """
 
 import argparse
+import difflib
 import errno
+import gc
 import logging
 import os
 import pkgutil
+import re
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from models.errors import plain
 from wafer import __version__
@@ -19,10 +23,18 @@ from wafer.errors import WaferError
 __all__ = ["main"]
 
 _LONGEST = 20_000  # characters of a message
+_SMALLER = (
+    "Take a smaller model, batch_size or micro_batch_size, or keep the weights in a file "
+    "(--execution weight_streaming); `wafer plan` says what a run file needs"
+)
 
 # verb -> help line, function that adds its arguments to a parser and sets `run`
 _VERBS = {
     "run": ("train or evaluate a params YAML", "wafer.commands.run:add_arguments"),
+    "sweep": (
+        "arms of a run file over seeds, and the table that compares them",
+        "wafer.commands.sweep:add_arguments",
+    ),
     "generate": ("sample text from a checkpoint", "wafer.commands.generate:add_arguments"),
     "score": ("a model's log-probabilities of DPO's answers", "wafer.commands.score:add_arguments"),
     "plan": (
@@ -41,7 +53,7 @@ _VERBS = {
     ),
     "data": ("make, check and look at data before training", "wafer.commands.data:add_arguments"),
     "prune": (
-        "choose masks from data, without training: Wanda, SparseGPT, SNIP",
+        "choose masks from data, without training: Wanda, SparseGPT, SNIP, SynFlow",
         "wafer.commands.prune:add_arguments",
     ),
     "checkpoint": ("is a checkpoint sound?", "wafer.commands.checkpoint:add_arguments"),
@@ -57,10 +69,23 @@ _VERBS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows what there is where no verb was given, and what comes near a wrong one."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.rpartition(" ")[2] in ("COMMAND", "VERB", "ACTION"):
+            self.print_help(sys.stderr)
+            self.exit(2, f"{self.prog}: error: name one of these\n")
+        wrong, _, choices = message.partition("(choose from ")
+        if choices:
+            word = wrong.rpartition("choice: ")[2].strip(" '")
+            near = difflib.get_close_matches(word, re.findall(r"[\w.-]+", choices), 1)
+            message += f"; did you mean {near[0]!r}?" if near else ""
+        super().error(message)
+
+
 def _parser(chosen: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="wafer", description="The Cerebras wafer-scale software stack in JAX."
-    )
+    parser = _Parser(prog="wafer", description="The Cerebras wafer-scale software stack in JAX.")
     parser.add_argument("--version", action="version", version=f"wafer {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")
     for verb, (help_line, target) in _VERBS.items():
@@ -94,6 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 the user's error, 130 interrupted, 141 nobody reads the output.
     """
+    if argv is None:  # a process of our own: shapes of deep models are many small tuples
+        gc.set_threshold(100_000, 20, 20)
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
         try:
@@ -122,7 +149,8 @@ def _run(argv: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:  # a full disk, a folder that cannot be written, a missing file
-        _complain(f"{error}{_advice(error)}")
+        named = error.strerror and isinstance(error.filename, str)
+        _complain(f"{f'{error.filename}: {error.strerror}' if named else error}{_advice(error)}")
         return 1
     except (WaferError, ValueError) as error:
         if logging.getLogger("wafer").isEnabledFor(logging.DEBUG):
@@ -132,3 +160,10 @@ def _run(argv: list[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("wafer: interrupted\n")
         return 130
+    except Exception as error:
+        # XLA's error is not named here: jax would be loaded for every command.
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        _complain(f"not enough memory ({reason}). {_SMALLER}")
+        return 1

@@ -15,6 +15,7 @@ import optax
 
 import models
 import sparsity
+from models.counts import forward_flops
 from models.lora import trainable
 from models.paths import named_leaves
 from sparsity import Sparsifier
@@ -134,6 +135,7 @@ class Experiment:
             params=shapes,
             accepts=lambda name: model.sparse(name) and not whole,
             dtype=model.config.dtype,
+            flops=lambda: forward_flops(model),
         )
         problems = _conflicts(cfg, model)
         if problems:
@@ -197,7 +199,9 @@ class Experiment:
             ConfigError: the file has no such input section.
             DataError: data that is not what the configuration says.
         """
-        context = Context.of(self.model.config, training=part == "train")
+        context = Context.of(self.model.config, training=part == "train")._replace(
+            begins_from=self.cfg.runconfig.checkpoint_path
+        )
         return build_dataset(self.section(part), folder, context, self.seed)
 
     @property
@@ -216,12 +220,30 @@ class Experiment:
         optimizer = self.cfg.optimizer
         return optimizer is not None and optimizer.max_gradient_norm is not None
 
+    def moment_bytes(self) -> int:
+        """Bytes of the optimizer's state; of branches that are alike only one is traced.
+
+        Every branch has a state of its own, as for the engines that go through a model by layers.
+        """
+        alike: dict[Any, list[str]] = {}
+        trains = trainable(self.model, self.shapes)
+        for name, branch in self.shapes.items():
+            leaves, structure = jax.tree.flatten(branch)
+            kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+            key = structure, kinds, tuple(jax.tree.leaves(trains[name]))
+            alike.setdefault(key, []).append(name)
+        shared = self._moment_bytes_of({})  # counts of steps, rates
+        branches = ((len(names), {names[0]: self.shapes[names[0]]}) for names in alike.values())
+        return shared + sum(n * (self._moment_bytes_of(b) - shared) for n, b in branches)
+
+    def _moment_bytes_of(self, shapes: Any) -> int:
+        state = jax.tree.leaves(jax.eval_shape(self.tx.init, shapes))
+        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in state)
+
     def state_bytes(self) -> tuple[int, int]:
         """Estimate (weights, optimizer state) in bytes; weights stored as csr count when kept."""
-        moments = jax.eval_shape(self.tx.init, self.shapes)
         size = lambda leaf: math.prod(leaf.shape) * leaf.dtype.itemsize
-        weights = sum(map(size, jax.tree.leaves(self.shapes)))
-        state = sum(map(size, jax.tree.leaves(moments)))
+        weights, state = sum(map(size, jax.tree.leaves(self.shapes))), self.moment_bytes()
         leaves = dict(named_leaves(self.shapes))
         saved = 0.0
         for name, chosen in self.sparsifier.select(self.shapes).items():
@@ -266,7 +288,12 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
                 "raise that or shorten this"
             )
             problems.append(Problem((name, "max_sequence_length"), message))
-    return problems + list(_split_negatives(cfg)) + list(_no_export(cfg, model))
+    return (
+        problems
+        + list(_split_negatives(cfg))
+        + list(_no_export(cfg, model))
+        + list(_no_student(cfg))
+    )
 
 
 def _split_negatives(cfg: RunConfig) -> Iterator[Problem]:
@@ -281,6 +308,14 @@ def _split_negatives(cfg: RunConfig) -> Iterator[Problem]:
         if isinstance(section.micro_batch_size, int):
             message = "a batch in parts has fewer negatives; drop it and choose batch_size"
             yield Problem((name, "micro_batch_size"), message)
+
+
+def _no_student(cfg: RunConfig) -> Iterator[Problem]:
+    """A teacher scores the tokens of a language model; other outputs have no such score."""
+    section = cfg.train_input
+    if cfg.distillation is not None and section is not None and section.task != "lm":
+        message = f"train_input is for {section.task!r}; a teacher needs 'lm', drop the section"
+        yield Problem(("distillation",), message)
 
 
 def _no_export(cfg: RunConfig, model: models.Model) -> Iterator[Problem]:

@@ -148,12 +148,14 @@ def read_record(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, str] | 
             f"{folder} has checkpoint format {version}, written by wafer {writer}; this code reads "
             f"formats up to {FORMAT_VERSION}. Install that version of wafer, or a later one"
         )
-    if version == 1:
+    if version == 1 and own is None and _CHECKSUMS not in record:  # else a key was damaged
         _LOG.info("%s has checkpoint format 1, without checksums: damage may go unnoticed", folder)
         return record, None
     sums = record.pop(_CHECKSUMS, None)
-    if own is None or not isinstance(sums, dict):
-        raise CheckpointError(f"{folder} cannot be read, it is damaged: {path} has no checksums")
+    if version == 1 or own is None or not isinstance(sums, dict):
+        raise CheckpointError(
+            f"{folder} cannot be read, it is damaged: {path} must have all of {', '.join(RESERVED)}"
+        )
     return record, sums
 
 

@@ -69,8 +69,14 @@ def to_foreign_config(map_: ConfigMap, cfg: Any, dtype: str) -> Settings:
     if architecture:
         foreign["architectures"] = [architecture]
     foreign |= map_.required
-    foreign |= {key: getattr(cfg, ours) for key, ours in map_.keys.items()}
+    foreign |= {key: _setting(cfg, ours) for key, ours in map_.keys.items()}
     return foreign | map_.write(cfg)
+
+
+def _setting(cfg: Any, name: str) -> Any:
+    """A setting of ours; a part's dropout rate that is not given is the general one."""
+    value = getattr(cfg, name)
+    return cfg.dropout_rate if value is None and name.endswith("_dropout_rate") else value
 
 
 def read_rope(foreign: Settings, head_dim: int) -> Settings:

@@ -100,7 +100,8 @@ def open_tensors(path: str | Path) -> TensorFiles:
 
 
 def _inside(index: Path, name: str) -> Path:
-    if Path(name).name != name or "\0" in name or len(name) > _LONGEST_NAME:
+    own = Path(name).name == name and name not in {"", ".."}
+    if not own or "\0" in name or len(name) > _LONGEST_NAME:
         raise ValueError(f"{index}: names {name[:80]!r}, no file of its own folder")
     return index.with_name(name)
 

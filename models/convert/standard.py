@@ -16,7 +16,7 @@ from models.families.llava import LlavaConfig
 from models.families.seq2seq_config import Seq2SeqConfig
 from models.layers.block_config import BlockConfig
 
-__all__ = ["in_pairs", "standard_form"]
+__all__ = ["in_pairs", "order_rotary", "standard_form"]
 
 Leaves = Mapping[str, Any]
 _KEEP_SCALES = {"btlm", "crystalcoder", "jais"}  # their config.json holds them
@@ -76,14 +76,14 @@ def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leave
     if isinstance(cfg, DecoderConfig):
         if model_type not in _KEEP_SCALES:
             cfg, leaves = _fold_scales(cfg, leaves)
-        return _order_rotary(cfg, leaves, pairs=model_type in _PAIRS)
+        return order_rotary(cfg, leaves, pairs=model_type in _PAIRS)
     return cfg, leaves
 
 
 def in_pairs(cfg: Any, leaves: Leaves) -> tuple[Any, Leaves]:
     """Bring rotary features into adjacent pairs, the vendor's order."""
     if isinstance(cfg, DecoderConfig):
-        return _order_rotary(cfg, leaves, pairs=True)
+        return order_rotary(cfg, leaves, pairs=True)
     return cfg, leaves
 
 
@@ -132,9 +132,13 @@ def _rotary_order(cfg: BlockConfig, heads: int, *, pairs: bool) -> np.ndarray:
     return (np.arange(heads)[:, None] * cfg.head_dim + one).ravel()
 
 
-def _order_rotary(
+def order_rotary(
     cfg: DecoderConfig, leaves: Leaves, *, pairs: bool
 ) -> tuple[DecoderConfig, Leaves]:
+    """Permute queries and keys so that rotary features are adjacent pairs, or halves.
+
+    With norms on queries and keys there is no such permutation: those stay as they are.
+    """
     rotary = cfg.position_embedding_type == "rotary"
     if not rotary or cfg.rotary_interleaved == pairs or cfg.attention_qk_norm_layer:
         return cfg, leaves

@@ -5,10 +5,11 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from models.files import read_json
 
-__all__ = ["carry_tokenizer", "find_tokenizer", "special_ids"]
+__all__ = ["carry_tokenizer", "find_tokenizer", "special_ids", "text_marks"]
 
 _NAME, _CONFIG = "tokenizer.json", "config.json"
 # Key of config.json -> the tokens that mean it, the surest first.
@@ -54,6 +55,19 @@ def carry_tokenizer(source: str | os.PathLike[str], target: str | os.PathLike[st
         if config.is_file():
             content = read_json(config) | special_ids(tokenizer)
             config.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def text_marks(tokenizer: Any) -> tuple[int | None, int | None]:
+    """Ids of the tokens with which texts begin and end, the surest; None where there is none.
+
+    Args:
+        tokenizer: ``tokenizers.Tokenizer``.
+    """
+    begin, end = (
+        next((i for i in map(tokenizer.token_to_id, names) if i is not None), None)
+        for names in _SPECIAL.values()
+    )
+    return begin, end
 
 
 def special_ids(tokenizer: str | os.PathLike[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 import vsl
 from models.base import Aux, Batch, Model, Stage, StageFn
@@ -19,6 +19,7 @@ from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from models.paths import Params
 from models.schema import Dropout, Initializer, ModelConfig
+from models.sections import Layers
 
 __all__ = ["FcMnistConfig", "build_fc_mnist", "image_batch"]
 
@@ -28,7 +29,7 @@ class FcMnistConfig(ModelConfig):
 
     input_size: PositiveInt = 784
     hidden_size: PositiveInt = 500
-    depth: int = Field(default=10, ge=1)
+    depth: Layers = 10
     num_classes: PositiveInt = 10
     activation_fn: str = "relu"
     dropout: Dropout = 0.0

@@ -6,6 +6,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from models.layers.block_config import BlockConfig
 from models.schema import Dropout
+from models.sections import Layers
 
 __all__ = ["Seq2SeqConfig"]
 
@@ -37,12 +38,12 @@ class Seq2SeqConfig(BlockConfig):
     """
 
     hidden_size: PositiveInt = 512
-    num_hidden_layers: PositiveInt = 6
+    num_hidden_layers: Layers = 6
     num_heads: PositiveInt = 8
     filter_size: PositiveInt = 2048
     vocab_size: PositiveInt = 32128
     tgt_vocab_size: PositiveInt | None = None
-    decoder_num_hidden_layers: PositiveInt | None = None
+    decoder_num_hidden_layers: Layers | None = None
     max_position_embeddings: PositiveInt = 512
     src_max_position_embeddings: PositiveInt | None = None
     tgt_max_position_embeddings: PositiveInt | None = None

@@ -24,6 +24,7 @@ from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from models.paths import Params
 from models.schema import Dropout
+from models.sections import Layers
 from vsl import Layout
 
 __all__ = ["VisionConfig", "VisionEmbed", "build_vision", "image_layout", "vision_layer"]
@@ -33,7 +34,7 @@ class VisionConfig(BlockConfig):
     """A ViT as CLIP has it; ``num_labels`` adds a classifier on the class token."""
 
     hidden_size: PositiveInt = 1024
-    num_hidden_layers: PositiveInt = 24
+    num_hidden_layers: Layers = 24
     num_heads: PositiveInt = 16
     filter_size: PositiveInt = 4096
     nonlinearity: str | None = "quick_gelu"

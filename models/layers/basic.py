@@ -5,7 +5,7 @@ weight): the layers read an existing leaf without asking Flax to check its shape
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -31,6 +31,15 @@ __all__ = [
     "vocabulary_scores",
     "zeros_init",
 ]
+
+
+@runtime_checkable
+class _Table(Protocol):
+    """An object in place of an embedding table."""
+
+    def lookup(self, ids: Array) -> Array:
+        """Rows [..., features]; ids outside the table read zeros."""
+        ...
 
 
 def project(x: Array, kernel: vsl.AnyArray | vsl.Weight) -> Array:
@@ -130,6 +139,8 @@ class Embedding(nn.Module):
     def __call__(self, ids: Array) -> Array:
         """Look ids [...] up: [..., features]."""
         table = leaf(self, "embedding", self.init_fn, (self.rows, self.features))
+        if isinstance(table, _Table):
+            return table.lookup(ids).astype(self.dtype)
         return jnp.take(table, ids, axis=0, mode="fill", fill_value=0).astype(self.dtype)
 
 

@@ -3,17 +3,32 @@
 Every stack is configured by a subclass: decoders, encoders, both halves of encoder-decoders.
 """
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from models.layers.basic import GATED, activation
 from models.layers.initializers import make_initializer, scaled
 from models.layers.positions import RopeScaling
 from models.schema import Dropout, Fraction, Initializer, ModelConfig
-from models.sections import Section
+from models.sections import Layers, Section
 
-__all__ = ["BlockConfig", "ExtraAttention", "FixedSparse", "LoraConfig", "MoeConfig", "NormType"]
+__all__ = [
+    "BlockConfig",
+    "ExtraAttention",
+    "FactorConfig",
+    "FixedSparse",
+    "LoraConfig",
+    "MoeConfig",
+    "NormType",
+]
 
 NormType = Literal["layernorm", "rmsnorm", "biasless-layernorm", "nonparametric-layernorm"]
 Part = Literal["residual", "embedding", "attention"]
@@ -67,6 +82,20 @@ class LoraConfig(Section):
     target_modules: tuple[str, ...] = ("attn/query", "attn/value")
 
 
+class FactorConfig(Section):
+    """``factors``: kernels as products of two matrices, or with one added (Sparse-IFT).
+
+    Attributes:
+        form: ``factorized`` (the product alone) or ``doped`` (beside the kernel).
+        sparsity: that the factors (doped: the kernel) will have; it sets their inner width.
+        target_modules: substrings of parameter names; kernels containing one have factors.
+    """
+
+    form: Literal["factorized", "doped"]
+    sparsity: Annotated[float, Field(gt=0, lt=1)]
+    target_modules: tuple[str, ...] = ("/attn/", "/cross/", "/ffn/")
+
+
 # Knobs of releases 2.5 to 2.10 that change what is computed: refused, never ignored.
 _NOT_COMPUTED = dict.fromkeys(
     (
@@ -93,7 +122,7 @@ class BlockConfig(ModelConfig):
     # sizes
     vocab_size: PositiveInt = 50257
     hidden_size: PositiveInt = 768
-    num_hidden_layers: PositiveInt = 12
+    num_hidden_layers: Layers = 12
     num_heads: PositiveInt = 12
     filter_size: PositiveInt = 3072
     max_position_embeddings: PositiveInt = 1024
@@ -165,6 +194,8 @@ class BlockConfig(ModelConfig):
     attention_logits_alpha: PositiveFloat = 1.0
     # fine-tuning
     lora_params: LoraConfig | None = None
+    # Sparse-IFT
+    factors: FactorConfig | None = None
 
     @property
     def causal(self) -> bool:

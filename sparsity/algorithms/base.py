@@ -10,6 +10,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
 
+import numpy as np
 from jaxtyping import Array
 
 from sparsity.algorithms.masks import InitMethod, init_mask
@@ -160,6 +161,20 @@ class Algorithm:
     def update_mask(self, ctx: UpdateContext) -> Array:
         """Return the mask after a due step, true where kept."""
         return ctx.mask
+
+    def shares(self, levels: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Say which share of a weight takes part in each step's products.
+
+        Args:
+            levels: [T] float, sparsity in force.
+            steps: [T] int, counted from 1.
+
+        Returns:
+            ([T] share that computes, [T] share whose gradient is computed). The dense gradients
+            of due steps are not in it: ``needs_gradient`` says that there are some.
+        """
+        del steps
+        return 1 - levels, 1 - levels
 
 
 _PARSERS: Mapping[str, Callable[[Any, str], Any]] = {

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,19 +23,23 @@ ScoreFn = Callable[[UpdateContext], Array]
 class Dynamic(Algorithm):
     """Drop the lowest-scored active weights, grow the highest-scored of the rest.
 
-    The count after an update is exactly that of the scheduled level. Positions just dropped may
-    grow back at once and go on as they were; weights that were not active and their optimizer
-    moments start at 0.
+    The count after an update is exactly that of the scheduled level; a level that rises faster
+    than the share to drop is not reached (the vendor's rule). Positions just dropped may
+    grow back at once and go on as they were; weights that were not active start at 0.
 
     Attributes:
         drop: scores of active positions, lowest dropped; absolute weights when None.
         grow: scores of all other positions, highest grown; subclasses define ``grow_scores``
             instead.
+        grown_moments: where optimizer moments of weights that were not active start: "zero", or
+            "mean", at the mean of those that stay (a second moment of 0 makes the first steps of
+            Adam, whose bias is long corrected, several times too long).
     """
 
     drop_fraction: Schedule = _DROP
     drop: ScoreFn | None = None
     grow: ScoreFn | None = None
+    grown_moments: Literal["zero", "mean"] = "zero"
 
     def drop_scores(self, ctx: UpdateContext) -> Array:
         """Score the active positions; the lowest are dropped."""

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
@@ -77,6 +78,17 @@ class _Explores(Algorithm):
         """Keep the largest weights."""
         return magnitude_mask(ctx.weight, ctx.sparsity, ctx.view)
 
+    @property
+    def learning(self) -> float:
+        """Share of the weights that gradients reach until ``stop``."""
+        return 1.0
+
+    def shares(self, levels: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Until ``stop`` more weights learn than compute."""
+        explores = steps <= self.stop
+        computes = np.where(explores, 1 - float(self.sparsity(0)), 1 - levels)
+        return computes, np.where(explores, self.learning, 1 - levels)
+
 
 @register("topkast")
 class TopKAST(_Explores):
@@ -102,6 +114,11 @@ class TopKAST(_Explores):
                 f"{algorithm.backward_sparsity}"
             )
         return algorithm
+
+    @property
+    def learning(self) -> float:
+        """The share of B."""
+        return 1 - self.backward_sparsity
 
     def forward(self, weight: Array, view: View) -> Array:
         """Compute with A, learn on B."""

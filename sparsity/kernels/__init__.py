@@ -1,6 +1,7 @@
 """Products with sparse weights that skip the zeros, on CPU; the same results on any device."""
 
 from sparsity.kernels.choice import choose
+from sparsity.kernels.decode import DecodeTable, DecodeWeight
 from sparsity.kernels.pattern import (
     Pattern,
     gather,
@@ -13,6 +14,8 @@ from sparsity.kernels.product import SparseWeight, sparse_dot
 from sparsity.kernels.topology import Regrown, rigl_update, topk_mask
 
 __all__ = [
+    "DecodeTable",
+    "DecodeWeight",
     "Pattern",
     "Regrown",
     "SparseWeight",

@@ -9,12 +9,16 @@ HANDLERS = (
     "wafer_sparse_input_gradient",
     "wafer_sparse_weight_gradient",
     "wafer_sparse_gradients",
+    "wafer_sparse_walk",
     "wafer_sparse_topk_mask",
     "wafer_sparse_pattern_of_mask",
     "wafer_sparse_update_pattern",
     "wafer_sparse_take",
     "wafer_sparse_to_dense",
     "wafer_sparse_gather",
+    "wafer_sparse_decode",
+    "wafer_stepped_decode",
+    "wafer_dense_decode",
 )
 _LIBRARY = Library(
     what="sparse kernels",

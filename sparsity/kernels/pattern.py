@@ -2,7 +2,8 @@
 
 ``values`` [nnz] hold them in canonical order: by output column n, then by input k. That is the
 flat order of W^T, the vendor's [out, in] storage, so "lowest index first" means the same in both.
-A pattern is the compressed rows of W^T (for y = x W and for dW) and of W (for dx).
+A pattern is the compressed rows of W^T (for y = x W and for dW) and of W (for dx), and the order
+in which the native products walk either (``walk.h``), made when the topology changes.
 """
 
 import functools
@@ -37,6 +38,10 @@ class Pattern(NamedTuple):
     t_indices: [nnz] uint16 or int32, n of each value, sorted by k, then n
     t_pointers: [K + 1] int32, the same for rows k
     order: [nnz] int32, place in ``values`` of each entry of ``t_indices``; slack stays in place
+    slices: [S, 8] int32, which outputs the products walk together, and where their values lie;
+        without the native library S is 0
+    offsets: [slots] uint8, the inputs that they read, block by block
+    t_slices, t_offsets: the same for ``t_indices``
     """
 
     indices: Integer[Array, " nnz"]
@@ -44,6 +49,10 @@ class Pattern(NamedTuple):
     t_indices: Integer[Array, " nnz"]
     t_pointers: Int[Array, " K1"]
     order: Int[Array, " nnz"]
+    slices: Int[Array, "S 8"]
+    offsets: Integer[Array, " slots"]
+    t_slices: Int[Array, "St 8"]
+    t_offsets: Integer[Array, " t_slots"]
 
     @property
     def nnz(self) -> int:
@@ -66,7 +75,7 @@ def check_pattern(pattern: Pattern, what: str, *values: AnyArray) -> None:
         TypeError: a dtype that does not.
     """
     stored = (np.shape(pattern.indices) or (0,))[0]
-    for name, leaf in zip(Pattern._fields, pattern, strict=True):
+    for name, leaf in zip(_COMPRESSED, pattern, strict=False):
         lines = name.endswith("pointers")
         shape = np.shape(leaf)
         if len(shape) != 1 or (lines and not shape[0]) or not (lines or shape == (stored,)):
@@ -76,6 +85,10 @@ def check_pattern(pattern: Pattern, what: str, *values: AnyArray) -> None:
         if leaf.dtype not in allowed:
             listed = " or ".join(np.dtype(kind).name for kind in allowed)
             raise TypeError(f"{what}: pattern.{name} is {leaf.dtype}; expected {listed}")
+    rows, columns = pattern.shape
+    for prefix, outputs, inputs in (("", columns, rows), ("t_", rows, columns)):
+        wanted = _walk_shapes(stored, outputs, inputs) if np.size(pattern.offsets) else _NO_WALK
+        _check_walk(pattern, prefix, wanted, what)
     for leaf in values:
         if np.shape(leaf) != (stored,):
             raise ValueError(
@@ -84,9 +97,64 @@ def check_pattern(pattern: Pattern, what: str, *values: AnyArray) -> None:
             )
 
 
+def _check_walk(
+    pattern: Pattern, prefix: str, wanted: tuple[jax.ShapeDtypeStruct, ...], what: str
+) -> None:
+    for name, like in zip((f"{prefix}slices", f"{prefix}offsets"), wanted, strict=True):
+        leaf = getattr(pattern, name)
+        if np.shape(leaf) != like.shape:
+            raise ValueError(
+                f"{what}: pattern.{name} has shape {np.shape(leaf)}; expected {like.shape}"
+            )
+        if leaf.dtype != like.dtype:
+            raise TypeError(f"{what}: pattern.{name} is {leaf.dtype}; expected {like.dtype}")
+
+
 def index_dtype(size: int) -> type[np.integer]:
     """Narrowest index type of an axis that the kernels read."""
     return np.uint16 if size <= 1 << 16 else np.int32
+
+
+# kSlice, kGroup and kBlock of walk.h
+_SLICE, _GROUP, _BLOCK = 4, 512, 128
+_COMPRESSED = Pattern._fields[:5]
+_NO_WALK = jax.ShapeDtypeStruct((0, 8), jnp.int32), jax.ShapeDtypeStruct((0,), jnp.uint8)
+
+
+def _walk_shapes(
+    nnz: int, outputs: int, inputs: int
+) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """Slices and offsets of a walk: as many as any pattern of these sizes may need."""
+    group = min(_GROUP, -(-outputs // _SLICE) * _SLICE)
+    segments = -(-outputs // max(group, 1)) * max(1, -(-inputs // _BLOCK))
+    slots = nnz + segments * (_SLICE - 1) * min(_BLOCK, inputs)
+    return (
+        jax.ShapeDtypeStruct((segments * group // _SLICE, 8), jnp.int32),
+        jax.ShapeDtypeStruct((max(slots, 1),), jnp.uint8),
+    )
+
+
+def walked(
+    indices: Array, pointers: Array, t_indices: Array, t_pointers: Array, order: Array
+) -> Pattern:
+    """Complete a pattern by the order in which the native products walk it; usable under jit."""
+    rows, columns, nnz = t_pointers.shape[0] - 1, pointers.shape[0] - 1, indices.shape[0]
+
+    def walk(indices: Array, pointers: Array, outputs: int, inputs: int) -> tuple[Array, ...]:
+        if not native.usable():
+            return tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in _NO_WALK)
+        shapes = _walk_shapes(nnz, outputs, inputs)
+        return native.call("wafer_sparse_walk", shapes, indices, pointers, columns=np.int64(inputs))
+
+    return Pattern(
+        indices,
+        pointers,
+        t_indices,
+        t_pointers,
+        order,
+        *walk(indices, pointers, columns, rows),
+        *walk(t_indices, t_pointers, rows, columns),
+    )
 
 
 def _columns(pattern: Pattern) -> Int[Array, " nnz"]:
@@ -152,7 +220,7 @@ def _pattern_from_flat(flat: Array, shape: tuple[int, int]) -> Pattern:
     bounds = jnp.arange(columns + 1, dtype=jnp.int32)
     t_bounds = jnp.arange(rows + 1, dtype=jnp.int32)
     t_k = jnp.where(slack, rows, k)[order]
-    return Pattern(
+    return walked(
         indices=jnp.where(slack, 0, k).astype(index_dtype(rows)),
         pointers=jnp.searchsorted(n, bounds).astype(jnp.int32),
         t_indices=jnp.where(slack, 0, n)[order].astype(index_dtype(columns)),
@@ -209,7 +277,7 @@ def _pattern_native(mask: Array, nnz: int) -> Pattern:
         jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
         jax.ShapeDtypeStruct((nnz,), jnp.int32),
     )
-    return Pattern(*native.call("wafer_sparse_pattern_of_mask", shapes, mask))
+    return walked(*native.call("wafer_sparse_pattern_of_mask", shapes, mask))
 
 
 def _moves_natively(leaf: Array) -> bool:
@@ -240,7 +308,7 @@ def _spread(values: Array, pattern: Pattern, fill: float) -> Array:
     if _moves_natively(values):
         result = jax.ShapeDtypeStruct(pattern.shape, jnp.float32)
         rest = jnp.asarray(fill, jnp.float32)
-        return native.call("wafer_sparse_to_dense", result, values, *pattern[2:], rest)
+        return native.call("wafer_sparse_to_dense", result, values, *pattern[2:5], rest)
     dense = jnp.full((columns * rows,), fill, values.dtype)
     dense = dense.at[_flat(pattern)].set(values, mode="drop", indices_are_sorted=True)
     return dense.reshape(columns, rows).T
@@ -249,7 +317,7 @@ def _spread(values: Array, pattern: Pattern, fill: float) -> Array:
 def _collect(dense: Array, pattern: Pattern) -> Array:
     if _moves_natively(dense):
         result = jax.ShapeDtypeStruct((pattern.nnz,), jnp.float32)
-        return native.call("wafer_sparse_gather", result, dense, *pattern[2:])
+        return native.call("wafer_sparse_gather", result, dense, *pattern[2:5])
     flat = dense.T.reshape(-1)
     return flat.at[_flat(pattern)].get(mode="fill", fill_value=0, indices_are_sorted=True)
 

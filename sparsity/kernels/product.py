@@ -168,13 +168,13 @@ class _Native:
         result = jax.ShapeDtypeStruct((x.shape[0], pattern.shape[1]), x.dtype)
         values = values.astype(jnp.float32)
         return native.call(
-            "wafer_sparse_multiply", result, x, values, pattern.indices, pattern.pointers
+            "wafer_sparse_multiply", result, x, values, pattern.slices, pattern.offsets
         )
 
     @staticmethod
     def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: DTypeLike) -> Array:
         result = jax.ShapeDtypeStruct((dy.shape[0], pattern.shape[0]), dtype)
-        transposed = pattern.t_indices, pattern.t_pointers, pattern.order
+        transposed = pattern.order, pattern.t_slices, pattern.t_offsets
         values = values.astype(jnp.float32)
         return native.call("wafer_sparse_input_gradient", result, dy, values, *transposed)
 
@@ -182,7 +182,7 @@ class _Native:
     def weight_gradient(x: Array, dy: Array, pattern: Pattern) -> Array:
         result = jax.ShapeDtypeStruct((pattern.nnz,), jnp.float32)
         return native.call(
-            "wafer_sparse_weight_gradient", result, x, dy, pattern.indices, pattern.pointers
+            "wafer_sparse_weight_gradient", result, x, dy, pattern.slices, pattern.offsets
         )
 
     @staticmethod
@@ -192,7 +192,7 @@ class _Native:
             jax.ShapeDtypeStruct(values.shape, jnp.float32),
         )
         values = values.astype(jnp.float32)
-        return native.call("wafer_sparse_gradients", result, x, dy, values, *pattern)
+        return native.call("wafer_sparse_gradients", result, x, dy, values, *pattern[4:])
 
 
 _IMPLEMENTATIONS: Mapping[str, Any] = {"masked": _Masked, "csr": _Native}

@@ -1,343 +1,399 @@
-// Products of one tile of tokens with a compressed matrix; see tile.h. Compiled once per target
-// with WAFER_TARGET (the name of the exported table) and WAFER_LANES (floats per vector).
+// Products of one tile of tokens along a walk; see tile.h. Compiled once per target with
+// WAFER_TARGET (the name of the exported table) and WAFER_LANES (floats per vector).
 //
 // Written with the vector extensions of GCC and Clang, no intrinsics: the same source serves
-// AVX-512, AVX2, SSE2 and NEON. Everything sits in an unnamed namespace, see tile.h.
+// AVX-512, AVX2, SSE2 and NEON. Everything sits in an unnamed namespace, see vectors.h.
 #include "tile.h"
 
-#include <cstring>
-
+#include "pack.h"
 #include "vectors.h"
 
 namespace {
 
-using wafer::Ahead;
-using wafer::Compressed;
-using wafer::kRowBlock;
-using wafer::Matrix;
+using wafer::Form;
+using wafer::kAlike;
+using wafer::kGroup;
+using wafer::kPanels;
+using wafer::kSlice;
+using wafer::Slice;
+using wafer::Walk;
 
-constexpr int kVectors = 4;  // vectors per tile row: one broadcast weight feeds four products
+constexpr int kVectors = 4;  // vectors per row of a tile: one broadcast weight feeds four products
+// Outputs of a slice that are walked together: as many as there are registers for.
+constexpr int kTogether = kLanes >= 16 ? kSlice : 2;
 
-typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
-typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
-
-// Lane l is a[l] where the bit is clear, else b[l]; and the same from the partner lane.
+// Lane l is lane l of a or, where its bit is set, of b, and its partner lane's added.
 template <int kBit, int... kLane>
-WAFER_INLINE Floats Own(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + kLane : kLane)...);
+WAFER_INLINE Floats Fold(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes + kLane : kLane)...) +
+         WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes : 0) + (kLane ^ kBit)...);
 }
-template <int kBit, int... kLane>
-WAFER_INLINE Floats Partner(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return WAFER_SHUFFLE(a, b, (kLane & kBit ? kLanes : 0) + (kLane ^ kBit)...);
-}
-// Sums each of kLanes vectors over its lanes; lane l of the result is the sum of v[l].
-template <int kBit = kLanes / 2>
-WAFER_INLINE Floats SumEach(Floats (&v)[kLanes]) {
-  for (int i = 0; i < kBit; ++i) {
-    v[i] = Own<kBit>(v[i], v[i + kBit], AllLanes{}) + Partner<kBit>(v[i], v[i + kBit], AllLanes{});
-  }
-  if constexpr (kBit > 1) {
-    return SumEach<kBit / 2>(v);
-  } else {
+// Sums lanes that differ in bits from kFirst / 2 down to kLast: one vector of kFirst / kLast.
+template <int kFirst, int kLast>
+WAFER_INLINE Floats FoldAll(Floats* v) {
+  if constexpr (kFirst <= kLast) {
     return v[0];
-  }
-}
-
-WAFER_INLINE Floats FromBf16(Halves h) {
-  return reinterpret_cast<Floats>(__builtin_convertvector(h, Words) << 16);
-}
-
-// Rounds to nearest, ties to even; a NaN stays one.
-WAFER_INLINE Halves ToBf16(Floats f) {
-  const Words bits = reinterpret_cast<Words>(f);
-  const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const Words quiet = (bits >> 16) | 0x40;
-  const Words is_nan = reinterpret_cast<Words>(f != f);
-  return __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves);
-}
-
-template <bool kBf16>
-WAFER_INLINE Floats LoadRow(const Matrix& x, int64_t at) {
-  if constexpr (kBf16) {
-    return FromBf16(*reinterpret_cast<const LooseHalves*>(static_cast<uint16_t*>(x.data) + at));
   } else {
-    return *reinterpret_cast<const LooseFloats*>(static_cast<float*>(x.data) + at);
+    constexpr int kBit = kFirst / 2, kHalf = kFirst / kLast / 2;
+    for (int i = 0; i < kHalf; ++i) v[i] = Fold<kBit>(v[i], v[i + kHalf], AllLanes{});
+    return FoldAll<kBit, kLast>(v);
   }
 }
 
-template <bool kBf16>
-WAFER_INLINE void StoreRow(const Matrix& y, int64_t at, Floats v) {
-  if constexpr (kBf16) {
-    *reinterpret_cast<LooseHalves*>(static_cast<uint16_t*>(y.data) + at) = ToBf16(v);
-  } else {
-    *reinterpret_cast<LooseFloats*>(static_cast<float*>(y.data) + at) = v;
+// Lanes of a and b in turn: of their first halves (kPart 0) or their second ones; and the way back.
+template <int kPart, int... kLane>
+WAFER_INLINE Floats Interleave(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return WAFER_SHUFFLE(a, b, (kLane % 2 * kLanes + kLane / 2 + kPart * kLanes / 2)...);
+}
+template <int kFirst, int... kLane>
+WAFER_INLINE Floats EverySecond(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  return WAFER_SHUFFLE(a, b, (2 * kLane + kFirst)...);
+}
+
+// Four vectors, one for each output of a slice, as slots: lane j of v[c] becomes slot 4 j + c.
+WAFER_INLINE void ToSlots(Floats (&v)[kSlice]) {
+  const AllLanes lanes;
+  const Floats even[2] = {Interleave<0>(v[0], v[2], lanes), Interleave<1>(v[0], v[2], lanes)};
+  const Floats odd[2] = {Interleave<0>(v[1], v[3], lanes), Interleave<1>(v[1], v[3], lanes)};
+  for (int i = 0; i < 2; ++i) {
+    v[2 * i] = Interleave<0>(even[i], odd[i], lanes);
+    v[2 * i + 1] = Interleave<1>(even[i], odd[i], lanes);
   }
 }
-
-// Part of a row of fewer than kLanes columns.
-template <bool kBf16>
-Floats LoadPart(const Matrix& x, int64_t at, int count) {
-  const int bytes = kBf16 ? 2 : 4;
-  alignas(64) unsigned char part[4 * kLanes] = {};
-  std::memcpy(part, static_cast<const char*>(x.data) + at * bytes, count * bytes);
-  return LoadRow<kBf16>(Matrix{part, 0, kBf16}, 0);
-}
-template <bool kBf16>
-void StorePart(const Matrix& y, int64_t at, int count, Floats v) {
-  const int bytes = kBf16 ? 2 : 4;
-  alignas(64) unsigned char part[4 * kLanes];
-  StoreRow<kBf16>(Matrix{part, 0, kBf16}, 0, v);
-  std::memcpy(static_cast<char*>(y.data) + at * bytes, part, count * bytes);
+WAFER_INLINE void FromSlots(Floats (&v)[kSlice]) {
+  const AllLanes lanes;
+  const Floats even[2] = {EverySecond<0>(v[0], v[1], lanes), EverySecond<0>(v[2], v[3], lanes)};
+  const Floats odd[2] = {EverySecond<1>(v[0], v[1], lanes), EverySecond<1>(v[2], v[3], lanes)};
+  v[0] = EverySecond<0>(even[0], even[1], lanes);
+  v[1] = EverySecond<0>(odd[0], odd[1], lanes);
+  v[2] = EverySecond<1>(even[0], even[1], lanes);
+  v[3] = EverySecond<1>(odd[0], odd[1], lanes);
 }
 
-// One square: kLanes tokens from `first`, `columns` columns from `column`.
-template <bool kBf16>
-WAFER_INLINE void PackSquare(const Matrix& x, int64_t first, int tokens, int64_t column,
-                             int columns, float* out, int stride) {
-  Floats v[kLanes];
-  for (int i = 0; i < kLanes; ++i) {
-    const int64_t at = (first + i) * x.columns + column;
-    if (i >= tokens) {
-      v[i] = Floats{};
-    } else if (columns == kLanes) {
-      v[i] = LoadRow<kBf16>(x, at);
+// The slices of one segment. Whole vectors are moved where neither what is read nor what is written
+// behind the last value matters: later slices write over it.
+void FillSlots(const Slice* slice, const Slice* end, const float* values, int64_t nnz, float* out) {
+  const int64_t last = end[-1].slots + kSlice * end[-1].counts[0];
+  for (; slice < end && slice->counts[0] > 0; ++slice) {
+    const int length = slice->counts[0], moved = (length + kLanes - 1) / kLanes * kLanes;
+    float* to = out + slice->slots;
+    bool whole = slice->slots + kSlice * moved <= last;
+    for (int c = 0; c < kSlice; ++c) whole = whole && slice->starts[c] + moved <= nnz;
+    if (whole) {
+      for (int j = 0; j < length; j += kLanes) {
+        Floats v[kSlice];
+        for (int c = 0; c < kSlice; ++c) v[c] = Load(values + slice->starts[c] + j);
+        ToSlots(v);
+        for (int i = 0; i < kSlice; ++i) Store(to + kSlice * j + i * kLanes, v[i]);
+      }
     } else {
-      v[i] = LoadPart<kBf16>(x, at, columns);
-    }
-  }
-  Transpose(v);
-  for (int i = 0; i < columns; ++i) Store(out + i * stride, v[i]);
-}
-
-template <bool kBf16, int V>
-void PackTile(const Matrix& x, int64_t first, int tokens, float* tile) {
-  constexpr int kStride = V * kLanes;
-  for (int v = 0; v < V; ++v) {
-    const int left = tokens - v * kLanes;
-    for (int64_t c = 0; c < x.columns; c += kLanes) {
-      const int columns = x.columns - c < kLanes ? static_cast<int>(x.columns - c) : kLanes;
-      float* out = tile + c * kStride + v * kLanes;
-      if (left >= kLanes && columns == kLanes) {
-        PackSquare<kBf16>(x, first + v * kLanes, kLanes, c, kLanes, out, kStride);
-      } else {
-        PackSquare<kBf16>(x, first + v * kLanes, left, c, columns, out, kStride);
+      for (int c = 0; c < kSlice; ++c) {
+        const float* from = values + slice->starts[c];
+        for (int j = 0; j < slice->counts[c]; ++j) to[kSlice * j + c] = from[j];
       }
+    }
+    if (slice->counts[kSlice - 1] == length) continue;
+    for (int c = 1; c < kSlice; ++c) {  // -0 changes no sum
+      for (int j = slice->counts[c]; j < length; ++j) to[kSlice * j + c] = -0.0f;
     }
   }
 }
 
-// Writes columns [row0, row0 + count) of y from sums[count][V * kLanes].
-template <bool kBf16, int V>
-void Unpack(const float* sums, int64_t first, int tokens, int64_t row0, int count,
-            const Matrix& y) {
-  constexpr int kStride = V * kLanes;
-  for (int v = 0; v < V; ++v) {
-    const int left = tokens - v * kLanes < kLanes ? tokens - v * kLanes : kLanes;
-    for (int c = 0; c < count; c += kLanes) {
-      const int columns = count - c < kLanes ? count - c : kLanes;
-      Floats square[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        square[i] = i < columns ? Load(sums + (c + i) * kStride + v * kLanes) : Floats{};
+void SumSlots(const Slice* slice, const Slice* end, const float* slots, int64_t stride,
+              int64_t parts, float* values) {
+  alignas(64) float rows[kSlice][kBlock + kLanes];
+  for (; slice < end && slice->counts[0] > 0; ++slice) {
+    const float* from = slots + slice->slots;
+    for (int j = 0; j < slice->counts[0]; j += kLanes) {
+      Floats v[kSlice];
+      for (int i = 0; i < kSlice; ++i) {
+        const float* at = from + kSlice * j + i * kLanes;
+        v[i] = Load(at);
+        for (int64_t part = 1; part < parts; ++part) v[i] += Load(at + part * stride);
       }
-      Transpose(square);
-      const int64_t at = (first + v * kLanes) * y.columns + row0 + c;
-      if (left == kLanes && columns == kLanes) {
-        for (int i = 0; i < kLanes; ++i) StoreRow<kBf16>(y, at + i * y.columns, square[i]);
-      } else if (columns == kLanes) {
-        for (int i = 0; i < left; ++i) StoreRow<kBf16>(y, at + i * y.columns, square[i]);
-      } else {
-        for (int i = 0; i < left; ++i) {
-          StorePart<kBf16>(y, at + i * y.columns, columns, square[i]);
+      FromSlots(v);
+      for (int c = 0; c < kSlice; ++c) Store(rows[c] + j, v[c]);
+    }
+    for (int c = 0; c < kSlice; ++c) {
+      std::memcpy(values + slice->starts[c], rows[c], sizeof(float) * slice->counts[c]);
+    }
+  }
+}
+
+// The V vectors of a tile's row.
+template <int V, bool kHalves>
+WAFER_INLINE void LoadTokens(const float* row, Floats (&out)[V]) {
+  if constexpr (kHalves) {
+    for (int v = 0; v < V; v += 2) {
+      const Words both = AsWords(Load(row + v / 2 * kLanes));
+      out[v] = AsFloats(both << 16);
+      out[v + 1] = AsFloats(both & 0xffff0000u);
+    }
+  } else {
+    for (int v = 0; v < V; ++v) out[v] = Load(row + v * kLanes);
+  }
+}
+
+// Adds the slots of outputs [c0, c0 + kTogether) of a slice to their sums.
+template <int V, bool kHalves, bool kSame>
+WAFER_INLINE void AddSlice(const Slice& slice, int c0, const float* values, const uint8_t* offsets,
+                           const float* block, bool fresh, int flags, float* sums) {
+  constexpr int kStride = V * kLanes, kRow = RowFloats<V, kHalves>();
+  float* to[kTogether];
+  Floats sum[kTogether][V];
+  for (int c = 0; c < kTogether; ++c) {
+    const int row = c0 + c == 0 ? slice.rows[0] ^ flags : slice.rows[c0 + c];
+    to[c] = sums + row * kStride;
+    for (int v = 0; v < V; ++v) sum[c][v] = fresh ? Floats{} : Load(to[c] + v * kLanes);
+  }
+  values += slice.slots + c0;
+  offsets += slice.slots + c0;
+  const int length = slice.counts[0];
+  for (int j = 0; j < length; ++j, values += kSlice, offsets += kSlice) {
+    Floats x[V];
+    if (kSame) LoadTokens<V, kHalves>(block + size_t{offsets[0]} * kRow, x);
+    for (int c = 0; c < kTogether; ++c) {
+      if (!kSame) LoadTokens<V, kHalves>(block + size_t{offsets[c]} * kRow, x);
+      const Floats weight = Splat(values[c]);
+      for (int v = 0; v < V; ++v) sum[c][v] += weight * x[v];
+    }
+  }
+  for (int c = 0; c < kTogether; ++c) {
+    for (int v = 0; v < V; ++v) Store(to[c] + v * kLanes, sum[c][v]);
+  }
+}
+
+template <bool kBf16, int V, bool kHalves>
+void Multiply(const Walk& walk, const float* values, const float* tile, int64_t first, int tokens,
+              int64_t group0, int64_t group1, float* sums, const Matrix& y, const Ahead& ahead) {
+  constexpr int64_t kBlockFloats = (kBlock + 1) * RowFloats<V, kHalves>();
+  const int64_t slices = walk.group / kSlice;
+  Prefetch<false> next(ahead.x, ahead.first, ahead.tokens, 0, ahead.x.columns,
+                   (group1 - group0) * slices);
+  for (int64_t group = group0; group < group1; ++group) {
+    const int64_t row0 = group * walk.group;
+    const int count = static_cast<int>(walk.rows - row0 < walk.group ? walk.rows - row0 : walk.group);
+    Prefetch<true> output(y, first, tokens, row0, count, slices);
+    for (int64_t block = 0; block < walk.blocks; ++block) {
+      const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
+      const float* from = tile + block * kBlockFloats;
+      for (const Slice* end = slice + slices; slice < end; ++slice) {
+        if (block > 0 && slice->counts[0] == 0) break;  // the others of the segment have none, too
+        const int flags = slice->rows[0] & (kAlike | kPanels);
+        for (int c = 0; c < kSlice; c += kTogether) {
+          if (flags != 0) {
+            AddSlice<V, kHalves, true>(*slice, c, values, walk.offsets, from, block == 0, flags, sums);
+          } else {
+            AddSlice<V, kHalves, false>(*slice, c, values, walk.offsets, from, block == 0, 0, sums);
+          }
         }
+        if (block == 0) next.Next();
+        if (block == walk.blocks - 1) output.Next();
       }
     }
+    Unpack<kBf16, V>(sums, first, tokens, row0, count, y);
   }
 }
 
-// Asks for the lines of y that this block of columns will be written to, a few at a time, while its
-// sums are computed: the tokens lie in different pages, and each miss would stall the stores.
-template <bool kBf16, int kTokens>
-WAFER_INLINE void PrefetchOutput(const Matrix& y, int64_t first, int tokens, int64_t row0,
-                                 int count, int i) {
-  constexpr int kBytes = kBf16 ? 2 : 4, kLine = 64;
-  constexpr int kStep = (kTokens + kRowBlock - 1) / kRowBlock;
-  for (int t = i * kStep; t < (i + 1) * kStep && t < tokens; ++t) {
-    const char* at =
-        static_cast<const char*>(y.data) + ((first + t) * y.columns + row0) * kBytes;
-    for (int b = 0; b < count * kBytes; b += kLine) __builtin_prefetch(at + b, 1);
-  }
-}
+// Dot products of a slice, four or two outputs at a time: a vector of partial sums for the outputs
+// that are taken together, so that kLanes / kTogether vectors fold to kLanes finished sums, in the
+// order of the slots.
+constexpr int kPartial = kSlice / kTogether;  // vectors for each place of a slice
+constexpr int kFoldAtOnce = kLanes / kTogether;
+constexpr int kBuffer = 32 + kBlock * kPartial;
 
-// Asks for one share of the tokens that are packed next, into the second-level cache.
-WAFER_INLINE void PrefetchAhead(const Ahead& ahead, int64_t share, int64_t shares) {
-  const int64_t row_bytes = ahead.x.columns * (ahead.x.bf16 ? 2 : 4);
-  const int64_t total = ahead.tokens * row_bytes, end = total * (share + 1) / shares;
-  const char* at = static_cast<const char*>(ahead.x.data) + ahead.first * row_bytes;
-  for (int64_t b = total * share / shares / 64 * 64; b < end; b += 64) {
-    __builtin_prefetch(at + b, 0, 2);
-  }
-}
-
-struct Range {
-  const int32_t* begin;
-  const int32_t* end;
-};
-WAFER_INLINE Range BlockRange(const Compressed& w, int64_t block) {
-  if (w.starts == nullptr) return {w.row_pointers, w.row_pointers + 1};
-  return {w.starts + block * w.rows, w.starts + (block + 1) * w.rows};
-}
-
-template <bool kBf16, int V, typename Index>
-void Multiply(const Compressed& w, const float* values, const float* tile, int64_t first,
-              int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y,
-              const Ahead& ahead) {
-  constexpr int kStride = V * kLanes;
-  const Index* indices = static_cast<const Index*>(w.indices);
-  for (int64_t r0 = row0; r0 < row1; r0 += kRowBlock) {
-    const int count = row1 - r0 < kRowBlock ? static_cast<int>(row1 - r0) : kRowBlock;
-    for (int64_t block = 0; block < w.blocks; ++block) {
-      const Range range = BlockRange(w, block);
-      for (int i = 0; i < count; ++i) {
-        if (block == 0) {
-          PrefetchOutput<kBf16, kStride>(y, first, tokens, r0, count, i);
-          PrefetchAhead(ahead, r0 + i - row0, row1 - row0);
-        }
-        float* out = scratch + i * kStride;
-        Floats sum[V];
-        for (int v = 0; v < V; ++v) sum[v] = block == 0 ? Floats{} : Load(out + v * kLanes);
-        const int32_t end = range.end[r0 + i];
-#pragma GCC unroll 2
-        for (int32_t j = range.begin[r0 + i]; j < end; ++j) {
-          const Floats weight = Splat(values[j], AllLanes{});
-          const float* row = tile + static_cast<size_t>(indices[j]) * kStride;
-          for (int v = 0; v < V; ++v) sum[v] += weight * Load(row + v * kLanes);
-        }
-        for (int v = 0; v < V; ++v) Store(out + v * kLanes, sum[v]);
-      }
+template <int V, bool kHalves, bool kSame>
+WAFER_INLINE void DotSlice(const Slice& slice, int c0, const uint8_t* offsets, const float* block,
+                           const float* const (&dy_rows)[kSlice], float* partial) {
+  constexpr int kRow = RowFloats<V, kHalves>();
+  Floats dy[kTogether][V];
+  for (int c = 0; c < kTogether; ++c) LoadTokens<V, kHalves>(dy_rows[c0 + c], dy[c]);
+  offsets += slice.slots + c0;
+  partial += c0 / kTogether * kLanes;
+  const int length = slice.counts[0];
+  for (int j = 0; j < length; ++j, offsets += kSlice, partial += kPartial * kLanes) {
+    Floats x[V], dots[kTogether];
+    if (kSame) LoadTokens<V, kHalves>(block + size_t{offsets[0]} * kRow, x);
+    for (int c = 0; c < kTogether; ++c) {
+      if (!kSame) LoadTokens<V, kHalves>(block + size_t{offsets[c]} * kRow, x);
+      dots[c] = dy[c][0] * x[0];
+      for (int v = 1; v < V; ++v) dots[c] += dy[c][v] * x[v];
     }
-    Unpack<kBf16, V>(scratch, first, tokens, r0, count, y);
+    Store(partial, FoldAll<kTogether, 1>(dots));
   }
 }
 
-// Up to kCount entries of one row against that row of dy, the rest of the lanes staying zero.
-template <int V, int kCount, typename Index>
-WAFER_INLINE void DotSome(const float* tile, const Floats (&dy)[V], const Index* indices, int count,
-                          float* out) {
-  Floats sum[kLanes];
-#pragma GCC unroll 16
-  for (int u = 0; u < kLanes; ++u) {
-    sum[u] = Floats{};
-    if (u >= kCount) continue;
-    const size_t index = u < count ? indices[u] : 0;
-    const float* row = tile + index * (V * kLanes);
-    for (int v = 0; v < V; ++v) sum[u] += dy[v] * Load(row + v * kLanes);
+// Finishes whole vectors of `count` in the buffer, or with zeros behind them all of it; returns
+// how many are left, moved to its start.
+WAFER_INLINE int Finish(float* buffer, int count, bool all, bool fresh, float*& out) {
+  if (all) {
+    for (; count % kFoldAtOnce != 0; ++count) Store(buffer + count * kLanes, Floats{});
   }
-  Floats total = SumEach(sum);
-  if (count < kLanes) {  // lanes past the row belong to the next one
-    const Words keep = reinterpret_cast<Words>(LaneNumbers(AllLanes{}) < count);
-    total = reinterpret_cast<Floats>(reinterpret_cast<Words>(total) & keep);
+  int i = 0;
+  for (; i + kFoldAtOnce <= count; i += kFoldAtOnce, out += kLanes) {
+    Floats v[kFoldAtOnce];
+    for (int u = 0; u < kFoldAtOnce; ++u) v[u] = Load(buffer + (i + u) * kLanes);
+    const Floats total = FoldAll<kLanes, kTogether>(v);
+    Store(out, fresh ? total : Load(out) + total);
   }
-  LooseFloats* to = reinterpret_cast<LooseFloats*>(out);
-  *to = *to + total;
+  for (int u = i; u < count; ++u) Store(buffer + (u - i) * kLanes, Load(buffer + u * kLanes));
+  return count - i;
 }
 
-template <int V, typename Index>
-WAFER_INLINE void DotRow(const float* x_tile, const float* dy_row, const Index* indices, int count,
-                         float* out) {
-  constexpr int kQuarter = kLanes / 4;
-  Floats dy[V];
-  for (int v = 0; v < V; ++v) dy[v] = Load(dy_row + v * kLanes);
-  for (; count >= kLanes; count -= kLanes, indices += kLanes, out += kLanes) {
-    DotSome<V, kLanes>(x_tile, dy, indices, kLanes, out);
-  }
-  if (count > 3 * kQuarter) {
-    DotSome<V, kLanes>(x_tile, dy, indices, count, out);
-  } else if (count > 2 * kQuarter) {
-    DotSome<V, 3 * kQuarter>(x_tile, dy, indices, count, out);
-  } else if (count > kQuarter) {
-    DotSome<V, 2 * kQuarter>(x_tile, dy, indices, count, out);
-  } else if (count > 0) {
-    DotSome<V, kQuarter>(x_tile, dy, indices, count, out);
-  }
-}
-
-template <int V, typename Index>
-void Dot(const Compressed& w, const float* x_tile, const float* dy_tile, float* dvalues,
+template <int V, bool kHalves>
+void Dot(const Walk& walk, const float* x_tile, const float* dy_tile, bool fresh, float* out,
          const Ahead& ahead) {
-  const Index* indices = static_cast<const Index*>(w.indices);
-  for (int64_t r0 = 0; r0 < w.rows; r0 += kRowBlock) {
-    const int64_t r1 = w.rows - r0 < kRowBlock ? w.rows : r0 + kRowBlock;
-    for (int64_t block = 0; block < w.blocks; ++block) {
-      const Range range = BlockRange(w, block);
-      for (int64_t r = r0; r < r1; ++r) {
-        if (block == 0) PrefetchAhead(ahead, r, w.rows);
-        const int32_t begin = range.begin[r];
-        DotRow<V>(x_tile, dy_tile + r * V * kLanes, indices + begin, range.end[r] - begin,
-                  dvalues + begin);
+  constexpr int kRow = RowFloats<V, kHalves>();
+  alignas(64) float buffer[(kBuffer + kFoldAtOnce) * kLanes];
+  const int64_t slices = walk.group / kSlice;
+  Prefetch<false> next(ahead.x, ahead.first, ahead.tokens, 0, ahead.x.columns, walk.groups * slices);
+  for (int64_t group = 0; group < walk.groups; ++group) {
+    for (int64_t block = 0; block < walk.blocks; ++block) {
+      const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
+      const float* from = x_tile + block * (kBlock + 1) * kRow;
+      float* to = out + slice->slots;
+      int count = 0;
+      for (const Slice* end = slice + slices; slice < end && slice->counts[0] > 0; ++slice) {
+        const int flags = slice->rows[0] & (kAlike | kPanels);
+        const float* dy_rows[kSlice];
+        for (int c = 0; c < kSlice; ++c) {
+          const int64_t row = c == 0 ? slice->rows[0] ^ flags : slice->rows[c];
+          // The row of zeros stands for an output that is not there.
+          dy_rows[c] = dy_tile + (row == walk.group ? kBlock : TileRow(group * walk.group + row)) * kRow;
+        }
+        for (int c = 0; c < kSlice; c += kTogether) {
+          float* partial = buffer + count * kLanes;
+          if (flags != 0) {
+            DotSlice<V, kHalves, true>(*slice, c, walk.offsets, from, dy_rows, partial);
+          } else {
+            DotSlice<V, kHalves, false>(*slice, c, walk.offsets, from, dy_rows, partial);
+          }
+        }
+        count += slice->counts[0] * kPartial;
+        if (count >= 32) count = Finish(buffer, count, false, fresh, to);
+        if (block == 0) next.Next();
+      }
+      if (count > 0) Finish(buffer, count, true, fresh, to);
+    }
+  }
+}
+
+// kCount panels of a slice whose four outputs keep the same panels: an outer product per token.
+template <int kCount>
+WAFER_INLINE void AddPanels(const float* panels, const uint8_t* offsets, int width, int tokens,
+                            const float* dy, int dy_stride, bool fresh, float* out) {
+  constexpr int kParts = kPanel / kLanes > 0 ? kPanel / kLanes : 1;
+  for (int part = 0; part < kParts; ++part) {
+    const float* panel[kCount];
+    Floats sum[kSlice][kCount];
+    for (int p = 0; p < kCount; ++p) {
+      panel[p] = panels + size_t{offsets[p * kPanel * kSlice]} * width + part * kLanes;
+      for (int c = 0; c < kSlice; ++c) sum[c][p] = Floats{};
+    }
+    for (int t = 0; t < tokens; ++t) {
+      Floats x[kCount];
+      for (int p = 0; p < kCount; ++p) x[p] = Load(panel[p] + t * kPanel);
+      for (int c = 0; c < kSlice; ++c) {
+        const Floats weight = Splat(dy[c * dy_stride + t]);
+        for (int p = 0; p < kCount; ++p) sum[c][p] += weight * x[p];
+      }
+    }
+    for (int p = 0; p < kCount; ++p) {
+      Floats total[kSlice] = {sum[0][p], sum[1][p], sum[2][p], sum[3][p]};
+      ToSlots(total);
+      float* to = out + (p * kPanel + part * kLanes) * kSlice;
+      for (int i = 0; i < kSlice; ++i, to += kLanes) {
+        Store(to, fresh ? total[i] : Load(to) + total[i]);
+      }
+    }
+  }
+}
+
+void DotPanels(const Walk& walk, const float* x_tile, const float* dy_tile, int stride, int tokens,
+               bool fresh, float* out, const Ahead& ahead) {
+  constexpr int kMany = kLanes >= 16 ? 4 : 2, kWidth = kVectors * kLanes;
+  const int64_t slices = walk.group / kSlice;
+  Prefetch<false> next(ahead.x, ahead.first, ahead.tokens, 0, ahead.x.columns, walk.groups * slices);
+  for (int64_t group = 0; group < walk.groups; ++group) {
+    for (int64_t block = 0; block < walk.blocks; ++block) {
+      const Slice* slice = walk.slices + (group * walk.blocks + block) * slices;
+      const float* panels = x_tile + block * kBlock * kWidth;
+      for (const Slice* end = slice + slices; slice < end && slice->counts[0] > 0; ++slice) {
+        const int64_t row = group * walk.group + (slice->rows[0] & ~(kAlike | kPanels));
+        const float* dy = dy_tile + TileRow(row) * stride;
+        const uint8_t* offsets = walk.offsets + slice->slots;
+        float* to = out + slice->slots;
+        int j = 0;
+        for (; j + kMany * kPanel <= slice->counts[0]; j += kMany * kPanel) {
+          AddPanels<kMany>(panels, offsets + j * kSlice, kWidth, tokens, dy, stride, fresh,
+                           to + j * kSlice);
+        }
+        for (; j < slice->counts[0]; j += kPanel) {
+          AddPanels<1>(panels, offsets + j * kSlice, kWidth, tokens, dy, stride, fresh,
+                       to + j * kSlice);
+        }
+        if (block == 0) next.Next();
       }
     }
   }
 }
 
 // A tail of tokens takes a narrower tile; the caller only knows tokens.
-WAFER_INLINE int VectorsFor(int tokens) {
-  return tokens <= kLanes ? 1 : tokens <= 2 * kLanes ? 2 : kVectors;
+WAFER_INLINE int VectorsFor(int tokens, bool halves) {
+  return tokens <= kLanes && !halves ? 1 : tokens <= 2 * kLanes ? 2 : kVectors;
 }
 
-template <int V>
-void PackWidth(const Matrix& x, int64_t first, int tokens, float* tile) {
-  x.bf16 ? PackTile<true, V>(x, first, tokens, tile) : PackTile<false, V>(x, first, tokens, tile);
-}
-
-void PackEntry(const Matrix& x, int64_t first, int tokens, float* tile) {
-  switch (VectorsFor(tokens)) {
-    case 1: return PackWidth<1>(x, first, tokens, tile);
-    case 2: return PackWidth<2>(x, first, tokens, tile);
-    default: return PackWidth<kVectors>(x, first, tokens, tile);
+// Calls work(vectors, halves), both as types that hold a constant.
+template <typename Work>
+WAFER_INLINE void ForForm(int tokens, bool halves, const Work& work) {
+  using One = std::integral_constant<int, 1>;
+  using Two = std::integral_constant<int, 2>;
+  using All = std::integral_constant<int, kVectors>;
+  const int vectors = VectorsFor(tokens, halves);
+  if (halves) {
+    vectors == 2 ? work(Two{}, std::true_type{}) : work(All{}, std::true_type{});
+  } else {
+    vectors == 1   ? work(One{}, std::false_type{})
+    : vectors == 2 ? work(Two{}, std::false_type{})
+                   : work(All{}, std::false_type{});
   }
 }
 
-template <int V>
-void MultiplyWidth(const Compressed& w, const float* values, const float* tile, int64_t first,
-                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y,
-              const Ahead& ahead) {
-  auto* fn = w.wide ? (y.bf16 ? Multiply<true, V, int32_t> : Multiply<false, V, int32_t>)
-                    : (y.bf16 ? Multiply<true, V, uint16_t> : Multiply<false, V, uint16_t>);
-  fn(w, values, tile, first, tokens, row0, row1, scratch, y, ahead);
-}
-
-void MultiplyEntry(const Compressed& w, const float* values, const float* tile, int64_t first,
-                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y,
-              const Ahead& ahead) {
-  switch (VectorsFor(tokens)) {
-    case 1: return MultiplyWidth<1>(w, values, tile, first, tokens, row0, row1, scratch, y, ahead);
-    case 2: return MultiplyWidth<2>(w, values, tile, first, tokens, row0, row1, scratch, y, ahead);
-    default:
-      return MultiplyWidth<kVectors>(w, values, tile, first, tokens, row0, row1, scratch, y, ahead);
+void PackEntry(const Matrix& x, int64_t first, int tokens, Form form, float* tile) {
+  if (form == Form::kPanels) {
+    const auto pack = x.bf16 ? PackPanels<true> : PackPanels<false>;
+    return pack(x, first, tokens, kVectors * kLanes, tile);
   }
+  ForForm(tokens, form == Form::kHalves, [&](auto v, auto halves) {
+    const auto pack = x.bf16 ? PackTile<true, v(), halves()> : PackTile<false, v(), halves()>;
+    pack(x, first, tokens, tile);
+  });
 }
 
-template <int V>
-void DotWidth(const Compressed& w, const float* x_tile, const float* dy_tile, float* dvalues,
-              const Ahead& ahead) {
-  w.wide ? Dot<V, int32_t>(w, x_tile, dy_tile, dvalues, ahead)
-         : Dot<V, uint16_t>(w, x_tile, dy_tile, dvalues, ahead);
+void MultiplyEntry(const Walk& walk, const float* values, const float* tile, bool halves,
+                   int64_t first, int tokens, int64_t group0, int64_t group1, float* sums,
+                   const Matrix& y, const Ahead& ahead) {
+  ForForm(tokens, halves, [&](auto v, auto half) {
+    const auto multiply = y.bf16 ? Multiply<true, v(), half()> : Multiply<false, v(), half()>;
+    multiply(walk, values, tile, first, tokens, group0, group1, sums, y, ahead);
+  });
 }
 
-void DotEntry(const Compressed& w, const float* x_tile, const float* dy_tile, int tokens,
-              float* dvalues, const Ahead& ahead) {
-  switch (VectorsFor(tokens)) {
-    case 1: return DotWidth<1>(w, x_tile, dy_tile, dvalues, ahead);
-    case 2: return DotWidth<2>(w, x_tile, dy_tile, dvalues, ahead);
-    default: return DotWidth<kVectors>(w, x_tile, dy_tile, dvalues, ahead);
+void DotEntry(const Walk& walk, const float* x_tile, const float* dy_tile, Form form, int tokens,
+              bool fresh, float* slots, const Ahead& ahead) {
+  if (form == Form::kPanels) {
+    return DotPanels(walk, x_tile, dy_tile, VectorsFor(tokens, false) * kLanes, tokens, fresh, slots,
+                     ahead);
   }
+  ForForm(tokens, form == Form::kHalves, [&](auto v, auto halves) {
+    Dot<v(), halves()>(walk, x_tile, dy_tile, fresh, slots, ahead);
+  });
 }
-
 
 }  // namespace
 
 extern "C" {
 extern const wafer::TileKernels WAFER_TARGET;
-const wafer::TileKernels WAFER_TARGET = {kVectors * kLanes, kLanes, PackEntry, MultiplyEntry,
-                                         DotEntry};
+const wafer::TileKernels WAFER_TARGET = {kVectors * kLanes, kLanes,    FillSlots, PackEntry,
+                                         MultiplyEntry,     DotEntry, SumSlots};
 }

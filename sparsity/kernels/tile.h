@@ -1,8 +1,9 @@
 // What a per-target object offers to the rest: the work on one tile of tokens.
 //
-// A tile holds up to `width` tokens of a row-major [T, C] array transposed to [C][width] floats, so
-// that one kept weight multiplies `width` contiguous floats. The products walk a compressed matrix
-// (one row per output column) whose column indices select rows of the tile.
+// A tile holds up to `width` tokens of a row-major [T, C] array, transposed: a row of tokens for
+// each column, so that one kept weight multiplies contiguous numbers. Behind each kBlock columns
+// lies a row of zeros, for slots of a walk that have no weight. A tile of bfloat16 has two tokens in
+// a word, those of the first vector in the low halves and those of the second in the high ones.
 //
 // This header is included by objects built for different instruction sets. It must define no inline
 // function or template: the linker keeps one copy of those, perhaps the one an old CPU cannot run.
@@ -10,6 +11,8 @@
 #define WAFER_SPARSITY_TILE_H_
 
 #include <cstdint>
+
+#include "walk.h"
 
 namespace wafer {
 
@@ -20,18 +23,9 @@ struct Matrix {
   bool bf16;
 };
 
-// Compressed rows. Rows are walked in `blocks` ranges of tile rows, so that the part of the tile
-// that is read at random stays in the L2 cache: entries of row r in block b are
-// starts[b * rows + r] .. starts[(b + 1) * rows + r]. With one block `starts` is nullptr and the
-// row pointers themselves are used.
-struct Compressed {
-  const int32_t* row_pointers;  // [rows + 1]
-  const void* indices;          // [nnz] uint16 or int32
-  bool wide;                    // int32 indices
-  int64_t rows;
-  const int32_t* starts;  // [(blocks + 1) * rows] or nullptr
-  int64_t blocks;
-};
+// How columns are packed: as words of two bfloat16, as floats, or as [C / kPanel] panels of
+// [tokens][kPanel] floats.
+enum class Form { kHalves, kFloats, kPanels };
 
 // Tokens that will be packed next: their lines are asked for while products run, since each lies in
 // another page and packing would wait for memory. `tokens` 0 asks for nothing.
@@ -44,21 +38,29 @@ struct Ahead {
 struct TileKernels {
   int width;  // tokens of a full tile
   int lanes;  // floats of a vector; a tail of tokens is rounded up to these
-  // Packs tokens [first, first + tokens) into tile[columns][round(tokens)]; absent tokens are 0.
-  void (*pack)(const Matrix& x, int64_t first, int tokens, float* tile);
-  // y[first + t, r] = sum_j values[j] * tile[index[j]][t] for rows r in [row0, row1).
-  // `scratch` holds kRowBlock * width floats.
-  void (*multiply)(const Compressed& w, const float* values, const float* tile, int64_t first,
-                   int tokens, int64_t row0, int64_t row1, float* scratch, const Matrix& y,
-                   const Ahead& ahead);
-  // dvalues[j] += sum_t x_tile[index[j]][t] * dy_tile[row of j][t]. dvalues is writable for `lanes`
-  // floats past its end.
-  void (*dot)(const Compressed& w, const float* x_tile, const float* dy_tile, int tokens,
-              float* dvalues, const Ahead& ahead);
+  // Values of the slices [slice, end) of a segment in the order of its slots.
+  void (*fill)(const Slice* slice, const Slice* end, const float* values, int64_t nnz, float* slots);
+  // Packs tokens [first, first + tokens); absent tokens are 0.
+  void (*pack)(const Matrix& x, int64_t first, int tokens, Form form, float* tile);
+  // y[first + t, r] = sum of values[slot] * tile[offset of slot][t] over the slots of r, for rows r
+  // of groups [group0, group1). `sums` holds (group + 1) * width floats.
+  void (*multiply)(const Walk& walk, const float* values, const float* tile, bool halves,
+                   int64_t first, int tokens, int64_t group0, int64_t group1, float* sums,
+                   const Matrix& y, const Ahead& ahead);
+  // slots[slot] += sum over t of x_tile[offset of slot][t] * dy_tile[row of slot][t], or = where
+  // `fresh`. kSlotsBehind more floats are
+  // writable behind the slots. x_tile has `form`; dy_tile too, but
+  // floats where x has panels.
+  void (*dot)(const Walk& walk, const float* x_tile, const float* dy_tile, Form form, int tokens,
+              bool fresh, float* slots, const Ahead& ahead);
+  // Undoes `fill` for the sum of `parts` arrays of slots, `stride` apart. kSlotsBehind more floats
+  // are readable behind each.
+  void (*sum)(const Slice* slice, const Slice* end, const float* slots, int64_t stride,
+              int64_t parts, float* values);
 };
+constexpr int64_t kSlotsBehind = 64;
 
-constexpr int kRowBlock = 64;          // output columns finished between two transpositions back
-constexpr int kTileAlignment = 64;     // bytes
+constexpr int kTileAlignment = 64;  // bytes
 
 }  // namespace wafer
 

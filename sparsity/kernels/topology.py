@@ -19,6 +19,7 @@ from sparsity.kernels.pattern import (
     gather,
     pattern_from_flat,
     to_dense,
+    walked,
 )
 
 __all__ = ["Regrown", "rigl_update", "topk_mask"]
@@ -118,13 +119,14 @@ def rigl_update(
 def _update_native(
     values: Array, pattern: Pattern, scores: Array, counts: Array, others: tuple[Array, ...]
 ) -> Regrown:
-    results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in pattern]
+    compressed = pattern[:5]
+    results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in compressed]
     results.append(jax.ShapeDtypeStruct(values.shape, jnp.int32))
     *arrays, source = native.call(
         "wafer_sparse_update_pattern",
         tuple(results),
         values.astype(jnp.float32),
-        *pattern[1:],
+        *compressed[1:],
         scores,
         counts,
     )
@@ -136,7 +138,7 @@ def _update_native(
         moved = native.call("wafer_sparse_take", result, leaf.astype(jnp.float32), source)
         return moved.astype(leaf.dtype)
 
-    return Regrown(Pattern(*arrays), move(values), tuple(move(leaf) for leaf in others))
+    return Regrown(walked(*arrays), move(values), tuple(move(leaf) for leaf in others))
 
 
 def _update_reference(

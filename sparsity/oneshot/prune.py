@@ -5,9 +5,11 @@
 - ``sparsegpt``: with the weights that stay mended (Frantar & Alistarh 2023)
 - ``snip``: |weight * gradient|, of all together (Lee et al. 2019, arXiv:1810.02340)
 - ``grasp``: weight * Hessian * gradient, of all together (Wang et al. 2020, arXiv:2002.07376)
+- ``synflow``: |weight * slope| of the flow of ones, in rounds (Tanaka et al. 2020), without data
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +24,7 @@ from models.paths import map_named, named_leaves
 from sparsity.algorithms.masks import highest_mask
 from sparsity.oneshot.grams import Input, stage_grams, stage_names, stage_step
 from sparsity.oneshot.sparsegpt import sparsegpt
+from sparsity.oneshot.synflow import synflow_scores
 from sparsity.schema import SparsityError
 from sparsity.sparsifier import Selected, Sparsifier
 from sparsity.views import WHOLE, FanIn, View
@@ -90,6 +93,11 @@ def _grasp(model: Model, params: Any, batches: Sequence[Batch]) -> Any:
     return jax.tree.map(lambda w, h: w * h, params, curved)
 
 
+def _synflow(model: Model, params: Any, batches: Sequence[Batch]) -> Any:
+    del batches
+    return synflow_scores(model, params)
+
+
 def _loss(model: Model) -> Callable[[Any, Batch], Array]:
     return lambda params, batch: model.loss(params, batch)[0]
 
@@ -106,13 +114,31 @@ _LAYERWISE: Mapping[str, tuple[bool, Callable[[_Layer], tuple[Array, Array]]]] =
     "wanda": (True, _wanda),
     "sparsegpt": (True, _sparsegpt),
 }
-_GLOBAL: Mapping[str, tuple[bool, Scores]] = {
-    "global-magnitude": (False, _size),
-    "snip": (True, _snip),
-    "grasp": (True, _grasp),
+
+
+class _Score(NamedTuple):
+    """A score for all weights together.
+
+    needs: whether it reads batches
+    scores: (model, params, batches) -> a tree like params, highest kept
+    rounds: in how many it prunes where nobody says
+    flows: whether a matrix without any score is one that the method cannot see
+    """
+
+    needs: bool
+    scores: Scores
+    rounds: int = 1
+    flows: bool = False
+
+
+_GLOBAL: Mapping[str, _Score] = {
+    "global-magnitude": _Score(False, _size),
+    "snip": _Score(True, _snip),
+    "grasp": _Score(True, _grasp),
+    "synflow": _Score(False, _synflow, rounds=100, flows=True),
 }
 METHODS: Mapping[str, bool] = {
-    name: needs for table in (_LAYERWISE, _GLOBAL) for name, (needs, _) in table.items()
+    name: row[0] for table in (_LAYERWISE, _GLOBAL) for name, row in table.items()
 }
 """Method -> whether it reads calibration batches."""
 
@@ -124,6 +150,7 @@ def prune(
     method: str,
     *,
     batches: Sequence[Batch] = (),
+    rounds: int | None = None,
     report: Callable[[str], object] = lambda line: None,
 ) -> Pruned:
     """Prune a model once.
@@ -134,30 +161,47 @@ def prune(
         sparsifier: which weights, at which levels, in which structure.
         method: one of ``METHODS``.
         batches: calibration inputs; none for the methods that read weights alone.
+        rounds: how often to score and prune, for methods with one score for all weights; the
+            density falls exponentially. None is the method's own: 100 for synflow, else 1.
         report: called with a line for each stage.
 
     Raises:
-        SparsityError: an unknown method, no batches, or a structure that it does not know.
+        SparsityError: an unknown method, no batches, rounds or a structure that it does not know.
     """
     if method not in METHODS:
         known = ", ".join(METHODS)
         raise SparsityError(
             f"unknown method {method!r}; known: {known}{did_you_mean(method, METHODS)}"
         )
+    if rounds is not None and (type(rounds) is not int or rounds < 1):
+        raise SparsityError(f"rounds: expected an integer of at least 1, found {rounds!r}")
+    if rounds is not None and method not in _GLOBAL:
+        known = ", ".join(_GLOBAL)
+        raise SparsityError(f"rounds: {method} prunes once; methods that prune in rounds: {known}")
     if METHODS[method] and not batches:
         raise SparsityError(f"{method} needs calibration rows: it reads the inputs of the layers")
     selected = sparsifier.select(params)
     if not selected:
         raise SparsityError("no parameter matches the filter; there is nothing to prune")
     if method in _GLOBAL:
-        return _by_scores(params, sparsifier, selected, _GLOBAL[method][1](model, params, batches))
+        row = _GLOBAL[method]
+        scores = lambda weights: row.scores(model, weights, batches)
+        check = functools.partial(_check_scores, method, row)
+        rounds = rounds or row.rounds
+        return _by_scores(params, sparsifier, selected, scores, check=check, rounds=rounds)
     return _by_stages(model, params, sparsifier, method, batches=batches, report=report)
 
 
 def _by_scores(
-    params: Any, sparsifier: Sparsifier, selected: Mapping[str, Selected], scores: Any
+    params: Any,
+    sparsifier: Sparsifier,
+    selected: Mapping[str, Selected],
+    scores: Callable[[Any], Any],
+    *,
+    check: Callable[[Mapping[str, Array]], None],
+    rounds: int,
 ) -> Pruned:
-    """Keep the highest scores of all selected weights together."""
+    """Keep the highest scores of all selected weights together, in rounds."""
     levels = {float(chosen.algorithm.sparsity(0)) for chosen in selected.values()}
     structures = {sparsifier.view(chosen.group).structure for chosen in selected.values()}
     if len(levels) > 1 or structures != {WHOLE}:
@@ -165,16 +209,42 @@ def _by_scores(
             "a score for all weights takes one level and no pattern, budget or groups; take "
             "magnitude, wanda or sparsegpt for them"
         )
-    by_name = dict(named_leaves(scores))
-    flat = jnp.concatenate([by_name[name].astype(jnp.float32).reshape(-1) for name in selected])
-    kept = highest_mask(flat, levels.pop(), View())
-    masks, start = {}, 0
-    for name in selected:
-        size = by_name[name].size
-        masks[name] = kept[start : start + size].reshape(by_name[name].shape)
-        start += size
+    level = levels.pop()
+    # The last is the level itself, so that rounding does not cost a weight.
+    steps = [1 - (1 - level) ** (i / rounds) for i in range(1, rounds)] + [level]
+    shapes = {name: chosen.shape for name, chosen in selected.items()}
+    masks = {name: jnp.ones(shape, bool) for name, shape in shapes.items()}
+    for i, step in enumerate(steps):
+        by_name = dict(named_leaves(scores(_cut(params, masks))))
+        if i == 0:
+            check({name: by_name[name] for name in shapes})
+        # What an earlier round pruned stays pruned.
+        left = [jnp.where(masks[name], by_name[name], -jnp.inf).reshape(-1) for name in shapes]
+        flat = jnp.concatenate([one.astype(jnp.float32) for one in left])
+        kept = highest_mask(flat, step, View())
+        ends = np.cumsum([np.prod(shape, dtype=int) for shape in shapes.values()])
+        parts = jnp.split(kept, ends[:-1])
+        masks = {n: p.reshape(s) for (n, s), p in zip(shapes.items(), parts, strict=True)}
+    return Pruned(_cut(params, masks), masks)
+
+
+def _cut(params: Any, masks: Mapping[str, Array]) -> Any:
     cut = lambda name, leaf: jnp.where(masks[name], leaf, 0) if name in masks else leaf
-    return Pruned(map_named(cut, params), masks)
+    return map_named(cut, params)
+
+
+def _check_scores(method: str, row: _Score, scores: Mapping[str, Array]) -> None:
+    for name, score in scores.items():
+        if not bool(jnp.isfinite(score).all()):
+            raise SparsityError(
+                f"{method}: the score of {name!r} is not finite; the weights or the flow through "
+                "them are too large for float32"
+            )
+        if row.flows and not bool(score.any()):
+            raise SparsityError(
+                f"{method}: nothing flows through {name!r}, so all of it would be pruned; leave it "
+                "out with param_filter"
+            )
 
 
 def _by_stages(

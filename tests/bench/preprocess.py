@@ -18,6 +18,7 @@ import time
 
 import h5py
 import numpy as np
+import psutil
 
 
 def text(path, megabytes):
@@ -44,24 +45,25 @@ def tokenizer(path, source):
 
 
 def resident(pid):
-    """Megabytes in memory of a process, and of its children."""
-    kb = lambda p: int(pathlib.Path(f"/proc/{p}/statm").read_text().split()[1]) * 4096 / 1e6
+    """Megabytes in memory: of a process, of its largest child, of all; of all, each page once."""
     try:
-        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return kb(pid), [kb(child) for child in children]
-    except (FileNotFoundError, ProcessLookupError, IndexError):
-        return 0.0, []
+        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        infos = [process.memory_full_info() for process in processes]
+    except psutil.Error:
+        return np.zeros(4)
+    own, *children = (info.rss for info in infos)
+    once = sum(info.pss for info in infos)
+    return np.array([own, max(children, default=0), own + sum(children), once]) / 1e6
 
 
 def run(command, kills, share):
-    """Peak megabytes of the process, of its largest child and of all; seconds."""
-    peaks, begin = np.zeros(3), time.monotonic()
+    """Peak megabytes, as above; seconds."""
+    peaks, begin = np.zeros(4), time.monotonic()
     for attempt in range(kills + 1):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         started = time.monotonic()
         while process.poll() is None:
-            own, children = resident(process.pid)
-            peaks = np.maximum(peaks, [own, max(children, default=0), own + sum(children)])
+            peaks = np.maximum(peaks, resident(process.pid))
             if attempt < kills and time.monotonic() - started > share:
                 process.send_signal(signal.SIGKILL)
             time.sleep(0.05)
@@ -107,7 +109,8 @@ def main():
             digests.append(digest(out))
             sys.stdout.write(
                 f"{source.stat().st_size / 1e6:.0f} MB, rows of {args.length}, {kills} kills: "
-                f"peak {peaks[0]:.0f} MB, largest child {peaks[1]:.0f} MB, all {peaks[2]:.0f} MB; "
+                f"peak {peaks[0]:.0f} MB, largest child {peaks[1]:.0f} MB, all {peaks[2]:.0f} MB, "
+                f"each page once {peaks[3]:.0f} MB; "
                 f"{digests[-1][1]:,} rows ({digests[-1][0]}) in {seconds:.0f} s, "
                 f"load {os.getloadavg()[0]:.1f}\n"
             )

@@ -1,15 +1,17 @@
 """How much faster is a product with kept values than the dense one?
 
 Forward, dx and dW of y = x W against dense XLA, interleaved in one process, medians, float32, over
-T x (K, N) and sparsities. Rows s80, s90, s95 are the worst ratio over the shapes.
+T x (K, N) and sparsities. Rows s80, s90, s95 are the worst ratio over the shapes, s80_mean ... the
+geometric mean.
 
-    python tests/bench/sparse_dot.py [--quick] [--peers]
+    python tests/bench/sparse_dot.py [--quick] [--peers] [--structure]
 
 Columns: by medians / by fastest runs / by CPU time (all threads; steadier when other work shares
 the cores). With ``--peers`` (and in --quick, on one small shape) the other ways to hold such a
 weight run beside it: mask multiply (jaxpruner), BCOO, BCSR, scipy CSR, torch CSR if importable.
-``topology`` is the time of a RigL update per dense weight in ns, its row ``rigl_100M_s`` that of
-100 M weights in seconds.
+With ``--structure`` only patterns of blocks and n:m run, rows ``b64`` ... ``n2m4``: the worst ratio
+over the shapes; --quick has them on one. ``topology`` is the time of a RigL update per dense
+weight in ns, its row ``rigl_100M_s`` that of 100 M weights in seconds.
 """
 
 import functools
@@ -35,9 +37,31 @@ TOKENS = [512, 2048, 4096]
 LEVELS = [0.8, 0.9, 0.95]
 
 
+def blocks(rng, rows, columns, size, level=0.9):
+    """Keep whole blocks; as many as the level says, exactly."""
+    score = rng.random((rows // size, columns // size))
+    return np.kron(score > np.quantile(score, level), np.ones((size, size), bool))
+
+
+def n_of_m(rng, rows, columns, n, m):
+    """Keep n of every m inputs."""
+    rank = rng.random((rows // m, m, columns)).argsort(1).argsort(1)
+    return (rank < n).reshape(rows, columns)
+
+
+STRUCTURES = {
+    "b64": functools.partial(blocks, size=64),
+    "b16": functools.partial(blocks, size=16),
+    "b4": functools.partial(blocks, size=4),
+    "unstructured": functools.partial(blocks, size=1),
+    "n2m4": functools.partial(n_of_m, n=2, m=4),
+}
+
+
 def make(tokens, rows, columns, level):
     rng = np.random.default_rng(0)
-    mask = rng.random((rows, columns)) >= level
+    draw = level if callable(level) else lambda *shape: shape[0].random(shape[1:]) >= level
+    mask = draw(rng, rows, columns)
     normal = functools.partial(rng.standard_normal, dtype=np.float32)
     dense = normal((rows, columns)) * mask
     pattern = kernels.pattern_from_mask(jnp.asarray(mask), int(mask.sum()))
@@ -86,8 +110,8 @@ def measure(tokens, rows, columns, level, repeats, seconds):
 
 
 def table(cases, repeats, seconds):
-    """Print a line per case; return the worst ratio of each level."""
-    worst = {}
+    """Print a line per case; return the worst ratio and the geometric mean of each level."""
+    every = {}
     print("T K N sparsity: dense ms, csr ms, ratio by medians / fastest / CPU, csr GFLOP/s")
     for tokens, rows, columns in cases:
         for level in LEVELS:
@@ -102,7 +126,28 @@ def table(cases, repeats, seconds):
             )
             name = f"s{round(100 * level)}"
             for suffix, value in zip(("", "_least", "_cpu"), ratios, strict=True):
-                worst[name + suffix] = min(worst.get(name + suffix, np.inf), value)
+                every.setdefault(name + suffix, []).append(value)
+    worst = {name: min(values) for name, values in every.items()}
+    return worst | {
+        f"{name}_mean": float(np.exp(np.mean(np.log(values)))) for name, values in every.items()
+    }
+
+
+def structures(cases, repeats, seconds):
+    """Print a line per pattern and shape; return the worst ratio of each pattern."""
+    worst = {}
+    print("pattern T K N: dense ms, csr ms, ratio by medians / fastest / CPU")
+    for name, draw in STRUCTURES.items():
+        for case in cases:
+            times = measure(*case, draw, repeats, seconds)
+            ratios = harness.ratio(times, "dense", "csr")
+            print(
+                f"{name} {' '.join(map(str, case))}: {1e3 * times['dense'].median:.1f} "
+                f"{1e3 * times['csr'].median:.1f} "
+                f"{ratios.median:.2f} / {ratios.least:.2f} / {ratios.cpu:.2f}",
+                flush=True,
+            )
+            worst[name] = min(worst.get(name, np.inf), ratios.median)
     return worst
 
 
@@ -196,7 +241,7 @@ def topology(side):
 
 
 def forward(tokens, rows, columns, level):
-    """Time y = x W alone, and a call without tokens: the check of indices above all."""
+    """Time y = x W alone, and a call without tokens: the check of the walk above all."""
     x, _, dense, _, values, pattern = make(tokens, rows, columns, level)
     product, plain = jax.jit(csr_product), jax.jit(dense_product)
     times = harness.interleave(
@@ -218,13 +263,18 @@ def forward(tokens, rows, columns, level):
 def main():
     parser = harness.arguments(__doc__)
     parser.add_argument("--peers", action="store_true", help="also the other libraries, slow")
+    parser.add_argument("--structure", action="store_true", help="blocks and n:m alone")
     options = parser.parse_args()
     print(harness.environment())
     if not native.available():
         sys.exit("no native library: python setup.py build_ext --inplace")
     print(f"native target {native.target()}")
+    few = [(512, 512, 2048), (512, 2048, 512)]
+    if options.structure:
+        harness.report(structures([(2048, *layer) for layer in LAYERS], 11, 8.0))
+        return
     if options.quick:
-        rows = table([(512, 512, 2048), (512, 2048, 512)], 5, 1.5)
+        rows = table(few, 5, 1.5) | structures(few[:1], 3, 0.5)
     else:
         cases = [(tokens, *layer) for layer in LAYERS for tokens in TOKENS]
         rows = table(cases, 11, 8.0)

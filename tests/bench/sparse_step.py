@@ -29,7 +29,7 @@ from wafer.experiment import Experiment
 VOCAB = 512
 
 
-def executor(section, layers, width):
+def executor(section, layers, width, **optimizer):
     """Return the executor of a GPT with a sparsity section, or None for a dense one."""
     cfg = {
         "model": {
@@ -43,7 +43,12 @@ def executor(section, layers, width):
             "dropout_rate": 0.0,
             "nonlinearity": "gelu",
         },
-        "optimizer": {"optimizer_type": "AdamW", "learning_rate": 1e-4, "weight_decay": 0.01},
+        "optimizer": {
+            "optimizer_type": "AdamW",
+            "learning_rate": 1e-4,
+            "weight_decay": 0.01,
+            **optimizer,
+        },
         "runconfig": {"max_steps": 1, "seed": 0},
         "train_input": {
             "data_processor": "SyntheticDataProcessor",

@@ -4,11 +4,12 @@ A row is (time of the padded step / time of the variant) / (512 * B / real token
 time follows the real tokens exactly. Steps are forward, backward and AdamW of four layers, float32,
 on five batches of different sizes, timed in one process in turn. Rows: ``gpt_256_r4`` packed
 against stock padded masked attention; ``_fair`` against padding with the same block-skipping
-attention; ``_same`` against padding with the same attention and the same native products (a padded
-run has XLA's, because its padding is not all at the end); ``_budget`` throughput of one fixed token
-budget; ``_mem`` the same share for temporary memory, which needs no clock. For one configuration
-also the JAX form of the attention (``_blocks``) and what others do: ``_rows`` (packed rows of 512),
-``_buckets`` (length buckets), ``_restore`` (pad again around attention), ``_batchmax`` (pad to the
+attention; ``_same`` against padding with the same attention and products that stop at the last
+token (those of a padded run, stock and fair, are native and compute every row); ``_budget``
+throughput of one fixed token budget; ``_mem`` the same share for temporary memory, which needs no
+clock. For one configuration also the JAX form of the attention (``_blocks``) and what others do:
+``_rows`` (packed rows of 512), ``_buckets`` (length buckets), ``_restore`` (pad again around
+attention), ``_batchmax`` (pad to the
 longest of the batch), ``_dpa`` (jax.nn.dot_product_attention with lengths).
 """
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from fuzz.mutations import EDGES, damaged
 from wafer.data.batching.dataset import Context
-from wafer.data.readers.genomics import kmer_ids
-from wafer.data.readers.proteins import remote_homology
+from wafer.data.readers.biology.genomics import kmer_ids
+from wafer.data.readers.biology.proteins import remote_homology
 from wafer.data.text.fasta import letter_codes, read_fasta
 from wafer.data.text.segments import read_segments
 

@@ -47,7 +47,11 @@ def spoiled():
             leaf[:-3], leaf[:0], np.append(leaf, leaf), leaf[None], leaf[0],
             leaf.astype(np.float32), leaf.astype(np.int8), leaf.astype(np.uint32),
             leaf.astype(np.int32) + 1_000_000, leaf.astype(np.int32) - 1_000_000,
-            np.full_like(leaf, -1 if leaf.dtype == np.int32 else 65535), leaf[::-1].copy(),
+            np.full_like(leaf, -1 if leaf.dtype == np.int32 else np.iinfo(leaf.dtype).max),
+            leaf[::-1].copy(), leaf ^ leaf.dtype.type(1 << rng.integers(7)),
+            rng.permutation(leaf.ravel()).reshape(leaf.shape),
+            *(leaf ^ (rng.random(leaf.shape) < 0.01) * leaf.dtype.type(1 << bit)
+              for bit in range(8 * leaf.dtype.itemsize - 1)),
             np.full_like(leaf, leaf[1]), np.full(leaf.shape, 2**31 - 1, np.int32),
         ):
             yield good._replace(**{field: wrong})
@@ -102,8 +106,9 @@ RAW = (
     + """
 dense, shape = rng.normal(size=(K, N)).astype(np.float32), jax.ShapeDtypeStruct
 f32, i32 = jnp.float32, jnp.int32
-dy, t = rng.normal(size=(9, N)).astype(np.float32), good[2:]
-new = tuple(shape(leaf.shape, leaf.dtype) for leaf in good)
+dy, t = rng.normal(size=(9, N)).astype(np.float32), good[2:5]
+new = tuple(shape(leaf.shape, leaf.dtype) for leaf in good[:5])
+walk, t_walk = good[5:7], good[7:]
 q = rng.normal(size=(70, 2, 16)).astype(np.float32)
 low, high = np.zeros(70, np.int32), np.arange(1, 71, dtype=np.int32)
 profile, noise = np.zeros((2, 400), np.float32), np.zeros(70, np.uint32)
@@ -113,20 +118,28 @@ rest = dict(scale=np.float32(1), keep=np.float32(1), threshold=np.int64(0),
             profile_zero=np.int64(128))
 tall, wide = np.ones((70, 64), np.float32), np.ones((64, 128), np.float32)
 count, kept = np.full(1, 9, np.int32), np.int32([50, 20])
+decoded = kernels.DecodeWeight.from_dense(np.where(mask, 1.0, 0.0))
+stepped = kernels.DecodeWeight.from_dense(np.where(mask & (rng.random((K, N)) < 0.2), 1.0, 0.0))
 turned, lse = dict(transposed=np.bool_(False)), np.zeros((2, 70), np.float32)
 like = lambda *arrays: tuple(shape(a.shape, a.dtype) for a in arrays)
 CALLS = {
-    "wafer_sparse_multiply": (shape((9, N), f32), (x, values, *good[:2]), {}),
-    "wafer_sparse_input_gradient": (shape((9, K), f32), (dy, values, *t), {}),
-    "wafer_sparse_weight_gradient": (shape((nnz,), f32), (x, dy, *good[:2]), {}),
-    "wafer_sparse_gradients": (like(x, values), (x, dy, values, *good), {}),
+    "wafer_sparse_multiply": (shape((9, N), f32), (x, values, *walk), {}),
+    "wafer_sparse_input_gradient": (shape((9, K), f32), (dy, values, good.order, *t_walk), {}),
+    "wafer_sparse_weight_gradient": (shape((nnz,), f32), (x, dy, *walk), {}),
+    "wafer_sparse_gradients": (like(x, values), (x, dy, values, *good[4:]), {}),
+    "wafer_sparse_walk": (like(*walk), good[:2], dict(columns=np.int64(K))),
     "wafer_sparse_topk_mask": (shape((K, N), bool), (dense, np.full(K, 3, np.int32)), {}),
     "wafer_sparse_pattern_of_mask": (new, (mask,), {}),
     "wafer_sparse_update_pattern":
-        ((*new, shape((nnz,), i32)), (values, *good[1:], dense, kept), {}),
+        ((*new, shape((nnz,), i32)), (values, *good[1:5], dense, kept), {}),
     "wafer_sparse_take": (shape((nnz,), f32), (values, good.order), {}),
     "wafer_sparse_to_dense": (shape((K, N), f32), (values, *t, np.float32(0)), {}),
     "wafer_sparse_gather": (shape((nnz,), f32), (dense, *t), {}),
+    "wafer_sparse_decode":
+        (shape((9, N), f32), (x, decoded.values, decoded.masks, decoded.pointers), {}),
+    "wafer_stepped_decode":
+        (shape((9, N), f32), (x, stepped.values, stepped.steps, stepped.pointers), {}),
+    "wafer_dense_decode": (shape((9, 128), f32), (tall[:9], np.ones((128, 64), np.float32)), {}),
     "wafer_attention_forward": (like(q, lse), seen, rest),
     "wafer_attention_backward": (like(q, q, q, profile), (*seen, q, lse, q), rest),
     "wafer_product_forward": (shape((70, 128), f32), (tall, wide, count), turned),

@@ -190,7 +190,18 @@ def json_files(rng, folder):
     """Indexes and configurations: damaged, nested deeply, of other types."""
     index = {"metadata": {"total_size": 5}, "weight_map": {"a": "x.safetensors", "b": "y.bin"}}
     names = ["a.safetensors.index.json", "config.json"]
-    odd = [[], 1, None, "x", {"a": 1}, {"a": None}, {"a": ["b"]}, {"a": "\0"}, {"a": "../b"}]
+    odd = [
+        [],
+        1,
+        None,
+        "x",
+        {"a": 1},
+        {"a": None},
+        {"a": ["b"]},
+        {"a": "\0"},
+        {"a": "../b"},
+        *({"a": name} for name in ("", "..", ".")),
+    ]
     while True:
         kind = rng.randrange(3)
         if kind == 0:

@@ -4,6 +4,7 @@ import numpy as np
 
 from wafer.csl.host.machine import Status
 from wafer.csl.machine.image import COLUMNS, Export, Image, Program, Symbol
+from wafer.energy import Counts
 
 A, COUNT, POINTER = 16, 32, 40  # addresses: [8]u16 or so, a u16, a pointer to A
 IN, OUT = 3, 4  # colours of streams
@@ -66,6 +67,7 @@ class FakeMachine:
     """
 
     scalar_share = 0.5
+    counts = Counts(adds32=3)
 
     def __init__(self, program, record=None):
         height, width = program.tiles.shape

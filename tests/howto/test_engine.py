@@ -26,7 +26,7 @@ def run(tmp_path, monkeypatch):
         "train_input": data | {"batch_size": 4},
         "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
     }
-    raw["runconfig"] |= {"checkpoint_steps": 2, "seed": 1}
+    raw["runconfig"] |= {"checkpoint_steps": 2, "seed": 1, "log_steps": 1}
 
     def start(folder, *flags, **sections):
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(raw | sections))

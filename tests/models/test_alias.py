@@ -1,9 +1,16 @@
 """The vendor's names, letter by letter, as its converters of 2.1 and later write them."""
 
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import sparsity
-from models.alias import decoder_alias, encoder_alias, known_names, seq2seq_alias
+from models.alias import _names, decoder_alias, encoder_alias, known_names, seq2seq_alias
+from models.paths import map_named, named_leaves
 from wafer.optim.groups import Groups
 
 LAYER = "model.transformer_decoder.layers.1"
@@ -101,3 +108,42 @@ def test_groups_of_the_optimizer_find_the_last_norm_by_either_name():
     groups = Groups(factors=((("*transformer_decoder.norm.*",), 0.5),), alias=decoder_alias)
     assert groups.factor("norm_f/scale") == 0.5
     assert groups.factor("layers_0/norm1/scale") == 1.0
+
+
+@pytest.mark.parametrize("alias", [decoder_alias, encoder_alias, seq2seq_alias])
+@pytest.mark.parametrize("number", ["0", "7", "12345", "918273645"])
+def test_names_of_a_layer_are_those_that_the_rules_give_it(alias, number):
+    for before in ("", "encoder_", "decoder_"):
+        for rest in (
+            "attn/query/kernel",
+            "norm2/scale",
+            "moe/experts_3/up/kernel",
+            "ffn/down/bias",
+        ):
+            name = f"{before}layers_{number}/{rest}"
+            assert known_names(name, alias) == _names(name, alias)
+
+
+def test_a_models_own_rules_may_count_layers():
+    def alias(name):
+        return re.sub(r"layers_(\d+)/", lambda m: f"blocks.{int(m[1]) + 1}.", name)
+
+    assert known_names("layers_3/w", alias)[1] == "blocks.4.w"
+
+
+def test_names_of_leaves_are_the_paths_of_any_tree():
+    class Pair(NamedTuple):
+        left: object
+        right: object
+
+    tree = {"b": {"y": 1, "x": np.zeros(2)}, "a": [1, {"k": 2}], "c": Pair(3, None), "d": {}}
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    want = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
+    assert [name for name, _ in named_leaves(tree)] == want
+    mapped = map_named(lambda name, x, y: (name, x is y), tree, tree)
+    assert jax.tree.structure(mapped, is_leaf=lambda x: type(x) is tuple) == jax.tree.structure(
+        tree
+    )
+    assert named_leaves(jnp.ones(3))[0][0] == ""
+    with pytest.raises(ValueError, match=r"[Kk]ey"):
+        map_named(lambda *_: 0, {"a": 1}, {"b": 1})

@@ -189,6 +189,11 @@ def test_names_are_the_ones_filters_expect():
     assert len(set(aliases.values())) == len(names)
 
 
+def test_a_name_alone_is_told_how_it_is_given():
+    with pytest.raises(ValueError, match=r"such as \{'name': 'gpt2'\}, got 'gpt2'"):
+        models.build("gpt2")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -7,11 +7,13 @@ import types
 import jax
 import jax.numpy as jnp
 import pytest
+from helpers.runs import TINY, TINY_ROWS
 from hypothesis import given, settings, strategies as st
 
 import sparsity
 from sparsity.budgets import BUDGETS, Share
 from sparsity.schedules import Constant
+from wafer.experiment import Experiment
 
 BIG, SMALL = (100, 100), (10, 10)
 PARAMS = {"big": jnp.ones(BIG), "small": jnp.ones(SMALL)}
@@ -76,6 +78,53 @@ def test_masks_have_the_levels_and_rigl_keeps_them():
     state, params, _ = sparsifier.update(state, params, gradients, ())
     kept = {name: int(mask.sum()) for name, mask in sparsifier.masks(state).items()}
     assert kept == {"big": pytest.approx(1920, abs=1), "small": 100}
+
+
+@pytest.mark.parametrize(
+    ("level", "big", "small"),
+    # 101 weights: 50.5 products in each layer. 1,010: the small one is dense, 910 are left.
+    [(0.99, 1 - 50.5 / 10_000, 1 - 50.5 / 100), (0.9, 1 - 910 / 10_000, 0.0)],
+)
+def test_layers_of_equal_flops_by_hand(level, big, small):
+    got = levels({"sparsity": level, "budget": "flops"})
+    assert got == pytest.approx({"big": big, "small": small}, abs=1e-6)
+
+
+def test_flops_are_those_of_the_products_that_tokens_pass():
+    """Three times as many tokens pass the big one: a third of the weights cost as much."""
+    flops = lambda: {"big": 3 * 2 * 10_000, "small": 2 * 100}
+    sparsifier = sparsity.configure(
+        {"sparsity": 0.99, "budget": "flops"}, params=PARAMS, flops=flops
+    )
+    chosen = sparsifier.select(PARAMS)
+    kept = {
+        n: c.shape[0] * c.shape[1] * (1 - float(c.algorithm.sparsity(0))) for n, c in chosen.items()
+    }
+    assert kept == pytest.approx({"big": 101 / 4, "small": 101 * 3 / 4}, rel=1e-3)
+    with pytest.raises(sparsity.SparsityError, match="'big' is part of no counted product"):
+        sparsity.configure({"sparsity": 0.9, "budget": "flops"}, params=PARAMS, flops=dict)
+
+
+def test_experts_keep_more_weights_for_the_same_flops():
+    """Of two experts a token visits one: each costs half of what its size says."""
+    moe = {"num_experts": 2, "top_k": 1}
+    model = {**TINY, "name": "mixtral", "filter_size": 32, "moe": moe}
+    section = {"algorithm": "static", "sparsity": 0.9, "budget": "flops"}
+    run = {"model": model, "sparsity": section, "train_input": TINY_ROWS}
+    run |= {
+        "runconfig": {"max_steps": 1},
+        "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
+    }
+    experiment = Experiment.from_config(run)
+    costs = {"expert": set(), "other": set()}
+    for name, chosen in experiment.sparsifier.select(experiment.shapes).items():
+        density = 1 - float(chosen.algorithm.sparsity(0))
+        kind = "expert" if "/experts_" in name else "other"
+        share = 0.5 if kind == "expert" else 1.0
+        if density < 1:
+            costs[kind].add(round(share * math.prod(chosen.shape) * density, 2))
+    assert len(costs["expert"]) == 1
+    assert costs["other"] in (set(), costs["expert"])
 
 
 def test_the_ends_of_a_stack_stay_dense():

@@ -57,6 +57,31 @@ def test_mest_drops_what_is_small_and_still():
     assert int(mest.update_mask(context).sum()) == 2
 
 
+@pytest.mark.parametrize("compute", ["masked", "csr"])
+@pytest.mark.parametrize(("start", "expected"), [("zero", 0.0), ("mean", 15.0)])
+def test_grown_moments_start_at_zero_or_at_the_mean_of_those_that_stay(compute, start, expected):
+    """8, 7, 6, 5 are kept; 6 and 5 go, the last row grows. Moments 10 and 20 stay."""
+    section = {
+        "algorithm": "rigl",
+        "sparsity": 0.5,
+        "init_method": "topk",
+        "update": 1,
+        "drop_fraction": 0.5,
+        "grown_moments": start,
+        "compute": compute,
+    }
+    params = {"w": jnp.arange(8.0, 0.0, -1.0).reshape(4, 2)}
+    sparsifier = configure(section, params=params, accepts=lambda name: True)
+    state, moments = sparsifier.init(params, jax.random.key(0)), optax.trace(0.9).init(params)
+    moments = moments._replace(trace={"w": jnp.arange(10.0, 90.0, 10.0).reshape(4, 2)})
+    params, moments = sparsifier.prune(params, moments, state)
+    gradient = {"w": jnp.asarray([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [5.0, 6.0]])}
+    state, params, moments = sparsifier.update(state, params, gradient, moments)
+    params, moments = sparsifier.expand(params, moments, state)
+    assert params["w"].tolist() == [[8.0, 7.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    assert moments.trace["w"].tolist() == [[10.0, 20.0], [0, 0], [0, 0], [expected] * 2]
+
+
 PARAMS = {"w": jax.random.normal(jax.random.key(1), (8, 12))}
 INPUTS = jax.random.normal(jax.random.key(2), (64, 8))
 TARGETS = INPUTS @ jax.random.normal(jax.random.key(3), (8, 12))
@@ -125,6 +150,7 @@ def test_a_whole_run_learns_and_ends_at_its_level(name):
         ({"algorithm": "topkast", "stop": 9, "backward_sparsity": 0.9}, "from 0 to the level 0.5"),
         ({"algorithm": "topkast", "stop": 9, "compute": "csr"}, "use masked"),
         ({"algorithm": "sr-ste", "stop": 9, "penalty": -1.0}, "must not be negative"),
+        ({"algorithm": "rigl", "grown_moments": "kept"}, "grown_moments.*zero.*mean"),
         ({"algorithm": "sr-ste", "stop": 9, "update": 3}, "takes no update"),
     ],
 )

@@ -1,5 +1,7 @@
 """One-shot pruning and scores before training: by hand, against oracles, on a whole model."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from sparsity.oneshot import METHODS, prune
 from sparsity.oneshot.grams import Watched, stage_grams
 from sparsity.oneshot.prune import _Layer as Layer, _wanda as wanda
 from sparsity.oneshot.sparsegpt import DAMPING, sparsegpt
+from sparsity.oneshot.synflow import synflow_scores
 from sparsity.views import WHOLE, Blocks, FanIn, NofM
 
 SETTINGS = {
@@ -161,6 +164,81 @@ def test_snip_and_grasp_scores_against_finite_differences():
     np.testing.assert_allclose(snip, np.abs(w * gradient))
     grasp = _grasp(Quadratic(), {"w": w}, [1.0, 2.0])["w"]
     np.testing.assert_allclose(grasp, w * (3 * matrix @ gradient))
+
+
+def mlp(**settings):
+    return models.build({"name": "fc_mnist", "activation_fn": "relu", "dropout": 0.0} | settings)
+
+
+def test_synflow_of_two_linear_layers_by_hand():
+    model = mlp(input_size=2, hidden_size=2, depth=1, num_classes=1, activation_fn="linear")
+    first, second = jnp.asarray([[1.0, -2.0], [3.0, 4.0]]), jnp.asarray([[1.0], [-0.5]])
+    biases = [{"bias": jnp.zeros(size)} for size in (2, 1)]
+    params = {"fc_0": {"kernel": first} | biases[0], "fc_1": {"kernel": second} | biases[1]}
+    scores = synflow_scores(model, params)
+    # R = (1 + 3) * 1 + (2 + 4) * 0.5 = 7; a weight's score is what flows through it.
+    np.testing.assert_allclose(scores["fc_0"]["kernel"], [[1, 1], [3, 2]])
+    np.testing.assert_allclose(scores["fc_1"]["kernel"], [[4], [3]])
+
+
+def sums(model, params):
+    return {name: float(s.sum()) for name, s in named_leaves(synflow_scores(model, params))}
+
+
+def test_synflow_is_conserved_from_layer_to_layer():
+    model = mlp(input_size=12, hidden_size=16, depth=4, num_classes=5)
+    through = sums(model, model.init(jax.random.key(0)))
+    kernels = [value for name, value in through.items() if name.endswith("kernel")]
+    np.testing.assert_allclose(kernels, kernels[0], rtol=1e-5)
+
+    model = models.build(SETTINGS | {"nonlinearity": "relu"})
+    through = sums(model, model.init(jax.random.key(0)))
+    for layer in ("layers_0", "layers_1"):
+        parts = [through[f"{layer}/attn/{part}/kernel"] for part in ("query", "key", "value")]
+        np.testing.assert_allclose(parts, through[f"{layer}/attn/out/kernel"], rtol=1e-4)
+        up, down = (through[f"{layer}/ffn/{part}/kernel"] for part in ("up", "down"))
+        assert up == pytest.approx(down, rel=1e-4)
+        assert min(*parts, up) > 0
+
+
+def test_rounds_keep_a_narrow_layer_alive():
+    """Two small hidden layers behind a wide input: nearly everything goes, but no layer whole."""
+    model = mlp(input_size=400, hidden_size=6, depth=3, num_classes=10)
+    params = model.init(jax.random.key(2))
+    sparsifier = sparsity.configure(
+        {"sparsity": 0.985, "param_filter": "*kernel"}, aliases=model.alias
+    )
+    masks = prune(model, params, sparsifier, "synflow").masks
+    assert len(masks) == 4
+    assert all(bool(mask.any()) for mask in masks.values())
+    total = sum(mask.size for mask in masks.values())
+    assert sum(int(mask.sum()) for mask in masks.values()) == pytest.approx(0.015 * total, abs=1)
+    at_once = prune(model, params, sparsifier, "synflow", rounds=1).masks
+    assert any((masks[name] != at_once[name]).any() for name in masks)
+
+
+def test_rounds_of_a_score_that_stays_change_nothing():
+    sparsifier = sparsity.configure(0.8, aliases=MODEL.alias)
+    once, often = (
+        prune(MODEL, PARAMS, sparsifier, "global-magnitude", rounds=n).masks for n in (None, 7)
+    )
+    for name, mask in once.items():
+        np.testing.assert_array_equal(mask, often[name])
+
+
+def test_what_synflow_and_rounds_cannot_do_is_said():
+    tables = {"sparsity": 0.5, "param_filter": "*embedding"}
+    with pytest.raises(sparsity.SparsityError, match="nothing flows through 'embed/position"):
+        prune(MODEL, PARAMS, sparsity.configure(tables), "synflow")
+    huge = jax.tree.map(lambda w: w * 1e30, PARAMS)
+    with pytest.raises(sparsity.SparsityError, match=r"synflow: the score of .* is not finite"):
+        prune(MODEL, huge, sparsity.configure(0.5), "synflow")
+    wrong: Any
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(sparsity.SparsityError, match="integer of at least 1, found"):
+            prune(MODEL, PARAMS, sparsity.configure(0.5), "synflow", rounds=wrong)
+    with pytest.raises(sparsity.SparsityError, match=r"wanda prunes once; .*synflow"):
+        prune(MODEL, PARAMS, sparsity.configure(0.5), "wanda", batches=BATCHES, rounds=2)
 
 
 def test_n_of_m_and_budgets_of_one_shot():

@@ -98,9 +98,13 @@ def test_which_weights_are_wrapped() -> None:
     assert wrapped["out"]["kernel"] is narrow
     assert wrapped["half"]["kernel"].dtype == jnp.bfloat16
     assert wrapped["table"]["embedding"] is wide
-    assert vsl.stream_kernels(branch, padded) is branch
     assert vsl.stream_table(wide, packed).transposed
-    assert vsl.stream_table(wide, padded) is wide
+    all_rows = vsl.stream_kernels(branch, padded)["up"]["kernel"]
+    assert int(all_rows.tokens) == 8  # padding between rows is computed, as XLA does
+    assert int(vsl.stream_table(wide, padded).tokens) == 8
+    with mock.patch.object(product, "_PACKED", 8 * 128 - 1):  # too much to pack
+        assert vsl.stream_kernels(branch, padded)["up"]["kernel"] is wide
+        assert vsl.stream_table(wide, padded) is wide
     with attention_as("dense"):  # a program that must be readable
         assert vsl.stream_kernels(branch, packed) is branch
 
@@ -129,8 +133,10 @@ _SIZES = {
 
 def _batch(family: str) -> models.Batch:
     rng = np.random.default_rng(0)
-    layout = vsl.layout_from_lengths(jnp.array([9, 1, 5]), 24)
-    tokens, labels = (jnp.asarray(rng.integers(0, 128, 24), jnp.int32) for _ in range(2))
+    lengths = jnp.array([9, 1, 5])
+    padded = family.endswith("padded")
+    layout = vsl.padded_layout(lengths, 12) if padded else vsl.layout_from_lengths(lengths, 36)
+    tokens, labels = (jnp.asarray(rng.integers(0, 128, 36), jnp.int32) for _ in range(2))
     extras: dict[str, Any] = {}
     if family == "t5":
         source = vsl.layout_from_lengths(jnp.array([4, 11, 7]), 32)
@@ -148,7 +154,8 @@ def _batch(family: str) -> models.Batch:
 
 
 @pytest.mark.parametrize(
-    "family", ["gpt2", "bert", "bert masked", pytest.param("t5", marks=pytest.mark.slow)]
+    "family",
+    ["gpt2", "gpt2 padded", "bert", "bert masked", pytest.param("t5", marks=pytest.mark.slow)],
 )
 def test_models_do_not_notice(family: str) -> None:
     sizes = dict(_SIZES)

@@ -50,3 +50,35 @@ def test_log_lines_and_verify_spell_them_out_too(tmp_path, capsys, monkeypatch):
         assert "\x1b" not in err
     finally:
         logging.basicConfig(force=True)
+
+
+def test_a_verb_that_is_missing_or_misspelled_is_told_from_those_there_are(capsys):
+    for command, among in (([], "finalize"), (["jobs"], "cancel"), (["data"], "preprocess")):
+        with pytest.raises(SystemExit, match="2"):
+            main(command)
+        err = capsys.readouterr().err
+        assert f" {among}" in err  # with its line of help
+        assert err.endswith("error: name one of these\n")
+    for command, meant in ((["jbs"], "jobs"), (["data", "preproces"], "preprocess")):
+        with pytest.raises(SystemExit, match="2"):
+            main(command)
+        assert capsys.readouterr().err.endswith(f"; did you mean '{meant}'?\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nstack"), "9 bytes.)"),
+        (MemoryError(), "(MemoryError)"),
+    ],
+)
+def test_a_model_beyond_the_memory_is_one_line(error, reason, tmp_path, monkeypatch, capsys):
+    def load_all(*args):
+        raise error
+
+    monkeypatch.setattr("wafer.config.load_all", load_all)
+    assert main(["run", "--params", str(tmp_path), "--mode", "train"]) == 1
+    err = capsys.readouterr().err
+    assert "error: not enough memory" in err
+    assert reason in err
+    assert "stack" not in err

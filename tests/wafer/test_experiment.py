@@ -1,9 +1,13 @@
 """What an Experiment says before there is data, a device or an array."""
 
+import math
 import subprocess
 import sys
 
+import jax
 import pytest
+import yaml
+from helpers import runs
 from helpers.paths import ROOT
 
 from wafer.config import parse_config
@@ -62,3 +66,47 @@ def test_the_seed_is_an_argument():
     seeds = (Experiment.from_config(config(), 3), Experiment.from_config(config(seed=5)))
     assert [e.seed for e in seeds] == [3, 5]
     assert Experiment.from_config(config()).seed == 0
+
+
+def bytes_of(tree):
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        ("gpt_pystdlib.yaml", {}),
+        ("t5/t5_small.yaml", {}),
+        ("bert/bert_base_summarization.yaml", {}),  # a bias of one number
+        ("gpt_pystdlib.yaml", {"optimizer": {"optimizer_type": "Adafactor", "learning_rate": 0.1}}),
+        ("gpt_pystdlib.yaml", {"optimizer": {"optimizer_type": "Lamb", "learning_rate": 0.1}}),
+        ("gpt2/gpt2_small_lora.yaml", {}),
+    ],
+)
+def test_the_optimizer_states_size_is_that_of_the_whole_state(path, changes):
+    cfg = yaml.safe_load((ROOT / "models" / "configs" / path).read_text()) | changes
+    experiment = Experiment.from_config(parse_config(cfg))
+    assert experiment.moment_bytes() == bytes_of(
+        jax.eval_shape(experiment.tx.init, experiment.shapes)
+    )
+
+
+def test_layers_that_are_alike_are_traced_once(monkeypatch):
+    """10,000 layers are checked in seconds because of this."""
+    cfg = runs.config()
+    cfg["model"]["num_hidden_layers"] = 400
+    experiment = Experiment.from_config(parse_config(cfg))
+    traced = []
+
+    def counting(fn, shapes):
+        traced.extend(shapes)
+        return eval_shape(fn, shapes)
+
+    eval_shape = jax.eval_shape
+    monkeypatch.setattr(jax, "eval_shape", counting)
+    total = experiment.moment_bytes()
+    monkeypatch.undo()
+    assert sorted(traced) == ["embed", "layers_0", "norm_f"]
+    one = experiment.shapes["layers_0"]
+    others = {k: v for k, v in experiment.shapes.items() if not k.startswith("layers")}
+    assert total == 2 * (400 * bytes_of(one) + bytes_of(others)) + 12  # three counts of steps

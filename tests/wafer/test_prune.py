@@ -97,3 +97,22 @@ def test_what_is_missing_is_said(tmp_path, trained, capsys):
     assert wafer.cli.main(wrong) == 1
     assert "expected N:M such as 2:4, found 'half'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+def test_synflow_reads_no_rows(tmp_path, capsys):
+    section = sections(tmp_path)
+    section["train_input"] = {
+        "data_processor": "GptHDF5DataProcessor",
+        "data_dir": str(tmp_path / "nothing"),
+        "batch_size": 4,
+    }
+    lines = []
+    path = wafer.prune(
+        tmp_path / "flow", 0.75, method="synflow", source=section, rounds=5, report=lines.append
+    )
+    assert "75.00% of 1,024 weights in 12 matrices pruned" in lines[0]
+    assert all((np.asarray(leaf) != 0).any() for name, leaf in models.named_leaves(
+        wafer.load(path)[1]) if name.endswith("kernel"))  # fmt: skip
+    command = ["prune", "-m", "synflow", "--rounds", "0", "-s", "0.5", "-o", str(tmp_path / "x")]
+    assert wafer.cli.main([*command, "--checkpoint_path", str(path)]) == 1
+    assert "integer of at least 1, found 0" in capsys.readouterr().err

@@ -1,11 +1,18 @@
-"""``--validate_only`` opens the folders that a run file names."""
+"""``--validate_only`` opens the folders and the checkpoint that a run file names."""
 
 import h5py
+import jax
 import numpy as np
 import pytest
 import yaml
+from helpers.runs import TINY, TINY_ROWS
 
+import models
+from models.checkpoint.writer import Checkpoints
+from models.convert.vendor.weights import to_cs
 from wafer.cli import main
+from wafer.config import parse_config
+from wafer.errors import ConfigError
 
 
 @pytest.fixture
@@ -89,3 +96,56 @@ def test_a_deep_model_is_listed_by_kind(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "layers_*/ffn/up/kernel (40 x)" in out
     assert "layers_7" not in out
+
+
+@pytest.fixture
+def begins(tmp_path, capsys):
+    """Validate a run of a tiny model that begins from a path; (code, what it said)."""
+
+    def run(path, **model):
+        sections = {
+            "runconfig": {"max_steps": 1, "checkpoint_path": str(path)},
+            "model": TINY | model,
+            "train_input": TINY_ROWS,
+            "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
+        }
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(sections))
+        code = main(["run", "--params", str(tmp_path / "params.yaml"), "--validate_only"])
+        return code, capsys.readouterr()
+
+    return run
+
+
+def test_what_a_run_begins_from_is_compared_with_its_model(begins, tmp_path):
+    import hdf5plugin  # noqa: F401  the vendor's compression
+
+    model = models.build(TINY)
+    params = model.init(jax.random.key(0))
+    folder, file = tmp_path / "theirs", tmp_path / "theirs.mdl"
+    models.to_hf(model, params, folder)
+    to_cs(model, params, file, "cs-2.5", step=3)
+    own = Checkpoints(tmp_path).save(1, {"params": params}, {"step": 1, "config": {}})
+    for path in (folder, file, own):
+        code, said = begins(path)
+        assert code == 0, said.err
+        assert "checkpoint_path: " in said.out
+        code, said = begins(path, hidden_size=16)
+        assert code == 1
+        assert path.name in said.err
+        assert "16" in said.err
+    code, said = begins(tmp_path / "nothing")
+    assert code == 1
+    assert "nothing is not a checkpoint" in said.err
+
+
+def test_a_model_without_a_name_is_told_where_the_vendor_had_it():
+    sections = {"model": {key: value for key, value in TINY.items() if key != "name"}}
+    with pytest.raises(ConfigError, match=r"model.name: missing; such as `name: gpt2`.*run.py"):
+        parse_config(sections)
+    sections = {
+        "model": sections["model"] | {"model_name": "gpt2", "use_position_embedding": True},
+        "train_input": TINY_ROWS,
+        "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
+        "runconfig": {"max_steps": 1},
+    }
+    assert parse_config(sections).model == TINY

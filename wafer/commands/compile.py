@@ -34,6 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--multireplica", action="store_true", default=None, help="as many copies as are fastest"
     )
     copies.add_argument("--num_replicas", type=int, help="copies on the wafer")
+    parser.add_argument(
+        "--inference", action="store_true", help="a plan for a decoder that writes text"
+    )
+    parser.add_argument(
+        "--context", type=int, help="with --inference: tokens of a sequence (default: of the input)"
+    )
+    parser.add_argument(
+        "--sequences", type=int, help="with --inference: written at once (default: 1)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the placer")
     parser.add_argument("--spec", choices=tuple(SPECS), default="wse2", help="the machine")
     parser.set_defaults(run=_main)
@@ -46,12 +55,14 @@ def _main(args: argparse.Namespace) -> int:
     from wafer.compiler.report import graph_table, summary
 
     began = time.perf_counter()
+    _check_asked(inference=args.inference, context=args.context, sequences=args.sequences)
     experiment = experiment_of(args.params, **{key: getattr(args, key) for key in _OVERRIDES})
     if args.validate_only:
         sys.stdout.write(graph_table(config_graph(experiment), experiment.cfg.model["name"]))
         sys.stdout.write("Every operation has a kernel. Nothing was placed (--validate_only).\n")
         return 0
-    result = compile(experiment, args.output, seed=args.seed, spec=args.spec)
+    asked = {key: getattr(args, key) for key in ("inference", "context", "sequences")}
+    result = compile(experiment, args.output, seed=args.seed, spec=args.spec, **asked)
     how = "found from before" if result.kept else "compiled"
     sys.stdout.write(summary(result.compiled))
     sys.stdout.write(
@@ -66,6 +77,9 @@ def compile(
     *,
     seed: int = 0,
     spec: str = "wse2",
+    inference: bool = False,
+    context: int | None = None,
+    sequences: int | None = None,
     **overrides: Any,
 ) -> "Result":
     """Place a model's kernels on the wafer and predict its speed; nothing is run.
@@ -75,6 +89,9 @@ def compile(
         output: folder for report and pictures; None is ``model_dir/cs_HASH``.
         seed: of the placer.
         spec: the machine, 'wse2' or 'wse3'.
+        inference: a plan for a decoder that writes text; a sample is then a token.
+        context: with ``inference``, tokens of a sequence; None is the input's longest.
+        sequences: with ``inference``, those that are written at once; None is one.
         **overrides: keys of ``runconfig``, for example ``num_replicas``.
 
     Returns:
@@ -91,8 +108,17 @@ def compile(
         >>> plan.compiled.samples  # doctest: +SKIP
     """
     from wafer.commands.inputs import experiment_of
-    from wafer.compiler.experiment import compile_experiment
+    from wafer.compiler.experiment import compile_experiment, inference_of
 
+    _check_asked(inference=inference, context=context, sequences=sequences)
     if spec not in SPECS:
         raise ConfigError([Problem(("spec",), f"{spec!r}; there are {' and '.join(SPECS)}")])
-    return compile_experiment(experiment_of(source, **overrides), output, seed=seed, spec=spec)
+    experiment = experiment_of(source, **overrides)
+    asked = inference_of(experiment, context, sequences) if inference else None
+    return compile_experiment(experiment, output, seed=seed, spec=spec, inference=asked)
+
+
+def _check_asked(*, inference: bool, context: int | None, sequences: int | None) -> None:
+    if not inference and (context is not None or sequences is not None):
+        message = "given without --inference, whose plan they are of"
+        raise ConfigError([Problem(("context" if sequences is None else "sequences",), message)])

@@ -30,6 +30,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--sparsity", type=float, help="share of the weights that is 0, such as 0.9")
     new.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
     new.set_defaults(run=_new)
+    ift = verbs.add_parser("ift", help="a larger, sparse model of a dense one's FLOPs (Sparse-IFT)")
+    ift.add_argument("file", type=pathlib.Path, help="params YAML of the dense model")
+    ift.add_argument("--sparsity", type=float, required=True, help="share of the weights left out")
+    ift.add_argument("--family", default="wide", help="wide, parallel, factorized or doped")
+    ift.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
+    ift.set_defaults(run=_ift)
+    spdf = verbs.add_parser(
+        "spdf", help="a sweep of sparse pre-training and dense fine-tuning (SPDF)"
+    )
+    spdf.add_argument("file", type=pathlib.Path, help="params YAML of the pre-training")
+    spdf.add_argument(
+        "--finetune", type=pathlib.Path, required=True, help="params YAML of the fine-tuning"
+    )
+    spdf.add_argument(
+        "--sparsity", type=float, nargs="+", required=True, help="share of the weights left out"
+    )
+    spdf.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="(default: 1 2 3)")
+    spdf.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
+    spdf.set_defaults(run=_spdf)
 
 
 def _upgrade(args: argparse.Namespace) -> int:
@@ -87,3 +106,45 @@ def _new(args: argparse.Namespace) -> int:
     from wafer.config.newfile import run_file
 
     return _written(run_file(args.model, args.data, args.eval_data, args.sparsity), args.output)
+
+
+def _ift(args: argparse.Namespace) -> int:
+    import yaml
+
+    from wafer.config.ift import transform
+    from wafer.errors import ConfigError, Problem
+    from wafer.yamlfile import read_yaml
+
+    raw, _ = read_yaml(args.file)
+    if not isinstance(raw, dict) or not isinstance(raw.get("model"), dict):
+        raise ConfigError(
+            [Problem(("model",), "missing section; it is what grows")], str(args.file)
+        )
+    sections, dense, sparse = transform(raw, args.sparsity, args.family)
+    text = (
+        f"# Sparse-IFT, {args.family}, {args.sparsity:g}, of {args.file.name}: "
+        f"{sparse:.4g} FLOPs per trained token, {dense:.4g} dense\n"
+    )
+    text += yaml.safe_dump(sections, sort_keys=False, default_flow_style=None)
+    return _written(text, args.output)
+
+
+def _spdf(args: argparse.Namespace) -> int:
+    import os
+
+    import yaml
+
+    from wafer.config.spdf import sweep_of
+    from wafer.errors import ConfigError, Problem
+    from wafer.yamlfile import read_yaml
+
+    raw, _ = read_yaml(args.file)
+    if not isinstance(raw, dict) or "model" not in raw:
+        message = "missing section; expected a run file of one run"
+        raise ConfigError([Problem(("model",), message)], str(args.file))
+    here = pathlib.Path() if args.output is None else args.output.parent
+    pretrain, finetune = (os.path.relpath(path, here) for path in (args.file, args.finetune))
+    sweep = sweep_of(pretrain, finetune, args.sparsity, raw.get("sparsity"), args.seeds)
+    text = "# SPDF: `dense` and `spdf` arms are both phases; `-before` is the first one.\n"
+    text += yaml.safe_dump(sweep, sort_keys=False)
+    return _written(text, args.output)

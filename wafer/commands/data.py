@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from wafer.data.preprocess.settings import MODES, Settings
 
@@ -36,6 +36,8 @@ def _add_preprocess(verbs: argparse._SubParsersAction) -> None:
         if name != "mode" and name not in Settings.no_effect:
             default = "" if field.is_required() or field.default is None else str(field.default)
             shown = f"{field.description} [{default}]" if default else field.description
+            if get_origin(field.annotation) is Literal:
+                shown = f"{shown}; one of {', '.join(map(str, get_args(field.annotation)))}"
             parser.add_argument(f"--{name}", metavar="X", help=(shown or "").replace("%", "%%"))
     parser.set_defaults(run=_preprocess)
 

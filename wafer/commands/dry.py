@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from rich.table import Table
 
+from models.checkpoint.reader import open_params
 from models.paths import named_leaves
 from sparsity import Selected
 from wafer.compiler.experiment import compile_experiment, config_graph
@@ -25,9 +25,10 @@ from wafer.compiler.report import graph_table, summary
 from wafer.config import RunConfig
 from wafer.config.engines import engine_row
 from wafer.engines.choose import check
-from wafer.errors import ConfigError, DataError, Problem
+from wafer.errors import CheckpointError, ConfigError, DataError, Problem
 from wafer.experiment import Experiment, Part
 from wafer.session.build import Run
+from wafer.session.foreign import check_foreign, is_foreign
 from wafer.session.logs import CONSOLE
 
 __all__ = ["compile_only", "floor_plan", "makes_floor_plan", "validate_only"]
@@ -51,23 +52,25 @@ def validate_only(cfg: RunConfig) -> None:
     check(experiment)
     leaves = named_leaves(experiment.shapes)
     selected = experiment.sparsifier.select(experiment.shapes)
-    state = jax.eval_shape(experiment.tx.init, experiment.shapes)
     total = sum(math.prod(leaf.shape) for _, leaf in leaves)
     sparse = sum(math.prod(chosen.shape) for chosen in selected.values())
     if selected:
         CONSOLE.print(_sparse_table(selected))
-    moments = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     CONSOLE.print(
         f"{cfg.model['name']}: {total:,} parameters in {len(leaves)} arrays, {sparse:,} of them "
         f"({sparse / total:.1%}) in {len(selected)} sparsified; optimizer state "
-        f"{moments / _MIB:.1f} MiB"
+        f"{experiment.moment_bytes() / _MIB:.1f} MiB"
     )
     if makes_floor_plan(cfg):
         graph = config_graph(experiment)
         CONSOLE.print(graph_table(graph, cfg.model["name"]), markup=False, highlight=False)
-    for part in ("train", "eval"):
-        if line := _data_line(experiment, part):
-            CONSOLE.print(line, markup=False, highlight=False)
+    lines = (
+        _start_line(experiment),
+        _data_line(experiment, "train"),
+        _data_line(experiment, "eval"),
+    )
+    for line in filter(None, lines):
+        CONSOLE.print(line, markup=False, highlight=False)
     CONSOLE.print("The configuration is valid. Nothing was run (--validate_only).")
 
 
@@ -75,7 +78,8 @@ def _sparse_table(selected: Mapping[str, Selected]) -> Table:
     """List what becomes sparse; in a deep model layers that are alike share a row."""
     table = Table("parameter", "shape", "algorithm", "first level", title="Sparsified parameters")
     deep = len(selected) > _LISTED
-    levels = {id(c.algorithm): float(c.algorithm.sparsity(0, 0)) for c in selected.values()}
+    algorithms = {id(c.algorithm): c.algorithm for c in selected.values()}
+    levels = {key: float(algorithm.sparsity(0, 0)) for key, algorithm in algorithms.items()}
     rows: Counter[tuple[str, ...]] = Counter()
     for name, chosen in selected.items():
         shape = "x".join(map(str, chosen.shape))
@@ -85,6 +89,30 @@ def _sparse_table(selected: Mapping[str, Selected]) -> Table:
     for (name, *rest), count in rows.items():
         table.add_row(f"{name} ({count} x)" if count > 1 else name, *rest)
     return table
+
+
+def _start_line(experiment: Experiment) -> str:
+    """Say what the run begins from; '' where nothing is named. Values are not read.
+
+    Raises:
+        CheckpointError: no checkpoint, or one of another model.
+    """
+    start = experiment.cfg.runconfig.checkpoint_path
+    if start is None:
+        return ""
+    path = pathlib.Path(start)
+    if is_foreign(path):
+        check_foreign(path, experiment.model)
+        return f"checkpoint_path: {path} fits the model"
+    stored = {name: leaf.shape for name, leaf in open_params(path)[1].items()}
+    own = {name: leaf.shape for name, leaf in named_leaves(experiment.shapes)}
+    wrong = [name for name in own if name in stored and stored[name] != own[name]]
+    if wrong:
+        raise CheckpointError(
+            f"{path}: {wrong[0]} is {stored[wrong[0]]}, the run file's `model` has "
+            f"{own[wrong[0]]} ({len(wrong)} arrays of another shape)"
+        )
+    return f"checkpoint_path: {path}, {len(stored)} arrays, {len(own.keys() & stored)} of them ours"
 
 
 def _data_line(experiment: Experiment, part: Part) -> str:

@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-p", "--params", help="of a .mdl: its params YAML, to write a checkpoint that runs load"
     )
     parser.add_argument(
-        "--fold_lora", action="store_true", help="also bake LoRA adapters in; keeps the model only"
+        "--fold_lora",
+        action="store_true",
+        help="also bake LoRA adapters, or factors, into their kernels; keeps the model only",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="list every sparse tensor")
     parser.set_defaults(run=_main)
@@ -79,17 +81,19 @@ def finalize(
 
 
 def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> list[str]:
-    """Write the model without adapters: same outputs, ordinary parameters, pruned weights 0.
+    """Write the model without adapters or factors: same outputs, ordinary parameters.
+
+    Pruned weights are 0.
 
     Args:
-        input: a checkpoint folder of a run with ``model.lora_params``.
+        input: a checkpoint folder of a run with ``model.lora_params`` or ``model.factors``.
         output: folder to write; a checkpoint of the model alone.
 
     Returns:
         Lines that say what was written and how to go on.
 
     Raises:
-        CheckpointError: not a checkpoint, or one without adapters.
+        CheckpointError: not a checkpoint, or one without adapters and factors.
         FileExistsError: the folder holds a checkpoint already.
     """
     import numpy as np
@@ -99,6 +103,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     from models.checkpoint.reader import load_params
     from models.checkpoint.writer import write_params
     from models.convert.tokenizer import carry_tokenizer
+    from models.factors import factors_of, fold_factors, is_factor
     from models.lora import is_adapter, lora_of
     from models.paths import named_leaves
     from models.registry import parse_config
@@ -106,18 +111,26 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
 
     stored, record = load_params(input)
     settings = model_section(record, input)
-    cfg = lora_of(parse_config(settings))
-    adapted = [name for name, _ in named_leaves(stored) if is_adapter(name)]
-    if cfg is None or not adapted:
-        raise CheckpointError(f"{input} has no adapters (model.lora_params); nothing to fold")
-    params = fold_adapters(cfg, stored)
+    config = parse_config(settings)
+    cfg = lora_of(config)
+    folded = [name for name, _ in named_leaves(stored) if is_adapter(name) or is_factor(name)]
+    if (cfg is None and factors_of(config) is None) or not folded:
+        raise CheckpointError(
+            f"{input} has no adapters (model.lora_params) and no factors (model.factors); nothing "
+            "to fold"
+        )
+    params = fold_factors(fold_adapters(cfg, stored))
     for section in (settings, settings.get("text_model", {})):
         section.pop("lora_params", None)
+        section.pop("factors", None)
     leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
+    what, key = (
+        ("factors", "factors") if cfg is None else (f"adapters of rank {cfg.r}", "lora_params")
+    )
     path = write_params(output, settings, [name for name, _ in leaves], leaves)
     carry_tokenizer(input, output)
     return [
-        f"Folded {len(adapted) // 2} adapters of rank {cfg.r} into their kernels: {path}",
-        f"  wafer run ... --checkpoint_path {path}    (drop model.lora_params there)",
+        f"Folded {len(folded) // 2} {what} into their kernels: {path}",
+        f"  wafer run ... --checkpoint_path {path}    (drop model.{key} there)",
         f"  wafer convert convert --src-fmt wafer --tgt-fmt hf ... {path}",
     ]

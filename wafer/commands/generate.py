@@ -1,16 +1,20 @@
 """Sample text from a checkpoint: ``wafer generate``."""
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import models
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "cache_dtype")
+_OPTIONS = (*_SAMPLING, "max_new_tokens", "seed", "num_samples", "stop", "draft_tokens")
 
 __all__ = ["Loaded", "Samples", "add_arguments", "generate", "open_model", "sample"]
 
@@ -24,30 +28,82 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max_new_tokens", type=int, default=200)
     parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy")
     parser.add_argument("--top_k", type=int, default=None, help="sample from the k likeliest")
+    parser.add_argument("--top_p", type=float, help="from the likeliest with this probability")
+    parser.add_argument("--min_p", type=float, help="from those with this share of the likeliest's")
+    parser.add_argument("--repetition_penalty", type=float, default=1.0, help="above 1: less often")
+    parser.add_argument("--stop", action="append", default=[], help="end before this text; again")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--num_samples", type=int, default=1)
+    parser.add_argument("--batch_size", type=int, default=1, help="prompts of --input at once")
+    parser.add_argument("--stream", action="store_true", help="write the text as it comes")
+    parser.add_argument(
+        "--kernels",
+        choices=["auto", "csr", "dense"],
+        default="auto",
+        help="multiply by kept weights (csr) or by all; auto: csr where the model is pruned",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="of the weights that csr kernels read",
+    )
+    parser.add_argument(
+        "--cache_dtype", choices=["float32", "bfloat16"], help="of the keys and values kept"
+    )
+    parser.add_argument("--draft", help="checkpoint that guesses tokens; with --temperature 0")
+    parser.add_argument("--draft_tokens", type=int, default=4, help="guesses for each verification")
     parser.set_defaults(run=_main)
 
 
 def _main(args: argparse.Namespace) -> int:
-    loaded = open_model(args.checkpoint_path)
-    options = {
-        "max_new_tokens": args.max_new_tokens,
-        "temperature": args.temperature,
-        "top_k": args.top_k,
-        "seed": args.seed,
-        "num_samples": args.num_samples,
-    }
-    for prompt in _prompts(args):
-        samples = sample(loaded, prompt, **options)
-        if args.input is None:
-            sys.stdout.writelines(text + "\n" for text in samples.texts)
-        else:
-            line = {"prompt": prompt, "texts": samples.texts}
-            sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+    from wafer.cache import keep_programs
+
+    keep_programs()
+    if args.batch_size < 1:
+        raise ValueError(f"--batch_size: expected at least 1, got {args.batch_size}")
+    if args.stream and (args.num_samples > 1 or args.input):
+        raise ValueError("--stream writes one sample; drop --num_samples and --input")
+    _check_draft(args.draft, vars(args), args.stream)
+    loaded = open_model(args.checkpoint_path, args.kernels, args.dtype)
+    if args.draft is not None:
+        loaded = loaded._replace(draft=open_model(args.draft, args.kernels, args.dtype))
+    options = {name: getattr(args, name) for name in _OPTIONS}
+    options["emit"] = _write if args.stream else None
+    size = 1 if args.interactive else args.batch_size
+    for prompts in _batches(_prompts(args), size):
+        samples = sample(loaded, prompts, **options)
+        for prompt, texts in zip(prompts, samples.texts, strict=True):
+            if args.stream:
+                sys.stdout.write("\n")
+            elif args.input is None:
+                sys.stdout.writelines(text + "\n" for text in texts)
+            else:
+                line = {"prompt": prompt, "texts": texts}
+                sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
         sys.stdout.flush()
         sys.stderr.write(samples.summary + "\n")
     return 0
+
+
+def _check_draft(draft: Any, options: Mapping[str, Any], shown: Any) -> None:
+    if draft is not None and (
+        options["temperature"] != 0 or options["repetition_penalty"] != 1 or shown
+    ):
+        raise ValueError(
+            "draft: guesses are verified for greedy text alone; give temperature 0, no "
+            "repetition_penalty and no stream"
+        )
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _batches(prompts: Iterator[str], size: int) -> Iterator[list[str]]:
+    while batch := list(itertools.islice(prompts, size)):
+        yield batch
 
 
 def _prompts(args: argparse.Namespace) -> Iterator[str]:
@@ -84,8 +140,18 @@ def generate(
     max_new_tokens: int = 200,
     temperature: float = 0.8,
     top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    cache_dtype: str | None = None,
+    stop: Sequence[str] = (),
     seed: int = 0,
     num_samples: int = 1,
+    kernels: str = "auto",
+    dtype: str = "float32",
+    emit: Callable[[str], None] | None = None,
+    draft: str | os.PathLike[str] | None = None,
+    draft_tokens: int = 4,
 ) -> list[str]:
     """Continue a prompt with a trained model; sparse and finalized checkpoints alike.
 
@@ -95,8 +161,20 @@ def generate(
         max_new_tokens: at most so many; a sample ends at its end-of-text mark.
         temperature: 0 is greedy.
         top_k: sample from the k likeliest tokens only.
+        top_p: sample from the likeliest tokens that together have this probability.
+        min_p: sample from tokens with this share of the likeliest one's probability.
+        repetition_penalty: above 1, tokens of the text so far become less likely.
+        cache_dtype: "float32" or "bfloat16", of the keys and values that are kept.
+        stop: texts before which a sample ends.
         seed: the same seed gives the same samples.
         num_samples: how many.
+        kernels: "csr" multiplies by kept weights only (CPU), "dense" by all of them; "auto" is
+            "csr" where a decoder's weights are pruned.
+        dtype: "float32" or "bfloat16", of the weights that csr kernels read.
+        emit: called with the prompt and then with what is new, as it comes; for one sample.
+        draft: checkpoint of a model that guesses tokens, such as this one with fewer weights kept:
+            the text of temperature 0 in less time.
+        draft_tokens: guesses for each verification.
 
     Returns:
         Prompt and continuation, ``num_samples`` times.
@@ -104,114 +182,225 @@ def generate(
     Raises:
         CheckpointError: no readable checkpoint there.
         DataError: the run had no tokenizer, or the prompt is too long for the model.
+        ValueError: kernels or a dtype that do not serve this model.
 
     Examples:
         >>> wafer.generate("runs/demo", "def read_", num_samples=2)  # doctest: +SKIP
     """
-    return sample(
-        open_model(checkpoint),
-        prompt,
+    options = {"temperature": temperature, "repetition_penalty": repetition_penalty}
+    _check_draft(draft, options, emit)
+    loaded = open_model(checkpoint, kernels, dtype)
+    if draft is not None:
+        loaded = loaded._replace(draft=open_model(draft, kernels, dtype))
+    samples = sample(
+        loaded,
+        [prompt],
         max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
         seed=seed,
         num_samples=num_samples,
-    ).texts
+        stop=stop,
+        emit=emit,
+        draft_tokens=draft_tokens,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        cache_dtype=cache_dtype,
+        **options,
+    )
+    return samples.texts[0]
 
 
 class Loaded(NamedTuple):
     """A model that is ready to continue prompts.
 
     model: the model
-    params: its parameters, dense, pruned weights 0
+    params: its parameters: dense, pruned weights 0, or objects that hold kept weights
     tokenizer: ``tokenizers.Tokenizer``
+    kernels: what multiplies by the weights, in words
+    draft: one that guesses tokens for it
     """
 
     model: "models.Model"
     params: Any
     tokenizer: Any
+    kernels: str = "dense kernels"
+    draft: "Loaded | None" = None
 
 
 class Samples(NamedTuple):
-    """What a prompt became.
+    """What prompts became.
 
-    texts: prompt and continuation, once for each sample
-    tokens: that the model added, of all samples, before the end-of-text marks
+    texts: for each prompt, prompt and continuation, once for each sample
+    tokens: that the model added, of all samples, with the end-of-text marks
     seconds: of wall time; with the compilation, at the first prompt of its length
     summary: tokens, seconds, tokens per second, and what computed them
     """
 
-    texts: list[str]
+    texts: list[list[str]]
     tokens: int
     seconds: float
     summary: str
 
 
-def open_model(checkpoint: str | os.PathLike[str]) -> Loaded:
-    """Load a model and its tokenizer.
+def open_model(
+    checkpoint: str | os.PathLike[str], kernels: str = "auto", dtype: str = "float32"
+) -> Loaded:
+    """Load a model and its tokenizer; ``kernels`` and ``dtype`` as ``generate`` has them.
 
     Raises:
         CheckpointError: no readable checkpoint there.
         DataError: the run had no tokenizer.
+        ValueError: kernels or a dtype that do not serve this model.
     """
-    from wafer.commands.inputs import load, newest_checkpoint
+    from wafer.commands.inputs import load_decoding, newest_checkpoint
     from wafer.data.text.tokenizer import load_tokenizer
 
     path = newest_checkpoint(checkpoint)
     tokenizer = load_tokenizer(_tokenizer_of(path))
-    model, params, _ = load(path)
-    return Loaded(model, params, tokenizer)
+    model, params, multiplied_by = load_decoding(path, kernels, dtype)
+    return Loaded(model, params, tokenizer, multiplied_by)
 
 
 def sample(
     loaded: Loaded,
-    prompt: str,
+    prompts: Sequence[str],
     *,
     max_new_tokens: int,
-    temperature: float,
-    top_k: int | None,
     seed: int,
     num_samples: int,
+    stop: Sequence[str] = (),
+    emit: Callable[[str], None] | None = None,
+    draft_tokens: int = 4,
+    **sampling: Any,
 ) -> Samples:
-    """Continue a prompt; see ``generate``.
+    """Continue prompts together; see ``generate``.
 
     Raises:
-        DataError: the prompt is too long for the model.
+        DataError: a prompt is too long for the model.
+        ValueError: an option out of its range.
     """
     import jax
     import numpy as np
 
     import models
+    from wafer.errors import DataError
+
+    if "" in stop:
+        raise ValueError("stop: expected text, got ''")
+    model, params, tokenizer, kernels, draft = loaded
+    encoded, end = _encoded(tokenizer, prompts)
+    ids = [row for row in encoded for _ in range(num_samples)]
+    lengths = np.asarray([len(row) for row in ids])
+    room = model.config.max_position_embeddings - int(lengths.max())
+    if room < 1:
+        raise DataError(
+            f"the prompt has {lengths.max()} tokens and the model {room + lengths.max()} "
+            "positions; shorten the prompt"
+        )
+    filled = np.full((len(ids), lengths.max()), end, np.int32)
+    for row, tokens in zip(filled, ids, strict=True):
+        row[: len(tokens)] = tokens
+    count = min(max_new_tokens, room)
+    began = time.perf_counter()
+    shared: Any = {"lengths": lengths, "end_id": end}
+    if draft is not None:
+        pair = draft.model, draft.params
+        guessed = models.speculate(
+            model, params, pair, filled, count, draft_tokens=draft_tokens, **shared
+        )
+        blocks = iter([guessed.tokens])
+        kernels += f"; {guessed.accepted:.0%} of the draft's guesses accepted"
+    else:
+        key, block = jax.random.key(seed), 4 if emit else 16 if stop else max(1, count)
+        blocks = models.generate_stream(
+            model, params, filled, count, key=key, block=block, **shared, **sampling
+        )
+    written = _Written(tokenizer, end, tuple(stop), [[] for _ in ids])
+    shown = _Shown(emit, prompts[0])
+    for block in blocks:
+        written.add(block)
+        shown.update(prompts[0] + _sure(written.text(0), stop))
+        if all(map(written.ended, range(len(ids)))):
+            break
+    seconds = time.perf_counter() - began
+    texts = [written.text(i) for i in range(len(ids))]
+    shown.update(prompts[0] + texts[0])
+    grouped = [
+        [prompt + text for text in texts[i * num_samples : (i + 1) * num_samples]]
+        for i, prompt in enumerate(prompts)
+    ]
+    total = sum(map(len, written.rows))
+    summary = (
+        f"{total:,} tokens in {seconds:.2f} s, {total / seconds:.1f} tokens/s: "
+        f"{model.config.dtype} on {jax.default_backend().upper()}, {kernels}"
+    )
+    return Samples(grouped, total, seconds, summary)
+
+
+class _Written(NamedTuple):
+    """Tokens of each row, to its end-of-text mark."""
+
+    tokenizer: Any
+    end: int
+    stop: tuple[str, ...]
+    rows: list[list[int]]
+
+    def add(self, block: Any) -> None:
+        for row, tokens in zip(self.rows, block.tolist(), strict=True):
+            if self.end not in row:
+                row.extend(tokens[: tokens.index(self.end) + 1] if self.end in tokens else tokens)
+
+    def text(self, i: int) -> str:
+        """Text before the mark and before all stops."""
+        whole = self.tokenizer.decode([token for token in self.rows[i] if token != self.end])
+        return whole[: min((whole.find(s) for s in self.stop if s in whole), default=len(whole))]
+
+    def ended(self, i: int) -> bool:
+        row = self.rows[i]
+        return self.end in row or any(s in self.tokenizer.decode(row) for s in self.stop)
+
+
+def _encoded(tokenizer: Any, prompts: Sequence[str]) -> tuple[list[list[int]], int]:
+    """Ids of each prompt behind the mark that begins texts; the id of the one that ends them.
+
+    Somebody else's tokenizer may have other marks than ours, and set them itself.
+    """
+    from models.convert.tokenizer import text_marks
     from wafer.data.text.tokenizer import END_OF_TEXT
     from wafer.errors import DataError
 
-    model, params, tokenizer = loaded
-    end = tokenizer.token_to_id(END_OF_TEXT)
-    ids = [end, *tokenizer.encode(prompt).ids]
-    room = model.config.max_position_embeddings - len(ids)
-    if room < 1:
-        raise DataError(
-            f"the prompt has {len(ids)} tokens and the model {room + len(ids)} positions; "
-            "shorten the prompt"
-        )
-    began = time.perf_counter()
-    samples = models.generate(
-        model,
-        params,
-        np.tile(np.asarray(ids, np.int32), (num_samples, 1)),
-        min(max_new_tokens, room),
-        temperature=temperature,
-        top_k=top_k,
-        key=jax.random.key(seed),
-    )
-    seconds = time.perf_counter() - began
-    ends = [row[: row.index(end)] if end in row else row for row in samples.tolist()]
-    texts = [prompt + tokenizer.decode(tokens) for tokens in ends]
-    summary = (
-        f"{samples.size:,} tokens in {seconds:.2f} s, {samples.size / seconds:.1f} tokens/s: "
-        f"{model.config.dtype} on {jax.default_backend().upper()}, dense kernels"
-    )
-    return Samples(texts, sum(map(len, ends)), seconds, summary)
+    if wrong := [prompt for prompt in prompts if not isinstance(prompt, str)]:
+        raise ValueError(f"prompt: expected text, got {wrong[0]!r:.60}")
+    ids = [tokenizer.encode(prompt).ids for prompt in prompts]
+    own = tokenizer.token_to_id(END_OF_TEXT)
+    if own is not None:
+        return [[own, *row] for row in ids], own
+    begin, end = text_marks(tokenizer)
+    if end is None:
+        raise DataError("the tokenizer has no token that ends texts: </s>, <|endoftext|>, ...")
+    ids = [row[:-1] if row[-1:] == [end] else row for row in ids]
+    if begin is not None:
+        ids = [row if row[:1] == [begin] else [begin, *row] for row in ids]
+    return [row or [end] for row in ids], end
+
+
+def _sure(text: str, stop: Sequence[str]) -> str:
+    """Text without an end that may begin a stop, or be half a character."""
+    held = max((n for s in stop for n in range(len(s)) if text.endswith(s[:n])), default=0)
+    return text[: len(text) - held].rstrip("\ufffd")
+
+
+class _Shown:
+    """Calls ``emit`` with what is new of a text that grows."""
+
+    def __init__(self, emit: Callable[[str], None] | None, prompt: str) -> None:
+        self._emit, self._shown = emit, 0
+        self.update(prompt)
+
+    def update(self, text: str) -> None:
+        if self._emit is not None and len(text) > self._shown:
+            self._emit(text[self._shown :])
+            self._shown = len(text)
 
 
 def _tokenizer_of(path: pathlib.Path) -> pathlib.Path:

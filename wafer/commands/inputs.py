@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -10,17 +10,22 @@ import jax.numpy as jnp
 
 import models
 from models.checkpoint.layout import CHECKPOINTS, PARAMS, is_checkpoint, model_section
-from models.checkpoint.reader import load_params
+from models.checkpoint.reader import load_params, open_params
 from models.checkpoint.writer import Checkpoints
 from models.convert.tokenizer import find_tokenizer
+from models.paths import named_leaves
+from sparsity import decoding
+from sparsity.kernels import native
 from wafer.config import parse_config
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 from wafer.session.foreign import is_hf_folder, load_hf
 
-__all__ = ["Source", "experiment_of", "load", "newest_checkpoint"]
+__all__ = ["Source", "experiment_of", "load", "load_decoding", "newest_checkpoint"]
 
+KERNELS = ("auto", "csr", "dense")
+DTYPES = ("float32", "bfloat16")
 Source = Experiment | str | os.PathLike[str] | Mapping[str, Any]
 
 
@@ -93,3 +98,69 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
     tokenizer = find_tokenizer(path)
     record = {**record, "tokenizer": tokenizer and load_tokenizer(tokenizer)}
     return models.build(model_section(record, path)), jax.tree.map(jnp.asarray, params), record
+
+
+def load_decoding(
+    checkpoint: str | os.PathLike[str], kernels: str = "auto", dtype: str = "float32"
+) -> tuple[models.Model, Any, str]:
+    """Load a model to generate with.
+
+    Args:
+        checkpoint: as ``load`` takes it.
+        kernels: "csr" multiplies by kept values, read tensor by tensor with no dense copy of the
+            model; "dense" by all; "auto" is "csr" for a pruned decoder on a CPU.
+        dtype: of the weights that csr kernels read, "float32" or "bfloat16".
+
+    Returns:
+        The model, its parameters, and which kernels multiply by them, in words.
+
+    Raises:
+        CheckpointError: no readable checkpoint there.
+        ValueError: kernels that this model, checkpoint or machine has not.
+    """
+    for name, value, known in (("kernels", kernels, KERNELS), ("dtype", dtype, DTYPES)):
+        if value not in known:
+            raise ValueError(f"{name}: {value!r}; choose {' or '.join(known)}")
+    why = "you asked for dense ones" if kernels == "dense" else None
+    if why is None:
+        path = _folder(checkpoint)
+        model, leaves = _stored(path)
+        why = decoding.problem(model)
+        if why is None:
+            converted = decoding.convert(model, leaves, jnp.dtype(dtype))
+            if converted.sparse:
+                return model, converted.params, _described(converted, dtype)
+            why = f"no kernel of {path} is pruned by a quarter or more"
+            if (kernels, dtype) == ("auto", "float32"):
+                return model, converted.params, "dense kernels"
+    if kernels == "csr":
+        raise ValueError(f"kernels: csr does not serve here: {why}; take dense or auto")
+    if dtype != "float32":
+        raise ValueError(f"dtype: {dtype} is for csr kernels, and these are dense: {why}")
+    model, params, _ = load(checkpoint)
+    return model, params, "dense kernels"
+
+
+def _folder(checkpoint: str | os.PathLike[str]) -> pathlib.Path:
+    """Resolve what ``load`` takes to the folder that holds the weights."""
+    path = pathlib.Path(checkpoint)
+    return path if is_hf_folder(path) else newest_checkpoint(path)
+
+
+def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]]:
+    """Open the model of a folder: its tensors by name, not yet read where they can be so."""
+    if is_hf_folder(path):
+        tree, record = load_hf(path)
+        leaves = iter(named_leaves(tree[PARAMS]))
+    else:
+        record, stored = open_params(path)
+        leaves = iter(stored.items())
+    return models.build(model_section(record, path)), leaves
+
+
+def _described(converted: decoding.Converted, dtype: str) -> str:
+    return (
+        f"csr kernels ({converted.sparse} of {converted.kernels} weights, "
+        f"{100 * converted.zeros:.1f} % zeros, {dtype}, {native.target()}, "
+        f"{converted.nbytes / 1e6:.1f} MB a step)"
+    )

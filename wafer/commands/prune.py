@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--param_filter", action="append", help="glob of weights to prune")
     parser.add_argument("--calibration", help="folder of rows; default: the run's own data_dir")
     parser.add_argument("--samples", type=int, default=128, help="rows of it to read")
+    parser.add_argument("--rounds", type=int, help="times to score and prune; synflow: 100")
     parser.add_argument("-o", "--output", required=True, help="checkpoint to write, NaN at pruned")
     parser.set_defaults(run=_main)
 
@@ -48,6 +49,7 @@ def _main(args: argparse.Namespace) -> int:
         source=args.params,
         calibration=args.calibration,
         samples=args.samples,
+        rounds=args.rounds,
         report=say,
     )
     return 0
@@ -71,6 +73,7 @@ def prune(
     source: "Source | None" = None,
     calibration: str | os.PathLike[str] | None = None,
     samples: int = 128,
+    rounds: int | None = None,
     report: Callable[[str], object] = lambda line: None,
 ) -> pathlib.Path:
     """Prune a model once and write it as a checkpoint to train on from.
@@ -84,6 +87,7 @@ def prune(
         source: a run file; None takes the one that the checkpoint remembers.
         calibration: folder of rows as the run's ``train_input`` reads them; None is its own.
         samples: rows to read of it.
+        rounds: how often to score and prune; None is the method's own: 100 for synflow, else 1.
         report: called with lines that say how far it is.
 
     Returns:
@@ -100,16 +104,18 @@ def prune(
     """
     import sparsity
     from models.convert.tokenizer import carry_tokenizer
+    from models.counts import forward_flops
     from sparsity.oneshot import METHODS, prune
     from wafer.commands.inputs import experiment_of
 
     model, params, config = _start(checkpoint, source)
     reads_rows = METHODS.get(method, False)
     batches = _batches(experiment_of(config), calibration, samples) if reads_rows else ()
-    sparsifier = sparsity.configure(section, aliases=model.alias, params=params)
+    flops = lambda: forward_flops(model)
+    sparsifier = sparsity.configure(section, aliases=model.alias, params=params, flops=flops)
     loss = _mean_loss(model, batches)
     before = loss(params)
-    pruned = prune(model, params, sparsifier, method, batches=batches, report=report)
+    pruned = prune(model, params, sparsifier, method, batches=batches, rounds=rounds, report=report)
     path = _write(output, model, pruned)
     if checkpoint is not None:
         carry_tokenizer(checkpoint, path)

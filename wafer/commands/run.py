@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Trained", "add_arguments", "evaluate", "run", "train"]
 
 _LOG = logging.getLogger(__name__)
+_WRITES = {"lm", "seq2seq", "dpo"}  # tasks whose models `wafer generate` takes
 
 # Flags that override runconfig, with their argparse settings.
 _FLAGS: dict[str, dict[str, Any]] = {
@@ -56,7 +57,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "job_labels": {"nargs": "+", "metavar": "K=V", "help": "labels that `wafer jobs get` shows"},
     "job_priority": {"help": "turn in the queue, p1 first"},
     "python_paths": {"nargs": "+", "help": "folders of your own modules"},
-    "compile_dir": {"help": "where compiled programs are kept"},
+    "compile_dir": {"help": "where compiled programs are kept (default: ~/.cache)"},
     "multireplica": {
         "action": "store_true",
         "help": "as many copies of a pipelined model as are fastest share a system's batch",
@@ -199,14 +200,12 @@ def _devices(cfg: "RunConfig") -> int:
 
 def _prepare(cfg: "RunConfig", processes: int = 1) -> None:
     """Make this process's systems, before the first use of any; keep compiled programs."""
-    import jax
-
+    from wafer.cache import keep_programs
     from wafer.engines.cluster import prepare
 
     settings = cfg.runconfig
     prepare(settings.num_csx, processes, settings.pipeline.devices)
-    if settings.compile_dir is not None:
-        jax.config.update("jax_compilation_cache_dir", settings.compile_dir)
+    keep_programs(settings.compile_dir)
 
 
 def run(cfg: "RunConfig", began: float | None = None, job_id: str = "") -> int:
@@ -442,8 +441,10 @@ def _report(job: "Run", outcome: "Outcome") -> None:
     with contextlib.suppress(ValueError):  # elsewhere on the disk the absolute path is right
         checkpoint = checkpoint.relative_to(pathlib.Path.cwd())
     CONSOLE.print("\nNext:")
-    if (job.model_dir / "tokenizer.json").exists():
-        CONSOLE.print(f'  wafer generate --checkpoint_path {checkpoint} --prompt "def read_"')
+    section = job.experiment.section("train")
+    if (job.model_dir / "tokenizer.json").exists() and section.task in _WRITES:
+        begin = "def read_" if section.data_processor == "PyStdlibDataProcessor" else "The"
+        CONSOLE.print(f'  wafer generate --checkpoint_path {checkpoint} --prompt "{begin}"')
     if job.experiment.sparsifier:
         CONSOLE.print(f"  wafer finalize -i {checkpoint} -o {job.model_dir}/finalized")
     CONSOLE.print(f"  tensorboard --logdir {job.summary_dir}")

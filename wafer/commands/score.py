@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from wafer.commands.inputs import Source
-    from wafer.data.readers.preferences import Pair
+    from wafer.data.readers.text.preferences import Pair
 
 __all__ = ["add_arguments", "score"]
 
@@ -60,7 +60,7 @@ def score(
     from models.files import appearing_whole
     from wafer.commands.inputs import experiment_of, load
     from wafer.data.batching.batches import to_batch
-    from wafer.data.readers.preferences import LOGP_KEYS, read_pairs
+    from wafer.data.readers.text.preferences import LOGP_KEYS, read_pairs
     from wafer.errors import ConfigError, Problem
 
     section: Any = experiment_of(source).cfg.train_input
@@ -93,7 +93,7 @@ def _rows(pairs: "Sequence[Pair]", length: int, size: int) -> "dict[str, np.ndar
     """Stack pairs, the last one again until there are ``size``."""
     import numpy as np
 
-    from wafer.data.readers.preferences import pair_row
+    from wafer.data.readers.text.preferences import pair_row
 
     filled = [*pairs, *[pairs[-1]] * (size - len(pairs))]
     rows = [pair_row(pair.answers, length) for pair in filled]

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wafer.compiler.decode_costs import attention_cycles, gemv_cycles, norm_cycles
 from wafer.compiler.dense_kernel import dense_cost, loss_cost
 from wafer.compiler.graph import Kernel
 from wafer.fabric.library.dense import FMACS_LOOP
@@ -57,6 +58,7 @@ class Setting:
         after: kernels behind this one, the loss included.
         train: False for a forward pass alone.
         dense: the net is of dense layers on vectors (T = 1), which have a kernel of their own.
+        sequences: that a decoder writes at once, a token of one after another; 0 is no decoding.
     """
 
     spec: WaferSpec = WSE2
@@ -67,6 +69,7 @@ class Setting:
     after: int = 1
     train: bool = True
     dense: bool = False
+    sequences: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +94,11 @@ class Choices:
     def fitting(self, limit: int) -> "Choices":
         """Those whose fullest PE needs at most ``limit`` bytes."""
         keep = self.sram <= limit
+        return Choices(*(getattr(self, f.name)[keep] for f in dataclasses.fields(self)))
+
+    def within(self, slack: float) -> "Choices":
+        """Those at most so many times as slow as the fastest."""
+        keep = self.cycles <= slack * self.cycles.min()
         return Choices(*(getattr(self, f.name)[keep] for f in dataclasses.fields(self)))
 
 
@@ -312,6 +320,42 @@ def _dense_loss(kernel: Kernel, setting: Setting) -> Choices:
     return _choices(pes, np.ones_like(pes), forward, backward, np.zeros(len(pes)), sram)
 
 
+def _gemv(kernel: Kernel, setting: Setting) -> Choices:
+    """A product with a weight, of one token."""
+    spec = setting.spec
+    product = max(kernel.products, key=lambda p: p.macs)
+    h, w = _grid(product.N, product.K, spec)
+    k, n = _up(product.K, w), _up(product.N, h)
+    simd = spec.simd_16bit if kernel.bits == 16 else 1
+    others = sum(p.macs for p in kernel.products) / product.macs
+    lanes, _, _ = _rest(kernel, setting, h)
+    forward = gemv_cycles(k, n, (h, w), simd) * others + lanes
+    held = k * n * others * weight_bytes(kernel, setting)
+    buffers = 2 * (k + n) * (kernel.bits // 8)
+    return _choices(h, w, forward, 0, 0, CODE_BYTES + held + buffers)
+
+
+def _cached_attention(kernel: Kernel, setting: Setting) -> Choices:
+    """Attention of one token to those before it, whose keys and values stay on the PEs."""
+    spec, product = setting.spec, kernel.products[0]
+    h, w = _grid(product.groups, product.N, spec)
+    own, held = _up(product.groups, h), _up(product.N, w)
+    forward = attention_cycles(kernel, own, held, w, spec)
+    cache = 2 * own * product.K * held * setting.sequences
+    scores = own * product.T * (held + 3 * product.K)
+    return _choices(h, w, forward, 0, 0, CODE_BYTES + (cache + scores) * (kernel.bits // 8))
+
+
+def _one_norm(kernel: Kernel, setting: Setting) -> Choices:
+    """A norm of one vector, or the search for its greatest number, on a line of PEs."""
+    spec = setting.spec
+    w = steps(min(kernel.elements, spec.width, spec.height)).astype(np.int64)
+    lanes, _, _ = _rest(kernel, setting, w)
+    words = np.ceil(kernel.elements / w) + np.ceil(kernel.weights / w)
+    sram = CODE_BYTES + words * weight_bytes(kernel, setting)
+    return _choices(np.ones_like(w), w, norm_cycles(lanes, w), 0, 0, sram)
+
+
 def _choices(h: Array, w: Array, *columns: Array | float) -> Choices:
     """Forward, backward, update, SRAM, rounded up to whole cycles and bytes."""
     whole = lambda x: np.ceil(np.broadcast_to(x, h.shape)).astype(np.int64)
@@ -324,10 +368,13 @@ _BY_KIND: dict[str, Callable[[Kernel, Setting], Choices]] = {
     "attention": _attention,
     "embedding": _lookup,
 }
+_DECODING = _BY_KIND | {"matmul": _gemv, "attention": _cached_attention, "norm": _one_norm}
 
 
 def choices_of(kernel: Kernel, setting: Setting) -> Choices:
     """All useful ways to run a kernel, whether or not they fit a PE's memory."""
+    if setting.sequences:
+        return _DECODING.get(kernel.kind, _lanewise)(kernel, setting)
     if setting.dense and kernel.kind == "matmul":
         return _dense(kernel, setting)
     if setting.dense and kernel.kind == "loss":

@@ -18,12 +18,15 @@ from typing import Any, NamedTuple
 import jax
 
 import wafer
+from models.families.decoder_config import DecoderConfig
 from models.files import appearing_whole
 from models.lora import trainable
 from models.paths import named_leaves
 from vsl.attend import attention_as
+from wafer.cache import cache_folder
 from wafer.compiler.check import check_plan
 from wafer.compiler.compile import Options, compile_graph, trace
+from wafer.compiler.decoding import Inference, decoding_graph, fastest_mesh, with_decoding
 from wafer.compiler.graph import Graph
 from wafer.compiler.picture import save
 from wafer.compiler.plan import Compiled
@@ -43,6 +46,7 @@ __all__ = [
     "batch_on_wafer",
     "compile_experiment",
     "config_graph",
+    "inference_of",
     "options_of",
     "spec_of",
 ]
@@ -122,15 +126,13 @@ def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> Opti
     cfg, run = experiment.cfg, experiment.cfg.runconfig
     section = _section(cfg)
     weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(experiment.shapes))
-    state = jax.eval_shape(experiment.tx.init, experiment.shapes)
-    moments = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
     several = 0 if run.multireplica or run.num_replicas == -1 else run.num_replicas
     return Options(
         name=cfg.model["name"],
         spec=spec_of(cfg, spec),
         batch=section.batch_size,
         micro=batch_on_wafer(section).rows,
-        state_bytes=moments / max(weights, 1),
+        state_bytes=experiment.moment_bytes() / max(weights, 1),
         train=cfg.train_input is not None and cfg.optimizer is not None,
         replicas=several,
         portions=_portions(experiment),
@@ -143,7 +145,7 @@ def _portions(experiment: Experiment) -> int:
     return 0 if experiment.cfg.train_input is None else experiment.portions
 
 
-def _key(cfg: RunConfig, seed: int, spec: str) -> str:
+def _key(cfg: RunConfig, seed: int, spec: str, inference: Inference | None = None) -> str:
     run = cfg.runconfig
     parts = {
         "model": cfg.model,
@@ -153,6 +155,7 @@ def _key(cfg: RunConfig, seed: int, spec: str) -> str:
         "trains": cfg.train_input is not None,
         "replicas": (run.multireplica, run.num_replicas, run.num_csx),
         "seed": seed,
+        "inference": inference and dataclasses.asdict(inference),
         "spec": dataclasses.asdict(spec_of(cfg, spec)),
         "versions": (wafer.__version__, jax.__version__, code_digest(str(cfg.model["name"]))),
         "placer": placer.target(),  # C++, or annealing in Python
@@ -165,11 +168,10 @@ def _plain(value: Any) -> Any:
     return value.model_dump() if hasattr(value, "model_dump") else repr(value)
 
 
-def _store(cfg: RunConfig) -> pathlib.Path:
-    if cfg.runconfig.compile_dir is not None:
-        return pathlib.Path(cfg.runconfig.compile_dir) / "floor_plans"
-    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(base) / "wafer" / "floor_plans"
+def _store(cfg: RunConfig) -> pathlib.Path | None:
+    asked = cfg.runconfig.compile_dir
+    folder = cache_folder() if asked is None else pathlib.Path(asked)
+    return None if folder is None else folder / "floor_plans"
 
 
 def _write(compiled: Compiled, folder: pathlib.Path) -> None:
@@ -207,6 +209,7 @@ def compile_experiment(
     *,
     seed: int = 0,
     spec: str = "wse2",
+    inference: Inference | None = None,
 ) -> Result:
     """Compile an experiment for the wafer and write its report and pictures into ``folder``.
 
@@ -215,6 +218,7 @@ def compile_experiment(
         folder: made if it is not there; None is ``model_dir/cs_HASH``, as the vendor names it.
         seed: of the placer.
         spec: 'wse2' or 'wse3'.
+        inference: from ``inference_of``: a plan of a decoder's forward kernels for one token.
 
     Raises:
         CapacityError: it does not fit.
@@ -222,18 +226,70 @@ def compile_experiment(
         ConfigError: nothing to take a sample's shape from, or a part larger than the wafer.
     """
     cfg = experiment.cfg
-    key = _key(cfg, seed, spec)
-    place = _store(cfg) / key
-    compiled = _kept(place)
+    key = _key(cfg, seed, spec, inference)
+    store = _store(cfg)
+    place = None if store is None else store / key
+    compiled = None if place is None else _kept(place)
     kept = compiled is not None
     if compiled is None:
-        graph = config_graph(experiment)
-        options = options_of(experiment, seed=seed, spec=spec)
-        compiled = compile_graph(graph, options)
-        check_plan(compiled, graph)
-        _keep(compiled, place)
+        compiled = _compiled(experiment, seed, spec, inference)
+        if place is not None:
+            _keep(compiled, place)
     folder = pathlib.Path(folder or pathlib.Path(cfg.runconfig.model_dir) / f"cs_{key}")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
-        shutil.copyfile(place / name, folder / name)
+    if place is None:
+        _write(compiled, folder)
+    else:
+        for name in FILES:
+            shutil.copyfile(place / name, folder / name)
     return Result(compiled, folder, kept)
+
+
+def _compiled(
+    experiment: Experiment, seed: int, spec: str, inference: Inference | None
+) -> Compiled:
+    graph = config_graph(experiment)
+    options = options_of(experiment, seed=seed, spec=spec)
+    if inference is not None:
+        graph = decoding_graph(graph, inference)
+        options = dataclasses.replace(
+            options, batch=1, micro=1, state_bytes=0.0, train=False, sequences=inference.sequences
+        )
+    compiled = compile_graph(graph, options)
+    check_plan(compiled, graph)
+    if inference is None:
+        return compiled
+    mesh = fastest_mesh(experiment.model.config, inference, options.spec)
+    return with_decoding(compiled, graph, inference, mesh)
+
+
+def inference_of(
+    experiment: Experiment, context: int | None = None, sequences: int | None = None
+) -> Inference:
+    """What ``wafer compile --inference`` is asked for.
+
+    Args:
+        experiment: of a decoder.
+        context: tokens of a sequence; None is the input's longest.
+        sequences: written at once; None is one.
+
+    Raises:
+        ConfigError: a model that writes nothing, or numbers out of range.
+    """
+    model = experiment.model.config
+    if not isinstance(model, DecoderConfig) or not model.with_lm_head:
+        message = f"{model.name!r} writes no text; --inference is for decoders with a head"
+        raise ConfigError([Problem(("model", "name"), message)])
+    longest = model.max_length or math.inf
+    if context is None:
+        given = _section(experiment.cfg).max_sequence_length
+        context = int(given or model.max_position_embeddings)
+    sequences = 1 if sequences is None else sequences
+    problems = []
+    if not 1 <= context <= longest:
+        problems.append(Problem(("context",), f"{context} tokens; the model has 1 to {longest}"))
+    if sequences < 1:
+        problems.append(Problem(("sequences",), f"{sequences}; expected 1 or more"))
+    if problems:
+        raise ConfigError(problems)
+    return Inference(context, sequences)

@@ -15,6 +15,7 @@ _LIGHTER = {  # lightness of a kind within its layer's hue
     "elementwise": 0.2, "loss": -0.2,
 }  # fmt: skip
 _LEGEND = 18  # layers named beside the picture
+_STEP, _SMALL = 0.44, 2.0  # inches: of a figure beside the plan, and of the whole wafer below them
 
 
 def layer_colors(compiled: Compiled) -> dict[str, tuple[float, float, float]]:
@@ -110,12 +111,45 @@ def _window(compiled: Compiled) -> tuple[float, float, float, float]:
     return -0.03 * right, -0.03 * low, 1.06 * right, 1.06 * low
 
 
-def _page(width: float, height: float) -> tuple[float, float, float, float]:
+def _page(width: float, height: float, beside: float) -> tuple[float, float, float, float]:
     """(figure width, figure height, plan width, plan height) in inches."""
     tall = 9.6
     wide = min(tall * width / height, 12.0)
     tall = min(tall, wide * height / width)
-    return wide + 3.5, max(tall, 5.6) + 0.9, wide, tall
+    return wide + 3.5, max(tall, beside) + 0.9, wide, tall
+
+
+def _shown(compiled: Compiled, window: tuple[float, float, float, float]) -> str:
+    """What part of the wafer the plan shows, in PEs."""
+    plan, (x, y, width, height) = compiled.plan, window
+    whole = f"{plan.width:,} x {plan.height:,} PEs"
+    if (x, y, width, height) == (0, 0, plan.width, plan.height):
+        return f"shown: the whole wafer, {whole}"
+    right, low = min(plan.width, round(x + width)), min(plan.height, round(y + height))
+    return f"shown: columns 0-{right - 1:,}, rows 0-{low - 1:,} of {whole}"
+
+
+def _whole_wafer(ax: Any, scale: Any, compiled: Compiled, window: tuple[float, ...]) -> None:
+    """The wafer, small: active PEs coloured by how much of the time they run, the window framed."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.patches import Rectangle
+
+    plan, colors = compiled.plan, colormaps["viridis"]
+    frame = Rectangle((0, 0), plan.width, plan.height, facecolor=_WAFER, edgecolor=_EDGE, lw=0.8)
+    ax.add_patch(frame)
+    for dx, dy in plan.replicas:
+        for region, kernel in zip(plan.regions, compiled.kernels, strict=True):
+            corner, busy = (region.x + dx, region.y + dy), kernel.cycles / max(compiled.cycles, 1)
+            ax.add_patch(Rectangle(corner, region.width, region.height, facecolor=colors(busy)))
+    x, y, width, height = window
+    ax.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor="#d62728", lw=1.0))
+    ax.set(xlim=(-0.02 * plan.width, 1.02 * plan.width), aspect="equal", anchor="NW")
+    ax.set_ylim(1.02 * plan.height, -0.02 * plan.height)
+    ax.axis("off")
+    bar = ax.figure.colorbar(ScalarMappable(cmap=colors), cax=scale, ticks=(0, 0.5, 1))
+    bar.ax.set_yticklabels(("0 %", "50 %", "100 %"), fontsize=7.5)
+    bar.set_label("active PEs: time busy", fontsize=8)
 
 
 def _regions(ax: Any, compiled: Compiled, scale: float) -> None:
@@ -149,8 +183,9 @@ def draw(compiled: Compiled) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    x, y, width, height = _window(compiled)
-    across, down, wide, tall = _page(width, height)
+    x, y, width, height = window = _window(compiled)
+    under = _STEP * (len(_figures(compiled)) + 0.4) + 0.19 * (len(_named_layers(compiled)) + 2.5)
+    across, down, wide, tall = _page(width, height, under + _SMALL)
     figure = Figure(figsize=(across, down), facecolor=_PAPER)
     left, top = 0.35 / across, 1 - 0.75 / down
     ax = figure.add_axes((left, top - tall / down, wide / across, tall / down))
@@ -163,22 +198,28 @@ def draw(compiled: Compiled) -> Any:
     ax.add_patch(wafer)
     _regions(ax, compiled, 72 * min(wide / width, tall / height))
     _paths(ax, compiled)
-    _beside(figure, compiled, ((wide + 0.65) / across, top, 0.44 / down))
+    _beside(figure, compiled, ((wide + 0.65) / across, top, _STEP / down))
+    edge, low = (wide + 0.65) / across, top - (under + _SMALL - 0.1) / down
+    small = figure.add_axes((edge, low, (_SMALL - 0.3) / across, (_SMALL - 0.3) / down))
+    scale = figure.add_axes(
+        (edge + (_SMALL - 0.35) / across, low, 0.11 / across, (_SMALL - 0.3) / down)
+    )
+    _whole_wafer(small, scale, compiled, window)
+    figure.text(
+        left, 1 - 0.63 / down, _shown(compiled, window), fontsize=9, color=_QUIET, va="center"
+    )
     title = f"{compiled.name} on {compiled.spec.name}"
     figure.text(left, 1 - 0.4 / down, title, fontsize=15, weight="bold", color=_INK, va="center")
     return figure
 
 
-def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> None:
-    """The figures, and which colour is which layer; at: (x, top, step) in parts of the page."""
-    from matplotlib.patches import Patch
-
-    (x, top, step), colors = at, layer_colors(compiled)
+def _figures(compiled: Compiled) -> list[tuple[str, str]]:
+    """What is written beside the plan."""
     lines = [
         ("samples/s", f"{compiled.samples:,.0f}"),
         ("cycles per sample", f"{compiled.cycles:,}"),
         ("slowest", compiled.slowest.name),
-        ("active PEs", f"{compiled.active_share:.0%}"),
+        ("active PEs", f"{compiled.active_share:.{0 if compiled.active_share >= 0.1 else 2}%}"),
         ("compute utilization", f"{compiled.busy_share:.0%}"),
         ("arithmetic efficiency", f"{compiled.arithmetic_share:.0%}"),
         ("kernels", str(len(compiled.kernels))),
@@ -188,15 +229,29 @@ def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> 
             ("replicas", str(len(compiled.plan.replicas))),
             ("speed-up", f"{compiled.speedup:.2f}x"),
         ]
+    return lines
+
+
+def _named_layers(compiled: Compiled) -> list[str]:
+    """The layers of the legend: all, or the ends and some between."""
+    names = list(layer_colors(compiled))
+    if len(names) <= _LEGEND:
+        return names
+    keep = {round(i * (len(names) - 1) / (_LEGEND - 1)) for i in range(_LEGEND)}
+    return [name for number, name in enumerate(names) if number in keep]
+
+
+def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> None:
+    """The figures, and which colour is which layer; at: (x, top, step) in parts of the page."""
+    from matplotlib.patches import Patch
+
+    (x, top, step), colors, lines = at, layer_colors(compiled), _figures(compiled)
     for number, (name, value) in enumerate(lines):
         y = top - step * (number + 0.45)
         figure.text(x, y, name, fontsize=8.5, color=_QUIET, va="bottom")
         figure.text(x, y, value, fontsize=10.5, color=_INK, va="top", weight="bold")
-    names = list(colors)
-    if len(names) > _LEGEND:  # the ends and some between
-        keep = {round(i * (len(names) - 1) / (_LEGEND - 1)) for i in range(_LEGEND)}
-        names = [name for number, name in enumerate(names) if number in keep]
-    layers = [Patch(facecolor=_fill(colors[n], "matmul"), label=n) for n in names]
+    named = _named_layers(compiled)
+    layers = [Patch(facecolor=_fill(colors[n], "matmul"), label=n) for n in named]
     under = top - step * (len(lines) + 0.4)
 
     def legend(patches: list[Any], title: str, at: float) -> Any:

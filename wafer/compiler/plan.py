@@ -9,7 +9,7 @@ import dataclasses
 
 from wafer.spec import Region, WaferSpec
 
-__all__ = ["INPUT_BYTES", "Compiled", "FloorPlan", "PlacedKernel"]
+__all__ = ["INPUT_BYTES", "Compiled", "Decoding", "FloorPlan", "Mesh", "PlacedKernel"]
 
 INPUT_BYTES = 1.2e12 / 8
 """Bytes per second that enter a CS-2: twelve 100-gigabit links."""
@@ -86,6 +86,45 @@ class PlacedKernel:
 
 
 @dataclasses.dataclass(frozen=True)
+class Mesh:
+    """A decoder on one mesh, all PEs of which do every product: ``wafer.hpc.decoder``.
+
+    Attributes:
+        height, width: of it, in PEs.
+        cycles: of the last token of the context.
+        bytes: of a PE's memory.
+    """
+
+    height: int
+    width: int
+    cycles: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """How a decoder's floor plan writes.
+
+    Attributes:
+        context: tokens of a sequence.
+        sequences: written at once, by each copy.
+        latency: cycles from a token to the next one of its sequence.
+        kinds: cycles of it by kind of kernel, most first; 'ways' are those between kernels.
+        cache: bytes of a sequence's keys and values.
+        cache_pe: of the fullest PE, all sequences together.
+        mesh: the same decoder on one mesh, or None.
+    """
+
+    context: int
+    sequences: int
+    latency: int
+    kinds: dict[str, int]
+    cache: int
+    cache_pe: int
+    mesh: Mesh | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Compiled:
     """A model on the wafer.
 
@@ -100,6 +139,7 @@ class Compiled:
         bound: cycles per sample that no plan of one replica can beat (its areas fill the wafer).
         single: cycles per sample of one replica alone on the wafer.
         seed: of the placer.
+        decoding: of a plan for inference, in which a sample is a token.
     """
 
     name: str
@@ -113,6 +153,7 @@ class Compiled:
     bound: float
     single: int
     seed: int
+    decoding: Decoding | None = None
 
     @property
     def cycles(self) -> int:
@@ -165,3 +206,21 @@ class Compiled:
         """Share of the active PEs' cycles that would do at full rate: overheads left out."""
         area = sum(r.width * r.height for r in self.plan.regions)
         return sum(kernel.useful for kernel in self.kernels) / (area * self.cycles)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens per second of all sequences in all copies; 0 without decoding."""
+        if self.decoding is None:
+            return 0.0
+        alone = self.spec.clock_hz / self.decoding.latency
+        return min(len(self.plan.replicas) * self.decoding.sequences * alone, self.samples)
+
+    @property
+    def bounded_by(self) -> str:
+        """What the tokens per second would rise with."""
+        if self.decoding is None:
+            return ""
+        if self.tokens == self.samples:
+            return f"the slowest kernel, {self.slowest.name}"
+        kind, cycles = next(iter(self.decoding.kinds.items()))
+        return f"the way of a token: {kind}, {cycles / self.decoding.latency:.0%} of it"

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wafer.compiler.graph import Graph
-from wafer.compiler.plan import Compiled, FloorPlan, PlacedKernel
+from wafer.compiler.plan import Compiled, Decoding, FloorPlan, Mesh, PlacedKernel
 from wafer.spec import Region, WaferSpec
 
 __all__ = ["from_json", "graph_table", "report_text", "summary", "to_json"]
@@ -57,6 +57,29 @@ def _more(compiled: Compiled) -> list[tuple[str, str]]:
     return lines
 
 
+def _decoding(compiled: Compiled) -> list[tuple[str, str]]:
+    """Lines of a plan for inference."""
+    decoding, clock = compiled.decoding, compiled.spec.clock_hz
+    if decoding is None:
+        return []
+    sequences = decoding.sequences * len(compiled.plan.replicas)
+    lines = [
+        ("Tokens/s", f"{compiled.tokens:,.0f}"),
+        ("Tokens/s of a Sequence", f"{compiled.tokens / sequences:,.0f}"),
+        ("Tokens/s of a Prompt", f"{compiled.samples:,.0f}"),
+        ("Bounded by", compiled.bounded_by),
+        ("Context", f"{decoding.context:,} tokens, {sequences:,} sequence(s) at once"),
+        ("Cycles of a Token", f"{decoding.latency:,}"),
+        *((f"  {kind}", f"{cycles:,}") for kind, cycles in decoding.kinds.items()),
+        ("Keys and Values", f"{decoding.cache:,} bytes per sequence"),
+        ("  of the fullest PE", f"{decoding.cache_pe / _KIB:.1f} KiB"),
+    ]
+    if (mesh := decoding.mesh) is not None:
+        rate = f"{clock / mesh.cycles:,.0f} tokens/s, {mesh.cycles:,} cycles"
+        lines.append(("On One Mesh", f"{rate}, {mesh.height} x {mesh.width} PEs"))
+    return lines
+
+
 def _rows(compiled: Compiled) -> list[list[str]]:
     return [
         [
@@ -93,6 +116,9 @@ def report_text(compiled: Compiled) -> str:
     """Write ``compile_report.txt``: the vendor's head, further figures, a line per kernel."""
     lines = ["Estimated Overall Performance", "-" * 31]
     lines += [f"{name + ':':<30}{value}" for name, value in _head(compiled)]
+    if decoding := _decoding(compiled):
+        lines += ["", "Decoding (a sample is a token)", "-" * 31]
+        lines += [f"{name + ':':<30}{value}" for name, value in decoding]
     lines += ["", "Compilation", "-" * 31]
     lines += [f"{name + ':':<30}{value}" for name, value in _more(compiled)]
     lines += ["", "Kernels (cycles per sample of the busiest PE)", "-" * 31]
@@ -114,6 +140,8 @@ def to_json(compiled: Compiled) -> dict[str, Any]:
             "slowest_kernel": compiled.slowest.name,
             "replicas": len(compiled.plan.replicas),
             "speedup": compiled.speedup,
+            "tokens_per_s": compiled.tokens,
+            "bounded_by": compiled.bounded_by,
         },
         **dataclasses.asdict(compiled),
         "plan": {
@@ -145,6 +173,9 @@ def from_json(stored: dict[str, Any]) -> Compiled:
     )
     fields["kernels"] = tuple(PlacedKernel(**kernel) for kernel in fields["kernels"])
     fields["edges"] = tuple((a, b, n) for a, b, n in fields["edges"])
+    if decoding := fields.get("decoding"):
+        mesh = decoding["mesh"] and Mesh(**decoding["mesh"])
+        fields["decoding"] = Decoding(**{**decoding, "mesh": mesh})
     return Compiled(**fields)
 
 
@@ -165,7 +196,7 @@ def _by_layer(compiled: Compiled) -> dict[str, tuple[int, int, int, int]]:
 def summary(compiled: Compiled) -> str:
     """Write the console's summary: figures, then a line per layer."""
     head = Table(title=f"{compiled.name} on {compiled.spec.name}", show_header=False)
-    for name, value in [*_head(compiled), *_more(compiled)[3:]]:
+    for name, value in [*_decoding(compiled), *_head(compiled), *_more(compiled)[3:]]:
         head.add_row(name, value)
     table = Table(title="Layers")
     table.add_column("layer")

@@ -37,6 +37,7 @@ class EngineRow(NamedTuple):
     whole_step_program: a step is one compiled program (``compiled_step``, ``compiled_evaluate``)
     floor_plan: it runs on a floor plan of the wafer, which the dry modes make
     several_processes: its systems may lie in several processes
+    distils: a step takes the weights of a teacher, too (``distillation``)
     copies: several copies of the model share the batch of a system (``num_replicas``)
     """
 
@@ -47,6 +48,7 @@ class EngineRow(NamedTuple):
     whole_step_program: bool = False
     floor_plan: bool = False
     several_processes: bool = False
+    distils: bool = False
     copies: bool = False
 
 
@@ -109,6 +111,7 @@ _ROWS = (
         "wafer.engines.resident:make",
         whole_step_program=True,
         several_processes=True,
+        distils=True,
     ),
     EngineRow(
         "weight_streaming",

@@ -11,6 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from models.errors import did_you_mean
 from models.sections import Choice, Section
+from wafer.config.distillation import Distillation
 from wafer.config.meanings import MEANINGS
 from wafer.config.runconfig import ClusterKeys, RunSection
 from wafer.data.registry import DATA_PROCESSORS
@@ -44,6 +45,7 @@ def section_classes() -> dict[str, dict[str, type[Section]]]:
         "optimizer": dict(OPTIMIZERS),
         "learning_rate": dict(SCHEDULERS),
         "sparsity": {"": VendorSection},
+        "distillation": {"": Distillation},
     }
 
 

@@ -12,6 +12,7 @@ from pydantic import Field, SerializeAsAny
 
 from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
+from wafer.config.distillation import Distillation
 from wafer.config.retired import with_advice
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import trainers_of, upgrade
@@ -39,6 +40,7 @@ class RunConfig(Section):
         optimizer: None when the mode only evaluates.
         train_input: None when the mode only evaluates.
         eval_input: None when the mode only trains.
+        distillation: a teacher, or None.
         sparsity: groups (``sparsity.parse``); they keep the section as it was written.
         description: the vendor's free text, ignored.
     """
@@ -50,6 +52,7 @@ class RunConfig(Section):
     model: dict[str, Any] = Field(repr=False)
     optimizer: SerializeAsAny[Optimizer] | None = None
     sparsity: Any = None
+    distillation: Distillation | None = None
 
     @property
     def no_effect(self) -> tuple[str, ...]:
@@ -160,6 +163,7 @@ def parse_config(
         "optimizer": parse_optimizer,
         "model": _model,
         "sparsity": _sparsity,
+        "distillation": lambda value: parse(Distillation, value),
     }
     for name, read in readers.items():
         if raw.get(name) is None:
@@ -188,13 +192,29 @@ def _of_trainer(raw: Mapping[str, Any]) -> dict[str, Any]:
     return sections
 
 
+_UNTIL_2_2 = ("use_position_embedding", "alibi_implementation", "weight_initialization_seed")
+
+
 def _model(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError([Problem((), f"{value!r}: expected a mapping of keys")])
     from models import registry  # imports jax
 
-    registry.parse_config(value)
-    return dict(value)
+    section = dict(value)
+    if "name" not in section and "model_name" in section:  # the vendor's, before release 2.4
+        section["name"] = section.pop("model_name")
+    old = [key for key in _UNTIL_2_2 if section.get(key) not in (None, False)]
+    if old:
+        _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(old))
+        section = {key: value for key, value in section.items() if key not in old}
+    if "name" not in section:
+        message = (
+            "missing; such as `name: gpt2` (`wafer models` lists all). The vendor's files name "
+            "their model from release 2.4 on; before, the folder of their run.py did"
+        )
+        raise ConfigError([Problem(("name",), message)])
+    registry.parse_config(section)
+    return section
 
 
 def _sparsity(value: Any) -> Any:

@@ -180,6 +180,8 @@ MEANINGS: Mapping[str, str] = {
     "output_logits_alpha": "factor of the logits, beside muP's own",
     "scale_output_logits_by_d": "muP divides logits by the width instead of its root",
     "lora_params": "low-rank updates beside frozen kernels",
+    "factors": "kernels as products of two matrices (Sparse-IFT): form, sparsity, target_modules",
+    "form": "factorized: the product alone; doped: beside the kernel",
     "fan_in_fan_out": "accepted; kernels are always [in, out]",
     "merge_weights": "accepted; no effect here: `wafer finalize --fold_lora` merges them",
     # model: embedding, head, loss

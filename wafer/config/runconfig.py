@@ -146,11 +146,11 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         disable_strict_checkpoint_loading: accept missing and left-over parameters.
         is_pretrained_checkpoint: load the model only and start at step 0.
         export: 'hf' writes the trained weights as a Hugging Face folder, ``model_dir``/hf/STEP.
-        log_steps: steps between log lines.
+        log_steps: steps between log lines; the step before an evaluation or the end has one too.
         logging: level of the log.
         summary_dir: where TensorBoard events go; None is ``model_dir``/train and /eval.
         check_loss_values: stop at a NaN or infinite loss.
-        compile_dir: where compiled programs are kept.
+        compile_dir: where compiled programs and floor plans are kept; in the cache folder if unset.
         python_paths: folders in which Python looks for modules of the user, first of all.
         seed: of parameters, dropout, masks and data order.
         num_csx: systems that share the batch.
@@ -186,7 +186,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
     disable_strict_checkpoint_loading: Bool = False
     is_pretrained_checkpoint: Bool = False
     export: Annotated[Literal["hf"] | None, Choice] = None
-    log_steps: PositiveInt = 1
+    log_steps: PositiveInt = 10
     logging: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
     ] = "INFO"

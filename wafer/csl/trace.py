@@ -15,6 +15,7 @@ __all__ = ["chrome_trace", "filmstrip", "gif", "heat_map", "profile_text", "time
 
 _MOST_ROWS = 64  # of a timeline
 _TASK_COLOR, _OPERATION_COLOR, _MICROTHREAD_COLOR = "tab:blue", "tab:orange", "tab:green"
+_WORDS = "words a cycle"
 _PORTS = ("west", "east", "south", "north", "ramp")
 _OWN_THREAD = 8
 
@@ -128,7 +129,7 @@ def filmstrip(trace: Trace, frames: int = 8, path: str | None = None):  # noqa: 
         The matplotlib figure.
     """
     planes, titles = _frames(trace, frames)
-    return draw_filmstrip(planes, titles, highest=max(planes.max(), 1e-9), path=path)
+    return draw_filmstrip(planes, titles, _WORDS, highest=max(planes.max(), 1e-9), path=path)
 
 
 def gif(trace: Trace, path: str, frames: int = 60) -> None:
@@ -140,7 +141,7 @@ def gif(trace: Trace, path: str, frames: int = 60) -> None:
         frames: at most.
     """
     planes, titles = _frames(trace, frames)
-    write_gif(planes, titles, highest=max(planes.max(), 1e-9), path=path)
+    write_gif(planes, titles, _WORDS, highest=max(planes.max(), 1e-9), path=path)
 
 
 def heat_map(trace: Trace, what: str = "task", path: str | None = None):  # noqa: ANN201

@@ -90,6 +90,7 @@ def check(experiment: Experiment, row: EngineRow | None = None) -> None:
         ConfigError: the file asks for it.
     """
     complaints = problems(experiment, row) + list(_no_copies(experiment, row))
+    complaints += _no_teacher(experiment, row)
     if complaints:
         raise ConfigError(complaints)
 
@@ -109,6 +110,16 @@ def _no_copies(experiment: Experiment, row: EngineRow | None) -> Iterator[Proble
             f"{engines_with('copies')}, or drop the key (num_csx shares a batch with any strategy)"
         )
         yield Problem(("runconfig", key), message)
+
+
+def _no_teacher(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]:
+    """A teacher's weights lie on the device beside the student's."""
+    named = experiment.cfg.runconfig.execution_strategy
+    row = engine_row(named) if row is None and named is not None else row
+    if experiment.cfg.distillation is None or row is None or row.distils:
+        return
+    message = f"{row.name} has no teacher; set runconfig.execution_strategy: "
+    yield Problem(("distillation",), message + f"{engines_with('distils')}, or drop the section")
 
 
 def make(experiment: Experiment, row: EngineRow | None = None, **options: Any) -> Engine:

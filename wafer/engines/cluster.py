@@ -94,6 +94,8 @@ def membership(
         raise ConfigError([Problem((), f"{message}: expected whole numbers")]) from None
     if not 0 <= index < count:
         message = f"--process_id {index}: expected 0 to {count - 1} (--num_processes {count})"
+        if count < 1:
+            message = f"--num_processes {count}: expected at least 1"
         raise ConfigError([Problem((), message)])
     return None if count == 1 else Member(str(given["coordinator"]), count, index)
 

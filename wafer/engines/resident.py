@@ -23,6 +23,7 @@ from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, swarmx_mesh
 from wafer.engines.microbatches import as_batch, each, led, number_of, own
 from wafer.engines.programs import Programs, shapes_of
+from wafer.engines.teacher import KL, Teacher, make_teacher
 from wafer.experiment import Experiment
 from wafer.optim.precision import LossScaler
 
@@ -50,6 +51,7 @@ class Resident(Engine):
         mesh: from ``swarmx_mesh``.
         dropout: draw dropout masks; False runs the model deterministically.
         summaries: also report the gradient and parameter norms of every layer.
+        teacher: whose outputs the model is drawn to in training, or None.
         programs: what was compiled so far.
     """
 
@@ -60,6 +62,7 @@ class Resident(Engine):
     mesh: Mesh
     dropout: bool = False
     summaries: bool = False
+    teacher: Teacher | None = None
     programs: Programs = dataclasses.field(default_factory=Programs)
 
     def init(self, key: Array) -> TrainState:
@@ -95,7 +98,12 @@ class Resident(Engine):
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
-        return self.compiled_step(state, features, topology=topology)(state, features)
+        return self.compiled_step(state, features, topology=topology)(state, features, *self._given)
+
+    @property
+    def _given(self) -> tuple[Any, ...]:
+        """What a step takes besides state and features: a constant of the program is copied."""
+        return () if self.teacher is None else (self.teacher.params,)
 
     def compiled_step(self, state: Any, features: Any, *, topology: bool) -> jax.stages.Compiled:
         """Return the step compiled for these shapes; arguments may be shapes with shardings."""
@@ -106,7 +114,7 @@ class Resident(Engine):
             out_shardings=self._everywhere,
         )
         key = (name, shapes_of((state, features)))
-        return self.programs.get(key, lambda: step.lower(state, features))
+        return self.programs.get(key, lambda: step.lower(state, features, *self._given))
 
     def compiled_evaluate(
         self, state: Any, features: Any, names: tuple[str, ...] = ()
@@ -124,12 +132,12 @@ class Resident(Engine):
         return self.compiled_evaluate(state, features, names)(state, features)
 
     def _step(
-        self, state: TrainState, features: Features, *, topology: bool
+        self, state: TrainState, features: Features, *given: Any, topology: bool
     ) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         scale = state.scale.loss_scale
         gradients = functools.partial(self._gradients, dense=topology)
-        sums = self._over_systems(gradients, state, features, (key, scale))
+        sums = self._over_systems(gradients, state, features, (key, scale), *given)
         with jax.named_scope("optimizer"):
             weight = jnp.maximum(sums.aux.weight, 1e-9)
             ready = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
@@ -152,6 +160,8 @@ class Resident(Engine):
                 "grad_norm": optax.tree.norm(grads),
                 "loss_scale": scale,
             }
+            if self.teacher is not None:
+                metrics[KL.removesuffix("_sum")] = sums.aux.metrics[KL] / weight
             if self.summaries:
                 metrics |= norms("per_layer_grad_norm", grads)
                 metrics |= norms("per_layer_params_norm", params)
@@ -173,7 +183,7 @@ class Resident(Engine):
         sparse: Any,
         features: Features,
         rest: tuple[Array, Array],
-        *,
+        *given: Any,
         dense: bool,
     ) -> _Reduced:
         """Gradient of the scaled loss sum over this system's tokens, then the reduce tree."""
@@ -195,7 +205,10 @@ class Resident(Engine):
                 out = self.model.apply(compute, batch, drop)
                 with jax.named_scope("loss"):
                     aux = self.model.objective(out, batch)
-                    return aux.loss_sum * scale, aux
+                if self.teacher is not None:
+                    with jax.named_scope("teacher"):
+                        aux = self.teacher.mix(given[0], out, batch, aux)
+                return aux.loss_sum * scale, aux
 
             return _Reduced(*jax.grad(loss_sum, has_aux=True)(ready)), None
 
@@ -222,15 +235,19 @@ def make(experiment: Experiment) -> Resident:
 
     Raises:
         ValueError: fewer devices than systems.
+        CheckpointError: the teacher's checkpoint is none.
+        ConfigError: the teacher cannot score what the model learns.
     """
+    mesh = swarmx_mesh(experiment.cfg.runconfig.num_csx)
     return Resident(
         experiment.model,
         experiment.tx,
         experiment.sparsifier,
         experiment.scaler,
-        swarmx_mesh(experiment.cfg.runconfig.num_csx),
+        mesh,
         dropout=experiment.dropout,
         summaries=experiment.summaries,
+        teacher=make_teacher(experiment, mesh),
     )
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from wafer.energy import Counts
 from wafer.fabric.engines.batch import QUICK_COMPILE
 from wafer.fabric.engines.cycle import step
 from wafer.fabric.engines.state import FabricState
@@ -13,8 +14,18 @@ from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.tables import Program
 from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
 
-__all__ = ["Trace", "chrome_trace", "filmstrip", "gif", "heat_map", "record", "utilisation"]
+__all__ = [
+    "Trace",
+    "chrome_trace",
+    "counts",
+    "filmstrip",
+    "gif",
+    "heat_map",
+    "record",
+    "utilisation",
+]
 
+_BUSY = ("idle", "CE busy", "links busy", "both")
 _PORTS = ("north", "east", "south", "west", "ramp")
 
 
@@ -47,6 +58,14 @@ def utilisation(state: FabricState) -> dict[str, np.ndarray]:
     return {"ce": np.asarray(state.busy) / total} | links
 
 
+def counts(state: FabricState) -> Counts:
+    """What a run's state has counted, for ``wafer.energy``: hops, and nothing else.
+
+    A state knows in how many cycles the CEs did a step, not of which operation.
+    """
+    return Counts(hops=int(np.asarray(state.links[:4]).sum(dtype=np.int64)))
+
+
 def heat_map(state: FabricState, what: str = "ce", path: str | None = None):  # noqa: ANN201
     """Draw one of :func:`utilisation`'s planes; returns the matplotlib figure."""
     planes = utilisation(state)
@@ -64,12 +83,12 @@ def _frames(trace: Trace, count: int) -> tuple[np.ndarray, list[str]]:
 
 def filmstrip(trace: Trace, frames: int = 8, path: str | None = None):  # noqa: ANN201
     """Draw evenly spaced cycles side by side: CE busy, links busy, both; returns the figure."""
-    return draw_filmstrip(*_frames(trace, frames), highest=3, path=path)
+    return draw_filmstrip(*_frames(trace, frames), _BUSY, highest=3, path=path)
 
 
 def gif(trace: Trace, path: str, frames: int = 60) -> None:
     """Write an animated GIF of the same planes."""
-    write_gif(*_frames(trace, frames), highest=3, path=path)
+    write_gif(*_frames(trace, frames), _BUSY, highest=3, path=path)
 
 
 def chrome_trace(trace: Trace, path: str | None = None) -> dict:

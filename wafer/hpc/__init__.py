@@ -1,5 +1,31 @@
 """Programs of high-performance computing in CSL, each with a host function and its cycles."""
 
-from wafer.hpc import life, mandelbrot
+from wafer.hpc import (
+    decoder,
+    fft,
+    krylov,
+    life,
+    mandelbrot,
+    md,
+    mesh,
+    montecarlo,
+    nbody,
+    tlr,
+    wave,
+)
+from wafer.hpc.host import counted
 
-__all__ = ["life", "mandelbrot"]
+__all__ = [
+    "counted",
+    "decoder",
+    "fft",
+    "krylov",
+    "life",
+    "mandelbrot",
+    "md",
+    "mesh",
+    "montecarlo",
+    "nbody",
+    "tlr",
+    "wave",
+]

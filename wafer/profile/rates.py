@@ -6,11 +6,18 @@ __all__ = ["RateTracker"]
 
 
 class RateTracker:
-    """Samples per second: since the last query, and since the first executed step."""
+    """Samples per second: since the last query, and since this was made."""
 
-    def __init__(self) -> None:
-        self.total = 0
+    def __init__(self, before: int = 0, began: float | None = None) -> None:
+        """Begin to measure now.
+
+        Args:
+            before: samples of steps that count, but not as speed: they compiled.
+            began: ``time.perf_counter()`` from which ``seconds`` counts; now when None.
+        """
+        self.total = self._before = before
         self._start = self._last = time.perf_counter()
+        self._began = self._start if began is None else began
         self._since_last = 0
 
     def add(self, samples: int) -> None:
@@ -23,9 +30,9 @@ class RateTracker:
         now = time.perf_counter()
         rate = self._since_last / max(now - self._last, 1e-9)
         self._last, self._since_last = now, 0
-        return rate, self.total / max(now - self._start, 1e-9)
+        return rate, (self.total - self._before) / max(now - self._start, 1e-9)
 
     @property
     def seconds(self) -> float:
-        """Seconds since the tracker was made."""
-        return time.perf_counter() - self._start
+        """Seconds since ``began``."""
+        return time.perf_counter() - self._began

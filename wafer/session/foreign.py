@@ -3,6 +3,7 @@
 import logging
 import pathlib
 import shutil
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -13,9 +14,11 @@ from models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, is_
 from models.checkpoint.tree import to_tree
 from models.convert.api import open_hf, to_hf
 from models.convert.same import differences
+from models.convert.standard import order_rotary
 from models.convert.tokenizer import carry_tokenizer
 from models.convert.vendor.state import read_optimizer_state
 from models.convert.vendor.weights import open_cs
+from models.families.decoder_config import DecoderConfig
 from models.paths import unflatten
 from models.registry import settings_of
 from wafer.errors import CheckpointError
@@ -23,7 +26,7 @@ from wafer.experiment import Experiment
 from wafer.optim.groups import make_groups
 from wafer.optim.vendor import our_tree, vendor_groupings
 
-__all__ = ["export_hf", "is_foreign", "is_hf_folder", "load_foreign", "load_hf"]
+__all__ = ["check_foreign", "export_hf", "is_foreign", "is_hf_folder", "load_foreign", "load_hf"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,13 +88,6 @@ def _training_state(path: pathlib.Path, experiment: Experiment) -> dict[str, Any
         SCALE: scale,
         STEP: np.int32(state.step),
     }
-    _LOG.info("%s: the optimizer goes on at step %d; the data begin anew", path, state.step)
-    return {
-        OPT_STATE: our_tree(state, section, template, experiment.shapes, str(path)),
-        SCALE: scale
-        | {k: np.asarray(state.scaler[k], scale[k].dtype) for k in scale if k in state.scaler},
-        STEP: np.int32(state.step),
-    }
 
 
 def load_hf(
@@ -101,23 +97,58 @@ def load_hf(
 
     Args:
         path: the folder.
-        model: what the folder's model must compute like; None takes any.
+        model: what the folder's model must compute like; None takes any. Rotary features are
+            brought into its order.
 
     Raises:
         CheckpointError: damaged or incomplete files, or another model.
     """
+    config, arrays = _open_hf(path, model)
     try:
-        theirs, arrays = open_hf(path)
-        tree = unflatten(dict(arrays))
+        leaves: Any = dict(arrays)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-    if model is not None and (wrong := _unlike(model.config, theirs.config)):
+    config, leaves = _in_order(config, leaves, model)
+    tree = unflatten({name: np.asarray(leaf) for name, leaf in leaves.items()})
+    return {PARAMS: tree}, {CONFIG: {"model": settings_of(config)}}
+
+
+def check_foreign(path: pathlib.Path, model: Model) -> None:
+    """Compare names, shapes and configuration with a model; values are not read.
+
+    Raises:
+        CheckpointError: incomplete files, or another model.
+    """
+    if path.suffix != ".mdl":
+        _open_hf(path, model)
+        return
+    try:
+        open_cs(path, model)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _open_hf(path: pathlib.Path, model: Model | None) -> tuple[Any, Iterator[tuple[str, Any]]]:
+    try:
+        theirs, arrays = open_hf(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    config, _ = _in_order(theirs.config, {}, model)
+    if model is not None and (wrong := _unlike(model.config, config)):
         raise CheckpointError(
             f"{path}: its config.json computes another model than the run file's `model`:\n  "
             + "\n  ".join(wrong)
             + "\n`wafer convert convert-config` writes the section that fits"
         )
-    return {PARAMS: tree}, {CONFIG: {"model": settings_of(theirs.config)}}
+    return theirs.config, arrays
+
+
+def _in_order(config: Any, leaves: Mapping[str, Any], model: Model | None) -> tuple[Any, Any]:
+    """Rotary features in the order of the run file's model."""
+    ours = None if model is None else model.config
+    if isinstance(ours, DecoderConfig) and isinstance(config, DecoderConfig):
+        return order_rotary(config, leaves, pairs=ours.rotary_interleaved)
+    return config, leaves
 
 
 _HEADS = ("has_mlm", "has_nsp", "pools", "mlm_nonlinearity", "pooler_nonlinearity")

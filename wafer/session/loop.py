@@ -32,7 +32,11 @@ from wafer.session.persist import save
 __all__ = ["Session", "train"]
 
 _LOG = logging.getLogger(__name__)
-_SHOWN = ("per_layer", "fabric/")  # metrics of an engine that are written as they come
+_SHOWN = (
+    "per_layer",
+    "fabric/",
+    "distillation/",
+)  # metrics of an engine that are written as they come
 
 
 @dataclasses.dataclass
@@ -43,6 +47,7 @@ class Session:
         loader: training batches, positioned at the next one.
         checkpoints: where states go.
         writer: training metrics.
+        progress: the bar, drawn while it is entered.
         began: ``time.perf_counter()`` when the command began.
         rates: samples per second since the first finished step.
         asked: number of the signal (SIGINT, SIGTERM) that asked this process for an end, else 0.
@@ -54,6 +59,7 @@ class Session:
     loader: Loader
     checkpoints: Checkpoints
     writer: MetricWriter
+    progress: TrainProgress
     began: float
     rates: RateTracker | None = None
     asked: int = 0
@@ -88,6 +94,7 @@ class _Finished:
     samples: int
     skipped: float
     gauges: dict[str, jax.Array]
+    shown: bool  # a log line and its scalars are due
 
 
 def _padding_skipped(run: Run, rows: Rows) -> float:
@@ -118,18 +125,16 @@ def _check_loss(run: Run, finished: _Finished, state: TrainState) -> float:
     )
 
 
-def _report(
-    run: Run, session: Session, finished: _Finished, state: TrainState, progress: TrainProgress
-) -> None:
+def _report(run: Run, session: Session, finished: _Finished, state: TrainState) -> None:
     """Read the metrics of a finished step and show them where they are due."""
     loss = _check_loss(run, finished, state)
     if session.rates is None:  # the first step, compilation included, does not count as speed
         _LOG.info("First step done %.1f s after the start", time.perf_counter() - session.began)
-        session.rates = RateTracker()
+        session.rates = RateTracker(finished.samples, session.began)
     else:
         session.rates.add(finished.samples)
-    progress.show(finished.step)
-    if finished.step % run.cfg.runconfig.log_steps:
+    session.progress.show(finished.step)
+    if not finished.shown:
         return
     rates = session.rates.rates()
     tokens = rates[0] * float(finished.metrics["tokens"]) / max(finished.samples, 1)
@@ -148,7 +153,7 @@ def _report(
     if run.experiment.scaler.dynamic:
         scalars["loss_scale"] = float(finished.metrics["loss_scale"])
     session.writer.write(finished.step, scalars)
-    progress.show(finished.step, _status(loss, tokens, gauges, finished.skipped))
+    session.progress.show(finished.step, _status(loss, tokens, gauges, finished.skipped))
     _LOG.info(log_line(run.device, finished.step, loss, rates))
 
 
@@ -201,7 +206,7 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
     pending: _Finished | None = None
     failure: Exception | None = None
     position = session.loader.state()
-    with TrainProgress(until, step) as progress, _graceful(session):
+    with _graceful(session):
         while step < until and not session.stop:
             position = session.loader.state()
             rows, failure = _fetch(session.loader)
@@ -215,12 +220,13 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
             state, metrics = session.execute(run, state, features, topology=due)
             step, sparse_step = step + 1, sparse_step + 1
             if pending is not None:
-                _report(run, session, pending, state, progress)
+                _report(run, session, pending, state)
             # The next step donates the state: what is shown of it is taken now.
-            gauges = run.gauges(state) if step % settings.log_steps == 0 else {}
+            shown = step % settings.log_steps == 0 or step == until
+            gauges = run.gauges(state) if shown else {}
             skipped = _padding_skipped(run, rows)
             samples = len(rows["attention_mask"]) * jax.process_count()
-            pending = _Finished(step, metrics, samples, skipped, gauges)
+            pending = _Finished(step, metrics, samples, skipped, gauges, shown)
             # A signal to one process is one to all. What is read here is not what is written: one
             # that comes in between must not be overwritten.
             session.stop = largest(session.asked)
@@ -229,7 +235,7 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
                 save(run, session.checkpoints, state, session.loader.state())
                 saved = step
         if pending is not None:
-            _report(run, session, pending, state, progress)
+            _report(run, session, pending, state)
         session.stop = largest(session.asked)
     if step > saved and (settings.checkpoint_steps or session.stop or failure):
         save(run, session.checkpoints, state, position if failure else session.loader.state())

@@ -6,6 +6,7 @@ import logging
 import pathlib
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboardX import SummaryWriter
@@ -79,9 +80,10 @@ def log_line(device: str, step: int, loss: float, rates: tuple[float, float]) ->
 
 
 class TrainProgress(Progress):
-    """A rich progress bar with loss, tokens/s, sparsity and padding skipped.
+    """A bar with the time that is left, loss, tokens/s, sparsity and padding skipped.
 
-    On anything but a terminal it draws nothing: there the log lines are the progress.
+    In a terminal, and in a notebook, where one output is drawn anew twice a second. Elsewhere it
+    draws nothing: there the log lines are the progress.
     """
 
     def __init__(self, total: int, step: int) -> None:
@@ -95,6 +97,16 @@ class TrainProgress(Progress):
             disable=not CONSOLE.is_terminal,
         )
         self._task = self.add_task("train", total=total, completed=step, status="")
+        self._cell: Any = None
+        self._drawn = 0.0
+
+    def start(self) -> None:
+        """Show the bar."""
+        super().start()
+        if CONSOLE.is_jupyter:
+            from IPython.display import display
+
+            self._cell = display(self, display_id=True)
 
     def show(self, step: int, status: Mapping[str, str] | None = None) -> None:
         """Show a finished step, and new figures if there are any."""
@@ -102,6 +114,9 @@ class TrainProgress(Progress):
         if status is not None:
             text = "  ".join(f"{name} {value}" for name, value in status.items())
             self.update(self._task, status=text)
+        if self._cell is not None and (self.finished or time.perf_counter() - self._drawn > 0.5):
+            self._cell.update(self)
+            self._drawn = time.perf_counter()
 
 
 def write_performance(folder: pathlib.Path, rates: RateTracker, num_csx: int) -> None:

@@ -17,7 +17,7 @@ from wafer.session.build import Run
 from wafer.session.evaluate import evaluate_and_write
 from wafer.session.foreign import export_hf
 from wafer.session.loop import Session, train
-from wafer.session.metrics import MetricWriter, write_performance
+from wafer.session.metrics import MetricWriter, TrainProgress, write_performance
 from wafer.session.persist import resume, save
 
 __all__ = ["Outcome", "train_run"]
@@ -67,44 +67,31 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     state = resumed.state
     start = int(state.step)
     until = start + total_steps(settings, start, epoch)
-    if start == until:
-        _LOG.info(
-            "The checkpoint is at step %d, runconfig.max_steps is %s: nothing is left to train; "
-            "raise max_steps, use num_steps, or start in another model_dir",
-            start,
-            settings.max_steps,
-        )
     task = jax.process_index(), jax.process_count()
     session = Session(
         profiler=_profiler(run, until - start) if start < until else None,
         loader=data.loader(samples, num_epochs=None, task=task),
         checkpoints=checkpoints,
         writer=MetricWriter(run.summary_dir / "train"),
+        progress=TrainProgress(until, start),
         began=began,
     )
     if resumed.data is not None:
         session.loader.restore(dict(resumed.data))
     evaluates = settings.mode == "train_and_eval" and start < until
     stretch = (settings.eval_frequency or epoch or until) if evaluates else until
-    _LOG.info(
-        "%s steps to step %s in %s; a log line every %s, a checkpoint %s%s",
-        f"{until - start:,}",
-        f"{until:,}",
-        run.model_dir,
-        settings.log_steps,
-        f"every {settings.checkpoint_steps:,}" if settings.checkpoint_steps else "never",
-        f", an evaluation every {stretch:,}" if evaluates else "",
-    )
+    _announce(run, start, until, stretch if evaluates else 0)
     scores: dict[int, dict[str, float]] = {}
     try:
         if settings.save_initial_checkpoint and resumed.path is None:
             save(run, session.checkpoints, state, session.loader.state())
         if evaluates:
             scores[start] = evaluate_and_write(run, state)
-        while (step := int(state.step)) < until and not session.stop:
-            state = train(run, session, state, min(until, step - step % stretch + stretch))
-            if evaluates and not session.stop:
-                scores[int(state.step)] = evaluate_and_write(run, state)
+        with session.progress:
+            while (step := int(state.step)) < until and not session.stop:
+                state = train(run, session, state, min(until, step - step % stretch + stretch))
+                if evaluates and not session.stop:
+                    scores[int(state.step)] = evaluate_and_write(run, state)
         if session.rates is not None:
             write_performance(folder, session.rates, run.num_csx)
         complete = tuple(map(checkpoints.path, checkpoints.steps()))
@@ -114,6 +101,29 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         params, _ = run.engine.export(state)
         export_hf(run.experiment.model, params, run.model_dir, int(state.step))
     return Outcome(state, scores, complete, session.rates, session.stop)
+
+
+def _announce(run: Run, start: int, until: int, stretch: int) -> None:
+    """Say what will be trained, and what will be seen of it."""
+    settings = run.cfg.runconfig
+    every = settings.checkpoint_steps
+    if start == until:
+        _LOG.info(
+            "The checkpoint is at step %d, runconfig.max_steps is %s: nothing is left to train; "
+            "raise max_steps, use num_steps, or start in another model_dir",
+            start,
+            settings.max_steps,
+        )
+        return
+    _LOG.info(
+        "%s steps to step %s in %s; a log line every %s, a checkpoint %s%s",
+        f"{until - start:,}",
+        f"{until:,}",
+        run.model_dir,
+        settings.log_steps,
+        f"every {every:,}" if every else "never",
+        f", an evaluation every {stretch:,}" if stretch else "",
+    )
 
 
 def _profiler(run: Run, steps: int) -> OpProfiler | None:

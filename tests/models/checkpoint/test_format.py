@@ -66,6 +66,23 @@ def test_marks_are_quiet_nan_as_the_docs_say():
     assert np.asarray(params["w"]).view(np.uint32)[1] == 0x7FC00000
 
 
+@pytest.mark.parametrize("kept", [(), ("checksums",), ("format_version",), ("record_checksum",)])
+def test_a_record_that_lost_the_names_of_its_marks_is_no_old_one(tmp_path, kept):
+    step = tmp_path / "7"
+    write_checkpoint(step, STATE, META)
+    record = step / "meta" / "metadata"
+    content = json.loads(record.read_text())
+    marks = {"format_version", "checksums", "record_checksum"}
+    for key in marks - set(kept):
+        content[f"x{key}"] = content.pop(key)
+    record.write_text(json.dumps(content))
+    if kept:
+        with pytest.raises(CheckpointError, match="damaged"):
+            load_checkpoint(step)
+    else:
+        assert load_checkpoint(step)[1].keys() >= META.keys()  # format 1, as far as can be seen
+
+
 def test_a_newer_format_is_refused_with_what_to_do(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     path = checkpoints.save(7, STATE, META | {"wafer_version": "9.1"})

@@ -87,7 +87,7 @@ def test_what_is_stored_is_read_and_is_what_would_be_stored(unpacked, name):
     expected, folder = CASES[name], unpacked / name
     stored = folder / "run" / "checkpoints" / "2"
     assert tree_of(stored) == expected["tree"]
-    cfg = load(folder / "params.yaml")
+    cfg = load(folder / "params.yaml", {"log_steps": 1})  # the default when it was written
     assert template(cfg) == kinds(expected["tree"])
     meta = load_checkpoint(stored)[1]
     assert keys_of(meta) == expected["meta"]
@@ -113,7 +113,7 @@ def test_finalized_checkpoints_are_read(unpacked, name):
 def test_runs_go_on(unpacked, name, monkeypatch):
     """The same losses as where the run was not moved, and the same names in the next checkpoint."""
     monkeypatch.chdir(unpacked / name)
-    assert run(load("params.yaml", {"max_steps": 4})) == 0
+    assert run(load("params.yaml", {"max_steps": 4, "log_steps": 1})) == 0
     lines = pathlib.Path("run/train/metrics.jsonl").read_text().splitlines()
     metrics = [json.loads(line) for line in lines]
     assert [line["step"] for line in metrics] == [3, 4]

@@ -77,6 +77,15 @@ def test_t5_scales_logits_by_either_key_and_unties_by_weights(config, scaled):
         assert model.config.share_embedding_weights is tied
 
 
+def test_a_part_without_a_dropout_rate_of_its_own_is_written_with_the_general_one():
+    section = {"name": "gpt2", "vocab_size": 8, "hidden_size": 8, "num_heads": 2}
+    section |= {"num_hidden_layers": 1, "filter_size": 32, "max_position_embeddings": 4}
+    cfg = models.build(section | {"dropout_rate": 0.2, "attention_dropout_rate": 0.3}).config
+    foreign = config_to_hf(cfg)
+    rates = [foreign[key] for key in ("embd_pdrop", "resid_pdrop", "attn_pdrop")]
+    assert rates == [0.2, 0.2, 0.3]  # transformers refuses null
+
+
 def test_mpt_ignores_what_hugging_face_ignores():
     foreign = read_config(GOLDEN / "mpt_clip_scale")
     plain = build(config_from_hf(foreign)).config
@@ -245,10 +254,11 @@ def test_a_pickle_that_names_anything_but_tensors_is_refused(tmp_path, capsys):
         open_tensors(path)
 
 
-def test_an_index_cannot_point_outside_its_folder(tmp_path):
+@pytest.mark.parametrize("name", ["../secret.safetensors", "", ".", ".."])
+def test_an_index_cannot_point_outside_its_folder(tmp_path, name):
     index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "../secret.safetensors"}}))
-    with pytest.raises(ValueError, match="no file of its own folder"):
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(ValueError, match=f"{index.name}.*no file of its own folder"):
         open_tensors(tmp_path)
 
 

@@ -16,6 +16,7 @@ import pytest
 import sparsity
 from sparsity import kernels
 from sparsity.kernels import native
+from sparsity.kernels.pattern import walked
 
 IMPLEMENTATIONS = ["masked", "csr"]
 
@@ -139,6 +140,57 @@ def test_native_equals_masked(data):
         scale = max(1.0, np.abs(want).max(initial=0))
         got = np.asarray(other, np.float32)
         np.testing.assert_allclose(got, want, atol=step * scale, rtol=step)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("block", "dtype"),
+    [((4, 4), jnp.float32), ((3, 8), jnp.bfloat16), ((64, 64), jnp.float32)],
+    ids=["4x4-f32", "3x8-bf16", "64x64-f32"],
+)
+def test_rows_that_share_their_inputs_have_the_same_sums(block, dtype):
+    rng = np.random.default_rng(5)
+    mask = np.kron(rng.random((13, 5)) < 0.4, np.ones(block, bool))
+    mask = np.concatenate([mask, rng.random((len(mask), 7)) < 0.3], 1)  # and rows that do not
+    mask = np.concatenate([mask, rng.random((5, mask.shape[1])) < 0.3])
+    weight, _ = make(mask)
+    x, dy = normal(2, 85, mask.shape[0], dtype=dtype), normal(3, 85, mask.shape[1], dtype=dtype)
+    y, dx, dw = product_and_gradients(x, weight.values, weight.pattern, dy, "csr")
+    dense = kernels.to_dense(weight.values, weight.pattern)
+
+    def alone(part):  # one row of W^T, or of W: no other row shares its inputs
+        kept = kernels.pattern_from_mask(part != 0, int((part != 0).sum()))
+        return kernels.gather(part, kept), kept
+
+    for n in range(0, mask.shape[1], 3):
+        line = product_and_gradients(x, *alone(dense[:, n : n + 1]), dy[:, n : n + 1], "csr")
+        assert (line[0][:, 0] == y[:, n]).all()
+        assert (line[2] == dw[slice(*weight.pattern.pointers[n : n + 2])]).all()
+    for k in range(0, mask.shape[0], 5):
+        line = product_and_gradients(dy, *alone(dense[k : k + 1].T), x[:, k : k + 1], "csr")
+        assert (line[0][:, 0] == dx[:, k]).all()
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("tokens", [0, 20, 150])
+@pytest.mark.parametrize(
+    ("block", "dtype"),
+    [((16, 4), jnp.float32), ((64, 64), jnp.bfloat16), ((32, 8), jnp.float32)],
+    ids=["16x4-f32", "64x64-bf16", "32x8-f32"],
+)
+def test_blocks_of_whole_panels_equal_the_dense_product(tokens, block, dtype):
+    mask = np.kron(np.random.default_rng(tokens).random((9, 5)) < 0.5, np.ones(block, bool))
+    weight, _ = make(mask)
+    x = normal(2, tokens, mask.shape[0], dtype=dtype)
+    dy = normal(3, tokens, mask.shape[1], dtype=dtype)
+    one, two = (
+        product_and_gradients(x, weight.values, weight.pattern, dy, i) for i in ("csr", "masked")
+    )
+    for ours, masked in zip(one, two, strict=True):
+        step = 2**-7 if ours.dtype == jnp.bfloat16 else 2**-19
+        want = np.asarray(masked, np.float32)
+        atol = step * np.abs(want).max(initial=1)
+        np.testing.assert_allclose(np.asarray(ours, np.float32), want, atol=atol, rtol=step)
 
 
 def test_same_bits_every_time():
@@ -275,7 +327,7 @@ def test_auto_follows_the_crossover_and_says_so(caplog):
     kernels.choose.cache_clear()
     with caplog.at_level("DEBUG", logger="sparsity.kernels.choice"):
         assert kernels.choose(2048, 512, 2048, 512 * 2048 // 10, jnp.float32) == "csr"
-        assert kernels.choose(2048, 512, 2048, 512 * 2048 // 2, jnp.float32) == "masked"
+        assert kernels.choose(2048, 512, 2048, 512 * 2048 * 2 // 3, jnp.float32) == "masked"
         assert kernels.choose(2048, 128, 128, 128 * 128 // 2, jnp.bfloat16) == "csr"
         assert kernels.choose(16, 512, 2048, 512 * 2048 * 2 // 5, jnp.float32) == "masked"
         assert kernels.choose(64, 64, 64, 10, jnp.float16) == "masked"
@@ -313,12 +365,95 @@ def test_wrong_patterns_say_what_is_wrong():
 
 
 @pytest.mark.native
-def test_kernels_refuse_indices_that_lead_outside():
-    pattern = kernels.pattern_from_mask(np.ones((3, 2), bool), 6)
-    outside = pattern._replace(indices=np.full(6, 3, np.uint16))
-    weight = sparsity.SparseWeight(values=np.ones(6, np.float32), pattern=outside)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"an index is not in 0 \.\. 2"):
+@pytest.mark.parametrize(
+    ("word", "value", "message"),
+    [
+        (0, 6, "a slice leads out of the outputs, the values or the slots"),  # starts[0]
+        (4, 9, "a slice leads out of the outputs"),  # rows[0]
+        (6, 129, "a slice leads out of the outputs"),  # counts[0]
+        (7, 1 << 20, "a slice leads out of the outputs"),  # slots
+    ],
+)
+def test_kernels_refuse_slices_that_lead_outside(word, value, message):
+    pattern = jax.tree.map(np.array, kernels.pattern_from_mask(np.ones((3, 2), bool), 6))
+    pattern.slices[0, word] = value
+    weight = sparsity.SparseWeight(values=np.ones(6, np.float32), pattern=pattern)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         sparsity.sparse_dot(jnp.ones((1, 3)), weight, implementation="csr").block_until_ready()
+
+
+@pytest.mark.native
+def test_kernels_refuse_offsets_and_orders_that_lead_outside():
+    pattern = kernels.pattern_from_mask(np.ones((3, 2), bool), 6)
+    x, values = jnp.ones((1, 3)), jnp.ones(6)
+
+    def run(**wrong):
+        weight = sparsity.SparseWeight(values=values, pattern=pattern._replace(**wrong))
+        product = lambda x: sparsity.sparse_dot(x, weight, implementation="csr").sum()
+        return jax.grad(product)(x).block_until_ready()
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="an offset leads out of its block"):
+        run(offsets=jnp.full_like(pattern.offsets, 200))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="order does not name the values"):
+        run(order=jnp.full(6, 6, jnp.int32))
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    [
+        ([0, 1, 3], r"an index is not in 0 \.\. 2"),
+        ([0, 2, 1], "indices of an output do not rise"),
+        ([0, 1, 1], "indices of an output do not rise"),
+    ],
+)
+def test_walks_are_made_of_sound_indices_alone(indices, message):
+    pointers = jnp.array([0, 1, 3], jnp.int32)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        jax.block_until_ready(
+            walked(
+                jnp.array(indices, jnp.uint16),
+                pointers,
+                jnp.zeros(3, jnp.uint16),
+                jnp.array([0, 1, 2, 3], jnp.int32),
+                jnp.arange(3, dtype=jnp.int32),
+            )
+        )
+
+
+@pytest.mark.native
+def test_a_walk_by_hand():
+    # Outputs 0 .. 4 keep inputs {1}, {0, 2}, {}, {0, 1, 2}, {2}: the longest first, four together.
+    mask = np.array([[0, 1, 0, 1, 0], [1, 0, 0, 1, 0], [0, 1, 0, 1, 1]], bool)
+    pattern = kernels.pattern_from_mask(mask, 7)
+    slices = np.asarray(pattern.slices)
+    assert slices.shape == (2, 8)
+    rows, counts = slices[:, 4:6].view(np.uint16), slices[:, 6:7].view(np.uint8)
+    assert rows.tolist() == [[3, 1, 0, 4], [2, 8, 8, 8]]  # 8: no such output
+    assert counts.tolist() == [[3, 2, 1, 1], [0, 0, 0, 0]]
+    assert slices[0, :4].tolist() == [3, 1, 0, 6]  # where their values begin
+    assert slices[:, 7].tolist() == [0, 12]
+    none = 128
+    slots = [[0, 0, 1, 2], [1, 2, none, none], [2, none, none, none]]
+    assert np.asarray(pattern.offsets)[:12].reshape(3, 4).tolist() == slots
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("shape", [(1, 1), (3, 515), (129, 4), (128, 512), (300, 1030)])
+def test_every_kept_weight_has_one_slot(shape):
+    mask = np.random.default_rng(1).random(shape) < 0.2
+    pattern = kernels.pattern_from_mask(mask, int(mask.sum()))
+    slices, offsets = np.asarray(pattern.slices), np.asarray(pattern.offsets).astype(int)
+    group = min(512, -(-shape[1] // 4) * 4)
+    blocks, seen = -(-shape[0] // 128), np.zeros(shape, int)
+    for at, (*_, place) in enumerate(slices):
+        segment = at // (group // 4)
+        rows = slices[at, 4:6].view(np.uint16) & 0x3FFF
+        counts = slices[at, 6:7].view(np.uint8)
+        for c in range(4):
+            inputs = segment % blocks * 128 + offsets[place + c + 4 * np.arange(counts[c])]
+            seen[inputs, segment // blocks * group + rows[c] if counts[c] else 0] += 1
+    np.testing.assert_array_equal(seen, mask)
 
 
 def test_csr_without_the_library_says_how_to_build_it():

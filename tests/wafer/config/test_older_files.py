@@ -24,6 +24,7 @@ def trainer(steps, rate):
             "loop": {"max_steps": steps},
             "checkpoint": {"steps": steps},
             "seed": 1,
+            "logging": {"log_steps": 1},
         },
         "fit": {"train_dataloader": TINY_ROWS},
     }

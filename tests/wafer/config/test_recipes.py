@@ -21,7 +21,7 @@ from vsl import padded_layout
 from wafer.cli import main
 from wafer.config import parse_config
 from wafer.data.batching.objectives import conversation
-from wafer.data.readers.preferences import LOGP_KEYS, pair_row
+from wafer.data.readers.text.preferences import LOGP_KEYS, pair_row
 from wafer.data.text.tokenizer import train_bpe
 from wafer.experiment import Experiment
 
@@ -89,10 +89,10 @@ def test_gptj_goes_on_and_is_fine_tuned(tmp_path, source):
     start = str(base / "checkpoints/4")
     for name in ("gptj_continued", "gptj_finetune"):
         folder = tmp_path / name
-        folder.mkdir()
-        (folder / "tokenizer.json").write_text((base / "tokenizer.json").read_text())
         path = shrink(name, tmp_path, source, model={"rotary_dim": 4})
         run(path, folder, "--checkpoint_path", start)
+        words = [(place / "tokenizer.json").read_text() for place in (base, folder)]
+        assert words[0] == words[1]  # the run looked beside the checkpoint
         assert losses(folder)[0] == pytest.approx(losses(base)[-1], abs=0.3)
         start = str(folder / "checkpoints/4")
 

@@ -221,7 +221,9 @@ def test_pictures(sending, tmp_path):
     seen = run(sending, Recording()).trace
     axes = trace.timeline(seen, str(tmp_path / "t.png")).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["PE (0, 0)", "PE (1, 0)"]
-    assert len(trace.filmstrip(seen, 4).axes) == 4
+    film = trace.filmstrip(seen, 4).axes
+    assert [axis.get_aspect() for axis in film[:4]] == [1, 1, 1, 1]  # a PE is a square
+    assert [axis.get_ylabel() for axis in film[4:]] == ["words a cycle"]
     trace.heat_map(seen, "east", str(tmp_path / "h.png"))
     trace.gif(seen, str(tmp_path / "film.gif"), frames=3)
     assert (tmp_path / "film.gif").read_bytes()[:3] == b"GIF"
@@ -255,11 +257,13 @@ def folder(tmp_path, monkeypatch):
 def test_the_command_writes_what_is_asked_for(folder, capsys):
     path = list(sys.path)
     asked = ["--chrome", "trace.json", "--film", "film.gif", "--picture", "t.png", "--profile"]
+    asked.append("--energy")
     assert main(["csl", "trace", "run.py", "--name", "out", *asked]) == 0
     printed = capsys.readouterr().out
     assert "SUCCESS\n" in printed
     assert "tasks and operations in cycles 0 to" in printed
     assert "pe.csl:19" in printed
+    assert "pJ a cycle; at 0.85 GHz" in printed
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert (folder / "film.gif").exists()
     assert (folder / "t.png").exists()

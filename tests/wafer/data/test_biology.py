@@ -13,8 +13,8 @@ import models.registry
 import vsl
 from wafer.data.batching.batches import feature_shapes, host_batch, to_batch
 from wafer.data.batching.dataset import Context, build_dataset
-from wafer.data.readers.genomics import MASK, kmer_ids, token_states
-from wafer.data.readers.proteins import VOCABULARY
+from wafer.data.readers.biology.genomics import MASK, kmer_ids, token_states
+from wafer.data.readers.biology.proteins import VOCABULARY
 from wafer.data.registry import parse_input
 from wafer.errors import DataError, SectionError
 

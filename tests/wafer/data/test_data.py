@@ -1,5 +1,6 @@
 """Sources, order, packing and host batches: exact rows, exact resume, errors that name the file."""
 
+import ast
 import json
 import pathlib
 
@@ -10,11 +11,13 @@ import pytest
 
 import vsl
 from wafer.data.batching.batches import host_batch, row_lengths, to_batch
+from wafer.data.batching.dataset import TOKENIZER, Context, build_dataset
 from wafer.data.batching.pipeline import Loader
 from wafer.data.batching.sources import FEATURES, DocumentSource
 from wafer.data.readers.pystdlib import load_corpus, yardsticks
 from wafer.data.readers.synthetic import SyntheticSource
 from wafer.data.rowfiles.files import Hdf5Source
+from wafer.data.sections.text import PyStdlibDataProcessor
 from wafer.data.text.tokenizer import END_OF_TEXT, token_bytes, train_bpe
 from wafer.errors import DataError
 
@@ -45,6 +48,21 @@ def test_corpus_takes_outer_functions_once_and_skips_tests(source_tree):
     assert load_corpus(source_tree).digest == corpus.digest
 
 
+def test_a_parse_that_another_thread_spoiled_is_tried_again(source_tree, monkeypatch):
+    whole, parse, calls = load_corpus(source_tree).digest, ast.parse, []
+
+    def spoiled(source):
+        calls.append(source)
+        if len(calls) == 1:
+            raise SystemError("AST constructor recursion depth mismatch (before=249, after=227)")
+        return parse(source)
+
+    monkeypatch.setattr(ast, "parse", spoiled)
+    load_corpus.cache_clear()
+    assert load_corpus(source_tree).digest == whole
+    assert calls[0] == calls[1]
+
+
 def test_corpus_cuts_at_bytes_without_breaking_a_character(source_tree):
     text = next(t for t in load_corpus(source_tree, max_bytes=27).train if "async" in t)
     assert text == "async def g():\n    return '"  # é would need bytes 28 and 29
@@ -69,6 +87,28 @@ def test_token_bytes_sum_to_the_text(source_tree):
         assert sizes[ids].sum() == len(text.encode())
         assert tokenizer.decode(ids) == text
     assert sizes[tokenizer.token_to_id(END_OF_TEXT)] == 1
+
+
+def test_a_run_takes_the_tokenizer_of_the_weights_it_begins_from(tmp_path, source_tree):
+    """Beside the checkpoint, where its own folder has none; one that cannot fit is refused."""
+    base, run = tmp_path / "base", tmp_path / "run"
+    (base / "checkpoints" / "4").mkdir(parents=True)
+    run.mkdir()
+    words = train_bpe(["another text " * 9], 262)
+    words.save(str(base / TOKENIZER))
+    keys = {"data_processor": "PyStdlibDataProcessor", "source_dir": str(source_tree)}
+    section = PyStdlibDataProcessor.model_validate(keys | {"vocab_size": 300, "batch_size": 1})
+    begins = Context(begins_from=str(base / "checkpoints" / "4"))
+    assert build_dataset(section, run, begins).tokenizer == words.to_str(pretty=True)
+    assert (run / TOKENIZER).read_text() == words.to_str(pretty=True)
+    (base / TOKENIZER).unlink()  # from now on the run has its own
+    assert build_dataset(section, run, begins).tokenizer == words.to_str(pretty=True)
+    small = section.model_copy(update={"vocab_size": 259})
+    with pytest.raises(DataError, match=r"tokenizer.json: has 262 tokens, vocab_size .* is 259"):
+        build_dataset(small, run, begins)
+    (run / TOKENIZER).write_text(words.to_str().replace(END_OF_TEXT, "<end>"))
+    with pytest.raises(DataError, match=r"tokenizer.json: has no token <\|endoftext\|>"):
+        build_dataset(section, run, begins)
 
 
 def test_bpe_refuses_a_vocabulary_smaller_than_the_bytes():

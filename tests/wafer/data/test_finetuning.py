@@ -15,12 +15,12 @@ from wafer.commands.data import padding_stats
 from wafer.config import parse_config
 from wafer.data.batching.batches import feature_shapes, host_batch, to_batch
 from wafer.data.batching.dataset import Context, build_dataset
-from wafer.data.readers.bertsum import oracle
 from wafer.data.readers.llava import load_image
-from wafer.data.readers.rouge import rouge
-from wafer.data.readers.squad import windows
-from wafer.data.readers.squad_metrics import f1, normalize
-from wafer.data.readers.token_labels import entities
+from wafer.data.readers.text.bertsum import oracle
+from wafer.data.readers.text.rouge import rouge
+from wafer.data.readers.text.squad import windows
+from wafer.data.readers.text.squad_metrics import f1, normalize
+from wafer.data.readers.text.token_labels import entities
 from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import ConfigError, DataError
 

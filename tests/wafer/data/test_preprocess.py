@@ -389,6 +389,12 @@ def test_errors_come_before_long_work(tmp_path, vocabulary, keys, message):
         preprocess(settings(tmp_path, vocabulary, **keys))
 
 
+def test_a_missing_tokenizer_type_is_told_from_those_there_are():
+    message = "tokenizer_type: missing, .*; it is one of 'GPT2Tokenizer', .*, 'TrainBPE'"
+    with pytest.raises(ConfigError, match=message):
+        load_settings(None, {"mode": "LMData", "input_dir": "texts"})
+
+
 def test_wikitext_marks_and_spaces_are_undone():
     text = " = Title = \n The 3 @.@ 5 km @-@ long road , ( so called ) , costs 1 @,@ 000 . "
     want = " = Title = \n The 3.5 km-long road, (so called), costs 1,000. "

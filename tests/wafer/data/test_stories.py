@@ -6,7 +6,7 @@ import pytest
 from helpers.finetune_data import VOCAB, vocab
 
 from wafer.data.batching.dataset import build_dataset
-from wafer.data.readers.stories import read_stories, read_story
+from wafer.data.readers.text.stories import read_stories, read_story
 from wafer.data.registry import parse_input
 from wafer.errors import DataError
 

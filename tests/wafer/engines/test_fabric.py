@@ -104,6 +104,7 @@ def test_a_run_on_pes_is_the_resident_run(tmp_path, changes):
 def test_cycles_are_reported_and_the_floor_plan_is_kept(tmp_path, caplog):
     caplog.set_level("INFO", "wafer")
     both = {"mode": "train_and_eval", "eval_frequency": 2, "max_steps": 2, "checkpoint_steps": 2}
+    both |= {"log_steps": 1}
     _, metrics = train(tmp_path, runconfig=both)
     cycles = [line["fabric/cycles"] for line in metrics]
     assert cycles[0] == cycles[1]  # the same program on other numbers

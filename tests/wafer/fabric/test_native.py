@@ -1,5 +1,7 @@
 """The C++ engine against the JAX reference: every array of the state, on every program there is."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -235,3 +237,49 @@ def test_engines_are_chosen_by_name(monkeypatch):
     monkeypatch.setattr(engine, "available", lambda: False)
     with pytest.raises(fabric.FabricError, match=r"native engine is not built .*build_ext"):
         fabric.simulate(program, implementation="native")
+
+
+def first(array, value):
+    """The array with another first element."""
+    out = np.array(array)
+    out.reshape(-1)[0] = value
+    return out
+
+
+@pytest.mark.parametrize(
+    ("table", "damage", "message"),
+    [
+        ("tx", lambda a: first(a, 64), r"a mask of ports \(tx\) is 64; it must lie in 0 to 31"),
+        ("entry", lambda a: first(a, 99), "a task's first operation is 99; it must lie in -1 to"),
+        ("depth", lambda a: a * 0, "a queue's depth is 0; it must lie in 1 to 6"),
+        ("code", lambda a: first(a, 7), "operation 0: opcode is 7; it must lie in 0 to 6"),
+        ("code", lambda a: a[:, :-1], "elements; the header says"),
+        ("ring", lambda a: a[..., 1:], "ring: .* elements; the header says"),
+        ("rx", lambda a: a.astype(np.int32), "rx has a wrong element type"),
+    ],
+)
+def test_programs_that_lead_out_of_their_arrays(table, damage, message):
+    program, values = rule_cases.CASES["one_hop"]
+    wrong = dataclasses.replace(program, **{table: damage(np.asarray(getattr(program, table)))})
+    memory = cycle.memory_words(program, rule_cases.VALUES.get("one_hop", values), np)
+    state = empty_state(program, jnp.asarray(memory))
+    with pytest.raises(Exception, match=f"fabric engine: .*{message}"):
+        engine.run(wrong, state, 400, start=True)
+    with pytest.raises(Exception, match="a thread's operation is 99; it must lie in"):
+        engine.run(program, state._replace(pc=state.pc + 100), 400)
+
+
+def test_timing_programs_that_lead_out_of_their_arrays():
+    program, _ = rule_cases.CASES["one_hop"]
+    header, words = native.prepare_words(*planar.plane_program(program))
+    for at, value, message in (
+        (0, 0, "rows is 0; it must lie in 1 to"),
+        (2, 25, "the number of colours is 25; it must lie in 0 to 24"),
+        (len(header) - 1, 9, r"colour \(second\) is 9"),
+    ):
+        wrong = header.copy()
+        wrong[at] = value
+        with pytest.raises(Exception, match=f"timing plane: .*{message}"):
+            native.run_words(wrong, words)
+    with pytest.raises(Exception, match=r"the masks: .* elements; the header says"):
+        native.run_words(header, words[1:])

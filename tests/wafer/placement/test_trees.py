@@ -1,5 +1,6 @@
 """Free arrangement within windows, and annealed slicing trees, against brute force."""
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -380,3 +381,26 @@ def test_what_tempering_cannot_take(monkeypatch):
     monkeypatch.setattr("vsl.native.library._load", lambda library: None)
     with pytest.raises(RuntimeError, match=r"setup\.py build_ext --inplace"):
         native.temper(trees.join(True, kernels), trees.Room(9, 9, []), 0, 10, HEATS)
+
+
+@pytest.mark.native
+def test_trees_wafers_and_ladders_that_cannot_be():
+    _, kernels = forest((0, 1, 2), 40)
+    tree, room = trees.join(True, kernels), trees.Room(9, 9, [])
+    spoiled = lambda **fields: trees.join(
+        True, [dataclasses.replace(kernels[0], **fields), *kernels[1:]]
+    )
+    for wrong in (spoiled(kernel=5), dataclasses.replace(tree, count=2)):
+        with pytest.raises(ValueError, match="each once, without wheels"):
+            native.temper(wrong, room, 0, 10, HEATS)
+    for heights in (kernels[0].heights[::-1].copy(), kernels[0].heights * 0, np.full(41, 42)):
+        with pytest.raises(ValueError, match="the curve of kernel 0 is to have 41 whole heights"):
+            native.temper(spoiled(heights=heights), room, 0, 10, HEATS)
+    for width, edges, message in ((0, [], "but 0 x 9 PEs"), (9, [(0, 1, 2)], "have two ends")):
+        with pytest.raises(ValueError, match=message):
+            native.temper(tree, trees.Room(width, 9, edges), 0, 10, HEATS)
+    for ladder in (HEATS._replace(replicas=0), HEATS._replace(cold=0.0), HEATS._replace(price=-1)):
+        with pytest.raises(ValueError, match="are to be positive and finite"):
+            native.temper(tree, room, 0, 10, ladder)
+    with pytest.raises(ValueError, match="-1 moves"):
+        native.temper(tree, room, 0, -1, HEATS)

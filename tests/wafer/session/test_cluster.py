@@ -44,6 +44,8 @@ def test_half_a_membership_is_an_error_that_names_the_rest():
         membership("a:1", 2, environ={})
     with pytest.raises(ConfigError, match="expected 0 to 1"):
         membership("a:1", 2, 2, environ={})
+    with pytest.raises(ConfigError, match="num_processes 0: expected at least 1"):
+        membership("a:1", 0, 0, environ={})
     with pytest.raises(ConfigError, match="whole numbers"):
         membership(environ={"WAFER_COORDINATOR": "a:1", "WAFER_NUM_PROCESSES": "two",
                             "WAFER_PROCESS_ID": "0"})  # fmt: skip

@@ -49,6 +49,23 @@ def test_trains_on_from_the_folder_and_then_from_its_own_checkpoint(tmp_path, fo
     assert wafer.load(tmp_path / "run")[2]["step"] == 2
 
 
+def test_rotary_halves_of_a_folder_become_the_pairs_of_the_run_file(tmp_path):
+    """As `wafer config new --model llama` has them; what is computed stays what it was."""
+    rotary = {"position_embedding_type": "rotary", "name": "llama", "norm_type": "rmsnorm"}
+    model = models.build(TINY | rotary)
+    assert model.config.rotary_interleaved
+    params = model.init(jax.random.key(7))
+    models.to_hf(model, params, tmp_path / "hf")
+    halves, stored = models.from_hf(tmp_path / "hf")
+    assert not halves.config.rotary_interleaved
+    wafer.train(sections(tmp_path, **rotary), checkpoint_path=str(tmp_path / "hf"))
+    want, kept = dict(models.named_leaves(params)), dict(models.named_leaves(stored))
+    for name, leaf in models.named_leaves(wafer.load(tmp_path / "run")[1]):
+        np.testing.assert_array_equal(leaf, want[name], err_msg=name)
+    moved = {name for name, leaf in want.items() if not np.array_equal(leaf, kept[name])}
+    assert moved == {f"layers_0/attn/{part}/kernel" for part in ("query", "key")}
+
+
 @pytest.fixture
 def mdl(tmp_path):
     """The same model as the vendor writes it; half of one matrix is pruned."""

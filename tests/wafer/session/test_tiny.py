@@ -103,6 +103,10 @@ def test_train_resume_finalize_generate(params, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("def f\n"))
     assert main([*flags, "--interactive"]) == 0
     assert capsys.readouterr().out == lines[0]["texts"][0] + "\n"
+    assert main([*flags, "-i", str(prompts), "--batch_size", "2", "--temperature", "0"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert main([*flags, "--prompt", "def f", "--stream", "--stop", "no such text"]) == 0
+    assert capsys.readouterr().out == lines[0]["texts"][0] + "\n"
     prompts.write_text('{"prompt": 3}\n')
     assert main([*flags, "-i", str(prompts)]) == 1
     assert "row 1: expected a key `prompt`" in capsys.readouterr().err

@@ -1,8 +1,10 @@
 """The trainer: modes, systems, micro-batches, precision, and what happens when things go wrong."""
 
 import gc
+import itertools
 import json
 import pathlib
+import re
 import signal
 import struct
 import time
@@ -26,6 +28,8 @@ from wafer.errors import CheckpointError, ConfigError, TrainingError
 from wafer.experiment import Experiment
 from wafer.session import loop
 from wafer.session.build import Run, build
+from wafer.session.logs import CONSOLE
+from wafer.session.metrics import TrainProgress, read_metrics
 from wafer.session.persist import resume
 
 
@@ -135,6 +139,47 @@ def test_without_eval_frequency_an_evaluation_a_pass_and_what_will_be_is_said(tm
     assert f"4 steps to step 4 in {tmp_path}; {plan}" in said
     assert "Step=1, Loss=" in said
     assert "Rate=0.00" not in said
+
+
+@pytest.mark.parametrize("engine", ["resident", "weight_streaming"])
+def test_a_line_every_ten_steps_and_before_an_evaluation_and_every_sample_counts(
+    tmp_path, caplog, engine
+):
+    caplog.set_level("INFO", logger="wafer")
+    cfg = config(runconfig={"execution_strategy": engine})
+    del cfg["runconfig"]["log_steps"]
+    cfg["runconfig"] |= {"max_steps": 12, "checkpoint_steps": 0, "model_dir": str(tmp_path)}
+    assert run_mode(parse_config(cfg)) == 0
+    assert [line["step"] for line in read_metrics(tmp_path / "train")] == [10, 12]
+    samples = 12 * cfg["train_input"]["batch_size"]
+    assert f"Processed {samples} sample(s)" in caplog.text
+    (record,) = (tmp_path / "cerebras_logs").rglob("performance.json")
+    assert json.loads(record.read_text())["total_samples"] == samples
+
+
+def test_a_notebook_has_one_bar_with_the_time_that_is_left(monkeypatch):
+    drawn = []
+
+    class Cell:
+        def update(self, bar):
+            drawn.append(bar._repr_mimebundle_(None, None)["text/plain"])
+
+    def display(bar, *, display_id):
+        assert display_id
+        return Cell()
+
+    monkeypatch.setattr("IPython.display.display", display)
+    monkeypatch.setattr(CONSOLE, "is_jupyter", True)
+    clock = itertools.count(100.0)  # a second at every look
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    with TrainProgress(40, 10) as bar:
+        for step in (20, 30, 40):
+            bar.show(step, {"loss": "2.500"})
+    assert len(drawn) == 3
+    assert "20/40" in drawn[0]
+    assert "loss 2.500" in drawn[0]
+    assert re.search(r"\d:\d\d|\d\d:\d\d", drawn[1])  # the time that is left
+    assert "40/40" in drawn[2]
 
 
 def tags(folder: pathlib.Path) -> set[str]:

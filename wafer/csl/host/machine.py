@@ -7,6 +7,7 @@ import numpy as np
 
 from wafer.csl.machine.engine import Print, Rectangle, Status
 from wafer.csl.machine.recording import Trace
+from wafer.energy import Counts
 
 __all__ = ["Machine", "Print", "Rectangle", "Status"]
 
@@ -37,6 +38,11 @@ class Machine(Protocol):
     @property
     def trace(self) -> Trace:
         """What was recorded."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """What all PEs have done so far."""
         ...
 
     @property

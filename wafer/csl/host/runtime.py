@@ -19,6 +19,7 @@ from wafer.csl.machine.engine import Machine as Wafer
 from wafer.csl.machine.image import Image
 from wafer.csl.machine.lines import Line, profile_of
 from wafer.csl.machine.recording import Recording, Trace
+from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
 
 __all__ = ["Runtime"]
 
@@ -73,6 +74,28 @@ class Runtime:
     def profile(self) -> list[Line]:
         """Cycles of each source line over all PEs, most first."""
         return profile_of(self.machine.profile)
+
+    @property
+    def counts(self) -> Counts:
+        """What all PEs have done so far: floats, words of memory, hops, …."""
+        return self.machine.counts
+
+    def energy(self, each: Picojoules = SEVEN_NM) -> Energy:
+        """What that took, in pJ; docs/guides/energy.md.
+
+        Args:
+            each: energy of one of each.
+        """
+        return energy_of(self.counts, each, pe_cycles=self.cycles * self._pes)
+
+    def energy_text(self, each: Picojoules = SEVEN_NM) -> str:
+        """The same as a table, with the power."""
+        return report(self.counts, cycles=self.cycles, pes=self._pes, each=each)
+
+    @property
+    def _pes(self) -> int:
+        """PEs with a program."""
+        return int((self.image.tiles >= 0).sum())
 
     @property
     def whole(self) -> Rectangle:

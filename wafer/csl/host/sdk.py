@@ -69,6 +69,10 @@ class SdkRuntime(Runtime):
                 f"@{self.cycles} end; {share:.0%} of the PEs' cycles are scalar instructions,"
                 f" whose count may be {off:.0%} off\n"
             )
+            log.write(
+                f"@{self.cycles} energy {self.energy().total / 1e6:.3g} uJ, {self.counts.flops}"
+                " flops, by constants of other chips\n"
+            )
         save_cores(self._folder, self.image, self.machine)
 
     def __enter__(self) -> Self:

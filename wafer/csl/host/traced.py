@@ -27,6 +27,7 @@ def add_trace_options(parser: argparse.ArgumentParser) -> None:
     for option, (_, what) in _FILES.items():
         parser.add_argument(f"--{option}", type=Path, metavar="FILE", help=what)
     parser.add_argument("--profile", action="store_true", help="print cycles by source line")
+    parser.add_argument("--energy", action="store_true", help="print counts and picojoules")
     parser.add_argument("--from", dest="begin", type=int, metavar="CYCLE", help="first recorded")
     parser.add_argument("--to", dest="end", type=int, metavar="CYCLE", help="first not recorded")
     parser.add_argument("--pes", type=_four, metavar="X,Y,W,H", help="rectangle that is recorded")
@@ -76,8 +77,10 @@ def trace_script(args: argparse.Namespace) -> int:
 
     arguments = _split(args)
     wanted = {option: getattr(args, option) for option in _FILES if getattr(args, option)}
-    if not wanted and not args.profile:
-        raise CompileError("nothing to show; give --chrome, --picture, --film (FILE) or --profile")
+    if not wanted and not args.profile and not args.energy:
+        raise CompileError(
+            "nothing to show; give --chrome, --picture, --film (FILE), --profile or --energy"
+        )
     given = {"begin": args.begin, "end": args.end, "rectangle": args.pes, "events": args.events}
     recording = Recording(**{name: value for name, value in given.items() if value is not None})
     problem = None
@@ -89,13 +92,15 @@ def trace_script(args: argparse.Namespace) -> int:
     if not runtimes and problem is None:
         raise CompileError(f"{args.script} made no SdkRuntime, so there is nothing to show")
     for number, runtime in enumerate(runtimes, 1):
-        _show(runtime, wanted, number if len(runtimes) > 1 else 0, profile=args.profile)
+        _show(runtime, wanted, number if len(runtimes) > 1 else 0, args)
     if problem is not None:
         raise problem
     return status
 
 
-def _show(runtime: "Runtime", wanted: dict[str, Path], number: int, *, profile: bool) -> None:
+def _show(
+    runtime: "Runtime", wanted: dict[str, Path], number: int, args: argparse.Namespace
+) -> None:
     """Write and print what was asked for; files of one of several runtimes get its number."""
     from wafer.csl import trace as drawing
 
@@ -107,8 +112,10 @@ def _show(runtime: "Runtime", wanted: dict[str, Path], number: int, *, profile: 
         sys.stdout.write(f"wrote {file}\n")
     if wanted:
         sys.stdout.write(_summary(trace))
-    if profile:
+    if args.profile:
         sys.stdout.write(drawing.profile_text(runtime.profile))
+    if args.energy:
+        sys.stdout.write(runtime.energy_text())
 
 
 def _summary(trace: "Trace") -> str:

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.csl.machine.codes import Op
+from wafer.csl.machine.counting import WORK, counts_of
 from wafer.csl.machine.image import Image
 from wafer.csl.machine.recording import Recording, Trace, events_of, settings_of, trace_of
 from wafer.csl.machine.reports import Waiting, fault_message, waiting_for
 from wafer.csl.machine.setup import lay_out
+from wafer.energy import Counts
 from wafer.errors import CompileError
 
 __all__ = ["Machine", "Print", "Rectangle", "Status", "available"]
@@ -22,11 +24,11 @@ __all__ = ["Machine", "Print", "Rectangle", "Status", "available"]
 _MOST_REPORTED = 10_000
 _I32, _I64, _AT = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 _FUNCTIONS = {
-    "csl_create": ([_AT], _AT),
+    "csl_create": ([_AT, _I64], _AT),
     "csl_destroy": ([_AT], None),
     "csl_cycle": ([_AT], _I64),
     "csl_run": ([_AT, _I64, _I32], _I32),
-    "csl_launch": ([_AT, _I32, _I32, _AT, _I32], None),
+    "csl_launch": ([_AT, _I32, _I32, _AT, _I32], _I32),
     "csl_has_command": ([_AT, _I32], _I32),
     "csl_copy": ([_AT, _I32, _I64, _I64, _AT, _I32], _I32),
     "csl_inject": ([_AT, _I32, _I32, _AT, _I64], _I32),
@@ -38,6 +40,7 @@ _FUNCTIONS = {
     "csl_print": ([_AT, _I64, _AT, _AT, _AT], _AT),
     "csl_links": ([_AT], _AT),
     "csl_profile": ([_AT, _I32, _AT], None),
+    "csl_work": ([_AT, _I32, _AT], None),
     "csl_record": ([_AT, _AT], None),
     "csl_recorded": ([_AT, _AT], None),
     "csl_recording": ([_AT, _AT, _AT], None),
@@ -129,14 +132,15 @@ class Machine:
     def __init__(
         self, image: Image, threads: int | None = None, record: Recording | None = None
     ) -> None:
-        self.image = image
+        self.image, setup = image, lay_out(image)
         self._height, self._width = image.tiles.shape
         # A thread for few PEs waits more than it works.
         suits = max(1, min(self._height, self._height * self._width // 64))
         self._threads = threads or min(os.cpu_count() or 1, suits)
         self._library = _library()
-        setup = lay_out(image)
-        self._machine = self._library.csl_create(setup.ctypes.data)
+        self._machine = self._library.csl_create(setup.ctypes.data, len(setup))
+        if not self._machine:
+            raise CompileError("the image does not fit into memory, or its tables do not fit it")
         self._end = weakref.finalize(self, self._library.csl_destroy, self._machine)
         self._calls: list[tuple[Rectangle, str]] = []
         self._recorded = None if record is None else settings_of(record, image)
@@ -184,9 +188,13 @@ class Machine:
             if function not in entries:
                 there = ", ".join(entries) or "none"
                 raise CompileError(f"PE ({x}, {y}) exports {there}, not a function {function!r}")
-            self._library.csl_launch(
+            if not self._library.csl_launch(
                 self._machine, cell, entries[function], arguments.ctypes.data, len(arguments)
-            )
+            ):
+                raise CompileError(
+                    f"{function!r} was given {len(arguments)} arguments, more than PE ({x}, {y})"
+                    " has registers for"
+                )
         self._calls.append((rectangle, function))
 
     def commands_waiting(self, rectangle: Rectangle) -> int:
@@ -196,9 +204,10 @@ class Machine:
 
     def _copy(self, x: int, y: int, address: int, data: np.ndarray, *, write: bool) -> None:
         cell, size = self._cell(x, y), data.nbytes
-        if not self._library.csl_copy(
+        inside = 0 <= address < 1 << 32 and self._library.csl_copy(
             self._machine, cell, address, size, data.ctypes.data, int(write)
-        ):
+        )
+        if not inside:
             raise CompileError(
                 f"PE ({x}, {y}): bytes {address} to {address + size} are outside of what its"
                 " program declares"
@@ -230,7 +239,7 @@ class Machine:
         """
         if "H2D" not in self.image.streams.get(color, "").upper():
             raise CompileError(f"colour {color} is no stream from the host: {self.image.streams}")
-        words = np.ascontiguousarray(words, np.uint32)
+        words = np.ascontiguousarray(words, np.uint32).reshape(-1)
         self._library.csl_inject(
             self._machine, self._cell(x, y), color, words.ctypes.data, len(words)
         )
@@ -294,6 +303,17 @@ class Machine:
             cycles = np.zeros(len(program.code), np.int64)
             self._library.csl_profile(self._machine, k, cycles.ctypes.data)
             yield program.code, cycles
+
+    @property
+    def counts(self) -> Counts:
+        """What all PEs have done so far, for ``wafer.energy``."""
+        total = Counts(hops=int(self.links[..., :4].sum(dtype=np.int64)))
+        counted = self._cycles_by_instruction()
+        for k, (program, (_, cycles)) in enumerate(zip(self.image.programs, counted, strict=True)):
+            work = np.zeros((len(program.code), len(WORK)), np.int64)
+            self._library.csl_work(self._machine, k, work.ctypes.data)
+            total = total.plus(counts_of(program, self.image.arch, cycles, work))
+        return total
 
     @property
     def profile(self) -> dict[tuple[str, int], int]:

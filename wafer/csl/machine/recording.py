@@ -14,6 +14,7 @@ TASK = 9  # the thread of a task itself; an operation has 0 to 7, or 8 in its ta
 _OWN = 8
 _PORTS = 5
 _MOST_BYTES = 1 << 30  # of the counts of links
+_LAST = (1 << 63) - 1  # cycle
 _EVENT = np.dtype(
     [
         *(("cycle", "<i8"), ("cell", "<i4"), ("pc", "<i4"), ("task", "<i4"), ("task_id", "<i4")),
@@ -92,15 +93,15 @@ def settings_of(recording: Recording, image: Image) -> np.ndarray:
             f"recording of {w} x {h} PEs from ({x}, {y}) on: the program has {width} x {height}"
         )
     begin, end = recording.begin, recording.end
-    if begin < 0 or (end is not None and end <= begin):
+    last = _LAST if end is None else end
+    if not 0 <= begin < last <= _LAST:
         raise CompileError(f"recording from cycle {begin} to {end}: there is no cycle between them")
     size = recording.windows * w * h * _PORTS * 4
-    if recording.windows < 2 or recording.events < 0 or size > _MOST_BYTES:
+    if recording.windows < 2 or not 0 <= recording.events <= _LAST or size > _MOST_BYTES:
         raise CompileError(
             f"recording {recording.windows} windows of {w} x {h} PEs takes {size >> 20} MiB, of"
             f" {_MOST_BYTES >> 20}; name a smaller rectangle of PEs, or 2 windows or more"
         )
-    last = np.iinfo(np.int64).max if end is None else end
     return np.array([x, y, w, h, begin, last, recording.events, recording.windows], np.int64)
 
 

@@ -53,7 +53,8 @@ _FAULTS = {
     Fault.DSR_NOT_LOADED: "DSR {dsr} was used before a descriptor was loaded into it",
     Fault.NO_THREAD: "an asynchronous operation has no queue and so no microthread; name a queue",
     Fault.BAD_CODE: "instruction {detail} cannot be executed here",
-    Fault.WRONG_OPERAND: "an output descriptor is read, or an input descriptor is written",
+    Fault.WRONG_OPERAND: "an output descriptor is read, an input descriptor is written, or there is"
+    " no such one",
 }
 _TASKS = ("local task", "data task", "control task", "teardown handler of colour",
           "empty-queue handler of output queue", "function", "start")  # fmt: skip
@@ -157,7 +158,7 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
         id=number,
         memory=0 if program is None else len(program.memory),
         dsr=f"{('dest', 'src0', 'src1', '?')[detail >> 8 & 3]} {detail & 255}",
-        message=messages[detail] if kind == Fault.MESSAGE and detail < len(messages) else "",
+        message=messages[detail] if kind == Fault.MESSAGE and 0 <= detail < len(messages) else "",
     )
     who = f", {_task(program, task, number)}" if pc >= 0 else ""
     return f"{f'{file}:{line}: ' if file else ''}PE ({x}, {y}){who}: {text}"

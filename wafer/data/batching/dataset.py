@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from models.convert.tokenizer import find_tokenizer
 from models.files import appearing_whole
 from wafer.data.batching.pipeline import Loader, Rows, Transform
 from wafer.data.batching.sources import Source
@@ -28,6 +29,7 @@ class Context(NamedTuple):
     input_shape: shape of one image the model takes, or None
     folder: the run's, where a tokenizer may have been kept
     config: the model's, or None for any
+    begins_from: the checkpoint or folder whose weights the run starts with, or None
     """
 
     training: bool = True
@@ -36,6 +38,15 @@ class Context(NamedTuple):
     input_shape: tuple[int, ...] | None = None
     folder: pathlib.Path = pathlib.Path()
     config: Any = None
+    begins_from: str | None = None
+
+    @property
+    def tokenizer(self) -> pathlib.Path | None:
+        """The tokenizer.json that the weights know: the run's, else of what it begins from."""
+        own = self.folder / TOKENIZER
+        if own.exists():
+            return own
+        return None if self.begins_from is None else find_tokenizer(self.begins_from)
 
     @classmethod
     def of(cls, config: Any, *, training: bool) -> Self:

@@ -23,6 +23,7 @@ from rich.progress import (
 from tokenizers import Tokenizer
 
 from models.files import appearing_whole
+from models.guarded import dismiss
 from wafer.data.preprocess import progress as standings
 from wafer.data.preprocess.encode import Encoded, Encoder, encode
 from wafer.data.preprocess.layouts import Layout, layout_of
@@ -64,6 +65,7 @@ def preprocess(settings: Settings) -> Summary:
         _clear(folder, settings)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer(settings, inputs, folder)
+    dismiss()  # its memory is wanted for the workers
     ids = describe(settings, tokenizer)
     mark = fingerprint(settings, inputs, tokenizer.to_str())
     layout = layout_of(settings, ids)

@@ -104,7 +104,10 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
     display_pbar: Annotated[Bool, _said("show progress")] = True
     seed: Annotated[NonNegativeInt, _said("of everything random")] = 0
 
-    tokenizer_type: Annotated[Tokenizers, _said("which files describe the tokenizer")]
+    tokenizer_type: Annotated[
+        Tokenizers,
+        _said("TrainBPE learns one from the texts, the others read files"),
+    ]
     huggingface_tokenizer: Annotated[
         str | None, _said("tokenizer.json, or a folder with one (HuggingFaceTokenizer)")
     ] = None

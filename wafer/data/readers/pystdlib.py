@@ -10,20 +10,30 @@ import bz2
 import dataclasses
 import functools
 import hashlib
+import inspect
+import itertools
+import json
 import lzma
 import math
+import os
 import pathlib
+import sys
 import sysconfig
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from tokenizers import Tokenizer
+import numpy as np
+import tokenizers
+from tokenizers import Tokenizer, decoders
 
-from wafer.data.batching.dataset import TOKENIZER, Context, Dataset
+from wafer import __version__
+from wafer.cache import cached_arrays
+from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import DocumentSource
 from wafer.data.text.tokenizer import END_OF_TEXT, load_tokenizer, token_bytes, train_bpe
+from wafer.errors import DataError
 
 __all__ = ["Corpus", "load_corpus", "pystdlib", "yardsticks"]
 
@@ -68,16 +78,34 @@ def _outer_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunct
             yield from _outer_functions(child)
 
 
+def _parsed(source: str) -> ast.Module:
+    """Parse; Python 3.11 counts depth once for all threads, and another parse may spoil it."""
+    try:
+        return ast.parse(source)
+    except SystemError:
+        return ast.parse(source)
+
+
 def _functions_of(path: pathlib.Path) -> Iterator[str]:
     source = path.read_text("utf-8", errors="replace")
     try:
-        tree = ast.parse(source)
+        tree = _parsed(source)
     except (SyntaxError, ValueError):  # templates and deliberately broken files
         return
     lines = source.splitlines(keepends=True)
     for node in _outer_functions(tree):
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         yield textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).strip("\n")
+
+
+def _sources(root: str | pathlib.Path | None) -> tuple[pathlib.Path, list[pathlib.Path]]:
+    """The folder, and the Python files below it that count, in order."""
+    folder = pathlib.Path(root or sysconfig.get_paths()["stdlib"])
+    paths: list[pathlib.Path] = []
+    for place, inside, names in os.walk(folder):
+        inside[:] = [name for name in inside if name not in _SKIPPED]
+        paths += [pathlib.Path(place, name) for name in names if name.endswith(".py")]
+    return folder, sorted(paths)
 
 
 @functools.cache  # train_input and eval_input read the same text
@@ -94,16 +122,14 @@ def load_corpus(root: str | pathlib.Path | None = None, max_bytes: int = 1024) -
     Raises:
         FileNotFoundError: no Python source lies below ``root``.
     """
-    root = pathlib.Path(root or sysconfig.get_paths()["stdlib"])
+    folder, paths = _sources(root)
     texts: dict[str, None] = {}
-    for path in sorted(root.rglob("*.py")):
-        if _SKIPPED.isdisjoint(path.relative_to(root).parts[:-1]):
-            for text in _functions_of(path):
-                texts[text.encode()[:max_bytes].decode("utf-8", errors="ignore")] = None
+    for text in itertools.chain.from_iterable(map(_functions_of, paths)):
+        texts[text.encode()[:max_bytes].decode("utf-8", errors="ignore")] = None
     texts.pop("", None)
     if not texts:
         raise FileNotFoundError(
-            f"no Python functions found below {root}: the standard library's sources are not "
+            f"no Python functions found below {folder}: the standard library's sources are not "
             "installed there. Point train_input.source_dir at any folder of .py files."
         )
     parts: tuple[list[str], list[str]] = ([], [])
@@ -131,32 +157,90 @@ def yardsticks(texts: tuple[str, ...]) -> dict[str, float]:
     }
 
 
-def _encode(tokenizer: Tokenizer, texts: tuple[str, ...], max_length: int) -> DocumentSource:
+@functools.cache  # of train_input and eval_input
+def _trained(root: str | None, max_bytes: int, vocab_size: int) -> str:
+    return train_bpe(load_corpus(root, max_bytes).train, vocab_size).to_str(pretty=True)
+
+
+def _kept_tokenizer(path: pathlib.Path, vocab_size: int) -> Tokenizer:
+    """The tokenizer of the run's weights, if it can be theirs."""
+    tokenizer = load_tokenizer(path)
+    size = tokenizer.get_vocab_size()
+    if tokenizer.token_to_id(END_OF_TEXT) is None:
+        raise DataError(
+            f"{path}: has no token {END_OF_TEXT}, with which every function ends. The run's "
+            "weights belong to this tokenizer; prepare texts with it by `wafer data preprocess`"
+        )
+    if size > vocab_size:
+        raise DataError(
+            f"{path}: has {size:,} tokens, vocab_size of the input section is {vocab_size:,}. The "
+            f"run's weights belong to this tokenizer: set vocab_size (also the model's) to {size}"
+        )
+    return tokenizer
+
+
+def _tokenized(cfg: Any, kept: pathlib.Path | None) -> dict[str, np.ndarray]:
+    """Tokens of all texts one after another, with all that is said of them as JSON."""
+    corpus = load_corpus(cfg.source_dir, cfg.max_bytes)
+    if kept:
+        tokenizer = _kept_tokenizer(kept, cfg.vocab_size)
+    else:
+        tokenizer = Tokenizer.from_str(_trained(cfg.source_dir, cfg.max_bytes, cfg.vocab_size))
+    texts = corpus.train if cfg.split == "train" else corpus.held_out
     end: Any = tokenizer.token_to_id(END_OF_TEXT)
     documents = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(texts))]
-    return DocumentSource(documents, end, max_length)
+    about = {
+        "tokenizer": tokenizer.to_str(pretty=True),
+        "functions": len(texts),
+        "bytes": sum(len(t.encode()) for t in texts),
+        "digest": corpus.digest,
+        "references": {} if cfg.split == "train" else yardsticks(texts),
+    }
+    return {
+        "lengths": np.fromiter(map(len, documents), np.int64),
+        "tokens": np.fromiter(itertools.chain.from_iterable(documents), np.int32),
+        "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
+    }
+
+
+def _depends_on(cfg: Any, kept: pathlib.Path | None) -> list[Any]:
+    """What the tokens follow from; a file that was written since has another time."""
+    folder, paths = _sources(cfg.source_dir)
+    states = ((p.relative_to(folder).as_posix(), p.stat()) for p in paths)
+    return [
+        [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in states],
+        str(folder.absolute()),
+        [cfg.split, cfg.max_bytes, cfg.vocab_size],
+        kept.read_text(encoding="utf-8") if kept else "",
+        [sys.version, tokenizers.__version__, __version__],
+        [inspect.getsource(sys.modules[m]) for m in (__name__, train_bpe.__module__)],
+    ]
 
 
 def pystdlib(cfg: Any, context: Context) -> Dataset:
     """Read the running Python's sources, with a tokenizer trained on the training part."""
-    corpus = load_corpus(cfg.source_dir, cfg.max_bytes)
-    kept = context.folder / TOKENIZER  # a resumed run must keep its vocabulary
-    tokenizer = load_tokenizer(kept) if kept.exists() else train_bpe(corpus.train, cfg.vocab_size)
-    texts = corpus.train if cfg.split == "train" else corpus.held_out
-    source = _encode(tokenizer, texts, cfg.max_sequence_length)
+    kept = context.tokenizer  # a resumed run, or one that goes on from weights, keeps theirs
+    arrays = cached_arrays("pystdlib", _depends_on(cfg, kept), lambda: _tokenized(cfg, kept))
+    about = json.loads(arrays["about"].tobytes())
+    tokenizer = Tokenizer.from_str(about["tokenizer"])
+    end: Any = tokenizer.token_to_id(END_OF_TEXT)
+    documents = np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])
+    source = DocumentSource(documents, end, cfg.max_sequence_length)
     mean = float(source.lengths.mean())
     return Dataset(
         source=source,
         row_length=cfg.max_sequence_length,
         pack=cfg.use_vsl,
         mean_length=mean,
-        tokenizer=tokenizer.to_str(pretty=True),
-        token_bytes=token_bytes(tokenizer),
-        references={} if cfg.split == "train" else yardsticks(texts),
+        tokenizer=about["tokenizer"],
+        token_bytes=token_bytes(tokenizer)
+        if isinstance(tokenizer.decoder, decoders.ByteLevel)
+        else None,
+        references=about["references"],
         summary=(
-            f"Python standard library, {cfg.split}: {len(texts):,} functions, "
-            f"{sum(len(t.encode()) for t in texts) / 1e6:.2f} MB, {source.lengths.sum():,} tokens, "
+            f"Python standard library, {cfg.split}: {about['functions']:,} functions, "
+            f"{about['bytes'] / 1e6:.2f} MB, {source.lengths.sum():,} tokens, "
             f"longest/mean = {source.lengths.max()}/{mean:.0f} = {source.lengths.max() / mean:.1f} "
-            f"(text sha256 {corpus.digest[:12]})"
+            f"(text sha256 {about['digest'][:12]})"
         ),
     )

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
-from wafer.data.readers.preferences import pair_row
 from wafer.data.readers.synthetic import SyntheticSource
+from wafer.data.readers.text.preferences import pair_row
 from wafer.data.tasks import Feature, row_features
 from wafer.errors import DataError
 

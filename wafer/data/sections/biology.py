@@ -41,7 +41,7 @@ class _DnaInput(InputSection, task="epigenetic_mlm"):
         return _SPECIAL_DNA + 4**self.kmer_size
 
 
-class EbertFastaDataProcessor(_DnaInput, reader="wafer.data.readers.genomics:fasta"):
+class EbertFastaDataProcessor(_DnaInput, reader="wafer.data.readers.biology.genomics:fasta"):
     """DNA in FASTA files with the states of its segments in BED files.
 
     Every window of the DNA is an example once for each BED file.
@@ -56,7 +56,9 @@ class EbertFastaDataProcessor(_DnaInput, reader="wafer.data.readers.genomics:fas
     state_dir: Folders
 
 
-class EbertSyntheticDataProcessor(_DnaInput, reader="wafer.data.readers.genomics:synthetic"):
+class EbertSyntheticDataProcessor(
+    _DnaInput, reader="wafer.data.readers.biology.genomics:synthetic"
+):
     """Random DNA in which every state has a k-mer of its own; for tests and first steps.
 
     Attributes:
@@ -85,7 +87,9 @@ class EbertHDF5DataProcessor(
 
 
 class RemoteHomologyDataProcessor(
-    InputSection, task="classification", reader="wafer.data.readers.proteins:remote_homology"
+    InputSection,
+    task="classification",
+    reader="wafer.data.readers.biology.proteins:remote_homology",
 ):
     """Proteins in FASTA files with their classes in a table beside each (TAPE's remote homology).
 

@@ -41,18 +41,18 @@ class TextInput(InputSection):
 
 
 class SST2DataProcessor(
-    TextInput, task="classification", reader="wafer.data.readers.classification:sst2"
+    TextInput, task="classification", reader="wafer.data.readers.text.classification:sst2"
 ):
     """GLUE's own TSV files, or JSON lines."""
 
 
 class MNLIDataProcessor(
-    TextInput, task="classification", reader="wafer.data.readers.classification:mnli"
+    TextInput, task="classification", reader="wafer.data.readers.text.classification:mnli"
 ):
     """GLUE's own TSV files, or MultiNLI's JSON lines."""
 
 
-class SquadDataProcessor(TextInput, task="qa", reader="wafer.data.readers.squad:squad"):
+class SquadDataProcessor(TextInput, task="qa", reader="wafer.data.readers.text.squad:squad"):
     """SQuAD version 1 JSON.
 
     Attributes:
@@ -71,7 +71,7 @@ class SquadDataProcessor(TextInput, task="qa", reader="wafer.data.readers.squad:
 class BertTokenClassifierDataProcessor(
     TextInput,
     task="token_classification",
-    reader="wafer.data.readers.token_labels:token_classification",
+    reader="wafer.data.readers.text.token_labels:token_classification",
 ):
     """CoNLL-like columns, or the vendor's CSV.
 
@@ -83,7 +83,7 @@ class BertTokenClassifierDataProcessor(
 
 
 class BertSumCSVDataProcessor(
-    TextInput, task="summarization", reader="wafer.data.readers.bertsum:bertsum"
+    TextInput, task="summarization", reader="wafer.data.readers.text.bertsum:bertsum"
 ):
     """Sentences and which of them a summary extracts.
 
@@ -135,7 +135,7 @@ class _Prompted(TextInput):
     eos_token: str = "<|endoftext|>"
 
 
-class PromptCompletionDataProcessor(_Prompted, reader="wafer.data.readers.pairs:prompts"):
+class PromptCompletionDataProcessor(_Prompted, reader="wafer.data.readers.text.pairs:prompts"):
     """JSON lines for instruction tuning and summarization.
 
     Attributes:
@@ -156,7 +156,7 @@ class PromptCompletionDataProcessor(_Prompted, reader="wafer.data.readers.pairs:
 
 
 class PreferenceDataProcessor(
-    _Prompted, task="dpo", reader="wafer.data.readers.preferences:preferences"
+    _Prompted, task="dpo", reader="wafer.data.readers.text.preferences:preferences"
 ):
     """JSON lines of pairs for DPO, as ``wafer score`` wrote them.
 
@@ -169,7 +169,9 @@ class PreferenceDataProcessor(
     rejected_key: str = "rejected"
 
 
-class Seq2SeqDataProcessor(TextInput, task="seq2seq", reader="wafer.data.readers.pairs:seq2seq"):
+class Seq2SeqDataProcessor(
+    TextInput, task="seq2seq", reader="wafer.data.readers.text.pairs:seq2seq"
+):
     """JSON lines or TSV of sources and targets for T5 and Transformer.
 
     Attributes:
@@ -187,7 +189,9 @@ class Seq2SeqDataProcessor(TextInput, task="seq2seq", reader="wafer.data.readers
     decoder_start_token_id: NonNegativeInt = 0
 
 
-class DPRJsonDataProcessor(TextInput, task="dpr", reader="wafer.data.readers.retrieval:retrieval"):
+class DPRJsonDataProcessor(
+    TextInput, task="dpr", reader="wafer.data.readers.text.retrieval:retrieval"
+):
     """DPR's published JSON of questions and contexts.
 
     Attributes:
@@ -201,7 +205,7 @@ class DPRJsonDataProcessor(TextInput, task="dpr", reader="wafer.data.readers.ret
 
 class HuggingFaceDataProcessor(
     TextInput,
-    reader="wafer.data.readers.saved_datasets:hugging_face",
+    reader="wafer.data.readers.text.saved_datasets:hugging_face",
     legacy={"sequence_length": "max_sequence_length"},
 ):
     """Folders that ``save_to_disk`` of Hugging Face's ``datasets`` wrote, for next tokens.

@@ -1,8 +1,11 @@
 // XLA FFI entry of the engine with payloads: reads program and state, shares out the rows.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <string>
 #include <thread>
 
+#include "checks.h"
 #include "machine.h"
 #include "team.h"
 #include "xla/ffi/api/c_api.h"
@@ -16,7 +19,59 @@ namespace ffi = xla::ffi;
 namespace wafer {
 namespace {
 
-constexpr int kHeader = 19, kProgram = 10, kState = 24, kMemory = 20;
+constexpr int kHeader = 19, kProgram = 10, kState = 24, kMemory = 20, kCode = 8;
+
+constexpr Range kFlag[] = {{"a flag", 0, 1}};
+constexpr Range kHeaderRanges[kHeader] = {
+    {"height", 1, 1 << 20}, {"width", 1, 1 << 20}, {"the number of colours", 0, kColors},
+    {"the number of switch positions", 1, kTorn}, {"the number of tasks", 0, kTasks},
+    {"words of memory", 0, INT32_MAX}, {"words of a queue", 1, kRamp},
+    {"the ramp's latency", 1, kRamp}, {"the number of threads", 1, kThreads},
+    {"the limit of cycles", 0, INT32_MAX}, *kFlag, *kFlag, *kFlag, *kFlag, *kFlag, *kFlag, *kFlag,
+    {"fields of an operation", kFields, kFields}, *kFlag,
+};
+
+// Says which buffer does not have the type and size that the header asks for; the code may have any
+// number of rows.
+std::string buffers_problem(const int32_t* h, const ffi::RemainingArgs& args,
+                            const ffi::RemainingRets& rets) {
+  using T = ffi::DataType;
+  const int64_t pes = int64_t(h[0]) * h[1], lanes = h[2] * pes, depth = h[6], ramp = h[7];
+  const int64_t routes = h[3] * lanes, threads = h[8] * pes;
+  const int64_t code = int64_t(args.get<ffi::AnyBuffer>(kCode)->element_count());
+  if (pes > INT32_MAX) return "there are more PEs than a number of 32 bits counts";
+  const Wanted wanted[] = {
+      {"the header", T::S32, kHeader + h[2] + 4 * h[4]},
+      {"rx", T::U8, routes}, {"tx", T::U8, routes}, {"positions", T::U8, lanes},
+      {"swap", T::PRED, 2 * lanes}, {"ring", T::PRED, lanes}, {"depth", T::S32, h[2]},
+      {"filters", T::S32, 4 * lanes}, {"code", T::S32, code / kFields * kFields},
+      {"entry", T::S32, h[4] * pes},
+      {"cycle", T::S32, 1}, {"progress", T::PRED, 1}, {"fault", T::S32, 4},
+      {"router", T::U32, 2 * lanes}, {"flags of router", T::U8, 2 * lanes},
+      {"up", T::U32, ramp * lanes}, {"flags of up", T::U8, ramp * lanes},
+      {"down", T::U32, (ramp - 1) * lanes}, {"flags of down", T::U8, (ramp - 1) * lanes},
+      {"queue", T::U32, depth * lanes}, {"flags of queue", T::U8, depth * lanes},
+      {"pos_rx", T::U8, lanes}, {"pos_tx", T::U8, lanes}, {"counter", T::S32, lanes},
+      {"pc", T::S32, threads}, {"left", T::S32, threads}, {"wait", T::S32, threads},
+      {"active", T::S32, pes}, {"blocked", T::S32, pes}, {"arg", T::U32, pes},
+      {"mem", T::U32, h[5] * pes}, {"busy", T::S32, pes}, {"end", T::S32, pes},
+      {"links", T::S32, kPorts * pes},
+  };
+  static_assert(std::size(wanted) == kProgram + kState, "one for each buffer");
+  for (int i = 0; i < kProgram + kState; ++i)
+    if (auto wrong = buffer_problem(*args.get<ffi::AnyBuffer>(i), wanted[i]); !wrong.empty())
+      return wrong;
+  for (int i = 0; i < kState; ++i)
+    if (auto wrong = buffer_problem(**rets.get<ffi::AnyBuffer>(i), wanted[kProgram + i]);
+        !wrong.empty())
+      return wrong + " (of the result)";
+  return {};
+}
+
+ffi::Error refused(const std::string& what) {
+  return ffi::Error::InvalidArgument("fabric engine: " + what +
+                                     "; take program and state from wafer.fabric's builders");
+}
 
 Program read_program(const int32_t* h, const ffi::RemainingArgs& args) {
   Program p;
@@ -84,11 +139,16 @@ Run pick(const Program& p) {
 ffi::Error run(ffi::RemainingArgs args, ffi::RemainingRets rets) {
   if (args.size() != kProgram + kState || rets.size() != kState)
     return ffi::Error::InvalidArgument("fabric engine: wrong number of buffers");
-  const int32_t* header = static_cast<const int32_t*>(args.get<ffi::AnyBuffer>(0)->untyped_data());
+  const auto first = args.get<ffi::AnyBuffer>(0);
+  if (first->element_type() != ffi::DataType::S32) return refused("the header is not int32");
+  const int32_t* header = static_cast<const int32_t*>(first->untyped_data());
+  std::string wrong = header_problem(header, int64_t(first->element_count()), kHeaderRanges);
+  if (wrong.empty()) wrong = buffers_problem(header, args, rets);
+  if (!wrong.empty()) return refused(wrong);
   const Program p = read_program(header, args);
-  if (p.colors > kColors || p.ramp > kRamp || p.depth > 8 || p.threads > kThreads ||
-      p.tasks > kTasks || header[17] != kFields)
-    return ffi::Error::InvalidArgument("fabric engine: more colours, stages or tasks than it holds");
+  const int64_t operations = int64_t(args.get<ffi::AnyBuffer>(kCode)->element_count()) / kFields;
+  wrong = program_problem(p, operations);
+  if (!wrong.empty()) return refused(wrong);
   State s = read_state(rets);
   s.before = static_cast<const uint32_t*>(
       args.get<ffi::AnyBuffer>(kProgram + kMemory)->untyped_data());
@@ -103,6 +163,8 @@ ffi::Error run(ffi::RemainingArgs args, ffi::RemainingRets rets) {
     }
   };
   restore();
+  wrong = state_problem(p, s, operations);
+  if (!wrong.empty()) return refused(wrong);
   const int cores = std::max(1, std::min(int(std::thread::hardware_concurrency()), 64));
   const int threads = p.pes() < 2048 ? 1 : std::min(cores, p.height);
   const Run rows = pick(p);

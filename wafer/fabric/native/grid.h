@@ -26,8 +26,8 @@ struct Thread {
 };
 
 struct alignas(64) Core {
-  int active, blocked, busy, end, links[kPorts];
-  uint32_t arg;
+  int active, blocked, end;
+  uint32_t busy, links[kPorts], arg;  // counts wrap as the reference's do
   Thread threads[kThreads];  // that of the task first: most programs touch one cache line
 };
 

@@ -126,12 +126,6 @@ class Machine : public Grid<R, D> {
     return op.dst.kind != kFabric || room_up(this->at(cell, op.dst.base));
   }
 
-  static int64_t address(const Operand& o, int i) {
-    const int inner = o.inner > 0 ? o.inner : 1;
-    return o.inner > 0 ? o.base + int64_t(o.stride) * (i % inner) + int64_t(o.outer) * (i / inner)
-                       : o.base + int64_t(o.stride) * i;
-  }
-
   uint32_t read(int cell, const Core& core, const Operand& o, int i) {
     switch (o.kind) {
       case kMem: return this->mem_[cell * this->stride_ + address(o, i)];
@@ -165,13 +159,17 @@ class Machine : public Grid<R, D> {
     if (op.dst.flags & 2 && core.threads[t].left <= 1) issue->flag |= kAdvance;
   }
 
-  static void pop(uint32_t* data, uint8_t* flag, int n) {
-    for (int k = 0; k + 1 < n; ++k) data[k] = data[k + 1], flag[k] = flag[k + 1];
-    flag[n - 1] = 0;
+  // Of the first n places, 1 to N, of a queue: the compiler is told so, or it warns of other n.
+  template <int N>
+  static void pop(uint32_t (&data)[N], uint8_t (&flag)[N], int n) {
+    const int last = std::clamp(n, 1, N) - 1;
+    for (int k = 0; k < last; ++k) data[k] = data[k + 1], flag[k] = flag[k + 1];
+    flag[last] = 0;
   }
 
-  static void push(uint32_t* data, uint8_t* flag, int n, uint32_t value, uint8_t bits) {
-    for (int k = 0; k < n; ++k)
+  template <int N>
+  static void push(uint32_t (&data)[N], uint8_t (&flag)[N], int n, uint32_t value, uint8_t bits) {
+    for (int k = 0; k < std::min(n, N); ++k)
       if (!flag[k]) {
         data[k] = value, flag[k] = bits;
         return;

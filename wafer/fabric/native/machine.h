@@ -20,6 +20,13 @@ struct Task {
   bool teardown;
 };
 
+// Where element i of an operand in memory is.
+inline int64_t address(const Operand& o, int i) {
+  const int inner = o.inner > 0 ? o.inner : 1;
+  return o.inner > 0 ? o.base + int64_t(o.stride) * (i % inner) + int64_t(o.outer) * (i / inner)
+                     : o.base + int64_t(o.stride) * i;
+}
+
 // Read from the header and buffers that wafer/fabric/engines/native.py passes.
 struct Program {
   int height, width, colors, positions, tasks, words, depth, ramp, threads;

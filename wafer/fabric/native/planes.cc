@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "checks.h"
 #include "runtime.h"
 #include "words.h"
 #include "xla/ffi/api/c_api.h"
@@ -41,19 +44,63 @@ Shape read_shape(const int32_t* h) {
   return s;
 }
 
-ffi::Error run(ffi::Buffer<ffi::S32> header, ffi::Buffer<ffi::U32> words,
-               ffi::ResultBuffer<ffi::S32> out) {
-  const int32_t* h = header.typed_data();
-  if (header.element_count() < 11 || h[2] > kMaxColors || h[3] > kMaxRamp || h[5] > kMaxSlots)
-    return ffi::Error::InvalidArgument("timing plane: more than 24 colours, 64 slots, or T_R > 8");
+constexpr Range kHeader[] = {
+    {"rows", 1, 1 << 20}, {"blocks of 512 PEs", 1, 1 << 20}, {"the number of colours", 0, kMaxColors},
+    {"the ramp's latency", 1, kMaxRamp}, {"counter bits", 1, 31}, {"the number of slots", 1, kMaxSlots},
+    {"whether rows exchange words", 0, 1}, {"the limit of cycles", 0, INT32_MAX},
+    {"the number of ports", 0, 5 * kMaxColors}, {"the number of reads", 0, kMaxPairs},
+    {"the number of writes", 0, kMaxPairs},
+};
+constexpr int kMostDepth = 64;  // words of a queue, one plane each
+
+// Says which of `count` pairs leads outside of what there is.
+std::string pairs_problem(const char* what, const int32_t* at, int64_t count, int a, int b) {
+  const std::string first = std::string(what) + " (first)", second = std::string(what) + " (second)";
+  for (int64_t k = 0; k < count; ++k) {
+    std::string wrong = within({first.c_str(), 0, a - 1}, at + 2 * k, 1);
+    if (wrong.empty()) wrong = within({second.c_str(), 0, b - 1}, at + 2 * k + 1, 1);
+    if (!wrong.empty()) return wrong;
+  }
+  return {};
+}
+
+// Says what is wrong with a header and with the number of words behind it.
+std::string problem(const int32_t* h, int64_t count, int64_t words) {
+  std::string wrong = header_problem(h, count, kHeader);
+  if (!wrong.empty()) return wrong;
+  const int64_t colors = h[2], ports = h[8], reads = h[9], writes = h[10];
+  const int64_t fixed = int64_t(std::size(kHeader)), pairs = fixed + 2 * colors;
+  wrong = count_problem("the header", count, pairs + 2 * (ports + reads + writes));
+  if (!wrong.empty()) return wrong;
+  const int64_t planes = ports + colors + reads + writes + int64_t(h[5]) * (1 + h[4]);
+  const int32_t* const at = h + pairs;
+  const std::string all[] = {
+      count_problem("the masks", words, int64_t(h[0]) * h[1] * planes * 16),
+      within({"a queue's depth", 1, kMostDepth}, h + fixed, colors),
+      pairs_problem("a pair of colour and port", at, ports, h[2], 5),
+      pairs_problem("a pair of read slot and colour", at + 2 * ports, reads, h[5], h[2]),
+      pairs_problem("a pair of written slot and colour", at + 2 * (ports + reads), writes, h[5], h[2]),
+  };
+  for (const std::string& one : all)
+    if (!one.empty()) return one;
+  return {};
+}
+
+ffi::Error run(ffi::AnyBuffer header, ffi::AnyBuffer words, ffi::ResultBuffer<ffi::S32> out) {
+  if (header.element_type() != ffi::DataType::S32 || words.element_type() != ffi::DataType::U32)
+    return ffi::Error::InvalidArgument("timing plane: the header is not int32, or masks not uint32");
+  const int32_t* h = header.typed_data<int32_t>();
+  const std::string wrong =
+      problem(h, int64_t(header.element_count()), int64_t(words.element_count()));
+  if (!wrong.empty()) return ffi::Error::InvalidArgument("timing plane: " + wrong);
+  if (out->element_count() != 3)
+    return ffi::Error::InvalidArgument("timing plane: the result has not 3 numbers");
   const Shape shape = read_shape(h);
   const int64_t vectors = int64_t(shape.rows) * shape.blocks * shape.masks();
-  if (int64_t(words.element_count()) != vectors * 16)
-    return ffi::Error::InvalidArgument("timing plane: the masks do not fit the header");
   // XLA aligns buffers less than our vectors.
   const std::unique_ptr<V, decltype(&std::free)> masks(
       static_cast<V*>(std::aligned_alloc(sizeof(V), vectors * sizeof(V))), &std::free);
-  std::memcpy(static_cast<void*>(masks.get()), words.typed_data(), vectors * sizeof(V));
+  std::memcpy(static_cast<void*>(masks.get()), words.untyped_data(), vectors * sizeof(V));
 
   // Rows that exchange nothing are shared out among the cores.
   const int cores = std::max(1u, std::thread::hardware_concurrency());
@@ -84,6 +131,6 @@ ffi::Error run(ffi::Buffer<ffi::S32> header, ffi::Buffer<ffi::U32> words,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_timing_plane, wafer::run,
                               ffi::Ffi::Bind()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::U32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Ret<ffi::Buffer<ffi::S32>>());

@@ -3,6 +3,7 @@
 // shorten their wires; called through ctypes from wafer/placement/native/__init__.py.
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <numeric>
 #include <vector>
 
@@ -66,16 +67,9 @@ void run(Replica& r, const Problem& problem, double heat, double price, Best& be
   }
 }
 
-}  // namespace
-}  // namespace wafer
-
-// sizes: kernels, points, width, height, connections, replicas. tree: kernels, -1 (side by side)
-// and -2 (stacked) before their two parts. heats: hottest, coldest, price of a PE too many. Returns
-// the best length, infinite if no plan met fits, and its tree in `best_tree`.
-extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const int32_t* kinds,
-                               const int32_t* edges, const int32_t* tree, uint64_t seed,
-                               int64_t moves, const double* heats, int32_t* best_tree) {
-  using namespace wafer;
+double temper(const int32_t* sizes, const int16_t* high, const int32_t* kinds, const int32_t* edges,
+              const int32_t* tree, uint64_t seed, int64_t moves, const double* heats,
+              int32_t* best_tree) {
   const Curves& curves = BestCurves();
   Problem problem{sizes[0], sizes[1], sizes[2], sizes[3], high, kinds, {}, {}, {}, 0, &curves};
   problem.near.resize(sizes[0]);
@@ -116,4 +110,21 @@ extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const 
     }
   }
   return best.length;
+}
+
+}  // namespace
+}  // namespace wafer
+
+// sizes: kernels, points, width, height, connections, replicas. tree: kernels, -1 (side by side)
+// and -2 (stacked) before their two parts. heats: hottest, coldest, price of a PE too many. Returns
+// the best length, infinite if no plan met fits, and its tree in `best_tree`; NaN without memory.
+// Nothing is checked here: arrays without lengths cannot be, the caller in Python does it.
+extern "C" double wafer_temper(const int32_t* sizes, const int16_t* high, const int32_t* kinds,
+                               const int32_t* edges, const int32_t* tree, uint64_t seed,
+                               int64_t moves, const double* heats, int32_t* best_tree) {
+  try {
+    return wafer::temper(sizes, high, kinds, edges, tree, seed, moves, heats, best_tree);
+  } catch (const std::exception&) {
+    return std::nan("");
+  }
 }

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from wafer.csl.machine import codes, image, reports, setup
+from wafer.csl.machine import checks, codes, image, reports
 from wafer.csl.machine.codes import Op
 
 NATIVE = pathlib.Path(codes.__file__).parent / "native"
@@ -68,5 +68,5 @@ def test_every_table_of_the_machine_has_the_length_of_its_codes():
     assert int(lengths["kKinds"]) == max(len(codes.Intrinsic), len(codes.Type))
     assert int(lengths["kDsdOps"]) == len(codes.DsdOp)
     assert int(lengths["kGates"]) == len(codes.Gate)
-    assert setup._NAMED.shape == (len(Op), 3)
-    assert np.array_equal(setup._NAMED[Op.CALL_AT], [True, True, False])
+    assert checks._NAMED.shape == (len(Op), 3)
+    assert np.array_equal(checks._NAMED[Op.CALL_AT], [True, True, False])

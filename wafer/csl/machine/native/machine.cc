@@ -5,6 +5,7 @@ namespace wafer::csl {
 
 Machine* Machine::create(Reader in) {
   const int rows = in.next(), width = in.next();
+  if (rows < 1 || width < 1) throw std::length_error("no PEs");
   Costs costs;
   in.fill(&costs, 1);
   std::vector<int> colors;
@@ -46,7 +47,8 @@ void Machine::set_up(Reader& in, const std::vector<int32_t>& tiles) {
   memory = registers = dsrs = fifos = 0;
   for (int cell = 0; cell < cells(); ++cell) {
     Core& core = cores_[cell];
-    core.cell = cell, core.program = tiles[cell], core.lanes = &at(cell, 0);
+    core.cell = cell, core.program = tiles[cell];
+    core.lanes = lanes_.data() + size_t(cell) * slots_;
     if (core.program >= 0) core.code = &programs_[size_t(core.program)];
     std::fill_n(core.in_slot, kQueues, -1), std::fill_n(core.out_slot, kQueues, -1);
     for (int slot = 0; slot < slots_; ++slot) {
@@ -76,7 +78,8 @@ void Machine::set_up(Reader& in, const std::vector<int32_t>& tiles) {
 
 void Machine::start() {
   Worker worker;
-  profile_.resize(programs_.size());
+  profile_.resize(programs_.size()), work_.resize(programs_.size());
+  for (const Program& p : programs_) worker.work.emplace_back(p.code.size());
   for (int cell = 0; cell < cells(); ++cell) {
     Core& core = cores_[cell];
     if (!core.code) continue;
@@ -107,8 +110,10 @@ std::vector<Waiting> Machine::waiting() {
       if (core.main == Main::kReceiving || core.main == Main::kSending) {
         const Instruction& i = program(core).code[core.pc];
         const bool sends = core.main == Main::kSending;
+        const uint64_t descriptor = uint64_t(reg(core, sends ? i.a : i.b));
+        if (!fits(program(core), Operand::kFabric, descriptor, 0)) continue;  // that is the fault
         Stream s;
-        s.row = int16_t(field(uint64_t(reg(core, sends ? i.a : i.b)), 0));
+        s.row = int16_t(field(descriptor, 0));
         const int slot = sends ? -1 : source_slot(core, s);
         out.push_back({cell % width_, cell / width_, kMainThread, int(core.task), core.task_id,
                        sends ? kForRoom : kForData,
@@ -151,88 +156,111 @@ void Machine::explain(int cell, int thread, std::vector<Waiting>* out) {
 
 using wafer::csl::Machine;
 
+namespace {
+Machine& of(void* m) { return *static_cast<Machine*>(m); }
+}  // namespace
+
+// What names no PE, colour, program or line has no effect, and gives 0 or none.
 extern "C" {
 
-void* csl_create(const int32_t* setup) { return Machine::create(wafer::csl::Reader(setup)); }
+// None if the numbers are not those of a machine.
+void* csl_create(const int32_t* setup, int64_t count) {
+  try {
+    return Machine::create(wafer::csl::Reader(setup, count));
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
 void csl_destroy(void* m) { delete static_cast<Machine*>(m); }
-int64_t csl_cycle(void* m) { return static_cast<Machine*>(m)->cycle(); }
+int64_t csl_cycle(void* m) { return of(m).cycle(); }
 
-int32_t csl_run(void* m, int64_t most, int32_t threads) {
-  return static_cast<Machine*>(m)->run(most, threads);
+int32_t csl_run(void* m, int64_t most, int32_t threads) { return of(m).run(most, threads); }
+
+// 0 if the PE has no such instruction, or not as many registers.
+int32_t csl_launch(void* m, int32_t cell, int32_t entry, const int64_t* words, int32_t count) {
+  return of(m).launch(cell, entry, words, count);
 }
 
-void csl_launch(void* m, int32_t cell, int32_t entry, const int64_t* words, int32_t count) {
-  static_cast<Machine*>(m)->launch(cell, entry, words, count);
-}
-
-int32_t csl_has_command(void* m, int32_t cell) { return static_cast<Machine*>(m)->has_command(cell); }
+int32_t csl_has_command(void* m, int32_t cell) { return of(m).has(cell) && of(m).has_command(cell); }
 
 // 0 if some bytes are outside of the memory.
 int32_t csl_copy(void* m, int32_t cell, int64_t address, int64_t count, uint8_t* host, int32_t write) {
-  uint8_t* const own = static_cast<Machine*>(m)->bytes(cell, address, count, write);
+  uint8_t* const own = of(m).bytes(cell, address, count, write);
   if (!own) return 0;
   std::memcpy(write ? own : host, write ? host : own, size_t(count));
   return 1;
 }
 
 int32_t csl_inject(void* m, int32_t cell, int32_t color, const uint32_t* words, int64_t count) {
-  const int slot = static_cast<Machine*>(m)->slot(color);
-  if (slot >= 0) static_cast<Machine*>(m)->inject(cell, slot, words, count);
-  return slot >= 0;
+  const int slot = of(m).slot(cell, color);
+  if (slot < 0 || count < 0) return 0;
+  of(m).inject(cell, slot, words, count);
+  return 1;
 }
 
 int64_t csl_collectable(void* m, int32_t cell, int32_t color) {
-  const int slot = static_cast<Machine*>(m)->slot(color);
-  return slot < 0 ? 0 : static_cast<Machine*>(m)->collectable(cell, slot);
+  const int slot = of(m).slot(cell, color);
+  return slot < 0 ? 0 : of(m).collectable(cell, slot);
 }
 
 int64_t csl_collect(void* m, int32_t cell, int32_t color, uint32_t* words, int64_t most) {
-  const int slot = static_cast<Machine*>(m)->slot(color);
-  return slot < 0 ? 0 : static_cast<Machine*>(m)->collect(cell, slot, words, most);
+  const int slot = of(m).slot(cell, color);
+  return slot < 0 ? 0 : of(m).collect(cell, slot, words, std::max<int64_t>(most, 0));
 }
 
 // kind, cell, task, its id, pc, detail.
 void csl_fault(void* m, int64_t* out) {
-  const auto& f = static_cast<Machine*>(m)->fault();
+  const auto& f = of(m).fault();
   const int64_t all[] = {f.kind, f.cell, f.task, f.task_id, f.pc, f.detail};
   std::memcpy(out, all, sizeof all);
 }
 
 // Copies up to `most` rows; returns how many there are.
 int64_t csl_waiting(void* m, wafer::csl::Waiting* out, int64_t most) {
-  const auto rows = static_cast<Machine*>(m)->waiting();
-  std::copy_n(rows.begin(), std::min<int64_t>(most, int64_t(rows.size())), out);
+  const auto rows = of(m).waiting();
+  std::copy_n(rows.begin(), std::clamp<int64_t>(most, 0, int64_t(rows.size())), out);
   return int64_t(rows.size());
 }
 
-int64_t csl_prints(void* m) { return int64_t(static_cast<Machine*>(m)->prints().size()); }
+int64_t csl_prints(void* m) { return int64_t(of(m).prints().size()); }
 const char* csl_print(void* m, int64_t k, int64_t* cycle, int32_t* cell, int64_t* length) {
-  const auto& print = static_cast<Machine*>(m)->prints()[size_t(k)];
+  if (k < 0 || k >= csl_prints(m)) return *cycle = *length = *cell = 0, nullptr;
+  const auto& print = of(m).prints()[size_t(k)];
   *cycle = print.cycle, *cell = print.cell, *length = int64_t(print.text.size());
   return print.text.data();
 }
 
 // One number for each instruction of a program that has run.
 void csl_profile(void* m, int32_t program, int64_t* out) {
-  const auto& cycles = static_cast<Machine*>(m)->profile(program);
-  std::copy(cycles.begin(), cycles.end(), out);
+  const auto& profiles = of(m).profiles();
+  if (program < 0 || size_t(program) >= profiles.size()) return;
+  std::copy(profiles[size_t(program)].begin(), profiles[size_t(program)].end(), out);
+}
+
+// Four numbers for each instruction: operations, their elements, words read, words written.
+void csl_work(void* m, int32_t program, wafer::csl::Work* out) {
+  if (program < 0 || size_t(program) >= of(m).profiles().size()) return;
+  const auto work = of(m).work(program);
+  std::copy(work.begin(), work.end(), out);
 }
 
 // What is recorded from now on: eight numbers, of Recorder::Settings.
 void csl_record(void* m, const wafer::csl::Recorder::Settings* settings) {
-  static_cast<Machine*>(m)->record(*settings);
+  of(m).record(*settings);
 }
 // How many events, cycles of a window, the cycle in which the events' limit was reached (or -1).
 void csl_recorded(void* m, int64_t* out) {
-  const auto& recorder = static_cast<Machine*>(m)->recorder();
-  out[0] = recorder.count(), out[1] = recorder.every(), out[2] = recorder.stopped();
+  out[0] = 0, out[1] = 1, out[2] = -1;
+  if (const auto* recorder = of(m).recorder())
+    out[0] = recorder->count(), out[1] = recorder->every(), out[2] = recorder->stopped();
 }
 void csl_recording(void* m, wafer::csl::Event* events, uint32_t* links) {
-  const auto& recorder = static_cast<Machine*>(m)->recorder();
-  const auto all = recorder.events();
+  const auto* recorder = of(m).recorder();
+  if (!recorder) return;
+  const auto all = recorder->events();
   std::copy(all.begin(), all.end(), events);
-  std::copy(recorder.links().begin(), recorder.links().end(), links);
+  std::copy(recorder->links().begin(), recorder->links().end(), links);
 }
 
-const uint32_t* csl_links(void* m) { return static_cast<Machine*>(m)->links(); }
+const uint32_t* csl_links(void* m) { return of(m).links(); }
 }

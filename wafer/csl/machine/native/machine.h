@@ -5,7 +5,7 @@
 
 namespace wafer::csl {
 
-enum Status { kQuiet, kReady, kFaulted, kLimit };
+enum Status { kQuiet, kReady, kFaulted, kLimit, kGoesOn };
 
 // Why something waits; engine.py has the words.
 enum Reason {
@@ -22,6 +22,7 @@ class Machine : public Tasks {
 
   // Until nothing can change, a fault, all of the host's calls have been answered, or the limit.
   Status run(int64_t most, int threads) {
+    threads = std::clamp(threads, 1, std::min(rows_, kMostThreads));
     const int64_t limit = most < INT64_MAX - cycle_ ? cycle_ + most : INT64_MAX;
     const bool called = unanswered_ > 0;
     Status status = cycle_ < limit ? kQuiet : kLimit;
@@ -29,7 +30,10 @@ class Machine : public Tasks {
     if (fault_.kind) status = kFaulted;
     std::vector<Worker> workers(threads);
     for (Worker& worker : workers)
-      for (const Program& p : programs_) worker.profile.emplace_back(p.code.size());
+      for (const Program& p : programs_) {
+        worker.profile.emplace_back(p.code.size());
+        worker.work.emplace_back(p.code.size());
+      }
     run_team(threads, [&](int id, Barrier& barrier) {
       const int from = int(int64_t(rows_) * id / threads);
       const int to = int(int64_t(rows_) * (id + 1) / threads);
@@ -49,7 +53,7 @@ class Machine : public Tasks {
         }
         barrier.wait([&] {
           status = close(&workers, called, limit);
-          running = status == kNoStatus;
+          running = status == kGoesOn;
         });
       }
     });
@@ -57,7 +61,13 @@ class Machine : public Tasks {
       prints_.insert(prints_.end(), worker.prints.begin(), worker.prints.end());
       for (size_t k = 0; k < programs_.size(); ++k) {
         profile_[k].resize(programs_[k].code.size());
-        for (size_t pc = 0; pc < profile_[k].size(); ++pc) profile_[k][pc] += worker.profile[k][pc];
+        work_[k].resize(programs_[k].code.size());
+        for (size_t pc = 0; pc < profile_[k].size(); ++pc) {
+          profile_[k][pc] += worker.profile[k][pc];
+          const Work& work = worker.work[k][pc];
+          work_[k][pc].operations += work.operations, work_[k][pc].elements += work.elements;
+          work_[k][pc].reads += work.reads, work_[k][pc].writes += work.writes;
+        }
       }
     }
     std::stable_sort(prints_.begin(), prints_.end(), [](const Print& a, const Print& b) {
@@ -66,12 +76,21 @@ class Machine : public Tasks {
     return status;
   }
 
-  // Calls a function on a PE once what was called before has been answered.
-  void launch(int cell, int entry, const int64_t* words, int count) {
+  // Whether there is such a PE, and one with a program.
+  bool has(int cell) const { return cell >= 0 && cell < cells(); }
+  bool runs(int cell) const { return has(cell) && cores_[cell].code; }
+
+  // Calls a function on a PE once what was called before has been answered; false if the PE has no
+  // such instruction, or not as many registers.
+  bool launch(int cell, int entry, const int64_t* words, int count) {
+    if (!runs(cell) || entry < 0 || count < 0) return false;
+    const Program& p = program(cores_[cell]);
+    if (size_t(entry) >= p.code.size() || count > p.frame + p.slack) return false;
     host(cell).launches.push_back({entry, {words, words + count}});
     cores_[cell].called = true;
     unanswered_ += 2;  // it returns, and it frees the command stream
     visit_[cell] = 1;
+    return true;
   }
 
   bool has_command(int cell) const {
@@ -81,10 +100,10 @@ class Machine : public Tasks {
   }
 
   uint8_t* bytes(int cell, int64_t address, int64_t count, bool write) {
+    if (!runs(cell) || address < 0 || count < 0) return nullptr;
     const Core& core = cores_[cell];
-    if (core.program < 0 || address < 0 || count < 0) return nullptr;
     const int64_t end = int64_t(program(core).memory.size()) + (write ? 0 : kPad);
-    return address + count > end ? nullptr : core.memory + address;
+    return count > end || address > end - count ? nullptr : core.memory + address;
   }
 
   void inject(int cell, int slot, const uint32_t* words, int64_t count) {
@@ -107,6 +126,7 @@ class Machine : public Tasks {
 
   // From now on; what runs already begins now.
   void record(const Recorder::Settings& settings) {
+    if (!settings.fits(rows_, width_)) return;
     recorder_ = std::make_unique<Recorder>(settings, rows_, width_);
     recorder_->advance(cycle_);
     for (int cell = 0; cell < cells(); ++cell) {
@@ -115,20 +135,37 @@ class Machine : public Tasks {
       each(core.threads, [&](int thread) { Operations::record(core, thread, cycle_, false); });
     }
   }
-  const Recorder& recorder() const { return *recorder_; }
+  const Recorder* recorder() const { return recorder_.get(); }  // none: nothing is recorded
 
   int64_t cycle() const { return cycle_; }
-  int width() const { return width_; }
-  int slot(int color) const { return color < 0 || color >= kColors ? -1 : slot_[color]; }
+  // Of a colour at a PE; -1 if there is none.
+  int slot(int cell, int color) const {
+    return !has(cell) || color < 0 || color >= kColors ? -1 : slot_[color];
+  }
   const Fault& fault() const { return fault_; }
   const std::vector<Print>& prints() const { return prints_; }
   const uint32_t* links() const { return links_.data(); }
-  // Cycles by instruction of a program, over all its PEs; empty before the first run.
-  const std::vector<int64_t>& profile(int program) const { return profile_[size_t(program)]; }
+  // By program: cycles by instruction, over all its PEs; empty before the first run.
+  const std::vector<std::vector<int64_t>>& profiles() const { return profile_; }
+
+  // Of a program: what its operations have done, by instruction, over all its PEs; those that still
+  // run with what they have done so far.
+  std::vector<Work> work(int program) const {
+    std::vector<Work> out = work_[size_t(program)];
+    out.resize(programs_[size_t(program)].code.size());
+    for (const Core& core : cores_) {
+      if (core.program != program) continue;
+      each(core.threads, [&](int thread) {
+        const Operation& o = running(core, thread);
+        add(o, &out[size_t(o.pc)]);
+      });
+    }
+    return out;
+  }
 
  private:
   using Tasks::Tasks;
-  static constexpr Status kNoStatus = Status(-1);
+  static constexpr int kMostThreads = 256;
 
   void set_up(Reader& in, const std::vector<int32_t>& tiles);
   void start();
@@ -191,7 +228,7 @@ class Machine : public Tasks {
     cycle_ = std::min(next, limit);
     if (recorder_) recorder_->advance(cycle_);
     if (called && !unanswered_) return kReady;
-    return cycle_ < limit ? kNoStatus : kLimit;
+    return cycle_ < limit ? kGoesOn : kLimit;
   }
 
   int64_t soonest() const {
@@ -214,6 +251,7 @@ class Machine : public Tasks {
   Fault fault_;
   std::vector<Print> prints_;
   std::vector<std::vector<int64_t>> profile_;
+  std::vector<std::vector<Work>> work_;
 };
 
 }  // namespace wafer::csl

@@ -55,11 +55,12 @@ class Operands : public Queues {
     const Program& p = program(core);
     Stream& s = stream(*o, k);
     if (kind == Operand::kDsr) {
-      const Dsr& loaded = dsr(core, int(value >> 8), int(value & 0xFF));
-      if (value >> 8 > 2 || int(value & 0xFF) >= p.dsrs || loaded.row < 0) {
+      const bool known = value >> 8 <= 2 && int(value & 0xFF) < p.dsrs;
+      if (!known || dsr(core, int(value >> 8), int(value & 0xFF)).row < 0) {
         issue->problem = kDsrNotLoaded, issue->detail = int64_t(value);
         return 0;
       }
+      const Dsr& loaded = dsr(core, int(value >> 8), int(value & 0xFF));
       const DsrRow& row = p.dsr_loads[loaded.row];
       s.dsr = int16_t(value);
       kind = Operand(row.kind), value = loaded.value;
@@ -69,6 +70,7 @@ class Operands : public Queues {
       hear(row.control_ends, row.control_action, row.control_target, o);
     }
     s.kind = kind, s.base = int32_t(value);
+    if (!fits(p, kind, value, k)) return issue->problem = kWrongOperand, 0;
     switch (kind) {
       case Operand::kMemory:
         s.base = field(value, 0), s.step = int16_t(field(value, 2)) * s.width;
@@ -88,6 +90,18 @@ class Operands : public Queues {
       }
       case Operand::kPointer: s.base = int32_t(value & 0xFFFF); return -1;
       default: s.base = int32_t(value & mask(s)); return -1;
+    }
+  }
+
+  // Whether a descriptor names a row that there is, as an operand that can be of its kind: programs
+  // build descriptors, and the host writes them.
+  static bool fits(const Program& p, Operand kind, uint64_t value, int k) {
+    switch (kind) {
+      case Operand::kShaped: return size_t(field(value, 1)) < p.shapes.size();
+      case Operand::kFabric: return size_t(field(value, 0)) < p.fabrics.size() && k < 3;
+      case Operand::kFifo: return (value & 0xFFFFFFFF) < p.fifos.size() && k < 3;
+      case Operand::kScalar: return k > 0;
+      default: return kind != Operand::kDsr;
     }
   }
 
@@ -188,16 +202,16 @@ class Operands : public Queues {
   }
 
   int address(const Core& core, const Stream& s, uint32_t k, int offset) const {
-    int at = s.base + (s.indexed ? offset : 0);
+    int64_t at = s.base + int64_t(s.indexed ? offset : 0);
     if (s.kind == Operand::kShaped) {
       const ShapeRow& shape = program(core).shapes[s.row];
       const int n[4] = {shape.n0, shape.n1, shape.n2, shape.n3};
       const int step[4] = {shape.s0, shape.s1, shape.s2, shape.s3};
-      for (int d = 3; d >= 0; --d) at += int(k % uint32_t(n[d])) * step[d] * s.width, k /= uint32_t(n[d]);
+      for (int d = 3; d >= 0; --d) at += int64_t(k % uint32_t(n[d])) * step[d] * s.width, k /= uint32_t(n[d]);
     } else {
-      at += int(k) * s.step;
+      at += int64_t(k) * s.step;
     }
-    return at & 0xFFFF;
+    return int(at & 0xFFFF);
   }
 
   template <class Word>

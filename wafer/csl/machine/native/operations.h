@@ -57,6 +57,8 @@ class Operations : public Operands {
     if (row.index >= 0) o.index = int32_t(uint16_t(reg(core, from)));
     for (int k = 0; k < 4 && row.index >= 0; ++k)
       if (stream(o, k).indexed) stream(o, k).base += 2 * o.index, stream(o, k).indexed = false;
+    if (o.src0.kind == Operand::kFifo && o.src1.kind == Operand::kFifo && o.src0.row == o.src1.row)
+      return fault(core, kWrongOperand, pc, 0, worker), false;
     o.length = length(o, lengths);
     o.op = DsdOp(row.op);
     for (const Stream* s : {&o.src0, &o.src1})
@@ -80,7 +82,7 @@ class Operations : public Operands {
     core.threads |= uint16_t(1 << thread);
     watch(core, thread);
     if (apart && i.c >= 0) reg(core, i.c) = 1;
-    if (o.length == 0) finish(core, thread, true);
+    if (o.length == 0) finish(core, thread, true, worker);
     if (o.length > 0 && alone) return run_alone(core, cycle, worker), false;
     return core.main == Main::kRunning;
   }
@@ -91,6 +93,21 @@ class Operations : public Operands {
     if (ends && thread == kMainThread) cycle = std::max(cycle, wake_[core.cell]);
     recorder_->event(
         {cycle, core.cell, o.pc, o.task, o.task_id, o.done, uint8_t(thread), uint8_t(ends)});
+  }
+
+  // What an operation has done so far.
+  static void add(const Operation& o, Work* work) {
+    const auto words = [&](const Stream& s) {
+      const bool held = s.kind == Operand::kMemory || s.kind == Operand::kShaped ||
+                        s.kind == Operand::kPointer || s.kind == Operand::kFifo;
+      return held ? int64_t(s.width / 2) * o.done : 0;
+    };
+    ++work->operations;
+    if (o.op == DsdOp::kDfilt) return;  // it takes words and computes nothing
+    work->elements += o.done;
+    work->reads += words(o.src0) + words(o.src1) + words(o.scalar);
+    const int64_t cleared = (o.clears & 1 ? words(o.src0) : 0) + (o.clears & 2 ? words(o.src1) : 0);
+    work->writes += words(o.dest) + cleared;
   }
 
   // What the operation of a thread waits for, kept where a step finds it at once.
@@ -132,7 +149,7 @@ class Operations : public Operands {
     o.turn = 0;
     if (!o.plain) execute(core, best, o, o.wide, worker);
     else if (o.wide == 1) step_plain(core, best, o, worker);
-    else walk(core, best, o, o.wide);
+    else walk(core, best, o, o.wide, worker);
     return true;
   }
 
@@ -180,12 +197,12 @@ class Operations : public Operands {
     const int64_t cycles = (int64_t(o.length) + o.wide - 1) / o.wide * o.turns;
     wake_[core.cell] = cycle + cycles;
     worker->profile[core.program][o.pc] += cycles;
-    if (o.plain) walk(core, kMainThread, o, o.length);
+    if (o.plain) walk(core, kMainThread, o, o.length, worker);
     else execute(core, kMainThread, o, o.length, worker);
   }
 
   // Up to `most` elements of a plain operation in memory; a single value is a row with the step 0.
-  void walk(Core& core, int thread, Operation& o, uint32_t most) {
+  void walk(Core& core, int thread, Operation& o, uint32_t most, Worker* worker) {
     struct Row {
       uint8_t* at;
       int64_t step;
@@ -212,14 +229,14 @@ class Operations : public Operands {
       put(rows[0].at + k * rows[0].step, rows[0].width, value);
     }
     o.done = uint32_t(end);
-    if (o.done == o.length) finish(core, thread, true);
+    if (o.done == o.length) finish(core, thread, true, worker);
   }
 
   // One element of a plain operation.
   void step_plain(Core& core, int thread, Operation& o, Worker* worker) {
     for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
       const int slot = __builtin_ctz(slots);
-      if (core.lanes[slot].front_is_control()) return take_control(core, thread, o, slot);
+      if (core.lanes[slot].front_is_control()) return take_control(core, thread, o, slot, worker);
     }
     const auto source = [&](const Stream& s) {
       if (s.kind == Operand::kMemory || s.kind == Operand::kPointer) return loaded(core, s, o.done);
@@ -231,7 +248,7 @@ class Operations : public Operands {
       send_element(core, o, o.done, value, worker);
     else if (o.dest.kind != Operand::kNone)
       put(core.memory + o.dest.base + int64_t(o.done) * o.dest.step, o.dest.width, value);
-    if (++o.done == o.length) finish(core, thread, true);
+    if (++o.done == o.length) finish(core, thread, true, worker);
   }
 
   // The word of a colour that an operation reads.
@@ -255,11 +272,11 @@ class Operations : public Operands {
     if (core.with_fifos >> thread & 1)
       for (const Stream* s : {&o.src0, &o.src1, &o.dest})
         if (s->kind == Operand::kFifo && short_of(core, *s, s != &o.dest))
-          return finish(core, thread, false);
+          return finish(core, thread, false, worker);
     int offset = 0;  // in bytes, from a wavelet's index
     for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
       const int slot = __builtin_ctz(slots);
-      if (core.lanes[slot].front_is_control()) return take_control(core, thread, o, slot);
+      if (core.lanes[slot].front_is_control()) return take_control(core, thread, o, slot, worker);
       if (o.op == DsdOp::kDfilt) return take(core, slot);
       if (o.indexed) offset = 2 * int(core.lanes[slot].front() >> 16);
     }
@@ -272,15 +289,15 @@ class Operations : public Operands {
       if (!write(core, o, k, offset, value, worker)) return;
     }
     if (o.length != kEndless) o.done = end; else ++o.done;
-    if (o.done == o.length) finish(core, thread, true);
+    if (o.done == o.length) finish(core, thread, true, worker);
   }
 
   // A control wavelet at the head of a queue that an operation reads.
-  void take_control(Core& core, int thread, Operation& o, int slot) {
+  void take_control(Core& core, int thread, Operation& o, int slot, Worker* worker) {
     take(core, slot);
     apply(core, o.on_control);
-    if (o.op == DsdOp::kDfilt && ++o.done == o.length) return finish(core, thread, true);
-    if (o.control_ends) finish(core, thread, false);
+    if (o.op == DsdOp::kDfilt && ++o.done == o.length) return finish(core, thread, true, worker);
+    if (o.control_ends) finish(core, thread, false, worker);
   }
 
   bool read(Core& core, Operation& o, int j, uint32_t k, int offset, uint32_t* value,
@@ -322,8 +339,9 @@ class Operations : public Operands {
       unblock(core, effect.action - int(Action::kUnblock), effect.target);
   }
 
-  void finish(Core& core, int thread, bool by_length) {
+  void finish(Core& core, int thread, bool by_length, Worker* worker) {
     Operation& o = running(core, thread);
+    add(o, &worker->work[core.program][o.pc]);
     for (int k = 0; k < 4; ++k) {
       const Stream& s = stream(o, k);
       if (s.dsr < 0 || s.kind != Operand::kMemory) continue;

@@ -1,6 +1,7 @@
-// What is executed, as machine/engine.py lays it out: a stream of int32 that is read once.
+// What is executed, as machine/setup.py lays it out: a stream of int32 that is read once.
 #pragma once
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 #include "codes.h"
@@ -13,25 +14,34 @@ constexpr int kPad = 64;  // bytes behind the declared memory that read as zero
 
 class Reader {
  public:
-  explicit Reader(const int32_t* at) : at_(at) {}
+  Reader(const int32_t* at, int64_t count) : at_(at), end_(at + count) {}
 
-  int32_t next() { return *at_++; }
+  int32_t next() { return *take(1); }
 
   template <class Row>
   void fill(Row* rows, size_t count) {
-    std::memcpy(rows, at_, count * sizeof(Row));
-    at_ += (count * sizeof(Row) + 3) / 4;
+    const int32_t* const from = take((count * sizeof(Row) + 3) / 4);
+    std::memcpy(static_cast<void*>(rows), from, count * sizeof(Row));
   }
 
   template <class Row>
   std::vector<Row> rows() {
-    std::vector<Row> out(next());
+    const int32_t count = next();
+    if (count < 0 || size_t(count) > size_t(end_ - at_) * 4) throw std::length_error("rows");
+    std::vector<Row> out(static_cast<size_t>(count));
     if (!out.empty()) fill(out.data(), out.size());
     return out;
   }
 
  private:
-  const int32_t* at_;
+  const int32_t* take(size_t words) {
+    if (words > size_t(end_ - at_)) throw std::length_error("the stream ends too early");
+    const int32_t* const from = at_;
+    at_ += words;
+    return from;
+  }
+
+  const int32_t *at_, *end_;
 };
 
 // The code of some PEs; columns of the tables as in image.py.

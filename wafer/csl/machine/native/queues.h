@@ -145,6 +145,8 @@ class Queues : public Routers {
   bool config_set(Core& core, int address, int value) {
     const int color = address & 31, queue = address & 7;
     if (address >= 0x7F20 && address < 0x7F38 && slot_[color] >= 0) {
+      // What is swapped needs the other colour of its pair, which no other PE may have.
+      if (value & (kSwapX | kSwapY) && partner_[slot_[color]] < 0) return false;
       Lane& lane = core.lanes[slot_[color]];
       lane.color = uint16_t(value);
       lane.torn_rx = lane.torn_tx = value & kTorn;

@@ -68,7 +68,7 @@ struct Operation {
   bool indexed;              // an operand's address depends on the wavelets of 16 bits
   bool control_ends;
   bool plain;                // as Operands::plain says
-  Effect effects[4], on_control;
+  Effect effects[5], on_control;  // its own, and one of each operand that is a DSR
   Stream dest, src0, src1, scalar;
 };
 
@@ -187,6 +187,11 @@ class Sent {
   uint64_t bits_ = 0;
 };
 
+// What the operations of one instruction have done; reads and writes of the memory in 16-bit words.
+struct Work {
+  int64_t operations, elements, reads, writes;
+};
+
 // What one host thread gathers in its rows.
 struct Worker {
   Sent fresh;  // a word sent in this cycle while all output queues were empty
@@ -196,6 +201,7 @@ struct Worker {
   int64_t answered = 0;  // launches returned, commands unblocked
   std::vector<Print> prints;
   std::vector<std::vector<int64_t>> profile;  // cycles by program and instruction
+  std::vector<std::vector<Work>> work;        // of operations, by the same
 
   // The first PE's is reported, so that it does not depend on the threads.
   void note(const Fault& seen) {

@@ -123,6 +123,10 @@ class Tasks : public Operations {
     return pc >= 0 && begin(core, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
   }
 
+  // A byte address of 16 bits; wraps.
+  static int place(int64_t base, int64_t offset) {
+    return int((uint64_t(base) + uint64_t(offset)) & 0xFFFF);
+  }
   static bool in_registers(int64_t address) { return address >= 0xFE40 && address < 0xFEE0; }
 
   // Whether others see what an instruction does, so that it has to be done in time.
@@ -132,8 +136,8 @@ class Tasks : public Operations {
       case Op::kOperate: case Op::kReceive: case Op::kSend: case Op::kConfigGet:
       case Op::kConfigSet: case Op::kIntrinsic: case Op::kFault: return true;
       case Op::kReturn: return core.depth == 0;
-      case Op::kLoad: return in_registers((reg(core, i.b) + i.c) & 0xFFFF);
-      case Op::kStore: return in_registers((reg(core, i.a) + i.c) & 0xFFFF);
+      case Op::kLoad: return in_registers(place(reg(core, i.b), i.c));
+      case Op::kStore: return in_registers(place(reg(core, i.a), i.c));
       default: return false;
     }
   }
@@ -197,7 +201,7 @@ class Tasks : public Operations {
       case Op::kCast: r(i.a) = cast(type, Type(i.c), r(i.b)); break;
       case Op::kLoad: case Op::kStore: {
         const bool stores = i.op == Op::kStore;
-        const int where = int((r(stores ? i.a : i.b) + i.c) & 0xFFFF);
+        const int where = place(r(stores ? i.a : i.b), i.c);
         uint8_t* const bytes = locate(core, where, bytes_of(type), stores);
         if (!bytes) return fault(core, kOutsideMemory, core.pc, where, worker), false;
         if (stores) {
@@ -249,7 +253,7 @@ class Tasks : public Operations {
       case Op::kElement: {
         const uint64_t d = uint64_t(r(i.b));
         const int64_t step = int16_t(field(d, 2)) * bytes_of(type);
-        r(i.a) = (field(d, 0) + r(i.c) * step) & 0xFFFF;
+        r(i.a) = place(field(d, 0), int64_t(uint64_t(r(i.c)) * uint64_t(step)));
         break;
       }
       default: return fault(core, kBadCode, core.pc, int64_t(i.op), worker), false;
@@ -305,8 +309,8 @@ class Tasks : public Operations {
   bool configure(Core& core, const Instruction& i, Worker* worker) {
     const bool by_pointer = i.op == Op::kLoad || i.op == Op::kStore;
     const bool sets = i.op == Op::kStore || i.op == Op::kConfigSet;
-    const int64_t at = reg(core, sets ? i.a : i.b) + (by_pointer ? i.c : 0);
-    const int address = int(by_pointer ? (at & 0xFFFF) / 2 : at);
+    const int64_t at = reg(core, sets ? i.a : i.b);
+    const int address = by_pointer ? place(at, i.c) / 2 : int(at);
     const bool known = sets ? config_set(core, address, int(reg(core, i.b)))
                             : config_get(core, address, &reg(core, i.a));
     if (!known) return fault(core, kNoConfig, core.pc, address, worker), false;
@@ -316,6 +320,8 @@ class Tasks : public Operations {
 
   // The colour behind a fabric descriptor, by the rules of operands.
   bool receive_one(Core& core, const Instruction& i, Worker* worker) {
+    if (!fits(program(core), Operand::kFabric, uint64_t(reg(core, i.b)), 1))
+      return fault(core, kWrongOperand, core.pc, 0, worker), false;
     Stream s;
     s.row = int16_t(field(uint64_t(reg(core, i.b)), 0));
     const int slot = source_slot(core, s);
@@ -329,7 +335,11 @@ class Tasks : public Operations {
   }
 
   bool send_one(Core& core, const Instruction& i, Worker* worker) {
-    const FabricRow& row = program(core).fabrics[field(uint64_t(reg(core, i.a)), 0)];
+    const uint64_t descriptor = uint64_t(reg(core, i.a));
+    const bool known = fits(program(core), Operand::kFabric, descriptor, 0);
+    const FabricRow unknown{0, -1};
+    const FabricRow& row = known ? program(core).fabrics[field(descriptor, 0)] : unknown;
+    if (!row.sends || row.queue < 0) return fault(core, kWrongOperand, core.pc, 0, worker), false;
     if (core.full >> row.queue & 1) return false;
     const int64_t mask = bytes_of(Type(i.type)) < 4 ? 0xFFFF : 0xFFFFFFFF;
     send(core, outgoing(row, uint32_t(reg(core, i.b) & mask), row.advances), worker);
@@ -351,6 +361,8 @@ class Tasks : public Operations {
         break;
       case Intrinsic::kPrint: print(core.cell, cycle, Type(i.c), value, worker); break;
       case Intrinsic::kFifoLength: {
+        if (uint64_t(value) >> 1 >= program(core).fifos.size())
+          return fault(core, kWrongOperand, core.pc, 0, worker);
         Fifo& fifo = core.fifos[value >> 1];
         (value & 1 ? fifo.write_length : fifo.read_length) = int32_t(reg(core, i.c));
         break;
@@ -358,7 +370,7 @@ class Tasks : public Operations {
       case Intrinsic::kQueueEmpty: out = !(core.sending >> (value & 7) & 1); break;
       case Intrinsic::kQueueFlush: core.flushing |= uint8_t(1 << (value & 7)), flush(core); break;
       case Intrinsic::kTeardownExit:
-        if (value >= kColors || slot_[value] < 0)
+        if (uint64_t(value) >= kColors || slot_[value] < 0)
           return fault(core, kNoConfig, core.pc, 0x7F20 + value, worker);
         leave_teardown(core, int(value)), changed(core.cell, true);
         break;

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from wafer.csl.machine.checks import registers_beyond
 from wafer.csl.machine.codes import Gate
 from wafer.csl.machine.image import Image
 from wafer.csl.machine.reference.elements import execute, step_operations
@@ -23,7 +24,6 @@ from wafer.csl.machine.reference.state import (
 )
 from wafer.csl.machine.reference.tables import Tables, rounded_up, tables_of
 from wafer.csl.machine.reference.tasks import begin, dispatch, run_tasks
-from wafer.csl.machine.setup import registers_beyond
 from wafer.errors import CompileError
 
 __all__ = ["launch", "load", "run", "start", "step", "store"]

@@ -10,7 +10,7 @@ import numpy as np
 from models.errors import did_you_mean
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.rowsets import RowSource, sequence_row
-from wafer.data.readers.classification import ClassifierScorer, checked_label
+from wafer.data.readers.text.classification import ClassifierScorer, checked_label
 from wafer.data.text.fasta import letter_codes, read_fasta
 from wafer.data.text.textfiles import Row, find_files, read_json, read_rows
 from wafer.errors import DataError

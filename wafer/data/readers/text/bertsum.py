@@ -16,8 +16,8 @@ from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.rowsets import RowSource, sequence_row
 from wafer.data.readers.masked_lm import scored_slots
-from wafer.data.readers.rouge import rouge, rouge_words, words
-from wafer.data.readers.stories import read_stories
+from wafer.data.readers.text.rouge import rouge, rouge_words, words
+from wafer.data.readers.text.stories import read_stories
 from wafer.data.text.textfiles import Row, find_files, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError

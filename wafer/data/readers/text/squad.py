@@ -15,7 +15,7 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.rowsets import RowSource, sequence_row
-from wafer.data.readers.squad_metrics import exact_match, f1
+from wafer.data.readers.text.squad_metrics import exact_match, f1
 from wafer.data.text.textfiles import find_files, read_json
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError

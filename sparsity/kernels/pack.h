@@ -1,0 +1,197 @@
+// Tokens into tiles and sums out of them, for code that is compiled once per target; see tile.h.
+// Everything sits in an unnamed namespace, as in vectors.h.
+#ifndef WAFER_SPARSITY_PACK_H_
+#define WAFER_SPARSITY_PACK_H_
+
+#include <cstring>
+
+#include "tile.h"
+#include "vectors.h"
+
+namespace {
+
+using wafer::Ahead;
+using wafer::kBlock;
+using wafer::kPanel;
+using wafer::Matrix;
+
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
+
+WAFER_INLINE Floats AsFloats(Words w) { return reinterpret_cast<Floats>(w); }
+WAFER_INLINE Words AsWords(Floats f) { return reinterpret_cast<Words>(f); }
+
+WAFER_INLINE Floats FromBf16(Halves h) { return AsFloats(__builtin_convertvector(h, Words) << 16); }
+
+// Rounds to nearest, ties to even; a NaN stays one.
+WAFER_INLINE Halves ToBf16(Floats f) {
+  const Words bits = AsWords(f);
+  const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Words quiet = (bits >> 16) | 0x40;
+  const Words is_nan = reinterpret_cast<Words>(f != f);
+  return __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves);
+}
+
+template <bool kBf16>
+WAFER_INLINE Floats LoadRow(const Matrix& x, int64_t at) {
+  if constexpr (kBf16) {
+    return FromBf16(*reinterpret_cast<const LooseHalves*>(static_cast<uint16_t*>(x.data) + at));
+  } else {
+    return *reinterpret_cast<const LooseFloats*>(static_cast<float*>(x.data) + at);
+  }
+}
+
+template <bool kBf16>
+WAFER_INLINE void StoreRow(const Matrix& y, int64_t at, Floats v) {
+  if constexpr (kBf16) {
+    *reinterpret_cast<LooseHalves*>(static_cast<uint16_t*>(y.data) + at) = ToBf16(v);
+  } else {
+    *reinterpret_cast<LooseFloats*>(static_cast<float*>(y.data) + at) = v;
+  }
+}
+
+// Part of a row of fewer than kLanes columns.
+template <bool kBf16>
+Floats LoadPart(const Matrix& x, int64_t at, int count) {
+  const int bytes = kBf16 ? 2 : 4;
+  alignas(64) unsigned char part[4 * kLanes] = {};
+  std::memcpy(part, static_cast<const char*>(x.data) + at * bytes, count * bytes);
+  return LoadRow<kBf16>(Matrix{part, 0, kBf16}, 0);
+}
+template <bool kBf16>
+void StorePart(const Matrix& y, int64_t at, int count, Floats v) {
+  const int bytes = kBf16 ? 2 : 4;
+  alignas(64) unsigned char part[4 * kLanes];
+  StoreRow<kBf16>(Matrix{part, 0, kBf16}, 0, v);
+  std::memcpy(static_cast<char*>(y.data) + at * bytes, part, count * bytes);
+}
+
+// kLanes columns from `column` of kLanes tokens from `first`: lane t of out[c] is token t.
+template <bool kBf16>
+WAFER_INLINE void LoadSquare(const Matrix& x, int64_t first, int tokens, int64_t column,
+                             int columns, Floats (&out)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
+    const int64_t at = (first + i) * x.columns + column;
+    if (i >= tokens) {
+      out[i] = Floats{};
+    } else if (columns == kLanes) {
+      out[i] = LoadRow<kBf16>(x, at);
+    } else {
+      out[i] = LoadPart<kBf16>(x, at, columns);
+    }
+  }
+  Transpose(out);
+}
+
+// Floats of a tile's row with V vectors of tokens.
+template <int V, bool kHalves>
+constexpr int RowFloats() {
+  return kHalves ? V / 2 * kLanes : V * kLanes;
+}
+
+WAFER_INLINE int64_t TileRow(int64_t column) { return column + column / kBlock; }
+
+template <bool kBf16, bool kHalves>
+WAFER_INLINE void PackSquare(const Matrix& x, int64_t first, int tokens, int64_t column, int columns,
+                             float* out, int stride) {
+  Floats low[kLanes];
+  LoadSquare<kBf16>(x, first, tokens, column, columns, low);
+  if constexpr (kHalves) {
+    Floats high[kLanes];
+    LoadSquare<kBf16>(x, first + kLanes, tokens - kLanes, column, columns, high);
+    for (int i = 0; i < kLanes; ++i) low[i] = AsFloats((AsWords(low[i]) >> 16) | AsWords(high[i]));
+  }
+  for (int i = 0; i < columns; ++i) Store(out + i * stride, low[i]);
+}
+
+template <bool kBf16, int V, bool kHalves>
+void PackTile(const Matrix& x, int64_t first, int tokens, float* tile) {
+  constexpr int kStride = RowFloats<V, kHalves>(), kStep = kHalves ? 2 : 1;
+  for (int v = 0; v < V; v += kStep) {
+    const int left = tokens - v * kLanes;
+    for (int64_t c = 0; c < x.columns; c += kLanes) {
+      const int columns = x.columns - c < kLanes ? static_cast<int>(x.columns - c) : kLanes;
+      float* out = tile + TileRow(c) * kStride + v / kStep * kLanes;
+      if (left >= kStep * kLanes && columns == kLanes) {
+        PackSquare<kBf16, kHalves>(x, first + v * kLanes, kStep * kLanes, c, kLanes, out, kStride);
+      } else {
+        PackSquare<kBf16, kHalves>(x, first + v * kLanes, left, c, columns, out, kStride);
+      }
+    }
+  }
+  for (int64_t c = 0; c == 0 || c < x.columns; c += kBlock) {
+    float* zeros = tile + (TileRow(c) + kBlock) * kStride;
+    for (int i = 0; i < kStride; i += kLanes) Store(zeros + i, Floats{});
+  }
+}
+
+template <bool kBf16>
+void PackPanels(const Matrix& x, int64_t first, int tokens, int width, float* tile) {
+  for (int64_t c = 0; c < x.columns; c += kLanes) {
+    float* panel = tile + c / kPanel * kPanel * width + c % kPanel;
+    for (int t = 0; t < tokens; ++t) {
+      Store(panel + t * kPanel, LoadRow<kBf16>(x, (first + t) * x.columns + c));
+    }
+  }
+}
+
+// Writes columns [row0, row0 + count) of y from sums[count][V * kLanes].
+template <bool kBf16, int V>
+void Unpack(const float* sums, int64_t first, int tokens, int64_t row0, int count,
+            const Matrix& y) {
+  constexpr int kStride = V * kLanes;
+  for (int v = 0; v < V; ++v) {
+    const int left = tokens - v * kLanes < kLanes ? tokens - v * kLanes : kLanes;
+    for (int c = 0; c < count; c += kLanes) {
+      const int columns = count - c < kLanes ? count - c : kLanes;
+      Floats square[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        square[i] = i < columns ? Load(sums + (c + i) * kStride + v * kLanes) : Floats{};
+      }
+      Transpose(square);
+      const int64_t at = (first + v * kLanes) * y.columns + row0 + c;
+      if (left == kLanes && columns == kLanes) {
+        for (int i = 0; i < kLanes; ++i) StoreRow<kBf16>(y, at + i * y.columns, square[i]);
+      } else if (columns == kLanes) {
+        for (int i = 0; i < left; ++i) StoreRow<kBf16>(y, at + i * y.columns, square[i]);
+      } else {
+        for (int i = 0; i < left; ++i) {
+          StorePart<kBf16>(y, at + i * y.columns, columns, square[i]);
+        }
+      }
+    }
+  }
+}
+
+// Asks for lines of memory a share at a time, while sums are computed: tokens lie in different
+// pages, and each miss would stall what needs them.
+template <bool kWrite>
+class Prefetch {
+ public:
+  // Columns [column, column + count) of `tokens` tokens, in `shares` shares.
+  Prefetch(const Matrix& x, int64_t first, int tokens, int64_t column, int64_t count, int64_t shares)
+      : row_bytes_(x.columns * (x.bf16 ? 2 : 4)),
+        span_(count * (x.bf16 ? 2 : 4)),
+        rows_(tokens),
+        share_((span_ + 63) / 64 * tokens / (shares < 1 ? 1 : shares) + 1),
+        at_(static_cast<const char*>(x.data) + first * row_bytes_ + column * (x.bf16 ? 2 : 4)) {}
+
+  inline __attribute__((always_inline)) void Next() {
+    for (int64_t i = 0; i < share_ && rows_ > 0; ++i) {
+      __builtin_prefetch(at_ + inside_, kWrite, kWrite ? 3 : 2);
+      inside_ += 64;
+      if (inside_ < span_) continue;
+      inside_ = 0;
+      at_ += row_bytes_;
+      --rows_;
+    }
+  }
+
+ private:
+  int64_t row_bytes_, span_, rows_, share_, inside_ = 0;
+  const char* at_;
+};
+
+}  // namespace
+
+#endif  // WAFER_SPARSITY_PACK_H_

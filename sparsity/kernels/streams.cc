@@ -1,0 +1,170 @@
+// Products of a few rows with weights that are read as one stream: dense columns, and columns whose
+// kept inputs are given by steps; see decode.h. Compiled once per target.
+#include "decode.h"
+
+#include <cstring>
+
+#include "vectors.h"
+
+namespace {
+
+using wafer::Columns;
+using wafer::kGroup;
+using wafer::Stepped;
+
+constexpr int kParts = kGroup / kLanes;
+
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+typedef uint16_t LooseHalves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
+
+WAFER_INLINE Floats LoadValues(const float* p) { return Load(p); }
+WAFER_INLINE Floats LoadValues(const uint16_t* p) {
+  const Halves halves = *reinterpret_cast<const LooseHalves*>(p);
+  return reinterpret_cast<Floats>(__builtin_convertvector(halves, Words) << 16);
+}
+
+WAFER_INLINE float Sum(Floats v) {
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) v[lane] += v[lane + half];
+  }
+  return v[0];
+}
+
+// Dense columns follow each other in memory. One at a time they are one stream, which prefetchers
+// follow; four side by side took up to twice as long.
+template <typename Value, int kRows>
+void RangeDense(const Columns& w, const float* x, int64_t begin, int64_t end, int64_t written,
+                float* y, int64_t stride) {
+  const int64_t inputs = w.groups * kGroup;
+  const auto* at = static_cast<const Value*>(w.values) + begin * inputs;
+  for (int64_t n = begin; n < end; ++n) {
+    Floats sums[kRows] = {};
+    for (int64_t g = 0; g < w.groups; ++g) {
+      __builtin_prefetch(at + inputs);
+      for (int part = 0; part < kParts; ++part, at += kLanes) {
+        const Floats weights = LoadValues(at);
+        for (int r = 0; r < kRows; ++r) {
+          sums[r] += weights * Load(x + (g * kRows + r) * kGroup + part * kLanes);
+        }
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      if (r < written) y[r * stride + n] = Sum(sums[r]);
+    }
+  }
+}
+
+// A weight by steps. All rows of an input lie side by side, so that one multiply-add serves them; a
+// few columns go in turn, so that their sums do not wait for each other. Each is summed in order.
+template <int kRows>
+struct Side;
+template <>
+struct Side<1> {
+  typedef float Sums;
+  WAFER_INLINE void Add(Sums& sum, float value, const float* x) { sum += value * *x; }
+  WAFER_INLINE float At(const Sums& sum, int) { return sum; }
+};
+#define WAFER_SIDE(rows)                                                                     \
+  template <>                                                                                \
+  struct Side<rows> {                                                                        \
+    typedef float Sums __attribute__((vector_size(4 * rows)));                               \
+    typedef float Loose __attribute__((vector_size(4 * rows), aligned(4), may_alias));       \
+    WAFER_INLINE void Add(Sums& sum, float value, const float* x) {                          \
+      sum += value * *reinterpret_cast<const Loose*>(x);                                     \
+    }                                                                                        \
+    WAFER_INLINE float At(const Sums& sum, int row) { return sum[row]; }                     \
+  };
+WAFER_SIDE(2)
+WAFER_SIDE(4)
+WAFER_SIDE(8)
+WAFER_SIDE(16)
+#undef WAFER_SIDE
+
+WAFER_INLINE float Single(float value) { return value; }
+WAFER_INLINE float Single(uint16_t value) {
+  const uint32_t bits = uint32_t{value} << 16;
+  float single;
+  std::memcpy(&single, &bits, sizeof(single));
+  return single;
+}
+
+template <typename Value, int kRows, int kColumns>
+void MultiplySteps(const Stepped& w, const float* x, int64_t n, int64_t written, float* y,
+                   int64_t stride) {
+  const Value* values[kColumns];
+  const uint8_t* steps[kColumns];
+  const float* inputs[kColumns];
+  int64_t counts[kColumns], least = w.pointers[n + 1] - w.pointers[n];
+  typename Side<kRows>::Sums sums[kColumns] = {};
+  for (int c = 0; c < kColumns; ++c) {
+    const int64_t first = w.pointers[n + c];
+    values[c] = static_cast<const Value*>(w.values) + first;
+    steps[c] = w.steps + first;
+    inputs[c] = x;
+    counts[c] = w.pointers[n + c + 1] - first;
+    least = counts[c] < least ? counts[c] : least;
+  }
+  const auto add = [&](int c, int64_t j) {
+    inputs[c] += kRows * int64_t{steps[c][j]};
+    Side<kRows>::Add(sums[c], Single(values[c][j]), inputs[c]);
+  };
+  for (int64_t j = 0; j < least; ++j) {
+    for (int c = 0; c < kColumns; ++c) add(c, j);
+  }
+  for (int c = 0; c < kColumns; ++c) {
+    for (int64_t j = least; j < counts[c]; ++j) add(c, j);
+    for (int r = 0; r < kRows; ++r) {
+      if (r < written) y[r * stride + n + c] = Side<kRows>::At(sums[c], r);
+    }
+  }
+}
+
+template <typename Value, int kRows>
+void RangeSteps(const Stepped& w, const float* x, int64_t begin, int64_t end, int64_t written,
+                float* y, int64_t stride) {
+  constexpr int kColumns = kRows > 4 ? 2 : 4;
+  int64_t n = begin;
+  for (; n + kColumns <= end; n += kColumns) {
+    MultiplySteps<Value, kRows, kColumns>(w, x, n, written, y, stride);
+  }
+  for (; n < end; ++n) MultiplySteps<Value, kRows, 1>(w, x, n, written, y, stride);
+}
+
+struct ByDense {
+  template <typename Value, int kRows, typename... Rest>
+  WAFER_INLINE void Run(const Columns& w, Rest... rest) {
+    RangeDense<Value, kRows>(w, rest...);
+  }
+};
+struct BySteps {
+  template <typename Value, int kRows, typename... Rest>
+  WAFER_INLINE void Run(const Stepped& w, Rest... rest) {
+    RangeSteps<Value, kRows>(w, rest...);
+  }
+};
+
+template <typename Form, typename Value, typename Weight, typename... Rest>
+void ForRows(int rows, const Weight& w, Rest... rest) {
+  switch (rows) {
+    case 1: return Form::template Run<Value, 1>(w, rest...);
+    case 2: return Form::template Run<Value, 2>(w, rest...);
+    case 4: return Form::template Run<Value, 4>(w, rest...);
+    case 8: return Form::template Run<Value, 8>(w, rest...);
+    default: return Form::template Run<Value, 16>(w, rest...);
+  }
+}
+
+template <typename Form, typename Weight>
+void Entry(const Weight& w, const float* x, int rows, int64_t begin, int64_t end, int64_t written,
+           float* y, int64_t stride) {
+  auto* run = w.bf16 ? ForRows<Form, uint16_t, Weight, const float*, int64_t, int64_t, int64_t, float*, int64_t>
+                     : ForRows<Form, float, Weight, const float*, int64_t, int64_t, int64_t, float*, int64_t>;
+  run(rows, w, x, begin, end, written, y, stride);
+}
+
+}  // namespace
+
+#define WAFER_JOIN_(a, b) a##b
+#define WAFER_JOIN(a, b) WAFER_JOIN_(a, b)
+extern "C" const wafer::StreamKernels WAFER_JOIN(WAFER_TARGET, _streams) = {
+    Entry<ByDense, Columns>, Entry<BySteps, Stepped>};

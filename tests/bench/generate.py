@@ -1,0 +1,159 @@
+"""How much faster does a pruned model decode with kept weights than with dense ones?
+
+GPT-2 small, or with --llama a LLaMA of 1.1 B (d=2048, 22 layers, 4 key-value heads, vocabulary
+32,000; it takes 12 GB). One decoding step (batch 1, 8 and 16, a cache of 64 slots), our own dense
+float32 decode against csr kernels, float32 and bfloat16, alternating in one process; medians,
+compilation apart. Rows decodeNN: batch 1, NN % zeros, all float32; _bf16: bfloat16 weights and
+head; _bN: batch N. The goal of a row stands beside it. bandwidth_share: bytes of weights that the
+float32 step at batch 1 reads per second, the least over the levels, over those of the fastest of
+three programs that only read as many bytes in the same rounds: numpy's maximum on all cores, XLA's
+products, our dense kernel (which of them is fastest changes from run to run). PyTorch stands beside
+it in peers.py.
+
+    python tests/bench/generate.py [--quick] [--llama]
+"""
+
+import functools
+import os
+import sys
+import threading
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+
+import harness
+
+import models
+from models.generation import decode_step
+from models.layers.caches import init_cache
+from models.paths import named_leaves
+from sparsity import decoding
+from sparsity.kernels import DecodeTable, native
+from wafer import malloc
+
+GPT2 = {
+    "name": "gpt2",
+    "vocab_size": 50257,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_heads": 12,
+    "filter_size": 3072,
+    "max_position_embeddings": 1024,
+}
+LLAMA = {
+    "name": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 2048,
+    "num_hidden_layers": 22,
+    "num_heads": 32,
+    "attention_module": "multiquery_attention",
+    "extra_attention_params": {"num_kv_groups": 4},
+    "filter_size": 5632,
+    "max_position_embeddings": 2048,
+}
+QUICK = {"vocab_size": 4096, "num_hidden_layers": 3}
+GOALS = {70: (1.35, 1.7), 80: (1.6, 2.2), 90: (2.0, 3.0)}
+LLAMA_GOALS = {70: (1.6, None), 80: (2.2, None), 90: (3.5, None)}
+SLOTS = 64
+
+
+def pruned(level, name, leaf):
+    """NaN at a share of every kernel, as a sparse checkpoint has them."""
+    if not name.endswith("/kernel") or name.startswith("lm_head"):
+        return leaf
+    rng = np.random.default_rng(leaf.size)
+    return np.where(rng.random(leaf.shape, np.float32) < level, np.nan, leaf)
+
+
+def stepper(cfg, params, batch):
+    """One step: a token per row after 32 others."""
+    step = jax.jit(functools.partial(decode_step, cfg))
+    tokens, one = jnp.ones((batch, 1), jnp.int32), jnp.ones((batch,), jnp.int32)
+    cache = init_cache(cfg, batch, SLOTS, cfg.num_hidden_layers)._replace(length=32 * one)
+    return lambda: step(params, tokens, one, cache)[0]
+
+
+def readers(nbytes):
+    """Programs that read as many bytes once and keep next to nothing."""
+    parts = np.array_split(np.ones(nbytes // 8), os.cpu_count() or 1)
+
+    def maximum():
+        threads = [threading.Thread(target=np.max, args=(part,)) for part in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    size = nbytes // 4 // 768
+    x, rest = jnp.ones((1, 768)), size % 3072
+    widths = [3072] * (size // 3072) + [rest] * (rest > 0)
+    matrices = [jnp.ones((768, width)) for width in widths]
+    table = DecodeTable(jnp.ones((size, 768)))
+    products = jax.jit(lambda x, matrices: [(x @ matrix).sum() for matrix in matrices])
+    score = jax.jit(lambda x, table: table.project(x))
+    return {
+        "maximum": maximum,
+        "products": lambda: products(x, matrices),
+        "table": lambda: score(x, table),
+    }
+
+
+def measure(model, weights, level, batch, repeats):
+    """Ratios of float32 and bfloat16 csr steps to the dense one, and the share of the stream."""
+    trees = {}
+    for dtype in ("float32", "bfloat16"):
+        stored = (
+            (n, pruned(level / 100, n, np.asarray(leaf))) for n, leaf in named_leaves(weights)
+        )
+        trees[dtype] = decoding.convert(model, stored, jnp.dtype(dtype))
+    programs = {"dense": stepper(model.config, weights, batch)}
+    programs |= {n: stepper(model.config, t.params, batch) for n, t in trees.items()}
+    streams = readers(trees["float32"].nbytes)
+    times = harness.interleave(programs | streams, repeats)
+    fastest = min(streams, key=lambda name: times[name].median)
+    ratios = [harness.ratio(times, "dense", name).median for name in trees]
+    share = harness.ratio(times, fastest, "float32").median
+    print(
+        f"{level} % zeros, batch {batch}: dense {1e3 * times['dense'].median:.1f} ms, "
+        + ", ".join(
+            f"{n} {1e3 * times[n].median:.1f} ms ({r:.2f} x, {t.nbytes / 1e6:.0f} MB)"
+            for (n, t), r in zip(trees.items(), ratios, strict=True)
+        )
+        + f"; stream ({fastest}) {trees['float32'].nbytes / times[fastest].median / 1e9:.1f} GB/s, "
+        f"share {share:.2f}",
+        flush=True,
+    )
+    return *ratios, share
+
+
+def main():
+    malloc.restart()  # as `wafer generate` does
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--llama", action="store_true", help="the LLaMA of 1.1 B")
+    options = parser.parse_args()
+    print(harness.environment())
+    if not native.available():
+        sys.exit("no native library: python setup.py build_ext --inplace")
+    print(f"native target {native.target()}")
+    settings, goals_of = (LLAMA, LLAMA_GOALS) if options.llama else (GPT2, GOALS)
+    model = models.build(settings | (QUICK if options.quick else {}))
+    weights = model.init(jax.random.key(0))
+    rows = {}
+    for level, goals in goals_of.items():
+        for batch in (1, 8, 16):
+            single, half, share = measure(model, weights, level, batch, 5 if options.quick else 15)
+            end = "" if batch == 1 else f"_b{batch}"
+            rows |= {f"decode{level}{end}": single, f"decode{level}{end}_bf16": half}
+            if batch == 1:
+                print(f"  goals: {goals[0]} in float32, {goals[1] or 'none'} in bfloat16")
+                rows["bandwidth_share"] = min(share, rows.get("bandwidth_share", share))
+    print(harness.environment())
+    harness.report(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""How fast are training and decoding beside PyTorch with transformers, on the same weights?
+
+Training: the GPT of sparse_step.py (d=512, 4 layers, vocabulary 512, 8 rows of 512 tokens), AdamW,
+gradients clipped at norm 1, float32. PyTorch runs it as it is written (eager) and compiled, with
+fused AdamW and its own attention kernel. Decoding: a step of GPT-2 small after 32 tokens. Weights
+go to PyTorch through ``models.convert``; the losses of the first and last step and the logits are
+printed, or compared, so that both sides are seen to compute the same. All alternate in one process;
+medians, compilation apart.
+
+    python tests/bench/peers.py [--quick]      # needs torch and transformers
+
+Rows: ``train_eager``, ``train_compiled``: PyTorch's time over that of our dense step; ``s90_eager``
+and ``s90_compiled``: over ours with 90 % zeros; ``decodeN``: over our dense decode of N rows;
+``decodeN_csr90``: over ours with 90 % zeros; ``vs_torch`` is ``decode1``. Above 1, ours is faster.
+"""
+
+import importlib.util
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+
+import generate
+import harness
+import sparse_step
+
+import models
+from models.convert import to_hf
+from models.generation import decode_step
+from models.layers.caches import init_cache
+from models.paths import map_named, named_leaves
+from sparsity import decoding
+from wafer import malloc
+
+_FED = ("input_ids", "labels")
+LIMIT = 2e-4  # of a difference between logits of the two sides, over their largest value
+
+
+def torch_model(model, params):
+    """The same weights in transformers' class."""
+    import transformers
+
+    with tempfile.TemporaryDirectory() as folder:
+        to_hf(model, params, folder)
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa")
+
+
+def torch_step(module, batch, losses):
+    """A training step of PyTorch, its own state kept."""
+    import torch
+
+    tokens, labels = (torch.from_numpy(np.array(batch[k], np.int64)[0, 0]) for k in _FED)
+    module.train()
+    tx = torch.optim.AdamW(module.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+
+    def once():
+        logits = module(input_ids=tokens, use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        tx.step()
+        tx.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+
+    return once
+
+
+def our_step(run, state, batch, losses):
+    """A training step of ours."""
+    kept = [state]
+
+    def once():
+        kept[0], metrics = run.step(kept[0], batch, topology=False)
+        losses.append(float(metrics["loss"]))
+        return kept[0].params
+
+    return once
+
+
+def train(quick):
+    """Ratios of training steps."""
+    import torch
+
+    layers, width, rows, repeats = (2, 256, 2, 3) if quick else (4, 512, 8, 9)
+    programs, losses = {}, {}
+    static = {"algorithm": "static", "sparsity": 0.9, "compute": "csr"}
+    for name, section in (("dense", None), ("s90", static)):
+        run = sparse_step.executor(section, layers, width, max_gradient_norm=1.0, eps=1e-8)
+        batch = sparse_step.features(run, rows)
+        state = run.init(jax.random.key(0))
+        if name == "dense":  # before a step gives its buffers away
+            weights = jax.tree.map(np.asarray, state.params)
+            for peer, build in (("eager", lambda m: m), ("compiled", torch.compile)):
+                module = build(torch_model(run.model, weights))
+                programs[peer] = torch_step(module, batch, losses.setdefault(peer, []))
+        programs[name] = our_step(run, state, batch, losses.setdefault(name, []))
+    times = harness.interleave(programs, repeats)
+    for name, timing in times.items():
+        first, last = losses[name][0], losses[name][-1]
+        print(f"{name:9} {1e3 * timing.median:7.0f} ms   loss {first:.5f} .. {last:.5f}")
+    ours = {"train": "dense", "s90": "s90"}
+    return {
+        f"{row}_{peer}": harness.ratio(times, peer, arm).median
+        for row, arm in ours.items()
+        for peer in ("eager", "compiled")
+    }
+
+
+def torch_decode(module, batch):
+    """One decoding step: a token per row after 32 others."""
+    import torch
+    import transformers
+
+    module.eval()
+    cache = transformers.DynamicCache()
+    with torch.inference_mode():
+        module(input_ids=torch.zeros((batch, 32), dtype=torch.long), past_key_values=cache)
+    one = torch.ones((batch, 1), dtype=torch.long)
+
+    def once():
+        with torch.inference_mode():
+            logits = module(input_ids=one, past_key_values=cache).logits
+        cache.crop(-1)
+        return logits.numpy()
+
+    return once
+
+
+def decode(quick):
+    """Ratios of decoding steps."""
+    model = models.build(generate.GPT2 | (generate.QUICK if quick else {}))
+    weights = jax.tree.map(np.asarray, model.init(jax.random.key(0)))
+    stored = map_named(lambda name, leaf: generate.pruned(0.9, name, leaf), weights)
+    dense = jax.tree.map(lambda leaf: jnp.asarray(np.nan_to_num(leaf)), stored)
+    sparse = decoding.convert(model, named_leaves(stored)).params
+    module = torch_model(model, dense)
+    rows = {}
+    for batch in (1, 8):
+        programs = {
+            "torch": torch_decode(module, batch),
+            f"decode{batch}": generate.stepper(model.config, dense, batch),
+            f"decode{batch}_csr90": generate.stepper(model.config, sparse, batch),
+        }
+        times = harness.interleave(programs, 5 if quick else 15)
+        for name, timing in times.items():
+            print(f"{name:15} {batch} rows {1e3 * timing.median:7.1f} ms")
+        rows |= {name: harness.ratio(times, "torch", name).median for name in [*programs][1:]}
+    return rows
+
+
+def agreement(quick):
+    """The largest difference of logits between the two sides, over the largest logit."""
+    import torch
+
+    model = models.build(generate.GPT2 | (generate.QUICK if quick else {}))
+    params = model.init(jax.random.key(0))
+    tokens = np.random.default_rng(0).integers(0, model.config.vocab_size, (1, 33))
+    cache = init_cache(model.config, 1, generate.SLOTS, model.config.num_hidden_layers)
+    count = jnp.array([tokens.shape[1]])
+    ours = decode_step(model.config, params, jnp.asarray(tokens), count, cache)[0]
+    with torch.inference_mode():
+        theirs = torch_model(model, params).eval()(torch.from_numpy(tokens)).logits.numpy()
+    return float(abs(ours - theirs).max() / abs(theirs).max())
+
+
+def main():
+    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    malloc.restart()  # as `wafer run` does; PyTorch's memory is kept in the same way
+    options = harness.arguments(__doc__.splitlines()[0]).parse_args()
+    if missing:
+        sys.exit(f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}")
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    warnings.simplefilter("ignore", FutureWarning)  # names of arguments change with versions
+    torch.set_num_threads(os.cpu_count() or 1)
+    print(harness.environment())
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    difference = agreement(options.quick)
+    print(f"logits differ by {difference:.1e} of the largest")
+    if difference > LIMIT:
+        sys.exit(f"expected at most {LIMIT}: the two sides do not compute the same")
+    rows = train(options.quick) | decode(options.quick)
+    print(harness.environment())
+    harness.report(rows | {"vs_torch": rows["decode1"]})
+
+
+if __name__ == "__main__":
+    main()

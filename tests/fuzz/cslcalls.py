@@ -1,0 +1,253 @@
+"""The CSL machine with damaged images, and wrong arguments of its methods and C functions."""
+
+import ctypes
+import functools
+
+import numpy as np
+from helpers.assembly import assemble, build, color_register, switch_register
+
+from fuzz.values import damaged_array
+from wafer.csl.machine.engine import Machine, Rectangle, _library
+from wafer.csl.machine.image import COLUMNS
+from wafer.csl.machine.recording import Recording
+
+_LIMIT = 3_000  # cycles
+# Every table and most instructions.
+_SENDS = """
+.active 8
+.fabric sends=1 queue=2 color=0
+.fabric sends=1 queue=3 color=4 control=1
+.fifo address=64 bytes=16 push_task=9 pop_task=10
+.shape n2=2 n3=3 s2=3 s3=1
+.queue out 2 color=0
+.message 'a message'
+function go:
+  const r3 1
+  activate r3
+  intrinsic.next_command -1 -1
+  return
+local 8:
+  const r0 0x2
+  const r1 7
+  load.i16 r2 r0 2
+  store.i16 r0 r2 8
+  move r0 r1 0 4
+  memory r10 0 8
+  memory r11 16 8
+  memory r12 32 8
+  operate FADDS dest=MEMORY src0=MEMORY src1=MEMORY at=r10
+  const r13 0x20
+  operate MOV16 dest=SHAPED src0=SCALAR at=r13
+  load_dsr file=1 id=2 kind=MEMORY at=r10
+  const r14 0x102
+  const r15 40
+  operate MOV16 dest=POINTER src0=DSR at=r15
+  const r16 0
+  const r17 5
+  intrinsic.fifo_length -1 r16 r17
+  operate MOV16 dest=FIFO src0=MEMORY asynchronous=1 thread=4 at=r16
+  fabric r20 0 4
+  memory r21 0 4
+  operate MOV32 dest=FABRIC src0=MEMORY asynchronous=1 at=r20
+  fabric r22 1 1
+  const r23 0x400000
+  send.u32 r22 r23
+  const r5 0x7f20
+  config_get r6 r5
+  config_set r5 r6
+  dsd_set.1 r10 r10 r17
+  element.i16 r7 r10 r16
+  call helper r24
+  intrinsic.print -1 r17 5
+  intrinsic.sqrt r8 r17 9
+  block.local r17
+  unblock.local r17
+  return
+helper:
+  cast.f32 r1 r0 4
+  div.i32 r2 r1 r1
+  return
+local 9:
+  return
+local 10:
+  memory r0 0 2
+  const r1 0
+  operate MOV16 dest=MEMORY src0=FIFO at=r0
+  return
+"""
+_TAKES = """
+.fabric queue=1 color=0
+.queue in 1 color=0
+.space sum 32
+data 4:
+  return
+control 0:
+  return
+teardown 0:
+  return
+local 8:
+  fabric r0 0 2
+  receive.u32 r1 r0
+  memory r2 0 2
+  fabric r3 0 2
+  operate FMOVS dest=MEMORY src0=FABRIC asynchronous=1 at=r2
+  return
+.active 8
+function go:
+  intrinsic.next_command -1 -1
+  return
+"""
+
+
+def _fixed(text):
+    """The assembler's operands stand in the order of the registers behind `at`."""
+    return text.replace("move r0 r1 0 4", "move r0 r1 4")
+
+
+@functools.cache
+def _images():
+    routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
+    routes |= {(0, 0, 4): color_register("R", "E"), (1, 0, 4): color_register("W", "R")}
+    switches = {(0, 0, 0): switch_register("tx=E", ring=True)}
+    filters = {(1, 0, 4): {"kind": 1, "most": 2, "limit1": 3}}
+    programs = [assemble(_fixed(_SENDS), memory=96), assemble(_TAKES, memory=64)]
+    options = {"routes": routes, "switches": switches, "filters": filters}
+    return [
+        build(programs, [[0, 1], [-1, 1]], arch, streams={9: "MEMCPYH2D_1"}, **options)
+        for arch in ("wse2", "wse3")
+    ]
+
+
+def _damaged(image, rng):
+    """One array of an image, or one of a program, is another one."""
+    if rng.random() < 0.2:
+        name = rng.choice(["tiles", "colors", "switches", "routed", "filters"])
+        return image._replace(**{name: damaged_array(getattr(image, name), rng, 0.4)})
+    programs = list(image.programs)
+    at = rng.randrange(len(programs))
+    program = programs[at]
+    fields = [
+        *["code"] * 12, "memory", "local_tasks", "data_tasks", "control_tasks", "teardown_handlers",
+        "empty_handlers", "blocked", *["tables"] * 6,
+    ]  # fmt: skip
+    name = rng.choice(fields)
+    if name == "tables":
+        table = rng.choice([name for name in COLUMNS if name != "filters"])
+        new = program.tables | {table: damaged_array(program.tables[table], rng, 0.1)}
+    else:
+        new = damaged_array(np.asarray(getattr(program, name)), rng, 0.1)
+    programs[at] = program._replace(**{name: new})
+    if rng.random() < 0.1:
+        numbers = {"start": rng.randrange(-2, 60), "frame": rng.choice([-1, 0, 2, 10**6, 2**31])}
+        programs[at] = programs[at]._replace(**numbers)
+    return image._replace(programs=tuple(programs))
+
+
+def _used(image, threads=None, record=None):
+    """All that a machine can be asked."""
+    machine = Machine(image, threads, record)
+    height, width = image.tiles.shape
+    for y, x in np.argwhere(image.tiles >= 0).tolist():
+        machine.launch(Rectangle(x, y, 1, 1), "go")
+    for _ in range(2):
+        machine.run(_LIMIT)
+        _ = machine.fault, machine.prints, machine.profile, machine.scalar_share, machine.links
+        machine.waiting()
+    for y, x in np.argwhere(image.tiles >= 0).tolist():
+        machine.read(x, y, 0, len(image.programs[image.tiles[y, x]].memory))
+    _ = machine.trace if record else None
+    return machine.commands_waiting(Rectangle(0, 0, width, height))
+
+
+def image_calls(rng):
+    """Runs of damaged images."""
+    while True:
+        image = _damaged(rng.choice(_images()), rng)
+        if rng.random() < 0.3:
+            image = _damaged(image, rng)
+        record = rng.choice([None, None, Recording()])
+        yield lambda image=image, record=record: _used(image, rng.choice([None, 1, 2]), record)
+
+
+_ODD = [
+    -(2**63),
+    -(2**31),
+    -5,
+    -1,
+    0,
+    1,
+    2,
+    3,
+    23,
+    24,
+    60,
+    64,
+    96,
+    159,
+    1000,
+    2**31,
+    2**63 - 1,
+    2**64,
+]
+
+
+def _method(machine, rng):
+    """One method with numbers of every size."""
+    odd = lambda: rng.choice(_ODD)
+    near = lambda: rng.choice([0, 0, 1, odd()])
+    words = rng.choice([np.zeros(3, np.uint32), np.zeros((2, 0)), np.full(4, np.nan), np.zeros(())])
+    return rng.choice(
+        [
+            lambda: Machine(machine.image, odd()).run(50),
+            lambda: machine.run(rng.choice([number for number in _ODD if number < 1001])),
+            lambda: machine.launch(
+                Rectangle(near(), 0, 1, 1), "go", [odd()] * rng.choice([0, 9, 5000])
+            ),
+            lambda: machine.commands_waiting(Rectangle(near(), near(), rng.randrange(3), 2)),
+            lambda: machine.read(near(), near(), odd(), rng.choice([n for n in _ODD if n < 1001])),
+            lambda: machine.write(near(), near(), odd(), words),
+            lambda: machine.inject(rng.choice([9, odd()]), near(), near(), words),
+            lambda: machine.collected(odd(), near(), near(), rng.choice([None, odd()])),
+            lambda: machine.collectable(odd(), near(), near()),
+            lambda: Machine(
+                machine.image, None, Recording(odd(), odd(), (near(), 0, 1, near()), odd(), near())
+            ).run(50),
+        ]
+    )
+
+
+def _function(machine, rng):
+    """One C function with numbers of every size; what it writes to is large enough."""
+    number = lambda: rng.choice([n for n in _ODD if abs(n) < 2**63])
+    room = (ctypes.c_uint64 * 4096)()
+    library, own = _library(), machine._machine
+    few = lambda: rng.choice([-5, -1, 0, 1, 60, 2**40])
+    most = lambda: rng.choice([-5, -1, 0, 1, 60])
+    return rng.choice(
+        [
+            lambda: library.csl_create(room, rng.choice([0, 1, 2, 60, 4096])) or 0,
+            lambda: library.csl_launch(own, number(), number(), room, rng.choice([-5, 0, 9, 4096])),
+            lambda: library.csl_has_command(own, number()),
+            lambda: library.csl_copy(own, number(), number(), few(), room, rng.randrange(2)),
+            lambda: library.csl_inject(own, number(), number(), room, most()),
+            lambda: library.csl_collectable(own, number(), number()),
+            lambda: library.csl_collect(own, number(), number(), room, most()),
+            lambda: library.csl_waiting(own, room, most()),
+            lambda: library.csl_print(own, number(), room, room, room),
+            lambda: library.csl_profile(own, number(), room),
+            lambda: library.csl_run(own, 5, rng.choice([-5, 0, 1, 2**31 - 1])),
+            lambda: library.csl_recorded(own, room),
+            lambda: library.csl_recording(own, room, room),
+            lambda: library.csl_record(own, (ctypes.c_int64 * 8)(*(near() for near in [few] * 8))),
+        ]
+    )
+
+
+def method_calls(rng):
+    """Methods and C functions of machines that ran before."""
+    machines = [Machine(image) for image in _images()]
+    while True:
+        machine = rng.choice(machines)
+        yield rng.choice([_method, _function])(machine, rng)
+        if rng.random() < 0.02:
+            machines = [Machine(image) for image in _images()]

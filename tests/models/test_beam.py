@@ -1,0 +1,90 @@
+"""Beam search against a search of all sequences, and against greedy text."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import models
+from models.generation import empty_rows
+
+CONFIG = {
+    "name": "t5",
+    "src_vocab_size": 8,
+    "tgt_vocab_size": 8,
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 24,
+    "encoder_num_hidden_layers": 1,
+    "decoder_num_hidden_layers": 1,
+    "num_heads": 2,
+    "dropout_rate": 0.0,
+}
+SOURCE, LENGTHS, END = np.asarray([[1, 2, 3], [4, 5, 0]]), [3, 2], 1
+
+
+@pytest.fixture(scope="module")
+def seq2seq():
+    model = models.build(CONFIG)
+    params = model.init(jax.random.key(3))
+    return model, jax.tree.map(lambda leaf: 3 * leaf, params)  # far from uniform
+
+
+def best_of_all(model, params, row, count, penalty):
+    """Every sequence of up to ``count`` tokens, scored by reading it whole."""
+    source = SOURCE[row : row + 1, : LENGTHS[row]]
+    sequences = list(itertools.product(range(8), repeat=count))
+    many, lengths = source.repeat(len(sequences), 0), np.full(len(sequences), LENGTHS[row])
+    step, params, start, _, cache = empty_rows(model, params, many, lengths, count)
+    read = jnp.concatenate([start, jnp.asarray(sequences)[:, :-1]], 1)
+    logits, _ = jax.jit(step)(params, read, jnp.full(len(sequences), count), cache)
+    chances = np.asarray(jax.nn.log_softmax(logits, -1))
+    scores = {}
+    for sequence, chance in zip(sequences, chances, strict=True):
+        end = sequence.index(END) + 1 if END in sequence else count
+        total = sum(chance[i, token] for i, token in enumerate(sequence[:end]))
+        scores[sequence[:end]] = total / end**penalty
+    best = max(scores, key=scores.__getitem__)
+    return [*best, *[END] * (count - len(best))], scores[best]
+
+
+@pytest.mark.parametrize("penalty", [-1.0, 0.0, 1.0, 3.0])
+def test_enough_beams_find_the_best_of_all_sequences(seq2seq, penalty):
+    result = models.beam_search(
+        *seq2seq, SOURCE, 2, num_beams=8, end_id=END, length_penalty=penalty, lengths=LENGTHS
+    )
+    for row in range(2):
+        tokens, score = best_of_all(*seq2seq, row, 2, penalty)
+        assert result.tokens[row].tolist() == tokens
+        assert result.scores[row] == pytest.approx(score, abs=1e-4)
+
+
+def test_one_beam_is_greedy_where_lengths_do_not_count(seq2seq):
+    greedy = models.generate(*seq2seq, SOURCE, 6, lengths=LENGTHS, end_id=END)
+    result = models.beam_search(
+        *seq2seq, SOURCE, 6, num_beams=1, end_id=END, length_penalty=0.0, lengths=LENGTHS
+    )
+    np.testing.assert_array_equal(result.tokens, greedy)
+
+
+def test_more_beams_are_never_worse_here_and_rows_are_independent(seq2seq):
+    def search(beams, source=SOURCE, lengths=LENGTHS):
+        return models.beam_search(
+            *seq2seq, source, 6, num_beams=beams, end_id=END, length_penalty=0.0, lengths=lengths
+        )
+
+    scores = [search(beams).scores for beams in (1, 2, 4)]
+    assert (scores[2] >= scores[0] - 1e-5).all()
+    alone = search(4, SOURCE[1:, :2], [2])
+    np.testing.assert_array_equal(alone.tokens[0], search(4).tokens[1])
+
+
+def test_what_is_refused(seq2seq):
+    with pytest.raises(ValueError, match="num_beams: expected at least 1, got 0"):
+        models.beam_search(*seq2seq, SOURCE, 3, num_beams=0, end_id=END)
+    decoder = models.build({"name": "gpt2", "vocab_size": 9, "hidden_size": 8,
+                            "num_hidden_layers": 1, "num_heads": 1, "filter_size": 8})  # fmt: skip
+    with pytest.raises(ValueError, match="gpt2: beam search is for encoder-decoders"):
+        models.beam_search(decoder, {}, SOURCE, 3, num_beams=2, end_id=END)

@@ -1,0 +1,185 @@
+"""The next token: each filter by hand, and rows that end, stop or are read in blocks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import models
+from models import generation
+from models.sampling import Sampling, check_sampling, next_token
+
+SHARES = jnp.log(jnp.asarray([[0.5, 0.3, 0.15, 0.05]]))
+CONFIG = {
+    "name": "gpt2",
+    "vocab_size": 31,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_heads": 2,
+    "filter_size": 32,
+    "max_position_embeddings": 64,
+    "initializer_range": 1.0,
+}
+
+
+def drawn(sampling, scores=SHARES, seen=None):
+    """Which tokens come up in 400 draws."""
+    keys = jax.random.split(jax.random.key(0), 400)
+    tokens = jax.vmap(lambda key: next_token(scores, seen, sampling, key))(keys)
+    return sorted(set(tokens[:, 0].tolist()))
+
+
+@pytest.mark.parametrize(
+    ("options", "stay"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"top_k": 2}, [0, 1]),
+        ({"top_k": 9}, [0, 1, 2, 3]),
+        ({"top_p": 0.5}, [0]),
+        ({"top_p": 0.6}, [0, 1]),  # the token that passes the limit stays, as in transformers
+        ({"top_p": 0.81}, [0, 1, 2]),
+        ({"top_p": 1e-6}, [0]),
+        ({"min_p": 0.25}, [0, 1, 2]),
+        ({"min_p": 0.5}, [0, 1]),
+        ({"top_k": 3, "top_p": 0.6}, [0, 1]),  # of 0.526, 0.316, 0.158
+        ({"temperature": 0.5, "min_p": 0.2}, [0, 1]),  # squares: 0.25, 0.09, 0.0225
+    ],
+)
+def test_tokens_that_stay_by_hand(options, stay):
+    assert drawn(Sampling(**{"temperature": 1.0} | options)) == stay
+
+
+def test_order_of_the_vocabulary_does_not_matter_to_top_p():
+    assert drawn(Sampling(temperature=1.0, top_p=0.6), SHARES[:, ::-1]) == [2, 3]
+
+
+def test_a_penalty_divides_positive_scores_and_multiplies_negative_ones():
+    scores = jnp.asarray([[3.0, 2.0, -1.0], [-1.0, -1.5, -9.0]])
+    seen = jnp.asarray([[True, False, True], [True, False, False]])
+    key = jax.random.key(0)
+    greedy = Sampling(repetition_penalty=2.0)
+    assert next_token(scores, seen, greedy, key).tolist() == [1, 1]  # 1.5, 2, -2; -2, -1.5, -9
+    assert next_token(scores, None, Sampling(), key).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ({"top_p": 0.0}, "top_p: expected above 0 and at most 1, got 0.0"),
+        ({"top_p": float("nan")}, "top_p: expected above 0"),
+        ({"min_p": 1.5}, "min_p: expected from 0 to 1, got 1.5"),
+        ({"top_k": 0}, "top_k: expected at least 1, got 0"),
+        ({"temperature": -1.0}, "temperature: expected 0 or more"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty: expected above 0"),
+    ],
+)
+def test_numbers_out_of_range(option, expected):
+    with pytest.raises(ValueError, match=expected):
+        check_sampling(Sampling(**option))
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    model = models.build(CONFIG)
+    return model, model.init(jax.random.key(1))
+
+
+PROMPTS = np.asarray([[1, 2, 3, 4, 5], [6, 7, 0, 0, 0]])
+
+
+def test_rows_end_and_the_rest_goes_on(decoder):
+    options = {"lengths": [5, 2], "temperature": 1.0, "key": jax.random.key(2)}
+    free = models.generate(*decoder, PROMPTS, 12, **options)
+    end = int(free[0, 3])
+    ended = models.generate(*decoder, PROMPTS, 12, end_id=end, **options)
+    for one, whole in zip(ended.tolist(), free.tolist(), strict=True):
+        stop = whole.index(end) + 1 if end in whole else 12
+        assert one == whole[:stop] + [end] * (12 - stop)
+    blocks = list(models.generate_stream(*decoder, PROMPTS[:1], 12, end_id=end, block=3,
+                                         temperature=1.0, key=jax.random.key(2)))  # fmt: skip
+    assert sum(block.shape[1] for block in blocks) < 12  # nothing more is computed
+
+
+@pytest.mark.parametrize("block", [1, 4])
+def test_blocks_have_no_influence(decoder, block):
+    options = {"lengths": [5, 2], "temperature": 0.7, "top_p": 0.9, "key": jax.random.key(3)}
+    whole = models.generate(*decoder, PROMPTS, 12, **options)
+    blocks = list(models.generate_stream(*decoder, PROMPTS, 12, block=block, **options))
+    assert max(part.shape[1] for part in blocks) <= block
+    np.testing.assert_array_equal(np.concatenate(blocks, 1), whole)
+
+
+def test_a_row_of_a_batch_is_the_row_alone(decoder):
+    together = models.generate(*decoder, PROMPTS, 8, lengths=[5, 2], repetition_penalty=1.4)
+    for row, length in zip(range(2), (5, 2), strict=True):
+        alone = models.generate(*decoder, PROMPTS[row, :length], 8, repetition_penalty=1.4)
+        np.testing.assert_array_equal(together[row], alone[0])
+
+
+def test_a_great_penalty_never_repeats_the_prompt_or_itself(decoder):
+    tokens = models.generate(*decoder, PROMPTS[0], 8, repetition_penalty=1e6)[0].tolist()
+    assert len({*tokens, *PROMPTS[0].tolist()}) == 8 + 5
+
+
+def test_a_prompt_in_blocks_is_the_prompt(decoder, monkeypatch):
+    prompt = np.asarray(jax.random.randint(jax.random.key(4), (3, 40), 0, 31))
+    lengths = [40, 17, 32]
+    whole = models.generate(*decoder, prompt, 9, lengths=lengths)
+    monkeypatch.setattr(generation, "_PROMPT_BLOCK", 16)
+    generation._begin.clear_cache()
+    try:
+        np.testing.assert_array_equal(models.generate(*decoder, prompt, 9, lengths=lengths), whole)
+    finally:
+        generation._begin.clear_cache()
+
+
+def test_a_cache_of_bfloat16_is_half_as_large_and_nearly_the_same(decoder):
+    model, params = decoder
+    rows = generation.begin_rows(model, params, PROMPTS, np.asarray([5, 2]), 3, dtype="bfloat16")[2]
+    assert {leaf.dtype for leaf in rows.cache.keys + rows.cache.values} == {jnp.dtype("bfloat16")}
+    whole = models.generate(model, params, PROMPTS, 8, lengths=[5, 2])
+    half = models.generate(model, params, PROMPTS, 8, lengths=[5, 2], cache_dtype="bfloat16")
+    assert (whole == half).mean() > 0.5
+    with pytest.raises(ValueError, match="cache_dtype: expected float32 or bfloat16, got float16"):
+        models.generate(model, params, [1], 2, cache_dtype="float16")
+
+
+def test_errors_come_before_the_first_token(decoder):
+    with pytest.raises(ValueError, match="block: expected at least 1, got 0"):
+        models.generate_stream(*decoder, [1], 3, block=0)
+    with pytest.raises(ValueError, match="top_p: expected above 0"):
+        models.generate_stream(*decoder, [1], 3, top_p=2.0)
+
+
+@pytest.mark.parametrize(
+    ("k", "end_id", "noise"),
+    [(1, None, 0.0), (6, None, 0.0), (3, 4, 0.1), (6, None, 0.1), (3, None, 3.0), (6, 4, 3.0)],
+)
+def test_a_draft_never_changes_the_text(decoder, k, end_id, noise):
+    model, params = decoder
+    keys = jax.random.split(jax.random.key(6), len(jax.tree.leaves(params)))
+    keys = jax.tree.unflatten(jax.tree.structure(params), list(keys))
+    drafted = jax.tree.map(lambda p, key: p + noise * jax.random.normal(key, p.shape), params, keys)
+    options = {"lengths": [5, 2], "end_id": end_id}
+    greedy = models.generate(model, params, PROMPTS, 14, **options)
+    result = models.speculate(
+        model, params, (model, drafted), PROMPTS, 14, draft_tokens=k, **options
+    )
+    np.testing.assert_array_equal(result.tokens, greedy)
+    if noise == 0 and end_id is None:
+        assert result.accepted == 1
+        assert result.passes == -(-13 // (k + 1))  # the first token comes with the prompt
+    if noise == 3:
+        assert result.accepted < 0.5
+
+
+def test_drafts_that_do_not_fit(decoder):
+    model, params = decoder
+    other = models.build(CONFIG | {"vocab_size": 30})
+    with pytest.raises(ValueError, match="the draft has 30 tokens and the model 31"):
+        models.speculate(model, params, (other, other.init(jax.random.key(0))), [[1]], 3)
+    with pytest.raises(ValueError, match="draft_tokens: expected 1 to 15, got 0"):
+        models.speculate(model, params, decoder, [[1]], 3, draft_tokens=0)
+    short = models.build(CONFIG | {"max_position_embeddings": 4})
+    with pytest.raises(ValueError, match="exceeds max_position_embeddings 4"):
+        models.speculate(model, params, (short, short.init(jax.random.key(0))), [[1]], 9)

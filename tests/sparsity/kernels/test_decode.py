@@ -1,0 +1,146 @@
+"""Products of a decoding step: every form, type and number of rows against a dense product."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsity.kernels import DecodeTable, DecodeWeight
+
+DTYPES = [jnp.float32, jnp.bfloat16]
+SHAPES = [(1, 1), (5, 3), (16, 4), (17, 9), (45, 6), (96, 33), (600, 130)]
+
+
+def pruned(inputs, outputs, kept, dtype):
+    """A matrix that ``dtype`` holds exactly: NaN where pruned, a full and an empty row and column.
+
+    The last rule that names a position wins.
+    """
+    rng = np.random.default_rng(inputs * 1000 + outputs)
+    dense = rng.standard_normal((inputs, outputs)).astype(np.float32)
+    dense = np.array(jnp.asarray(dense, dtype), np.float32)
+    keep = rng.random(dense.shape) < kept
+    keep[:, 0], keep[0] = True, True
+    keep[:, -1:] = outputs == 1
+    keep[-1:] = inputs == 1
+    return np.where(keep, dense, np.nan)
+
+
+def close(y, x, dense):
+    """Equal to the float64 product, to the rounding of float32 sums."""
+    expected = np.asarray(x, np.float64) @ np.nan_to_num(dense).astype(np.float64)
+    size = np.abs(np.asarray(x, np.float64)) @ np.abs(np.nan_to_num(dense))
+    assert y.shape == expected.shape
+    assert np.all(np.abs(np.asarray(y) - expected) <= 2e-6 * size + 1e-7)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_masked_is_the_dense_product(inputs, outputs, dtype):
+    for kept in (0.0, 0.1, 0.5, 1.0):
+        dense = pruned(inputs, outputs, kept, dtype)
+        weight = DecodeWeight.from_dense(dense, dtype)
+        assert weight.values.dtype == dtype
+        assert weight.shape == dense.shape
+        np.testing.assert_array_equal(weight.dense(), np.nan_to_num(dense))
+        for rows in (*range(1, 18), 40):
+            x = np.random.default_rng(rows).standard_normal((rows, inputs), np.float32)
+            close(weight.project(jnp.asarray(x)), x, dense)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 5), (64, 257), (20, 7)])
+def test_table_is_the_dense_product(inputs, outputs, dtype):
+    dense = np.nan_to_num(pruned(inputs, outputs, 1.0, dtype))
+    table = DecodeTable.from_dense(dense.T, dtype)
+    for rows in (*range(1, 18), 40):
+        x = np.random.default_rng(rows).standard_normal((rows, inputs), np.float32)
+        close(table.project(jnp.asarray(x)), x, dense)
+    np.testing.assert_array_equal(table.lookup(jnp.array([2, outputs]))[0], dense.T[2])
+    assert not np.any(table.lookup(jnp.array([outputs])))
+
+
+def test_a_product_by_hand():
+    weight = DecodeWeight.from_dense(np.array([[1.0, np.nan], [5.0, 6.0], [2.0, 3.0]]))
+    assert weight.masks.tolist() == [[0b111], [0b110]]
+    assert weight.pointers.tolist() == [0, 3, 5]
+    assert weight.values.tolist() == [1, 5, 2, 6, 3] + 32 * [0]
+    assert weight.project(jnp.array([1.0, 10.0, 100.0])).tolist() == [251, 360]
+    half = weight.project(jnp.ones((2, 1, 3), jnp.bfloat16))
+    assert half.dtype == jnp.bfloat16
+    assert half.shape == (2, 1, 2)
+
+
+def test_whichever_form_is_fewer_bytes():
+    """Of 2,048 inputs, 16 bits each take 256 bytes; with float32 steps a byte a value."""
+    for dtype in DTYPES:
+        for kept, by_steps in ((256, True), (257, False)):
+            dense = np.zeros((2048, 2))
+            dense[:: 2048 // 256][:256] = 1
+            dense[1, :] = kept > 256
+            weight = DecodeWeight.from_dense(dense, dtype)
+            assert (weight.steps is not None) == by_steps
+            assert (weight.masks is None) == by_steps
+            assert weight.kept == 2 * kept
+            size = jnp.dtype(dtype).itemsize
+            places = 2 * kept + 32 if by_steps else 2 * 256
+            assert weight.nbytes == (2 * kept + 32) * size + places + 3 * 4
+
+
+def test_steps_by_hand():
+    dense = np.zeros((600, 3))
+    dense[255, 0], dense[599, 0], dense[3, 2], dense[515, 2] = 1, 2, 3, 4
+    weight = DecodeWeight.from_dense(dense)
+    assert weight.steps.tolist() == [255, 255, 89, 3, 255, 255, 2] + 32 * [0]
+    assert weight.values.tolist() == [1, 0, 2, 3, 0, 0, 4] + 32 * [0]
+    assert weight.pointers.tolist() == [0, 3, 3, 7]
+    assert weight.kept == 4
+    np.testing.assert_array_equal(weight.dense(), dense)
+    assert weight.project(jnp.arange(600.0)).tolist() == [255 + 2 * 599, 0, 9 + 4 * 515]
+
+
+def test_without_the_library_the_same(monkeypatch):
+    dense = pruned(33, 20, 0.3, jnp.float32)
+    x = np.random.default_rng(0).standard_normal((3, 33), np.float32)
+    monkeypatch.setattr("sparsity.kernels.native.usable", lambda: False)
+    close(DecodeWeight.from_dense(dense).project(jnp.asarray(x)), x, dense)
+    close(DecodeTable.from_dense(dense.T).project(jnp.asarray(x)), x, dense)
+
+
+def test_the_wrong_shape_or_dtype_is_refused():
+    weight = DecodeWeight.from_dense(np.ones((4, 2)))
+    with pytest.raises(ValueError, match=r"x has shape \(3, 5\); its last axis must be 4"):
+        weight.project(jnp.ones((3, 5)))
+    with pytest.raises(ValueError, match="expected a matrix"):
+        DecodeWeight.from_dense(np.ones(4))
+    with pytest.raises(ValueError, match="float16; choose float32 or bfloat16"):
+        DecodeTable.from_dense(np.ones((4, 2)), jnp.float16)
+
+
+@pytest.mark.native
+def test_values_that_do_not_fit_the_pointers_are_refused():
+    weight = DecodeWeight.from_dense(np.ones((4, 2)))
+    short = dataclasses.replace(weight, values=weight.values[:-1])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="values that do not fit the pointers"):
+        short.project(jnp.ones((1, 4))).block_until_ready()
+    weight = DecodeWeight.from_dense(np.eye(64))
+    short = dataclasses.replace(weight, steps=weight.steps[:-1])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="do not fit the pointers or steps"):
+        short.project(jnp.ones((1, 64))).block_until_ready()
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["avx2", "baseline"])
+def test_other_instruction_sets(target):
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "dense_product", __file__]
+    env = os.environ | {"WAFER_NATIVE": target}
+    process = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout

@@ -1,0 +1,146 @@
+"""The cache folder: what is kept is what would be made, and damage is made again."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import yaml
+from helpers.runs import config
+
+from wafer.cache import cache_folder, cached_arrays
+from wafer.data.readers import pystdlib as reader
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("WAFER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_folder_is_the_users_or_below_the_cache_of_the_system(tmp_path, monkeypatch):
+    monkeypatch.setenv("WAFER_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.setenv("WAFER_CACHE", "off")
+    assert cache_folder() is None
+    monkeypatch.delenv("WAFER_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+    assert cache_folder() == pathlib.Path("/elsewhere/wafer")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == pathlib.Path.home() / ".cache" / "wafer"
+
+
+def counting(calls):
+    def make():
+        calls.append(1)
+        return {"x": np.arange(1000, dtype=np.int32), "y": np.float64([0.5, np.nan])}
+
+    return make
+
+
+def test_arrays_are_made_once_for_each_thing_they_depend_on(folder):
+    calls = []
+    first = cached_arrays("some", {"a": 1}, counting(calls))
+    again = cached_arrays("some", {"a": 1}, counting(calls))
+    assert len(calls) == 1
+    for name, value in first.items():
+        np.testing.assert_array_equal(again[name], value)
+        assert again[name].dtype == value.dtype
+    cached_arrays("some", {"a": 2}, counting(calls))
+    assert len(calls) == 2
+
+
+def test_the_oldest_files_of_a_kind_go(folder):
+    for number in range(20):
+        cached_arrays("some", number, counting([]))
+    assert len(list((folder / "some").iterdir())) == 12
+
+
+def test_every_flipped_bit_is_seen_and_the_arrays_made_again(folder, caplog):
+    calls = []
+    want = cached_arrays("some", 0, counting(calls))
+    (path,) = (folder / "some").iterdir()
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in rng.integers(len(whole), size=60):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << rng.integers(8)
+        path.write_bytes(flipped)
+        got = cached_arrays("some", 0, counting(calls))
+        assert got.keys() == want.keys()
+        for name, value in want.items():
+            np.testing.assert_array_equal(got[name], value)
+    path.write_bytes(whole[: len(whole) // 2])
+    cached_arrays("some", 0, counting(calls))
+    assert ": damaged; making it again" in caplog.text
+
+
+def test_where_nothing_can_be_kept_arrays_are_made_each_time(tmp_path, monkeypatch, caplog):
+    calls = []
+    monkeypatch.setenv("WAFER_CACHE", "off")
+    cached_arrays("some", 0, counting(calls))
+    cached_arrays("some", 0, counting(calls))
+    assert len(calls) == 2
+    assert not caplog.text
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("WAFER_CACHE", str(tmp_path / "file"))
+    assert cached_arrays("some", 0, counting(calls)).keys() == {"x", "y"}
+    assert "could not be kept" in caplog.text
+
+
+def section(root: pathlib.Path, **changes) -> types.SimpleNamespace:
+    keys = {"source_dir": str(root), "max_bytes": 200, "vocab_size": 300, "split": "train"}
+    return types.SimpleNamespace(**keys | {"max_sequence_length": 64, "use_vsl": True} | changes)
+
+
+def test_a_corpus_is_read_again_only_when_a_file_or_a_key_changed(folder, tmp_path, monkeypatch):
+    root = tmp_path / "sources"
+    root.mkdir()
+    for number in range(40):
+        (root / f"m{number}.py").write_text(f"def f{number}(x):\n    return x + {number}\n")
+    context = types.SimpleNamespace(folder=tmp_path / "run", tokenizer=None)
+    first = reader.pystdlib(section(root), context)
+    reader.load_corpus.cache_clear()
+
+    def unread(*args):
+        raise AssertionError("the corpus was read again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "load_corpus", unread)
+        again = reader.pystdlib(section(root), context)
+        assert again.summary == first.summary
+        assert again.tokenizer == first.tokenizer
+        for index in range(len(first.source)):
+            for name, value in first.source[index].items():
+                np.testing.assert_array_equal(again.source[index][name], value)
+        for changed in ({"split": "eval"}, {"max_bytes": 20}, {"vocab_size": 280}):
+            with pytest.raises(AssertionError, match="read again"):
+                reader.pystdlib(section(root, **changed), context)
+    same_size = (root / "m3.py").read_text().replace("f3", "g3")
+    (root / "m3.py").write_text(same_size)
+    assert reader.pystdlib(section(root), context).summary != first.summary
+
+
+@pytest.mark.slow
+def test_a_second_run_compiles_nothing_and_computes_the_same(tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    env |= {"WAFER_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(config()))
+    programs, losses = [], []
+    for name in ("first", "second"):
+        command = ["-m", "wafer", "run", "--params", "params.yaml", "--mode", "train"]
+        subprocess.run(
+            [sys.executable, *command, "--model_dir", name], cwd=tmp_path, env=env, check=True
+        )
+        kept = (tmp_path / "cache" / "programs").rglob("*-cache")
+        programs.append({path.name for path in kept})
+        losses.append((tmp_path / name / "train" / "metrics.jsonl").read_text())
+    assert programs[0]
+    assert programs[1] == programs[0]
+    shown = [[line.split('"loss": ')[1].split(",")[0] for line in t.splitlines()] for t in losses]
+    assert shown[0] == shown[1]

@@ -1,0 +1,113 @@
+"""The folder of what can be made again: floor plans, compiled programs, tokenized text.
+
+It is ``wafer`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. ``WAFER_CACHE`` names another folder, or is
+``off``. Whatever lies there may be removed at any time.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import pathlib
+import platform
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from models.files import appearing_whole
+
+__all__ = ["cache_folder", "cached_arrays", "keep_programs"]
+
+_OFF = ("off", "0", "no", "false", "")
+_MOST = 12  # files of a kind; the oldest go
+_MOST_PROGRAMS = 1 << 30  # bytes
+_LOG = logging.getLogger(__name__)
+
+
+def cache_folder() -> pathlib.Path | None:
+    """Where things are kept; None when the user switched that off."""
+    asked = os.environ.get("WAFER_CACHE")
+    if asked is not None:
+        return None if asked.lower() in _OFF else pathlib.Path(asked)
+    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(base) / "wafer"
+
+
+def cached_arrays(
+    kind: str, depends_on: Any, make: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Arrays as ``make`` gives them, from the folder when they lie there.
+
+    Args:
+        kind: a folder's name.
+        depends_on: JSON values; all that the arrays follow from.
+        make: called when nothing is kept, or what is kept is damaged.
+    """
+    folder = cache_folder()
+    if folder is None:
+        return make()
+    name = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+    path = folder / kind / f"{name}.arrays"
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        _LOG.warning("%s: %s; making it again", path, error)
+    arrays = make()
+    try:
+        _write(path, arrays)
+    except OSError as error:
+        _LOG.warning("%s could not be kept (%s)", path, error)
+    return arrays
+
+
+def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
+    whole = path.read_bytes()
+    digest, archive = whole[:32], whole[32:]
+    if hashlib.sha256(archive).digest() != digest:
+        raise ValueError("damaged")
+    with np.load(io.BytesIO(archive)) as kept:
+        return {name: kept[name] for name in kept.files}
+
+
+def _write(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+    archive = io.BytesIO()
+    np.savez(archive, **cast(dict[str, Any], arrays))
+    with appearing_whole(path) as partial:
+        partial.write_bytes(hashlib.sha256(archive.getvalue()).digest() + archive.getvalue())
+    for old in sorted(path.parent.glob("*.arrays"), key=lambda p: -p.stat().st_mtime)[_MOST:]:
+        old.unlink(missing_ok=True)
+
+
+def keep_programs(folder: str | None = None) -> None:
+    """Keep what this process compiles for the next one (JAX's persistent compilation cache).
+
+    Args:
+        folder: the user's; else what ``JAX_COMPILATION_CACHE_DIR`` says, else in our own.
+    """
+    import jax
+
+    if folder is not None:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        return
+    kept = cache_folder()
+    if jax.config.values["jax_compilation_cache_dir"] is not None or kept is None:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(kept / "programs" / _processor()))
+    jax.config.update("jax_compilation_cache_max_size", _MOST_PROGRAMS)
+    # A run's first state is a hundred small programs, a few milliseconds each to load.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def _processor() -> str:
+    """A name for what compiled programs run on: a folder may be shared by several machines."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):  # elsewhere than on Linux
+        lines = pathlib.Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    kind = f"{platform.machine()} {platform.processor()} {features}"
+    return f"{platform.machine()}-{hashlib.sha256(kind.encode()).hexdigest()[:12]}"

@@ -1,0 +1,200 @@
+"""A decoder's kernels for one token, and how fast a floor plan of them writes.
+
+A token goes through all kernels before the next one can begin, so one sequence alone has the rate
+of the whole way. Several sequences, or the tokens of a prompt, follow one another through the
+kernels: then the slowest one bounds the rate.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from wafer.compiler.graph import Graph, Kernel, Product
+from wafer.compiler.plan import Compiled, Decoding, Mesh
+from wafer.errors import WaferError
+from wafer.hpc.decoder.costs import cycles as mesh_cycles
+from wafer.hpc.decoder.sizes import sizes_of
+from wafer.spec import Region, WaferSpec
+
+__all__ = ["Inference", "decoding_graph", "fastest_mesh", "with_decoding"]
+
+_SIDES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 757, 994)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inference:
+    """What a wafer is to write.
+
+    Attributes:
+        context: tokens of a sequence whose keys and values are kept.
+        sequences: that are written at once, by each copy.
+    """
+
+    context: int
+    sequences: int = 1
+
+
+def decoding_graph(graph: Graph, inference: Inference) -> Graph:
+    """Kernels of one token, from those of a sequence's loss.
+
+    Products have one vector, attention the queries of one token, and what was the loss looks for
+    the likeliest token. Pruned weights are zeros, as a row of a GEMV takes as long with them.
+
+    Args:
+        graph: of a decoder's loss, forward and backward.
+        inference: how many tokens attention is to.
+
+    Raises:
+        ValueError: no embedding to read a sequence's length from.
+    """
+    length = _length(graph)
+    into: dict[int, int] = {}
+    for _, target, numbers in graph.edges:
+        into[target] = max(into.get(target, 0), numbers)
+    kernels = tuple(
+        _of_token(kernel, length, inference.context, into.get(at, 0) // length)
+        for at, kernel in enumerate(graph.kernels)
+    )
+    edges = tuple((a, b, max(1, n // length)) for a, b, n in graph.edges)
+    return Graph(kernels, edges, 4)  # a token's number
+
+
+def _length(graph: Graph) -> int:
+    """Tokens of the sequence that was traced."""
+    for kernel in graph.kernels:
+        if kernel.kind == "embedding":
+            return kernel.products[0].T
+    raise ValueError("the graph has no embedding: tokens per second are of decoders alone")
+
+
+def _of_token(kernel: Kernel, length: int, context: int, width: int) -> Kernel:
+    """The kernel for one token; ``width`` numbers come in from the widest of those before."""
+    per = lambda count: math.ceil(count / length)
+    products = tuple(dataclasses.replace(p, T=per(p.T)) for p in kernel.products)
+    lanes, half, elements, name = kernel.lanes, kernel.half_lanes, kernel.elements, kernel.name
+    kind = kernel.kind
+    if kind == "attention":
+        products = _cached(kernel.products[0], length, context)
+        share = context / length**2
+        lanes, half = math.ceil(lanes * share), math.ceil(half * share)
+    elif kind == "loss":
+        name, kind, lanes, half, elements = "likeliest", "norm", 2 * width, 0, width
+    else:
+        lanes, half, elements = per(lanes), per(half), per(elements)
+    return dataclasses.replace(
+        kernel,
+        name=name,
+        kind=kind,
+        layer=name if name == "likeliest" else kernel.layer,
+        products=products,
+        lanes=lanes,
+        half_lanes=half,
+        elements=max(1, elements),
+        inputs=per(kernel.inputs),
+        outputs=per(kernel.outputs),
+        stashed=0,
+        needs_dx=False,
+        needs_dw=False,
+        density=1.0,
+    )
+
+
+def _cached(first: Product, length: int, context: int) -> tuple[Product, Product]:
+    """Scores and their values. Of the traced product keys are on one side, queries on the other."""
+    queries = (first.T // length) * (first.N // length)
+    return (
+        Product(first.groups, queries, first.K, context),
+        Product(first.groups, queries, context, first.K),
+    )
+
+
+def with_decoding(
+    compiled: Compiled, graph: Graph, inference: Inference, mesh: Mesh | None
+) -> Compiled:
+    """The floor plan with what it writes per second.
+
+    Args:
+        compiled: the plan of ``graph``.
+        graph: of ``decoding_graph``.
+        inference: what it was placed for.
+        mesh: the decoder on one mesh, from ``fastest_mesh``.
+    """
+    regions = compiled.plan.regions
+    busy = [kernel.cycles for kernel in compiled.kernels]
+    latency, way = _longest(busy, regions, graph)
+    kinds: dict[str, int] = {}
+    for at in way:
+        kind = compiled.kernels[at].kind
+        kinds[kind] = kinds.get(kind, 0) + busy[at]
+    kinds["ways"] = latency - sum(kinds.values())
+    caches = [_cache(kernel) for kernel in graph.kernels]
+    fullest = max(
+        (
+            math.ceil(p.groups / placed.rows) * 2 * p.K * math.ceil(p.N / placed.columns)
+            * (k.bits // 8) * inference.sequences
+            for k, placed in zip(graph.kernels, compiled.kernels, strict=True)
+            if k.kind == "attention"
+            for p in k.products[:1]
+        ),
+        default=0,
+    )  # fmt: skip
+    decoding = Decoding(
+        context=inference.context,
+        sequences=inference.sequences,
+        latency=latency,
+        kinds=dict(sorted(kinds.items(), key=lambda pair: -pair[1])),
+        cache=sum(caches),
+        cache_pe=fullest,
+        mesh=mesh,
+    )
+    return dataclasses.replace(compiled, decoding=decoding)
+
+
+def _cache(kernel: Kernel) -> int:
+    """Bytes of a sequence's keys and values."""
+    if kernel.kind != "attention":
+        return 0
+    product = kernel.products[0]
+    return 2 * product.groups * product.K * product.N * (kernel.bits // 8)
+
+
+def _longest(busy: Sequence[int], regions: Sequence[Region], graph: Graph) -> tuple[int, list[int]]:
+    """Cycles until the last kernel is through, and the kernels on the way that takes longest."""
+    done, before = list(busy), [-1] * len(busy)
+    for source, target, _ in sorted(graph.edges, key=lambda edge: edge[1]):
+        arrived = done[source] + _hops(regions[source], regions[target])
+        if arrived + busy[target] > done[target]:
+            done[target], before[target] = arrived + busy[target], source
+    at = max(range(len(done)), key=done.__getitem__)
+    latency, way = done[at], []
+    while at >= 0:
+        way.append(at)
+        at = before[at]
+    return latency, way[::-1]
+
+
+def _hops(a: Region, b: Region) -> int:
+    """Routers between the middles of two regions, one cycle each."""
+    across = abs(2 * a.x + a.width - 2 * b.x - b.width)
+    return (across + abs(2 * a.y + a.height - 2 * b.y - b.height)) // 2
+
+
+def fastest_mesh(cfg: object, inference: Inference, spec: WaferSpec) -> Mesh | None:
+    """The mesh on which ``wafer.hpc.decoder`` writes fastest; None if it has no way for the model.
+
+    Args:
+        cfg: of the model.
+        inference: tokens of a sequence; the program writes one at once.
+        spec: the machine.
+    """
+    best: Mesh | None = None
+    for height in (side for side in _SIDES if side <= spec.height):
+        for width in (side for side in _SIDES if side <= spec.width):
+            try:
+                sizes = sizes_of(cfg, (height, width), inference.context)  # type: ignore[arg-type]
+            except WaferError:
+                continue
+            spent = mesh_cycles(sizes, inference.context - 1)
+            if best is None or spent < best.cycles:
+                best = Mesh(height, width, spent, sizes.bytes)
+    return best

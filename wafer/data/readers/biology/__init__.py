@@ -1,0 +1,1 @@
+"""Readers of DNA and of proteins."""

@@ -1,0 +1,1 @@
+"""Readers of texts, pairs of texts, and their labels."""
