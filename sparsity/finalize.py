@@ -6,7 +6,6 @@ not grow with the model. The output appears under its name only when it is compl
 """
 
 import argparse
-import concurrent.futures
 import dataclasses
 import functools
 import logging
@@ -14,17 +13,17 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import h5py
 import numpy as np
 
 from models.base import Model
-from models.checkpoint.checksums import checksum
+from models.checkpoint.checksums import ArrayRecord
 from models.checkpoint.layout import SPARSITY, STATE, amend_record, is_checkpoint, read_record
 from models.checkpoint.reader import StoredTree, find_items
-from models.checkpoint.writer import TreeWriter, write_arrays, write_params
+from models.checkpoint.writer import require_written, write_arrays, write_params, write_tree
 from models.convert.vendor.weights import open_cs
 from models.counts import abstract_params
 from models.errors import CheckpointError, plain
@@ -32,30 +31,36 @@ from models.files import appearing_whole, remove_partials
 from models.paths import named_leaves
 from models.registry import settings_of
 from models.vendor.mdl import MdlFile
-from sparsity.rawcopy import clear_nan, copy_cleared, find_spans, is_float
 
-__all__ = ["Report", "TensorReport", "finalize", "main"]
+__all__ = ["Report", "TensorReport", "clear_nan", "finalize", "main"]
 
 _LOG = logging.getLogger(__name__)
+_BLOCK = 1 << 20  # bytes; stays in a core's cache from reading through clearing
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorReport:
-    """What was found in one tensor.
+    """One tensor of a finalized checkpoint.
 
     Attributes:
         name: '/'-path in the checkpoint.
-        shape: dense shape.
-        dtype: numpy name.
+        array: shape, dtype and checksum of the values written.
         pruned: positions that held NaN.
-        checksum: of the values written, where the source has checksums.
     """
 
     name: str
-    shape: tuple[int, ...]
-    dtype: str
+    array: ArrayRecord
     pruned: int
-    checksum: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dense shape."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> str:
+        """Numpy's name."""
+        return self.array.dtype
 
     @property
     def sparsity(self) -> float:
@@ -144,15 +149,16 @@ def finalize(
 def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
     items = find_items(source)
     sums = _sums_of(source, items)
-    reports: list[TensorReport] = []
+    reports: dict[str, list[TensorReport]] = {}
     for item in items:
         place = target if item == source else target / item.name
-        reports += _convert(StoredTree(item, sums if item.name == STATE else None), place)
+        tree = StoredTree(item, sums if item.name == STATE else None)
+        reports[item.name] = _convert(tree, place)
     if items != [source]:
         _copy_rest(source, target, items)
-        written = {report.name: report.checksum for report in reports if report.checksum}
+        written = {report.name: report.array.checksum for report in reports.get(STATE, [])}
         amend_record(target, SPARSITY, None if sums is None else written)
-    return reports
+    return [report for item in reports.values() for report in item]
 
 
 def _sums_of(source: pathlib.Path, items: list[pathlib.Path]) -> dict[str, str] | None:
@@ -162,57 +168,54 @@ def _sums_of(source: pathlib.Path, items: list[pathlib.Path]) -> dict[str, str] 
 
 
 def _convert(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
-    raw = find_spans(tree) if tree.sums is None else None  # ours are compressed
-    if raw is None:
-        return _decode_and_write(tree, target)
-    spans, small = raw
-    pruned = copy_cleared(tree, target, spans)
-    writer = TreeWriter(tree, target)
-    for name in small:  # inside the index, which is compressed
-        value = tree.read(name).copy()
-        pruned[name] = clear_nan(value)
-        if pruned[name]:
-            writer.write(name, value, anew=False)
-    writer.commit()
-    arrays = {name: tree.open(name) for name in tree}
-    return [
-        TensorReport(name, tuple(x.shape), x.dtype.numpy_dtype.name, pruned.get(name, 0))
-        for name, x in arrays.items()
-    ]
+    """Write an item's arrays without NaN, and compare what was written with the source."""
+    reports: list[TensorReport] = []
 
+    def arrays() -> Iterator[tuple[str, np.ndarray | None]]:
+        for name in tree:
+            value, report = _cleared(name, tree.read(name))
+            reports.append(report)
+            yield name, value if report.pruned else None
 
-def _decode_and_write(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
-    """Convert arrays that are stored compressed."""
-    writer = TreeWriter(tree, target)
-    writer.copy_structure()
-
-    def write(name: str, value: np.ndarray, pruned: int) -> None:
-        if pruned:
-            writer.write(name, value)
-        else:
-            writer.copy(name)
-
-    reports = _stream(tree, write)
-    writer.commit()
+    write_tree(tree, target, arrays())
+    require_written(target, {report.name: report.array for report in reports})
     return reports
 
 
-def _stream(tree: StoredTree, write: Callable[[str, np.ndarray, int], None]) -> list[TensorReport]:
-    """Read, clear and write tensors, two at a time, so that both cores have work."""
+def _cleared(name: str, value: np.ndarray) -> tuple[np.ndarray, TensorReport]:
+    """Return a tensor with 0 at every NaN, and its report."""
+    pruned = 0
+    if _is_float(value.dtype):
+        value = value if value.flags.writeable and value.flags.c_contiguous else value.copy("C")
+        pruned = clear_nan(value)
+    return value, TensorReport(name, ArrayRecord.of(value), pruned)
 
-    def one(name: str) -> TensorReport:
-        value = tree.read(name)
-        if is_float(value.dtype) and not value.flags.writeable:
-            value = value.copy()
-        pruned = clear_nan(value) if is_float(value.dtype) else 0
-        write(name, value, pruned)
-        tensor = TensorReport(name, tuple(value.shape), value.dtype.name, pruned)
-        if tree.sums is None:
-            return tensor
-        return dataclasses.replace(tensor, checksum=checksum(value) if pruned else tree.sums[name])
 
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, tree))
+def _is_float(dtype: np.dtype) -> bool:
+    """True for the types that have NaN, ml_dtypes' among them."""
+    return np.issubdtype(dtype, np.floating) or dtype.name.startswith(("bfloat", "float"))
+
+
+def clear_nan(array: np.ndarray) -> int:
+    """Put 0 at every NaN of a C-contiguous float array, in place; return how many there were."""
+    flat = array.reshape(-1)
+    bits = flat.view(f"u{flat.itemsize}")
+    step = _BLOCK // flat.itemsize
+    pruned = 0
+    for start in range(0, flat.size, step):
+        block = bits[start : start + step]
+        numbers = _are_numbers(flat[start : start + step], block)
+        count = block.size - int(np.count_nonzero(numbers))
+        if count:
+            np.multiply(block, numbers, out=block)  # a quarter of the time of a masked assignment
+            pruned += count
+    return pruned
+
+
+def _are_numbers(block: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    if block.dtype.name == "bfloat16":  # numpy walks it element by element
+        return (bits & 0x7FFF) <= 0x7F80
+    return np.equal(block, block)
 
 
 def _copy_rest(source: pathlib.Path, target: pathlib.Path, items: list[pathlib.Path]) -> None:
@@ -228,11 +231,9 @@ def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorRepo
 
         def tensors() -> Iterator[tuple[str, np.ndarray]]:
             for name in stored:
-                value = stored.read(name)
-                pruned = clear_nan(value) if is_float(value.dtype) else 0
-                path = name.replace(".", "/")
-                reports.append(TensorReport(path, value.shape, value.dtype.name, pruned))
-                yield path, value
+                value, report = _cleared(name.replace(".", "/"), stored.read(name))
+                reports.append(report)
+                yield report.name, value
 
         names = [name.replace(".", "/") for name in stored]
         write_arrays(target, names, tensors(), {"converted_from": "mdl"})
@@ -245,9 +246,8 @@ def _as_model(model: Model, source: pathlib.Path, target: pathlib.Path) -> list[
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         for name, value in stored:
-            dense = np.array(value, order="C")
-            pruned = clear_nan(dense) if is_float(dense.dtype) else 0
-            reports.append(TensorReport(name, dense.shape, dense.dtype.name, pruned))
+            dense, report = _cleared(name, np.asarray(value))
+            reports.append(report)
             yield name, dense
 
     stored = open_cs(source, model)
@@ -263,12 +263,15 @@ def _clear_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]
         shutil.copyfile(source, target)
         with h5py.File(target, "r+") as file:
             for name in stored:
-                value = stored.read(name)
-                pruned = clear_nan(value) if is_float(value.dtype) else 0
-                reports.append(TensorReport(name, value.shape, value.dtype.name, pruned))
-                if pruned:
+                value, report = _cleared(name, stored.read(name))
+                reports.append(report)
+                if report.pruned:
                     dataset: Any = file[stored.dataset(name)]
                     dataset[...] = value.view(dataset.dtype)  # bfloat16 is stored as integers
+    with MdlFile(target) as written:
+        wrong = [r.name for r in reports if ArrayRecord.of(written.read(r.name)) != r.array]
+    if wrong:
+        raise CheckpointError(f"{target}: tensors read back are not what was written: {wrong[:20]}")
     return reports
 
 

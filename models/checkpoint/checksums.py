@@ -3,12 +3,35 @@
 import concurrent.futures
 import zlib
 from collections.abc import Mapping
+from typing import NamedTuple, Self
 
 import numpy as np
 
-__all__ = ["checksum", "checksums"]
+__all__ = ["ArrayRecord", "checksum", "checksums"]
 
 _BLOCK = 1024  # words of a block; a CRC of every byte would cost five times as much
+
+
+class ArrayRecord(NamedTuple):
+    """What identifies an array's content.
+
+    shape: as stored
+    dtype: numpy's name
+    checksum: of the values
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    checksum: str
+
+    @classmethod
+    def of(cls, value: np.ndarray) -> Self:
+        """Describe an array."""
+        return cls(tuple(value.shape), value.dtype.name, checksum(value))
+
+    def __str__(self) -> str:
+        """Write dtype, shape and checksum."""
+        return f"{self.dtype}{list(self.shape)} with checksum {self.checksum}"
 
 
 def checksum(value: np.ndarray) -> str:

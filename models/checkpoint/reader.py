@@ -10,7 +10,6 @@ import dataclasses
 import math
 import os
 import pathlib
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -281,32 +280,6 @@ class StoredTree:
         array = self.open(name)
         return StoredLeaf(self, name, tuple(array.shape), array.dtype.numpy_dtype)
 
-    def is_raw(self, name: str) -> bool:
-        """True when an array's pieces are stored byte by byte as they are in memory."""
-        spec = self.open(name).spec(retain_context=False).to_json()
-        stored = spec["metadata"]
-        plain = spec["driver"] == "zarr" and stored.get("compressor") is None
-        return plain and not stored.get("filters") and not stored["dtype"].startswith(">")
-
-    def locations(self) -> dict[str, tuple[str, int, int] | None] | None:
-        """Find where each key's value lies: (file inside the item, offset, length).
-
-        Returns:
-            By key; None for a value inside the index. None for all where the index is not the
-            single node that Orbax writes.
-        """
-        if not self._ocdbt:
-            return None
-        base = ts.KvStore.open(f"{self.path.as_uri()}/", context=self.context).result()
-        try:
-            version = ts.ocdbt.dump(base).result()["versions"][-1]
-            if version["root_height"]:
-                return None
-            entries = ts.ocdbt.dump(base, version["root"]["location"]).result()["entries"]
-        except (ValueError, KeyError, IndexError) as error:
-            raise CheckpointError(f"{self.path}: unreadable index: {error}") from None
-        return {entry["key"].decode(): _location(entry) for entry in entries}
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredLeaf:
@@ -328,11 +301,3 @@ class StoredLeaf:
         """Read it."""
         value = self.tree.read(self.name)
         return value if dtype is None else value.astype(dtype)
-
-
-def _location(entry: Mapping[str, Any]) -> tuple[str, int, int] | None:
-    """Read OCDBT's 'value:FOLDER:FILE:OFFSET:LENGTH', names percent-encoded."""
-    if "indirect_value" not in entry:
-        return None
-    _, folder, file, offset, length = entry["indirect_value"].split(":")
-    return urllib.parse.unquote(folder + file), int(offset), int(length)

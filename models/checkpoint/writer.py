@@ -21,7 +21,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
-from models.checkpoint.checksums import checksum, checksums
+from models.checkpoint.checksums import ArrayRecord, checksums
 from models.checkpoint.layout import (
     CHECKPOINTS,
     CONFIG,
@@ -38,12 +38,19 @@ from models.errors import CheckpointError
 from models.files import appearing_whole
 from models.paths import named_leaves, unflatten
 
-__all__ = ["Checkpoints", "TreeWriter", "write_arrays", "write_checkpoint", "write_params"]
+__all__ = [
+    "Checkpoints",
+    "require_written",
+    "write_arrays",
+    "write_checkpoint",
+    "write_params",
+    "write_tree",
+]
 
 _LOG = logging.getLogger(__name__)
 _TMP = ".orbax-checkpoint-tmp"
 _DATA = ("d", "manifest.ocdbt")
-_SMALL = 1 << 20  # bytes; what waits is kept in memory
+_LISTED = 20  # arrays that an error names
 
 
 class Checkpoints:
@@ -218,10 +225,11 @@ def write_arrays(
 
     Raises:
         FileExistsError: the folder holds a checkpoint already.
+        CheckpointError: what was written does not read back.
     """
     if (folder / STATE).exists():
         raise FileExistsError(f"{folder}: holds a checkpoint already; choose another --output-dir")
-    sums: dict[str, str] = {}
+    written: dict[str, ArrayRecord] = {}
     with appearing_whole(folder / STATE) as partial:
         checkpointer = ocp.StandardCheckpointer()  # describes the tree, with arrays of one byte
         checkpointer.save(partial, unflatten({name: np.zeros((), np.int8) for name in names}))
@@ -229,8 +237,9 @@ def write_arrays(
         tree = StoredTree(partial)
         for name, value in arrays:
             _put(tree, name, value)
-            sums[name] = checksum(value)
-        write_record(folder, record, sums)
+            written[name] = ArrayRecord.of(value)
+        require_written(partial, written)
+        write_record(folder, record, {name: array.checksum for name, array in written.items()})
 
 
 def _put(tree: StoredTree, name: str, value: np.ndarray) -> None:
@@ -254,58 +263,72 @@ def _put(tree: StoredTree, name: str, value: np.ndarray) -> None:
         array[part].write(value[part], can_reference_source_data_indefinitely=True).result()
 
 
-class TreeWriter:
-    """Writes a stored tree's arrays to another folder, changed or as they are; then ``commit``.
+def write_tree(
+    tree: StoredTree, target: pathlib.Path, arrays: Iterable[tuple[str, np.ndarray | None]]
+) -> None:
+    """Write a copy of a stored tree in which some arrays have other values.
 
-    A database writes its index anew with every write, so what is small waits for one commit.
+    One thread writes. Arrays share a transaction until it holds ``PIECE`` bytes: a database writes
+    its index anew with every commit.
+
+    Args:
+        tree: the source: the copy has its structure, storage form, shapes and dtypes.
+        target: folder of the copy.
+        arrays: (path, new values; None copies the stored bytes), every array of the tree once, in
+            any order, consumed one at a time.
     """
+    _copy_structure(tree, target)
+    kv = tree.open_kv(target)
+    transaction, waiting = ts.Transaction(), 0
+    for name, value in arrays:
+        source = tree.open(name)
+        if value is None:
+            for key in tree.keys[tree.names[name]]:
+                kv.with_transaction(transaction)[key] = tree.kv[key]
+        else:
+            spec = source.spec(retain_context=False).to_json()
+            spec["kvstore"] = tree.kv_spec(target, f"{tree.names[name]}/")
+            copy = ts.open(spec, create=True, context=tree.context, transaction=transaction)
+            copy.result().write(value, can_reference_source_data_indefinitely=True).result()
+        waiting += source.size * source.dtype.numpy_dtype.itemsize
+        if waiting >= PIECE:
+            transaction.commit_sync()
+            transaction, waiting = ts.Transaction(), 0
+    transaction.commit_sync()
 
-    def __init__(self, tree: StoredTree, target: pathlib.Path) -> None:
-        self._tree, self._target, self._kv = tree, target, tree.open_kv(target)
-        self._pending, self._waiting = ts.Transaction(), 0
 
-    def _transaction(self, size: int) -> ts.Transaction | None:
-        """Choose for an array of so many bytes: with what waits, or at once (None)."""
-        if size >= _SMALL:
-            return None
-        self._waiting += size
-        if self._waiting > PIECE:
-            self.commit()
-        return self._pending
+def _copy_structure(tree: StoredTree, target: pathlib.Path) -> None:
+    """Copy everything that is not array data: the tree's description, commit marks."""
+    target.mkdir(parents=True, exist_ok=True)
+    for source in tree.path.iterdir():
+        is_data = source.name in _DATA or source.name.startswith("ocdbt.process_")
+        if not is_data and source.is_file():
+            (target / source.name).write_bytes(source.read_bytes())
+        elif source.name == "array_metadatas":
+            shutil.copytree(source, target / source.name)
 
-    def commit(self) -> None:
-        """Write what waits."""
-        self._pending.commit_sync()
-        self._pending, self._waiting = ts.Transaction(), 0
 
-    def copy_structure(self) -> None:
-        """Copy everything that is not array data: the tree's description, commit marks."""
-        self._target.mkdir(parents=True, exist_ok=True)
-        for source in self._tree.path.iterdir():
-            is_data = source.name in _DATA or source.name.startswith("ocdbt.process_")
-            if not is_data and source.is_file():
-                (self._target / source.name).write_bytes(source.read_bytes())
-            elif source.name == "array_metadatas":
-                shutil.copytree(source, self._target / source.name)
+def require_written(path: pathlib.Path, expected: Mapping[str, ArrayRecord]) -> None:
+    """Read a written item from disk and compare it with what was to be written.
 
-    def write(self, name: str, value: np.ndarray, *, anew: bool = True) -> None:
-        """Write changed values; ``anew=False`` where the target has the array already."""
-        spec = self._tree.open(name).spec(retain_context=False).to_json()
-        spec = {
-            "driver": spec["driver"],
-            "metadata": spec["metadata"],
-            "kvstore": self._tree.kv_spec(self._target, f"{self._tree.names[name]}/"),
-            "create": anew,
-            "open": not anew,
-        }
-        transaction = self._transaction(value.nbytes)
-        array = ts.open(spec, context=self._tree.context, transaction=transaction).result()
-        array.write(value, can_reference_source_data_indefinitely=True).result()
+    Args:
+        path: the item's folder.
+        expected: path of each array -> its shape, dtype and checksum.
 
-    def copy(self, name: str) -> None:
-        """Copy an array's stored bytes."""
-        array = self._tree.open(name)
-        size = array.size * array.dtype.numpy_dtype.itemsize
-        kv = self._kv.with_transaction(self._transaction(size))
-        for key in self._tree.keys[self._tree.names[name]]:
-            kv.write(key, self._tree.kv.read(key).result().value).result()
+    Raises:
+        CheckpointError: names the arrays that are missing, too many, or other than expected.
+    """
+    tree = StoredTree(path)
+    written = {name: ArrayRecord.of(tree.read(name)) for name in tree}
+    wrong = [
+        f"{name} (expected {expected.get(name, 'no such array')}, read {written.get(name, 'none')})"
+        for name in sorted(expected.keys() | written.keys())
+        if expected.get(name) != written.get(name)
+    ]
+    if wrong:
+        listed = "\n  ".join(wrong[:_LISTED])
+        raise CheckpointError(
+            f"{path}: {len(wrong)} of {len(expected)} arrays read back are not what was written, "
+            f"so the result was discarded:\n  {listed}\n"
+            "Check the disk and the memory of this machine, and run the command again."
+        )

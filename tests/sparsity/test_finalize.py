@@ -1,0 +1,141 @@
+"""Finalize at the sizes where writers batch: every array arrives, or the command fails."""
+
+import sys
+
+import hypothesis.strategies as st
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from models.checkpoint.reader import PIECE, StoredTree, load_checkpoint
+from models.checkpoint.verify import verify
+from models.checkpoint.writer import write_checkpoint, write_params
+from models.errors import CheckpointError
+from models.paths import named_leaves
+from sparsity import finalize as module
+from sparsity.finalize import finalize
+from wafer.cli import main
+
+FLOATS = PIECE // 4  # that fill a stored piece
+CHUNKED = np.arange(3 * FLOATS + 5, dtype=np.float32)  # more than one piece
+
+
+def pruned(sizes):
+    """An array of each size with NaN at two thirds of its positions, integers between them."""
+    rng = np.random.default_rng(0)
+    tree = {}
+    for number, size in enumerate(sizes):
+        values = rng.standard_normal(size).astype(np.float32)
+        values[rng.random(size) < 2 / 3] = np.nan
+        tree[f"layers_{number}"] = {"kernel": values, "step": np.arange(number + 1, dtype=np.int32)}
+    return tree
+
+
+def save(folder, tree, storage):
+    """Save as the training run does, or as any Orbax user may."""
+    if storage == "ours":
+        write_checkpoint(folder, {"params": tree}, {"step": 1, "config": {}})
+        return folder
+    handler = ocp.PyTreeCheckpointHandler(use_compression=False, use_ocdbt=storage == "raw")
+    with ocp.Checkpointer(handler) as checkpointer:
+        checkpointer.save(folder / "weights", ocp.args.PyTreeSave({"params": tree}))
+    return folder
+
+
+def read(folder):
+    tree = StoredTree(next(path.parent for path in folder.glob("*/_METADATA")))
+    return {name: tree.read(name) for name in tree}
+
+
+def assert_finalized(source, target):
+    """Every array of the source is in the target, bit for bit, with 0 for NaN."""
+    finalize(source, target)
+    before, after = read(source), read(target)
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        want = np.where(np.isnan(value), value.dtype.type(0), value)
+        assert after[name].dtype == value.dtype
+        np.testing.assert_array_equal(after[name], want, err_msg=name)
+        assert not np.isnan(after[name]).any()
+
+
+@pytest.mark.parametrize("storage", ["ours", "raw", "files"])
+def test_three_hundred_arrays_of_every_threshold(tmp_path, storage):
+    near = [n + d for n in (FLOATS // 4, FLOATS, 2 * FLOATS) for d in (-1, 0, 1)]
+    small = [100] * 121 + [50_000] * 20
+    source = save(tmp_path / "1", pruned([*small, *near]), storage)
+    assert len(read(source)) == 300
+    assert_finalized(source, tmp_path / "dense")
+    if storage == "ours":
+        assert verify(tmp_path / "dense").checked
+        assert main(["checkpoint", "verify", str(tmp_path / "dense")]) == 0
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    sizes=st.lists(st.integers(0, FLOATS + 1), min_size=1, max_size=12),
+    storage=st.sampled_from(["ours", "raw"]),
+)
+def test_any_sizes(tmp_path_factory, sizes, storage):
+    folder = tmp_path_factory.mktemp("sizes")
+    source = save(folder / "1", pruned([max(size, 1) for size in sizes]), storage)
+    assert_finalized(source, folder / "dense")
+
+
+@pytest.mark.parametrize("repetitions", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_switching_threads_changes_nothing(tmp_path, repetitions):
+    source = save(tmp_path / "1", pruned([200_000] * 12), "ours")  # each below 1 MiB, 9 MiB in all
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(repetitions):
+            assert_finalized(source, tmp_path / f"dense{number}")
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def drop_one(arrays, name):
+    return ((n, v) for n, v in arrays if n != name)
+
+
+def test_a_lost_array_is_noticed_and_nothing_appears(tmp_path, monkeypatch):
+    source = save(tmp_path / "1", pruned([1000] * 3), "ours")
+    write_tree, lost = module.write_tree, "params/layers_1/kernel"
+    monkeypatch.setattr(
+        module, "write_tree", lambda t, to, arrays: write_tree(t, to, drop_one(arrays, lost))
+    )
+    with pytest.raises(CheckpointError, match=rf"tensor {lost} is missing"):
+        finalize(source, tmp_path / "dense")
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
+def test_a_changed_array_is_noticed_and_nothing_appears(tmp_path, monkeypatch):
+    source = save(tmp_path / "1", pruned([1000] * 3), "ours")
+    write_tree, changed = module.write_tree, "params/layers_2/kernel"
+
+    def damaged(tree, target, arrays):
+        write_tree(tree, target, ((n, v + (n == changed) if v is not None else v)
+                                  for n, v in arrays))  # fmt: skip
+
+    monkeypatch.setattr(module, "write_tree", damaged)
+    with pytest.raises(
+        CheckpointError, match=rf"(?s)1 of 6 arrays.*{changed} \(expected"
+    ):
+        finalize(source, tmp_path / "dense")
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
+def test_converted_weights_are_read_back(tmp_path, monkeypatch):
+    arrays = {"a": CHUNKED, "b/kernel": np.ones((3, 5), np.float16), "c": np.float32(2)}
+    write_params(tmp_path / "whole", {"name": "x"}, list(arrays), arrays.items())
+    state, _ = load_checkpoint(tmp_path / "whole")
+    for name, value in named_leaves(state["params"]):
+        np.testing.assert_array_equal(value, arrays[name])
+    from models.checkpoint import writer
+
+    put = writer._put
+    monkeypatch.setattr(writer, "_put", lambda tree, name, value: put(tree, name, value * 2))
+    with pytest.raises(CheckpointError, match="3 of 3 arrays read back"):
+        write_params(tmp_path / "new", {"name": "x"}, list(arrays), arrays.items())
+    assert not (tmp_path / "new" / "state").exists()
