@@ -60,7 +60,7 @@ def preprocess(settings: Settings) -> Summary:
         DataError: input, tokenizer or output folder that cannot be used.
     """
     folder = pathlib.Path(settings.output_dir)
-    inputs = find_inputs(settings.input_dir, settings.metadata_files)
+    inputs = find_inputs(settings.input_dir, settings.metadata_files, settings.fields)
     if settings.resume_from_checkpoint is False:
         _clear(folder, settings)
     folder.mkdir(parents=True, exist_ok=True)
