@@ -120,6 +120,9 @@ def test_tokens_of_t5_lines(tmp_path):
         "tgt_max_sequence_length": 8,
         "batch_size": 1,
     }
+    long = {"src_max_sequence_length": 2048, "tgt_max_sequence_length": 600}
+    with pytest.raises(DataError, match=r"extra_ids: 100 sentinels, but a row of .* hides 11\d"):
+        build_dataset(parse_input(values | long), tmp_path)
     (row,) = build_dataset(parse_input(values), tmp_path).source
     assert row["tokens"][: int(row["length"])].tolist() == [3, 4, 3]
     assert np.all(row["tokens"][3:] == 0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
-from wafer.data.batching.objectives import corrupt_spans, raw_length
+from wafer.data.batching.objectives import corrupt_spans, noise_spans, raw_length
 from wafer.data.batching.rowsets import RowSource, fixed
 from wafer.data.text.textfiles import Row, find_files, read_rows, text_lines, words_of
 from wafer.errors import DataError
@@ -136,6 +136,12 @@ def t5_dynamic(cfg: Any, context: Context) -> Dataset:
         raise DataError(
             f"tgt_max_sequence_length: {cfg.tgt_max_sequence_length} is too short: sources of up "
             f"to {cfg.src_max_sequence_length} tokens have targets of up to {target}"
+        )
+    spans = noise_spans(longest)[1]
+    if spans > cfg.extra_ids:
+        raise DataError(
+            f"extra_ids: {cfg.extra_ids} sentinels, but a row of {longest} tokens hides {spans} "
+            "spans; raise it, or lower src_max_sequence_length"
         )
     size = len(vocabulary) + cfg.extra_ids
     if context.vocab_size is not None and size > context.vocab_size:
