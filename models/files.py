@@ -79,7 +79,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         ValueError: something else; names the file, and the line where it is no JSON.
     """
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise ValueError(f"{path}: not JSON ({error})") from None
     if not isinstance(content, dict):

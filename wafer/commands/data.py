@@ -43,18 +43,25 @@ def _add_preprocess(verbs: argparse._SubParsersAction) -> None:
 
 
 def _preprocess(args: argparse.Namespace) -> int:
+    from wafer.data.preprocess.parts import preprocess_parts
+    from wafer.data.preprocess.run import preprocess
+    from wafer.data.preprocess.settings import load_settings
+
+    _show_log()
+    flags = {name: getattr(args, name, None) for name in Settings.model_fields}
+    settings = load_settings(args.params, flags)
+    for summary in preprocess_parts(settings) if settings.split else [preprocess(settings)]:
+        _say(summary)
+    return 0
+
+
+def _show_log() -> None:
     import logging
 
     from rich.logging import RichHandler
 
-    from wafer.data.preprocess.run import preprocess
-    from wafer.data.preprocess.settings import load_settings
-
     handler = RichHandler(show_path=False, show_time=False)
     logging.basicConfig(level="INFO", format="%(message)s", handlers=[handler])
-    flags = {name: getattr(args, name, None) for name in Settings.model_fields}
-    _say(preprocess(load_settings(args.params, flags)))
-    return 0
 
 
 def _add_dedup(verbs: argparse._SubParsersAction) -> None:
@@ -96,7 +103,13 @@ def _dedup(args: argparse.Namespace) -> int:
 
 
 def _add_split(verbs: argparse._SubParsersAction) -> None:
-    parser = verbs.add_parser("split", help="share the rows of a folder out to several folders")
+    parser = verbs.add_parser(
+        "split",
+        help="share a folder of rows out to several folders, by document",
+        description="Share a folder of rows out to several folders; no document is in two of them. "
+        "Rows that hold pieces of documents are made again from the texts that `wafer data "
+        "preprocess` read.",
+    )
     parser.add_argument("-i", "--input_dir", required=True)
     parser.add_argument(
         "-o", "--output_dir", required=True, help="one folder in it for each part: split_0, ..."
@@ -104,21 +117,29 @@ def _add_split(verbs: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--ratios", required=True, help="shares with commas, for example 0.9,0.05,0.05"
     )
-    parser.add_argument("--seed", type=int, default=0, help="which row goes where")
+    parser.add_argument(
+        "--by",
+        choices=("document", "row"),
+        default="document",
+        help="row: rows as they are, which may put pieces of one document on both sides [document]",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="what goes where")
     parser.add_argument("--samples_per_file", type=int, default=50_000)
     parser.set_defaults(run=_split)
 
 
 def _split(args: argparse.Namespace) -> int:
-    from wafer.data.rowfiles.folders import split_folder
+    from wafer.data.preprocess.parts import split_rows
 
+    _show_log()
     ratios = [_number(part) for part in args.ratios.split(",")]
-    counts = split_folder(
+    counts = split_rows(
         args.input_dir,
         args.output_dir,
         ratios,
         seed=args.seed,
-        samples_per_file=args.samples_per_file,
+        size=args.samples_per_file,
+        by=args.by,
     )
     for folder, count in counts.items():
         _say(f"{count:,} rows in {folder}")

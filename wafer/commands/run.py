@@ -309,8 +309,8 @@ class Trained:
         model_dir: folder of checkpoints, logs and events.
         step: the last one.
         params: after it: a tree of dense arrays, pruned weights 0.
-        checkpoints: folders of the complete ones, oldest first; none are written unless
-            ``checkpoint_steps`` is set.
+        checkpoints: folders of the complete ones, oldest first; none are written where
+            ``checkpoint_steps`` is 0.
         scores: step -> metrics of the evaluation there, in mode ``train_and_eval``.
         metrics: a record per logged step: ``step``, ``loss``, ``tokens_per_sec``, ...
         stop: number of the signal that ended training early, else 0.

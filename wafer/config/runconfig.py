@@ -136,8 +136,8 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         eval_steps: batches of an evaluation; None is one pass.
         eval_frequency: training steps between evaluations in ``train_and_eval``; None is one
             pass over the data.
-        checkpoint_steps: steps between checkpoints; None or 0 saves none. When saving, the
-            last step is always saved.
+        checkpoint_steps: steps between checkpoints; the last step is always saved. None saves the
+            last step alone, 0 saves none.
         save_initial_checkpoint: also save step 0.
         max_checkpoints: keep the newest so many; None keeps all.
         autoload_last_checkpoint: continue from the newest checkpoint in ``model_dir``.

@@ -183,14 +183,17 @@ def _graceful(session: Session) -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-def train(run: Run, session: Session, state: TrainState, until: int) -> TrainState:
+def train(
+    run: Run, session: Session, state: TrainState, until: int, *, keep: bool = False
+) -> TrainState:
     """Train from ``state.step`` to step ``until``, or to the end of the data.
 
     Args:
         run: what to train, built from the configuration.
         session: open loader, checkpoints and writers.
         state: donated.
-        until: the last step, also checkpointed when ``checkpoint_steps`` is set.
+        until: the last step.
+        keep: write a checkpoint of it.
 
     Returns:
         The state after the last step.
@@ -237,7 +240,7 @@ def train(run: Run, session: Session, state: TrainState, until: int) -> TrainSta
         if pending is not None:
             _report(run, session, pending, state)
         session.stop = largest(session.asked)
-    if step > saved and (settings.checkpoint_steps or session.stop or failure):
+    if step > saved and (keep or session.stop or failure):
         save(run, session.checkpoints, state, position if failure else session.loader.state())
     if failure is not None:
         raise failure

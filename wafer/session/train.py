@@ -9,6 +9,7 @@ import jax
 from models.checkpoint.writer import Checkpoints
 from wafer.config import total_steps
 from wafer.config.engines import engines_with
+from wafer.config.runconfig import RunSection
 from wafer.engines.base import TrainState
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.profile.rates import RateTracker
@@ -89,7 +90,8 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
             scores[start] = evaluate_and_write(run, state)
         with session.progress:
             while (step := int(state.step)) < until and not session.stop:
-                state = train(run, session, state, min(until, step - step % stretch + stretch))
+                end = min(until, step - step % stretch + stretch)
+                state = train(run, session, state, end, keep=_keeps(settings, end == until))
                 if evaluates and not session.stop:
                     scores[int(state.step)] = evaluate_and_write(run, state)
         if session.rates is not None:
@@ -106,7 +108,6 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
 def _announce(run: Run, start: int, until: int, stretch: int) -> None:
     """Say what will be trained, and what will be seen of it."""
     settings = run.cfg.runconfig
-    every = settings.checkpoint_steps
     if start == until:
         _LOG.info(
             "The checkpoint is at step %d, runconfig.max_steps is %s: nothing is left to train; "
@@ -116,14 +117,26 @@ def _announce(run: Run, start: int, until: int, stretch: int) -> None:
         )
         return
     _LOG.info(
-        "%s steps to step %s in %s; a log line every %s, a checkpoint %s%s",
+        "%s steps to step %s in %s; a log line every %s, %s%s",
         f"{until - start:,}",
         f"{until:,}",
         run.model_dir,
         settings.log_steps,
-        f"every {every:,}" if every else "never",
+        _checkpoints_in_words(settings),
         f", an evaluation every {stretch:,}" if stretch else "",
     )
+
+
+def _keeps(settings: RunSection, last: bool) -> bool:
+    """Whether the step before an evaluation, or the last, is kept: without the key the last is."""
+    return last if settings.checkpoint_steps is None else settings.checkpoint_steps > 0
+
+
+def _checkpoints_in_words(settings: RunSection) -> str:
+    if settings.checkpoint_steps == 0:
+        return "no checkpoint: nothing of it is kept (runconfig.checkpoint_steps: 0)"
+    every = settings.checkpoint_steps
+    return f"a checkpoint {f'every {every:,}' if every else 'of the last (checkpoint_steps)'}"
 
 
 def _profiler(run: Run, steps: int) -> OpProfiler | None:

@@ -1,5 +1,6 @@
 """Reading input records: every format alike, from any position; damage is named with its place."""
 
+import gzip
 import importlib.util
 import json
 
@@ -41,11 +42,48 @@ def test_every_format_gives_the_same_records_from_any_position(tmp_path, name):
 def test_text_files_are_one_document_each_in_the_order_of_their_names(tmp_path):
     (tmp_path / "b.txt").write_text("two")
     (tmp_path / "a.txt").write_text("one\nline")
-    (tmp_path / "notes.md").write_text("not read")
-    assert texts_of(find_inputs([str(tmp_path)], None)) == ["one\nline", "two"]
+    (tmp_path / "NOTES.MD").write_text("zero")
+    assert texts_of(find_inputs([str(tmp_path)], None)) == ["zero", "one\nline", "two"]
     listing = tmp_path / "files.lst"
     listing.write_text(f"{tmp_path / 'b.txt'}\n")
     assert texts_of(find_inputs(None, [str(listing)])) == ["two"]
+
+
+def test_what_a_folder_holds_besides_is_counted_by_its_endings(tmp_path, caplog):
+    for name in ("a.TXT", "b.txt", "c.rst", "d.RST", "e.pdf", "Makefile"):
+        (tmp_path / name).write_text("text")
+    write(tmp_path / "f.jsonl", [{"text": "text"}])
+    names = [path.name for path in find_inputs([str(tmp_path)], None)]
+    assert names == ["a.TXT", "b.txt", "f.jsonl"]
+    (message,) = caplog.messages
+    expected = "4 of 7 files left out by their endings: 2 .rst, "
+    assert message.startswith(f"{tmp_path}: {expected}")
+    assert "1 .pdf" in message
+    assert "1 without an ending" in message
+    assert ".txt, .md)" in message
+    caplog.clear()  # a README beside pairs is no pair
+    pairs = find_inputs([str(tmp_path)], None, ("prompt", "completion"))
+    assert [path.name for path in pairs] == ["f.jsonl"]
+    assert "6 of 7 files left out" in caplog.text
+    assert "3 .txt" not in caplog.text
+    assert "2 .txt" in caplog.text
+    with pytest.raises(DataError, match=r"a\.TXT: a \.txt file is one text, but .* prompt, comp"):
+        next(batches([tmp_path / "a.TXT"], ["prompt", "completion"]))
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.md", "x.jsonl", "x.jsonl.GZ"])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, name):
+    path = tmp_path / name
+    text = b"\xef\xbb\xbf" + (b"a\r\nb" if path.suffix in (".txt", ".md") else b'{"text": "a"}\n')
+    path.write_bytes(gzip.compress(text) if path.suffix == ".GZ" else text)
+    assert texts_of([path]) == ["a\r\nb" if path.suffix in (".txt", ".md") else "a"]
+
+
+def test_lists_of_files_are_cut_at_line_feeds_alone(tmp_path):
+    path = tmp_path / "a\u2028b.txt"
+    path.write_text("text")
+    (tmp_path / "files.lst").write_bytes(f"\ufeff{path}\r\n".encode())
+    assert find_inputs(None, [str(tmp_path / "files.lst")]) == [path]
 
 
 def test_hugging_face_dataset_on_disk(tmp_path):

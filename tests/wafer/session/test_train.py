@@ -141,6 +141,22 @@ def test_without_eval_frequency_an_evaluation_a_pass_and_what_will_be_is_said(tm
     assert "Rate=0.00" not in said
 
 
+@pytest.mark.parametrize(
+    ("every", "kept", "plan"),
+    [
+        (None, ["4"], "a checkpoint of the last (checkpoint_steps)"),
+        (0, [], "no checkpoint: nothing of it is kept (runconfig.checkpoint_steps: 0)"),
+    ],
+)
+def test_the_last_step_is_kept_unless_told_not_to(tmp_path, caplog, every, kept, plan):
+    caplog.set_level("INFO", logger="wafer")
+    keys = {"mode": "train_and_eval", "eval_frequency": 3, "checkpoint_steps": every}
+    assert run_mode(parse_config(config(runconfig=keys | {"model_dir": str(tmp_path)}))) == 0
+    steps = [p.name for p in tmp_path.glob("checkpoints/*")]
+    assert [name for name in steps if name.isdigit()] == kept
+    assert f"a log line every 1, {plan}, an evaluation every 3" in caplog.text
+
+
 @pytest.mark.parametrize("engine", ["resident", "weight_streaming"])
 def test_a_line_every_ten_steps_and_before_an_evaluation_and_every_sample_counts(
     tmp_path, caplog, engine

@@ -16,6 +16,7 @@ __all__ = [
     "fill_in_the_middle",
     "mask_tokens",
     "next_token",
+    "noise_spans",
     "raw_length",
 ]
 
@@ -104,7 +105,7 @@ def mask_tokens(
     return hidden, target
 
 
-def _noise(length: int, density: float, mean_span: float) -> tuple[int, int]:
+def noise_spans(length: int, density: float = 0.15, mean_span: float = 3.0) -> tuple[int, int]:
     """(hidden tokens, spans) of a sequence of ``length`` tokens."""
     hidden = min(max(round(length * density), 1), length - 1)
     return hidden, min(max(round(hidden / mean_span), 1), length - hidden)
@@ -114,7 +115,7 @@ def raw_length(source: int, density: float = 0.15, mean_span: float = 3.0) -> tu
     """(longest raw sequence whose corrupted form with its end mark fits, its target length)."""
     length, target = 2, 0
     while True:
-        hidden, spans = _noise(length, density, mean_span)
+        hidden, spans = noise_spans(length, density, mean_span)
         if length - hidden + spans + 1 > source:
             return length - 1, target
         length, target = length + 1, hidden + spans + 1
@@ -146,7 +147,7 @@ def corrupt_spans(
         density: share of hidden tokens.
         mean_span: mean length of a hidden span.
     """
-    hidden, spans = _noise(len(tokens), density, mean_span)
+    hidden, spans = noise_spans(len(tokens), density, mean_span)
     visible_lengths = _pieces(len(tokens) - hidden, spans, rng)
     hidden_lengths = _pieces(hidden, spans, rng)
     source: list[np.ndarray] = []

@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from wafer.data.batching.objectives import corrupt_spans, fill_in_the_middle, next_token, raw_length
+from wafer.data.batching.objectives import (
+    corrupt_spans,
+    fill_in_the_middle,
+    next_token,
+    noise_spans,
+    raw_length,
+)
 from wafer.data.batching.sources import FEATURES, VSL_FEATURES
 from wafer.data.preprocess.encode import current
 from wafer.data.preprocess.packing import BinPacker, Packer, SinglePacker, StreamPacker
@@ -196,7 +202,7 @@ def _t5_layout(settings: Settings, shape: Callable[[Any, np.random.Generator], R
             f"{raw} tokens, the most that fit max_seq_length {settings.max_seq_length}, have "
             f"targets of up to {target}"
         )
-    spans = round(round(raw * density) / mean)
+    spans = noise_spans(raw, density, mean)[1]
     if spans > settings.extra_ids:
         raise DataError(
             f"extra_ids: {settings.extra_ids} sentinels, but a row hides {spans} spans; raise it"

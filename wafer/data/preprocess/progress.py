@@ -7,7 +7,7 @@ the last complete one and writes the very files it would have written.
 import hashlib
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = [
     "Saved",
     "Standing",
     "Written",
+    "deciding",
     "exists",
     "fingerprint",
     "forget",
@@ -95,9 +96,14 @@ class Standing(NamedTuple):
     packer: dict[str, np.ndarray]
 
 
+def deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide what is written."""
+    return {key: value for key, value in settings.items() if key not in _FREE}
+
+
 def fingerprint(settings: Settings, inputs: Sequence[pathlib.Path], tokenizer: str) -> str:
     """Hash of everything that decides what is written."""
-    keys = settings.model_dump() | dict.fromkeys(_FREE)
+    keys = deciding(settings.model_dump())
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
     text = json.dumps([_FORMAT, keys, files, tokenizer], default=str, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -11,11 +11,12 @@ import io
 import logging
 import pathlib
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from wafer.data.text.contexts import Contexts, read_contexts
-from wafer.data.text.textfiles import parse_json, read_json
+from wafer.data.text.textfiles import BOM, ending, parse_json, read_json, read_text, text_lines
 from wafer.data.text.turns import Turns, read_turns
 from wafer.errors import DataError
 
@@ -112,24 +113,30 @@ def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
     return texts, ""
 
 
+def _is_one_text(fields: Sequence[str]) -> bool:
+    """Whether a record is one text, as a whole file can be."""
+    return len(fields) == 1 and not isinstance(fields[0], Turns)
+
+
 def _text(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    if len(fields) > 1 or isinstance(fields[0], Turns):
+    if not _is_one_text(fields):
         raise DataError(
-            f"{path}: a .txt file is one text, but this mode reads the fields {', '.join(fields)}; "
-            "use JSON lines, Parquet or a dataset"
+            f"{path}: a {ending(path)} file is one text, but this mode reads the fields "
+            f"{', '.join(fields)}; use JSON lines, Parquet or a dataset"
         )
     if start == 0:
-        raw = path.read_bytes()
+        size = path.stat().st_size
         try:
-            yield _Read(0, (raw.decode(),), "", len(raw))
+            yield _Read(0, (read_text(path),), "", size)
         except UnicodeDecodeError as error:
-            yield _Read(0, None, f"not UTF-8 text: {error}", len(raw))
+            yield _Read(0, None, f"not UTF-8 text: {error}", size)
 
 
 def _lines(
     stream: BinaryIO, tell: Callable[[], int], fields: Sequence[str], start: int, first: int = 0
 ) -> Iterator[_Read]:
-    for number, line in enumerate(stream, first):
+    for number, raw in enumerate(stream, first):
+        line = raw.removeprefix(BOM) if number == first else raw
         if number < start or not line.strip():
             continue
         try:
@@ -177,9 +184,9 @@ def _unpacked(path: pathlib.Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]
     """Open a file by the end of its name: its bytes, and how many of the file were read."""
     with path.open("rb") as raw:
         stream: Any = raw
-        if path.suffix == ".gz":
+        if ending(path) == ".gz":
             stream = gzip.GzipFile(fileobj=raw)
-        elif ".zst" in path.suffixes:
+        elif ".zst" in path.name.lower():
             module = optional("zstandard", "zstandard", f"reading {path.name}")
             stream = io.BufferedReader(_ZstdFile(raw, module), 1 << 20)
         yield stream, raw.tell
@@ -262,12 +269,14 @@ SUFFIXES: dict[str, Callable[..., Iterator[_Read]]] = {
     ".parquet": _parquet,
     ".arrow": _arrow,
     ".txt": _text,
+    ".md": _text,
 }
-"""End of a file's name -> its reader; the first that fits counts."""
+"""End of a file's name, in lower case -> its reader; the first that fits counts."""
 
 
 def _reader(path: pathlib.Path) -> Callable[..., Iterator[_Read]] | None:
-    return next((read for end, read in SUFFIXES.items() if path.name.endswith(end)), None)
+    name = path.name.lower()
+    return next((read for end, read in SUFFIXES.items() if name.endswith(end)), None)
 
 
 def _dataset_files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -296,13 +305,18 @@ def _entry(path: pathlib.Path, key: str, kind: Any, within: Any = None) -> Any:
 
 
 def find_inputs(
-    inputs: Sequence[str] | None, metadata_files: Sequence[str] | None
+    inputs: Sequence[str] | None,
+    metadata_files: Sequence[str] | None,
+    fields: Sequence[str] = ("text",),
 ) -> list[pathlib.Path]:
     """List the files to read, in the order of reading.
+
+    What a folder holds besides is counted by its endings in one line of the log.
 
     Args:
         inputs: files, folders of files (in the order of their names, deep), datasets on disk.
         metadata_files: files that list input files, one to a line; they win over ``inputs``.
+        fields: names of the text fields; texts (.txt) in a folder count only where there is one.
 
     Raises:
         DataError: a path that does not exist, a folder without readable files.
@@ -312,10 +326,10 @@ def find_inputs(
         missing = [path for path in lists if not path.is_file()]
         if missing:
             raise DataError(f"metadata_files: no such file: {missing[0]}")
-        lines = [(p, line.strip()) for p in lists for line in p.read_text().splitlines()]
-        files = [pathlib.Path(line) for _, line in lines if line]
+        lines = [line.strip() for path in lists for line in text_lines(path)]
+        files = [pathlib.Path(line) for line in lines if line]
     else:
-        files = [path for name in inputs or () for path in _under(pathlib.Path(name))]
+        files = [path for name in inputs or () for path in _under(pathlib.Path(name), fields)]
     for path in files:
         if not path.is_file():
             raise DataError(f"no such input: {path}")
@@ -324,15 +338,32 @@ def find_inputs(
     return files
 
 
-def _under(path: pathlib.Path) -> list[pathlib.Path]:
+def _under(path: pathlib.Path, fields: Sequence[str]) -> list[pathlib.Path]:
     if not path.is_dir():
         return [path]
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         return _dataset_files(path)
-    files = sorted(p for p in path.rglob("*") if p.is_file() and _reader(p) is not None)
+    known = {end: read for end, read in SUFFIXES.items() if read != _text or _is_one_text(fields)}
+    inside = sorted(p for p in path.rglob("*") if p.is_file())
+    files = [p for p in inside if p.name.lower().endswith(tuple(known))]
     if not files:
-        raise DataError(f"{path}: no file to read in it; known: {', '.join(SUFFIXES)}")
+        raise DataError(f"{path}: no file to read in it; known: {', '.join(known)}")
+    if len(files) < len(inside):
+        _LOG.warning(
+            "%s: %s of %s files left out by their endings: %s (known: %s)",
+            path,
+            f"{len(inside) - len(files):,}",
+            f"{len(inside):,}",
+            _endings(set(inside) - set(files)),
+            ", ".join(known),
+        )
     return files
+
+
+def _endings(paths: Iterable[pathlib.Path]) -> str:
+    """Count files by their endings, the most frequent first: '100 .rst, 4 without an ending'."""
+    counts = Counter(ending(path) or "without an ending" for path in paths)
+    return ", ".join(f"{count:,} {end}" for end, count in counts.most_common())
 
 
 def _read(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:

@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from wafer.data.preprocess.output import Job, Sink, Summary, outputs
 from wafer.data.preprocess.packing import Packer
 from wafer.data.preprocess.pool import Pool, open_pool
 from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
-from wafer.data.preprocess.records import Batch, Position, batches, find_inputs
+from wafer.data.preprocess.records import BEGINNING, Batch, Position, batches, find_inputs
 from wafer.data.preprocess.settings import Settings
 from wafer.data.preprocess.vocabulary import build_vocabulary, describe
 from wafer.data.rowfiles.described import PARAMS
@@ -43,15 +43,18 @@ __all__ = ["preprocess"]
 _LOG = logging.getLogger(__name__)
 _PIECE = 4 << 20  # bytes of rows that are made at once
 
+Keep = Callable[[tuple[str, ...]], bool]
 
-def preprocess(settings: Settings) -> Summary:
+
+def preprocess(settings: Settings, keep: Keep | None = None) -> Summary:
     """Turn text into HDF5 rows.
 
     A run that was killed goes on where its last complete file ends, and gives the same files as
     one that was not.
 
     Args:
-        settings: what to read, how to lay it out, where to write.
+        settings: what to read, how to lay it out, where to write; ``split`` is the caller's.
+        keep: whether a record counts; None takes all.
 
     Returns:
         What was written; also in ``data_params.json`` beside the files.
@@ -60,11 +63,11 @@ def preprocess(settings: Settings) -> Summary:
         DataError: input, tokenizer or output folder that cannot be used.
     """
     folder = pathlib.Path(settings.output_dir)
-    inputs = find_inputs(settings.input_dir, settings.metadata_files)
+    inputs = find_inputs(settings.input_dir, settings.metadata_files, settings.fields)
     if settings.resume_from_checkpoint is False:
         _clear(folder, settings)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = _tokenizer(settings, inputs, folder)
+    tokenizer = _tokenizer(settings, inputs, folder, keep)
     dismiss()  # its memory is wanted for the workers
     ids = describe(settings, tokenizer)
     mark = fingerprint(settings, inputs, tokenizer.to_str())
@@ -80,7 +83,17 @@ def preprocess(settings: Settings) -> Summary:
             saved.written.rows,
             saved.standing.counts.records,
         )
-    return _work(job, saved)
+    return _work(job, saved, keep)
+
+
+def _read(
+    settings: Settings, inputs: list[pathlib.Path], keep: Keep | None, start: Position = BEGINNING
+) -> Iterator[Batch]:
+    for batch in batches(inputs, settings.fields, start, skip_bad=settings.skip_bad_records):
+        if keep is None:
+            yield batch
+        else:
+            yield batch._replace(records=[record for record in batch.records if keep(record)])
 
 
 def _clear(folder: pathlib.Path, settings: Settings) -> None:
@@ -103,14 +116,16 @@ def _check_empty(job: Job) -> None:
         )
 
 
-def _tokenizer(settings: Settings, inputs: list[pathlib.Path], folder: pathlib.Path) -> Tokenizer:
+def _tokenizer(
+    settings: Settings, inputs: list[pathlib.Path], folder: pathlib.Path, keep: Keep | None
+) -> Tokenizer:
     """Load or train the tokenizer; keep it beside the rows."""
     path = folder / "tokenizer.json"
     if settings.tokenizer_type == "TrainBPE" and standings.exists(folder) and path.is_file():
         return load_tokenizer(path)  # a run that goes on keeps its vocabulary
     if settings.tokenizer_type == "TrainBPE":
         _LOG.info("Training a byte-pair vocabulary of %s tokens", settings.vocab_size)
-    read = batches(inputs, settings.fields, skip_bad=settings.skip_bad_records)
+    read = _read(settings, inputs, keep)
     texts = (text for batch in read for record in batch.records for text in record)
     tokenizer = build_vocabulary(settings, texts)
     with appearing_whole(path, sync=True) as partial:
@@ -122,13 +137,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _work(job: Job, saved: Saved | None) -> Summary:
+def _work(job: Job, saved: Saved | None, keep: Keep | None) -> Summary:
     settings = job.settings
     packer = job.layout.packer()
     begin = Standing(Position(), 0, Counts(), packer.state()) if saved is None else saved.standing
     packer.restore(begin.packer)
     encoder = Encoder(settings, job.ids, job.tokenizer.to_str())
-    read = batches(job.inputs, settings.fields, begin.position, skip_bad=settings.skip_bad_records)
+    read = _read(settings, job.inputs, keep, begin.position)
     total = sum(path.stat().st_size for path in job.inputs)
     with (
         open_pool(encoder, settings.processes or _cores()) as pool,

@@ -55,6 +55,11 @@ def _paths(value: Any) -> Any:
     raise ValueError("expected a path, or several separated by commas")
 
 
+def _shares(value: Any) -> Any:
+    """A list of numbers, or text with commas."""
+    return value.split(",") if isinstance(value, str) else value
+
+
 def _said(text: str) -> Any:
     return Field(description=text)
 
@@ -102,6 +107,12 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
         Bool, _said("log records that cannot be read and go on, instead of stopping")
     ] = False
     display_pbar: Annotated[Bool, _said("show progress")] = True
+    split: Annotated[
+        tuple[PositiveFloat, ...] | None,
+        Field(min_length=2),
+        BeforeValidator(_shares),
+        _said("shares such as 0.95,0.05: parts without common documents, OUTPUT_DIR/split_0, ..."),
+    ] = None
     seed: Annotated[NonNegativeInt, _said("of everything random")] = 0
 
     tokenizer_type: Annotated[

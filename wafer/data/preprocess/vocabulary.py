@@ -1,6 +1,5 @@
 """The tokenizer of a preprocessing run: loaded from the vendor's files, or trained on the input."""
 
-import json
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -8,6 +7,7 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from wafer.data.preprocess.settings import Settings
+from wafer.data.text.textfiles import read_json, text_lines, words_of
 from wafer.data.text.tokenizer import load_tokenizer, train_bpe
 from wafer.data.text.wordpiece import load_vocabulary
 from wafer.errors import DataError
@@ -62,9 +62,9 @@ def _existing(settings: Settings, key: str) -> pathlib.Path:
 def _gpt2(settings: Settings) -> Tokenizer:
     """Byte-level BPE from the two files of OpenAI's release, in the vendor's naming."""
     encoder, merges = _existing(settings, "encoder_file"), _existing(settings, "vocab_file")
-    lines = merges.read_text("utf-8").splitlines()
-    pairs = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
-    vocab = json.loads(encoder.read_text("utf-8"))
+    lines = text_lines(merges)
+    pairs = [tuple(words_of(line)) for line in lines if line and not line.startswith("#version")]
+    vocab = read_json(encoder)
     tokenizer = Tokenizer(models.BPE(vocab, [(a, b) for a, b in pairs]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -87,15 +87,15 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _functions_of(path: pathlib.Path) -> Iterator[str]:
-    source = path.read_text("utf-8", errors="replace")
+    source = path.read_text("utf-8-sig", errors="replace")
     try:
         tree = _parsed(source)
     except (SyntaxError, ValueError):  # templates and deliberately broken files
         return
-    lines = source.splitlines(keepends=True)
+    lines = source.split("\n")  # as the parser counts them; str.splitlines cuts at form feeds, too
     for node in _outer_functions(tree):
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-        yield textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).strip("\n")
+        yield textwrap.dedent("\n".join(lines[first - 1 : node.end_lineno])).strip("\n")
 
 
 def _sources(root: str | pathlib.Path | None) -> tuple[pathlib.Path, list[pathlib.Path]]:

@@ -14,6 +14,7 @@ from wafer.data.batching.sources import Mixture, Source, Subset
 from wafer.data.readers.masked_lm import hiding_states, mask_row, scored_slots
 from wafer.data.rowfiles.files import CorpusSource, Hdf5Source, folder_params, is_corpus
 from wafer.data.rowfiles.rules import IGNORED
+from wafer.data.text.textfiles import read_text
 from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
 
@@ -120,7 +121,7 @@ def _tokenizer_of(folders: Sequence[str]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     tokenizer = load_tokenizer(path)
-    out: dict[str, Any] = {"tokenizer": path.read_text("utf-8")}
+    out: dict[str, Any] = {"tokenizer": read_text(path)}
     if isinstance(tokenizer.decoder, decoders.ByteLevel):
         out["token_bytes"] = token_bytes(tokenizer)
     return out

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from wafer.data.batching.dataset import Context, Dataset
-from wafer.data.batching.objectives import corrupt_spans, raw_length
+from wafer.data.batching.objectives import corrupt_spans, noise_spans, raw_length
 from wafer.data.batching.rowsets import RowSource, fixed
-from wafer.data.text.textfiles import Row, find_files, read_rows
+from wafer.data.text.textfiles import Row, find_files, read_rows, text_lines, words_of
 from wafer.errors import DataError
 
 __all__ = ["bert_csv", "t5_dynamic"]
@@ -26,7 +26,7 @@ def _described(folders: Sequence[str], suffix: str) -> list[pathlib.Path]:
         if not meta.is_file():
             files += find_files([str(folder)], [f"*{suffix}"])
             continue
-        named = [folder / line.split()[0] for line in meta.read_text().splitlines() if line.strip()]
+        named = [folder / words[0] for line in text_lines(meta) if (words := words_of(line))]
         missing = [path for path in named if not path.is_file()]
         if missing:
             raise DataError(f"{meta}: names {missing[0]}, which does not exist")
@@ -87,7 +87,7 @@ def _vocabulary(cfg: Any) -> dict[str, int]:
     path = pathlib.Path(cfg.src_vocab_file)
     if not path.is_file():
         raise DataError(f"src_vocab_file: no such file: {path}")
-    words = path.read_text("utf-8").splitlines()
+    words = text_lines(path)
     fold = str.lower if cfg.do_lower else str
     vocabulary = {fold(word.split("\t")[0]): index for index, word in enumerate(words)}
     for key in ("oov_token", "eos_token", "pad_token"):
@@ -102,12 +102,11 @@ def _pieces(cfg: Any, vocabulary: Mapping[str, int], longest: int) -> Iterator[n
     fold = str.lower if cfg.do_lower else str
     unknown = vocabulary[fold(cfg.oov_token)]
     for path in _described(cfg.src_data_dir, ".txt"):
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                ids = [vocabulary.get(fold(token), unknown) for token in line.split()]
-                for at in range(0, len(ids), longest):
-                    if len(ids) - at > 1:  # one token leaves nothing to hide
-                        yield np.array(ids[at : at + longest], np.int32)
+        for line in text_lines(path):
+            ids = [vocabulary.get(fold(token), unknown) for token in words_of(line)]
+            for at in range(0, len(ids), longest):
+                if len(ids) - at > 1:  # one token leaves nothing to hide
+                    yield np.array(ids[at : at + longest], np.int32)
 
 
 def _corrupted(row: Rows, rng: np.random.Generator, *, cfg: Any, ids: Mapping[str, int]) -> Rows:
@@ -137,6 +136,12 @@ def t5_dynamic(cfg: Any, context: Context) -> Dataset:
         raise DataError(
             f"tgt_max_sequence_length: {cfg.tgt_max_sequence_length} is too short: sources of up "
             f"to {cfg.src_max_sequence_length} tokens have targets of up to {target}"
+        )
+    spans = noise_spans(longest)[1]
+    if spans > cfg.extra_ids:
+        raise DataError(
+            f"extra_ids: {cfg.extra_ids} sentinels, but a row of {longest} tokens hides {spans} "
+            "spans; raise it, or lower src_max_sequence_length"
         )
     size = len(vocabulary) + cfg.extra_ids
     if context.vocab_size is not None and size > context.vocab_size:

@@ -23,6 +23,7 @@ __all__ = [
     "CorpusSource",
     "Hdf5Source",
     "StoredRows",
+    "check_count",
     "find_files",
     "folder_params",
     "is_corpus",
@@ -68,6 +69,20 @@ def find_files(folders: Sequence[str | pathlib.Path]) -> list[pathlib.Path]:
             raise DataError(f"no .h5 files in {folder}; expected Model Zoo HDF5 rows there")
         paths += files
     return paths
+
+
+def check_count(folder: str | pathlib.Path, count: int, unit: str) -> None:
+    """Compare what a folder holds with its ``data_params.json``.
+
+    Raises:
+        DataError: it tells of another number of rows or tokens: a file is missing or empty.
+    """
+    expected = folder_params(folder).get("n_examples")
+    if expected is not None and expected != count:
+        raise DataError(
+            f"{folder}: {PARAMS} tells of {expected} {unit}, found {count}; a file is missing or "
+            f"empty. Restore it, or set n_examples in {PARAMS} to {count}"
+        )
 
 
 class StoredRows:
@@ -145,6 +160,9 @@ class Hdf5Source(StoredRows):
             counts.append(count)
         if not any(counts):
             raise DataError(f"{paths[0]}: holds no row, nor does any file beside it")
+        for folder in map(pathlib.Path, folders):
+            own = (n for path, n in zip(paths, counts, strict=True) if path.parent == folder)
+            check_count(folder, sum(own), "rows")
         super().__init__(paths, counts, [group.name for group in self.groups])
 
     @property
@@ -197,13 +215,17 @@ class CorpusSource(StoredRows):
     ) -> None:
         self._length, self._vocab_size = length, vocab_size
         paths, counts = find_files(folders), []
+        sizes: dict[pathlib.Path, int] = {}
         for path in paths:
             described = describe(path, {})
             if not described.corpus:
                 raise DataError(f"{path}: not a corpus; expected a dataset 'data' [N]")
             counts.append(max(described.size - 1, 0) // length)
+            sizes[path.parent] = sizes.get(path.parent, 0) + described.size
         if not any(counts):
             raise DataError(f"{folders[0]}: no file holds {length + 1} tokens")
+        for folder, size in sizes.items():
+            check_count(folder, size, "tokens")
         super().__init__(paths, counts, ["data"])
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

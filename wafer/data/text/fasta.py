@@ -79,7 +79,7 @@ def read_fasta(path: pathlib.Path, table: bytes, alphabet: str) -> list[Record]:
 
 
 def _name(line: bytes, where: str, records: Mapping[str, Record]) -> str:
-    words = line[1:].decode("utf-8", "replace").split()
+    words = [word.decode("utf-8", "replace") for word in line[1:].split()]
     if not words:
         raise DataError(f"{where}: a header without a name; expected one after '>'")
     if words[0] in records:

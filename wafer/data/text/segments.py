@@ -40,7 +40,7 @@ def _segment_rows(
     """(sequence, (start, end, state, line)) of the file; other sequences are passed over."""
     for number, raw in numbered_lines(path):
         line = raw.decode("utf-8", "replace")
-        cells = line.split()
+        cells = [cell.decode("utf-8", "replace") for cell in raw.split()]
         if not cells or cells[0] in {"track", "browser"} or cells[0].startswith("#"):
             continue
         where = f"{path}, line {number}"

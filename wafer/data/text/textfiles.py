@@ -1,4 +1,8 @@
-"""Text files of examples: TSV, CSV and JSON lines, with errors that name the file and the row."""
+"""Text files of examples: TSV, CSV and JSON lines, with errors that name the file and the row.
+
+A line of any file ends at LF or CR LF and nowhere else (``str.splitlines`` and text mode cut at CR,
+U+2028, ..., too); a byte order mark at the beginning is no part of the text.
+"""
 
 import ast
 import csv
@@ -12,7 +16,22 @@ from typing import Any, NamedTuple
 
 from wafer.errors import DataError
 
-__all__ = ["Row", "find_files", "numbered_lines", "parse_json", "read_json", "read_rows"]
+__all__ = [
+    "BOM",
+    "Row",
+    "ending",
+    "find_files",
+    "numbered_lines",
+    "parse_json",
+    "read_json",
+    "read_rows",
+    "read_text",
+    "split_lines",
+    "text_lines",
+    "words_of",
+]
+
+BOM = b"\xef\xbb\xbf"
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _CSV_FIELD = 2**27  # a row of the vendor's CSV holds a whole document
@@ -62,9 +81,9 @@ class Row(NamedTuple):
         """
         text = self.text(name)
         try:
-            words = ast.literal_eval(text) if text.lstrip().startswith("[") else text.split()
+            words = ast.literal_eval(text) if text.lstrip().startswith("[") else words_of(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return text.split()  # [CLS] a b [SEP]
+            return words_of(text)  # [CLS] a b [SEP]
         if not isinstance(words, list):
             raise DataError(f"{self.where}: {name!r} is {text[:40]!r}; expected a list of {name}")
         return [str(word) for word in words]
@@ -124,29 +143,74 @@ def numbered_lines(path: pathlib.Path) -> Iterator[tuple[int, bytes]]:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if packed else path.open("rb") as file:
-            yield from enumerate(map(bytes.strip, file), 1)
+            for number, line in enumerate(file, 1):
+                yield number, (line.removeprefix(BOM) if number == 1 else line).strip()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
+
+
+def ending(path: pathlib.Path) -> str:
+    """The last ending of a file's name in lower case, '' for none."""
+    return path.suffix.lower()
+
+
+def read_text(path: pathlib.Path) -> str:
+    """The text of a file, its line ends as they are.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    return path.read_bytes().decode("utf-8-sig")
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Lines without their ends; a last one that is empty is none.
+
+    >>> split_lines("a\u2028b\r\n\nc\n")
+    ['a\u2028b', '', 'c']
+    """
+    lines = text.split("\n")
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+
+
+def text_lines(path: pathlib.Path) -> list[str]:
+    """Lines of a file without their ends.
+
+    Raises:
+        DataError: it is not UTF-8.
+    """
+    try:
+        return split_lines(read_text(path))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error})") from None
+
+
+def words_of(line: str) -> list[str]:
+    r"""Words between spaces and tabs; other white space is part of a word.
+
+    >>> words_of(" 10\xa0000  tokens")
+    ['10\xa0000', 'tokens']
+    """
+    return [word for word in re.split("[ \t]+", line) if word]
 
 
 def read_rows(path: pathlib.Path) -> Iterator[Row]:
     """Read a file by its ending: .jsonl or .json (one object a line), .csv, else TSV with a header.
 
     Raises:
-        DataError: a line that is not what the ending says.
+        DataError: a line that is not what the ending says, or not UTF-8.
     """
+    read = {".jsonl": _lines, ".json": _lines, ".csv": _csv}.get(ending(path), _tsv)
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            yield from (
-                _lines(path, file) if path.suffix in {".jsonl", ".json"} else _table(path, file)
-            )
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            yield from read(path, file)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error})") from None
 
 
 def _lines(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
     for number, line in enumerate(file, 1):
-        if not line.strip():
+        if not line.strip(" \t\r\n"):
             continue
         where = f"{path}, row {number}"
         try:
@@ -175,24 +239,35 @@ def parse_json(text: str | bytes) -> Any:
     return values
 
 
-def _table(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
+def _tsv(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
+    """Rows of a TSV, which quotes nothing (GLUE's files hold single quotation marks)."""
+    lines = (line.removesuffix("\n").removesuffix("\r") for line in file)
+    yield from _table(path, enumerate((line.split("\t") if line else [] for line in lines), 1))
+
+
+def _csv(path: pathlib.Path, file: Iterable[str]) -> Iterator[Row]:
     csv.field_size_limit(_CSV_FIELD)
-    if path.suffix == ".csv":
-        reader = csv.reader(file)
-    else:  # GLUE's files quote nothing
-        reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-    header = next(reader, None)
+    reader = csv.reader(file)
+    try:
+        yield from _table(path, ((reader.line_num, cells) for cells in reader))
+    except csv.Error as error:
+        raise DataError(f"{path}, row {reader.line_num}: not CSV ({error})") from None
+
+
+def _table(path: pathlib.Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
+    """Rows by the columns that the first of them names; empty lines are passed over."""
+    _, header = next(rows, (0, None))
     if header is None:
         raise DataError(f"{path}: the file is empty; expected a header line")
-    for cells in reader:
+    for number, cells in rows:
         if not cells:
             continue
-        where = f"{path}, row {reader.line_num}"
-        if len(cells) < len(header):
+        if len(cells) != len(header):
             raise DataError(
-                f"{where}: {len(cells)} columns, the header has {len(header)} ({', '.join(header)})"
+                f"{path}, row {number}: {len(cells)} columns, the header has {len(header)} "
+                f"({', '.join(header)})"
             )
-        yield Row(where, dict(zip(header, cells, strict=False)))
+        yield Row(f"{path}, row {number}", dict(zip(header, cells, strict=True)))
 
 
 def read_json(path: pathlib.Path) -> Any:
@@ -204,6 +279,6 @@ def read_json(path: pathlib.Path) -> Any:
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected a JSON file")
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error})") from None

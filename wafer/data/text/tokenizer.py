@@ -9,6 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models as bpe_models, pre_tokenizers, trainers
 
 from models.guarded import guarded
+from wafer.data.text.textfiles import read_text
 from wafer.errors import DataError
 
 __all__ = ["END_OF_TEXT", "largest_id", "load_tokenizer", "token_bytes", "tokenizing", "train_bpe"]
@@ -75,7 +76,7 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
         raise DataError(f"{path}: not a tokenizer.json ({error})") from None
     if largest >= _MOST_TOKENS:
         raise DataError(f"{path}: token id {largest}; expected ids below {_MOST_TOKENS:,}")
-    return Tokenizer.from_file(str(path))
+    return _opened(path)
 
 
 def largest_id(path: str) -> int:
@@ -85,7 +86,12 @@ def largest_id(path: str) -> int:
         DataError: the library cannot read it.
     """
     with tokenizing("it cannot be read"):
-        return max(Tokenizer.from_file(path).get_vocab().values(), default=-1)
+        return max(_opened(path).get_vocab().values(), default=-1)
+
+
+def _opened(path: str | pathlib.Path) -> Tokenizer:
+    """Read the file without a byte order mark, which the library refuses."""
+    return Tokenizer.from_str(read_text(pathlib.Path(path)))
 
 
 def token_bytes(tokenizer: Tokenizer) -> np.ndarray:

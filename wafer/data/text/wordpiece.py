@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer, decoders, models as token_models, normalizers, pre_tokenizers
 
+from wafer.data.text.textfiles import ending, text_lines
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import DataError
 
@@ -109,12 +110,12 @@ def _read(path: str, do_lower: bool) -> Vocabulary:
     file = pathlib.Path(path)
     if not file.is_file():
         raise DataError(f"vocab_file: {file} does not exist; expected vocab.txt or tokenizer.json")
-    if file.suffix == ".json":
+    if ending(file) == ".json":
         tokenizer = load_tokenizer(file)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return Vocabulary(tokenizer, file)
-    tokens = file.read_text(encoding="utf-8").splitlines()
+    tokens = text_lines(file)
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(vocab) < len(tokens):
         repeated = next(t for i, t in enumerate(tokens) if vocab[t] != i)

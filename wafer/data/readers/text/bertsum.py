@@ -18,7 +18,7 @@ from wafer.data.batching.rowsets import RowSource, sequence_row
 from wafer.data.readers.masked_lm import scored_slots
 from wafer.data.readers.text.rouge import rouge, rouge_words, words
 from wafer.data.readers.text.stories import read_stories
-from wafer.data.text.textfiles import Row, find_files, read_rows
+from wafer.data.text.textfiles import Row, ending, find_files, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
@@ -174,13 +174,13 @@ def bertsum(cfg: Any, context: Context) -> Dataset:
         DataError: a wrong row; names file and row.
     """
     files = find_files(cfg.data_dir, ["*.jsonl", "*.csv", "**/*.story"])
-    stories = [file for file in files if file.suffix == ".story"]
+    stories = [file for file in files if ending(file) == ".story"]
     if cfg.story_urls is not None and not stories:
         raise DataError(f"story_urls: {cfg.data_dir[0]} holds no .story file to choose from")
     vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     documents = []
-    for file in (file for file in files if file.suffix != ".story"):
-        read = _from_ids if file.suffix == ".csv" else _from_text
+    for file in (file for file in files if ending(file) != ".story"):
+        read = _from_ids if ending(file) == ".csv" else _from_text
         documents += [read(row, vocabulary, cfg) for row in read_rows(file)]
     rows = read_stories(stories, cfg.story_urls) if stories else ()
     documents += [_from_text(row, vocabulary, cfg) for row in rows]

@@ -10,7 +10,7 @@ from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import conversation
 from wafer.data.batching.rowsets import RowSource, sequence_row
 from wafer.data.batching.sources import FEATURES
-from wafer.data.text.textfiles import Row, find_files, read_rows
+from wafer.data.text.textfiles import Row, ending, find_files, read_rows, read_text
 from wafer.data.text.turns import Turns, read_turns
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
@@ -64,13 +64,13 @@ def prompts(cfg: Any, context: Context) -> Dataset:
         raise DataError(f"{files[0]}: no examples that fit max_sequence_length")
     lengths = [len(example["labels"]) for example in rows]
     mean = float(np.mean(lengths))
-    is_json = vocabulary.path.suffix == ".json"
+    is_json = ending(vocabulary.path) == ".json"
     return Dataset(
         source=rows,
         row_length=cfg.max_sequence_length,
         pack=bool(cfg.use_vsl),
         mean_length=mean,
-        tokenizer=vocabulary.path.read_text("utf-8") if is_json else None,
+        tokenizer=read_text(vocabulary.path) if is_json else None,
         summary=(
             f"prompts with completions: {len(rows):,} examples, {skipped:,} left out as longer "
             f"than {cfg.max_sequence_length} tokens, longest/mean = {max(lengths)}/{mean:.0f}"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from wafer.data.preprocess.sentences import sentences
-from wafer.data.text.textfiles import Row
+from wafer.data.text.textfiles import Row, text_lines
 from wafer.errors import DataError
 
 __all__ = ["read_stories", "read_story"]
@@ -26,10 +26,13 @@ def read_story(path: pathlib.Path) -> Row:
     Raises:
         DataError: it is not UTF-8 text, or has no highlight.
     """
-    try:
-        article, *highlights = re.split(f"^{_MARK}$", path.read_text("utf-8"), flags=re.MULTILINE)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error})") from None
+    parts: list[list[str]] = [[]]
+    for line in text_lines(path):
+        if line == _MARK:
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    article, *highlights = ["\n".join(lines) for lines in parts]
     summary = [" ".join(text.split()) for text in highlights if text.strip()]
     if not summary:
         raise DataError(f"{path}: no {_MARK} with a text under it; a story's summary is needed")
@@ -40,7 +43,7 @@ def _names(listing: pathlib.Path) -> set[str]:
     """The file names, without their ending, that a list of addresses or of hashes stands for."""
     if not listing.is_file():
         raise DataError(f"story_urls: no such file: {listing}")
-    lines = [line.strip() for line in listing.read_text("utf-8").splitlines() if line.strip()]
+    lines = [line.strip() for line in text_lines(listing) if line.strip()]
     return {
         line if _SHA1.fullmatch(line) else hashlib.sha1(line.encode()).hexdigest() for line in lines
     }

@@ -13,7 +13,7 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.rowsets import RowSource, sequence_row
-from wafer.data.text.textfiles import find_files, read_json, read_rows
+from wafer.data.text.textfiles import ending, find_files, read_json, read_rows, text_lines, words_of
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
@@ -46,9 +46,9 @@ def _columns(path: pathlib.Path) -> Iterator[Sentence]:
     words: list[str] = []
     labels: list[str] = []
     first = 1
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        cells = line.split("\t") if "\t" in line else line.split()
-        if not line.strip() or cells[0] == "-DOCSTART-":
+    for number, line in enumerate(text_lines(path), 1):
+        cells = line.split("\t") if "\t" in line else words_of(line)
+        if not line.strip(" \t") or cells[0] == "-DOCSTART-":
             if words:
                 yield Sentence(f"{path}, row {first}", words, labels)
             words, labels, first = [], [], number + 1
@@ -56,7 +56,7 @@ def _columns(path: pathlib.Path) -> Iterator[Sentence]:
         if len(cells) < 2:
             raise DataError(f"{path}, row {number}: {line!r}; expected a word and its label")
         words.append(cells[0])
-        labels.append(cells[-1].strip())
+        labels.append(cells[-1].strip(" "))
     if words:
         yield Sentence(f"{path}, row {first}", words, labels)
 
@@ -202,7 +202,7 @@ def _sentences(cfg: Any, *, training: bool) -> list[Sentence]:
     stems = ("train",) if training else ("dev", "devel", "valid", "testa")
     names = [f"{stem}.{ending}" for stem in stems for ending in _ENDINGS]
     files = find_files(cfg.data_dir, [*names, "*-[0-9]*.csv"])
-    return [s for f in files for s in (_csv(f) if f.suffix == ".csv" else _columns(f))]
+    return [s for f in files for s in (_csv(f) if ending(f) == ".csv" else _columns(f))]
 
 
 def token_classification(cfg: Any, context: Context) -> Dataset:
