@@ -1,10 +1,15 @@
-"""Log lines about the masks of a restored checkpoint: kept, new, or absent."""
+"""The masks of a checkpoint: log lines about them, and the section that keeps them."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import sparsity
+from models.base import Model
+from models.counts import abstract_params
 from sparsity.resume import Origin, unmet_level
 
-__all__ = ["mask_lines"]
+__all__ = ["mask_lines", "section_that_keeps"]
 
 
 def mask_lines(
@@ -45,3 +50,22 @@ def mask_lines(
 def _level(origins: Sequence[Origin]) -> str:
     pruned, size = sum(o.pruned for o in origins), sum(o.size for o in origins)
     return f"{pruned / size:.1%}"
+
+
+def section_that_keeps(masked: Mapping[str, tuple[int, int]], model: Model) -> dict[str, Any]:
+    """Return a ``sparsity`` section with which training keeps the masks of a checkpoint.
+
+    It has a filter where the default one would leave out some of the parameters.
+
+    Args:
+        masked: name -> (pruned weights, weights) of each parameter that has a mask.
+        model: of the checkpoint.
+    """
+    pruned, size = (sum(counts) for counts in zip(*masked.values(), strict=True))
+    level = min(round(pruned / size, 4), 0.9999)
+    section = {"algorithm": "static", "sparsity": level, "init_method": "from_zeros"}
+    selected = sparsity.configure(section, aliases=model.alias).select(abstract_params(model))
+    if masked.keys() <= selected.keys():
+        return section
+    globs = dict.fromkeys(re.sub(r"\d+", "*", name) for name in masked)
+    return section | {"param_filter": list(globs)}
