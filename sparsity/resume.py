@@ -1,8 +1,8 @@
 """Go on from a checkpoint: sentinel or dense, with the same section or an edited one."""
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
@@ -10,15 +10,33 @@ from jaxtyping import Array, PyTree
 from models.errors import did_you_mean
 from models.paths import named_leaves
 from sparsity import sentinel
+from sparsity.algorithms.base import InitContext
 from sparsity.algorithms.magnitude import Static
 from sparsity.state import SparseState, from_meta
 
 if TYPE_CHECKING:
     from sparsity.sparsifier import Selected, Sparsifier
 
-__all__ = ["resume"]
+__all__ = ["Origin", "resume", "unmet_level"]
 
 _LOG = logging.getLogger(__name__)
+
+
+class Origin(NamedTuple):
+    """Where the mask of a restored parameter came from.
+
+    stored: whether the checkpoint held the mask; else it is new, or there is none
+    size: weights of the parameter
+    pruned: of them
+    lost: pruned weights that the checkpoint held with a value other than 0
+    asked: weights that the section's level prunes; ``pruned`` where it says nothing of this mask
+    """
+
+    stored: bool
+    size: int
+    pruned: int
+    lost: int
+    asked: int
 
 
 def resume(
@@ -27,6 +45,9 @@ def resume(
     opt_state: PyTree,
     key: Array,
     meta: Mapping[str, Any] | None = None,
+    *,
+    trains: bool = True,
+    report: Callable[[Mapping[str, Origin]], object] | None = None,
 ) -> tuple[SparseState, Any, Any]:
     """Rebuild the sparse state from stored weights.
 
@@ -35,36 +56,89 @@ def resume(
     weights that come back start at 0, as do their moments. A parameter without NaN gets a first
     mask, as in a fresh run, unless ``meta`` says that it was sparse with nothing pruned yet.
 
+    Weights that are not trained are computed with as they are stored: a parameter with NaN keeps
+    its mask in every dialect, one without NaN gets none, and no filter needs to take either.
+
     Args:
         sparsifier: from the section of this run.
         params: stored dense parameters, NaN at pruned positions.
         opt_state: stored optimizer state.
         key: consumed; used when ``meta`` holds none.
         meta: what ``to_meta`` returned when the checkpoint was written, or None.
+        trains: False for a run that only evaluates: no new mask, no change of a stored one.
+        report: called with name -> origin of the mask of every parameter that a filter takes;
+            None logs a warning where a stored mask has another level than the section.
 
     Returns:
         (sparse, params, opt_state), pruned to the masks.
 
     Raises:
-        SentinelError: a parameter has NaN, but no filter takes it.
+        SentinelError: a parameter of a run that trains has NaN, but no filter takes it.
     """
     decoded = sentinel.decode(params, opt_state)
     selected = sparsifier.select(params)
-    _require_covered(decoded.masks, selected)
+    if trains:
+        _require_covered(decoded.masks, selected)
     fresh = sparsifier.blank(key) if meta is None else from_meta(meta, len(sparsifier.groups))
     known = set() if meta is None else set(meta["parameters"])
     leaves = dict(named_leaves(decoded.params))
     masks: dict[str, Array] = {}
+    origins: dict[str, Origin] = {}
     for name, chosen in selected.items():
         context = sparsifier.init_context(chosen, leaves[name], fresh.key)
-        if name in decoded.masks or name in known:
-            saved = decoded.masks.get(name, jnp.ones(chosen.shape, bool))
-            masks[name] = chosen.algorithm.resume_mask(context, saved)
-            _warn_of_level(chosen, float(context.sparsity), masks[name])
-        else:
-            masks[name] = sparsifier.first_mask(chosen, context)
+        stored = decoded.masks.get(name)
+        if stored is None and name in known:
+            stored = jnp.ones(chosen.shape, bool)
+        mask = stored
+        if trains and stored is None:
+            mask = sparsifier.first_mask(chosen, context)
+        elif trains:
+            mask = chosen.algorithm.resume_mask(context, stored)
+        origins[name] = _origin(chosen, context, mask, stored=stored is not None)
+        # Zeros are evaluated without a mask; under one, this algorithm might compute otherwise.
+        if mask is not None and (trains or name in known):
+            masks[name] = mask
+    if report is not None:
+        report(origins)
+    elif trains and (change := unmet_level(origins.values())):
+        _LOG.warning("sparsity: the checkpoint's masks are kept: %s", change)
     sparse = sparsifier.store(fresh, masks, selected)
     return sparse, *sparsifier.prune(decoded.params, decoded.opt_state, sparse)
+
+
+def _origin(
+    chosen: "Selected", context: InitContext, mask: Array | None, *, stored: bool
+) -> Origin:
+    size = context.weight.size
+    if mask is None:
+        return Origin(stored, size, 0, 0, 0)
+    pruned = int(jnp.sum(~mask))
+    lost = int(jnp.count_nonzero(jnp.where(mask, 0, context.weight)))
+    algorithm = chosen.algorithm
+    fixed = type(algorithm) is Static and algorithm.init_method != "from_zeros"
+    return Origin(
+        stored, size, pruned, lost, round(size * float(context.sparsity)) if fixed else pruned
+    )
+
+
+def unmet_level(origins: Iterable[Origin]) -> str:
+    """Compare the level of stored masks with the one that a 2.x static section asks for.
+
+    Returns:
+        What differs and how to move the level; "" where half a percent of the weights or less
+        does: budgets and rounding move some.
+    """
+    kept = [origin for origin in origins if origin.stored]
+    size, pruned, asked = (
+        sum(getattr(origin, field) for origin in kept) for field in ("size", "pruned", "asked")
+    )
+    if abs(pruned - asked) <= size // 200:
+        return ""
+    return (
+        f"{pruned / size:.1%} pruned, the section asks for {asked / size:.1%}. To move the level "
+        "between runs, use the 1.8 keys (add `seed`); to move it during a run, use gmp, set or "
+        "rigl with a schedule"
+    )
 
 
 def _require_covered(masks: Mapping[str, Array], selected: Mapping[str, "Selected"]) -> None:
@@ -76,19 +150,3 @@ def _require_covered(masks: Mapping[str, Array], selected: Mapping[str, "Selecte
                 f" the sparsity section takes it{hint}; widen param_filter, or finalize the"
                 " checkpoint to go on with it dense"
             )
-
-
-def _warn_of_level(chosen: "Selected", level: float, mask: Array) -> None:
-    """Say so when a 2.x static section asks for another level than the checkpoint has."""
-    if type(chosen.algorithm) is not Static or chosen.algorithm.init_method == "from_zeros":
-        return
-    actual = 1 - float(jnp.mean(mask, dtype=jnp.float32))
-    if abs(actual - level) * mask.size > 2:  # rounding moves the count by one
-        _LOG.warning(
-            "sparsity: %s is %.1f %% sparse in the checkpoint and keeps its mask; the section asks"
-            " for %.1f %%. To move the level between runs, use the 1.8 keys (add `seed`); to move"
-            " it during a run, use gmp, set or rigl with a schedule.",
-            chosen.name,
-            100 * actual,
-            100 * level,
-        )

@@ -20,7 +20,7 @@ from models.checkpoint.reader import load_checkpoint, open_params
 from models.checkpoint.writer import write_params
 from models.convert.api import configs_to_hf, open_hf, section_from_hf, to_hf, without_head
 from models.convert.compare import diff_weights
-from models.convert.tokenizer import carry_tokenizer
+from models.convert.tokenizer import carry_tokenizer, find_tokenizer
 from models.convert.vendor.training import carried_sections, training_sections
 from models.convert.vendor.weights import FAMILIES, FORMATS, open_cs, read_section, to_cs, writable
 from models.counts import abstract_params
@@ -132,8 +132,17 @@ def _convert(args: argparse.Namespace) -> int:
             to_cs(model, dict(arrays), path, args.tgt_fmt, step=step, training=training)
         _write_section(model.config, target)
     carry_tokenizer(args.weights, target)
-    sys.stdout.write(f"{target}\n")
+    sys.stdout.write(_summary(args, model, target) + "\n")
     return 0
+
+
+def _summary(args: argparse.Namespace, model: Model, target: Path) -> str:
+    leaves = [leaf for _, leaf in named_leaves(abstract_params(model))]
+    tokenizer = ", with its tokenizer" if find_tokenizer(target) else ", no tokenizer found"
+    return (
+        f"{target}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, {len(leaves)} tensors, "
+        f"{sum(leaf.size for leaf in leaves):,} parameters{tokenizer}"
+    )
 
 
 def _opened(
@@ -209,7 +218,7 @@ def _convert_config(args: argparse.Namespace, between: Between | None) -> int:
             target.mkdir(parents=True, exist_ok=True)
             path = target / "params_model.yaml"
             path.write_text(yaml.safe_dump({"model": settings}))
-    sys.stdout.write(f"{path}\n")
+    sys.stdout.write(f"{path}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, config alone\n")
     return 0
 
 

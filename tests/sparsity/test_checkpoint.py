@@ -19,6 +19,7 @@ from models.errors import CheckpointError
 from models.paths import named_leaves
 from models.vendor.mdl import MdlFile
 from sparsity.finalize import clear_nan, finalize, main
+from sparsity.resume import resume
 
 VECTORS = GOLDEN / "sparsity"
 RNG = np.random.default_rng(0)
@@ -86,6 +87,24 @@ def test_resume_a_dense_checkpoint_starts_sparse_and_a_dense_start_stays_dense()
     assert all(bool(mask.all()) for mask in again.masks.values())
 
 
+@pytest.mark.parametrize("section", [0.5, {"algorithm": "rigl", "sparsity": 0.5}])
+def test_weights_that_are_not_trained_have_stored_masks_or_none(section):
+    """Of a finalized checkpoint nothing more is pruned; of a sparse one exactly the NaN."""
+    _, sparse, params, opt_state = sparse_run(section)
+    other = sparsity.configure({"sparsity": 0.9, "init_method": "topk", "seed": 3})
+    for sparsifier in (sparsity.configure(section), other, sparsity.configure(None)):
+        none, weights, _ = resume(sparsifier, params, opt_state, KEY, trains=False)
+        assert not none.masks
+        assert not none.patterns
+        jax.tree.map(np.testing.assert_array_equal, weights, params)
+        stored = sparsity.encode(params, opt_state, sparse)
+        meta = sparsity.to_meta(sparse)
+        kept, weights, _ = resume(sparsifier, *stored, KEY, meta, trains=False)
+        jax.tree.map(np.testing.assert_array_equal, weights, params)
+        for name, mask in kept.masks.items():
+            np.testing.assert_array_equal(mask, sparse.masks[name])
+
+
 def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
     section = {"sparsity": 0.25, "init_method": "topk", "seed": 5}
     _, sparse, params, opt_state = sparse_run(section)
@@ -113,7 +132,11 @@ def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
     with caplog.at_level("WARNING", "sparsity"):
         same, _, _ = sparsity.configure(0.5).resume(*stored, KEY)
     jax.tree.map(np.testing.assert_array_equal, same.masks, sparse.masks)
-    assert "keeps its mask" in caplog.text
+    assert [record.message for record in caplog.records if "masks are kept" in record.message] == [
+        "sparsity: the checkpoint's masks are kept: 25.0% pruned, the section asks for 50.0%. To "
+        "move the level between runs, use the 1.8 keys (add `seed`); to move it during a run, use "
+        "gmp, set or rigl with a schedule"
+    ]
 
 
 def test_release_18_seeds_count_all_parameters():

@@ -2,14 +2,18 @@
 
 import re
 
+import h5py
 import jax
 import numpy as np
 import pytest
+import yaml
 
 import models
 import wafer
 import wafer.cli
 from models.checkpoint.reader import load_checkpoint
+from models.checkpoint.writer import write_params
+from models.paths import named_leaves
 from wafer.errors import ConfigError
 
 MODEL = {
@@ -62,6 +66,7 @@ def test_a_trained_model_is_pruned_and_trains_on_with_its_mask(tmp_path, trained
     ).groups()
     assert abs(float(before) - float(after)) < 0.5
     assert "50.00% of 1,024 weights in 12 matrices" in said
+    assert "sparsity: {algorithm: static, sparsity: 0.5, init_method: from_zeros}" in said
 
     tree, record = load_checkpoint(out)
     assert record["config"]["model"]["name"] == "gpt2"
@@ -116,3 +121,74 @@ def test_synflow_reads_no_rows(tmp_path, capsys):
     command = ["prune", "-m", "synflow", "--rounds", "0", "-s", "0.5", "-o", str(tmp_path / "x")]
     assert wafer.cli.main([*command, "--checkpoint_path", str(path)]) == 1
     assert "integer of at least 1, found 0" in capsys.readouterr().err
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """Weights alone, as `wafer convert` writes them, and rows for them."""
+    params = models.build(MODEL).init(jax.random.key(0))
+    leaves = [(name, np.asarray(leaf)) for name, leaf in named_leaves(params)]
+    write_params(tmp_path / "imported", MODEL, [name for name, _ in leaves], leaves)
+    tokens = np.random.default_rng(0).integers(0, 16, (20, 9), dtype=np.int32)
+    data = np.stack([tokens[:, :-1], np.ones((20, 8), np.int32), tokens[:, 1:]], axis=1)
+    (tmp_path / "rows").mkdir()
+    with h5py.File(tmp_path / "rows" / "data-0.h5", "w") as file:
+        file["data"] = data
+        file.attrs["n_examples"] = len(data)
+    return tmp_path / "imported", tmp_path / "rows"
+
+
+def test_an_imported_model_needs_rows_and_a_level(imported, tmp_path, capsys):
+    weights, rows = imported
+    out = tmp_path / "pruned"
+    command = ["prune", "--checkpoint_path", str(weights), "-m", "wanda", "-s", "0.703"]
+    assert wafer.cli.main([*command, "-o", str(out)]) == 1
+    assert "calibration: missing: the checkpoint remembers no run" in capsys.readouterr().err
+    assert wafer.cli.main([*command, "-o", str(out), "--calibration", str(rows)]) == 0
+    said = capsys.readouterr().out
+    assert "loss on 2 calibration batches" in said
+    level = re.search(r"([\d.]+)% of 1,024 weights in 12 matrices pruned", said).group(1)
+    assert f"  wafer config new --checkpoint_path {out} --data {rows} -o finetune.yaml\n" in said
+
+    path = tmp_path / "finetune.yaml"
+    command = ["config", "new", "--checkpoint_path", str(out), "--data", str(rows)]
+    assert wafer.cli.main([*command, "-o", str(path)]) == 0
+    written = yaml.safe_load(path.read_text())
+    assert written["model"] == models.registry.settings_of(models.build(MODEL).config)
+    assert written["sparsity"]["sparsity"] == pytest.approx(float(level) / 100, abs=1e-4)
+    assert written["runconfig"]["checkpoint_path"] == str(out)
+    assert wafer.cli.main(["run", "-p", str(path), "--validate_only"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filters", [[], ["--param_filter", "embed/token/embedding"]])
+def test_the_written_run_file_trains_on_with_the_masks_without_a_warning(
+    imported, tmp_path, filters, capsys
+):
+    weights, rows = imported
+    out, path = tmp_path / "pruned", tmp_path / "finetune.yaml"
+    command = ["prune", "--checkpoint_path", str(weights), "-m", "magnitude", "-s", "0.703"]
+    assert wafer.cli.main([*command, *filters, "--budget", "erk", "-o", str(out)]) == 0
+    command = ["config", "new", "--checkpoint_path", str(out), "--data", str(rows)]
+    assert wafer.cli.main([*command, "-o", str(path)]) == 0
+    flags = ["--max_steps", "1", "--model_dir", str(tmp_path / "on")]
+    assert wafer.cli.main(["run", "-p", str(path), *flags]) == 0
+    said = capsys.readouterr().out
+    assert "WARNING" not in said
+    number = 1 if filters else 12
+    assert f"{number} weights keep their masks from {out}" in said
+    before = load_checkpoint(out)[0]["params"]
+    after = load_checkpoint(tmp_path / "on" / "checkpoints" / "1")[0]["params"]
+    for (name, one), (_, two) in zip(named_leaves(before), named_leaves(after), strict=True):
+        np.testing.assert_array_equal(np.isnan(one), np.isnan(two), err_msg=name)
+
+
+def test_rows_of_a_larger_vocabulary_are_refused(imported, tmp_path, capsys):
+    weights, rows = imported
+    with h5py.File(rows / "data-0.h5", "r+") as file:
+        file["data"][0, 0, 0] = 77
+    command = ["config", "new", "--checkpoint_path", str(weights), "--data", str(rows)]
+    assert wafer.cli.main(command) == 1
+    error = capsys.readouterr().err
+    assert f"16 in {weights}" in error
+    assert "78 token ids; make them with the tokenizer of the checkpoint" in error

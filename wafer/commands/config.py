@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     schema = verbs.add_parser("schema", help="JSON schema of run files, for editors")
     schema.set_defaults(run=_schema)
     new = verbs.add_parser("new", help="write a commented run file for rows you have")
-    new.add_argument("--model", required=True, help="a name of `wafer models`")
+    what = new.add_mutually_exclusive_group(required=True)
+    what.add_argument("--model", help="a name of `wafer models`")
+    what.add_argument("--checkpoint_path", help="fine-tune this model; its masks are kept")
     new.add_argument("--data", required=True, type=pathlib.Path, help="folder of HDF5 rows")
     new.add_argument("--eval_data", type=pathlib.Path, help="rows kept for evaluation")
     new.add_argument("--sparsity", type=float, help="share of the weights that is 0, such as 0.9")
@@ -105,7 +107,12 @@ def _schema(args: argparse.Namespace) -> int:
 def _new(args: argparse.Namespace) -> int:
     from wafer.config.newfile import run_file
 
-    return _written(run_file(args.model, args.data, args.eval_data, args.sparsity), args.output)
+    model = args.model
+    if model is None:
+        from wafer.commands.inputs import start_of
+
+        model = start_of(args.checkpoint_path)
+    return _written(run_file(model, args.data, args.eval_data, args.sparsity), args.output)
 
 
 def _ift(args: argparse.Namespace) -> int:

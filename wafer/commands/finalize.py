@@ -108,6 +108,7 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     from models.paths import named_leaves
     from models.registry import parse_config
     from wafer.errors import CheckpointError
+    from wafer.session.hints import next_lines
 
     stored, record = load_params(input)
     settings = model_section(record, input)
@@ -131,6 +132,10 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     carry_tokenizer(input, output)
     return [
         f"Folded {len(folded) // 2} {what} into their kernels: {path}",
-        f"  wafer run ... --checkpoint_path {path}    (drop model.{key} there)",
-        f"  wafer convert convert --src-fmt wafer --tgt-fmt hf ... {path}",
+        *next_lines(
+            [
+                f"wafer run ... --checkpoint_path {path}    (drop model.{key} there)",
+                f"wafer convert convert --src-fmt wafer --tgt-fmt hf ... {path}",
+            ]
+        ),
     ]

@@ -1,5 +1,6 @@
 """What the public functions begin with: an experiment, and a checkpoint with its model."""
 
+import math
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -7,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import models
 from models.checkpoint.layout import CHECKPOINTS, PARAMS, is_checkpoint, model_section
@@ -14,15 +16,18 @@ from models.checkpoint.reader import load_params, open_params
 from models.checkpoint.writer import Checkpoints
 from models.convert.tokenizer import find_tokenizer
 from models.paths import named_leaves
+from models.registry import settings_of
 from sparsity import decoding
 from sparsity.kernels import native
 from wafer.config import parse_config
+from wafer.config.newfile import Start
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 from wafer.session.foreign import is_hf_folder, load_hf
+from wafer.session.masks import section_that_keeps
 
-__all__ = ["Source", "experiment_of", "load", "load_decoding", "newest_checkpoint"]
+__all__ = ["Source", "experiment_of", "load", "load_decoding", "newest_checkpoint", "start_of"]
 
 KERNELS = ("auto", "csr", "dense")
 DTYPES = ("float32", "bfloat16")
@@ -156,6 +161,26 @@ def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]
         record, stored = open_params(path)
         leaves = iter(stored.items())
     return models.build(model_section(record, path)), leaves
+
+
+def start_of(checkpoint: str | os.PathLike[str]) -> Start:
+    """Describe a checkpoint for a run file that fine-tunes it; weights are read one by one.
+
+    Args:
+        checkpoint: as ``load`` takes it.
+
+    Raises:
+        CheckpointError: no readable checkpoint there.
+    """
+    path = _folder(checkpoint)
+    model, leaves = _stored(path)
+    masked: dict[str, tuple[int, int]] = {}
+    for name, leaf in leaves:
+        pruned = int(np.isnan(np.asarray(leaf, np.float32)).sum())
+        if pruned:
+            masked[name] = pruned, math.prod(leaf.shape)
+    section = section_that_keeps(masked, model) if masked else None
+    return Start(path, settings_of(model.config), section)
 
 
 def _described(converted: decoding.Converted, dtype: str) -> str:

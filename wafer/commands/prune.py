@@ -5,14 +5,14 @@ import dataclasses
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import models
     from sparsity.oneshot import Pruned
     from wafer.commands.inputs import Source
-    from wafer.experiment import Experiment
+    from wafer.experiment import Experiment, Part
 
 __all__ = ["add_arguments", "prune"]
 
@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pattern", help="such as 2:4: of every 4 inputs 2 are kept")
     parser.add_argument("--budget", default="uniform", help="how layers share the level: erk, ...")
     parser.add_argument("--param_filter", action="append", help="glob of weights to prune")
-    parser.add_argument("--calibration", help="folder of rows; default: the run's own data_dir")
+    parser.add_argument(
+        "--calibration", help="folder of HDF5 rows; default: the run's own data_dir"
+    )
     parser.add_argument("--samples", type=int, default=128, help="rows of it to read")
     parser.add_argument("--rounds", type=int, help="times to score and prune; synflow: 100")
     parser.add_argument("-o", "--output", required=True, help="checkpoint to write, NaN at pruned")
@@ -85,7 +87,8 @@ def prune(
         checkpoint: trained model: a checkpoint, a model_dir, a Hugging Face folder; None prunes
             the weights with which ``source`` would start.
         source: a run file; None takes the one that the checkpoint remembers.
-        calibration: folder of rows as the run's ``train_input`` reads them; None is its own.
+        calibration: folder of rows as the run's ``train_input`` reads them, HDF5 rows where the
+            checkpoint remembers no run; None is the run's own.
         samples: rows to read of it.
         rounds: how often to score and prune; None is the method's own: 100 for synflow, else 1.
         report: called with lines that say how far it is.
@@ -95,7 +98,7 @@ def prune(
 
     Raises:
         SparsityError: an unknown method or a section that does not go with it.
-        ConfigError: no run file, or one without ``train_input``, where rows are needed.
+        ConfigError: rows are needed, but there is neither ``calibration`` nor a run's data.
         CheckpointError: no readable checkpoint there.
         DataError: rows that are not what the configuration says.
 
@@ -106,11 +109,11 @@ def prune(
     from models.convert.tokenizer import carry_tokenizer
     from models.counts import forward_flops
     from sparsity.oneshot import METHODS, prune
-    from wafer.commands.inputs import experiment_of
+    from wafer.session.hints import next_lines
 
     model, params, config = _start(checkpoint, source)
     reads_rows = METHODS.get(method, False)
-    batches = _batches(experiment_of(config), calibration, samples) if reads_rows else ()
+    batches = _batches(*_reader(config, calibration), samples) if reads_rows else ()
     flops = lambda: forward_flops(model)
     sparsifier = sparsity.configure(section, aliases=model.alias, params=params, flops=flops)
     loss = _mean_loss(model, batches)
@@ -125,8 +128,38 @@ def prune(
     total = sum(mask.size for mask in pruned.masks.values())
     level = 1 - sum(int(mask.sum()) for mask in pruned.masks.values()) / total
     report(f"{level:.2%} of {total:,} weights in {len(pruned.masks)} matrices pruned: {path}")
-    report(f"  wafer run ... --checkpoint_path {path}, with sparsity: {{sparsity: {level:.2g}}}")
+    for line in next_lines(_advice(path, model, pruned, calibration)):
+        report(line)
     return path
+
+
+def _advice(
+    path: pathlib.Path,
+    model: "models.Model",
+    pruned: "Pruned",
+    calibration: str | os.PathLike[str] | None,
+) -> list[str]:
+    """Commands that go on from a pruned checkpoint."""
+    import yaml
+
+    from wafer.session.masks import section_that_keeps
+
+    masked = {
+        name: (mask.size - int(mask.sum()), mask.size)
+        for name, mask in pruned.masks.items()
+        if not mask.all()
+    }
+    rows = "ROWS" if calibration is None else calibration
+    lines = [
+        f"wafer config new --checkpoint_path {path} --data {rows} -o finetune.yaml",
+        "wafer run --params finetune.yaml --mode train --model_dir runs/finetune",
+        f"wafer finalize -i {path} -o {path}-finalized",
+    ]
+    if not masked:
+        return lines
+    section = section_that_keeps(masked, model)
+    text = yaml.safe_dump(section, default_flow_style=True, sort_keys=False, width=1000).strip()
+    return [*lines, f"in another run file these masks are kept by: sparsity: {text}"]
 
 
 def _start(
@@ -171,11 +204,37 @@ def _mean_loss(model: "models.Model", batches: "Sequence[models.Batch]") -> Call
     return lambda params: float(np.mean([loss(params, one) for one in batches] or [0.0]))
 
 
-def _batches(
-    experiment: "Experiment",
-    calibration: str | os.PathLike[str] | None,
-    samples: int,
-) -> "Sequence[models.Batch]":
+def _reader(
+    source: "Source", calibration: str | os.PathLike[str] | None
+) -> "tuple[Experiment, Part]":
+    """The experiment that reads the calibration rows, and which of its inputs they are."""
+    from wafer.commands.inputs import experiment_of
+    from wafer.config.newfile import rows_section
+    from wafer.errors import ConfigError, Problem
+
+    if not isinstance(source, Mapping) or source.get("train_input") is not None:
+        experiment = experiment_of(source)
+        if calibration is None:
+            return experiment, "train"
+        section = experiment.section("train").model_copy(update={"data_dir": (str(calibration),)})
+        cfg = experiment.cfg.model_copy(update={"train_input": section})
+        return dataclasses.replace(experiment, cfg=cfg), "train"
+    if calibration is None:
+        message = (
+            "missing: the checkpoint remembers no run that has data; give --calibration, a folder "
+            "of HDF5 rows, or a run file with --params"
+        )
+        raise ConfigError([Problem(("calibration",), message)])
+    settings = source["model"]
+    sections = {
+        "runconfig": {"mode": "eval"},
+        "model": settings,
+        "eval_input": rows_section(settings, pathlib.Path(calibration)),
+    }
+    return experiment_of(sections), "eval"
+
+
+def _batches(experiment: "Experiment", part: "Part", samples: int) -> "Sequence[models.Batch]":
     """Read the calibration rows as the run would."""
     import itertools
 
@@ -184,20 +243,15 @@ def _batches(
     from wafer.data.batching.batches import host_batch, to_batch
     from wafer.errors import DataError
 
-    section = experiment.section("train")
-    if calibration is not None:
-        section = section.model_copy(update={"data_dir": (str(calibration),)})
+    section = experiment.section(part)
     size = min(section.batch_size, samples)
-    cfg = experiment.cfg.model_copy(update={"train_input": section})
-    dataset = dataclasses.replace(experiment, cfg=cfg).dataset(
-        "train", experiment.cfg.runconfig.model_dir
-    )
+    dataset = experiment.dataset(part, experiment.cfg.runconfig.model_dir)
     rows = itertools.islice(dataset.loader(size, 1), max(samples // size, 1))
     batch = jax.jit(to_batch)
     batches = [batch({name: x[0, 0] for name, x in host_batch(one).items()}) for one in rows]
     if not batches:
         raise DataError(
-            f"{calibration or section}: fewer than {size} rows for calibration; set "
-            "train_input.batch_size or --samples lower"
+            f"{getattr(section, 'data_dir', section)}: fewer than {size} rows for calibration; set "
+            f"{part}_input.batch_size or --samples lower"
         )
     return batches

@@ -417,6 +417,7 @@ def _report(job: "Run", outcome: "Outcome") -> None:
     """Say what was reached and what to do next."""
     from rich.table import Table
 
+    from wafer.session.hints import next_lines, tensorboard
     from wafer.session.logs import CONSOLE
 
     key = "eval/bits_per_byte"
@@ -440,11 +441,11 @@ def _report(job: "Run", outcome: "Outcome") -> None:
     checkpoint = outcome.checkpoints[-1]
     with contextlib.suppress(ValueError):  # elsewhere on the disk the absolute path is right
         checkpoint = checkpoint.relative_to(pathlib.Path.cwd())
-    CONSOLE.print("\nNext:")
-    section = job.experiment.section("train")
+    section, lines = job.experiment.section("train"), []
     if (job.model_dir / "tokenizer.json").exists() and section.task in _WRITES:
         begin = "def read_" if section.data_processor == "PyStdlibDataProcessor" else "The"
-        CONSOLE.print(f'  wafer generate --checkpoint_path {checkpoint} --prompt "{begin}"')
+        lines.append(f'wafer generate --checkpoint_path {checkpoint} --prompt "{begin}"')
     if job.experiment.sparsifier:
-        CONSOLE.print(f"  wafer finalize -i {checkpoint} -o {job.model_dir}/finalized")
-    CONSOLE.print(f"  tensorboard --logdir {job.summary_dir}")
+        lines.append(f"wafer finalize -i {checkpoint} -o {job.model_dir}/finalized")
+    lines.append(tensorboard(job.summary_dir))
+    CONSOLE.print("\n" + "\n".join(next_lines(lines)))

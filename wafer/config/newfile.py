@@ -1,7 +1,8 @@
-"""A complete, commented run file for a model's name and a folder of rows."""
+"""A complete, commented run file for a model and a folder of rows."""
 
 import pathlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -9,7 +10,7 @@ from models.registry import config_class, list_models, parse_config
 from wafer.data.rowfiles.files import Hdf5Source, folder_params, is_corpus
 from wafer.errors import ConfigError, DataError, Problem
 
-__all__ = ["run_file"]
+__all__ = ["Start", "rows_section", "run_file"]
 
 _PROCESSORS = {
     "lm": "GptHDF5DataProcessor",
@@ -28,13 +29,7 @@ _FILE = """\
 train_input:
 {train_input}
 {eval_input}\
-model:
-  name: {model}
-  vocab_size: {vocab_size:<14}# ids in the rows are below it
-  max_position_embeddings: {length}   # longest sequence
-{sizes}
-  mixed_precision: false    # true: compute in half precision (fp16_type)
-
+{model_section}
 {sparsity}\
 optimizer:
   optimizer_type: AdamW
@@ -44,15 +39,16 @@ optimizer:
   learning_rate:            # rises for a tenth of the steps, then falls
     - scheduler: Linear
       initial_learning_rate: 0.0
-      end_learning_rate: 0.0006
+      end_learning_rate: {rate}
       total_iters: 100
     - scheduler: CosineDecay
-      initial_learning_rate: 0.0006
-      end_learning_rate: 0.00006
+      initial_learning_rate: {rate}
+      end_learning_rate: {last_rate}
       total_iters: 900
 
 runconfig:
   mode: {mode}
+{start}\
   max_steps: 1000           # the schedule above ends there, too
 {evaluation}\
   checkpoint_steps: 200     # a stopped run goes on from the last one
@@ -60,14 +56,19 @@ runconfig:
   seed: 1
 """
 
-_INPUT = """\
-  data_processor: {processor}
-  data_dir: {data}
-  batch_size: {batch_size:<14}# rows per step
-  max_sequence_length: {length}
-  use_vsl: {use_vsl}            # rows hold several sequences; no padding is computed
-  shuffle: {shuffle}
+_MODEL = """\
+model:
+  name: {model}
+  vocab_size: {vocab_size:<14}# ids in the rows are below it
+  max_position_embeddings: {length}   # longest sequence
+{sizes}
+  mixed_precision: false    # true: compute in half precision (fp16_type)
 """
+_START = """\
+  checkpoint_path: {path}
+  is_pretrained_checkpoint: true    # its weights and masks; step, optimizer and data begin anew
+"""
+_COMMENTS = {"batch_size": "rows per step", "use_vsl": "rows hold several sequences"}
 
 _SPARSITY = """\
 sparsity:
@@ -77,8 +78,56 @@ sparsity:
 """
 
 
+class Start(NamedTuple):
+    """Checkpoint that a run file starts from.
+
+    path: its folder
+    model: its ``model`` section
+    sparsity: section that keeps its masks; None where it has none
+    """
+
+    path: pathlib.Path
+    model: Mapping[str, Any]
+    sparsity: Mapping[str, Any] | None = None
+
+
+def rows_section(model: Mapping[str, Any], data: pathlib.Path) -> dict[str, Any]:
+    """Return an input section for a folder of rows; sizes are those of the rows.
+
+    Args:
+        model: the ``model`` section that reads them.
+        data: folder of HDF5 rows.
+
+    Raises:
+        ConfigError: the model learns from rows of another kind, or has fewer token ids.
+        DataError: the folder holds no rows.
+    """
+    return _rows_section(model, data)[0]
+
+
+def _rows_section(model: Mapping[str, Any], data: pathlib.Path) -> tuple[dict[str, Any], int]:
+    """The section, and the number of token ids in the rows."""
+    tasks = parse_config(model).tasks
+    task = next((task for task in tasks if task in _PROCESSORS), None)
+    if task is None:
+        message = (
+            f"{model['name']!r} learns from data of its own kind, not from "
+            f"{' or '.join(_PROCESSORS)} rows; begin with a file of models/configs"
+        )
+        raise ConfigError([Problem(("model", "name"), message)])
+    vocab_size, length, packed, count = _rows(data)
+    section = {
+        "data_processor": _PROCESSORS[task],
+        "data_dir": str(data),
+        "batch_size": min(8, count),
+        "max_sequence_length": length,
+        "use_vsl": packed,
+    }
+    return section, vocab_size
+
+
 def run_file(
-    model: str,
+    model: str | Start,
     data: pathlib.Path,
     eval_data: pathlib.Path | None = None,
     sparsity: float | None = None,
@@ -86,51 +135,76 @@ def run_file(
     """Return the file's text; sizes of vocabulary, rows and batch are those of the data.
 
     Args:
-        model: a name of ``models.list_models``.
+        model: a name of ``models.list_models``, or a checkpoint to fine-tune, whose model and
+            masks are kept.
         data: folder of HDF5 rows.
         eval_data: rows kept for evaluation; None only trains.
-        sparsity: share of the weights that is 0; None is dense.
+        sparsity: share of the weights that is 0; None is dense, or as the checkpoint is.
 
     Raises:
-        ConfigError: the model learns from rows of another kind.
+        ConfigError: the model learns from rows of another kind, or has fewer token ids.
         DataError: no rows there, or nobody says how large the vocabulary is.
     """
-    config = parse_config({"name": model})
-    task = next((task for task in config.tasks if task in _PROCESSORS), None)
-    if task is None:
+    start = model if isinstance(model, Start) else None
+    base = {"name": model} if start is None else start.model
+    section, vocab_size = _rows_section(base, data)
+    known = getattr(parse_config(base), "vocab_size", vocab_size)
+    if start is not None and vocab_size > known:
         message = (
-            f"{model!r} learns from data of its own kind, not from {' or '.join(_PROCESSORS)} "
-            "rows; begin with a file of models/configs"
+            f"{known} in {start.path}, but the rows of {data} have {vocab_size} token ids; make "
+            "them with the tokenizer of the checkpoint"
         )
-        raise ConfigError([Problem(("model", "name"), message)])
-    vocab_size, length, packed, count = _rows(data)
-
-    def section(folder: pathlib.Path, shuffle: str) -> str:
-        return _INPUT.format(
-            processor=_PROCESSORS[task],
-            data=_scalar(str(folder)),
-            batch_size=min(8, count),
-            length=length,
-            use_vsl=_scalar(packed),
-            shuffle=shuffle,
-        )
-
-    presets = list_models()[model].presets
-    known = [key for key in _SIZES if key in config_class(model).model_fields]
-    sizes = {key: getattr(config, key) for key in dict.fromkeys([*known, *presets])}
-    left_out = ("vocab_size", "max_position_embeddings")
+        raise ConfigError([Problem(("model", "vocab_size"), message)])
+    if start is None:
+        written = _model(str(model), vocab_size, section["max_sequence_length"])
+    else:
+        written = f"# as in the checkpoint\n{_yaml({'model': dict(start.model)})}"
+    masks = ""
+    if sparsity is not None:
+        masks = _SPARSITY.format(level=sparsity)
+    elif start is not None and start.sparsity is not None:
+        masks = f"# keeps the masks of the checkpoint\n{_yaml({'sparsity': start.sparsity})}\n"
+    evals = "" if eval_data is None else f"eval_input:\n{_input(section, eval_data, False)}\n"
     return _FILE.format(
-        model=model,
+        model=base["name"],
         data=data,
         mode="train" if eval_data is None else "train_and_eval",
-        train_input=section(data, "true"),
-        eval_input="" if eval_data is None else f"eval_input:\n{section(eval_data, 'false')}\n",
+        train_input=_input(section, data, True),
+        eval_input=evals,
+        model_section=written,
+        sparsity=masks,
+        rate="0.0006" if start is None else "0.00006",
+        last_rate="0.00006" if start is None else "0.000006",
+        start="" if start is None else _START.format(path=_scalar(str(start.path))),
+        evaluation="" if eval_data is None else "  eval_frequency: 200\n",
+    )
+
+
+def _model(name: str, vocab_size: int, length: int) -> str:
+    config, presets = parse_config({"name": name}), list_models()[name].presets
+    known = [key for key in _SIZES if key in config_class(name).model_fields]
+    sizes = {key: getattr(config, key) for key in dict.fromkeys([*known, *presets])}
+    left_out = ("vocab_size", "max_position_embeddings")
+    return _MODEL.format(
+        model=name,
         vocab_size=vocab_size,
         length=length,
         sizes="\n".join(f"  {k}: {_scalar(v)}" for k, v in sizes.items() if k not in left_out),
-        sparsity="" if sparsity is None else _SPARSITY.format(level=sparsity),
-        evaluation="" if eval_data is None else "  eval_frequency: 200\n",
     )
+
+
+def _input(section: Mapping[str, Any], folder: pathlib.Path, shuffle: bool) -> str:
+    values = {**section, "data_dir": str(folder), "shuffle": shuffle}
+    lines = (f"{key}: {_scalar(value)}" for key, value in values.items())
+    noted = (
+        f"  {line:<26}# {_COMMENTS[key]}" if key in _COMMENTS else f"  {line}"
+        for key, line in zip(values, lines, strict=True)
+    )
+    return "\n".join(noted) + "\n"
+
+
+def _yaml(value: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(value, sort_keys=False, default_flow_style=None)
 
 
 def _rows(folder: pathlib.Path) -> tuple[int, int, bool, int]:

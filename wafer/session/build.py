@@ -106,6 +106,9 @@ def build(experiment: Experiment) -> Run:
         DataError: data that is not what the configuration says.
     """
     settings = experiment.cfg.runconfig
+    if "train" not in settings.mode:  # masks are the checkpoint's, which is not read yet
+        quiet = dataclasses.replace(experiment.sparsifier, quiet=True)
+        experiment = dataclasses.replace(experiment, sparsifier=quiet)
     stripped = getattr(experiment.model.config, "enable_vts", False)
     row = choose(experiment)
     engine = make(experiment, row)

@@ -19,11 +19,13 @@ from models.checkpoint.writer import Checkpoints
 from models.lora import is_adapter
 from models.paths import named_leaves
 from sparsity import sentinel
+from sparsity.resume import Origin, resume as restore
 from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, TrainingError
 from wafer.session.build import Run
 from wafer.session.changes import changes
 from wafer.session.foreign import is_foreign, load_foreign
+from wafer.session.masks import mask_lines
 
 __all__ = ["Resumed", "resume", "save", "state_from"]
 
@@ -219,23 +221,30 @@ def state_from(
             )
         return fill_template(own, tree[name], where, f"{name}/", strict=strict, optional=optional)
 
-    sparsifier = run.experiment.sparsifier
+    sparsifier, trains = run.experiment.sparsifier, "train" in run.cfg.runconfig.mode
     record = meta.get(layout.SPARSITY) if "sparsity" in parts else None
+    origins: dict[str, Origin] = {}
 
     def fill(params: PyTree, opt_state: PyTree, sparse: Any) -> tuple[Any, Any, Any]:
         # Files are dense whatever the storage in memory is.
         params, opt_state = run.engine.sparsifier.expand(params, opt_state, sparse)
         params = take("model", layout.PARAMS, params)
-        if not sparsifier:
+        if trains and not sparsifier:
             sentinel.require_dense(params, where)
         if run.cfg.optimizer is not None:
             opt_state = take("optimizer", layout.OPT_STATE, opt_state)
         known = dataclasses.replace(run.engine.sparsifier, quiet=True)  # said what is sparse
-        return known.resume(params, opt_state, template.sparse.key, record)
+        key, report = template.sparse.key, origins.update
+        return restore(known, params, opt_state, key, record, trains=trains, report=report)
 
     state = template._replace(
         step=take("global_step", layout.STEP, template.step),
         scale=take("grad_scaler", layout.SCALE, template.scale),
         key=take("global_step", layout.KEY, template.key),
     )
-    return run.engine.rebuild(state, fill)
+    state = run.engine.rebuild(state, fill)
+    if "model" in parts:
+        dynamic = any(algorithm.dynamic for _, algorithm in sparsifier.groups)
+        for line in mask_lines(origins, where, trains=trains, dynamic=dynamic):
+            _LOG.info("sparsity: %s", line)
+    return state

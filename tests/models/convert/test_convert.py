@@ -324,6 +324,9 @@ def test_commands_there_and_back(tmp_path, capsys):
         "convert", *common, "--src-fmt", "hf", "--tgt-fmt", "wafer", "--output-dir", ours, source
     )
     record, params = open_params(ours)
+    count = sum(int(np.prod(leaf.shape)) for leaf in params.values())
+    said = f"{ours}: starcoder, hf to wafer, {len(params)} tensors, {count:,} parameters"
+    assert capsys.readouterr().out == f"{said}, no tokenizer found\n"
     settings = record["config"]["model"]
     assert build(settings).config.num_kv_heads == 4
     assert params["embed/token/embedding"].dtype == np.float32

@@ -1,0 +1,54 @@
+"""What a command suggests to do next, as the user would type it."""
+
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Sequence
+
+__all__ = ["command", "next_lines", "tensorboard"]
+
+
+def command() -> str:
+    """Return how this process was called: ``wafer``, ``.venv/bin/wafer``, ``python -m wafer``.
+
+    In a program that imports wafer it is ``wafer``.
+    """
+    called = pathlib.Path(sys.argv[0])
+    if called.name == "__main__.py" and called.parent.name == "wafer":
+        return f"{_typed(sys.executable)} -m wafer"
+    return _typed(str(called)) if called.stem == "wafer" and called.suffix != ".py" else "wafer"
+
+
+def tensorboard(folder: pathlib.Path) -> str:
+    """Return the line that starts TensorBoard on a folder; where it is missing, how to get it."""
+    beside = pathlib.Path(sys.executable).with_name("tensorboard")
+    if beside.is_file():
+        return f"{_typed(str(beside))} --logdir {folder}"
+    line = f"tensorboard --logdir {folder}"
+    if shutil.which("tensorboard"):
+        return line
+    return f"{line}    (first: {_typed(sys.executable)} -m pip install tensorboard)"
+
+
+def next_lines(lines: Sequence[str]) -> list[str]:
+    """Lay suggestions out; lines that begin with ``wafer`` get the command as it was called."""
+    name = command()
+    named = (name + line.removeprefix("wafer") if _is_ours(line) else line for line in lines)
+    return ["Next:", *(f"  {line}" for line in named)]
+
+
+def _is_ours(line: str) -> bool:
+    return line.startswith("wafer ")
+
+
+def _typed(program: str) -> str:
+    """Shorten a program's path: its name where the shell finds it, else relative if below here."""
+    path = pathlib.Path(os.path.abspath(program))  # links are kept: a venv's python is one
+    if shutil.which(path.name) == str(path):
+        return path.name
+    here = pathlib.Path.cwd()
+    if path.is_relative_to(here):
+        short = str(path.relative_to(here))
+        return short if os.sep in short else f".{os.sep}{short}"
+    return str(path)
