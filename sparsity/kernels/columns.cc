@@ -1,15 +1,21 @@
 // Products of a few rows with a weight by output column; see decode.h. Compiled once per target.
 //
-// Sixteen inputs at a time, or 32 where a processor spreads 16-bit values: the kept values spread to the lanes that the mask names, then one
-// multiply-add for each row of activations. A few columns go together, so that their sums and
-// pointers do not wait for each other, and each asks for the memory that the next few will need.
+// Sixteen inputs at a time, or 32 where a processor spreads 16-bit values: the kept values spread
+// to the lanes that the mask names, then one multiply-add for each row of activations. A few
+// columns go together, so that their sums and pointers do not wait for each other, and each asks
+// for the memory that the next few will need.
 #include "decode.h"
 
 #include <cstring>
 
 #include "vectors.h"
 
-#if defined(__AVX2__)
+// Intrinsics have vectors of one size: flags such as -march=native offer them for every target.
+#if defined(__AVX512F__) && WAFER_LANES == 16
+#define WAFER_EXPANDS_16
+#include <immintrin.h>
+#elif defined(__AVX2__) && WAFER_LANES == 8
+#define WAFER_PERMUTES_8
 #include <immintrin.h>
 #endif
 
@@ -45,12 +51,12 @@ WAFER_INLINE float Sum(Floats v) {
 }
 
 // The first values spread to the lanes of `mask`, 0 elsewhere.
-#if defined(__AVX512F__)
+#if defined(WAFER_EXPANDS_16)
 WAFER_INLINE Floats Expand(Floats values, uint32_t mask) {
   return reinterpret_cast<Floats>(
       _mm512_maskz_expand_ps(static_cast<__mmask16>(mask), reinterpret_cast<__m512>(values)));
 }
-#elif defined(__AVX2__)
+#elif defined(WAFER_PERMUTES_8)
 // For each mask of 8 lanes, which value goes to each lane, or -1: a sign that clears the lane.
 struct Places {
   int32_t of[256][8];
@@ -120,7 +126,7 @@ void Multiply(const Columns& w, const float* x, int64_t n, int64_t written, floa
 template <int kRows>
 constexpr int kTogether = kRows >= kRegisters ? 1 : kRows * 4 <= kRegisters ? 4 : 2;
 
-#if defined(__AVX512F__)
+#if defined(WAFER_EXPANDS_16)
 // bfloat16 values, 32 inputs at a time: spread as 16-bit lanes, they are the upper halves of the
 // floats for odd inputs where they stand, and of those for even ones after a shift.
 template <int kRows, int kColumns>

@@ -178,7 +178,7 @@ struct Row {
     Floats s = raw * row.call.scale;
     if (row.bias != nullptr) s = s + Load(row.bias + w * kLanes);
     const Ints lane = LaneNumbers(AllLanes{}) + w * kLanes;
-    return (lane >= row.low) & (lane < row.high) ? s : Splat(kHidden);
+    return ((lane >= row.low) & (lane < row.high)) ? s : Splat(kHidden);
   }
   WAFER_INLINE Floats Keep(const Row& row, int w) {
     const Ints at = *reinterpret_cast<const LooseInts*>(row.position + w * kLanes);

@@ -18,18 +18,27 @@ inline bool any(const V& v) {
   return (v[0] | v[1] | v[2] | v[3] | v[4] | v[5] | v[6] | v[7]) != 0;
 }
 
-// out[x] = plane[x + 1]; `next` is the block to the east.
-inline V from_east(const V& v, const V& next) {
+// The last 8 - skip words of a, then the first `skip` of b. Clang has no __builtin_shuffle and
+// GCC 11 no __builtin_shufflevector.
+template <int skip>
+inline V join(const V& a, const V& b) {
+#ifdef __clang__
+  return __builtin_shufflevector(a, b, skip, skip + 1, skip + 2, skip + 3, skip + 4, skip + 5,
+                                 skip + 6, skip + 7);
+#else
   using I = int64_t __attribute__((vector_size(64)));
-  const I pick = {1, 2, 3, 4, 5, 6, 7, 8};
-  return (v >> 1) | (__builtin_shuffle(v, next, pick) << 63);
+  const I pick = {skip,     skip + 1, skip + 2, skip + 3,
+                  skip + 4, skip + 5, skip + 6, skip + 7};
+  return __builtin_shuffle(a, b, pick);
+#endif
 }
+
+// out[x] = plane[x + 1]; `next` is the block to the east.
+inline V from_east(const V& v, const V& next) { return (v >> 1) | (join<1>(v, next) << 63); }
 
 // out[x] = plane[x - 1]; `previous` is the block to the west.
 inline V from_west(const V& v, const V& previous) {
-  using I = int64_t __attribute__((vector_size(64)));
-  const I pick = {7, 8, 9, 10, 11, 12, 13, 14};
-  return (v << 1) | (__builtin_shuffle(previous, v, pick) >> 63);
+  return (v << 1) | (join<7>(previous, v) >> 63);
 }
 
 // A zeroed array, aligned for vectors.
