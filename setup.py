@@ -124,7 +124,7 @@ setup(
         ),
         NativeLibrary(
             "sparsity.kernels",
-            ["sparse_dot.cc", "walk.cc", "topology.cc", "moves.cc", "decode.cc"],
+            ["sparse_dot.cc", "walk.cc", "topology.cc", "topk.cc", "moves.cc", "decode.cc"],
             per_target=["tile.cc", "columns.cc", "streams.cc"],
         ),
         NativeLibrary(

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pydantic
 from jaxtyping import Array, ArrayLike
@@ -50,9 +51,14 @@ class Schedule:
         """Return the float32 value at ``step``; ``index`` is the list position."""
         raise TypeError(f"{type(self).__name__} must define __call__(step, index)")
 
+    def at(self, step: int, index: int = 0) -> float:
+        """Return the value at ``step`` as a number, under a trace as well."""
+        with jax.ensure_compile_time_eval():
+            return float(self(step, index))
+
     def min_max_end(self, start: int = 0, stop: int = 100_000) -> tuple[float, float, float]:
         """Return the least, the greatest and the last value over ``start <= step <= stop``."""
-        values = [float(self(t)) for t in self._turning_points(start, stop)]
+        values = [self.at(t) for t in self._turning_points(start, stop)]
         return min(values), max(values), values[-1]
 
     def _turning_points(self, start: int, stop: int) -> list[int]:
@@ -149,6 +155,11 @@ class Cycling(Schedule):
         """Return ``values[index]``; the step plays no part."""
         del step
         return jnp.asarray(self.values, jnp.float32)[index]
+
+    def at(self, step: int, index: int = 0) -> float:
+        """Return the value at ``step`` as a number, under a trace as well."""
+        with jax.ensure_compile_time_eval():
+            return float(self(step, index))
 
     def min_max_end(self, start: int = 0, stop: int = 100_000) -> tuple[float, float, float]:
         """Return the least, the greatest and the last listed value."""

@@ -1,5 +1,7 @@
 """Exact selection of the k highest scores, under jit, without sorting.
 
+Rows of a few cells (n:m patterns) are ranked by comparing all pairs. Longer ones:
+
 The bits of a float32, read as an unsigned integer with the sign folded, are ordered as the floats
 are. Bisecting on those bits finds the k-th highest score in at most 32 counting passes, which is
 5-10 times faster on a CPU than ``top_k`` or a sort at k = n/10 and n = 10^6..10^7. Equal scores
@@ -13,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-__all__ = ["active_first", "drop_count", "kept_count", "topk_mask"]
+__all__ = ["active_first", "drop_count", "kept_count", "kept_number", "topk_mask"]
 
 
 def _ordered_bits(scores: Array) -> Array:
@@ -54,6 +56,17 @@ def _break_ties(above: Array, equal: Array, missing: Array) -> Array:
     return above | (equal & (index < end[:, None]))
 
 
+_FEW = 64  # cells of the longest row that is ranked by pairs
+
+
+def _rank_mask(ordered: Array, k: Array) -> Array:
+    """Mark the cells with fewer than k before them: higher ones, and equal ones of lower index."""
+    index = jnp.arange(ordered.shape[-1])
+    mine, other = ordered[:, :, None], ordered[:, None, :]
+    before = (other > mine) | ((other == mine) & (index < index[:, None]))
+    return jnp.sum(before, axis=-1, dtype=jnp.int32) < k[:, None]
+
+
 def topk_mask(
     scores: Float[Array, "R n"], k: Int[Array, ""] | Int[Array, " R"] | int
 ) -> Bool[Array, "R n"]:
@@ -71,6 +84,8 @@ def topk_mask(
     """
     k = jnp.broadcast_to(jnp.asarray(k, jnp.int32), scores.shape[:1])
     ordered = _ordered_bits(scores.astype(jnp.float32))
+    if scores.shape[-1] <= _FEW:
+        return _rank_mask(ordered, k)
 
     def count(threshold: Array) -> Array:
         return jnp.sum(ordered >= threshold[:, None], axis=-1, dtype=jnp.int32)
@@ -98,6 +113,12 @@ def kept_count(sparsity: Array | float, n: Array | int) -> Array:
     """
     level = jnp.clip(jnp.asarray(sparsity, jnp.float32), 0.0, 1.0)
     return jnp.trunc((jnp.float32(1) - level) * jnp.asarray(n, jnp.float32)).astype(jnp.int32)
+
+
+def kept_number(sparsity: float, n: int) -> int:
+    """Return ``kept_count`` of numbers as a number, under a trace as well."""
+    with jax.ensure_compile_time_eval():
+        return int(kept_count(sparsity, n))
 
 
 def drop_count(drop_fraction: Array | float, active: Array, groups: int) -> Array:

@@ -32,7 +32,7 @@ from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.algorithms.magnitude import ACDC
 from sparsity.filters import Filter
 from sparsity.schedules import Cycling, Every, UpdateSteps
-from sparsity.selection import kept_count
+from sparsity.selection import kept_number
 from sparsity.state import SparseState
 from sparsity.views import View, WeightLayout
 
@@ -197,11 +197,13 @@ class Sparsifier:
 
     def init_context(self, chosen: Selected, weight: Array, key: Array) -> InitContext:
         """Gather what an algorithm needs to make one parameter's first mask."""
+        with jax.ensure_compile_time_eval():
+            level = jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1)
         return InitContext(
             name=chosen.name,
             position=chosen.position,
             weight=jnp.asarray(weight),
-            sparsity=jnp.clip(chosen.algorithm.sparsity(0, 0), 0, 1),
+            sparsity=level,
             key=topologies.named_key(key, chosen.name),
             run_key=key,
             view=self.view(chosen.group),
@@ -432,9 +434,7 @@ def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iter
         name: (chosen.group, sparsifier.view(chosen.group).row_length(chosen.shape))
         for name, chosen in selected.items()
     }
-    empty_cells = {
-        key for key in set(cells.values()) if int(kept_count(highest[key[0]], key[1])) == 0
-    }
+    empty_cells = {key for key in set(cells.values()) if kept_number(highest[key[0]], key[1]) == 0}
     empty = [name for name, key in cells.items() if key in empty_cells]
     if empty:
         yield f"{_listed(empty)}: pruned to 100 %, so nothing of the layer is left; lower its level"
@@ -449,7 +449,7 @@ def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iter
         if again is not None:
             yield (
                 f"the list of levels on {rule} begins again at step {again}, with "
-                f"{float(algorithm.sparsity(0, 0)):g}; end it with update.stop"
+                f"{algorithm.sparsity.at(0):g}; end it with update.stop"
             )
 
 

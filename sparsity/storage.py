@@ -18,13 +18,14 @@ from jaxtyping import Array
 
 from sparsity import kernels
 from sparsity.algorithms.base import Algorithm
+from sparsity.algorithms.masks import checkerboard
 from sparsity.kernels import native
 from sparsity.schedules import is_constant
 from sparsity.schema import SparsityError
-from sparsity.selection import kept_count
+from sparsity.selection import kept_number
 from sparsity.views import View
 
-__all__ = ["Probed", "capacity", "choose", "density", "expand", "move", "pattern_of", "shrink"]
+__all__ = ["Probed", "capacity", "choose", "density", "expand", "pattern_of", "shrink"]
 
 _LOG = logging.getLogger(__name__)
 _NOMINAL_TOKENS = 2048  # storage is chosen before the batch is known
@@ -67,7 +68,7 @@ def choose(
     if algorithm.compute == "masked" or reason or dtype is None:
         return "masked"
     rows, columns = shape
-    kept = int(kept_count(algorithm.sparsity(0), math.prod(shape)))
+    kept = kept_number(algorithm.sparsity.at(0), math.prod(shape))
     choice = kernels.choose(_NOMINAL_TOKENS, rows, columns, kept, jnp.dtype(dtype))
     _LOG.debug("sparsity.compute: auto stores %s %s as %s", name, shape, choice)
     return choice
@@ -97,16 +98,27 @@ def _obstacle(shape: tuple[int, ...], algorithm: Algorithm, view: View) -> str:
 
 def capacity(mask: Array, algorithm: Algorithm, view: View) -> int:
     """How many values to store for a first mask, and all that may follow it."""
-    if isinstance(mask, jax.core.Tracer):
-        raise SparsityError(
-            "sparsity.compute: csr storage is sized by the first mask; call init outside jit, or"
-            " use compute: masked"
-        )
-    first = int(np.count_nonzero(mask))
-    if not algorithm.dynamic:
-        return first
-    each = kept_count(algorithm.sparsity(0), view.row_length(mask.shape))
-    return max(first, int(each) * view.groups(mask.shape) * view.cell)
+    each = kept_number(algorithm.sparsity.at(0), view.row_length(mask.shape))
+    level = each * view.groups(mask.shape) * view.cell
+    first = _first_count(mask, algorithm, view, level)
+    return max(first, level) if algorithm.dynamic else first
+
+
+def _first_count(mask: Array, algorithm: Algorithm, view: View, level: int) -> int:
+    """Weights that the first mask keeps; under a trace from the rule that draws it."""
+    if not isinstance(mask, jax.core.Tracer):
+        return int(np.count_nonzero(mask))
+    method = algorithm.init_method
+    known = type(algorithm).init_mask is Algorithm.init_mask
+    if known and method in ("random", "topk"):
+        return level
+    if known and method == "checkerboard":
+        with jax.ensure_compile_time_eval():
+            return int(jnp.sum(checkerboard(mask.shape, algorithm.sparsity.at(0), view)))
+    raise SparsityError(
+        f"sparsity.compute: csr: how many weights init_method {method!r} keeps depends on their"
+        " values; call init outside jit, or use compute: masked"
+    )
 
 
 def pattern_of(mask: Array, size: int) -> kernels.Pattern:
@@ -122,11 +134,6 @@ def shrink(leaf: Array, pattern: kernels.Pattern) -> Array:
 def expand(leaf: Array, pattern: kernels.Pattern, fill: float = 0.0) -> Array:
     """Spread values to the dense [K, N] leaf; a dense one passes through."""
     return kernels.to_dense(leaf, pattern, fill) if leaf.ndim == 1 else leaf
-
-
-def move(leaf: Array, old: kernels.Pattern, new: kernels.Pattern) -> Array:
-    """Carry values to another pattern; those of positions that are new are 0."""
-    return kernels.gather(kernels.to_dense(leaf, old), new)
 
 
 def density(pattern: kernels.Pattern) -> Array:

@@ -221,7 +221,7 @@ def _change_csr(
         new = kernels.rigl_update(flat[0], pattern, scores, keep, flat[1:], grow=grow)
         return new.pattern, tree.unflatten([new.values, *new.others])
     after = storage.pattern_of(algorithm.update_mask(ctx), pattern.nnz)
-    return after, tree.unflatten([storage.move(leaf, pattern, after) for leaf in flat])
+    return after, tree.unflatten(kernels.move_values(flat, pattern, after))
 
 
 def _require_gradients(group: Group, grads: Grads) -> None:

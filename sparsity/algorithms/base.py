@@ -10,6 +10,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
 
+import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -45,7 +46,7 @@ class InitContext(NamedTuple):
         name: '/'-path of the parameter
         position: its place in the list of all parameters (the 1.8 dialect seeds by it)
         weight: the parameter, any shape
-        sparsity: [] float32 level in [0, 1]
+        sparsity: [] float32 level in [0, 1]; concrete under jit, too
         key: consumed; this parameter's own
         run_key: the state's key, the same for all parameters
         view: which positions compete
@@ -142,7 +143,8 @@ class Algorithm:
 
     def starts_sparse(self) -> bool:
         """False for a dynamic algorithm whose update schedule is not due at step 0."""
-        return not self.dynamic or bool(self.update(0))
+        with jax.ensure_compile_time_eval():  # a user's rule may compute with jnp
+            return not self.dynamic or bool(self.update(0))
 
     def init_mask(self, ctx: InitContext) -> Array:
         """Return the parameter's first mask, true where kept."""

@@ -41,7 +41,7 @@ class InBandStatic(Algorithm):
         return self._mask(ctx, ~saved)
 
     def _mask(self, ctx: InitContext, pruned: Array) -> Array:
-        method, level = str(self.init_method), float(self.sparsity(0))
+        method, level = str(self.init_method), self.sparsity.at(0)
         seed = jnp.uint32(self.seed or 0)
         if self.seed is None:
             seed = jax.random.bits(jax.random.fold_in(ctx.run_key, 18), dtype=jnp.uint32)

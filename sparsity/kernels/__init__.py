@@ -11,7 +11,7 @@ from sparsity.kernels.pattern import (
     to_mask,
 )
 from sparsity.kernels.product import SparseWeight, sparse_dot
-from sparsity.kernels.topology import Regrown, rigl_update, topk_mask
+from sparsity.kernels.topology import Regrown, move_values, rigl_update, topk_mask
 
 __all__ = [
     "DecodeTable",
@@ -21,6 +21,7 @@ __all__ = [
     "SparseWeight",
     "choose",
     "gather",
+    "move_values",
     "pattern_from_flat",
     "pattern_from_mask",
     "rigl_update",

@@ -93,6 +93,41 @@ ffi::Error Gather(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> dense, ffi::AnyBuf
   return ffi::Error::Success();
 }
 
+// source[nnz]: where the value of each place of a pattern lies in another pattern of the same
+// weight, -1 where that has none. Both list the columns of a row in order.
+ffi::Error Places(ffi::ThreadPool pool, ffi::AnyBuffer old_indices,
+                  ffi::Buffer<ffi::S32> old_pointers, ffi::Buffer<ffi::S32> old_order,
+                  ffi::AnyBuffer t_indices, ffi::Buffer<ffi::S32> t_pointers,
+                  ffi::Buffer<ffi::S32> order, ffi::ResultBuffer<ffi::S32> source) {
+  const bool wide = old_indices.element_type() != ffi::DataType::U16;
+  const int64_t any = int64_t{1} << 31, nnz = order.element_count();
+  std::string wrong = Wrong(pool, t_indices, t_pointers, order, nnz, any);
+  if (wrong.empty()) {
+    wrong = Wrong(pool, old_indices, old_pointers, old_order, old_order.element_count(), any);
+  }
+  if (wrong.empty() && (old_pointers.element_count() != t_pointers.element_count() ||
+                        static_cast<int64_t>(source->element_count()) != nnz)) {
+    wrong = "the patterns are of weights of different shapes";
+  }
+  if (!wrong.empty()) return BadPattern(wrong);
+  const int32_t* starts = old_pointers.typed_data();
+  const auto column = [&](int32_t i) -> int64_t {
+    return wide ? static_cast<const int32_t*>(old_indices.untyped_data())[i]
+                : static_cast<const uint16_t*>(old_indices.untyped_data())[i];
+  };
+  std::fill_n(source->typed_data(), nnz, -1);  // slack stays so
+  thread_local int32_t at;  // in the old row
+  ForRows(
+      pool, t_indices, t_pointers, order, [&](int64_t k) { at = starts[k]; },
+      [&](int64_t k, int64_t n, int32_t place) {
+        while (at < starts[k + 1] && column(at) < n) ++at;
+        if (at < starts[k + 1] && column(at) == n) {
+          source->typed_data()[place] = old_order.typed_data()[at];
+        }
+      });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace wafer
 
@@ -123,3 +158,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_gather, wafer::Gather,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_places, wafer::Places,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>());

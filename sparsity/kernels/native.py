@@ -14,6 +14,7 @@ HANDLERS = (
     "wafer_sparse_pattern_of_mask",
     "wafer_sparse_update_pattern",
     "wafer_sparse_take",
+    "wafer_sparse_places",
     "wafer_sparse_to_dense",
     "wafer_sparse_gather",
     "wafer_sparse_decode",

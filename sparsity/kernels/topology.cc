@@ -1,109 +1,29 @@
-// Topology of sparse weights: exact top-k masks, patterns of masks, and the RigL/SET update in
-// compressed storage, as XLA FFI handlers for the CPU.
+// Topology of sparse weights: patterns of masks, and the RigL/SET update in compressed storage, as
+// XLA FFI handlers for the CPU.
 //
 // Selection works on keys: the bits of a float folded so that unsigned order is the order of the
 // floats. Two histogram passes over 16 bits each find the k-th largest key exactly; equal keys go
 // to the lowest index in canonical order (by column n, then row k of a [K, N] weight).
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "checks.h"
 #include "runtime.h"
+#include "select.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace wafer {
 namespace {
 
-namespace ffi = xla::ffi;
-
 constexpr uint32_t kNever = 0;           // below every key: a position that cannot be chosen
 constexpr uint32_t kAlways = 0xffffffff;  // above every key of a number
-
-uint32_t Bits(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return bits;
-}
-
-// Order of `selection.topk_mask`: -0 equals 0, NaN by its bits (a positive one is the highest).
-inline uint32_t Key(float x) {
-  const uint32_t bits = Bits(x) == 0x80000000u ? 0 : Bits(x);
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
 
 // The same with NaN as +inf and -inf as the lowest number, so that kNever and kAlways are free.
 inline uint32_t NumberKey(float x) {
   const uint32_t magnitude = Bits(x) & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return 0xff800000u;
   return std::max(Key(x), 0x00800000u);
-}
-
-// The k-th largest key, and how many of the keys equal to it belong to the k.
-struct Threshold {
-  uint32_t key = kAlways;
-  int64_t ties = 0;
-  int64_t equal = 0;
-
-  bool Above(uint32_t k) const { return k > key; }
-};
-
-// A contiguous share of `items` for one of `parts` workers.
-struct Share {
-  int64_t begin, end;
-};
-Share ShareOf(int64_t items, int64_t part, int64_t parts) {
-  return {items * part / parts, items * (part + 1) / parts};
-}
-
-int64_t Parts(ffi::ThreadPool& pool, int64_t items) {
-  return std::max<int64_t>(1, std::min(pool.num_threads(), items));
-}
-
-// Finds the threshold of the `want` largest keys. `fill(row, keys)` writes the keys of a row and
-// returns how many; rows have at most `width` keys.
-template <typename Fill>
-Threshold FindThreshold(ffi::ThreadPool& pool, int64_t rows, int64_t width, int64_t want,
-                        const Fill& fill) {
-  constexpr int kBuckets = 1 << 16;
-  Threshold found;
-  if (want <= 0) return found;
-  const int64_t parts = Parts(pool, rows);
-  std::vector<int64_t> total(kBuckets);
-  const auto histogram = [&](auto bucket_of) {
-    std::vector<std::vector<uint32_t>> counts(parts);
-    ParallelFor(pool, parts, [&](int64_t part) {
-      std::vector<uint32_t>& mine = counts[part];
-      mine.assign(kBuckets + 1, 0);  // the last one takes what does not count
-      std::vector<uint32_t> keys(width);
-      const Share share = ShareOf(rows, part, parts);
-      for (int64_t row = share.begin; row < share.end; ++row) {
-        const int64_t n = fill(row, keys.data());
-        for (int64_t i = 0; i < n; ++i) ++mine[bucket_of(keys[i])];
-      }
-    });
-    for (int b = 0; b < kBuckets; ++b) {
-      total[b] = 0;
-      for (const auto& mine : counts) total[b] += mine[b];
-    }
-  };
-  const auto descend = [&](int64_t& left) {  // the bucket that holds the left-th largest
-    int b = kBuckets - 1;
-    while (b > 0 && total[b] < left) left -= total[b--];
-    return static_cast<uint32_t>(b);
-  };
-  int64_t left = want;
-  histogram([](uint32_t key) { return key >> 16; });
-  const uint32_t high = descend(left);
-  histogram([high](uint32_t key) {
-    return key >> 16 == high ? key & 0xffff : static_cast<uint32_t>(kBuckets);
-  });
-  const uint32_t low = descend(left);
-  found.key = high << 16 | low;
-  found.ties = left;
-  found.equal = total[low];
-  return found;
 }
 
 // --- patterns -------------------------------------------------------------------------------
@@ -349,46 +269,6 @@ PatternOut OutOf(ffi::Result<ffi::AnyBuffer>& indices, ffi::ResultBuffer<ffi::S3
           static_cast<int64_t>(order->element_count())};
 }
 
-// mask[R, n] of the k[r] highest scores of each row; among equals the lowest index wins.
-ffi::Error TopkMask(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> scores, ffi::Buffer<ffi::S32> k,
-                    ffi::ResultBuffer<ffi::PRED> mask) {
-  constexpr int64_t kChunk = 1 << 13;
-  if (scores.dimensions().size() != 2 ||
-      static_cast<int64_t>(k.element_count()) != scores.dimensions()[0] ||
-      !IsMatrix(*mask, scores.dimensions()[0], scores.dimensions()[1])) {
-    return BadPattern("topk_mask takes scores [R, n] and one k per row");
-  }
-  const int64_t rows = scores.dimensions()[0], n = scores.dimensions()[1];
-  const int64_t chunks = (n + kChunk - 1) / kChunk;
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* row = scores.typed_data() + r * n;
-    bool* out = mask->typed_data() + r * n;
-    const Threshold limit = FindThreshold(
-        pool, chunks, kChunk, k.typed_data()[r], [&](int64_t chunk, uint32_t* keys) {
-          const int64_t begin = chunk * kChunk, end = std::min(n, begin + kChunk);
-          for (int64_t i = begin; i < end; ++i) keys[i - begin] = Key(row[i]);
-          return end - begin;
-        });
-    const bool any = k.typed_data()[r] > 0, all_ties = limit.ties == limit.equal;
-    ParallelFor(pool, chunks, [&](int64_t chunk) {
-      for (int64_t i = chunk * kChunk; i < std::min(n, (chunk + 1) * kChunk); ++i) {
-        const uint32_t key = Key(row[i]);
-        out[i] = any && (key > limit.key || (all_ties && key == limit.key));
-      }
-    });
-    if (any && !all_ties) {
-      int64_t left = limit.ties;
-      for (int64_t i = 0; i < n && left > 0; ++i) {
-        if (Key(row[i]) == limit.key) {
-          out[i] = true;
-          --left;
-        }
-      }
-    }
-  }
-  return ffi::Error::Success();
-}
-
 ffi::Error PatternOfMask(ffi::ThreadPool pool, ffi::Buffer<ffi::PRED> mask,
                          ffi::Result<ffi::AnyBuffer> indices, ffi::ResultBuffer<ffi::S32> pointers,
                          ffi::Result<ffi::AnyBuffer> t_indices,
@@ -476,13 +356,6 @@ ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
 }  // namespace wafer
 
 namespace ffi = xla::ffi;
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_topk_mask, wafer::TopkMask,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::PRED>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_pattern_of_mask, wafer::PatternOfMask,
                               ffi::Ffi::Bind()

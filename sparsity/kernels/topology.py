@@ -22,7 +22,7 @@ from sparsity.kernels.pattern import (
     walked,
 )
 
-__all__ = ["Regrown", "rigl_update", "topk_mask"]
+__all__ = ["Regrown", "move_values", "rigl_update", "topk_mask"]
 
 
 def topk_mask(
@@ -131,14 +131,37 @@ def _update_native(
         counts,
     )
 
-    def move(leaf: Array) -> Array:
-        if leaf.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):  # float32 may not hold it
-            return jnp.where(source < 0, jnp.zeros((), leaf.dtype), leaf[source])
-        result = jax.ShapeDtypeStruct(leaf.shape, jnp.float32)
-        moved = native.call("wafer_sparse_take", result, leaf.astype(jnp.float32), source)
-        return moved.astype(leaf.dtype)
+    moved = tuple(_taken(leaf, source) for leaf in (values, *others))
+    return Regrown(walked(*arrays), moved[0], moved[1:])
 
-    return Regrown(walked(*arrays), move(values), tuple(move(leaf) for leaf in others))
+
+def _taken(leaf: Array, source: Array) -> Array:
+    """Take ``leaf[source]``, 0 where the source is -1."""
+    if leaf.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):  # float32 may not hold it
+        return jnp.where(source < 0, jnp.zeros((), leaf.dtype), leaf[source])
+    result = jax.ShapeDtypeStruct(source.shape, jnp.float32)
+    return native.call("wafer_sparse_take", result, leaf.astype(jnp.float32), source).astype(
+        leaf.dtype
+    )
+
+
+def move_values(leaves: Sequence[Shaped[Array, " nnz"]], old: Pattern, new: Pattern) -> list[Array]:
+    """Carry [nnz] arrays from one pattern of a weight to another; 0 at positions that are new.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    check_pattern(old, "move_values", *leaves)
+    check_pattern(new, "move_values")
+    if old.shape != new.shape:
+        raise ValueError(
+            f"move_values: patterns of weights {old.shape} and {new.shape}; expected one shape"
+        )
+    if not native.usable():
+        return [gather(to_dense(leaf, old), new) for leaf in leaves]
+    result = jax.ShapeDtypeStruct((new.nnz,), jnp.int32)
+    source = native.call("wafer_sparse_places", result, *old[2:5], *new[2:5])
+    return [_taken(leaf, source) for leaf in leaves]
 
 
 def _update_reference(
@@ -156,7 +179,5 @@ def _update_reference(
     (flat,) = jnp.nonzero(mask, size=pattern.nnz, fill_value=mask.size)
     new = pattern_from_flat(flat.astype(jnp.int32), (rows, columns), validate=False)
 
-    def move(leaf: Array) -> Array:
-        return gather(to_dense(leaf, pattern), new)
-
-    return Regrown(new, move(values), tuple(move(leaf) for leaf in others))
+    moved = tuple(gather(to_dense(leaf, pattern), new) for leaf in (values, *others))
+    return Regrown(new, moved[0], moved[1:])

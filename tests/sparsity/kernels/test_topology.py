@@ -127,3 +127,26 @@ def test_native_pattern_equals_reference(extra):
     want = kernels.pattern_from_flat(jnp.asarray(flat, jnp.int32), mask.shape)
     for name, one, other in zip(want._fields, got, want, strict=True):
         np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+@pytest.mark.parametrize(("rows", "n"), [(999, 2), (999, 4), (99, 8), (99, 5), (9, 64), (9, 65)])
+def test_topk_of_short_rows_is_a_stable_sort(rows, n):
+    scores = np.random.default_rng(n).integers(-2, 3, (rows, n)).astype(np.float32)
+    for k in (0, 1, n // 2, n):
+        want = np.zeros(scores.shape, bool)
+        np.put_along_axis(want, np.argsort(-scores, kind="stable")[:, :k], True, axis=1)
+        for select in (kernels.topk_mask, jax.jit(selection.topk_mask)):
+            np.testing.assert_array_equal(select(jnp.asarray(scores), k), want)
+
+
+def test_values_move_between_patterns():
+    rng = np.random.default_rng(0)
+    old, new = rng.random((9, 7)) < 0.5, rng.random((9, 7)) < 0.4
+    a = kernels.pattern_from_mask(old, int(old.sum()))
+    b = kernels.pattern_from_mask(new, int(new.sum()))
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.int32):
+        values = jnp.arange(1, a.nnz + 1, dtype=dtype)
+        (moved,) = kernels.move_values([values], a, b)
+        assert moved.dtype == dtype
+        want = kernels.gather(kernels.to_dense(values, a), b)
+        np.testing.assert_array_equal(moved, want)
