@@ -22,7 +22,14 @@ from wafer.errors import CheckpointError
 from wafer.experiment import Experiment
 from wafer.session.foreign import is_hf_folder, load_hf
 
-__all__ = ["Source", "experiment_of", "load", "load_decoding", "newest_checkpoint"]
+__all__ = [
+    "Source",
+    "experiment_of",
+    "load",
+    "load_decoding",
+    "newest_checkpoint",
+    "weights_folder",
+]
 
 KERNELS = ("auto", "csr", "dense")
 DTYPES = ("float32", "bfloat16")
@@ -123,7 +130,7 @@ def load_decoding(
             raise ValueError(f"{name}: {value!r}; choose {' or '.join(known)}")
     why = "you asked for dense ones" if kernels == "dense" else None
     if why is None:
-        path = _folder(checkpoint)
+        path = weights_folder(checkpoint)
         model, leaves = _stored(path)
         why = decoding.problem(model)
         if why is None:
@@ -141,8 +148,12 @@ def load_decoding(
     return model, params, "dense kernels"
 
 
-def _folder(checkpoint: str | os.PathLike[str]) -> pathlib.Path:
-    """Resolve what ``load`` takes to the folder that holds the weights."""
+def weights_folder(checkpoint: str | os.PathLike[str]) -> pathlib.Path:
+    """Resolve what ``load`` takes to the folder that holds the weights.
+
+    Raises:
+        CheckpointError: no readable checkpoint there.
+    """
     path = pathlib.Path(checkpoint)
     return path if is_hf_folder(path) else newest_checkpoint(path)
 

@@ -61,7 +61,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
-    """Load a Hugging Face ``tokenizer.json``.
+    """Load a Hugging Face ``tokenizer.json``; truncation and padding saved in it are off.
 
     Raises:
         FileNotFoundError: no such file.
@@ -75,7 +75,10 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
         raise DataError(f"{path}: not a tokenizer.json ({error})") from None
     if largest >= _MOST_TOKENS:
         raise DataError(f"{path}: token id {largest}; expected ids below {_MOST_TOKENS:,}")
-    return Tokenizer.from_file(str(path))
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def largest_id(path: str) -> int:
