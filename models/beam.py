@@ -1,6 +1,8 @@
 """Beam search for encoder-decoders, with the scores and the end of transformers' ``generate``."""
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from models.base import Model
 from models.families.seq2seq_config import Seq2SeqConfig
-from models.generation import StepFn, check_prompt, empty_rows
+from models.generation import StepFn, check_prompt, empty_rows, end_ids, is_end
 from models.layers.caches import Cache
 from models.paths import Params
 
@@ -21,7 +23,7 @@ __all__ = ["Beams", "beam_search"]
 class Beams(NamedTuple):
     """The best sequence of each row.
 
-    tokens: [B, max_new_tokens] int32, ``end_id`` from its end on
+    tokens: [B, max_new_tokens] int32, ``end_id`` (the first of several) from its end on
     scores: [B] float32 sum of the tokens' log-probabilities over (tokens) ** length_penalty
     """
 
@@ -56,7 +58,7 @@ def beam_search(
     max_new_tokens: int,
     *,
     num_beams: int,
-    end_id: int,
+    end_id: int | Sequence[int],
     length_penalty: float = 1.0,
     lengths: ArrayLike | None = None,
 ) -> Beams:
@@ -68,7 +70,7 @@ def beam_search(
         source_ids: [S] or [B, S] int token ids; rows shorter than S are padded at the end.
         max_new_tokens: a sequence that has so many ends there.
         num_beams: beams per row.
-        end_id: token that ends a sequence, and counts as part of it.
+        end_id: token, or tokens, that end a sequence and count as part of it.
         length_penalty: above 0 long sequences gain, below 0 short ones.
         lengths: [B] real tokens of each row; default all S.
 
@@ -79,6 +81,8 @@ def beam_search(
         raise ValueError(f"{model.config.name}: beam search is for encoder-decoders")
     if num_beams < 1:
         raise ValueError(f"num_beams: expected at least 1, got {num_beams}")
+    if not math.isfinite(length_penalty):
+        raise ValueError(f"length_penalty: expected a finite number, got {length_penalty}")
     source = np.atleast_2d(np.asarray(source_ids, np.int32))
     lengths = np.full(len(source), source.shape[1]) if lengths is None else np.asarray(lengths)
     check_prompt(model, source, lengths, max_new_tokens)
@@ -91,7 +95,7 @@ def beam_search(
         start.reshape(len(source), num_beams),
         cache,
         count=max_new_tokens,
-        end_id=end_id,
+        ends=end_ids(end_id),
         penalty=float(length_penalty),
     )
     return Beams(np.asarray(tokens), np.asarray(scores))
@@ -110,7 +114,7 @@ def _with_ended(s: _State, scores: Array, tokens: Array) -> _State:
     return s._replace(best=best, best_tokens=_pick(every, order))
 
 
-@functools.partial(jax.jit, static_argnames=("step", "count", "end_id", "penalty"))
+@functools.partial(jax.jit, static_argnames=("step", "count", "ends", "penalty"))
 def _search(
     step: StepFn,
     params: Params,
@@ -118,10 +122,11 @@ def _search(
     cache: Cache,
     *,
     count: int,
-    end_id: int,
+    ends: tuple[int, ...],
     penalty: float,
 ) -> tuple[Array, Array]:
     rows, beams = start.shape
+    kept = (1 + len(ends)) * beams
     one = jnp.ones((rows * beams,), jnp.int32)
 
     def extend(s: _State) -> _State:
@@ -129,14 +134,14 @@ def _search(
         chances = jax.nn.log_softmax(logits[:, 0].astype(jnp.float32), -1)
         size = chances.shape[-1]
         sums = (s.sums[..., None] + chances.reshape(rows, beams, size)).reshape(rows, -1)
-        # Twice as many as go on: at most one of each beam ends.
-        sums, flat = jax.lax.top_k(sums, 2 * beams)
+        # More than go on: each beam may end once by each of ``ends``.
+        sums, flat = jax.lax.top_k(sums, kept)
         beam, token = flat // size, flat % size
         tokens = _pick(s.tokens, beam).at[:, :, s.i].set(token)
-        ends, length = token == end_id, (s.i + 1.0) ** penalty
-        among = ends & (jnp.arange(2 * beams) < beams)
+        ended, length = is_end(token, ends), (s.i + 1.0) ** penalty
+        among = ended & (jnp.arange(kept) < beams)
         s = _with_ended(s, jnp.where(among, sums / length, -jnp.inf), tokens)
-        order = jnp.argsort(ends, axis=1, stable=True)[:, :beams]
+        order = jnp.argsort(ended, axis=1, stable=True)[:, :beams]
         place = (jnp.arange(rows)[:, None] * beams + _pick(beam, order)).reshape(-1)
         return _State(
             i=s.i + 1,
@@ -153,7 +158,7 @@ def _search(
         )
 
     nothing = jnp.full((rows, beams), -jnp.inf)
-    filled = jnp.full((rows, beams, count), end_id, jnp.int32)
+    filled = jnp.full((rows, beams, count), ends[0], jnp.int32)
     sums = nothing.at[:, 0].set(0)  # all beams begin alike: one of them counts
     closed = jnp.zeros((rows,), bool)
     s: Any = _State(jnp.int32(0), sums, filled, start, nothing, filled, closed, cache)

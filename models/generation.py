@@ -5,14 +5,14 @@ attends to everything before. The first steps take the prompt in blocks, later o
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from models.adapters import fold_adapters
@@ -28,7 +28,16 @@ from models.paths import Params
 from models.sampling import Sampling, check_sampling, next_token
 from models.seq2seq_generation import decode_target, encode_source
 
-__all__ = ["begin_rows", "check_prompt", "decode_step", "empty_rows", "generate", "generate_stream"]
+__all__ = [
+    "begin_rows",
+    "check_prompt",
+    "decode_step",
+    "empty_rows",
+    "end_ids",
+    "generate",
+    "generate_stream",
+    "is_end",
+]
 
 _PROMPT_BLOCK = 512  # tokens of a prompt that are read at once: logits are held for no more
 
@@ -91,19 +100,33 @@ class _Rows(NamedTuple):
     cache: Cache
 
 
-def _taken(scores: Array, rows: _Rows, key: Array, sampling: Sampling, end_id: int | None) -> _Rows:
-    """Rows with their next token; one that has ended repeats its end."""
+def end_ids(end_id: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the ids that end a row as a tuple; () for None."""
+    if end_id is None:
+        return ()
+    return (int(end_id),) if np.ndim(end_id) == 0 else tuple(map(int, end_id))  # type: ignore[arg-type]
+
+
+def is_end(tokens: Int[Array, "*B"], ends: tuple[int, ...]) -> Bool[Array, "*B"]:
+    """Whether each token is one of the ids that end a row."""
+    return jnp.isin(tokens, jnp.asarray(ends or (-1,)))
+
+
+def _taken(
+    scores: Array, rows: _Rows, key: Array, sampling: Sampling, ends: tuple[int, ...]
+) -> _Rows:
+    """Rows with their next token; one that has ended gets the first of ``ends``."""
     token = next_token(scores, rows.seen, sampling, key)
     ended, seen = rows.ended, rows.seen
-    if end_id is not None:
-        token = jnp.where(ended, end_id, token)
-        ended = ended | (token == end_id)
+    if ends:
+        token = jnp.where(ended, ends[0], token)
+        ended = ended | is_end(token, ends)
     if seen is not None:
         seen = seen.at[jnp.arange(len(token)), token].set(True)
     return _Rows(token, ended, seen, rows.cache)
 
 
-@functools.partial(jax.jit, static_argnames=("step", "sampling", "end_id"))
+@functools.partial(jax.jit, static_argnames=("step", "sampling", "ends"))
 def _begin(
     step: StepFn,
     params: Params,
@@ -113,7 +136,7 @@ def _begin(
     *,
     key: Array,
     sampling: Sampling,
-    end_id: int | None,
+    ends: tuple[int, ...],
 ) -> _Rows:
     """Read the prompt, in blocks, and take the first token."""
     rows, size = prompt.shape[0], min(prompt.shape[1], _PROMPT_BLOCK)
@@ -140,10 +163,10 @@ def _begin(
             jnp.zeros(scores.shape, jnp.int32).at[jnp.arange(rows)[:, None], prompt].max(real) > 0
         )
     fresh = _Rows(jnp.zeros((rows,), jnp.int32), jnp.zeros((rows,), bool), seen, cache)
-    return _taken(scores, fresh, key, sampling, end_id)
+    return _taken(scores, fresh, key, sampling, ends)
 
 
-@functools.partial(jax.jit, static_argnames=("step", "sampling", "end_id"))
+@functools.partial(jax.jit, static_argnames=("step", "sampling", "ends"))
 def _extend(
     step: StepFn,
     params: Params,
@@ -152,11 +175,11 @@ def _extend(
     count: int,
     *,
     sampling: Sampling,
-    end_id: int | None,
+    ends: tuple[int, ...],
 ) -> tuple[_Rows, Array]:
     """Take ``count`` tokens, or fewer where all rows end; the rows, and [B, len(keys)] tokens."""
     one = jnp.ones_like(rows.token)
-    tokens = jnp.full((len(one), len(keys)), 0 if end_id is None else end_id, jnp.int32)
+    tokens = jnp.full((len(one), len(keys)), ends[0] if ends else 0, jnp.int32)
 
     def unfinished(carry: tuple[Array, _Rows, Array]) -> Array:
         i, rows, _ = carry
@@ -165,7 +188,7 @@ def _extend(
     def extend(carry: tuple[Array, _Rows, Array]) -> tuple[Array, _Rows, Array]:
         i, rows, tokens = carry
         logits, cache = step(params, rows.token[:, None], one, rows.cache)
-        rows = _taken(logits[:, 0], rows._replace(cache=cache), keys[i], sampling, end_id)
+        rows = _taken(logits[:, 0], rows._replace(cache=cache), keys[i], sampling, ends)
         return i + 1, rows, tokens.at[:, i].set(rows.token)
 
     _, rows, tokens = jax.lax.while_loop(unfinished, extend, (jnp.int32(0), rows, tokens))
@@ -199,7 +222,7 @@ def generate(
 
     Returns:
         [B, max_new_tokens] int32 the continuations, without the prompts. A row that ended has
-        ``end_id`` to the last column.
+        ``end_id``, or the first of several, to the last column.
 
     Raises:
         ValueError: a model that cannot generate, a prompt that does not fit the positions, a
@@ -210,7 +233,8 @@ def generate(
     )
     tokens = np.concatenate(list(blocks), axis=1)
     missing = max_new_tokens - tokens.shape[1]
-    return np.pad(tokens, ((0, 0), (0, missing)), constant_values=options.get("end_id") or 0)
+    ends = end_ids(options.get("end_id"))
+    return np.pad(tokens, ((0, 0), (0, missing)), constant_values=ends[0] if ends else 0)
 
 
 def generate_stream(
@@ -224,7 +248,7 @@ def generate_stream(
     top_p: float | None = None,
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
-    end_id: int | None = None,
+    end_id: int | Sequence[int] | None = None,
     key: Array | None = None,
     lengths: ArrayLike | None = None,
     cache_dtype: DTypeLike | None = None,
@@ -242,7 +266,8 @@ def generate_stream(
         top_p: sample among the likeliest that together have this probability.
         min_p: sample among those with this share of the likeliest one's probability.
         repetition_penalty: above 1, tokens that a row has (its prompt's too) become less likely.
-        end_id: a row ends after this token; when all have, nothing more is computed.
+        end_id: a row ends after this token, or any of these; when all rows have ended, nothing
+            more is computed.
         key: sampling key, consumed; needed unless temperature is 0.
         lengths: [B] real tokens of each prompt; default all S.
         cache_dtype: float32 or bfloat16, of the keys and values that are kept; the model's by
@@ -267,7 +292,7 @@ def generate_stream(
     if block < 1:
         raise ValueError(f"block: expected at least 1, got {block}")
     keys = jax.random.split(jax.random.key(0) if key is None else key, max_new_tokens)
-    options: Any = {"sampling": sampling, "end_id": end_id}
+    options: Any = {"sampling": sampling, "ends": end_ids(end_id)}
     step, params, rows = begin_rows(
         model, params, prompt, lengths, max_new_tokens, dtype=cache_dtype, key=keys[0], **options
     )
@@ -296,7 +321,7 @@ def begin_rows(
     dtype: DTypeLike | None = None,
     key: Array | None = None,
     sampling: Sampling = Sampling(),  # noqa: B008 immutable
-    end_id: int | None = None,
+    ends: tuple[int, ...] = (),
 ) -> tuple[StepFn, Params, _Rows]:
     """Read prompts and take the first token of each.
 
@@ -307,7 +332,7 @@ def begin_rows(
         model, params, prompt, lengths, count, dtype=dtype
     )
     key = jax.random.key(0) if key is None else key
-    options: Any = {"key": key, "sampling": sampling, "end_id": end_id}
+    options: Any = {"key": key, "sampling": sampling, "ends": ends}
     return step, params, _begin(step, params, start, start_lengths, cache, **options)
 
 

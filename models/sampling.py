@@ -38,7 +38,7 @@ def check_sampling(sampling: Sampling) -> None:
     rules = (
         ("repetition_penalty", penalty, 0 < penalty < math.inf, "above 0"),
         ("temperature", temperature, 0 <= temperature < math.inf, "0 or more"),
-        ("top_k", top_k, top_k is None or top_k >= 1, "at least 1"),
+        ("top_k", top_k, top_k is None or (top_k >= 1 and top_k == int(top_k)), "at least 1"),
         ("top_p", top_p, top_p is None or 0 < top_p <= 1, "above 0 and at most 1"),
         ("min_p", min_p, min_p is None or 0 <= min_p <= 1, "from 0 to 1"),
     )
@@ -68,7 +68,8 @@ def next_token(
         scores = jnp.where(seen, less, scores)
     if sampling.temperature == 0:
         return scores.argmax(-1).astype(jnp.int32)
-    scores = scores / sampling.temperature
+    # The largest becomes 0 and stays it: no temperature, however small, overflows.
+    scores = (scores - scores.max(-1, keepdims=True)) / max(sampling.temperature, 1e-30)
     for name, keep in _FILTERS.items():
         limit = getattr(sampling, name)
         if limit is not None:

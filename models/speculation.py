@@ -6,6 +6,7 @@ temperature of 0).
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from models.base import Model
 from models.families.decoder_config import DecoderConfig
-from models.generation import StepFn, begin_rows, check_prompt
+from models.generation import StepFn, begin_rows, check_prompt, end_ids, is_end
 from models.layers.caches import Cache
 from models.paths import Params
 
@@ -66,7 +67,7 @@ def speculate(
     max_new_tokens: int,
     *,
     draft_tokens: int = 4,
-    end_id: int | None = None,
+    end_id: int | Sequence[int] | None = None,
     lengths: ArrayLike | None = None,
 ) -> Speculated:
     """Continue prompts by the likeliest token, which a draft guesses first.
@@ -99,6 +100,7 @@ def speculate(
         )
     if not 1 <= draft_tokens <= 15:
         raise ValueError(f"draft_tokens: expected 1 to 15, got {draft_tokens}")
+    ends = end_ids(end_id)
     room = max_new_tokens + draft_tokens + 1
     step, params, rows = begin_rows(model, params, prompt, lengths, room)
     draft_step, draft_params, guessed = begin_rows(drafter, draft_params, prompt, lengths, room)
@@ -109,16 +111,16 @@ def speculate(
         rows.token,
         k=draft_tokens,
         count=max_new_tokens,
-        end_id=end_id,
+        ends=ends,
     )
     tokens = np.asarray(state.tokens)[:, :max_new_tokens]
-    if end_id is not None:
-        after = np.cumsum(tokens == end_id, 1) - (tokens == end_id) > 0
-        tokens = np.where(after, end_id, tokens)
+    if ends:
+        at_end = np.isin(tokens, ends)
+        tokens = np.where(np.cumsum(at_end, 1) - at_end > 0, ends[0], tokens)
     return Speculated(tokens, int(state.accepted) / max(1, int(state.proposed)), int(state.passes))
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "k", "count", "end_id"))
+@functools.partial(jax.jit, static_argnames=("steps", "k", "count", "ends"))
 def _run(
     steps: tuple[StepFn, StepFn],
     params: tuple[Params, Params],
@@ -127,10 +129,9 @@ def _run(
     *,
     k: int,
     count: int,
-    end_id: int | None,
+    ends: tuple[int, ...],
 ) -> _State:
     (step, draft_step), (weights, draft_weights) = steps, params
-    ends = lambda tokens: tokens == (-1 if end_id is None else end_id)
 
     def propose(token: Array, added: Array, cache: Cache) -> tuple[Array, Cache]:
         """[B, k] guesses; the last of them is read as well, in case it is accepted."""
@@ -159,7 +160,7 @@ def _run(
         new = jnp.where(added > 0, accepted + 1, 0)
         back = new - added  # what was read and not accepted is overwritten
         last = jnp.take_along_axis(best, accepted[:, None], 1)[:, 0]
-        ended = (ends(best) & (jnp.arange(k + 1) < new[:, None])).any(1)
+        ended = (is_end(best, ends) & (jnp.arange(k + 1) < new[:, None])).any(1)
         put = jax.vmap(lambda row, tokens, i: jax.lax.dynamic_update_slice(row, tokens, (i,)))
         return _State(
             token=jnp.where(new > 0, last, s.token),
@@ -176,5 +177,5 @@ def _run(
     zero, rows = jnp.int32(0), len(first)
     tokens = jnp.zeros((rows, count + k + 1), jnp.int32).at[:, 0].set(first)
     written = jnp.ones((rows,), jnp.int32)
-    state = _State(first, written, ends(first), tokens, *caches, zero, zero, zero)
+    state = _State(first, written, is_end(first, ends), tokens, *caches, zero, zero, zero)
     return jax.lax.while_loop(unfinished, verify, state)

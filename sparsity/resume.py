@@ -90,10 +90,13 @@ def resume(
         if stored is None and name in known:
             stored = jnp.ones(chosen.shape, bool)
         mask = stored
-        if trains and stored is None:
-            mask = sparsifier.first_mask(chosen, context)
-        elif trains:
-            mask = chosen.algorithm.resume_mask(context, stored)
+        if trains:
+            algorithm = chosen.algorithm
+            mask = (
+                sparsifier.first_mask(chosen, context)
+                if stored is None
+                else algorithm.resume_mask(context, stored)
+            )
         origins[name] = _origin(chosen, context, mask, stored=stored is not None)
         # Zeros are evaluated without a mask; under one, this algorithm might compute otherwise.
         if mask is not None and (trains or name in known):

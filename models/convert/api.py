@@ -21,7 +21,9 @@ from models.convert.other_tables import OTHER_TABLES
 from models.convert.same import require_same
 from models.convert.shards import write_shards
 from models.convert.standard import standard_form
+from models.convert.tokenizer import carry_tokenizer, write_tokenizer_config
 from models.errors import did_you_mean
+from models.families.decoder_config import DecoderConfig
 from models.families.dpr import DprConfig
 from models.layers.initializers import make_initializer
 from models.names import MODELS, Entry, lookup
@@ -138,6 +140,8 @@ def config_to_hf(cfg: Any, dtype: str = "float32") -> dict[str, Any]:
     map_ = _config_map(hf_type(cfg))
     cfg, _ = standard_form(cfg, _NO_WEIGHTS, map_.model_type)
     foreign = to_foreign_config(map_, cfg, dtype)
+    if isinstance(cfg, DecoderConfig):  # else transformers takes those of its first published model
+        foreign = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | foreign
     require_same(cfg, build(config_from_hf(foreign)).config, map_.model_type)
     return foreign
 
@@ -272,8 +276,9 @@ def to_hf(
     dtype: DTypeLike | None = None,
     max_shard_bytes: int = 10 * 2**30,
     headless: bool = False,
+    text_from: str | Path | None = None,
 ) -> list[Path]:
-    """Write a Hugging Face folder: config.json and safetensors.
+    """Write a Hugging Face folder: config.json, safetensors, and the tokenizer's files.
 
     Args:
         model: of ``params``.
@@ -283,13 +288,15 @@ def to_hf(
         dtype: of the tensors; None keeps the parameters'.
         max_shard_bytes: larger models are split, with an index.
         headless: leave the language-model head out (the base class of the family).
+        text_from: weights, or a folder, whose tokenizer and special ids are written, too.
 
     Returns:
         The weight files.
     """
     leaves: Mapping[str, Any] = dict(named_leaves(params))
     if isinstance(model.config, DprConfig):
-        return _write_towers(model.config, leaves, Path(folder), dtype, max_shard_bytes)
+        options = {"dtype": dtype, "max_shard_bytes": max_shard_bytes, "text_from": text_from}
+        return _write_towers(model.config, leaves, Path(folder), options)
     cfg, leaves = standard_form(model.config, leaves, hf_type(model.config))
     model = build(cfg)
     if headless:
@@ -299,6 +306,9 @@ def to_hf(
     config = config_to_hf(model.config, tensors[0].dtype.name)
     written = write_shards(tensors, folder, max_shard_bytes)
     (Path(folder) / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True))
+    if text_from is not None:
+        carry_tokenizer(text_from, folder, alone=True)
+        write_tokenizer_config(folder, getattr(model.config, "max_position_embeddings", None))
     return written
 
 
@@ -306,14 +316,11 @@ def _write_towers(
     cfg: DprConfig,
     leaves: Mapping[str, Any],
     folder: Path,
-    dtype: DTypeLike | None,
-    max_shard_bytes: int,
+    options: dict[str, Any],
 ) -> list[Path]:
     written = []
     for (side, name), tower in zip(_TOWERS.items(), cfg.towers, strict=True):
         prefix = f"{side}_"
         own = {k.removeprefix(prefix): x for k, x in leaves.items() if k.startswith(prefix)}
-        written += to_hf(
-            build(tower), own, folder / name, dtype=dtype, max_shard_bytes=max_shard_bytes
-        )
+        written += to_hf(build(tower), own, folder / name, **options)
     return written

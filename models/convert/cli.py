@@ -124,14 +124,16 @@ def _convert(args: argparse.Namespace) -> int:
         write_params(target, settings, names, arrays)
         (target / "params_model.yaml").write_text(yaml.safe_dump({"model": settings}))
     elif args.tgt_fmt == "hf":
-        to_hf(model, dict(arrays), target, max_shard_bytes=limit, headless=headless)
+        options = {"max_shard_bytes": limit, "headless": headless, "text_from": args.weights}
+        to_hf(model, dict(arrays), target, **options)
     else:
         with contextlib.ExitStack() as files:
             training = _training(args, model, files)
             path = target / _mdl_name(args)
             to_cs(model, dict(arrays), path, args.tgt_fmt, step=step, training=training)
         _write_section(model.config, target)
-    carry_tokenizer(args.weights, target)
+    if args.tgt_fmt != "hf":
+        carry_tokenizer(args.weights, target)
     sys.stdout.write(_summary(args, model, target) + "\n")
     return 0
 

@@ -270,7 +270,6 @@ def _read_mpt(foreign: Settings) -> Settings:
 def _write_mpt(cfg: DecoderConfig) -> Settings:
     if cfg.filter_size != 4 * cfg.hidden_size:
         raise ValueError("filter_size: Hugging Face's MPT is always 4 times hidden_size wide")
-    rate = cfg.dropout("attention")
     return {
         "expansion_ratio": 4,
         "no_bias": True,
@@ -279,7 +278,7 @@ def _write_mpt(cfg: DecoderConfig) -> Settings:
         "attn_config": {
             "alibi": cfg.position_embedding_type == "alibi",
             "alibi_bias_max": 8,
-            "attn_pdrop": rate or 0,  # transformers 5 wants an int, as the published files have it
+            "attn_pdrop": 0,  # of training; transformers 5 refuses a file with a fraction here
             "clip_qkv": cfg.clip_qkv,
             "softmax_scale": cfg.softmax_scale,
             "prefix_lm": False,

@@ -196,6 +196,7 @@ def _write_marian(cfg: Seq2SeqConfig) -> Settings:
         "activation_function": cfg.nonlinearity,
         "scale_embedding": cfg.scale_embedding,
         "decoder_start_token_id": cfg.decoder_start_token_id,
+        "pad_token_id": cfg.decoder_start_token_id,
         "is_encoder_decoder": True,
         "tie_word_embeddings": True,
         "share_encoder_decoder_embeddings": True,

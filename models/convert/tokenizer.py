@@ -1,22 +1,87 @@
-"""The tokenizer that belongs to weights: where it lies, and that it goes along with them."""
+"""Files of a text model beside its weights: the tokenizer's, and the ids of special tokens."""
 
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from models.files import read_json
+from models.files import appearing_whole, read_json
 
-__all__ = ["carry_tokenizer", "find_tokenizer", "special_ids", "text_marks"]
+__all__ = [
+    "IDS",
+    "TextMarks",
+    "carry_tokenizer",
+    "find_tokenizer",
+    "read_marks",
+    "special_ids",
+    "write_ids",
+    "write_tokenizer_config",
+]
 
-_NAME, _CONFIG = "tokenizer.json", "config.json"
-# Key of config.json -> the tokens that mean it, the surest first.
-_SPECIAL: Mapping[str, tuple[str, ...]] = {
-    "bos_token_id": ("<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>"),
-    "eos_token_id": ("</s>", "<|end_of_text|>", "<eos>", "<|endoftext|>"),
+_END_OF_TEXT = "<|endoftext|>"  # ends the documents of tokenizers that Wafer trained
+IDS = "special_ids.json"  # a Wafer folder's: the ids that config.json has in Hugging Face's form
+_NAME, _CONFIG, _GENERATION = "tokenizer.json", "config.json", "generation_config.json"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_TEXT = "text_config"  # of LLaVA's config.json
+_FILES = (
+    _NAME,
+    _TOKENIZER_CONFIG,
+    _GENERATION,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+)
+# Key of config.json -> key of tokenizer_config.json that names the token.
+_KEYS: Mapping[str, str] = {
+    "bos_token_id": "bos_token",
+    "eos_token_id": "eos_token",
+    "pad_token_id": "pad_token",
+    "sep_token_id": "sep_token",
+    "forced_bos_token_id": "",
+    "forced_eos_token_id": "",
 }
+_GPT2_IDS = {"bos_token_id": 50256, "eos_token_id": 50256}
+_LLAMA_IDS = {"bos_token_id": 1, "eos_token_id": 2}
+# What a config.json means that lacks the keys.
+_CLASS_IDS: Mapping[str, Mapping[str, int]] = {
+    "gpt2": _GPT2_IDS,
+    "gpt_bigcode": _GPT2_IDS,
+    "gptj": _GPT2_IDS,
+    "codegen": _GPT2_IDS,
+    "llama": _LLAMA_IDS,
+    "mistral": _LLAMA_IDS,
+    "mixtral": _LLAMA_IDS,
+    "bloom": _LLAMA_IDS,
+    "gpt_neox": {"bos_token_id": 0, "eos_token_id": 2},
+    "falcon": {"bos_token_id": 11, "eos_token_id": 11},
+    "roberta": {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1},
+    "t5": {"eos_token_id": 1, "pad_token_id": 0},
+    "marian": {"eos_token_id": 0, "forced_eos_token_id": 0},
+}
+
+
+class TextMarks(NamedTuple):
+    """Tokens with which texts begin and end.
+
+    begin: id, or None
+    ends: ids, any of which ends a text; () where nothing gives one
+    adds_begin: ``add_bos_token`` of the tokenizer's settings, or None where they lack it
+    """
+
+    begin: int | None
+    ends: tuple[int, ...]
+    adds_begin: bool | None = None
+
+
+def _places(weights: str | os.PathLike[str]) -> list[Path]:
+    path = Path(weights).resolve()
+    return [path, *list(path.parents)[:3]]
 
 
 def find_tokenizer(weights: str | os.PathLike[str]) -> Path | None:
@@ -29,53 +94,163 @@ def find_tokenizer(weights: str | os.PathLike[str]) -> Path | None:
     Returns:
         The nearest, or None.
     """
-    path = Path(weights).resolve()
-    places = [path, *list(path.parents)[:3]]
-    return next((place / _NAME for place in places if (place / _NAME).is_file()), None)
+    return next((place / _NAME for place in _places(weights) if (place / _NAME).is_file()), None)
 
 
-def carry_tokenizer(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Copy the tokenizer of ``source``, where it has one, to ``target``, where that has none.
+def _text_folder(weights: str | os.PathLike[str]) -> Path | None:
+    """Find the nearest folder, as ``find_tokenizer`` does, with any file of a text model."""
+    for level, place in enumerate(_places(weights)):
+        names = (_NAME, IDS, _GENERATION, *((_CONFIG,) if level < 2 else ()))
+        if any((place / name).is_file() for name in names):
+            return place
+    return None
 
-    A ``config.json`` there gets the ids of the tokenizer's own first and last tokens: those of the
-    family's published model belong to another vocabulary, and generation would not end.
+
+def carry_tokenizer(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], *, alone: bool = False
+) -> None:
+    """Copy the tokenizer's files and special ids of ``source`` to ``target``.
+
+    A file that ``target`` has is never replaced. The ids go into its ``config.json``, else into
+    ``special_ids.json``.
 
     Args:
-        source: weights.
+        source: weights; see ``find_tokenizer``.
         target: folder that was written from them.
+        alone: copy even where the files lie above ``target``, which is to be complete by itself.
     """
-    tokenizer = find_tokenizer(source)
-    if (
-        tokenizer is not None
-        and find_tokenizer(target) != tokenizer
-        and not (Path(target) / _NAME).exists()
-    ):
-        shutil.copyfile(tokenizer, Path(target) / _NAME)
-        config = Path(target) / _CONFIG
-        if config.is_file():
-            content = read_json(config) | special_ids(tokenizer)
-            config.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    folder, target = _text_folder(source), Path(target)
+    if folder is None or (not alone and _text_folder(target) == folder):
+        return
+    for name in _FILES:
+        if (folder / name).is_file() and not (target / name).exists():
+            with appearing_whole(target / name) as partial:
+                shutil.copyfile(folder / name, partial)
+    write_ids(target, special_ids(folder))
 
 
-def text_marks(tokenizer: Any) -> tuple[int | None, int | None]:
-    """Ids of the tokens with which texts begin and end, the surest; None where there is none.
+def write_ids(folder: Path, ids: Mapping[str, Any]) -> None:
+    """Write special ids into a folder's ``config.json``, else its ``special_ids.json``.
 
     Args:
-        tokenizer: ``tokenizers.Tokenizer``.
+        folder: of weights; a ``special_ids.json`` that exists keeps its values.
+        ids: key of config.json -> value.
     """
-    begin, end = (
-        next((i for i in map(tokenizer.token_to_id, names) if i is not None), None)
-        for names in _SPECIAL.values()
-    )
-    return begin, end
+    path = folder / _CONFIG
+    if path.is_file():
+        content = read_json(path)
+        if _TEXT in content and _TEXT in ids:
+            ids = {**ids, _TEXT: {**content[_TEXT], **ids[_TEXT]}}
+        _write(path, {**content, **ids})
+    elif ids and not (folder / IDS).exists():
+        _write(folder / IDS, ids)
 
 
-def special_ids(tokenizer: str | os.PathLike[str]) -> dict[str, int]:
-    """Read ``bos_token_id`` and ``eos_token_id`` out of a tokenizer.json; what it has of them."""
-    added = read_json(Path(tokenizer)).get("added_tokens") or []
-    ids = {token["content"]: int(token["id"]) for token in added}
-    special = {
-        key: next((ids[name] for name in names if name in ids), None)
-        for key, names in _SPECIAL.items()
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    with appearing_whole(path) as partial:
+        text = json.dumps(dict(content), indent=2, sort_keys=True)
+        partial.write_text(text + "\n", encoding="utf-8")
+
+
+def special_ids(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what a folder says of its special tokens, with the keys of ``config.json``.
+
+    ``special_ids.json`` or ``config.json`` comes first; the tokens that ``tokenizer_config.json``
+    names follow, and ``<|endoftext|>`` of a tokenizer that was trained here.
+    """
+    folder = Path(folder)
+    ids: dict[str, Any] = {}
+    for name in (_CONFIG, IDS):
+        ids |= _ids_of(_read_if_there(folder / name))
+    if not (folder / _NAME).is_file():
+        return ids
+    known = _vocabulary(read_json(folder / _NAME))
+    named = _read_if_there(folder / _TOKENIZER_CONFIG)
+    own = {"bos_token_id": _END_OF_TEXT, "eos_token_id": _END_OF_TEXT}
+    for names in ({key: _content(named.get(token)) for key, token in _KEYS.items()}, own):
+        if "eos_token_id" in ids | ids.get(_TEXT, {}):
+            break
+        ids = {key: known[name] for key, name in names.items() if name in known} | ids
+    return ids
+
+
+def _ids_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the ids out of a config.json, or of ours; those of its text model lie deeper."""
+    theirs = _CLASS_IDS.get(str(content.get("model_type")), {})
+    small = {key: i for key, i in theirs.items() if i < content.get("vocab_size", 0)}
+    merged = small | dict(content)
+    ids = {key: merged[key] for key in _KEYS if merged.get(key) is not None}
+    inner = _ids_of(content[_TEXT]) if isinstance(content.get(_TEXT), dict) else {}
+    return ids | ({_TEXT: inner} if inner else {})
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _content(token: Any) -> Any:
+    """Return the text of a token, which tokenizer_config.json gives plain or with settings."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _vocabulary(tokenizer: Mapping[str, Any]) -> dict[Any, int]:
+    """Map the added tokens of a tokenizer.json to their ids; its own vocabulary, too."""
+    own = (tokenizer.get("model") or {}).get("vocab")
+    words = dict(own) if isinstance(own, dict) else {}
+    added = tokenizer.get("added_tokens") or []
+    return words | {token["content"]: int(token["id"]) for token in added}
+
+
+def read_marks(weights: str | os.PathLike[str]) -> TextMarks:
+    """Read the ids with which texts begin and end.
+
+    As in transformers, ``generation_config.json`` comes before what ``special_ids`` reads.
+
+    Args:
+        weights: see ``find_tokenizer``.
+    """
+    folder = _text_folder(weights)
+    if folder is None:
+        return TextMarks(None, ())
+    ids = special_ids(folder)
+    ids = ids.pop(_TEXT, {}) | ids
+    given = _read_if_there(folder / _GENERATION)
+    ids |= {key: given[key] for key in _KEYS if given.get(key) is not None}
+    adds = _read_if_there(folder / _TOKENIZER_CONFIG).get("add_bos_token")
+    begin = next(iter(_listed(ids.get("bos_token_id"))), None)
+    return TextMarks(begin, _listed(ids.get("eos_token_id")), adds)
+
+
+def _listed(ids: int | Iterable[int] | None) -> tuple[int, ...]:
+    """Return ids as a tuple: config.json gives one, several or none."""
+    if ids is None:
+        return ()
+    return (ids,) if isinstance(ids, int) else tuple(map(int, ids))
+
+
+def write_tokenizer_config(folder: str | os.PathLike[str], longest: int | None) -> None:
+    """Write a missing ``tokenizer_config.json``: transformers then takes tokenizer.json as it is.
+
+    Without it, transformers builds the tokenizer of the model_type's first published model.
+
+    Args:
+        folder: with config.json; left as it is without a tokenizer.json.
+        longest: tokens that the model takes, or None.
+    """
+    folder = Path(folder)
+    path = folder / _TOKENIZER_CONFIG
+    if path.exists() or not (folder / _NAME).is_file():
+        return
+    ids = special_ids(folder)
+    names = {index: name for name, index in _vocabulary(read_json(folder / _NAME)).items()}
+    content: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
     }
-    return {key: number for key, number in special.items() if number is not None}
+    if longest is not None:
+        content["model_max_length"] = longest
+    for key, token in _KEYS.items():
+        index = next(iter(_listed(ids.get(key))), None)
+        if token and index in names:
+            content[token] = names[index]
+    _write(path, content)

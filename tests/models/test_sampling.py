@@ -49,6 +49,12 @@ def test_tokens_that_stay_by_hand(options, stay):
     assert drawn(Sampling(**{"temperature": 1.0} | options)) == stay
 
 
+@pytest.mark.parametrize("temperature", [1e-3, 1e-39, 1e-300])
+def test_a_temperature_near_0_takes_the_likeliest(temperature):
+    assert drawn(Sampling(temperature=temperature)) == [0]
+    assert drawn(Sampling(temperature=temperature), -SHARES) == [3]
+
+
 def test_order_of_the_vocabulary_does_not_matter_to_top_p():
     assert drawn(Sampling(temperature=1.0, top_p=0.6), SHARES[:, ::-1]) == [2, 3]
 
@@ -69,7 +75,11 @@ def test_a_penalty_divides_positive_scores_and_multiplies_negative_ones():
         ({"top_p": float("nan")}, "top_p: expected above 0"),
         ({"min_p": 1.5}, "min_p: expected from 0 to 1, got 1.5"),
         ({"top_k": 0}, "top_k: expected at least 1, got 0"),
+        ({"top_k": 2.5}, "top_k: expected at least 1, got 2.5"),
         ({"temperature": -1.0}, "temperature: expected 0 or more"),
+        ({"temperature": -1e-4}, "temperature: expected 0 or more"),
+        ({"temperature": float("nan")}, "temperature: expected 0 or more, got nan"),
+        ({"temperature": float("inf")}, "temperature: expected 0 or more, got inf"),
         ({"repetition_penalty": 0.0}, "repetition_penalty: expected above 0"),
     ],
 )
@@ -98,6 +108,17 @@ def test_rows_end_and_the_rest_goes_on(decoder):
     blocks = list(models.generate_stream(*decoder, PROMPTS[:1], 12, end_id=end, block=3,
                                          temperature=1.0, key=jax.random.key(2)))  # fmt: skip
     assert sum(block.shape[1] for block in blocks) < 12  # nothing more is computed
+
+
+def test_a_row_ends_at_any_of_several_tokens(decoder):
+    free = models.generate(*decoder, PROMPTS, 12, lengths=[5, 2])
+    ends = [int(free[0, 7]), int(free[0, 4]), int(free[1, 5])]
+    ended = models.generate(*decoder, PROMPTS, 12, lengths=[5, 2], end_id=ends)
+    for one, whole in zip(ended.tolist(), free.tolist(), strict=True):
+        stop = min(whole.index(end) for end in ends if end in whole) + 1
+        assert one == whole[:stop] + [ends[0]] * (12 - stop)
+    guessed = models.speculate(*decoder, decoder, PROMPTS, 12, lengths=[5, 2], end_id=ends)
+    np.testing.assert_array_equal(guessed.tokens, ended)
 
 
 @pytest.mark.parametrize("block", [1, 4])

@@ -119,9 +119,7 @@ def test_a_changed_array_is_noticed_and_nothing_appears(tmp_path, monkeypatch):
                                   for n, v in arrays))  # fmt: skip
 
     monkeypatch.setattr(module, "write_tree", damaged)
-    with pytest.raises(
-        CheckpointError, match=rf"(?s)1 of 6 arrays.*{changed} \(expected"
-    ):
+    with pytest.raises(CheckpointError, match=rf"(?s)1 of 6 arrays.*{changed} \(expected"):
         finalize(source, tmp_path / "dense")
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 

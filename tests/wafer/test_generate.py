@@ -1,12 +1,17 @@
 """``wafer generate``: stops, streaming and prompts in batches, with a model of random weights."""
 
+import re
+
 import jax
 import pytest
 import tokenizers
 
 import models
+import wafer
+from models.convert.tokenizer import TextMarks
 from wafer.cli import main
 from wafer.commands import generate as command
+from wafer.commands.prompts import encode_prompts
 from wafer.data.text.tokenizer import END_OF_TEXT
 from wafer.errors import DataError
 
@@ -31,7 +36,7 @@ def loaded():
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = tokenizers.decoders.Fuse()
     model = models.build(MODEL)
-    return command.Loaded(model, model.init(jax.random.key(0)), tokenizer)
+    return command.Loaded(model, model.init(jax.random.key(0)), tokenizer, TextMarks(0, (0,)))
 
 
 def texts(loaded, prompts, **options):
@@ -94,33 +99,107 @@ def test_a_draft_gives_the_same_text_and_says_how_good_it_was(loaded):
     assert "100% of the draft's guesses accepted" in drafted.summary
 
 
-def renamed(loaded, *, own_mark=False, **names):
-    """The same model with a tokenizer that calls some of its tokens otherwise."""
-    vocabulary = loaded.tokenizer.get_vocab()
-    vocabulary = {names.get(f"t{i}", token): i for token, i in vocabulary.items()}
+LAST = len(LETTERS)  # the id of "."
+MARKS = TextMarks(LAST, (0,))
+
+
+def with_rule(loaded, rule):
+    """The same model; its tokenizer puts marks around texts: "<s> $A </s>"."""
+    vocabulary = {"</s>": 0, "<s>": LAST}
+    vocabulary |= {token: i for token, i in loaded.tokenizer.get_vocab().items() if 0 < i < LAST}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "a"))
     tokenizer.pre_tokenizer = loaded.tokenizer.pre_tokenizer
     tokenizer.decoder = loaded.tokenizer.decoder
-    if own_mark:
-        begin, end = ("<s>", len(LETTERS)), ("</s>", 0)
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    if rule:
         tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-            single="<s> $A </s>", special_tokens=[begin, end]
+            single=rule, special_tokens=[("<s>", LAST), ("</s>", 0)]
         )
-    return loaded._replace(tokenizer=tokenizer)
+    return loaded._replace(tokenizer=tokenizer, marks=MARKS)
 
 
-def test_a_tokenizer_of_others_says_how_texts_begin_and_end(loaded):
-    """Hugging Face's often have no <|endoftext|>; some set their marks themselves."""
-    both = {"t0": "</s>", f"t{len(LETTERS)}": "<s>"}
-    once, twice = (
-        texts(renamed(loaded, own_mark=own, **both), ["ab"], top_k=1) for own in (False, True)
-    )
-    assert once == twice
-    assert once[0][0].startswith("ab")
-    assert "</s>" not in once[0][0]
-    one = {"t0": "<|endoftext|>"}
-    assert texts(renamed(loaded, **one), ["ab"], top_k=1) == texts(loaded, ["ab"], top_k=1)
-    with pytest.raises(DataError, match="no token that ends texts"):
-        texts(renamed(loaded, t0="?"), ["ab"])
+@pytest.mark.parametrize(
+    ("rule", "settings", "flag", "expected"),
+    [
+        (None, None, None, [1, 2]),
+        (None, True, None, [LAST, 1, 2]),
+        (None, None, True, [LAST, 1, 2]),
+        (None, True, False, [1, 2]),
+        ("<s> $A", None, None, [LAST, 1, 2]),
+        ("<s> $A", True, None, [LAST, 1, 2]),  # once
+        ("<s> $A", None, True, [LAST, 1, 2]),
+        ("<s> $A", None, False, [1, 2]),
+        ("<s> $A </s>", None, None, [LAST, 1, 2]),  # the text is to go on
+        ("$A </s>", None, None, [1, 2]),
+    ],
+)
+def test_prompts_begin_by_the_rule_of_the_tokenizer(loaded, rule, settings, flag, expected):
+    tokenizer = with_rule(loaded, rule).tokenizer
+    marks = MARKS._replace(adds_begin=settings)
+    assert encode_prompts(tokenizer, ["ab"], marks, add_bos=flag) == [expected]
+
+
+def test_a_mark_in_the_text_and_in_the_rule_is_one_mark(loaded):
+    tokenizer = with_rule(loaded, "<s> $A").tokenizer
+    assert encode_prompts(tokenizer, ["<s>ab"], MARKS) == [[LAST, 1, 2]]
+
+
+def test_an_encoder_reads_the_end_that_its_tokenizer_adds(loaded):
+    tokenizer = with_rule(loaded, "$A </s>").tokenizer
+    assert encode_prompts(tokenizer, ["ab"], MARKS, whole=True) == [[1, 2, 0]]
+
+
+def test_an_empty_prompt_is_the_mark_that_begins_or_ends_texts(loaded):
+    tokenizer = with_rule(loaded, None).tokenizer
+    assert encode_prompts(tokenizer, [""], MARKS) == [[LAST]]
+    assert encode_prompts(tokenizer, [""], TextMarks(None, (0, 3))) == [[0]]
+    with pytest.raises(DataError, match="'' has no tokens"):
+        encode_prompts(tokenizer, [""], TextMarks(None, ()))
+    with pytest.raises(DataError, match="add_bos: no token is known"):
+        encode_prompts(tokenizer, ["a"], TextMarks(None, (0,)), add_bos=True)
     with pytest.raises(ValueError, match="prompt: expected text, got b'ab'"):
-        texts(loaded, [b"ab"])
+        encode_prompts(tokenizer, [b"ab"], MARKS)
+
+
+def test_generation_stops_at_any_of_the_ends(loaded):
+    greedy = {"temperature": 0.0}
+    (free,) = texts(loaded._replace(marks=TextMarks(None, ())), ["ab"], **greedy)[0]
+    third = LETTERS.index(free[4]) + 1
+    first = free.index(free[4], 2)
+    for ends in ((LAST + 5, third), (third,)):
+        marked = loaded._replace(marks=TextMarks(None, ends))
+        assert texts(marked, ["ab"], **greedy) == [[free[:first]]]
+        drafted = marked._replace(draft=marked)
+        assert texts(drafted, ["ab"], **greedy) == [[free[:first]]]
+
+
+def test_the_summary_says_how_prompts_begin_and_texts_end(loaded):
+    said = command.sample(with_rule(loaded, "<s> $A"), ["ab"], **OPTIONS).summary
+    assert said.endswith("prompts begin with '<s>', texts end at '</s>'")
+    said = command.sample(loaded._replace(marks=TextMarks(None, ())), ["ab"], **OPTIONS).summary
+    assert said.endswith("no token before prompts, texts end at no known token; give eos_token_id "
+                         "in config.json")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ({"temperature": -1.0}, "temperature: expected 0 or more, got -1.0"),
+        ({"temperature": -1e-4}, "temperature: expected 0 or more, got -0.0001"),
+        ({"temperature": float("nan")}, "temperature: expected 0 or more, got nan"),
+        ({"top_k": 0}, "top_k: expected at least 1, got 0"),
+        ({"top_k": -3}, "top_k: expected at least 1, got -3"),
+        ({"top_p": 0.0}, "top_p: expected above 0 and at most 1, got 0.0"),
+        ({"min_p": -0.1}, "min_p: expected from 0 to 1, got -0.1"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty: expected above 0, got nan"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected 1 to 2147483647, got 0"),
+        ({"num_samples": 0}, "num_samples: expected 1 to 2147483647, got 0"),
+        ({"seed": 2**63}, "seed: expected -9223372036854775808 to 9223372036854775807, got"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_before_the_model_is_read(option, expected, capsys):
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        wafer.generate("nowhere", "a", **option)
+    ((name, value),) = option.items()
+    assert main(["generate", "--checkpoint_path", "nowhere", f"--{name}={value}"]) == 1
+    assert expected in capsys.readouterr().err

@@ -12,19 +12,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import models
+    from models.convert.tokenizer import TextMarks
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "cache_dtype")
-_OPTIONS = (*_SAMPLING, "max_new_tokens", "seed", "num_samples", "stop", "draft_tokens")
+_COUNTS = ("max_new_tokens", "seed", "num_samples", "draft_tokens")
+_OPTIONS = (*_SAMPLING, *_COUNTS, "stop", "add_bos")
 
 __all__ = ["Loaded", "Samples", "add_arguments", "generate", "open_model", "sample"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument("--checkpoint_path", required=True, help="checkpoint, or a model_dir")
+    parser.add_argument(
+        "--checkpoint_path", required=True, help="checkpoint, model_dir or HF folder"
+    )
     parser.add_argument("--prompt", default="", help="text to continue")
     parser.add_argument("-i", "--input", help="JSON lines with a key `prompt`, instead of --prompt")
     parser.add_argument("--interactive", action="store_true", help="ask for prompts until the end")
+    parser.add_argument(
+        "--add_bos",
+        action="store_true",
+        default=None,
+        help="begin prompts with the begin-of-text token; default: the tokenizer's own rule (its "
+        "post-processor, or add_bos_token), as transformers has it",
+    )
+    parser.add_argument("--no_add_bos", dest="add_bos", action="store_false", help="do not")
     parser.add_argument("--max_new_tokens", type=int, default=200)
     parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy")
     parser.add_argument("--top_k", type=int, default=None, help="sample from the k likeliest")
@@ -65,6 +77,7 @@ def _main(args: argparse.Namespace) -> int:
     if args.stream and (args.num_samples > 1 or args.input):
         raise ValueError("--stream writes one sample; drop --num_samples and --input")
     _check_draft(args.draft, vars(args), args.stream)
+    _check_options(vars(args))
     loaded = open_model(args.checkpoint_path, args.kernels, args.dtype)
     if args.draft is not None:
         loaded = loaded._replace(draft=open_model(args.draft, args.kernels, args.dtype))
@@ -84,6 +97,17 @@ def _main(args: argparse.Namespace) -> int:
         sys.stdout.flush()
         sys.stderr.write(samples.summary + "\n")
     return 0
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Refuse numbers out of their range, before the model is read."""
+    from models.sampling import Sampling, check_sampling
+
+    check_sampling(Sampling(**{name: options[name] for name in Sampling._fields}))
+    ranges = {"max_new_tokens": (1, 2**31), "num_samples": (1, 2**31), "seed": (-(2**63), 2**63)}
+    for name, (least, beyond) in ranges.items():
+        if not least <= options[name] < beyond:
+            raise ValueError(f"{name}: expected {least} to {beyond - 1}, got {options[name]}")
 
 
 def _check_draft(draft: Any, options: Mapping[str, Any], shown: Any) -> None:
@@ -152,13 +176,15 @@ def generate(
     emit: Callable[[str], None] | None = None,
     draft: str | os.PathLike[str] | None = None,
     draft_tokens: int = 4,
+    add_bos: bool | None = None,
 ) -> list[str]:
     """Continue a prompt with a trained model; sparse and finalized checkpoints alike.
 
     Args:
-        checkpoint: a checkpoint folder, or a model_dir (its newest checkpoint).
+        checkpoint: a checkpoint folder, a model_dir (its newest checkpoint), or a Hugging Face
+            folder.
         prompt: text to continue; '' starts a document.
-        max_new_tokens: at most so many; a sample ends at its end-of-text mark.
+        max_new_tokens: at most so many; a sample ends at any token that ends texts.
         temperature: 0 is greedy.
         top_k: sample from the k likeliest tokens only.
         top_p: sample from the likeliest tokens that together have this probability.
@@ -175,6 +201,8 @@ def generate(
         draft: checkpoint of a model that guesses tokens, such as this one with fewer weights kept:
             the text of temperature 0 in less time.
         draft_tokens: guesses for each verification.
+        add_bos: begin the prompt with the token that begins texts, or not; None is the tokenizer's
+            own rule (its post-processor, or ``add_bos_token``), as transformers has it.
 
     Returns:
         Prompt and continuation, ``num_samples`` times.
@@ -182,32 +210,28 @@ def generate(
     Raises:
         CheckpointError: no readable checkpoint there.
         DataError: the run had no tokenizer, or the prompt is too long for the model.
-        ValueError: kernels or a dtype that do not serve this model.
+        ValueError: an option out of its range; kernels or a dtype that do not serve this model.
 
     Examples:
         >>> wafer.generate("runs/demo", "def read_", num_samples=2)  # doctest: +SKIP
     """
-    options = {"temperature": temperature, "repetition_penalty": repetition_penalty}
+    options: dict[str, Any] = {
+        "temperature": temperature,
+        "repetition_penalty": repetition_penalty,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "max_new_tokens": max_new_tokens,
+        "num_samples": num_samples,
+        "seed": seed,
+    }
+    _check_options(options)
     _check_draft(draft, options, emit)
     loaded = open_model(checkpoint, kernels, dtype)
     if draft is not None:
         loaded = loaded._replace(draft=open_model(draft, kernels, dtype))
-    samples = sample(
-        loaded,
-        [prompt],
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        num_samples=num_samples,
-        stop=stop,
-        emit=emit,
-        draft_tokens=draft_tokens,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        cache_dtype=cache_dtype,
-        **options,
-    )
-    return samples.texts[0]
+    others: Any = {"cache_dtype": cache_dtype, "draft_tokens": draft_tokens, "add_bos": add_bos}
+    return sample(loaded, [prompt], stop=stop, emit=emit, **options, **others).texts[0]
 
 
 class Loaded(NamedTuple):
@@ -216,6 +240,7 @@ class Loaded(NamedTuple):
     model: the model
     params: its parameters: dense, pruned weights 0, or objects that hold kept weights
     tokenizer: ``tokenizers.Tokenizer``
+    marks: ids with which texts begin and end
     kernels: what multiplies by the weights, in words
     draft: one that guesses tokens for it
     """
@@ -223,6 +248,7 @@ class Loaded(NamedTuple):
     model: "models.Model"
     params: Any
     tokenizer: Any
+    marks: "TextMarks"
     kernels: str = "dense kernels"
     draft: "Loaded | None" = None
 
@@ -252,13 +278,14 @@ def open_model(
         DataError: the run had no tokenizer.
         ValueError: kernels or a dtype that do not serve this model.
     """
-    from wafer.commands.inputs import load_decoding, newest_checkpoint
+    from models.convert.tokenizer import read_marks
+    from wafer.commands.inputs import load_decoding, weights_folder
     from wafer.data.text.tokenizer import load_tokenizer
 
-    path = newest_checkpoint(checkpoint)
+    path = weights_folder(checkpoint)
     tokenizer = load_tokenizer(_tokenizer_of(path))
     model, params, multiplied_by = load_decoding(path, kernels, dtype)
-    return Loaded(model, params, tokenizer, multiplied_by)
+    return Loaded(model, params, tokenizer, read_marks(path), multiplied_by)
 
 
 def sample(
@@ -271,6 +298,7 @@ def sample(
     stop: Sequence[str] = (),
     emit: Callable[[str], None] | None = None,
     draft_tokens: int = 4,
+    add_bos: bool | None = None,
     **sampling: Any,
 ) -> Samples:
     """Continue prompts together; see ``generate``.
@@ -283,12 +311,15 @@ def sample(
     import numpy as np
 
     import models
+    from models.families.seq2seq_config import Seq2SeqConfig
+    from wafer.commands.prompts import encode_prompts
     from wafer.errors import DataError
 
     if "" in stop:
         raise ValueError("stop: expected text, got ''")
-    model, params, tokenizer, kernels, draft = loaded
-    encoded, end = _encoded(tokenizer, prompts)
+    model, params, tokenizer, marks, kernels, draft = loaded
+    whole = isinstance(model.config, Seq2SeqConfig)  # its encoder reads the prompt
+    encoded = encode_prompts(tokenizer, prompts, marks, add_bos=add_bos, whole=whole)
     ids = [row for row in encoded for _ in range(num_samples)]
     lengths = np.asarray([len(row) for row in ids])
     room = model.config.max_position_embeddings - int(lengths.max())
@@ -297,16 +328,19 @@ def sample(
             f"the prompt has {lengths.max()} tokens and the model {room + lengths.max()} "
             "positions; shorten the prompt"
         )
-    filled = np.full((len(ids), lengths.max()), end, np.int32)
-    for row, tokens in zip(filled, ids, strict=True):
-        row[: len(tokens)] = tokens
+    filled = np.asarray([row + [0] * (lengths.max() - len(row)) for row in ids], np.int32)
     count = min(max_new_tokens, room)
     began = time.perf_counter()
-    shared: Any = {"lengths": lengths, "end_id": end}
+    shared: Any = {"lengths": lengths, "end_id": marks.ends}
     if draft is not None:
-        pair = draft.model, draft.params
         guessed = models.speculate(
-            model, params, pair, filled, count, draft_tokens=draft_tokens, **shared
+            model,
+            params,
+            (draft.model, draft.params),
+            filled,
+            count,
+            draft_tokens=draft_tokens,
+            **shared,
         )
         blocks = iter([guessed.tokens])
         kernels += f"; {guessed.accepted:.0%} of the draft's guesses accepted"
@@ -315,7 +349,7 @@ def sample(
         blocks = models.generate_stream(
             model, params, filled, count, key=key, block=block, **shared, **sampling
         )
-    written = _Written(tokenizer, end, tuple(stop), [[] for _ in ids])
+    written = _Written(tokenizer, () if whole else ids, marks.ends, tuple(stop), [[] for _ in ids])
     shown = _Shown(emit, prompts[0])
     for block in blocks:
         written.add(block)
@@ -332,56 +366,55 @@ def sample(
     total = sum(map(len, written.rows))
     summary = (
         f"{total:,} tokens in {seconds:.2f} s, {total / seconds:.1f} tokens/s: "
-        f"{model.config.dtype} on {jax.default_backend().upper()}, {kernels}"
+        f"{model.config.dtype} on {jax.default_backend().upper()}, {kernels}; "
+        + _described(tokenizer, encoded[0][0], marks)
     )
     return Samples(grouped, total, seconds, summary)
 
 
+def _described(tokenizer: Any, first: int, marks: "TextMarks") -> str:
+    """Say how prompts begin and which tokens end a text."""
+    name = lambda token: repr(tokenizer.id_to_token(token))
+    special = first == marks.begin or first in marks.ends
+    begin = f"prompts begin with {name(first)}" if special else "no token before prompts"
+    ends = ", ".join(map(name, marks.ends)) or "no known token; give eos_token_id in config.json"
+    return f"{begin}, texts end at {ends}"
+
+
 class _Written(NamedTuple):
-    """Tokens of each row, to its end-of-text mark."""
+    """Tokens of each row, to the one that ends it.
+
+    prompts: ids before them in the same text, () where there are none
+    """
 
     tokenizer: Any
-    end: int
+    prompts: Sequence[Sequence[int]]
+    ends: tuple[int, ...]
     stop: tuple[str, ...]
     rows: list[list[int]]
 
     def add(self, block: Any) -> None:
         for row, tokens in zip(self.rows, block.tolist(), strict=True):
-            if self.end not in row:
-                row.extend(tokens[: tokens.index(self.end) + 1] if self.end in tokens else tokens)
+            for token in tokens:
+                if row and row[-1] in self.ends:
+                    break
+                row.append(token)
+
+    def whole(self, i: int) -> str:
+        """Text behind the prompt; decoded with it, for a token's text can depend on the last."""
+        row = self.rows[i]
+        row = row[:-1] if row and row[-1] in self.ends else row
+        before = list(self.prompts[i]) if self.prompts else []
+        return self.tokenizer.decode([*before, *row])[len(self.tokenizer.decode(before)) :]
 
     def text(self, i: int) -> str:
-        """Text before the mark and before all stops."""
-        whole = self.tokenizer.decode([token for token in self.rows[i] if token != self.end])
+        """Text before all stops."""
+        whole = self.whole(i)
         return whole[: min((whole.find(s) for s in self.stop if s in whole), default=len(whole))]
 
     def ended(self, i: int) -> bool:
         row = self.rows[i]
-        return self.end in row or any(s in self.tokenizer.decode(row) for s in self.stop)
-
-
-def _encoded(tokenizer: Any, prompts: Sequence[str]) -> tuple[list[list[int]], int]:
-    """Ids of each prompt behind the mark that begins texts; the id of the one that ends them.
-
-    Somebody else's tokenizer may have other marks than ours, and set them itself.
-    """
-    from models.convert.tokenizer import text_marks
-    from wafer.data.text.tokenizer import END_OF_TEXT
-    from wafer.errors import DataError
-
-    if wrong := [prompt for prompt in prompts if not isinstance(prompt, str)]:
-        raise ValueError(f"prompt: expected text, got {wrong[0]!r:.60}")
-    ids = [tokenizer.encode(prompt).ids for prompt in prompts]
-    own = tokenizer.token_to_id(END_OF_TEXT)
-    if own is not None:
-        return [[own, *row] for row in ids], own
-    begin, end = text_marks(tokenizer)
-    if end is None:
-        raise DataError("the tokenizer has no token that ends texts: </s>, <|endoftext|>, ...")
-    ids = [row[:-1] if row[-1:] == [end] else row for row in ids]
-    if begin is not None:
-        ids = [row if row[:1] == [begin] else [begin, *row] for row in ids]
-    return [row or [end] for row in ids], end
+        return (bool(row) and row[-1] in self.ends) or any(s in self.whole(i) for s in self.stop)
 
 
 def _sure(text: str, stop: Sequence[str]) -> str:

@@ -27,7 +27,15 @@ from wafer.experiment import Experiment
 from wafer.session.foreign import is_hf_folder, load_hf
 from wafer.session.masks import section_that_keeps
 
-__all__ = ["Source", "experiment_of", "load", "load_decoding", "newest_checkpoint", "start_of"]
+__all__ = [
+    "Source",
+    "experiment_of",
+    "load",
+    "load_decoding",
+    "newest_checkpoint",
+    "start_of",
+    "weights_folder",
+]
 
 KERNELS = ("auto", "csr", "dense")
 DTYPES = ("float32", "bfloat16")
@@ -128,7 +136,7 @@ def load_decoding(
             raise ValueError(f"{name}: {value!r}; choose {' or '.join(known)}")
     why = "you asked for dense ones" if kernels == "dense" else None
     if why is None:
-        path = _folder(checkpoint)
+        path = weights_folder(checkpoint)
         model, leaves = _stored(path)
         why = decoding.problem(model)
         if why is None:
@@ -146,8 +154,12 @@ def load_decoding(
     return model, params, "dense kernels"
 
 
-def _folder(checkpoint: str | os.PathLike[str]) -> pathlib.Path:
-    """Resolve what ``load`` takes to the folder that holds the weights."""
+def weights_folder(checkpoint: str | os.PathLike[str]) -> pathlib.Path:
+    """Resolve what ``load`` takes to the folder that holds the weights.
+
+    Raises:
+        CheckpointError: no readable checkpoint there.
+    """
     path = pathlib.Path(checkpoint)
     return path if is_hf_folder(path) else newest_checkpoint(path)
 
@@ -172,7 +184,7 @@ def start_of(checkpoint: str | os.PathLike[str]) -> Start:
     Raises:
         CheckpointError: no readable checkpoint there.
     """
-    path = _folder(checkpoint)
+    path = weights_folder(checkpoint)
     model, leaves = _stored(path)
     masked: dict[str, tuple[int, int]] = {}
     for name, leaf in leaves:

@@ -15,7 +15,6 @@ from models.checkpoint.tree import to_tree
 from models.convert.api import open_hf, to_hf
 from models.convert.same import differences
 from models.convert.standard import order_rotary
-from models.convert.tokenizer import carry_tokenizer
 from models.convert.vendor.state import read_optimizer_state
 from models.convert.vendor.weights import open_cs
 from models.families.decoder_config import DecoderConfig
@@ -162,7 +161,9 @@ def _unlike(ours: Any, theirs: Any) -> list[str]:
 
 
 def export_hf(model: Model, params: Any, model_dir: pathlib.Path, step: int) -> pathlib.Path:
-    """Write weights as ``model_dir``/hf/``step``; what is pruned is 0, the tokenizer goes along.
+    """Write weights as ``model_dir``/hf/``step``; what is pruned is 0.
+
+    The folder is that of ``wafer convert``: with the tokenizer and the special ids of the run.
 
     Args:
         model: of ``params``.
@@ -177,8 +178,7 @@ def export_hf(model: Model, params: Any, model_dir: pathlib.Path, step: int) -> 
     if not folder.exists():
         partial = folder.with_name(f"{step}.partial")
         shutil.rmtree(partial, ignore_errors=True)  # of a killed run
-        to_hf(model, params, partial)
-        carry_tokenizer(model_dir, partial)
+        to_hf(model, params, partial, text_from=model_dir)
         partial.rename(folder)
     _LOG.info("Exported %s for Hugging Face", folder)
     return folder

@@ -1,13 +1,16 @@
 """The tokenizer that goes along with weights, and its ids in config.json."""
 
+import argparse
 import json
 
 import jax
+import pytest
 import tokenizers
 from tokenizers import models as kinds, trainers
 
 import models
-from models.convert.tokenizer import carry_tokenizer, special_ids
+from models.convert.cli import add_arguments
+from models.convert.tokenizer import TextMarks, carry_tokenizer, read_marks, special_ids
 
 SETTINGS = {
     "name": "gpt2",
@@ -20,6 +23,13 @@ SETTINGS = {
 }
 
 
+def convert(*args):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    parsed = parser.parse_args(["convert", *map(str, args)])
+    return parsed.run(parsed)
+
+
 def written(folder, special):
     tokenizer = tokenizers.Tokenizer(kinds.BPE())
     tokenizer.train_from_iterator(["abab"], trainers.BpeTrainer(special_tokens=special))
@@ -28,12 +38,51 @@ def written(folder, special):
     return folder
 
 
-def test_ids_are_the_tokenizers_own(tmp_path):
-    gpt = written(tmp_path / "gpt", ["<pad>", "<|endoftext|>"])
-    assert special_ids(gpt / "tokenizer.json") == {"bos_token_id": 1, "eos_token_id": 1}
-    llama = written(tmp_path / "llama", ["<s>", "</s>", "<|endoftext|>"])
-    assert special_ids(llama / "tokenizer.json") == {"bos_token_id": 0, "eos_token_id": 1}
-    assert special_ids(written(tmp_path / "none", []) / "tokenizer.json") == {}
+def test_ids_are_those_that_the_files_state(tmp_path):
+    ours = written(tmp_path / "ours", ["<pad>", "<|endoftext|>"])
+    assert special_ids(ours) == {"bos_token_id": 1, "eos_token_id": 1}
+    llama = written(tmp_path / "llama", ["<s>", "</s>", "<|eot|>"])
+    assert special_ids(llama) == {}  # a name alone says nothing
+    assert read_marks(llama) == TextMarks(None, ())
+    named = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True}
+    (llama / "tokenizer_config.json").write_text(json.dumps(named))
+    assert special_ids(llama) == {"bos_token_id": 0, "eos_token_id": 1}
+    (llama / "config.json").write_text(json.dumps({"eos_token_id": [1, 2], "model_type": "mpt"}))
+    assert special_ids(llama) == {"eos_token_id": [1, 2]}
+    assert read_marks(llama / "model.safetensors") == TextMarks(None, (1, 2), True)
+    (llama / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
+    assert read_marks(llama) == TextMarks(None, (2,), True)  # as in transformers
+
+
+def test_a_config_without_ids_has_those_of_its_class(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 97}))
+    assert special_ids(tmp_path) == {"bos_token_id": 1, "eos_token_id": 2}
+    config.write_text(json.dumps({"model_type": "gpt2", "vocab_size": 97}))
+    assert special_ids(tmp_path) == {}  # 50256 is no token of 97
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 97, "eos_token_id": None}))
+    assert special_ids(tmp_path) == {"bos_token_id": 1}
+
+
+MARKS = {"bos_token_id": 2, "eos_token_id": [0, 1], "pad_token_id": 3}
+
+
+@pytest.mark.parametrize("in_generation", [{"eos_token_id": [1, 5], "max_length": 7}, None])
+def test_marks_of_both_files_come_back(tmp_path, in_generation):
+    model = models.build(SETTINGS)
+    models.to_hf(model, model.init(jax.random.key(0)), tmp_path / "hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text()) | MARKS
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config))
+    if in_generation:
+        (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(in_generation))
+    fmt = ("--model", "gpt2", "--src-fmt")
+    convert(*fmt, "hf", "--tgt-fmt", "wafer", "--output-dir", tmp_path / "ours", tmp_path / "hf")
+    ends = (1, 5) if in_generation else (0, 1)
+    assert read_marks(tmp_path / "ours") == TextMarks(2, ends)
+    convert(*fmt, "wafer", "--tgt-fmt", "hf", "--output-dir", tmp_path / "again", tmp_path / "ours")
+    assert json.loads((tmp_path / "again" / "config.json").read_text()) == config
+    path = tmp_path / "again" / "generation_config.json"
+    assert (json.loads(path.read_text()) if path.exists() else None) == in_generation
 
 
 def test_a_folder_for_hugging_face_has_them(tmp_path):
@@ -44,4 +93,5 @@ def test_a_folder_for_hugging_face_has_them(tmp_path):
     carry_tokenizer(source, tmp_path / "hf")
     after = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert after == before | {"bos_token_id": 1, "eos_token_id": 1}
+    assert before["eos_token_id"] is None  # not the 50256 of the published model
     assert (tmp_path / "hf" / "tokenizer.json").is_file()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from models.convert.tokenizer import find_tokenizer
+from models.convert.tokenizer import carry_tokenizer, find_tokenizer, write_ids
 from models.files import appearing_whole
 from wafer.data.batching.pipeline import Loader, Rows, Transform
 from wafer.data.batching.sources import Source
@@ -86,6 +86,7 @@ class Dataset:
         pack: several examples per row (VSL), built on the fly.
         mean_length: tokens per example, or None where it is not known without reading all.
         tokenizer: text of the tokenizer.json that the ids come from; None where it is not known.
+        special_ids: ``eos_token_id``, ``bos_token_id``: ids of the rows' special tokens, if known.
         token_bytes: [V] bytes per token, for bits per byte; None without a tokenizer.
         references: name -> bits per byte of other compressors on the same text.
         summary: one line for the log.
@@ -101,6 +102,7 @@ class Dataset:
     pack: bool = False
     mean_length: float | None = None
     tokenizer: str | None = None
+    special_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
     token_bytes: np.ndarray | None = None
     references: Mapping[str, float] = dataclasses.field(default_factory=dict)
     summary: str = ""
@@ -161,7 +163,19 @@ def build_dataset(
     if dataset.tokenizer is not None and not target.exists():
         with appearing_whole(target) as partial:
             partial.write_text(dataset.tokenizer, encoding="utf-8")
+    if context is not None:
+        _keep_special_ids(dataset, folder, context.begins_from)
     own = section.shuffle_seed
     return dataclasses.replace(
         dataset, shuffle=section.shuffle, shuffle_seed=seed if own is None else own
     )
+
+
+def _keep_special_ids(dataset: Dataset, folder: pathlib.Path, begins_from: str | None) -> None:
+    """Keep what generation and exported folders need beside the run's tokenizer."""
+    theirs = None if begins_from is None else find_tokenizer(begins_from)
+    same = theirs is not None and dataset.tokenizer in {None, theirs.read_text("utf-8")}
+    if begins_from is not None and same:
+        carry_tokenizer(begins_from, folder)
+    if (folder / TOKENIZER).exists():
+        write_ids(folder, dataset.special_ids)

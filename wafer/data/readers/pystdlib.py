@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import Tokenizer, decoders
+from tokenizers import Tokenizer, decoders, processors
 
 from wafer import __version__
 from wafer.cache import cached_arrays
@@ -159,7 +159,14 @@ def yardsticks(texts: tuple[str, ...]) -> dict[str, float]:
 
 @functools.cache  # of train_input and eval_input
 def _trained(root: str | None, max_bytes: int, vocab_size: int) -> str:
-    return train_bpe(load_corpus(root, max_bytes).train, vocab_size).to_str(pretty=True)
+    tokenizer = train_bpe(load_corpus(root, max_bytes).train, vocab_size)
+    end: Any = tokenizer.token_to_id(END_OF_TEXT)
+    tokenizer.post_processor = processors.TemplateProcessing(  # prompts begin as the rows do
+        single=f"{END_OF_TEXT} $A",
+        pair=f"{END_OF_TEXT} $A $B",
+        special_tokens=[(END_OF_TEXT, end)],
+    )
+    return tokenizer.to_str(pretty=True)
 
 
 def _kept_tokenizer(path: pathlib.Path, vocab_size: int) -> Tokenizer:
@@ -188,7 +195,8 @@ def _tokenized(cfg: Any, kept: pathlib.Path | None) -> dict[str, np.ndarray]:
         tokenizer = Tokenizer.from_str(_trained(cfg.source_dir, cfg.max_bytes, cfg.vocab_size))
     texts = corpus.train if cfg.split == "train" else corpus.held_out
     end: Any = tokenizer.token_to_id(END_OF_TEXT)
-    documents = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(texts))]
+    encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    documents = [[*e.ids, end] for e in encoded]
     about = {
         "tokenizer": tokenizer.to_str(pretty=True),
         "functions": len(texts),
@@ -233,6 +241,7 @@ def pystdlib(cfg: Any, context: Context) -> Dataset:
         pack=cfg.use_vsl,
         mean_length=mean,
         tokenizer=about["tokenizer"],
+        special_ids={"bos_token_id": end, "eos_token_id": end},
         token_bytes=token_bytes(tokenizer)
         if isinstance(tokenizer.decoder, decoders.ByteLevel)
         else None,

@@ -122,6 +122,9 @@ def _tokenizer_of(folders: Sequence[str]) -> dict[str, Any]:
         return {}
     tokenizer = load_tokenizer(path)
     out: dict[str, Any] = {"tokenizer": read_text(path)}
+    end = folder_params(folders[0]).get("post-process", {}).get("eos_id")
+    if end is not None:
+        out["special_ids"] = {"eos_token_id": end}
     if isinstance(tokenizer.decoder, decoders.ByteLevel):
         out["token_bytes"] = token_bytes(tokenizer)
     return out

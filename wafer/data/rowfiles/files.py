@@ -7,7 +7,7 @@ they are. "corpus": ``data`` [N] is one list of tokens. Whatever is wrong names 
 
 import bisect
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import h5py
@@ -85,6 +85,12 @@ def check_count(folder: str | pathlib.Path, count: int, unit: str) -> None:
         )
 
 
+def _check_folders(sizes: Mapping[pathlib.Path, int], unit: str) -> None:
+    """Compare each folder's files, path -> rows or tokens, with its ``data_params.json``."""
+    for folder in dict.fromkeys(path.parent for path in sizes):
+        check_count(folder, sum(n for path, n in sizes.items() if path.parent == folder), unit)
+
+
 class StoredRows:
     """Examples of several files, opened lazily; handles do not travel to other processes.
 
@@ -160,9 +166,7 @@ class Hdf5Source(StoredRows):
             counts.append(count)
         if not any(counts):
             raise DataError(f"{paths[0]}: holds no row, nor does any file beside it")
-        for folder in map(pathlib.Path, folders):
-            own = (n for path, n in zip(paths, counts, strict=True) if path.parent == folder)
-            check_count(folder, sum(own), "rows")
+        _check_folders(dict(zip(paths, counts, strict=True)), "rows")
         super().__init__(paths, counts, [group.name for group in self.groups])
 
     @property
@@ -215,17 +219,16 @@ class CorpusSource(StoredRows):
     ) -> None:
         self._length, self._vocab_size = length, vocab_size
         paths, counts = find_files(folders), []
-        sizes: dict[pathlib.Path, int] = {}
+        sizes: dict[pathlib.Path, int] = {}  # a folder may be named twice
         for path in paths:
             described = describe(path, {})
             if not described.corpus:
                 raise DataError(f"{path}: not a corpus; expected a dataset 'data' [N]")
             counts.append(max(described.size - 1, 0) // length)
-            sizes[path.parent] = sizes.get(path.parent, 0) + described.size
+            sizes[path] = described.size
         if not any(counts):
             raise DataError(f"{folders[0]}: no file holds {length + 1} tokens")
-        for folder, size in sizes.items():
-            check_count(folder, size, "tokens")
+        _check_folders(sizes, "tokens")
         super().__init__(paths, counts, ["data"])
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:

@@ -62,7 +62,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
-    """Load a Hugging Face ``tokenizer.json``.
+    """Load a Hugging Face ``tokenizer.json``; truncation and padding saved in it are off.
 
     Raises:
         FileNotFoundError: no such file.
@@ -76,7 +76,10 @@ def load_tokenizer(path: str | pathlib.Path) -> Tokenizer:
         raise DataError(f"{path}: not a tokenizer.json ({error})") from None
     if largest >= _MOST_TOKENS:
         raise DataError(f"{path}: token id {largest}; expected ids below {_MOST_TOKENS:,}")
-    return _opened(path)
+    tokenizer = _opened(path)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def largest_id(path: str) -> int:

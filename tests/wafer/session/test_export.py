@@ -1,0 +1,196 @@
+"""``--export hf``: the folder of every family, its values and files, and transformers reads it."""
+
+import argparse
+import json
+
+import h5py
+import jax
+import numpy as np
+import pytest
+import tokenizers
+from helpers import hf_parity
+
+import models
+import wafer
+from models.convert.api import configs_to_hf
+from models.convert.cli import add_arguments
+from models.families.decoder_config import DecoderConfig
+from models.names import MODELS
+from wafer.data.text.tokenizer import END_OF_TEXT, train_bpe
+
+SIZES = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 2}
+TEXT = SIZES | {"filter_size": 64, "max_position_embeddings": 16}
+VISION = {"image_size": 8, "patch_size": 4, "filter_size": 32, "num_hidden_layers": 2}
+VISION |= {"hidden_size": 16, "num_heads": 2}
+BERT = TEXT | {"dropout_rate": 0.1}
+SEQ2SEQ = {"src_vocab_size": 300, "tgt_vocab_size": 300, "d_model": 16, "d_kv": 8, "d_ff": 32}
+SEQ2SEQ |= {"num_heads": 2, "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 2}
+SECTIONS = {
+    "gpt2": TEXT,
+    "starcoder": TEXT,
+    "btlm": TEXT,
+    "jais": TEXT,
+    "crystalcoder": TEXT,
+    "gptj": TEXT,
+    "codegen": TEXT | {"num_heads": 4, "rotary_dim": 4},
+    "gpt-neox": TEXT,
+    "bloom": TEXT,
+    "falcon": TEXT,
+    "falcon-40b": TEXT | {"num_heads": 4, "extra_attention_params": {"num_kv_groups": 2}},
+    "falcon-rw": TEXT,
+    "mpt": TEXT,
+    "llama": TEXT,
+    "mistral": TEXT,
+    "mixtral": TEXT | {"moe": {"num_experts": 2, "top_k": 1}},
+    "bert": BERT,
+    "bert-sequence-classifier": BERT,
+    "bert-token-classifier": BERT,
+    "bert-q&a": BERT,
+    "roberta": BERT,
+    "dpr": {"q_encoder": BERT | {"name": "dpr-question-encoder"}}
+    | {"ctx_encoder": BERT | {"name": "dpr-context-encoder"}},
+    "dpr-reader": BERT,
+    "t5": SEQ2SEQ,
+    "transformer": SEQ2SEQ | {"src_max_position_embeddings": 16, "tgt_max_position_embeddings": 16},
+    "clip-vit": VISION,
+    "llava": {"image_model": VISION | {"name": "clip-vit"}, "text_model": TEXT | {"name": "llama"}},
+}
+# Keys of config.json that mean something where they are null.
+NULLS = {"rope_scaling", "alibi_scaling", "num_ln_in_parallel_attn", "sliding_window", "clip_qkv"}
+NULLS |= {"softmax_scale", "bos_token_id", "eos_token_id", "pad_token_id"}
+REMOTE = {"btlm", "jais", "crystalcoder"}  # their code lies beside the published weights
+
+
+def nulls(config):
+    """Keys with null, also of sections."""
+    inner = [nulls(value) for value in config.values() if isinstance(value, dict)]
+    return {key for key, value in config.items() if value is None}.union(*inner)
+
+
+def section(name):
+    return {"name": name, **SECTIONS[name]}
+
+
+def test_every_form_is_here():
+    assert {MODELS[name].hf for name in SECTIONS} == {e.hf for e in MODELS.values() if e.hf}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_no_number_of_a_config_is_null(name):
+    for config in configs_to_hf(models.build(section(name)).config).values():
+        assert nulls(config) <= NULLS
+        rates = {key: rate for key, rate in config.items() if "pdrop" in key or "dropout" in key}
+        assert all(type(rate) in {int, float} for rate in rates.values())
+
+
+def test_rates_are_those_that_the_run_trains_with():
+    rates = {"dropout_rate": 0.2, "attention_dropout_rate": 0.3}
+    expected = {
+        "gpt2": {"embd_pdrop": 0.2, "resid_pdrop": 0.2, "attn_pdrop": 0.3},
+        "gpt-neox": {"hidden_dropout": 0.2, "attention_dropout": 0.3},
+        "bert": {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3},
+        "llama": {"attention_dropout": 0.3},
+    }
+    for name, values in expected.items():
+        config = configs_to_hf(models.build(section(name) | rates).config)[""]
+        assert {key: config[key] for key in values} == values
+    general = models.build(section("bert") | {"dropout_rate": 0.2}).config
+    assert configs_to_hf(general)[""]["attention_probs_dropout_prob"] == 0.2
+
+
+def tokenizer_in(folder):
+    """A tokenizer whose mark of ends is not called as ours is."""
+    tokenizer = train_bpe(["def f(x): return x"], 300)
+    text = tokenizer.to_str().replace(END_OF_TEXT, "<done>")
+    (folder / "tokenizer.json").write_text(text)
+
+
+def rows(folder, marks):
+    """Rows of preprocessing: an HDF5 folder with its tokenizer and description."""
+    folder.mkdir()
+    tokenizer_in(folder)
+    data = np.random.default_rng(0).integers(0, 300, (4, 3, 16)).astype(np.int32)
+    data[:, 1] = 1
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file["data"] = data
+        file.attrs["n_examples"] = 4
+    described = {"n_examples": 4, "features": ["input_ids", "attention_mask", "labels"]}
+    (folder / "data_params.json").write_text(json.dumps(described | {"post-process": marks}))
+    return {"data_processor": "GptHDF5DataProcessor", "data_dir": str(folder), "batch_size": 2}
+
+
+def exported(tmp_path, name, data=None):
+    """Train for two steps and export; the folder. A part of other models is as it was drawn."""
+    model = models.build(section(name))
+    if not model.config.tasks:
+        models.to_hf(model, model.init(jax.random.key(0)), tmp_path / "hf")
+        return tmp_path / "hf"
+    drawn = {"data_processor": "RandomDataProcessor", "num_examples": 4, "batch_size": 2}
+    drawn |= {"task": model.config.tasks[0], "max_sequence_length": 16}
+    run = {"max_steps": 2, "checkpoint_steps": 2, "export": "hf", "seed": 1, "log_steps": 1}
+    wafer.train(
+        {
+            "train_input": data or drawn,
+            "model": section(name),
+            "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
+            "runconfig": run | {"model_dir": str(tmp_path / "run")},
+        }
+    )
+    return tmp_path / "run" / "hf" / "2"
+
+
+def convert(*args):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    parsed = parser.parse_args(["convert", *map(str, args)])
+    return parsed.run(parsed)
+
+
+def test_a_run_and_convert_write_the_same_folder(tmp_path):
+    folder = exported(tmp_path, "gpt2", rows(tmp_path / "rows", {"eos_id": 0}))
+    step = tmp_path / "run" / "checkpoints" / "2"
+    fmt = ("--model", "gpt2", "--src-fmt", "wafer", "--tgt-fmt", "hf", "--output-dir")
+    convert(*fmt, tmp_path / "converted", step)
+    names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    for path in (folder, tmp_path / "converted"):
+        assert {file.name for file in path.iterdir()} == names
+        for name in names:
+            assert (path / name).read_bytes() == (folder / name).read_bytes(), name
+    config = json.loads((folder / "config.json").read_text())
+    marks = {"bos_token_id": None, "eos_token_id": 0, "pad_token_id": None}
+    assert {key: config[key] for key in marks} == marks
+    rates = {"embd_pdrop": 0.1, "resid_pdrop": 0.1, "attn_pdrop": 0.1}
+    assert {key: config[key] for key in rates} == rates
+    text = json.loads((folder / "tokenizer_config.json").read_text())
+    assert text["eos_token"] == "<done>"
+    assert text["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert text["model_max_length"] == 16
+    inside = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert inside.token_to_id("<done>") == 0
+
+
+@pytest.mark.slow  # two steps each
+@pytest.mark.parametrize("name", SECTIONS)
+def test_transformers_loads_a_run_of_every_family(tmp_path, name):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    folder = exported(tmp_path, name)
+    if name in REMOTE:
+        pytest.skip("transformers has no code of this family")
+    for path in {file.parent for file in folder.rglob("config.json")}:
+        config = json.loads((path / "config.json").read_text())
+        cls = getattr(transformers, config["architectures"][0])
+        theirs, loading = cls.from_pretrained(path, output_loading_info=True, dtype=torch.float32)
+        assert not any(loading[key] for key in ("missing_keys", "mismatched_keys")), loading
+        assert not loading["unexpected_keys"], loading
+    model, params = models.from_hf(folder)
+    if not isinstance(model.config, DecoderConfig):
+        return
+    ids = np.arange(12)[None] * 7 % 300
+    theirs.eval()
+    with torch.no_grad():
+        expected = theirs(torch.as_tensor(ids)).logits.numpy()[0]
+        longer = theirs.generate(torch.as_tensor(ids), max_new_tokens=4, do_sample=False)
+    ours = np.asarray(model.apply(params, hf_parity.to_batch(model.config, {"input_ids": ids})))
+    assert hf_parity.relative(ours, expected) < 5e-6
+    assert models.generate(model, params, ids, 4).tolist() == longer[:, 12:].tolist()

@@ -1,0 +1,71 @@
+"""Prompts of ``wafer generate`` as token ids, by the rule of the model's own tokenizer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from models.convert.tokenizer import TextMarks
+from wafer.errors import DataError
+
+__all__ = ["encode_prompts"]
+
+
+def encode_prompts(
+    tokenizer: Any,
+    prompts: Sequence[str],
+    marks: TextMarks,
+    *,
+    add_bos: bool | None = None,
+    whole: bool = False,
+) -> list[list[int]]:
+    """Return the ids of each prompt.
+
+    Args:
+        tokenizer: ``tokenizers.Tokenizer``.
+        prompts: texts; an empty one becomes the token that begins texts, or one that ends them.
+        marks: ids with which texts begin and end.
+        add_bos: put the token that begins texts first (once) or not; None is the tokenizer's rule:
+            what its post-processor adds, and ``add_bos_token`` of its settings.
+        whole: keep an end mark that the tokenizer adds: an encoder reads whole texts.
+
+    Raises:
+        DataError: no id is known that an empty prompt or ``add_bos`` needs.
+        ValueError: a prompt that is not text.
+    """
+    if wrong := [prompt for prompt in prompts if not isinstance(prompt, str)]:
+        raise ValueError(f"prompt: expected text, got {wrong[0]!r:.60}")
+    first = _first_mark(tokenizer, marks)
+    if add_bos and first is None:
+        raise DataError(
+            "add_bos: no token is known that begins texts; expected bos_token_id in "
+            "generation_config.json or config.json beside the weights"
+        )
+    put_first = bool(marks.adds_begin) if add_bos is None else add_bos
+    rows = []
+    for prompt in prompts:
+        own = tokenizer.encode(prompt, add_special_tokens=False).ids
+        ids = own if add_bos is not None else tokenizer.encode(prompt).ids
+        if put_first and first is not None and ids[:1] != [first]:
+            ids = [first, *ids]
+        if ids[:2] == [first, first]:  # one in the text, one of the rule
+            ids = ids[1:]
+        if not whole and len(ids) > 1 and ids[-1] in marks.ends and own[-1:] != ids[-1:]:
+            ids = ids[:-1]
+        rows.append(ids or _begin_of_nothing(first, marks))
+    return rows
+
+
+def _first_mark(tokenizer: Any, marks: TextMarks) -> int | None:
+    """Return the id that begins texts: what the tokenizer itself puts before an empty one."""
+    return next(
+        (i for i in tokenizer.encode("").ids if i not in marks.ends or i == marks.begin),
+        marks.begin,
+    )
+
+
+def _begin_of_nothing(first: int | None, marks: TextMarks) -> list[int]:
+    begin = next(iter(marks.ends), None) if first is None else first
+    if begin is None:
+        raise DataError(
+            "prompt: '' has no tokens, and no token is known that begins texts; give some text"
+        )
+    return [begin]
