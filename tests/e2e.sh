@@ -48,4 +48,5 @@ compare texts sparse.txt dense.txt
 to_hf=(--model gpt2 --src-fmt wafer --tgt-fmt hf --output-dir hf)
 wafer convert convert "${to_hf[@]}" dense >convert.log 2>&1 || fail "convert"
 compare exported dense hf
+compare exported dense "run/hf/$last"
 echo "e2e: stopped at $stopped, resumed to $last, finalized, generated, exported, in $SECONDS s"

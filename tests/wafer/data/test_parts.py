@@ -68,6 +68,7 @@ def test_a_folder_with_a_missing_file_is_refused(tmp_path, vocabulary):
         len(Hdf5Source([folder]))
         == json.loads((folder / "data_params.json").read_text())["n_examples"]
     )
+    assert len(Hdf5Source([folder, folder])) == 2 * len(Hdf5Source([folder]))  # named twice
     (folder / "examples_00001.h5").unlink()
     with pytest.raises(
         DataError, match=r"data_params.json tells of \d+ rows, found \d+; a file is"
