@@ -3,6 +3,7 @@
 Neither this module nor what it imports imports jax: a wrong file is reported at once.
 """
 
+import os
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 Layers = Annotated[int, Field(gt=0, le=100_000)]  # each is traced: more would take hours
+_PATHS = ("dir", "dirs", "file", "files", "path", "paths", "folder")  # ends of keys
 LARGEST_INT = 2**31 - 1  # of the fields that say no bound themselves: arrays count in int32
 LARGEST_FLOAT = 1e30  # its square is no float32, but no rate, weight or scale comes near
 
@@ -99,6 +101,16 @@ class Section(BaseModel):
             if bool not in allowed and allowed & {int, float}:
                 raise ValueError("expected a number")
         return value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _in_home(cls, value: Any, info: ValidationInfo) -> Any:
+        """Expand a leading ``~`` in the values of keys that name files and folders."""
+        if not str(info.field_name).endswith(_PATHS):
+            return value
+        if isinstance(value, list | tuple):
+            return [os.path.expanduser(v) if isinstance(v, str) else v for v in value]
+        return os.path.expanduser(value) if isinstance(value, str) else value
 
     @field_validator("*", mode="after")
     @classmethod

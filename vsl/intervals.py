@@ -43,6 +43,9 @@ class Keys(NamedTuple):
     sink: Int[Array, " T"]
 
 
+_LARGEST_WINDOW = 2**30  # so that position + window is int32
+
+
 def normalize_window(window: int | Window | None, *, causal: bool) -> Window | None:
     """Turn a window into (keys to the left, keys to the right) of the query itself.
 
@@ -53,10 +56,15 @@ def normalize_window(window: int | Window | None, *, causal: bool) -> Window | N
         causal: whether keys right of the query are hidden anyway.
 
     Raises:
-        ValueError: a window that leaves a query without its own key.
+        ValueError: a window that leaves a query without its own key, or too large for int32.
     """
     if window is None:
         return None
+    if max((window,) if isinstance(window, int) else window) > _LARGEST_WINDOW:
+        raise ValueError(
+            f"window={window}: positions are int32, expected at most {_LARGEST_WINDOW}; pass "
+            "window=None for no window"
+        )
     if isinstance(window, int):
         if window < 1:
             raise ValueError(

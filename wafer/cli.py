@@ -23,6 +23,7 @@ from wafer.errors import WaferError
 __all__ = ["main"]
 
 _LONGEST = 20_000  # characters of a message
+_TEXTS = {"prompt"}  # arguments that name no file
 _SMALLER = (
     "Take a smaller model, batch_size or micro_batch_size, or keep the weights in a file "
     "(--execution weight_streaming); `wafer plan` says what a run file needs"
@@ -144,6 +145,9 @@ def _run(argv: list[str]) -> int:
     argv = _spelled(argv)
     args = _parser(argv[0] if argv else None).parse_args(argv)
     args.typed = argv
+    for name, value in vars(args).items():
+        if name not in _TEXTS and isinstance(value, str) and value.startswith("~/"):
+            setattr(args, name, os.path.expanduser(value))  # after "=" or in quotes no shell does
     try:
         return args.run(args)
     except BrokenPipeError:

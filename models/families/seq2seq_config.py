@@ -1,6 +1,6 @@
 """Knobs of the one encoder-decoder: T5 (1.0, 1.1, Flan, UL2) and the 2017 Transformer."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -116,7 +116,7 @@ class Seq2SeqConfig(BlockConfig):
             )
         if "d_kv" in data:
             heads = data.get("num_heads", cls.model_fields["num_heads"].default)
-            data["attention_inner_dim"] = int(data.pop("d_kv")) * int(heads)
+            data["attention_inner_dim"] = _inner_dim(data.pop("d_kv"), heads)
         if data.get("use_t5_layer_norm"):
             data["norm_type"] = "rmsnorm"
         if data.get("mlm_loss_scaling") is not None:
@@ -137,3 +137,10 @@ class Seq2SeqConfig(BlockConfig):
         if self.parallel_attention or self.moe or self.scale_qk_dot_by_layer_idx:
             raise ValueError("parallel_attention, moe, scale_qk_dot_by_layer_idx: decoders only")
         return self
+
+
+def _inner_dim(d_kv: Any, heads: Any) -> int:
+    """Multiply the features of a head by the heads, both as the run file has them."""
+    if not (isinstance(d_kv, int) and isinstance(heads, int)):
+        raise ValueError(f"d_kv: {d_kv!r}, num_heads: {heads!r}: expected integers")
+    return d_kv * heads

@@ -120,6 +120,9 @@ def test_t5_spelling_and_errors():
     assert cfg.decoder_layers == 1
     with pytest.raises(ValueError, match="same knob with two values"):
         models.build(t5 | {"hidden_size": 8})
+    for wrong in ({"num_heads": {"a": 1}}, {"d_kv": [3]}, {"num_heads": None}):
+        with pytest.raises(ValueError, match=r"d_kv: .*, num_heads: .*: expected integers"):
+            models.build(t5 | wrong)
     with pytest.raises(ValueError, match="cannot share a table"):
         models.build(t5 | {"tgt_vocab_size": 12})
 

@@ -264,6 +264,9 @@ def test_errors_say_what_is_wrong() -> None:
         vsl.attention(q, k[:3], k[:3], layout, causal=True)
     with pytest.raises(ValueError, match="needs W >= 1"):
         vsl.attention(q, k, k, layout, causal=True, window=0)
+    for window in (2**40, (2**40, 0), (0, 2**31)):
+        with pytest.raises(ValueError, match="positions are int32, expected at most 1073741824"):
+            vsl.attention(q, k, k, layout, causal=False, window=window)
     with pytest.raises(ValueError, match="needs layouts of padded rows"):
         vsl.attention(q, k, k, layout, causal=True, implementation="padded")
     with pytest.raises(ValueError, match="0 <= rate < 1"):

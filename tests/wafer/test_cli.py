@@ -52,6 +52,12 @@ def test_log_lines_and_verify_spell_them_out_too(tmp_path, capsys, monkeypatch):
         logging.basicConfig(force=True)
 
 
+def test_a_tilde_that_no_shell_expanded_is_the_home_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["run", "--mode=train", "--params=~/no.yaml"]) == 1
+    assert f"{tmp_path}/no.yaml" in capsys.readouterr().err
+
+
 def test_a_verb_that_is_missing_or_misspelled_is_told_from_those_there_are(capsys):
     for command, among in (([], "finalize"), (["jobs"], "cancel"), (["data"], "preprocess")):
         with pytest.raises(SystemExit, match="2"):

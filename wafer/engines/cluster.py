@@ -103,14 +103,14 @@ def membership(
 def _slurm(environ: Mapping[str, str]) -> Member | None:
     """A job step of several tasks; an allocation alone (``sbatch`` without ``srun``) is none.
 
-    The first host of the step's list (``node[003-007,9],gpu1``) is the coordinator's; jobs that
-    share it have different ports.
+    The first host of the step's list (``rack[0-3]_node[003-007,9],gpu1``: every range's first
+    number) is the coordinator's; jobs that share it have different ports.
     """
     count = int(environ.get("SLURM_STEP_NUM_TASKS", "1"))
     if count == 1 or "SLURM_PROCID" not in environ:
         return None
-    first = re.match(r"([^,\[]+)(?:\[([^],-]+))?", environ["SLURM_STEP_NODELIST"])
-    host = "".join(part or "" for part in first.groups()) if first else "localhost"
+    firsts = re.sub(r"\[([^],-]+)[^]]*\]", r"\1", environ["SLURM_STEP_NODELIST"])
+    host = firsts.partition(",")[0] or "localhost"
     port = _SLURM_PORTS + int(environ["SLURM_JOB_ID"]) % (2**16 - _SLURM_PORTS)
     return Member(f"{host}:{port}", count, int(environ["SLURM_PROCID"]))
 

@@ -7,6 +7,7 @@ begin or none. Everything ends in one line, within a stated time.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import select
@@ -26,6 +27,8 @@ _ANSWER = 10.0  # seconds for what is sent at once
 _LATE = 10.0  # seconds that the others have left to come and hear of a problem
 _RETRY = 0.2  # seconds
 _SHOWN = 8  # differences
+_WIDTH = 60  # characters of a value
+_BEFORE = 20  # characters before the first difference
 
 Facts = Mapping[str, Any]
 
@@ -76,14 +79,19 @@ def differences(here: Facts, there: Facts) -> list[str]:
     """
     keys = [*here, *(key for key in there if key not in here)]
     unequal = [key for key in keys if here.get(key) != there.get(key)]
-    named = [f"{key} ({_short(here.get(key))} and {_short(there.get(key))})" for key in unequal]
+    named = [f"{key} ({_shown_pair(here.get(key), there.get(key))})" for key in unequal]
     more = len(named) - _SHOWN
     return [*named[:_SHOWN], *([f"{more} more"] if more > 0 else [])]
 
 
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _shown_pair(here: Any, there: Any) -> str:
+    """Write two values; long ones from shortly before the first difference."""
+    texts = ["nothing" if value is None else str(value) for value in (here, there)]
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False))
+    start = max(sum(1 for _ in same) - _BEFORE, 0)
+    if start and max(map(len, texts)) > _WIDTH:
+        texts = ["..." + text[start:] for text in texts]
+    return " and ".join(t if len(t) <= _WIDTH else t[: _WIDTH - 3] + "..." for t in texts)
 
 
 def meet(member: Member, facts: Facts, patience: float) -> list[Peer]:

@@ -155,6 +155,15 @@ def test_many_differences_are_counted_and_long_values_cut():
     assert not differences(here, dict(reversed(here.items())))
 
 
+def test_long_values_are_shown_where_they_differ():
+    lists = [["x" * 70, {"scheduler": name}, "y" * 70] for name in ("Linear", "Cosine")]
+    (named,) = differences({"rate": lists[0]}, {"rate": lists[1]})
+    first, second = named.removeprefix("rate (").removesuffix(")").split(" and ")
+    assert "Linear" in first
+    assert "Cosine" in second
+    assert len(first) == len(second) == 60
+
+
 @pytest.mark.parametrize(
     ("nodes", "host"),
     [
@@ -164,6 +173,9 @@ def test_many_differences_are_counted_and_long_values_cut():
         ("node[003,007]", "node003"),
         ("node[5]", "node5"),
         ("a-b[01-02]", "a-b01"),
+        ("cn[01-02]-ib0", "cn01-ib0"),
+        ("rack[0-63]_blade[0-41]", "rack0_blade0"),
+        ("rack[0,2]_blade[3-4],gpu1", "rack0_blade3"),
     ],
 )
 def test_slurm_names_the_first_host(nodes, host):
