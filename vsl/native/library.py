@@ -9,15 +9,20 @@ baseline to go no further than that instruction set.
 import ctypes
 import dataclasses
 import functools
+import importlib.metadata
+import json
 import logging
 import os
 import pathlib
+import shlex
 import sys
+import urllib.parse
+import urllib.request
 from typing import Any
 
 from vsl.native.sources import digest
 
-__all__ = ["Library"]
+__all__ = ["Library", "how_to_build"]
 
 _LOG = logging.getLogger(__name__)
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -63,7 +68,8 @@ class Library:
         library = _load(self)
         if library is None:
             raise RuntimeError(
-                f"the native {self.what} is not built; use {self.instead}, or build it: {_mend()}"
+                f"the native {self.what} is not built; use {self.instead}, or build it:"
+                f" {how_to_build()}"
             )
         return library
 
@@ -107,12 +113,11 @@ def _load(library: Library) -> ctypes.CDLL | None:
             jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     except (OSError, AttributeError) as error:
         _LOG.warning(
-            "%s: no native library (%s); using %s, many times slower. Install a C++ compiler if "
-            "there is none and run %s",
+            "%s: no native library (%s); using %s, many times slower. To build it: %s",
             library.what,
             error,
             library.instead,
-            _mend(),
+            how_to_build(),
         )
         return None
     target = loaded.wafer_native_target().decode()
@@ -120,14 +125,27 @@ def _load(library: Library) -> ctypes.CDLL | None:
     return loaded
 
 
-def _mend() -> str:
-    """Say how to build the libraries."""
+def how_to_build() -> str:
+    """The commands that build the libraries of this install."""
+    python = shlex.quote(sys.executable)
     if (_ROOT / "setup.py").is_file():
-        return f"`cd {_ROOT} && {sys.executable} setup.py build_ext --inplace`"
-    return (
-        "`pip install --force-reinstall wafer-jax`"
-        " (a checkout: `python setup.py build_ext --inplace`)"
-    )
+        build = f"`cd {shlex.quote(str(_ROOT))} && {python} setup.py build_ext --inplace`"
+        return f"{build} (without a C++ compiler `{python} -m pip install ziglang` before)"
+    source = _installed_from()
+    path = "CHECKOUT" if source is None else shlex.quote(str(source))
+    where = " with the path of a checkout of wafer" if source is None else ""
+    return f"`{python} -m pip install --force-reinstall --no-deps {path}`{where}"
+
+
+def _installed_from() -> pathlib.Path | None:
+    """The folder that this package was installed from, if it is still there."""
+    try:
+        record = importlib.metadata.distribution("wafer-jax").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    url = urllib.parse.urlsplit(json.loads(record or "{}").get("url", ""))
+    folder = pathlib.Path(urllib.request.url2pathname(url.path))
+    return folder if url.scheme == "file" and (folder / "setup.py").is_file() else None
 
 
 def _find(package: str) -> pathlib.Path:

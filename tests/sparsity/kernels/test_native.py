@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def test_asking_for_csr_without_the_library_says_how_to_build_it(monkeypatch):
         pattern=kernels.pattern_from_flat(jnp.zeros(1, jnp.int32), (1, 1)),
         implementation="csr",
     )
-    with pytest.raises(RuntimeError, match=r"setup\.py build_ext --inplace"):
+    with pytest.raises(RuntimeError, match=re.escape(library.how_to_build())):
         weight.project(jnp.ones((1, 1)))
 
 
@@ -141,7 +142,25 @@ def test_a_checkout_without_any_says_the_command_that_mends_it(checkout, monkeyp
     monkeypatch.setattr(sys, "path", [])
     other = dataclasses.replace(kernels.native._LIBRARY, what="kernels of a test")
     assert not other.available()
-    command = f"`cd {checkout} && {sys.executable} setup.py build_ext --inplace`"
+    command = f"`cd {checkout} && {sys.executable} setup.py build_ext --inplace` (without a C++"
     assert command in caplog.text
     with pytest.raises(RuntimeError, match=r"setup\.py build_ext --inplace"):
         other.loaded()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_installed_package_names_the_folder_that_it_came_from(kept, tmp_path, monkeypatch):
+    site, source = tmp_path / "site", tmp_path / "a checkout"
+    info = site / "wafer_jax-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wafer-jax\nVersion: 1\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": source.as_uri(), "dir_info": {}}))
+    source.mkdir()
+    if kept:
+        (source / "setup.py").touch()
+    monkeypatch.setattr(library, "_ROOT", site)
+    monkeypatch.setattr(sys, "path", [str(site)])
+    install = f"{sys.executable} -m pip install --force-reinstall --no-deps"
+    there = f"`{install} '{source}'`"
+    gone = f"`{install} CHECKOUT` with the path of a checkout of wafer"
+    assert library.how_to_build() == (there if kept else gone)

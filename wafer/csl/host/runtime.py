@@ -15,7 +15,7 @@ from wafer.csl.host.order import places
 from wafer.csl.host.region import Region, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
-from wafer.csl.machine.engine import Machine as Wafer
+from wafer.csl.machine.choice import machine_for
 from wafer.csl.machine.image import Image
 from wafer.csl.machine.lines import Line, profile_of
 from wafer.csl.machine.recording import Recording, Trace
@@ -50,7 +50,7 @@ class Runtime:
         offsets: tuple[int, int] = (4, 1),
         record: Recording | None = None,
     ) -> None:
-        self.image, self.machine = image, machine or Wafer(image, record=record)
+        self.image, self.machine = image, machine or machine_for(image, record)
         self._log, self._offsets = log, offsets
         self._commands = list[Call | Copy]()  # that are not done: the command stream
         self._reads = list[Collect]()  # and the streams to the host

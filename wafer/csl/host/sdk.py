@@ -13,6 +13,7 @@ from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
 from wafer.csl.machine.costs import SCALAR_UNCERTAINTY
 from wafer.csl.machine.recording import Recording
+from wafer.errors import CompileError
 
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime", "recorded"]
 
@@ -64,16 +65,21 @@ class SdkRuntime(Runtime):
         """As ``Runtime.stop``; keeps the PEs' memory for ``debug_util``."""
         super().stop()
         with Path("sim.log").open("a", encoding="utf-8") as log:
-            share, off = self.machine.scalar_share, SCALAR_UNCERTAINTY
-            log.write(
-                f"@{self.cycles} end; {share:.0%} of the PEs' cycles are scalar instructions,"
-                f" whose count may be {off:.0%} off\n"
-            )
-            log.write(
-                f"@{self.cycles} energy {self.energy().total / 1e6:.3g} uJ, {self.counts.flops}"
-                " flops, by constants of other chips\n"
-            )
+            log.writelines(f"@{self.cycles} {line}\n" for line in self._closing_lines())
         save_cores(self._folder, self.image, self.machine)
+
+    def _closing_lines(self) -> list[str]:
+        """What the run took, as far as the machine counts it."""
+        try:
+            share, counts = self.machine.scalar_share, self.counts
+        except CompileError as error:
+            return [f"end; {error}"]
+        return [
+            f"end; {share:.0%} of the PEs' cycles are scalar instructions,"
+            f" whose count may be {SCALAR_UNCERTAINTY:.0%} off",
+            f"energy {self.energy().total / 1e6:.3g} uJ, {counts.flops} flops, by constants of"
+            " other chips",
+        ]
 
     def __enter__(self) -> Self:
         return self

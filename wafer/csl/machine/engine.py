@@ -19,7 +19,7 @@ from wafer.csl.machine.setup import lay_out
 from wafer.energy import Counts
 from wafer.errors import CompileError
 
-__all__ = ["Machine", "Print", "Rectangle", "Status", "available"]
+__all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build"]
 
 _MOST_REPORTED = 10_000
 _I32, _I64, _AT = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
@@ -99,13 +99,20 @@ def _native() -> Any:
         what="machine for CSL",
         package="wafer.csl.machine.native",
         handlers=(),
-        instead="an install that has it",
+        instead="the machine in JAX",
     )
 
 
 def available() -> bool:
     """True when the machine is built; the first call loads it."""
     return _native().available()
+
+
+def how_to_build() -> str:
+    """The command that builds the machine for this install."""
+    from vsl.native.library import how_to_build as command
+
+    return command()
 
 
 def _library() -> ctypes.CDLL:

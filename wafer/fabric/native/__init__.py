@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from vsl.native.library import Library
+from vsl.native.library import Library, how_to_build
 from wafer.fabric.engines.planar import PlaneMasks, PlaneShape, transpose
 from wafer.fabric.errors import FabricError
 
@@ -38,7 +38,7 @@ def missing(what: str) -> str:
     """Say how to get the library."""
     return (
         f"{what} is not built (_native.so is missing or does not load);"
-        " run `python setup.py build_ext --inplace`, or ask for implementation='jax'"
+        f" ask for implementation='jax', or build it: {how_to_build()}"
     )
 
 

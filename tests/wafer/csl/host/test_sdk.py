@@ -79,7 +79,7 @@ def test_decode_trace():
 def test_runtime_and_debugging(tmp_path, monkeypatch):
     """A script's way: compile, run, copy, stop, then look at memory by the fabric's coordinates."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runtime, "Wafer", FakeMachine)
+    monkeypatch.setattr(runtime, "machine_for", FakeMachine)
     program = image()
     symbols = program.programs[0].symbols | {"<debug>.t": Symbol(A, 12, "[6]u16")}
     program = program._replace(programs=(program.programs[0]._replace(symbols=symbols),))

@@ -1,0 +1,36 @@
+"""The machine that runs an image here: in C++, or in JAX where that one is not built."""
+
+from typing import TYPE_CHECKING, Union
+
+from wafer.csl.machine.engine import Machine, available, how_to_build
+from wafer.csl.machine.image import Image
+from wafer.csl.machine.recording import Recording
+from wafer.errors import CompileError
+
+if TYPE_CHECKING:  # it takes JAX along
+    from wafer.csl.machine.reference.machine import ReferenceMachine
+
+__all__ = ["machine_for"]
+
+
+def machine_for(
+    image: Image, record: Recording | None = None
+) -> Union[Machine, "ReferenceMachine"]:
+    """Load an image into the fastest machine of this install.
+
+    Args:
+        image: compiled.
+        record: what ``trace`` is to hold; None: nothing.
+
+    Raises:
+        CompileError: code that cannot be run, or that the JAX machine does not run or record.
+    """
+    if available():
+        return Machine(image, record=record)
+    if record is not None:
+        raise CompileError(
+            f"the JAX machine records nothing; the C++ machine does: {how_to_build()}"
+        )
+    from wafer.csl.machine.reference.machine import ReferenceMachine
+
+    return ReferenceMachine(image)
