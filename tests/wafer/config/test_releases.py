@@ -230,7 +230,8 @@ def test_the_command_writes_the_whole_file_and_says_what_has_no_place(tmp_path, 
     words += ["--tgt-fmt", "cs-2.9", "--output-dir", str(tmp_path / "new"), str(path)]
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert out.strip() == str(tmp_path / "new" / "params_to_cs-2.9.yaml")
+    written = tmp_path / "new" / "params_to_cs-2.9.yaml"
+    assert out == f"{written}: gpt3, cs-1.8 to cs-2.9, config alone\n"
     assert "no place in cs-2.9: runconfig.experimental_api" in err
     (cfg,) = load_all(tmp_path / "new" / "params_to_cs-2.9.yaml", {"model_dir": str(tmp_path)})
     assert cfg.optimizer.betas == (0.8, 0.95)
