@@ -3,17 +3,20 @@
 A kernel is one plain shared library (no Python module): loaded with ctypes on first use and
 registered with XLA through ``jax.ffi``. Sources listed under ``per_target`` are compiled once for
 every instruction set of the machine and chosen at load time. A library knows what it was built
-from (``vsl/native/sources.py``). Without a compiler, or with one that fails, the install goes on
-and the pure JAX implementations serve.
+from (``vsl/native/sources.py``). The compiler is CXX, this machine's, or that of the package
+``ziglang`` (``vsl/native/backend.py``). Without one, with one that fails, or with WAFER_NATIVE=0,
+the install goes on and the pure JAX implementations serve.
 
 From a checkout: ``python setup.py build_ext --inplace``.
 """
 
 import importlib.util
 import logging
+import os
 import pathlib
 import platform
 import runpy
+import shlex
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -30,6 +33,7 @@ _TARGETS = _BASELINE | (_X86 if platform.machine().lower() in {"x86_64", "amd64"
 _ROOT = pathlib.Path()
 _SHARED = pathlib.Path("vsl", "native")  # of every library
 _SOURCES = runpy.run_path(str(_SHARED / "sources.py"))
+_BACKEND = runpy.run_path(str(_SHARED / "backend.py"))
 
 
 class NativeLibrary(Extension):
@@ -69,6 +73,21 @@ class BuildNative(build_ext):
         """There is no ``PyInit_`` to export."""
         return []
 
+    def build_extensions(self) -> None:
+        """Use the compiler that was found instead of the one that Python was built with."""
+        if os.environ.get("WAFER_NATIVE", "1") == "0":
+            return
+        command = _BACKEND["compiler"]()
+        if command is not None and self.compiler.compiler_type == "unix":
+            # Zig keeps the C++ library that it builds; what it keeps is not to outlive the build.
+            cache = pathlib.Path(self.build_temp, "zig").resolve()
+            os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", str(cache))
+            # setuptools takes the linker's command apart by those of compiler and of executables.
+            names = "compiler_so_cxx", "compiler_cxx", "linker_exe", "linker_exe_cxx"
+            shared = {key: [*command, "-shared"] for key in ("linker_so", "linker_so_cxx")}
+            self.compiler.set_executables(**dict.fromkeys(names, command), **shared)
+        super().build_extensions()
+
     def build_extension(self, ext: Extension) -> None:
         """Compile common sources once, the others once per target, and link one library."""
         try:
@@ -79,7 +98,8 @@ class BuildNative(build_ext):
             )
 
     def _build(self, ext: NativeLibrary) -> None:
-        flags = ["-std=c++17", "-O3", "-g0", "-fPIC", "-isystem", _jaxlib_headers()]
+        flags = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fwrapv", "-DNDEBUG"]
+        flags += [*shlex.split(os.environ.get("CXXFLAGS", "")), "-isystem", _jaxlib_headers()]
         temp = pathlib.Path(self.build_temp, ext.name)
         objects, built = [], [("WAFER_SOURCES", f'"{ext.digest}"')]
         for name, (lanes, target_flags) in _TARGETS.items():
@@ -100,8 +120,9 @@ class BuildNative(build_ext):
             extra_postargs=flags,
             depends=ext.depends,
         )
+        link = ["-pthread", *shlex.split(os.environ.get("LDFLAGS", ""))]
         self.compiler.link_shared_object(
-            objects, self.get_ext_fullpath(ext.name), target_lang="c++", extra_postargs=["-pthread"]
+            objects, self.get_ext_fullpath(ext.name), target_lang="c++", extra_postargs=link
         )
 
 

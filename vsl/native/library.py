@@ -130,7 +130,8 @@ def how_to_build() -> str:
     python = shlex.quote(sys.executable)
     if (_ROOT / "setup.py").is_file():
         build = f"`cd {shlex.quote(str(_ROOT))} && {python} setup.py build_ext --inplace`"
-        return f"{build} (without a C++ compiler `{python} -m pip install ziglang` before)"
+        needs = f"`{python} -m pip install 'setuptools>=77'`, without a C++ compiler also ziglang"
+        return f"{build} (it needs {needs})"
     source = _installed_from()
     path = "CHECKOUT" if source is None else shlex.quote(str(source))
     where = " with the path of a checkout of wafer" if source is None else ""

@@ -142,7 +142,7 @@ def test_a_checkout_without_any_says_the_command_that_mends_it(checkout, monkeyp
     monkeypatch.setattr(sys, "path", [])
     other = dataclasses.replace(kernels.native._LIBRARY, what="kernels of a test")
     assert not other.available()
-    command = f"`cd {checkout} && {sys.executable} setup.py build_ext --inplace` (without a C++"
+    command = f"`cd {checkout} && {sys.executable} setup.py build_ext --inplace` (it needs"
     assert command in caplog.text
     with pytest.raises(RuntimeError, match=r"setup\.py build_ext --inplace"):
         other.loaded()
