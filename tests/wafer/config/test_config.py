@@ -102,18 +102,18 @@ def test_anchors_and_merges_work(tmp_path):
     assert (cfg.train_input.batch_size, cfg.eval_input.batch_size) == (8, 4)
 
 
-def test_a_leading_tilde_is_the_home_folder(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
+def test_a_leading_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     raw = changed(
         train_input={"data_dir": "~/rows"},
         eval_input={"data_dir": ["~/a", "b~", "/c/~"]},
         runconfig={"checkpoint_path": "~/runs/1"},
     )
     cfg = parse_config(raw, {"model_dir": "~/runs"})
-    assert cfg.runconfig.model_dir == "/home/me/runs"
-    assert cfg.runconfig.checkpoint_path == "/home/me/runs/1"
-    assert cfg.train_input.data_dir == ("/home/me/rows",)
-    assert cfg.eval_input.data_dir == ("/home/me/a", "b~", "/c/~")
+    assert cfg.runconfig.model_dir == f"{tmp_path}/runs"
+    assert cfg.runconfig.checkpoint_path == f"{tmp_path}/runs/1"
+    assert cfg.train_input.data_dir == (f"{tmp_path}/rows",)
+    assert cfg.eval_input.data_dir == (f"{tmp_path}/a", "b~", "/c/~")
 
 
 def test_resolved_file_reads_back_to_the_same_configuration(tmp_path):

@@ -86,7 +86,7 @@ def test_who_is_killed_or_stopped_is_missed(lost, how):
         assert out.startswith(f"wafer: error: process {index} of 3 lost contact with another")
         assert out.count("\n") == 1
         assert what in out or "process 0 is gone" in out
-    assert time.monotonic() - began < 9
+    assert time.monotonic() - began < 10 * 2, "a hang: the heartbeat is 2 s"
     started[lost].send_signal(signal.SIGCONT)
     code, out = ends(started[lost])
     if how == signal.SIGSTOP:

@@ -85,7 +85,7 @@ def test_process_0_twice(address):
 def test_who_does_not_come_is_named_and_all_end_in_time(address):
     began = time.monotonic()
     answers = meeting(address, [{}] * 2, count=4, indices=[0, 2], patience=1.0)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10 * 1.0, "a hang: patience is 1 s"
     assert answers[0] == "process 0 of 4: process 1, 3 of 4 did not come within 1 s"
     assert answers[1] == "process 2 of 4: process 1, 3 of 4 did not come within 1 s"
 
@@ -93,7 +93,7 @@ def test_who_does_not_come_is_named_and_all_end_in_time(address):
 def test_nobody_listens(address):
     began = time.monotonic()
     answers = attempt(Member(address, 2, 1), {}, 0.5)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10 * 0.5, "a hang: patience is 0.5 s"
     assert answers.endswith("in 0.5 s: nobody listens there; is process 0 running?")
 
 
