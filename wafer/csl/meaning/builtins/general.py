@@ -113,7 +113,7 @@ def _get_int(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _handle(ev: Evaluator, node: tree.Builtin) -> Value:
     name, most = _HANDLES[node.name[1:]]
-    value = ev.value(node.arguments[0])
+    value = ev.settled(node.arguments[0])
     kind = types.named(name)
     assert kind is not None
     if is_known(value):
@@ -154,7 +154,7 @@ def _print(ev: Evaluator, node: tree.Builtin) -> Value:
 def _range(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
     bounds = [ev.value(argument) for argument in node.arguments[1:]]
-    if not types.is_integer(kind):
+    if not types.is_integer(kind) and kind != types.COMPTIME_INT:
         ev.fail(node.at, f"@range counts in an integer type, not {kind}")
     if len(bounds) == 3:
         start, stop, step = bounds

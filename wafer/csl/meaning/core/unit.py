@@ -86,6 +86,7 @@ class Unit:
         gates: what is blocked (or not) at the start.
         routes: colour -> its configuration on this PE.
         queues: input queues, then output queues from 8 on -> colour and priority.
+        effects: whether builtins may configure the PE; not where an expression is only tried.
         steps: rounds of loops so far while compiling.
         depth: of the calls that are evaluated while compiling.
     """
@@ -124,6 +125,7 @@ class Unit:
     gates: list[tuple[Value, bool, Position]] = dataclasses.field(default_factory=list)
     routes: dict[int, Any] = dataclasses.field(default_factory=dict)
     queues: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    effects: bool = True
     steps: int = 0
     depth: int = 0
 
