@@ -189,4 +189,5 @@ def compile_layout(
         exports=tuple(layout.exports.values()),
         streams=_streams(unit.modules),
         params=dict(params or {}),
+        edges=unit.fabric.edges(unit.rectangle),
     )
