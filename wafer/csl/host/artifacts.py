@@ -88,13 +88,16 @@ def load(folder: str | Path) -> Image:
         return _join(dict(arrays), rest)
 
 
-def save_cores(folder: str | Path, image: Image, machine: "Machine") -> None:
+def save_cores(folder: str | Path, image: Image, machine: "Machine") -> bytes:
     """Write what the memory of all PEs holds.
 
     Args:
         folder: of the compiled program.
         image: of it.
         machine: that has run it.
+
+    Returns:
+        The content of the file.
     """
     memories = {}
     for k, program in enumerate(image.programs):
@@ -105,6 +108,7 @@ def save_cores(folder: str | Path, image: Image, machine: "Machine") -> None:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **memories)
     _replace(Path(folder) / _CORES, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def load_cores(folder: str | Path, image: Image) -> dict[tuple[int, int], np.ndarray]:
