@@ -25,6 +25,8 @@ def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
     for name in params.keys() - module.declarations.keys():
         hint = ev.meant(name, module.declarations)
         ev.unit.warnings.append(Problem(node.at, f"{path} has no param '{name}'", hint))
+    if module.library:
+        module.imported = ev.unit.led or node.at if ev.module.library else node.at
     ev.unit.modules.append(module)
     return Value(types.MODULE, module)
 

@@ -145,7 +145,10 @@ class Evaluator:
     # Errors
 
     def fail(self, at: Position, message: str, hint: str = "") -> NoReturn:
-        """Raise an error at a place."""
+        """Raise an error at a place; of a system module's text, at the place that leads there."""
+        if self.module.library and at.file == self.module.path and self.unit.led is not None:
+            message = f"{message} (in {self.module.name}, line {at.line})"
+            at = self.unit.led
         raise Failure(Problem(at, message, hint))
 
     def meant(self, name: str, known: Any) -> str:
