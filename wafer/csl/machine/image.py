@@ -130,6 +130,7 @@ class Image(NamedTuple):
         exports: in order.
         streams: colours that memcpy carries from (name MEMCPYH2D_…) and to the host -> name.
         params: as the command line gave them.
+        edges: sides on which the wafer ends with these PEs, bits W E S N from 0 on.
     """
 
     arch: str
@@ -142,3 +143,4 @@ class Image(NamedTuple):
     exports: tuple[Export, ...]
     streams: dict[int, str]
     params: dict[str, Any]
+    edges: int = 0

@@ -36,8 +36,8 @@ class Fault(enum.IntEnum):
 _FAULTS = {
     Fault.SAME_CYCLE_ARRIVAL: "two wavelets of colour {detail} arrived in one cycle{sides}; let"
     " only one neighbour or the ramp send at a time (a switch or another colour)",
-    Fault.OFF_WAFER: "a wavelet of colour {detail} was routed off the wafer; end the route in"
-    " RAMP at the edge",
+    Fault.OFF_WAFER: "a wavelet of colour {detail} was routed off the wafer's edge; end the route"
+    " in RAMP there",
     Fault.THREAD_IN_USE: "microthread {detail} still runs an operation; start the next one when"
     " that one's completion activates it, or use another queue",
     Fault.OUTSIDE_MEMORY: "byte address {detail} is outside of the {memory} bytes that the program"

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.csl.machine.image import COLUMNS, Image, Program
-from wafer.csl.meaning.builtins import descriptors, general, layout as layouts, operations, tasks
+from wafer.csl.meaning.builtins import (
+    descriptors,
+    general,
+    imports,
+    layout as layouts,
+    operations,
+    tasks,
+)
 from wafer.csl.meaning.builtins.layout import COLORS, Layout, Tile
 from wafer.csl.meaning.builtins.routes import ColorConfig
 from wafer.csl.meaning.core import types
@@ -25,6 +32,7 @@ __all__ = ["compile_layout"]
 
 _BUILTINS = (
     general.BUILTINS
+    | imports.BUILTINS
     | descriptors.BUILTINS
     | operations.BUILTINS
     | tasks.BUILTINS
@@ -156,7 +164,7 @@ def compile_layout(
     Raises:
         CslError: every problem of the program.
     """
-    files = Files(import_paths)
+    files = Files(import_paths, Path(path).parent)
     unit = Unit(RULES, files, arch, running=False, fabric=Fabric(fabric, offsets, buffers))
     layout = _layout(unit, Path(path), params or {})
     programs = _programs(unit, layout)
@@ -181,4 +189,5 @@ def compile_layout(
         exports=tuple(layout.exports.values()),
         streams=_streams(unit.modules),
         params=dict(params or {}),
+        edges=unit.fabric.edges(unit.rectangle),
     )

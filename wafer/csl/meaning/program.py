@@ -54,8 +54,9 @@ def _run_blocks(unit: Unit, module: Module) -> None:
         if imported is not module and not imported.settled:
             imported.settled = True
             _run_blocks(unit, imported)
-    for block in module.blocks:
-        attempt(unit, run, Evaluator(unit, module), block)
+    with unit.leading(module.imported):
+        for block in module.blocks:
+            attempt(unit, run, Evaluator(unit, module), block)
 
 
 def _global_cell(unit: Unit, module: Module, name: str) -> Cell | None:

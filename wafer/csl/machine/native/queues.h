@@ -8,9 +8,9 @@ namespace wafer::csl {
 
 class Queues : public Routers {
  public:
-  Queues(int rows, int width, std::vector<int> colors, std::vector<FilterRow> filters,
+  Queues(int rows, int width, int edges, std::vector<int> colors, std::vector<FilterRow> filters,
          const Costs& costs, std::vector<Program> programs)
-      : Routers(rows, width, std::move(colors), std::move(filters)), costs_(costs),
+      : Routers(rows, width, edges, std::move(colors), std::move(filters)), costs_(costs),
         programs_(std::move(programs)), cores_(cells()), hosts_(cells()),
         wake_(cells(), kNever) {}
 

@@ -189,7 +189,7 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Posit
 
 def _get_dsd(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
-    given = fields_of(ev, ev.value(node.arguments[1]), node.at)
+    given = fields_of(ev, ev.settled(node.arguments[1]), node.at)
     makers = {
         "mem1d_dsd": _memory,
         "mem4d_dsd": _memory,

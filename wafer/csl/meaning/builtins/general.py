@@ -113,7 +113,7 @@ def _get_int(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _handle(ev: Evaluator, node: tree.Builtin) -> Value:
     name, most = _HANDLES[node.name[1:]]
-    value = ev.value(node.arguments[0])
+    value = ev.settled(node.arguments[0])
     kind = types.named(name)
     assert kind is not None
     if is_known(value):
@@ -154,7 +154,7 @@ def _print(ev: Evaluator, node: tree.Builtin) -> Value:
 def _range(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
     bounds = [ev.value(argument) for argument in node.arguments[1:]]
-    if not types.is_integer(kind):
+    if not types.is_integer(kind) and kind != types.COMPTIME_INT:
         ev.fail(node.at, f"@range counts in an integer type, not {kind}")
     if len(bounds) == 3:
         start, stop, step = bounds
@@ -281,18 +281,6 @@ def _get_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(types.ANONYMOUS, pair(rectangle).data | whole)
 
 
-def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
-    path = ev.known(node.arguments[0]).data
-    given = ev.known(node.arguments[1]) if len(node.arguments) > 1 else None
-    params = fields_of(ev, given, node.at) if given is not None else {}
-    module = ev.unit.files.instance(path, ev.module.path, params, node.at)
-    for name in params.keys() - module.declarations.keys():
-        hint = ev.meant(name, module.declarations)
-        ev.unit.warnings.append(Problem(node.at, f"{path} has no param '{name}'", hint))
-    ev.unit.modules.append(module)
-    return Value(types.MODULE, module)
-
-
 _FUNCTIONS = frozenset(list(Intrinsic)[: Intrinsic.CEIL + 1])
 _TYPED = _FUNCTIONS | {Intrinsic.PRINT}
 
@@ -375,7 +363,6 @@ BUILTINS = {
     "@is_comptime": _is_comptime,
     "@is_arch": _is_arch,
     "@get_rectangle": _get_rectangle,
-    "@import_module": _import_module,
     "@random16": _random16,
     "@intrinsic": _intrinsic,
     **dict.fromkeys(("@get_config", "@get_config_unchecked"), _get_config),

@@ -121,8 +121,8 @@ _PLACES = ("dest", "src0", "src1", "scalar")
 def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     name, at = node.name[1:], node.at
     forms = (None, *_FORMS[name])
-    values = [ev.value(argument) for argument in node.arguments]
-    config = values[len(forms)] if len(values) > len(forms) else None
+    values = [ev.value(argument) for argument in node.arguments[: len(forms)]]
+    config = ev.settled(node.arguments[-1]) if len(node.arguments) > len(forms) else None
     if len(values) < len(forms):
         ev.fail(at, f"{node.name} takes {len(forms)} operands, found {len(values)}")
     code = ev.running(at, f"what {node.name} does")
@@ -164,7 +164,7 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
     dsr, value = ev.value(node.arguments[0]), ev.value(node.arguments[1])
     if str(dsr.type) not in _DSRS:
         ev.fail(at, f"expected a DSR, found {described(dsr)}")
-    config = ev.value(node.arguments[2]) if len(node.arguments) > 2 else None
+    config = ev.settled(node.arguments[2]) if len(node.arguments) > 2 else None
     columns = _config(ev, fields_of(ev, config, at) if config is not None else {}, at)
     columns["saves_address"] = columns.pop("save_address", False)
     for name in ("priority", "simd"):

@@ -23,7 +23,7 @@ _KINDS = {
 
 
 def _top_level(ev: Evaluator, node: tree.Builtin) -> None:
-    if ev.code is not None or not ev.unit.running:
+    if ev.code is not None or not (ev.unit.running and ev.unit.effects):
         ev.fail(node.at, f"{node.name} belongs into a comptime block of a PE's file")
 
 
@@ -47,7 +47,7 @@ def _bind(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _activate(ev: Evaluator, node: tree.Builtin) -> Value:
-    value = ev.value(node.arguments[0])
+    value = ev.settled(node.arguments[0])
     if ev.code is None:
         _top_level(ev, node)
         ev.unit.active.append((value, node.at))
@@ -60,7 +60,7 @@ def _activate(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _gate(ev: Evaluator, node: tree.Builtin) -> Value:
-    value, blocks = ev.value(node.arguments[0]), node.name == "@block"
+    value, blocks = ev.settled(node.arguments[0]), node.name == "@block"
     if ev.code is None:
         _top_level(ev, node)
         ev.unit.gates.append((value, blocks, node.at))

@@ -1,7 +1,8 @@
 """What is being compiled: the layout, or one PE's program with its memory, tables and functions."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,11 +38,13 @@ class Request(NamedTuple):
         function: of a module.
         label: its first instruction.
         known: values of its compile-time arguments, by name; types of those of any type.
+        led: the place in the user's files that leads to it, of a system module's function.
     """
 
     function: Function
     label: Label
     known: dict[str, Any]
+    led: Position | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +89,8 @@ class Unit:
         gates: what is blocked (or not) at the start.
         routes: colour -> its configuration on this PE.
         queues: input queues, then output queues from 8 on -> colour and priority.
+        led: the place in the user's files that leads to what is evaluated of a system module.
+        effects: whether builtins may configure the PE; not where an expression is only tried.
         steps: rounds of loops so far while compiling.
         depth: of the calls that are evaluated while compiling.
     """
@@ -124,12 +129,23 @@ class Unit:
     gates: list[tuple[Value, bool, Position]] = dataclasses.field(default_factory=list)
     routes: dict[int, Any] = dataclasses.field(default_factory=dict)
     queues: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    led: Position | None = None
+    effects: bool = True
     steps: int = 0
     depth: int = 0
 
     def of_program(self) -> "Unit":
         """An empty one for a program of this layout."""
         return Unit(self.rules, self.files, self.arch, True, self.fabric, rectangle=self.rectangle)
+
+    @contextlib.contextmanager
+    def leading(self, at: Position | None) -> Iterator[None]:
+        """Report problems of system modules at a place in the user's files."""
+        before, self.led = self.led, at
+        try:
+            yield
+        finally:
+            self.led = before
 
     @property
     def values(self) -> dict[type[tree.Node], Callable[..., Value]]:
@@ -169,7 +185,7 @@ class Unit:
         """The compiled form of a function; its code is written later."""
         key = (function.module, function.node.name, function.node.at, key)
         if key not in self.requests:
-            self.requests[key] = Request(function, Label(), known)
+            self.requests[key] = Request(function, Label(), known, self.led)
             self.waiting.append(self.requests[key])
         return self.requests[key]
 

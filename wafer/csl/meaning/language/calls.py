@@ -73,6 +73,13 @@ def _passed(
 
 
 def _called(ev: Evaluator, function: Function, arguments: list[Value], at: Position) -> Value:
+    if function.module.library and not ev.module.library:
+        with ev.unit.leading(at):
+            return _call(ev, function, arguments, at)
+    return _call(ev, function, arguments, at)
+
+
+def _call(ev: Evaluator, function: Function, arguments: list[Value], at: Position) -> Value:
     node = function.node
     if node.kind == "task":
         ev.fail(at, f"the task '{node.name}' is activated, not called", "@activate(its id)")
@@ -209,7 +216,8 @@ def write_functions(unit: Unit) -> None:
     while unit.waiting:
         request = unit.waiting.pop(0)
         try:
-            _write(unit, request)
+            with unit.leading(request.led):
+                _write(unit, request)
         except Failure as failure:
             if failure.problem is not None:
                 unit.problems.append(failure.problem)

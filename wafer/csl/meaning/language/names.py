@@ -52,9 +52,10 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
         if kind is not None:
             value = coerce(inner, value, kind, node.value.at)
     elif node.kind == "param":
+        where = module.name if module.library else module.path
         inner.fail(
             node.at,
-            f"the param '{node.name}' of {module.path} has no value",
+            f"the param '{node.name}' of {where} has no value",
             "give it one where the file is imported or placed, or a default",
         )
     elif kind is None:
@@ -124,7 +125,8 @@ def declared(ev: Evaluator, module: Module, name: str) -> Cell | Value | None:
         return module.members[name]
     module.members[name] = None
     try:
-        module.members[name] = _global(ev, module, node)
+        with ev.unit.leading(ev.unit.led or module.imported):
+            module.members[name] = _global(ev, module, node)
     except Failure as failure:
         module.members[name] = failure
         raise
