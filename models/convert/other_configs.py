@@ -1,11 +1,13 @@
 """Config tables of encoders, encoder-decoders, the vision tower and LLaVA."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from models.convert.config_map import ConfigMap, Settings, to_foreign_config, to_our_settings
 from models.convert.decoder_configs import DECODER_CONFIGS
+from models.errors import did_you_mean
 from models.families.encoder_config import EncoderConfig
 from models.families.llava import LlavaConfig
 from models.families.seq2seq_config import Seq2SeqConfig
@@ -48,8 +50,23 @@ _DPR = {
 _FEED_FORWARD = {"gated-gelu": "geglu_new", "gated-silu": "swiglu"}
 
 
-def _architecture(foreign: Settings, default: str) -> str:
-    return next(iter(foreign.get("architectures") or [default]))
+# class name of RoBERTa and DPR -> head, or (our model name, head)
+_ROBERTA = {"RobertaForMaskedLM": "mlm", "RobertaModel": "none"}
+
+
+def _of_class(foreign: Settings, known: Mapping[str, Any], default: str) -> Any:
+    """Look the class up that config.json names.
+
+    Raises:
+        ValueError: a class with another head.
+    """
+    name = next(iter(foreign.get("architectures") or [default]))
+    if name not in known:
+        raise ValueError(
+            f"config.json: architectures: {name!r} is not computed{did_you_mean(name, known)}; "
+            f"known: {sorted(known)}. Another name there loads the weights that its class has"
+        )
+    return known[name]
 
 
 def _labels(foreign: Settings) -> int:
@@ -57,18 +74,23 @@ def _labels(foreign: Settings) -> int:
 
 
 def _read_bert(foreign: Settings) -> Settings:
-    suffix, head = _HEADS.get(
-        _architecture(foreign, "BertModel").removeprefix("Bert"), ("", "none")
-    )
+    classes = {f"Bert{name}": found for name, found in _HEADS.items()}
+    suffix, head = _of_class(foreign, classes, "BertModel")
     dropout = foreign.get("classifier_dropout")
     return {
         "name": f"bert{suffix}",
         "head": head,
+        **_read_tying(foreign, head),
         "mlm_nonlinearity": foreign["hidden_act"],
         "max_position_embeddings": foreign["max_position_embeddings"],
         "num_labels": _labels(foreign),
         "classifier_dropout": dropout,
     }
+
+
+def _read_tying(foreign: Settings, head: str) -> Settings:
+    tied = foreign.get("tie_word_embeddings", True)
+    return {"share_embedding_weights": tied} if head in {"mlm", "pretraining"} else {}
 
 
 def _write_bert(cfg: EncoderConfig) -> Settings:
@@ -78,6 +100,7 @@ def _write_bert(cfg: EncoderConfig) -> Settings:
         raise ValueError(f"{cfg.name}: Hugging Face has no class for head {head!r}")
     return {
         "architectures": [f"Bert{names[head]}"],
+        "tie_word_embeddings": cfg.share_embedding_weights,
         "max_position_embeddings": cfg.max_position_embeddings,
         **_write_labels(cfg),
     }
@@ -93,10 +116,11 @@ def _write_labels(cfg: EncoderConfig) -> Settings:
 def _read_roberta(foreign: Settings) -> Settings:
     """Read RoBERTa: positions start at pad id + 1, so the table has that many rows more."""
     offset = foreign.get("pad_token_id", 1) + 1
-    head = "mlm" if _architecture(foreign, "RobertaModel") == "RobertaForMaskedLM" else "none"
+    head = _of_class(foreign, _ROBERTA, "RobertaModel")
     return {
         "head": head,
-        "mlm_nonlinearity": "gelu",
+        **_read_tying(foreign, head),
+        "mlm_nonlinearity": "gelu",  # in its code, whatever hidden_act is
         "position_embedding_offset": offset,
         "max_position_embeddings": foreign["max_position_embeddings"] - offset,
     }
@@ -106,13 +130,14 @@ def _write_roberta(cfg: EncoderConfig) -> Settings:
     offset = cfg.position_embedding_offset
     return {
         "architectures": ["RobertaForMaskedLM" if cfg.has_mlm else "RobertaModel"],
+        "tie_word_embeddings": cfg.share_embedding_weights,
         "pad_token_id": offset - 1,
         "max_position_embeddings": cfg.max_position_embeddings + offset,
     }
 
 
 def _read_dpr(foreign: Settings) -> Settings:
-    name, head = _DPR.get(_architecture(foreign, ""), _DPR["DPRQuestionEncoder"])
+    name, head = _of_class(foreign, _DPR, "DPRQuestionEncoder")
     return {
         "name": name,
         "head": head,
@@ -145,8 +170,17 @@ def _read_t5(foreign: Settings) -> Settings:
     }
 
 
+def _require_shared(tensors: Mapping[str, np.ndarray], shared: str, own: str) -> None:
+    """Refuse halves whose embeddings are not the shared ones."""
+    for name in (own.format(side) for side in ("encoder", "decoder")):
+        both = name in tensors and shared in tensors
+        if both and not np.array_equal(tensors[name], tensors[shared]):
+            raise ValueError(f"{name} differs from {shared}: only shared embeddings are computed")
+
+
 def _refine_t5(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Settings:
     """Decide tying by the weights, the only rule that holds for v4 and v5 files."""
+    _require_shared(tensors, "shared.weight", "{}.embed_tokens.weight")
     tied = "lm_head.weight" not in tensors or np.array_equal(
         tensors["lm_head.weight"], tensors["shared.weight"]
     )
@@ -157,7 +191,6 @@ def _write_t5(cfg: Seq2SeqConfig) -> Settings:
     names = {ours: foreign for foreign, ours in _FEED_FORWARD.items()}
     act = str(cfg.nonlinearity)
     return {
-        "architectures": ["T5ForConditionalGeneration"],
         "feed_forward_proj": names.get(act, act),
         "d_kv": cfg.head_dim,
         "num_decoder_layers": cfg.decoder_layers,
@@ -181,14 +214,19 @@ def _read_marian(foreign: Settings) -> Settings:
         "nonlinearity": foreign.get("activation_function", "gelu"),
         "scale_embedding": foreign.get("scale_embedding", False),
         "decoder_start_token_id": foreign.get("decoder_start_token_id", 0),
+        "share_embedding_weights": foreign.get("tie_word_embeddings", True),
         "use_bias_in_output": True,
         "layer_norm_epsilon": 1e-5,
     }
 
 
+def _refine_marian(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Settings:
+    _require_shared(tensors, "model.shared.weight", "model.{}.embed_tokens.weight")
+    return settings
+
+
 def _write_marian(cfg: Seq2SeqConfig) -> Settings:
     return {
-        "architectures": ["MarianMTModel"],
         "decoder_layers": cfg.decoder_layers,
         "decoder_attention_heads": cfg.num_heads,
         "decoder_ffn_dim": cfg.filter_size,
@@ -198,7 +236,7 @@ def _write_marian(cfg: Seq2SeqConfig) -> Settings:
         "decoder_start_token_id": cfg.decoder_start_token_id,
         "pad_token_id": cfg.decoder_start_token_id,
         "is_encoder_decoder": True,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": cfg.share_embedding_weights,
         "share_encoder_decoder_embeddings": True,
     }
 
@@ -287,6 +325,7 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
         read=_read_t5,
         write=_write_t5,
         refine=_refine_t5,
+        classes=("T5ForConditionalGeneration",) * 2,
     ),
     "marian": ConfigMap(
         "marian",
@@ -303,6 +342,8 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
         required={"share_encoder_decoder_embeddings": True},
         read=_read_marian,
         write=_write_marian,
+        refine=_refine_marian,
+        classes=("MarianMTModel",) * 2,
     ),
     "clip_vision_model": _CLIP,
     "llava": ConfigMap("llava", "llava", {}, read=_read_llava, write=_write_llava),
