@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from wafer.data.preprocess.settings import MODES, Settings
+from wafer.data.vendor.settings import HIDDEN, VENDOR_MODES, HookSettings
 
 if TYPE_CHECKING:
     from wafer.config import RunConfig
@@ -30,9 +31,10 @@ def _add_preprocess(verbs: argparse._SubParsersAction) -> None:
         description="Turn text into HDF5 rows. A run that was killed goes on when the same "
         "command is given again. Keys come from --params (the vendor's YAML), flags win.",
     )
-    parser.add_argument("mode", nargs="?", choices=MODES, help="what the rows are for")
-    parser.add_argument("-p", "--params", help="YAML with the keys below")
-    for name, field in Settings.model_fields.items():
+    modes = (*MODES, *VENDOR_MODES)
+    parser.add_argument("mode", nargs="?", choices=modes, help="what the rows are for")
+    parser.add_argument("-p", "--params", "--config", help="YAML with the keys below")
+    for name, field in _keys().items():
         if name != "mode" and name not in Settings.no_effect:
             default = "" if field.is_required() or field.default is None else str(field.default)
             shown = f"{field.description} [{default}]" if default else field.description
@@ -42,13 +44,20 @@ def _add_preprocess(verbs: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=_preprocess)
 
 
+def _keys() -> dict[str, Any]:
+    """Every key of a preprocessing file of either form, but those whose value is a mapping."""
+    hooked = {k: f for k, f in HookSettings.model_fields.items() if k not in HIDDEN}
+    flat = {k: f for k, f in hooked.items() if get_origin(f.annotation) is not dict}
+    return flat | Settings.model_fields
+
+
 def _preprocess(args: argparse.Namespace) -> int:
     from wafer.data.preprocess.parts import preprocess_parts
     from wafer.data.preprocess.run import preprocess
-    from wafer.data.preprocess.settings import load_settings
+    from wafer.data.vendor.load import load_settings
 
     _show_log()
-    flags = {name: getattr(args, name, None) for name in Settings.model_fields}
+    flags = {name: getattr(args, name, None) for name in _keys()}
     settings = load_settings(args.params, flags)
     for summary in preprocess_parts(settings) if settings.split else [preprocess(settings)]:
         _say(summary)

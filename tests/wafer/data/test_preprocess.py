@@ -21,8 +21,9 @@ from wafer.data.preprocess import progress, records, run
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
 from wafer.data.preprocess.encode import detokenize_wikitext
 from wafer.data.preprocess.run import preprocess
-from wafer.data.preprocess.settings import Settings, load_settings
+from wafer.data.preprocess.settings import Settings
 from wafer.data.rowfiles.verify import verify_folder
+from wafer.data.vendor.load import load_settings
 from wafer.errors import ConfigError, DataError, SectionError
 
 WORDS = ["<|endoftext|>", "<sep>", *"abcdefgh"]  # ids 0, 1, 2..9

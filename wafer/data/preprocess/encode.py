@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -16,11 +16,38 @@ from tokenizers import Encoding, Tokenizer
 from wafer.data.batching.objectives import conversation
 from wafer.data.preprocess.records import optional
 from wafer.data.preprocess.sentences import sentences
-from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.settings import RunSettings
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.text.tokenizer import tokenizing
 
-__all__ = ["Encoded", "Encoder", "current", "detokenize_wikitext", "encode", "start_worker"]
+__all__ = [
+    "Encoded",
+    "Encoder",
+    "Tally",
+    "current",
+    "detokenize_wikitext",
+    "encode",
+    "mended",
+    "start_worker",
+]
+
+
+class Tally(NamedTuple):
+    """What is counted besides, where a read hook makes the texts.
+
+    raw_bytes: of the texts, in UTF-8
+    clean_characters, clean_bytes: of the mended texts
+    empty: records without text
+    failed: records left out because their hook fails
+    sequences: before they share rows
+    """
+
+    raw_bytes: int = 0
+    clean_characters: int = 0
+    clean_bytes: int = 0
+    empty: int = 0
+    failed: int = 0
+    sequences: int = 0
 
 
 class Encoded(NamedTuple):
@@ -29,11 +56,13 @@ class Encoded(NamedTuple):
     sequences: per record [n] ids, or [3, n] ids, loss mask and labels
     characters: of the texts
     discarded: records too short, or too long for a row
+    tally: see ``Tally``
     """
 
-    sequences: list[np.ndarray]
+    sequences: list[Any]
     characters: int
     discarded: int
+    tally: Tally = Tally()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,20 +75,30 @@ class Encoder:
         tokenizer: its JSON.
     """
 
-    settings: Settings
+    settings: Any
     vocabulary: Vocabulary
     tokenizer: str
 
 
-_WIKITEXT = (
-    (r" @([-,.])@ ", r"\1"),
-    (r" ([:;.!?,])(?=\s|$)", r"\1"),
+_WIKITEXT = (  # in this order, which decides where two of them meet
+    ("s '", "s'"),
+    (" @-@ ", "-"),
+    (" @,@ ", ","),
+    (r" @\.@ ", "."),
+    *((rf" {re.escape(mark)} ", f"{mark} ") for mark in ":;.!?,"),
     (r"\(\s*([^)]*?)\s*\)", r"(\1)"),
     (r"\[\s*([^\]]*?)\s*\]", r"[\1]"),
+    (r"{\s*([^}]*?)\s*}", r"{\1}"),
     (r'"\s*([^"]*?)\s*"', r'"\1"'),
-    (r" N ", " 1 "),
-    (r" 's", "'s"),
-    (r"(?m)^ ?((?:= )+)(.*?)((?: =)+) ?$", r"\1\2\3"),
+    (r"'\s*([^']*?)\s*'", r"'\1'"),
+    ("= = = =", "===="),
+    ("= = =", "==="),
+    ("= =", "=="),
+    (" ° ", "°"),
+    (" \n", "\n"),
+    ("\n ", "\n"),
+    (" N ", " 1 "),
+    (" 's", "'s"),
 )
 
 
@@ -70,7 +109,8 @@ def detokenize_wikitext(text: str) -> str:
     return text
 
 
-def _mended(text: str, settings: Settings) -> str:
+def mended(text: str, settings: RunSettings) -> str:
+    """A text as ftfy and the detokenizer leave it."""
     if settings.use_ftfy:
         ftfy = optional("ftfy", "ftfy", "use_ftfy")
         text = ftfy.fix_text(text, normalization=settings.ftfy_normalizer)
@@ -116,7 +156,7 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
     """Tokenize a batch of records, in their order."""
     encoder, tokenizer = current()
     settings = encoder.settings
-    texts = [_mended(text, settings) for record in records for text in record]
+    texts = [mended(text, settings) for record in records for text in record]
     if settings.contexts_key is not None:
         texts = _separated(texts, records, settings.context_separator)
     if settings.mode == "MLM_NSP":

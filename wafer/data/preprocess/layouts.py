@@ -22,12 +22,12 @@ from wafer.data.batching.sources import FEATURES, VSL_FEATURES
 from wafer.data.preprocess.encode import current
 from wafer.data.preprocess.packing import BinPacker, Packer, SinglePacker, StreamPacker
 from wafer.data.preprocess.sentences import SentencePacker, SentencePair
-from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.settings import RunSettings, Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.rules import Group
 from wafer.errors import DataError
 
-__all__ = ["Layout", "layout_of", "lm_row", "vsl_row"]
+__all__ = ["Layout", "Row", "fim_row", "layout_of", "lm_row", "padded", "vsl_row"]
 
 Row = tuple[np.ndarray, ...]  # one array [F, S] for each group
 
@@ -49,7 +49,8 @@ class Layout:
     heavy: bool = False
 
 
-def _padded(rows: np.ndarray, length: int, fill: Sequence[int]) -> np.ndarray:
+def padded(rows: np.ndarray, length: int, fill: Sequence[int]) -> np.ndarray:
+    """[F, n] rows to [F, length] int32; each feature has its own padding."""
     out = np.empty((len(rows), length), np.int32)
     out[:] = np.array(fill, np.int32)[:, None]
     out[:, : rows.shape[1]] = rows
@@ -59,7 +60,7 @@ def _padded(rows: np.ndarray, length: int, fill: Sequence[int]) -> np.ndarray:
 def lm_row(tokens: np.ndarray, length: int, pad_id: int) -> np.ndarray:
     """[n] tokens, or [3, n] rows, to the [3, length] rows input ids, loss mask, labels."""
     rows = tokens if tokens.ndim > 1 else next_token(tokens)
-    return _padded(rows, length, (pad_id, 0, pad_id))
+    return padded(rows, length, (pad_id, 0, pad_id))
 
 
 def vsl_row(blocks: Sequence[np.ndarray], length: int, pad_id: int) -> np.ndarray:
@@ -68,7 +69,7 @@ def vsl_row(blocks: Sequence[np.ndarray], length: int, pad_id: int) -> np.ndarra
     spans = np.concatenate([np.arange(block.shape[1])[::-1] for block in blocks])
     rows = np.concatenate([*blocks], axis=1)
     rows = np.concatenate([rows, spans[None], positions[None]])
-    return _padded(rows.astype(np.int32), length, (pad_id, 0, pad_id, 0, 0))
+    return padded(rows.astype(np.int32), length, (pad_id, 0, pad_id, 0, 0))
 
 
 def _lm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
@@ -82,7 +83,7 @@ def _vsl_shape(settings: Settings, ids: Vocabulary, blocks: Any, rng: Any) -> Ro
     return (vsl_row(blocks, settings.max_seq_length, ids.pad_id),)
 
 
-def _fim_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
+def fim_row(settings: RunSettings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
     """Move the middles of the documents inside a row; what no longer fits at its end is cut."""
     ends = np.flatnonzero(tokens == ids.eos_id) + 1
     moved: list[int] = []
@@ -96,7 +97,7 @@ def _fim_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any
     return (lm_row(whole, settings.max_seq_length, ids.pad_id),)
 
 
-def _moved(body: list[int], settings: Settings, ids: Vocabulary, rng: Any) -> list[int]:
+def _moved(body: list[int], settings: RunSettings, ids: Vocabulary, rng: Any) -> list[int]:
     tokenizer = current()[1]
     text = tokenizer.decode(body, skip_special_tokens=False)
     if "\ufffd" in text or ids.fim is None:  # the row's border cuts a character: leave it whole
@@ -110,7 +111,7 @@ def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any
     del rng
     whole = np.array([ids.cls_id, *tokens, ids.sep_id], np.int32)
     rows = np.stack([whole, np.ones(len(whole), np.int32)])
-    return (_padded(rows, settings.max_seq_length, (ids.pad_id, 0)),)
+    return (padded(rows, settings.max_seq_length, (ids.pad_id, 0)),)
 
 
 def _nsp_shape(settings: Settings, ids: Vocabulary, pair: SentencePair, rng: Any) -> Row:
@@ -120,7 +121,7 @@ def _nsp_shape(settings: Settings, ids: Vocabulary, pair: SentencePair, rng: Any
     segments = np.arange(len(tokens)) >= len(pair.first) + 2
     rows = np.stack([tokens, np.ones(len(tokens), np.int32), segments.astype(np.int32)])
     label = np.full((1, 1), pair.is_random, np.int32)
-    return _padded(rows, settings.max_seq_length, (ids.pad_id, 0, 0)), label
+    return padded(rows, settings.max_seq_length, (ids.pad_id, 0, 0)), label
 
 
 def _t5_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
@@ -136,8 +137,8 @@ def _t5_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any)
     encoder = np.stack([source, np.ones(len(source), np.int32)])
     decoder = np.stack([begin, np.ones(len(begin), np.int32), target])
     return (
-        _padded(encoder, settings.max_seq_length, (ids.pad_id, 0)),
-        _padded(decoder, settings.tgt_max_sequence_length, (ids.pad_id, 0, ids.pad_id)),
+        padded(encoder, settings.max_seq_length, (ids.pad_id, 0)),
+        padded(decoder, settings.tgt_max_sequence_length, (ids.pad_id, 0, ids.pad_id)),
     )
 
 
@@ -164,7 +165,7 @@ def layout_of(settings: Settings, ids: Vocabulary) -> Layout:
     if mode == "T5":
         return _t5_layout(settings, bind(_t5_shape))
     if mode == "FIM":
-        return Layout(rows, _stream(settings, length, 1), bind(_fim_shape), heavy=True)
+        return Layout(rows, _stream(settings, length, 1), bind(fim_row), heavy=True)
     if mode == "Summarization":
         return Layout(rows, functools.partial(SinglePacker, length, 0, 0), bind(_lm_shape))
     return Layout(rows, _stream(settings, length, 1), bind(_lm_shape))

@@ -11,10 +11,12 @@ from tokenizers import Tokenizer
 from wafer.data.preprocess import progress
 from wafer.data.preprocess.layouts import Layout
 from wafer.data.preprocess.progress import Counts, Saved, Standing, Written
-from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.settings import RunSettings
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.writer import Append, described, growing, write_json
+from wafer.data.vendor.params import vendor_params
+from wafer.data.vendor.settings import HookSettings
 from wafer.errors import DataError
 
 __all__ = ["Job", "Sink", "Summary", "filled", "outputs"]
@@ -59,7 +61,7 @@ class Summary(NamedTuple):
 class Job(NamedTuple):
     """A checked run, ready to start."""
 
-    settings: Settings
+    settings: RunSettings
     inputs: list[pathlib.Path]
     tokenizer: Tokenizer
     ids: Vocabulary
@@ -142,7 +144,8 @@ class Sink:
             groups = () if self._corpus else job.layout.groups
             self._append = self._open.enter_context(growing(path, groups, compression))
         self._append(rows)
-        self._written = self._written.plus(rows, tokens=0 if self._corpus else _tokens(rows))
+        tokens = 0 if self._corpus else _tokens(rows)
+        self._written = self._written.plus(rows, tokens, job.ids.eos_id, job.ids.pad_id)
 
     def _end_file(self) -> None:
         self._open.close()
@@ -194,7 +197,12 @@ def _params(job: Job, written: Written, counts: Counts) -> dict[str, Any]:
             "num_tokens": written.tokens,
             "loss_valid_tokens": written.loss,
         }
-    return {
+    vendor: dict[str, Any] = {}
+    if isinstance(settings, HookSettings):
+        features = job.layout.groups[0].features
+        vendor, sums = vendor_params(settings, written, counts, job.ids, features)
+        after |= sums
+    return vendor | {
         "n_examples": written.rows,
         **layout,
         "data_format": settings.data_format,

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.sections import parse
 from wafer.data.preprocess import progress
 from wafer.data.preprocess.output import Summary
 from wafer.data.preprocess.records import batches, find_inputs
 from wafer.data.preprocess.run import preprocess
-from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.settings import RunSettings
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.files import folder_params
 from wafer.data.rowfiles.folders import split_folder
+from wafer.data.vendor.load import is_hooked, parse_settings
 from wafer.errors import DataError
 
 __all__ = ["Parts", "preprocess_parts", "share_out", "split_rows"]
@@ -77,11 +77,11 @@ def share_out(documents: Iterable[Document], ratios: Sequence[float], seed: int)
     return Parts(seed, hashes[starts])
 
 
-def _part_folder(settings: Settings, part: int) -> pathlib.Path:
+def _part_folder(settings: RunSettings, part: int) -> pathlib.Path:
     return pathlib.Path(settings.output_dir) / f"split_{part}"
 
 
-def _is_complete(folder: pathlib.Path, settings: Settings) -> bool:
+def _is_complete(folder: pathlib.Path, settings: RunSettings) -> bool:
     """Whether an earlier run has finished this part.
 
     Raises:
@@ -95,7 +95,7 @@ def _is_complete(folder: pathlib.Path, settings: Settings) -> bool:
     return True
 
 
-def preprocess_parts(settings: Settings) -> Iterator[Summary]:
+def preprocess_parts(settings: RunSettings) -> Iterator[Summary]:
     """Make the rows of each part in a folder of its own: ``output_dir/split_0``, ``split_1``, ...
 
     A vocabulary is trained on the texts of the first part. A run that was killed goes on.
@@ -165,7 +165,7 @@ def split_rows(
             source,
             PARAMS,
         )
-    whole = written and str(params.get("mode")).startswith("Summarization")
+    whole = str(params.get("mode")).startswith(("Summarization", "finetuning", "dpo", "nlg"))
     if by == "row" or not written or whole:
         return split_folder(source, target, ratios, seed=seed, samples_per_file=size)
     own = {
@@ -174,10 +174,11 @@ def split_rows(
         "seed": seed,
         "files_per_record": size,
         "resume_from_checkpoint": None,
-        "tokenizer_type": "HuggingFaceTokenizer",
-        "huggingface_tokenizer": str(pathlib.Path(source) / "tokenizer.json"),
     }
-    settings = parse(Settings, written | own)
+    if not is_hooked(written):  # a read hook's file names the tokenizer's folder
+        own["tokenizer_type"] = "HuggingFaceTokenizer"
+        own["huggingface_tokenizer"] = str(pathlib.Path(source) / "tokenizer.json")
+    settings = parse_settings(written | own)
     _LOG.info("Making the rows of %s again, so that each document is in one part", source)
     try:
         find_inputs(settings.input_dir, settings.metadata_files, settings.fields)

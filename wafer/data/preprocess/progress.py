@@ -14,7 +14,7 @@ import numpy as np
 
 from models.files import appearing_whole
 from wafer.data.preprocess.records import Position
-from wafer.data.preprocess.settings import Settings
+from wafer.data.preprocess.settings import RunSettings
 from wafer.errors import DataError
 
 __all__ = [
@@ -31,9 +31,16 @@ __all__ = [
 ]
 
 _FILE = ".preprocess.npz"
-_FORMAT = 2  # of what is in it
+_FORMAT = 3  # of what is in it
 # Keys that change how fast or how loudly, never what is written.
-_FREE = ("processes", "display_pbar", "resume_from_checkpoint", "skip_bad_records", "output_dir")
+_FREE = (
+    "processes",
+    "display_pbar",
+    "resume_from_checkpoint",
+    "skip_bad_records",
+    "output_dir",
+    "given",
+)
 
 
 class Counts(NamedTuple):
@@ -44,6 +51,7 @@ class Counts(NamedTuple):
     discarded: records or rests too short or too long
     characters: of the texts
     rows: made so far, those not yet written included
+    raw_bytes, clean_characters, clean_bytes, empty, sequences: see ``encode.Tally``
     """
 
     records: int = 0
@@ -51,6 +59,11 @@ class Counts(NamedTuple):
     discarded: int = 0
     characters: int = 0
     rows: int = 0
+    raw_bytes: int = 0
+    clean_characters: int = 0
+    clean_bytes: int = 0
+    empty: int = 0
+    sequences: int = 0
 
 
 class Written(NamedTuple):
@@ -61,6 +74,8 @@ class Written(NamedTuple):
     slots: positions of all rows
     tokens: positions in use
     loss: positions that carry loss
+    pads: positions whose id is that of padding
+    plain: positions whose id is neither that of padding nor the end mark
     """
 
     files: int = 0
@@ -68,16 +83,22 @@ class Written(NamedTuple):
     slots: int = 0
     tokens: int = 0
     loss: int = 0
+    pads: int = 0
+    plain: int = 0
 
-    def plus(self, groups: Sequence[np.ndarray], tokens: int) -> "Written":
+    def plus(self, groups: Sequence[np.ndarray], tokens: int, eos: int, pad: int) -> "Written":
         """With more rows [N, F, S] of each group (or tokens [N]) in the last file."""
         rows = [r for r in groups if r.ndim == 3 and r.shape[1] > 1]  # not one label per row
+        padding = [r[:, 0] == pad for r in rows[:1]]
+        ends = [r[:, 0] == eos for r in rows[:1]]
         return Written(
             self.files,
             self.rows + len(groups[0]),
             self.slots + sum(r.shape[0] * r.shape[2] for r in rows),
             self.tokens + tokens,
             self.loss + sum(int(np.count_nonzero(r[:, 1])) for r in rows),
+            self.pads + sum(int(p.sum()) for p in padding),
+            self.plain + sum(int((~p & ~e).sum()) for p, e in zip(padding, ends, strict=True)),
         )
 
 
@@ -101,7 +122,7 @@ def deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in _FREE}
 
 
-def fingerprint(settings: Settings, inputs: Sequence[pathlib.Path], tokenizer: str) -> str:
+def fingerprint(settings: RunSettings, inputs: Sequence[pathlib.Path], tokenizer: str) -> str:
     """Hash of everything that decides what is written."""
     keys = deciding(settings.model_dump())
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]

@@ -24,6 +24,7 @@ __all__ = [
     "BEGINNING",
     "SUFFIXES",
     "Batch",
+    "Columns",
     "Position",
     "arrow_tables",
     "batches",
@@ -34,7 +35,24 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _BATCH_RECORDS, _BATCH_CHARACTERS = 1024, 1 << 20
 
-Record = tuple[str, ...]
+Record = tuple[Any, ...]
+
+
+class Columns(tuple[str, ...]):
+    """Names of columns whose values a read hook takes as they are; missing ones are None.
+
+    Args:
+        names: of the columns.
+        by_line: each line of a text file is a record, instead of the whole file.
+    """
+
+    by_line: bool
+
+    def __new__(cls, names: Iterable[str], *, by_line: bool = False) -> "Columns":
+        """Make the names; a ``tuple`` is complete before ``__init__``."""
+        columns = super().__new__(cls, names)
+        columns.by_line = by_line
+        return columns
 
 
 class Position(NamedTuple):
@@ -93,6 +111,10 @@ def optional(module: str, package: str, why: str) -> Any:
 def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
     if not isinstance(record, dict):
         return None, f"expected an object with {', '.join(fields)}, got {type(record).__name__}"
+    return _values(record, fields) if isinstance(fields, Columns) else _fields(record, fields)
+
+
+def _fields(record: dict[str, Any], fields: Sequence[str]) -> tuple[Record | None, str]:
     texts: tuple[str, ...] = ()
     for field in fields:
         if field not in record:
@@ -113,6 +135,24 @@ def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
     return texts, ""
 
 
+def _values(record: dict[str, Any], fields: Columns) -> tuple[Record | None, str]:
+    """The columns of a record, numbers as text."""
+    if not any(field in record for field in fields):
+        known = ", ".join(map(str, list(record)[:8]))
+        return None, f"no field {' or '.join(fields)} (see read_hook_kwargs); it has: {known}"
+    values = (record.get(field) for field in fields)
+    return tuple(str(v) if isinstance(v, int | float) else v for v in values), ""
+
+
+def _size(record: Record) -> int:
+    """Bytes of the texts in a record, as the vendor counts them for a chunk."""
+    if isinstance(record, str):
+        return len(record.encode())
+    if isinstance(record, dict):
+        return sum(_size(key) + _size(value) for key, value in record.items())
+    return sum(map(_size, record)) if isinstance(record, list | tuple) else 0
+
+
 def _is_one_text(fields: Sequence[str]) -> bool:
     """Whether a record is one text, as a whole file can be."""
     return len(fields) == 1 and not isinstance(fields[0], Turns)
@@ -124,12 +164,27 @@ def _text(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Re
             f"{path}: a {ending(path)} file is one text, but this mode reads the fields "
             f"{', '.join(fields)}; use JSON lines, Parquet or a dataset"
         )
-    if start == 0:
+    if isinstance(fields, Columns) and fields.by_line:
+        yield from _text_lines(path, start)
+    elif start == 0:
         size = path.stat().st_size
         try:
             yield _Read(0, (read_text(path),), "", size)
         except UnicodeDecodeError as error:
             yield _Read(0, None, f"not UTF-8 text: {error}", size)
+
+
+def _text_lines(path: pathlib.Path, start: int) -> Iterator[_Read]:
+    """Each line that is not blank."""
+    with path.open("rb") as stream:
+        for number, raw in enumerate(stream):
+            if number < start or not raw.strip():
+                continue
+            try:
+                line = raw.removeprefix(BOM if number == 0 else b"").decode().rstrip("\r\n")
+                yield _Read(number, (line,), "", stream.tell())
+            except UnicodeDecodeError as error:
+                yield _Read(number, None, f"not UTF-8 text: {error}", stream.tell())
 
 
 def _lines(
@@ -211,13 +266,13 @@ def _rows(table: Any, fields: Sequence[str], first: int, start: int) -> Iterator
     """Records of one Arrow record batch, whose first is number ``first``."""
     if first + table.num_rows <= start:
         return
-    missing = [field for field in fields if field not in table.schema.names]
-    if missing:
-        known = ", ".join(table.schema.names)
-        raise DataError(f"no column {missing[0]!r}; it has: {known}")
-    columns = [table.column(field).to_pylist() for field in fields]
+    have = [field for field in fields if field in table.schema.names]
+    if len(have) < (1 if isinstance(fields, Columns) else len(fields)):
+        missing = next(field for field in fields if field not in have)
+        raise DataError(f"no column {missing!r}; it has: {', '.join(table.schema.names)}")
+    columns = [table.column(field).to_pylist() for field in have]
     for i in range(max(start - first, 0), table.num_rows):
-        texts, problem = _texts({f: c[i] for f, c in zip(fields, columns, strict=True)}, fields)
+        texts, problem = _texts({f: c[i] for f, c in zip(have, columns, strict=True)}, fields)
         yield _Read(first + i, texts, problem, 0)
 
 
@@ -389,6 +444,7 @@ def batches(
     start: Position = BEGINNING,
     *,
     skip_bad: bool = False,
+    chunk: int | None = None,
 ) -> Iterator[Batch]:
     """Read records in batches whose borders depend on the input alone.
 
@@ -397,13 +453,15 @@ def batches(
         fields: names of the text fields.
         start: first record to read.
         skip_bad: log and leave out records that cannot be read.
+        chunk: bytes of a batch, which ends before the record that no longer fits (the vendor's
+            rule); None ends it after the record that fills it.
 
     Raises:
         DataError: a bad record, unless skipped; names file and record.
     """
     before = sum(path.stat().st_size for path in files[: start.file])
     records: list[Record] = []
-    characters = skipped = 0
+    size = skipped = 0
     for index in range(start.file, len(files)):
         path = files[index]
         for read in _read(path, fields, start.record if index == start.file else 0):
@@ -416,12 +474,19 @@ def batches(
                 _LOG.warning("%s (left out)", message)
                 skipped += 1
             else:
+                added = sum(map(len, read.texts)) if chunk is None else _size(read.texts)
+                if chunk is not None and size and size + added > chunk:
+                    yield Batch(
+                        records, Position(index, read.number), before + read.offset, skipped
+                    )
+                    records, size, skipped = [], 0, 0
                 records.append(read.texts)
-                characters += sum(map(len, read.texts))
-            if len(records) >= _BATCH_RECORDS or characters >= _BATCH_CHARACTERS:
+                size += added
+            full = size >= _BATCH_CHARACTERS or len(records) >= _BATCH_RECORDS
+            if chunk is None and full:
                 end = Position(index, read.number + 1)
                 yield Batch(records, end, before + read.offset, skipped)
-                records, characters, skipped = [], 0, 0
+                records, size, skipped = [], 0, 0
         before += path.stat().st_size
     if records or skipped:
         yield Batch(records, Position(len(files), 0), before, skipped)

@@ -32,10 +32,14 @@ from wafer.data.preprocess.packing import Packer
 from wafer.data.preprocess.pool import Pool, open_pool
 from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
 from wafer.data.preprocess.records import BEGINNING, Batch, Position, batches, find_inputs
-from wafer.data.preprocess.settings import Settings
-from wafer.data.preprocess.vocabulary import build_vocabulary, describe
+from wafer.data.preprocess.settings import RunSettings
+from wafer.data.preprocess.vocabulary import Vocabulary, build_vocabulary, describe
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.text.tokenizer import load_tokenizer
+from wafer.data.vendor import layouts as vendor_layouts, vocabulary as vendor_vocabulary
+from wafer.data.vendor.encode import encode_examples
+from wafer.data.vendor.hooks import load_hook
+from wafer.data.vendor.settings import HookSettings
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]
@@ -46,7 +50,7 @@ _PIECE = 4 << 20  # bytes of rows that are made at once
 Keep = Callable[[tuple[str, ...]], bool]
 
 
-def preprocess(settings: Settings, keep: Keep | None = None) -> Summary:
+def preprocess(settings: RunSettings, keep: Keep | None = None) -> Summary:
     """Turn text into HDF5 rows.
 
     A run that was killed goes on where its last complete file ends, and gives the same files as
@@ -69,9 +73,8 @@ def preprocess(settings: Settings, keep: Keep | None = None) -> Summary:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer(settings, inputs, folder, keep)
     dismiss()  # its memory is wanted for the workers
-    ids = describe(settings, tokenizer)
+    ids, layout = _rules(settings, tokenizer)
     mark = fingerprint(settings, inputs, tokenizer.to_str())
-    layout = layout_of(settings, ids)
     job = Job(settings, inputs, tokenizer, ids, layout, folder, mark)
     saved = standings.load(folder, mark)
     if saved is None:
@@ -86,17 +89,32 @@ def preprocess(settings: Settings, keep: Keep | None = None) -> Summary:
     return _work(job, saved, keep)
 
 
+def _rules(settings: RunSettings, tokenizer: Tokenizer) -> tuple[Vocabulary, Layout]:
+    """Ids and row layout by the kind of settings."""
+    if isinstance(settings, HookSettings):
+        load_hook(settings.read_hook, settings.read_hook_kwargs)  # a wrong name ends the run now
+        ids = vendor_vocabulary.describe(settings, tokenizer)
+        _LOG.info("%s", settings.rules)
+        return ids, vendor_layouts.layout_of(settings, ids, tokenizer)
+    ids = describe(settings, tokenizer)
+    return ids, layout_of(settings, ids)
+
+
 def _read(
-    settings: Settings, inputs: list[pathlib.Path], keep: Keep | None, start: Position = BEGINNING
+    settings: RunSettings,
+    inputs: list[pathlib.Path],
+    keep: Keep | None,
+    start: Position = BEGINNING,
 ) -> Iterator[Batch]:
-    for batch in batches(inputs, settings.fields, start, skip_bad=settings.skip_bad_records):
+    skip, chunk = settings.skip_bad_records, settings.chunk_bytes
+    for batch in batches(inputs, settings.fields, start, skip_bad=skip, chunk=chunk):
         if keep is None:
             yield batch
         else:
             yield batch._replace(records=[record for record in batch.records if keep(record)])
 
 
-def _clear(folder: pathlib.Path, settings: Settings) -> None:
+def _clear(folder: pathlib.Path, settings: RunSettings) -> None:
     """Remove what an earlier run into this folder wrote, and nothing else."""
     standings.forget(folder)
     own = [folder / PARAMS, folder / "tokenizer.json", *outputs(folder, settings.output_name)]
@@ -117,7 +135,7 @@ def _check_empty(job: Job) -> None:
 
 
 def _tokenizer(
-    settings: Settings, inputs: list[pathlib.Path], folder: pathlib.Path, keep: Keep | None
+    settings: RunSettings, inputs: list[pathlib.Path], folder: pathlib.Path, keep: Keep | None
 ) -> Tokenizer:
     """Load or train the tokenizer; keep it beside the rows."""
     path = folder / "tokenizer.json"
@@ -125,9 +143,12 @@ def _tokenizer(
         return load_tokenizer(path)  # a run that goes on keeps its vocabulary
     if settings.tokenizer_type == "TrainBPE":
         _LOG.info("Training a byte-pair vocabulary of %s tokens", settings.vocab_size)
-    read = _read(settings, inputs, keep)
-    texts = (text for batch in read for record in batch.records for text in record)
-    tokenizer = build_vocabulary(settings, texts)
+    if isinstance(settings, HookSettings):
+        tokenizer = vendor_vocabulary.build_vocabulary(settings)
+    else:
+        read = _read(settings, inputs, keep)
+        texts = (text for batch in read for record in batch.records for text in record)
+        tokenizer = build_vocabulary(settings, texts)
     with appearing_whole(path, sync=True) as partial:
         tokenizer.save(str(partial))
     return tokenizer
@@ -151,7 +172,8 @@ def _work(job: Job, saved: Saved | None, keep: Keep | None) -> Summary:
         Sink(job, begin, saved) as sink,
     ):
         task = bar.add_task("preprocess", total=total, completed=begin.bytes_read, rows=sink.rows)
-        encoded = pool.map(encode, ((batch.records, batch) for batch in read))
+        function = encode_examples if isinstance(settings, HookSettings) else encode
+        encoded = pool.map(function, ((batch.records, batch) for batch in read))
         for rows, standing in _shaped(job, pool, _packed(encoded, packer, begin, settings)):
             sink.add(rows, standing)
             if standing is not None:
@@ -159,7 +181,7 @@ def _work(job: Job, saved: Saved | None, keep: Keep | None) -> Summary:
         return sink.finish()
 
 
-def _bar(settings: Settings) -> Progress:
+def _bar(settings: RunSettings) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -173,7 +195,7 @@ def _bar(settings: Settings) -> Progress:
 
 
 def _packed(
-    encoded: Iterator[tuple[Encoded, Batch]], packer: Packer, begin: Standing, settings: Settings
+    encoded: Iterator[tuple[Encoded, Batch]], packer: Packer, begin: Standing, settings: RunSettings
 ) -> Iterator[tuple[tuple[list[Any], int], Standing]]:
     """What becomes rows after each batch, the number of its first row, and the standing."""
     counts, position, read = begin.counts, begin.position, begin.bytes_read
@@ -185,12 +207,18 @@ def _packed(
             full += [sequence] if corpus else packer.add(sequence)
         earlier += texts.discarded
         first = counts.rows
+        tally = texts.tally
         counts = Counts(
-            counts.records + len(batch.records),
-            counts.skipped + batch.skipped,
+            counts.records + len(batch.records) - tally.failed,
+            counts.skipped + batch.skipped + tally.failed,
             earlier + packer.discarded,
             counts.characters + texts.characters,
             first + len(full),
+            counts.raw_bytes + tally.raw_bytes,
+            counts.clean_characters + tally.clean_characters,
+            counts.clean_bytes + tally.clean_bytes,
+            counts.empty + tally.empty,
+            counts.sequences + tally.sequences,
         )
         position, read = batch.end, batch.bytes_read
         yield (full, first), Standing(position, read, counts, packer.state())

@@ -4,8 +4,7 @@ The YAML may group keys under ``setup``, ``processing`` and ``dataset`` as the v
 list them flat; a flag wins over the file.
 """
 
-import pathlib
-from collections.abc import Mapping
+import abc
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
@@ -17,29 +16,18 @@ from pydantic import (
     PositiveInt,
 )
 
-from models.errors import SectionError, did_you_mean
 from models.files import file_name
-from models.sections import Bool, Section, parse
+from models.sections import Bool, Section
 from wafer.data.text.contexts import Contexts
 from wafer.data.text.turns import Turns
 from wafer.errors import ConfigError, Problem
-from wafer.yamlfile import read_yaml
 
-__all__ = ["MODES", "Settings", "load_settings"]
+__all__ = ["MODES", "Probability", "RunSettings", "Settings", "described"]
 
 Mode = Literal[
     "LMData", "LMData_VSL", "Summarization", "Summarization_VSL", "FIM", "MLM", "MLM_NSP", "T5"
 ]
 MODES: tuple[str, ...] = get_args(Mode)
-# The vendor's `dataset_processor` says the same as our `mode`.
-_PROCESSORS = {
-    "LMDataPreprocessor": "LMData",
-    "VSLLMDataPreprocessor": "LMData_VSL",
-    "SummarizationPreprocessor": "Summarization",
-    "VSLSummarizationPreprocessor": "Summarization_VSL",
-    "FIMDataPreprocessor": "FIM",
-}
-_GROUPS = ("setup", "processing", "dataset")
 Tokenizers = Literal[
     "GPT2Tokenizer", "NeoXTokenizer", "HuggingFaceTokenizer", "BertTokenizer", "TrainBPE"
 ]
@@ -60,11 +48,93 @@ def _shares(value: Any) -> Any:
     return value.split(",") if isinstance(value, str) else value
 
 
-def _said(text: str) -> Any:
+def described(text: str) -> Any:
+    """A field's description, which is also the command line's help."""
     return Field(description=text)
 
 
-class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy": "use_ftfy"}):
+class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy": "use_ftfy"}):
+    """Keys of every preprocessing: what is read, where rows go, the tokenizer's files.
+
+    A subclass adds ``mode``, ``use_ftfy``, ``data_format`` and ``tokenizer_type``.
+    """
+
+    mode: Any
+    use_ftfy: Any
+
+    input_dir: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(_paths),
+        described("file, folder of files, or Hugging Face dataset on disk; several with commas"),
+    ] = None
+    metadata_files: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(_paths),
+        described("text files that list input files, one to a line"),
+    ] = None
+    output_dir: Annotated[str, described("folder for the rows")] = "./data_dir/"
+    output_name: Annotated[
+        str, AfterValidator(file_name), described("prefix of the file names, without folders")
+    ] = "examples"
+    processes: Annotated[PositiveInt | None, described("processes that tokenize; all cores")] = None
+    files_per_record: Annotated[PositiveInt, described("rows in one HDF5 file")] = 50_000
+    compression: Annotated[Literal["gzip", "none"], described("of the HDF5 chunks")] = "gzip"
+    write_remainder: Annotated[Bool, described("keep the last, partly filled file and rows")] = True
+    resume_from_checkpoint: Annotated[
+        Bool | None,
+        described("true: must continue; false: begin again; default: continue if possible"),
+    ] = None
+    skip_bad_records: Annotated[
+        Bool, described("log records that cannot be read and go on, instead of stopping")
+    ] = False
+    display_pbar: Annotated[Bool, described("show progress")] = True
+    split: Annotated[
+        tuple[PositiveFloat, ...] | None,
+        Field(min_length=2),
+        BeforeValidator(_shares),
+        described(
+            "shares such as 0.95,0.05: parts without common documents, OUTPUT_DIR/split_0, ..."
+        ),
+    ] = None
+    seed: Annotated[NonNegativeInt, described("of everything random")] = 0
+
+    huggingface_tokenizer: Annotated[
+        str | None, described("tokenizer.json, or a folder with one (HuggingFaceTokenizer)")
+    ] = None
+    eos_id: Annotated[
+        NonNegativeInt | None, described("end of a document; the tokenizer's own")
+    ] = None
+    pad_id: Annotated[NonNegativeInt | None, described("id of unused positions; eos_id")] = None
+
+    max_seq_length: Annotated[
+        Annotated[PositiveInt, Field(ge=2)], described("S, tokens in a row")
+    ] = 2048
+    short_seq_prob: Annotated[Probability, described("share of rows cut short at random")] = 0.0
+    min_sequence_len: Annotated[NonNegativeInt, described("shorter sequences are left out")] = 10
+    ftfy_normalizer: Annotated[
+        Literal["NFC", "NFKC", "NFD", "NFKD"] | None,
+        described("normal form that ftfy brings text to"),
+    ] = "NFC"
+    wikitext_detokenize: Annotated[Bool, described("undo WikiText's spaces")] = False
+
+    fim_rate: Annotated[Probability, described("share of documents with a moved middle")] = 0.9
+    spm_rate: Annotated[Probability, described("share of those with the suffix first")] = 0.5
+    fim_prefix_tok: Annotated[str, described("mark before the prefix")] = "<fim_prefix>"
+    fim_middle_tok: Annotated[str, described("mark before the middle")] = "<fim_middle>"
+    fim_suffix_tok: Annotated[str, described("mark before the suffix")] = "<fim_suffix>"
+
+    @property
+    @abc.abstractmethod
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields of a record."""
+
+    @property
+    def chunk_bytes(self) -> int | None:
+        """Bytes of records that are packed together; None where rows do not depend on it."""
+        return None
+
+
+class Settings(RunSettings):
     """Every key of preprocessing; the descriptions are also the command line's help.
 
     Attributes:
@@ -78,110 +148,64 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
         "remove_bos_in_chunks",
     )
 
-    mode: Annotated[Mode, _said("what the rows are for")] = "LMData"
-    input_dir: Annotated[
-        tuple[str, ...] | None,
-        BeforeValidator(_paths),
-        _said("file, folder of files, or Hugging Face dataset on disk; several with commas"),
-    ] = None
-    metadata_files: Annotated[
-        tuple[str, ...] | None,
-        BeforeValidator(_paths),
-        _said("text files that list input files, one to a line"),
-    ] = None
-    output_dir: Annotated[str, _said("folder for the rows")] = "./data_dir/"
-    output_name: Annotated[
-        str, AfterValidator(file_name), _said("prefix of the file names, without folders")
-    ] = "examples"
-    processes: Annotated[PositiveInt | None, _said("processes that tokenize; all cores")] = None
+    mode: Annotated[Mode, described("what the rows are for")] = "LMData"
     data_format: Annotated[
-        Literal["sample", "corpus"], _said("rows, or one long list of tokens (LMData)")
+        Literal["sample", "corpus"], described("rows, or one long list of tokens (LMData)")
     ] = "sample"
-    files_per_record: Annotated[PositiveInt, _said("rows in one HDF5 file")] = 50_000
-    compression: Annotated[Literal["gzip", "none"], _said("of the HDF5 chunks")] = "gzip"
-    write_remainder: Annotated[Bool, _said("keep the last, partly filled file and rows")] = True
-    resume_from_checkpoint: Annotated[
-        Bool | None, _said("true: must continue; false: begin again; default: continue if possible")
-    ] = None
-    skip_bad_records: Annotated[
-        Bool, _said("log records that cannot be read and go on, instead of stopping")
-    ] = False
-    display_pbar: Annotated[Bool, _said("show progress")] = True
-    split: Annotated[
-        tuple[PositiveFloat, ...] | None,
-        Field(min_length=2),
-        BeforeValidator(_shares),
-        _said("shares such as 0.95,0.05: parts without common documents, OUTPUT_DIR/split_0, ..."),
-    ] = None
-    seed: Annotated[NonNegativeInt, _said("of everything random")] = 0
 
     tokenizer_type: Annotated[
         Tokenizers,
-        _said("TrainBPE learns one from the texts, the others read files"),
+        described("TrainBPE learns one from the texts, the others read files"),
     ]
-    huggingface_tokenizer: Annotated[
-        str | None, _said("tokenizer.json, or a folder with one (HuggingFaceTokenizer)")
+    vocab_file: Annotated[
+        str | None, described("GPT-2's merges (vocab.bpe), or BERT's vocab.txt")
     ] = None
-    vocab_file: Annotated[str | None, _said("GPT-2's merges (vocab.bpe), or BERT's vocab.txt")] = (
-        None
-    )
-    encoder_file: Annotated[str | None, _said("GPT-2's encoder.json, or NeoX's tokenizer.json")] = (
-        None
-    )
+    encoder_file: Annotated[
+        str | None, described("GPT-2's encoder.json, or NeoX's tokenizer.json")
+    ] = None
     vocab_size: Annotated[
-        PositiveInt | None, _said("V to train, special tokens included (TrainBPE)")
+        PositiveInt | None, described("V to train, special tokens included (TrainBPE)")
     ] = None
-    do_lower: Annotated[Bool, _said("lower the case (BertTokenizer)")] = False
-    eos_id: Annotated[NonNegativeInt | None, _said("end of a document; the tokenizer's own")] = None
-    pad_id: Annotated[NonNegativeInt | None, _said("id of unused positions; eos_id")] = None
+    do_lower: Annotated[Bool, described("lower the case (BertTokenizer)")] = False
 
-    max_seq_length: Annotated[Annotated[PositiveInt, Field(ge=2)], _said("S, tokens in a row")] = (
-        2048
+    pack_sequences: Annotated[Bool, described("let rows go on across documents")] = True
+    fold_long_doc: Annotated[Bool, described("VSL: cut long documents instead of leaving out")] = (
+        True
     )
-    short_seq_prob: Annotated[Probability, _said("share of rows cut short at random")] = 0.0
-    min_sequence_len: Annotated[NonNegativeInt, _said("shorter sequences are left out")] = 10
-    pack_sequences: Annotated[Bool, _said("let rows go on across documents")] = True
-    fold_long_doc: Annotated[Bool, _said("VSL: cut long documents instead of leaving out")] = True
-    jsonl_key: Annotated[str, _said("field or column with the text")] = "text"
-    prompt_key: Annotated[str, _said("field with the prompt")] = "prompt"
-    completion_key: Annotated[str, _said("field with the completion")] = "completion"
-    sep_token: Annotated[str | None, _said("token between prompt and completion")] = None
+    jsonl_key: Annotated[str, described("field or column with the text")] = "text"
+    prompt_key: Annotated[str, described("field with the prompt")] = "prompt"
+    completion_key: Annotated[str, described("field with the completion")] = "completion"
+    sep_token: Annotated[str | None, described("token between prompt and completion")] = None
     multi_turn_key: Annotated[
-        str | None, _said("field with a conversation, instead of prompt and completion (messages)")
+        str | None,
+        described("field with a conversation, instead of prompt and completion (messages)"),
     ] = None
-    multi_turn_content_key: Annotated[str, _said("where a turn holds its text")] = "content"
-    multi_turn_role_key: Annotated[str, _said("where a turn says who speaks")] = "role"
+    multi_turn_content_key: Annotated[str, described("where a turn holds its text")] = "content"
+    multi_turn_role_key: Annotated[str, described("where a turn says who speaks")] = "role"
     contexts_key: Annotated[
         str | None,
-        _said("field with retrieved contexts, which go before the prompt while they fit"),
+        described("field with retrieved contexts, which go before the prompt while they fit"),
     ] = None
-    context_separator: Annotated[str, _said("text after each context")] = "\n\n"
-    prompt_prefix: Annotated[str, _said("text before each prompt")] = ""
-    completion_prefix: Annotated[str, _said("text before each completion, without loss")] = ""
-    eos_after_prompt: Annotated[Bool, _said("put eos_id after each prompt, too")] = False
-    use_ftfy: Annotated[Bool, _said("mend broken Unicode with ftfy")] = False
-    ftfy_normalizer: Annotated[
-        Literal["NFC", "NFKC", "NFD", "NFKD"] | None, _said("normal form that ftfy brings text to")
-    ] = "NFC"
-    wikitext_detokenize: Annotated[Bool, _said("undo WikiText's spaces")] = False
+    context_separator: Annotated[str, described("text after each context")] = "\n\n"
+    prompt_prefix: Annotated[str, described("text before each prompt")] = ""
+    completion_prefix: Annotated[str, described("text before each completion, without loss")] = ""
+    eos_after_prompt: Annotated[Bool, described("put eos_id after each prompt, too")] = False
+    use_ftfy: Annotated[Bool, described("mend broken Unicode with ftfy")] = False
 
-    fim_rate: Annotated[Probability, _said("share of documents with a moved middle")] = 0.9
-    spm_rate: Annotated[Probability, _said("share of those with the suffix first")] = 0.5
-    fim_prefix_tok: Annotated[str, _said("mark before the prefix")] = "<fim_prefix>"
-    fim_middle_tok: Annotated[str, _said("mark before the middle")] = "<fim_middle>"
-    fim_suffix_tok: Annotated[str, _said("mark before the suffix")] = "<fim_suffix>"
-    tgt_max_sequence_length: Annotated[PositiveInt, _said("T5: tokens of a target row")] = 114
-    extra_ids: Annotated[NonNegativeInt, _said("T5: sentinels after the vocabulary")] = 100
+    tgt_max_sequence_length: Annotated[PositiveInt, described("T5: tokens of a target row")] = 114
+    extra_ids: Annotated[NonNegativeInt, described("T5: sentinels after the vocabulary")] = 100
 
     write_in_batch: Any = None
     split_text_to_tokenize: Any = None
     chunk_len_to_split: Any = None
     remove_bos_in_chunks: Any = None
-    inverted_mask: Annotated[Literal[False], _said("not supported")] = False
-    input_ids_dtype: Annotated[Literal["int32"], _said("always int32")] = "int32"
-    input_mask_dtype: Annotated[Literal["int32"], _said("always int32")] = "int32"
-    noise_density: Annotated[PositiveFloat, Field(lt=1), _said("T5: share of hidden tokens")] = 0.15
-    mean_noise_span_length: Annotated[PositiveFloat, _said("T5: mean hidden span")] = 3.0
+    inverted_mask: Annotated[Literal[False], described("not supported")] = False
+    input_ids_dtype: Annotated[Literal["int32"], described("always int32")] = "int32"
+    input_mask_dtype: Annotated[Literal["int32"], described("always int32")] = "int32"
+    noise_density: Annotated[
+        PositiveFloat, Field(lt=1), described("T5: share of hidden tokens")
+    ] = 0.15
+    mean_noise_span_length: Annotated[PositiveFloat, described("T5: mean hidden span")] = 3.0
 
     def model_post_init(self, _: Any) -> None:
         """Refuse what does not go together."""
@@ -222,48 +246,3 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
     def vsl(self) -> bool:
         """Whether a row holds several sequences side by side."""
         return self.mode.endswith("_VSL")
-
-
-def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
-    if not isinstance(raw, Mapping):
-        raise ConfigError([Problem((), f"expected keys, got {raw!r}")], str(path))
-    out: dict[str, Any] = {}
-    for key, value in raw.items():
-        inner = (value or {}) if key in _GROUPS else {key: value}
-        if not isinstance(inner, Mapping):
-            raise ConfigError([Problem((key,), f"expected keys, got {value!r}")], str(path))
-        for name, item in inner.items():
-            if name in out:
-                raise ConfigError([Problem((key, name), "is given twice; keep one")], str(path))
-            out[name] = item
-    processor = out.pop("dataset_processor", None)
-    if processor is not None and "mode" not in out:
-        if processor not in _PROCESSORS:
-            hint = did_you_mean(processor, _PROCESSORS)
-            message = f"{processor!r} is not known{hint}; known: {', '.join(_PROCESSORS)}"
-            raise ConfigError([Problem(("setup", "dataset_processor"), message)], str(path))
-        out["mode"] = _PROCESSORS[processor]
-    return out
-
-
-def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> Settings:
-    """Merge a YAML file and flags; flags win.
-
-    Args:
-        path: the vendor's preprocessing YAML, or None.
-        flags: key -> value as typed; None is "not given".
-
-    Raises:
-        ConfigError: unknown keys, wrong values, keys that do not go together.
-    """
-    merged = {} if path is None else _flat(read_yaml(path)[0], path)
-    merged |= {key: _typed(value) for key, value in flags.items() if value is not None}
-    try:
-        return parse(Settings, merged)
-    except SectionError as error:
-        raise ConfigError(error.problems, str(path or "")) from None
-
-
-def _typed(value: Any) -> Any:
-    words = {"true": True, "false": False, "null": None, "none": None}
-    return words.get(value.lower(), value) if isinstance(value, str) else value

@@ -10,11 +10,19 @@ from wafer.data.preprocess.settings import Settings
 from wafer.data.text.textfiles import read_json, text_lines, words_of
 from wafer.data.text.tokenizer import load_tokenizer, train_bpe
 from wafer.data.text.wordpiece import load_vocabulary
+from wafer.data.vendor.special import SpecialTokens
 from wafer.errors import DataError
 
-__all__ = ["Vocabulary", "build_vocabulary", "describe"]
+__all__ = [
+    "END_MARKS",
+    "Vocabulary",
+    "build_vocabulary",
+    "describe",
+    "first_of",
+    "gpt2_tokenizer",
+]
 
-_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
+END_MARKS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 _PADS = ("<pad>", "[PAD]", "<|pad|>")
 
 
@@ -29,6 +37,7 @@ class Vocabulary(NamedTuple):
     mask_id: hides a token of a BERT row, or None
     fim: ids of the prefix, middle and suffix marks, or None
     before: ids before each prompt, and before each completion
+    special: texts of the special tokens, of a vendor's file with a read hook
     """
 
     size: int
@@ -39,6 +48,7 @@ class Vocabulary(NamedTuple):
     mask_id: int | None = None
     fim: tuple[int, int, int] | None = None
     before: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    special: SpecialTokens = SpecialTokens()
 
 
 def _existing(settings: Settings, key: str) -> pathlib.Path:
@@ -59,16 +69,15 @@ def _existing(settings: Settings, key: str) -> pathlib.Path:
     return path
 
 
-def _gpt2(settings: Settings) -> Tokenizer:
-    """Byte-level BPE from the two files of OpenAI's release, in the vendor's naming."""
-    encoder, merges = _existing(settings, "encoder_file"), _existing(settings, "vocab_file")
+def gpt2_tokenizer(encoder: pathlib.Path, merges: pathlib.Path) -> Tokenizer:
+    """Make a byte-level BPE from the two files of OpenAI's release, in the vendor's naming."""
     lines = text_lines(merges)
     pairs = [tuple(words_of(line)) for line in lines if line and not line.startswith("#version")]
     vocab = read_json(encoder)
     tokenizer = Tokenizer(models.BPE(vocab, [(a, b) for a, b in pairs]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([end for end in _ENDS[:1] if end in vocab])
+    tokenizer.add_special_tokens([end for end in END_MARKS[:1] if end in vocab])
     return tokenizer
 
 
@@ -108,7 +117,9 @@ def build_vocabulary(settings: Settings, texts: Iterable[str]) -> Tokenizer:
         if kind == "TrainBPE":
             tokenizer = train_bpe(texts, _trained_size(settings))
         elif kind == "GPT2Tokenizer":
-            tokenizer = _gpt2(settings)
+            tokenizer = gpt2_tokenizer(
+                _existing(settings, "encoder_file"), _existing(settings, "vocab_file")
+            )
         elif kind == "BertTokenizer":
             path = str(_existing(settings, "vocab_file"))
             tokenizer = load_vocabulary(path, do_lower=settings.do_lower).tokenizer
@@ -127,7 +138,8 @@ def build_vocabulary(settings: Settings, texts: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-def _first(tokenizer: Tokenizer, names: Sequence[str]) -> int | None:
+def first_of(tokenizer: Tokenizer, names: Sequence[str]) -> int | None:
+    """Id of the first of these tokens that the vocabulary has."""
     ids = (tokenizer.token_to_id(name) for name in names)
     return next((i for i in ids if i is not None), None)
 
@@ -149,12 +161,12 @@ def describe(settings: Settings, tokenizer: Tokenizer) -> Vocabulary:
         DataError: a token that the mode needs is not in the vocabulary, an id outside it.
     """
     size = tokenizer.get_vocab_size()
-    eos_id = _first(tokenizer, _ENDS) if settings.eos_id is None else settings.eos_id
+    eos_id = first_of(tokenizer, END_MARKS) if settings.eos_id is None else settings.eos_id
     if eos_id is None:
-        raise DataError(f"eos_id: the tokenizer has none of {', '.join(_ENDS)}; give its id")
+        raise DataError(f"eos_id: the tokenizer has none of {', '.join(END_MARKS)}; give its id")
     pad_id = settings.pad_id
     if pad_id is None:
-        own = _first(tokenizer, _PADS) if settings.mode in ("MLM", "MLM_NSP", "T5") else None
+        own = first_of(tokenizer, _PADS) if settings.mode in ("MLM", "MLM_NSP", "T5") else None
         pad_id = eos_id if own is None else own
     for key, value in (("eos_id", eos_id), ("pad_id", pad_id)):
         if value >= size:

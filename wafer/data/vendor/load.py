@@ -1,0 +1,139 @@
+"""Reads a preprocessing file: our keys, the vendor's until 2.4, or those from 2.3 on."""
+
+import logging
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from models.errors import SectionError, did_you_mean
+from models.sections import parse
+from wafer.data.preprocess.settings import RunSettings, Settings
+from wafer.data.vendor.keys import GROUPS, NO_EFFECT, REFUSED
+from wafer.data.vendor.settings import VENDOR_MODES, HookSettings
+from wafer.data.vendor.source import inputs_of
+from wafer.errors import ConfigError, Problem
+from wafer.yamlfile import read_yaml
+
+__all__ = ["is_hooked", "load_settings", "parse_settings"]
+
+_LOG = logging.getLogger(__name__)
+# The vendor's `dataset_processor` of 1.9 to 2.4 says the same as our `mode`.
+_PROCESSORS = {
+    "LMDataPreprocessor": "LMData",
+    "VSLLMDataPreprocessor": "LMData_VSL",
+    "SummarizationPreprocessor": "Summarization",
+    "VSLSummarizationPreprocessor": "Summarization_VSL",
+    "FIMDataPreprocessor": "FIM",
+}
+
+
+def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> RunSettings:
+    """Merge a YAML file and flags; flags win.
+
+    Args:
+        path: a preprocessing YAML of any release, or None.
+        flags: key -> value as typed; None is "not given".
+
+    Returns:
+        ``HookSettings`` for files with a read hook, else ``Settings``.
+
+    Raises:
+        ConfigError: unknown keys, wrong values, keys that do not go together.
+    """
+    raw = {} if path is None else read_yaml(path)[0]
+    typed = {key: _typed(value) for key, value in flags.items() if value is not None}
+    try:
+        merged = _flat(raw, path or "")
+        if is_hooked(merged):
+            given = {name: value for name, value in raw.items() if name in GROUPS}
+            return parse(HookSettings, _hooked(merged, typed) | {"given": given})
+        return parse(Settings, _processor(merged) | typed)
+    except SectionError as error:
+        raise ConfigError(error.problems, str(path or "")) from None
+
+
+def parse_settings(written: Mapping[str, Any]) -> RunSettings:
+    """Settings of either kind, as a run has kept them.
+
+    Raises:
+        SectionError: what they hold does not go together.
+    """
+    return parse(HookSettings if is_hooked(written) else Settings, written)
+
+
+def is_hooked(keys: Mapping[str, Any]) -> bool:
+    """Whether keys are of the form from 2.3 on."""
+    return "read_hook" in keys or "data" in keys or keys.get("mode") in VENDOR_MODES
+
+
+def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
+    """Keys without their groups.
+
+    Raises:
+        ConfigError: no keys, or one with two values.
+    """
+    if not isinstance(raw, Mapping):
+        raise ConfigError([Problem((), f"expected keys, got {raw!r}")], str(path))
+    out: dict[str, Any] = {}
+    for key, value in raw.items():
+        inner = (value or {}) if key in GROUPS else {key: value}
+        if not isinstance(inner, Mapping):
+            raise ConfigError([Problem((key,), f"expected keys, got {value!r}")], str(path))
+        for name, item in inner.items():
+            if name in out and name not in ("output_dir", "processes"):
+                raise ConfigError([Problem((key, name), "is given twice; keep one")], str(path))
+            out.setdefault(name, item)
+    return out
+
+
+def _processor(keys: dict[str, Any]) -> dict[str, Any]:
+    """With the mode that an old file's ``dataset_processor`` means."""
+    processor = keys.pop("dataset_processor", None)
+    if processor is not None and "mode" not in keys:
+        if processor not in _PROCESSORS:
+            hint = did_you_mean(processor, _PROCESSORS)
+            message = f"{processor!r} is not known{hint}; known: {', '.join(_PROCESSORS)}"
+            raise SectionError([Problem(("setup", "dataset_processor"), message)])
+        keys["mode"] = _PROCESSORS[processor]
+    return keys
+
+
+def _hooked(keys: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of ``HookSettings``; logs what has no effect.
+
+    Raises:
+        SectionError: a key that cannot be taken.
+    """
+    wrong = [Problem((key,), why) for key, why in REFUSED.items() if keys.pop(key, None)]
+    if wrong:
+        raise SectionError(wrong)
+    if not keys.get("resume_from_checkpoint"):
+        keys.pop("resume_from_checkpoint", None)  # the vendor's false is our default
+    keys = keys | flags
+    if "input_dir" in flags:
+        keys.pop("data", None)
+    elif "data" in keys and not keys.get("metadata_files"):
+        keys["input_dir"] = inputs_of(keys["data"])
+    keys.pop("data", None)
+    for key in [key for key in keys if key in NO_EFFECT]:
+        _LOG.info("%s: no effect here: %s", key, NO_EFFECT[key])
+        del keys[key]
+    arguments = keys.get("read_hook_kwargs")
+    keys["nested_keys"] = isinstance(arguments, Mapping) and "data_keys" in arguments
+    return _meant(keys)
+
+
+def _meant(keys: dict[str, Any]) -> dict[str, Any]:
+    """What files mean that the vendor's tool takes otherwise, or for nothing."""
+    objective = keys.get("training_objective")
+    if objective is None and "fim_rate" in keys and not keys.get("release"):
+        _LOG.info("training_objective: fim, which fim_rate means; it is missing in the file")
+        keys["training_objective"] = "fim"
+    if keys.get("token_limit") is False:
+        del keys["token_limit"]
+    return keys
+
+
+def _typed(value: Any) -> Any:
+    words = {"true": True, "false": False, "null": None, "none": None}
+    return words.get(value.lower(), value) if isinstance(value, str) else value

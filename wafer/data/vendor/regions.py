@@ -1,0 +1,195 @@
+"""Regions of a document: which characters carry loss."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from wafer.data.vendor.hooks import Turns
+from wafer.errors import DataError
+
+__all__ = [
+    "Defaults",
+    "Document",
+    "Region",
+    "chat_document",
+    "is_chat",
+    "pair_document",
+    "stretch_over_ends",
+    "text_document",
+]
+
+Render = Callable[[Sequence[Mapping[str, str]]], str]
+
+
+class Region(NamedTuple):
+    """A stretch of a document's text.
+
+    start, end: characters
+    weight: of its tokens' loss
+    role: of its turn
+    extra: tokens that follow it and count as its own
+    """
+
+    start: int
+    end: int
+    weight: float
+    role: str = ""
+    extra: int = 0
+
+
+class Document(NamedTuple):
+    """A text and its regions, in order."""
+
+    text: str
+    regions: list[Region]
+
+
+class Defaults(NamedTuple):
+    """What a region gets whose hook says nothing.
+
+    weights: region name -> loss weight; 0 counts as not given
+    drops: region name -> whether to leave it out
+    clean: mends a text
+    """
+
+    weights: Mapping[str, float]
+    drops: Mapping[str, bool]
+    clean: Callable[[str], str]
+
+
+class _Part(NamedTuple):
+    """A region of a turn that is kept; its text is None where the record has none."""
+
+    name: str
+    text: str | None
+    weight: float
+
+
+def _masks(turn: Mapping[str, Any]) -> tuple[Any, Any]:
+    """``semantic_loss_weight`` and ``semantic_drop_mask`` of a turn; None or empty: not given."""
+    names = ("semantic_loss_weight", "semantic_drop_mask", "semantic_attention_mask")
+    for name in names:
+        mask, content = turn.get(name), turn["content"]
+        if mask is not None and len(mask) != len(content):
+            raise DataError(f"read_hook: {name} has {len(mask)} values for {len(content)} regions")
+    return turn.get(names[0]), turn.get(names[1])
+
+
+def _parts(turn: Mapping[str, Any], defaults: Defaults, usual: int, tag: str) -> list[_Part]:
+    """The regions of a turn without those to drop; ``tag`` goes around a text with its name."""
+    weights, drops = _masks(turn)
+    parts = []
+    for i, part in enumerate(turn["content"]):
+        name = next(key for key in part if key != "include_tags")
+        if name == "image":
+            raise DataError("read_hook: gives an image; rows of images are not preprocessed here")
+        weight = weights[i] if weights else defaults.weights.get(name) or usual
+        if not (drops[i] if drops else defaults.drops.get(name, False)):
+            text = defaults.clean(part[name]) if part[name] else None
+            tagged = tag.format(name=name, text=text) if text and part.get("include_tags") else text
+            parts.append(_Part(name, tagged, weight))
+    return parts
+
+
+def text_document(turns: Turns, defaults: Defaults) -> Document:
+    """A pretraining document: all regions joined; empty ones are passed over."""
+    text, regions = "", []
+    for turn in turns:
+        for part in _parts(turn, defaults, 1, "<|{name}|>{text}<|{name}|>"):
+            if part.text:
+                regions.append(Region(len(text), len(text) + len(part.text), part.weight))
+                text += part.text
+    return Document(text, regions)
+
+
+def is_chat(turns: Turns) -> bool:
+    """Whether turns go through a chat template; prompt and completion do not."""
+    return turns[0].get("type") not in ("prompt", "completion")
+
+
+def _turn_parts(turn: Mapping[str, Any], defaults: Defaults) -> list[_Part] | None:
+    """The regions of a finetuning turn; None where one has no text."""
+    usual = int(turn["type"] in ("assistant", "completion"))
+    parts = _parts(turn, defaults, usual, "<{name}>{text}</{name}>")
+    return None if any(part.text is None for part in parts) else parts
+
+
+def pair_document(turns: Turns, defaults: Defaults, after: Mapping[str, str]) -> Document | None:
+    """A prompt and a completion; None where one is empty.
+
+    Args:
+        turns: of roles prompt and completion.
+        defaults: see ``Defaults``.
+        after: role -> text that follows its turn.
+    """
+    text, regions = "", []
+    for turn in turns:
+        parts = _turn_parts(turn, defaults)
+        if parts is None:
+            return None
+        for part in parts:
+            end = len(text) + len(part.text or "")
+            regions.append(Region(len(text), end, part.weight, turn["type"]))
+            text += part.text or ""
+        text += after.get(turn["type"], "")
+    return Document(text, [region for region in regions if region.end > region.start])
+
+
+def chat_document(turns: Turns, defaults: Defaults, render: Render) -> Document | None:
+    """A conversation in its template's form; None where a region is empty.
+
+    Marks before the regions show where the template has put them.
+    """
+    messages, found = [], []
+    for turn in turns:
+        parts = _turn_parts(turn, defaults)
+        if parts is None:
+            return None
+        content = ""
+        for part in parts:
+            if part.text:
+                mark = f"<{len(found)}_{part.name}>"
+                found.append((mark, part, turn["type"]))
+                content += mark + part.text
+        messages.append({"role": turn["type"], "content": content})
+    text, regions, search = render(messages), [], 0
+    for mark, part, role in found:
+        start = text.find(mark, search)
+        if start < 0:
+            raise DataError(f"chat_template: leaves out the content of a turn of role {role!r}")
+        text = text.replace(mark, "")
+        search = start + len(part.text or "")
+        regions.append(Region(start, search, part.weight, role))
+    return Document(text, regions)
+
+
+def _places(text: str, mark: str, start: int) -> list[tuple[int, int]]:
+    places = []
+    while (start := text.find(mark, start)) >= 0:
+        places.append((start, start + len(mark)))
+        start += len(mark)
+    return places
+
+
+def stretch_over_ends(document: Document, mark: str | None, *, chat: bool) -> Document:
+    """Regions stretched over the end mark that follows each before the next begins.
+
+    In a conversation with one mark at most, a region that is followed by other text takes one more
+    token.
+    """
+    text, regions = document.text, list(document.regions)
+    if not regions or not mark:
+        return document
+    marks = _places(text, mark, regions[0].start)
+    starts = [*(region.start for region in regions[1:]), len(text)]
+    unread = iter(marks)
+    place = next(unread, None)
+    for i, region in enumerate(regions):
+        while place and place[0] < region.end:  # inside a region
+            place = next(unread, None)
+        if place and place[0] < starts[i]:
+            regions[i] = region._replace(end=place[1])
+            place = next(unread, None)
+    if chat and len(marks) <= 1 and (len(regions) > 1):
+        gaps = [region.end < start for region, start in zip(regions, starts, strict=True)]
+        regions = [r._replace(extra=int(gap)) for r, gap in zip(regions, gaps, strict=True)]
+    return Document(text, regions)

@@ -1,0 +1,198 @@
+"""Settings of a preprocessing file of the releases from 2.3 on, and the release of its rows."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+
+from models.sections import Bool
+from wafer.data.preprocess.records import Columns
+from wafer.data.preprocess.settings import Probability, RunSettings, described
+from wafer.data.vendor.hooks import columns
+from wafer.errors import ConfigError, Problem
+
+__all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "HookSettings", "Rules"]
+
+VendorMode = Literal["pretraining", "finetuning", "dpo", "nlg"]
+VENDOR_MODES: tuple[str, ...] = get_args(VendorMode)
+RELEASES = ("2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9", "2.10")
+HIDDEN = ("nested_keys", "given")  # fields that are no keys of a file
+_Weights = Annotated[dict[str, float], Field(default_factory=dict)]
+
+
+class Rules(NamedTuple):
+    """How rows are made.
+
+    release: (major, minor) whose rules they follow
+    exact: also where those lose a token or a rest of the text
+    """
+
+    release: tuple[int, int]
+    exact: bool
+
+    def __str__(self) -> str:
+        """One line for the log."""
+        name = f"{self.release[0]}.{self.release[1]}"
+        if self.exact:
+            return f"Rows of release {name}, as the vendor's tool writes them"
+        return f"Rows of release {name} without its losses of text (release: {name} has those, too)"
+
+
+def _numbers(release: str) -> tuple[int, int]:
+    major, minor = release.split(".")
+    return int(major), int(minor)
+
+
+def _release(value: Any) -> Any:
+    """A release without its last number; 2.1 is how YAML reads 2.10, and had no such files."""
+    if value is None:
+        return None
+    parts = str(value).removeprefix("Release_").split(".")
+    found = ".".join(parts[:2])
+    found = "2.10" if found == "2.1" else found
+    if found not in RELEASES:
+        raise ValueError(f"no release with such files; known: {', '.join(RELEASES)}")
+    return found
+
+
+def _arguments(value: Any) -> Any:
+    """``read_hook_kwargs`` with the names that release 2.3 nests under ``data_keys``."""
+    if not isinstance(value, Mapping):
+        return value
+    return {k: v for k, v in value.items() if k != "data_keys"} | dict(value.get("data_keys") or {})
+
+
+class Truncation(NamedTuple):
+    """``truncate_to_msl`` of finetuning.
+
+    keep_start: what a prompt keeps
+    least: tokens that each turn keeps
+    """
+
+    keep_start: bool
+    least: int
+
+
+class HookSettings(RunSettings):
+    """Every key that has an effect; ``wafer.data.vendor.keys`` lists the others."""
+
+    data_format: ClassVar[str] = "sample"
+    tokenizer_type: ClassVar[str] = "HuggingFaceTokenizer"
+
+    mode: Annotated[VendorMode, described("what the rows are for")]
+    release: Annotated[
+        str | None,
+        BeforeValidator(_release),
+        described("the vendor's own rows of this release, also where they lose text"),
+    ] = None
+    nested_keys: bool = False  # read_hook_kwargs has data_keys: a file of release 2.3
+    given: Annotated[dict[str, Any], Field(default_factory=dict)]  # the file's groups
+    read_hook: Annotated[str, described("module:function from a record to turns")]
+    read_hook_kwargs: Annotated[
+        dict[str, Any], BeforeValidator(_arguments), described("its arguments, such as text_key")
+    ]
+    custom_tokenizer: Annotated[
+        str | None, described("gpt2tokenizer, neoxtokenizer, or the vendor's CustomLlama3Tokenizer")
+    ] = None
+    tokenizer_params: Annotated[
+        dict[str, Any], described("encoder_file, vocab_file, pretrained_model_name_or_path")
+    ] = Field(default_factory=dict)
+    use_ftfy: Annotated[Bool, described("mend broken Unicode with ftfy")] = True
+    training_objective: Annotated[
+        Literal["mlm", "fim", "bert_pretraining"] | None, described("of pretraining; next token")
+    ] = None
+    use_vsl: Annotated[Bool, described("several documents side by side in a row")] = False
+    pack_sequences: Annotated[Bool, described("let rows go on across documents")] = True
+    split_text_to_tokenize: Annotated[Bool, described("encode long texts in pieces")] = False
+    chunk_len_to_split: Annotated[PositiveInt, described("least characters of a piece")] = 2000
+    remove_bos_in_chunks: Annotated[Bool, described("keep only the first piece's BOS")] = False
+    inverted_mask: Annotated[Bool, described("write 0 where loss counts and 1 elsewhere")] = False
+    semantic_loss_weight: _Weights
+    semantic_drop_mask: Annotated[dict[str, bool], Field(default_factory=dict)]
+    end_of_turn_token: Annotated[str | None, described("ends a turn instead of eos")] = None
+    truncate_to_msl: Annotated[
+        dict[str, Any] | Bool | None, described("shorten long documents instead of leaving out")
+    ] = None
+    sep_token: Annotated[str | None, described("text after a prompt; the tokenizer's own")] = None
+    chat_template: Annotated[str | None, described("Jinja; the tokenizer's own, else ChatML")] = (
+        None
+    )
+    max_prompt_length: Annotated[PositiveInt, described("dpo: tokens of a cut prompt")] = 512
+    response_delimiter: Annotated[str, described("dpo: mark that finds the answer")] = "<response>"
+    mlm_fraction: Annotated[Probability, described("mlm: share of hidden tokens")] = 0.15
+    mlm_with_gather: Annotated[Bool, described("mlm: labels of hidden tokens alone")] = False
+    ignore_index: Annotated[int, described("mlm: label of tokens that are not hidden")] = -100
+    excluded_tokens: Annotated[tuple[str, ...], described("mlm: tokens that replace no other")] = (
+        "<cls>",
+        "<pad>",
+        "<eos>",
+        "<unk>",
+        "<null_1>",
+        "<mask>",
+    )
+    read_chunk_size: Annotated[PositiveInt, described("KB that are packed together")] = 1024
+    shuffle: Annotated[Bool, described("put the rows into random order")] = False
+    shuffle_seed: Annotated[NonNegativeInt, described("of that order")] = 0
+    split_seed: Annotated[NonNegativeInt, described("of data_splits and context_splits")] = 0
+    data_splits: Annotated[
+        dict[str, dict[str, Any]] | None, described("name -> split_fraction, context_splits")
+    ] = None
+    context_splits: Annotated[dict[str, Any] | None, described("MSL_List and split_fractions")] = (
+        None
+    )
+    token_limit: Annotated[
+        PositiveInt | None, described("stop with the row that reaches so many tokens")
+    ] = None
+
+    def model_post_init(self, _: Any) -> None:
+        """Refuse what does not go together."""
+        problems = []
+        if self.input_dir is None and self.metadata_files is None:
+            message = "missing; give setup.data with type local and source, a folder to read"
+            problems.append(Problem(("data",), message))
+        if not columns(self.read_hook_kwargs):
+            message = "names no column; give a key that ends in _key, such as text_key: text"
+            problems.append(Problem(("read_hook_kwargs",), message))
+        if (self.custom_tokenizer is None) == (self.huggingface_tokenizer is None):
+            message = "give exactly one of custom_tokenizer and huggingface_tokenizer"
+            problems.append(Problem(("huggingface_tokenizer",), message))
+        if self.training_objective is not None and self.mode != "pretraining":
+            message = f"is for mode pretraining, and mode is {self.mode}"
+            problems.append(Problem(("training_objective",), message))
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def rules(self) -> Rules:
+        """The newest release that takes the file, unless one is given."""
+        newest = "2.3" if self.nested_keys else RELEASES[-1]
+        return Rules(_numbers(self.release or newest), self.release is not None)
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether neighbouring rows of pretraining share a token: the rule of release 2.3."""
+        return self.rules.release < (2, 4) or self.split_text_to_tokenize
+
+    @property
+    def fields(self) -> Columns:
+        """The columns of a record that the hook reads."""
+        return Columns(columns(self.read_hook_kwargs), by_line=self.rules.release >= (2, 6))
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of records that are packed together."""
+        return self.read_chunk_size * 1024
+
+    @property
+    def vsl(self) -> bool:
+        """Whether a row holds several sequences side by side."""
+        return self.use_vsl and self.mode in ("pretraining", "finetuning")
+
+    @property
+    def truncation(self) -> Truncation | None:
+        """How finetuning shortens long documents, or None."""
+        keys = self.truncate_to_msl
+        if not isinstance(keys, dict):
+            return None
+        keep = keys.get("prompt_truncation_mode") == "keep_start"
+        return Truncation(keep, keys.get("max_turn_length", self.max_seq_length))

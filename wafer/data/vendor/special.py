@@ -1,0 +1,124 @@
+"""Special tokens and chat template of a Hugging Face tokenizer folder.
+
+Templates are Jinja in a sandbox, with the functions that Hugging Face's templates use.
+"""
+
+import datetime
+import functools
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from wafer.data.preprocess.records import optional
+from wafer.data.text.textfiles import read_json, read_text
+from wafer.errors import DataError
+
+__all__ = ["CHATML", "SpecialTokens", "read_special_tokens", "render_chat"]
+
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content']"
+    " + '<|im_end|>' + '\\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+_CONFIG, _MAP = "tokenizer_config.json", "special_tokens_map.json"
+
+
+class SpecialTokens(NamedTuple):
+    """What the files beside a ``tokenizer.json`` name; None for what they do not.
+
+    bos, eos, pad, sep, cls, unk, mask: texts of the tokens
+    chat_template: Jinja
+    """
+
+    bos: str | None = None
+    eos: str | None = None
+    pad: str | None = None
+    sep: str | None = None
+    cls: str | None = None
+    unk: str | None = None
+    mask: str | None = None
+    chat_template: str | None = None
+
+    def names(self) -> dict[str, str]:
+        """``bos_token`` and so on, as a chat template names them."""
+        kinds = self._fields[:-1]
+        return {f"{kind}_token": text for kind in kinds if (text := getattr(self, kind))}
+
+
+def _text(value: Any) -> str | None:
+    """The text of a token, which the files give plain or with its settings."""
+    value = value.get("content") if isinstance(value, Mapping) else value
+    return value if isinstance(value, str) else None
+
+
+def _template(folder: pathlib.Path, value: Any) -> str | None:
+    """The chat template: a file of its own, a text, or the one of several called ``default``."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return read_text(file)
+    if isinstance(value, list):
+        named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None
+
+
+def read_special_tokens(folder: pathlib.Path) -> SpecialTokens:
+    """Read ``tokenizer_config.json`` and ``special_tokens_map.json``; the former wins.
+
+    Raises:
+        DataError: a file that is no JSON object.
+    """
+    config: dict[str, Any] = {}
+    for name in (_MAP, _CONFIG):
+        path = folder / name
+        content = read_json(path) if path.is_file() else {}
+        if not isinstance(content, dict):
+            raise DataError(f"{path}: expected a JSON object, got {type(content).__name__}")
+        config |= {key: value for key, value in content.items() if value is not None}
+    kinds = SpecialTokens._fields[:-1]
+    tokens = {kind: _text(config.get(f"{kind}_token")) for kind in kinds}
+    return SpecialTokens(**tokens, chat_template=_template(folder, config.get("chat_template")))
+
+
+def _refuse(message: str) -> None:
+    raise DataError(f"chat_template: {message}")
+
+
+def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(template: str) -> Any:
+    sandbox = optional("jinja2.sandbox", "jinja2", "a chat template")
+    environment = sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    now = lambda form: datetime.datetime.now(datetime.UTC).strftime(form)
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": now}
+    return environment.from_string(template)
+
+
+def render_chat(
+    template: str, messages: Sequence[Mapping[str, str]], tokens: Mapping[str, str]
+) -> str:
+    """The text of a conversation.
+
+    Args:
+        template: Jinja.
+        messages: objects with ``role`` and ``content``.
+        tokens: ``bos_token`` and so on.
+
+    Raises:
+        DataError: the template is wrong, refuses the conversation, or jinja2 is not installed.
+    """
+    try:
+        return _compiled(template).render(
+            messages=list(messages), add_generation_prompt=False, **tokens
+        )
+    except DataError:
+        raise
+    except Exception as error:  # a template is a program: it raises anything
+        raise DataError(f"chat_template: {type(error).__name__}: {error}") from None

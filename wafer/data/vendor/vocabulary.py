@@ -1,0 +1,140 @@
+"""The tokenizer of a vendor's preprocessing file, and the ids that its own files name."""
+
+import pathlib
+
+from tokenizers import Tokenizer
+
+from wafer.data.preprocess.vocabulary import END_MARKS, Vocabulary, first_of, gpt2_tokenizer
+from wafer.data.text.tokenizer import load_tokenizer
+from wafer.data.vendor.settings import HookSettings
+from wafer.data.vendor.special import CHATML, SpecialTokens, read_special_tokens
+from wafer.errors import DataError
+
+__all__ = ["build_vocabulary", "describe", "special_tokens"]
+
+_GPT2, _NEOX, _LLAMA = "gpt2tokenizer", "neoxtokenizer", "CustomLlama3Tokenizer"
+_NEOX_PAD = "<|padding|>"
+_MASKS = ("[MASK]", "<mask>")
+
+
+def _given(settings: HookSettings, key: str) -> pathlib.Path:
+    value = settings.tokenizer_params.get(key)
+    where = f"tokenizer_params.{key}"
+    if not isinstance(value, str):
+        raise DataError(f"{where}: missing; custom_tokenizer {settings.custom_tokenizer} needs it")
+    path = pathlib.Path(value).expanduser()
+    if not path.exists():
+        raise DataError(f"{where}: no such file: {path}{_hub_hint(value)}")
+    return path
+
+
+def _hub_hint(name: str) -> str:
+    return (
+        f"; names on the Hugging Face hub are not fetched: `hf download {name} --include "
+        "'tokenizer*' 'special_tokens_map.json' --local-dir FOLDER`, then name that folder"
+        if name.count("/") == 1 and not name.startswith(("/", "."))
+        else ""
+    )
+
+
+def _folder(settings: HookSettings) -> pathlib.Path:
+    """The folder or ``tokenizer.json`` of a Hugging Face tokenizer."""
+    custom = settings.custom_tokenizer
+    if custom is not None:
+        if custom.rpartition(":")[2] != _LLAMA:
+            raise DataError(
+                f"custom_tokenizer: {custom} is a class, which cannot be used here; known: "
+                f"{_GPT2}, {_NEOX}, {_LLAMA}. Save it with save_pretrained and name the folder "
+                "under huggingface_tokenizer"
+            )
+        return _given(settings, "pretrained_model_name_or_path")
+    name = settings.huggingface_tokenizer or ""
+    path = pathlib.Path(name).expanduser()
+    if not path.exists():
+        raise DataError(f"huggingface_tokenizer: no such folder: {path}{_hub_hint(name)}")
+    return path
+
+
+def special_tokens(settings: HookSettings) -> SpecialTokens:
+    """Special tokens by the tokenizer's own files.
+
+    Raises:
+        DataError: no such folder.
+    """
+    if settings.custom_tokenizer == _GPT2:
+        return SpecialTokens(bos=END_MARKS[0], eos=END_MARKS[0])
+    if settings.custom_tokenizer == _NEOX:
+        return SpecialTokens(bos=END_MARKS[0], eos=END_MARKS[0], pad=_NEOX_PAD)
+    path = _folder(settings)
+    return read_special_tokens(path if path.is_dir() else path.parent)
+
+
+def build_vocabulary(settings: HookSettings) -> Tokenizer:
+    """Load the tokenizer.
+
+    Raises:
+        DataError: missing files, or files that do not hold a tokenizer.
+    """
+    if settings.custom_tokenizer == _GPT2:
+        encoder, merges = _given(settings, "encoder_file"), _given(settings, "vocab_file")
+        return gpt2_tokenizer(encoder, merges)
+    if settings.custom_tokenizer == _NEOX:
+        return load_tokenizer(_given(settings, "encoder_file"))
+    path = _folder(settings)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise DataError(
+            f"{path}: holds no tokenizer.json; write one with AutoTokenizer.from_pretrained(FOLDER)"
+            ".save_pretrained(FOLDER) of Hugging Face's transformers"
+        )
+    return load_tokenizer(file)
+
+
+def _id(tokenizer: Tokenizer, text: str | None) -> int | None:
+    return None if text is None else tokenizer.token_to_id(text)
+
+
+def describe(settings: HookSettings, tokenizer: Tokenizer) -> Vocabulary:
+    """Ids that the rows need: by the settings, the tokenizer's own files, or usual names.
+
+    Raises:
+        DataError: no end mark, an id outside the vocabulary, no mark that the mode needs.
+    """
+    special, size = special_tokens(settings), tokenizer.get_vocab_size()
+    named = _id(tokenizer, special.eos)
+    eos_id = settings.eos_id
+    if eos_id is None:
+        eos_id = first_of(tokenizer, END_MARKS) if named is None else named
+    if eos_id is None:
+        raise DataError(
+            f"eos_id: tokenizer_config.json names no eos_token of the vocabulary, which has none "
+            f"of {', '.join(END_MARKS)} either; give its id"
+        )
+    pad_id = settings.pad_id
+    if pad_id is None or settings.custom_tokenizer == _GPT2:
+        own = None if settings.eos_id is not None else _id(tokenizer, special.pad)
+        pad_id = eos_id if own is None else own
+    for key, value in (("eos_id", eos_id), ("pad_id", pad_id)):
+        if value >= size:
+            raise DataError(f"{key}: {value} is outside the vocabulary of {size} tokens")
+    special = special._replace(
+        eos=tokenizer.id_to_token(eos_id),
+        chat_template=settings.chat_template or special.chat_template or CHATML,
+    )
+    ids = Vocabulary(size, eos_id, pad_id, special=special)
+    objective = settings.training_objective
+    if objective == "fim":
+        keys = ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok")
+        pre, mid, suf = (_needed(tokenizer, getattr(settings, key), key) for key in keys)
+        return ids._replace(fim=(pre, mid, suf))
+    if objective == "mlm":
+        name = special.mask or next((m for m in _MASKS if tokenizer.token_to_id(m)), _MASKS[0])
+        return ids._replace(mask_id=_needed(tokenizer, name, "training_objective mlm"))
+    return ids
+
+
+def _needed(tokenizer: Tokenizer, name: str, key: str) -> int:
+    index = tokenizer.token_to_id(name)
+    if index is None:
+        raise DataError(f"{key}: the tokenizer has no token {name!r}; use a tokenizer with it")
+    return index
