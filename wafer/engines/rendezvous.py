@@ -180,6 +180,7 @@ def watch(store: KeyValueStore, member: Member, heartbeat: float) -> Iterator[th
         while not ended.wait(beat):
             lost = next(signs)
             if lost and not (leaving.is_set() or ended.is_set()):
+                _outlive_others(member, beat)
                 give_up(member, lost_contact(lost))
 
     thread = threading.Thread(target=send, daemon=True)
@@ -192,12 +193,18 @@ def watch(store: KeyValueStore, member: Member, heartbeat: float) -> Iterator[th
         with contextlib.suppress(RuntimeError, ValueError):
             key = f"wafer/failed/{member.index}"
             store.key_value_set(key, f"{member} ended: {reason}", True)
-        time.sleep(2 * beat)  # the service of process 0 lives until the others have read it
+        _outlive_others(member, beat)
         atexit.register(os._exit, 1)  # before JAX's own, which waits for the others
         raise
     finally:
         ended.set()
         thread.join(heartbeat)
+
+
+def _outlive_others(member: Member, beat: float) -> None:
+    """JAX ends the others when its service, in process 0, ends: they read and write first."""
+    if member.index == 0:
+        time.sleep(2 * beat)
 
 
 def _signs(store: KeyValueStore, member: Member, heartbeat: float, beat: float) -> Iterator[str]:
