@@ -26,7 +26,13 @@ from typing import Any, NamedTuple
 import yaml
 
 ACCEPTED, EXPLAINED = 0.95, 0.99  # shares of the files for PyTorch and for listed families
-REFUSAL = "not computed here: "  # begins the messages of docs/guides/porting.md
+# Reasons to refuse a file that docs/guides/porting.md lists: messages that contain one of these.
+REASONS = (
+    "not computed here: ",
+    "duplicate key",
+    "positions, but model.max_position_embeddings is",
+    "copies are of a pipeline",
+)
 
 # folder of the configs (end of its path) -> (family, model name where the file has none)
 _FOLDERS = {
@@ -52,6 +58,8 @@ _FOLDERS = {
 }
 _NAMED = {"roberta": "roberta", "neox": "gpt-neox", "pythia": "pythia"}  # by the file's own name
 _NOT_RUNS = re.compile("data_prep|data_proc|tutorials|embedding_generation")
+
+_BARE = re.compile("unknown key($|; did you mean|; known)|unknown section;")
 
 Problem = tuple[str, str]  # dotted key, message
 
@@ -159,6 +167,7 @@ def main() -> int:
     by_release: dict[Any, list[str]] = collections.defaultdict(list)
     by_family: dict[Any, list[str]] = collections.defaultdict(list)
     counts: collections.Counter[Problem] = collections.Counter()
+    bare: collections.Counter[str] = collections.Counter()
     alone: collections.Counter[Problem] = collections.Counter()
     for file in files(args.folder):
         if args.only and args.only not in (file.family, *re.findall(args.only, file.path)):
@@ -177,16 +186,20 @@ def main() -> int:
         if file.family != "TensorFlow":
             by_release[file.release].append(state)
         by_family[file.family].append(state)
+        if args.list and found:
+            print(file.tag, file.path, *(f"\n    {k}: {m}" for k, m in found))
         shown = {(k, _plain(m)) for k, m in found}
+        if file.family == "TensorFlow":
+            bare.update(k for k, m in shown if re.match(_BARE, m))
+            continue
         counts.update(shown)
         if len(shown) == 1:
             alone.update(shown)
-        if args.list and found:
-            print(file.tag, file.path, *(f"\n    {k}: {m}" for k, m in found))
     for title, rows in (("release", by_release), ("family", by_family)):
         print(_table(rows, ("accepted", "explained", "refused"), title), end="\n\n")
     for (where, message), count in counts.most_common(args.problems):
         print(f"{count:5} {alone[where, message]:5}  {where}: {message}")
+    print(f"\nTensorFlow: {sum(bare.values())} keys without advice", *bare.most_common(20))
     states = collections.Counter(state for row in by_release.values() for state in row)
     total = max(sum(states.values()), 1)
     accepted = states["accepted"] / total
@@ -199,7 +212,7 @@ def main() -> int:
 
 
 def _explains(message: str) -> bool:
-    return REFUSAL in message
+    return any(reason in message for reason in REASONS)
 
 
 def _plain(message: str) -> str:

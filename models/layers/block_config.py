@@ -106,7 +106,7 @@ _NOT_COMPUTED = dict.fromkeys(
         "memory_tokens_config",
         "sliding_window_every_other_decoder_layer_pattern",
     ),
-    "a knob of release 2.5 and later that is not computed here; drop it or set it to null",
+    "not computed here: a knob of release 2.5 and later; drop it or set it to null",
 )
 
 
@@ -189,8 +189,8 @@ class BlockConfig(ModelConfig):
     head_initializer: Initializer | None = None
     # muP: explicit (2.2) and derived from base sizes (2.3+)
     scale_qk_dot_by_d: bool | None = None
-    mup_base_hidden_size: PositiveInt | None = None
-    mup_base_filter_size: PositiveInt | None = None
+    mup_base_hidden_size: PositiveFloat | None = None
+    mup_base_filter_size: PositiveFloat | None = None
     attention_logits_alpha: PositiveFloat = 1.0
     # fine-tuning
     lora_params: LoraConfig | None = None
