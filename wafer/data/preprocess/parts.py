@@ -13,11 +13,11 @@ from wafer.data.preprocess import progress
 from wafer.data.preprocess.output import Summary
 from wafer.data.preprocess.records import batches, find_inputs
 from wafer.data.preprocess.run import preprocess
-from wafer.data.preprocess.settings import RunSettings
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.files import folder_params
 from wafer.data.rowfiles.folders import split_folder
 from wafer.data.vendor.load import is_hooked, parse_settings
+from wafer.data.vendor.settings import AnySettings
 from wafer.errors import DataError
 
 __all__ = ["Parts", "preprocess_parts", "share_out", "split_rows"]
@@ -77,11 +77,11 @@ def share_out(documents: Iterable[Document], ratios: Sequence[float], seed: int)
     return Parts(seed, hashes[starts])
 
 
-def _part_folder(settings: RunSettings, part: int) -> pathlib.Path:
+def _part_folder(settings: AnySettings, part: int) -> pathlib.Path:
     return pathlib.Path(settings.output_dir) / f"split_{part}"
 
 
-def _is_complete(folder: pathlib.Path, settings: RunSettings) -> bool:
+def _is_complete(folder: pathlib.Path, settings: AnySettings) -> bool:
     """Whether an earlier run has finished this part.
 
     Raises:
@@ -95,7 +95,7 @@ def _is_complete(folder: pathlib.Path, settings: RunSettings) -> bool:
     return True
 
 
-def preprocess_parts(settings: RunSettings) -> Iterator[Summary]:
+def preprocess_parts(settings: AnySettings) -> Iterator[Summary]:
     """Make the rows of each part in a folder of its own: ``output_dir/split_0``, ``split_1``, ...
 
     A vocabulary is trained on the texts of the first part. A run that was killed goes on.

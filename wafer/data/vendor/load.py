@@ -7,9 +7,9 @@ from typing import Any
 
 from models.errors import SectionError, did_you_mean
 from models.sections import parse
-from wafer.data.preprocess.settings import RunSettings, Settings
+from wafer.data.preprocess.settings import Settings
 from wafer.data.vendor.keys import GROUPS, NO_EFFECT, REFUSED
-from wafer.data.vendor.settings import VENDOR_MODES, HookSettings
+from wafer.data.vendor.settings import VENDOR_MODES, AnySettings, HookSettings
 from wafer.data.vendor.source import inputs_of
 from wafer.errors import ConfigError, Problem
 from wafer.yamlfile import read_yaml
@@ -27,7 +27,7 @@ _PROCESSORS = {
 }
 
 
-def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> RunSettings:
+def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> AnySettings:
     """Merge a YAML file and flags; flags win.
 
     Args:
@@ -52,7 +52,7 @@ def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> 
         raise ConfigError(error.problems, str(path or "")) from None
 
 
-def parse_settings(written: Mapping[str, Any]) -> RunSettings:
+def parse_settings(written: Mapping[str, Any]) -> AnySettings:
     """Settings of either kind, as a run has kept them.
 
     Raises:
@@ -109,7 +109,7 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
         raise SectionError(wrong)
     if not keys.get("resume_from_checkpoint"):
         keys.pop("resume_from_checkpoint", None)  # the vendor's false is our default
-    keys = keys | flags
+    keys |= flags
     if "input_dir" in flags:
         keys.pop("data", None)
     elif "data" in keys and not keys.get("metadata_files"):

@@ -7,11 +7,11 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from models.sections import Bool
 from wafer.data.preprocess.records import Columns
-from wafer.data.preprocess.settings import Probability, RunSettings, described
+from wafer.data.preprocess.settings import Probability, RunSettings, Settings, described
 from wafer.data.vendor.hooks import columns
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "HookSettings", "Rules"]
+__all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "AnySettings", "HookSettings", "Rules"]
 
 VendorMode = Literal["pretraining", "finetuning", "dpo", "nlg"]
 VENDOR_MODES: tuple[str, ...] = get_args(VendorMode)
@@ -196,3 +196,6 @@ class HookSettings(RunSettings):
             return None
         keep = keys.get("prompt_truncation_mode") == "keep_start"
         return Truncation(keep, keys.get("max_turn_length", self.max_seq_length))
+
+
+AnySettings = Settings | HookSettings
