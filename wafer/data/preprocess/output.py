@@ -14,7 +14,7 @@ from wafer.data.preprocess.progress import Counts, Saved, Standing, Written
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.writer import Append, described, growing, write_json
-from wafer.data.vendor.params import vendor_params
+from wafer.data.vendor.keys import vendor_params
 from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.errors import DataError
 

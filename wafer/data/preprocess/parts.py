@@ -20,12 +20,12 @@ from wafer.data.vendor.load import is_hooked, parse_settings
 from wafer.data.vendor.settings import AnySettings
 from wafer.errors import DataError
 
-__all__ = ["Parts", "preprocess_parts", "share_out", "split_rows"]
+__all__ = ["Parts", "document_hash", "preprocess_parts", "share_out", "split_rows"]
 
 _LOG = logging.getLogger(__name__)
 _BY_ROW = "--by row shares the rows out one by one, whatever documents they hold"
 
-Document = tuple[str, ...]
+Document = tuple[Any, ...]
 
 
 class Parts(NamedTuple):
@@ -40,10 +40,11 @@ class Parts(NamedTuple):
 
     def part_of(self, document: Document) -> int:
         """The part of a document's texts."""
-        return int(np.searchsorted(self.bounds, _hash(document, self.seed), side="right"))
+        return int(np.searchsorted(self.bounds, document_hash(document, self.seed), side="right"))
 
 
-def _hash(document: Document, seed: int) -> np.uint64:
+def document_hash(document: Document, seed: int) -> np.uint64:
+    """64 bits of a document's texts."""
     text = json.dumps([seed, *document]).encode()
     return np.frombuffer(hashlib.blake2b(text, digest_size=8).digest(), np.uint64)[0]
 
@@ -61,8 +62,8 @@ def share_out(documents: Iterable[Document], ratios: Sequence[float], seed: int)
     """
     sizes: dict[int, int] = {}
     for document in documents:
-        key = int(_hash(document, seed))
-        sizes[key] = sizes.get(key, 0) + sum(map(len, document)) + 1
+        key = int(document_hash(document, seed))
+        sizes[key] = sizes.get(key, 0) + sum(len(str(text)) for text in document) + 1
     count, parts = len(sizes), len(ratios)
     if count < parts:
         raise DataError(f"ratios: {parts} parts, but only {count} different document(s)")
