@@ -3,7 +3,7 @@
 import json
 
 import yaml
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from wafer.data.preprocess.run import preprocess
 from wafer.data.vendor.load import load_settings
@@ -19,6 +19,7 @@ def characters(folder, *, bos=None, extra=(), config=None):
     vocabulary = IDS | {token: len(IDS) + i for i, token in enumerate(extra)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([END, *extra])
     if bos:
         special = [(bos, vocabulary[bos])]

@@ -3,6 +3,8 @@
 import argparse
 import pathlib
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 __all__ = ["add_arguments"]
 
@@ -32,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--sparsity", type=float, help="share of the weights that is 0, such as 0.9")
     new.add_argument("-o", "--output", type=pathlib.Path, help="file to write (default: stdout)")
     new.set_defaults(run=_new)
+    diff = verbs.add_parser("diff", help="keys in which two YAML files differ")
+    diff.add_argument("left", type=pathlib.Path)
+    diff.add_argument("right", type=pathlib.Path)
+    diff.add_argument("-v", "--verbose", type=int, help="without effect")
+    diff.set_defaults(run=_diff)
     ift = verbs.add_parser("ift", help="a larger, sparse model of a dense one's FLOPs (Sparse-IFT)")
     ift.add_argument("file", type=pathlib.Path, help="params YAML of the dense model")
     ift.add_argument("--sparsity", type=float, required=True, help="share of the weights left out")
@@ -92,6 +99,34 @@ def _keys(args: argparse.Namespace) -> int:
                 line = f"  {key.name:<36} {key.takes:<28} {key.default:<16} {key.meaning}"
                 sys.stdout.write(f"{line.rstrip()}\n")
     return 0
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from wafer.yamlfile import read_yaml
+
+    left, right = (dict(_leaves(read_yaml(path)[0])) for path in (args.left, args.right))
+    lines = [f"Added: {key}: {right[key]!r}" for key in right if key not in left]
+    lines += [f"Removed: {key}: {left[key]!r}" for key in left if key not in right]
+    lines += [
+        f"Changed: {key}: {left[key]!r} -> {right[key]!r}"
+        for key in left
+        if key in right and left[key] != right[key]
+    ]
+    sys.stdout.write("\n".join(lines or ["Configs are identical."]) + "\n")
+    return 0
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that is no mapping or list, with its path."""
+    if isinstance(value, dict) and value:
+        items = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
+    elif isinstance(value, list) and value:
+        items = [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+    else:
+        yield path, value
+        return
+    for name, item in items:
+        yield from _leaves(item, name)
 
 
 def _schema(args: argparse.Namespace) -> int:

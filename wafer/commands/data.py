@@ -52,14 +52,13 @@ def _keys() -> dict[str, Any]:
 
 
 def _preprocess(args: argparse.Namespace) -> int:
-    from wafer.data.preprocess.parts import preprocess_parts
-    from wafer.data.preprocess.run import preprocess
     from wafer.data.vendor.load import load_settings
+    from wafer.data.vendor.splits import preprocess_all
 
     _show_log()
     flags = {name: getattr(args, name, None) for name in _keys()}
     settings = load_settings(args.params, flags)
-    for summary in preprocess_parts(settings) if settings.split else [preprocess(settings)]:
+    for summary in preprocess_all(settings):
         _say(summary)
     return 0
 

@@ -11,12 +11,11 @@ from tokenizers import Tokenizer
 from wafer.data.preprocess import progress
 from wafer.data.preprocess.layouts import Layout
 from wafer.data.preprocess.progress import Counts, Saved, Standing, Written
-from wafer.data.preprocess.settings import RunSettings
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.writer import Append, described, growing, write_json
-from wafer.data.vendor.params import vendor_params
-from wafer.data.vendor.settings import HookSettings
+from wafer.data.vendor.keys import vendor_params
+from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.errors import DataError
 
 __all__ = ["Job", "Sink", "Summary", "filled", "outputs"]
@@ -61,7 +60,7 @@ class Summary(NamedTuple):
 class Job(NamedTuple):
     """A checked run, ready to start."""
 
-    settings: RunSettings
+    settings: AnySettings
     inputs: list[pathlib.Path]
     tokenizer: Tokenizer
     ids: Vocabulary

@@ -13,19 +13,19 @@ from wafer.data.preprocess import progress
 from wafer.data.preprocess.output import Summary
 from wafer.data.preprocess.records import batches, find_inputs
 from wafer.data.preprocess.run import preprocess
-from wafer.data.preprocess.settings import RunSettings
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.rowfiles.files import folder_params
 from wafer.data.rowfiles.folders import split_folder
 from wafer.data.vendor.load import is_hooked, parse_settings
+from wafer.data.vendor.settings import AnySettings
 from wafer.errors import DataError
 
-__all__ = ["Parts", "preprocess_parts", "share_out", "split_rows"]
+__all__ = ["Parts", "document_hash", "preprocess_parts", "share_out", "split_rows"]
 
 _LOG = logging.getLogger(__name__)
 _BY_ROW = "--by row shares the rows out one by one, whatever documents they hold"
 
-Document = tuple[str, ...]
+Document = tuple[Any, ...]
 
 
 class Parts(NamedTuple):
@@ -40,10 +40,11 @@ class Parts(NamedTuple):
 
     def part_of(self, document: Document) -> int:
         """The part of a document's texts."""
-        return int(np.searchsorted(self.bounds, _hash(document, self.seed), side="right"))
+        return int(np.searchsorted(self.bounds, document_hash(document, self.seed), side="right"))
 
 
-def _hash(document: Document, seed: int) -> np.uint64:
+def document_hash(document: Document, seed: int) -> np.uint64:
+    """64 bits of a document's texts."""
     text = json.dumps([seed, *document]).encode()
     return np.frombuffer(hashlib.blake2b(text, digest_size=8).digest(), np.uint64)[0]
 
@@ -61,8 +62,8 @@ def share_out(documents: Iterable[Document], ratios: Sequence[float], seed: int)
     """
     sizes: dict[int, int] = {}
     for document in documents:
-        key = int(_hash(document, seed))
-        sizes[key] = sizes.get(key, 0) + sum(map(len, document)) + 1
+        key = int(document_hash(document, seed))
+        sizes[key] = sizes.get(key, 0) + sum(len(str(text)) for text in document) + 1
     count, parts = len(sizes), len(ratios)
     if count < parts:
         raise DataError(f"ratios: {parts} parts, but only {count} different document(s)")
@@ -77,11 +78,11 @@ def share_out(documents: Iterable[Document], ratios: Sequence[float], seed: int)
     return Parts(seed, hashes[starts])
 
 
-def _part_folder(settings: RunSettings, part: int) -> pathlib.Path:
+def _part_folder(settings: AnySettings, part: int) -> pathlib.Path:
     return pathlib.Path(settings.output_dir) / f"split_{part}"
 
 
-def _is_complete(folder: pathlib.Path, settings: RunSettings) -> bool:
+def _is_complete(folder: pathlib.Path, settings: AnySettings) -> bool:
     """Whether an earlier run has finished this part.
 
     Raises:
@@ -95,7 +96,7 @@ def _is_complete(folder: pathlib.Path, settings: RunSettings) -> bool:
     return True
 
 
-def preprocess_parts(settings: RunSettings) -> Iterator[Summary]:
+def preprocess_parts(settings: AnySettings) -> Iterator[Summary]:
     """Make the rows of each part in a folder of its own: ``output_dir/split_0``, ``split_1``, ...
 
     A vocabulary is trained on the texts of the first part. A run that was killed goes on.

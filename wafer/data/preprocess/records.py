@@ -187,6 +187,21 @@ def _text_lines(path: pathlib.Path, start: int) -> Iterator[_Read]:
                 yield _Read(number, None, f"not UTF-8 text: {error}", stream.tell())
 
 
+def _fasta(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
+    """Each sequence, its lines joined; the names are left out."""
+    if not isinstance(fields, Columns) or len(fields) != 1:
+        raise DataError(f"{path}: a .fasta file has one column, for a read hook with one")
+    number, parts = -1, []
+    with path.open("rb") as stream:
+        for line in (*stream, b">"):
+            if not line.startswith(b">"):
+                parts.append(line.decode("ascii", "replace").strip())
+                continue
+            if number >= start:
+                yield _Read(number, ("".join(parts),), "", stream.tell())
+            number, parts = number + 1, []
+
+
 def _lines(
     stream: BinaryIO, tell: Callable[[], int], fields: Sequence[str], start: int, first: int = 0
 ) -> Iterator[_Read]:
@@ -323,6 +338,7 @@ SUFFIXES: dict[str, Callable[..., Iterator[_Read]]] = {
     ".json": _json_lines,
     ".parquet": _parquet,
     ".arrow": _arrow,
+    ".fasta": _fasta,
     ".txt": _text,
     ".md": _text,
 }
@@ -398,7 +414,9 @@ def _under(path: pathlib.Path, fields: Sequence[str]) -> list[pathlib.Path]:
         return [path]
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         return _dataset_files(path)
-    known = {end: read for end, read in SUFFIXES.items() if read != _text or _is_one_text(fields)}
+    one, hooked = _is_one_text(fields), isinstance(fields, Columns)
+    wanted = {_text: one, _fasta: one and hooked}
+    known = {end: read for end, read in SUFFIXES.items() if wanted.get(read, True)}
     inside = sorted(p for p in path.rglob("*") if p.is_file())
     files = [p for p in inside if p.name.lower().endswith(tuple(known))]
     if not files:

@@ -32,14 +32,13 @@ from wafer.data.preprocess.packing import Packer
 from wafer.data.preprocess.pool import Pool, open_pool
 from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
 from wafer.data.preprocess.records import BEGINNING, Batch, Position, batches, find_inputs
-from wafer.data.preprocess.settings import RunSettings
 from wafer.data.preprocess.vocabulary import Vocabulary, build_vocabulary, describe
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.data.vendor import layouts as vendor_layouts, vocabulary as vendor_vocabulary
 from wafer.data.vendor.encode import encode_examples
 from wafer.data.vendor.hooks import load_hook
-from wafer.data.vendor.settings import HookSettings
+from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]
@@ -50,7 +49,7 @@ _PIECE = 4 << 20  # bytes of rows that are made at once
 Keep = Callable[[tuple[str, ...]], bool]
 
 
-def preprocess(settings: RunSettings, keep: Keep | None = None) -> Summary:
+def preprocess(settings: AnySettings, keep: Keep | None = None) -> Summary:
     """Turn text into HDF5 rows.
 
     A run that was killed goes on where its last complete file ends, and gives the same files as
@@ -89,7 +88,7 @@ def preprocess(settings: RunSettings, keep: Keep | None = None) -> Summary:
     return _work(job, saved, keep)
 
 
-def _rules(settings: RunSettings, tokenizer: Tokenizer) -> tuple[Vocabulary, Layout]:
+def _rules(settings: AnySettings, tokenizer: Tokenizer) -> tuple[Vocabulary, Layout]:
     """Ids and row layout by the kind of settings."""
     if isinstance(settings, HookSettings):
         load_hook(settings.read_hook, settings.read_hook_kwargs)  # a wrong name ends the run now
@@ -101,7 +100,7 @@ def _rules(settings: RunSettings, tokenizer: Tokenizer) -> tuple[Vocabulary, Lay
 
 
 def _read(
-    settings: RunSettings,
+    settings: AnySettings,
     inputs: list[pathlib.Path],
     keep: Keep | None,
     start: Position = BEGINNING,
@@ -114,7 +113,7 @@ def _read(
             yield batch._replace(records=[record for record in batch.records if keep(record)])
 
 
-def _clear(folder: pathlib.Path, settings: RunSettings) -> None:
+def _clear(folder: pathlib.Path, settings: AnySettings) -> None:
     """Remove what an earlier run into this folder wrote, and nothing else."""
     standings.forget(folder)
     own = [folder / PARAMS, folder / "tokenizer.json", *outputs(folder, settings.output_name)]
@@ -135,17 +134,17 @@ def _check_empty(job: Job) -> None:
 
 
 def _tokenizer(
-    settings: RunSettings, inputs: list[pathlib.Path], folder: pathlib.Path, keep: Keep | None
+    settings: AnySettings, inputs: list[pathlib.Path], folder: pathlib.Path, keep: Keep | None
 ) -> Tokenizer:
     """Load or train the tokenizer; keep it beside the rows."""
     path = folder / "tokenizer.json"
-    if settings.tokenizer_type == "TrainBPE" and standings.exists(folder) and path.is_file():
-        return load_tokenizer(path)  # a run that goes on keeps its vocabulary
-    if settings.tokenizer_type == "TrainBPE":
-        _LOG.info("Training a byte-pair vocabulary of %s tokens", settings.vocab_size)
     if isinstance(settings, HookSettings):
         tokenizer = vendor_vocabulary.build_vocabulary(settings)
+    elif settings.tokenizer_type == "TrainBPE" and standings.exists(folder) and path.is_file():
+        return load_tokenizer(path)  # a run that goes on keeps its vocabulary
     else:
+        if settings.tokenizer_type == "TrainBPE":
+            _LOG.info("Training a byte-pair vocabulary of %s tokens", settings.vocab_size)
         read = _read(settings, inputs, keep)
         texts = (text for batch in read for record in batch.records for text in record)
         tokenizer = build_vocabulary(settings, texts)
@@ -181,7 +180,7 @@ def _work(job: Job, saved: Saved | None, keep: Keep | None) -> Summary:
         return sink.finish()
 
 
-def _bar(settings: RunSettings) -> Progress:
+def _bar(settings: AnySettings) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -195,7 +194,7 @@ def _bar(settings: RunSettings) -> Progress:
 
 
 def _packed(
-    encoded: Iterator[tuple[Encoded, Batch]], packer: Packer, begin: Standing, settings: RunSettings
+    encoded: Iterator[tuple[Encoded, Batch]], packer: Packer, begin: Standing, settings: AnySettings
 ) -> Iterator[tuple[tuple[list[Any], int], Standing]]:
     """What becomes rows after each batch, the number of its first row, and the standing."""
     counts, position, read = begin.counts, begin.position, begin.bytes_read

@@ -15,7 +15,6 @@ from wafer.data.text.tokenizer import tokenizing
 from wafer.data.vendor.hooks import Turns, load_hook
 from wafer.data.vendor.pieces import cut, merge_backward, next_fit
 from wafer.data.vendor.preferences import preference_rows
-from wafer.data.vendor.ranges import token_ranges, truncation, weights_of
 from wafer.data.vendor.regions import (
     Defaults,
     Document,
@@ -24,6 +23,9 @@ from wafer.data.vendor.regions import (
     pair_document,
     stretch_over_ends,
     text_document,
+    token_ranges,
+    truncation,
+    weights_of,
 )
 from wafer.data.vendor.settings import HookSettings
 from wafer.data.vendor.special import render_chat

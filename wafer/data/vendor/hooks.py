@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from models.errors import did_you_mean
 from wafer.errors import DataError
@@ -82,13 +82,14 @@ def _preferences(
     assistant_role: str = "assistant:",
     **_: Any,
 ) -> Turns:
-    chosen, rejected = example.get(chosen_key), example.get(rejected_key)
+    chosen: Any = example.get(chosen_key)
+    rejected: Any = example.get(rejected_key)
     if isinstance(chosen, list) and isinstance(rejected, list):
         texts = [chosen[0]["content"], chosen[1]["content"], rejected[1]["content"]]
     elif prompt_key:
         texts = [example.get(prompt_key) or "", chosen or "", rejected or ""]
     else:
-        end = (chosen or "").lower().rfind(assistant_role)
+        end = str(chosen or "").lower().rfind(assistant_role)
         if end < 0:
             return []
         end += len(assistant_role)
@@ -162,15 +163,15 @@ def _imported(name: str, module: str, function: str) -> Callable[..., Turns]:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), function)
+        found: Any = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise DataError(
             f"read_hook: {name} cannot be imported ({error}); run in the folder of {module}.py, "
             "or add that folder to PYTHONPATH"
         ) from None
-    if not callable(found):
-        raise DataError(f"read_hook: {name} is {type(found).__name__}; expected a function")
-    return found
+    if callable(found):
+        return cast(Callable[..., Turns], found)
+    raise DataError(f"read_hook: {name} is {type(found).__name__}; expected a function")
 
 
 def columns(arguments: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,6 +1,14 @@
-"""The vendor's keys that change nothing here, and those that are refused, each with the reason."""
+"""The vendor's keys: those without effect here, those refused, those of ``data_params.json``."""
 
-__all__ = ["GROUPS", "NO_EFFECT", "REFUSED"]
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from wafer.data.preprocess.progress import Counts, Written
+from wafer.data.preprocess.vocabulary import Vocabulary
+from wafer.data.vendor.settings import HookSettings
+
+__all__ = ["GROUPS", "NO_EFFECT", "REFUSED", "vendor_params"]
 
 GROUPS = ("setup", "processing", "dataset")
 NO_EFFECT = {
@@ -52,7 +60,54 @@ NO_EFFECT = {
 REFUSED = {
     "is_multimodal": "rows of images and texts are not made here; train LLaVA with "
     "LlavaHDF5MapDataProcessor on rows that the vendor's tool wrote",
+    "token_limit": "the input's size decides; give a smaller one",
     "token_generator": "the vendor's generator classes cannot be run here; write a read_hook, or "
     "make the rows with wafer.data.preprocess.convert.convert_dataset_to_hdf5",
 }
 """Key -> why it is refused and what to use."""
+
+
+def vendor_params(
+    settings: HookSettings,
+    written: Written,
+    counts: Counts,
+    ids: Vocabulary,
+    features: Sequence[str],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the top-level keys, and those of ``post-process``.
+
+    Args:
+        settings: the run's.
+        written: sums over the rows.
+        counts: sums over the records.
+        ids: of the end mark and of padding.
+        features: of a row.
+    """
+    groups: dict[str, Any] = {name: dict(settings.given.get(name) or {}) for name in GROUPS}
+    groups["processing"] |= {"eos_id": ids.eos_id, "pad_id": ids.pad_id, "vocab_size": ids.size}
+    read = counts.records - counts.empty
+    rows = max(written.rows, 1)
+    after: dict[str, Any] = {
+        "processed_files": read,
+        "discarded_files": counts.discarded,
+        "successful_files": read - counts.discarded,
+        "n_examples": written.rows,
+        "raw_chars_count": counts.characters,
+        "raw_bytes_count": counts.raw_bytes,
+        "normalized_chars_count": counts.clean_characters,
+        "normalized_bytes_count": counts.clean_bytes,
+        "average_chars_per_sequence": math.ceil(counts.characters / rows),
+        "average_bytes_per_sequence": math.ceil(counts.raw_bytes / rows),
+        "num_tokens": written.slots,
+        "num_pad_tokens": written.pads,
+        "non_pad_tokens": written.plain,
+        "loss_valid_tokens": written.loss,
+        "num_masked_tokens": written.slots - written.loss,
+    }
+    if settings.mode == "finetuning":
+        after |= {"total_raw_docs": counts.records, "raw_docs_skipped": counts.empty}
+    if settings.vsl:
+        after["num_sequences_before_packing"] = counts.sequences
+        after["vsl_packing_factor"] = counts.sequences / rows
+    major, minor = settings.rules.release
+    return groups | {"features": list(features), "release": f"{major}.{minor}"}, after

@@ -135,7 +135,7 @@ def _as_is(row: np.ndarray, rng: Any) -> Row:
 def _mlm_layout(settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer) -> Layout:
     length, special = settings.max_seq_length, ids.special
     named = (special.cls, special.pad, special.eos, special.unk)
-    hidden = {tokenizer.token_to_id(name) for name in named if name} | {ids.pad_id, ids.eos_id}
+    found = {tokenizer.token_to_id(name) for name in named if name} | {ids.pad_id, ids.eos_id}
     left_out = {tokenizer.token_to_id(name) for name in settings.excluded_tokens}
     allowed = [i for i in sorted(tokenizer.get_vocab().values()) if i not in left_out]
     pack = functools.partial(
@@ -144,7 +144,7 @@ def _mlm_layout(settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer) -
         _most(settings),
         settings.seed,
         ids.mask_id or 0,
-        special=frozenset(hidden - {None}),
+        special=frozenset(index for index in found if index is not None),
         allowed=allowed,
     )
     spans = VSL_FEATURES[3:] if settings.use_vsl else ()

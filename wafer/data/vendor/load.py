@@ -7,9 +7,9 @@ from typing import Any
 
 from models.errors import SectionError, did_you_mean
 from models.sections import parse
-from wafer.data.preprocess.settings import RunSettings, Settings
+from wafer.data.preprocess.settings import Settings
 from wafer.data.vendor.keys import GROUPS, NO_EFFECT, REFUSED
-from wafer.data.vendor.settings import VENDOR_MODES, HookSettings
+from wafer.data.vendor.settings import VENDOR_MODES, AnySettings, HookSettings
 from wafer.data.vendor.source import inputs_of
 from wafer.errors import ConfigError, Problem
 from wafer.yamlfile import read_yaml
@@ -17,17 +17,25 @@ from wafer.yamlfile import read_yaml
 __all__ = ["is_hooked", "load_settings", "parse_settings"]
 
 _LOG = logging.getLogger(__name__)
+# What an NLGPreprocessor of the older form says in the newer one.
+_NLG = {
+    "mode": "nlg",
+    "read_hook": "hooks:nlg_read_hook",
+    "read_hook_kwargs": {"context_key": "context", "completion_key": "completion"},
+}
+_TOKENIZERS = {"GPT2Tokenizer": "gpt2tokenizer", "NeoXTokenizer": "neoxtokenizer"}
 # The vendor's `dataset_processor` of 1.9 to 2.4 says the same as our `mode`.
 _PROCESSORS = {
     "LMDataPreprocessor": "LMData",
     "VSLLMDataPreprocessor": "LMData_VSL",
     "SummarizationPreprocessor": "Summarization",
+    "CurationCorpusPreprocessor": "Summarization",
     "VSLSummarizationPreprocessor": "Summarization_VSL",
     "FIMDataPreprocessor": "FIM",
 }
 
 
-def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> RunSettings:
+def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> AnySettings:
     """Merge a YAML file and flags; flags win.
 
     Args:
@@ -43,7 +51,7 @@ def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> 
     raw = {} if path is None else read_yaml(path)[0]
     typed = {key: _typed(value) for key, value in flags.items() if value is not None}
     try:
-        merged = _flat(raw, path or "")
+        merged = _modern(_flat(raw, path or ""))
         if is_hooked(merged):
             given = {name: value for name, value in raw.items() if name in GROUPS}
             return parse(HookSettings, _hooked(merged, typed) | {"given": given})
@@ -52,7 +60,7 @@ def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> 
         raise ConfigError(error.problems, str(path or "")) from None
 
 
-def parse_settings(written: Mapping[str, Any]) -> RunSettings:
+def parse_settings(written: Mapping[str, Any]) -> AnySettings:
     """Settings of either kind, as a run has kept them.
 
     Raises:
@@ -86,10 +94,22 @@ def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
     return out
 
 
+def _modern(keys: dict[str, Any]) -> dict[str, Any]:
+    """An older file of token ids as one with a read hook; others as they are."""
+    if keys.get("dataset_processor") != "NLGPreprocessor":
+        return keys
+    files = {key: keys.pop(key) for key in ("encoder_file", "vocab_file") if key in keys}
+    kind = _TOKENIZERS.get(keys.pop("tokenizer_type", None))
+    named = {"custom_tokenizer": kind, "tokenizer_params": files} if kind else {}
+    return keys | _NLG | named | {"data": {"type": "local", "source": keys.pop("input_dir", None)}}
+
+
 def _processor(keys: dict[str, Any]) -> dict[str, Any]:
     """With the mode that an old file's ``dataset_processor`` means."""
     processor = keys.pop("dataset_processor", None)
     if processor is not None and "mode" not in keys:
+        if processor.startswith("Llava"):
+            raise SectionError([Problem(("setup", "dataset_processor"), REFUSED["is_multimodal"])])
         if processor not in _PROCESSORS:
             hint = did_you_mean(processor, _PROCESSORS)
             message = f"{processor!r} is not known{hint}; known: {', '.join(_PROCESSORS)}"
@@ -109,7 +129,7 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
         raise SectionError(wrong)
     if not keys.get("resume_from_checkpoint"):
         keys.pop("resume_from_checkpoint", None)  # the vendor's false is our default
-    keys = keys | flags
+    keys |= flags
     if "input_dir" in flags:
         keys.pop("data", None)
     elif "data" in keys and not keys.get("metadata_files"):
@@ -129,8 +149,6 @@ def _meant(keys: dict[str, Any]) -> dict[str, Any]:
     if objective is None and "fim_rate" in keys and not keys.get("release"):
         _LOG.info("training_objective: fim, which fim_rate means; it is missing in the file")
         keys["training_objective"] = "fim"
-    if keys.get("token_limit") is False:
-        del keys["token_limit"]
     return keys
 
 

@@ -160,13 +160,12 @@ class MaskPacker(Packer):
 
     def state(self) -> State:
         """See ``Packer``."""
-        _, numbers, _ = self._random.getstate()
-        name, keys, place, *_ = self._numpy.get_state()
-        del name
+        numbers = self._random.getstate()[1]
+        _, keys, place, *_ = self._numpy.get_state(legacy=True)
         return {"random": np.array(numbers), "numpy": np.array([*keys, place], np.int64)}
 
     def restore(self, state: State) -> None:
         """See ``Packer``."""
         self._random.setstate((3, tuple(map(int, state["random"])), None))
         *keys, place = state["numpy"].tolist()
-        self._numpy.set_state(("MT19937", np.array(keys, np.uint32), place))
+        self._numpy.set_state(("MT19937", np.array(keys, np.uint32), place, 0, 0.0))

@@ -7,11 +7,11 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from models.sections import Bool
 from wafer.data.preprocess.records import Columns
-from wafer.data.preprocess.settings import Probability, RunSettings, described
+from wafer.data.preprocess.settings import Probability, RunSettings, Settings, described
 from wafer.data.vendor.hooks import columns
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "HookSettings", "Rules"]
+__all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "AnySettings", "HookSettings", "Rules"]
 
 VendorMode = Literal["pretraining", "finetuning", "dpo", "nlg"]
 VENDOR_MODES: tuple[str, ...] = get_args(VendorMode)
@@ -140,9 +140,6 @@ class HookSettings(RunSettings):
     context_splits: Annotated[dict[str, Any] | None, described("MSL_List and split_fractions")] = (
         None
     )
-    token_limit: Annotated[
-        PositiveInt | None, described("stop with the row that reaches so many tokens")
-    ] = None
 
     def model_post_init(self, _: Any) -> None:
         """Refuse what does not go together."""
@@ -156,6 +153,10 @@ class HookSettings(RunSettings):
         if (self.custom_tokenizer is None) == (self.huggingface_tokenizer is None):
             message = "give exactly one of custom_tokenizer and huggingface_tokenizer"
             problems.append(Problem(("huggingface_tokenizer",), message))
+        inner = [split for split in (self.data_splits or {}).values() if "context_splits" in split]
+        if self.context_splits and inner:
+            message = "stand here and under data_splits; keep one"
+            problems.append(Problem(("context_splits",), message))
         if self.training_objective is not None and self.mode != "pretraining":
             message = f"is for mode pretraining, and mode is {self.mode}"
             problems.append(Problem(("training_objective",), message))
@@ -196,3 +197,6 @@ class HookSettings(RunSettings):
             return None
         keep = keys.get("prompt_truncation_mode") == "keep_start"
         return Truncation(keep, keys.get("max_turn_length", self.max_seq_length))
+
+
+AnySettings = Settings | HookSettings

@@ -1,0 +1,195 @@
+"""Preprocessing files of the vendor: where data and tokenizers lie, parts, order, older forms."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from helpers.records import write
+from helpers.rows import rows_in
+from helpers.vendor_data import IDS, characters, hook_file, run
+
+from wafer.data.vendor.keys import NO_EFFECT, REFUSED
+from wafer.data.vendor.load import load_settings
+from wafer.data.vendor.settings import HookSettings
+from wafer.data.vendor.splits import preprocess_all
+from wafer.errors import ConfigError
+
+LETTERS = [{"text": chr(97 + i % 26) + 3 * chr(97 + i // 26)} for i in range(60)]
+
+
+def texts_in(folder):
+    """Letters of the rows, one text a row."""
+    return ["".join(chr(96 + i) for i in row[0] if i) for row in rows_in(folder)]
+
+
+def huggingface(tmp_path, source, split=None, **keys):
+    data = {"type": "huggingface", "source": str(source)} | ({"split": split} if split else {})
+    return hook_file(tmp_path, None, data=data | keys)
+
+
+def test_a_huggingface_source_is_a_folder_by_its_split(tmp_path, monkeypatch):
+    hub = tmp_path / "set"
+    hub.mkdir()
+    write(hub / "train-00000.jsonl", [{"text": "abc"}])
+    write(hub / "validation.parquet", [{"text": "xyz"}])
+    for split, text in ((None, "abc"), ("train", "abc"), ("validation", "xyz")):
+        path = huggingface(tmp_path, hub, split)
+        run(path, output_dir=str(tmp_path / f"out{split}"))
+        assert texts_in(tmp_path / f"out{split}") == [text]
+    with pytest.raises(ConfigError, match=r"no file of .* is named so; it has: train-00000.jsonl"):
+        run(huggingface(tmp_path, hub, "test"))
+    with pytest.raises(ConfigError, match="slices and sums are not read"):
+        run(huggingface(tmp_path, hub, "train[:5]"))
+    cached = tmp_path / "home" / "hub" / "datasets--org--name" / "snapshots" / "1"
+    cached.mkdir(parents=True)
+    write(cached / "data.jsonl", [{"text": "def"}])
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    run(huggingface(tmp_path, "org/name"), output_dir=str(tmp_path / "cached"))
+    assert texts_in(tmp_path / "cached") == ["def"]
+    with pytest.raises(ConfigError, match="hf download --repo-type dataset org/other --local-dir"):
+        run(huggingface(tmp_path, "org/other"))
+
+
+def test_a_local_folder_of_every_kind_of_file(tmp_path):
+    path = hook_file(tmp_path, None, dataset={"pack_sequences": False})
+    folder = tmp_path / "texts"
+    write(folder / "a.jsonl.gz", [{"text": "abc"}])
+    write(folder / "b.parquet", [{"text": "def"}, {"text": "gh"}])
+    (folder / "c.txt").write_text("ijk\n\nlm\r\n")
+    (folder / "d.fasta").write_text(">one\nno\npq\n>two\nrs\n")
+    run(path)
+    assert texts_in(tmp_path / "out") == ["abc", "def", "gh", "ijk", "lm", "nopq", "rs"]
+    run(path, release="2.5", output_dir=str(tmp_path / "old"))
+    assert len(rows_in(tmp_path / "old")) == 6  # a text file is one document
+
+
+def test_rows_are_the_same_for_any_number_of_processes(tmp_path):
+    path = hook_file(
+        tmp_path, LETTERS, processing={"read_chunk_size": 1}, dataset={"use_vsl": True}
+    )
+    run(path)
+    run(path, processes=2, output_dir=str(tmp_path / "two"))
+    np.testing.assert_array_equal(rows_in(tmp_path / "out"), rows_in(tmp_path / "two"))
+
+
+def test_shuffled_rows_are_the_same_rows(tmp_path):
+    dataset = {"pack_sequences": False}
+    path = hook_file(tmp_path, LETTERS, dataset=dataset, processing={"shuffle": True})
+    (summary,) = preprocess_all(load_settings(path, {"display_pbar": "false"}))
+    assert summary.folder == tmp_path / "out"
+    texts = texts_in(tmp_path / "out")
+    want = [record["text"] for record in LETTERS]
+    assert texts != want
+    assert sorted(texts) == sorted(want)
+    assert not (tmp_path / "out" / ".in_order").exists()
+
+
+def test_every_document_is_in_one_split_and_one_length(tmp_path):
+    contexts = {"MSL_List": ["8", "0.0625K"], "split_fractions": ["1/2", 0.5]}
+    splits = {"train": {"split_fraction": 0.8}, "val": {"split_fraction": 0.2}}
+    path = hook_file(
+        tmp_path,
+        LETTERS,
+        dataset={"pack_sequences": False},
+        data_splits=splits,
+        context_splits=contexts,
+    )
+    made = list(preprocess_all(load_settings(path, {"display_pbar": "false"})))
+    folders = [str(one.folder.relative_to(tmp_path / "out")) for one in made]
+    assert folders == [f"{a}/msl_{b}" for a in ("train", "val") for b in ("8", "0.0625K")]
+    assert sum(one.counts.records for one in made) == len(LETTERS)
+    assert [one.params["max_sequence_length"] for one in made] == [8, 64, 8, 64]
+    for one, other in ((0, 1), (0, 2), (1, 3)):
+        assert not set(texts_in(made[one].folder)) & set(texts_in(made[other].folder))
+
+
+@pytest.mark.parametrize(
+    ("contexts", "message"),
+    [
+        ({"MSL_List": ["8"], "split_fractions": [1, 2]}, "expected one number above 0 for each"),
+        ({"MSL_List": ["x"], "split_fractions": [1]}, "expected a length such as 2048 or 2K"),
+    ],
+)
+def test_wrong_context_splits(tmp_path, contexts, message):
+    path = hook_file(tmp_path, LETTERS, context_splits=contexts)
+    with pytest.raises(ConfigError, match=message):
+        list(preprocess_all(load_settings(path, {})))
+
+
+def test_a_tokenizers_own_files_name_its_marks(tmp_path):
+    extra = ("<s>", "<eot>", "<pad>")
+    config = {"eos_token": {"content": "<eot>"}, "pad_token": "<pad>", "bos_token": "<s>"}
+    characters(tmp_path / "characters", bos="<s>", extra=extra, config=config)
+    report = run(hook_file(tmp_path, [{"text": "abc"}]))
+    s, eot, pad = range(len(IDS), len(IDS) + 3)
+    assert rows_in(tmp_path / "out")[0, 0].tolist() == [s, 1, 2, 3, pad, pad]
+    assert rows_in(tmp_path / "out")[0, 2].tolist() == [1, 2, 3, eot, pad, pad]
+    assert report.params["processing"]["pad_id"] == pad
+    path = hook_file(tmp_path, [{"text": "abc"}], processing={"eos_id": 0})
+    run(path, output_dir=str(tmp_path / "given"))
+    assert rows_in(tmp_path / "given")[0, 2].tolist() == [1, 2, 3, 0, 0, 0]
+
+
+def test_the_vendors_names_of_tokenizers(tmp_path):
+    folder = characters(tmp_path / "characters")
+    name = "cerebras.modelzoo.x.CustomLlama3Tokenizer:CustomLlama3Tokenizer"
+    params = {"pretrained_model_name_or_path": str(folder), "token": "secret"}
+    kinds = {
+        name: params,
+        "neoxtokenizer": {"encoder_file": str(folder / "tokenizer.json")},
+    }
+    for i, (kind, files) in enumerate(kinds.items()):
+        path = hook_file(tmp_path, [{"text": "abc"}])
+        content = yaml.safe_load(path.read_text())
+        del content["processing"]["huggingface_tokenizer"]
+        content["processing"] |= {"custom_tokenizer": kind, "tokenizer_params": files}
+        path.write_text(yaml.safe_dump(content))
+        run(path, output_dir=str(tmp_path / f"out{i}"))
+        assert texts_in(tmp_path / f"out{i}") == ["abc"]
+
+
+def test_an_older_file_of_token_ids(tmp_path):
+    write(tmp_path / "a.jsonl", [{"context": [1, 2], "completion": [3, 4]}])
+    folder = characters(tmp_path / "characters")
+    path = tmp_path / "old.yaml"
+    setup = {"input_dir": str(tmp_path / "a.jsonl"), "output_dir": str(tmp_path / "out")}
+    setup |= {"dataset_processor": "NLGPreprocessor", "processes": 1}
+    processing = {"tokenizer_type": "NeoXTokenizer", "max_seq_length": 4}
+    processing |= {"encoder_file": str(folder / "tokenizer.json"), "write_in_batch": True}
+    path.write_text(yaml.safe_dump({"setup": setup, "processing": processing}))
+    run(path)
+    assert rows_in(tmp_path / "out").tolist() == [[[1, 2, 3, 0], [0, 1, 1, 0], [2, 3, 4, 0]]]
+
+
+def test_files_with_fim_marks_move_middles(tmp_path, caplog):
+    marks = {f"fim_{part}_tok": f"<{part}>" for part in ("prefix", "middle", "suffix")}
+    characters(tmp_path / "characters", extra=marks.values())
+    path = hook_file(
+        tmp_path,
+        [{"text": "abcdefghijklmnop"}],
+        processing={"max_seq_length": 24},
+        dataset=marks | {"fim_rate": 1.0, "spm_rate": 0.0},
+    )
+    with caplog.at_level("INFO"):
+        run(path)
+    assert "training_objective: fim, which fim_rate means" in caplog.text
+    row = rows_in(tmp_path / "out")[0, 0].tolist()
+    first = len(IDS)
+    assert [i for i in row if i >= first] == [first, first + 2, first + 1]  # prefix suffix middle
+    assert sorted(i for i in row if 0 < i < first) == list(range(1, 17))
+
+
+def test_every_key_has_one_meaning():
+    """Keys that change nothing, keys that are refused and keys with an effect are three sets."""
+    sets = [set(NO_EFFECT), set(REFUSED), set(HookSettings.model_fields)]
+    assert not sets[0] & sets[1] | sets[0] & sets[2] | sets[1] & sets[2]
+
+
+def test_the_log_names_the_rules_and_what_has_no_effect(tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        run(hook_file(tmp_path, LETTERS, processing={"write_in_batch": True}))
+    assert "Rows of release 2.10 without its losses of text" in caplog.text
+    assert "write_in_batch: no effect here" in caplog.text
+    params = json.loads((tmp_path / "out" / "data_params.json").read_text())
+    assert params["release"] == "2.10"
