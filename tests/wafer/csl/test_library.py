@@ -25,6 +25,9 @@ USED = {
     "memcpy/memcpy": "unblock_cmd_stream MEMCPYH2D_1 MEMCPYH2D_2 MEMCPYD2H_1"
     " get_streaming_fabout_dsd",
     "memcpy/memcpy_switches": "ctrl switch_cmd_11 teardown_cmd_1",
+    "memcpy_multi/get_params": "width height get_params",
+    "memcpy_multi/memcpy": "unblock_cmd_stream MEMCPYH2D_4 MEMCPYD2H_4 LAUNCH data_type",
+    "memcpy_multi/memcpy_switches": "ctrl switch_cmd_11 teardown_cmd_1",
     "time": "tsc_size_words enable_tsc disable_tsc reset_tsc_counter get_timestamp",
     "math": "sqrt sqrt_f16 sqrt_f32 abs inv invsqrt_f32 NEGATIVE_INF_f32 exp_f16 floor_f16 log sin"
     " cos pow min max ceil isNaN sign",

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["COLUMNS", "NO_COLOR", "Export", "Image", "Program", "Symbol"]
+__all__ = ["COLORS", "COLUMNS", "NO_COLOR", "Export", "Image", "Program", "Symbol"]
 
-NO_COLOR = -1
+COLORS, NO_COLOR = 24, -1  # colours with routes; none of them
 
 # Table -> its columns. An id of -1 means none.
 COLUMNS = {

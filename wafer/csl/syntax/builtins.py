@@ -10,7 +10,7 @@ _MANY = 99
 _ROWS = (
     (0, 0, "get_rectangle fp16 random16"),
     (1, 1, "activate block unblock assert zeros rpc queue_flush"),
-    (1, 1, "get_int get_color get_input_queue get_output_queue get_ut_id get_config"),
+    (1, 1, "get_int get_color_id get_color get_input_queue get_output_queue get_ut_id get_config"),
     (1, 1, "get_local_task_id get_data_task_id get_control_task_id"),
     (1, 1, "type_of is_arch element_type element_count rank dimensions strlen get_array"),
     (1, 1, "is_comptime range_start range_stop range_step"),

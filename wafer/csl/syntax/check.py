@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.builtins import ARGUMENTS, predefined
 from wafer.csl.syntax.parser import Parsed, read
+from wafer.csl.syntax.releases import feature_of
 from wafer.csl.syntax.source import CslError, Position, Problem, Source
 
 __all__ = ["check"]
@@ -40,12 +41,25 @@ def _problems(file: tree.File) -> list[Problem]:
             checker.declare(declaration.name, declaration.at)
     for declaration in file.declarations:
         checker.visit(declaration)
+    checker.problems += _mixed(file)
     layouts = [d for d in file.declarations if isinstance(d, tree.Layout)]
     for layout in layouts[1:]:
         checker.problems.append(
             Problem(layout.at, f"a second layout block; the first is in line {layouts[0].at.line}")
         )
     return checker.problems
+
+
+def _mixed(file: tree.File) -> list[Problem]:
+    """Builtins of an older release beside those that replaced them."""
+    used = {node.name: node.at for node, _ in tree.walk(file) if isinstance(node, tree.Builtin)}
+    return [
+        Problem(at, feature.text, f"this file has {newer}, too; no release has both")
+        for name, at in used.items()
+        if (feature := feature_of(name)) is not None
+        for newer in feature.beside
+        if newer in used
+    ][:1]
 
 
 class _Checker:

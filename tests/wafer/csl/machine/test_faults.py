@@ -44,7 +44,7 @@ def fault(text, programs=(), tiles=((0,),), **tables):
         ),
         (
             ".fabric queue=1\nfabric r0 0 1\nreceive.u16 r1 r0\nreturn",
-            "no colour is bound to queue",
+            "no colour is bound to input queue",
         ),
     ],
 )

@@ -128,6 +128,8 @@ class Operands : public Queues {
     const QueueRow* queue = row.queue < 0 ? nullptr : &p.queues[row.queue + kQueues * (k == 0)];
     if (issue->priority < 0) issue->priority = row.priority;
     if (issue->priority < 0 && queue) issue->priority = queue->priority;
+    const int word = row.queue < 0 ? 0 : core.thread_words[row.queue] >> 8 & 3;
+    if (issue->priority < 0 && word) issue->priority = word > 1 ? 2 : 1;
     const int length = field(value, 1);
     return length == kEndlessExtent ? -2 : length;
   }

@@ -20,9 +20,9 @@ __all__ = ["BUILTINS"]
 
 NOTHING = Value(types.VOID, None)
 _HANDLES = {
-    "get_color": ("color", 32),
+    "get_color": ("color", 64),  # from 24 on without routes: none, or a control task's number
     "get_local_task_id": ("local_task_id", 32),
-    "get_data_task_id": ("data_task_id", 32),
+    "get_data_task_id": ("data_task_id", 64),
     "get_control_task_id": ("control_task_id", 64),
     "get_input_queue": ("input_queue", 8),
     "get_output_queue": ("output_queue", 8),
@@ -342,7 +342,7 @@ BUILTINS = {
     "@as": _as,
     "@bitcast": _bitcast,
     "@ptrcast": _ptrcast,
-    "@get_int": _get_int,
+    **dict.fromkeys(("@get_int", "@get_color_id"), _get_int),
     **{f"@{name}": _handle for name in _HANDLES},
     "@assert": _assert,
     "@comptime_assert": _comptime_assert,

@@ -19,6 +19,7 @@ _SCALARS = {str: types.STRING, int: types.COMPTIME_INT, float: types.COMPTIME_FL
 
 def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
     path = ev.known(node.arguments[0]).data
+    ev.check_release(path, node.at)
     given = ev.known(node.arguments[1]) if len(node.arguments) > 1 else None
     params = fields_of(ev, given, node.at) if given is not None else {}
     module = ev.unit.files.instance(path, ev.module.path, params, node.at)

@@ -4,6 +4,7 @@ from typing import Any
 
 from wafer.csl.machine.codes import Descriptor as Field, DsdOp, Op, Operand, Type
 from wafer.csl.meaning.builtins.arguments import action, fields_of, on_control, priority, simd
+from wafer.csl.meaning.builtins.checked import check_destination, check_fabric
 from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.emit import Label
 from wafer.csl.meaning.core.evaluator import Evaluator, described
@@ -130,8 +131,10 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     index = given.pop("index", None)
     columns, operands = _config(ev, given, at), list[Value | None]()
     for place, value, scalar, argument in zip(_PLACES, values, forms, node.arguments, strict=False):
+        check_fabric(ev, value, argument.at)
         columns[place], operand = _operand(ev, value, scalar, argument.at)
         operands.append(operand)
+    check_destination(ev, name, values, at)
     columns.pop("save_address", None)
     _accumulate(ev, columns, operands, forms, at)
     for place in _PLACES[len(forms) :]:
@@ -170,6 +173,7 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
     for name in ("priority", "simd"):
         columns.pop(name)
     columns.setdefault("single_step", False)
+    check_fabric(ev, value, at)
     kind, _ = _operand(ev, value, None, at)
     if columns["saves_address"] and kind != Operand.MEMORY:
         ev.fail(

@@ -28,6 +28,7 @@ from wafer.csl.meaning.core.values import (
     is_known,
 )
 from wafer.csl.syntax import tree
+from wafer.csl.syntax.releases import feature_of
 from wafer.csl.syntax.source import Position, Problem
 
 __all__ = ["Evaluator", "Failure", "Jump", "Loop"]
@@ -150,6 +151,12 @@ class Evaluator:
             message = f"{message} (in {self.module.name}, line {at.line})"
             at = self.unit.led
         raise Failure(Problem(at, message, hint))
+
+    def check_release(self, name: str, at: Position) -> None:
+        """Fail if the release that the compiler was told has no such builtin or module."""
+        sdk, feature = self.unit.sdk, feature_of(name)
+        if sdk and feature and not self.module.library and not feature.is_in(sdk):
+            self.fail(at, feature.text, f"compiled with --sdk={sdk}")
 
     def meant(self, name: str, known: Any) -> str:
         """A hint with the name that looks most like another."""

@@ -65,6 +65,7 @@ class Unit:
         files: opens files and makes module instances.
         arch: 'wse2' or 'wse3'.
         running: whether variables of files are those of a running PE.
+        sdk: the release of the program, '' if it is not told.
         layout: what the layout block says, while that is evaluated.
         fabric: on which the program lies.
         rectangle: columns and rows of PEs, once known.
@@ -84,6 +85,7 @@ class Unit:
         messages: of faults.
         exports: by name.
         tasks: Gate and id of bound tasks.
+        numbers: those of @bind_task -> the Gate of what is bound to them.
         bindings: name of a program's field -> id -> function.
         active: local tasks that are active at the start.
         gates: what is blocked (or not) at the start.
@@ -100,6 +102,7 @@ class Unit:
     arch: str
     running: bool
     fabric: Fabric
+    sdk: str = ""
     layout: Any = None
     rectangle: tuple[int, int] | None = None
     code: Code = dataclasses.field(default_factory=Code)
@@ -124,6 +127,7 @@ class Unit:
         default_factory=dict
     )
     tasks: dict[tuple[Module, str], tuple[int, int]] = dataclasses.field(default_factory=dict)
+    numbers: dict[int, int] = dataclasses.field(default_factory=dict)
     bindings: dict[str, dict[int, Function]] = dataclasses.field(default_factory=dict)
     active: list[tuple[Value, Position]] = dataclasses.field(default_factory=list)
     gates: list[tuple[Value, bool, Position]] = dataclasses.field(default_factory=list)
@@ -136,7 +140,8 @@ class Unit:
 
     def of_program(self) -> "Unit":
         """An empty one for a program of this layout."""
-        return Unit(self.rules, self.files, self.arch, True, self.fabric, rectangle=self.rectangle)
+        rest = {"sdk": self.sdk, "rectangle": self.rectangle}
+        return Unit(self.rules, self.files, self.arch, True, self.fabric, **rest)
 
     @contextlib.contextmanager
     def leading(self, at: Position | None) -> Iterator[None]:
