@@ -57,11 +57,21 @@ class FixedSparse(Section):
 
 
 class MoeConfig(Section):
-    """``moe``: top-k routed experts in place of the feed-forward (Mixtral)."""
+    """``moe``: top-k routed experts in place of the feed-forward (Mixtral).
+
+    ``use_load_balancing_loss`` False, a key of ours, keeps the coefficient without adding the loss:
+    Hugging Face's ``output_router_logits``.
+    """
 
     num_experts: PositiveInt
     top_k: PositiveInt = 2
     load_balancing_loss_coef: NonNegativeFloat = 0.0
+    use_load_balancing_loss: bool = True
+
+    @property
+    def balance_weight(self) -> float:
+        """Factor of the loss that spreads tokens over experts; 0 without it."""
+        return self.load_balancing_loss_coef if self.use_load_balancing_loss else 0.0
 
 
 class LoraConfig(Section):
