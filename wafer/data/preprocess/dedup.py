@@ -17,13 +17,13 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from models.files import appearing_whole, read_json
+from wafer.data.preprocess.packed import optional
 from wafer.data.preprocess.records import (
     BEGINNING,
     Batch,
     Position,
     batches,
     find_inputs,
-    optional,
 )
 from wafer.errors import DataError
 

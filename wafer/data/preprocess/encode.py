@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from wafer.data.batching.objectives import conversation
-from wafer.data.preprocess.records import optional
+from wafer.data.preprocess.packed import optional
 from wafer.data.preprocess.sentences import sentences
 from wafer.data.preprocess.settings import RunSettings
 from wafer.data.preprocess.vocabulary import Vocabulary
