@@ -349,6 +349,7 @@ def train(source: "Source", **overrides: Any) -> Trained:
         >>> [record["loss"] for record in trained.metrics]  # doctest: +SKIP
     """
     from sparsity import sentinel
+    from sparsity.inference import computed_params
     from wafer.commands.inputs import experiment_of
     from wafer.session.metrics import read_metrics
     from wafer.session.train import train_run
@@ -363,7 +364,7 @@ def train(source: "Source", **overrides: Any) -> Trained:
         return Trained(
             model_dir=job.model_dir,
             step=int(outcome.state.step),
-            params=sentinel.decode(params, {}).params,
+            params=computed_params(job.experiment.sparsifier, sentinel.decode(params, {}).params),
             checkpoints=outcome.checkpoints,
             scores=outcome.scores,
             metrics=read_metrics(job.summary_dir / "train"),
