@@ -23,8 +23,8 @@ from wafer.data.preprocess.records import (
     Position,
     batches,
     find_inputs,
-    optional,
 )
+from wafer.data.text.compressed import optional
 from wafer.errors import DataError
 
 __all__ = ["Deduplication", "Report", "deduplicate", "shingles"]

@@ -4,10 +4,6 @@ A record is the texts of its fields. Every reader can start at a record number, 
 preprocessing goes on where it was; what cannot be read names its file and line.
 """
 
-import contextlib
-import gzip
-import importlib
-import io
 import logging
 import pathlib
 import tarfile
@@ -15,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+from wafer.data.text.compressed import optional, unpacked
 from wafer.data.text.contexts import Contexts, read_contexts
 from wafer.data.text.textfiles import BOM, ending, parse_json, read_json, read_text, text_lines
 from wafer.data.text.turns import Turns, read_turns
@@ -29,7 +26,6 @@ __all__ = [
     "arrow_tables",
     "batches",
     "find_inputs",
-    "optional",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -91,21 +87,6 @@ class _Read(NamedTuple):
     texts: Record | None
     problem: str
     offset: int
-
-
-def optional(module: str, package: str, why: str) -> Any:
-    """Import a package that only some inputs need.
-
-    Raises:
-        DataError: it is not installed; says how to install it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise DataError(
-            f"{why} needs the package {package}, which is not installed: pip install {package}, "
-            "or install it with wafer: pip install 'wafer-jax[data]'"
-        ) from error
 
 
 def _texts(record: Any, fields: Sequence[str]) -> tuple[Record | None, str]:
@@ -216,60 +197,14 @@ def _lines(
         yield _Read(number, texts, problem, tell())
 
 
-class _ZstdFile(io.RawIOBase):
-    """Decompressed bytes of a Zstandard file of any number of frames.
-
-    The package's own stream reader ends quietly where a file is cut short; this one raises.
-    """
-
-    def __init__(self, raw: BinaryIO, module: Any) -> None:
-        self._raw, self._module = raw, module
-        self._frame = module.ZstdDecompressor().decompressobj()
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            packed = self._frame.unused_data or self._raw.read(1 << 17)
-            if not packed:
-                if not self._frame.eof:
-                    raise EOFError("the last Zstandard frame is cut short")
-                return 0
-            if self._frame.eof:
-                self._frame = self._module.ZstdDecompressor().decompressobj()
-            try:
-                self._ready = memoryview(self._frame.decompress(packed))
-            except self._module.ZstdError as error:
-                raise EOFError(str(error)) from error
-        count = min(len(buffer), len(self._ready))
-        buffer[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-
-@contextlib.contextmanager
-def _unpacked(path: pathlib.Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
-    """Open a file by the end of its name: its bytes, and how many of the file were read."""
-    with path.open("rb") as raw:
-        stream: Any = raw
-        if ending(path) == ".gz":
-            stream = gzip.GzipFile(fileobj=raw)
-        elif ".zst" in path.name.lower():
-            module = optional("zstandard", "zstandard", f"reading {path.name}")
-            stream = io.BufferedReader(_ZstdFile(raw, module), 1 << 20)
-        yield stream, raw.tell
-
-
 def _json_lines(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    with _unpacked(path) as (stream, tell):
+    with unpacked(path) as (stream, tell):
         yield from _lines(stream, tell, fields, start)
 
 
 def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
     first = 0
-    with _unpacked(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
+    with unpacked(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             file = archive.extractfile(member) if member.isfile() else None
             for read in _lines(file, tell, fields, start, first) if file else ():  # type: ignore[arg-type]

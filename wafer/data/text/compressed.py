@@ -1,0 +1,75 @@
+"""Compressed files, and packages that only some inputs need."""
+
+import contextlib
+import gzip
+import importlib
+import io
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from wafer.data.text.textfiles import ending
+from wafer.errors import DataError
+
+__all__ = ["optional", "unpacked"]
+
+
+def optional(module: str, package: str, why: str) -> Any:
+    """Import a package that only some inputs need.
+
+    Raises:
+        DataError: it is not installed; says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise DataError(
+            f"{why} needs the package {package}, which is not installed: pip install {package}, "
+            "or install it with wafer: pip install 'wafer-jax[data]'"
+        ) from error
+
+
+class _ZstdFile(io.RawIOBase):
+    """Decompressed bytes of a Zstandard file of any number of frames.
+
+    The package's own stream reader ends quietly where a file is cut short; this one raises.
+    """
+
+    def __init__(self, raw: BinaryIO, module: Any) -> None:
+        self._raw, self._module = raw, module
+        self._frame = module.ZstdDecompressor().decompressobj()
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            packed = self._frame.unused_data or self._raw.read(1 << 17)
+            if not packed:
+                if not self._frame.eof:
+                    raise EOFError("the last Zstandard frame is cut short")
+                return 0
+            if self._frame.eof:
+                self._frame = self._module.ZstdDecompressor().decompressobj()
+            try:
+                self._ready = memoryview(self._frame.decompress(packed))
+            except self._module.ZstdError as error:
+                raise EOFError(str(error)) from error
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+
+@contextlib.contextmanager
+def unpacked(path: pathlib.Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
+    """Open a file by the end of its name: its bytes, and how many of the file were read."""
+    with path.open("rb") as raw:
+        stream: Any = raw
+        if ending(path) == ".gz":
+            stream = gzip.GzipFile(fileobj=raw)
+        elif ".zst" in path.name.lower():
+            module = optional("zstandard", "zstandard", f"reading {path.name}")
+            stream = io.BufferedReader(_ZstdFile(raw, module), 1 << 20)
+        yield stream, raw.tell
