@@ -21,6 +21,14 @@ from wafer.errors import WaferError
         ("model info gpt2", "models gpt2"),
         ("config validate p.yaml", "run --validate_only -p p.yaml"),
         ("config stats p.yaml", "plan -p p.yaml"),
+        (
+            "checkpoint convert d --model gpt2 --src-fmt cs-auto --tgt-fmt hf",
+            "convert convert d --model gpt2 --src-fmt wafer --tgt-fmt hf",
+        ),
+        (
+            "checkpoint convert a.mdl --model gpt2 --src-fmt cs-auto --tgt-fmt hf",
+            "convert convert a.mdl --model gpt2 --src-fmt cs-2.10 --tgt-fmt hf",
+        ),
         ("checkpoint diff a b", "convert diff a b"),
         ("checkpoint list-converters all --hide-notes", "convert list"),
         (

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from models.convert.vendor.weights import FORMATS
 from models.errors import did_you_mean
 from wafer.errors import WaferError
 
@@ -125,6 +126,8 @@ def translate(argv: Sequence[str]) -> list[str]:
         raise WaferError(f"cszoo {words} is not here: {verb.instead}")
     rest = _without(list(argv[len(words.split()) :]), verb.dropped)
     rest, system = _system(rest)
+    if verb.ours[0] == "convert":
+        rest = _formats(rest)
     return [*verb.ours[:1], *system, *verb.ours[1:], *_placed(rest, verb.first)]
 
 
@@ -147,6 +150,14 @@ def _system(rest: list[str]) -> tuple[list[str], list[str]]:
             end = i + 1 if equal else i + 2
             return rest[:i] + rest[end:], [value] if equal else rest[i + 1 : end]
     return rest, []
+
+
+def _formats(rest: list[str]) -> list[str]:
+    """The vendor's names for whatever release a file is of: a folder is ours."""
+    newest = list(FORMATS)[-1]
+    source = newest if any(word.endswith(".mdl") for word in rest) else "wafer"
+    words = {"cs-auto": source, "cs-current": newest}
+    return [words.get(word, word) for word in rest]
 
 
 def _placed(rest: list[str], first: Sequence[str]) -> list[str]:

@@ -17,7 +17,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from models.files import appearing_whole, read_json
-from wafer.data.preprocess.packed import optional
 from wafer.data.preprocess.records import (
     BEGINNING,
     Batch,
@@ -25,6 +24,7 @@ from wafer.data.preprocess.records import (
     batches,
     find_inputs,
 )
+from wafer.data.text.compressed import optional
 from wafer.errors import DataError
 
 __all__ = ["Deduplication", "Report", "deduplicate", "shingles"]

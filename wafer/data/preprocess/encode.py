@@ -14,10 +14,10 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from wafer.data.batching.objectives import conversation
-from wafer.data.preprocess.packed import optional
 from wafer.data.preprocess.sentences import sentences
 from wafer.data.preprocess.settings import RunSettings
 from wafer.data.preprocess.vocabulary import Vocabulary
+from wafer.data.text.compressed import optional
 from wafer.data.text.tokenizer import tokenizing
 
 __all__ = [

@@ -50,9 +50,9 @@ class Summary(NamedTuple):
             lines.append(f"{self.counts.skipped:,} records could not be read, left out")
         if unit == "rows":
             lines.append(
-                f"{after['num_tokens']:,} tokens in {after['num_slots']:,} slots "
-                f"({after['num_tokens'] / max(after['num_slots'], 1):.1%}), "
-                f"{after['loss_valid_tokens']:,} carry loss"
+                f"{self.written.tokens:,} tokens in {self.written.slots:,} slots "
+                f"({self.written.tokens / max(self.written.slots, 1):.1%}), "
+                f"{self.written.loss:,} carry loss"
             )
         return "\n".join(lines)
 

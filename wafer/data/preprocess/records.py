@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from wafer.data.preprocess.packed import open_unpacked, optional
+from wafer.data.text.compressed import optional, unpacked
 from wafer.data.text.contexts import Contexts, read_contexts
 from wafer.data.text.textfiles import BOM, ending, parse_json, read_json, read_text, text_lines
 from wafer.data.text.turns import Turns, read_turns
@@ -198,13 +198,13 @@ def _lines(
 
 
 def _json_lines(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
-    with open_unpacked(path) as (stream, tell):
+    with unpacked(path) as (stream, tell):
         yield from _lines(stream, tell, fields, start)
 
 
 def _zstd_tar(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
     first = 0
-    with open_unpacked(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
+    with unpacked(path) as (stream, tell), tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             file = archive.extractfile(member) if member.isfile() else None
             for read in _lines(file, tell, fields, start, first) if file else ():  # type: ignore[arg-type]

@@ -71,7 +71,8 @@ def parse_settings(written: Mapping[str, Any]) -> AnySettings:
 
 def is_hooked(keys: Mapping[str, Any]) -> bool:
     """Whether keys are of the form from 2.3 on."""
-    return "read_hook" in keys or "data" in keys or keys.get("mode") in VENDOR_MODES
+    known = ("read_hook", "data", "is_multimodal", "use_single_image_token")
+    return any(key in keys for key in known) or keys.get("mode") in VENDOR_MODES
 
 
 def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
@@ -124,6 +125,8 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SectionError: a key that cannot be taken.
     """
+    if "image_dir" in keys and keys.get("is_multimodal") is not False:
+        keys["is_multimodal"] = True  # files of 2.3 call it multimodal
     wrong = [Problem((key,), why) for key, why in REFUSED.items() if keys.pop(key, None)]
     if wrong:
         raise SectionError(wrong)

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from wafer.data.preprocess.packed import optional
+from wafer.data.text.compressed import optional
 from wafer.data.text.textfiles import read_json, read_text
 from wafer.errors import DataError
 

@@ -1,4 +1,4 @@
-"""Packed input files, read as streams of bytes."""
+"""Compressed files, and packages that only some inputs need."""
 
 import contextlib
 import gzip
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from wafer.data.text.textfiles import ending
 from wafer.errors import DataError
 
-__all__ = ["open_unpacked", "optional"]
+__all__ = ["optional", "unpacked"]
 
 
 def optional(module: str, package: str, why: str) -> Any:
@@ -63,7 +63,7 @@ class _ZstdFile(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def open_unpacked(path: pathlib.Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
+def unpacked(path: pathlib.Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
     """Open a file by the end of its name: its bytes, and how many of the file were read."""
     with path.open("rb") as raw:
         stream: Any = raw
