@@ -118,7 +118,7 @@ class _Checker:
         self._labels.pop()
 
     def _name(self, node: tree.Name) -> None:
-        if not self._certain or predefined(node.id):
+        if not self._certain or node.id == "_" or predefined(node.id):
             return
         known = {name for scope in self._scopes for name in scope}
         if node.id not in known:
