@@ -2,7 +2,7 @@
 
 Code that is not taken at compile time need only be grammar, and a function that nobody calls is
 never looked at by the vendor's compiler: names in branches, on the right of ``and`` and ``or``, and
-in functions that this file does not mention are not judged here.
+in bodies of functions that this file does not mention are not judged here.
 """
 
 import difflib
@@ -118,7 +118,7 @@ class _Checker:
         self._labels.pop()
 
     def _name(self, node: tree.Name) -> None:
-        if not self._certain or predefined(node.id):
+        if not self._certain or node.id == "_" or predefined(node.id):
             return
         known = {name for scope in self._scopes for name in scope}
         if node.id not in known:
@@ -148,12 +148,12 @@ class _Checker:
 
     def _function(self, node: tree.Function) -> None:
         formals = [(formal.name, formal.at) for formal in node.formals]
-        parts = [*(formal.type for formal in node.formals), *node.attributes, node.result]
+        signature = [*(formal.type for formal in node.formals), *node.attributes, node.result]
+        self._scoped(formals, *signature)
         if node.body is not None:
-            parts.append(node.body)
-        certain, self._certain = self._certain, node.name in self._mentioned
-        self._scoped(formals, *parts)
-        self._certain = certain
+            certain, self._certain = self._certain, node.name in self._mentioned
+            self._scoped(formals, node.body)
+            self._certain = certain
 
     def _function_type(self, node: tree.FunctionType) -> None:
         formals = [(formal.name, formal.at) for formal in node.formals]

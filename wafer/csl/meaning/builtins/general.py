@@ -12,7 +12,7 @@ from wafer.csl.meaning.core.evaluator import Evaluator, described
 from wafer.csl.meaning.core.numbers import bits_of, function_of, rounded, truncated, wrapped
 from wafer.csl.meaning.core.values import Range, Register, Value, copied, is_known
 from wafer.csl.meaning.language.choices import condition
-from wafer.csl.meaning.language.coerce import cast, coerce, zero
+from wafer.csl.meaning.language.coerce import cast, coerce, narrowed, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position, Problem
 
@@ -85,7 +85,8 @@ def _reinterpreted(ev: Evaluator, kind: types.Type, value: Value, at: Position) 
     if types.is_integer(kind) and target is not None:
         source = {2: Type.U16, 4: Type.U32, 8: Type.U64, 1: Type.U8}[types.size_of(kind)]
         register = code.result(Op.CAST, target, register, source)
-    elif types.is_integer(value.type):  # a float's or pointer's bits have no sign
+        return narrowed(code, kind, register)
+    if types.is_integer(value.type):  # a float's or pointer's bits have no sign
         unsigned = {2: Type.U16, 4: Type.U32, 8: Type.U64, 1: Type.U8}[types.size_of(value.type)]
         source = types.machine_type(value.type)
         register = code.result(Op.CAST, unsigned, register, source)

@@ -274,7 +274,8 @@ def _split(ev: Evaluator, node: tree.Function, scope: dict[str, Any]) -> None:
     for position, formal in enumerate(node.formals):
         kind = ev.type(formal.type)
         machine = types.machine_type(kind)
-        if machine is None or types.size_of(kind) not in (2, 4):
+        odd = types.is_integer(kind) and isinstance(kind, types.Plain) and kind.bits not in (16, 32)
+        if machine is None or types.size_of(kind) not in (2, 4) or odd:
             ev.fail(formal.at, f"a task's argument has 16 or 32 bits, found {kind}")
         part = wavelet
         if position:

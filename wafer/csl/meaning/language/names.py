@@ -1,5 +1,6 @@
 """What names and places stand for: local names, those of a module, parts of arrays and structs."""
 
+import re
 from typing import Any
 
 from wafer.csl.machine.codes import Op
@@ -142,6 +143,8 @@ def _binding(ev: Evaluator, node: tree.Name) -> Any:
         return Value(types.TYPE, kind)
     if node.id in DIRECTIONS:
         return Value(types.DIRECTION, DIRECTIONS[node.id])
+    if re.fullmatch(r"[iu][1-9]\d+", node.id):
+        ev.fail(node.at, f"{node.id}: integers have at most 64 bits here")
     known = {name for scope in ev.scopes for name in scope} | ev.module.declarations.keys()
     return ev.fail(node.at, f"'{node.id}' is not declared", ev.meant(node.id, known))
 

@@ -5,11 +5,17 @@ from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.evaluator import Evaluator, described
 from wafer.csl.meaning.core.numbers import COMPARISONS, SIGNS, compute, wrapped
 from wafer.csl.meaning.core.values import Register, Value, is_known
-from wafer.csl.meaning.language.coerce import coerce, common
+from wafer.csl.meaning.language.coerce import coerce, common, narrowed
 from wafer.csl.meaning.language.division import divide
 from wafer.csl.syntax.source import Position
 
 __all__ = ["combined", "inverted", "negated", "opposite"]
+
+
+# Of operands that fit a width, the result fits it, too; a comparison's is no number.
+_EXACT = frozenset(
+    {Op.AND, Op.OR, Op.XOR, Op.SHR, Op.REM, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}
+)
 
 
 def negated(ev: Evaluator, value: Value, at: Position) -> Value:
@@ -43,7 +49,7 @@ def opposite(ev: Evaluator, value: Value, at: Position) -> Value:
 def _single(ev: Evaluator, op: Op, value: Value, at: Position) -> Value:
     code, kind = ev.running(at, "this value"), types.machine_type(value.type)
     assert kind is not None
-    return Value(value.type, Register(code.result(op, kind, ev.register(value, at))))
+    return narrowed(code, value.type, code.result(op, kind, ev.register(value, at)))
 
 
 def combined(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) -> Value:
@@ -93,7 +99,10 @@ def _operation(ev: Evaluator, op: Op, left: Value, right: Value, at: Position) -
     if kind is None:
         ev.fail(at, f"a value of type {left.type} exists at compile time only")
     first, second = ev.register(left, at), ev.register(right, at)
-    return Value(left.type, Register(code.result(op, kind, first, second)))
+    register = code.result(op, kind, first, second)
+    if op in _EXACT:
+        return Value(left.type, Register(register))
+    return narrowed(code, left.type, register)
 
 
 def _shift(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) -> Value:
