@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _FILE = ".preprocess.npz"
-_FORMAT = 2  # of what is in it
+_FORMAT = 3  # of what is in it
 # Keys that change how fast or how loudly, never what is written.
 _FREE = ("processes", "display_pbar", "resume_from_checkpoint", "skip_bad_records", "output_dir")
 
@@ -44,6 +44,7 @@ class Counts(NamedTuple):
     discarded: records or rests too short or too long
     characters: of the texts
     rows: made so far, those not yet written included
+    marks: special tokens that stood in the texts
     """
 
     records: int = 0
@@ -51,6 +52,7 @@ class Counts(NamedTuple):
     discarded: int = 0
     characters: int = 0
     rows: int = 0
+    marks: int = 0
 
 
 class Written(NamedTuple):

@@ -191,6 +191,7 @@ def _packed(
             earlier + packer.discarded,
             counts.characters + texts.characters,
             first + len(full),
+            counts.marks + texts.marks,
         )
         position, read = batch.end, batch.bytes_read
         yield (full, first), Standing(position, read, counts, packer.state())

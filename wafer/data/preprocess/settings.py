@@ -159,6 +159,9 @@ class Settings(Section, legacy={"max_sequence_length": "max_seq_length", "ftfy":
     prompt_prefix: Annotated[str, _said("text before each prompt")] = ""
     completion_prefix: Annotated[str, _said("text before each completion, without loss")] = ""
     eos_after_prompt: Annotated[Bool, _said("put eos_id after each prompt, too")] = False
+    encode_special_tokens: Annotated[
+        Bool, _said("read special tokens that stand in a text, such as <|endoftext|>, as text")
+    ] = False
     use_ftfy: Annotated[Bool, _said("mend broken Unicode with ftfy")] = False
     ftfy_normalizer: Annotated[
         Literal["NFC", "NFKC", "NFD", "NFKD"] | None, _said("normal form that ftfy brings text to")
