@@ -25,7 +25,7 @@ remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep
 summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
 suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class tokenizer_name
 top_k top_p torch_dtype torchscript transformers_version typical_p unk_token_id unsloth_fixed
-unsloth_version use_bfloat16 use_cache
+transformers.js_config unsloth_version use_bfloat16 use_cache
 """
 # Of one class; its code does not read them, or they choose among ways to the same result.
 _OF_CLASS = {
@@ -45,7 +45,7 @@ _OF_CLASS = {
     "t5": "dense_act_fn is_gated_act n_positions",
     "marian": "classif_dropout normalize_embedding normalize_before "
     "static_position_embeddings add_bias_logits add_final_layer_norm extra_pos_embeddings",
-    "clip_vision_model": "dropout projection_dim vocab_size",
+    "clip_vision_model": "dropout projection_dim tie_word_embeddings vocab_size",
     "llava": "image_seq_length ignore_index vocab_size pad_token_id hidden_size",
 }
 HARMLESS: Mapping[str, frozenset[str]] = {

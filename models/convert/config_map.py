@@ -21,6 +21,8 @@ Settings = dict[str, Any]
 _LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 _YARN = ("beta_fast", "beta_slow", "attention_factor", "original_max_position_embeddings")
 
+# Of every class: what transformers 4 writes into each configuration, and what alone is computed.
+_OF_ALL = {"pruned_heads": {}, "add_cross_attention": False, "tie_encoder_decoder": False}
 # Keys whose null is not their default: no window, as many key/value heads as heads.
 _NULL_SAYS = {"sliding_window", "num_key_value_heads"}
 
@@ -71,7 +73,7 @@ def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
     defaults = {**CLASS_DEFAULTS.get(kind, {}), **map_.defaults}
     given, wrong = _canonical(foreign, CLASS_ALIASES.get(kind, {}))
     merged = defaults | {k: v for k, v in given.items() if v is not None or k in _NULL_SAYS}
-    required = {"pruned_heads": {}, **map_.required}
+    required = {**_OF_ALL, **map_.required}
     for key, value in required.items():
         if (found := merged.get(key)) not in (None, value):
             wrong.append(f"{key}: {found!r}, only {value!r} is computed")

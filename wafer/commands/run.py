@@ -418,7 +418,7 @@ def _report(job: "Run", outcome: "Outcome") -> None:
     """Say what was reached and what to do next."""
     from rich.table import Table
 
-    from wafer.session.hints import next_lines, tensorboard
+    from wafer.session.hints import first_words, next_lines, tensorboard
     from wafer.session.logs import CONSOLE
 
     key = "eval/bits_per_byte"
@@ -444,7 +444,8 @@ def _report(job: "Run", outcome: "Outcome") -> None:
         checkpoint = checkpoint.relative_to(pathlib.Path.cwd())
     section, lines = job.experiment.section("train"), []
     if (job.model_dir / "tokenizer.json").exists() and section.task in _WRITES:
-        begin = "def read_" if section.data_processor == "PyStdlibDataProcessor" else "The"
+        functions = section.data_processor == "PyStdlibDataProcessor"
+        begin = "def read_" if functions or job.train is None else first_words(job.train)
         lines.append(f'wafer generate --checkpoint_path {checkpoint} --prompt "{begin}"')
     if job.experiment.sparsifier:
         lines.append(f"wafer finalize -i {checkpoint} -o {job.model_dir}/finalized")

@@ -119,6 +119,34 @@ def test_published_configurations_mean_what_they_mean_in_transformers(name):
     assert _config(**config_to_hf(cfg)) == cfg
 
 
+# What transformers 4 writes into nested configurations besides the class's own keys.
+DUMPED = {
+    **dict.fromkeys(("cross_attention_hidden_size", "prefix", "bad_words_ids", "sep_token_id")),
+    "add_cross_attention": False,
+    "tie_encoder_decoder": False,
+    "tie_word_embeddings": True,
+    "pruned_heads": {},
+    "is_decoder": False,
+    "diversity_penalty": 0.0,
+    "typical_p": 1.0,
+    "torchscript": False,
+    "use_bfloat16": False,
+    "tf_legacy_loss": False,
+    "return_dict": True,
+    "num_beam_groups": 1,
+    "remove_invalid_values": False,
+    "encoder_no_repeat_ngram_size": 0,
+    "begin_suppress_tokens": None,
+    "suppress_tokens": None,
+    "exponential_decay_length_penalty": 2,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))
+def test_a_configuration_that_transformers_4_wrote_in_full_is_read(kind):
+    assert config_from_hf({**DUMPED, "model_type": kind})["name"]
+
+
 def test_llava_has_the_defaults_of_both_its_parts():
     vision = {"hidden_size": 1024, "num_attention_heads": 16, "patch_size": 14, "vocab_size": 7}
     cfg = _config(model_type="llava", vision_config=vision, text_config={"vocab_size": 32064})

@@ -163,3 +163,14 @@ def test_safetensors_come_before_bin_and_the_other_file_is_named(tmp_path, caplo
     shutil.copy(tmp_path / "model-1.safetensors", tmp_path / "model.safetensors")
     open_tensors(tmp_path)
     assert "model.safetensors is read, not model.safetensors.index.json, p" in caplog.messages[1]
+
+
+def test_a_tie_is_a_part_of_the_head_alone(tmp_path):
+    """An encoder without a head that scores tokens has nothing to tie."""
+    sizes = {"vocab_size": 31, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1}
+    untied = {"share_embedding_weights": False, "filter_size": 16, **sizes}
+    model = models.build({"name": "bert-sequence-classifier", **untied})
+    models.to_hf(model, model.init(jax.random.key(0)), tmp_path)
+    assert models.from_hf(tmp_path)[0].config.head == "classification"
+    model = models.build({"name": "bert", "head": "mlm", "disable_nsp": True, **untied})
+    assert {s.name: s.params for s in model.stages}["head"][-1] == "lm_head"

@@ -106,14 +106,16 @@ def _moved(body: list[int], settings: RunSettings, ids: Vocabulary, rng: Any) ->
     text = decode_inside(tokenizer, body, ids.fim[0])
     if "\ufffd" in text:  # the row's border cuts a character: leave it whole
         return body
-    pieces = _for_pieces(encoder.tokenizer)
+    pieces = _for_pieces(encoder.tokenizer, settings.encode_special_tokens)
     encode = lambda part: pieces.encode(part, add_special_tokens=False).ids
     return fill_in_the_middle(text, encode, rng, ids.fim, rng.random() < settings.spm_rate)
 
 
 @functools.cache
-def _for_pieces(tokenizer: str) -> Tokenizer:
-    return for_pieces(Tokenizer.from_str(tokenizer))
+def _for_pieces(tokenizer: str, encode_special_tokens: bool) -> Tokenizer:
+    pieces = for_pieces(Tokenizer.from_str(tokenizer))
+    pieces.encode_special_tokens = encode_special_tokens
+    return pieces
 
 
 def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
