@@ -176,7 +176,7 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
         eos = encoder.vocabulary.eos_id
         rows = [np.array([*tokens, eos], np.int32) if tokens else None for tokens in ids]
     kept = [row for row in rows if row is not None]
-    return Encoded(kept, characters, len(rows) - len(kept), _marks(ids, tokenizer))
+    return Encoded(kept, characters, len(rows) - len(kept), marks=_marks(ids, tokenizer))
 
 
 def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -205,7 +205,7 @@ def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Enco
         rows.append(np.array(ids, np.int32))
     kept = [row for row in rows if (row != eos).any()]
     marks = _marks(encoded, tokenizer)
-    return Encoded(kept, sum(map(len, texts)), len(rows) - len(kept), marks)
+    return Encoded(kept, sum(map(len, texts)), len(rows) - len(kept), marks=marks)
 
 
 def _turns(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:

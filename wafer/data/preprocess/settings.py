@@ -84,6 +84,9 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
         Bool | None,
         described("true: must continue; false: begin again; default: continue if possible"),
     ] = None
+    encode_special_tokens: Annotated[
+        Bool, described("read special tokens that stand in a text, such as <|endoftext|>, as text")
+    ] = False
     skip_bad_records: Annotated[
         Bool, described("log records that cannot be read and go on, instead of stopping")
     ] = False
@@ -190,9 +193,6 @@ class Settings(RunSettings):
     prompt_prefix: Annotated[str, described("text before each prompt")] = ""
     completion_prefix: Annotated[str, described("text before each completion, without loss")] = ""
     eos_after_prompt: Annotated[Bool, described("put eos_id after each prompt, too")] = False
-    encode_special_tokens: Annotated[
-        Bool, described("read special tokens that stand in a text, such as <|endoftext|>, as text")
-    ] = False
     use_ftfy: Annotated[Bool, described("mend broken Unicode with ftfy")] = False
 
     tgt_max_sequence_length: Annotated[PositiveInt, described("T5: tokens of a target row")] = 114
