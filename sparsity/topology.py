@@ -159,7 +159,9 @@ def update_group(
     step_key = jax.random.fold_in(sparse.key, sparse.step)
     weights = dict(named_leaves(trees[0]))
 
-    def context(name: str, weight: Array, mask: Array) -> UpdateContext:
+    def context(
+        name: str, weight: Array, mask: Array, active: Array | None = None
+    ) -> UpdateContext:
         return UpdateContext(
             name=name,
             weight=weight,
@@ -170,6 +172,7 @@ def update_group(
             step=sparse.step,
             key=jax.random.fold_in(step_key, group.code_of(name)),
             view=group.view,
+            active=active,
         )
 
     old = take(group, sparse, *trees)
@@ -187,8 +190,8 @@ def update_group(
             }
         for name, pattern in old.patterns.items():
             # What an algorithm does not read of the dense arrays is never computed.
-            dense = storage.expand(weights[name], pattern)
-            ctx = context(name, dense, kernels.to_mask(pattern))
+            dense, mask = _dense(weights[name], pattern, group.view)
+            ctx = context(name, dense, mask, pattern.pointers[-1])
             patterns[name], values[name] = _change_csr(algorithm, ctx, pattern, old.values[name])
             if _fills(algorithm):
                 active = kernels.gather(jnp.ones(pattern.shape, bool), patterns[name])
@@ -208,6 +211,16 @@ def update_group(
         targets=sparse.targets.at[group.number].set(target),
     )
     return sparse, new
+
+
+def _dense(values: Array, pattern: kernels.Pattern, view: View) -> tuple[Array, Array]:
+    """Return a csr weight and its mask, dense, laid out in memory as the view reads them."""
+    by_output = view.structure.order(2) == (0, 1)
+
+    def spread(leaf: Array) -> Array:
+        return kernels.to_dense_t(leaf, pattern).T if by_output else kernels.to_dense(leaf, pattern)
+
+    return spread(values), spread(jnp.ones(pattern.nnz, jnp.float32)) > 0
 
 
 def _change_csr(

@@ -74,6 +74,7 @@ class UpdateContext(NamedTuple):
         step: [] int32, optimizer steps taken
         key: consumed; differs per step and parameter
         view: which positions compete
+        active: [] int32, kept weights of the mask; None where it has to be counted
     """
 
     name: str
@@ -85,6 +86,7 @@ class UpdateContext(NamedTuple):
     step: Array
     key: Array
     view: View
+    active: Array | None = None
 
 
 _NO_DROP = Constant(0.0)

@@ -80,7 +80,8 @@ class Dynamic(Algorithm):
     def update_mask(self, ctx: UpdateContext) -> Array:
         """Drop, then grow, per row of the view."""
         view, shape = ctx.view, ctx.weight.shape
-        keep, missing = self.counts(ctx, jnp.sum(ctx.mask, dtype=jnp.int32))
+        active = jnp.sum(ctx.mask, dtype=jnp.int32) if ctx.active is None else ctx.active
+        keep, missing = self.counts(ctx, active)
         # Only active positions may survive a drop. The vendor scores pruned ones as 0 too, so
         # that active weights that are exactly 0 (just regrown) lose to pruned positions.
         survivors = view.rows(active_first(self.drop_scores(ctx), ctx.mask))

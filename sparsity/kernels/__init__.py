@@ -8,6 +8,7 @@ from sparsity.kernels.pattern import (
     pattern_from_flat,
     pattern_from_mask,
     to_dense,
+    to_dense_t,
     to_mask,
 )
 from sparsity.kernels.product import SparseWeight, sparse_dot
@@ -27,6 +28,7 @@ __all__ = [
     "rigl_update",
     "sparse_dot",
     "to_dense",
+    "to_dense_t",
     "to_mask",
     "topk_mask",
 ]

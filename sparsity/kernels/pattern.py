@@ -26,6 +26,7 @@ __all__ = [
     "pattern_from_flat",
     "pattern_from_mask",
     "to_dense",
+    "to_dense_t",
     "to_mask",
 ]
 
@@ -353,14 +354,18 @@ def gather(dense: Shaped[AnyArray, "K N"], pattern: Pattern) -> Shaped[Array, " 
 
 def _spread(values: Array, *pattern: Array, fill: float) -> list[Array]:
     where = Pattern(*pattern)
-    rows, columns = where.shape
     if _moves_natively(values):
         result = jax.ShapeDtypeStruct(where.shape, jnp.float32)
         rest = jnp.asarray(fill, jnp.float32)
         return [native.call("wafer_sparse_to_dense", result, values, *where[2:5], rest)]
+    return [_scatter(values, where, fill).T]
+
+
+def _scatter(values: Array, pattern: Pattern, fill: float) -> Array:
+    rows, columns = pattern.shape
     dense = jnp.full((columns * rows,), fill, values.dtype)
-    dense = dense.at[_flat(where)].set(values, mode="drop", indices_are_sorted=True)
-    return [dense.reshape(columns, rows).T]
+    dense = dense.at[_flat(pattern)].set(values, mode="drop", indices_are_sorted=True)
+    return dense.reshape(columns, rows)
 
 
 def _collect(dense: Array, *pattern: Array) -> list[Array]:
@@ -386,6 +391,19 @@ _COLLECT = multilinear(
     lambda values, _, *pattern: _SPREAD.bind(values, *pattern, fill=0.0),
     linear=1,
 )
+
+
+def to_dense_t(values: Shaped[Array, " nnz"], pattern: Pattern) -> Shaped[Array, "N K"]:
+    """Spread values to the dense W^T, their own order, 0 at pruned positions; has no derivative.
+
+    Whoever reads W^T is spared a transposition, which costs more than the spreading.
+    """
+    check_pattern(pattern, "to_dense_t", values)
+    if not _moves_natively(values):
+        return _scatter(values, pattern, 0)
+    result = jax.ShapeDtypeStruct(pattern.shape[::-1], jnp.float32)
+    lines = pattern.indices, pattern.pointers, jnp.arange(pattern.nnz, dtype=jnp.int32)
+    return native.call("wafer_sparse_to_dense", result, values, *lines, jnp.float32(0))
 
 
 def to_mask(pattern: Pattern) -> Bool[Array, "K N"]:

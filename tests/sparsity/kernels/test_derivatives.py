@@ -90,6 +90,8 @@ def test_the_probe_has_the_dense_gradient_and_its_derivatives():
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_spreading_and_gathering_are_each_others_transpose(dtype):
     values, dense = VALUES.astype(dtype), jnp.arange(12.0, dtype=dtype).reshape(4, 3)
+    transposed = kernels.to_dense_t(values, PATTERN)
+    np.testing.assert_array_equal(transposed, kernels.to_dense(values, PATTERN).T)
     spread = lambda values: kernels.to_dense(values, PATTERN, jnp.nan)
     tangent = jax.jvp(spread, (values,), (2 * values,))[1]
     np.testing.assert_array_equal(tangent, jnp.where(MASK, 2 * spread(values), 0))
