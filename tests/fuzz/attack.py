@@ -1,4 +1,4 @@
-"""One area in this process: try files until the time is over, count how the attempts end."""
+"""Areas in this process: try files until the time is over, count how the attempts end."""
 
 import argparse
 import collections
@@ -62,11 +62,11 @@ def attack(area, seconds, seed, folder):
 
 
 def main():
-    """Print one JSON line of counts; bad kinds go to stderr."""
+    """Print one JSON line of counts for each area; bad kinds go to stderr."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("area", choices=AREAS)
-    parser.add_argument("seconds", type=float, nargs="?", default=1.0)
-    parser.add_argument("seed", type=int, nargs="?", default=0)
+    parser.add_argument("areas", choices=AREAS, nargs="+")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each area")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=pathlib.Path, help="folder for the files that were tried")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
@@ -75,11 +75,13 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or pathlib.Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        counts, bad = attack(args.area, args.seconds, args.seed, folder)
-    sys.stdout.write(json.dumps({"area": args.area, **counts}) + "\n")
-    for problem in bad.values():
+        found = {area: attack(area, args.seconds, args.seed, folder) for area in args.areas}
+    problems = [problem for _, bad in found.values() for problem in bad.values()]
+    for area, (counts, _) in found.items():
+        sys.stdout.write(json.dumps({"area": area, **counts}) + "\n")
+    for problem in problems:
         sys.stderr.write(f"--- {problem}\n")
-    return 1 if bad else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

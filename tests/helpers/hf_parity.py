@@ -208,19 +208,22 @@ def compare_outputs(ours, outputs, mask):
     return errors
 
 
-def loss_and_grads(model, params, batch):
-    """(loss, gradients) as torch has them: Marian's pad row learns from the logits alone."""
+def loss_and_grads(model, params, batches):
+    """{run: (loss, gradients)} as torch has them: Marian's pad row learns from the logits alone."""
     untied = model
     if model.config.name == "transformer":
         untied = build(model.config.model_copy(update={"share_embedding_weights": False}))
         head = {"kernel": params["embed"]["token"]["embedding"].T, **params["lm_head"]}
         params = {**params, "lm_head": head}
     graded = jax.jit(jax.value_and_grad(untied.loss, has_aux=True), compiler_options=CHEAP)
-    (loss, _), grads = graded(params, batch)
-    if untied is not model:
-        table = grads["embed"]["token"]["embedding"].at[0].set(0)
-        grads["embed"]["token"]["embedding"] = table + grads["lm_head"].pop("kernel").T
-    return loss, grads
+    losses = {}
+    for run, batch in batches.items():
+        (loss, _), grads = graded(params, batch)
+        if untied is not model:
+            table = grads["embed"]["token"]["embedding"].at[0].set(0)
+            grads["embed"]["token"]["embedding"] = table + grads["lm_head"].pop("kernel").T
+        losses[run] = loss, grads
+    return losses
 
 
 def compare_loss(model, loss, grads, meta, expected):
@@ -317,7 +320,7 @@ def compare(path, *, cached_generation=False):
 
     staged = compiled(model)
     outputs = {run: our_outputs(staged, params, batch) for run, batch in batches.items()}
-    losses = {run: loss_and_grads(model, params, batches[run]) for run in scored}
+    losses = loss_and_grads(model, params, {run: batches[run] for run in scored})
     result = {}
     for run, (_, recorded_outputs, mask) in runs.items():
         result[run] = compare_outputs(outputs[run], recorded_outputs, mask)

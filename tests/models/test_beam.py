@@ -33,17 +33,27 @@ def seq2seq():
     return model, jax.tree.map(lambda leaf: 3 * leaf, params)  # far from uniform
 
 
-def best_of_all(model, params, row, count, penalty):
-    """Every sequence of up to ``count`` tokens, scored by reading it whole."""
-    source = SOURCE[row : row + 1, : LENGTHS[row]]
-    sequences = list(itertools.product(range(8), repeat=count))
-    many, lengths = source.repeat(len(sequences), 0), np.full(len(sequences), LENGTHS[row])
-    step, params, start, _, cache = empty_rows(model, params, many, lengths, count)
-    read = jnp.concatenate([start, jnp.asarray(sequences)[:, :-1]], 1)
-    logits, _ = jax.jit(step)(params, read, jnp.full(len(sequences), count), cache)
-    chances = np.asarray(jax.nn.log_softmax(logits, -1))
-    scores = {}
-    for sequence, chance in zip(sequences, chances, strict=True):
+PAIRS = list(itertools.product(range(8), repeat=2))
+
+
+@pytest.fixture(scope="module")
+def chances(seq2seq):
+    """For each row, [pair, position, token] log-probabilities of every pair, read whole."""
+    read_whole = []
+    for row, length in enumerate(LENGTHS):
+        many = SOURCE[row : row + 1, :length].repeat(len(PAIRS), 0)
+        lengths = np.full(len(PAIRS), length)
+        step, params, start, _, cache = empty_rows(*seq2seq, many, lengths, 2)
+        read = jnp.concatenate([start, jnp.asarray(PAIRS)[:, :-1]], 1)
+        logits, _ = jax.jit(step)(params, read, jnp.full(len(PAIRS), 2), cache)
+        read_whole.append(np.asarray(jax.nn.log_softmax(logits, -1)))
+    return read_whole
+
+
+def best_of_all(chances, penalty):
+    """The best of all sequences of up to two tokens, and its score."""
+    count, scores = 2, {}
+    for sequence, chance in zip(PAIRS, chances, strict=True):
         end = sequence.index(END) + 1 if END in sequence else count
         total = sum(chance[i, token] for i, token in enumerate(sequence[:end]))
         scores[sequence[:end]] = total / end**penalty
@@ -52,12 +62,12 @@ def best_of_all(model, params, row, count, penalty):
 
 
 @pytest.mark.parametrize("penalty", [-1.0, 0.0, 1.0, 3.0])
-def test_enough_beams_find_the_best_of_all_sequences(seq2seq, penalty):
+def test_enough_beams_find_the_best_of_all_sequences(seq2seq, chances, penalty):
     result = models.beam_search(
         *seq2seq, SOURCE, 2, num_beams=8, end_id=END, length_penalty=penalty, lengths=LENGTHS
     )
     for row in range(2):
-        tokens, score = best_of_all(*seq2seq, row, 2, penalty)
+        tokens, score = best_of_all(chances[row], penalty)
         assert result.tokens[row].tolist() == tokens
         assert result.scores[row] == pytest.approx(score, abs=1e-4)
 

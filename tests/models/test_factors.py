@@ -46,7 +46,10 @@ def test_a_folded_model_computes_the_same(form):
     assert shapes(folded) == shapes(own)
     batch = batch_of(RNG.integers(0, 16, (2, 8)))
     np.testing.assert_allclose(
-        model.apply(params, batch), plain.apply(folded, batch), rtol=1e-4, atol=1e-5
+        jax.jit(model.apply)(params, batch),
+        jax.jit(plain.apply)(folded, batch),
+        rtol=1e-4,
+        atol=1e-5,
     )
     embedding = params["embed"]["token"]["embedding"]  # what has no factors is drawn as before
     np.testing.assert_array_equal(embedding, own["embed"]["token"]["embedding"])
@@ -108,8 +111,8 @@ def test_a_sparse_run_is_finalized_folded_and_generates(form, tmp_path, capsys):
     assert model.config.factors is None
     batch = batch_of(RNG.integers(0, 16, (2, 8)))
     whole, params = wafer.load(tmp_path / "dense")[:2]
-    logits = whole.apply(params, batch)
-    np.testing.assert_allclose(logits, model.apply(folded, batch), rtol=1e-4, atol=1e-4)
+    logits = jax.jit(whole.apply)(params, batch)
+    np.testing.assert_allclose(logits, jax.jit(model.apply)(folded, batch), rtol=1e-4, atol=1e-4)
     prompts = np.asarray([[1, 2, 3]])
     expected = models.generate(model, folded, prompts, 4)
     np.testing.assert_array_equal(models.generate(whole, params, prompts, 4), expected)

@@ -158,7 +158,7 @@ def test_digits_are_learned_by_the_first_example():
 
         return jax.lax.scan(step, (params, tx.init(params)), None, length=80)[0][0]
 
-    aux = model.loss(train(params), image_batch(images[1500:], labels[1500:]))[1]
+    aux = quick(model.loss)(train(params), image_batch(images[1500:], labels[1500:]))[1]
     assert models.metric_values(aux.metrics)["accuracy"] > 0.85  # held out; chance is 0.1
     with pytest.raises(ValueError, match="depth"):
         models.build({"name": "fc_mnist", "depth": 0})

@@ -174,7 +174,7 @@ def test_errors_come_before_the_first_token(decoder):
 
 @pytest.mark.parametrize(
     ("k", "end_id", "noise"),
-    [(1, None, 0.0), (6, None, 0.0), (3, 4, 0.1), (6, None, 0.1), (3, None, 3.0), (6, 4, 3.0)],
+    [(1, None, 0.0), (6, None, 0.0), (6, 4, 0.1), (6, None, 0.1), (6, None, 3.0), (6, 4, 3.0)],
 )
 def test_a_draft_never_changes_the_text(decoder, k, end_id, noise):
     model, params = decoder

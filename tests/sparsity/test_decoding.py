@@ -11,7 +11,7 @@ from sparsity import decoding
 from sparsity.kernels import DecodeTable, DecodeWeight
 
 pytestmark = pytest.mark.native
-SIZES = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 2}
+SIZES = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 1, "num_heads": 2}
 FAMILIES = {
     "gpt2": {"filter_size": 72, "max_position_embeddings": 64},
     "llama": {"filter_size": 40, "max_position_embeddings": 64},
@@ -34,8 +34,7 @@ def trees(name):
     return model, stored, jax.tree.map(lambda leaf: jnp.asarray(np.nan_to_num(leaf)), stored)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("family", "rows"), [("gpt2", 1), ("llama", 3), ("gptj", 3)])
 def test_greedy_tokens_are_those_of_dense_weights(family, rows):
     model, stored, dense = trees(family)
     converted = decoding.convert(model, named_leaves(stored))
@@ -80,7 +79,7 @@ def test_what_is_read_in_a_step():
 def test_a_model_that_is_not_pruned_stays_as_it_is():
     model, _, dense = trees("gpt2")
     converted = decoding.convert(model, named_leaves(dense))
-    assert converted.sparse == 6 * 2  # zeros are pruned weights as NaN are
+    assert converted.sparse == 6  # zeros are pruned weights as NaN are
     full = jax.tree.map(jnp.ones_like, dense)
     converted = decoding.convert(model, named_leaves(full))
     assert converted.sparse == converted.kernels == 0

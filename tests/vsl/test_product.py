@@ -153,9 +153,15 @@ def _batch(family: str) -> models.Batch:
     return models.Batch(tokens, labels, layout.valid.astype(jnp.float32), layout, extras)
 
 
+SLOW = {"gpt2 padded", "bert", "t5"}  # two compilations each
+
+
 @pytest.mark.parametrize(
     "family",
-    ["gpt2", "gpt2 padded", "bert", "bert masked", pytest.param("t5", marks=pytest.mark.slow)],
+    [
+        pytest.param(family, marks=[pytest.mark.slow] if family in SLOW else [])
+        for family in ("gpt2", "gpt2 padded", "bert", "bert masked", "t5")
+    ],
 )
 def test_models_do_not_notice(family: str) -> None:
     sizes = dict(_SIZES)

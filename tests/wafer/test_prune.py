@@ -47,10 +47,11 @@ def sections(tmp_path, **run):
     }
 
 
-@pytest.fixture
-def trained(tmp_path):
-    wafer.train(sections(tmp_path))
-    return tmp_path / "run"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    wafer.train(sections(folder))
+    return folder / "run"
 
 
 @pytest.mark.slow

@@ -1,27 +1,28 @@
 """Every params YAML of the repository is read, checked and built by shapes alone."""
 
-import resource
-import subprocess
-import sys
-import time
+import hashlib
+import json
 
 import jax
 import pytest
 import yaml
-from helpers.paths import ROOT
+from helpers.paths import GOLDEN, ROOT
 
+from models.paths import named_leaves
 from wafer import cli
 from wafer.config import load
 from wafer.experiment import Experiment
 
-PARAMS = sorted((ROOT / "models" / "configs").rglob("*.yaml"))
+CONFIGS = ROOT / "models" / "configs"
+PARAMS = sorted(CONFIGS.rglob("*.yaml"))
+V1 = json.loads((GOLDEN / "checkpoints" / "v1" / "expected.json").read_text())["configs"]
 
 
 @pytest.mark.parametrize("path", PARAMS, ids=lambda p: p.stem)
 def test_params_file(path, tmp_path):
     cfg = load(path)
     experiment = Experiment.from_config(cfg)
-    jax.eval_shape(experiment.tx.init, experiment.shapes)
+    opt_state = jax.eval_shape(experiment.tx.init, experiment.shapes)
     if cfg.sparsity is not None:
         assert experiment.sparsifier.select(experiment.shapes), (
             "the sparsity section selects no parameter"
@@ -30,6 +31,16 @@ def test_params_file(path, tmp_path):
     saved = tmp_path / "resolved.yaml"
     saved.write_text(cfg.to_yaml())
     assert load(saved) == cfg
+
+    name = str(path.relative_to(CONFIGS))
+    if name in V1:  # what checkpoints of format version 1 hold
+        leaves = named_leaves({"params": experiment.shapes, "opt_state": opt_state})
+        lines = sorted(f"{leaf} {x.shape} {x.dtype}" for leaf, x in leaves)
+        assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == V1[name]
+
+
+def test_files_of_version_1_are_still_there():
+    assert V1.keys() <= {str(path.relative_to(CONFIGS)) for path in PARAMS}
 
 
 # the issue's families -> a name that one run file at least must have
@@ -85,33 +96,14 @@ def test_every_family_has_a_run_file():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PARAMS, ids=lambda p: p.stem)
-def test_validates_within_ten_seconds(path, tmp_path, monkeypatch):
+def test_validates(path, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     flags = ["--mode", "train", "--model_dir", str(tmp_path), "--validate_only"]
     settings = yaml.safe_load(path.read_text())
     settings["runconfig"].pop("checkpoint_path", None)  # what an earlier run of a chain writes
     params = tmp_path / path.name
     params.write_text(yaml.safe_dump(settings))
-    began = time.process_time()
     assert cli.main(["run", "--params", str(params), *flags]) == 0
-    used = time.process_time() - began
-    assert used < 6, f"{used:.1f} s of processor time"  # the rest of the ten is for imports
-
-
-@pytest.mark.slow
-def test_a_process_of_its_own_validates_within_ten_seconds(tmp_path):
-    path = ROOT / "models" / "configs" / "mixtral" / "mixtral_8x7b.yaml"  # the most work
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    flags = ["--mode", "train", "--model_dir", str(tmp_path), "--validate_only"]
-    subprocess.run(
-        [sys.executable, "-m", "wafer", "run", "--params", str(path), *flags],
-        check=True,
-        capture_output=True,
-        cwd=ROOT,
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert used < 10, f"{used:.1f} s of processor time"
 
 
 @pytest.mark.parametrize("path", PARAMS, ids=lambda p: p.stem)

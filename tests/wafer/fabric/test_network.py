@@ -68,6 +68,7 @@ def jax_loss(tree, x, y):
     return -jnp.take_along_axis(jax.nn.log_softmax(h), y[:, None], axis=1).mean()
 
 
+@jax.jit
 def jax_step(tree, velocity, masks, x, y, rate, momentum):
     """SGD in plain JAX; pruned weights stay 0."""
     loss, grads = jax.value_and_grad(jax_loss)(tree, x, y)

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import yaml
+from helpers.ports import free_address
 from helpers.runs import assert_close, config, train
 
 from models.checkpoint.reader import load_checkpoint
@@ -129,9 +129,7 @@ def write(folder: pathlib.Path, **runconfig) -> pathlib.Path:
 
 def launch(params: pathlib.Path, model_dir: pathlib.Path, processes: int, *flags: str, each=None):
     """Start the processes of one run; they meet on a free port. ``each``: flags per process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = free_address()
     command = [sys.executable, "-m", "wafer", "run", "-p", str(params), "-o", str(model_dir)]
     command += ["--num_csx", str(processes), *flags]
     if processes > 1:

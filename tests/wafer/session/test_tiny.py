@@ -86,7 +86,8 @@ def test_train_resume_finalize_generate(params, tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     said = []
     for path in (checkpoint, dense):
-        assert main(["generate", "--checkpoint_path", str(path), "--prompt", "def f"]) == 0
+        flags = ["--prompt", "def f", "--max_new_tokens", "8"]
+        assert main(["generate", "--checkpoint_path", str(path), *flags]) == 0
         said.append(capsys.readouterr())
     assert said[0].out == said[1].out
     assert said[0].out.startswith("def f")
