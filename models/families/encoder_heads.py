@@ -114,8 +114,9 @@ def _pretraining_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch)
     weights = extras["masked_weights"] if gathered else batch.weights
     aux = token_aux(out["logits"], labels, weights, name="mlm/")
     rows = jnp.sum(batch.layout.lengths > 0).astype(jnp.float32)
-    if cfg.mlm_loss_scaling == "batch_size":
-        aux = aux._replace(loss_sum=aux.loss_sum * cfg.mlm_loss_weight, weight=rows)
+    if cfg.mlm_by_sequences:
+        weight = 1.0 if cfg.mlm_loss_weight is None else cfg.mlm_loss_weight
+        aux = aux._replace(loss_sum=aux.loss_sum * weight, weight=rows)
     if not cfg.has_nsp or "next_sentence_label" not in extras:
         return aux
     nsp = _sequence_aux(out["nsp"], extras["next_sentence_label"], batch.layout, "nsp/")
@@ -166,6 +167,15 @@ def encoder_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch) -> A
     """
     if cfg.has_mlm:
         return _pretraining_aux(cfg, out, batch)
+    aux = _labels_aux(cfg, out, batch)
+    if cfg.loss_weight is None:
+        return aux
+    rows = jnp.sum(batch.layout.lengths > 0).astype(jnp.float32)
+    return Aux(aux.loss_sum * cfg.loss_weight, rows, aux.metrics)
+
+
+def _labels_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch) -> Aux:
+    """Score labels of sequences, tokens, sentences or answers."""
     if cfg.head == "classification":
         return _sequence_aux(out["logits"], batch.extras["class_labels"], batch.layout)
     if cfg.head == "token_classification":

@@ -279,8 +279,10 @@ def upgrade(trainer: Any) -> Upgraded:
     for key in sorted(init, key=lambda key: key not in ("model", "optimizer")):
         if key in _INIT and init[key] is not None:
             _INIT[key](up, init[key], f"trainer.init.{key}")
-    if "precision" in init:  # the vendor's default there is another one than in older files
-        up.sections.setdefault("model", {}).setdefault("fp16_type", "bfloat16")
+    if "precision" in init:  # the vendor's defaults there are others than in older files
+        model = up.sections.setdefault("model", {})
+        model.setdefault("mixed_precision", True)
+        model.setdefault("fp16_type", "bfloat16")
     _methods(up, whole)
     _fraction(up.sections.get("runconfig", {}))
     profile = up.sections.pop("op_profiler_config", None)

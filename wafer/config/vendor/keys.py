@@ -1,7 +1,7 @@
 """Keys of the vendor's run files, release by release, that our sections do not have.
 
-Three tables: keys that change no result (``IGNORED``), other names for keys and values
-(``RENAMED``, ``NAMES``), and what is refused by name (``REFUSED``). ``translate`` applies them
+Three tables: keys that change no result (``IGNORED``), other names of models (``NAMES``), and
+what is refused by name (``REFUSED``). ``translate`` applies them
 before the sections are checked. The vendor's public source at each release tag is the reference.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from wafer.config.vendor.rules import RULES
 from wafer.errors import Problem
 
-__all__ = ["IGNORED", "NAMES", "NOT_COMPUTED", "REFUSED", "RENAMED", "Row", "translate"]
+__all__ = ["IGNORED", "NAMES", "NOT_COMPUTED", "REFUSED", "Row", "translate"]
 
 NOT_COMPUTED = "not computed here: "
 _PARTS = ("train_input", "eval_input")
@@ -71,11 +71,6 @@ IGNORED = (
     Row("optimizer", "ws_summary", "1.7-2.3", "log_summaries writes the norms"),
     Row("runconfig", "execute_crd_memory_gi compile_crd_memory_gi", "2.0-2.3", "", (-1,)),
     Row("runconfig", "log_step_count_steps save_checkpoint_steps", "1.7-1.7", "unused"),
-)
-
-RENAMED = (
-    # (section, older key, today's, of)
-    ("model", "scale_encoder_qk_dot_by_d", "scale_qk_dot_by_d", "t5|transformer"),
 )
 
 # A model's name in the registry of releases 2.4 and later -> ours
@@ -151,10 +146,6 @@ def _apply(out: Translated, name: str, section: dict[str, Any]) -> None:
         elif _row(IGNORED, name, key, section) is not None:
             out.ignored.append(f"{name}.{key}")
             del section[key]
-    for where, old, new, of in RENAMED:
-        if old in section and where == name and re.search(of, _kind(name, section)):
-            section[new] = section.pop(old)
-            out.renamed[name, new] = (name, old)
 
 
 def _kind(name: str, section: Mapping[str, Any]) -> str:
