@@ -76,6 +76,8 @@ def _write_bert(cfg: EncoderConfig) -> Settings:
     names = {ours: foreign for foreign, (_, ours) in _HEADS.items()}
     if head not in names:
         raise ValueError(f"{cfg.name}: Hugging Face has no class for head {head!r}")
+    if (cfg.embeddings_scale, cfg.logits_scale) != (1.0, 1.0):
+        raise ValueError(f"{cfg.name}: Hugging Face's BERT has no muP scales")
     return {
         "architectures": [f"Bert{names[head]}"],
         "max_position_embeddings": cfg.max_position_embeddings,
@@ -187,6 +189,8 @@ def _read_marian(foreign: Settings) -> Settings:
 
 
 def _write_marian(cfg: Seq2SeqConfig) -> Settings:
+    if cfg.norms_ends or cfg.scale_logits:
+        raise ValueError(f"{cfg.name}: Marian has no norm after its stacks and no scale of logits")
     return {
         "architectures": ["MarianMTModel"],
         "decoder_layers": cfg.decoder_layers,

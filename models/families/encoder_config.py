@@ -57,6 +57,10 @@ class EncoderConfig(BlockConfig):
     share_embedding_weights: bool = True
     use_embedding_layer_norm: bool = True
     mask_padding_in_positional_embed: bool = False
+    # muP scales of the ends; the layers' are in BlockConfig
+    embeddings_scale: PositiveFloat = 1.0
+    output_logits_alpha: PositiveFloat = 1.0
+    scale_output_logits_by_d: bool = True
     # heads
     head: EncoderHead = "pretraining"
     disable_nsp: bool = False
@@ -93,6 +97,15 @@ class EncoderConfig(BlockConfig):
     def causal(self) -> bool:
         """Encoders see both directions."""
         return False
+
+    @property
+    def logits_scale(self) -> float:
+        """Factor on the logits of the pre-training heads, 1 without muP."""
+        if not self.is_mup:
+            return 1.0
+        multiplier = self.mup_hidden_multiplier
+        width = multiplier if self.scale_output_logits_by_d else multiplier**0.5
+        return self.output_logits_alpha / width
 
     @property
     def mlm_by_sequences(self) -> bool:

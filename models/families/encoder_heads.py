@@ -50,7 +50,7 @@ class Heads(nn.Module):
             gather: positions to score ('logits' is [M, .] then), or None for all.
         """
         cfg = self.cfg
-        init = make_initializer(cfg.init_of("ffn"))
+        init = make_initializer(cfg.init_of("base" if cfg.is_mup else "ffn"))
         out: Outputs = {}
         picked = x if gather is None else x[gather]
         if cfg.has_mlm:
@@ -59,12 +59,12 @@ class Heads(nn.Module):
             h = activation(cfg.mlm_nonlinearity)(h)
             h = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="mlm_norm")(h)
             bias = leaf(self, "lm_head_bias", zeros_init, (cfg.vocab_size,))
-            out["logits"] = score(h, table) + bias.astype(h.dtype)
+            out["logits"] = (score(h, table) + bias.astype(h.dtype)) * cfg.logits_scale
         if cfg.pools:
             pooled = Dense(cfg.hidden_size, True, init, name="pooler")(x[first])
             out["pooled"] = activation(cfg.pooler_nonlinearity)(pooled)
         if cfg.has_nsp:
-            out["nsp"] = Dense(2, True, init, name="nsp")(out["pooled"])
+            out["nsp"] = Dense(2, True, init, name="nsp")(out["pooled"]) * cfg.logits_scale
         self._task(x, picked, first, drop, out)
         if cfg.head == "none":
             out["hidden"] = x

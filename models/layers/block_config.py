@@ -330,15 +330,16 @@ class BlockConfig(ModelConfig):
         """Return the initialiser of a kernel group, muP and depth scaling included.
 
         Args:
-            part: 'embedding', 'query', 'attention', 'attention_out', 'ffn', 'ffn_out' or 'head'.
+            part: 'base' (as the file has it), 'embedding', 'query', 'attention', 'attention_out',
+                'ffn', 'ffn_out' or 'head'.
         """
         base = self.initializer or Initializer(name="truncated_normal", std=self.initializer_range)
         attention = self.attention_initializer or base
         ffn = self.ffn_initializer or base
         depth = (2 * self.num_hidden_layers) ** -0.5
         narrow = self.mup_hidden_multiplier**-0.5
-        if part == "embedding":
-            return self.embedding_initializer or base
+        if part in ("base", "embedding"):
+            return (self.embedding_initializer if part == "embedding" else None) or base
         if part == "head":
             return self.head_initializer or Initializer(name="normal", std=self.initializer_range)
         inner = {

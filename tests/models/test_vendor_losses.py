@@ -12,6 +12,8 @@ from models.base import Batch
 from models.families.encoder_heads import encoder_aux
 from models.layers.feed_forward import Experts
 from models.registry import parse_config, settings_of
+from wafer.optim.groups import with_mup_rates
+from wafer.optim.sections import parse_optimizer
 
 SIZES = {"vocab_size": 11, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1}
 BERT = {**SIZES, "filter_size": 8, "max_position_embeddings": 4}
@@ -233,3 +235,29 @@ def test_a_router_that_is_not_computed_is_refused_by_name():
         parse_config({**keys, "moe": moe | {"routing_algorithm": "hash"}})
     with pytest.raises(ValueError, match="top_k: 5 of 4 experts"):
         parse_config({**keys, "moe": moe | {"top_k": 5}})
+
+
+def test_mup_of_bert_scales_logits_of_both_heads_and_divides_rates():
+    """Vendor: logits x output_logits_alpha x base / width; pooler and layers learn slower."""
+    keys = {"output_logits_alpha": 2.0, "mup_base_hidden_size": 2, "mup_base_filter_size": 4}
+    mup = models.build({"name": "bert", **BERT, **keys, "attention_logits_alpha": 1.0})
+    plain = models.build({"name": "bert", **BERT, "scale_qk_dot_by_d": True})
+    params = plain.init(jax.random.key(0))
+    data = batch(segment_ids=jnp.zeros(T, jnp.int32))
+    ours, unscaled = mup.apply(params, data), plain.apply(params, data)
+    for name in ("logits", "nsp"):
+        np.testing.assert_allclose(ours[name], unscaled[name] * 2.0 * 2 / 8, rtol=1e-5, atol=1e-7)
+    section = parse_optimizer({"optimizer_type": "SGD", "learning_rate": 0.1})
+    rates = dict(with_mup_rates(section, mup.config, ["pooler/kernel"]).adjust_learning_rate)
+    assert rates == {"pooler/kernel": 0.25}
+
+
+def test_the_embeddings_scale_of_an_encoder_acts_before_the_norm():
+    keys = {"name": "bert", **BERT, "use_embedding_layer_norm": False, "num_hidden_layers": 1}
+    data = batch(segment_ids=jnp.zeros(T, jnp.int32))
+    one, two = (models.build(keys | {"embeddings_scale": scale}) for scale in (1.0, 2.0))
+    params = one.init(jax.random.key(0))
+    embed = lambda model, tree: (
+        model.kinds["embed"][1]({"embed": tree["embed"]}, None, data, None).x
+    )
+    np.testing.assert_allclose(embed(two, params), 2 * embed(one, params), rtol=1e-6)
