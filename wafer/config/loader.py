@@ -13,10 +13,10 @@ from pydantic import Field, SerializeAsAny
 from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
 from wafer.config.distillation import Distillation
-from wafer.config.retired import with_advice
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import trainers_of, upgrade
 from wafer.config.vendor.keys import translate
+from wafer.config.vendor.removed import with_advice
 from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
@@ -161,7 +161,7 @@ def parse_config(
         raw, origins = _of_trainer(raw)
         for key in overrides or {}:
             origins.pop(("runconfig", key), None)
-    raw, ignored, problems, renamed = translate(raw)
+    raw, ignored, problems, renamed, _ = translate(raw)
     if ignored:
         _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
     problems += _unknown_sections(raw)

@@ -71,7 +71,7 @@ def _processor(name: Any) -> Callable[..., Any]:
             f"{name!r} reads TFRecords, which belong to the TensorFlow stack; write the rows as "
             "HDF5 (`wafer data preprocess`), or yield them from a loader of your own"
         )
-    if name in _NOT_READ:
+    if isinstance(name, str) and name in _NOT_READ:
         raise ValueError(f"{name!r}: not computed here: {_NOT_READ[name]}")
     if not isinstance(name, str) or ":" not in name:
         raise ValueError(

@@ -109,18 +109,25 @@ class Translated(NamedTuple):
     ignored: dotted keys without effect, in the file's order
     problems: refused keys
     renamed: path here -> path in the file
+    release: the file's, (major, minor), where its top-level key ``release`` says it
     """
 
     sections: dict[str, Any]
     ignored: list[str]
     problems: list[Problem]
     renamed: dict[tuple[str, ...], tuple[str, ...]]
+    release: tuple[int, int] | None = None
 
 
 def translate(raw: Mapping[str, Any]) -> Translated:
     """Apply the tables to the sections of a run file; ``raw`` is left as it is."""
-    out = Translated({}, [], [], {})
+    out = Translated({}, [], [], {}, _release(raw.get("release")))
+    if "release" in raw and out.release is None:
+        message = f"{raw['release']!r}: expected a release of the vendor's in quotes, such as '1.7'"
+        out.problems.append(Problem(("release",), message))
     for name, value in raw.items():
+        if name == "release":
+            continue
         out.sections[name] = dict(value) if isinstance(value, Mapping) else value
     model = out.sections.get("model")
     if isinstance(model, dict):
@@ -135,6 +142,11 @@ def translate(raw: Mapping[str, Any]) -> Translated:
         if isinstance(section, dict):
             _apply(out, name, section)
     return out
+
+
+def _release(value: Any) -> tuple[int, int] | None:
+    found = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)*", value) if isinstance(value, str) else None
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _apply(out: Translated, name: str, section: dict[str, Any]) -> None:

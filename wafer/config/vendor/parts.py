@@ -35,7 +35,7 @@ def translate_parts(model: dict[str, Any]) -> Refused:
     if "image_model" in parts and "projector" in model:
         refused = _tower(parts["image_model"]) + _projector(model)
         _text(model, parts.get("text_model", {}))
-    for part in parts.values():
+    for part in parts.values() if model.get("mixed_precision") is True else ():
         for key in set(_HALF) & set(model):
             part.setdefault(key, model[key])
     return refused

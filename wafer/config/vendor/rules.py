@@ -158,7 +158,7 @@ def _defaults(out: Any) -> None:
     for path, why in translate_parts(model):
         out.problems.append(Problem(("model", *path), why))
     if family == "seq2seq":
-        for key, why in translate_seq2seq(model):
+        for key, why in translate_seq2seq(model, out.release):
             out.problems.append(Problem(("model", key), why))
 
 
@@ -170,14 +170,15 @@ def _model(out: Any) -> tuple[dict[str, Any], str]:
 
 
 def _preferences(out: Any) -> None:
-    """``name: dpo`` trains its ``policy_model``."""
+    """``name: dpo`` trains its ``policy_model``; until 2.3 its keys are beside ``dpo``."""
     model = out.sections.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("policy_model"), dict):
+    if not isinstance(model, dict):
         return
-    model |= model.pop("policy_model")
-    for key in model:
-        if key not in ("name", "dpo"):
-            out.renamed["model", key] = ("model", "policy_model", key)
+    if isinstance(model.get("policy_model"), dict):
+        model |= model.pop("policy_model")
+        for key in model:
+            if key not in ("name", "dpo"):
+                out.renamed["model", key] = ("model", "policy_model", key)
     dpo = model.get("dpo")
     if isinstance(dpo, dict) and "reference_free" in dpo:
         model["dpo"] = {key: value for key, value in dpo.items() if key != "reference_free"}

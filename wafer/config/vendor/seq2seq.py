@@ -22,11 +22,14 @@ _MUP = (
 )
 
 
-def translate_seq2seq(model: dict[str, Any]) -> list[tuple[str, str]]:
+def translate_seq2seq(
+    model: dict[str, Any], release: tuple[int, int] | None = None
+) -> list[tuple[str, str]]:
     """Say in our keys what the vendor's defaults are; given keys win.
 
     Args:
         model: the section, changed in place.
+        release: of the file, where it says so.
 
     Returns:
         (key, why) of what is refused.
@@ -42,21 +45,24 @@ def translate_seq2seq(model: dict[str, Any]) -> list[tuple[str, str]]:
     if model.get("position_embedding_type") == "learned_absolute":
         model["position_embedding_type"] = "learned"
     if model.get("name") == "transformer" and "d_model" in model:
-        refused += _transformer(model)
+        refused += _transformer(model, release)
     if model.get("name") in (*_T5, "transformer"):
         _initial_values(model)
     return refused
 
 
-def _transformer(model: dict[str, Any]) -> list[tuple[str, str]]:
+def _transformer(model: dict[str, Any], release: tuple[int, int] | None) -> list[tuple[str, str]]:
     """Set scales and norms of the vendor's Transformer; Marian's are the presets."""
     given = {"scale_embedding": False, "scale_logits": True, "final_norm": True} | model
     model |= given
-    if model.get("use_pre_encoder_decoder_layer_norm") is not True:
-        return []
-    del model["use_pre_encoder_decoder_layer_norm"]
-    why = "true is post-LN in releases before 1.8 and pre-LN since; write norm_first"
-    return [("use_pre_encoder_decoder_layer_norm", f"not computed here: {why}")]
+    pre = model.pop("use_pre_encoder_decoder_layer_norm", None)
+    if pre is True and release is None:
+        why = "true is post-LN in releases before 1.8 and pre-LN since; write norm_first, or"
+        why += " the file's `release` above its sections"
+        return [("use_pre_encoder_decoder_layer_norm", f"not computed here: {why}")]
+    if isinstance(pre, bool):
+        model["norm_first"] = pre != (release is not None and release < (1, 8))
+    return []
 
 
 def _initial_values(model: dict[str, Any]) -> None:
