@@ -139,6 +139,13 @@ def _keys(path: str) -> Path:
     return tuple(int(part) if part.isdigit() else part for part in path.split("."))
 
 
+# These change what is trained, and have no counterpart.
+_NOT_COMPUTED = {
+    "SelectiveGrad": "parameters without a gradient by a filter; LLaVA has model.freeze",
+    "SkipSamples": "data that are skipped; a checkpoint holds the place in the data",
+}
+
+
 class _Upgrade:
     """One trainer on its way; ``left`` fills up."""
 
@@ -236,6 +243,9 @@ def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
 def _callbacks(up: _Upgrade, value: Any, path: str) -> None:
     for i, entry in enumerate(_items(value)):
         name, arguments = _named(entry, f"{path}.{i}")
+        if name in _NOT_COMPUTED:
+            message = f"not computed here: {_NOT_COMPUTED[name]}; drop the callback"
+            raise ConfigError([Problem((*_keys(path), i, name), message)])
         table = CALLBACKS.get(name)
         if table is None:
             if name not in _ALWAYS:

@@ -227,3 +227,9 @@ def test_a_precision_section_without_enabled_is_enabled_in_bfloat16():
     init = {"model": {}, "precision": {"loss_scaling_factor": "dynamic"}}
     model = upgrade({"init": init}).sections["model"]
     assert model == {"mixed_precision": True, "fp16_type": "bfloat16"}
+
+
+@pytest.mark.parametrize("name", ["SelectiveGrad", "SkipSamples"])
+def test_a_callback_that_changes_what_is_trained_is_refused_by_name(name):
+    with pytest.raises(ConfigError, match=rf"callbacks.*{name}: not computed here"):
+        upgrade({"init": {"callbacks": [{name: {}}]}})
