@@ -60,3 +60,22 @@ def test_both_towers_of_dpr_compute_in_the_models_precision():
     model = {"name": "dpr", "q_encoder": tower, "ctx_encoder": tower, "mixed_precision": True}
     _, section = translated(model, use_bfloat16=True)
     assert models.build(section).config.q_encoder.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LLAVA,
+        {"name": "t5", "src_vocab_size": 9, "extra_ids": 3, "d_model": 8, "d_kv": 4, "d_ff": 8},
+        {"name": "transformer", "d_model": 8, "use_pre_encoder_decoder_layer_norm": False},
+        {"name": "dpo", "policy_model": TEXT | {"name": "llama"}, "dpo": {"reference_free": False}},
+        {"name": "bert/token_classifier", "label_vocab_file": "x", "mixed_precision": True},
+    ],
+    ids=lambda model: model["name"],
+)
+def test_what_was_translated_stays_as_it_is(model):
+    """A run keeps its sections; they are read again when it goes on."""
+    once = translate({"model": model, "train_input": dict(ROWS)}).sections
+    again = translate(once)
+    assert again.sections == once
+    assert not again.problems
