@@ -14,6 +14,7 @@ _LAYER: _Rules = (
     (r"attn/out/", "self_attn.proj_output_dense_layer."),
     (r"moe/router/", "ffn.gate."),
     (r"moe/experts_(\d+)/", r"ffn.experts.experts.\1/"),
+    (r"moe/shared_experts_(\d+)/", r"ffn.experts.shared_experts.\1/"),
     (r"(^|[./])(ffn|experts\.\d+)/up/", r"\1\2.ffn.0.linear_layer."),
     (r"(^|[./])(ffn|experts\.\d+)/gate/", r"\1\2.ffn.0.linear_layer_for_glu."),
     (r"(^|[./])(ffn|experts\.\d+)/down/", r"\1\2.ffn.1.linear_layer."),

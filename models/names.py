@@ -104,6 +104,8 @@ _TRANSFORMER: dict[str, Any] = {
     "layer_norm_epsilon": 1e-5,
     "nonlinearity": "relu",
     "scale_embedding": True,
+    "relu_dropout_rate": 0.0,
+    "use_dropout_outside_residual_path": False,
 }
 
 MODELS: dict[str, Entry] = {

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
 from models.sections import Section
 
@@ -101,7 +101,6 @@ class ModelConfig(Section):
     fp16_type: Literal["bfloat16", "cbfloat16", "float16"] = "float16"
     compute_dtype: ComputeDtype | None = None
     # Accepted because the vendor's run files carry them; they steer its hardware only.
-    use_bfloat16: bool | None = None
     to_float16: bool | None = None
     boundary_casting: bool | None = None
     tf_summary: bool | None = None
@@ -113,6 +112,20 @@ class ModelConfig(Section):
     enable_vts: bool = False
     use_vsl: bool = False
     attention_softmax_fp32: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _until_2_0(cls, data: Any) -> Any:
+        """Read ``use_bfloat16``, which releases before 2.1 had for ``fp16_type``."""
+        if not isinstance(data, Mapping) or "use_bfloat16" not in data:
+            return data
+        own = {key: value for key, value in data.items() if key != "use_bfloat16"}
+        if data["use_bfloat16"] is None:
+            return own
+        kind = "bfloat16" if data["use_bfloat16"] else "float16"
+        if own.get("fp16_type", kind) != kind:
+            raise ValueError(f"use_bfloat16: fp16_type is {own['fp16_type']!r}; keep one of them")
+        return own | {"fp16_type": kind}
 
     @property
     def dtype(self) -> Any:

@@ -1,6 +1,8 @@
 """Strict settings for every test: CPU with four devices, exact matrix products, fixed keys."""
 
+import importlib.util
 import os
+import pathlib
 import sys
 import tempfile
 from collections.abc import Generator
@@ -30,6 +32,11 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _PROGRAMS = tempfile.TemporaryDirectory(prefix="wafer-tests-xla-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _PROGRAMS.name
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+# The folders tests/wafer, tests/models, ... hide the packages of an editable install, whose finder
+# comes after sys.path.
+if importlib.util.find_spec("wafer").origin is None:  # type: ignore[union-attr]
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import jax
 import pytest

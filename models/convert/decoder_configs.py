@@ -340,6 +340,8 @@ def _write_llama(cfg: DecoderConfig) -> Settings:
     else:
         bias = cfg.use_projection_bias_in_attention
         out |= {"attention_bias": bias, "mlp_bias": cfg.use_ffn_bias}
+    if cfg.moe and (cfg.moe.num_shared_experts or cfg.moe.null_expert_bias):
+        raise ValueError("moe: Mixtral has neither num_shared_experts nor null_expert_bias")
     if cfg.moe:
         out |= {
             "num_local_experts": cfg.moe.num_experts,

@@ -98,6 +98,8 @@ def _write_bert(cfg: EncoderConfig) -> Settings:
     names = {ours: foreign for foreign, (_, ours) in _HEADS.items()}
     if head not in names:
         raise ValueError(f"{cfg.name}: Hugging Face has no class for head {head!r}")
+    if (cfg.embeddings_scale, cfg.logits_scale) != (1.0, 1.0):
+        raise ValueError(f"{cfg.name}: Hugging Face's BERT has no muP scales")
     return {
         "architectures": [f"Bert{names[head]}"],
         "tie_word_embeddings": cfg.share_embedding_weights,
@@ -228,6 +230,8 @@ def _refine_marian(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Set
 
 
 def _write_marian(cfg: Seq2SeqConfig) -> Settings:
+    if cfg.norms_ends or cfg.scale_logits:
+        raise ValueError(f"{cfg.name}: Marian has no norm after its stacks and no scale of logits")
     return {
         "decoder_layers": cfg.decoder_layers,
         "decoder_attention_heads": cfg.num_heads,

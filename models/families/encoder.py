@@ -69,7 +69,7 @@ class EncoderEmbed(nn.Module):
             x = x + Embedding(cfg.num_segments, size, init, name="segment")(segments)
         if shares is not None:
             x = x + Mixed(shares.shape[-1], size, init, name="epigenetic")(shares)
-        x = add_positions(cfg, x, positions, init)
+        x = add_positions(cfg, x, positions, init) * cfg.embeddings_scale
         if cfg.use_embedding_layer_norm:
             x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm")(x)
         return drop(x.astype(cfg.dtype), cfg.dropout("embedding"))

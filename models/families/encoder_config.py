@@ -41,9 +41,9 @@ class EncoderConfig(BlockConfig):
     """A bidirectional encoder. Defaults are BERT-base as the vendor trains it.
 
     ``head`` (a key of ours; the model's name sets it) says what sits on top; ``projection_dim`` is
-    DPR's, 0 for none. ``mlm_loss_scaling`` as the vendor's: divide by masked tokens or sequences.
-    ``loss_weight``, for labels of tokens or sentences: divide by sequences and multiply by it;
-    without it by labels. ``include_padding_in_loss`` is accepted; padding never carries loss.
+    DPR's, 0 for none. ``mlm_loss_scaling`` as the vendor's: divide by masked tokens or sequences;
+    None is sequences where ``mlm_loss_weight`` is given, else masked tokens. ``loss_weight``, for
+    labels of tokens or sentences: divide by sequences and multiply by it; without it by labels.
     """
 
     vocab_size: PositiveInt = 30522
@@ -57,6 +57,10 @@ class EncoderConfig(BlockConfig):
     share_embedding_weights: bool = True
     use_embedding_layer_norm: bool = True
     mask_padding_in_positional_embed: bool = False
+    # muP scales of the ends; the layers' are in BlockConfig
+    embeddings_scale: PositiveFloat = 1.0
+    output_logits_alpha: PositiveFloat = 1.0
+    scale_output_logits_by_d: bool = True
     # heads
     head: EncoderHead = "pretraining"
     disable_nsp: bool = False
@@ -67,15 +71,15 @@ class EncoderConfig(BlockConfig):
     classifier_dropout: Dropout | None = None
     projection_dim: NonNegativeInt = 0
     # loss
-    mlm_loss_scaling: Literal["num_masked", "precomputed_num_masked", "batch_size"] = "num_masked"
-    mlm_loss_weight: NonNegativeFloat = 1.0
+    mlm_loss_scaling: Literal["num_masked", "precomputed_num_masked", "batch_size"] | None = None
+    mlm_loss_weight: NonNegativeFloat | None = None
     nsp_loss_weight: NonNegativeFloat = 1.0
     label_smoothing: Dropout = 0.0
     loss_weight: NonNegativeFloat | None = None
     # the vendor's fine-tuning keys whose only value here is the given one, or that change nothing
     problem_type: Literal["single_label_classification"] | None = None
     use_cls_bias: Literal[True] | None = None
-    include_padding_in_loss: bool | None = None
+    include_padding_in_loss: Literal[False] | None = None
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -93,6 +97,22 @@ class EncoderConfig(BlockConfig):
     def causal(self) -> bool:
         """Encoders see both directions."""
         return False
+
+    @property
+    def logits_scale(self) -> float:
+        """Factor on the logits of the pre-training heads, 1 without muP."""
+        if not self.is_mup:
+            return 1.0
+        multiplier = self.mup_hidden_multiplier
+        width = multiplier if self.scale_output_logits_by_d else multiplier**0.5
+        return self.output_logits_alpha / width
+
+    @property
+    def mlm_by_sequences(self) -> bool:
+        """Whether the masked tokens' loss is divided by sequences and multiplied by its weight."""
+        if self.mlm_loss_scaling is None:
+            return self.mlm_loss_weight is not None
+        return self.mlm_loss_scaling == "batch_size"
 
     @property
     def has_mlm(self) -> bool:
@@ -122,6 +142,11 @@ class EncoderConfig(BlockConfig):
     @classmethod
     def _encoder_spelling(cls, data: dict) -> dict:
         data = dict(data)
+        if data.get("include_padding_in_loss"):
+            raise ValueError(
+                "include_padding_in_loss: not computed here: padding has no activations; false "
+                "counts the tokens alone"
+            )
         if data.get("encoder_nonlinearity") is not None:
             data["nonlinearity"] = data["encoder_nonlinearity"]
         for foreign, ours in _SPELLINGS.items():
@@ -140,4 +165,9 @@ class EncoderConfig(BlockConfig):
             )
         if self.num_labels < 2 and self.head in {"classification", "token_classification"}:
             raise ValueError(f"num_labels: {self.num_labels} classes are nothing to choose from")
+        if self.mlm_loss_weight is not None and not self.mlm_by_sequences:
+            raise ValueError(
+                f"mlm_loss_weight: mlm_loss_scaling {self.mlm_loss_scaling!r} divides by masked "
+                "tokens, without a weight; drop one of the two"
+            )
         return self

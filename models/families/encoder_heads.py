@@ -50,7 +50,7 @@ class Heads(nn.Module):
             gather: positions to score ('logits' is [M, .] then), or None for all.
         """
         cfg = self.cfg
-        init = make_initializer(cfg.init_of("ffn"))
+        init = make_initializer(cfg.init_of("base" if cfg.is_mup else "ffn"))
         out: Outputs = {}
         picked = x if gather is None else x[gather]
         if cfg.has_mlm:
@@ -60,12 +60,12 @@ class Heads(nn.Module):
             bias = leaf(self, "lm_head_bias", zeros_init, (cfg.vocab_size,))
             own = make_initializer(cfg.init_of("head"))
             scores = vocabulary_scores(h, table, cfg.vocab_size, own, bias=False)
-            out["logits"] = scores + bias.astype(h.dtype)
+            out["logits"] = (scores + bias.astype(h.dtype)) * cfg.logits_scale
         if cfg.pools:
             pooled = Dense(cfg.hidden_size, True, init, name="pooler")(x[first])
             out["pooled"] = activation(cfg.pooler_nonlinearity)(pooled)
         if cfg.has_nsp:
-            out["nsp"] = Dense(2, True, init, name="nsp")(out["pooled"])
+            out["nsp"] = Dense(2, True, init, name="nsp")(out["pooled"]) * cfg.logits_scale
         self._task(x, picked, first, drop, out)
         if cfg.head == "none":
             out["hidden"] = x
@@ -115,8 +115,9 @@ def _pretraining_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch)
     weights = extras["masked_weights"] if gathered else batch.weights
     aux = token_aux(out["logits"], labels, weights, name="mlm/")
     rows = jnp.sum(batch.layout.lengths > 0).astype(jnp.float32)
-    if cfg.mlm_loss_scaling == "batch_size":
-        aux = aux._replace(loss_sum=aux.loss_sum * cfg.mlm_loss_weight, weight=rows)
+    if cfg.mlm_by_sequences:
+        weight = 1.0 if cfg.mlm_loss_weight is None else cfg.mlm_loss_weight
+        aux = aux._replace(loss_sum=aux.loss_sum * weight, weight=rows)
     if not cfg.has_nsp or "next_sentence_label" not in extras:
         return aux
     nsp = _sequence_aux(out["nsp"], extras["next_sentence_label"], batch.layout, "nsp/")
@@ -167,6 +168,15 @@ def encoder_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch) -> A
     """
     if cfg.has_mlm:
         return _pretraining_aux(cfg, out, batch)
+    aux = _labels_aux(cfg, out, batch)
+    if cfg.loss_weight is None:
+        return aux
+    rows = jnp.sum(batch.layout.lengths > 0).astype(jnp.float32)
+    return Aux(aux.loss_sum * cfg.loss_weight, rows, aux.metrics)
+
+
+def _labels_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch) -> Aux:
+    """Score labels of sequences, tokens, sentences or answers."""
     if cfg.head == "classification":
         return _sequence_aux(out["logits"], batch.extras["class_labels"], batch.layout)
     if cfg.head == "token_classification":

@@ -68,7 +68,9 @@ class Seq2SeqEmbed(nn.Module):
         elif cfg.position_embedding_type == "learned":
             rows = cfg.max_position_embeddings
             x = x + Embedding(rows, size, init, name="position")(positions)
-        return drop(x.astype(cfg.dtype), cfg.dropout("embedding"))
+        x, rate = x.astype(cfg.dtype), cfg.dropout("embedding")
+        x = drop(x, rate) if cfg.use_pre_encoder_decoder_dropout else x
+        return drop(x, rate)
 
 
 class _Head(nn.Module):
@@ -77,7 +79,7 @@ class _Head(nn.Module):
     @nn.compact
     def __call__(self, x: Array, table: Array | None) -> Array:
         cfg = self.cfg
-        if cfg.scale_logits:
+        if cfg.scale_logits and cfg.share_embedding_weights:
             x = x * jnp.asarray(cfg.hidden_size**-0.5, x.dtype)
         rows = cfg.tgt_vocab_size or cfg.vocab_size
         init = make_initializer(cfg.init_of("head"))
@@ -85,8 +87,8 @@ class _Head(nn.Module):
 
 
 def final_norm(cfg: Seq2SeqConfig, branch: Any, x: Array) -> Array:
-    """Normalise a stack's output; post-LN stacks have it done already."""
-    if not cfg.norm_first:
+    """Normalise a stack's output, where a norm ends it."""
+    if not cfg.norms_ends:
         return x
     out: Any = Norm(cfg.norm_type, cfg.layer_norm_epsilon).apply({"params": branch}, x)
     return out
@@ -97,18 +99,32 @@ def embed_table(cfg: Seq2SeqConfig, params: Params) -> Any:
     return params["embed" if cfg.share_encoder_decoder_embedding else "decoder_embed"]
 
 
-def lm_logits(cfg: Seq2SeqConfig, params: Params, x: Array) -> Any:
-    """Score the vocabulary from the decoder's last layer."""
+def lm_logits(
+    cfg: Seq2SeqConfig, params: Params, x: Float[Array, "T D"], drop: Drop = no_dropout
+) -> Float[Array, "T V"]:
+    """Score the vocabulary from the decoder's last layer.
+
+    Args:
+        cfg: configuration.
+        params: the tree, or the head's branches of it.
+        x: the last layer's output.
+        drop: (x, rate) -> x with units dropped.
+    """
     x = final_norm(cfg, params.get("decoder_norm_f"), x)
+    if cfg.use_dropout_outside_residual_path:
+        x = drop(x, cfg.dropout("residual"))
     if not cfg.with_lm_head:
         return x
     tied = cfg.share_embedding_weights
     table = embed_table(cfg, params)["token"]["embedding"] if tied else None
     own = {"lm_head": params["lm_head"]} if "lm_head" in params else {}
-    return _Head(cfg).apply({"params": own}, x, table)
+    scores: Any = _Head(cfg).apply({"params": own}, x, table)
+    return scores
 
 
-def _stack(cfg: Any, key: Array, prefix: str, layers: int, *, cross: bool) -> dict[str, Any]:
+def _stack(
+    cfg: Any, key: Array, prefix: str, layers: int, *, cross: bool, ends: bool
+) -> dict[str, Any]:
     one = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
@@ -119,7 +135,7 @@ def _stack(cfg: Any, key: Array, prefix: str, layers: int, *, cross: bool) -> di
     params: dict[str, Any] = {} if shared is None else {f"{prefix}_position": shared}
     for i in range(layers):
         params[f"{prefix}_layers_{i}"] = block(jax.random.fold_in(key, i + 2))["params"]
-    if cfg.norm_first:
+    if ends:
         norm = Norm(cfg.norm_type, cfg.layer_norm_epsilon)
         params[f"{prefix}_norm_f"] = norm.init(key, x).get("params", {})
     return params
@@ -135,8 +151,10 @@ def _init(cfg: Seq2SeqConfig, key: Array) -> Params:
     if not cfg.share_encoder_decoder_embedding:
         target = jax.jit(lambda k: Seq2SeqEmbed(cfg, rows).init(k, one, one, no_dropout))
         params["decoder_embed"] = target(keys[1])["params"]
-    params |= _stack(cfg.encoder_block, keys[2], "encoder", cfg.num_hidden_layers, cross=False)
-    params |= _stack(cfg.decoder_block, keys[3], "decoder", cfg.decoder_layers, cross=True)
+    encoder, decoder = cfg.encoder_block, cfg.decoder_block
+    ends, layers = cfg.norms_ends, (cfg.num_hidden_layers, cfg.decoder_layers)
+    params |= _stack(encoder, keys[2], "encoder", layers[0], cross=False, ends=ends)
+    params |= _stack(decoder, keys[3], "decoder", layers[1], cross=True, ends=ends)
     if cfg.with_lm_head:
         table = jnp.zeros((rows, cfg.hidden_size)) if cfg.share_embedding_weights else None
         params |= jax.jit(lambda k: _Head(cfg).init(k, x, table))(keys[4]).get("params", {})
@@ -180,9 +198,11 @@ def _encoder_fn(cfg: Seq2SeqConfig) -> StageFn:
 
 def _encoder_norm_fn(cfg: Seq2SeqConfig) -> StageFn:
     def norm(params: Params, carry: Both, batch: Batch, key: Array | None) -> Both:
-        source = final_norm(cfg, params["encoder_norm_f"], carry.source)
-        drop = stream_dropout(batch.extras["source_layout"], key)
-        return Both(drop(source, cfg.dropout("residual")), carry.target)
+        source = final_norm(cfg, params.get("encoder_norm_f"), carry.source)
+        if cfg.use_dropout_outside_residual_path:
+            drop = stream_dropout(batch.extras["source_layout"], key)
+            source = drop(source, cfg.dropout("residual"))
+        return Both(source, carry.target)
 
     return norm
 
@@ -211,8 +231,7 @@ def _decoder_fn(cfg: Seq2SeqConfig) -> StageFn:
 
 def _head_fn(cfg: Seq2SeqConfig) -> StageFn:
     def head(params: Params, carry: Both, batch: Batch, key: Array | None) -> Any:
-        del batch, key
-        return lm_logits(cfg, params, carry.target)
+        return lm_logits(cfg, params, carry.target, stream_dropout(batch.layout, key))
 
     return head
 
@@ -221,7 +240,7 @@ def _head_roles(cfg: Seq2SeqConfig) -> tuple[str, ...]:
     table = "embed" if cfg.share_encoder_decoder_embedding else "decoder_embed"
     tied = cfg.share_embedding_weights and cfg.with_lm_head
     own = cfg.with_lm_head and (not tied or cfg.use_bias_in_output)
-    roles = [("decoder_norm_f", cfg.norm_first), (table, tied), ("lm_head", own)]
+    roles = [("decoder_norm_f", cfg.norms_ends), (table, tied), ("lm_head", own)]
     return tuple(name for name, used in roles if used)
 
 
@@ -236,7 +255,7 @@ def build_seq2seq(cfg: Seq2SeqConfig) -> Model:
     for i in range(cfg.num_hidden_layers):
         name = f"encoder_layers_{i}"
         stages.append(Stage(name, "encoder_layer", (name, *encoder)))
-    if cfg.norm_first:
+    if cfg.norms_ends:
         stages.append(Stage("encoder_norm", "encoder_norm", ("encoder_norm_f",)))
     for i in range(cfg.decoder_layers):
         name = f"decoder_layers_{i}"

@@ -33,8 +33,8 @@ class Seq2SeqConfig(BlockConfig):
     """An encoder and a decoder of the same width. Defaults are T5-small's.
 
     Keys of ours: ``scale_logits`` (tied T5 multiplies by d_model^-1/2), ``scale_embedding`` (the
-    2017 Transformer multiplies by d_model^1/2), ``decoder_start_token_id``. ``d_kv`` is the head
-    size.
+    2017 Transformer multiplies by d_model^1/2), ``decoder_start_token_id``; ``final_norm`` of both
+    stacks, None is as ``norm_first``. ``d_kv`` is the head size.
     """
 
     hidden_size: PositiveInt = 512
@@ -52,9 +52,9 @@ class Seq2SeqConfig(BlockConfig):
         "relative"
     )
     layer_norm_epsilon: PositiveFloat = 1e-6
-    use_t5_layer_norm: bool | None = None
-    use_transformer_initialization: bool | None = None
     use_pre_encoder_decoder_dropout: bool = False
+    use_dropout_outside_residual_path: bool = True
+    final_norm: bool | None = None
     share_encoder_decoder_embedding: bool = True
     share_embedding_weights: bool = True
     use_bias_in_output: bool = False
@@ -72,6 +72,11 @@ class Seq2SeqConfig(BlockConfig):
     def tasks(self) -> tuple[str, ...]:
         """Targets for sources."""
         return ("seq2seq",) if self.with_lm_head else ()
+
+    @property
+    def norms_ends(self) -> bool:
+        """Whether a norm follows the last layer of either stack."""
+        return self.norm_first if self.final_norm is None else self.final_norm
 
     @property
     def decoder_layers(self) -> int:
@@ -106,8 +111,8 @@ class Seq2SeqConfig(BlockConfig):
                 if data.get(ours, data[foreign]) != data[foreign]:
                     raise ValueError(f"{foreign} and {ours} are the same knob with two values")
                 data[ours] = data.pop(foreign)
-        if data.get("mlm_loss_scaling") == "precomputed_num_masked":  # the same sum of weights
-            data["mlm_loss_scaling"] = "num_tokens"
+        if data.get("mlm_loss_scaling") in ("num_masked", "precomputed_num_masked"):
+            data["mlm_loss_scaling"] = "num_tokens"  # the same quotient
         gate = data.pop("decoder_nonlinearity", None)
         if gate is not None and gate != data.setdefault("nonlinearity", gate):
             raise ValueError(
@@ -117,12 +122,23 @@ class Seq2SeqConfig(BlockConfig):
         if "d_kv" in data:
             heads = data.get("num_heads", cls.model_fields["num_heads"].default)
             data["attention_inner_dim"] = _inner_dim(data.pop("d_kv"), heads)
-        if data.get("use_t5_layer_norm"):
-            data["norm_type"] = "rmsnorm"
         if data.get("mlm_loss_scaling") is not None:
             data["loss_scaling"] = data["mlm_loss_scaling"]
         if data.get("lm_loss_weight") is not None:
             data["loss_weight"] = data["lm_loss_weight"]
+            data.setdefault("loss_scaling", "batch_size")
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _t5_defaults(cls, data: dict) -> dict:
+        data = dict(data)
+        rms = data.pop("use_t5_layer_norm", None)
+        if rms is not None:
+            data["norm_type"] = "rmsnorm" if rms else "layernorm"
+        if data.get("relu_dropout_rate") is None:  # T5 drops out there, too
+            default = cls.model_fields["dropout_rate"].default
+            data["relu_dropout_rate"] = data.get("dropout_rate", default)
         return data
 
     @model_validator(mode="after")

@@ -163,7 +163,7 @@ class Attention(nn.Module):
 
     def _heads(self, name: str, x: Float[Array, "T D"], count: int) -> Float[Array, "T N H"]:
         cfg = self.cfg
-        init = make_initializer(cfg.init_of("attention"))
+        init = make_initializer(cfg.init_of("query" if name == "query" else "attention"))
         features = count * cfg.head_dim
         h = Dense(features, cfg.use_projection_bias_in_attention, init, name=name)(x)
         if cfg.clip_qkv is not None:

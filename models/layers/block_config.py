@@ -3,7 +3,8 @@
 Every stack is configured by a subclass: decoders, encoders, both halves of encoder-decoders.
 """
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -56,17 +57,58 @@ class FixedSparse(Section):
     every_other_layer: bool = True
 
 
+# Options of the vendor's router that have one value here, and that value.
+_ROUTER = {
+    "router_fp32": True,
+    "routing_algorithm": "learned",
+    "router_selection_nonlinearity": "softmax",
+    "expert_weighting_nonlinearity": "softmax",
+    "expert_weighting_normalization": True,
+    "router_use_bias": False,
+    "probability_before_ffn": False,
+}
+
+
 class MoeConfig(Section):
     """``moe``: top-k routed experts in place of the feed-forward (Mixtral).
 
-    ``use_load_balancing_loss`` False, a key of ours, keeps the coefficient without adding the loss:
-    Hugging Face's ``output_router_logits``.
+    Attributes:
+        num_experts: E, routed experts.
+        top_k: experts of a token.
+        load_balancing_loss_coef: factor of the loss that keeps experts equally busy.
+        num_shared_experts: further experts, which take every token with weight 1.
+        null_expert_bias: added to the denominator of a token's expert weights.
+        use_load_balancing_loss: a key of ours: False keeps the coefficient without adding the loss,
+            as Hugging Face's ``output_router_logits``.
     """
 
     num_experts: PositiveInt
     top_k: PositiveInt = 2
     load_balancing_loss_coef: NonNegativeFloat = 0.0
     use_load_balancing_loss: bool = True
+    num_shared_experts: NonNegativeInt = 0
+    null_expert_bias: NonNegativeFloat = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_router(cls, data: Any) -> Any:
+        """Accept the router's options with the value that is computed."""
+        if not isinstance(data, Mapping):
+            return data
+        for key, value in _ROUTER.items():
+            if data.get(key, value) not in (value, None):
+                raise ValueError(
+                    f"{key}: {data[key]!r}: not computed here: the router's only value is {value!r}"
+                )
+        nulls = {key for key in ("num_shared_experts", "null_expert_bias") if data.get(key) is None}
+        dropped = {*_ROUTER, *nulls, "moe_implementation"}
+        return {key: value for key, value in data.items() if key not in dropped}
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        if self.top_k > self.num_experts:
+            raise ValueError(f"top_k: {self.top_k} of {self.num_experts} experts")
+        return self
 
     @property
     def balance_weight(self) -> float:
@@ -156,6 +198,7 @@ class BlockConfig(ModelConfig):
     max_relative_distance: PositiveInt = 128
     # dropout; None means dropout_rate
     dropout_rate: Dropout = 0.1
+    relu_dropout_rate: Dropout = 0.0  # after the activation of the feed-forward
     residual_dropout_rate: Dropout | None = None
     embedding_dropout_rate: Dropout | None = None
     attention_dropout_rate: Dropout | None = None
@@ -193,6 +236,7 @@ class BlockConfig(ModelConfig):
     initializer: Initializer | None = None
     embedding_initializer: Initializer | None = None
     attention_initializer: Initializer | None = None
+    attention_q_initializer: Initializer | None = None
     ffn_initializer: Initializer | None = None
     output_layer_initializer: Initializer | None = None
     ffn_output_layer_initializer: Initializer | None = None
@@ -245,7 +289,8 @@ class BlockConfig(ModelConfig):
         lora = self.lora_params
         adapters = lora is not None and lora.r > 0 and lora.dropout > 0
         parts: tuple[Part, ...] = ("residual", "embedding", "attention")
-        return adapters or any(self.dropout(part) > 0 for part in parts)
+        inner = adapters or self.relu_dropout_rate > 0
+        return inner or any(self.dropout(part) > 0 for part in parts)
 
     @property
     def max_length(self) -> int | None:
@@ -293,21 +338,25 @@ class BlockConfig(ModelConfig):
         """Return the initialiser of a kernel group, muP and depth scaling included.
 
         Args:
-            part: 'embedding', 'attention', 'attention_out', 'ffn', 'ffn_out' or 'head'.
+            part: 'base' (as the file has it), 'embedding', 'query', 'attention', 'attention_out',
+                'ffn', 'ffn_out' or 'head'.
         """
         base = self.initializer or Initializer(name="truncated_normal", std=self.initializer_range)
         attention = self.attention_initializer or base
         ffn = self.ffn_initializer or base
         depth = (2 * self.num_hidden_layers) ** -0.5
         narrow = self.mup_hidden_multiplier**-0.5
-        if part == "embedding":
-            return self.embedding_initializer or base
+        if part in ("base", "embedding"):
+            return (self.embedding_initializer if part == "embedding" else None) or base
         if part == "head":
             return self.head_initializer or Initializer(name="normal", std=self.initializer_range)
-        if part == "attention":
-            return scaled(attention, narrow)
-        if part == "ffn":
-            return scaled(ffn, narrow)
+        inner = {
+            "query": self.attention_q_initializer or attention,
+            "attention": attention,
+            "ffn": ffn,
+        }
+        if part in inner:
+            return scaled(inner[part], narrow)
         wide = narrow if part == "attention_out" else self.mup_filter_multiplier**-0.5
         explicit = self.output_layer_initializer
         if part == "ffn_out":
@@ -339,7 +388,7 @@ class BlockConfig(ModelConfig):
         self._check_positions()
         self._check_mup()
         activation(self.nonlinearity)
-        for part in ("embedding", "attention", "attention_out", "ffn", "ffn_out", "head"):
+        for part in ("embedding", "query", "attention", "attention_out", "ffn", "ffn_out", "head"):
             make_initializer(self.init_of(part))
         if self.parallel_attention and not self.norm_first:
             raise ValueError("norm_first: parallel attention has no post-LN form; use true")

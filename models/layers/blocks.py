@@ -138,7 +138,7 @@ class Block(nn.Module):
         if cfg.parallel_attention:
             h = norm(name="norm1")(x)
             h2 = norm(name="norm2")(x) if cfg.use_untied_layer_norm else h
-            f, balance = self._ffn(h2, balance)
+            f, balance = self._ffn(h2, balance, drop)
             x = x + drop(attn(h), rate) + drop(f, rate)
         elif cfg.norm_first:
             h = norm(name="norm1")(x)
@@ -146,19 +146,19 @@ class Block(nn.Module):
             if self.cross:
                 x = x + drop(cross(norm(name="norm_cross")(x)), rate)
             h = norm(name="norm2")(x)
-            f, balance = self._ffn(h, balance)
+            f, balance = self._ffn(h, balance, drop)
             f = norm(name="norm2_post")(f) if cfg.norm_first_sandwich else f
             x = (h if cfg.residual_after_norm else x) + drop(f, rate)
         else:
             x = norm(name="norm1")(x + drop(attn(x), rate))
             if self.cross:
                 x = norm(name="norm_cross")(x + drop(cross(x), rate))
-            f, balance = self._ffn(x, balance)
+            f, balance = self._ffn(x, balance, drop)
             x = norm(name="norm2")(x + drop(f, rate))
         depth = None if stream.depth is None else stream.depth + 1
         return Stream(x, balance, depth)
 
-    def _ffn(self, h: Array, balance: Array | None) -> tuple[Array, Array | None]:
+    def _ffn(self, h: Array, balance: Array | None, drop: Drop) -> tuple[Array, Array | None]:
         cfg = self.cfg
         parts = {
             "hidden_size": cfg.hidden_size,
@@ -167,10 +167,13 @@ class Block(nn.Module):
             "use_bias": cfg.use_ffn_bias,
             "init_in": make_initializer(cfg.init_of("ffn")),
             "init_out": make_initializer(cfg.init_of("ffn_out")),
+            "drop": lambda inner: drop(inner, cfg.relu_dropout_rate),
         }
         if cfg.moe is None:
             return FeedForward(**parts, name="ffn")(h), balance
-        out, added = Experts(cfg.moe.num_experts, cfg.moe.top_k, parts, name="moe")(h)
+        moe = cfg.moe
+        further = {"shared": moe.num_shared_experts, "null_bias": moe.null_expert_bias}
+        out, added = Experts(moe.num_experts, moe.top_k, parts, **further, name="moe")(h)
         return out, None if balance is None else balance + added
 
 

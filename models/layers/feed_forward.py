@@ -1,6 +1,6 @@
 """Feed-forward layers: plain, gated, and top-k routed experts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -15,7 +15,11 @@ __all__ = ["Experts", "FeedForward"]
 
 
 class FeedForward(nn.Module):
-    """``down(act(up(x)))``, or ``down(up(x) * act(gate(x)))`` for a gated nonlinearity."""
+    """``down(act(up(x)))``, or ``down(up(x) * act(gate(x)))`` for a gated nonlinearity.
+
+    Attributes:
+        drop: [T, F] -> the same with units dropped, before ``down``.
+    """
 
     hidden_size: int
     filter_size: int
@@ -23,6 +27,7 @@ class FeedForward(nn.Module):
     use_bias: bool
     init_in: InitFn
     init_out: InitFn
+    drop: Callable[[Array], Array] = lambda h: h
 
     @nn.compact
     def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
@@ -33,7 +38,7 @@ class FeedForward(nn.Module):
             h = h * act(Dense(self.filter_size, self.use_bias, self.init_in, name="gate")(x))
         else:
             h = act(h)
-        return Dense(self.hidden_size, self.use_bias, self.init_out, name="down")(h)
+        return Dense(self.hidden_size, self.use_bias, self.init_out, name="down")(self.drop(h))
 
 
 class Experts(nn.Module):
@@ -42,11 +47,20 @@ class Experts(nn.Module):
     The router's softmax is float32 over all experts, then cut to the k largest and renormalised.
     Every expert runs on every token and is weighted by 0 where not chosen: E/k times the work of
     a gather, static shapes, and 2-D kernels that can be sparse like any other.
+
+    Attributes:
+        num_experts: E.
+        top_k: k.
+        parts: arguments of each expert's ``FeedForward``.
+        shared: further experts, added with weight 1.
+        null_bias: weight of the expert that returns 0, before renormalisation.
     """
 
     num_experts: int
     top_k: int
     parts: Mapping[str, Any]
+    shared: int = 0
+    null_bias: float = 0.0
 
     @nn.compact
     def __call__(self, x: Float[Array, "T D"]) -> tuple[Float[Array, "T D"], Float[Array, ""]]:
@@ -59,11 +73,13 @@ class Experts(nn.Module):
         router = Dense(self.num_experts, False, self.parts["init_in"], name="router")
         scores = jax.nn.softmax(router(x).astype(jnp.float32), axis=-1)
         top, chosen = jax.lax.top_k(scores, self.top_k)
-        top = top / top.sum(-1, keepdims=True)
+        top = top / (top.sum(-1, keepdims=True) + self.null_bias)
         one_hot = jax.nn.one_hot(chosen, self.num_experts)
         weight = jnp.einsum("tk,tke->te", top, one_hot).astype(x.dtype)
         out = jnp.zeros_like(x)
         for e in range(self.num_experts):
             out = out + weight[:, e : e + 1] * FeedForward(**self.parts, name=f"experts_{e}")(x)
+        for e in range(self.shared):
+            out = out + FeedForward(**self.parts, name=f"shared_experts_{e}")(x)
         share = one_hot.sum(1).mean(0)
         return out, self.num_experts * jnp.sum(share * scores.mean(0))

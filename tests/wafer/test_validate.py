@@ -149,3 +149,10 @@ def test_a_model_without_a_name_is_told_where_the_vendor_had_it():
         "runconfig": {"max_steps": 1},
     }
     assert parse_config(sections).model == TINY
+
+
+@pytest.mark.parametrize("name", ["gone", "gone.mdl"])
+def test_a_checkpoint_that_does_not_exist_is_no_valid_start(begins, tmp_path, name):
+    code, said = begins(tmp_path / name)
+    assert code == 1
+    assert f"{name}: no such file or folder" in said.err

@@ -73,7 +73,7 @@ def _upgrade(args: argparse.Namespace) -> int:
             "there is no `trainer` in it; files with runconfig, model, ... are read as they are"
         )
         raise ConfigError([Problem((), message)], str(args.file))
-    sections, left = upgrade(raw["trainer"])
+    sections, left, _ = upgrade(raw["trainer"])
     text = "".join(f"# not read here: {path}\n" for path in left)
     text += yaml.safe_dump(sections, sort_keys=False, default_flow_style=None)
     return _written(text, args.output)

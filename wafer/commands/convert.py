@@ -25,6 +25,7 @@ def _between(
     path: pathlib.Path, name: str, source: str, target: str
 ) -> tuple[dict[str, Any], list[str]]:
     from models.convert.vendor.weights import FORMATS
+    from wafer.config import parse_config
     from wafer.config.releases import convert_file
     from wafer.errors import ConfigError, Problem
     from wafer.yamlfile import read_yaml
@@ -34,6 +35,9 @@ def _between(
         message = "expected a params YAML with a model section, or one trainer"
         raise ConfigError([Problem((), message)], str(path))
     try:
-        return convert_file(raw, name, FORMATS[source], FORMATS.get(target))
+        file, dropped = convert_file(raw, name, FORMATS[source], FORMATS.get(target))
+        if target == "wafer" and {"model", "train_input", "optimizer"} <= set(file):
+            parse_config(file)  # what is written, `wafer run` accepts
     except ConfigError as error:
         raise ConfigError(error.problems, str(path)) from error
+    return file, dropped

@@ -26,7 +26,8 @@ def with_copies(experiment: "Experiment") -> "Experiment":
             for; the compiler cannot place the model.
     """
     settings = experiment.cfg.runconfig
-    if not settings.multireplica and settings.num_replicas > 0:
+    asked = settings.multireplica and settings.execution_strategy is not None  # see `check`
+    if not asked and settings.num_replicas > 0:
         return experiment
     from wafer.compiler.experiment import compile_experiment
     from wafer.engines.choose import check

@@ -101,6 +101,8 @@ def _start_line(experiment: Experiment) -> str:
     if start is None:
         return ""
     path = pathlib.Path(start)
+    if not path.exists():
+        raise CheckpointError(f"checkpoint_path: {path}: no such file or folder")
     if is_foreign(path):
         check_foreign(path, experiment.model)
         return f"checkpoint_path: {path} fits the model"

@@ -13,10 +13,10 @@ from pydantic import Field, SerializeAsAny
 from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
 from wafer.config.distillation import Distillation
-from wafer.config.retired import with_advice
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import trainers_of, upgrade
 from wafer.config.vendor.keys import translate
+from wafer.config.vendor.removed import with_advice
 from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
@@ -24,6 +24,8 @@ from wafer.optim.sections import Optimizer, parse_optimizer
 from wafer.yamlfile import Lines, read_yaml
 
 __all__ = ["CLUSTER_DEFAULTS", "RunConfig", "load", "load_all", "parse_config"]
+
+_Keys = tuple[str | int, ...]  # path of a section or key
 
 CLUSTER_DEFAULTS = "CEREBRAS_WAFER_SCALE_CLUSTER_DEFAULTS"
 
@@ -115,7 +117,18 @@ def load_all(path: str | Path, overrides: Mapping[str, Any] | None = None) -> li
     out = []
     for number, trainer in enumerate(trainers, 1):
         where = path if len(trainers) == 1 else f"{path}, trainer {number} of {len(trainers)}"
-        out.append(_parsed(where, {**raw, "trainer": trainer}, {}, overrides))
+        own = _lines_of(lines, number - 1)
+        out.append(_parsed(where, {**raw, "trainer": trainer}, own, overrides))
+    return out
+
+
+def _lines_of(lines: Lines, index: int) -> Lines:
+    """Return the lines of one trainer of a list, as if it were the file's only one."""
+    out: Lines = {}
+    for path, line in lines.items():
+        if path[:2] == ("trainer", index):
+            rest = path[3:] if path[2:3] == ("trainer",) else path[2:]
+            out["trainer", *rest] = line
     return out
 
 
@@ -143,20 +156,16 @@ def parse_config(
     """
     if not isinstance(raw, Mapping):
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
+    origins: dict[_Keys, _Keys] = {}
     if "trainer" in raw:
-        raw = _of_trainer(raw)
-    raw, ignored, problems, renamed = translate(raw)
+        raw, origins = _of_trainer(raw)
+        for key in overrides or {}:
+            origins.pop(("runconfig", key), None)
+    raw, ignored, problems, renamed, _ = translate(raw)
     if ignored:
         _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
     problems += _unknown_sections(raw)
-    sections = dict(raw)
-    try:
-        sections["runconfig"] = _merge(raw.get("runconfig"), overrides or {}, defaults or {})
-        run = parse(RunSection, sections["runconfig"])
-        sys.path[:0] = [folder for folder in run.python_paths or () if folder not in sys.path]
-    except SectionError as err:
-        problems += err.under("runconfig").problems
-        run = None
+    run = _run(raw.get("runconfig"), overrides or {}, defaults or {}, problems)
     mode = run.mode if run else "train"
     problems += _missing(raw, mode)
     num_csx = run.num_csx if run else 1
@@ -177,26 +186,40 @@ def parse_config(
         except ValueError as err:
             problems += _complaints(name, err)
     if problems:
-        raise ConfigError(with_advice(_in_file(problem, renamed) for problem in problems))
+        older = (_in_file(_in_file(problem, renamed), origins) for problem in problems)
+        raise ConfigError(with_advice(older))
     try:
         return parse(RunConfig, parsed)
     except SectionError as err:
         raise ConfigError(err.problems) from None
 
 
-def _of_trainer(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _of_trainer(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[_Keys, _Keys]]:
     """Sections of a file of Model Zoo 2.3 or later; what means nothing here is logged."""
     others = [key for key in raw if key != "trainer"]
     if others:
         message = f"stands beside `trainer`, which is the whole file; move it: {', '.join(others)}"
         raise ConfigError([Problem((others[0],), message)])
-    sections, left = upgrade(raw["trainer"])
+    sections, left, origins = upgrade(raw["trainer"])
     if left:
         _LOG.warning("These keys mean nothing here and are not read:\n  %s", "\n  ".join(left))
-    return sections
+    return sections, origins
 
 
-def _in_file(problem: Problem, renamed: Mapping[tuple[str, ...], tuple[str, ...]]) -> Problem:
+def _run(
+    section: Any, flags: Mapping[str, Any], defaults: Mapping[str, Any], problems: list[Problem]
+) -> RunSection | None:
+    """Check ``runconfig``; what is wrong with it is added to ``problems``."""
+    try:
+        run = parse(RunSection, _merge(section, flags, defaults))
+        sys.path[:0] = [folder for folder in run.python_paths or () if folder not in sys.path]
+    except SectionError as err:
+        problems += err.under("runconfig").problems
+        return None
+    return run
+
+
+def _in_file(problem: Problem, renamed: Mapping[_Keys, _Keys]) -> Problem:
     """Name a key as the file does."""
     for length in range(len(problem.path), 0, -1):
         older = renamed.get(problem.path[:length])

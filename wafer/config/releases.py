@@ -321,7 +321,7 @@ def convert_file(
     file, dropped = copy.deepcopy(dict(raw)), [key for key in ("cerebras",) if key in raw]
     file.pop("cerebras", None)
     if "trainer" in file:
-        file, left = upgrade(file["trainer"])
+        file, left, _ = upgrade(file["trainer"])
         dropped += left
     _hop(file, _family(name), source, target or max(source, _OURS), dropped)
     if (target or _NAMED) >= _NAMED and isinstance(file.get("model"), dict):

@@ -12,15 +12,20 @@ from wafer.errors import ConfigError, Problem
 __all__ = ["BACKEND", "CALLBACKS", "CLUSTER", "PARTS", "Upgraded", "trainers_of", "upgrade"]
 
 
+Path = tuple[str | int, ...]
+
+
 class Upgraded(NamedTuple):
     """What a ``trainer`` is here.
 
     sections: runconfig, model, optimizer, train_input, eval_input, sparsity
     left: dotted paths of keys without a meaning here
+    origins: path of a section or key here -> path of the trainer that it comes from
     """
 
     sections: dict[str, Any]
     left: list[str]
+    origins: dict[Path, Path]
 
 
 # key of the trainer's part -> (section, key) here
@@ -129,21 +134,42 @@ _ALWAYS = frozenset(
 )
 
 
+def _keys(path: str) -> Path:
+    """Split a dotted path; places in lists are numbers."""
+    return tuple(int(part) if part.isdigit() else part for part in path.split("."))
+
+
+# These change what is trained, and have no counterpart.
+_NOT_COMPUTED = {
+    "SelectiveGrad": "parameters without a gradient by a filter; LLaVA has model.freeze",
+    "SkipSamples": "data that are skipped; a checkpoint holds the place in the data",
+}
+
+
 class _Upgrade:
     """One trainer on its way; ``left`` fills up."""
 
     def __init__(self) -> None:
         self.sections: dict[str, dict[str, Any]] = {}
         self.left: list[str] = []
+        self.origins: dict[Path, Path] = {}
 
-    def put(self, section: str, key: str, value: Any) -> None:
+    def put(self, section: str, key: str, value: Any, path: str = "") -> None:
         self.sections.setdefault(section, {})[key] = value
+        if path:
+            self.origins[section, key] = _keys(path)
+
+    def fill(self, section: str, value: Any, path: str) -> None:
+        """Make a whole section of a part."""
+        self.sections[section] = value
+        self.origins[section,] = _keys(path)
 
     def move(self, part: Any, path: str, table: _Table) -> None:
         """Put every key of a part where the table says."""
         for key, value in _mapping(part, path).items():
             if key in table:
                 self.put(*table[key], value)
+                self.origins[table[key]] = (*_keys(path), key)
             else:
                 self.left.append(f"{path}.{key}")
 
@@ -180,44 +206,52 @@ def _optimizer(up: _Upgrade, value: Any, path: str) -> None:
     section = {"optimizer_type": name, **(arguments or {})}
     if "lr" in section:
         section["learning_rate"] = section.pop("lr")
-    up.sections["optimizer"] = section
+    up.fill("optimizer", section, f"{path}.{name}")
 
 
-def _schedules(value: Any, path: str) -> list[dict[str, Any]]:
-    """Flatten a scheduler, whatever it is wrapped in, to the list of our form."""
+def _schedules(value: Any, path: str) -> list[tuple[dict[str, Any], str]]:
+    """Flatten a scheduler, whatever it is wrapped in: entries of our form with their paths."""
     name, arguments = _named(value, path)
     given = dict(arguments or {})
     if name == "ScalePerParamLR":  # optimizer.adjust_learning_rate says it here
         return _schedules(given.get("scheduler"), f"{path}.{name}.scheduler")
     if name in ("SequentialLR", "ChainedScheduler", "SequentialWD", "ChainedWD"):
         entries = _items(given.get("schedulers"))
-        inner = [_schedules(e, f"{path}.{name}.{i}") for i, e in enumerate(entries)]
+        inner = [_schedules(e, f"{path}.{name}.schedulers.{i}") for i, e in enumerate(entries)]
         out = [entry for entries in inner for entry in entries]
         if out and name.startswith("Chained"):
-            out[0]["main_scheduler"] = "chained"
+            out[0][0]["main_scheduler"] = "chained"
         return out
-    return [{"scheduler": name, **given}]
+    return [({"scheduler": name, **given}, f"{path}.{name}")]
 
 
 def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
     by_key: dict[str, list[dict[str, Any]]] = {}
+    entries = value if isinstance(value, list | tuple) else None
     for i, entry in enumerate(_items(value)):
-        for schedule in _schedules(entry, f"{path}.{i}"):
+        for schedule, origin in _schedules(entry, path if entries is None else f"{path}.{i}"):
             decays = schedule["scheduler"].endswith("WD")
-            by_key.setdefault("weight_decay" if decays else "learning_rate", []).append(schedule)
+            own = by_key.setdefault("weight_decay" if decays else "learning_rate", [])
+            up.origins["optimizer", "weight_decay" if decays else "learning_rate", len(own)] = (
+                _keys(origin)
+            )
+            own.append(schedule)
     for key, schedules in by_key.items():
-        up.put("optimizer", key, schedules)
+        up.put("optimizer", key, schedules, path)
 
 
 def _callbacks(up: _Upgrade, value: Any, path: str) -> None:
     for i, entry in enumerate(_items(value)):
         name, arguments = _named(entry, f"{path}.{i}")
+        if name in _NOT_COMPUTED:
+            message = f"not computed here: {_NOT_COMPUTED[name]}; drop the callback"
+            raise ConfigError([Problem((*_keys(path), i, name), message)])
         table = CALLBACKS.get(name)
         if table is None:
             if name not in _ALWAYS:
                 up.left.append(f"{path}.{i}.{name}")
         elif "" in table:
-            up.put(*table[""], arguments is not None)
+            up.put(*table[""], arguments is not None, f"{path}.{i}.{name}")
         elif arguments is not None:
             up.move(arguments, f"{path}.{i}.{name}", table)
 
@@ -229,14 +263,14 @@ def _backend(up: _Upgrade, value: Any, path: str) -> None:
 
 
 _INIT: dict[str, Callable[[_Upgrade, Any, str], None]] = {
-    "model": lambda up, value, path: up.sections.update(model=dict(_mapping(value, path))),
-    "device": lambda up, value, path: up.put("runconfig", "target_device", value),
-    "model_dir": lambda up, value, path: up.put("runconfig", "model_dir", value),
-    "seed": lambda up, value, path: up.put("runconfig", "seed", value),
+    "model": lambda up, value, path: up.fill("model", dict(_mapping(value, path)), path),
+    "device": lambda up, value, path: up.put("runconfig", "target_device", value, path),
+    "model_dir": lambda up, value, path: up.put("runconfig", "model_dir", value, path),
+    "seed": lambda up, value, path: up.put("runconfig", "seed", value, path),
     "backend": _backend,
     "optimizer": _optimizer,
     "schedulers": _schedulers,
-    "sparsity": lambda up, value, path: up.sections.update(sparsity=value),
+    "sparsity": lambda up, value, path: up.fill("sparsity", value, path),
     "callbacks": _callbacks,
     "loggers": _callbacks,
 } | {
@@ -279,14 +313,16 @@ def upgrade(trainer: Any) -> Upgraded:
     for key in sorted(init, key=lambda key: key not in ("model", "optimizer")):
         if key in _INIT and init[key] is not None:
             _INIT[key](up, init[key], f"trainer.init.{key}")
-    if "precision" in init:  # the vendor's default there is another one than in older files
-        up.sections.setdefault("model", {}).setdefault("fp16_type", "bfloat16")
+    if "precision" in init:  # the vendor's defaults there are others than in older files
+        model = up.sections.setdefault("model", {})
+        model.setdefault("mixed_precision", True)
+        model.setdefault("fp16_type", "bfloat16")
     _methods(up, whole)
     _fraction(up.sections.get("runconfig", {}))
     profile = up.sections.pop("op_profiler_config", None)
     if profile:
         up.put("runconfig", "op_profiler_config", profile)
-    return Upgraded(up.sections, up.left)
+    return Upgraded(up.sections, up.left, up.origins)
 
 
 def _methods(up: _Upgrade, whole: Mapping[str, Any]) -> None:
@@ -299,17 +335,25 @@ def _methods(up: _Upgrade, whole: Mapping[str, Any]) -> None:
         up.rest(part, path, ("train_dataloader", "val_dataloader", "val_dataloaders", "ckpt_path"))
         if "train_dataloader" in part:
             train = _mapping(part["train_dataloader"], f"{path}.train_dataloader")
-            up.sections["train_input"] = up.sections.get("train_input", {}) | dict(train)
+            both = up.sections.get("train_input", {}) | dict(train)
+            up.fill("train_input", both, f"{path}.train_dataloader")
         loaders = _items(part.get("val_dataloader", part.get("val_dataloaders")))
         if loaders:
             data = _mapping(loaders[0], f"{path}.val_dataloader")
-            up.sections["eval_input"] = up.sections.get("eval_input", {}) | dict(data)
+            both = up.sections.get("eval_input", {}) | dict(data)
+            up.fill("eval_input", both, f"{path}.{_loader(part)}")
             up.left += [f"{path}.val_dataloader.{i}" for i in range(1, len(loaders))]
         if part.get("ckpt_path") is not None:
-            up.put("runconfig", "checkpoint_path", part["ckpt_path"])
+            up.put("runconfig", "checkpoint_path", part["ckpt_path"], f"{path}.ckpt_path")
         modes.append("train_and_eval" if method == "fit" and loaders else mode)
     if modes:
         up.put("runconfig", "mode", modes[0])
+
+
+def _loader(part: Mapping[str, Any]) -> str:
+    """Return the path of the validation data that is read."""
+    name = "val_dataloader" if "val_dataloader" in part else "val_dataloaders"
+    return f"{name}.0" if isinstance(part[name], list | tuple) else name
 
 
 def _fraction(run: dict[str, Any]) -> None:

@@ -102,7 +102,11 @@ def _no_copies(experiment: Experiment, row: EngineRow | None) -> Iterator[Proble
     row = engine_row(named) if row is None and named is not None else row
     if row is not None and row.copies:
         return
-    asked = {"multireplica": settings.multireplica, "num_replicas": settings.num_replicas != 1}
+    asked = {
+        # Files of 1.x allow copies whatever runs; only where an engine is named they are wanted.
+        "multireplica": settings.multireplica and named is not None,
+        "num_replicas": settings.num_replicas != 1,
+    }
     for key in (key for key, is_asked in asked.items() if is_asked):
         message = (
             f"{getattr(settings, key)!r}: copies are of a pipeline, whose stages all stay on the "

@@ -32,7 +32,10 @@ MUP_GROUPS = {
     "decoder_kernel": ("*decoder*attn*dense*weight", "*decoder*ffn.ffn.*weight"),
 }
 # Kernels by what their inputs are as wide as.
-_HIDDEN = ("*/attn/*/kernel", "*/cross/*/kernel", "*/up/kernel", "*/gate/kernel", "*/router/kernel")
+_HIDDEN = (
+    *("*/attn/*/kernel", "*/cross/*/kernel", "*/up/kernel", "*/gate/kernel", "*/router/kernel"),
+    "pooler/kernel",
+)
 _FILTER = ("*/down/kernel",)
 
 

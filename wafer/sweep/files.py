@@ -205,7 +205,7 @@ class _Bases:
         if name not in self._read:
             raw, _ = read_yaml(self._folder / name)
             if isinstance(raw, Mapping) and isinstance(raw.get("trainer"), Mapping):
-                raw, _ = upgrade(raw["trainer"])
+                raw = upgrade(raw["trainer"]).sections
             if not isinstance(raw, Mapping) or "trainer" in raw:
                 message = f"{name}: expected the sections of one run (model, runconfig, ...)"
                 raise ConfigError([Problem((), message)])

@@ -221,8 +221,10 @@ def test_how_many_replicas_is_the_compilers_business():
     cfg = load(DIGITS, {"multireplica": True})
     experiment = Experiment.from_config(cfg)
     assert compiling.options_of(experiment, seed=0).replicas == 0
+    check(experiment)  # a file of 1.x allows copies, whatever runs it
+    named = load(DIGITS, {"multireplica": True, "execution_strategy": "resident"})
     with pytest.raises(ConfigError, match="multireplica: True: copies are of a pipeline"):
-        check(experiment)  # it is resident
+        check(Experiment.from_config(named))
 
 
 def test_dry_modes_of_pipelined_runs_are_the_compilers(tmp_path, capsys):

@@ -11,7 +11,7 @@ from helpers.paths import ROOT
 from helpers.runs import TINY, TINY_ROWS
 
 from wafer.config import load_all, parse_config
-from wafer.config.retired import RETIRED
+from wafer.config.vendor.removed import RETIRED
 from wafer.errors import ConfigError
 
 

@@ -212,7 +212,7 @@ def test_every_run_file_as_a_trainer_means_the_same(path):
     name = raw["model"]["name"]
     file, dropped = convert_file(raw, name, (2, 2), (2, 9))
     assert dropped == [f"runconfig.{key}" for key in OURS if key in raw["runconfig"]]
-    there, left = upgrade(file["trainer"])
+    there, left, _ = upgrade(file["trainer"])
     assert left == []
     ours, theirs = meaning(raw), meaning(there)
     for key in OURS:

@@ -6,6 +6,7 @@ import pytest
 
 from wafer.cli import main
 from wafer.config import load
+from wafer.config.loader import load_all
 from wafer.config.trainer_form import upgrade
 from wafer.errors import ConfigError
 
@@ -154,7 +155,7 @@ def test_upgrade_writes_the_file(tmp_path, capsys):
     ],
 )
 def test_one_key(trainer, sections):
-    assert upgrade(trainer) == (sections, [])
+    assert upgrade(trainer)[:2] == (sections, [])
 
 
 @pytest.mark.parametrize(
@@ -173,3 +174,62 @@ def test_what_is_wrong(tmp_path, text, says):
     (tmp_path / "params.yaml").write_text(text)
     with pytest.raises(ConfigError, match=says):
         load(tmp_path / "params.yaml")
+
+
+def line_of(text, part):
+    return next(i for i, line in enumerate(text.splitlines(), 1) if part in line)
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong", "path"),
+    [
+        ("weight_decay: 0.1", "weight_decy: 0.1", "init.optimizer.AdamW.weight_decy"),
+        ("filter_size: 16", "filter_siz: 16", "init.model.filter_siz"),
+        ("total_iters: 8", "total_iters: 0", "schedulers.1.CosineDecayLR.total_iters"),
+        ("log_steps: 2", "log_steps: 0", "init.logging.log_steps"),
+        ("max_gradient_norm: 1.0", "max_gradient_norm: -1", "init.precision.max_gradient_norm"),
+        ("{n: 3}", "{n: 0}", "init.callbacks.1.KeepNCheckpoints.n"),
+        ("batch_size: 4", "batch_siz: 4", "fit.train_dataloader.batch_siz"),
+    ],
+)
+def test_problems_have_the_files_path_and_line(tmp_path, part, wrong, path):
+    text = TRAINER.replace(part, wrong)
+    file = tmp_path / "params.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    problem = next(p for p in caught.value.problems if ".".join(map(str, p.path)).endswith(path))
+    assert problem.path[0] == "trainer"
+    assert problem.message.startswith(f"(line {line_of(text, wrong)}) ")
+
+
+def test_in_a_list_of_trainers_lines_are_the_files(tmp_path):
+    file = tmp_path / "params.yaml"
+    trainer = """\
+- trainer:
+    init:
+      model: {name: gpt2, vocab_size: 64, max_position_embeddings: 8}
+      optimizer: {SGD: {learning_rate: 0.1}}
+      loop: {max_steps: STEPS}
+    fit: {train_dataloader: {data_processor: SyntheticDataProcessor, vocab_size: 64,
+      max_sequence_length: 8, batch_size: 2}}
+"""
+    text = "trainer:\n" + trainer.replace("STEPS", "1") + trainer.replace("STEPS", "0")
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="trainer 2 of 2") as caught:
+        load_all(file)
+    (problem,) = caught.value.problems
+    assert problem.path == ("trainer", "init", "loop", "max_steps")
+    assert problem.message.startswith(f"(line {line_of(text, 'max_steps: 0')}) ")
+
+
+def test_a_precision_section_without_enabled_is_enabled_in_bfloat16():
+    init = {"model": {}, "precision": {"loss_scaling_factor": "dynamic"}}
+    model = upgrade({"init": init}).sections["model"]
+    assert model == {"mixed_precision": True, "fp16_type": "bfloat16"}
+
+
+@pytest.mark.parametrize("name", ["SelectiveGrad", "SkipSamples"])
+def test_a_callback_that_changes_what_is_trained_is_refused_by_name(name):
+    with pytest.raises(ConfigError, match=rf"callbacks.*{name}: not computed here"):
+        upgrade({"init": {"callbacks": [{name: {}}]}})

@@ -146,3 +146,22 @@ def test_the_scale_by_masked_tokens_replaces_the_weight():
     out = translate({"model": {"name": "bert", "mlm_loss_weight": 0.02}, "train_input": rows})
     assert out.sections["model"]["mlm_loss_scaling"] == "num_masked"
     assert "mlm_loss_weight" not in out.sections["model"]
+
+
+@pytest.mark.parametrize(
+    ("release", "value", "norm_first"),
+    [("1.7", True, False), ("1.7.1", False, True), ("1.8", True, True), ("2.10", False, False)],
+)
+def test_the_release_decides_what_a_negated_key_means(release, value, norm_first):
+    model = {"name": "transformer", "d_model": 8, "use_pre_encoder_decoder_layer_norm": value}
+    out = translate({"release": release, "model": model})
+    assert not out.problems
+    assert out.sections["model"]["norm_first"] is norm_first
+    assert "release" not in out.sections
+
+
+def test_without_a_release_the_negated_key_is_refused_and_a_number_is_no_release():
+    model = {"name": "transformer", "d_model": 8, "use_pre_encoder_decoder_layer_norm": True}
+    assert "release" in translate({"model": model}).problems[0].message
+    (problem,) = translate({"release": 2.1}).problems
+    assert problem.path == ("release",)

@@ -1,7 +1,7 @@
 """Keys of the vendor's run files, release by release, that our sections do not have.
 
-Three tables: keys that change no result (``IGNORED``), other names for keys and values
-(``RENAMED``, ``NAMES``), and what is refused by name (``REFUSED``). ``translate`` applies them
+Three tables: keys that change no result (``IGNORED``), other names of models (``NAMES``), and
+what is refused by name (``REFUSED``). ``translate`` applies them
 before the sections are checked. The vendor's public source at each release tag is the reference.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from wafer.config.vendor.rules import RULES
 from wafer.errors import Problem
 
-__all__ = ["IGNORED", "NAMES", "NOT_COMPUTED", "REFUSED", "RENAMED", "Row", "translate"]
+__all__ = ["IGNORED", "NAMES", "NOT_COMPUTED", "REFUSED", "Row", "translate"]
 
 NOT_COMPUTED = "not computed here: "
 _PARTS = ("train_input", "eval_input")
@@ -73,11 +73,6 @@ IGNORED = (
     Row("runconfig", "log_step_count_steps save_checkpoint_steps", "1.7-1.7", "unused"),
 )
 
-RENAMED = (
-    # (section, older key, today's, of)
-    ("model", "scale_encoder_qk_dot_by_d", "scale_qk_dot_by_d", "t5|transformer"),
-)
-
 # A model's name in the registry of releases 2.4 and later -> ours
 NAMES: Mapping[str, str] = {
     "bert/classifier": "bert-sequence-classifier",
@@ -114,18 +109,25 @@ class Translated(NamedTuple):
     ignored: dotted keys without effect, in the file's order
     problems: refused keys
     renamed: path here -> path in the file
+    release: the file's, (major, minor), where its top-level key ``release`` says it
     """
 
     sections: dict[str, Any]
     ignored: list[str]
     problems: list[Problem]
     renamed: dict[tuple[str, ...], tuple[str, ...]]
+    release: tuple[int, int] | None = None
 
 
 def translate(raw: Mapping[str, Any]) -> Translated:
     """Apply the tables to the sections of a run file; ``raw`` is left as it is."""
-    out = Translated({}, [], [], {})
+    out = Translated({}, [], [], {}, _release(raw.get("release")))
+    if "release" in raw and out.release is None:
+        message = f"{raw['release']!r}: expected a release of the vendor's in quotes, such as '1.7'"
+        out.problems.append(Problem(("release",), message))
     for name, value in raw.items():
+        if name == "release":
+            continue
         out.sections[name] = dict(value) if isinstance(value, Mapping) else value
     model = out.sections.get("model")
     if isinstance(model, dict):
@@ -142,6 +144,11 @@ def translate(raw: Mapping[str, Any]) -> Translated:
     return out
 
 
+def _release(value: Any) -> tuple[int, int] | None:
+    found = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)*", value) if isinstance(value, str) else None
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
 def _apply(out: Translated, name: str, section: dict[str, Any]) -> None:
     for key in list(section):
         row = _row(REFUSED, name, key, section)
@@ -151,10 +158,6 @@ def _apply(out: Translated, name: str, section: dict[str, Any]) -> None:
         elif _row(IGNORED, name, key, section) is not None:
             out.ignored.append(f"{name}.{key}")
             del section[key]
-    for where, old, new, of in RENAMED:
-        if old in section and where == name and re.search(of, _kind(name, section)):
-            section[new] = section.pop(old)
-            out.renamed[name, new] = (name, old)
 
 
 def _kind(name: str, section: Mapping[str, Any]) -> str:

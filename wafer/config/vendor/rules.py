@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from models.names import MODELS
+from wafer.config.vendor.parts import translate_parts
+from wafer.config.vendor.seq2seq import translate_seq2seq
 from wafer.errors import Problem
 
 __all__ = ["RULES"]
@@ -101,6 +103,7 @@ _HANDED_ON = (
     ("encoder", "BertSum", "vocab_file", False),
     ("encoder", "BertTokenClassifier", "label_vocab_file", False),
     ("encoder", "BertCSV", "disable_nsp", True),
+    ("llava", "Llava", "image_start_idx", False),
 )
 
 
@@ -134,6 +137,31 @@ def _lengths(out: Any) -> None:
             model.setdefault(key, train[source])
 
 
+# (family, names within it, key, the vendor's default); given keys win
+_DEFAULTS = (
+    ("decoder", (), "fp16_type", "bfloat16"),  # 1.7-2.2; later files have a precision section
+    ("encoder", ("bert-token-classifier",), "dropout_rate", 0.0),  # 1.6-2.10
+)
+
+
+def _defaults(out: Any) -> None:
+    """Set the vendor's defaults where Hugging Face's, which presets have, are others."""
+    model, family = _model(out)
+    for own, names, key, value in _DEFAULTS:
+        if family != own or (names and model["name"] not in names):
+            continue
+        half = {"fp16_type", "use_bfloat16", "compute_dtype"} & set(model)
+        if key != "fp16_type" or (model.get("mixed_precision") is True and not half):
+            model.setdefault(key, value)
+    if isinstance(model.get("moe"), dict):
+        model["moe"] = {"top_k": 1} | model["moe"]
+    for path, why in translate_parts(model):
+        out.problems.append(Problem(("model", *path), why))
+    if family == "seq2seq":
+        for key, why in translate_seq2seq(model, out.release):
+            out.problems.append(Problem(("model", key), why))
+
+
 def _model(out: Any) -> tuple[dict[str, Any], str]:
     model = out.sections.get("model")
     if not isinstance(model, dict):
@@ -142,14 +170,15 @@ def _model(out: Any) -> tuple[dict[str, Any], str]:
 
 
 def _preferences(out: Any) -> None:
-    """``name: dpo`` trains its ``policy_model``."""
+    """``name: dpo`` trains its ``policy_model``; until 2.3 its keys are beside ``dpo``."""
     model = out.sections.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("policy_model"), dict):
+    if not isinstance(model, dict):
         return
-    model |= model.pop("policy_model")
-    for key in model:
-        if key not in ("name", "dpo"):
-            out.renamed["model", key] = ("model", "policy_model", key)
+    if isinstance(model.get("policy_model"), dict):
+        model |= model.pop("policy_model")
+        for key in model:
+            if key not in ("name", "dpo"):
+                out.renamed["model", key] = ("model", "policy_model", key)
     dpo = model.get("dpo")
     if isinstance(dpo, dict) and "reference_free" in dpo:
         model["dpo"] = {key: value for key, value in dpo.items() if key != "reference_free"}
@@ -160,4 +189,14 @@ def _preferences(out: Any) -> None:
             out.ignored.append("model.dpo.reference_free")
 
 
-RULES = (_sections, _mnist, _preferences, _halves, _schedules, _masked, _handed_on, _lengths)
+RULES = (
+    _sections,
+    _mnist,
+    _preferences,
+    _halves,
+    _schedules,
+    _masked,
+    _handed_on,
+    _lengths,
+    _defaults,
+)

@@ -6,7 +6,7 @@ position_ids, key_padding_mask; ``img_path`` [N, 1] names the image below ``img_
 """
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import h5py
@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from wafer.data.batching.dataset import Context, Dataset
+from wafer.data.readers.image_transforms import transform_image
 from wafer.data.rowfiles.files import StoredRows
 from wafer.data.text.textfiles import find_files
 from wafer.errors import DataError
@@ -26,11 +27,20 @@ _STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
 _FEATURES = 6
 
 
-def load_image(path: pathlib.Path, shape: tuple[int, int, int]) -> np.ndarray:
-    """Read a picture as the tower takes it: resized, centre cut, normalized; [C, h, w] float32.
+def load_image(
+    path: pathlib.Path,
+    shape: tuple[int, int, int],
+    steps: Sequence[Mapping[str, Any]] | None = None,
+) -> np.ndarray:
+    """Read a picture as the tower takes it: [C, h, w] float32.
+
+    Args:
+        path: of the picture.
+        shape: (C, h, w).
+        steps: the section's ``transforms``; None is resized, centre cut, normalized.
 
     Raises:
-        DataError: not there, or not an image.
+        DataError: not there, not an image, or of another shape after the steps.
     """
     _, height, width = shape
     try:
@@ -38,6 +48,11 @@ def load_image(path: pathlib.Path, shape: tuple[int, int, int]) -> np.ndarray:
             image = file.convert("RGB")
     except (OSError, UnidentifiedImageError) as error:
         raise DataError(f"{path}: not a readable image ({error})") from None
+    if steps is not None:
+        pixels = transform_image(image, steps)
+        if pixels.shape != shape:
+            raise DataError(f"{path}: {pixels.shape} after transforms, the tower takes {shape}")
+        return pixels
     scale = max(height / image.height, width / image.width)
     size = max(width, round(image.width * scale)), max(height, round(image.height * scale))
     image = image.resize(size, Image.Resampling.BICUBIC)
@@ -53,17 +68,24 @@ class LlavaSource(StoredRows):
         paths: HDF5 files.
         images: folder of the images.
         shape: (C, h, w) of an image.
+        steps: see ``load_image``.
+        slots: (first slot, slots, id) that an image takes in every row; None: rows have the id.
 
     Raises:
         DataError: a file that is not of this format; names it.
     """
 
     def __init__(
-        self, paths: Sequence[pathlib.Path], images: pathlib.Path, shape: tuple[int, int, int]
+        self,
+        paths: Sequence[pathlib.Path],
+        images: pathlib.Path,
+        shape: tuple[int, int, int],
+        steps: Sequence[Mapping[str, Any]] | None = None,
+        slots: tuple[int, int, int] | None = None,
     ) -> None:
         if not images.is_dir():
             raise DataError(f"img_data_dir: {images} is not a folder")
-        self._images, self._shape = images, shape
+        self._images, self._shape, self._steps, self._slots = images, shape, steps, slots
         counts, lengths = zip(*map(self._check, paths), strict=True)
         if len(set(lengths)) > 1:
             raise DataError(f"{paths[0].parent}: rows of different lengths; keep one format")
@@ -102,11 +124,16 @@ class LlavaSource(StoredRows):
             "pixel_values": np.zeros(self._shape, np.float32),
         }
         if name != "None":
+            if self._slots is not None:
+                first, count, token = self._slots
+                features["input_ids"] = ids.copy()
+                features["input_ids"][first : first + count] = token
             try:
                 place = pathlib.PurePath(name)
                 if place.is_absolute() or ".." in place.parts:
                     raise DataError(f"{name!r} is no file below {self._images}")
-                features["pixel_values"] = load_image(self._images / place, self._shape)
+                pixels = load_image(self._images / place, self._shape, self._steps)
+                features["pixel_values"] = pixels
             except DataError as error:
                 raise DataError(f"{path}, row {row}: {error}") from None
         return features
@@ -124,9 +151,15 @@ def llava(cfg: Any, context: Context) -> Dataset:
             f"image_data_size: {list(shape)}, but the model's tower takes "
             f"{list(context.input_shape)}; drop the key"
         )
-    source = LlavaSource(
-        find_files(cfg.data_dir, ["*.h5"]), pathlib.Path(cfg.img_data_dir), tuple(shape)
-    )
+    steps, slots = None, None
+    if cfg.transforms is not None:
+        steps = [step.to_dict() for step in cfg.transforms]
+    if cfg.image_start_idx is not None:
+        model: Any = context.config
+        patches = model.image_model.patches + (model.image_feature_select_mode == "cls_patch")
+        slots = (cfg.image_start_idx, patches, model.image_token_index)
+    files, images = find_files(cfg.data_dir, ["*.h5"]), pathlib.Path(cfg.img_data_dir)
+    source = LlavaSource(files, images, tuple(shape), steps, slots)
     if cfg.max_sequence_length not in (None, source.row_length):
         raise DataError(
             f"{cfg.data_dir[0]}: rows are {source.row_length} tokens long, but "

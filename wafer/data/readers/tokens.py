@@ -1,4 +1,4 @@
-"""The vendor's tokenized text: BERT's CSV with static masks, T5's lines with spans to hide."""
+"""The vendor's tokenized text: BERT's CSV, T5's lines with spans to hide, Transformer's pairs."""
 
 import functools
 import pathlib
@@ -13,7 +13,7 @@ from wafer.data.batching.rowsets import RowSource, fixed
 from wafer.data.text.textfiles import Row, find_files, read_rows, text_lines, words_of
 from wafer.errors import DataError
 
-__all__ = ["bert_csv", "t5_dynamic"]
+__all__ = ["bert_csv", "qa_csv", "t5_dynamic", "transformer_pairs"]
 
 Rows = dict[str, np.ndarray]
 
@@ -166,3 +166,110 @@ def t5_dynamic(cfg: Any, context: Context) -> Dataset:
         transform=functools.partial(_corrupted, cfg=cfg, ids=ids),
         summary=f"T5 text: {len(examples):,} pieces of up to {longest} tokens, spans hidden anew",
     )
+
+
+def _pairs_of_files(folders: Sequence[str]) -> Iterator[tuple[pathlib.Path, pathlib.Path]]:
+    """Yield the files that each ``meta.dat`` names ("SOURCES TARGETS LINES")."""
+    for folder in map(pathlib.Path, folders):
+        meta = folder / "meta.dat"
+        if not meta.is_file():
+            raise DataError(f"{meta}: no such file; each line names sources, targets and lines")
+        for number, line in enumerate(text_lines(meta), 1):
+            words = words_of(line)
+            if words and len(words) < 2:
+                raise DataError(f"{meta}, line {number}: {line!r}; expected two files and a count")
+            if words:
+                pair = [
+                    path if path.is_file() else folder / path for path in map(pathlib.Path, words)
+                ]
+                for path in pair[:2]:
+                    if not path.is_file():
+                        raise DataError(f"{meta}: names {path.name}, which does not exist")
+                yield pair[0], pair[1]
+
+
+def transformer_pairs(cfg: Any, context: Context) -> Dataset:
+    """Read TransformerDynamicDataProcessor's lines: sources as they are, targets with both marks.
+
+    Raises:
+        DataError: a missing file or token, files of different lengths, no pair that fits.
+    """
+    vocabulary = _vocabulary(cfg)
+    fold = str.lower if cfg.do_lower else str
+    if context.vocab_size is not None and len(vocabulary) > context.vocab_size:
+        raise DataError(
+            f"src_vocab_file: {len(vocabulary)} tokens, but the model's vocabulary has "
+            f"{context.vocab_size}"
+        )
+    marks = {key: vocabulary[fold(getattr(cfg, f"{key}_token"))] for key in ("oov", "eos", "pad")}
+    start = vocabulary.get(fold(cfg.sos_token), marks["pad"])
+    width, height = cfg.src_max_sequence_length, cfg.tgt_max_sequence_length
+    encode = lambda line: [vocabulary.get(fold(t), marks["oov"]) for t in words_of(line)]
+    examples, seen = [], 0
+    for names in _pairs_of_files(cfg.src_data_dir):
+        sources, targets = (list(text_lines(name)) for name in names)
+        if len(sources) != len(targets):
+            raise DataError(f"{names[0]} has {len(sources)} lines, {names[1]} {len(targets)}")
+        seen += len(sources)
+        for source, target in zip(map(encode, sources), map(encode, targets), strict=True):
+            if 0 < len(source) < width and 0 < len(target) < height:
+                examples.append((source, target))
+    if not examples:
+        raise DataError(f"{cfg.src_data_dir[0]}: no pair of lines that fits {width} and {height}")
+
+    def build(example: tuple[list[int], list[int]]) -> Rows:
+        source, target = example
+        return {
+            "input_ids": fixed(source, width, marks["pad"]),
+            "attention_mask": fixed([1] * len(source), width),
+            "decoder_input_ids": fixed([start, *target], height, marks["pad"]),
+            "decoder_attention_mask": fixed([1] * (len(target) + 1), height),
+            "labels": fixed([*target, marks["eos"]], height, marks["pad"]),
+        }
+
+    return Dataset(
+        source=RowSource(examples, build, cfg.src_data_dir[0]),
+        row_length=width,
+        complete=True,
+        summary=f"pairs of lines: {len(examples):,} of {seen:,} fit {width} and {height} tokens",
+    )
+
+
+def qa_csv(cfg: Any, context: Context) -> Dataset:
+    """Read BertQADataProcessor's CSV; answers outside the window carry no loss.
+
+    Raises:
+        DataError: a wrong row; names file and row.
+    """
+    length = cfg.max_sequence_length
+    examples: list[Rows] = []
+    for path in _described(cfg.data_dir, ".csv"):
+        for row in read_rows(path):
+            names = ("input_ids", "input_mask", "segment_ids")
+            ids, mask, segments = (row.integers(name) for name in names)
+            if not len(ids) == len(mask) == len(segments) == length:
+                raise DataError(
+                    f"{row.where}: {len(ids)}, {len(mask)} and {len(segments)} ids, masks and "
+                    f"segments, but max_sequence_length is {length}"
+                )
+            if context.vocab_size is not None and max(ids) >= context.vocab_size:
+                raise DataError(f"{row.where}: id {max(ids)} is outside the vocabulary")
+            features = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
+            for part in ("start", "end"):
+                features[f"{part}_positions"] = _place(row, f"{part}_position", length)
+            examples.append({name: np.array(value, np.int32) for name, value in features.items()})
+    return Dataset(
+        source=RowSource(examples, lambda example: example, cfg.data_dir[0]),
+        row_length=length,
+        complete=True,
+        summary=f"questions and answers: {len(examples):,} windows of {length} tokens",
+    )
+
+
+def _place(row: Row, name: str, outside: int) -> int:
+    """Read a token's place; no answer is a place outside of the window."""
+    text = str(row.get(name)).strip()
+    try:
+        return int(text) if text else outside
+    except ValueError:
+        raise DataError(f"{row.where}: {name!r} is {text!r}; expected a whole number") from None

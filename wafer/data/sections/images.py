@@ -1,13 +1,54 @@
 """Data processors of images: with text (LLaVA), or with classes."""
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from models.sections import Bool
+from models.sections import Bool, Section
 from wafer.data.sections.base import Folders, InputSection
 
-__all__ = ["DigitsDataProcessor", "LlavaHDF5MapDataProcessor", "MNISTDataProcessor"]
+__all__ = ["DigitsDataProcessor", "LlavaHDF5MapDataProcessor", "MNISTDataProcessor", "Transform"]
+
+
+_Size = PositiveInt | tuple[PositiveInt, PositiveInt]
+_Byte = Annotated[int, Field(ge=0, le=255)]
+_TRANSFORMS: dict[str, tuple[str, ...]] = {  # name -> keys it needs
+    "expand_to_square": ("background_color",),
+    "resize": ("size",),
+    "center_crop": ("size",),
+    "to_tensor": (),
+    "normalize": ("mean", "std"),
+}
+
+
+class Transform(Section):
+    """One step of ``transforms``.
+
+    Attributes:
+        name: expand_to_square, resize, center_crop, to_tensor or normalize.
+        background_color: RGB of 0 to 255, of expand_to_square.
+        size: of resize (the shorter side, or height and width) and center_crop.
+        interpolation: of resize.
+        mean: per channel, of normalize.
+        std: per channel, of normalize.
+    """
+
+    name: str
+    background_color: tuple[_Byte, _Byte, _Byte] | None = None
+    size: _Size | None = None
+    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
+    mean: tuple[float, float, float] | None = None
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.name not in _TRANSFORMS:
+            known = ", ".join(_TRANSFORMS)
+            raise ValueError(f"name: {self.name!r}: not computed here: the steps are {known}")
+        for key in _TRANSFORMS[self.name]:
+            if getattr(self, key) is None:
+                raise ValueError(f"{key}: {self.name} needs it")
+        return self
 
 
 class LlavaHDF5MapDataProcessor(
@@ -19,11 +60,24 @@ class LlavaHDF5MapDataProcessor(
         data_dir: folders or files.
         img_data_dir: folder of the images that ``img_path`` names.
         image_data_size: (C, h, w) the tower takes; None is the model's.
+        transforms: steps from a picture to what the tower takes, normalization last; None is
+            resizing, cutting out the centre and CLIP's normalization.
+        image_start_idx: slot at which every row's image begins; None is where the rows hold the
+            model's ``image_token_index``.
     """
 
     data_dir: Folders
     img_data_dir: str
     image_data_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
+    transforms: tuple[Transform, ...] | None = None
+    image_start_idx: NonNegativeInt | None = None
+
+    @model_validator(mode="after")
+    def _ends_as_numbers(self) -> Self:
+        names = [step.name for step in self.transforms or ()]
+        if self.transforms is not None and names[-2:] != ["to_tensor", "normalize"]:
+            raise ValueError(f"transforms: {names} must end with to_tensor and normalize")
+        return self
 
 
 class MNISTDataProcessor(

@@ -20,6 +20,7 @@ __all__ = [
     "SyntheticDataProcessor",
     "T5DynamicDataProcessor",
     "T5HDF5DataProcessor",
+    "TransformerDynamicDataProcessor",
 ]
 
 
@@ -148,6 +149,30 @@ class T5DynamicDataProcessor(
     sos_token: str = "<s>"
     eos_token: str = "</s>"
     pad_token: str = "<pad>"
+
+
+class TransformerDynamicDataProcessor(
+    T5DynamicDataProcessor, reader="wafer.data.readers.tokens:transformer_pairs"
+):
+    """Tokenized text of two languages, a pair of lines at equal numbers of two files.
+
+    One vocabulary is for both, as in the vendor's processor; pairs that do not fit are left out.
+
+    Attributes:
+        src_data_dir: folders whose ``meta.dat`` names a file of sources and one of targets a line.
+        tgt_data_dir: accepted: ``meta.dat`` names both files.
+        tgt_vocab_file: accepted: the vocabulary of the sources is for both.
+    """
+
+    extra_ids: NonNegativeInt = 0
+    tgt_data_dir: Folders | None = None
+    tgt_vocab_file: str | None = None
+
+    @property
+    def no_effect(self) -> tuple[str, ...]:
+        """Keys the file sets that mean nothing on this machine."""
+        unread = (key for key in ("tgt_data_dir", "tgt_vocab_file") if getattr(self, key))
+        return (*super().no_effect, *unread)
 
 
 class SyntheticDataProcessor(InputSection, reader="wafer.data.readers.synthetic:synthetic"):

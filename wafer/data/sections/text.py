@@ -9,6 +9,7 @@ from wafer.data.sections.base import Folders, InputSection
 
 __all__ = [
     "BertCSVDynamicMaskDataProcessor",
+    "BertQADataProcessor",
     "BertSumCSVDataProcessor",
     "BertTokenClassifierDataProcessor",
     "DPRJsonDataProcessor",
@@ -68,6 +69,10 @@ class SquadDataProcessor(TextInput, task="qa", reader="wafer.data.readers.text.s
     max_query_length: PositiveInt = 64
     max_answer_length: PositiveInt = 30
     n_best_size: PositiveInt = 20
+
+
+class BertQADataProcessor(TextInput, task="qa", reader="wafer.data.readers.tokens:qa_csv"):
+    """The vendor's CSV of SQuAD, windows of question and context cut beforehand (1.6 to 1.9)."""
 
 
 class BertTokenClassifierDataProcessor(

@@ -1,4 +1,4 @@
-"""Keys of the vendor's TensorFlow years and of its earlier stacks: what says the same here."""
+"""Keys of the vendor's TensorFlow stack and earlier ones, and their replacements."""
 
 from collections.abc import Iterable
 
@@ -33,6 +33,20 @@ RETIRED: dict[str, str] = {
     "warm_start_path": _was("runconfig.checkpoint_path"),
     "csconfig": _was("its keys into runconfig"),
     "csrunconfig": _was("its keys into runconfig"),
+    "pretrain_params_path": _was("runconfig.checkpoint_path"),
+    "use_segment_embedding": _was("model.num_segments (null: no segments)"),
+    "cls_dropout_rate": _was("model.classifier_dropout"),
+    "num_cls_classes": _was("model.num_labels"),
+    "beta_1": _was("optimizer.beta1"),
+    "beta_2": _was("optimizer.beta2"),
+    "dropout_seed": _was("runconfig.seed"),
+    "vocab_file": _was("src_vocab_file where T5's text is read; rows of ids need none"),
+    "use_relative_attention_bias": _was("model.position_embedding_type: relative"),
+    "positional_embedding_type": _was("model.position_embedding_type"),
+    "hidden_sizes": _was("model.hidden_size and model.depth"),
+    "num_parallel_calls": _HERE,
+    "num_buckets": _LENGTHS,
+    "enable_gpu_optimizations": _ESTIMATOR,
     "start_delay_secs": _ESTIMATOR,
     "session_config": _ESTIMATOR,
     "predict_steps": _PREDICT,

@@ -1,0 +1,126 @@
+"""Rows in the vendor's forms: Transformer's pairs of lines, SQuAD as CSV, transforms of images."""
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+import models
+from models.errors import SectionError
+from wafer.data.batching.dataset import Context, build_dataset
+from wafer.data.readers.image_transforms import transform_image
+from wafer.data.registry import parse_input
+from wafer.errors import DataError
+
+WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "b", "c"]
+
+
+def read(section, config=None, **context):
+    own = Context(training=True, **context) if config is None else Context.of(config, training=True)
+    return build_dataset(parse_input(section), ".", own, 0)
+
+
+def pairs(folder, sources, targets, **keys):
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "en.txt").write_text("\n".join(sources) + "\n")
+    (folder / "de.txt").write_text("\n".join(targets) + "\n")
+    (folder / "meta.dat").write_text(f"en.txt de.txt {len(sources)}\n")
+    section = {"data_processor": "TransformerDynamicDataProcessor", "batch_size": 1}
+    section |= {"src_data_dir": str(folder), "src_vocab_file": str(folder / "vocab.txt")}
+    return section | {"src_max_sequence_length": 4, "tgt_max_sequence_length": 4, **keys}
+
+
+def test_pairs_of_lines_are_sources_and_shifted_targets(tmp_path):
+    data = read(pairs(tmp_path, ["a b", "a b c a", "z"], ["c", "a", "b a"]))
+    rows = [data.source[i] for i in range(len(data.source))]
+    assert len(rows) == 2  # the second source does not fit
+    assert rows[0]["input_ids"].tolist() == [4, 5, 0, 0]
+    assert rows[0]["attention_mask"].tolist() == [1, 1, 0, 0]
+    assert rows[0]["decoder_input_ids"].tolist() == [1, 6, 0, 0]
+    assert rows[0]["labels"].tolist() == [6, 2, 0, 0]
+    assert rows[0]["decoder_attention_mask"].tolist() == [1, 1, 0, 0]
+    assert rows[1]["input_ids"].tolist() == [3, 0, 0, 0]
+    assert rows[1]["labels"].tolist() == [5, 4, 2, 0]
+
+
+def test_files_of_pairs_must_be_there_and_of_one_length(tmp_path):
+    section = pairs(tmp_path, ["a", "b"], ["a"])
+    with pytest.raises(DataError, match=r"en.txt has 2 lines, .*de.txt 1"):
+        read(section)
+    (tmp_path / "meta.dat").write_text("en.txt fr.txt 2\n")
+    with pytest.raises(DataError, match=r"names fr.txt, which does not exist"):
+        read(section)
+    (tmp_path / "meta.dat").unlink()
+    with pytest.raises(DataError, match=r"meta.dat: no such file"):
+        read(section)
+
+
+def test_questions_as_csv_have_their_answers_places(tmp_path):
+    (tmp_path / "squad.csv").write_text(
+        "unique_id,input_ids,input_mask,segment_ids,start_position,end_position\n"
+        '1,"[1, 2, 3]","[1, 1, 1]","[0, 0, 1]",1,2\n'
+        '2,"[1, 2, 0]","[1, 1, 0]","[0, 1, 0]",,\n'
+    )
+    section = {"data_processor": "BertQADataProcessor", "data_dir": str(tmp_path)}
+    section |= {"vocab_file": "unread", "max_sequence_length": 3, "batch_size": 1}
+    data = read(section)
+    first, second = data.source[0], data.source[1]
+    assert first["token_type_ids"].tolist() == [0, 0, 1]
+    assert (int(first["start_positions"]), int(first["end_positions"])) == (1, 2)
+    assert int(second["start_positions"]) == 3  # outside: no loss
+    with pytest.raises(DataError, match="max_sequence_length is 4"):
+        read(section | {"max_sequence_length": 4})
+
+
+STEPS = [
+    {"name": "expand_to_square", "background_color": [255, 0, 0]},
+    {"name": "resize", "size": 4, "interpolation": "bicubic"},
+    {"name": "center_crop", "size": 2},
+    {"name": "to_tensor"},
+    {"name": "normalize", "mean": [0.5, 0.0, 0.0], "std": [0.5, 1.0, 1.0]},
+]
+
+
+def test_transforms_square_shrink_cut_and_normalize():
+    wide = Image.new("RGB", (8, 4), (0, 0, 255))  # becomes 8 x 8: two red rows above and below
+    square = transform_image(wide, [STEPS[0], *STEPS[3:]])
+    assert square.shape == (3, 8, 8)
+    assert square[0, 0, 0] == 1.0  # (1 - 0.5) / 0.5
+    assert square[2, 3, 3] == 1.0
+    assert square[0, 3, 3] == -1.0
+    cut = transform_image(wide, STEPS)
+    assert cut.shape == (3, 2, 2)
+    assert np.all(cut[2] > 0.9)  # the middle is blue
+
+
+LLAVA = {"data_processor": "LlavaHDF5MapDataProcessor", "batch_size": 1, "data_dir": "x"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ([{"name": "random_crop"}], "not computed here"),
+        ([{"name": "resize"}], "size: resize needs it"),
+        (STEPS[:3], "must end with to_tensor and normalize"),
+    ],
+)
+def test_transforms_are_checked_with_the_run_file(steps, says):
+    with pytest.raises(SectionError, match=says):
+        parse_input(LLAVA | {"img_data_dir": "y", "transforms": steps})
+
+
+def test_the_vendors_rows_hold_their_image_at_one_place(tmp_path):
+    tower = {"hidden_size": 8, "num_heads": 2, "num_hidden_layers": 2, "filter_size": 8}
+    tower |= {"image_size": 8, "patch_size": 4}
+    text = {"vocab_size": 16, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1}
+    text |= {"filter_size": 8, "max_position_embeddings": 8}
+    config = {"name": "llava", "image_model": tower, "text_model": text, "image_token_index": 15}
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["data"] = np.full((1, 6, 7), 3, np.int32)
+        file["img_path"] = np.array([[b"a.png"]])
+    section = LLAVA | {"data_dir": str(tmp_path), "img_data_dir": str(tmp_path)}
+    section |= {"image_start_idx": 1, "transforms": STEPS[3:]}
+    row = read(section, models.build(config).config).source[0]
+    assert row["input_ids"].tolist() == [3, 15, 15, 15, 15, 3, 3]
+    assert row["pixel_values"].shape == (3, 8, 8)

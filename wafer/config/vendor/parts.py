@@ -1,0 +1,95 @@
+"""Models of several parts as the vendor nests them: LLaVA, DPR."""
+
+from typing import Any
+
+__all__ = ["translate_parts"]
+
+# Keys of the vendor's ViT that have one value in CLIP's tower, or that change no result (None).
+_TOWER = {
+    "use_post_embed_layer_norm": True,
+    "use_embed_proj_bias": False,
+    "use_encoder_pooler_layer": False,
+    "prepend_cls_token": True,
+    "use_conv_patchified_embedding": None,
+    "position_embedding_type": "learned",
+}
+_NAMES = {"ViTModel": "clip-vit", "LlamaModel": "llama"}
+_HALF = ("mixed_precision", "fp16_type", "use_bfloat16", "compute_dtype")
+_PARTS = ("image_model", "text_model", "q_encoder", "ctx_encoder")
+
+Refused = list[tuple[tuple[str, ...], str]]
+
+
+def translate_parts(model: dict[str, Any]) -> Refused:
+    """Bring the vendor's LLaVA into our form, and hand the precision on to every part.
+
+    Args:
+        model: the section, changed in place; its parts are replaced.
+
+    Returns:
+        (path below ``model``, why) of what is refused.
+    """
+    parts = {name: dict(model[name]) for name in _PARTS if isinstance(model.get(name), dict)}
+    model |= parts
+    refused: Refused = []
+    if "image_model" in parts and "projector" in model:
+        refused = _tower(parts["image_model"]) + _projector(model)
+        _text(model, parts.get("text_model", {}))
+    for part in parts.values() if model.get("mixed_precision") is True else ():
+        for key in set(_HALF) & set(model):
+            part.setdefault(key, model[key])
+    return refused
+
+
+def _text(model: dict[str, Any], text: dict[str, Any]) -> None:
+    """Name the decoder, and give it the loss's keys, which the vendor has above it."""
+    text["name"] = _NAMES.get(str(text.get("name")), text.get("name", "llama"))
+    if "embd_pdrop" in text:
+        text.setdefault("embedding_dropout_rate", text.pop("embd_pdrop"))
+    for key in ("loss_scaling", "loss_weight"):
+        if key in model:
+            text.setdefault(key, model.pop(key))
+
+
+def _tower(tower: dict[str, Any]) -> Refused:
+    refused: Refused = []
+    tower["name"] = _NAMES.get(str(tower.get("name")), tower.get("name", "clip-vit"))
+    for key, value in _TOWER.items():
+        given = tower.pop(key, value)
+        if value is not None and given != value:
+            why = f"{given!r}: not computed here: a tower other than CLIP's, which has {value!r}"
+            refused.append((("image_model", key), why))
+    for key in ("image_size", "patch_size"):
+        size = tower.get(key)
+        if isinstance(size, list) and len(set(map(str, size))) == 1:
+            tower[key] = size[0]
+        elif isinstance(size, list):
+            why = f"{size}: not computed here: images or patches that are not square"
+            refused.append((("image_model", key), why))
+            del tower[key]
+    return refused
+
+
+def _projector(model: dict[str, Any]) -> Refused:
+    """Read the one projector that is computed: two layers with biases, one activation."""
+    whole = model.pop("projector")
+    image, text = model["image_model"], model.get("text_model") or {}
+    own = whole.get("image_model") if isinstance(whole, dict) else None
+    if not isinstance(own, dict) or set(whole) != {"image_model"}:
+        return [(("projector",), "not computed here: a projector of text, or none of images")]
+    activations = own.get("layers_activation") or [None, None]
+    width = text.get("hidden_size")
+    expected = {
+        "name": "FeedForwardNetwork",
+        "input_unit": image.get("hidden_size", 1024),
+        "layers_units": [width, width],
+        "layers_activation": [activations[0], None],
+        "use_bias": True,
+    }
+    for key, value in (own | {"use_bias": own.get("use_bias", False)}).items():
+        if expected.get(key) != value:
+            why = f"{value!r}: not computed here: two layers with biases, {key} {expected.get(key)}"
+            return [(("projector", "image_model", key), why)]
+    if activations[0] is not None:
+        model.setdefault("projector_nonlinearity", activations[0])
+    return []

@@ -1,0 +1,99 @@
+"""T5 and Transformer as the vendor trains them: vocabulary, scales, norms and initial values.
+
+Hugging Face's forms differ: its models are presets of ``models.names``; a run file gets these.
+"""
+
+from typing import Any
+
+__all__ = ["translate_seq2seq"]
+
+_T5 = ("t5", "t5-v1.1", "flan-t5", "ul2", "flan-ul2")
+_MUP = (
+    "mup_base_d_model",
+    "mup_base_d_ff",
+    "mup_base_d_kv",
+    "embeddings_alpha",
+    "output_logits_alpha",
+    "scale_output_logits_by_d",
+    "encoder_attention_logits_alpha",
+    "decoder_attention_logits_alpha",
+    "scale_encoder_qk_dot_by_d",
+    "scale_decoder_qk_dot_by_d",
+)
+
+
+def translate_seq2seq(
+    model: dict[str, Any], release: tuple[int, int] | None = None
+) -> list[tuple[str, str]]:
+    """Say in our keys what the vendor's defaults are; given keys win.
+
+    Args:
+        model: the section, changed in place.
+        release: of the file, where it says so.
+
+    Returns:
+        (key, why) of what is refused.
+    """
+    why = "not computed here: muP of an encoder-decoder; drop the muP keys"
+    refused = [(key, why) for key in _MUP if model.pop(key, None) is not None]
+    extra = model.get("extra_ids")
+    if isinstance(extra, int) and "src_vocab_size" in model:
+        for key in ("src_vocab_size", "tgt_vocab_size"):
+            if isinstance(model.get(key), int):
+                model[key] += extra
+        del model["extra_ids"]
+    if model.get("position_embedding_type") == "learned_absolute":
+        model["position_embedding_type"] = "learned"
+    if model.get("name") == "transformer" and "d_model" in model:
+        refused += _transformer(model, release)
+    if model.get("name") in (*_T5, "transformer"):
+        _initial_values(model)
+    return refused
+
+
+def _transformer(model: dict[str, Any], release: tuple[int, int] | None) -> list[tuple[str, str]]:
+    """Set scales and norms of the vendor's Transformer; Marian's are the presets."""
+    given = {"scale_embedding": False, "scale_logits": True, "final_norm": True} | model
+    model |= given
+    pre = model.pop("use_pre_encoder_decoder_layer_norm", None)
+    if pre is True and release is None:
+        why = "true is post-LN in releases before 1.8 and pre-LN since; write norm_first, or"
+        why += " the file's `release` above its sections"
+        return [("use_pre_encoder_decoder_layer_norm", f"not computed here: {why}")]
+    if isinstance(pre, bool):
+        model["norm_first"] = pre != (release is not None and release < (1, 8))
+    return []
+
+
+def _initial_values(model: dict[str, Any]) -> None:
+    """Set the initializers that the vendor derives from the sizes, where the file has its keys."""
+    sizes = [model.get(key) for key in ("d_model", "d_kv", "d_ff")]
+    xavier = model.pop("use_transformer_initialization", None)
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return
+    width, head, filters = sizes
+    if xavier:
+        model.setdefault("attention_type", "scaled_dot_product")
+        fan = {"name": "variance_scaling", "mode": "fan_avg", "distribution": "uniform"}
+        attention = fan | {"scale": 1 / 9}
+        drawn = {
+            "embedding": {"name": "truncated_normal", "std": 1.0, "a": -2.0, "b": 2.0},
+            "attention_q": fan | {"scale": 1 / (9 * head)},
+            "attention": attention,
+            "ffn": {"name": "xavier_uniform"},
+            "ffn_output_layer": {"name": "xavier_uniform"},
+        }
+    else:
+        model.setdefault("attention_type", "dot_product")
+        normal = lambda std: {"name": "normal", "std": std}
+        attention = normal(width**-0.5)
+        drawn = {
+            "embedding": normal(1.0),
+            "attention_q": normal((width * head) ** -0.5),
+            "attention": attention,
+            "ffn": normal(width**-0.5),
+            "ffn_output_layer": normal(filters**-0.5),
+        }
+    drawn |= {"output_layer": attention, "head": {"name": "normal", "std": 1.0}}
+    for part, how in drawn.items():
+        model.setdefault(f"{part}_initializer", how)
