@@ -79,7 +79,11 @@ FEATURES = (
     Feature("imports relative to the layout's folder", "1.2", "1.2", "to the importer's"),
     Feature("priorities of microthreads at 0x7f58", "0.8", "1.3", ".priority"),
     Feature("convert_input_tensor and its like", "0.6", "0.9", "memcpy_h2d of an array"),
-    Feature("CSELFRunner", "0.4", "0.8", "SdkRuntime", here=False),
+    Feature("CSELFRunner", "0.4", "0.8", "SdkRuntime"),
+    Feature("colors configured without .routes and .switches", "0.4", "0.4", "both"),
+    Feature("@set_tile_code without a file", "0.4", "0.8", "a file with the PEs' code"),
+    Feature("a fabric without margins for memcpy", "0.4", "0.8", "--memcpy"),
+    Feature("<debug> without key", "0.4", "0.8", ".key"),
     Feature("SdkLayout", "1.4", "", "a layout block", here=False),
     Feature("<kernels/fft/fft3d_layout>", "1.4", here=False),
 )
