@@ -71,6 +71,7 @@ FEATURES = (
     Feature("<memcpy_multi/memcpy>", "0.6", "0.9", "<memcpy/memcpy>"),
     Feature("<memcpy_multi/memcpy_switches>", "0.8", "0.9", "<memcpy/memcpy_switches>"),
     Feature("four colors per axis in <collectives_2d/params>", "0.6", "0.9", "entrypoints"),
+    Feature("<collectives_2d/common>", "0.6", "0.6", "nothing: init takes no pendings"),
     Feature("<kernels/tally/pe> without callback", "0.4", "0.8", ".callback"),
     Feature("<kernels/tally/pe> without input_queues", "0.4", "1.0", ".input_queues"),
     Feature("a color from 24 on that stands for none", "0.4", "1.2", "a param of void"),
