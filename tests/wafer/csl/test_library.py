@@ -52,6 +52,7 @@ USED = {
     "tile_config/input_queue_config": "encode_input_queue",
     "tile_config/output_queue_config": "encode_output_queue",
     "directions": "flip dirToTxBits dirToRxBits TX_RAMP RX_RAMP",
+    "collectives_2d/common": "c2d_params pendings",
     "collectives_2d/params": "get_params",
     "collectives_2d/pe": "dim_params queues dest_dsr_ids src0_dsr_ids src1_dsr_ids init pe_id"
     " broadcast scatter gather reduce_fadds",

@@ -45,6 +45,7 @@ def test_programs_name_their_own_streams_in_memcpy_multi(tmp_path):
     back = np.zeros(2, np.uint32)
     runtime.memcpy_d2h(back, 4, 0, 0, 1, 1, 2, streaming=True)
     assert back.tolist() == [7, 42]
+    assert any("memcpy_multi" in file for file in image.programs[0].files)  # of simfab_traces
 
 
 TALLY = """

@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", choices=ARCHS, default="wse2")
     add_program_options(parser)
     parser.add_argument(
-        "--fabric-offsets", type=_two, default=(4, 1), metavar="X,Y", help="of the first PE there"
+        "--fabric-offsets", type=_two, metavar="X,Y", help="of the first PE there (default: 4,1)"
     )
     parser.add_argument(
         "--sdk", type=_release, default="", metavar="X.Y", help="release that the program is of"
@@ -65,19 +65,30 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
         CompileError: options that are not understood.
     """
     params, colors = pairs("--params", args.params), pairs("--colors", args.colors)
+    alone = args.fabric_dims is None and args.fabric_offsets is None
+    memcpy = args.memcpy or alone or _imports_memcpy(args.layout)
+    offsets = args.fabric_offsets or ((4, 1) if memcpy else (0, 0))  # before 0.9 without memcpy
     image = _compile(
         args.layout,
         params | colors,
         arch=args.arch,
         fabric=args.fabric_dims,
-        offsets=args.fabric_offsets,
+        offsets=offsets,
         buffers=(args.width_west_buf, args.width_east_buf),
         import_paths=tuple(args.import_path),
         sdk=args.sdk,
+        memcpy=memcpy,
     )
     folder = Path(args.output.removeprefix("="))  # "-o=out"
-    save(folder, image, params, colors, offsets=args.fabric_offsets)
+    save(folder, image, params, colors, offsets=offsets)
     return folder
+
+
+def _imports_memcpy(layout: Path) -> bool:
+    try:
+        return '"<memcpy' in layout.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return True  # the compiler says what is wrong with the file
 
 
 def _compile(layout: Path, params: dict[str, str], **options: object) -> Image:

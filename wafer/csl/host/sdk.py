@@ -103,6 +103,8 @@ class SdkRuntime(Runtime):
         with Path("sim.log").open("a", encoding="utf-8") as log:
             log.writelines(f"@{self.cycles} {line}\n" for line in self._closing_lines())
         save_cores(self._folder, self.image, self.machine)
+        if any("memcpy_multi" in file for p in self.image.programs for file in p.files):
+            Path("simfab_traces").mkdir(exist_ok=True)  # scripts of SDK 0.8 move it away
 
     def _closing_lines(self) -> list[str]:
         """What the run took, as far as the machine counts it."""

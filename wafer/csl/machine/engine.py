@@ -34,6 +34,9 @@ _FUNCTIONS = {
     "csl_inject": ([_AT, _I32, _I32, _AT, _I64], _I32),
     "csl_collectable": ([_AT, _I32, _I32], _I64),
     "csl_collect": ([_AT, _I32, _I32, _AT, _I64], _I64),
+    "csl_enter": ([_AT, _I32, _I32, _I32, _AT, _AT, _I64], _I32),
+    "csl_open": ([_AT, _I32, _I32, _I32], _I32),
+    "csl_left": ([_AT, _I32, _I32, _I32, _AT, _I64], _I64),
     "csl_fault": ([_AT, _AT], None),
     "csl_waiting": ([_AT, _AT, _I64], _I64),
     "csl_prints": ([_AT], _I64),
@@ -45,6 +48,9 @@ _FUNCTIONS = {
     "csl_recorded": ([_AT, _AT], None),
     "csl_recording": ([_AT, _AT, _AT], None),
 }
+
+
+_SIDES = "WESN"
 
 
 class Status(enum.IntEnum):
@@ -208,6 +214,57 @@ class Machine:
         """PEs with a call that has not been taken up, not returned, or not freed the stream."""
         has = self._library.csl_has_command
         return sum(has(self._machine, self._cell(x, y)) for x, y in rectangle.pes())
+
+    def enter(
+        self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
+    ) -> None:
+        """Queue words that come from outside of the rectangle.
+
+        Args:
+            color: that they come on.
+            port: column and row of the PE, and the side by which they come: W, E, S or N.
+            words: uint32.
+            controls: bool of each; whether it is a control wavelet.
+
+        Raises:
+            CompileError: nothing is outside there, or the program does not use the colour.
+        """
+        words = np.ascontiguousarray(words, np.uint32)
+        flags = np.ascontiguousarray(controls, np.uint8)
+        where = self._port(color, port)
+        made = self._library.csl_enter(*where, words.ctypes.data, flags.ctypes.data, len(words))
+        self._check_port(made, color, port)
+
+    def open(self, color: int, port: tuple[int, int, str]) -> None:
+        """Keep what leaves by a side of the rectangle from now on, for ``left``.
+
+        Args:
+            color: of the words.
+            port: column and row of the PE, and the side: W, E, S or N.
+
+        Raises:
+            CompileError: nothing is outside there, or the program does not use the colour.
+        """
+        self._check_port(self._library.csl_open(*self._port(color, port)), color, port)
+
+    def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
+        """Words that have left by a side since it was opened: uint32, without control wavelets."""
+        where = self._port(color, port)
+        out = np.zeros(self._library.csl_left(*where, None, 0), np.uint32)
+        self._library.csl_left(*where, out.ctypes.data, len(out))
+        return out
+
+    def _port(self, color: int, port: tuple[int, int, str]) -> tuple[Any, int, int, int]:
+        x, y, side = port
+        return self._machine, self._cell(x, y), color, _SIDES.index(side)
+
+    def _check_port(self, made: int, color: int, port: tuple[int, int, str]) -> None:
+        if not made:
+            x, y, side = port
+            raise CompileError(
+                f"PE ({x}, {y}) has no port of colour {color} at its side {side}: that side is not"
+                " the rectangle's, or the program does not use the colour"
+            )
 
     def _copy(self, x: int, y: int, address: int, data: np.ndarray, *, write: bool) -> None:
         cell, size = self._cell(x, y), data.nbytes

@@ -151,6 +151,7 @@ def compile_layout(
     buffers: tuple[int, int] = (0, 0),
     import_paths: tuple[str, ...] = (),
     sdk: str = "",
+    memcpy: bool = True,
 ) -> Image:
     """Compile a program.
 
@@ -164,12 +165,13 @@ def compile_layout(
         import_paths: folders that are searched for imported files, after the importer's own.
         sdk: release that the program is of, as '1.4'; what others have is an error then. '': it is
             recognised by what the program uses.
+        memcpy: whether the fabric has columns and rows around the program for it.
 
     Raises:
         CslError: every problem of the program.
     """
-    files = Files(import_paths, Path(path).parent)
-    place = Fabric(fabric, offsets, buffers)
+    files = Files(import_paths, Path(path))
+    place = Fabric(fabric, offsets, buffers, memcpy)
     unit = Unit(RULES, files, arch, running=False, fabric=place, sdk=sdk)
     layout = _layout(unit, Path(path), params or {})
     programs = _programs(unit, layout)

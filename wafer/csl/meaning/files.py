@@ -23,12 +23,12 @@ class Files:
 
     Attributes:
         import_paths: folders that are searched after the importing file's own.
-        base: the layout's folder, which is searched last.
+        layout_path: the file with the layout; its folder is searched last.
     """
 
-    def __init__(self, import_paths: tuple[str, ...] = (), base: Path | None = None) -> None:
+    def __init__(self, import_paths: tuple[str, ...], layout_path: Path) -> None:
         self.import_paths = import_paths
-        self.base = base
+        self.layout_path = layout_path
         self._parsed: dict[Path, Parsed] = {}
         self._mentioned: dict[str, frozenset[str]] = {}
         self._importing: dict[str, tuple[str, ...]] = {}
@@ -64,8 +64,8 @@ class Files:
             hint = f"{feature.text}, and it is not here" if feature else hint
             raise Failure(Problem(at, f"there is no system module {name}", hint))
         folders = [Path(importer).parent, *map(Path, self.import_paths)]
-        if self.base is not None and self.base not in folders:
-            folders.append(self.base)
+        if self.layout_path.parent not in folders:
+            folders.append(self.layout_path.parent)
         for folder in folders:
             if (folder / name).is_file():
                 return folder / name
@@ -120,6 +120,11 @@ class Files:
                 if node.operator == "&" and isinstance(node.operand, tree.Name)
             )
         return self._addressed[function.at]
+
+    def has_tasks(self, path: Path) -> bool:
+        """Whether a file has a task."""
+        declarations = self.parsed(path).file.declarations
+        return any(isinstance(d, tree.Function) and d.kind == "task" for d in declarations)
 
     def layout(self, path: Path) -> tree.Layout | None:
         """The layout block of a file."""

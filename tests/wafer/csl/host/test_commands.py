@@ -37,7 +37,7 @@ def test_options_of_public_scripts(compiled, output, tmp_path, capsys):
     assert "to deep/out" in capsys.readouterr().out
     params, colors = {"N": "16", "dx": "-2", "b": "true"}, {"x_in": "1"}
     options = {"arch": "wse3", "fabric": (10, 4), "offsets": (4, 1), "buffers": (0, 0)}
-    options |= {"import_paths": (), "sdk": ""}
+    options |= {"import_paths": (), "sdk": "", "memcpy": True}
     assert compiled == [("layout.csl", params | colors, options)]
     out = json.loads((tmp_path / "deep" / "out" / "out.json").read_text(encoding="utf-8"))
     assert (out["params"], out["colors"]) == (params, colors)
@@ -75,8 +75,22 @@ def test_a_fabric_that_is_too_small(options, message, tmp_path, capsys):
     layout.write_text("layout { @set_rectangle(3, 2); }", encoding="utf-8")
     folder = f"-o={tmp_path / 'out'}"
     assert main(["csl", "compile", str(layout), folder, "--fabric-dims=10,4"]) == 0
-    assert main(["csl", "compile", str(layout), folder, *options]) == 1
+    assert main(["csl", "compile", str(layout), folder, "--memcpy", *options]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_without_memcpy_a_program_may_fill_its_fabric(tmp_path, capsys):
+    """As before SDK 0.9: neither margins nor offsets, unless the layout imports memcpy."""
+    layout, folder = tmp_path / "layout.csl", f"-o={tmp_path / 'out'}"
+    text = "layout { @set_rectangle(3, 2); }"
+    layout.write_text(text, encoding="utf-8")
+    assert main(["csl", "compile", str(layout), folder, "--fabric-dims=3,2"]) == 0
+    out = json.loads((tmp_path / "out" / "out.json").read_text(encoding="utf-8"))
+    assert out["fabric_offsets"] == [0, 0]
+    imports = 'const m = @import_module("<memcpy/get_params>", .{ .width = 3, .height = 2 });\n'
+    layout.write_text(imports + text, encoding="utf-8")
+    assert main(["csl", "compile", str(layout), folder, "--fabric-dims=3,2"]) == 1
+    assert "it takes --fabric-dims=10,4 or more" in capsys.readouterr().err
 
 
 def test_numbers_that_are_none(compiled, capsys):

@@ -208,6 +208,27 @@ int64_t csl_collect(void* m, int32_t cell, int32_t color, uint32_t* words, int64
   return slot < 0 ? 0 : of(m).collect(cell, slot, words, std::max<int64_t>(most, 0));
 }
 
+// Ports at the rectangle's sides, W E S N from 0 on; whether there can be one.
+int32_t csl_enter(void* m, int32_t cell, int32_t color, int32_t side, const uint32_t* words,
+                  const uint8_t* controls, int64_t count) {
+  const int slot = of(m).slot(cell, color);
+  if (!of(m).is_outer(cell, slot, side)) return 0;
+  return of(m).enter_by(cell, slot, side, words, controls, count), 1;
+}
+int32_t csl_open(void* m, int32_t cell, int32_t color, int32_t side) {
+  const int slot = of(m).slot(cell, color);
+  if (!of(m).is_outer(cell, slot, side)) return 0;
+  return of(m).port(cell, slot, side).takes = true, 1;
+}
+// Copies up to `most` words; returns how many there are.
+int64_t csl_left(void* m, int32_t cell, int32_t color, int32_t side, uint32_t* words, int64_t most) {
+  const int slot = of(m).slot(cell, color);
+  const auto* port = slot < 0 ? nullptr : of(m).find_port(cell, slot, side);
+  if (!port) return 0;
+  std::copy_n(port->out.begin(), std::clamp<int64_t>(most, 0, int64_t(port->out.size())), words);
+  return int64_t(port->out.size());
+}
+
 // kind, cell, task, its id, pc, detail.
 void csl_fault(void* m, int64_t* out) {
   const auto& f = of(m).fault();

@@ -122,6 +122,19 @@ class Machine : public Tasks {
   }
   int64_t collectable(int cell, int slot) { return int64_t(host(cell).out[slot].size()); }
 
+  // Words that come from outside by a side, and what has left by one since it was opened.
+  bool is_outer(int cell, int slot, int side) const {
+    return has(cell) && slot >= 0 && side >= 0 && side < 4 && !(sides_[cell] >> side & 1);
+  }
+  void enter_by(int cell, int slot, int side, const uint32_t* words, const uint8_t* controls,
+                int64_t count) {
+    // Between PEs the sender swaps the colours of a pair; here the router that takes the word does.
+    Port& to = port(cell, swapped(at(cell, slot), slot, side), side);
+    for (int64_t k = 0; k < count; ++k)
+      to.in.push_back({words[k], uint8_t(kValid | (controls[k] ? kControl : 0))});
+    visit_[cell] = 1;
+  }
+
   std::vector<Waiting> waiting();
 
   // From now on; what runs already begins now.

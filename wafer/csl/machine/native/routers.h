@@ -4,6 +4,7 @@
 // each lane holds its own. A cell is visited only if it or what it sees changed in the cycle before.
 #pragma once
 #include <algorithm>
+#include <deque>
 #include <memory>
 
 #include "arena.h"
@@ -11,6 +12,15 @@
 #include "state.h"
 
 namespace wafer::csl {
+
+// Where words enter and leave a colour's router by a side that leads out of the rectangle.
+struct Port {
+  int cell, slot, side;
+  bool takes = false;  // what leaves is kept
+  std::deque<std::pair<uint32_t, uint8_t>> in;  // words with their flags
+  std::pair<uint32_t, uint8_t> entering;        // in this cycle
+  std::vector<uint32_t> out;
+};
 
 class Routers {
  public:
@@ -35,8 +45,22 @@ class Routers {
   Lane& at(int cell, int slot) { return lanes_[size_t(cell) * slots_ + slot]; }
   const Lane& at(int cell, int slot) const { return lanes_[size_t(cell) * slots_ + slot]; }
 
-  // What leaves each router of rows [from, to).
+  // The port of a colour at a side; a new one if there is none.
+  Port& port(int cell, int slot, int side) {
+    if (Port* there = find_port(cell, slot, side)) return *there;
+    ports_.push_back(std::make_unique<Port>(Port{cell, slot, side, false, {}, {}, {}}));
+    return *ports_.back();
+  }
+  Port* find_port(int cell, int slot, int side) const {
+    for (const auto& port : ports_)
+      if (port->cell == cell && port->slot == slot && port->side == side) return port.get();
+    return nullptr;
+  }
+
+  // What leaves each router of rows [from, to), and what enters from outside.
   void leave(int from, int to, Worker* worker) {
+    for (const auto& port : ports_)
+      if (!port->in.empty() && port->cell / width_ >= from && port->cell / width_ < to) enter(*port);
     for (int cell = from * width_; cell < to * width_; ++cell) {
       if (load(visit_[cell]) != 1) continue;
       uint8_t used = 0;
@@ -144,9 +168,15 @@ class Routers {
     if (need & *used) return;
     if (need & kRampPort && lane.down_flag && lane.size >= lane.depth) return;
     const uint8_t outer = need & 15 & ~sides_[cell];
-    if (outer & edges_) return worker->note({kOffWafer, cell, 0, 0, -1, colors_[slot]});
+    if (outer & edges_ && ports_.empty()) return worker->note({kOffWafer, cell, 0, 0, -1, colors_[slot]});
     bool free = true;
     const uint8_t inner = need & sides_[cell];  // PEs beyond take words and do nothing with them
+    const auto leave_by_ports = [&] {
+      each(outer, [&](int side) {
+        Port* const port = find_port(cell, slot, side);
+        if (port && port->takes && !(lane.sent_flag & kControl)) port->out.push_back(lane.sent);
+      });
+    };
     each(inner, [&](int side) {
       const Lane& there = (&lane)[reach_[side] + swapped(lane, slot, side) - slot];
       free &= !there.router_flag[1] && there.rx >> opposite(side) & 1;
@@ -157,6 +187,7 @@ class Routers {
     lane.sent_flag = flag & uint8_t(~kAdvance);
     lane.sent = forwarded(lane, lane.router[0], flag);
     if (lane.tx & kRampPort && !(flag & kControl && lane.router[0] >> 24 & 1)) count(lane);
+    if (outer && !ports_.empty()) leave_by_ports();
     each(need, [&](int port) { ++links_[size_t(cell) * kPorts + port]; });
     if (recorder_) recorder_->words(cell, need);
     each(inner, [&](int side) {
@@ -172,6 +203,16 @@ class Routers {
       }
       if (!load(visit_[other])) store(visit_[other], uint8_t(2));
     });
+  }
+
+  // A word from outside, if the router takes one in this cycle.
+  void enter(Port& port) {
+    Lane& lane = at(port.cell, port.slot);
+    if (lane.router_flag[1] || !(lane.rx >> port.side & 1)) return;
+    port.entering = port.in.front(), port.in.pop_front();
+    __atomic_fetch_or(&incoming_[port.cell], 1u << port.slot, __ATOMIC_RELAXED);
+    __atomic_fetch_or(&lane.from, uint8_t(1 << port.side), __ATOMIC_RELAXED);
+    if (!load(visit_[port.cell])) store(visit_[port.cell], uint8_t(2));
   }
 
   // Whether the ramp to the router has room in this cycle.
@@ -215,6 +256,11 @@ class Routers {
     uint8_t got_flag = to_router ? rising : 0;
     int arrivals = got_flag != 0;
     each(lane.from, [&](int k) {
+      if (k < kPartner && !(sides_[core.cell] >> k & 1)) {
+        const Port& outside = *find_port(core.cell, slot, k);
+        got = outside.entering.first, got_flag |= outside.entering.second, ++arrivals;
+        return;
+      }
       const int its = k < kPartner ? slot : partner_[slot];
       const Lane& there = (&lane)[reach_[k % kPartner] + its - slot];
       got = there.sent, got_flag |= there.sent_flag, ++arrivals;
@@ -277,6 +323,7 @@ class Routers {
   std::vector<uint32_t> live_, incoming_;     // slots with words; to which words come
   std::vector<uint8_t> visit_, next_, sides_;     // sides_: ports with a neighbour
   std::vector<uint32_t> links_;
+  std::vector<std::unique_ptr<Port>> ports_;
   std::unique_ptr<Recorder> recorder_;  // none: nothing is recorded
   const int offset_[4], reach_[4];  // to the neighbour by a side: of cells, of their lanes
 };

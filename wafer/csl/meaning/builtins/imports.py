@@ -22,6 +22,8 @@ def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
     ev.check_release(path, node.at)
     given = ev.known(node.arguments[1]) if len(node.arguments) > 1 else None
     params = fields_of(ev, given, node.at) if given is not None else {}
+    if path == "<debug>" and "key" not in params:  # before 0.9 it was the module's name
+        params = params | {"key": Value(types.STRING, ev.unit.declaring)}
     module = ev.unit.files.instance(path, ev.module.path, params, node.at)
     for name in params.keys() - module.declarations.keys():
         hint = ev.meant(name, module.declarations)

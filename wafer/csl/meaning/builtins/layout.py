@@ -83,11 +83,13 @@ def _set_tile_code(ev: Evaluator, node: tree.Builtin) -> Value:
     layout, place = _layout(ev, node), _place(ev, node)
     if place in layout.tiles:
         ev.fail(node.at, f"PE {place} gets its code twice")
-    if len(node.arguments) == 2:
-        layout.tiles[place] = None
+    none = Value(types.ANONYMOUS, {})
+    if len(node.arguments) == 2:  # before 1.0 the layout's file may have the code as well
+        path = ev.unit.files.layout_path
+        own = Tile(str(path), str(path), none, node.at)
+        layout.tiles[place] = own if ev.unit.files.has_tasks(path) else None
         return NOTHING
     file = ev.known(node.arguments[2]).data
-    none = Value(types.ANONYMOUS, {})
     params = ev.known(node.arguments[3]) if len(node.arguments) > 3 else none
     layout.tiles[place] = Tile(file, ev.module.path, params, node.at)
     return NOTHING

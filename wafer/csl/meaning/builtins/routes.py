@@ -150,12 +150,24 @@ def _filter(ev: Evaluator, value: Value, at: Position) -> tuple[int, ...]:
     return tuple(columns.values())
 
 
+_ROUTES = {"rx", "tx", "color_swap_x", "color_swap_y"}
+_SWITCHES = {*_POSITIONS, "ring_mode", "current_switch_pos", "pop_mode"}
+
+
+def _nested(given: dict[str, Value]) -> dict[str, Value]:
+    """The fields of SDK 0.4, which are all side by side, as .routes and .switches."""
+    for name, fields in (("routes", _ROUTES), ("switches", _SWITCHES)):
+        if flat := given.keys() & fields:
+            given[name] = Value(types.ANONYMOUS, {field: given.pop(field) for field in flat})
+    return given
+
+
 _NO_SWITCH = _INVALID << 8 | _INVALID << 4 | _INVALID
 
 
 def color_config(ev: Evaluator, color: int, value: Value, at: Position) -> ColorConfig:
     """What a colour does at a PE, from ``.{ .routes, .switches, .filter, .teardown }``."""
-    given = fields_of(ev, value, at)
+    given = _nested(fields_of(ev, value, at))
     word = _routes(ev, given.pop("routes"), at) if "routes" in given else 0
     switch = _NO_SWITCH
     if "switches" in given:

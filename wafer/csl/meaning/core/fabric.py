@@ -14,16 +14,19 @@ class Fabric(NamedTuple):
         dims: columns and rows; None: as many as the program needs.
         offsets: columns and rows before the program.
         buffers: columns between memcpy and the program, to the west and to the east.
+        memcpy: whether the program needs columns and rows around it for that.
     """
 
     dims: tuple[int, int] | None = None
     offsets: tuple[int, int] = _BEFORE
     buffers: tuple[int, int] = (0, 0)
+    memcpy: bool = True
 
     def around(self, rectangle: tuple[int, int]) -> tuple[int, int]:
         """Columns and rows of the smallest fabric that holds a rectangle at the offsets."""
         (left, top), (width, height) = self.offsets, rectangle
-        return left + width + self.buffers[1] + _AFTER[0], top + height + _AFTER[1]
+        after = _AFTER if self.memcpy else (0, 0)
+        return left + width + self.buffers[1] + after[0], top + height + after[1]
 
     def edges(self, rectangle: tuple[int, int]) -> int:
         """The sides on which the wafer ends with a rectangle, bits W E S N from 0 on."""
@@ -35,7 +38,7 @@ class Fabric(NamedTuple):
     def misfit(self, rectangle: tuple[int, int]) -> tuple[str, str] | None:
         """What is wrong with a rectangle here and how to mend it; None if nothing is."""
         (left, top), west = self.offsets, self.buffers[0]
-        if left < _BEFORE[0] + west or top < _BEFORE[1]:
+        if self.memcpy and (left < _BEFORE[0] + west or top < _BEFORE[1]):
             return (
                 f"the program is at column {left}, row {top}; memcpy needs {_BEFORE[0]} columns"
                 f" and {_BEFORE[1]} row before it, and its buffers {west} columns",

@@ -92,6 +92,7 @@ class Unit:
         routes: colour -> its configuration on this PE.
         queues: input queues, then output queues from 8 on -> colour and priority.
         led: the place in the user's files that leads to what is evaluated of a system module.
+        declaring: the name of the declaration that is evaluated.
         effects: whether builtins may configure the PE; not where an expression is only tried.
         steps: rounds of loops so far while compiling.
         depth: of the calls that are evaluated while compiling.
@@ -134,6 +135,7 @@ class Unit:
     routes: dict[int, Any] = dataclasses.field(default_factory=dict)
     queues: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
     led: Position | None = None
+    declaring: str = ""
     effects: bool = True
     steps: int = 0
     depth: int = 0

@@ -79,13 +79,25 @@ def _called(ev: Evaluator, function: Function, arguments: list[Value], at: Posit
     return _call(ev, function, arguments, at)
 
 
-def _call(ev: Evaluator, function: Function, arguments: list[Value], at: Position) -> Value:
+def _complete(
+    ev: Evaluator, function: Function, arguments: list[Value], at: Position
+) -> list[Value]:
+    """As many arguments as a function takes; a library's last one of any type may be left out."""
     node = function.node
     if node.kind == "task":
         ev.fail(at, f"the task '{node.name}' is activated, not called", "@activate(its id)")
-    if len(node.formals) != len(arguments):
+    missing = len(node.formals) - len(arguments)
+    if missing == 1 and function.module.library and _any(node.formals[-1]):
+        return [*arguments, Value(types.VOID, None)]
+    if missing:
         count = len(node.formals)
         ev.fail(at, f"{node.name} takes {count} argument(s), found {len(arguments)}")
+    return arguments
+
+
+def _call(ev: Evaluator, function: Function, arguments: list[Value], at: Position) -> Value:
+    node = function.node
+    arguments = _complete(ev, function, arguments, at)
     if ev.code is None:
         return interpret(ev, function, arguments, at)
     scope, values = {}, []

@@ -44,6 +44,7 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
     """A param, constant or variable of a file."""
     inner = Evaluator(ev.unit, module)
     kind = inner.type(node.type) if node.type is not None else None
+    ev.unit.declaring = node.name
     if node.kind == "param" and node.name in module.params:
         value = module.params[node.name]
         if kind is not None:
@@ -76,7 +77,8 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
     names = [str(inner.known(a.value).data) for a in node.attributes if a.name == "linkname"]
     if cell.running:
         cell = _linked(inner, cell, names[0] if names else node.name, node)
-    symbol = cell.running or (ev.unit.running and "export" in node.modifiers)
+    constant_array = node.kind == "const" and isinstance(cell.type, types.Array)
+    symbol = cell.running or (ev.unit.running and ("export" in node.modifiers or constant_array))
     if symbol and (names or not module.library):
         ev.unit.globals.setdefault(names[0] if names else node.name, cell)
     return cell
