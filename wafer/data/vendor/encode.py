@@ -102,7 +102,7 @@ def encode_examples(records: Sequence[tuple[Any, ...]]) -> Encoded:
     encoder, tokenizer = current()
     batch = _Batch(encoder, tokenizer)
     settings = batch.settings
-    hook = load_hook(settings.read_hook, settings.read_hook_kwargs)
+    hook = load_hook(settings.read_hook, settings.read_hook_kwargs, settings.rules.release)
     examples = [dict(zip(settings.fields, record, strict=True)) for record in _cut(records, batch)]
     make, rows = _MODES[settings.mode]
     made = [batch.attempt(lambda e=example: make(batch, hook(e)), example) for example in examples]
@@ -316,12 +316,14 @@ def _preferred(batch: _Batch, turns: Turns) -> np.ndarray | None:
     if not turns:
         return None
     texts = {turn["type"]: str(turn["content"][0]["text"]).strip() for turn in turns}
-    special = batch.special
+    settings, special = batch.settings, batch.special
     render = lambda messages: batch.clean(
         render_chat(special.chat_template or "", messages, special.names())
     )
-    encode = lambda text: batch.encode([text], special=False)[0].ids
-    return preference_rows(texts, render, encode, batch.settings, batch.ids)
+    special_too = settings.rules.release < (2, 5)
+    encode = lambda text: batch.encode([text], special=special_too)[0].ids
+    begin = batch.tokenizer.token_to_id(special.bos or special.eos or "")
+    return preference_rows(texts, render, encode, settings, batch.ids, begin=begin)
 
 
 _MODES: dict[str, tuple[Callable[..., Any], Callable[..., list[Any]]]] = {
