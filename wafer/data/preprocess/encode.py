@@ -27,6 +27,7 @@ __all__ = [
     "current",
     "detokenize_wikitext",
     "encode",
+    "fix_text",
     "mended",
     "start_worker",
 ]
@@ -102,6 +103,25 @@ _WIKITEXT = (  # in this order, which decides where two of them meet
 )
 
 
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
+# Lines that ftfy leaves as they are: printable ASCII without the sign that begins an entity.
+_SOUND = re.compile(r"[\t\n -%'-~]*")
+
+
+def fix_text(text: str, normalization: str | None) -> str:
+    """``ftfy.fix_text``, which is asked only about lines that it may change."""
+    ftfy = optional("ftfy", "ftfy", "use_ftfy")
+    entities: str | bool = "auto"
+    out = []
+    for line in _LINES.findall(text):
+        if "<" in line:  # ftfy takes a text with tags for HTML, from there on
+            entities = False
+        sound = _SOUND.fullmatch(line)
+        keys = {"unescape_html": entities, "normalization": normalization}
+        out.append(line if sound else ftfy.fix_text(line, **keys))
+    return "".join(out)
+
+
 def detokenize_wikitext(text: str) -> str:
     """Undo the spaces and @-@ marks that WikiText puts around punctuation."""
     for pattern, replacement in _WIKITEXT:
@@ -112,8 +132,7 @@ def detokenize_wikitext(text: str) -> str:
 def mended(text: str, settings: RunSettings) -> str:
     """A text as ftfy and the detokenizer leave it."""
     if settings.use_ftfy:
-        ftfy = optional("ftfy", "ftfy", "use_ftfy")
-        text = ftfy.fix_text(text, normalization=settings.ftfy_normalizer)
+        text = fix_text(text, settings.ftfy_normalizer)
     if settings.wikitext_detokenize:
         text = detokenize_wikitext(text)
     return text

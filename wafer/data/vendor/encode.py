@@ -153,13 +153,39 @@ def _pretraining(batch: _Batch, documents: Sequence[Document]) -> list[np.ndarra
         return (
             _dropping(batch, map(_folded, whole, [width] * len(whole))) if settings.vsl else whole
         )
-    made = []
-    for document, encoding in zip(documents, batch.encode(texts), strict=True):
-        sequence = batch.attempt(lambda d=document, e=encoding: _weighted(batch, d, e), document)
-        made += [] if sequence is None else [sequence]
+    made = _plain(batch, texts) if _all_count(documents) else _regions(batch, documents)
     if not settings.vsl:
         return made
     return _dropping(batch, (cut(one, width, eos, settings.rules.exact) for one in made))
+
+
+def _all_count(documents: Sequence[Document]) -> bool:
+    """Whether every token has weight 1, so that no region's place matters."""
+    return all(region.weight == 1 for document in documents for region in document.regions)
+
+
+def _plain(batch: _Batch, texts: Sequence[str]) -> list[np.ndarray]:
+    """[2, n] ids and weights 1, without special tokens at the end (a mark ends documents)."""
+    with tokenizing("the tokenizer cannot encode a text of the input"):
+        after = _special_at_end(batch.tokenizer)
+        encodings = batch.tokenizer.encode_batch_fast(list(texts))
+    ids = (np.array(encoding.ids, np.int32) for encoding in encodings)
+    return [np.stack([one, np.ones_like(one)])[:, : len(one) - after] for one in ids]
+
+
+def _special_at_end(tokenizer: Tokenizer) -> int:
+    mask = tokenizer.encode("a").special_tokens_mask
+    return next((i for i, special in enumerate(reversed(mask)) if not special), 0)
+
+
+def _regions(batch: _Batch, documents: Sequence[Document]) -> list[np.ndarray]:
+    """[2, n] ids and weights by regions."""
+    encodings = batch.encode([document.text for document in documents])
+    made = [
+        batch.attempt(lambda d=document, e=encoding: _weighted(batch, d, e), document)
+        for document, encoding in zip(documents, encodings, strict=True)
+    ]
+    return [sequence for sequence in made if sequence is not None]
 
 
 def _dropping(batch: _Batch, documents: Iterable[list[np.ndarray]]) -> list[np.ndarray]:
