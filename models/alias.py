@@ -65,6 +65,7 @@ _ENCODER: _Rules = (
     (r"^pooler/", "bert_encoder.pooler.pooler.ffn.0.linear_layer."),
     (r"^mlm_dense/", "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer."),
     (r"^mlm_norm/", "bert_mlm_head.mlm_transform.ln."),
+    (r"^lm_head/", "bert_mlm_head.classifier.ffn.0.linear_layer."),
     (r"^lm_head_bias$", "bert_mlm_head.classifier.ffn.0.linear_layer.bias"),
     (r"^nsp/", "bert_cls_head.classifier.ffn.0.linear_layer."),
 )

@@ -19,6 +19,7 @@ from sparsity.algorithms.forward import SRSTE, TopKAST
 from sparsity.algorithms.magnitude import ACDC, GMP, Static
 from sparsity.config import Groups, configure, parse
 from sparsity.kernels import SparseWeight, pattern_from_mask, sparse_dot
+from sparsity.layers import dot_general, linen_layers, promote_dtype
 from sparsity.schema import SparsityError
 from sparsity.sentinel import SentinelError, decode, encode, require_dense
 from sparsity.sparsifier import Selected, Sparsifier
@@ -49,10 +50,13 @@ __all__ = [
     "UpdateContext",
     "configure",
     "decode",
+    "dot_general",
     "encode",
     "from_meta",
+    "linen_layers",
     "parse",
     "pattern_from_mask",
+    "promote_dtype",
     "register",
     "require_dense",
     "sparse_dot",

@@ -26,7 +26,7 @@ from jaxtyping import PyTree
 from models.errors import did_you_mean
 from models.paths import named_leaves
 from models.sections import Section
-from sparsity import budgets, dialects
+from sparsity import budgets, dialects, storage
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
@@ -65,7 +65,7 @@ def configure(
     order: Sequence[str] | None = None,
     params: PyTree = None,
     requires_dense: Sequence[str] = (),
-    accepts: Callable[[str], bool] = lambda name: False,
+    accepts: Callable[[str], bool] | None = None,
     dtype: DTypeLike = jnp.float32,
     flops: budgets.Flops | None = None,
 ) -> Sparsifier:
@@ -78,9 +78,12 @@ def configure(
         order: names of all parameters in the order the 1.8 dialect counts them for its seeds;
             tree order when None.
         params: all parameters, arrays or shapes; needed where layers share a level (``budget``).
+            With them, filters that match nothing and impossible ``compute: csr`` are refused here.
         requires_dense: globs of parameters that stay dense whatever the filters say.
-        accepts: '/'-path -> whether the model takes a ``SparseWeight`` there (it multiplies by
-            ``models.layers.basic.project``); only those may be csr under ``compute: auto``.
+        accepts: '/'-path -> whether the model takes a ``SparseWeight`` there, that is, computes
+            ``x @ weight`` or ``models.layers.basic.project``. Only those become csr under
+            ``compute: auto``; ``compute: csr`` is refused where it is false. None leaves ``auto``
+            at masks.
         dtype: what the model computes in.
         flops: gives {name: FLOPs per token of the dense layer}, for ``budget: flops``; None takes
             every parameter for a matrix that each token passes once.
@@ -101,8 +104,14 @@ def configure(
         accepts=accepts,
         dtype=dtype,
     )
+    if weight_layout == "oi" and any(rule.compute == "csr" for _, rule in sparsifier.groups):
+        raise SparsityError(
+            "sparsity.compute: csr multiplies [in, out] kernels, and weight_layout is 'oi' ([out, "
+            "in], as equinox and torch store them); use masked"
+        )
     if params is not None:
         _require_matches(sparsifier, params)
+        _require_possible(sparsifier, params)
     if all(_is_uniform(algorithm) for _, algorithm in sparsifier.groups):
         return sparsifier
     if params is None:
@@ -126,6 +135,16 @@ def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
                 f"sparsity.param_filter: {rule} matches no parameter{near}; the model has such as "
                 f"{', '.join(matrices[:3])}"
             )
+
+
+def _require_possible(sparsifier: Sparsifier, params: PyTree) -> None:
+    """Refuse ``compute: csr`` where a parameter cannot be stored so, before anything is made."""
+    for name, leaf in named_leaves(params):
+        group = sparsifier.group_of(name, len(leaf.shape))
+        if group is not None:
+            accepted = sparsifier.accepts and sparsifier.accepts(name)
+            rule, view = sparsifier.groups[group][1], sparsifier.view(group)
+            storage.require_possible(name, tuple(leaf.shape), rule, view, accepted=accepted)
 
 
 def _is_uniform(algorithm: Algorithm) -> bool:

@@ -13,7 +13,7 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import h5py
@@ -21,7 +21,14 @@ import numpy as np
 
 from models.base import Model
 from models.checkpoint.checksums import ArrayRecord
-from models.checkpoint.layout import SPARSITY, STATE, amend_record, is_checkpoint, read_record
+from models.checkpoint.layout import (
+    PARAMS,
+    SPARSITY,
+    STATE,
+    amend_record,
+    is_checkpoint,
+    read_record,
+)
 from models.checkpoint.reader import StoredTree, find_items
 from models.checkpoint.writer import require_written, write_arrays, write_params, write_tree
 from models.convert.vendor.weights import open_cs
@@ -31,6 +38,7 @@ from models.files import appearing_whole, remove_partials
 from models.paths import named_leaves
 from models.registry import settings_of
 from models.vendor.mdl import MdlFile
+from sparsity.inference import forward_of
 
 __all__ = ["Report", "TensorReport", "clear_nan", "finalize", "main"]
 
@@ -148,12 +156,12 @@ def finalize(
 
 def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]:
     items = find_items(source)
-    sums = _sums_of(source, items)
+    record, sums = _record_of(source, items)
     reports: dict[str, list[TensorReport]] = {}
     for item in items:
         place = target if item == source else target / item.name
         tree = StoredTree(item, sums if item.name == STATE else None)
-        reports[item.name] = _convert(tree, place)
+        reports[item.name] = _convert(tree, place, _computing(record, source))
     if items != [source]:
         _copy_rest(source, target, items)
         written = {report.name: report.array.checksum for report in reports.get(STATE, [])}
@@ -161,21 +169,35 @@ def _finalize_orbax(source: pathlib.Path, target: pathlib.Path) -> list[TensorRe
     return [report for item in reports.values() for report in item]
 
 
-def _sums_of(source: pathlib.Path, items: list[pathlib.Path]) -> dict[str, str] | None:
-    """What the record says of the arrays; refuses a checkpoint of ours without its record."""
+def _record_of(
+    source: pathlib.Path, items: list[pathlib.Path]
+) -> tuple[dict[str, Any], dict[str, str] | None]:
+    """Return the record and its checksums; refuse a checkpoint of ours without its record."""
     step = source.parent if items == [source] and is_checkpoint(source.parent) else source
-    return read_record(step)[1] if step / STATE in items else None
+    return read_record(step) if step / STATE in items else ({}, None)
 
 
-def _convert(tree: StoredTree, target: pathlib.Path) -> list[TensorReport]:
+def _computing(record: dict[str, Any], source: pathlib.Path) -> Callable[[str, Any], Any]:
+    """Return the function from a stored array to what its model computes with."""
+    computes, prefix = forward_of(record, source), f"{PARAMS}/"
+    return lambda name, leaf: (
+        computes(name.removeprefix(prefix), leaf) if name.startswith(prefix) else leaf
+    )
+
+
+def _convert(
+    tree: StoredTree, target: pathlib.Path, computes: Callable[[str, Any], Any]
+) -> list[TensorReport]:
     """Write an item's arrays without NaN, and compare what was written with the source."""
     reports: list[TensorReport] = []
 
     def arrays() -> Iterator[tuple[str, np.ndarray | None]]:
         for name in tree:
-            value, report = _cleared(name, tree.read(name))
+            stored = tree.read(name)
+            used = computes(name, stored)
+            value, report = _cleared(name, np.asarray(used))
             reports.append(report)
-            yield name, value if report.pruned else None
+            yield name, value if report.pruned or used is not stored else None
 
     write_tree(tree, target, arrays())
     require_written(target, {report.name: report.array for report in reports})

@@ -1,12 +1,12 @@
 """What the sections of all dialects share: one error, levels and numbers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from models.errors import SectionError, did_you_mean
 from models.sections import SectionT, parse
 
-__all__ = ["SparsityError", "as_number", "check_level", "unknown", "validate"]
+__all__ = ["SparsityError", "as_number", "check_level", "listed", "unknown", "validate"]
 
 
 class SparsityError(ValueError):
@@ -18,6 +18,12 @@ def unknown(what: str, value: Any, known: Iterable[str]) -> str:
     known = tuple(known)
     hint = did_you_mean(value, known)
     return f"unknown {what} {value!r}; known: {', '.join(known)} or a callable{hint}"
+
+
+def listed(names: Sequence[str], shown: int = 3) -> str:
+    """Name the first of some parameters, and count the rest."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
 
 
 def check_level(value: Any) -> float:

@@ -32,6 +32,7 @@ from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.algorithms.magnitude import ACDC
 from sparsity.filters import Filter
 from sparsity.schedules import Cycling, Every, UpdateSteps
+from sparsity.schema import listed
 from sparsity.selection import kept_number
 from sparsity.state import SparseState
 from sparsity.views import View, WeightLayout
@@ -39,7 +40,6 @@ from sparsity.views import View, WeightLayout
 __all__ = ["Selected", "Sparsifier"]
 
 _LOG = logging.getLogger(__name__)
-_SHOWN = 3  # names in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Sparsifier:
             None.
         requires_dense: globs of parameters that no group may take.
         accepts: '/'-path -> whether the model takes a ``SparseWeight`` there instead of an
-            array; where not, ``compute: auto`` stores dense.
+            array; where not, ``compute: auto`` stores dense, and ``csr`` is refused. None when
+            it is unknown: then only ``csr`` stores kept values.
         dtype: what the model computes in; csr storage pays only where a native kernel takes it.
         code_of: '/'-path -> number that sets its random draws apart. An executor that compiles
             one update for many layers passes a traced number.
@@ -88,7 +89,7 @@ class Sparsifier:
     aliases: Callable[[str], str] = lambda name: name
     order: tuple[str, ...] | None = None
     requires_dense: tuple[str, ...] = ()
-    accepts: Callable[[str], bool] = lambda name: False
+    accepts: Callable[[str], bool] | None = None
     dtype: DTypeLike = jnp.float32
     code_of: Callable[[str], Any] = topologies.name_code
     quiet: bool = False
@@ -168,14 +169,21 @@ class Sparsifier:
 
         This is where ``compute: auto`` is decided.
         """
-        kept, patterns = dict(masks), {}
+        kept, patterns, why = dict(masks), {}, {}
         for name, mask in masks.items():
             algorithm, view = selected[name].algorithm, self.view(selected[name].group)
-            dtype = self.dtype if self.accepts(name) else None
-            if storage.choose(name, mask.shape, algorithm, view, dtype) == "csr":
+            accepted = self.accepts and self.accepts(name)
+            choice = storage.choose(
+                name, mask.shape, algorithm, view, dtype=self.dtype, accepted=accepted
+            )
+            if choice.storage == "csr":
                 size = storage.capacity(mask, algorithm, view)
                 patterns[name] = storage.pattern_of(kept.pop(name), size)
+            elif choice.why:
+                why[name] = choice.why
         self.log_selection(selected)
+        if not self.quiet:
+            storage.tell_masked(why)
         return sparse._replace(masks=kept, patterns=patterns)
 
     def blank(self, key: Array) -> SparseState:
@@ -437,11 +445,11 @@ def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iter
     empty_cells = {key for key in set(cells.values()) if kept_number(highest[key[0]], key[1]) == 0}
     empty = [name for name, key in cells.items() if key in empty_cells]
     if empty:
-        yield f"{_listed(empty)}: pruned to 100 %, so nothing of the layer is left; lower its level"
+        yield f"{listed(empty)}: pruned to 100 %, so nothing of the layer is left; lower its level"
     small = [name for name, chosen in selected.items() if len(chosen.shape) < 2]
     if small:
         yield (
-            f"{_listed(small)}: biases and norms become sparse, too; name kernels alone in "
+            f"{listed(small)}: biases and norms become sparse, too; name kernels alone in "
             "param_filter"
         )
     for rule, algorithm in sparsifier.groups:
@@ -451,11 +459,6 @@ def _surprises(sparsifier: Sparsifier, selected: Mapping[str, Selected]) -> Iter
                 f"the list of levels on {rule} begins again at step {again}, with "
                 f"{algorithm.sparsity.at(0):g}; end it with update.stop"
             )
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _begins_again(algorithm: Algorithm) -> int | None:

@@ -7,6 +7,7 @@ training starts, and topology changes never recompile.
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -20,15 +21,31 @@ from sparsity import kernels
 from sparsity.algorithms.base import Algorithm
 from sparsity.algorithms.masks import checkerboard
 from sparsity.kernels import native
+from sparsity.kernels.choice import obstacle
 from sparsity.schedules import is_constant
-from sparsity.schema import SparsityError
+from sparsity.schema import SparsityError, listed
 from sparsity.selection import kept_number
 from sparsity.views import View
 
-__all__ = ["Probed", "capacity", "choose", "density", "expand", "pattern_of", "shrink"]
+__all__ = [
+    "Choice",
+    "Probed",
+    "capacity",
+    "choose",
+    "density",
+    "expand",
+    "pattern_of",
+    "require_possible",
+    "shrink",
+    "tell_masked",
+]
 
 _LOG = logging.getLogger(__name__)
 _NOMINAL_TOKENS = 2048  # storage is chosen before the batch is known
+_UNKNOWN = (
+    "configure() was not told that the model takes kept values there; pass accepts= where it "
+    "computes `x @ weight`, or write compute: masked"
+)
 
 
 class Probed(NamedTuple):
@@ -42,36 +59,85 @@ class Probed(NamedTuple):
     probe: Array
 
 
+class Choice(NamedTuple):
+    """How a parameter is stored.
+
+    storage: "csr" or "masked"
+    why: why ``compute: auto`` keeps a mask; "" where nothing fell back to one
+    """
+
+    storage: str
+    why: str = ""
+
+
 def choose(
-    name: str, shape: tuple[int, ...], algorithm: Algorithm, view: View, dtype: DTypeLike | None
-) -> str:
-    """Choose how a parameter is stored: "csr" or "masked".
+    name: str,
+    shape: tuple[int, ...],
+    algorithm: Algorithm,
+    view: View,
+    *,
+    dtype: DTypeLike,
+    accepted: bool | None,
+) -> Choice:
+    """Choose how a parameter is stored.
 
     Args:
         name: '/'-path, for errors and the log.
         shape: dense shape.
         algorithm: with its ``compute`` key.
         view: with the weight layout.
-        dtype: what the model computes in, or None where it takes no sparse weight objects.
+        dtype: what the model computes in.
+        accepted: whether the model takes a sparse weight object there; None when it is unknown.
 
     Raises:
         SparsityError: ``compute: csr`` where it cannot be, or where its kernels are not built.
     """
-    reason = _obstacle(shape, algorithm, view)
+    require_possible(name, shape, algorithm, view, accepted=accepted)
+    if algorithm.compute == "csr":
+        _require_native()
+        return Choice("csr")
+    if algorithm.compute == "masked":
+        return Choice("masked")
+    why = _unfit(shape, algorithm, view, accepted)
+    if not why:
+        kept = kept_number(algorithm.sparsity.at(0), math.prod(shape))
+        rows, columns = shape
+        why = obstacle(_NOMINAL_TOKENS, rows, columns, kept, jnp.dtype(dtype))
+    if not why and accepted is None:
+        why = _UNKNOWN
+    return Choice("masked" if why else "csr", why)
+
+
+def require_possible(
+    name: str, shape: tuple[int, ...], algorithm: Algorithm, view: View, *, accepted: bool | None
+) -> None:
+    """Refuse ``compute: csr`` for a parameter that cannot be stored so; looks at no device.
+
+    Raises:
+        SparsityError: names the parameter and the reason.
+    """
+    reason = _unfit(shape, algorithm, view, accepted)
     if algorithm.compute == "csr" and reason:
         raise SparsityError(
             f"sparsity.compute: {name!r} cannot be stored as csr: {reason}; use auto or masked"
         )
-    if algorithm.compute == "csr":
-        _require_native()
-        return "csr"
-    if algorithm.compute == "masked" or reason or dtype is None:
-        return "masked"
-    rows, columns = shape
-    kept = kept_number(algorithm.sparsity.at(0), math.prod(shape))
-    choice = kernels.choose(_NOMINAL_TOKENS, rows, columns, kept, jnp.dtype(dtype))
-    _LOG.debug("sparsity.compute: auto stores %s %s as %s", name, shape, choice)
-    return choice
+
+
+def tell_masked(why: Mapping[str, str]) -> None:
+    """Log in one line which weights ``compute: auto`` stores with masks, and why.
+
+    Args:
+        why: parameter name -> reason.
+    """
+    if why:
+        names, reasons = list(why), dict.fromkeys(why.values())
+        level = logging.WARNING if _UNKNOWN in reasons else logging.INFO
+        _LOG.log(
+            level,
+            "sparsity.compute: auto keeps masks of %s: %s",
+            listed(names),
+            "; ".join(reasons),
+        )
 
 
 def _require_native() -> None:
@@ -84,7 +150,9 @@ def _require_native() -> None:
         raise SparsityError(f"sparsity.compute: csr: {error}; or set compute: auto") from error
 
 
-def _obstacle(shape: tuple[int, ...], algorithm: Algorithm, view: View) -> str:
+def _unfit(shape: tuple[int, ...], algorithm: Algorithm, view: View, accepted: bool | None) -> str:
+    if accepted is False:
+        return "accepts() says that the model, or its optimizer, takes only an array there"
     if len(shape) != 2:
         return f"its rank is {len(shape)}, csr is for matrices"
     if view.layout != "io":

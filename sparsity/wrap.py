@@ -1,5 +1,6 @@
 """The sparsifier as an optax transformation: masks, update and pruning inside ``tx.update``."""
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
+from sparsity.schema import SparsityError
 from sparsity.state import SparseState
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def wrap(
     keep pruned weights at exactly 0 and carry the topology changes.
 
     Args:
-        sparsifier: with every parameter stored dense (masked).
+        sparsifier: every parameter is stored dense, with a mask.
         tx: any optax transformation.
         key: consumed; seeds the masks.
 
@@ -45,7 +47,16 @@ def wrap(
         A transformation of dense gradients; its state is a ``SparseOptState``. ``update`` takes
         ``finite=`` besides the inner transformation's extra arguments; a step that is not finite
         changes nothing.
+
+    Raises:
+        SparsityError: a section with ``compute: csr``.
     """
+    if any(rule.compute == "csr" for _, rule in sparsifier.groups):
+        raise SparsityError(
+            "sparsity.compute: wrap() differentiates at dense weights, which csr does not store; "
+            "use masked, or write the loop with prepare, attach, split and update"
+        )
+    sparsifier = dataclasses.replace(sparsifier, accepts=lambda name: False)
     inner = optax.with_extra_args_support(tx)
 
     def init(params: PyTree) -> SparseOptState:

@@ -1,9 +1,12 @@
 """What a folder of CSL programs comes to here: ``python tests/csl_corpus.py FOLDER [--run]``.
 
 The public programs are in the repository Cerebras/sdk-examples; check it out beside this one. With
-``--run`` their scripts ``commands_wse2.sh`` and ``commands_wse3.sh`` are run as they are, in a copy
-of the folder; some need scipy, pandas or matplotlib. The last line is JSON. The exit code is 1 if a
-file has errors here, its layout is not stable, or a script fails.
+``--run`` their scripts ``commands*.sh`` are run as they are, in a copy of the folder; some need
+scipy, pandas or matplotlib. The last line is JSON. The exit code is 1 if a file has errors here,
+its layout is not stable, or a script fails.
+
+``python tests/csl_corpus.py CLONE --releases 1.0.0,1.1.0`` runs the scripts of releases (tags of a
+clone of Cerebras/csl-examples or Cerebras/sdk-examples) and prints a row of each.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from wafer.csl import CslError, Source, check, format_text, read
 from wafer.csl.host.scripts import write_commands
 
 LONGEST = 300  # seconds of a script
+SCRIPTS = "commands*.sh"  # commands_wse2.sh and commands_wse3.sh from 1.3 on
 TEMPLATE = "%python_sdk_paint"  # of SdkLayout programs, which have no layout file
 
 
@@ -75,7 +79,7 @@ def cycles_of(folder: Path) -> str:
     return ends[-1] if ends else ""
 
 
-def run_script(script: Path, folder: Path, commands: Path) -> Run:
+def run_script(script: Path, folder: Path, commands: Path, limit: int) -> Run:
     start = time.perf_counter()
     path = os.pathsep.join([str(commands), os.environ["PATH"]])
     try:
@@ -85,18 +89,18 @@ def run_script(script: Path, folder: Path, commands: Path) -> Run:
             env=os.environ | {"PATH": path},
             capture_output=True,
             text=True,
-            timeout=LONGEST,
+            timeout=limit,
             check=False,
         )
         status, lines = ended.returncode, (ended.stdout + ended.stderr).strip().splitlines()
     except subprocess.TimeoutExpired:
-        status, lines = -1, [f"more than {LONGEST} s"]
+        status, lines = -1, [f"more than {limit} s"]
     said = lines[-1].strip() if lines else ""
     seconds, name = time.perf_counter() - start, str(script.relative_to(folder))
     return Run(name, status, cycles_of(script.parent), seconds, said)
 
 
-def run_scripts(folder: Path) -> list[Run]:
+def run_scripts(folder: Path, limit: int = LONGEST) -> list[Run]:
     """Run every program's scripts in a copy of the folder, and print a table of them."""
     runs = list[Run]()
     with tempfile.TemporaryDirectory() as scratch:
@@ -104,24 +108,47 @@ def run_scripts(folder: Path) -> list[Run]:
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".git"))
         write_commands(commands)
         print(f"{'script':64} result    cycles      s  last line")
-        for script in sorted(copy.rglob("commands_wse[23].sh")):
+        for script in sorted(copy.rglob(SCRIPTS)):
             if TEMPLATE in script.read_text(encoding="utf-8"):
                 continue
             for log in script.parent.rglob("sim.log"):  # of the other architecture
                 log.unlink()
-            runs.append(run := run_script(script, copy, commands))
+            runs.append(run := run_script(script, copy, commands, limit))
             result = "failed" if run.status else "passed"
             numbers = f"{run.cycles:>9} {run.seconds:6.1f}"
             print(f"{run.script[-64:]:64} {result} {numbers}  {run.said[:60]}", flush=True)
     return runs
 
 
+def run_releases(clone: Path, releases: list[str], limit: int) -> int:
+    """Run the scripts of tags ``vRELEASE`` of a clone; the exit code is 1 if one fails."""
+    rows = []
+    for release in releases:
+        with tempfile.TemporaryDirectory() as scratch:
+            archive = subprocess.run(
+                ["git", "-C", str(clone), "archive", f"v{release}"], capture_output=True, check=True
+            )
+            subprocess.run(["tar", "x", "-C", scratch], input=archive.stdout, check=True)
+            paths = Path(scratch).rglob(SCRIPTS)
+            templates = sum(TEMPLATE in path.read_text(encoding="utf-8") for path in paths)
+            runs = run_scripts(Path(scratch), limit)
+        rows.append((release, len(runs) + templates, sum(not run.status for run in runs)))
+    print("| release | scripts | passed |\n|---|---|---|")
+    for release, scripts, passed in rows:
+        print(f"| {release} | {scripts} | {passed} |")
+    return int(any(scripts > passed for _, scripts, passed in rows))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--run", action="store_true", help="run the programs' scripts, too")
+    parser.add_argument("--releases", default="", help="tags without v, of a git clone FOLDER")
+    parser.add_argument("--limit", type=int, default=LONGEST, help="seconds of a script")
     args = parser.parse_args()
     folder = args.folder
+    if args.releases:
+        return run_releases(folder, args.releases.split(","), args.limit)
     files = sorted(folder.rglob("*.csl"))
     times = [seconds_to_read(path) for path in files]
     reasons = {path: reason for path in files if (reason := outcome(path))}
@@ -139,7 +166,7 @@ def main() -> int:
         "seconds": round(sum(times), 3),
         "slowest_file_s": round(max(times, default=0), 3),
     }
-    runs = run_scripts(folder) if args.run else []
+    runs = run_scripts(folder, args.limit) if args.run else []
     if args.run:
         row |= {"scripts": len(runs), "scripts_passed": sum(not run.status for run in runs)}
     print(json.dumps(row))

@@ -129,8 +129,7 @@ def spent(timed: str, data: str, before: str = "", arch: str = "wse2") -> int:
     machine.launch(Rectangle(0, 0, 1, 1), "go")
     run_to_end(machine)
     symbols = image.programs[0].symbols
-    pointer = int(machine.read(0, 0, symbols["spent"].address, 2).view("<u2")[0])
-    return int(machine.read(0, 0, pointer, 4).view("<u4")[0])
+    return int(machine.read(0, 0, symbols["spent"].address, 4).view("<u4")[0])
 
 
 def own_rows() -> Iterator[Row]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from helpers import reference
 from helpers.paths import ROOT
 
 from wafer import cli
@@ -190,3 +191,14 @@ def test_links_of_readme_lead_somewhere():
     for path in (README, ROOT / "CONTRIBUTING.md"):
         targets = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())
         assert not [target for target in targets if not (ROOT / target).exists()]
+
+
+@pytest.mark.parametrize("path", reference.pages(), ids=name)
+def test_the_reference_lists_every_public_name(path):
+    """`python tests/helpers/reference.py` writes the tables anew."""
+    assert path.read_text() == reference.with_table(path)
+
+
+def test_no_page_is_only_a_line_for_a_generator():
+    generated = re.compile(r"^(:::|--8<--).*$|^#.*$", flags=re.MULTILINE)
+    assert not [name(path) for path in PAGES if not generated.sub("", path.read_text()).strip()]

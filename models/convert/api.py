@@ -1,6 +1,7 @@
 """From a Hugging Face folder to a model and its parameters, and back."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from models.base import Model
 from models.convert.config_map import ConfigMap, to_foreign_config, to_our_settings
 from models.convert.decoder_configs import DECODER_CONFIGS
 from models.convert.decoder_tables import DECODER_TABLES
-from models.convert.engine import Table, export_tensors, import_tensors
+from models.convert.engine import Table, export_tensors, has_own_head, import_tensors
 from models.convert.files import open_tensors, read_config
 from models.convert.other_configs import OTHER_CONFIGS
 from models.convert.other_tables import OTHER_TABLES
@@ -44,10 +45,20 @@ __all__ = [
     "without_head",
 ]
 
+_LOG = logging.getLogger(__name__)
 _TABLES: dict[str, Callable[[Any], Table]] = {**DECODER_TABLES, **OTHER_TABLES}
 _CONFIGS: dict[str, ConfigMap] = {**DECODER_CONFIGS, **OTHER_CONFIGS}
 _NO_WEIGHTS = {"embed/token/embedding": np.zeros((1, 1), np.float32)}
 _TOWERS = {"question": "question_encoder", "context": "ctx_encoder"}  # DPR's folders
+# Ends of classes' names whose heads are not computed, in families that know one head.
+_OTHER_CLASSES = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+    "DoubleHeadsModel",
+    "EncoderModel",
+)
 _OLD_TYPES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}
 
 
@@ -116,6 +127,11 @@ def config_from_hf(
     map_ = _config_map(str(foreign.get("model_type")))
     settings = to_our_settings(map_, dict(foreign))
     architecture = next(iter(foreign.get("architectures") or [""]))
+    if map_.classes[0] not in {"", architecture} and architecture.endswith(_OTHER_CLASSES):
+        raise ValueError(
+            f"config.json: architectures: {architecture!r} is not computed; write "
+            f"{map_.classes[0]!r} there to load the weights that both classes have"
+        )
     if architecture and architecture == map_.classes[1] != map_.classes[0] and not add_head:
         settings["with_lm_head"] = False
         settings["share_embedding_weights"] = True
@@ -218,10 +234,18 @@ def open_hf(
     foreign = read_config(config or beside)
     tensors = open_tensors(folder)
     settings = config_from_hf(foreign, name, add_head=add_head)
-    model = build(_config_map(str(foreign["model_type"])).refine(settings, tensors))
+    settings = _config_map(str(foreign["model_type"])).refine(settings, tensors)
+    model = build(settings)
+    table = convert_table(model.config)
+    if has_own_head(table, tensors):  # as transformers 5: what the file holds counts
+        _LOG.warning("%s: its head differs from its embedding; they are not tied", folder)
+        part = settings.get("text_model", settings)
+        part["share_embedding_weights"] = False
+        model = build(settings)
+        table = convert_table(model.config)
     arrays = import_tensors(
         model,
-        convert_table(model.config),
+        table,
         tensors,
         dtype=dtype,
         optional=_fresh_head(model.config, seed) if add_head else lambda name: None,

@@ -38,15 +38,22 @@ _FORMATS = ("hf", "wafer", *FORMATS)
 
 
 Between = Callable[[Path, str, str, str], tuple[dict[str, Any], list[str]]]
+Computes = Callable[[dict[str, Any], object], Callable[[str, Any], Any]]
 
 
-def add_arguments(parser: argparse.ArgumentParser, between: Between | None = None) -> None:
+def add_arguments(
+    parser: argparse.ArgumentParser,
+    between: Between | None = None,
+    computes: Computes = lambda record, where: lambda name, leaf: leaf,
+) -> None:
     """Declare the verbs; each sets ``run``: Namespace -> exit code.
 
     Args:
         parser: of the command.
         between: (params YAML, model name, source format, target format) -> (the file of the
             target release, paths of keys that it has no place for); None converts ``model`` alone.
+        computes: (record of a checkpoint, its path) -> the function from a stored parameter,
+            (name, array), to what the model computes with, which is what Hugging Face files hold.
     """
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     convert = verbs.add_parser("convert", help="weights and config, between formats")
@@ -54,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser, between: Between | None = Non
     convert.add_argument("--config", help="config.json elsewhere; of a .mdl: its YAML")
     convert.add_argument("--hf-shard-size", default="10GB", help="largest file written, e.g. 500MB")
     convert.add_argument("--drop-unmatched-keys", action="store_true")
-    _common(convert, _convert)
+    _common(convert, lambda args: _convert(args, computes))
     config = verbs.add_parser("convert-config", help="the config alone")
     config.add_argument("config", help="config.json, or a params YAML")
     _common(config, lambda args: _convert_config(args, between))
@@ -111,13 +118,13 @@ def _target(args: argparse.Namespace, source: str) -> Path:
     return Path(args.output_dir) if args.output_dir else path.parent / f"{stem}_to_{args.tgt_fmt}"
 
 
-def _convert(args: argparse.Namespace) -> int:
+def _convert(args: argparse.Namespace, computes: Computes) -> int:
     name, target = _name(args), _target(args, args.weights)
     headless = args.model.endswith(_HEADLESS)
     limit = _bytes(args.hf_shard_size)
     if args.tgt_fmt in FORMATS:
         writable(args.tgt_fmt)
-    model, arrays, step = _opened(args, name, headless)
+    model, arrays, step = _opened(args, name, headless, computes)
     settings = settings_of(model.config)
     if args.tgt_fmt == "wafer":
         names = [path for path, _ in named_leaves(abstract_params(model))]
@@ -148,13 +155,18 @@ def _summary(args: argparse.Namespace, model: Model, target: Path) -> str:
 
 
 def _opened(
-    args: argparse.Namespace, name: str, headless: bool
+    args: argparse.Namespace, name: str, headless: bool, computes: Computes
 ) -> tuple[Model, Iterable[tuple[str, Any]], int]:
     """Open the source: the model, (parameter path, array), the step."""
     drop = args.drop_unmatched_keys
     if args.src_fmt == "wafer":
         record, params = open_params(args.weights)
-        return build(model_section(record, args.weights)), params.items(), int(record.get(STEP, 0))
+        model = build(model_section(record, args.weights))
+        arrays = params.items()
+        if args.tgt_fmt == "hf":
+            used = computes(record, args.weights)
+            arrays = [(path, used(path, leaf)) for path, leaf in arrays]
+        return model, arrays, int(record.get(STEP, 0))
     if args.src_fmt == "hf":
         options = {"config": args.config, "name": name, "drop_unmatched": drop}
         return *open_hf(args.weights, dtype=None, add_head=headless, **options), 0

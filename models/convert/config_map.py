@@ -4,11 +4,27 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["ConfigMap", "read_rope", "to_foreign_config", "to_our_settings", "write_rope"]
+from models.convert.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS, HARMLESS
+from models.errors import did_you_mean
+
+__all__ = [
+    "ConfigMap",
+    "read_activation",
+    "read_rope",
+    "to_foreign_config",
+    "to_our_settings",
+    "write_activation",
+    "write_rope",
+]
 
 Settings = dict[str, Any]
 _LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 _YARN = ("beta_fast", "beta_slow", "attention_factor", "original_max_position_embeddings")
+
+# Of every class: what transformers 4 writes into each configuration, and what alone is computed.
+_OF_ALL = {"pruned_heads": {}, "add_cross_attention": False, "tie_encoder_decoder": False}
+# Keys whose null is not their default: no window, as many key/value heads as heads.
+_NULL_SAYS = {"sliding_window", "num_key_value_heads"}
 
 
 def _nothing(*args: Any) -> Settings:
@@ -24,7 +40,8 @@ class ConfigMap:
         model_type: of config.json.
         name: our model name.
         keys: foreign key -> ours.
-        defaults: foreign values where config.json lacks the key.
+        defaults: foreign values where config.json lacks the key; of transformers' own classes
+            those of ``class_defaults``.
         required: foreign key -> the only value our model computes.
         read: foreign config -> further settings of ours.
         write: our configuration -> further foreign keys.
@@ -44,22 +61,94 @@ class ConfigMap:
 
 
 def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
-    """Build a ``model`` section from a foreign config; keys it does not know are dropped.
+    """Build a ``model`` section from a foreign config.
+
+    A key that is absent has the value of transformers' configuration class.
 
     Raises:
-        ValueError: a value that our model would compute differently, all in one message.
+        ValueError: keys that are not known, unless null, and values that our model would compute
+            differently; all in one message.
     """
-    merged = {**map_.defaults, **{k: v for k, v in foreign.items() if v is not None}}
-    wrong = [
-        f"{key}: {merged[key]!r}, only {value!r} is computed"
-        for key, value in map_.required.items()
-        if merged.get(key, value) != value
-    ]
+    kind = map_.model_type
+    defaults = {**CLASS_DEFAULTS.get(kind, {}), **map_.defaults}
+    given, wrong = _canonical(foreign, CLASS_ALIASES.get(kind, {}))
+    merged = defaults | {k: v for k, v in given.items() if v is not None or k in _NULL_SAYS}
+    required = {**_OF_ALL, **map_.required}
+    for key, value in required.items():
+        if (found := merged.get(key)) not in (None, value):
+            wrong.append(f"{key}: {found!r}, only {value!r} is computed")
+    known = {*defaults, *map_.keys, *required, *HARMLESS.get(kind, given)}
+    for key in given:
+        if key not in known and given[key] is not None:
+            hint = did_you_mean(key, known)
+            wrong.append(f"{key}: {given[key]!r}, a key that {kind} does not have here{hint}")
     if wrong:
-        raise ValueError(f"config.json of {map_.model_type}: " + "; ".join(wrong))
+        raise ValueError(f"config.json of {kind}: " + "; ".join(wrong))
     settings: Settings = {"name": map_.name}
     settings |= {ours: merged[key] for key, ours in map_.keys.items() if key in merged}
+    if "nonlinearity" in settings:
+        settings["nonlinearity"] = read_activation(settings["nonlinearity"])
     return settings | map_.read(merged)
+
+
+def _canonical(foreign: Settings, aliases: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """Return the config under the keys of its class, and what it gives twice and differently."""
+    given, wrong = {k: v for k, v in foreign.items() if k not in aliases}, []
+    for alias, key in aliases.items():
+        value = foreign.get(alias)
+        if value is None:
+            continue
+        if given.get(key) not in (None, value):
+            wrong.append(f"{alias}: {value!r}, but {key}: {given[key]!r}; both mean the same")
+        given[key] = value
+    return given, wrong
+
+
+# Activations of transformers -> ours. The first of several is the one that is written.
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "gelu_python_tanh": "gelu_new",
+    "gelu_accurate": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "gelu_10": "gelu_10",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "relu2": "squared_relu",
+    "relu6": "relu6",
+    "leaky_relu": "leaky_relu",
+    "silu": "silu",
+    "swish": "silu",
+    "hardswish": "hardswish",
+    "mish": "mish",
+    "laplace": "laplace",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "linear": "linear",
+    "swiglu": "swiglu",  # of BTLM's code and its kin
+}
+
+
+def read_activation(name: str) -> str:
+    """Translate the name that transformers has for an activation.
+
+    Raises:
+        ValueError: one that is not computed, because it is not known or has weights of its own.
+    """
+    if name not in _ACTIVATIONS:
+        hint = did_you_mean(str(name), _ACTIVATIONS)
+        raise ValueError(
+            f"config.json: activation {name!r} is not computed{hint}; known: {[*_ACTIVATIONS]}"
+        )
+    return _ACTIVATIONS[name]
+
+
+def write_activation(name: str | None) -> str:
+    """Return transformers' name of an activation; ours where it has none, which is then refused."""
+    ours = {"swish": "silu", "gelu_fast": "gelu_new", None: "linear"}.get(name, name)
+    return next((theirs for theirs, own in _ACTIVATIONS.items() if own == ours), str(ours))
 
 
 def to_foreign_config(map_: ConfigMap, cfg: Any, dtype: str) -> Settings:
@@ -76,6 +165,8 @@ def to_foreign_config(map_: ConfigMap, cfg: Any, dtype: str) -> Settings:
 def _setting(cfg: Any, name: str) -> Any:
     """A setting of ours; a part's dropout rate that is not given is the general one."""
     value = getattr(cfg, name)
+    if name == "nonlinearity":
+        return write_activation(value)
     return cfg.dropout_rate if value is None and name.endswith("_dropout_rate") else value
 
 
@@ -91,9 +182,8 @@ def read_rope(foreign: Settings, head_dim: int) -> Settings:
     rope = {**(foreign.get("rope_scaling") or {}), **(foreign.get("rope_parameters") or {})}
     theta = rope.get("rope_theta") or foreign.get("rope_theta") or foreign.get("rotary_emb_base")
     kind = rope.get("rope_type") or rope.get("type") or "default"
-    part = rope.get("partial_rotary_factor")
-    if part is None:
-        part = foreign.get("rotary_pct", foreign.get("partial_rotary_factor", 1.0))
+    shares = (rope.get("partial_rotary_factor"), foreign.get("partial_rotary_factor"))
+    part = next((x for x in (*shares, foreign.get("rotary_pct")) if x is not None), 1.0)
     settings: Settings = {
         "position_embedding_type": "rotary",
         "rope_theta": float(theta or 10000.0),

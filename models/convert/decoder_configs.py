@@ -2,12 +2,18 @@
 
 from typing import Any
 
-from models.convert.config_map import ConfigMap, Settings, read_rope, write_rope
+from models.convert.config_map import (
+    ConfigMap,
+    Settings,
+    read_activation,
+    read_rope,
+    write_activation,
+    write_rope,
+)
 from models.families.decoder_config import DecoderConfig
 
 __all__ = ["DECODER_CONFIGS"]
 
-_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
 _GPT_KEYS = {
     "vocab_size": "vocab_size",
     "n_embd": "hidden_size",
@@ -19,7 +25,6 @@ _GPT_KEYS = {
     "resid_pdrop": "residual_dropout_rate",
     "attn_pdrop": "attention_dropout_rate",
 }
-_GPT_DEFAULTS = {"embd_pdrop": 0.1, "resid_pdrop": 0.1, "attn_pdrop": 0.1}
 _KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -34,18 +39,29 @@ _LLAMA_KEYS = {
 }
 
 
-def _shape(foreign: Settings, multiplier: int = 4) -> Settings:
-    """Read what all GPT-like configs share: the inner size and the activation."""
-    act = foreign.get("activation_function", "gelu_new")
+def _shape(foreign: Settings) -> Settings:
+    """Read what all GPT-like configs share: the inner size, the activation, the head."""
     return {
-        "filter_size": foreign.get("n_inner") or multiplier * foreign["n_embd"],
-        "nonlinearity": _ACTIVATIONS.get(act, act),
+        "filter_size": foreign["n_inner"] or 4 * foreign["n_embd"],
+        "nonlinearity": read_activation(foreign["activation_function"]),
         "dropout_rate": 0.0,
+        **_tied(foreign),
     }
 
 
-def _tied(foreign: Settings, default: bool = True) -> Settings:
-    return {"share_embedding_weights": foreign.get("tie_word_embeddings", default)}
+def _tied(foreign: Settings) -> Settings:
+    return {"share_embedding_weights": foreign["tie_word_embeddings"]}
+
+
+def _full_rope(foreign: Settings, head_dim: int) -> Settings:
+    """Read rotary settings of a class that rotates all features of a head."""
+    rope = read_rope(foreign, head_dim)
+    if rope["rotary_dim"] != head_dim:
+        raise ValueError(
+            f"partial_rotary_factor: {rope['rotary_dim']} of {head_dim} features would be rotated; "
+            f"transformers' {foreign.get('model_type')} rotates all; remove the key or set it to 1"
+        )
+    return rope
 
 
 def _kv_heads(heads: int, kv_heads: int | None) -> Settings:
@@ -60,16 +76,15 @@ def _kv_heads(heads: int, kv_heads: int | None) -> Settings:
 def _write_gpt(cfg: DecoderConfig) -> Settings:
     return {
         "n_inner": cfg.filter_size,
-        "activation_function": cfg.nonlinearity,
+        "activation_function": write_activation(cfg.nonlinearity),
         "tie_word_embeddings": cfg.share_embedding_weights,
     }
 
 
 def _read_gpt2(foreign: Settings) -> Settings:
-    scaled = foreign.get("scale_attn_weights", True)
+    scaled = foreign["scale_attn_weights"]
     return {
         **_shape(foreign),
-        **_tied(foreign),
         "attention_type": "scaled_dot_product" if scaled else "dot_product",
         "scale_qk_dot_by_layer_idx": foreign.get("scale_attn_by_inverse_layer_idx", False),
     }
@@ -88,16 +103,16 @@ def _read_btlm(foreign: Settings) -> Settings:
     factor = (foreign.get("alibi_scaling") or {}).get("factor")
     if foreign.get("alibi_scaling") and factor is None:
         raise ValueError("alibi_scaling: only a fixed factor is computed, not train_seq_len")
-    position = foreign.get("position_embedding_type", "alibi")
-    gate = foreign.get("mup_output_alpha", 1.0) * foreign.get("mup_width_scale", 1.0)
+    position = foreign["position_embedding_type"]
+    gate = foreign["mup_output_alpha"] * foreign["mup_width_scale"]
     return {
         **_read_gpt2(foreign),
         "position_embedding_type": position,
         "alibi_slopes_in_checkpoint": position == "alibi",
         "pos_scaling_factor": factor or 1.0,
-        "embeddings_scale": foreign.get("mup_embeddings_scale", 1.0),
+        "embeddings_scale": foreign["mup_embeddings_scale"],
         "output_logits_scale": gate,
-        "scale_qk_dot_by_d": foreign.get("mup_scale_qk_dot_by_d", False),
+        "scale_qk_dot_by_d": foreign["mup_scale_qk_dot_by_d"],
     }
 
 
@@ -117,8 +132,8 @@ def _write_btlm(cfg: DecoderConfig) -> Settings:
 def _read_crystal(foreign: Settings) -> Settings:
     """Read CrystalCoder: BTLM's keys, with rotary positions in adjacent pairs."""
     size = foreign["n_embd"] // foreign["n_head"]
-    rotary = {"rotary_dim": foreign.get("rotary_dim") or size, "rotary_interleaved": True}
-    return _read_btlm({"position_embedding_type": "rotary", **foreign}) | rotary
+    rotary = {"rotary_dim": foreign["rotary_dim"] or size, "rotary_interleaved": True}
+    return _read_btlm(foreign) | rotary
 
 
 def _write_crystal(cfg: DecoderConfig) -> Settings:
@@ -126,7 +141,7 @@ def _write_crystal(cfg: DecoderConfig) -> Settings:
 
 
 def _read_bigcode(foreign: Settings) -> Settings:
-    kv_heads = 1 if foreign.get("multi_query", True) else None
+    kv_heads = 1 if foreign["multi_query"] else None
     settings = _read_gpt2(foreign) | _kv_heads(foreign["n_head"], kv_heads)
     if kv_heads is None:
         settings |= {"attention_module": "aiayn_attention"}
@@ -145,8 +160,7 @@ def _read_gptj(foreign: Settings) -> Settings:
     size = foreign["n_embd"] // foreign["n_head"]
     return {
         **_shape(foreign),
-        **_tied(foreign, default=False),
-        "rotary_dim": foreign.get("rotary_dim") or size,
+        "rotary_dim": foreign["rotary_dim"] or size,
         "rotary_interleaved": True,
     }
 
@@ -156,15 +170,11 @@ def _write_gptj(cfg: DecoderConfig) -> Settings:
 
 
 def _read_neox(foreign: Settings) -> Settings:
-    parallel = foreign.get("use_parallel_residual", True)
-    bias = foreign.get("attention_bias", True)
+    parallel, bias = foreign["use_parallel_residual"], foreign["attention_bias"]
     return {
-        **read_rope(
-            {"rotary_pct": 0.25, **foreign},
-            foreign["hidden_size"] // foreign["num_attention_heads"],
-        ),
-        **_tied(foreign, default=False),
-        "nonlinearity": foreign.get("hidden_act", "gelu"),
+        **read_rope(foreign, foreign["hidden_size"] // foreign["num_attention_heads"]),
+        **_tied(foreign),
+        "nonlinearity": read_activation(foreign["hidden_act"]),
         "parallel_attention": parallel,
         "use_untied_layer_norm": parallel,
         "use_projection_bias_in_attention": bias,
@@ -176,7 +186,7 @@ def _read_neox(foreign: Settings) -> Settings:
 def _write_neox(cfg: DecoderConfig) -> Settings:
     return {
         **write_rope(cfg, partial=True),
-        "hidden_act": cfg.nonlinearity,
+        "hidden_act": write_activation(cfg.nonlinearity),
         "use_parallel_residual": cfg.parallel_attention,
         "attention_bias": cfg.use_projection_bias_in_attention,
         "tie_word_embeddings": cfg.share_embedding_weights,
@@ -184,14 +194,13 @@ def _write_neox(cfg: DecoderConfig) -> Settings:
 
 
 def _read_bloom(foreign: Settings) -> Settings:
-    hidden = foreign.get("hidden_size") or foreign.get("n_embed")
     return {
         **_tied(foreign),
-        "hidden_size": hidden,
-        "filter_size": 4 * int(hidden or 0),
-        "max_position_embeddings": foreign.get("seq_length", 2048),
+        "hidden_size": foreign["hidden_size"],
+        "filter_size": 4 * foreign["hidden_size"],
+        "max_position_embeddings": foreign["seq_length"],
         "nonlinearity": "gelu_new",
-        "residual_after_norm": foreign.get("apply_residual_connection_post_layernorm", False),
+        "residual_after_norm": foreign["apply_residual_connection_post_layernorm"],
         "dropout_rate": 0.0,
     }
 
@@ -206,17 +215,17 @@ def _write_bloom(cfg: DecoderConfig) -> Settings:
 
 
 def _read_falcon(foreign: Settings) -> Settings:
-    heads = foreign["num_attention_heads"]
-    new = foreign.get("new_decoder_architecture", False)
-    multi = foreign.get("multi_query", True)
-    kv_heads = foreign.get("num_kv_heads") or heads if new else (1 if multi else heads)
-    parallel = new or foreign.get("parallel_attn", True)
-    bias = foreign.get("bias", False)
-    norms = foreign.get("num_ln_in_parallel_attn") or 2
+    heads, bias = foreign["num_attention_heads"], foreign["bias"]
+    # The type of the first 40b, whose code had no key for it.
+    new = foreign["new_decoder_architecture"] or foreign.get("model_type") == "RefinedWeb"
+    multi = foreign["multi_query"]
+    kv_heads = foreign["num_kv_heads"] or heads if new else (1 if multi else heads)
+    parallel = new or foreign["parallel_attn"]
+    norms = foreign["num_ln_in_parallel_attn"] or 2
     settings: Settings = {
         **_tied(foreign),
-        "filter_size": foreign.get("ffn_hidden_size") or 4 * foreign["hidden_size"],
-        "nonlinearity": foreign.get("activation", "gelu"),
+        "filter_size": foreign["ffn_hidden_size"] or 4 * foreign["hidden_size"],
+        "nonlinearity": read_activation(foreign["activation"]),
         "parallel_attention": parallel,
         "use_untied_layer_norm": new and norms == 2,
         "use_projection_bias_in_attention": bias,
@@ -226,9 +235,9 @@ def _read_falcon(foreign: Settings) -> Settings:
         "dropout_rate": 0.0,
         **_kv_heads(heads, kv_heads),
     }
-    if foreign.get("alibi", False):
+    if foreign["alibi"]:
         return settings | {"position_embedding_type": "alibi", "alibi_style": "falcon"}
-    return settings | read_rope(foreign, foreign["hidden_size"] // heads)
+    return settings | _full_rope(foreign, foreign["hidden_size"] // heads)
 
 
 def _write_falcon(cfg: DecoderConfig) -> Settings:
@@ -237,7 +246,7 @@ def _write_falcon(cfg: DecoderConfig) -> Settings:
     return {
         **({} if alibi else write_rope(cfg)),
         "ffn_hidden_size": cfg.filter_size,
-        "activation": cfg.nonlinearity,
+        "activation": write_activation(cfg.nonlinearity),
         "alibi": alibi,
         "bias": cfg.use_ffn_bias,
         "multi_query": new or cfg.num_kv_heads == 1,
@@ -251,10 +260,12 @@ def _write_falcon(cfg: DecoderConfig) -> Settings:
 
 def _read_mpt(foreign: Settings) -> Settings:
     """Read MPT. HF fixes no biases, filters 4 times wider and alibi_bias_max 8 in its code."""
-    attn = foreign.get("attn_config") or {}
-    for key in ("prefix_lm", "qk_ln"):
-        if attn.get(key):
-            raise ValueError(f"attn_config.{key}: only false is computed")
+    attn = foreign["attn_config"] or {}
+    for key in ("prefix_lm", "qk_ln", "rope", "sliding_window_size", "kv_n_heads"):
+        if attn.get(key, -1) not in (None, False, -1):
+            raise ValueError(f"attn_config.{key}: {attn[key]!r} is not computed")
+    if attn.get("attn_type", "multihead_attention") != "multihead_attention":
+        raise ValueError(f"attn_config.attn_type: {attn['attn_type']!r} is not computed")
     return {
         **_tied(foreign),
         "filter_size": 4 * foreign["d_model"],
@@ -290,16 +301,16 @@ def _write_mpt(cfg: DecoderConfig) -> Settings:
 
 def _read_llama(foreign: Settings) -> Settings:
     heads = foreign["num_attention_heads"]
-    size = foreign.get("head_dim") or foreign["hidden_size"] // heads
+    size = foreign["head_dim"] or foreign["hidden_size"] // heads
     bias, ffn_bias = foreign.get("attention_bias", False), foreign.get("mlp_bias", False)
     settings: Settings = {
-        **read_rope(foreign, size),
-        **_tied(foreign, default=False),
-        **_kv_heads(heads, foreign.get("num_key_value_heads")),
+        **_full_rope(foreign, size),
+        **_tied(foreign),
+        **_kv_heads(heads, foreign["num_key_value_heads"]),
         "use_projection_bias_in_attention": bias,
         "use_ffn_bias_in_attention": bias,
         "use_ffn_bias": ffn_bias,
-        "attention_dropout_rate": foreign.get("attention_dropout", 0.0),
+        "attention_dropout_rate": foreign["attention_dropout"],
         "dropout_rate": 0.0,
         "attention_sliding_window_length": foreign.get("sliding_window"),
     }
@@ -308,12 +319,9 @@ def _read_llama(foreign: Settings) -> Settings:
     if foreign.get("num_local_experts"):
         settings["moe"] = {
             "num_experts": foreign["num_local_experts"],
-            "top_k": foreign.get("num_experts_per_tok", 2),
-            "load_balancing_loss_coef": (
-                foreign.get("router_aux_loss_coef", 0.001)
-                if foreign.get("output_router_logits")
-                else 0.0
-            ),
+            "top_k": foreign["num_experts_per_tok"],
+            "load_balancing_loss_coef": foreign["router_aux_loss_coef"],
+            "use_load_balancing_loss": bool(foreign["output_router_logits"]),
         }
     return settings
 
@@ -336,8 +344,8 @@ def _write_llama(cfg: DecoderConfig) -> Settings:
         out |= {
             "num_local_experts": cfg.moe.num_experts,
             "num_experts_per_tok": cfg.moe.top_k,
-            "router_aux_loss_coef": cfg.moe.load_balancing_loss_coef or 0.001,
-            "output_router_logits": bool(cfg.moe.load_balancing_loss_coef),
+            "router_aux_loss_coef": cfg.moe.load_balancing_loss_coef,
+            "output_router_logits": cfg.moe.use_load_balancing_loss,
         }
     return out
 
@@ -348,14 +356,18 @@ def _causal(model_type: str, name: str, stem: str, keys: Settings, **rest: Any) 
 
 
 _GPT2_REQUIRED = {"reorder_and_upcast_attn": False, "add_cross_attention": False}
-_GPT2 = {"defaults": _GPT_DEFAULTS, "read": _read_gpt2, "write": _write_gpt2}
+_GPT2 = {"read": _read_gpt2, "write": _write_gpt2}
 _BIGCODE = {
-    "defaults": _GPT_DEFAULTS,
     "required": {"add_cross_attention": False},
     "read": _read_bigcode,
     "write": _write_bigcode,
 }
-_REMOTE = {"keys": _GPT_KEYS, "defaults": _GPT_DEFAULTS, "read": _read_btlm, "write": _write_btlm}
+_REMOTE = {"keys": _GPT_KEYS, "read": _read_btlm, "write": _write_btlm, "required": _GPT2_REQUIRED}
+_MIXTRAL: Settings = {
+    "required": {"hidden_act": "silu", "router_jitter_noise": 0.0},
+    "read": _read_llama,
+    "write": _write_llama,
+}
 _LLAMA = {"required": {"hidden_act": "silu"}, "read": _read_llama, "write": _write_llama}
 
 DECODER_CONFIGS: dict[str, ConfigMap] = {
@@ -367,7 +379,7 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         "crystalcoder",
         "crystalcoder",
         _GPT_KEYS,
-        defaults=_GPT_DEFAULTS,
+        required=_GPT2_REQUIRED,
         read=_read_crystal,
         write=_write_crystal,
         classes=("CrystalCoderLMHeadModel", "CrystalCoderModel"),
@@ -416,6 +428,7 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
             "hidden_dropout": "residual_dropout_rate",
             "attention_dropout": "attention_dropout_rate",
         },
+        required={"apply_residual_connection_post_layernorm": False},
         read=_read_falcon,
         write=_write_falcon,
     ),
@@ -438,5 +451,5 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
     ),
     "llama": _causal("llama", "llama", "Llama", _LLAMA_KEYS, **_LLAMA),
     "mistral": _causal("mistral", "mistral", "Mistral", _LLAMA_KEYS, **_LLAMA),
-    "mixtral": _causal("mixtral", "mixtral", "Mixtral", _LLAMA_KEYS, **_LLAMA),
+    "mixtral": _causal("mixtral", "mixtral", "Mixtral", _LLAMA_KEYS, **_MIXTRAL),
 }

@@ -10,10 +10,12 @@ __all__ = ["DECODER_TABLES", "decoder_table"]
 
 _BUFFERS = (
     r".*\.attn\.(bias|masked_bias|causal_mask)",
-    r".*\.(attn|attention|self_attn)\.rotary_emb\.inv_freq",
+    r"(.*\.)?(rotary_emb|maybe_rotary|rotary)\.(original_)?(inv_freq|cos_cached|sin_cached)",
     r".*\.attention\.(bias|masked_bias)",
     r".*\.embed_positions",
 )
+# Of classes that score texts, choose among answers, or guide training by a value.
+_OTHER_HEADS = (r"(score|v_head|multiple_choice_head|qa_outputs|classifier)\..*",)
 
 
 def decoder_table(cfg: DecoderConfig, prefix: str, rows: list[Row], head: str = "lm_head") -> Table:
@@ -30,17 +32,19 @@ def decoder_table(cfg: DecoderConfig, prefix: str, rows: list[Row], head: str = 
     shown = prefix if cfg.with_lm_head else ""
     experts = cfg.moe.num_experts if cfg.moe else 0
     named = under(repeated(rows, cfg.num_hidden_layers, experts), shown)
-    ignored: list[str] = [*_BUFFERS]
-    if cfg.share_embedding_weights or not cfg.with_lm_head:
-        ignored.append(rf"{head}\.weight")
+    shared = cfg.share_embedding_weights and cfg.with_lm_head
+    tables = [row.foreign for row in named if row.ours == ("embed/token/embedding",)]
+    tied = (tables[0], f"{head}.weight") if shared and tables else None
 
     def spellings(name: str) -> Iterable[str]:
         return [name.removeprefix(prefix), prefix + name]
 
     return Table(
         rows=[*named, *linear(head, "lm_head")],
-        ignored=ignored,
+        ignored=[*_BUFFERS, rf"{head}\.weight"] if shared else _BUFFERS,
         spellings=spellings,
+        unused=_OTHER_HEADS if cfg.with_lm_head else [*_OTHER_HEADS, rf"{head}\..*"],
+        tied=tied,
     )
 
 

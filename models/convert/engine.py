@@ -5,6 +5,7 @@ whose parameters a configuration does not have (a bias, a second norm) fall away
 """
 
 import collections
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -26,6 +27,7 @@ __all__ = [
     "expand",
     "export_tensors",
     "fused",
+    "has_own_head",
     "import_tensors",
     "linear",
     "norm",
@@ -33,6 +35,8 @@ __all__ = [
     "source",
     "under",
 ]
+
+_LOG = logging.getLogger(__name__)
 
 
 class Tensors(Protocol):
@@ -71,11 +75,17 @@ class Table(NamedTuple):
     rows: see ``Row``; see ``repeated`` for layers
     ignored: regexes of foreign names that carry nothing (buffers, tied duplicates)
     spellings: other names a tensor is found under in the wild
+    unused: regexes of tensors of the family's other classes; they are listed and left
+    copies: name of a second copy that is written, too -> ``foreign`` of a row
+    tied: (embedding, head) where the head scores by the embedding
     """
 
     rows: Sequence[Row]
     ignored: Sequence[str] = ()
     spellings: Callable[[str], Iterable[str]] = _no_spellings
+    unused: Sequence[str] = ()
+    copies: Mapping[str, str] = {}
+    tied: tuple[str, str] | None = None
 
 
 def linear(foreign: str, ours: str, *, transposed: bool = True) -> list[Row]:
@@ -190,22 +200,45 @@ def import_tensors(
         name: optional(name) for row, where in sources.items() if not where for name in row.ours
     }
     problems = _faults(sources, shapes, tensors, drawn)
-    if not drop_unmatched:
-        used = set(sources.values())
-        unmatched = [n for n in tensors if n not in used and not _matches(table.ignored, n)]
-        problems += [f"unmatched {name} {tensors.shape(name)}" for name in unmatched]
+    used = set(sources.values()) | table.copies.keys()
+    others = [n for n in tensors if n not in used and not _matches(table.ignored, n)]
+    left = [n for n in others if drop_unmatched or _matches(table.unused, n)]
+    problems += [f"unmatched {n} {tensors.shape(n)}" for n in others if n not in left]
     if problems:
         raise ValueError(
             f"{len(problems)} tensors do not fit model {model.config.name!r}:\n  "
             + "\n  ".join(problems)
         )
+    if left:
+        name = model.config.name
+        _LOG.warning(
+            "%d tensors that %s does not use are left: %s", len(left), name, ", ".join(left)
+        )
     return _converted(sources, shapes, tensors, drawn, dtype)
 
 
 def source(row: Row, table: Table, tensors: Tensors) -> str | None:
-    """Name under which the file has a row's tensor."""
-    spellings = (row.foreign, *table.spellings(row.foreign))
-    return next((name for name in spellings if name in tensors), None)
+    """Name under which the file has a row's tensor; a shared one may lie under its head's alone."""
+    names = _spelled(table, row.foreign)
+    if table.tied and row.foreign == table.tied[0]:
+        names += _spelled(table, table.tied[1])
+    return next((name for name in names if name in tensors), None)
+
+
+def _spelled(table: Table, name: str) -> list[str]:
+    return [name, *table.spellings(name)]
+
+
+def has_own_head(table: Table, tensors: Tensors) -> bool:
+    """Whether a file has a head beside the embedding of a tied model, with other values."""
+    if table.tied is None:
+        return False
+    both = [[n for n in _spelled(table, name) if n in tensors][:1] for name in table.tied]
+    if not all(both):
+        return False
+    (embedding,), (head,) = both
+    same = tensors.shape(embedding) == tensors.shape(head)
+    return not (same and np.array_equal(tensors[embedding], tensors[head]))
 
 
 def _faults(
@@ -274,7 +307,9 @@ def export_tensors(
             f"{len(problems)} parameters do not fit model {model.config.name!r}:\n  "
             + "\n  ".join(problems)
         )
-    return [_lazy(row, [leaves[name] for name in row.ours], dtype) for row in expand(table, shapes)]
+    out = [_lazy(row, [leaves[name] for name in row.ours], dtype) for row in expand(table, shapes)]
+    named = {tensor.name: tensor for tensor in out}
+    return out + [named[first]._replace(name=copy) for copy, first in table.copies.items()]
 
 
 def _lazy(row: Row, leaves: Sequence[Any], dtype: DTypeLike | None) -> Lazy:

@@ -1,6 +1,7 @@
 """Weight files: read tensors one at a time from single or sharded files."""
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,15 @@ from models.files import read_json
 
 __all__ = ["TensorFiles", "open_tensors", "read_config"]
 
-_SINGLE = ("model.safetensors", "pytorch_model.bin")
 _LONGEST_NAME = 255
-_INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+# In the order in which transformers looks for them.
+_NAMES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_LOG = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -79,16 +86,20 @@ class TensorFiles(Mapping[str, np.ndarray]):
 def open_tensors(path: str | Path) -> TensorFiles:
     """Open the weights of a folder, of one file or of an ``.index.json``.
 
+    Of a folder with several, the first of ``_NAMES`` is read; the log names the others.
+
     Raises:
         FileNotFoundError: nothing there that holds weights; the message lists what was looked for.
         ValueError: a damaged file; names it and the place in it.
     """
     path = Path(path)
     if path.is_dir():
-        for name in (*_SINGLE, *_INDEX):
-            if (path / name).exists():
-                return open_tensors(path / name)
-        raise FileNotFoundError(f"{path}: none of {[*_SINGLE, *_INDEX]} is here")
+        here = [name for name in _NAMES if (path / name).exists()]
+        if not here:
+            raise FileNotFoundError(f"{path}: none of {list(_NAMES)} is here")
+        if here[1:]:
+            _LOG.warning("%s: %s is read, not %s", path, here[0], ", ".join(here[1:]))
+        return open_tensors(path / here[0])
     if path.name.endswith(".index.json"):
         where = read_json(path).get("weight_map")
         if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):

@@ -1,11 +1,20 @@
 """Config tables of encoders, encoder-decoders, the vision tower and LLaVA."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from models.convert.config_map import ConfigMap, Settings, to_foreign_config, to_our_settings
+from models.convert.config_map import (
+    ConfigMap,
+    Settings,
+    read_activation,
+    to_foreign_config,
+    to_our_settings,
+    write_activation,
+)
 from models.convert.decoder_configs import DECODER_CONFIGS
+from models.errors import did_you_mean
 from models.families.encoder_config import EncoderConfig
 from models.families.llava import LlavaConfig
 from models.families.seq2seq_config import Seq2SeqConfig
@@ -24,13 +33,6 @@ _BERT_KEYS = {
     "hidden_dropout_prob": "dropout_rate",
     "attention_probs_dropout_prob": "attention_dropout_rate",
 }
-_BERT_DEFAULTS = {
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-}
 # class name without the family's stem -> our model name's suffix and head
 _HEADS = {
     "ForPreTraining": ("", "pretraining"),
@@ -45,11 +47,26 @@ _DPR = {
     "DPRContextEncoder": ("dpr-context-encoder", "embedding"),
     "DPRReader": ("dpr-reader", "reader"),
 }
-_FEED_FORWARD = {"gated-gelu": "geglu_new", "gated-silu": "swiglu"}
+_FEED_FORWARD = {"gated-gelu": "geglu_new", "gated-silu": "swiglu", "gated-relu": "reglu"}
 
 
-def _architecture(foreign: Settings, default: str) -> str:
-    return next(iter(foreign.get("architectures") or [default]))
+# class name of RoBERTa and DPR -> head, or (our model name, head)
+_ROBERTA = {"RobertaForMaskedLM": "mlm", "RobertaModel": "none"}
+
+
+def _of_class(foreign: Settings, known: Mapping[str, Any], default: str) -> Any:
+    """Look the class up that config.json names.
+
+    Raises:
+        ValueError: a class with another head.
+    """
+    name = next(iter(foreign.get("architectures") or [default]))
+    if name not in known:
+        raise ValueError(
+            f"config.json: architectures: {name!r} is not computed{did_you_mean(name, known)}; "
+            f"known: {sorted(known)}. Another name there loads the weights that its class has"
+        )
+    return known[name]
 
 
 def _labels(foreign: Settings) -> int:
@@ -57,18 +74,23 @@ def _labels(foreign: Settings) -> int:
 
 
 def _read_bert(foreign: Settings) -> Settings:
-    suffix, head = _HEADS.get(
-        _architecture(foreign, "BertModel").removeprefix("Bert"), ("", "none")
-    )
+    classes = {f"Bert{name}": found for name, found in _HEADS.items()}
+    suffix, head = _of_class(foreign, classes, "BertModel")
     dropout = foreign.get("classifier_dropout")
     return {
         "name": f"bert{suffix}",
         "head": head,
-        "mlm_nonlinearity": foreign["hidden_act"],
+        **_read_tying(foreign, head),
+        "mlm_nonlinearity": read_activation(foreign["hidden_act"]),
         "max_position_embeddings": foreign["max_position_embeddings"],
         "num_labels": _labels(foreign),
         "classifier_dropout": dropout,
     }
+
+
+def _read_tying(foreign: Settings, head: str) -> Settings:
+    tied = foreign["tie_word_embeddings"]
+    return {"share_embedding_weights": tied} if head in {"mlm", "pretraining"} else {}
 
 
 def _write_bert(cfg: EncoderConfig) -> Settings:
@@ -78,6 +100,7 @@ def _write_bert(cfg: EncoderConfig) -> Settings:
         raise ValueError(f"{cfg.name}: Hugging Face has no class for head {head!r}")
     return {
         "architectures": [f"Bert{names[head]}"],
+        "tie_word_embeddings": cfg.share_embedding_weights,
         "max_position_embeddings": cfg.max_position_embeddings,
         **_write_labels(cfg),
     }
@@ -92,11 +115,12 @@ def _write_labels(cfg: EncoderConfig) -> Settings:
 
 def _read_roberta(foreign: Settings) -> Settings:
     """Read RoBERTa: positions start at pad id + 1, so the table has that many rows more."""
-    offset = foreign.get("pad_token_id", 1) + 1
-    head = "mlm" if _architecture(foreign, "RobertaModel") == "RobertaForMaskedLM" else "none"
+    offset = foreign["pad_token_id"] + 1
+    head = _of_class(foreign, _ROBERTA, "RobertaModel")
     return {
         "head": head,
-        "mlm_nonlinearity": "gelu",
+        **_read_tying(foreign, head),
+        "mlm_nonlinearity": "gelu",  # in its code, whatever hidden_act is
         "position_embedding_offset": offset,
         "max_position_embeddings": foreign["max_position_embeddings"] - offset,
     }
@@ -106,18 +130,19 @@ def _write_roberta(cfg: EncoderConfig) -> Settings:
     offset = cfg.position_embedding_offset
     return {
         "architectures": ["RobertaForMaskedLM" if cfg.has_mlm else "RobertaModel"],
+        "tie_word_embeddings": cfg.share_embedding_weights,
         "pad_token_id": offset - 1,
         "max_position_embeddings": cfg.max_position_embeddings + offset,
     }
 
 
 def _read_dpr(foreign: Settings) -> Settings:
-    name, head = _DPR.get(_architecture(foreign, ""), _DPR["DPRQuestionEncoder"])
+    name, head = _of_class(foreign, _DPR, "DPRQuestionEncoder")
     return {
         "name": name,
         "head": head,
         "max_position_embeddings": foreign["max_position_embeddings"],
-        "projection_dim": foreign.get("projection_dim", 0),
+        "projection_dim": foreign["projection_dim"],
     }
 
 
@@ -132,21 +157,31 @@ def _write_dpr(cfg: EncoderConfig) -> Settings:
 
 def _read_t5(foreign: Settings) -> Settings:
     """Read T5. v5 forces ``tie_word_embeddings`` and says ``scale_decoder_outputs`` instead."""
-    act = foreign.get("feed_forward_proj", "relu")
-    scaled = foreign.get("scale_decoder_outputs", foreign.get("tie_word_embeddings") is not False)
+    act, scaled = foreign["feed_forward_proj"], foreign["scale_decoder_outputs"]
+    if scaled is None:
+        scaled = foreign["tie_word_embeddings"] is not False
     return {
-        "nonlinearity": _FEED_FORWARD.get(act, act),
-        "d_kv": foreign.get("d_kv", 64),
-        "decoder_num_hidden_layers": foreign.get("num_decoder_layers") or foreign["num_layers"],
+        "nonlinearity": _FEED_FORWARD.get(act) or read_activation(act),
+        "d_kv": foreign["d_kv"],
+        "decoder_num_hidden_layers": foreign["num_decoder_layers"] or foreign["num_layers"],
         "scale_logits": scaled,
         "share_embedding_weights": scaled,
         "position_embedding_type": "relative",
-        "decoder_start_token_id": foreign.get("decoder_start_token_id", 0),
+        "decoder_start_token_id": foreign["decoder_start_token_id"],
     }
+
+
+def _require_shared(tensors: Mapping[str, np.ndarray], shared: str, own: str) -> None:
+    """Refuse halves whose embeddings are not the shared ones."""
+    for name in (own.format(side) for side in ("encoder", "decoder")):
+        both = name in tensors and shared in tensors
+        if both and not np.array_equal(tensors[name], tensors[shared]):
+            raise ValueError(f"{name} differs from {shared}: only shared embeddings are computed")
 
 
 def _refine_t5(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Settings:
     """Decide tying by the weights, the only rule that holds for v4 and v5 files."""
+    _require_shared(tensors, "shared.weight", "{}.embed_tokens.weight")
     tied = "lm_head.weight" not in tensors or np.array_equal(
         tensors["lm_head.weight"], tensors["shared.weight"]
     )
@@ -157,8 +192,7 @@ def _write_t5(cfg: Seq2SeqConfig) -> Settings:
     names = {ours: foreign for foreign, ours in _FEED_FORWARD.items()}
     act = str(cfg.nonlinearity)
     return {
-        "architectures": ["T5ForConditionalGeneration"],
-        "feed_forward_proj": names.get(act, act),
+        "feed_forward_proj": names.get(act) or write_activation(act),
         "d_kv": cfg.head_dim,
         "num_decoder_layers": cfg.decoder_layers,
         "scale_decoder_outputs": cfg.scale_logits,
@@ -173,32 +207,38 @@ def _read_marian(foreign: Settings) -> Settings:
     for a, b in (
         ("encoder_attention_heads", "decoder_attention_heads"),
         ("encoder_ffn_dim", "decoder_ffn_dim"),
+        ("vocab_size", "decoder_vocab_size"),
     ):
-        if foreign.get(a) != foreign.get(b, foreign.get(a)):
+        if foreign[b] not in (None, foreign[a]):
             raise ValueError(f"{a} and {b} differ: only equal halves are computed")
     return {
-        "decoder_num_hidden_layers": foreign.get("decoder_layers"),
-        "nonlinearity": foreign.get("activation_function", "gelu"),
-        "scale_embedding": foreign.get("scale_embedding", False),
-        "decoder_start_token_id": foreign.get("decoder_start_token_id", 0),
+        "decoder_num_hidden_layers": foreign["decoder_layers"],
+        "nonlinearity": read_activation(foreign["activation_function"]),
+        "scale_embedding": foreign["scale_embedding"],
+        "decoder_start_token_id": foreign["decoder_start_token_id"],
+        "share_embedding_weights": foreign["tie_word_embeddings"],
         "use_bias_in_output": True,
         "layer_norm_epsilon": 1e-5,
     }
 
 
+def _refine_marian(settings: Settings, tensors: Mapping[str, np.ndarray]) -> Settings:
+    _require_shared(tensors, "model.shared.weight", "model.{}.embed_tokens.weight")
+    return settings
+
+
 def _write_marian(cfg: Seq2SeqConfig) -> Settings:
     return {
-        "architectures": ["MarianMTModel"],
         "decoder_layers": cfg.decoder_layers,
         "decoder_attention_heads": cfg.num_heads,
         "decoder_ffn_dim": cfg.filter_size,
         "decoder_vocab_size": cfg.vocab_size,
-        "activation_function": cfg.nonlinearity,
+        "activation_function": write_activation(cfg.nonlinearity),
         "scale_embedding": cfg.scale_embedding,
         "decoder_start_token_id": cfg.decoder_start_token_id,
         "pad_token_id": cfg.decoder_start_token_id,
         "is_encoder_decoder": True,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": cfg.share_embedding_weights,
         "share_encoder_decoder_embeddings": True,
     }
 
@@ -219,25 +259,24 @@ _CLIP = ConfigMap(
     "clip_vision_model",
     "clip-vit",
     _CLIP_KEYS,
-    defaults={"hidden_act": "quick_gelu", "num_channels": 3, "layer_norm_eps": 1e-5},
     classes=("CLIPVisionModel", "CLIPVisionModel"),
 )
 
 
 def _read_llava(foreign: Settings) -> Settings:
-    text = dict(foreign["text_config"])
+    text = dict(foreign["text_config"] or {})
     map_ = DECODER_CONFIGS.get(text.get("model_type", "llama"))
     if map_ is None or map_.model_type != "llama":
         raise ValueError(f"text_config.model_type: {text.get('model_type')!r}, only llama converts")
-    mode = foreign.get("vision_feature_select_strategy", "default")
-    text.setdefault("tie_word_embeddings", foreign.get("tie_word_embeddings", False))
+    mode = foreign["vision_feature_select_strategy"]
+    text.setdefault("tie_word_embeddings", foreign["tie_word_embeddings"] or False)
     return {
         "image_model": to_our_settings(_CLIP, dict(foreign["vision_config"])),
         "text_model": to_our_settings(map_, text),
-        "image_token_index": foreign.get("image_token_index", foreign.get("image_token_id", 32000)),
-        "image_feature_select_layer_idx": foreign.get("vision_feature_layer", -2),
+        "image_token_index": foreign["image_token_index"],
+        "image_feature_select_layer_idx": foreign["vision_feature_layer"],
         "image_feature_select_mode": "patch" if mode == "default" else "cls_patch",
-        "projector_nonlinearity": foreign.get("projector_hidden_act", "gelu"),
+        "projector_nonlinearity": read_activation(foreign["projector_hidden_act"]),
     }
 
 
@@ -251,7 +290,7 @@ def _write_llava(cfg: LlavaConfig) -> Settings:
         "image_token_index": cfg.image_token_index,
         "vision_feature_layer": cfg.image_feature_select_layer_idx,
         "vision_feature_select_strategy": "default" if mode == "patch" else "full",
-        "projector_hidden_act": cfg.projector_nonlinearity,
+        "projector_hidden_act": write_activation(cfg.projector_nonlinearity),
         "image_seq_length": cfg.image_model.patches,
         "tie_word_embeddings": cfg.text_model.share_embedding_weights,
     }
@@ -259,8 +298,11 @@ def _write_llava(cfg: LlavaConfig) -> Settings:
 
 _ENCODER: Settings = {
     "keys": _BERT_KEYS,
-    "defaults": _BERT_DEFAULTS,
-    "required": {"is_decoder": False, "add_cross_attention": False},
+    "required": {
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "position_embedding_type": "absolute",
+    },
 }
 
 OTHER_CONFIGS: dict[str, ConfigMap] = {
@@ -283,10 +325,10 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
             "dropout_rate": "dropout_rate",
             "layer_norm_epsilon": "layer_norm_epsilon",
         },
-        defaults={"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
         read=_read_t5,
         write=_write_t5,
         refine=_refine_t5,
+        classes=("T5ForConditionalGeneration", "T5ForConditionalGeneration"),
     ),
     "marian": ConfigMap(
         "marian",
@@ -299,11 +341,26 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
             "encoder_ffn_dim": "filter_size",
             "max_position_embeddings": "max_position_embeddings",
             "dropout": "dropout_rate",
+            "attention_dropout": "attention_dropout_rate",
         },
-        required={"share_encoder_decoder_embeddings": True},
+        required={
+            "share_encoder_decoder_embeddings": True,
+            "activation_dropout": 0.0,
+            "encoder_layerdrop": 0.0,
+            "decoder_layerdrop": 0.0,
+        },
         read=_read_marian,
         write=_write_marian,
+        refine=_refine_marian,
+        classes=("MarianMTModel", "MarianMTModel"),
     ),
     "clip_vision_model": _CLIP,
-    "llava": ConfigMap("llava", "llava", {}, read=_read_llava, write=_write_llava),
+    "llava": ConfigMap(
+        "llava",
+        "llava",
+        {},
+        required={"multimodal_projector_bias": True},
+        read=_read_llava,
+        write=_write_llava,
+    ),
 }

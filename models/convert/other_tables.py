@@ -1,5 +1,6 @@
 """Key tables of encoders, encoder-decoders, the vision tower and LLaVA."""
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from models.families.vision import VisionConfig
 
 __all__ = ["OTHER_TABLES"]
 
+_TOKENS = "embeddings.word_embeddings.weight"
 _DPR_PREFIX = {
     "dpr-question-encoder": "question_encoder.",
     "dpr-context-encoder": "ctx_encoder.",
@@ -51,37 +53,57 @@ def _old_norms(prefix: str) -> Callable[[str], Iterable[str]]:
     return spellings
 
 
+def _with_heads(cfg: EncoderConfig, stem: str, head: str, heads: list[Row]) -> Table:
+    """Add the heads, and what scores the vocabulary.
+
+    An untied head has the bias twice: transformers 4 reads the first, transformers 5 the decoder's.
+
+    Args:
+        cfg: whose layers are counted.
+        stem: of the trunk's tensors where there is a head.
+        head: of the tensors that score.
+        heads: rows of the other heads.
+    """
+    prefix = "" if cfg.head == "none" else f"{stem}."
+    untied = cfg.has_mlm and not cfg.ties_head
+    first, decoder = f"{head}.bias", f"{head}.decoder.bias"
+    bias, other = (decoder, first) if untied else (first, decoder)
+    plain = _old_norms(f"{stem}.")
+    copies = rf"{re.escape(head)}\.decoder\..*"
+    return Table(
+        rows=[
+            *under(_trunk(cfg), prefix),
+            *heads,
+            *linear(f"{head}.decoder", "lm_head"),
+            Row(bias, ("lm_head_bias",), SAME),
+        ],
+        ignored=[*([copies] if cfg.ties_head else []), r".*embeddings\.position_ids"],
+        spellings=lambda name: [*plain(name), *([other] if name == bias else [])],
+        unused=[rf"({stem}\.)?(pooler|cls|lm_head|classifier|qa_outputs)\..*"],
+        copies={first: decoder} if untied else {},
+        tied=(f"{prefix}{_TOKENS}", f"{head}.decoder.weight") if cfg.ties_head else None,
+    )
+
+
 def _bert(cfg: EncoderConfig) -> Table:
-    prefix = "" if cfg.head == "none" else "bert."
     heads = [
         *linear("cls.predictions.transform.dense", "mlm_dense"),
         *norm("cls.predictions.transform.LayerNorm", "mlm_norm"),
-        Row("cls.predictions.bias", ("lm_head_bias",), SAME),
         *linear("cls.seq_relationship", "nsp"),
         *linear("classifier", "classifier"),
         *linear("qa_outputs", "span"),
     ]
-    return Table(
-        rows=[*under(_trunk(cfg), prefix), *heads],
-        ignored=[r"cls\.predictions\.decoder\..*", r".*embeddings\.position_ids"],
-        spellings=_old_norms("bert."),
-    )
+    return _with_heads(cfg, "bert", "cls.predictions", heads)
 
 
 def _roberta(cfg: EncoderConfig) -> Table:
-    prefix = "" if cfg.head == "none" else "roberta."
     heads = [
         *linear("lm_head.dense", "mlm_dense"),
         *norm("lm_head.layer_norm", "mlm_norm"),
-        Row("lm_head.bias", ("lm_head_bias",), SAME),
         *linear("classifier", "classifier"),
         *linear("qa_outputs", "span"),
     ]
-    return Table(
-        rows=[*under(_trunk(cfg), prefix), *heads],
-        ignored=[r"lm_head\.decoder\..*", r".*embeddings\.position_ids"],
-        spellings=_old_norms("roberta."),
-    )
+    return _with_heads(cfg, "roberta", "lm_head", heads)
 
 
 def _dpr(cfg: EncoderConfig) -> Table:
@@ -93,8 +115,9 @@ def _dpr(cfg: EncoderConfig) -> Table:
     ]
     return Table(
         rows=[*under(_trunk(cfg), f"{prefix}bert_model."), *heads],
-        ignored=[r".*embeddings\.position_ids", r".*\.bert_model\.pooler\..*"],
+        ignored=[r".*embeddings\.position_ids"],
         spellings=_old_norms("-"),
+        unused=[r".*\.bert_model\.pooler\..*"],
     )
 
 
@@ -168,11 +191,17 @@ def _marian(cfg: Seq2SeqConfig) -> Table:
         *embedding("model.shared", "embed/token"),
         *_marian_stack("encoder", cfg.num_hidden_layers),
         *_marian_stack("decoder", cfg.decoder_layers),
+        *linear("lm_head", "lm_head")[:1],
         Row("final_logits_bias", ("lm_head/bias",), leading_one()),
     ]
     # The sinusoids are computed: a table saved in half precision would change the logits.
-    ignored = [r"model\.(encoder|decoder)\.embed_(tokens|positions)\.weight", r"lm_head\.weight"]
-    return Table(rows=rows, ignored=ignored)
+    ignored = [r"model\.(encoder|decoder)\.embed_(tokens|positions)\.weight"]
+    shared = "model.shared.weight"
+    if not cfg.share_embedding_weights:  # transformers 5 ties nothing then
+        own = [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
+        return Table(rows=rows, ignored=ignored, copies=dict.fromkeys(own, shared))
+    tied = (shared, "lm_head.weight")
+    return Table(rows=rows, ignored=[*ignored, r"lm_head\.weight"], tied=tied)
 
 
 def _vision_rows(cfg: VisionConfig) -> list[Row]:
@@ -198,8 +227,9 @@ def _vision_rows(cfg: VisionConfig) -> list[Row]:
 def _clip(cfg: VisionConfig) -> Table:
     return Table(
         rows=under(_vision_rows(cfg), "vision_model."),
-        ignored=[r".*embeddings\.position_ids", r"(text_model|text_projection|logit_scale).*"],
+        ignored=[r".*embeddings\.position_ids"],
         spellings=lambda name: [name.removeprefix("vision_model.")],
+        unused=[r"(text_model|text_projection|visual_projection|logit_scale).*"],
     )
 
 
@@ -219,8 +249,9 @@ def _llava(cfg: LlavaConfig) -> Table:
         *linear("multi_modal_projector.linear_2", "projector/down"),
         *under(list(text.rows), "language_model."),
     ]
-    ignored = [r".*embeddings\.position_ids", r".*\.rotary_emb\.inv_freq"]
-    return Table(rows=rows, ignored=ignored, spellings=_llava_spellings)
+    tied = text.tied and (f"language_model.{text.tied[0]}", f"language_model.{text.tied[1]}")
+    ignored = [r".*embeddings\.position_ids", *(rf"(.*\.)?{name}" for name in text.ignored)]
+    return Table(rows=rows, ignored=ignored, spellings=_llava_spellings, tied=tied)
 
 
 OTHER_TABLES: dict[str, Callable[[Any], Table]] = {

@@ -75,7 +75,8 @@ def computed(cfg: Any) -> dict[str, Any]:
     }
     for name in ("logits_scale", "decoder_layers", "has_mlm", "has_nsp", "pools"):
         out[name] = getattr(cfg, name, None)
-    if not getattr(cfg, "with_lm_head", True):  # what a head would have does not matter
+    scores = getattr(cfg, "with_lm_head", getattr(cfg, "has_mlm", True))
+    if not scores:  # what a head would have does not matter
         for name in ("use_bias_in_output", "share_embedding_weights", "logits_scale"):
             out[name] = None
     if out["has_mlm"]:

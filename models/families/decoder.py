@@ -196,7 +196,7 @@ def _objective(cfg: DecoderConfig) -> Callable[[Any, Batch], Aux]:
         aux = _scores(cfg, carry, batch)
         if balance is None or cfg.moe is None:
             return aux
-        added = cfg.moe.load_balancing_loss_coef * balance * aux.weight
+        added = cfg.moe.balance_weight * balance * aux.weight
         return aux._replace(loss_sum=aux.loss_sum + added)
 
     return objective

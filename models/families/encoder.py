@@ -86,7 +86,7 @@ def _layer_fn(cfg: EncoderConfig) -> StageFn:
 def _init(cfg: EncoderConfig, key: Array) -> Params:
     one = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
-    table = jnp.zeros((cfg.vocab_size, cfg.hidden_size))
+    table = jnp.zeros((cfg.vocab_size, cfg.hidden_size)) if cfg.ties_head else None
     states = cfg.epigenetic_vocab_size
     shares = None if states is None else jnp.zeros((1, states))
     embed = jax.jit(lambda k: EncoderEmbed(cfg).init(k, one, one, one, no_dropout, shares))
@@ -165,11 +165,12 @@ def _head_fn(cfg: EncoderConfig) -> StageFn:
     def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
         own: Any = {k: v for k, v in params.items() if k != "embed"}
         layout = batch.layout
-        table = params["embed"]["token"]["embedding"] if cfg.has_mlm else None
-        scored = _scored(batch)
-        if table is not None and scored is not None:
-            own |= {"mlm_dense": vsl.stream_kernels(own["mlm_dense"], scored)}
-            table = vsl.stream_table(table, scored)
+        table = params["embed"]["token"]["embedding"] if cfg.ties_head else None
+        scored = _scored(batch) if cfg.has_mlm else None
+        if scored is not None:
+            parts = [name for name in ("mlm_dense", "lm_head") if name in own]
+            own |= {name: vsl.stream_kernels(own[name], scored) for name in parts}
+            table = None if table is None else vsl.stream_table(table, scored)
         return Heads(cfg).apply(
             {"params": own},
             carry.x,
@@ -187,7 +188,8 @@ def _head_roles(cfg: EncoderConfig) -> tuple[str, ...]:
         ("mlm_dense", cfg.has_mlm),
         ("mlm_norm", cfg.has_mlm),
         ("lm_head_bias", cfg.has_mlm),
-        ("embed", cfg.has_mlm),
+        ("embed", cfg.ties_head),
+        ("lm_head", cfg.has_mlm and not cfg.ties_head),
         ("pooler", cfg.pools),
         ("nsp", cfg.has_nsp),
         ("classifier", cfg.head in {"classification", "token_classification", "summarization"}),

@@ -100,6 +100,11 @@ class EncoderConfig(BlockConfig):
         return self.head in {"pretraining", "mlm"}
 
     @property
+    def ties_head(self) -> bool:
+        """Whether the masked-language-model head scores by the token embedding."""
+        return self.has_mlm and self.share_embedding_weights
+
+    @property
     def has_nsp(self) -> bool:
         """Whether the next-sentence head is there."""
         return self.head == "pretraining" and not self.disable_nsp
@@ -128,8 +133,6 @@ class EncoderConfig(BlockConfig):
     def _heads_fit(self) -> Self:
         activation(self.pooler_nonlinearity)
         activation(self.mlm_nonlinearity)
-        if self.has_mlm and not self.share_embedding_weights:
-            raise ValueError("share_embedding_weights: the masked-language-model head is tied")
         if self.epigenetic_vocab_size is not None and self.head not in {"mlm", "none"}:
             raise ValueError(
                 f"epigenetic_vocab_size: head {self.head!r} has no rows with a second input; "

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 import vsl
 from models.base import Aux, Batch
 from models.families.encoder_config import EncoderConfig
-from models.layers.basic import Dense, Norm, activation, leaf, score, zeros_init
+from models.layers.basic import Dense, Norm, activation, leaf, vocabulary_scores, zeros_init
 from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from vsl import Layout
@@ -46,7 +46,7 @@ class Heads(nn.Module):
             x: the last layer's output.
             first: slot of each sequence's first token.
             drop: (x [B, D] or [T, D], per-sequence?) -> x with units dropped.
-            table: token embedding, for the tied head.
+            table: token embedding, for the tied head; None for one with weights of its own.
             gather: positions to score ('logits' is [M, .] then), or None for all.
         """
         cfg = self.cfg
@@ -54,12 +54,13 @@ class Heads(nn.Module):
         out: Outputs = {}
         picked = x if gather is None else x[gather]
         if cfg.has_mlm:
-            assert table is not None
             h = Dense(cfg.hidden_size, True, init, name="mlm_dense")(picked)
             h = activation(cfg.mlm_nonlinearity)(h)
             h = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="mlm_norm")(h)
             bias = leaf(self, "lm_head_bias", zeros_init, (cfg.vocab_size,))
-            out["logits"] = score(h, table) + bias.astype(h.dtype)
+            own = make_initializer(cfg.init_of("head"))
+            scores = vocabulary_scores(h, table, cfg.vocab_size, own, bias=False)
+            out["logits"] = scores + bias.astype(h.dtype)
         if cfg.pools:
             pooled = Dense(cfg.hidden_size, True, init, name="pooler")(x[first])
             out["pooled"] = activation(cfg.pooler_nonlinearity)(pooled)

@@ -183,6 +183,11 @@ def _gelu(x: Array) -> Array:
     return 0.5 * x * (1 + jax.lax.erf(x * 0.7071067811865476))
 
 
+def _laplace(x: Array) -> Array:
+    """Gaussian distribution function with mean 1/sqrt(2), deviation 0.282095 (Ma et al. 2022)."""
+    return 0.5 * (1 + jax.lax.erf((x - 0.707107) / (0.282095 * 2**0.5)))
+
+
 def _linear(x: Array) -> Array:
     return x
 
@@ -215,6 +220,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": _from_input(_gelu),
     "gelu_new": _from_input(_gelu_new),
     "gelu_fast": _from_input(_gelu_new),
+    "gelu_10": _from_input(lambda x: jnp.clip(_gelu(x), -10, 10)),
     "quick_gelu": _from_input(lambda x: x * jax.nn.sigmoid(1.702 * x)),
     "squared_gelu": _from_input(lambda x: jnp.square(_gelu(x))),
     "squared_relu": lambda x: jnp.square(jax.nn.relu(x)),
@@ -222,6 +228,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "sigmoid": jax.nn.sigmoid,
     "linear": _linear,
     "mish": _from_input(jax.nn.mish),
+    "hardswish": _from_input(jax.nn.hard_swish),
+    "laplace": _from_input(_laplace),
 }
 
 # Gated units x1 * act(x2) (Shazeer 2020): the name gives act.

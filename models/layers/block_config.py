@@ -57,11 +57,21 @@ class FixedSparse(Section):
 
 
 class MoeConfig(Section):
-    """``moe``: top-k routed experts in place of the feed-forward (Mixtral)."""
+    """``moe``: top-k routed experts in place of the feed-forward (Mixtral).
+
+    ``use_load_balancing_loss`` False, a key of ours, keeps the coefficient without adding the loss:
+    Hugging Face's ``output_router_logits``.
+    """
 
     num_experts: PositiveInt
     top_k: PositiveInt = 2
     load_balancing_loss_coef: NonNegativeFloat = 0.0
+    use_load_balancing_loss: bool = True
+
+    @property
+    def balance_weight(self) -> float:
+        """Factor of the loss that spreads tokens over experts; 0 without it."""
+        return self.load_balancing_loss_coef if self.use_load_balancing_loss else 0.0
 
 
 class LoraConfig(Section):
@@ -106,7 +116,7 @@ _NOT_COMPUTED = dict.fromkeys(
         "memory_tokens_config",
         "sliding_window_every_other_decoder_layer_pattern",
     ),
-    "a knob of release 2.5 and later that is not computed here; drop it or set it to null",
+    "not computed here: a knob of release 2.5 and later; drop it or set it to null",
 )
 
 
@@ -189,8 +199,8 @@ class BlockConfig(ModelConfig):
     head_initializer: Initializer | None = None
     # muP: explicit (2.2) and derived from base sizes (2.3+)
     scale_qk_dot_by_d: bool | None = None
-    mup_base_hidden_size: PositiveInt | None = None
-    mup_base_filter_size: PositiveInt | None = None
+    mup_base_hidden_size: PositiveFloat | None = None
+    mup_base_filter_size: PositiveFloat | None = None
     attention_logits_alpha: PositiveFloat = 1.0
     # fine-tuning
     lora_params: LoraConfig | None = None

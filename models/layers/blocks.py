@@ -192,7 +192,7 @@ def init_shared(cfg: BlockConfig, key: Array) -> dict[str, Any]:
 
 def start_stream(cfg: BlockConfig, x: Float[Array, "T D"]) -> Stream:
     """Wrap embeddings into the carry, with the counters the configuration needs."""
-    balance = jnp.zeros((), jnp.float32) if cfg.moe and cfg.moe.load_balancing_loss_coef else None
+    balance = jnp.zeros((), jnp.float32) if cfg.moe and cfg.moe.balance_weight else None
     depth = jnp.ones((), jnp.float32) if cfg.scale_qk_dot_by_layer_idx else None
     return Stream(x, balance, depth)
 

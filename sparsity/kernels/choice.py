@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from sparsity.kernels import native
 
-__all__ = ["choose"]
+__all__ = ["choose", "obstacle"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,6 +25,34 @@ _FEW_TOKENS, _FEW_SHARE = 32, 0.35  # a tile of 16 or 32 tokens reuses each weig
 
 
 @functools.cache
+def obstacle(tokens: int, rows: int, columns: int, nnz: int, dtype: jnp.dtype) -> str:
+    """Say why masked products serve better than compressed ones; "" where they do not.
+
+    Args: those of ``choose``.
+    """
+    size = rows * columns
+    share = next(share for limit, share in _CROSSOVER if size <= limit)
+    if tokens <= _FEW_TOKENS:
+        share = min(share, _FEW_SHARE)
+    pays = f"csr pays up to {100 * share:.0f} % kept at this shape"
+    if jnp.dtype(dtype) not in (jnp.float32, jnp.bfloat16):
+        why = f"{jnp.dtype(dtype)} has no native kernel"
+    elif not native.usable():
+        why = "there is no native kernel for this machine"
+    else:
+        why = "" if nnz <= share * size else pays
+    _LOG.debug(
+        "sparse_dot: %s for T=%d K=%d N=%d with %.1f %% kept: %s",
+        "masked" if why else "csr",
+        tokens,
+        rows,
+        columns,
+        100 * nnz / max(size, 1),
+        why or pays,
+    )
+    return why
+
+
 def choose(tokens: int, rows: int, columns: int, nnz: int, dtype: jnp.dtype) -> str:
     """Choose "csr" or "masked" for x [T, K] times W [K, N] with ``nnz`` kept values.
 
@@ -39,25 +67,4 @@ def choose(tokens: int, rows: int, columns: int, nnz: int, dtype: jnp.dtype) -> 
         "csr", or "masked" where that is faster, there is no native library or JAX does not run
         on the CPU. Says which and why at DEBUG, once per shape.
     """
-    size = rows * columns
-    kept = nnz / max(size, 1)
-    share = next(share for limit, share in _CROSSOVER if size <= limit)
-    if tokens <= _FEW_TOKENS:
-        share = min(share, _FEW_SHARE)
-    if jnp.dtype(dtype) not in (jnp.float32, jnp.bfloat16):
-        choice, why = "masked", f"{jnp.dtype(dtype)} has no native kernel"
-    elif not native.usable():
-        choice, why = "masked", "there is no native kernel for this machine"
-    else:
-        choice = "csr" if kept <= share else "masked"
-        why = f"csr pays up to {100 * share:.0f} % kept at this shape"
-    _LOG.debug(
-        "sparse_dot: %s for T=%d K=%d N=%d with %.1f %% kept: %s",
-        choice,
-        tokens,
-        rows,
-        columns,
-        100 * kept,
-        why,
-    )
-    return choice
+    return "masked" if obstacle(tokens, rows, columns, nnz, dtype) else "csr"

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Integer, Shaped
 
 from sparsity.kernels import native
+from sparsity.kernels.linear import multilinear
 from vsl.layout import AnyArray
 
 __all__ = [
@@ -110,11 +111,46 @@ def _check_walk(
             raise TypeError(f"{what}: pattern.{name} is {leaf.dtype}; expected {like.dtype}")
 
 
+def _check_places(pattern: Pattern, what: str) -> None:
+    """Refuse places outside the weight; where the arrays are traced, the native kernels do.
+
+    Raises:
+        ValueError: names the array, the entry and what is allowed.
+    """
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in pattern):
+        return
+    indices, pointers, t_indices, t_pointers, order = map(np.asarray, pattern[:5])
+    rows, columns = pattern.shape
+    _check_lines(f"{what}: pattern.", indices, pointers, rows)
+    _check_lines(f"{what}: pattern.t_", t_indices, t_pointers, columns)
+    reached = np.zeros(order.size, bool)
+    reached[order[(order >= 0) & (order < order.size)]] = True
+    if not reached.all():
+        raise ValueError(
+            f"{what}: pattern.order is no permutation of 0 .. {order.size - 1}; {_MAKE_PATTERNS}"
+        )
+
+
+def _check_lines(where: str, indices: np.ndarray, pointers: np.ndarray, size: int) -> None:
+    if pointers[0] != 0 or pointers[-1] > indices.size or (pointers[1:] < pointers[:-1]).any():
+        raise ValueError(
+            f"{where}pointers do not rise from 0 to at most {indices.size}, the number of values; "
+            f"{_MAKE_PATTERNS}"
+        )
+    outside = np.flatnonzero((used := indices[: pointers[-1]]) >= size)
+    if outside.size or used.min(initial=0) < 0:
+        at = int(outside[0]) if outside.size else int(used.argmin())
+        raise ValueError(
+            f"{where}indices[{at}] is {used[at]}; expected 0 .. {size - 1}. {_MAKE_PATTERNS}"
+        )
+
+
 def index_dtype(size: int) -> type[np.integer]:
     """Narrowest index type of an axis that the kernels read."""
     return np.uint16 if size <= 1 << 16 else np.int32
 
 
+_MAKE_PATTERNS = "make patterns with pattern_from_mask or pattern_from_flat"
 # kSlice, kGroup and kBlock of walk.h
 _SLICE, _GROUP, _BLOCK = 4, 512, 128
 _COMPRESSED = Pattern._fields[:5]
@@ -287,54 +323,77 @@ def _moves_natively(leaf: Array) -> bool:
 def to_dense(
     values: Shaped[AnyArray, " nnz"], pattern: Pattern, fill: float = 0.0
 ) -> Shaped[Array, "K N"]:
-    """Spread values to a dense array with ``fill`` at pruned positions."""
+    """Spread values to a dense array with ``fill`` at pruned positions.
+
+    Raises:
+        ValueError: arrays that do not fit, or, outside jit, places outside the weight.
+        TypeError: a pattern's wrong dtype.
+    """
     check_pattern(pattern, "to_dense", values)
-    return _to_dense(values, pattern, fill)
+    _check_places(pattern, "to_dense")
+    return _SPREAD.bind(jnp.asarray(values), *pattern, fill=fill)[0]
 
 
 def gather(dense: Shaped[AnyArray, "K N"], pattern: Pattern) -> Shaped[Array, " nnz"]:
-    """Take the kept values of a dense array; 0 at slack."""
+    """Take the kept values of a dense array; 0 at slack.
+
+    Raises:
+        ValueError: arrays that do not fit, or, outside jit, places outside the weight.
+        TypeError: a pattern's wrong dtype.
+    """
     check_pattern(pattern, "gather")
+    _check_places(pattern, "gather")
     if np.shape(dense) != pattern.shape:
         raise ValueError(
             f"gather: the dense array has shape {np.shape(dense)}, the pattern's weight "
             f"{pattern.shape}; both must come from the same weight"
         )
-    return _gather(dense, pattern)
+    return _COLLECT.bind(jnp.asarray(dense), *pattern)[0]
 
 
-def _spread(values: Array, pattern: Pattern, fill: float) -> Array:
-    rows, columns = pattern.shape
+def _spread(values: Array, *pattern: Array, fill: float) -> list[Array]:
+    where = Pattern(*pattern)
+    rows, columns = where.shape
     if _moves_natively(values):
-        result = jax.ShapeDtypeStruct(pattern.shape, jnp.float32)
+        result = jax.ShapeDtypeStruct(where.shape, jnp.float32)
         rest = jnp.asarray(fill, jnp.float32)
-        return native.call("wafer_sparse_to_dense", result, values, *pattern[2:5], rest)
+        return [native.call("wafer_sparse_to_dense", result, values, *where[2:5], rest)]
     dense = jnp.full((columns * rows,), fill, values.dtype)
-    dense = dense.at[_flat(pattern)].set(values, mode="drop", indices_are_sorted=True)
-    return dense.reshape(columns, rows).T
+    dense = dense.at[_flat(where)].set(values, mode="drop", indices_are_sorted=True)
+    return [dense.reshape(columns, rows).T]
 
 
-def _collect(dense: Array, pattern: Pattern) -> Array:
+def _collect(dense: Array, *pattern: Array) -> list[Array]:
+    where = Pattern(*pattern)
     if _moves_natively(dense):
-        result = jax.ShapeDtypeStruct((pattern.nnz,), jnp.float32)
-        return native.call("wafer_sparse_gather", result, dense, *pattern[2:5])
+        result = jax.ShapeDtypeStruct((where.nnz,), jnp.float32)
+        return [native.call("wafer_sparse_gather", result, dense, *where[2:5])]
     flat = dense.T.reshape(-1)
-    return flat.at[_flat(pattern)].get(mode="fill", fill_value=0, indices_are_sorted=True)
+    return [flat.at[_flat(where)].get(mode="fill", fill_value=0, indices_are_sorted=True)]
 
 
-# Each is the other's transpose; XLA's own would be a serial scatter.
-_to_dense = jax.custom_vjp(_spread, nondiff_argnums=(2,))
-_gather = jax.custom_vjp(_collect)
-_to_dense.defvjp(
-    lambda values, pattern, fill: (_spread(values, pattern, fill), pattern),
-    lambda _, pattern, cotangent: (gather(cotangent, pattern), None),
+# Each is the other's transpose; XLA's own would be a serial scatter. Tangents are 0 at the fill.
+_SPREAD = multilinear(
+    "sparse_to_dense",
+    _spread,
+    lambda dense, _, *pattern, fill: _COLLECT.bind(dense, *pattern),
+    linear=1,
+    together=lambda tangent, _, *pattern, fill: _SPREAD.bind(tangent, *pattern, fill=0.0),
 )
-_gather.defvjp(
-    lambda dense, pattern: (_collect(dense, pattern), pattern),
-    lambda pattern, cotangent: (to_dense(cotangent, pattern), None),
+_COLLECT = multilinear(
+    "sparse_gather",
+    _collect,
+    lambda values, _, *pattern: _SPREAD.bind(values, *pattern, fill=0.0),
+    linear=1,
 )
 
 
 def to_mask(pattern: Pattern) -> Bool[Array, "K N"]:
-    """Return the dense [K, N] mask of a pattern."""
-    return to_dense(jnp.ones(pattern.nnz, jnp.float32), pattern) > 0
+    """Return the dense [K, N] mask of a pattern.
+
+    Raises:
+        ValueError: outside jit, places outside the weight.
+    """
+    check_pattern(pattern, "to_mask")
+    _check_places(pattern, "to_mask")
+    return _SPREAD.bind(jnp.ones(pattern.nnz, jnp.float32), *pattern, fill=0.0)[0] > 0

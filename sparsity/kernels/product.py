@@ -1,27 +1,31 @@
 """y = x W for a W of kept values, with zeros that cost nothing.
 
-The derivative is written by hand: dx from the transposed pattern, dW at kept positions only.
+The gradients are those of ``maps``: dx from the transposed pattern, dW at kept positions only.
 Sums run in float32; y and dx have the dtype of x, dW that of the values.
 """
 
 import dataclasses
 import math
 import typing
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
-from jax.typing import DTypeLike
+import numpy as np
 from jaxtyping import Array
 
-from sparsity.kernels import native
-from sparsity.kernels.pattern import Pattern, check_pattern, gather, to_dense
+from sparsity.kernels import maps, native
+from sparsity.kernels.pattern import Pattern, check_pattern, to_dense
 from vsl.layout import AnyArray
 
 __all__ = ["SparseWeight", "sparse_dot"]
 
+_NO_ARRAY = (
+    "a sparse weight in csr storage is no array: it computes `x @ weight`, x [..., in] and the "
+    "weight [in, out]. Let nnx.Linear take it with dot_general=sparsity.dot_general and "
+    "promote_dtype=sparsity.promote_dtype, nn.Dense within `with sparsity.linen_layers():`; for "
+    "equinox and other layers write `compute: masked`; weight.dense() is the array"
+)
 Implementation = Literal["auto", "masked", "csr"]
 _NATIVE_TYPES = (jnp.float32, jnp.bfloat16)
 
@@ -57,7 +61,7 @@ def sparse_dot(
     chosen: str = implementation
     if chosen == "auto":
         chosen = "csr" if x.dtype in _NATIVE_TYPES and native.usable() else "masked"
-    if chosen not in _IMPLEMENTATIONS:
+    if chosen not in maps.IMPLEMENTATIONS:
         raise ValueError(
             f"sparse_dot: implementation {implementation!r}; choose auto, masked or csr"
         )
@@ -66,136 +70,10 @@ def sparse_dot(
     probe = weight.probe
     if probe is not None and probe.shape != pattern.shape:
         raise ValueError(f"sparse_dot: probe {probe.shape}; expected zeros of {pattern.shape}")
-    y = _product(tokens, values, probe, pattern, chosen)
+    y = maps.multiply(tokens, values, pattern, chosen)
+    if probe is not None:
+        y = maps.with_probe(y, tokens, probe)
     return y.reshape(*x.shape[:-1], columns)
-
-
-class _Saved(NamedTuple):
-    x: Array
-    values: Array
-    probe: Array | None
-    pattern: Pattern
-    needs: "_Needs"
-
-
-@jax.tree_util.register_static
-class _Needs(tuple[bool, bool, bool]):
-    """Which of x, values and probe are differentiated; static."""
-
-    __slots__ = ()
-
-
-def _forward(
-    x: Array, values: Array, probe: Array | None, pattern: Pattern, implementation: str
-) -> Array:
-    del probe
-    return _IMPLEMENTATIONS[implementation].forward(x, values, pattern)
-
-
-_product = jax.custom_vjp(_forward, nondiff_argnums=(4,))
-
-
-def _product_fwd(
-    x: CustomVJPPrimal,
-    values: CustomVJPPrimal,
-    probe: CustomVJPPrimal | None,
-    pattern: Any,
-    implementation: str,
-) -> tuple[Array, _Saved]:
-    plain = jax.tree.map(
-        lambda p: p.value, pattern, is_leaf=lambda leaf: isinstance(leaf, CustomVJPPrimal)
-    )
-    needs = _Needs((x.perturbed, values.perturbed, probe is not None and probe.perturbed))
-    y = _forward(x.value, values.value, None, plain, implementation)
-    return y, _Saved(x.value, values.value, None if probe is None else probe.value, plain, needs)
-
-
-def _product_bwd(implementation: str, saved: _Saved, dy: Any) -> tuple[Any, Any, Any, None]:
-    x, values, probe, pattern, needs = saved
-    if isinstance(dy, SymbolicZero):
-        return None, None, None, None
-    dy = dy.astype(x.dtype)
-    kernels = _IMPLEMENTATIONS[implementation]
-    dx = dvalues = dprobe = None
-    if needs[0] and needs[1]:
-        dx, dvalues = kernels.both(x, dy, values, pattern)
-    elif needs[0]:
-        dx = kernels.input_gradient(dy, values, pattern, x.dtype)
-    elif needs[1]:
-        dvalues = kernels.weight_gradient(x, dy, pattern)
-    if dvalues is not None:
-        dvalues = dvalues.astype(values.dtype)
-    if needs[2] and probe is not None:
-        dprobe = _dense_gradient(x, dy).astype(probe.dtype)
-    return dx, dvalues, dprobe, None
-
-
-_product.defvjp(_product_fwd, _product_bwd, symbolic_zeros=True)
-
-
-def _dense_gradient(x: Array, dy: Array) -> Array:
-    return jax.lax.dot_general(x, dy, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
-
-
-class _Masked:
-    """Dense products with the weight spread out; the reference, on any device."""
-
-    @staticmethod
-    def forward(x: Array, values: Array, pattern: Pattern) -> Array:
-        kernel = to_dense(values.astype(jnp.float32), pattern)
-        return jnp.matmul(x.astype(jnp.float32), kernel).astype(x.dtype)
-
-    @staticmethod
-    def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: DTypeLike) -> Array:
-        kernel = to_dense(values.astype(jnp.float32), pattern)
-        return jnp.matmul(dy.astype(jnp.float32), kernel.T).astype(dtype)
-
-    @staticmethod
-    def weight_gradient(x: Array, dy: Array, pattern: Pattern) -> Array:
-        return gather(_dense_gradient(x, dy), pattern)
-
-    @classmethod
-    def both(cls, x: Array, dy: Array, values: Array, pattern: Pattern) -> tuple[Array, Array]:
-        dx = cls.input_gradient(dy, values, pattern, x.dtype)
-        return dx, cls.weight_gradient(x, dy, pattern)
-
-
-class _Native:
-    """The C++ kernels of ``sparse_dot.cc``."""
-
-    @staticmethod
-    def forward(x: Array, values: Array, pattern: Pattern) -> Array:
-        result = jax.ShapeDtypeStruct((x.shape[0], pattern.shape[1]), x.dtype)
-        values = values.astype(jnp.float32)
-        return native.call(
-            "wafer_sparse_multiply", result, x, values, pattern.slices, pattern.offsets
-        )
-
-    @staticmethod
-    def input_gradient(dy: Array, values: Array, pattern: Pattern, dtype: DTypeLike) -> Array:
-        result = jax.ShapeDtypeStruct((dy.shape[0], pattern.shape[0]), dtype)
-        transposed = pattern.order, pattern.t_slices, pattern.t_offsets
-        values = values.astype(jnp.float32)
-        return native.call("wafer_sparse_input_gradient", result, dy, values, *transposed)
-
-    @staticmethod
-    def weight_gradient(x: Array, dy: Array, pattern: Pattern) -> Array:
-        result = jax.ShapeDtypeStruct((pattern.nnz,), jnp.float32)
-        return native.call(
-            "wafer_sparse_weight_gradient", result, x, dy, pattern.slices, pattern.offsets
-        )
-
-    @staticmethod
-    def both(x: Array, dy: Array, values: Array, pattern: Pattern) -> tuple[Array, Array]:
-        result = (
-            jax.ShapeDtypeStruct(x.shape, x.dtype),
-            jax.ShapeDtypeStruct(values.shape, jnp.float32),
-        )
-        values = values.astype(jnp.float32)
-        return native.call("wafer_sparse_gradients", result, x, dy, values, *pattern[4:])
-
-
-_IMPLEMENTATIONS: Mapping[str, Any] = {"masked": _Masked, "csr": _Native}
 
 
 @jax.tree_util.register_dataclass
@@ -226,6 +104,20 @@ class SparseWeight:
     def __rmatmul__(self, x: AnyArray) -> Array:
         """Compute ``x @ self``, as ``project`` does."""
         return self.project(jnp.asarray(x))
+
+    def __matmul__(self, x: AnyArray) -> Array:
+        """Refuse ``self @ x``: equinox and torch store [out, in], this is an [in, out] kernel."""
+        raise TypeError(_NO_ARRAY)
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        """Refuse: an implicit dense copy would hide that the zeros are multiplied."""
+        raise TypeError(_NO_ARRAY)
+
+    def __getitem__(self, key: Any) -> "SparseWeight":
+        """Return the weight itself for ``[...]``, as nnx layers read their parameters."""
+        if key is not Ellipsis:
+            raise TypeError(_NO_ARRAY)
+        return self
 
     @property
     def shape(self) -> tuple[int, int]:

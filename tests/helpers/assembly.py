@@ -216,7 +216,16 @@ def switch_register(*positions, current=0, ring=False):
     return out
 
 
-def build(programs, tiles=((0,),), arch="wse2", routes=(), switches=(), filters=(), streams=None):
+def build(
+    programs,
+    tiles=((0,),),
+    arch="wse2",
+    routes=(),
+    switches=(),
+    filters=(),
+    streams=None,
+    edges=0,
+):
     """Make an Image.
 
     Args:
@@ -227,6 +236,7 @@ def build(programs, tiles=((0,),), arch="wse2", routes=(), switches=(), filters=
         switches: (x, y, colour) -> switch register.
         filters: (x, y, colour) -> columns of the filter.
         streams: colour -> name.
+        edges: sides on which the wafer ends, bits W E S N.
     """
     tiles = np.array(tiles, np.int32)
     shape = (*tiles.shape, 24)
@@ -251,6 +261,7 @@ def build(programs, tiles=((0,),), arch="wse2", routes=(), switches=(), filters=
         exports=(),
         streams=streams or {},
         params={},
+        edges=edges,
     )
 
 

@@ -1,6 +1,7 @@
 """Beam search against a search of all sequences, and against greedy text."""
 
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,14 @@ def test_enough_beams_find_the_best_of_all_sequences(seq2seq, penalty):
         tokens, score = best_of_all(*seq2seq, row, 2, penalty)
         assert result.tokens[row].tolist() == tokens
         assert result.scores[row] == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.parametrize("penalty", [math.nan, math.inf, -math.inf])
+def test_a_length_penalty_that_is_no_number_is_refused(seq2seq, penalty):
+    with pytest.raises(
+        ValueError, match=f"length_penalty: expected a finite number, got {penalty}"
+    ):
+        models.beam_search(*seq2seq, SOURCE, 2, num_beams=2, end_id=END, length_penalty=penalty)
 
 
 def test_one_beam_is_greedy_where_lengths_do_not_count(seq2seq):

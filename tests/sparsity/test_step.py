@@ -259,6 +259,20 @@ def test_csr_storage_changes_the_same_bits_as_masks(algorithm):
     assert 0 < (before & ~after).sum() < 0.7 * before.sum()  # some went, some came back
 
 
+@pytest.mark.parametrize("compute", ["masked", "csr", "auto"])
+def test_masks_of_any_storage_are_those_of_the_pruned_weights(compute):
+    accepts = lambda name: compute == "csr" or name == "a/kernel"  # "auto" stores one each way
+    sparsifier = sparsity.configure({"sparsity": 0.8, "compute": compute}, accepts=accepts)
+    sparse = sparsifier.init(PARAMS, jax.random.key(0))
+    stored = {"masked": set(), "csr": {"a/kernel", "b/kernel"}, "auto": {"a/kernel"}}
+    assert set(sparse.patterns) == stored[compute]
+    dense = sparsifier.expand(*sparsifier.prune(PARAMS, (), sparse), sparse)[0]
+    masks = sparsifier.masks(sparse)
+    assert {name: int(m.sum()) for name, m in masks.items()} == {"a/kernel": 76, "b/kernel": 38}
+    for name, mask in masks.items():
+        np.testing.assert_array_equal(mask, dense[name[0]]["kernel"] != 0)
+
+
 def test_wrap_is_the_same_as_the_steps_by_hand():
     run = train("rigl")
     sparsifier = run.sparsifier

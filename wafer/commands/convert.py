@@ -2,6 +2,7 @@
 
 import argparse
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 from models.convert import cli
@@ -11,7 +12,13 @@ __all__ = ["add_arguments"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""
-    cli.add_arguments(parser, _between)
+    cli.add_arguments(parser, _between, _computes)
+
+
+def _computes(record: dict[str, Any], where: object) -> Callable[[str, Any], Any]:
+    from sparsity.inference import forward_of
+
+    return forward_of(record, where)
 
 
 def _between(

@@ -1,4 +1,4 @@
-"""Programs in CSL: ``wafer csl check``, ``format``, ``compile``, ``run``, ``trace``, ``shims``."""
+"""Programs in CSL: ``wafer csl check``, ``format``, ``compile``, ``run``, ``trace``, and more."""
 
 import argparse
 import sys
@@ -50,6 +50,9 @@ def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     traced.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="of the script; the options above may follow"
     )
+    example = commands.add_parser("example", help="write a small program and its host script")
+    example.set_defaults(run=_example)
+    example.add_argument("folder", type=Path, help="where; its files may not be there yet")
     shims = commands.add_parser("shims", help="write the commands cslc and cs_python")
     shims.set_defaults(run=_shims)
     shims.add_argument("folder", type=Path, help="where; put it on the PATH of programs' scripts")
@@ -78,6 +81,18 @@ def _trace(args: argparse.Namespace) -> int:
     from wafer.csl.host.traced import trace_script
 
     return trace_script(args)
+
+
+def _example(args: argparse.Namespace) -> int:
+    from wafer.csl.host.example import write_example
+
+    try:
+        files = write_example(args.folder)
+    except FileExistsError as error:
+        raise CompileError(f"{error.filename} is there already; name another folder") from None
+    for file in files:
+        sys.stdout.write(f"{file}\n")
+    return 0
 
 
 def _shims(args: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,9 +14,10 @@ from models.checkpoint.layout import CHECKPOINTS, PARAMS, is_checkpoint, model_s
 from models.checkpoint.reader import load_params, open_params
 from models.checkpoint.writer import Checkpoints
 from models.convert.tokenizer import find_tokenizer
-from models.paths import named_leaves
+from models.paths import map_named, named_leaves
 from models.registry import settings_of
 from sparsity import decoding
+from sparsity.inference import forward_of
 from sparsity.kernels import native
 from wafer.config import parse_config
 from wafer.config.newfile import Start
@@ -90,9 +90,9 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
             folder.
 
     Returns:
-        The model, a bundle of pure functions; its parameters, dense, pruned weights 0; and the
-        record beside them: ``step``, ``config``, ..., and ``tokenizer``, the one that lies with
-        the weights (``tokenizers.Tokenizer``), or None.
+        The model, a bundle of pure functions; its parameters as it computes with them, dense,
+        pruned weights 0; and the record beside them: ``step``, ``config``, ..., and
+        ``tokenizer``, the one that lies with the weights (``tokenizers.Tokenizer``), or None.
 
     Raises:
         CheckpointError: no readable checkpoint there.
@@ -108,9 +108,11 @@ def load(checkpoint: str | os.PathLike[str]) -> tuple[models.Model, Any, dict[st
     else:
         path = newest_checkpoint(path)
         params, record = load_params(path)
+    model = models.build(model_section(record, path))
+    computes = forward_of(record, path)
+    params = map_named(lambda name, leaf: jnp.asarray(np.asarray(computes(name, leaf))), params)
     tokenizer = find_tokenizer(path)
-    record = {**record, "tokenizer": tokenizer and load_tokenizer(tokenizer)}
-    return models.build(model_section(record, path)), jax.tree.map(jnp.asarray, params), record
+    return model, params, {**record, "tokenizer": tokenizer and load_tokenizer(tokenizer)}
 
 
 def load_decoding(
@@ -171,7 +173,8 @@ def _stored(path: pathlib.Path) -> tuple[models.Model, Iterator[tuple[str, Any]]
         leaves = iter(named_leaves(tree[PARAMS]))
     else:
         record, stored = open_params(path)
-        leaves = iter(stored.items())
+        computes = forward_of(record, path)
+        leaves = ((name, computes(name, leaf)) for name, leaf in stored.items())
     return models.build(model_section(record, path)), leaves
 
 

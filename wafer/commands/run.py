@@ -349,6 +349,7 @@ def train(source: "Source", **overrides: Any) -> Trained:
         >>> [record["loss"] for record in trained.metrics]  # doctest: +SKIP
     """
     from sparsity import sentinel
+    from sparsity.inference import computed_params
     from wafer.commands.inputs import experiment_of
     from wafer.session.metrics import read_metrics
     from wafer.session.train import train_run
@@ -363,7 +364,7 @@ def train(source: "Source", **overrides: Any) -> Trained:
         return Trained(
             model_dir=job.model_dir,
             step=int(outcome.state.step),
-            params=sentinel.decode(params, {}).params,
+            params=computed_params(job.experiment.sparsifier, sentinel.decode(params, {}).params),
             checkpoints=outcome.checkpoints,
             scores=outcome.scores,
             metrics=read_metrics(job.summary_dir / "train"),
@@ -417,7 +418,7 @@ def _report(job: "Run", outcome: "Outcome") -> None:
     """Say what was reached and what to do next."""
     from rich.table import Table
 
-    from wafer.session.hints import next_lines, tensorboard
+    from wafer.session.hints import first_words, next_lines, tensorboard
     from wafer.session.logs import CONSOLE
 
     key = "eval/bits_per_byte"
@@ -443,7 +444,8 @@ def _report(job: "Run", outcome: "Outcome") -> None:
         checkpoint = checkpoint.relative_to(pathlib.Path.cwd())
     section, lines = job.experiment.section("train"), []
     if (job.model_dir / "tokenizer.json").exists() and section.task in _WRITES:
-        begin = "def read_" if section.data_processor == "PyStdlibDataProcessor" else "The"
+        functions = section.data_processor == "PyStdlibDataProcessor"
+        begin = "def read_" if functions or job.train is None else first_words(job.train)
         lines.append(f'wafer generate --checkpoint_path {checkpoint} --prompt "{begin}"')
     if job.experiment.sparsifier:
         lines.append(f"wafer finalize -i {checkpoint} -o {job.model_dir}/finalized")

@@ -16,6 +16,7 @@ from wafer.config.distillation import Distillation
 from wafer.config.retired import with_advice
 from wafer.config.runconfig import RunSection
 from wafer.config.trainer_form import trainers_of, upgrade
+from wafer.config.vendor.keys import translate
 from wafer.data.registry import parse_input
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
@@ -144,7 +145,10 @@ def parse_config(
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
     if "trainer" in raw:
         raw = _of_trainer(raw)
-    problems = _unknown_sections(raw)
+    raw, ignored, problems, renamed = translate(raw)
+    if ignored:
+        _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(ignored))
+    problems += _unknown_sections(raw)
     sections = dict(raw)
     try:
         sections["runconfig"] = _merge(raw.get("runconfig"), overrides or {}, defaults or {})
@@ -173,7 +177,7 @@ def parse_config(
         except ValueError as err:
             problems += _complaints(name, err)
     if problems:
-        raise ConfigError(with_advice(problems))
+        raise ConfigError(with_advice(_in_file(problem, renamed) for problem in problems))
     try:
         return parse(RunConfig, parsed)
     except SectionError as err:
@@ -192,7 +196,13 @@ def _of_trainer(raw: Mapping[str, Any]) -> dict[str, Any]:
     return sections
 
 
-_UNTIL_2_2 = ("use_position_embedding", "alibi_implementation", "weight_initialization_seed")
+def _in_file(problem: Problem, renamed: Mapping[tuple[str, ...], tuple[str, ...]]) -> Problem:
+    """Name a key as the file does."""
+    for length in range(len(problem.path), 0, -1):
+        older = renamed.get(problem.path[:length])
+        if older is not None:
+            return Problem((*older, *problem.path[length:]), problem.message)
+    return problem
 
 
 def _model(value: Any) -> dict[str, Any]:
@@ -201,12 +211,6 @@ def _model(value: Any) -> dict[str, Any]:
     from models import registry  # imports jax
 
     section = dict(value)
-    if "name" not in section and "model_name" in section:  # the vendor's, before release 2.4
-        section["name"] = section.pop("model_name")
-    old = [key for key in _UNTIL_2_2 if section.get(key) not in (None, False)]
-    if old:
-        _LOG.warning("Accepted, no effect on this machine: %s", ", ".join(old))
-        section = {key: value for key, value in section.items() if key not in old}
     if "name" not in section:
         message = (
             "missing; such as `name: gpt2` (`wafer models` lists all). The vendor's files name "

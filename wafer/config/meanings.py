@@ -139,6 +139,7 @@ MEANINGS: Mapping[str, str] = {
     "num_experts": "experts of a layer",
     "top_k": "experts that a token goes to",
     "load_balancing_loss_coef": "weight of the loss that spreads tokens over experts",
+    "use_load_balancing_loss": "whether that loss is added",
     # model: attention
     "attention_module": "key/value heads for all (aiayn) or for groups (multiquery)",
     "extra_attention_params": "{num_kv_groups: K}",

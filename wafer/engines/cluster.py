@@ -1,10 +1,10 @@
 """SwarmX: N systems in one process or in many, and how arrays get to them.
 
 Processes find each other through ``jax.distributed``: one of them, process 0, is the coordinator.
-Who it is comes from flags, from the environment (``WAFER_COORDINATOR``, ``WAFER_NUM_PROCESSES``,
-``WAFER_PROCESS_ID``) or from SLURM. First they see that they agree (``meeting``), then they watch
-over each other (``contact``). Each process has its share of the systems and reads its share
-of the data; gradients are reduced over all of them.
+Its address comes from flags, from the environment (``WAFER_COORDINATOR``, ``WAFER_NUM_PROCESSES``,
+``WAFER_PROCESS_ID``) or from SLURM. Processes compare their configurations and watch over each
+other (``rendezvous``). Each process has its share of the systems and reads its share of the data;
+gradients are reduced over all of them.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.distributed import global_state  # its key-value store has no public name
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from wafer.engines.contact import contact, give_up, led_through
-from wafer.engines.meeting import BIND, Member, meet
+from wafer.engines.rendezvous import Member, agree, give_up, join_limit, lost_contact, watch
 from wafer.errors import ConfigError, Problem, TrainingError
 
 __all__ = [
@@ -38,7 +38,9 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
+BIND = "JAX_COORDINATOR_BIND_ADDRESS"  # JAX's own; for hosts whose name leads elsewhere
 _NEVER = 24 * 3600  # seconds
+_LATER = 30  # seconds by which JAX's own limits, which end a process in C++, come after ours
 _SLURM_PORTS = 61440  # the highest 4,096
 _VARIABLES = {
     "coordinator": "WAFER_COORDINATOR",
@@ -151,29 +153,43 @@ def joined(
     Raises:
         TrainingError: the others did not come, or are about to do something else.
     """
-    peers = meet(member, facts, patience)
-    with contact(member, peers, heartbeat):
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        first = member.index == 0
+    host, _, port = member.coordinator.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise TrainingError(
+            f"--coordinator {member.coordinator!r}: expected HOST:PORT of process 0"
+        )
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    _LOG.info("%s joins at %s", str(member).capitalize(), member.coordinator)
+    with join_limit(member, patience):
         try:
             jax.distributed.initialize(
-                member.coordinator if first else led_through(member.coordinator),
+                member.coordinator,
                 member.count,
                 member.index,
                 cluster_detection_method="deactivate",
                 coordinator_bind_address=os.environ.get(BIND, member.coordinator),
-                initialization_timeout=round(max(patience, 10)),
-                heartbeat_timeout_seconds=_NEVER,  # ``contact`` sees it first, and says it better
+                initialization_timeout=round(patience) + _LATER,
+                heartbeat_timeout_seconds=round(heartbeat) + _LATER,
                 shutdown_timeout_seconds=_NEVER,
             )
         except (RuntimeError, ValueError) as error:
             raise TrainingError(
-                f"{member}: JAX's service at {member.coordinator} was not met: {error}"
+                f"{member}: JAX's service at {member.coordinator}: {error}. --coordinator is an "
+                f"address of process 0's machine with a port that no other program uses ({BIND} "
+                "where the machine itself has another address)"
             ) from error
-        _LOG.info("%s met the others at %s", str(member).capitalize(), member.coordinator)
-        with lost_workers():
-            yield
-            jax.distributed.shutdown()  # waits for all, while they watch over each other
+        client = global_state.client
+        assert client is not None
+        try:
+            agree(client, member, facts, patience + _LATER)
+        except TrainingError:
+            jax.distributed.shutdown()
+            raise
+    _LOG.info("%s met the others", str(member).capitalize())
+    with watch(client, member, heartbeat) as leaving, lost_workers():
+        yield
+        leaving.set()
+        jax.distributed.shutdown()  # waits for all
 
 
 @contextlib.contextmanager
@@ -186,7 +202,7 @@ def lost_workers() -> Iterator[None]:
         if jax.process_count() == 1 or not any(word in text for word in _LOST):
             raise
         reason = str(error).strip().partition("\n")[0][:300]
-        give_up(Member("", jax.process_count(), jax.process_index()), reason)
+        give_up(Member("", jax.process_count(), jax.process_index()), lost_contact(reason))
 
 
 def largest(value: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
@@ -17,6 +18,8 @@ from models.base import Aux, Batch, Model
 from models.checkpoint.layout import model_section
 from models.checkpoint.reader import load_params
 from models.losses import divergence
+from models.paths import map_named
+from sparsity.inference import forward_of
 from wafer.engines.cluster import broadcast
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment
@@ -83,6 +86,8 @@ def make_teacher(experiment: Experiment, mesh: Mesh) -> Teacher | None:
     params, record = load_params(path)
     model = models.build(model_section(record, path))
     _fits(experiment, model)
+    computes = forward_of(record, path)
+    params = map_named(lambda name, leaf: np.asarray(computes(name, leaf)), params)
     everywhere = NamedSharding(mesh, PartitionSpec())
     params = jax.tree.map(lambda leaf: broadcast(leaf, everywhere), params)
     config = experiment.model.config

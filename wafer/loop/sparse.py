@@ -67,7 +67,9 @@ class SparsityAlgorithm:
             raise RuntimeError("a model takes one sparsity algorithm, and an algorithm one model")
         self.model, model.sparsity = model, self
         params = model.params if model.ready else None
-        self._sparsifier = sparsity.configure(self.groups, aliases=model.alias, params=params)
+        self._sparsifier = sparsity.configure(
+            self.groups, aliases=model.alias, params=params, accepts=lambda name: False
+        )
         self._slot = model.backend.register(self, "sparsity")
 
     def apply_to_optimizer(self, optimizer: Optimizer) -> None:

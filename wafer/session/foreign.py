@@ -157,7 +157,9 @@ def _unlike(ours: Any, theirs: Any) -> list[str]:
     """What differs besides the heads, which fine-tuning may exchange."""
     if type(ours) is not type(theirs):
         return [f"family: {type(ours).__name__} here, {type(theirs).__name__} there"]
-    return [line for line in differences(ours, theirs) if not line.startswith(_HEADS)]
+    scored = all(getattr(config, "has_mlm", True) for config in (ours, theirs))
+    heads = _HEADS if scored else (*_HEADS, "share_embedding_weights")
+    return [line for line in differences(ours, theirs) if not line.startswith(heads)]
 
 
 def export_hf(model: Model, params: Any, model_dir: pathlib.Path, step: int) -> pathlib.Path:

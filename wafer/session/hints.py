@@ -2,11 +2,18 @@
 
 import os
 import pathlib
+import re
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["command", "next_lines", "tensorboard"]
+if TYPE_CHECKING:  # a command that only prints suggestions reads no data
+    from wafer.data.batching.dataset import Dataset
+
+__all__ = ["command", "first_words", "next_lines", "tensorboard"]
+
+_READ = 32  # tokens that are decoded for a prompt
 
 
 def command() -> str:
@@ -29,6 +36,22 @@ def tensorboard(folder: pathlib.Path) -> str:
     if shutil.which("tensorboard"):
         return line
     return f"{line}    (first: {_typed(sys.executable)} -m pip install tensorboard)"
+
+
+def first_words(data: "Dataset") -> str:
+    """Return the first words of the training text, as a prompt; ``The`` where they are not known.
+
+    Args:
+        data: whose first example has ``input_ids`` of its tokenizer.
+    """
+    from tokenizers import Tokenizer
+
+    ids = data.source[0].get("input_ids")
+    if data.tokenizer is None or ids is None:
+        return "The"
+    text = Tokenizer.from_str(data.tokenizer).decode(ids[:_READ].tolist())
+    plain = re.findall(r"[\w',.;:-]+(?: [\w',.;:-]+){0,2}", text)  # nothing that a shell reads
+    return plain[0] if plain else "The"
 
 
 def next_lines(lines: Sequence[str]) -> list[str]:

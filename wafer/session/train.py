@@ -7,6 +7,7 @@ import pathlib
 import jax
 
 from models.checkpoint.writer import Checkpoints
+from sparsity.inference import computed_params
 from wafer.config import total_steps
 from wafer.config.engines import engines_with
 from wafer.config.runconfig import RunSection
@@ -100,7 +101,7 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     finally:
         session.close()
     if settings.export and not session.stop and jax.process_index() == 0:
-        params, _ = run.engine.export(state)
+        params = computed_params(run.experiment.sparsifier, run.engine.export(state)[0])
         export_hf(run.experiment.model, params, run.model_dir, int(state.step))
     return Outcome(state, scores, complete, session.rates, session.stop)
 

@@ -100,6 +100,7 @@ def test_scales_and_rotary_order_are_brought_into_hugging_faces_form(form, tmp_p
         ({"name": "gpt3", "fixed_sparse_attention": {}}, "fixed_sparse_attention: .* None there"),
         ({"name": "gpt2", "attention_qk_norm_layer": "layernorm", **MUP}, "embeddings_scale: 3.0"),
         ({"name": "bert", "norm_first": True}, "norm_first: True here, False there"),
+        ({"name": "mixtral"}, "moe: None here, MoeConfig"),
         ({"name": "t5", "attention_type": "scaled_dot_product"}, "attention scale: "),
     ],
 )
@@ -114,6 +115,8 @@ def test_every_convertible_name_has_an_exact_form(name):
     settings = TINY | {"name": name}
     if family == "vision":
         settings = {k: v for k, v in settings.items() if k not in {"vocab_size", "filter_size"}}
+    if name == "mixtral":  # whose class has experts always
+        settings["moe"] = {"num_experts": 4}
     if family == "llava":
         sizes = {k: v for k, v in TINY.items() if k != "vocab_size"}
         settings = {"name": name, "image_model": sizes, "text_model": TINY}

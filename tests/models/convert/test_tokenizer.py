@@ -54,6 +54,24 @@ def test_ids_are_those_that_the_files_state(tmp_path):
     assert read_marks(llama) == TextMarks(None, (2,), True)  # as in transformers
 
 
+def test_the_ids_of_llavas_text_model_stay_in_its_text_config(tmp_path):
+    for name, ids in (("a", {}), ("b", {"eos_token_id": [2, 5], "pad_token_id": 9})):
+        text = {"model_type": "llama", "vocab_size": 97, **ids}
+        (tmp_path / name).mkdir()
+        config = {"model_type": "llava", "pad_token_id": 3, "text_config": text}
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        expected = {"bos_token_id": 1, "eos_token_id": 2} | ids
+        assert special_ids(tmp_path / name) == {"pad_token_id": 3, "text_config": expected}
+    assert read_marks(tmp_path / "b") == TextMarks(1, (2, 5))
+    plain = {"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 97}}
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.json").write_text(json.dumps(plain))
+    carry_tokenizer(tmp_path / "b", tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["text_config"]["eos_token_id"] == [2, 5]
+    assert (written["pad_token_id"], written["text_config"]["vocab_size"]) == (3, 97)
+
+
 def test_a_config_without_ids_has_those_of_its_class(tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "llama", "vocab_size": 97}))

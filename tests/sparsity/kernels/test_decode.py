@@ -39,6 +39,22 @@ def close(y, x, dense):
     assert np.all(np.abs(np.asarray(y) - expected) <= 2e-6 * size + 1e-7)
 
 
+@jax.jit
+def project_all(weight, streams):
+    """One program for all numbers of rows: compiling is most of the time."""
+    return [weight.project(x) for x in streams]
+
+
+def every_number_of_rows(weight, inputs, dense):
+    """Products of 1 to 17 rows and of 40: each width of the kernel's tiles, and their tails."""
+    streams = [
+        np.random.default_rng(rows).standard_normal((rows, inputs), np.float32)
+        for rows in (*range(1, 18), 40)
+    ]
+    for x, y in zip(streams, project_all(weight, streams), strict=True):
+        close(y, x, dense)
+
+
 @pytest.mark.native
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
@@ -49,9 +65,7 @@ def test_masked_is_the_dense_product(inputs, outputs, dtype):
         assert weight.values.dtype == dtype
         assert weight.shape == dense.shape
         np.testing.assert_array_equal(weight.dense(), np.nan_to_num(dense))
-        for rows in (*range(1, 18), 40):
-            x = np.random.default_rng(rows).standard_normal((rows, inputs), np.float32)
-            close(weight.project(jnp.asarray(x)), x, dense)
+        every_number_of_rows(weight, inputs, dense)
 
 
 @pytest.mark.native
@@ -60,9 +74,7 @@ def test_masked_is_the_dense_product(inputs, outputs, dtype):
 def test_table_is_the_dense_product(inputs, outputs, dtype):
     dense = np.nan_to_num(pruned(inputs, outputs, 1.0, dtype))
     table = DecodeTable.from_dense(dense.T, dtype)
-    for rows in (*range(1, 18), 40):
-        x = np.random.default_rng(rows).standard_normal((rows, inputs), np.float32)
-        close(table.project(jnp.asarray(x)), x, dense)
+    every_number_of_rows(table, inputs, dense)
     np.testing.assert_array_equal(table.lookup(jnp.array([2, outputs]))[0], dense.T[2])
     assert not np.any(table.lookup(jnp.array([outputs])))
 

@@ -93,3 +93,54 @@ def test_all_operations(arch, width, height, n, x_roots, y_roots):
     for axis in axes:
         axis.check()
     runtime.stop()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        ".x_colors = .{ c0, c1 }, .x_entrypoints = .{ t0, t1 }",
+        ".x_colors = [4]color{ c0, c1, @get_color(10), @get_color(11) }",
+    ],
+)
+def test_a_program_may_have_one_axis_alone(tmp_path, params):
+    """A broadcast along a row of four; before SDK 1.0 the tasks are two more colours."""
+    (tmp_path / "layout.csl").write_text(
+        f"""const c2d = @import_module("<collectives_2d/params>");
+        const c0 = @get_color(4);
+        const c1 = @get_color(5);
+        const t0 = @get_local_task_id(10);
+        const t1 = @get_local_task_id(11);
+        layout {{
+          @set_rectangle(4, 1);
+          for (@range(u16, 4)) |x| {{
+            const params = c2d.get_params(x, 0, .{{ {params} }});
+            @set_tile_code(x, 0, "pe.csl", .{{ .c2d_params = params.x, .x = x }});
+          }}
+          @export_name("go", fn()void);
+        }}""",
+        encoding="utf-8",
+    )
+    (tmp_path / "pe.csl").write_text(
+        """param c2d_params: comptime_struct;
+        param x: u16;
+        const mpi = @import_module("<collectives_2d/pe>", .{ .dim_params = c2d_params });
+        var y = [2]u32{ x + 1, x + 5 };
+        var done: u32 = 0;
+        task end() void { done += 1; }
+        fn go() void {
+          mpi.init();
+          mpi.broadcast(2, @ptrcast([*]u32, &y), 2, @get_local_task_id(12));
+        }
+        comptime {
+          @bind_local_task(end, @get_local_task_id(12));
+          @export_symbol(go);
+        }""",
+        encoding="utf-8",
+    )
+    image = compile_layout(tmp_path / "layout.csl")
+    runtime = Runtime(image, engine.Machine(image))
+    runtime.launch("go")
+    runtime.machine.run(10_000)
+    for x in range(4):
+        assert runtime.read_symbol(x, 0, "y").tolist() == [3, 7]
+        assert runtime.read_symbol(x, 0, "done").tolist() == [1]

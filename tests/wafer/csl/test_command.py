@@ -102,3 +102,19 @@ def test_check_takes_what_either_architecture_compiles(program, capsys):
     )
     assert main(["csl", "check", str(program), "--params=width:2"]) == 0
     assert main(["csl", "check", str(program), "--params=width:2", "--arch=wse2"]) == 1
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_the_example_compiles_and_runs(tmp_path, monkeypatch, capsys, arch):
+    from wafer.csl.host.scripts import run_here
+
+    folder = tmp_path / "hello"
+    assert main(["csl", "example", str(folder)]) == 0
+    assert (folder / "pe.csl").read_text(encoding="utf-8").startswith("// Adds")
+    monkeypatch.chdir(folder)
+    assert main(["csl", "compile", "layout.csl", f"--arch={arch}", "-o", "out"]) == 0
+    assert run_here("run.py", []) == 0
+    assert capsys.readouterr().out.endswith("SUCCESS!\n")
+    assert main(["csl", "example", str(folder)]) == 1
+    assert "layout.csl is there already" in capsys.readouterr().err

@@ -25,12 +25,22 @@ USED = {
     "memcpy/memcpy": "unblock_cmd_stream MEMCPYH2D_1 MEMCPYH2D_2 MEMCPYD2H_1"
     " get_streaming_fabout_dsd",
     "memcpy/memcpy_switches": "ctrl switch_cmd_11 teardown_cmd_1",
+    "memcpy_multi/get_params": "width height get_params",
+    "memcpy_multi/memcpy": "unblock_cmd_stream MEMCPYH2D_4 MEMCPYD2H_4 LAUNCH data_type",
+    "memcpy_multi/memcpy_switches": "ctrl switch_cmd_11 teardown_cmd_1",
     "time": "tsc_size_words enable_tsc disable_tsc reset_tsc_counter get_timestamp",
     "math": "sqrt sqrt_f16 sqrt_f32 abs inv invsqrt_f32 NEGATIVE_INF_f32 exp_f16 floor_f16 log sin"
-    " cos pow min max ceil isNaN sign",
-    "random": "random_f32 random_f16 random_normal_f32 set_seed",
+    " cos pow min max ceil isNaN sign NaN_f16 NaN_f32 POSITIVE_INF NEGATIVE_INF NaN max_f32 min_f32"
+    " sign_f32 isNaN_f32 isInf_f16 isFinite_f32 isSignaling_f16 signbit_f32 fscale_f32 sig_f16",
+    "random": "random_f32 random_f16 random_normal_f32 set_seed set_global_prng_seed"
+    " random_pow_u32",
+    "complex": "complex complex_32 complex_64 get_complex get_complex_32 get_complex_64"
+    " add_complex subtract_complex_32 multiply_complex_64",
+    "malloc": "buffer_num_words asserts_enabled malloc malloc_i16 malloc_u16 malloc_f16 malloc_i32"
+    " malloc_u32 malloc_f32 has_enough_space has_enough_words has_enough_double_words free",
     "layout": "get_x_coord get_y_coord",
-    "control": "opcode encode_single_payload encode_control_task_payload",
+    "control": "MAX_CMDS opcode encode_single_payload encode_control_task_payload encode_payload",
+    "dsd_ops": "mov convert add sub mul fmac neg abs scale max",
     "tile_config": "color_config switch_config teardown queue_flush input_queue_config"
     " output_queue_config",
     "tile_config/color_config": "get_color_config_addr reset_routes",

@@ -88,6 +88,8 @@ def test_mixture_draws_by_weight_and_goes_on_where_it_stopped(tmp_path):
     ("keys", "want"),
     [
         ({"data_subset": "0.25-0.5,0.75-1.0"}, [2, 3, 6, 7]),
+        ({"data_subset": "0.6-0.9"}, [4, 5]),  # 4.8 to 7.2: cut as the vendor cuts; batches of 2
+        ({"data_subset": "0.0-0.25,0.25-0.7,0.7-1.0"}, list(range(8))),  # 2 rows end at a border
         ({"num_samples": 10}, [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]),
     ],
 )
@@ -97,6 +99,15 @@ def test_subsets_and_longer_passes(tmp_path, keys, want):
     )
     data = opened(cfg, tmp_path)
     assert firsts(data.loader(2, num_epochs=1), 9) == want
+
+
+def test_ranges_of_a_subset_do_not_overlap(tmp_path):
+    rows = str(folder(tmp_path / "d", numbered(8)))
+    cfg = section("GptHDF5MapDataProcessor", data_dir=rows, data_subset="0.0-0.5,0.4-1.0")
+    with pytest.raises(
+        DataError, match=r"'0\.0-0\.5,0\.4-1\.0'; expected ranges in order, without"
+    ):
+        opened(cfg, tmp_path)
 
 
 def test_a_corpus_is_cut_at_any_length(tmp_path):

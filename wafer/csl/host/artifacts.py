@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the machine takes a second to import, which a compilation n
 
 __all__ = ["load", "load_cores", "offsets_of", "save", "save_cores"]
 
-_VERSION = 2
+_VERSION = 3
 _ARRAYS, _REST, _CORES = "wafer.npz", "wafer.json", "cores.npz"
 _PLACEHOLDER = b"The program of this PE and of those like it is in wafer.npz.\n"
 
@@ -88,13 +88,16 @@ def load(folder: str | Path) -> Image:
         return _join(dict(arrays), rest)
 
 
-def save_cores(folder: str | Path, image: Image, machine: "Machine") -> None:
+def save_cores(folder: str | Path, image: Image, machine: "Machine") -> bytes:
     """Write what the memory of all PEs holds.
 
     Args:
         folder: of the compiled program.
         image: of it.
         machine: that has run it.
+
+    Returns:
+        The content of the file.
     """
     memories = {}
     for k, program in enumerate(image.programs):
@@ -105,6 +108,7 @@ def save_cores(folder: str | Path, image: Image, machine: "Machine") -> None:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **memories)
     _replace(Path(folder) / _CORES, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def load_cores(folder: str | Path, image: Image) -> dict[tuple[int, int], np.ndarray]:
@@ -168,6 +172,7 @@ def _split(image: Image) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         "exports": image.exports,
         "streams": list(image.streams.items()),
         "params": {name: str(value) for name, value in image.params.items()},
+        "edges": image.edges,
     }
     return arrays, rest
 
@@ -190,6 +195,7 @@ def _join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> Image:
         exports=tuple(Export(*export) for export in rest["exports"]),
         streams={int(color): name for color, name in rest["streams"]},
         params=rest["params"],
+        edges=rest["edges"],
         **{name: value for name, value in arrays.items() if "/" not in name},
     )
 

@@ -8,7 +8,9 @@ import dataclasses
 
 import numpy as np
 
+from wafer.csl.host.errors import HostError
 from wafer.csl.host.machine import Machine, Rectangle
+from wafer.csl.host.symbols import variable_at
 from wafer.csl.host.words import low_bits
 from wafer.csl.machine.image import Image
 
@@ -17,6 +19,7 @@ __all__ = ["Call", "Collect", "Copy", "Task"]
 # A copy that no call holds back begins once nothing moves, or after so many cycles: it stands for
 # thousands of cycles of a real host, in which programs get ready what is copied.
 SETTLES = 20_000
+READABLE_BEYOND = 64  # bytes behind the declared memory, which read as zero
 
 
 @dataclasses.dataclass(eq=False)
@@ -96,6 +99,7 @@ class Copy(Task):
         for x, y in self.rectangle.pes():
             places = self.places[y - self.rectangle.y, x - self.rectangle.x]
             address = self._address(machine, x, y)
+            self._check_room(x, y, address)
             if self.stride == 1:
                 self._move(machine, x, y, address, places)
             else:
@@ -109,6 +113,30 @@ class Copy(Task):
         if not symbol.type.startswith(("[*]", "*")):
             return symbol.address
         return int(machine.read(x, y, symbol.address, 2).view("<u2")[0])
+
+    def _check_room(self, x: int, y: int, address: int) -> None:
+        """Refuse to write beyond a variable, or to read beyond the memory.
+
+        Programs read more words than a variable has, and get those of the next one.
+
+        Raises:
+            HostError: the items go further.
+        """
+        program, width = self.image.programs[self.image.tiles[y, x]], self.bits // 8
+        items = self.places.shape[2]
+        end = address + ((items - 1) * self.stride + 1) * width
+        name, symbol = variable_at(program, address) or ("the memory", None)
+        if self.to_host or symbol is None:
+            last = len(program.memory) + READABLE_BEYOND * self.to_host
+        else:
+            last = symbol.address + symbol.bytes
+        if items and end > last:
+            room = max(0, (last - address) // width + self.stride - 1) // self.stride
+            kind = f" of type {symbol.type}" if symbol else ""
+            raise HostError(
+                f"{self.what}: {items} items of {self.bits} bits for each PE; '{name}'{kind} on PE"
+                f" ({x}, {y}) has room for {room}"
+            )
 
     def _move(self, machine: Machine, x: int, y: int, address: int, places: np.ndarray) -> None:
         if not self.to_host:

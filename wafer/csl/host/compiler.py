@@ -6,6 +6,7 @@ from pathlib import Path
 
 from wafer.csl.host.artifacts import save
 from wafer.csl.machine.image import Image
+from wafer.csl.syntax.releases import release
 from wafer.errors import CompileError
 
 __all__ = ["ARCHS", "add_options", "add_program_options", "compile_to_folder", "pairs"]
@@ -21,6 +22,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_program_options(parser)
     parser.add_argument(
         "--fabric-offsets", type=_two, default=(4, 1), metavar="X,Y", help="of the first PE there"
+    )
+    parser.add_argument(
+        "--sdk", type=_release, default="", metavar="X.Y", help="release that the program is of"
     )
     parser.add_argument("--width-west-buf", type=int, default=0, help="columns of the fabric")
     parser.add_argument("--width-east-buf", type=int, default=0, help="columns of the fabric")
@@ -69,6 +73,7 @@ def compile_to_folder(args: argparse.Namespace) -> Path:
         offsets=args.fabric_offsets,
         buffers=(args.width_west_buf, args.width_east_buf),
         import_paths=tuple(args.import_path),
+        sdk=args.sdk,
     )
     folder = Path(args.output.removeprefix("="))  # "-o=out"
     save(folder, image, params, colors, offsets=args.fabric_offsets)
@@ -96,6 +101,14 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
             if out.setdefault(name, value) != value:
                 raise CompileError(f"{option}: '{name}' is given as {out[name]} and as {value}")
     return out
+
+
+def _release(text: str) -> str:
+    try:
+        release(text or "0")
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no release, as 1.4 is") from None
+    return text
 
 
 def _two(text: str) -> tuple[int, int]:

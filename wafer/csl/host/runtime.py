@@ -324,7 +324,11 @@ class Runtime:
         """Do what can be done now; whether anything was."""
         advanced = False
         while self._commands:
-            self._commands[0].advance(self.machine, quiet=quiet)
+            try:
+                self._commands[0].advance(self.machine, quiet=quiet)
+            except HostError:  # it cannot happen: what comes after it still can
+                self._commands.pop(0)
+                raise
             if not self._commands[0].finished:
                 break
             # What a call sets off, or a copy feeds, may change what the next copy finds.

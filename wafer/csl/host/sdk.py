@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from wafer.csl.host.artifacts import load, offsets_of, save_cores
 from wafer.csl.host.errors import HostError
@@ -30,6 +30,10 @@ def recorded(recording: Recording) -> Iterator[list[Runtime]]:
         yield runtimes
     finally:
         _RECORDED.reset(token)
+
+
+def _refuse_ports(instead: str) -> NoReturn:
+    raise HostError(f"ports are SdkLayout's, which is not here; of a compiled layout use {instead}")
 
 
 class SdkRuntime(Runtime):
@@ -60,6 +64,38 @@ class SdkRuntime(Runtime):
 
     def run(self) -> None:
         """The program runs whenever the host waits for it."""
+
+    def dump_core(self, corefile: str | Path) -> None:
+        """Keep the PEs' memory as it is now, for ``debug_util`` and in a file.
+
+        Args:
+            corefile: an .npz file with, for each program, the memories of its PEs.
+        """
+        Path(corefile).write_bytes(save_cores(self._folder, self.image, self.machine))
+
+    def send(self, *args: Any, **options: Any) -> NoReturn:
+        """Refuse: a stream of SdkLayout.
+
+        Raises:
+            HostError: always.
+        """
+        _refuse_ports("memcpy_h2d(color, array, …, streaming=True)")
+
+    def receive(self, *args: Any, **options: Any) -> NoReturn:
+        """Refuse: a stream of SdkLayout.
+
+        Raises:
+            HostError: always.
+        """
+        _refuse_ports("memcpy_d2h(array, color, …, streaming=True)")
+
+    def get_port_id(self, name: str) -> NoReturn:
+        """Refuse: a port of SdkLayout.
+
+        Raises:
+            HostError: always.
+        """
+        _refuse_ports(f"get_id({name!r})")
 
     def stop(self) -> None:
         """As ``Runtime.stop``; keeps the PEs' memory for ``debug_util``."""

@@ -3,9 +3,9 @@
 import difflib
 
 from wafer.csl.host.errors import HostError
-from wafer.csl.machine.image import Image, Symbol
+from wafer.csl.machine.image import Image, Program, Symbol
 
-__all__ = ["find_symbol"]
+__all__ = ["find_symbol", "variable_at"]
 
 
 def find_symbol(image: Image, x: int, y: int, name: str) -> Symbol:
@@ -32,3 +32,16 @@ def find_symbol(image: Image, x: int, y: int, name: str) -> Symbol:
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise HostError(f"PE ({x}, {y}): {program.name} has no variable '{name}'{hint}")
     return known[name]
+
+
+def variable_at(program: Program, address: int) -> tuple[str, Symbol] | None:
+    """The global that a byte address is in, and its name; None if it is in none.
+
+    Args:
+        program: of the PE.
+        address: in bytes.
+    """
+    for name, symbol in program.symbols.items():
+        if symbol.address <= address < symbol.address + symbol.bytes:
+            return name, symbol
+    return None

@@ -254,6 +254,7 @@ class DsdOp(enum.IntEnum):
 CONFIG = {
     "color": 0x7F20,  # tx W E S N RAMP (bits 0-4), rx so (5-9), swap x y, pop mode, torn (14)
     "switch": 0x7F40,  # position (14:13), ring (12), pos3, pos2, pos1 (side bit + code each)
+    "thread": 0x7F58,  # of a microthread: medium priority (8), high priority (9)
     "input_queue": 0x7F60,  # colour (4:0), bound (5), filter on (6)
     "output_queue": 0x7F68,  # colour (4:0), bound (5)
 }

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["COLUMNS", "NO_COLOR", "Export", "Image", "Program", "Symbol"]
+__all__ = ["COLORS", "COLUMNS", "NO_COLOR", "Export", "Image", "Program", "Symbol"]
 
-NO_COLOR = -1
+COLORS, NO_COLOR = 24, -1  # colours with routes; none of them
 
 # Table -> its columns. An id of -1 means none.
 COLUMNS = {
@@ -130,6 +130,7 @@ class Image(NamedTuple):
         exports: in order.
         streams: colours that memcpy carries from (name MEMCPYH2D_…) and to the host -> name.
         params: as the command line gave them.
+        edges: sides on which the wafer ends with these PEs, bits W E S N from 0 on.
     """
 
     arch: str
@@ -142,3 +143,4 @@ class Image(NamedTuple):
     exports: tuple[Export, ...]
     streams: dict[int, str]
     params: dict[str, Any]
+    edges: int = 0

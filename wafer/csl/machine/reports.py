@@ -36,8 +36,8 @@ class Fault(enum.IntEnum):
 _FAULTS = {
     Fault.SAME_CYCLE_ARRIVAL: "two wavelets of colour {detail} arrived in one cycle{sides}; let"
     " only one neighbour or the ramp send at a time (a switch or another colour)",
-    Fault.OFF_WAFER: "a wavelet of colour {detail} was routed off the wafer; end the route in"
-    " RAMP at the edge",
+    Fault.OFF_WAFER: "a wavelet of colour {detail} was routed off the wafer's edge; end the route"
+    " in RAMP there",
     Fault.THREAD_IN_USE: "microthread {detail} still runs an operation; start the next one when"
     " that one's completion activates it, or use another queue",
     Fault.OUTSIDE_MEMORY: "byte address {detail} is outside of the {memory} bytes that the program"
@@ -47,7 +47,8 @@ _FAULTS = {
     Fault.MESSAGE: "{message}",
     Fault.DIVISION: "integer division by zero",
     Fault.TOO_DEEP: f"more than {DEEPEST_CALL} calls within each other; does the recursion end?",
-    Fault.NO_COLOR: "no colour is bound to queue {detail}; call @initialize_queue first",
+    Fault.NO_COLOR: "no colour is bound to {direction} queue {detail}; call @initialize_queue"
+    " first",
     Fault.NO_CONFIG: "there is no configuration register at word address 0x{detail:x} for a colour"
     " or queue that this program configures",
     Fault.DSR_NOT_LOADED: "DSR {dsr} was used before a descriptor was loaded into it",
@@ -133,6 +134,10 @@ def task_label(program: Program, task: int, number: int) -> str:
     return f"{names[0]} ({what})" if names else what
 
 
+def _label(program: Program | None, task: int, number: int) -> str:
+    return task_label(program, task, number) if program else _task(program, task, number)
+
+
 def _entering(image: Image, x: int, y: int, color: int) -> list[str]:
     """The sides by which a colour may enter a router, as the program begins."""
     word = int(image.colors[y, x, color]) >> len(_SIDES)
@@ -155,12 +160,13 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     text = _FAULTS[Fault(kind)].format(
         sides=f", and its .rx names {' and '.join(sides)}" if len(sides) > 1 else "",
         detail=detail,
+        direction="input" if pc >= 0 else "output",
         id=number,
         memory=0 if program is None else len(program.memory),
         dsr=f"{('dest', 'src0', 'src1', '?')[detail >> 8 & 3]} {detail & 255}",
         message=messages[detail] if kind == Fault.MESSAGE and 0 <= detail < len(messages) else "",
     )
-    who = f", {_task(program, task, number)}" if pc >= 0 else ""
+    who = f", {_label(program, task, number)}" if pc >= 0 else ""
     return f"{f'{file}:{line}: ' if file else ''}PE ({x}, {y}){who}: {text}"
 
 
@@ -179,7 +185,7 @@ def waiting_for(
     if reason == _FOR_COMMAND and program is not None:
         function = called(x, y)[-1 - detail]  # that many have not begun
         pc = program.functions[function]
-    who = _SUBJECTS.get(reason) or _task(program, task, number)
+    who = _SUBJECTS.get(reason) or _label(program, task, number)
     if 0 <= thread < _MAIN:
         who = f"microthread {thread} of {who}"
     file, line = _place(program, pc)

@@ -121,7 +121,7 @@ def lay_out(image: Image) -> np.ndarray:
     words = lambda table: np.asarray(table)[..., colors].astype(np.uint32) & 0xFFFF
     registers = words(image.colors) | words(image.switches) << 16
     parts = [
-        _flat([height, width]),
+        _flat([height, width, image.edges]),
         *_costs(image),
         *_rows(np.array(colors)),
         *_rows(kinds),

@@ -6,9 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wafer.csl.machine.image import COLUMNS, Image, Program
-from wafer.csl.meaning.builtins import descriptors, general, layout as layouts, operations, tasks
-from wafer.csl.meaning.builtins.layout import COLORS, Layout, Tile
+from wafer.csl.machine.image import COLORS, COLUMNS, Image, Program
+from wafer.csl.meaning.builtins import (
+    descriptors,
+    general,
+    imports,
+    layout as layouts,
+    operations,
+    tasks,
+)
+from wafer.csl.meaning.builtins.layout import Layout, Tile
 from wafer.csl.meaning.builtins.routes import ColorConfig
 from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.evaluator import Evaluator
@@ -25,6 +32,7 @@ __all__ = ["compile_layout"]
 
 _BUILTINS = (
     general.BUILTINS
+    | imports.BUILTINS
     | descriptors.BUILTINS
     | operations.BUILTINS
     | tasks.BUILTINS
@@ -73,10 +81,11 @@ def _layout(unit: Unit, path: Path, params: Mapping[str, Any]) -> Layout:
 
 
 class _Compiled(NamedTuple):
-    """A program and what its code configures: colour -> configuration."""
+    """A program, and what its code configures: colour -> configuration, and streams."""
 
     program: Program
     routes: dict[int, ColorConfig]
+    streams: dict[int, str]
 
 
 def _programs(unit: Unit, layout: Layout) -> dict[Any, _Compiled]:
@@ -87,7 +96,7 @@ def _programs(unit: Unit, layout: Layout) -> dict[Any, _Compiled]:
         if (key := _key(tile)) not in out:
             own = unit.of_program()
             program = compile_program(own, tile, layout)
-            out[key] = program and _Compiled(program, own.routes)
+            out[key] = program and _Compiled(program, own.routes, _streams(own.modules))
             problems += own.problems
     if problems:
         raise CslError(dict.fromkeys(problems), unit.files.source(problems[0].at))
@@ -122,11 +131,11 @@ def _key(tile: Tile) -> Any:
 
 
 def _streams(modules: list[Module]) -> dict[int, str]:
-    """Colours that memcpy carries, from the params of <memcpy/get_params>."""
+    """Colours that memcpy carries: params of its modules, in the layout or, of old, in programs."""
     return {
         value.data: name
         for module in modules
-        if module.name == "<memcpy/get_params>"
+        if module.name in ("<memcpy/get_params>", "<memcpy_multi/memcpy>")
         for name, value in module.params.items()
         if name.startswith(("MEMCPYH2D_", "MEMCPYD2H_"))
     }
@@ -141,6 +150,7 @@ def compile_layout(
     offsets: tuple[int, int] = (4, 1),
     buffers: tuple[int, int] = (0, 0),
     import_paths: tuple[str, ...] = (),
+    sdk: str = "",
 ) -> Image:
     """Compile a program.
 
@@ -152,12 +162,15 @@ def compile_layout(
         offsets: columns and rows of it before the program's rectangle.
         buffers: columns between memcpy and the program, to the west and to the east.
         import_paths: folders that are searched for imported files, after the importer's own.
+        sdk: release that the program is of, as '1.4'; what others have is an error then. '': it is
+            recognised by what the program uses.
 
     Raises:
         CslError: every problem of the program.
     """
-    files = Files(import_paths)
-    unit = Unit(RULES, files, arch, running=False, fabric=Fabric(fabric, offsets, buffers))
+    files = Files(import_paths, Path(path).parent)
+    place = Fabric(fabric, offsets, buffers)
+    unit = Unit(RULES, files, arch, running=False, fabric=place, sdk=sdk)
     layout = _layout(unit, Path(path), params or {})
     programs = _programs(unit, layout)
     assert unit.rectangle is not None
@@ -173,12 +186,16 @@ def compile_layout(
             wiring.configure(x, y, color, config)
     for (x, y, color), config in layout.colors.items():
         wiring.configure(x, y, color, config)
+    streams = _streams(unit.modules)
+    for compiled in programs.values():
+        streams |= compiled.streams
     return Image(
         arch=arch,
         programs=tuple(compiled.program for compiled in programs.values()),
         tiles=tiles,
         **wiring._asdict(),
         exports=tuple(layout.exports.values()),
-        streams=_streams(unit.modules),
+        streams=streams,
         params=dict(params or {}),
+        edges=unit.fabric.edges(unit.rectangle),
     )

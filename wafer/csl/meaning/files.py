@@ -9,6 +9,7 @@ from wafer.csl.meaning.core.values import Module, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.parser import Parsed
+from wafer.csl.syntax.releases import feature_of
 from wafer.csl.syntax.source import Position, Problem, Source
 
 __all__ = ["Files"]
@@ -22,10 +23,12 @@ class Files:
 
     Attributes:
         import_paths: folders that are searched after the importing file's own.
+        base: the layout's folder, which is searched last.
     """
 
-    def __init__(self, import_paths: tuple[str, ...] = ()) -> None:
+    def __init__(self, import_paths: tuple[str, ...] = (), base: Path | None = None) -> None:
         self.import_paths = import_paths
+        self.base = base
         self._parsed: dict[Path, Parsed] = {}
         self._mentioned: dict[str, frozenset[str]] = {}
         self._importing: dict[str, tuple[str, ...]] = {}
@@ -45,15 +48,24 @@ class Files:
             self._parsed[path] = check(Source.open(path))
         return self._parsed[path]
 
-    def _found(self, name: str, importer: str, at: Position) -> Path:
+    def found(self, name: str, importer: str, at: Position) -> Path:
+        """The path of a file or system module that another file names.
+
+        Raises:
+            Failure: there is no such file.
+        """
         if name.startswith("<") and name.endswith(">"):
             path = LIBRARY / f"{name[1:-1]}.csl"
             if path.is_file():
                 return path
             known = sorted(str(p.relative_to(LIBRARY))[:-4] for p in LIBRARY.rglob("*.csl"))
             hint = f"there are {', '.join(f'<{each}>' for each in known)}"
+            feature = feature_of(name)
+            hint = f"{feature.text}, and it is not here" if feature else hint
             raise Failure(Problem(at, f"there is no system module {name}", hint))
         folders = [Path(importer).parent, *map(Path, self.import_paths)]
+        if self.base is not None and self.base not in folders:
+            folders.append(self.base)
         for folder in folders:
             if (folder / name).is_file():
                 return folder / name
@@ -67,7 +79,7 @@ class Files:
             Failure: there is no such file.
             CslError: it is not CSL.
         """
-        return self.module(self._found(name, importer, at), params, name)
+        return self.module(self.found(name, importer, at), params, name)
 
     def module(self, path: Path, params: dict[str, Value], name: str = "") -> Module:
         """A new instance of the file at a path."""

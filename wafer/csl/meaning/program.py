@@ -54,8 +54,9 @@ def _run_blocks(unit: Unit, module: Module) -> None:
         if imported is not module and not imported.settled:
             imported.settled = True
             _run_blocks(unit, imported)
-    for block in module.blocks:
-        attempt(unit, run, Evaluator(unit, module), block)
+    with unit.leading(module.imported):
+        for block in module.blocks:
+            attempt(unit, run, Evaluator(unit, module), block)
 
 
 def _global_cell(unit: Unit, module: Module, name: str) -> Cell | None:
@@ -69,6 +70,40 @@ def _global_cell(unit: Unit, module: Module, name: str) -> Cell | None:
     except TypeError:  # a type of compile time alone
         pass
     return None
+
+
+def _check_declarations(unit: Unit) -> None:
+    """Report what is wrong with declared types and values that no code reads.
+
+    What they name may have no value: a param that is not given is an error only where it is used.
+    """
+    for module in unit.modules:
+        for name, node in module.declarations.items():
+            if module.library or name in module.members or not isinstance(node, tree.Variable):
+                continue
+            if node.type is None or node.kind == "param":
+                continue
+            if node.kind == "const" and not _is_numeric(unit, module, node):
+                continue
+            try:
+                declared(Evaluator(unit, module), module, name)
+            except Failure as failure:
+                module.members.pop(name, None)  # reported anew where it is used
+                own = {part.at for part, _ in tree.walk(node)}
+                if failure.problem is not None and failure.problem.at in own:
+                    unit.problems.append(failure.problem)
+            except CslError:
+                module.members.pop(name, None)
+
+
+def _is_numeric(unit: Unit, module: Module, node: tree.Variable) -> bool:
+    """Whether a constant is declared as a number or an array of them."""
+    assert node.type is not None
+    try:
+        kind = Evaluator(unit, module).type(node.type)
+    except (Failure, CslError):
+        return isinstance(node.type, tree.Name)
+    return types.is_number(kind.element if isinstance(kind, types.Array) else kind)
 
 
 def _place_variables(unit: Unit) -> None:
@@ -219,6 +254,7 @@ def compile_program(unit: Unit, tile: Tile, layout: Layout) -> Program | None:
     unit.modules.append(module)
     _run_blocks(unit, module)
     _check_exports(unit, layout)
+    _check_declarations(unit)
     _place_variables(unit)
     variables = {n: (t, at) for n, (t, at) in unit.exports.items() if isinstance(t, Reference)}
     for target, at in variables.values():

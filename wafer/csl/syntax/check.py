@@ -2,7 +2,7 @@
 
 Code that is not taken at compile time need only be grammar, and a function that nobody calls is
 never looked at by the vendor's compiler: names in branches, on the right of ``and`` and ``or``, and
-in functions that this file does not mention are not judged here.
+in bodies of functions that this file does not mention are not judged here.
 """
 
 import difflib
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.builtins import ARGUMENTS, predefined
 from wafer.csl.syntax.parser import Parsed, read
+from wafer.csl.syntax.releases import feature_of
 from wafer.csl.syntax.source import CslError, Position, Problem, Source
 
 __all__ = ["check"]
@@ -40,12 +41,25 @@ def _problems(file: tree.File) -> list[Problem]:
             checker.declare(declaration.name, declaration.at)
     for declaration in file.declarations:
         checker.visit(declaration)
+    checker.problems += _mixed(file)
     layouts = [d for d in file.declarations if isinstance(d, tree.Layout)]
     for layout in layouts[1:]:
         checker.problems.append(
             Problem(layout.at, f"a second layout block; the first is in line {layouts[0].at.line}")
         )
     return checker.problems
+
+
+def _mixed(file: tree.File) -> list[Problem]:
+    """Builtins of an older release beside those that replaced them."""
+    used = {node.name: node.at for node, _ in tree.walk(file) if isinstance(node, tree.Builtin)}
+    return [
+        Problem(at, feature.text, f"this file has {newer}, too; no release has both")
+        for name, at in used.items()
+        if (feature := feature_of(name)) is not None
+        for newer in feature.beside
+        if newer in used
+    ][:1]
 
 
 class _Checker:
@@ -104,7 +118,7 @@ class _Checker:
         self._labels.pop()
 
     def _name(self, node: tree.Name) -> None:
-        if not self._certain or predefined(node.id):
+        if not self._certain or node.id == "_" or predefined(node.id):
             return
         known = {name for scope in self._scopes for name in scope}
         if node.id not in known:
@@ -134,12 +148,12 @@ class _Checker:
 
     def _function(self, node: tree.Function) -> None:
         formals = [(formal.name, formal.at) for formal in node.formals]
-        parts = [*(formal.type for formal in node.formals), *node.attributes, node.result]
+        signature = [*(formal.type for formal in node.formals), *node.attributes, node.result]
+        self._scoped(formals, *signature)
         if node.body is not None:
-            parts.append(node.body)
-        certain, self._certain = self._certain, node.name in self._mentioned
-        self._scoped(formals, *parts)
-        self._certain = certain
+            certain, self._certain = self._certain, node.name in self._mentioned
+            self._scoped(formals, node.body)
+            self._certain = certain
 
     def _function_type(self, node: tree.FunctionType) -> None:
         formals = [(formal.name, formal.at) for formal in node.formals]

@@ -6,6 +6,7 @@ packed for VSL add ``attention_span`` and ``position_ids``.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -122,6 +123,8 @@ class Subset:
         self._source = source
         size = len(source)
         bounds = [(0, size)] if ranges is None else [_bounds(r, size) for r in ranges.split(",")]
+        if any(later < end for (_, end), (later, _) in itertools.pairwise(bounds)):
+            raise DataError(f"data_subset: {ranges!r}; expected ranges in order, without overlap")
         self._index = np.concatenate([np.arange(start, stop) for start, stop in bounds])
         if not len(self._index):
             raise DataError(f"data_subset: {ranges!r} of {size} examples holds none")
@@ -143,4 +146,4 @@ def _bounds(text: str, size: int) -> tuple[int, int]:
         low, high = 1.0, 0.0
     if not 0 <= low < high <= 1:
         raise DataError(f"data_subset: {text!r}; expected shares such as 0.0-0.5")
-    return round(low * size), round(high * size)
+    return int(low * size), int(high * size)  # as the vendor's: a row belongs to one side

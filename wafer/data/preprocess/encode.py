@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from wafer.data.batching.objectives import conversation
 from wafer.data.preprocess.sentences import sentences
@@ -58,12 +58,14 @@ class Encoded(NamedTuple):
     characters: of the texts
     discarded: records too short, or too long for a row
     tally: see ``Tally``
+    marks: special tokens that stood in the texts
     """
 
     sequences: list[Any]
     characters: int
     discarded: int
     tally: Tally = Tally()
+    marks: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,8 +151,10 @@ def start_worker(encoder: Encoder, parent: int | None) -> None:
         parent: process to live and die with; None when this is the main process.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # several processes already share the cores
+    tokenizer = Tokenizer.from_str(encoder.tokenizer)
+    tokenizer.encode_special_tokens = encoder.settings.encode_special_tokens
     _STATE["encoder"] = encoder
-    _STATE["tokenizer"] = Tokenizer.from_str(encoder.tokenizer)
+    _STATE["tokenizer"] = tokenizer
     if parent is not None:
         threading.Thread(target=_follow, args=(parent,), daemon=True).start()
 
@@ -180,8 +184,7 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
         texts = _separated(texts, records, settings.context_separator)
     if settings.mode == "MLM_NSP":
         return _documents(texts, encoder, tokenizer)
-    encodings = _encoded(texts, tokenizer)
-    ids = [encoding.ids for encoding in encodings]
+    ids = _encoded(texts, tokenizer)
     characters = sum(map(len, texts))
     if settings.mode.startswith("Summarization"):
         unread = iter(ids)
@@ -192,12 +195,20 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
         eos = encoder.vocabulary.eos_id
         rows = [np.array([*tokens, eos], np.int32) if tokens else None for tokens in ids]
     kept = [row for row in rows if row is not None]
-    return Encoded(kept, characters, len(rows) - len(kept))
+    return Encoded(kept, characters, len(rows) - len(kept), _marks(ids, tokenizer))
 
 
-def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[Encoding]:
+def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
     with tokenizing("the tokenizer cannot encode a text of the input"):
-        return tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def _marks(texts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> int:
+    """Count the special tokens in texts."""
+    added = tokenizer.get_added_tokens_decoder()
+    special = {i for i, token in added.items() if token.special}
+    marked = (ids for ids in texts if not special.isdisjoint(ids))
+    return sum(i in special for ids in marked for i in ids)
 
 
 def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Encoded:
@@ -205,13 +216,15 @@ def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Enco
     eos = encoder.vocabulary.eos_id
     split = [sentences(text) for text in texts]
     flat = [sentence for one in split for sentence in one]
-    unread = iter(_encoded(flat, tokenizer))
+    encoded = _encoded(flat, tokenizer)
+    unread = iter(encoded)
     rows = []
     for one in split:
-        ids = [i for _ in one for i in (*(t for t in next(unread).ids if t != eos), eos)]
+        ids = [i for _ in one for i in (*(t for t in next(unread) if t != eos), eos)]
         rows.append(np.array(ids, np.int32))
     kept = [row for row in rows if (row != eos).any()]
-    return Encoded(kept, sum(map(len, texts)), len(rows) - len(kept))
+    marks = _marks(encoded, tokenizer)
+    return Encoded(kept, sum(map(len, texts)), len(rows) - len(kept), marks)
 
 
 def _turns(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:

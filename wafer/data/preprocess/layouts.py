@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from wafer.data.batching.objectives import (
     corrupt_spans,
@@ -25,6 +26,7 @@ from wafer.data.preprocess.sentences import SentencePacker, SentencePair
 from wafer.data.preprocess.settings import RunSettings, Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.rules import Group
+from wafer.data.text.pieces import decode_inside, for_pieces
 from wafer.errors import DataError
 
 __all__ = ["Layout", "Row", "fim_row", "layout_of", "lm_row", "padded", "vsl_row"]
@@ -98,12 +100,22 @@ def fim_row(settings: RunSettings, ids: Vocabulary, tokens: np.ndarray, rng: Any
 
 
 def _moved(body: list[int], settings: RunSettings, ids: Vocabulary, rng: Any) -> list[int]:
-    tokenizer = current()[1]
-    text = tokenizer.decode(body, skip_special_tokens=False)
-    if "\ufffd" in text or ids.fim is None:  # the row's border cuts a character: leave it whole
+    encoder, tokenizer = current()
+    if ids.fim is None:
         return body
-    encode = lambda part: tokenizer.encode(part, add_special_tokens=False).ids
+    text = decode_inside(tokenizer, body, ids.fim[0])
+    if "\ufffd" in text:  # the row's border cuts a character: leave it whole
+        return body
+    pieces = _for_pieces(encoder.tokenizer, settings.encode_special_tokens)
+    encode = lambda part: pieces.encode(part, add_special_tokens=False).ids
     return fill_in_the_middle(text, encode, rng, ids.fim, rng.random() < settings.spm_rate)
+
+
+@functools.cache
+def _for_pieces(tokenizer: str, encode_special_tokens: bool) -> Tokenizer:
+    pieces = for_pieces(Tokenizer.from_str(tokenizer))
+    pieces.encode_special_tokens = encode_special_tokens
+    return pieces
 
 
 def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:

@@ -46,6 +46,11 @@ class Summary(NamedTuple):
         ]
         if after["discarded"]:
             lines.append(f"{after['discarded']:,} too short or too long, left out")
+        if self.counts.marks:
+            lines.append(
+                f"{self.counts.marks:,} special tokens, such as <|endoftext|>, stood in the texts "
+                "and were read as marks; --encode_special_tokens true reads them as text"
+            )
         if self.counts.skipped:
             lines.append(f"{self.counts.skipped:,} records could not be read, left out")
         if unit == "rows":
@@ -183,6 +188,7 @@ def _params(job: Job, written: Written, counts: Counts) -> dict[str, Any]:
         "discarded": counts.discarded,
         "skipped": counts.skipped,
         "raw_chars_count": counts.characters,
+        "special_tokens_in_texts": counts.marks,
         "files": written.files,
         "vocab_size": job.ids.size,
         "eos_id": job.ids.eos_id,

@@ -52,6 +52,7 @@ class Counts(NamedTuple):
     characters: of the texts
     rows: made so far, those not yet written included
     raw_bytes, clean_characters, clean_bytes, empty, sequences: see ``encode.Tally``
+    marks: special tokens that stood in the texts
     """
 
     records: int = 0
@@ -64,6 +65,7 @@ class Counts(NamedTuple):
     clean_bytes: int = 0
     empty: int = 0
     sequences: int = 0
+    marks: int = 0
 
 
 class Written(NamedTuple):

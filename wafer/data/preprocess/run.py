@@ -225,6 +225,7 @@ def _packed(
             counts.clean_bytes + tally.clean_bytes,
             counts.empty + tally.empty,
             counts.sequences + tally.sequences,
+            counts.marks + texts.marks,
         )
         position, read = batch.end, batch.bytes_read
         yield (full, first), Standing(position, read, counts, packer.state())

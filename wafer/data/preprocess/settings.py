@@ -190,6 +190,9 @@ class Settings(RunSettings):
     prompt_prefix: Annotated[str, described("text before each prompt")] = ""
     completion_prefix: Annotated[str, described("text before each completion, without loss")] = ""
     eos_after_prompt: Annotated[Bool, described("put eos_id after each prompt, too")] = False
+    encode_special_tokens: Annotated[
+        Bool, described("read special tokens that stand in a text, such as <|endoftext|>, as text")
+    ] = False
     use_ftfy: Annotated[Bool, described("mend broken Unicode with ftfy")] = False
 
     tgt_max_sequence_length: Annotated[PositiveInt, described("T5: tokens of a target row")] = 114

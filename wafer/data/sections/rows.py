@@ -46,6 +46,7 @@ class _RowsInput(InputSection):
         data_subset: which part of ``data_dir``.
         num_samples: examples of one pass; with ``shuffle``, several epochs are mixed together.
         pad_last: accepted: without ``drop_last`` the last batch is always filled up.
+        vocab_size: V, compared with the model's.
     """
 
     data_dir: Folders | None = None
@@ -53,6 +54,7 @@ class _RowsInput(InputSection):
     data_subset: str | None = None
     num_samples: PositiveInt | None = None
     pad_last: Bool | None = None
+    vocab_size: PositiveInt | None = None
 
     @property
     def decides_shapes(self) -> bool:
@@ -106,9 +108,11 @@ class BertCSVDataProcessor(InputSection, task="mlm", reader="wafer.data.readers.
     Attributes:
         data_dir: folders of .csv files.
         disable_nsp: the rows have no next-sentence label.
+        vocab_size: V, compared with the model's.
     """
 
     data_dir: Folders
+    vocab_size: PositiveInt | None = None
     disable_nsp: Bool = False
 
     @property

@@ -32,10 +32,12 @@ class TextInput(InputSection):
         vocab_file: WordPiece vocabulary (vocab.txt, one token a line) or a tokenizer.json.
         do_lower: lower-case and strip accents, for uncased vocab.txt files.
         max_sequence_length: S, special tokens included; longer texts are cut.
+        vocab_size: V, compared with the model's.
     """
 
     data_dir: Folders
     vocab_file: str
+    vocab_size: PositiveInt | None = None
     do_lower: Bool = False
     max_sequence_length: PositiveInt  # pyright: ignore[reportIncompatibleVariableOverride,reportGeneralTypeIssues]
 
@@ -111,14 +113,12 @@ class BertCSVDynamicMaskDataProcessor(
         masked_lm_prob: share of the tokens that is masked.
         whole_word_masking: only false; pieces of a word are masked one by one.
         disable_nsp: the rows have no next-sentence label; long ones are cut.
-        shuffle_buffer: the whole file is shuffled here.
     """
 
     max_predictions_per_seq: PositiveInt = 20
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] = 0.15
     whole_word_masking: Literal[False] = False
     disable_nsp: Bool = False
-    shuffle_buffer: PositiveInt | None = None
 
 
 class _Prompted(TextInput):

@@ -6,7 +6,6 @@ An operation walks its descriptors one element per cycle (several for 16-bit mem
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 from wafer.fabric.program.codes import Command
@@ -186,19 +185,40 @@ def exit_teardown(color: int, position: int = 0) -> Op:
     return Op("work", position=(color, position))
 
 
-def _action(action: str, task: str) -> Op:
-    return Op("work", n=1, on_done=((action, task),))
+def activate(task: str) -> Op:
+    """Activate a task of this PE; one cycle."""
+    return Op("work", n=1, on_done=(("activate", task),))
 
 
-activate = functools.partial(_action, "activate")
-block = functools.partial(_action, "block")
-unblock = functools.partial(_action, "unblock")
+def block(task: str) -> Op:
+    """Block a task of this PE: it keeps its activation, and does not start; one cycle."""
+    return Op("work", n=1, on_done=(("block", task),))
+
+
+def unblock(task: str) -> Op:
+    """Unblock a task of this PE; one cycle."""
+    return Op("work", n=1, on_done=(("unblock", task),))
+
+
+_MEANINGS = {
+    "mov": "dst[i] = src[i]",
+    "add": "dst[i] = src0[i] + src1[i]",
+    "sub": "dst[i] = src0[i] - src1[i]",
+    "mul": "dst[i] = src0[i] * src1[i]",
+    "max": "dst[i] = max(src0[i], src1[i])",
+    "mac": "dst[i] = src0[i] + src1[i] * scalar",
+}
+
+
+def _meaning(kind: str, dtype: str) -> str:
+    return f"{_MEANINGS[kind]} for i < n, in {dtype}."
 
 
 def _unary(kind: str, dtype: str) -> Callable[..., Op]:
     def op(dst: Operand, src: Operand, n: int = 1, *, thread: int | None = None) -> Op:
         return Op(kind, dst, src, n=n, dtype=dtype, thread=thread)
 
+    op.__doc__ = _meaning(kind, dtype)
     return op
 
 
@@ -208,6 +228,7 @@ def _binary(kind: str, dtype: str) -> Callable[..., Op]:
     ) -> Op:
         return Op(kind, dst, src0, src1, n=n, dtype=dtype, thread=thread)
 
+    op.__doc__ = _meaning(kind, dtype)
     return op
 
 
@@ -223,6 +244,7 @@ def _mac(dtype: str) -> Callable[..., Op]:
     ) -> Op:
         return Op("mac", dst, src0, src1, scalar, n=n, dtype=dtype, thread=thread)
 
+    op.__doc__ = _meaning("mac", dtype)
     return op
 
 

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from helpers.csl_host import image
 
 from wafer.cli import main
 from wafer.csl.host import compiler
+from wafer.csl.host.scripts import lost_bits, run_script
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_options_of_public_scripts(compiled, output, tmp_path, capsys):
     assert "to deep/out" in capsys.readouterr().out
     params, colors = {"N": "16", "dx": "-2", "b": "true"}, {"x_in": "1"}
     options = {"arch": "wse3", "fabric": (10, 4), "offsets": (4, 1), "buffers": (0, 0)}
-    options["import_paths"] = ()
+    options |= {"import_paths": (), "sdk": ""}
     assert compiled == [("layout.csl", params | colors, options)]
     out = json.loads((tmp_path / "deep" / "out" / "out.json").read_text(encoding="utf-8"))
     assert (out["params"], out["colors"]) == (params, colors)
@@ -128,3 +130,17 @@ def test_commands_for_scripts(tmp_path, capfd):
         ["cslc", "--help"], env=os.environ | {"PATH": path}, capture_output=True, check=True
     )
     assert b"--fabric-dims" in listed.stdout
+
+
+def test_a_script_that_loses_bits_of_time_stamps_is_warned_of(tmp_path, capfd):
+    """Once, at the line; int(words[1]) << 16 keeps them."""
+    (tmp_path / "run.py").write_text("import stamps\n", encoding="utf-8")
+    text = "def make_u48(words):\n    return words[0] + (words[1] << 16) + (words[2] << 32)\n"
+    (tmp_path / "stamps.py").write_text(text, encoding="utf-8")
+    assert lost_bits(tmp_path / "run.py") == (tmp_path / "stamps.py", 2)
+    assert run_script(tmp_path / "run.py", []) == 0
+    expected = f"{tmp_path / 'stamps.py'}:2: warning: NumPy"
+    assert capfd.readouterr().err.count(expected) == int(np.__version__[0] >= "2")
+    fixed = text.replace("words[1] <<", "int(words[1]) <<").replace("words[2] <<", "words[2] >>")
+    (tmp_path / "stamps.py").write_text(fixed, encoding="utf-8")
+    assert lost_bits(tmp_path / "run.py") is None

@@ -59,6 +59,26 @@ def test_sixteen_bits(runtime, machine):
     assert back.tolist() == [1, 2]
 
 
+def test_what_would_go_beyond_the_variable_is_refused(runtime, machine):
+    """`array` has 16 bytes, and `count` lies behind it; reading on is what programs do."""
+    a, before = runtime.get_id("a"), machine.memory[0, 0].copy()
+    message = r"the copy to 'a' of PEs \(0, 0\) to \(2, 1\): 9 items of 16 bits for each PE; "
+    message += r"'array' of type \[8\]u16 on PE \(0, 0\) has room for 8"
+    with pytest.raises(HostError, match=message):
+        runtime.memcpy_h2d_colbcast(a, np.ones(27, np.uint32), 0, 0, 3, 2, 9, data_type=SHORT)
+    with pytest.raises(HostError, match=r"5 items of 32 bits for each PE; .* has room for 4"):
+        runtime.memcpy_h2d(a, np.ones(5, np.uint32), 0, 0, 1, 1, 5)
+    with pytest.raises(HostError, match=r"3 items .* has room for 2"):
+        runtime.memcpy_h2d_stride(a, np.ones(3, np.uint32), 0, 0, 1, 1, 3, 3)
+    np.testing.assert_array_equal(machine.memory[0, 0], before)
+    machine.memory[0, 0][COUNT] = 7
+    back = np.zeros(9, np.uint32)
+    runtime.memcpy_d2h(back, a, 0, 0, 1, 1, 9, data_type=SHORT)
+    assert back[8] == 7
+    with pytest.raises(HostError, match="400 items of 16 bits for each PE"):
+        runtime.memcpy_d2h(np.zeros(400, np.uint32), a, 0, 0, 1, 1, 400, data_type=SHORT)
+
+
 def test_the_pointer_is_read_when_the_copy_happens(runtime, machine):
     machine.memory[1, 0][POINTER] = A + 4
     runtime.memcpy_h2d(

@@ -10,6 +10,7 @@ from wafer.csl.host import runtime, sdk, sdk_utils
 from wafer.csl.host.artifacts import save
 from wafer.csl.host.debug_util import debug_util, decode_trace
 from wafer.csl.host.errors import HostError
+from wafer.csl.host.shims.cerebras.sdk import sdk_utils as shim
 from wafer.csl.machine.image import Symbol
 
 
@@ -33,6 +34,12 @@ def test_input_array_to_u32():
     assert sdk_utils.input_array_to_u32(np.float32([1.0])).tolist() == [0x3F800000]
     with pytest.raises(HostError, match="expected items of 16 or 32 bits"):
         sdk_utils.input_array_to_u32(np.zeros(1))
+
+
+def test_what_the_vendors_helpers_have_beside_ours_says_where_it_is():
+    assert shim.make_u48 is sdk_utils.make_u48
+    with pytest.raises(ImportError, match=r"check_rpc_api is not here; .*out_rpc\.json"):
+        shim.check_rpc_api  # noqa: B018
 
 
 def test_time_stamps():
@@ -90,6 +97,15 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
     words = trace((6 | 2 << 8, 5, 0)).astype(np.uint32)
     short = sdk.MemcpyDataType.MEMCPY_16BIT
     runner.memcpy_h2d(runner.get_id("a"), words, 1, 1, 1, 1, 6, data_type=short)
+    runner.dump_core("now.npz")  # debug_util works before the end, too
+    assert debug_util("out").get_symbol(5, 2, "array", np.uint16)[1] == 6 | 2 << 8
+    assert np.load("now.npz")["0"].shape == (6, 64)
+    with pytest.raises(HostError, match=r"SdkLayout's.*memcpy_h2d\(color"):
+        runner.send("stream", words)
+    with pytest.raises(HostError, match=r"SdkLayout's.*memcpy_d2h\(array"):
+        runner.receive("stream", words, 3)
+    with pytest.raises(HostError, match=r"SdkLayout's.*get_id\('p'\)"):
+        runner.get_port_id("p")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     runner.stop()

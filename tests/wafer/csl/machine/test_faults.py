@@ -44,7 +44,7 @@ def fault(text, programs=(), tiles=((0,),), **tables):
         ),
         (
             ".fabric queue=1\nfabric r0 0 1\nreceive.u16 r1 r0\nreturn",
-            "no colour is bound to queue",
+            "no colour is bound to input queue",
         ),
     ],
 )
@@ -72,8 +72,14 @@ def test_two_arrivals_in_one_cycle():
 
 
 def test_a_wavelet_off_the_wafer():
-    text = fault(SENDS + ONE, routes={(0, 0, 0): color_register("R", "N")})
-    assert text.startswith("PE (0, 0): a wavelet of colour 0 was routed off the wafer")
+    """The program's own edge is no edge of the wafer: there the word goes on, and is gone."""
+    routes = {(0, 0, 0): color_register("R", "N")}
+    text = fault(SENDS + ONE, routes=routes, edges=8)
+    assert text.startswith("PE (0, 0): a wavelet of colour 0 was routed off the wafer's edge")
+    machine = Machine(build([assemble(SENDS + ONE, memory=16)], routes=routes, edges=7))
+    assert machine.run(100_000) == Status.QUIET
+    assert machine.links[0, 0].tolist() == [0, 0, 0, 1, 0]
+    assert not machine.waiting()
 
 
 def test_a_control_task_that_is_not_bound():

@@ -126,6 +126,39 @@ def test_inputs_side_by_side(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.native
+def test_completion_priorities_and_words_that_leave_agree(tmp_path):
+    """WSE-3: a DSR's load names the end; a microthread goes first; two words go beyond the row."""
+    text = """
+    const c = @get_color(1);
+    const oq = @get_output_queue(2);
+    const out = @get_dsd(fabout_dsd, .{ .extent = 4, .output_queue = oq });
+    const row = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+    const to = @get_dsr(dsr_dest, 1);
+    var ends: f32 = 0.0;
+    task loaded() void { y[0] += 10.0; }
+    task named() void { y[0] += 100.0; }
+    fn go() void {
+      @load_to_dsr(to, out, .{ .async = true, .activate = loaded });
+      @fmovs(to, row, .{ .async = true, .activate = named });
+      @fmuls(row, row, 2.0);
+    }
+    comptime {
+      @bind_local_task(loaded, @get_local_task_id(9));
+      @bind_local_task(named, @get_local_task_id(10));
+      @initialize_queue(oq, .{ .color = c });
+    }"""
+    routes = """const c = @get_color(1);
+    @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{WEST} } });
+    @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST, SOUTH} } });"""
+    image = compiled(tmp_path, text, kind="f32", width=2, routes=routes, arch="wse3")
+    state = agree(image, "go")
+    address = image.programs[image.tiles[0, 0]].symbols["y"].address
+    end = np.asarray(reference.load(state, 0, address, 4)).view(np.float32)
+    assert end.tolist() == [10.0]
+
+
+@pytest.mark.slow
+@pytest.mark.native
 def test_a_fault_stops_both(tmp_path):
     state = agree(compiled(tmp_path, "fn go() void { var n: i32 = 0; y[0] = 1 / n; }"), "go")
     assert int(state.fault.kind) == wafer.csl.machine.reports.Fault.DIVISION

@@ -367,6 +367,63 @@ def test_of_two_microthreads_the_one_of_higher_priority_goes_first():
     assert machine.collectable(21, 0, 0) == 40
 
 
+@pytest.mark.parametrize(("arch", "first"), [("wse2", "memory"), ("wse3", "fabric")])
+def test_a_microthread_without_a_priority_goes_before_the_task_on_wse3_alone(arch, first):
+    """60 words against 80 elements in memory, one a cycle: who goes first is done by cycle 100."""
+    text = """
+    .data x f32 1
+    .fabric sends=1 queue=1 color=21
+    .active 8
+    local 8:
+      fabric r0 0 60
+      const r1 1
+      memory r2 x 80 0
+      const r3 f32:1
+      operate MOV32 dest=FABRIC src0=SCALAR asynchronous=1 at=r0
+      memory r2 x 80 0
+      memory r3 x 80 0
+      const r4 f32:1
+      operate FMULS dest=MEMORY src0=MEMORY src1=SCALAR at=r2
+      return
+    """
+    streams = {21: "MEMCPYD2H_1"}
+    machine = Machine(build([assemble(text, memory=4)], arch=arch, streams=streams))
+    machine.run(100)
+    assert not machine.fault, machine.fault
+    assert (machine.collectable(21, 0, 0) == 60) == (first == "fabric")
+    machine.run()
+    assert machine.collectable(21, 0, 0) == 60
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_what_an_operation_names_counts_unless_its_fabric_descriptor_is_in_a_dsr(held):
+    destination = "DSR" if held else "FABRIC"
+    machine = machine_of(
+        f"""
+        .space log 32
+        .data x f32 1 2 3
+        .fabric sends=1 queue=3 color=21
+        .active 8
+        local 8:
+          fabric r5 0 3
+          load_dsr file=0 id=2 kind=FABRIC asynchronous=1 at=r5
+          memory r1 x 3
+          load_dsr file=1 id=2 kind=MEMORY at=r1
+          {"const r5 0x002" if held else ""}
+          const r6 0x102
+          operate FMOVS dest={destination} src0=DSR asynchronous=1 action=ACTIVATE target=9 at=r5
+          {note(8)}
+          return
+        local 9:
+          {note(9)}
+          return
+        """,
+        streams=D2H,
+    )
+    assert log(machine) == ([8] if held else [8, 9])
+    assert machine.collectable(21, 0, 0) == 3
+
+
 def test_an_operation_by_dsrs_takes_completion_and_asynchrony_from_their_loads():
     machine = machine_of(
         f"""

@@ -4,7 +4,7 @@
 namespace wafer::csl {
 
 Machine* Machine::create(Reader in) {
-  const int rows = in.next(), width = in.next();
+  const int rows = in.next(), width = in.next(), edges = in.next();
   if (rows < 1 || width < 1) throw std::length_error("no PEs");
   Costs costs;
   in.fill(&costs, 1);
@@ -14,7 +14,7 @@ Machine* Machine::create(Reader in) {
   std::vector<Program> programs;
   for (int count = in.next(); count > 0; --count) programs.emplace_back(in);
   const std::vector<int32_t> tiles = in.rows<int32_t>();
-  auto* machine = new Machine(rows, width, colors, filters, costs, std::move(programs));
+  auto* machine = new Machine(rows, width, edges, colors, filters, costs, std::move(programs));
   machine->set_up(in, tiles);
   machine->start();
   return machine;

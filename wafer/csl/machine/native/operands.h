@@ -41,6 +41,7 @@ class Operands : public Queues {
     int thread, priority, queue;  // queue: of the destination, else of the first source
     int effects;
     bool fabric = false, fifo = false;
+    bool held = false, named = false;  // a descriptor of the fabric in a DSR, or in the operation
     int problem = kNoFault;
     int64_t detail = 0;
   };
@@ -54,7 +55,8 @@ class Operands : public Queues {
   int resolve(Core& core, Operand kind, uint64_t value, int k, Operation* o, Issue* issue) {
     const Program& p = program(core);
     Stream& s = stream(*o, k);
-    if (kind == Operand::kDsr) {
+    const bool held = kind == Operand::kDsr;
+    if (held) {
       const bool known = value >> 8 <= 2 && int(value & 0xFF) < p.dsrs;
       if (!known || dsr(core, int(value >> 8), int(value & 0xFF)).row < 0) {
         issue->problem = kDsrNotLoaded, issue->detail = int64_t(value);
@@ -81,7 +83,9 @@ class Operands : public Queues {
         const ShapeRow& shape = p.shapes[s.row];
         return shape.n0 * shape.n1 * shape.n2 * shape.n3;
       }
-      case Operand::kFabric: return resolve_fabric(core, value, k, o, issue);
+      case Operand::kFabric:
+        (held ? issue->held : issue->named) = true;
+        return resolve_fabric(core, value, k, o, issue);
       case Operand::kFifo: {
         s.row = int16_t(value), issue->fifo = true;
         const Fifo& fifo = core.fifos[s.row];
@@ -124,6 +128,8 @@ class Operands : public Queues {
     const QueueRow* queue = row.queue < 0 ? nullptr : &p.queues[row.queue + kQueues * (k == 0)];
     if (issue->priority < 0) issue->priority = row.priority;
     if (issue->priority < 0 && queue) issue->priority = queue->priority;
+    const int word = row.queue < 0 ? 0 : core.thread_words[row.queue] >> 8 & 3;
+    if (issue->priority < 0 && word) issue->priority = word > 1 ? 2 : 1;
     const int length = field(value, 1);
     return length == kEndlessExtent ? -2 : length;
   }

@@ -54,6 +54,8 @@ class Operations : public Operands {
       lengths[k] = resolve(core, Operand(kinds[k]), reg(core, from++), k, &o, &issue);
       if (issue.problem) return fault(core, issue.problem, pc, issue.detail, worker), false;
     }
+    // The end of a descriptor in a DSR does what its load said.
+    if (issue.held && !issue.named) o.effects[0] = {};
     if (row.index >= 0) o.index = int32_t(uint16_t(reg(core, from)));
     for (int k = 0; k < 4 && row.index >= 0; ++k)
       if (stream(o, k).indexed) stream(o, k).base += 2 * o.index, stream(o, k).indexed = false;
@@ -74,7 +76,8 @@ class Operations : public Operands {
     if (thread < 0) return fault(core, kNoThread, pc, 0, worker), false;
     if (core.threads >> thread & 1) return fault(core, kThreadInUse, pc, thread, worker), false;
     constexpr uint8_t kRanks[3] = {0, 2, 3};  // the task's own goes between low and medium
-    core.waits[thread].rank = apart ? kRanks[issue.priority < 0 ? 0 : issue.priority] : 1;
+    if (issue.priority < 0) issue.priority = costs_.wse3;
+    core.waits[thread].rank = apart ? kRanks[issue.priority] : 1;
     core.main = apart ? Main::kRunning : Main::kOperating;
     running(core, thread) = o;
     if (recorder_) record(core, thread, cycle, false);

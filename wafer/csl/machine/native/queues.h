@@ -8,9 +8,9 @@ namespace wafer::csl {
 
 class Queues : public Routers {
  public:
-  Queues(int rows, int width, std::vector<int> colors, std::vector<FilterRow> filters,
+  Queues(int rows, int width, int edges, std::vector<int> colors, std::vector<FilterRow> filters,
          const Costs& costs, std::vector<Program> programs)
-      : Routers(rows, width, std::move(colors), std::move(filters)), costs_(costs),
+      : Routers(rows, width, edges, std::move(colors), std::move(filters)), costs_(costs),
         programs_(std::move(programs)), cores_(cells()), hosts_(cells()),
         wake_(cells(), kNever) {}
 
@@ -132,6 +132,8 @@ class Queues : public Routers {
     } else if (address >= 0x7F40 && address < 0x7F58 && slot_[color] >= 0) {
       const Lane& lane = core.lanes[slot_[color]];
       *value = (lane.switches & 0x9FFF) | lane.pos_tx << 13;
+    } else if (address >= 0x7F58 && address < 0x7F60) {
+      *value = core.thread_words[queue];
     } else if (address >= 0x7F60 && address < 0x7F70) {
       const int slot = address < 0x7F68 ? core.in_slot[queue] : core.out_slot[queue];
       *value = slot < 0 ? 0 : colors_[slot] | 1 << 5;
@@ -156,6 +158,8 @@ class Queues : public Routers {
       lane.switches = uint16_t(value);
       lane.pos_rx = lane.pos_tx = value >> 13 & 3;
       aim(lane);
+    } else if (address >= 0x7F58 && address < 0x7F60) {
+      core.thread_words[queue] = uint16_t(value);
     } else if (address >= 0x7F60 && address < 0x7F70) {
       const int slot = value & 1 << 5 && (value & 31) < kColors ? slot_[value & 31] : -1;
       if (value & 1 << 5 && slot < 0) return false;

@@ -14,8 +14,9 @@ namespace wafer::csl {
 
 class Routers {
  public:
-  Routers(int rows, int width, std::vector<int> colors, std::vector<FilterRow> filters)
-      : rows_(rows), width_(width), colors_(std::move(colors)), filters_(std::move(filters)),
+  // edges: the sides, W E S N from bit 0 on, on which the wafer ends with these rows and columns.
+  Routers(int rows, int width, int edges, std::vector<int> colors, std::vector<FilterRow> filters)
+      : rows_(rows), width_(width), edges_(uint8_t(edges)), colors_(std::move(colors)), filters_(std::move(filters)),
         slots_(int(colors_.size())), lanes_(size_t(rows) * width * slots_),
         live_(cells()),
         incoming_(cells()), visit_(cells(), 1), next_(cells()), sides_(cells()),
@@ -142,9 +143,11 @@ class Routers {
     if (need & kRampPort && !passes_filter(lane)) need &= uint8_t(~kRampPort);
     if (need & *used) return;
     if (need & kRampPort && lane.down_flag && lane.size >= lane.depth) return;
-    if (need & 15 & ~sides_[cell]) return worker->note({kOffWafer, cell, 0, 0, -1, colors_[slot]});
+    const uint8_t outer = need & 15 & ~sides_[cell];
+    if (outer & edges_) return worker->note({kOffWafer, cell, 0, 0, -1, colors_[slot]});
     bool free = true;
-    each(need & 15, [&](int side) {
+    const uint8_t inner = need & sides_[cell];  // PEs beyond take words and do nothing with them
+    each(inner, [&](int side) {
       const Lane& there = (&lane)[reach_[side] + swapped(lane, slot, side) - slot];
       free &= !there.router_flag[1] && there.rx >> opposite(side) & 1;
     });
@@ -156,7 +159,7 @@ class Routers {
     if (lane.tx & kRampPort && !(flag & kControl && lane.router[0] >> 24 & 1)) count(lane);
     each(need, [&](int port) { ++links_[size_t(cell) * kPorts + port]; });
     if (recorder_) recorder_->words(cell, need);
-    each(need & 15, [&](int side) {
+    each(inner, [&](int side) {
       const int other = cell + offset_[side], its = swapped(lane, slot, side);
       const uint32_t arrives = 1u << its;
       const uint8_t from = uint8_t(1 << (opposite(side) + (its == slot ? 0 : kPartner)));
@@ -263,6 +266,7 @@ class Routers {
   }
 
   const int rows_, width_;
+  const uint8_t edges_;
   const std::vector<int> colors_;  // in use, ascending
   const std::vector<FilterRow> filters_;
   const int slots_;

@@ -127,6 +127,7 @@ struct alignas(64) Core {
   bool called = false;                // the host's launches wait
   bool commanded = false;             // the host's command stream waits for NEXT_COMMAND
   Wait waits[kThreads + 1];           // of the threads' operations; the main thread's included
+  uint16_t thread_words[kQueues] = {};  // of microthreads: bit 8 medium, bit 9 high priority
   int8_t in_slot[kQueues], out_slot[kQueues];  // colours bound, as places in the list of lanes
   Task task = Task::kLocal;
   uint8_t last_task = 31;  // that was dispatched

@@ -83,6 +83,7 @@ class Tasks : public Operations {
 
  private:
   static constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
+  static constexpr int kNoTask = 31;    // of a control wavelet that is for no task
 
   // Data tasks (by colour or queue) that a word waits for.
   uint32_t channels(const Core& core) const {
@@ -102,10 +103,11 @@ class Tasks : public Operations {
     const uint32_t word = core.lanes[slot].front();
     const bool control = core.lanes[slot].front_is_control();
     const int key = control ? int(word >> 16 & 63) : id;
-    const int pc = control ? p.control_tasks[key] : p.data_tasks[id];
+    int pc = control ? p.control_tasks[key] : p.data_tasks[id];
+    if (control && pc < 0 && !costs_.wse3 && key < kColors) pc = p.data_tasks[key];  // one table
     if ((pc < 0 && !control) || being_read(core) >> slot & 1) return false;
     if (pc < 0) {
-      if (p.controls || p.data_tasks[id] >= 0)
+      if (key != kNoTask && (p.controls || p.data_tasks[id] >= 0))
         worker->note({kUnboundControl, core.cell, 0, key, -1, colors_[slot]});
       return false;
     }

@@ -92,6 +92,8 @@ class _Issue(NamedTuple):
     priority: Array
     queue: Array
     fabric: Array
+    held: Array  # a descriptor of the fabric in a DSR
+    named: Array  # and in the operation
     control_ends: Array
     heard: Array  # [C, 2]
     problem: Array
@@ -205,6 +207,9 @@ def _operand(
     loaded, held, number, effect, issue = _loaded(tables, state, by_dsr, value, issue)
     kind, value = jnp.where(by_dsr, loaded, kind), jnp.where(by_dsr, held, value)
     fabric = there & (kind == Operand.FABRIC)
+    issue = issue._replace(
+        held=issue.held | (fabric & by_dsr), named=issue.named | (fabric & ~by_dsr)
+    )
     state, row, length, issue = _fabric(tables, state, fabric, value, issue, k=k)
     shaped = there & (kind == Operand.SHAPED)
     shape = jnp.where(shaped, _short(field(value, 1)), 0)
@@ -282,6 +287,12 @@ def _length(operands: list[_Operand]) -> Array:
     return out
 
 
+def _effects(issue: _Issue, own: Array, operands: list[_Operand]) -> Array:
+    """[C, 4, 2]: what an operation's end does; what a load said counts where that is in a DSR."""
+    loaded = (issue.held & ~issue.named)[:, None]
+    return jnp.stack([jnp.where(loaded, 0, own), *(o.effect for o in operands)], 1)
+
+
 def operate(
     tables: Tables, state: State, which: Array, instruction: Array
 ) -> tuple[State, Array, Array]:
@@ -308,6 +319,8 @@ def operate(
         priority=get("priority"),
         queue=minus,
         fabric=jnp.zeros(cells, bool),
+        held=jnp.zeros(cells, bool),
+        named=jnp.zeros(cells, bool),
         control_ends=get("control_ends") != 0,
         heard=jnp.stack([get("control_action"), get("control_target")], 1),
         problem=none,
@@ -335,13 +348,12 @@ def operate(
     alone = begins & ~state.operations.on.any(1) & ~issue.fabric & (length > 0)
     to_fabric = operands[0].kind == Operand.FABRIC
     clears = row_of(tables, "fabrics", jnp.where(to_fabric, operands[0].row, 0))("clears")
-    effects = jnp.stack(
-        [jnp.stack([get("action"), get("target")], 1), *(o.effect for o in operands[:3])], 1
-    )
+    effects = _effects(issue, jnp.stack([get("action"), get("target")], 1), operands[:3])
     stacked = lambda name: jnp.stack([getattr(o, name) for o in operands], 1)
+    priority = jnp.where(issue.priority < 0, tables.wse3.astype(int), issue.priority)
     new = Operations(
         on=jnp.ones(cells, bool),
-        rank=jnp.where(apart, jnp.asarray(_RANKS)[jnp.maximum(issue.priority, 0)], 1),
+        rank=jnp.where(apart, jnp.asarray(_RANKS)[priority], 1),
         pc=state.pc,
         op=op,
         length=length,

@@ -90,7 +90,7 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
         stuck = (need & _RAMP != 0) & (lanes.down_flag[:, slot] != 0)
         stuck &= lanes.size[:, slot] >= lanes.depth[:, slot]
         can = (flag != 0) & (need & used == 0) & ~stuck
-        off = can & (need & 15 & ~sides != 0)
+        off = can & (need & 15 & ~sides & tables.edges != 0)
         lost = jnp.asarray(tables.colors)[slot]
         fault = noted(fault, off, int(Kind.OFF_WAFER), jnp.int64(-1), lost)
         can &= ~off
@@ -98,7 +98,7 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
             there = neighbour[:, side]
             at = _swapped(tables, color, jnp.full(cells, slot), side)
             free = ~full[there, at] & (rx[there, at] >> (side ^ 1) & 1 != 0)
-            can &= (need >> side & 1 == 0) | free
+            can &= (need >> side & 1 == 0) | free | (there < 0)
         used = jnp.where(can, used | need, used)
         went.append(can)
         needs.append(jnp.where(can, need, 0))

@@ -48,6 +48,7 @@ class Tables(NamedTuple):
         partner: [S] slot of the colour that a swap gives; -1.
         place: [C, 2] column and row.
         neighbour: [C, 4] to the W, E, S, N; -1.
+        edges: bits of the sides on which the wafer ends.
         switch_task, unbound_depth: scalars.
         wse3: scalar bool.
         widths: [DsdOps]; stride_widths: [8]; banks: [2], how many and bytes of one.
@@ -73,6 +74,7 @@ class Tables(NamedTuple):
     partner: Array
     place: Array
     neighbour: Array
+    edges: Array
     switch_task: Array
     unbound_depth: Array
     wse3: Array
@@ -199,6 +201,7 @@ def tables_of(image: Image) -> Tables:
         partner=np.array(partner),
         place=np.stack([x.ravel(), y.ravel()], axis=1),
         neighbour=_neighbours(height, width),
+        edges=np.int64(image.edges),
         switch_task=np.int64(arch.switch_task),
         unbound_depth=np.int64(arch.unbound_depth),
         wse3=np.bool_(image.arch == "wse3"),

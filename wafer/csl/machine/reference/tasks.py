@@ -37,6 +37,7 @@ Array = jax.Array
 _AT_ONCE = 4096  # instructions without an effect that others see
 _PAD = 64
 _HANDLERS = 29
+_NO_TASK = 31  # of a control wavelet that is for no task
 
 
 def _mask(values: Array, ops: tuple[int, ...]) -> Array:
@@ -333,11 +334,14 @@ def _chosen(tables: Tables, state: State, free: Array) -> _Choice:
         word, control = heads[rows, slot], is_control[rows, slot]
         key = jnp.where(control, word >> 16 & 63, own)
         for_data = data_tasks[rows, jnp.minimum(own, 23)]
-        first = jnp.where(control, control_tasks[rows, key], for_data)
+        by_id = control_tasks[rows, key]
+        shared = ~jnp.asarray(tables.wse3) & (key < 24) & (by_id < 0)  # WSE-2 has one table
+        by_id = jnp.where(shared, data_tasks[rows, jnp.minimum(key, 23)], by_id)
+        first = jnp.where(control, by_id, for_data)
         readable = queued & ~busy[rows, slot]
         starts = readable & (first >= 0)
         meant = (control_tasks >= 0).any(1) | (for_data >= 0)
-        lost = readable & control & (first < 0) & meant
+        lost = readable & control & (first < 0) & meant & (key != _NO_TASK)
         color = jnp.asarray(tables.colors)[slot]
         kind = int(Kind.UNBOUND_CONTROL)
         taken = local & ~starts

@@ -49,14 +49,15 @@ def action(ev: Evaluator, given: dict[str, Value], at: Position) -> tuple[int, i
 
 
 def local_task(ev: Evaluator, value: Value, at: Position) -> int:
-    """The id of a local task, given as one or by the task's name."""
+    """The id of a local task, given as one, as a colour of @bind_task or by the task's name."""
     gate, number = gated(ev, value, at)
-    if gate != Gate.LOCAL:
+    if gate != Gate.LOCAL and number not in ev.unit.numbers:
         ev.fail(at, f"expected a local task, found {described(value)}")
     return number
 
 
 _GATES = {
+    "i16": Gate.COLOR,  # a stream of <memcpy/memcpy>, which SDK 1.0 and 1.1 block as a colour
     "local_task_id": Gate.LOCAL,
     "data_task_id": Gate.DATA,
     "color": Gate.COLOR,
@@ -72,7 +73,9 @@ def gated(ev: Evaluator, value: Value, at: Position) -> tuple[int, int]:
         if bound is None:
             ev.fail(at, f"the task '{value.data.node.name}' is bound to no id", "@bind_local_task")
         return bound
-    gate = _GATES.get(str(value.type))
+    gate = ev.unit.numbers.get(value.data) if value.type == types.COLOR else None
+    if gate is None:
+        gate = _GATES.get(str(value.type))
     if gate is None or not isinstance(value.data, int):
         ev.fail(
             at, f"expected a task, colour or queue known at compile time, found {described(value)}"

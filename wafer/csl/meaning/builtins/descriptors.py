@@ -3,6 +3,7 @@
 from typing import Any
 
 from wafer.csl.machine.codes import Descriptor as Field, Op
+from wafer.csl.machine.image import COLORS, NO_COLOR
 from wafer.csl.meaning.builtins.arguments import (
     fields_of,
     flag,
@@ -169,10 +170,11 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Posit
         queue = Value(types.U16, 0)  # older programs name only the colour
     zeroed = fields_of(ev, given.pop("zero"), at) if "zero" in given else {}
     given.pop("control_transform", None)
+    number = number_of(ev, color, at)
     columns: dict[str, Any] = {
         "sends": sends,
         "queue": number_of(ev, queue, at),
-        "color": number_of(ev, color, at),
+        "color": number if number < COLORS else NO_COLOR,
         "control": flag(given, "control"),
         "advances": flag(given, "advance_switch"),
         "indexed": given.pop("wavelet_index_offset").data
@@ -189,7 +191,7 @@ def _fabric(ev: Evaluator, kind: types.Plain, given: dict[str, Value], at: Posit
 
 def _get_dsd(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
-    given = fields_of(ev, ev.value(node.arguments[1]), node.at)
+    given = fields_of(ev, ev.settled(node.arguments[1]), node.at)
     makers = {
         "mem1d_dsd": _memory,
         "mem4d_dsd": _memory,

@@ -12,7 +12,7 @@ from wafer.csl.meaning.core.evaluator import Evaluator, described
 from wafer.csl.meaning.core.numbers import bits_of, function_of, rounded, truncated, wrapped
 from wafer.csl.meaning.core.values import Range, Register, Value, copied, is_known
 from wafer.csl.meaning.language.choices import condition
-from wafer.csl.meaning.language.coerce import cast, coerce, zero
+from wafer.csl.meaning.language.coerce import cast, coerce, narrowed, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position, Problem
 
@@ -20,9 +20,9 @@ __all__ = ["BUILTINS"]
 
 NOTHING = Value(types.VOID, None)
 _HANDLES = {
-    "get_color": ("color", 32),
+    "get_color": ("color", 64),  # from 24 on without routes: none, or a control task's number
     "get_local_task_id": ("local_task_id", 32),
-    "get_data_task_id": ("data_task_id", 32),
+    "get_data_task_id": ("data_task_id", 64),
     "get_control_task_id": ("control_task_id", 64),
     "get_input_queue": ("input_queue", 8),
     "get_output_queue": ("output_queue", 8),
@@ -85,7 +85,8 @@ def _reinterpreted(ev: Evaluator, kind: types.Type, value: Value, at: Position) 
     if types.is_integer(kind) and target is not None:
         source = {2: Type.U16, 4: Type.U32, 8: Type.U64, 1: Type.U8}[types.size_of(kind)]
         register = code.result(Op.CAST, target, register, source)
-    elif types.is_integer(value.type):  # a float's or pointer's bits have no sign
+        return narrowed(code, kind, register)
+    if types.is_integer(value.type):  # a float's or pointer's bits have no sign
         unsigned = {2: Type.U16, 4: Type.U32, 8: Type.U64, 1: Type.U8}[types.size_of(value.type)]
         source = types.machine_type(value.type)
         register = code.result(Op.CAST, unsigned, register, source)
@@ -113,7 +114,7 @@ def _get_int(ev: Evaluator, node: tree.Builtin) -> Value:
 
 def _handle(ev: Evaluator, node: tree.Builtin) -> Value:
     name, most = _HANDLES[node.name[1:]]
-    value = ev.value(node.arguments[0])
+    value = ev.settled(node.arguments[0])
     kind = types.named(name)
     assert kind is not None
     if is_known(value):
@@ -154,7 +155,7 @@ def _print(ev: Evaluator, node: tree.Builtin) -> Value:
 def _range(ev: Evaluator, node: tree.Builtin) -> Value:
     kind = ev.type(node.arguments[0])
     bounds = [ev.value(argument) for argument in node.arguments[1:]]
-    if not types.is_integer(kind):
+    if not types.is_integer(kind) and kind != types.COMPTIME_INT:
         ev.fail(node.at, f"@range counts in an integer type, not {kind}")
     if len(bounds) == 3:
         start, stop, step = bounds
@@ -281,18 +282,6 @@ def _get_rectangle(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(types.ANONYMOUS, pair(rectangle).data | whole)
 
 
-def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
-    path = ev.known(node.arguments[0]).data
-    given = ev.known(node.arguments[1]) if len(node.arguments) > 1 else None
-    params = fields_of(ev, given, node.at) if given is not None else {}
-    module = ev.unit.files.instance(path, ev.module.path, params, node.at)
-    for name in params.keys() - module.declarations.keys():
-        hint = ev.meant(name, module.declarations)
-        ev.unit.warnings.append(Problem(node.at, f"{path} has no param '{name}'", hint))
-    ev.unit.modules.append(module)
-    return Value(types.MODULE, module)
-
-
 _FUNCTIONS = frozenset(list(Intrinsic)[: Intrinsic.CEIL + 1])
 _TYPED = _FUNCTIONS | {Intrinsic.PRINT}
 
@@ -354,7 +343,7 @@ BUILTINS = {
     "@as": _as,
     "@bitcast": _bitcast,
     "@ptrcast": _ptrcast,
-    "@get_int": _get_int,
+    **dict.fromkeys(("@get_int", "@get_color_id"), _get_int),
     **{f"@{name}": _handle for name in _HANDLES},
     "@assert": _assert,
     "@comptime_assert": _comptime_assert,
@@ -375,7 +364,6 @@ BUILTINS = {
     "@is_comptime": _is_comptime,
     "@is_arch": _is_arch,
     "@get_rectangle": _get_rectangle,
-    "@import_module": _import_module,
     "@random16": _random16,
     "@intrinsic": _intrinsic,
     **dict.fromkeys(("@get_config", "@get_config_unchecked"), _get_config),

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from wafer.csl.machine.image import Export
+from wafer.csl.machine.image import COLORS, Export
 from wafer.csl.meaning.builtins.routes import ColorConfig, color_config
 from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.evaluator import Evaluator, described
@@ -13,7 +13,6 @@ from wafer.csl.syntax.source import Position
 __all__ = ["BUILTINS", "Layout", "Tile"]
 
 NOTHING = Value(types.VOID, None)
-COLORS = 24
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from typing import Any
 
 from wafer.csl.machine.codes import Descriptor as Field, DsdOp, Op, Operand, Type
 from wafer.csl.meaning.builtins.arguments import action, fields_of, on_control, priority, simd
+from wafer.csl.meaning.builtins.checked import check_destination, check_fabric
 from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.emit import Label
 from wafer.csl.meaning.core.evaluator import Evaluator, described
@@ -121,8 +122,8 @@ _PLACES = ("dest", "src0", "src1", "scalar")
 def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     name, at = node.name[1:], node.at
     forms = (None, *_FORMS[name])
-    values = [ev.value(argument) for argument in node.arguments]
-    config = values[len(forms)] if len(values) > len(forms) else None
+    values = [ev.value(argument) for argument in node.arguments[: len(forms)]]
+    config = ev.settled(node.arguments[-1]) if len(node.arguments) > len(forms) else None
     if len(values) < len(forms):
         ev.fail(at, f"{node.name} takes {len(forms)} operands, found {len(values)}")
     code = ev.running(at, f"what {node.name} does")
@@ -130,8 +131,10 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     index = given.pop("index", None)
     columns, operands = _config(ev, given, at), list[Value | None]()
     for place, value, scalar, argument in zip(_PLACES, values, forms, node.arguments, strict=False):
+        check_fabric(ev, value, argument.at)
         columns[place], operand = _operand(ev, value, scalar, argument.at)
         operands.append(operand)
+    check_destination(ev, name, values, at)
     columns.pop("save_address", None)
     _accumulate(ev, columns, operands, forms, at)
     for place in _PLACES[len(forms) :]:
@@ -164,12 +167,13 @@ def _load_to_dsr(ev: Evaluator, node: tree.Builtin) -> Value:
     dsr, value = ev.value(node.arguments[0]), ev.value(node.arguments[1])
     if str(dsr.type) not in _DSRS:
         ev.fail(at, f"expected a DSR, found {described(dsr)}")
-    config = ev.value(node.arguments[2]) if len(node.arguments) > 2 else None
+    config = ev.settled(node.arguments[2]) if len(node.arguments) > 2 else None
     columns = _config(ev, fields_of(ev, config, at) if config is not None else {}, at)
     columns["saves_address"] = columns.pop("save_address", False)
     for name in ("priority", "simd"):
         columns.pop(name)
     columns.setdefault("single_step", False)
+    check_fabric(ev, value, at)
     kind, _ = _operand(ev, value, None, at)
     if columns["saves_address"] and kind != Operand.MEMORY:
         ev.fail(

@@ -1,6 +1,7 @@
 """Builtins of a PE's file: tasks, queues, blocking, exports, its own colours."""
 
 from wafer.csl.machine.codes import Gate, Intrinsic, Op
+from wafer.csl.machine.image import COLORS
 from wafer.csl.meaning.builtins.arguments import fields_of, gated, local_task, priority
 from wafer.csl.meaning.builtins.routes import color_config
 from wafer.csl.meaning.core import types
@@ -23,7 +24,7 @@ _KINDS = {
 
 
 def _top_level(ev: Evaluator, node: tree.Builtin) -> None:
-    if ev.code is not None or not ev.unit.running:
+    if ev.code is not None or not (ev.unit.running and ev.unit.effects):
         ev.fail(node.at, f"{node.name} belongs into a comptime block of a PE's file")
 
 
@@ -31,23 +32,47 @@ def _bind(ev: Evaluator, node: tree.Builtin) -> Value:
     _top_level(ev, node)
     table, gate, most = _KINDS[node.name]
     function, number = ev.value(node.arguments[0]), ev.known(node.arguments[1])
-    if not isinstance(function.data, Function):
-        ev.fail(node.at, f"expected a task, found {described(function)}")
+    _check_task(ev, node, function, number, most)
+    _enter(ev, node, table, number.data, function.data)
+    if gate is not None:
+        ev.unit.tasks[function.data.module, function.data.node.name] = (gate, number.data)
+    return NOTHING
+
+
+def _check_task(ev: Evaluator, node: tree.Builtin, task: Value, number: Value, most: int) -> None:
+    if not isinstance(task.data, Function):
+        ev.fail(node.at, f"expected a task, found {described(task)}")
     if not isinstance(number.data, int) or not 0 <= number.data < most:
         ev.fail(node.at, f"{node.name}: ids go from 0 to {most - 1}, found {number.data}")
+
+
+def _enter(ev: Evaluator, node: tree.Builtin, table: str, number: int, task: Function) -> None:
     rows = ev.unit.bindings.setdefault(table, {})
-    name = function.data.node.name
-    if number.data in rows and rows[number.data] != function.data:
-        other = rows[number.data].node.name
-        ev.fail(node.at, f"id {number.data} is bound to '{other}' and to '{name}'")
-    rows[number.data] = function.data
-    if gate is not None:
-        ev.unit.tasks[function.data.module, name] = (gate, number.data)
+    if number in rows and rows[number] != task:
+        names = f"'{rows[number].node.name}' and to '{task.node.name}'"
+        ev.fail(node.at, f"id {number} is bound to {names}")
+    rows[number] = task
+
+
+def _bind_task(ev: Evaluator, node: tree.Builtin) -> Value:
+    """Before SDK 1.0: one number for colours, local tasks and what control wavelets start."""
+    _top_level(ev, node)
+    task, color = ev.value(node.arguments[0]), ev.known(node.arguments[1])
+    _check_task(ev, node, task, color, 64)
+    function, number = task.data, color.data
+    takes_words = bool(function.node.formals)
+    gate = Gate.DATA if takes_words else Gate.LOCAL
+    for table, most in (("local_tasks", 31), ("data_tasks", COLORS * takes_words)):
+        if number < most:
+            _enter(ev, node, table, number, function)
+            ev.unit.numbers[number] = gate
+            ev.unit.tasks[function.module, function.node.name] = (gate, number)
+    _enter(ev, node, "control_tasks", number, function)
     return NOTHING
 
 
 def _activate(ev: Evaluator, node: tree.Builtin) -> Value:
-    value = ev.value(node.arguments[0])
+    value = ev.settled(node.arguments[0])
     if ev.code is None:
         _top_level(ev, node)
         ev.unit.active.append((value, node.at))
@@ -60,7 +85,7 @@ def _activate(ev: Evaluator, node: tree.Builtin) -> Value:
 
 
 def _gate(ev: Evaluator, node: tree.Builtin) -> Value:
-    value, blocks = ev.value(node.arguments[0]), node.name == "@block"
+    value, blocks = ev.settled(node.arguments[0]), node.name == "@block"
     if ev.code is None:
         _top_level(ev, node)
         ev.unit.gates.append((value, blocks, node.at))
@@ -84,6 +109,8 @@ def _initialize_queue(ev: Evaluator, node: tree.Builtin) -> Value:
     if offset is None:
         ev.fail(node.at, f"expected a queue, found {described(queue)}")
     color = given.pop("color", None)
+    if color is not None and color.data >= COLORS:
+        ev.fail(node.at, f"colour {color.data} has no routes; those from 0 to {COLORS - 1} do")
     level = priority(ev, given, node.at)
     row = (color.data if color is not None else -1, level)
     known = ev.unit.queues.setdefault(offset + queue.data, row)
@@ -136,6 +163,7 @@ def _queue_flush(ev: Evaluator, node: tree.Builtin) -> Value:
 
 BUILTINS = {
     **dict.fromkeys(_KINDS, _bind),
+    "@bind_task": _bind_task,
     "@activate": _activate,
     **dict.fromkeys(("@block", "@unblock"), _gate),
     "@initialize_queue": _initialize_queue,

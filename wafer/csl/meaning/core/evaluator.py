@@ -28,6 +28,7 @@ from wafer.csl.meaning.core.values import (
     is_known,
 )
 from wafer.csl.syntax import tree
+from wafer.csl.syntax.releases import feature_of
 from wafer.csl.syntax.source import Position, Problem
 
 __all__ = ["Evaluator", "Failure", "Jump", "Loop"]
@@ -103,8 +104,35 @@ class Evaluator:
         twin.scopes, twin.result = self.scopes, self.result
         return twin
 
+    def settled(self, node: tree.Node) -> Value:
+        """What an expression is, worked out while compiling as far as that is possible.
+
+        Of ``.{ .name = … }`` each field is tried by itself.
+        """
+        if self.code is None:
+            return self.value(node)
+        effects, self.unit.effects = self.unit.effects, False
+        failure = Failure(None)
+        try:
+            value = self.at_compile_time().value(node)
+            if is_known(value):
+                return value
+        except Failure as caught:
+            failure = caught
+        finally:
+            self.unit.effects = effects
+        if isinstance(node, tree.Init) and node.type is None and any(p.name for p in node.values):
+            fields = {part.name or "": self.settled(part.value) for part in node.values}
+            return Value(types.ANONYMOUS, fields)
+        try:
+            return self.value(node)
+        except Failure as again:  # a declaration reports its error once: the attempt had it
+            raise again if again.problem else failure from None
+
     def at_start(self) -> "Evaluator":
         """The same names, for code that a PE runs before its first task."""
+        if not self.unit.effects:
+            raise Failure(None)
         twin = Evaluator(self.unit, self.module, self.unit.code)
         twin.scopes = self.scopes
         return twin
@@ -118,8 +146,17 @@ class Evaluator:
     # Errors
 
     def fail(self, at: Position, message: str, hint: str = "") -> NoReturn:
-        """Raise an error at a place."""
+        """Raise an error at a place; of a system module's text, at the place that leads there."""
+        if self.module.library and at.file == self.module.path and self.unit.led is not None:
+            message = f"{message} (in {self.module.name}, line {at.line})"
+            at = self.unit.led
         raise Failure(Problem(at, message, hint))
+
+    def check_release(self, name: str, at: Position) -> None:
+        """Fail if the release that the compiler was told has no such builtin or module."""
+        sdk, feature = self.unit.sdk, feature_of(name)
+        if sdk and feature and not self.module.library and not feature.is_in(sdk):
+            self.fail(at, feature.text, f"compiled with --sdk={sdk}")
 
     def meant(self, name: str, known: Any) -> str:
         """A hint with the name that looks most like another."""

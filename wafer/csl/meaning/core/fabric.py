@@ -25,6 +25,13 @@ class Fabric(NamedTuple):
         (left, top), (width, height) = self.offsets, rectangle
         return left + width + self.buffers[1] + _AFTER[0], top + height + _AFTER[1]
 
+    def edges(self, rectangle: tuple[int, int]) -> int:
+        """The sides on which the wafer ends with a rectangle, bits W E S N from 0 on."""
+        dims = self.dims or self.around(rectangle)
+        (left, top), (width, height) = self.offsets, rectangle
+        ends = (not left, left + width == dims[0], top + height == dims[1], not top)
+        return sum(end << side for side, end in enumerate(ends))
+
     def misfit(self, rectangle: tuple[int, int]) -> tuple[str, str] | None:
         """What is wrong with a rectangle here and how to mend it; None if nothing is."""
         (left, top), west = self.offsets, self.buffers[0]

@@ -51,7 +51,7 @@ _BITS = {"f16": np.uint16, "f32": np.uint32}
 def bounds(kind: types.Type) -> tuple[int, int]:
     """Least and greatest value of an integer type."""
     assert isinstance(kind, types.Plain)
-    width = int(kind.name[1:])
+    width = kind.bits
     return (-(1 << width - 1), (1 << width - 1) - 1) if kind.name[0] == "i" else (0, 2**width - 1)
 
 

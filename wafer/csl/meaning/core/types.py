@@ -6,6 +6,7 @@ Two types are equal if they are written alike; a struct or enum is the one of it
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -59,10 +60,12 @@ class Plain(Type):
     Attributes:
         name: in CSL.
         machine: how the machine holds a value; None for what exists at compile time alone.
+        bits: of an integer, which may be fewer than the machine's; 0 of anything else.
     """
 
     name: str
     machine: codes.Type | None = None
+    bits: int = 0
 
     def __str__(self) -> str:
         return self.name
@@ -163,7 +166,7 @@ RANGE = Plain("range")
 DIRECTION = Plain("direction", codes.Type.U16)
 COLOR = Plain("color", codes.Type.U16)
 
-_INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
+_WIDEST = 64  # bits of an integer
 _FLOATS = {"f16": codes.Type.F16, "f32": codes.Type.F32, "bf16": None, "cb16": None}
 _HANDLES = (
     "local_task_id data_task_id control_task_id input_queue output_queue ut_id"
@@ -175,7 +178,6 @@ _PLAIN = {
     for plain in (
         *(BOOL, VOID, TYPE, ANYTYPE, COMPTIME_INT, COMPTIME_FLOAT, STRING, ANONYMOUS, MODULE),
         *(RANGE, DIRECTION, COLOR),
-        *(Plain(name, codes.Type[name.upper()]) for name in _INTEGERS),
         *(Plain(name, code) for name, code in _FLOATS.items()),
         *(Plain(name, codes.Type.U16) for name in _HANDLES.split()),
         *(Plain(name, codes.Type.U64) for name in _DESCRIPTORS),
@@ -190,13 +192,19 @@ _BYTES = {
 
 
 def named(name: str) -> Plain | None:
-    """The predefined type of a name, or None; integers have 8, 16, 32 or 64 bits."""
+    """The predefined type of a name, or None; integers have from 1 to 64 bits."""
+    if name not in _PLAIN and re.fullmatch(r"[iu][1-9]\d?", name) and int(name[1:]) <= _WIDEST:
+        bits = int(name[1:])
+        held = next(width for width in (8, 16, 32, 64) if width >= bits)
+        _PLAIN[name] = Plain(name, codes.Type[f"{name[0].upper()}{held}"], bits)
     return _PLAIN.get(name)
 
 
 def integer(name: str) -> Plain:
     """The integer type of a name."""
-    return _PLAIN[name]
+    kind = named(name)
+    assert kind is not None
+    return kind
 
 
 I16, U16, U32 = integer("i16"), integer("u16"), integer("u32")
@@ -205,7 +213,7 @@ F32 = _PLAIN["f32"]
 
 def is_integer(kind: Type) -> bool:
     """Whether a type is an integer with a width."""
-    return isinstance(kind, Plain) and kind.name in _INTEGERS
+    return isinstance(kind, Plain) and kind.bits > 0
 
 
 def is_float(kind: Type) -> bool:

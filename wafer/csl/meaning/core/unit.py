@@ -1,7 +1,8 @@
 """What is being compiled: the layout, or one PE's program with its memory, tables and functions."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,11 +38,13 @@ class Request(NamedTuple):
         function: of a module.
         label: its first instruction.
         known: values of its compile-time arguments, by name; types of those of any type.
+        led: the place in the user's files that leads to it, of a system module's function.
     """
 
     function: Function
     label: Label
     known: dict[str, Any]
+    led: Position | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Unit:
         files: opens files and makes module instances.
         arch: 'wse2' or 'wse3'.
         running: whether variables of files are those of a running PE.
+        sdk: the release of the program, '' if it is not told.
         layout: what the layout block says, while that is evaluated.
         fabric: on which the program lies.
         rectangle: columns and rows of PEs, once known.
@@ -81,11 +85,14 @@ class Unit:
         messages: of faults.
         exports: by name.
         tasks: Gate and id of bound tasks.
+        numbers: those of @bind_task -> the Gate of what is bound to them.
         bindings: name of a program's field -> id -> function.
         active: local tasks that are active at the start.
         gates: what is blocked (or not) at the start.
         routes: colour -> its configuration on this PE.
         queues: input queues, then output queues from 8 on -> colour and priority.
+        led: the place in the user's files that leads to what is evaluated of a system module.
+        effects: whether builtins may configure the PE; not where an expression is only tried.
         steps: rounds of loops so far while compiling.
         depth: of the calls that are evaluated while compiling.
     """
@@ -95,6 +102,7 @@ class Unit:
     arch: str
     running: bool
     fabric: Fabric
+    sdk: str = ""
     layout: Any = None
     rectangle: tuple[int, int] | None = None
     code: Code = dataclasses.field(default_factory=Code)
@@ -119,17 +127,30 @@ class Unit:
         default_factory=dict
     )
     tasks: dict[tuple[Module, str], tuple[int, int]] = dataclasses.field(default_factory=dict)
+    numbers: dict[int, int] = dataclasses.field(default_factory=dict)
     bindings: dict[str, dict[int, Function]] = dataclasses.field(default_factory=dict)
     active: list[tuple[Value, Position]] = dataclasses.field(default_factory=list)
     gates: list[tuple[Value, bool, Position]] = dataclasses.field(default_factory=list)
     routes: dict[int, Any] = dataclasses.field(default_factory=dict)
     queues: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    led: Position | None = None
+    effects: bool = True
     steps: int = 0
     depth: int = 0
 
     def of_program(self) -> "Unit":
         """An empty one for a program of this layout."""
-        return Unit(self.rules, self.files, self.arch, True, self.fabric, rectangle=self.rectangle)
+        rest = {"sdk": self.sdk, "rectangle": self.rectangle}
+        return Unit(self.rules, self.files, self.arch, True, self.fabric, **rest)
+
+    @contextlib.contextmanager
+    def leading(self, at: Position | None) -> Iterator[None]:
+        """Report problems of system modules at a place in the user's files."""
+        before, self.led = self.led, at
+        try:
+            yield
+        finally:
+            self.led = before
 
     @property
     def values(self) -> dict[type[tree.Node], Callable[..., Value]]:
@@ -169,7 +190,7 @@ class Unit:
         """The compiled form of a function; its code is written later."""
         key = (function.module, function.node.name, function.node.at, key)
         if key not in self.requests:
-            self.requests[key] = Request(function, Label(), known)
+            self.requests[key] = Request(function, Label(), known, self.led)
             self.waiting.append(self.requests[key])
         return self.requests[key]
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from wafer.csl.meaning.core import types
 from wafer.csl.syntax import tree
+from wafer.csl.syntax.source import Position
 
 __all__ = [
     "Cell",
@@ -173,6 +174,7 @@ class Module:
         members: what its names turned out to be; None while that is worked out.
         library: whether it is a system module.
         settled: whether its comptime blocks have run.
+        imported: the place in the user's files that leads to a system module.
     """
 
     path: str
@@ -183,6 +185,7 @@ class Module:
     library: bool = False
     members: dict[str, Any] = dataclasses.field(default_factory=dict)
     settled: bool = False
+    imported: Position | None = None
 
 
 @dataclasses.dataclass(eq=False)

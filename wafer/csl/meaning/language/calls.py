@@ -73,6 +73,13 @@ def _passed(
 
 
 def _called(ev: Evaluator, function: Function, arguments: list[Value], at: Position) -> Value:
+    if function.module.library and not ev.module.library:
+        with ev.unit.leading(at):
+            return _call(ev, function, arguments, at)
+    return _call(ev, function, arguments, at)
+
+
+def _call(ev: Evaluator, function: Function, arguments: list[Value], at: Position) -> Value:
     node = function.node
     if node.kind == "task":
         ev.fail(at, f"the task '{node.name}' is activated, not called", "@activate(its id)")
@@ -209,7 +216,8 @@ def write_functions(unit: Unit) -> None:
     while unit.waiting:
         request = unit.waiting.pop(0)
         try:
-            _write(unit, request)
+            with unit.leading(request.led):
+                _write(unit, request)
         except Failure as failure:
             if failure.problem is not None:
                 unit.problems.append(failure.problem)
@@ -266,7 +274,8 @@ def _split(ev: Evaluator, node: tree.Function, scope: dict[str, Any]) -> None:
     for position, formal in enumerate(node.formals):
         kind = ev.type(formal.type)
         machine = types.machine_type(kind)
-        if machine is None or types.size_of(kind) not in (2, 4):
+        odd = types.is_integer(kind) and isinstance(kind, types.Plain) and kind.bits not in (16, 32)
+        if machine is None or types.size_of(kind) not in (2, 4) or odd:
             ev.fail(formal.at, f"a task's argument has 16 or 32 bits, found {kind}")
         part = wavelet
         if position:

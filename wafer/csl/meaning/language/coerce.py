@@ -4,6 +4,7 @@ from typing import Any
 
 from wafer.csl.machine.codes import Op
 from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.emit import Code
 from wafer.csl.meaning.core.evaluator import Evaluator, described
 from wafer.csl.meaning.core.numbers import bounds, fits, rounded
 from wafer.csl.meaning.core.values import (
@@ -18,7 +19,7 @@ from wafer.csl.meaning.core.values import (
 )
 from wafer.csl.syntax.source import Position
 
-__all__ = ["adapted", "cast", "coerce", "common", "zero"]
+__all__ = ["adapted", "cast", "coerce", "common", "narrowed", "zero"]
 
 
 def zero(kind: types.Type) -> Any:
@@ -57,7 +58,22 @@ def cast(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value:
     target, source = types.machine_type(kind), types.machine_type(value.type)
     assert target is not None
     assert source is not None
-    return Value(kind, Register(code.result(Op.CAST, target, ev.register(value, at), source)))
+    register = code.result(Op.CAST, target, ev.register(value, at), source)
+    return narrowed(code, kind, register)
+
+
+def narrowed(code: Code, kind: types.Type, register: int) -> Value:
+    """An integer of fewer bits than the machine's from a register that may hold more of them."""
+    if isinstance(kind, types.Plain) and 0 < kind.bits < 8 * types.size_of(kind):
+        spare = 8 * types.size_of(kind) - kind.bits
+        assert kind.machine is not None
+        if kind.name[0] == "u":
+            mask = code.constant((1 << kind.bits) - 1)
+            register = code.result(Op.AND, kind.machine, register, mask)
+        else:
+            register = code.result(Op.SHL, kind.machine, register, code.constant(spare))
+            register = code.result(Op.SHR, kind.machine, register, code.constant(spare))
+    return Value(kind, Register(register))
 
 
 def _number(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value | None:
@@ -172,6 +188,8 @@ def coerce(ev: Evaluator, value: Value, kind: types.Type, at: Position) -> Value
     converted = None
     if types.is_number(kind) and types.is_number(value.type):
         converted = _number(ev, value, kind, at)
+    elif value.type == types.COLOR and str(kind) == "local_task_id" and ev.unit.numbers:
+        converted = Value(kind, value.data)  # with @bind_task both are the same numbers
     elif value.type == types.ANONYMOUS:
         converted = _anonymous(ev, value, kind, at)
     elif isinstance(kind, types.Pointer):

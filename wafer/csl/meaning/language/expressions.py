@@ -158,6 +158,7 @@ def _enum_type(ev: Evaluator, node: tree.EnumType) -> Value:
 
 
 def _builtin(ev: Evaluator, node: tree.Builtin) -> Value:
+    ev.check_release(node.name, node.at)
     rule = ev.unit.rules.builtins.get(node.name)
     if rule is None:
         hint = ev.meant(node.name, ev.unit.rules.builtins)

@@ -1,5 +1,6 @@
 """What names and places stand for: local names, those of a module, parts of arrays and structs."""
 
+import re
 from typing import Any
 
 from wafer.csl.machine.codes import Op
@@ -52,9 +53,10 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
         if kind is not None:
             value = coerce(inner, value, kind, node.value.at)
     elif node.kind == "param":
+        where = module.name if module.library else module.path
         inner.fail(
             node.at,
-            f"the param '{node.name}' of {module.path} has no value",
+            f"the param '{node.name}' of {where} has no value",
             "give it one where the file is imported or placed, or a default",
         )
     elif kind is None:
@@ -124,7 +126,8 @@ def declared(ev: Evaluator, module: Module, name: str) -> Cell | Value | None:
         return module.members[name]
     module.members[name] = None
     try:
-        module.members[name] = _global(ev, module, node)
+        with ev.unit.leading(ev.unit.led or module.imported):
+            module.members[name] = _global(ev, module, node)
     except Failure as failure:
         module.members[name] = failure
         raise
@@ -140,6 +143,8 @@ def _binding(ev: Evaluator, node: tree.Name) -> Any:
         return Value(types.TYPE, kind)
     if node.id in DIRECTIONS:
         return Value(types.DIRECTION, DIRECTIONS[node.id])
+    if re.fullmatch(r"[iu][1-9]\d+", node.id):
+        ev.fail(node.at, f"{node.id}: integers have at most 64 bits here")
     known = {name for scope in ev.scopes for name in scope} | ev.module.declarations.keys()
     return ev.fail(node.at, f"'{node.id}' is not declared", ev.meant(node.id, known))
 

@@ -339,7 +339,10 @@ def _running_for(ev: Evaluator, node: tree.For, iterable: Value) -> Jump | None:
     else:
         ev.fail(at, f"a loop goes over a range or an array, found {described(iterable)}")
     machine = types.machine_type(kind)
-    assert machine is not None
+    if machine is None:
+        ev.fail(
+            node.iterable.at, f"a loop of running code over {kind}", "inline for, or @range(i16, …)"
+        )
     free, begin, again, after = code.top, Label(), Label(), Label()
     counter = RegisterVariable(kind, code.new())
     ev.write(counter, start, at)

@@ -1,0 +1,143 @@
+"""JAX primitives of maps that are linear in some operands: derivatives of any order, and vmap.
+
+A foreign call has no derivative, and ``jax.custom_vjp`` has no forward mode. These primitives have
+both: the derivative of each map, and its transpose, are maps of the same family.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+__all__ = ["composed", "multilinear"]
+
+Fun = Callable[..., list[Any]]
+# (cotangent, operands, None where it is linear in an unknown one; static parameters) -> cotangents
+# of the first operands
+Transpose = Callable[..., Sequence[Any]]
+
+
+def multilinear(
+    name: str,
+    fun: Fun,
+    transpose: Transpose,
+    *,
+    linear: int = 2,
+    together: Fun | None = None,
+    tokens: bool = False,
+) -> Primitive:
+    """Make a primitive that is linear in each of its first operands.
+
+    Args:
+        name: in jaxprs.
+        fun: arrays and static keywords -> [array]; usable under jit.
+        transpose: the rule for one unknown operand.
+        linear: how many operands it is linear in; the others have no derivative.
+        together: (tangents, primals, **static) -> [tangent], where all of them are perturbed; None
+            adds the terms of the product rule.
+        tokens: the first operand is [T, ...], and its rows are computed apart: under vmap they
+            become more rows. Otherwise a batch is computed one after another.
+    """
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **static: Any) -> Any:
+        out = made.bind(*primals, **static)
+        live = [i for i in range(linear) if not isinstance(tangents[i], ad.Zero)]
+        if together is not None and len(live) == linear:
+            return out, together(*tangents[:linear], *primals, **static)
+        terms = [made.bind(*primals[:i], tangents[i], *primals[i + 1 :], **static)[0] for i in live]
+        return out, [functools.reduce(jnp.add, terms)]
+
+    made = _primitive(name, fun, jvp, tokens=tokens)
+    ad.primitive_transposes[made] = functools.partial(_transposed, transpose)
+    return made
+
+
+def composed(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None) -> Primitive:
+    """Make a primitive that computes at once what several others compute together.
+
+    Args:
+        name: in jaxprs.
+        fun: arrays and static keywords -> list of arrays; usable under jit.
+        same: the same function, of primitives that have derivatives.
+        transpose: the rule where its linear operands are unknown.
+    """
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **static: Any) -> Any:
+        live = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+
+        def at_live(*some: Any) -> list[Any]:
+            full = list(primals)
+            for i, leaf in zip(live, some, strict=True):
+                full[i] = leaf
+            return same(*full, **static)
+
+        return jax.jvp(at_live, [primals[i] for i in live], [tangents[i] for i in live])
+
+    made = _primitive(name, fun, jvp, tokens=False)
+    if transpose is not None:
+        ad.primitive_transposes[made] = functools.partial(_transposed, transpose)
+    return made
+
+
+def _primitive(name: str, fun: Fun, jvp: Callable[..., Any], *, tokens: bool) -> Primitive:
+    made = Primitive(name)
+    made.multiple_results = True
+    made.def_impl(fun)
+
+    def shapes(*avals: Any, **static: Any) -> list[Any]:
+        given = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+        found = jax.eval_shape(functools.partial(fun, **static), *given)
+        return [jax.core.ShapedArray(leaf.shape, leaf.dtype) for leaf in found]
+
+    made.def_abstract_eval(shapes)
+    mlir.register_lowering(made, mlir.lower_fun(fun, multiple_results=True))
+    ad.primitive_jvps[made] = jvp
+    batching.primitive_batchers[made] = functools.partial(_batched, made, tokens)
+    return made
+
+
+def _transposed(
+    rule: Transpose, cotangents: Sequence[Any], *operands: Any, **static: Any
+) -> list[Any]:
+    unknown = [ad.is_undefined_primal(leaf) for leaf in operands]
+    if isinstance(cotangents[0], ad.Zero):
+        return [
+            ad.Zero(leaf.aval) if linear else None
+            for leaf, linear in zip(operands, unknown, strict=True)
+        ]
+    known = [None if linear else leaf for leaf, linear in zip(operands, unknown, strict=True)]
+    results = itertools.chain(rule(cotangents[0], *known, **static), itertools.repeat(None))
+    return [
+        result.astype(leaf.aval.dtype) if linear else None
+        for leaf, linear, result in zip(operands, unknown, results, strict=False)
+    ]
+
+
+def _batched(
+    made: Primitive, tokens: bool, operands: Sequence[Any], axes: Sequence[Any], **static: Any
+) -> tuple[list[Any], list[int]]:
+    front = [
+        leaf if axis is None else jnp.moveaxis(leaf, axis, 0)
+        for leaf, axis in zip(operands, axes, strict=True)
+    ]
+    if tokens and all(axis is None for axis in axes[1:]):
+        rows, *rest = front
+        (out,) = made.bind(rows.reshape(-1, *rows.shape[2:]), *rest, **static)
+        return [out.reshape(*rows.shape[:2], *out.shape[1:])], [0]
+
+    def one(batched: list[Any]) -> list[Any]:
+        left = iter(batched)
+        full = [
+            leaf if axis is None else next(left) for leaf, axis in zip(front, axes, strict=True)
+        ]
+        return made.bind(*full, **static)
+
+    chosen = [leaf for leaf, axis in zip(front, axes, strict=True) if axis is not None]
+    results = jax.lax.map(one, chosen)
+    return results, [0] * len(results)

@@ -1,0 +1,222 @@
+"""Keys of config.json: defaults of transformers' classes, other spellings, keys not known."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models.convert import config_from_hf, config_to_hf
+from models.convert.api import _CONFIGS
+from models.convert.class_defaults import CLASS_DEFAULTS
+from models.layers.basic import ACTIVATIONS
+from models.registry import build
+
+
+def _config(**foreign):
+    return build(config_from_hf(foreign)).config
+
+
+class _Watched(dict):
+    """A configuration that counts the keys that are read."""
+
+    def __init__(self, content):
+        super().__init__(content)
+        self.seen = set()
+
+    def __getitem__(self, key):
+        self.seen.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self.seen.add(key)
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))
+def test_every_key_with_a_default_is_read(kind):
+    map_ = _CONFIGS[kind]
+    seen = {*map_.keys, *map_.required}
+    for choice in ({}, {"alibi": True}, {"new_decoder_architecture": True}):
+        foreign = _Watched({**CLASS_DEFAULTS[kind], **map_.required, **choice})
+        map_.read(foreign)
+        seen |= foreign.seen
+    if kind in {"bert", "roberta"}:  # of the class with a head
+        name = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM"}[kind]
+        foreign = _Watched({**CLASS_DEFAULTS[kind], "architectures": [name]})
+        map_.read(foreign)
+        seen |= foreign.seen
+    assert CLASS_DEFAULTS[kind].keys() <= seen
+
+
+# Of configuration files as they were published: keys, and what they mean.
+PUBLISHED = {
+    "bloom-1b1": (
+        {"model_type": "bloom", "n_embed": 1536, "n_layer": 24, "num_attention_heads": 16}
+        | {"offset_alibi": 100, "skip_bias_add": True, "unk_token_id": 0, "n_inner": None},
+        {"hidden_size": 1536, "num_hidden_layers": 24, "num_heads": 16, "filter_size": 6144},
+    ),
+    "falcon-7b": (
+        {"model_type": "falcon", "apply_residual_connection_post_layernorm": False},
+        {"max_position_embeddings": 2048, "num_heads": 71, "num_kv_heads": 1},
+    ),
+    "falcon-7b of 2023": (
+        {"model_type": "RefinedWebModel", "architectures": ["RWForCausalLM"], "n_layer": 32}
+        | {"hidden_size": 4544, "n_head": 71, "multi_query": True, "parallel_attn": True},
+        {"num_kv_heads": 1, "use_untied_layer_norm": False, "num_hidden_layers": 32},
+    ),
+    "falcon-40b of 2023": (
+        {"model_type": "RefinedWeb", "architectures": ["RWForCausalLM"], "n_layer": 60}
+        | {"hidden_size": 8192, "n_head": 128, "n_head_kv": 8},
+        {"num_kv_heads": 8, "use_untied_layer_norm": True, "num_heads": 128},
+    ),
+    "jais-13b": (
+        {"model_type": "jais", "activation_function": "swiglu", "embeddings_scale": 14.6}
+        | {"n_inner": 13653, "scale_qk_dot_by_d": True, "width_scale": 0.05}
+        | {"position_embedding_type": "alibi", "reorder_and_upcast_attn": False},
+        {"embeddings_scale": 14.6, "logits_scale": 0.05, "scale_qk_dot_by_d": True},
+    ),
+    "mistral-7b": (
+        {"model_type": "mistral", "sliding_window": None},  # null is no window, absent is 4,096
+        {"num_kv_heads": 8, "attention_sliding_window_length": None},
+    ),
+    "gpt-j-6b": (
+        {"model_type": "gptj", "rotary": True, "scale_attn_weights": True},
+        {"max_position_embeddings": 2048, "rotary_features": 64, "share_embedding_weights": False},
+    ),
+    "codegen-350M": ({"model_type": "codegen", "n_ctx": 2048}, {"max_position_embeddings": 2048}),
+    "starcoder": (
+        {"model_type": "gpt_bigcode", "inference_runner": 0, "validate_runner_input": True},
+        {"nonlinearity": "gelu_new", "num_kv_heads": 1, "layer_norm_epsilon": 1e-5},
+    ),
+    "gpt-neox-20b": (
+        {"model_type": "gpt_neox", "attention_probs_dropout_prob": 0, "hidden_act": "gelu_fast"},
+        {"nonlinearity": "gelu_new", "rotary_features": 24, "share_embedding_weights": False},
+    ),
+    "bert": (
+        {"model_type": "bert", "hidden_act": "gelu_python", "position_embedding_type": "absolute"}
+        | {"pooler_type": "first_token_transform", "directionality": "bidi"},
+        {"layer_norm_epsilon": 1e-12, "nonlinearity": "gelu", "max_position_embeddings": 512},
+    ),
+    "roberta": (
+        {"model_type": "roberta"},
+        {"vocab_size": 50265, "max_position_embeddings": 510, "position_embedding_offset": 2},
+    ),
+    "dpr": ({"model_type": "dpr"}, {"projection_dim": 0, "num_segments": 2}),
+    "marian": (
+        {"model_type": "marian", "static_position_embeddings": True, "normalize_before": False},
+        {"decoder_start_token_id": 58100, "filter_size": 4096, "scale_embedding": False},
+    ),
+    "t5": ({"model_type": "t5", "n_positions": 512}, {"filter_size": 2048, "nonlinearity": "relu"}),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configurations_mean_what_they_mean_in_transformers(name):
+    foreign, expected = PUBLISHED[name]
+    cfg = _config(**foreign)
+    assert {key: getattr(cfg, key) for key in expected} == expected
+    assert _config(**config_to_hf(cfg)) == cfg
+
+
+# What transformers 4 writes into nested configurations besides the class's own keys.
+DUMPED = {
+    **dict.fromkeys(("cross_attention_hidden_size", "prefix", "bad_words_ids", "sep_token_id")),
+    "add_cross_attention": False,
+    "tie_encoder_decoder": False,
+    "tie_word_embeddings": True,
+    "pruned_heads": {},
+    "is_decoder": False,
+    "diversity_penalty": 0.0,
+    "typical_p": 1.0,
+    "torchscript": False,
+    "use_bfloat16": False,
+    "tf_legacy_loss": False,
+    "return_dict": True,
+    "num_beam_groups": 1,
+    "remove_invalid_values": False,
+    "encoder_no_repeat_ngram_size": 0,
+    "begin_suppress_tokens": None,
+    "suppress_tokens": None,
+    "exponential_decay_length_penalty": 2,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))
+def test_a_configuration_that_transformers_4_wrote_in_full_is_read(kind):
+    assert config_from_hf({**DUMPED, "model_type": kind})["name"]
+
+
+def test_llava_has_the_defaults_of_both_its_parts():
+    vision = {"hidden_size": 1024, "num_attention_heads": 16, "patch_size": 14, "vocab_size": 7}
+    cfg = _config(model_type="llava", vision_config=vision, text_config={"vocab_size": 32064})
+    assert (cfg.text_model.hidden_size, cfg.text_model.num_kv_heads) == (4096, 32)
+    assert (cfg.image_model.filter_size, cfg.image_model.nonlinearity) == (3072, "quick_gelu")
+    assert _config(model_type="llava").image_model.filter_size == 4096
+
+
+def test_mixtral_keeps_the_coefficient_that_its_loss_does_not_use():
+    cfg = _config(model_type="mixtral", router_aux_loss_coef=0.02)
+    assert cfg.moe.balance_weight == 0.0
+    written = config_to_hf(cfg)
+    assert (written["router_aux_loss_coef"], written["output_router_logits"]) == (0.02, False)
+    used = _config(model_type="mixtral", router_aux_loss_coef=0.02, output_router_logits=True)
+    assert used.moe.balance_weight == 0.02
+
+
+@pytest.mark.parametrize(
+    ("foreign", "message"),
+    [
+        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "only 'absolute' is"),
+        ({"model_type": "bert", "is_decoder": True}, "is_decoder: True, only False is computed"),
+        ({"model_type": "gpt2", "pruned_heads": {"0": [1]}}, "pruned_heads: .*only {} is"),
+        ({"model_type": "gpt2", "attention_head_type": "multiquery"}, "attention_head_type: 'mul"),
+        ({"model_type": "llama", "sliding_window": 4}, "sliding_window: 4, a key that llama does"),
+        ({"model_type": "llama", "rope_thetta": 1}, "rope_thetta: 1, .*did you mean 'rope_theta'"),
+        ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quantization_config: "),
+        ({"model_type": "mpt", "logit_scale": 0.5}, "logit_scale: 0.5, a key that mpt does not"),
+        ({"model_type": "mpt", "attn_config": {"rope": True}}, "attn_config.rope: True is not"),
+        ({"model_type": "mpt", "attn_config": {"attn_type": "mqa"}}, "attn_type: 'mqa' is not"),
+        ({"model_type": "bloom", "n_head": 8, "num_attention_heads": 16}, "both mean the same"),
+        ({"model_type": "marian", "decoder_vocab_size": 7}, "vocab_size and decoder_vocab_size di"),
+        ({"model_type": "gptj", "activation_function": "prelu"}, "activation 'prelu' is not comp"),
+        ({"model_type": "mixtral", "router_jitter_noise": 0.1}, "router_jitter_noise: 0.1, only"),
+    ],
+)
+def test_what_would_change_the_result_is_refused_by_name(foreign, message):
+    with pytest.raises(ValueError, match=message):
+        config_from_hf(foreign)
+    unset = {key: None for key in foreign if key != "model_type"}
+    config_from_hf({"model_type": foreign["model_type"], **unset})
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "mixtral", "falcon"])
+def test_a_share_of_rotary_features_is_refused_where_all_rotate(kind):
+    for foreign in (
+        {"partial_rotary_factor": 0.5},
+        {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+    ):
+        with pytest.raises(
+            ValueError, match=f"partial_rotary_factor: .*transformers' {kind} rotates all"
+        ):
+            config_from_hf({"model_type": kind, **foreign})
+    config_from_hf({"model_type": kind, "partial_rotary_factor": 1.0})
+
+
+def test_activations_of_transformers_by_hand():
+    x = jnp.asarray([-20.0, -1.0, 0.0, 1.0, 20.0])
+    gelu = [0.0, -0.5 * math.erfc(1 / math.sqrt(2)), 0.0, 0.841345, 10.0]
+    np.testing.assert_allclose(ACTIVATIONS["gelu_10"](x), gelu, atol=1e-6)
+    np.testing.assert_allclose(ACTIVATIONS["hardswish"](x), [0, -1 / 3, 0, 2 / 3, 20], atol=1e-6)
+    deviations = (np.asarray(x) - 0.707107) / 0.282095
+    laplace = [0.5 * math.erfc(-d / math.sqrt(2)) for d in deviations]
+    np.testing.assert_allclose(ACTIVATIONS["laplace"](x), laplace, atol=1e-6)
+
+
+def test_an_activation_is_written_under_transformers_own_name():
+    sizes = {"vocab_size": 8, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1}
+    cfg = build({"name": "gpt2", **sizes, "nonlinearity": "squared_relu"}).config
+    assert config_to_hf(cfg)["activation_function"] == "relu2"
+    cfg = build({"name": "gpt2", **sizes, "nonlinearity": "squared_gelu"}).config
+    with pytest.raises(ValueError, match="activation 'squared_gelu' is not computed"):
+        config_to_hf(cfg)

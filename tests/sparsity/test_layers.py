@@ -1,0 +1,148 @@
+"""Layers of Flax with csr weights, and what is refused where they cannot be."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx
+
+import sparsity
+
+RIGL = {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 1}, "param_filter": "*kernel*"}
+X = jax.random.normal(jax.random.key(3), (6, 8))
+
+
+class Linen(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(4, use_bias=False)(linen.relu(linen.Dense(12)(x)))
+
+
+class Nnx(nnx.Module):
+    def __init__(self, **keys):
+        rngs = nnx.Rngs(0)
+        self.up = nnx.Linear(8, 12, rngs=rngs, **keys)
+        self.down = nnx.Linear(12, 4, use_bias=False, rngs=rngs, **keys)
+
+    def __call__(self, x):
+        return self.down(nnx.relu(self.up(x)))
+
+
+def linen_parts():
+    def run(params, x):
+        with sparsity.linen_layers():
+            return Linen().apply({"params": params}, x)
+
+    return Linen().init(jax.random.key(0), X)["params"], run
+
+
+def nnx_parts():
+    keys = {"dot_general": sparsity.dot_general, "promote_dtype": sparsity.promote_dtype}
+    graph, params = nnx.split(Nnx(**keys))
+    return params, lambda params, x: nnx.merge(graph, params)(x)
+
+
+def trained(parts, compute):
+    """Weights and losses of three steps, each with a topology update."""
+    params, run = parts()
+    sparsifier = sparsity.configure(RIGL | {"compute": compute})
+    tx = optax.adam(1e-2)
+    sparse = sparsifier.init(params, jax.random.key(1))
+    params, opt_state = sparsifier.prune(params, tx.init(params), sparse)
+    losses = []
+
+    def loss(ready, sparse):
+        return ((run(sparsifier.attach(ready, sparse), X) - 1) ** 2).mean()
+
+    for _ in range(3):
+        ready = sparsifier.prepare(params, sparse, dense=True)
+        value, grads = jax.value_and_grad(loss)(ready, sparse)
+        grads, dense = sparsifier.split(grads, sparse)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        sparse, params, opt_state = sparsifier.update(sparse, params, dense, opt_state)
+        losses.append(float(value))
+    return sparsifier.expand(params, (), sparse)[0], sparsifier.masks(sparse), losses
+
+
+@pytest.mark.parametrize("parts", [linen_parts, nnx_parts], ids=["linen", "nnx"])
+def test_csr_weights_train_in_flax_layers_as_masked_ones_do(parts):
+    masked, csr = trained(parts, "masked"), trained(parts, "csr")
+    assert len(csr[1]) == 2
+    jax.tree.map(np.testing.assert_array_equal, masked[1], csr[1])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), masked, csr)
+
+
+def test_dtypes_of_a_flax_layer_with_a_csr_kernel():
+    layer = nnx.Linear(
+        8,
+        4,
+        dtype=jnp.bfloat16,
+        dot_general=sparsity.dot_general,
+        promote_dtype=sparsity.promote_dtype,
+        rngs=nnx.Rngs(0),
+    )
+    dense = layer(X)
+    mask = jnp.ones((8, 4), bool)
+    pattern = sparsity.pattern_from_mask(mask, 32)
+    values = layer.kernel[...].T.reshape(-1)
+    layer.kernel = nnx.Param(sparsity.SparseWeight(values=values, pattern=pattern))
+    assert layer(X).dtype == dense.dtype == jnp.bfloat16
+    np.testing.assert_allclose(layer(X), dense, atol=0.02)
+    with pytest.raises(ValueError, match="expected the last axis of x and the first"):
+        sparsity.dot_general(X, layer.kernel[...], (((0,), (0,)), ((), ())))
+
+
+def test_other_layers_are_told_what_to_write():
+    params = {"w": jnp.ones((4, 4))}
+    sparsifier = sparsity.configure({"sparsity": 0.5, "compute": "csr"})
+    sparse = sparsifier.init(params, jax.random.key(0))
+    weight = sparsifier.apply(sparsifier.prune(params, (), sparse)[0], sparse)["w"]
+    refused = [lambda: weight @ X[0, :4], lambda: jnp.asarray(weight), lambda: weight[0]]
+    graph, state = nnx.split(nnx.Linear(4, 4, rngs=nnx.Rngs(0)))
+    state["kernel"] = nnx.Param(weight)
+    for use in [*refused, lambda: nnx.merge(graph, state)(X[:, :4])]:
+        with pytest.raises(TypeError, match=r"is no array.*dot_general=sparsity\.dot_general"):
+            use()
+
+
+CSR = {"sparsity": 0.5, "compute": "csr"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"weight_layout": "oi"}, r"weight_layout is 'oi'.*equinox.*use masked"),
+        ({"params": {"w": X}, "accepts": lambda name: False}, "'w' cannot be stored as csr: acc"),
+        ({"params": {"w": jnp.ones((2, 2, 2))}}, "'w' cannot be stored as csr: its rank is 3"),
+    ],
+)
+def test_configure_refuses_csr_at_once(keys, message):
+    with pytest.raises(sparsity.SparsityError, match=message):
+        sparsity.configure(CSR, **keys)
+
+
+def test_wrap_refuses_csr_at_once():
+    with pytest.raises(sparsity.SparsityError, match=r"wrap\(\) differentiates at dense weights"):
+        sparsity.wrap(sparsity.configure(CSR), optax.sgd(1), jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("level", "accepts", "records"),
+    [
+        (0.9, None, [("WARNING", "auto keeps masks of a, b: configure() was not told")]),
+        (0.9, lambda name: name == "a", [("INFO", "auto keeps masks of b: accepts() says")]),
+        (0.1, lambda name: True, [("INFO", "auto keeps masks of a, b: csr pays up to 60 %")]),
+        (0.9, lambda name: True, []),
+    ],
+)
+def test_auto_says_in_one_line_that_it_keeps_masks(level, accepts, records, caplog):
+    caplog.set_level("INFO", "sparsity.storage")
+    params = {name: jnp.ones((16, 16)) for name in "ab"}
+    sparsity.configure(level, accepts=accepts).init(params, jax.random.key(0))
+    lines = [(r.levelname, r.message) for r in caplog.records if r.name == "sparsity.storage"]
+    assert len(lines) == len(records)
+    for (level, text), (want, part) in zip(lines, records, strict=True):
+        assert level == want
+        assert part in text

@@ -1,0 +1,224 @@
+"""Every params file that the vendor published, through the function behind ``--validate_only``.
+
+    python tests/vendor_corpus.py FOLDER
+
+FOLDER is a checkout or a git directory of the public model zoo with its tags; nothing of it is
+kept. Files with the same contents are checked once. A file without ``model.name`` gets the name
+that its folder stands for, as the vendor's run.py gave it. Data and checkpoints need not exist.
+
+Exit status 1: fewer files than the shares below are accepted, or refused for a listed reason.
+"""
+
+import argparse
+import collections
+import contextlib
+import io
+import logging
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+ACCEPTED, EXPLAINED = 0.95, 0.99  # shares of the files for PyTorch and for listed families
+# Reasons to refuse a file that docs/guides/porting.md lists: messages that contain one of these.
+REASONS = (
+    "not computed here: ",
+    "duplicate key",
+    "positions, but model.max_position_embeddings is",
+    "copies are of a pipeline",
+)
+
+# folder of the configs (end of its path) -> (family, model name where the file has none)
+_FOLDERS = {
+    "bert/fine_tuning/classifier": ("bert classifier", "bert-sequence-classifier"),
+    "bert/classifier": ("bert classifier", "bert-sequence-classifier"),
+    "bert/fine_tuning/extractive_summarization": ("bert summarization", "bert-summarization"),
+    "bert/extractive_summarization": ("bert summarization", "bert-summarization"),
+    "bert/fine_tuning/qa": ("bert q&a", "bert-q&a"),
+    "bert/fine_tuning/token_classifier": ("bert token classifier", "bert-token-classifier"),
+    "bert/token_classifier": ("bert token classifier", "bert-token-classifier"),
+    "gptj/fine_tuning/continuous_pretraining": ("gptj", "gptj"),
+    "gptj/continuous_pretraining": ("gptj", "gptj"),
+    "fc_mnist": ("fc_mnist", "fc_mnist"),
+    "dpo": ("dpo", "mistral"),
+    "dpr": ("dpr", "dpr"),
+    "multimodal/llava": ("llava", "llava"),
+} | {
+    family: (family, family)
+    for family in (
+        *("bert", "bloom", "btlm", "falcon", "gpt2", "gpt3", "gptj", "jais", "llama", "mistral"),
+        *("mixtral", "mpt", "santacoder", "starcoder", "t5", "transformer"),
+    )
+}
+_NAMED = {"roberta": "roberta", "neox": "gpt-neox", "pythia": "pythia"}  # by the file's own name
+_NOT_RUNS = re.compile("data_prep|data_proc|tutorials|embedding_generation")
+
+_BARE = re.compile("unknown key($|; did you mean|; known)|unknown section;")
+
+Problem = tuple[str, str]  # dotted key, message
+
+
+class Vendor(NamedTuple):
+    """A params file at one tag."""
+
+    tag: str
+    path: str
+    blob: str
+    family: str
+    name: str
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """(major, minor) of the tag."""
+        major, minor = re.findall(r"\d+", self.tag)[:2]
+        return int(major), int(minor)
+
+
+def _git(folder: Path, *args: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), *args], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def files(folder: Path) -> Iterator[Vendor]:
+    """List the params files of every tag; ``family`` is '' for models that are not listed here."""
+    for tag in _git(folder, "tag").split():
+        for line in _git(folder, "ls-tree", "-r", tag).splitlines():
+            blob, _, path = line.partition("\t")
+            where, _, file = path.rpartition("/configs/")
+            if not where or not file.endswith(".yaml") or _NOT_RUNS.search(path):
+                continue
+            plain = f"/{where.removesuffix('/pytorch').removesuffix('/tf')}"
+            rows = (row for end, row in _FOLDERS.items() if plain.endswith(f"/{end}"))
+            family, name = next(rows, ("", ""))
+            name = next((own for word, own in _NAMED.items() if word in file), name)
+            if "/tf" in where and family:
+                family = "TensorFlow"
+            yield Vendor(tag, path, blob.split()[2], family, name)
+
+
+def problems_of(text: str, name: str) -> list[Problem]:
+    """Check one file as ``wafer run CSX --mode train --validate_only`` does; [] is accepted."""
+    from wafer.commands.dry import validate_only
+    from wafer.config import load_all
+    from wafer.errors import ConfigError, WaferError
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "params.yaml"
+        path.write_text(text)
+        try:
+            path.write_text(_with_name(path, name))
+            for cfg in load_all(path, {"mode": "train"}):
+                validate_only(cfg)
+        except ConfigError as error:
+            return [(".".join(map(str, p.path)), p.message) for p in error.problems]
+        except (WaferError, ValueError) as error:
+            return [("", str(error).splitlines()[0])]
+        except Exception as error:  # a fault of ours
+            return [("", f"CRASH {type(error).__name__}: {str(error)[:200]}")]
+    return []
+
+
+def _with_name(path: Path, name: str) -> str:
+    """Name the model, and begin from no checkpoint: none of them is here."""
+    from wafer.yamlfile import read_yaml
+
+    raw: Any = read_yaml(path)[0]
+    trainers = raw.get("trainer", raw)
+    for trainer in trainers if isinstance(trainers, list) else [trainers]:
+        own = trainer.get("trainer", trainer)
+        sections = own.get("init", own)
+        model = sections.get("model")
+        if isinstance(model, dict) and not {"name", "model_name"} & set(model):
+            model["name"] = name
+        for part in (own.get("runconfig"), *(own.get(m) for m in ("fit", "validate"))):
+            if isinstance(part, dict):
+                part.pop("checkpoint_path", None)
+                part.pop("ckpt_path", None)
+    return yaml.safe_dump(raw, sort_keys=False)
+
+
+def _table(rows: dict[Any, list[str]], columns: tuple[str, ...], first: str) -> str:
+    lines = [f"| {first} | files | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+    for key in sorted(rows):
+        counts = collections.Counter(rows[key])
+        cells = " | ".join(str(counts[column]) for column in columns)
+        lines.append(f"| {key} | {len(rows[key])} | {cells} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Print the tables; see the module."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="a family, or a part of a path")
+    parser.add_argument("--problems", type=int, default=60, help="rows of the table of problems")
+    parser.add_argument("--list", action="store_true", help="list every refused file")
+    args = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    checked: dict[tuple[str, str], list[Problem]] = {}
+    by_release: dict[Any, list[str]] = collections.defaultdict(list)
+    by_family: dict[Any, list[str]] = collections.defaultdict(list)
+    counts: collections.Counter[Problem] = collections.Counter()
+    bare: collections.Counter[str] = collections.Counter()
+    alone: collections.Counter[Problem] = collections.Counter()
+    for file in files(args.folder):
+        if args.only and args.only not in (file.family, *re.findall(args.only, file.path)):
+            continue
+        if not file.family:
+            by_family["(not listed)"].append("not read")
+            continue
+        key = (file.blob, file.name)
+        if key not in checked:
+            text = _git(args.folder, "cat-file", "-p", file.blob)
+            with contextlib.redirect_stdout(io.StringIO()):
+                checked[key] = problems_of(text, file.name)
+        found = checked[key]
+        reasons = [message for _, message in found if not _explains(message)]
+        state = "accepted" if not found else "refused" if reasons else "explained"
+        if file.family != "TensorFlow":
+            by_release[file.release].append(state)
+        by_family[file.family].append(state)
+        if args.list and found:
+            print(file.tag, file.path, *(f"\n    {k}: {m}" for k, m in found))
+        shown = {(k, _plain(m)) for k, m in found}
+        if file.family == "TensorFlow":
+            bare.update(k for k, m in shown if re.match(_BARE, m))
+            continue
+        counts.update(shown)
+        if len(shown) == 1:
+            alone.update(shown)
+    for title, rows in (("release", by_release), ("family", by_family)):
+        print(_table(rows, ("accepted", "explained", "refused"), title), end="\n\n")
+    for (where, message), count in counts.most_common(args.problems):
+        print(f"{count:5} {alone[where, message]:5}  {where}: {message}")
+    print(f"\nTensorFlow: {sum(bare.values())} keys without advice", *bare.most_common(20))
+    states = collections.Counter(state for row in by_release.values() for state in row)
+    total = max(sum(states.values()), 1)
+    accepted = states["accepted"] / total
+    explained = accepted + states["explained"] / total
+    print(
+        f"\n{total} files, {len(checked)} different: {accepted:.1%} accepted, {explained:.1%} "
+        f"accepted or explained"
+    )
+    return 0 if accepted >= ACCEPTED and explained >= EXPLAINED else 1
+
+
+def _explains(message: str) -> bool:
+    return any(reason in message for reason in REASONS)
+
+
+def _plain(message: str) -> str:
+    """Drop what differs between files: line numbers, long lists."""
+    return re.sub(r"^\(line \d+\) ", "", message)[:150]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

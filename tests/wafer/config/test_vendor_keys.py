@@ -1,0 +1,148 @@
+"""Keys of the vendor's releases: without effect, renamed, refused by name, handed on."""
+
+import logging
+
+import pytest
+
+from wafer.config import parse_config
+from wafer.config.vendor.keys import IGNORED, REFUSED, translate
+from wafer.data.registry import DATA_PROCESSORS
+from wafer.errors import ConfigError
+from wafer.optim.sections import OPTIMIZERS
+
+SIZES = {"hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1, "filter_size": 16}
+MODEL = {"name": "gpt2", "vocab_size": 64, "max_position_embeddings": 8, **SIZES}
+ROWS = {"data_processor": "GptHDF5DataProcessor", "data_dir": "there", "batch_size": 2}
+OPTIMIZER = {"optimizer_type": "SGD", "learning_rate": 1e-3}
+
+
+def file(**sections):
+    own = {"model": MODEL, "train_input": ROWS, "optimizer": OPTIMIZER}
+    return own | {"runconfig": {"max_steps": 1}} | sections
+
+
+def problems(raw):
+    with pytest.raises(ConfigError) as error:
+        parse_config(raw)
+    return {".".join(map(str, p.path)): p.message for p in error.value.problems}
+
+
+def test_keys_without_effect_are_dropped_and_logged(caplog):
+    raw = file(
+        model=MODEL | {"use_position_embedding": True, "allow_multireplica": False},
+        train_input=ROWS | {"mixed_precision": True, "shuffle_buffer": 16384},
+        optimizer=OPTIMIZER | {"epsilon": 1e-8, "ws_summary": True},
+        predict_input=None,
+    )
+    with caplog.at_level(logging.WARNING):
+        cfg = parse_config(raw)
+    assert cfg.model == MODEL
+    (line,) = (r.getMessage() for r in caplog.records if "no effect" in r.getMessage())
+    for key in ("predict_input", "model.use_position_embedding", "optimizer.epsilon"):
+        assert key in line
+
+
+@pytest.mark.parametrize("row", IGNORED + REFUSED, ids=lambda row: row.keys.split()[0])
+def test_a_row_is_of_a_section_and_of_releases(row):
+    assert row.section in {"model", "optimizer", "runconfig", "input"}
+    first, last = ([int(n) for n in part.split(".")] for part in row.releases.split("-"))
+    assert [1, 6] <= first <= last <= [2, 10]
+
+
+def test_no_row_hides_a_key_that_a_section_has():
+    """A key is either read or without effect; rows with values or a processor may share one."""
+    classes = {"optimizer": OPTIMIZERS.values(), "input": DATA_PROCESSORS.values()}
+    for row in IGNORED:
+        if not row.values and not row.of:
+            for cls in classes.get(row.section, ()):
+                assert not set(row.keys.split()) & set(cls.keys()), (row, cls)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "says"),
+    [
+        ("model", "use_position_embedding", False, "position_embedding_type: null"),
+        ("optimizer", "correct_bias", False, "only AdamW"),
+        ("train_input", "data_transforms", [{"name": "add_sink_tokens"}], "sink tokens"),
+    ],
+)
+def test_a_value_that_would_change_the_result_is_refused_by_name(section, key, value, says):
+    raw = file()
+    raw[section] = raw[section] | {key: value}
+    message = problems(raw)[f"{section}.{key}"]
+    assert "not computed here: " in message
+    assert says in message
+
+
+def test_adamw_reads_correct_bias_and_others_take_its_default():
+    given = {"learning_rate": 1e-3, "correct_bias": False}
+    assert not parse_config(
+        file(optimizer={"optimizer_type": "AdamW"} | given)
+    ).optimizer.correct_bias
+    parse_config(file(optimizer={"optimizer_type": "Adam", "correct_bias": True} | OPTIMIZER))
+
+
+def test_the_data_may_say_their_vocabulary_which_is_the_models():
+    cfg = parse_config(file(train_input=ROWS | {"vocab_size": 64}))
+    assert cfg.train_input.vocab_size == 64
+
+
+def test_names_of_the_registry_are_ours():
+    names = ("bert/classifier", "bert/token_classifier", "bert/extractive_summarization")
+    ours = [translate({"model": {"name": name}}).sections["model"]["name"] for name in names]
+    assert ours == ["bert-sequence-classifier", "bert-token-classifier", "bert-summarization"]
+
+
+def test_problems_name_the_key_that_the_file_has():
+    policy = {**MODEL, "vocab_size": 0}
+    raw = file(model={"name": "dpo", "policy_model": policy, "dpo": {"reference_free": False}})
+    assert "model.policy_model.vocab_size" in problems(raw)
+
+
+def test_dpo_without_a_reference_is_refused():
+    raw = file(model={"name": "dpo", "policy_model": MODEL, "dpo": {"reference_free": True}})
+    assert "not computed here" in problems(raw)["model.dpo.reference_free"]
+
+
+def test_halves_of_the_data_are_those_of_the_section():
+    processor = {"data_processor": "SST2DataProcessor", "is_training": False}
+    (problem,) = translate({"train_input": processor}).problems
+    assert problem.path == ("train_input", "is_training")
+    out = translate({"eval_input": processor})
+    assert out.ignored == ["eval_input.is_training"]
+
+
+def test_fc_mnist_reads_mnist_without_a_processor():
+    out = translate({"model": {"name": "fc_mnist"}, "train_input": {"split": "train"}})
+    assert out.sections["train_input"] == {"data_processor": "MNISTDataProcessor"}
+
+
+def test_of_two_lengths_of_a_schedule_steps_wins():
+    both = {"scheduler": "Linear", "steps": 34, "decay_steps": 262, "alpha": 0.1}
+    out = translate({"optimizer": {"learning_rate": [both]}})
+    assert out.sections["optimizer"]["learning_rate"] == [{"scheduler": "Linear", "steps": 34}]
+
+
+def test_positions_follow_the_data_where_the_model_does_not_say():
+    train = {"src_max_sequence_length": 5, "tgt_max_sequence_length": 7}
+    model = translate({"model": {"name": "t5"}, "train_input": train}).sections["model"]
+    assert model["src_max_position_embeddings"] == 5
+    assert model["tgt_max_position_embeddings"] == 7
+    given = {"name": "bert", "max_position_embeddings": 9}
+    out = translate({"model": given, "train_input": {"max_sequence_length": 5}})
+    assert out.sections["model"] == given
+
+
+def test_the_data_take_over_what_the_model_says():
+    sums = {"data_processor": "BertSumCSVDataProcessor"}
+    model = {"name": "bert/extractive_summarization", "vocab_file": "v.txt"}
+    out = translate({"model": model, "train_input": sums})
+    assert out.sections["train_input"]["vocab_file"] == "v.txt"
+    assert "vocab_file" not in out.sections["model"]
+
+
+def test_the_scale_by_masked_tokens_replaces_the_weight():
+    rows = {"data_processor": "BertCSVDataProcessor", "dynamic_mlm_scale": True}
+    out = translate({"model": {"name": "bert", "mlm_loss_weight": 0.02}, "train_input": rows})
+    assert out.sections["model"]["mlm_loss_scaling"] == "num_masked"
+    assert "mlm_loss_weight" not in out.sections["model"]

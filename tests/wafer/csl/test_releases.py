@@ -1,0 +1,122 @@
+"""What only some releases of the SDK have: old modules and builtins, and the table of them."""
+
+import numpy as np
+import pytest
+from helpers.paths import ROOT
+
+import wafer.csl
+from wafer.csl.syntax.releases import FEATURES, Feature, feature_of
+
+STREAMS = """
+const memcpy = @import_module("<memcpy_multi/get_params>", .{ .width = 1, .height = 1 });
+layout {
+  @set_rectangle(1, 1);
+  @set_tile_code(0, 0, "pe.csl", .{ .memcpy_params = memcpy.get_params(0) });
+  @export_name("go", fn()void);
+}
+"""
+STREAMED = """
+param memcpy_params: comptime_struct;
+const into = @get_color(3);
+const out = @get_color(4);
+const sys = @import_module("<memcpy_multi/memcpy>", @concat_structs(memcpy_params, .{
+  .MEMCPYH2D_1 = into, .MEMCPYD2H_1 = out, .LAUNCH = @get_color(5), .data_type = u32,
+}));
+const send = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = out });
+task take(word: u32) void { @mov32(send, word + 1, .{ .async = true }); }
+fn go() void { sys.unblock_cmd_stream(); }
+comptime { @bind_task(take, into); @export_symbol(go); @rpc(@get_color(5)); }
+"""
+
+
+def compiled(folder, layout, pe, **options):
+    (folder / "layout.csl").write_text(layout, encoding="utf-8")
+    (folder / "pe.csl").write_text(pe, encoding="utf-8")
+    return wafer.csl.compile(folder / "layout.csl", **options)
+
+
+@pytest.mark.native
+def test_programs_name_their_own_streams_in_memcpy_multi(tmp_path):
+    image = compiled(tmp_path, STREAMS, STREAMED)
+    assert image.streams == {3: "MEMCPYH2D_1", 4: "MEMCPYD2H_1"}
+    runtime = wafer.csl.Runtime(image)
+    runtime.launch("go")
+    runtime.memcpy_h2d(3, np.array([6, 41], np.uint32), 0, 0, 1, 1, 2, streaming=True)
+    back = np.zeros(2, np.uint32)
+    runtime.memcpy_d2h(back, 4, 0, 0, 1, 1, 2, streaming=True)
+    assert back.tolist() == [7, 42]
+
+
+TALLY = """
+const tally = @import_module("<kernels/tally/layout>", .{
+  .kernel_width = 2, .kernel_height = 2, .phase2_tally = @as(u32, 4),
+  .colors = [3]color{ @get_color(2), @get_color(3), @get_color(4) },
+  .output_color = @get_color(5),
+});
+layout {
+  @set_rectangle(2, 2);
+  for (@range(u16, 2)) |x| {
+    for (@range(u16, 2)) |y| {
+      @set_tile_code(x, y, "pe.csl", .{ .tally_params = tally.get_params(x, y) });
+    }
+  }
+  @export_name("go", fn()void);
+}
+"""
+
+
+@pytest.mark.native
+def test_the_tally_without_callback_sends_its_total_north(tmp_path):
+    pe = """param tally_params: comptime_struct;
+    const tally = @import_module("<kernels/tally/pe>",
+      @concat_structs(tally_params, .{ .output_queues = [2]u16{ 2, 3 } }));
+    fn go() void { tally.bump_tally(1); tally.signal_completion(); }
+    comptime { @export_symbol(go); }"""
+    image = compiled(tmp_path, TALLY, pe)
+    assert (image.programs[0].tables["queues"][:8, 0] == -1).all()
+    machine = wafer.csl.Machine(image)
+    machine.launch(wafer.csl.Rectangle(0, 0, 2, 2), "go")
+    machine.run(10_000)
+    assert not machine.fault, machine.fault
+    assert machine.links[..., 3].tolist() == [[0, 1], [0, machine.links[1, 1, 3]]]
+
+
+@pytest.mark.parametrize(
+    ("sdk", "pe", "message"),
+    [
+        ("1.4", STREAMED, "<memcpy_multi/memcpy> is of SDK 0.6 to 0.9; now: <memcpy/memcpy>"),
+        ("0.9.0", None, "@bind_local_task is of SDK 1.0 and later; before: @bind_task"),
+    ],
+)
+def test_a_release_that_is_told_has_nothing_of_others(tmp_path, sdk, pe, message):
+    pe = pe or STREAMED.replace("@bind_task(take, into)", "@bind_local_task(take, into)")
+    layout = STREAMS
+    if sdk == "1.4":  # the layout's module has the same row
+        layout = STREAMS.replace("memcpy_multi/", "memcpy/")
+    with pytest.raises(wafer.csl.CslError) as caught:
+        compiled(tmp_path, layout, pe, sdk=sdk)
+    assert caught.value.problems[0].message == message
+    assert caught.value.problems[0].hint == f"compiled with --sdk={sdk}"
+
+
+def test_a_module_that_is_not_here_says_its_release(tmp_path):
+    layout = STREAMS.replace("<memcpy_multi/get_params>", "<kernels/fft/fft3d_layout>")
+    with pytest.raises(wafer.csl.CslError) as caught:
+        compiled(tmp_path, layout, STREAMED)
+    problem = caught.value.problems[0]
+    assert problem.hint == "<kernels/fft/fft3d_layout> is of SDK 1.4 and later, and it is not here"
+
+
+def test_releases():
+    row = Feature("@x", "0.8", "1.0")
+    assert [row.is_in(sdk) for sdk in ("0.6", "0.8.0", "1.0.0", "1.1")] == [0, 1, 1, 0]
+    assert feature_of("@get_int").is_in("2.10")
+    assert feature_of("@mov32") is None
+
+
+def test_the_guide_has_the_table():
+    text = (ROOT / "docs" / "guides" / "csl-releases.md").read_text(encoding="utf-8")
+    for row in FEATURES:
+        last = row.last or "–"
+        here = "yes" if row.here else "no"
+        assert f"| `{row.name}` | {row.first} | {last} | {row.instead or '–'} | {here} |" in text

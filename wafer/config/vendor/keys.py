@@ -1,0 +1,177 @@
+"""Keys of the vendor's run files, release by release, that our sections do not have.
+
+Three tables: keys that change no result (``IGNORED``), other names for keys and values
+(``RENAMED``, ``NAMES``), and what is refused by name (``REFUSED``). ``translate`` applies them
+before the sections are checked. The vendor's public source at each release tag is the reference.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from wafer.config.vendor.rules import RULES
+from wafer.errors import Problem
+
+__all__ = ["IGNORED", "NAMES", "NOT_COMPUTED", "REFUSED", "RENAMED", "Row", "translate"]
+
+NOT_COMPUTED = "not computed here: "
+_PARTS = ("train_input", "eval_input")
+
+
+class Row(NamedTuple):
+    """Keys of a section that share an explanation.
+
+    section: 'model', 'optimizer', 'runconfig' or 'input' (both input sections)
+    keys: separated by spaces
+    releases: that knew them, 'first-last'
+    why: what they mean, in a message or in the documentation
+    values: the only values that the row is for; () is every value
+    of: regular expression over the model's name or the data processor; '' is all
+    """
+
+    section: str
+    keys: str
+    releases: str
+    why: str
+    values: tuple[Any, ...] = ()
+    of: str = ""
+
+
+IGNORED = (
+    Row("input", "mixed_precision fp16_type", "1.6-2.10", "the model's keys decide"),
+    Row("input", "use_multiple_workers", "1.6-2.0", "one reader feeds all systems"),
+    Row("input", "buckets", "1.6-1.8", "groups rows of like length; no padding is computed here"),
+    Row(
+        "input",
+        "shuffle_buffer shuffle_buffer_size",
+        "1.6-2.10",
+        "the whole epoch is shuffled",
+        of="^(?!HuggingFace)",
+    ),
+    Row("input", "pad_token_id bos_token_id", "2.2-2.2", "unused: the rows have them", of="Llava"),
+    Row("input", "dynamic_loss_weight", "1.6-1.6", "overwritten by model.mlm_loss_scaling"),
+    Row(
+        "input",
+        "vocab_file do_lower masked_lm_prob max_predictions_per_seq whole_word_masking",
+        "1.8-2.2",
+        "unused: the rows are masked beforehand",
+        of="BertCSVDataProcessor",
+    ),
+    Row("model", "use_position_embedding", "1.6-2.2", "position_embedding_type decides", (True,)),
+    Row("model", "weight_initialization_seed", "1.6-2.2", "runconfig.seed decides"),
+    Row("model", "alibi_implementation", "2.0-2.2", "one value, two ways to compute it"),
+    Row("model", "allow_multireplica", "1.6-1.9", "unused outside the pipeline"),
+    Row("model", "fold_rope_consts", "2.4-2.4", "one value, two ways to compute it"),
+    Row("model", "scale_by_layer_index", "2.1-2.1", "unused", (False,)),
+    Row("model", "dtype use_cache pad_token_id", "2.4-2.10", "unused in training"),
+    Row("model", "tie_encoder_decoder", "1.6-2.10", "the vendor has no other value", (False,)),
+    Row("optimizer", "epsilon", "1.6-1.9", "unused: the vendor reads eps"),
+    Row("optimizer", "use_bias_correction", "1.6-1.9", "unused: the correction is made", (True,)),
+    Row("optimizer", "correct_bias", "2.0-2.10", "the default", (True,), "(?i)^(?!adamw$)"),
+    Row("optimizer", "ws_summary", "1.7-2.3", "log_summaries writes the norms"),
+    Row("runconfig", "execute_crd_memory_gi compile_crd_memory_gi", "2.0-2.3", "", (-1,)),
+    Row("runconfig", "log_step_count_steps save_checkpoint_steps", "1.7-1.7", "unused"),
+)
+
+RENAMED = (
+    # (section, older key, today's, of)
+    ("model", "scale_encoder_qk_dot_by_d", "scale_qk_dot_by_d", "t5|transformer"),
+)
+
+# A model's name in the registry of releases 2.4 and later -> ours
+NAMES: Mapping[str, str] = {
+    "bert/classifier": "bert-sequence-classifier",
+    "bert/extractive_summarization": "bert-summarization",
+    "bert/token_classifier": "bert-token-classifier",
+    "T5ForConditionalGeneration": "t5",
+}
+
+REFUSED = (
+    Row("input", "data_transforms", "2.4-2.10", "sink tokens in the rows; drop the key"),
+    Row(
+        "model",
+        "use_position_embedding",
+        "1.6-2.2",
+        "false means no positions; write position_embedding_type: null",
+        (False,),
+    ),
+    Row(
+        "optimizer",
+        "correct_bias",
+        "2.0-2.10",
+        "only AdamW goes without it",
+        (False,),
+        "(?i)^(?!adamw$)",
+    ),
+    Row("optimizer", "use_bias_correction", "1.6-1.9", "the vendor reads correct_bias", (False,)),
+)
+
+
+class Translated(NamedTuple):
+    """Sections in today's words.
+
+    sections: as ``parse_config`` reads them
+    ignored: dotted keys without effect, in the file's order
+    problems: refused keys
+    renamed: path here -> path in the file
+    """
+
+    sections: dict[str, Any]
+    ignored: list[str]
+    problems: list[Problem]
+    renamed: dict[tuple[str, ...], tuple[str, ...]]
+
+
+def translate(raw: Mapping[str, Any]) -> Translated:
+    """Apply the tables to the sections of a run file; ``raw`` is left as it is."""
+    out = Translated({}, [], [], {})
+    for name, value in raw.items():
+        out.sections[name] = dict(value) if isinstance(value, Mapping) else value
+    model = out.sections.get("model")
+    if isinstance(model, dict):
+        if "name" not in model and "model_name" in model:  # before release 2.4
+            model["name"] = model.pop("model_name")
+            out.renamed["model", "name"] = ("model", "model_name")
+        if isinstance(model.get("name"), str):
+            model["name"] = NAMES.get(model["name"], model["name"])
+    for rule in RULES:
+        rule(out)
+    for name, section in out.sections.items():
+        if isinstance(section, dict):
+            _apply(out, name, section)
+    return out
+
+
+def _apply(out: Translated, name: str, section: dict[str, Any]) -> None:
+    for key in list(section):
+        row = _row(REFUSED, name, key, section)
+        if row is not None and section[key] is not None:
+            out.problems.append(Problem((name, key), f"{section[key]!r}: {NOT_COMPUTED}{row.why}"))
+            del section[key]
+        elif _row(IGNORED, name, key, section) is not None:
+            out.ignored.append(f"{name}.{key}")
+            del section[key]
+    for where, old, new, of in RENAMED:
+        if old in section and where == name and re.search(of, _kind(name, section)):
+            section[new] = section.pop(old)
+            out.renamed[name, new] = (name, old)
+
+
+def _kind(name: str, section: Mapping[str, Any]) -> str:
+    """Return what decides the meaning of a section's keys: its model, processor or optimizer."""
+    key = {"model": "name", "optimizer": "optimizer_type"}.get(name, "data_processor")
+    return str(section.get(key, ""))
+
+
+def _row(rows: tuple[Row, ...], name: str, key: str, section: Mapping[str, Any]) -> Row | None:
+    """Find the row of a key with its value; a value equals itself only in its own type."""
+    place = "input" if name in _PARTS else name
+    for row in rows:
+        if row.section != place or key not in row.keys.split():
+            continue
+        fits = not row.values or any(
+            value == section[key] and type(value) is type(section[key]) for value in row.values
+        )
+        if fits and re.search(row.of, _kind(name, section)):
+            return row
+    return None

@@ -1,0 +1,163 @@
+"""What one section of the vendor's run files means for another, as small functions.
+
+Each takes the ``Translated`` sections and changes them in place; all are listed in ``RULES``.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from models.names import MODELS
+from wafer.errors import Problem
+
+__all__ = ["RULES"]
+
+_PARTS = ("train_input", "eval_input")
+
+
+def _inputs(out: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for part in _PARTS:
+        if isinstance(out.sections.get(part), dict):
+            yield part, out.sections[part]
+
+
+def _drop(out: Any, section: dict[str, Any], path: str) -> None:
+    out.ignored.append(path)
+    del section[path.rpartition(".")[2]]
+
+
+def _sections(out: Any) -> None:
+    """Drop sections that mean nothing for training."""
+    for name in ("predict_input", "csconfig"):
+        value = out.sections.get(name)
+        if name == "csconfig" and value not in (None, {"use_cbfloat16": False}):
+            continue  # reported as an unknown section, with advice
+        if name in out.sections:
+            _drop(out, out.sections, name)
+
+
+def _halves(out: Any) -> None:
+    """Check keys that choose training or evaluation data, which the section itself does."""
+    for part, section in _inputs(out):
+        train = part == "train_input"
+        for key, own in (("is_training", (train,)), ("split", _splits(train))):
+            if key not in section or (key == "split" and "MNIST" not in str(_processor(section))):
+                continue
+            if section[key] in own:
+                _drop(out, section, f"{part}.{key}")
+            else:
+                message = f"{section[key]!r}: not computed here: {part} reads {own[0]!r} data"
+                out.problems.append(Problem((part, key), message))
+                del section[key]
+
+
+def _splits(train: bool) -> tuple[str, ...]:
+    return ("train",) if train else ("val", "test", "eval")
+
+
+def _processor(section: dict[str, Any]) -> Any:
+    return section.get("data_processor")
+
+
+def _mnist(out: Any) -> None:
+    """Releases before 2.4 read MNIST without naming a processor."""
+    model = out.sections.get("model")
+    if isinstance(model, dict) and model.get("name") == "fc_mnist":
+        for _, section in _inputs(out):
+            section.setdefault("data_processor", "MNISTDataProcessor")
+
+
+def _schedules(out: Any) -> None:
+    """Drop what a scheduler of releases before 2.1 did not read."""
+    optimizer = out.sections.get("optimizer")
+    entries = optimizer.get("learning_rate") if isinstance(optimizer, dict) else None
+    if not isinstance(entries, list):
+        return
+    kept = []
+    for i, entry in enumerate(entries):
+        own = dict(entry) if isinstance(entry, dict) else entry
+        if isinstance(own, dict):
+            where = f"optimizer.learning_rate.{i}"
+            if "steps" in own and "decay_steps" in own:  # steps won
+                _drop(out, own, f"{where}.decay_steps")
+            if "alpha" in own and str(own.get("scheduler")).lower().startswith("linear"):
+                _drop(out, own, f"{where}.alpha")
+        kept.append(own)
+    optimizer["learning_rate"] = kept
+
+
+def _masked(out: Any) -> None:
+    """``dynamic_mlm_scale`` divides by the masked tokens of the batch, whatever the weight."""
+    model = out.sections.get("model")
+    for part, section in _inputs(out):
+        if "dynamic_mlm_scale" not in section:
+            continue
+        if section.pop("dynamic_mlm_scale") and part == "train_input" and isinstance(model, dict):
+            model["mlm_loss_scaling"] = "num_masked"
+            model.pop("mlm_loss_weight", None)
+
+
+# (family of the model, data processor, key of the model that the data take over, still the model's)
+_HANDED_ON = (
+    ("encoder", "BertSum", "vocab_file", False),
+    ("encoder", "BertTokenClassifier", "label_vocab_file", False),
+    ("encoder", "BertCSV", "disable_nsp", True),
+)
+
+
+def _handed_on(out: Any) -> None:
+    """Hand keys of the model on to the data, where releases have them in either place."""
+    model, family = _model(out)
+    for own, processor, key, stays in _HANDED_ON:
+        if family != own or key not in model:
+            continue
+        for _, section in _inputs(out):
+            if str(_processor(section)).startswith(processor):
+                section.setdefault(key, model[key])
+        if not stays:
+            del model[key]
+
+
+# (family, key of train_input, key of the model): as many positions as the longest rows
+_LENGTHS = (
+    ("seq2seq", "src_max_sequence_length", "src_max_position_embeddings"),
+    ("seq2seq", "tgt_max_sequence_length", "tgt_max_position_embeddings"),
+    ("encoder", "max_sequence_length", "max_position_embeddings"),
+)
+
+
+def _lengths(out: Any) -> None:
+    """Take the number of positions from the data's length where the model does not say it."""
+    model, family = _model(out)
+    train = out.sections.get("train_input")
+    for own, source, key in _LENGTHS:
+        if family == own and isinstance(train, dict) and isinstance(train.get(source), int):
+            model.setdefault(key, train[source])
+
+
+def _model(out: Any) -> tuple[dict[str, Any], str]:
+    model = out.sections.get("model")
+    if not isinstance(model, dict):
+        return {}, ""
+    return model, getattr(MODELS.get(str(model.get("name"))), "family", "")
+
+
+def _preferences(out: Any) -> None:
+    """``name: dpo`` trains its ``policy_model``."""
+    model = out.sections.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("policy_model"), dict):
+        return
+    model |= model.pop("policy_model")
+    for key in model:
+        if key not in ("name", "dpo"):
+            out.renamed["model", key] = ("model", "policy_model", key)
+    dpo = model.get("dpo")
+    if isinstance(dpo, dict) and "reference_free" in dpo:
+        model["dpo"] = {key: value for key, value in dpo.items() if key != "reference_free"}
+        if dpo["reference_free"]:
+            message = "True: not computed here: a loss without a reference"
+            out.problems.append(Problem(("model", "dpo", "reference_free"), message))
+        else:
+            out.ignored.append("model.dpo.reference_free")
+
+
+RULES = (_sections, _mnist, _preferences, _halves, _schedules, _masked, _handed_on, _lengths)

@@ -1,0 +1,87 @@
+"""Builtins that read other files: modules, and values in JSON."""
+
+import json
+from typing import Any
+
+from wafer.csl.meaning.builtins.arguments import fields_of
+from wafer.csl.meaning.core import types
+from wafer.csl.meaning.core.evaluator import Evaluator, described
+from wafer.csl.meaning.core.values import Value
+from wafer.csl.meaning.language.coerce import coerce
+from wafer.csl.syntax import tree
+from wafer.csl.syntax.parser import read
+from wafer.csl.syntax.source import CslError, Position, Problem, Source
+
+__all__ = ["BUILTINS"]
+
+_SCALARS = {str: types.STRING, int: types.COMPTIME_INT, float: types.COMPTIME_FLOAT}
+
+
+def _import_module(ev: Evaluator, node: tree.Builtin) -> Value:
+    path = ev.known(node.arguments[0]).data
+    ev.check_release(path, node.at)
+    given = ev.known(node.arguments[1]) if len(node.arguments) > 1 else None
+    params = fields_of(ev, given, node.at) if given is not None else {}
+    module = ev.unit.files.instance(path, ev.module.path, params, node.at)
+    for name in params.keys() - module.declarations.keys():
+        hint = ev.meant(name, module.declarations)
+        ev.unit.warnings.append(Problem(node.at, f"{path} has no param '{name}'", hint))
+    if module.library:
+        module.imported = ev.unit.led or node.at if ev.module.library else node.at
+    ev.unit.modules.append(module)
+    return Value(types.MODULE, module)
+
+
+def _import_comptime_value(ev: Evaluator, node: tree.Builtin) -> Value:
+    kind, name = ev.type(node.arguments[0]), ev.known(node.arguments[1])
+    if name.type != types.STRING:
+        ev.fail(node.at, f"expected the name of a JSON file, found {described(name)}")
+    path = ev.unit.files.found(name.data, ev.module.path, node.at)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        ev.fail(node.at, f"{name.data} is not JSON: {error}")
+    return _value(ev, kind, data, node.at, name.data)
+
+
+def _value(ev: Evaluator, kind: types.Type, data: Any, at: Position, where: str) -> Value:
+    """What JSON says, as a type; where: the file and the fields that lead there."""
+    if isinstance(data, dict):
+        if kind != types.ANONYMOUS:
+            ev.fail(
+                at, f"{where}: expected {kind}, found an object", "import it as comptime_struct"
+            )
+        return Value(types.ANONYMOUS, dict(_field(ev, *item, at, where) for item in data.items()))
+    if isinstance(data, list):
+        if not isinstance(kind, types.Array):
+            ev.fail(at, f"{where}: expected {kind}, found a list", "import it as [n]T")
+        parts = [_value(ev, kind.element, part, at, f"{where}[{k}]") for k, part in enumerate(data)]
+        return coerce(ev, Value(types.ANONYMOUS, parts), kind, at)
+    if isinstance(data, bool) and kind == types.BOOL:
+        return Value(kind, data)
+    scalar = _SCALARS.get(type(data))
+    if scalar is None or kind == types.BOOL:
+        ev.fail(at, f"{where}: expected {kind}, found {json.dumps(data)}")
+    if kind == types.COLOR and scalar == types.COMPTIME_INT:
+        return Value(kind, data)
+    return coerce(ev, Value(scalar, data), kind, at)
+
+
+def _field(ev: Evaluator, label: str, data: Any, at: Position, where: str) -> tuple[str, Value]:
+    """A field, from an item whose label is ``name:type``."""
+    name, colon, kind = (part.strip() for part in label.partition(":"))
+    if not colon:
+        ev.fail(at, f"{where}: the label '{label}' names no type", f'"{label}:i16"')
+    try:
+        declared = read(Source(where, f"const t = {kind};")).file.declarations[0]
+    except CslError as error:
+        ev.fail(at, f"{where}: '{kind}' is no type ({error.problems[0].message})")
+    assert isinstance(declared, tree.Variable)
+    assert declared.value is not None
+    return name, _value(ev, ev.type(declared.value), data, at, f"{where}.{name}")
+
+
+BUILTINS = {
+    "@import_module": _import_module,
+    "@import_comptime_value": _import_comptime_value,
+}
