@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from helpers.rows import rows_in
-from helpers.vendor_data import END, characters, hook_file, run
+from helpers.vendor_data import END, IDS, characters, hook_file, run
 
 from wafer.data.vendor.hooks import load_hook
 from wafer.data.vendor.packers import CutPacker, MaskPacker
 from wafer.errors import ConfigError, DataError
+
 
 @pytest.fixture(autouse=True)
 def _one_guard(monkeypatch):
@@ -393,3 +394,14 @@ def test_a_packer_that_goes_on_makes_the_same_rows(make):
     for one, other in zip(got, want, strict=True):
         for a, b in zip(one, other, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_marks_in_a_text_are_counted_or_read_as_text(tmp_path):
+    path = hook_file(tmp_path, [{"text": f"abc{END}de"}])
+    report = run(path)
+    assert rows_in(tmp_path / "out")[0, 0].tolist() == [1, 2, 3, 0, 4, 5]
+    assert report.params["post-process"]["special_tokens_in_texts"] == 1
+    assert "1 special tokens, such as" in str(report)
+    report = run(path, encode_special_tokens="true", output_dir=str(tmp_path / "text"))
+    assert report.counts.marks == 0
+    assert rows_in(tmp_path / "text")[0, 0, 3] == IDS["<"]

@@ -16,6 +16,7 @@ from wafer.data.vendor.settings import HookSettings
 from wafer.data.vendor.splits import preprocess_all
 from wafer.errors import ConfigError
 
+
 @pytest.fixture(autouse=True)
 def _one_guard(monkeypatch):
     """The process that opens tokenizers stays for the next test."""

@@ -24,6 +24,7 @@ __all__ = [
     "Encoded",
     "Encoder",
     "Tally",
+    "count_marks",
     "current",
     "detokenize_wikitext",
     "encode",
@@ -195,7 +196,7 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
         eos = encoder.vocabulary.eos_id
         rows = [np.array([*tokens, eos], np.int32) if tokens else None for tokens in ids]
     kept = [row for row in rows if row is not None]
-    return Encoded(kept, characters, len(rows) - len(kept), _marks(ids, tokenizer))
+    return Encoded(kept, characters, len(rows) - len(kept), marks=count_marks(ids, tokenizer))
 
 
 def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -203,7 +204,7 @@ def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
         return [e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _marks(texts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> int:
+def count_marks(texts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> int:
     """Count the special tokens in texts."""
     added = tokenizer.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special}
@@ -223,8 +224,8 @@ def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Enco
         ids = [i for _ in one for i in (*(t for t in next(unread) if t != eos), eos)]
         rows.append(np.array(ids, np.int32))
     kept = [row for row in rows if (row != eos).any()]
-    marks = _marks(encoded, tokenizer)
-    return Encoded(kept, sum(map(len, texts)), len(rows) - len(kept), marks)
+    marks = count_marks(encoded, tokenizer)
+    return Encoded(kept, sum(map(len, texts)), len(rows) - len(kept), marks=marks)
 
 
 def _turns(texts: list[list[int]], encoder: Encoder) -> np.ndarray | None:

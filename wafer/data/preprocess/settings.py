@@ -111,6 +111,9 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
     ] = 2048
     short_seq_prob: Annotated[Probability, described("share of rows cut short at random")] = 0.0
     min_sequence_len: Annotated[NonNegativeInt, described("shorter sequences are left out")] = 10
+    encode_special_tokens: Annotated[
+        Bool, described("read special tokens that stand in a text, such as <|endoftext|>, as text")
+    ] = False
     ftfy_normalizer: Annotated[
         Literal["NFC", "NFKC", "NFD", "NFKD"] | None,
         described("normal form that ftfy brings text to"),
@@ -190,9 +193,6 @@ class Settings(RunSettings):
     prompt_prefix: Annotated[str, described("text before each prompt")] = ""
     completion_prefix: Annotated[str, described("text before each completion, without loss")] = ""
     eos_after_prompt: Annotated[Bool, described("put eos_id after each prompt, too")] = False
-    encode_special_tokens: Annotated[
-        Bool, described("read special tokens that stand in a text, such as <|endoftext|>, as text")
-    ] = False
     use_ftfy: Annotated[Bool, described("mend broken Unicode with ftfy")] = False
 
     tgt_max_sequence_length: Annotated[PositiveInt, described("T5: tokens of a target row")] = 114

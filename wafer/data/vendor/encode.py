@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from wafer.data.preprocess.encode import Encoded, Encoder, Tally, current, mended
+from wafer.data.preprocess.encode import Encoded, Encoder, Tally, count_marks, current, mended
 from wafer.data.text.tokenizer import tokenizing
 from wafer.data.vendor.hooks import Turns, load_hook
 from wafer.data.vendor.pieces import cut, merge_backward, next_fit
@@ -51,7 +51,7 @@ class _Batch:
         self.settings, self.ids, self.tokenizer = settings, encoder.vocabulary, tokenizer
         self.special = encoder.vocabulary.special
         self.tally = Tally()
-        self.characters = self.discarded = 0
+        self.characters = self.discarded = self.marks = 0
         weights, drops = settings.semantic_loss_weight, settings.semantic_drop_mask
         self.defaults = Defaults(weights, drops, self.clean)
 
@@ -111,7 +111,7 @@ def encode_examples(records: Sequence[tuple[Any, ...]]) -> Encoded:
         backward = settings.mode == "finetuning" or settings.rules.release < (2, 4)
         batch.tally = batch.tally._replace(sequences=len(sequences))
         sequences = (merge_backward if backward else next_fit)(sequences, settings.max_seq_length)
-    return Encoded(sequences, batch.characters, batch.discarded, batch.tally)
+    return Encoded(sequences, batch.characters, batch.discarded, batch.tally, batch.marks)
 
 
 def _cut(records: Sequence[tuple[Any, ...]], batch: _Batch) -> Iterator[tuple[Any, ...]]:
@@ -169,6 +169,9 @@ def _plain(batch: _Batch, texts: Sequence[str]) -> list[np.ndarray]:
     with tokenizing("the tokenizer cannot encode a text of the input"):
         after = _special_at_end(batch.tokenizer)
         encodings = batch.tokenizer.encode_batch_fast(list(texts))
+    added = sum(batch.tokenizer.encode("a").special_tokens_mask)
+    batch.marks = count_marks([encoding.ids for encoding in encodings], batch.tokenizer)
+    batch.marks -= added * len(encodings)
     ids = (np.array(encoding.ids, np.int32) for encoding in encodings)
     return [np.stack([one, np.ones_like(one)])[:, : len(one) - after] for one in ids]
 
