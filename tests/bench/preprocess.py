@@ -1,8 +1,9 @@
 """Preprocessing: peak memory and text per second, whole or killed on the way.
 
 Makes text of words with the frequencies of language (Zipf), in lines of JSON, and gives it to
-``wafer data preprocess`` in a process of its own. ``--kills N`` kills that process N times on the
-way and compares the rows with those of a run that nobody killed.
+``wafer data preprocess`` in a process of its own, beside the rate of the ``tokenizers`` library
+alone. ``--hook`` gives it a vendor's file with a read hook in place of flags. ``--kills N`` kills
+that process N times on the way and compares the rows with those of a run that nobody killed.
 """
 
 import argparse
@@ -41,6 +42,35 @@ def tokenizer(path, source):
     with source.open() as file:
         texts = [json.loads(line)["text"] for line, _ in zip(file, range(3000), strict=False)]
     train_bpe(texts, 2000).save(str(path))
+    return path
+
+
+def alone(path, source):
+    """CPU seconds of one ``encode_batch_fast`` over all texts, in batches of a megabyte."""
+    from tokenizers import Tokenizer
+
+    encoder = Tokenizer.from_file(str(path))
+    seconds, batch, size = 0.0, [], 0
+    with source.open() as file:
+        for line in [*file, None]:
+            if line is None or size > 1 << 20:
+                begin = time.process_time()
+                encoder.encode_batch_fast(batch, add_special_tokens=False)
+                seconds += time.process_time() - begin
+                batch, size = [], 0
+            if line:
+                batch.append(json.loads(line)["text"])
+                size += len(batch[-1])
+    return seconds
+
+
+def hook_file(path, flags):
+    """A vendor's preprocessing file of the same run."""
+    keys = {name: value for name, value in flags.items() if name != "tokenizer_type"}
+    keys |= {"mode": "pretraining", "read_hook": "hooks:text_read_hook"}
+    keys |= {"read_hook_kwargs": {"text_key": "text"}, "use_ftfy": True}
+    text = {name: str(value) for name, value in keys.items() if isinstance(value, pathlib.Path)}
+    path.write_text(json.dumps(keys | text | {"display_pbar": False}))
     return path
 
 
@@ -89,29 +119,39 @@ def main():
     parser.add_argument("--megabytes", type=int, default=80)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--hook", action="store_true", help="a vendor's file, with ftfy")
     parser.add_argument("--folder", help="for text and rows; a temporary one otherwise")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(args.folder or scratch)
         source = text(folder / "text.jsonl", args.megabytes)
         vocabulary = tokenizer(folder / "tokenizer.json", source)
-        command = [sys.executable, "-m", "wafer", "data", "preprocess", "LMData"]
+        command = [sys.executable, "-m", "wafer", "data", "preprocess"]
         flags = {"input_dir": source, "tokenizer_type": "HuggingFaceTokenizer"}
         flags |= {"huggingface_tokenizer": vocabulary, "max_seq_length": args.length}
         flags |= {"display_pbar": "false"}
-        command += [str(part) for key, value in flags.items() for part in (f"--{key}", value)]
+        if args.hook:
+            command += ["-p", str(hook_file(folder / "file.yaml", flags))]
+        else:
+            parts = ((f"--{key}", str(value)) for key, value in flags.items())
+            command += ["LMData", *(part for pair in parts for part in pair)]
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        library = alone(vocabulary, source)
         command += ["--files_per_record", str(20_000 if args.kills else 50_000)]
         seconds, digests = 0.0, []
         for kills in sorted({0, args.kills}):
             out = folder / f"rows-{kills}"
             share = seconds / (kills + 1)
+            used = sum(os.times()[2:4])
             peaks, seconds = run([*command, "--output_dir", str(out)], kills, share)
+            cpu = sum(os.times()[2:4]) - used
             digests.append(digest(out))
             sys.stdout.write(
                 f"{source.stat().st_size / 1e6:.0f} MB, rows of {args.length}, {kills} kills: "
                 f"peak {peaks[0]:.0f} MB, largest child {peaks[1]:.0f} MB, all {peaks[2]:.0f} MB, "
                 f"each page once {peaks[3]:.0f} MB; "
-                f"{digests[-1][1]:,} rows ({digests[-1][0]}) in {seconds:.0f} s, "
+                f"{digests[-1][1]:,} rows ({digests[-1][0]}) in {seconds:.0f} s and "
+                f"{cpu:.1f} s of CPU, {library:.1f} s the library alone: {library / cpu:.2f}, "
                 f"load {os.getloadavg()[0]:.1f}\n"
             )
         if len(set(digests)) > 1:

@@ -19,7 +19,7 @@ from models.sections import parse
 from wafer.cli import main
 from wafer.data.preprocess import progress, records, run
 from wafer.data.preprocess.convert import convert_dataset_to_hdf5
-from wafer.data.preprocess.encode import detokenize_wikitext
+from wafer.data.preprocess.encode import detokenize_wikitext, fix_text
 from wafer.data.preprocess.run import preprocess
 from wafer.data.preprocess.settings import Settings
 from wafer.data.rowfiles.verify import verify_folder
@@ -400,6 +400,17 @@ def test_wikitext_marks_and_spaces_are_undone():
     text = " = Title = \n The 3 @.@ 5 km @-@ long road , ( so called ) , costs 1 @,@ 000 . "
     want = " = Title = \n The 3.5 km-long road, (so called), costs 1,000. "
     assert detokenize_wikitext(text).split() == want.split()
+
+
+@pytest.mark.parametrize("tag", ["", "<b>"])
+def test_texts_are_mended_as_ftfy_does(tag):
+    ftfy = pytest.importorskip("ftfy")
+    lines = [*map(chr, range(256)), "Ã©t&eacute; &amp; \u2019", "a\r\nb\rc\u2028d", "ﬁ ｅ e\u0301"]
+    starts = range(0, len(lines), 20)
+    texts = ["\n".join([*lines[i : i + 7], tag, *lines[i:]]) for i in starts]
+    for text in [*texts, "", "\n", "a\r", "a &lt; b", f"x\n{tag}\n&amp;"]:
+        assert fix_text(text, "NFC") == ftfy.fix_text(text, normalization="NFC")
+        assert fix_text(text, None) == ftfy.fix_text(text, normalization=None)
 
 
 def test_any_dataset_of_features_becomes_the_vendors_files(tmp_path):

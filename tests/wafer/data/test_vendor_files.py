@@ -9,11 +9,19 @@ from helpers.records import write
 from helpers.rows import rows_in
 from helpers.vendor_data import IDS, characters, hook_file, run
 
+from wafer.cli import main
 from wafer.data.vendor.keys import NO_EFFECT, REFUSED
 from wafer.data.vendor.load import load_settings
 from wafer.data.vendor.settings import HookSettings
 from wafer.data.vendor.splits import preprocess_all
 from wafer.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _one_guard(monkeypatch):
+    """The process that opens tokenizers stays for the next test."""
+    monkeypatch.setattr("wafer.data.preprocess.run.dismiss", lambda: None)
+
 
 LETTERS = [{"text": chr(97 + i % 26) + 3 * chr(97 + i // 26)} for i in range(60)]
 
@@ -49,6 +57,30 @@ def test_a_huggingface_source_is_a_folder_by_its_split(tmp_path, monkeypatch):
     assert texts_in(tmp_path / "cached") == ["def"]
     with pytest.raises(ConfigError, match="hf download --repo-type dataset org/other --local-dir"):
         run(huggingface(tmp_path, "org/other"))
+
+
+def test_a_dataset_that_save_to_disk_wrote(tmp_path):
+    for split, text in (("train", "abc"), ("test", "xyz")):
+        folder = tmp_path / "saved" / split
+        folder.mkdir(parents=True)
+        write(folder / "data.arrow", [{"text": text}])
+        state = {"_data_files": [{"filename": "data.arrow"}]}
+        (folder / "state.json").write_text(json.dumps(state))
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    run(huggingface(tmp_path, tmp_path / "saved", "test"))
+    assert texts_in(tmp_path / "out") == ["xyz"]
+    with pytest.raises(ConfigError, match=r"'dev': .* has no such split"):
+        run(huggingface(tmp_path, tmp_path / "saved", "dev"))
+
+
+def test_the_command_takes_the_file_and_the_release(tmp_path, capsys):
+    path = hook_file(tmp_path, [{"text": "abcdefg"}])
+    command = ["data", "preprocess", "--config", str(path), "--display_pbar", "false"]
+    assert main([*command, "--release", "2.10"]) == 0
+    assert "1 rows in 1 file(s)" in capsys.readouterr().out
+    assert rows_in(tmp_path / "out")[0, 2].tolist() == [2, 3, 4, 5, 6, 0]  # g is lost
+    assert main([*command, "--output_dir", str(tmp_path / "kept")]) == 0
+    assert rows_in(tmp_path / "kept")[0, 2].tolist() == [2, 3, 4, 5, 6, 7]
 
 
 def test_a_local_folder_of_every_kind_of_file(tmp_path):

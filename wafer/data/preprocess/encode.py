@@ -24,9 +24,11 @@ __all__ = [
     "Encoded",
     "Encoder",
     "Tally",
+    "count_marks",
     "current",
     "detokenize_wikitext",
     "encode",
+    "fix_text",
     "mended",
     "start_worker",
 ]
@@ -104,6 +106,25 @@ _WIKITEXT = (  # in this order, which decides where two of them meet
 )
 
 
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
+# Lines that ftfy leaves as they are: printable ASCII without the sign that begins an entity.
+_SOUND = re.compile(r"[\t\n -%'-~]*")
+
+
+def fix_text(text: str, normalization: str | None) -> str:
+    """``ftfy.fix_text``, which is asked only about lines that it may change."""
+    ftfy = optional("ftfy", "ftfy", "use_ftfy")
+    entities: str | bool = "auto"
+    out = []
+    for line in _LINES.findall(text):
+        if "<" in line:  # ftfy takes a text with tags for HTML, from there on
+            entities = False
+        sound = _SOUND.fullmatch(line)
+        keys = {"unescape_html": entities, "normalization": normalization}
+        out.append(line if sound else ftfy.fix_text(line, **keys))
+    return "".join(out)
+
+
 def detokenize_wikitext(text: str) -> str:
     """Undo the spaces and @-@ marks that WikiText puts around punctuation."""
     for pattern, replacement in _WIKITEXT:
@@ -114,8 +135,7 @@ def detokenize_wikitext(text: str) -> str:
 def mended(text: str, settings: RunSettings) -> str:
     """A text as ftfy and the detokenizer leave it."""
     if settings.use_ftfy:
-        ftfy = optional("ftfy", "ftfy", "use_ftfy")
-        text = ftfy.fix_text(text, normalization=settings.ftfy_normalizer)
+        text = fix_text(text, settings.ftfy_normalizer)
     if settings.wikitext_detokenize:
         text = detokenize_wikitext(text)
     return text
@@ -176,7 +196,7 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
         eos = encoder.vocabulary.eos_id
         rows = [np.array([*tokens, eos], np.int32) if tokens else None for tokens in ids]
     kept = [row for row in rows if row is not None]
-    return Encoded(kept, characters, len(rows) - len(kept), marks=_marks(ids, tokenizer))
+    return Encoded(kept, characters, len(rows) - len(kept), marks=count_marks(ids, tokenizer))
 
 
 def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -184,7 +204,7 @@ def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
         return [e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _marks(texts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> int:
+def count_marks(texts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> int:
     """Count the special tokens in texts."""
     added = tokenizer.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special}
@@ -204,7 +224,7 @@ def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Enco
         ids = [i for _ in one for i in (*(t for t in next(unread) if t != eos), eos)]
         rows.append(np.array(ids, np.int32))
     kept = [row for row in rows if (row != eos).any()]
-    marks = _marks(encoded, tokenizer)
+    marks = count_marks(encoded, tokenizer)
     return Encoded(kept, sum(map(len, texts)), len(rows) - len(kept), marks=marks)
 
 

@@ -207,6 +207,8 @@ def _params(job: Job, written: Written, counts: Counts) -> dict[str, Any]:
         features = job.layout.groups[0].features
         vendor, sums = vendor_params(settings, written, counts, job.ids, features)
         after |= sums
+        if settings.mode != "pretraining":
+            del after["special_tokens_in_texts"]  # they are not counted
     return vendor | {
         "n_examples": written.rows,
         **layout,

@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import pathlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -170,13 +171,18 @@ def _work(job: Job, saved: Saved | None, keep: Keep | None) -> Summary:
         _bar(settings) as bar,
         Sink(job, begin, saved) as sink,
     ):
-        task = bar.add_task("preprocess", total=total, completed=begin.bytes_read, rows=sink.rows)
+        task = bar.add_task(
+            "preprocess", total=total, completed=begin.bytes_read, rows=sink.rows, speed=0.0
+        )
+        started = time.monotonic()
         function = encode_examples if isinstance(settings, HookSettings) else encode
         encoded = pool.map(function, ((batch.records, batch) for batch in read))
         for rows, standing in _shaped(job, pool, _packed(encoded, packer, begin, settings)):
             sink.add(rows, standing)
             if standing is not None:
-                bar.update(task, completed=standing.bytes_read, rows=sink.rows)
+                read_now = standing.counts.records - begin.counts.records
+                speed = read_now / max(time.monotonic() - started, 1e-9)
+                bar.update(task, completed=standing.bytes_read, rows=sink.rows, speed=speed)
         return sink.finish()
 
 
@@ -186,6 +192,7 @@ def _bar(settings: AnySettings) -> Progress:
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[rows]:,} rows"),
+        TextColumn("{task.fields[speed]:,.0f} documents/s"),
         TimeElapsedColumn(),
         TextColumn("ETA"),
         TimeRemainingColumn(),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from wafer.data.preprocess.encode import Encoded, Encoder, Tally, current, mended
+from wafer.data.preprocess.encode import Encoded, Encoder, Tally, count_marks, current, mended
 from wafer.data.text.tokenizer import tokenizing
 from wafer.data.vendor.hooks import Turns, load_hook
 from wafer.data.vendor.pieces import cut, merge_backward, next_fit
@@ -51,7 +51,7 @@ class _Batch:
         self.settings, self.ids, self.tokenizer = settings, encoder.vocabulary, tokenizer
         self.special = encoder.vocabulary.special
         self.tally = Tally()
-        self.characters = self.discarded = 0
+        self.characters = self.discarded = self.marks = 0
         weights, drops = settings.semantic_loss_weight, settings.semantic_drop_mask
         self.defaults = Defaults(weights, drops, self.clean)
 
@@ -102,7 +102,7 @@ def encode_examples(records: Sequence[tuple[Any, ...]]) -> Encoded:
     encoder, tokenizer = current()
     batch = _Batch(encoder, tokenizer)
     settings = batch.settings
-    hook = load_hook(settings.read_hook, settings.read_hook_kwargs)
+    hook = load_hook(settings.read_hook, settings.read_hook_kwargs, settings.rules.release)
     examples = [dict(zip(settings.fields, record, strict=True)) for record in _cut(records, batch)]
     make, rows = _MODES[settings.mode]
     made = [batch.attempt(lambda e=example: make(batch, hook(e)), example) for example in examples]
@@ -111,7 +111,7 @@ def encode_examples(records: Sequence[tuple[Any, ...]]) -> Encoded:
         backward = settings.mode == "finetuning" or settings.rules.release < (2, 4)
         batch.tally = batch.tally._replace(sequences=len(sequences))
         sequences = (merge_backward if backward else next_fit)(sequences, settings.max_seq_length)
-    return Encoded(sequences, batch.characters, batch.discarded, batch.tally)
+    return Encoded(sequences, batch.characters, batch.discarded, batch.tally, batch.marks)
 
 
 def _cut(records: Sequence[tuple[Any, ...]], batch: _Batch) -> Iterator[tuple[Any, ...]]:
@@ -153,13 +153,42 @@ def _pretraining(batch: _Batch, documents: Sequence[Document]) -> list[np.ndarra
         return (
             _dropping(batch, map(_folded, whole, [width] * len(whole))) if settings.vsl else whole
         )
-    made = []
-    for document, encoding in zip(documents, batch.encode(texts), strict=True):
-        sequence = batch.attempt(lambda d=document, e=encoding: _weighted(batch, d, e), document)
-        made += [] if sequence is None else [sequence]
+    made = _plain(batch, texts) if _all_count(documents) else _regions(batch, documents)
     if not settings.vsl:
         return made
     return _dropping(batch, (cut(one, width, eos, settings.rules.exact) for one in made))
+
+
+def _all_count(documents: Sequence[Document]) -> bool:
+    """Whether every token has weight 1, so that no region's place matters."""
+    return all(region.weight == 1 for document in documents for region in document.regions)
+
+
+def _plain(batch: _Batch, texts: Sequence[str]) -> list[np.ndarray]:
+    """[2, n] ids and weights 1, without special tokens at the end (a mark ends documents)."""
+    with tokenizing("the tokenizer cannot encode a text of the input"):
+        after = _special_at_end(batch.tokenizer)
+        encodings = batch.tokenizer.encode_batch_fast(list(texts))
+    added = sum(batch.tokenizer.encode("a").special_tokens_mask)
+    batch.marks = count_marks([encoding.ids for encoding in encodings], batch.tokenizer)
+    batch.marks -= added * len(encodings)
+    ids = (np.array(encoding.ids, np.int32) for encoding in encodings)
+    return [np.stack([one, np.ones_like(one)])[:, : len(one) - after] for one in ids]
+
+
+def _special_at_end(tokenizer: Tokenizer) -> int:
+    mask = tokenizer.encode("a").special_tokens_mask
+    return next((i for i, special in enumerate(reversed(mask)) if not special), 0)
+
+
+def _regions(batch: _Batch, documents: Sequence[Document]) -> list[np.ndarray]:
+    """[2, n] ids and weights by regions."""
+    encodings = batch.encode([document.text for document in documents])
+    made = [
+        batch.attempt(lambda d=document, e=encoding: _weighted(batch, d, e), document)
+        for document, encoding in zip(documents, encodings, strict=True)
+    ]
+    return [sequence for sequence in made if sequence is not None]
 
 
 def _dropping(batch: _Batch, documents: Iterable[list[np.ndarray]]) -> list[np.ndarray]:
@@ -316,12 +345,14 @@ def _preferred(batch: _Batch, turns: Turns) -> np.ndarray | None:
     if not turns:
         return None
     texts = {turn["type"]: str(turn["content"][0]["text"]).strip() for turn in turns}
-    special = batch.special
+    settings, special = batch.settings, batch.special
     render = lambda messages: batch.clean(
         render_chat(special.chat_template or "", messages, special.names())
     )
-    encode = lambda text: batch.encode([text], special=False)[0].ids
-    return preference_rows(texts, render, encode, batch.settings, batch.ids)
+    special_too = settings.rules.release < (2, 5)
+    encode = lambda text: batch.encode([text], special=special_too)[0].ids
+    begin = batch.tokenizer.token_to_id(special.bos or special.eos or "")
+    return preference_rows(texts, render, encode, settings, batch.ids, begin=begin)
 
 
 _MODES: dict[str, tuple[Callable[..., Any], Callable[..., list[Any]]]] = {

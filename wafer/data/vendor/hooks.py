@@ -7,6 +7,7 @@ A hook is ``function(example, **read_hook_kwargs)``. The vendor's own are known 
 import functools
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -19,6 +20,9 @@ __all__ = ["HOOKS", "Hook", "Turns", "columns", "load_hook"]
 Turns = list[dict[str, Any]]
 Example = Mapping[str, Any]
 Hook = Callable[[Example], Turns]
+_LLAMA = re.compile(
+    r"<\|start_header_id\|>(.*?)<\|end_header_id\|>\n\n(.*?)<\|eot_id\|>", re.DOTALL
+)
 
 
 def _turn(role: str, value: Any, name: str = "text") -> dict[str, Any]:
@@ -31,6 +35,15 @@ def _stripped(value: Any) -> Any:
 
 def _text(example: Example, text_key: str, **_: Any) -> Turns:
     return [{"content": [{"text": example[text_key].strip()}]}]
+
+
+def _text_of_2_3(example: Example, text_key: str, **_: Any) -> Turns:
+    return [{"content": [{"text": example[text_key]}]}]
+
+
+def _llama_chat(example: Example, chat_key: str, **_: Any) -> Turns:
+    """Turns of a text in Llama 3.1's own form."""
+    return [_turn(role.strip(), text.strip()) for role, text in _LLAMA.findall(example[chat_key])]
 
 
 def _pair(example: Example, prompt_key: str, completion_key: str, **_: Any) -> Turns:
@@ -112,6 +125,7 @@ HOOKS: dict[str, Callable[..., Turns]] = {
     "chat_read_hook": _chat,
     "dpo_read_hook": _preferences,
     "nlg_read_hook": _ids,
+    "llama3_1_chat_formatted_data_hook": _llama_chat,
 }
 """The vendor's hooks by name."""
 _IMAGES = (
@@ -124,12 +138,13 @@ _IMAGES = (
 _HOMES = ("cerebras.", "modelzoo.", "hooks.", "hooks:")
 
 
-def load_hook(name: str, arguments: Mapping[str, Any]) -> Hook:
+def load_hook(name: str, arguments: Mapping[str, Any], release: tuple[int, int] = (2, 10)) -> Hook:
     """Find a hook and bind its arguments.
 
     Args:
         name: ``module:function``, or the name of one of the vendor's.
         arguments: ``read_hook_kwargs``.
+        release: whose hook it is, where they differ.
 
     Raises:
         DataError: no such hook, arguments that it does not take.
@@ -139,6 +154,7 @@ def load_hook(name: str, arguments: Mapping[str, Any]) -> Hook:
         module, _, function = name.rpartition(".")
     if not module or name.startswith(_HOMES):
         hook = _vendor(name, function)
+        hook = _text_of_2_3 if hook is _text and release < (2, 4) else hook
     else:
         hook = _imported(name, module, function)
     return functools.partial(hook, **arguments)

@@ -24,15 +24,18 @@ def preference_rows(
     encode: Callable[[str], list[int]],
     settings: HookSettings,
     ids: Vocabulary,
+    *,
+    begin: int | None = None,
 ) -> np.ndarray | None:
     """[6, S] rows; None where the template has left out the answer.
 
     Args:
         texts: prompt, chosen and rejected.
         render: a conversation to text.
-        encode: text to ids, without special tokens.
+        encode: text to ids; with the tokenizer's special tokens until release 2.4.
         settings: ``max_seq_length``, ``max_prompt_length``, ``response_delimiter``.
-        ids: ``pad_id``.
+        ids: ``pad_id`` and ``eos_id``.
+        begin: first id of a prompt until release 2.4, which also ends each answer with ``eos_id``.
     """
     mark = settings.response_delimiter
     answers = [mark + texts[side] for side in ("chosen", "rejected")]
@@ -50,6 +53,8 @@ def preference_rows(
         return None
     prompt = encode(whole[0][:end])
     parts = [_parts(prompt, encode(text[:end] + text[end + len(mark) :])) for text in whole]
+    if settings.rules.release < (2, 5):
+        parts = [(_begun(ask, begin), [*answer, ids.eos_id]) for ask, answer in parts]
     longest = max(len(answer) for _, answer in parts)
     rows = [
         _rows(*_shortened(*part, longest, settings), settings.max_seq_length, ids.pad_id)
@@ -64,6 +69,10 @@ def _parts(prompt: list[int], whole: list[int]) -> tuple[list[int], list[int]]:
     return whole[:count], whole[count:]
 
 
+def _begun(prompt: list[int], begin: int | None) -> list[int]:
+    return prompt if begin is None or prompt[:1] == [begin] else [begin, *prompt]
+
+
 def _shortened(
     prompt: list[int], answer: list[int], longest: int, settings: Any
 ) -> tuple[list[int], list[int]]:
@@ -72,7 +81,9 @@ def _shortened(
     if len(prompt) + longest > length:
         prompt = prompt[-settings.max_prompt_length :]
     if len(prompt) + longest > length:
-        answer = answer[: max(length - len(prompt), 0)]
+        older = settings.rules.release < (2, 5)
+        room = length - (settings.max_prompt_length if older else len(prompt))
+        answer = answer[: max(room, 0)]
     return prompt, answer
 
 

@@ -157,6 +157,9 @@ class HookSettings(RunSettings):
         if self.context_splits and inner:
             message = "stand here and under data_splits; keep one"
             problems.append(Problem(("context_splits",), message))
+        if self.encode_special_tokens and self.mode != "pretraining":
+            message = f"the rows of mode {self.mode} find their ends by such marks; leave it out"
+            problems.append(Problem(("encode_special_tokens",), message))
         if self.training_objective is not None and self.mode != "pretraining":
             message = f"is for mode pretraining, and mode is {self.mode}"
             problems.append(Problem(("training_objective",), message))

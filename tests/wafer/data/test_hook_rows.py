@@ -3,9 +3,18 @@
 import numpy as np
 import pytest
 from helpers.rows import rows_in
-from helpers.vendor_data import END, characters, hook_file, run
+from helpers.vendor_data import END, IDS, characters, hook_file, run
 
+from wafer.data.vendor.hooks import load_hook
+from wafer.data.vendor.packers import CutPacker, MaskPacker
 from wafer.errors import ConfigError, DataError
+
+
+@pytest.fixture(autouse=True)
+def _one_guard(monkeypatch):
+    """The process that opens tokenizers stays for the next test."""
+    monkeypatch.setattr("wafer.data.preprocess.run.dismiss", lambda: None)
+
 
 DOCUMENTS = [{"text": t} for t in ("abcdefgh", "ijklm", "nop", "qrstuvwxyzabcdef")]
 PAIR, CHAT = "prompt_completion_text_read_hook", "chat_read_hook"
@@ -227,6 +236,13 @@ def test_dpo_rows(tmp_path):
     assert row[1] == [0] * 3 + [1] * 9
     assert row[2] == [0, 0, 0, 3, 4, 30, 33, 9, 13, 34, 5, 0]
     assert row[3][:6] == [1, 14, 20, 28, 5, 30]
+    run(path, release="2.4", output_dir=str(tmp_path / "older"))
+    # no BOS: the end mark begins a prompt, and each answer ends with one; answers of S - 4 tokens
+    assert rows_in(tmp_path / "older")[0, 0].tolist() == row[0]
+    run(path, release="2.4", max_seq_length=80, output_dir=str(tmp_path / "long"))
+    ids = rows_in(tmp_path / "long")[0, 0].tolist()
+    used = ids[: max(i for i, token in enumerate(ids) if token) + 2]
+    assert (used[0], used[-1]) == (0, 0)
 
 
 def test_nlg_rows_of_token_ids(tmp_path):
@@ -334,3 +350,58 @@ def test_a_record_that_fails_stops_the_run_or_is_left_out(tmp_path):
         run(path)
     report = run(path, skip_bad_records="true", resume_from_checkpoint="false")
     assert (report.counts.records, report.counts.skipped) == (2, 1)
+
+
+def test_hooks_of_other_forms():
+    text = (
+        "<|start_header_id|>user<|end_header_id|>\n\n hi <|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\nho<|eot_id|>"
+    )
+    hook = load_hook("hooks:llama3_1_chat_formatted_data_hook", {"chat_key": "c"})
+    turns = hook({"c": text})
+    assert [(t["type"], t["content"][0]["text"]) for t in turns] == [
+        ("user", "hi"),
+        ("assistant", "ho"),
+    ]
+    raw = load_hook("hooks:text_read_hook", {"text_key": "t"}, (2, 3))({"t": " a "})
+    assert raw == [{"content": [{"text": " a "}]}]
+    keys = {"chosen_key": "c", "rejected_key": "r"}
+    example = {"c": "Human: a Assistant: b", "r": "Human: a Assistant: c"}
+    texts = [t["content"][0]["text"] for t in load_hook("hooks:dpo_read_hook", keys)(example)]
+    assert texts == ["Human: a Assistant:", " b", " c"]
+    odd = {"m": [{"role": "user", "content": "a"}]}
+    assert load_hook("hooks:chat_read_hook", CHAT_KEYS)(odd) == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CutPacker(4, 2, 0, pack=True, exact=True),
+        lambda: MaskPacker(0.5, 4, 0, 1, special=frozenset({0}), allowed=range(2, 30)),
+    ],
+)
+def test_a_packer_that_goes_on_makes_the_same_rows(make):
+    rng = np.random.default_rng(0)
+    sequences = [np.stack([rng.integers(2, 30, n), np.ones(n, int)]) for n in (3, 9, 5, 7)]
+    whole = make()
+    want = [row for s in sequences for row in whole.add(s.copy())] + whole.finish()
+    first = make()
+    got = [row for s in sequences[:2] for row in first.add(s.copy())]
+    second = make()
+    second.restore(first.state())
+    got += [row for s in sequences[2:] for row in second.add(s.copy())] + second.finish()
+    assert len(got) == len(want) > 2
+    for one, other in zip(got, want, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_marks_in_a_text_are_counted_or_read_as_text(tmp_path):
+    path = hook_file(tmp_path, [{"text": f"abc{END}de"}])
+    report = run(path)
+    assert rows_in(tmp_path / "out")[0, 0].tolist() == [1, 2, 3, 0, 4, 5]
+    assert report.params["post-process"]["special_tokens_in_texts"] == 1
+    assert "1 special tokens, such as" in str(report)
+    report = run(path, encode_special_tokens="true", output_dir=str(tmp_path / "text"))
+    assert report.counts.marks == 0
+    assert rows_in(tmp_path / "text")[0, 0, 3] == IDS["<"]
