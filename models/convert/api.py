@@ -130,7 +130,7 @@ def config_from_hf(
     """
     map_ = _config_map(str(foreign.get("model_type")))
     settings = to_our_settings(map_, dict(foreign))
-    architecture = next(iter(foreign.get("architectures") or [""]))
+    architecture = str(next(iter(foreign.get("architectures") or [""])))
     if map_.classes[0] not in {"", architecture} and architecture.endswith(_OTHER_CLASSES):
         raise ValueError(
             f"config.json: architectures: {architecture!r} is not computed; write "
