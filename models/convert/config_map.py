@@ -147,6 +147,7 @@ _ACTIVATIONS = {
     "hardswish": "hardswish",
     "mish": "mish",
     "laplace": "laplace",
+    "sqrtsoftplus": "sqrtsoftplus",
     "sigmoid": "sigmoid",
     "tanh": "tanh",
     "linear": "linear",

@@ -237,6 +237,8 @@ def test_activations_of_transformers_by_hand():
     gelu = [0.0, -0.5 * math.erfc(1 / math.sqrt(2)), 0.0, 0.841345, 10.0]
     np.testing.assert_allclose(ACTIVATIONS["gelu_10"](x), gelu, atol=1e-6)
     np.testing.assert_allclose(ACTIVATIONS["hardswish"](x), [0, -1 / 3, 0, 2 / 3, 20], atol=1e-6)
+    softplus = [4.539993e-5, 0.559698, 0.832555, 1.145977, 4.472136]
+    np.testing.assert_allclose(ACTIVATIONS["sqrtsoftplus"](x), softplus, rtol=1e-4)
     deviations = (np.asarray(x) - 0.707107) / 0.282095
     laplace = [0.5 * math.erfc(-d / math.sqrt(2)) for d in deviations]
     np.testing.assert_allclose(ACTIVATIONS["laplace"](x), laplace, atol=1e-6)
