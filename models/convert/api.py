@@ -26,6 +26,7 @@ from models.convert.tokenizer import carry_tokenizer, write_tokenizer_config
 from models.errors import did_you_mean
 from models.families.decoder_config import DecoderConfig
 from models.families.dpr import DprConfig
+from models.families.encoder_config import EncoderConfig
 from models.layers.initializers import make_initializer
 from models.names import MODELS, Entry, lookup
 from models.paths import named_leaves, unflatten
@@ -59,6 +60,9 @@ _OTHER_CLASSES = (
     "DoubleHeadsModel",
     "EncoderModel",
 )
+_MANY_HEADS = ("bert", "roberta")  # one trunk below many heads, which fine-tuning exchanges
+_HEAD_KEYS = ("head", "disable_nsp", "use_pooler", "share_embedding_weights")
+_HEAD_PARAMETERS = ("pooler/", "mlm_", "lm_head", "nsp/", "classifier/", "span/")
 _OLD_TYPES = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon"}
 
 
@@ -126,7 +130,7 @@ def config_from_hf(
     """
     map_ = _config_map(str(foreign.get("model_type")))
     settings = to_our_settings(map_, dict(foreign))
-    architecture = next(iter(foreign.get("architectures") or [""]))
+    architecture = str(next(iter(foreign.get("architectures") or [""])))
     if map_.classes[0] not in {"", architecture} and architecture.endswith(_OTHER_CLASSES):
         raise ValueError(
             f"config.json: architectures: {architecture!r} is not computed; write "
@@ -218,11 +222,13 @@ def open_hf(
     add_head: bool = False,
     seed: int = 0,
     drop_unmatched: bool = False,
+    heads_of: Any = None,
 ) -> tuple[Model, Iterator[tuple[str, np.ndarray]]]:
     """Open Hugging Face weights: the model, and (parameter path, array) one tensor at a time.
 
     Every name and shape is checked before this returns; values are read as they are asked for.
-    Arguments and errors as ``from_hf``.
+    Arguments and errors as ``from_hf``. ``heads_of``, a configuration: of BERT and RoBERTa its
+    heads are read, as far as the file has them, instead of those that ``architectures`` names.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -235,6 +241,9 @@ def open_hf(
     tensors = open_tensors(folder)
     settings = config_from_hf(foreign, name, add_head=add_head)
     settings = _config_map(str(foreign["model_type"])).refine(settings, tensors)
+    exchanged = foreign["model_type"] in _MANY_HEADS and isinstance(heads_of, EncoderConfig)
+    if exchanged:
+        settings |= {key: getattr(heads_of, key) for key in _HEAD_KEYS}
     model = build(settings)
     table = convert_table(model.config)
     if has_own_head(table, tensors):  # as transformers 5: what the file holds counts
@@ -250,6 +259,7 @@ def open_hf(
         dtype=dtype,
         optional=_fresh_head(model.config, seed) if add_head else lambda name: None,
         drop_unmatched=drop_unmatched,
+        may_lack=_HEAD_PARAMETERS if exchanged else (),
     )
     return model, arrays
 

@@ -23,6 +23,15 @@ _YARN = ("beta_fast", "beta_slow", "attention_factor", "original_max_position_em
 
 # Of every class: what transformers 4 writes into each configuration, and what alone is computed.
 _OF_ALL = {"pruned_heads": {}, "add_cross_attention": False, "tie_encoder_decoder": False}
+# Values of the right type for keys that are absent by default.
+_LIKE: Settings = {
+    **{key: {} for key in ("alibi_scaling", "rope_scaling", "rope_parameters", "attn_config")},
+    **dict.fromkeys(("n_inner", "rotary_dim", "head_dim", "num_key_value_heads"), 1),
+    **dict.fromkeys(("num_kv_heads", "ffn_hidden_size", "num_decoder_layers", "num_labels"), 1),
+    **dict.fromkeys(("partial_rotary_factor", "rope_theta"), 1.0),
+    "id2label": {},
+    "architectures": [],
+}
 # Keys whose null is not their default: no window, as many key/value heads as heads.
 _NULL_SAYS = {"sliding_window", "num_key_value_heads"}
 
@@ -82,6 +91,8 @@ def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
         if key not in known and given[key] is not None:
             hint = did_you_mean(key, known)
             wrong.append(f"{key}: {given[key]!r}, a key that {kind} does not have here{hint}")
+    like = {**_LIKE, **{k: value for k, value in defaults.items() if value is not None}}
+    wrong += [line for key in like if (line := _unfit(key, merged.get(key), like[key]))]
     if wrong:
         raise ValueError(f"config.json of {kind}: " + "; ".join(wrong))
     settings: Settings = {"name": map_.name}
@@ -89,6 +100,18 @@ def to_our_settings(map_: ConfigMap, foreign: Settings) -> Settings:
     if "nonlinearity" in settings:
         settings["nonlinearity"] = read_activation(settings["nonlinearity"])
     return settings | map_.read(merged)
+
+
+def _unfit(key: str, value: Any, like: Any) -> str:
+    """Say what is wrong with a value's type, or its sign; '' where nothing is."""
+    if value is None:
+        return ""
+    number = isinstance(like, int | float) and not isinstance(like, bool)
+    kinds = (int, float) if number else (type(like),)
+    if not isinstance(value, kinds) or isinstance(value, bool) is not isinstance(like, bool):
+        return f"{key}: {value!r}, expected {'a number' if number else type(like).__name__}"
+    size = isinstance(like, int) and number and like > 0 and "token" not in key
+    return f"{key}: {value!r}, expected a positive number" if size and value <= 0 else ""
 
 
 def _canonical(foreign: Settings, aliases: Mapping[str, str]) -> tuple[Settings, list[str]]:
@@ -124,6 +147,7 @@ _ACTIVATIONS = {
     "hardswish": "hardswish",
     "mish": "mish",
     "laplace": "laplace",
+    "sqrtsoftplus": "sqrtsoftplus",
     "sigmoid": "sigmoid",
     "tanh": "tanh",
     "linear": "linear",
@@ -192,6 +216,9 @@ def read_rope(foreign: Settings, head_dim: int) -> Settings:
     }
     if kind == "default":
         return settings
+    needed = ("factor", *(_LLAMA3 if kind == "llama3" else ()))
+    if missing := [key for key in needed if rope.get(key) is None]:
+        raise ValueError(f"rope_scaling: type {kind!r} needs {', '.join(missing)}")
     settings |= {"pos_scaling_type": kind, "pos_scaling_factor": rope["factor"]}
     if kind == "linear":
         return settings

@@ -177,6 +177,7 @@ def import_tensors(
     dtype: DTypeLike | None = None,
     optional: Callable[[str], np.ndarray | None] = lambda name: None,
     drop_unmatched: bool = False,
+    may_lack: tuple[str, ...] = (),
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (parameter path, array) from foreign tensors, one foreign tensor at a time.
 
@@ -189,6 +190,7 @@ def import_tensors(
         dtype: of the result; None keeps each tensor's own.
         optional: value for one of our parameters that the file lacks, or None to complain.
         drop_unmatched: ignore foreign tensors that nothing asks for.
+        may_lack: beginnings of parameters that are left out where the file lacks them.
 
     Raises:
         ValueError: every missing, unmatched and misshapen tensor, in one message.
@@ -199,6 +201,8 @@ def import_tensors(
     drawn = {
         name: optional(name) for row, where in sources.items() if not where for name in row.ours
     }
+    lacking = {n for n, value in drawn.items() if value is None and n.startswith(may_lack)}
+    sources = {row: where for row, where in sources.items() if lacking.isdisjoint(row.ours)}
     problems = _faults(sources, shapes, tensors, drawn)
     used = set(sources.values()) | table.copies.keys()
     others = [n for n in tensors if n not in used and not _matches(table.ignored, n)]

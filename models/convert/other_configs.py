@@ -60,7 +60,7 @@ def _of_class(foreign: Settings, known: Mapping[str, Any], default: str) -> Any:
     Raises:
         ValueError: a class with another head.
     """
-    name = next(iter(foreign.get("architectures") or [default]))
+    name = str(next(iter(foreign.get("architectures") or [default])))
     if name not in known:
         raise ValueError(
             f"config.json: architectures: {name!r} is not computed{did_you_mean(name, known)}; "

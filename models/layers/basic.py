@@ -230,6 +230,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "mish": _from_input(jax.nn.mish),
     "hardswish": _from_input(jax.nn.hard_swish),
     "laplace": _from_input(_laplace),
+    "sqrtsoftplus": _from_input(lambda x: jnp.sqrt(jax.nn.softplus(x))),
 }
 
 # Gated units x1 * act(x2) (Shazeer 2020): the name gives act.

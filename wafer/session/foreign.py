@@ -129,7 +129,7 @@ def check_foreign(path: pathlib.Path, model: Model) -> None:
 
 def _open_hf(path: pathlib.Path, model: Model | None) -> tuple[Any, Iterator[tuple[str, Any]]]:
     try:
-        theirs, arrays = open_hf(path)
+        theirs, arrays = open_hf(path, heads_of=None if model is None else model.config)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     config, _ = _in_order(theirs.config, {}, model)
@@ -157,9 +157,7 @@ def _unlike(ours: Any, theirs: Any) -> list[str]:
     """What differs besides the heads, which fine-tuning may exchange."""
     if type(ours) is not type(theirs):
         return [f"family: {type(ours).__name__} here, {type(theirs).__name__} there"]
-    scored = all(getattr(config, "has_mlm", True) for config in (ours, theirs))
-    heads = _HEADS if scored else (*_HEADS, "share_embedding_weights")
-    return [line for line in differences(ours, theirs) if not line.startswith(heads)]
+    return [line for line in differences(ours, theirs) if not line.startswith(_HEADS)]
 
 
 def export_hf(model: Model, params: Any, model_dir: pathlib.Path, step: int) -> pathlib.Path:

@@ -46,8 +46,10 @@ def first_words(data: "Dataset") -> str:
     """
     from tokenizers import Tokenizer
 
+    if data.tokenizer is None:  # a user's own reader, perhaps, that gives no first example
+        return "The"
     ids = data.source[0].get("input_ids")
-    if data.tokenizer is None or ids is None:
+    if ids is None:
         return "The"
     text = Tokenizer.from_str(data.tokenizer).decode(ids[:_READ].tolist())
     plain = re.findall(r"[\w',.;:-]+(?: [\w',.;:-]+){0,2}", text)  # nothing that a shell reads

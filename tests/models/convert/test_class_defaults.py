@@ -1,5 +1,6 @@
 """Keys of config.json: defaults of transformers' classes, other spellings, keys not known."""
 
+import contextlib
 import math
 
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import pytest
 
 from models.convert import config_from_hf, config_to_hf
 from models.convert.api import _CONFIGS
-from models.convert.class_defaults import CLASS_DEFAULTS
+from models.convert.class_defaults import CLASS_ALIASES, CLASS_DEFAULTS
 from models.layers.basic import ACTIVATIONS
 from models.registry import build
 
@@ -190,6 +191,34 @@ def test_what_would_change_the_result_is_refused_by_name(foreign, message):
     config_from_hf({"model_type": foreign["model_type"], **unset})
 
 
+@pytest.mark.parametrize(
+    ("foreign", "message"),
+    [
+        ({"model_type": "gpt2", "n_head": "12"}, "n_head: '12', expected a number"),
+        ({"model_type": "gpt2", "num_hidden_layers": 0}, "n_layer: 0, expected a positive number"),
+        ({"model_type": "bert", "tie_word_embeddings": "no"}, "'no', expected bool"),
+        ({"model_type": "btlm", "alibi_scaling": 2}, "alibi_scaling: 2, expected dict"),
+        ({"model_type": "llama", "rope_scaling": {"type": "linear"}}, "'linear' needs factor"),
+        (
+            {"model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "needs low_freq_factor, high_freq_factor, original_max_position_embeddings",
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_named(foreign, message):
+    with pytest.raises(ValueError, match=message):
+        config_from_hf(foreign)
+
+
+@pytest.mark.parametrize("kind", sorted(CLASS_DEFAULTS))
+def test_no_value_ends_in_another_error(kind):
+    keys = [*CLASS_DEFAULTS[kind], *CLASS_ALIASES.get(kind, {}), "architectures", "id2label"]
+    for key in keys:
+        for value in ("x", [], [1], {}, {"a": 1}, -1, 0, 1.5, True, None):
+            with contextlib.suppress(ValueError):
+                config_from_hf({"model_type": kind, key: value})
+
+
 @pytest.mark.parametrize("kind", ["llama", "mistral", "mixtral", "falcon"])
 def test_a_share_of_rotary_features_is_refused_where_all_rotate(kind):
     for foreign in (
@@ -208,6 +237,8 @@ def test_activations_of_transformers_by_hand():
     gelu = [0.0, -0.5 * math.erfc(1 / math.sqrt(2)), 0.0, 0.841345, 10.0]
     np.testing.assert_allclose(ACTIVATIONS["gelu_10"](x), gelu, atol=1e-6)
     np.testing.assert_allclose(ACTIVATIONS["hardswish"](x), [0, -1 / 3, 0, 2 / 3, 20], atol=1e-6)
+    softplus = [4.539993e-5, 0.559698, 0.832555, 1.145977, 4.472136]
+    np.testing.assert_allclose(ACTIVATIONS["sqrtsoftplus"](x), softplus, rtol=1e-4)
     deviations = (np.asarray(x) - 0.707107) / 0.282095
     laplace = [0.5 * math.erfc(-d / math.sqrt(2)) for d in deviations]
     np.testing.assert_allclose(ACTIVATIONS["laplace"](x), laplace, atol=1e-6)

@@ -40,7 +40,7 @@ def test_a_mark_in_a_text_is_counted_or_read_as_text(tmp_path, as_text, marks):
     assert report.counts.marks == marks
     params = json.loads((tmp_path / "out" / "data_params.json").read_text())
     assert params["post-process"]["special_tokens_in_texts"] == marks
-    assert ("2 special tokens, such as <|endoftext|>, stood in" in str(report)) is not as_text
+    assert ("2 special token(s), such as <|endoftext|>, stood in" in str(report)) is not as_text
     end = tokenizer.token_to_id(END_OF_TEXT)
     assert tokens.count(end) == 1 + marks  # between the documents, and those in the text
     text = tokenizer.decode(tokens, skip_special_tokens=True)

@@ -7,12 +7,16 @@ import h5py
 import jax
 import numpy as np
 import pytest
+from helpers.paths import GOLDEN
 from helpers.runs import TINY, TINY_ROWS
 
 import models
 import wafer
+from models.checkpoint.layout import PARAMS
 from models.convert.vendor.weights import to_cs
+from models.registry import settings_of
 from wafer.errors import CheckpointError, ConfigError
+from wafer.session.foreign import load_hf
 
 SECTIONS = {
     "train_input": TINY_ROWS,
@@ -122,6 +126,26 @@ def test_load_reads_the_folder(folder):
     assert record["config"]["model"]["name"] == "gpt2"
     for name, leaf in models.named_leaves(params):
         np.testing.assert_array_equal(leaf, want[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("head", "lacking", "left"),
+    [
+        ("classification", {"classifier"}, "cls.seq_relationship.weight"),
+        ("token_classification", {"classifier"}, "bert.pooler.dense.weight"),
+        ("mlm", set(), "cls.seq_relationship.weight"),
+    ],
+)
+def test_a_run_begins_with_what_its_heads_have_in_common_with_the_file(head, lacking, left, caplog):
+    path = GOLDEN / "hf" / "bert_pretraining"
+    theirs, stored = models.from_hf(path)
+    model = models.build(settings_of(theirs.config) | {"head": head})
+    tree, _ = load_hf(path, model)
+    needed = models.build(model.config).init(jax.random.key(0))
+    assert needed.keys() - tree[PARAMS].keys() == lacking
+    assert tree[PARAMS].keys() <= stored.keys()  # the pooler's, too, where the head has one
+    jax.tree.map(np.testing.assert_array_equal, tree[PARAMS], {k: stored[k] for k in tree[PARAMS]})
+    assert left in caplog.text
 
 
 def test_a_model_that_computes_something_else_is_named(tmp_path, folder):

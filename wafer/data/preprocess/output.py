@@ -48,8 +48,8 @@ class Summary(NamedTuple):
             lines.append(f"{after['discarded']:,} too short or too long, left out")
         if self.counts.marks:
             lines.append(
-                f"{self.counts.marks:,} special tokens, such as <|endoftext|>, stood in the texts "
-                "and were read as marks; --encode_special_tokens true reads them as text"
+                f"{self.counts.marks:,} special token(s), such as <|endoftext|>, stood in the "
+                "texts and were read as marks; --encode_special_tokens true reads them as text"
             )
         if self.counts.skipped:
             lines.append(f"{self.counts.skipped:,} records could not be read, left out")
