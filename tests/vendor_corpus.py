@@ -32,7 +32,6 @@ REASONS = (
     "not computed here: ",
     "duplicate key",
     "positions, but model.max_position_embeddings is",
-    "copies are of a pipeline",
 )
 
 # folder of the configs (end of its path) -> (family, model name where the file has none)
