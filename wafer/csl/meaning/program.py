@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.machine.image import COLUMNS, Program
+from wafer.csl.machine.image import COLUMNS, NO_COLOR, Program
 from wafer.csl.meaning.builtins.arguments import gated, local_task
 from wafer.csl.meaning.builtins.layout import Layout, Tile
 from wafer.csl.meaning.core import types
@@ -18,11 +18,13 @@ from wafer.csl.meaning.language.frames import frame_size
 from wafer.csl.meaning.language.names import declared, signature
 from wafer.csl.meaning.language.statements import run
 from wafer.csl.syntax import tree
+from wafer.csl.syntax.releases import release
 from wafer.csl.syntax.source import CslError, Position, Problem
 
 __all__ = ["attempt", "compile_program"]
 
 T = TypeVar("T")
+_COLORS_BIND = (1, 4)  # last release in which an operand's colour initializes its queue
 _TASK_TABLES = {
     "local_tasks": 31,
     "data_tasks": 24,
@@ -231,6 +233,12 @@ def _tables(unit: Unit) -> dict[str, np.ndarray]:
         for name, rows in unit.tables.items()
         if name != "filters"
     }
+    old = unit.sdk and release(unit.sdk)[:2] <= _COLORS_BIND
+    if unit.arch == "wse3" and not old:  # a descriptor's colour does not stand for its queue's
+        queue, color, sends = (COLUMNS["fabrics"].index(n) for n in ("queue", "color", "sends"))
+        rows = tables["fabrics"]
+        unbound = [not row[sends] and row[queue] not in {-1, *unit.queues} for row in rows]
+        rows[np.array(unbound, bool), color] = NO_COLOR
     queues = [unit.queues.get(k, (-1, -1)) for k in range(16)]
     return tables | {"queues": np.array(queues, np.int32)}
 

@@ -5,7 +5,6 @@ from wafer.csl.meaning.core import types
 from wafer.csl.meaning.core.evaluator import Evaluator
 from wafer.csl.meaning.core.unit import Descriptor
 from wafer.csl.meaning.core.values import Reference, Value
-from wafer.csl.syntax.releases import release
 from wafer.csl.syntax.source import Position
 
 __all__ = ["check_destination", "check_fabric"]
@@ -17,7 +16,6 @@ _WIDE = frozenset(
     }
 )
 _SENDS, _QUEUE, _COLOR = (COLUMNS["fabrics"].index(name) for name in ("sends", "queue", "color"))
-_QUEUES_BIND_THEMSELVES = (1, 4)  # last release in which an operand's color initializes its queue
 
 
 def check_fabric(ev: Evaluator, value: Value, at: Position) -> None:
@@ -26,18 +24,13 @@ def check_fabric(ev: Evaluator, value: Value, at: Position) -> None:
         return
     row = ev.unit.tables["fabrics"][value.data.address]
     sends, queue, color = row[_SENDS], row[_QUEUE], row[_COLOR]
-    wse3 = ev.unit.arch == "wse3"
-    if queue < 0 or (sends and not wse3):
+    if queue < 0 or (sends and ev.unit.arch != "wse3"):
         return
     name = "output_queue" if sends else "input_queue"
     bound = ev.unit.queues.get(queue + 8 * sends, (-1, -1))[0]
     if 0 <= color != bound >= 0:
         hint = f"leave .fabric_color out, or initialize another queue with colour {color}"
         ev.fail(at, f"{name} {queue} has colour {bound}, and its descriptor says {color}", hint)
-    old = ev.unit.sdk and release(ev.unit.sdk)[:2] <= _QUEUES_BIND_THEMSELVES
-    if wse3 and bound < 0 and not (old and color >= 0):
-        hint = f"@initialize_queue(@get_{name}({queue}), .{{ .color = … }})"
-        ev.fail(at, f"{name} {queue} was never initialized", hint)
 
 
 def check_destination(ev: Evaluator, name: str, values: list[Value], at: Position) -> None:
