@@ -114,9 +114,6 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
     ] = 2048
     short_seq_prob: Annotated[Probability, described("share of rows cut short at random")] = 0.0
     min_sequence_len: Annotated[NonNegativeInt, described("shorter sequences are left out")] = 10
-    encode_special_tokens: Annotated[
-        Bool, described("read special tokens that stand in a text, such as <|endoftext|>, as text")
-    ] = False
     ftfy_normalizer: Annotated[
         Literal["NFC", "NFKC", "NFD", "NFKD"] | None,
         described("normal form that ftfy brings text to"),
