@@ -7,9 +7,16 @@ gradients, and carries its values and both Adam moments to the new pattern. In t
 process; the gradients are those that an update step has at hand.
 
     python tests/bench/rigl_update.py [--quick]
+    python tests/bench/rigl_update.py --structure [--quick]
 
-Rows: ``rigl_over_step``: time of the update over time of a dense step; ``rigl_s``, ``step_s``:
-their seconds; ``weights``: dense size of all sparse kernels.
+``--structure``: the update of one 2,048 x 8,192 weight (with both moments of Adam) under each
+pattern, over that of the unstructured weight of the same level, in turn. Rows:
+``STORAGE_PATTERN``, by processor time. Then one 512 x 2,048 weight with 2:4: ``rigl_update_s`` and
+``rigl_whole_s`` (unstructured), ``srste_step_s`` and ``dense_step_s`` (forward and gradients of 512
+tokens).
+
+Rows of the default: ``rigl_over_step``: time of the update over time of a dense step;
+``rigl_s``, ``step_s``: their seconds; ``weights``: dense size of all sparse kernels.
 """
 
 import math
@@ -22,7 +29,11 @@ import numpy as np
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 import harness
+import jax.numpy as jnp
+import optax
 from sparse_step import executor, features
+
+import sparsity
 
 RIGL = {"algorithm": "rigl", "sparsity": 0.9, "update": {"freq": 1}, "compute": "csr"}
 
@@ -45,6 +56,69 @@ def topology_update(layers, width):
     return lambda: update(*arguments)[1:], sum(map(math.prod, shapes.values()))
 
 
+PATTERNS = {  # name: (level, keys)
+    "2of4": (0.5, {"pattern": {"type": "n:m", "n": 2, "m": 4}}),
+    "2of4_out": (0.5, {"pattern": {"type": "n:m", "n": 2, "m": 4, "axis": "out"}}),
+    "16of32": (0.5, {"pattern": {"type": "n:m", "n": 16, "m": 32}}),
+    "block16": (0.9, {"pattern": {"type": "block", "size": 16}}),
+    "fan_in": (0.9, {"pattern": {"type": "constant_fan_in"}}),
+    "groups_out": (0.9, {"balance_out_groups": 64}),
+    "groups_in": (0.9, {"balance_in_groups": 64}),
+}
+
+
+def one_weight(shape, level, storage, keys):
+    """Return a program that updates the topology of one weight and its moments."""
+    section = {"algorithm": "rigl", "sparsity": level, "update": {"freq": 1}, "compute": storage}
+    sparsifier = sparsity.configure(section | keys)
+    weight, grad = np.random.default_rng(0).standard_normal((2, *shape), np.float32)
+    params, tx = {"w": jnp.asarray(weight)}, optax.adam(1e-3)
+    sparse = sparsifier.init(params, jax.random.key(0))
+    params, opt_state = sparsifier.prune(params, tx.init(params), sparse)
+    update = jax.jit(sparsifier.update)
+    dense = {"w": jnp.asarray(grad)}
+    return lambda: update(sparse, params, dense, opt_state)
+
+
+def structure(quick):
+    """Measure patterns against unstructured weights of their levels, and SR-STE's step."""
+    shape, rows = ((512, 2048) if quick else (2048, 8192)), {}
+    for storage in ("masked", "csr"):
+        for level in (0.5, 0.9):
+            arms = {name: keys for name, (at, keys) in PATTERNS.items() if at == level}
+            programs = {
+                name: one_weight(shape, level, storage, keys)
+                for name, keys in {"whole": {}, **arms}.items()
+            }
+            times = harness.interleave(programs, 5)
+            print(f"{storage} {level}: unstructured {times['whole'].cpu:.3f} s of CPU")
+            for name in arms:
+                over = [a / b for a, b in zip(times[name], times["whole"], strict=True)]
+                print(f"  {name:10}" + "".join(f" {ratio:6.2f}" for ratio in over))
+                rows[f"{storage}_{name}"] = over[2]
+    small = {
+        "rigl_update_s": one_weight((512, 2048), 0.5, "masked", PATTERNS["2of4"][1]),
+        "rigl_whole_s": one_weight((512, 2048), 0.5, "masked", {}),
+        "srste_step_s": srste_step(PATTERNS["2of4"][1]),
+        "dense_step_s": srste_step(None),
+    }
+    times = harness.interleave(small, 9)
+    return rows | {name: timing.cpu for name, timing in times.items()}
+
+
+def srste_step(keys):
+    """Return a program: forward and gradients of 512 tokens through a weight of 512 x 2,048."""
+    section = None if keys is None else {"algorithm": "sr-ste", "stop": 9, **keys}
+    sparsifier = sparsity.configure(section)
+    w, x = (
+        jax.random.normal(jax.random.key(i), s) for i, s in enumerate([(512, 2048), (512, 512)])
+    )
+    sparse = sparsifier.init({"w": w}, jax.random.key(0))
+    loss = lambda params: jnp.sum((x @ sparsifier.apply(params, sparse)["w"]) ** 2)
+    grad = jax.jit(jax.grad(loss))
+    return lambda: grad({"w": w})
+
+
 def dense_step(layers, width, rows):
     """Return a program that trains one step."""
     run = executor(None, layers, width)
@@ -59,7 +133,12 @@ def dense_step(layers, width, rows):
 
 
 def main():
-    args = harness.arguments(__doc__.splitlines()[0]).parse_args()
+    parser = harness.arguments(__doc__.splitlines()[0])
+    parser.add_argument("--structure", action="store_true", help="patterns instead of a model")
+    args = parser.parse_args()
+    if args.structure:
+        print(harness.environment())
+        return harness.report(structure(args.quick))
     layers, width, rows, repeats = (2, 512, 2, 3) if args.quick else (8, 1024, 4, 3)
     print(harness.environment())
     rigl, weights = topology_update(layers, width)
@@ -70,7 +149,7 @@ def main():
     least = times["rigl"].least / times["step"].least
     print(f"update of {weights / 1e6:.1f} M weights: {share:.3f} of a step, by fastest {least:.3f}")
     seconds = {"rigl_s": times["rigl"].median, "step_s": times["step"].median}
-    harness.report({"rigl_over_step": share, **seconds, "weights": weights})
+    return harness.report({"rigl_over_step": share, **seconds, "weights": weights})
 
 
 if __name__ == "__main__":
