@@ -115,7 +115,7 @@ class Translated(NamedTuple):
     sections: dict[str, Any]
     ignored: list[str]
     problems: list[Problem]
-    renamed: dict[tuple[str, ...], tuple[str, ...]]
+    renamed: dict[tuple[str | int, ...], tuple[str | int, ...]]
     release: tuple[int, int] | None = None
 
 

@@ -67,7 +67,7 @@ def _transformer(model: dict[str, Any], release: tuple[int, int] | None) -> list
 
 def _initial_values(model: dict[str, Any]) -> None:
     """Set the initializers that the vendor derives from the sizes, where the file has its keys."""
-    sizes = [model.get(key) for key in ("d_model", "d_kv", "d_ff")]
+    sizes: list[Any] = [model.get(key) for key in ("d_model", "d_kv", "d_ff")]
     xavier = model.pop("use_transformer_initialization", None)
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return

@@ -254,7 +254,11 @@ def qa_csv(cfg: Any, context: Context) -> Dataset:
                 )
             if context.vocab_size is not None and max(ids) >= context.vocab_size:
                 raise DataError(f"{row.where}: id {max(ids)} is outside the vocabulary")
-            features = {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
+            features: dict[str, Any] = {
+                "input_ids": ids,
+                "attention_mask": mask,
+                "token_type_ids": segments,
+            }
             for part in ("start", "end"):
                 features[f"{part}_positions"] = _place(row, f"{part}_position", length)
             examples.append({name: np.array(value, np.int32) for name, value in features.items()})
