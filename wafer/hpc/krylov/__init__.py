@@ -26,8 +26,7 @@ class _Cost(NamedTuple):
     base: what else an iteration takes
     applied: times that it applies the operator
     sums: over all PEs, each of so many words
-    near, each: per axis, and per PE of it up to eight, fewer with short columns: who hears late
-        sends late
+    pair, row: per axis of two PEs, and of more
     """
 
     start: int
@@ -40,13 +39,13 @@ class _Cost(NamedTuple):
     applied: int
     sums: int
     words: int
-    near: int
-    each: int
+    pair: int
+    row: int
 
 
 _COSTS = {
-    "cg": _Cost(85, 40, 3, 1, 678, 11, 2, 1, 2, 1, 130, 19),
-    "bicgstab": _Cost(146, 50, 5, 2, 1392, 24, 5, 2, 3, 2, 255, 42),
+    "cg": _Cost(85, 45, 3, 1, 502, 11, 2, 1, 2, 1, 167, 225),
+    "bicgstab": _Cost(146, 60, 5, 2, 1044, 24, 5, 2, 3, 2, 303, 480),
 }
 
 
@@ -82,7 +81,7 @@ def cycles(method: str, height: int, width: int, cells: int, iterations: int) ->
     each = cost.base + cost.single * cells + cost.double * pairs + cost.sums * travel
     for size in axes:
         each += cost.applied * min(size, 3) * (cells + pairs)
-        each += cost.near + cost.each * min(size, 8, 5 + cells // 3)
+        each += cost.pair if size == 2 else cost.row
     return start + iterations * each
 
 
