@@ -135,7 +135,7 @@ def test_what_a_run_begins_from_is_compared_with_its_model(begins, tmp_path):
         assert "16" in said.err
     code, said = begins(tmp_path / "nothing")
     assert code == 1
-    assert "nothing is not a checkpoint" in said.err
+    assert "nothing: no such file or folder" in said.err
 
 
 def test_a_model_without_a_name_is_told_where_the_vendor_had_it():

@@ -34,6 +34,12 @@ def test_params_file(path, tmp_path):
 
     name = str(path.relative_to(CONFIGS))
     if name in V1:  # what checkpoints of format version 1 hold
+        if cfg.model["name"] == "transformer":  # they lack the norm after each stack
+            raw = yaml.safe_load(path.read_text())
+            raw["model"]["final_norm"] = False
+            saved.write_text(yaml.safe_dump(raw))
+            experiment = Experiment.from_config(load(saved))
+            opt_state = jax.eval_shape(experiment.tx.init, experiment.shapes)
         leaves = named_leaves({"params": experiment.shapes, "opt_state": opt_state})
         lines = sorted(f"{leaf} {x.shape} {x.dtype}" for leaf, x in leaves)
         assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == V1[name]

@@ -401,7 +401,7 @@ def test_marks_in_a_text_are_counted_or_read_as_text(tmp_path):
     report = run(path)
     assert rows_in(tmp_path / "out")[0, 0].tolist() == [1, 2, 3, 0, 4, 5]
     assert report.params["post-process"]["special_tokens_in_texts"] == 1
-    assert "1 special tokens, such as" in str(report)
+    assert "1 special token(s), such as" in str(report)
     report = run(path, encode_special_tokens="true", output_dir=str(tmp_path / "text"))
     assert report.counts.marks == 0
     assert rows_in(tmp_path / "text")[0, 0, 3] == IDS["<"]
