@@ -133,6 +133,7 @@ CALLS = {
     "wafer_sparse_update_pattern":
         ((*new, shape((nnz,), i32)), (values, *good[1:5], dense, kept), {}),
     "wafer_sparse_take": (shape((nnz,), f32), (values, good.order), {}),
+    "wafer_sparse_places": (shape((nnz,), i32), (*t, *t), {}),
     "wafer_sparse_to_dense": (shape((K, N), f32), (values, *t, np.float32(0)), {}),
     "wafer_sparse_gather": (shape((nnz,), f32), (dense, *t), {}),
     "wafer_sparse_decode":
