@@ -46,16 +46,18 @@ def multilinear(
     """
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **static: Any) -> Any:
-        out = made.bind(*primals, **static)
+        out = primitive.bind(*primals, **static)
         live = [i for i in range(linear) if not isinstance(tangents[i], ad.Zero)]
         if together is not None and len(live) == linear:
             return out, together(*tangents[:linear], *primals, **static)
-        terms = [made.bind(*primals[:i], tangents[i], *primals[i + 1 :], **static)[0] for i in live]
+        terms = [
+            primitive.bind(*primals[:i], tangents[i], *primals[i + 1 :], **static)[0] for i in live
+        ]
         return out, [functools.reduce(jnp.add, terms)]
 
-    made = _primitive(name, fun, jvp, tokens=tokens)
-    ad.primitive_transposes[made] = functools.partial(_transposed, transpose)
-    return made
+    primitive = _primitive(name, fun, jvp, tokens=tokens)
+    ad.primitive_transposes[primitive] = functools.partial(_transposed, transpose)
+    return primitive
 
 
 def composed(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None) -> Primitive:
@@ -79,27 +81,27 @@ def composed(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None)
 
         return jax.jvp(at_live, [primals[i] for i in live], [tangents[i] for i in live])
 
-    made = _primitive(name, fun, jvp, tokens=False)
+    primitive = _primitive(name, fun, jvp, tokens=False)
     if transpose is not None:
-        ad.primitive_transposes[made] = functools.partial(_transposed, transpose)
-    return made
+        ad.primitive_transposes[primitive] = functools.partial(_transposed, transpose)
+    return primitive
 
 
 def _primitive(name: str, fun: Fun, jvp: Callable[..., Any], *, tokens: bool) -> Primitive:
-    made = Primitive(name)
-    made.multiple_results = True
-    made.def_impl(fun)
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(fun)
 
     def shapes(*avals: Any, **static: Any) -> list[Any]:
         given = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-        found = jax.eval_shape(functools.partial(fun, **static), *given)
-        return [jax.core.ShapedArray(leaf.shape, leaf.dtype) for leaf in found]
+        results = jax.eval_shape(functools.partial(fun, **static), *given)
+        return [jax.core.ShapedArray(leaf.shape, leaf.dtype) for leaf in results]
 
-    made.def_abstract_eval(shapes)
-    mlir.register_lowering(made, mlir.lower_fun(fun, multiple_results=True))
-    ad.primitive_jvps[made] = jvp
-    batching.primitive_batchers[made] = functools.partial(_batched, made, tokens)
-    return made
+    primitive.def_abstract_eval(shapes)
+    mlir.register_lowering(primitive, mlir.lower_fun(fun, multiple_results=True))
+    ad.primitive_jvps[primitive] = jvp
+    batching.primitive_batchers[primitive] = functools.partial(_batched, primitive, tokens)
+    return primitive
 
 
 def _transposed(
@@ -120,7 +122,7 @@ def _transposed(
 
 
 def _batched(
-    made: Primitive, tokens: bool, operands: Sequence[Any], axes: Sequence[Any], **static: Any
+    primitive: Primitive, tokens: bool, operands: Sequence[Any], axes: Sequence[Any], **static: Any
 ) -> tuple[list[Any], list[int]]:
     front = [
         leaf if axis is None else jnp.moveaxis(leaf, axis, 0)
@@ -128,7 +130,7 @@ def _batched(
     ]
     if tokens and all(axis is None for axis in axes[1:]):
         rows, *rest = front
-        (out,) = made.bind(rows.reshape(-1, *rows.shape[2:]), *rest, **static)
+        (out,) = primitive.bind(rows.reshape(-1, *rows.shape[2:]), *rest, **static)
         return [out.reshape(*rows.shape[:2], *out.shape[1:])], [0]
 
     def one(batched: list[Any]) -> list[Any]:
@@ -136,7 +138,7 @@ def _batched(
         full = [
             leaf if axis is None else next(left) for leaf, axis in zip(front, axes, strict=True)
         ]
-        return made.bind(*full, **static)
+        return primitive.bind(*full, **static)
 
     chosen = [leaf for leaf, axis in zip(front, axes, strict=True) if axis is not None]
     results = jax.lax.map(one, chosen)

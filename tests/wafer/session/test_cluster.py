@@ -211,10 +211,7 @@ def test_a_dead_process_stops_the_others_with_one_line_and_the_run_goes_on(tmp_p
     folder = tmp_path / "run"
     started = launch(params, folder, 2, "--heartbeat", "20")
     checkpoints = folder / "checkpoints"
-    give_up = time.monotonic() + 200
-    while not (checkpoints / "5").is_dir():
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
+    until((checkpoints / "5").is_dir)
     started[1].send_signal(signal.SIGKILL)
     out, _ = started[0].communicate(timeout=200)
     started[1].communicate()

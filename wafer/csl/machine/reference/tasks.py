@@ -36,7 +36,6 @@ __all__ = ["begin", "dispatch", "run_tasks"]
 Array = jax.Array
 _AT_ONCE = 4096  # instructions without an effect that others see
 _PAD = 64
-_HANDLERS = 29
 _NO_TASK = 31  # of a control wavelet that is for no task
 
 

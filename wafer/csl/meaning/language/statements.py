@@ -33,7 +33,6 @@ from wafer.csl.syntax.source import Position
 __all__ = ["STATEMENTS", "chosen_arm", "run", "variable"]
 
 MOST_STEPS = 10_000_000  # rounds of loops in one compilation
-ASSIGNED_SIGNS = frozenset(["+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>"])
 
 
 def run(ev: Evaluator, node: tree.Node) -> Jump | None:
