@@ -7,7 +7,7 @@ of the remote code of BTLM, Jais and CrystalCoder. None: absent.
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CLASS_ALIASES", "CLASS_DEFAULTS", "HARMLESS"]
+__all__ = ["CLASS_ALIASES", "CLASS_DEFAULTS", "CLASS_IDS", "HARMLESS"]
 
 # Of every class: bookkeeping, outputs that a caller asks for, generation, training, other heads.
 _COMMON = """
@@ -333,4 +333,23 @@ CLASS_ALIASES: Mapping[str, Mapping[str, str]] = {
         "num_hidden_layers": "encoder_layers",
     },
     "llava": {"image_token_id": "image_token_index"},
+}
+
+# Ids of special tokens that a config.json means which lacks the keys.
+_GPT2_IDS = {"bos_token_id": 50256, "eos_token_id": 50256}
+_LLAMA_IDS = {"bos_token_id": 1, "eos_token_id": 2}
+CLASS_IDS: Mapping[str, Mapping[str, int]] = {
+    "gpt2": _GPT2_IDS,
+    "gpt_bigcode": _GPT2_IDS,
+    "gptj": _GPT2_IDS,
+    "codegen": _GPT2_IDS,
+    "llama": _LLAMA_IDS,
+    "mistral": _LLAMA_IDS,
+    "mixtral": _LLAMA_IDS,
+    "bloom": _LLAMA_IDS,
+    "gpt_neox": {"bos_token_id": 0, "eos_token_id": 2},
+    "falcon": {"bos_token_id": 11, "eos_token_id": 11},
+    "roberta": {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1},
+    "t5": {"eos_token_id": 1, "pad_token_id": 0},
+    "marian": {"eos_token_id": 0, "forced_eos_token_id": 0},
 }

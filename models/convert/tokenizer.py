@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.convert.class_defaults import CLASS_IDS
 from models.files import appearing_whole, read_json
 
 __all__ = [
@@ -45,24 +46,6 @@ _KEYS: Mapping[str, str] = {
     "sep_token_id": "sep_token",
     "forced_bos_token_id": "",
     "forced_eos_token_id": "",
-}
-_GPT2_IDS = {"bos_token_id": 50256, "eos_token_id": 50256}
-_LLAMA_IDS = {"bos_token_id": 1, "eos_token_id": 2}
-# What a config.json means that lacks the keys.
-_CLASS_IDS: Mapping[str, Mapping[str, int]] = {
-    "gpt2": _GPT2_IDS,
-    "gpt_bigcode": _GPT2_IDS,
-    "gptj": _GPT2_IDS,
-    "codegen": _GPT2_IDS,
-    "llama": _LLAMA_IDS,
-    "mistral": _LLAMA_IDS,
-    "mixtral": _LLAMA_IDS,
-    "bloom": _LLAMA_IDS,
-    "gpt_neox": {"bos_token_id": 0, "eos_token_id": 2},
-    "falcon": {"bos_token_id": 11, "eos_token_id": 11},
-    "roberta": {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1},
-    "t5": {"eos_token_id": 1, "pad_token_id": 0},
-    "marian": {"eos_token_id": 0, "forced_eos_token_id": 0},
 }
 
 
@@ -176,7 +159,7 @@ def special_ids(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _ids_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Take the ids out of a config.json, or of ours; those of its text model lie deeper."""
-    theirs = _CLASS_IDS.get(str(content.get("model_type")), {})
+    theirs = CLASS_IDS.get(str(content.get("model_type")), {})
     small = {key: i for key, i in theirs.items() if i < content.get("vocab_size", 0)}
     merged = small | dict(content)
     ids = {key: merged[key] for key in _KEYS if merged.get(key) is not None}
