@@ -170,6 +170,7 @@ def test_a_run_and_convert_write_the_same_folder(tmp_path):
 
 
 @pytest.mark.slow  # two steps each
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("name", SECTIONS)
 def test_transformers_loads_a_run_of_every_family(tmp_path, name):
     transformers = pytest.importorskip("transformers")
