@@ -26,6 +26,7 @@ from models.layers.blocks import (
     Stream,
     add_positions,
     apply_layer,
+    draw,
     has_shared,
     init_layers,
     no_dropout,
@@ -89,11 +90,10 @@ def _init(cfg: EncoderConfig, key: Array) -> Params:
     table = jnp.zeros((cfg.vocab_size, cfg.hidden_size)) if cfg.ties_head else None
     states = cfg.epigenetic_vocab_size
     shares = None if states is None else jnp.zeros((1, states))
-    embed = jax.jit(lambda k: EncoderEmbed(cfg).init(k, one, one, one, no_dropout, shares))
-    heads = jax.jit(lambda k: Heads(cfg).init(k, x, one, _no_head_dropout, table=table))
-    params = {"embed": embed(jax.random.fold_in(key, 0))["params"]}
-    params |= init_layers(cfg, key)
-    return params | heads(jax.random.fold_in(key, 2)).get("params", {})
+    first, last = jax.random.fold_in(key, 0), jax.random.fold_in(key, 2)
+    embed = draw(EncoderEmbed(cfg), first, one, one, one, drop=no_dropout, shares=shares)
+    heads = draw(Heads(cfg), last, x, one, drop=_no_head_dropout, table=table)
+    return {"embed": embed} | init_layers(cfg, key) | heads
 
 
 def _no_head_dropout(x: Array, *, rows: bool = False) -> Array:
