@@ -85,7 +85,7 @@ FEATURES = (
     Feature("@set_tile_code without a file", "0.4", "0.8", "a file with the PEs' code"),
     Feature("a fabric without margins for memcpy", "0.4", "0.8", "--memcpy"),
     Feature("<debug> without key", "0.4", "0.8", ".key"),
-    Feature("SdkLayout", "1.4", "", "a layout block", here=False),
+    Feature("SdkLayout", "1.4", "", "a layout block"),
     Feature("<kernels/fft/fft3d_layout>", "1.4", here=False),
 )
 _BY_NAME = {feature.name: feature for feature in FEATURES}

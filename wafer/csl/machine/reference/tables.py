@@ -110,8 +110,8 @@ def _refuse(image: Image) -> None:
         for what, there in problems.items():
             if there:
                 raise CompileError(f"{program.name} has {what}; the JAX reference runs none")
-    if np.asarray(image.filters)[..., 0].any() or image.streams:
-        what = "streams to the host" if image.streams else "filters"
+    if np.asarray(image.filters)[..., 0].any() or image.streams or image.ports:
+        what = "streams to the host" if image.streams or image.ports else "filters"
         raise CompileError(f"the program has {what}; the JAX reference runs none")
 
 
