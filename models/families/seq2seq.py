@@ -69,6 +69,8 @@ class Seq2SeqEmbed(nn.Module):
         elif cfg.position_embedding_type == "learned":
             rows = cfg.max_position_embeddings
             x = x + Embedding(rows, size, init, name="position")(positions)
+        if cfg.embeddings_factor != 1:
+            x = x * cfg.embeddings_factor
         x, rate = x.astype(cfg.dtype), cfg.dropout("embedding")
         x = drop(x, rate) if cfg.use_pre_encoder_decoder_dropout else x
         return drop(x, rate)
@@ -80,11 +82,12 @@ class _Head(nn.Module):
     @nn.compact
     def __call__(self, x: Array, table: Array | None) -> Array:
         cfg = self.cfg
-        if cfg.scale_logits and cfg.share_embedding_weights:
-            x = x * jnp.asarray(cfg.hidden_size**-0.5, x.dtype)
+        if not cfg.is_mup and cfg.logits_scale != 1:
+            x = x * jnp.asarray(cfg.logits_scale, x.dtype)
         rows = cfg.tgt_vocab_size or cfg.vocab_size
         init = make_initializer(cfg.init_of("head"))
-        return vocabulary_scores(x, table, rows, init, bias=cfg.use_bias_in_output)
+        scores = vocabulary_scores(x, table, rows, init, bias=cfg.use_bias_in_output)
+        return scores * jnp.asarray(cfg.logits_scale, scores.dtype) if cfg.is_mup else scores
 
 
 def final_norm(cfg: Seq2SeqConfig, branch: Any, x: Array) -> Array:

@@ -250,14 +250,25 @@ def apply_layer(
     *,
     key: Array | None,
     shared: Params | None,
+    keys: vsl.Layout | None = None,
 ) -> Stream:
-    """Run a layer without cross-attention on its branch, over the stream of ``layout``."""
+    """Run a layer without cross-attention on its branch, over the stream of ``layout``.
+
+    Args:
+        block: the layer.
+        branch: its parameters.
+        stream: the carry.
+        layout: of the slots that compute.
+        key: of dropout; None switches it off.
+        shared: the tree's 'position' branch.
+        keys: of the slots that are attended to; None is ``layout``.
+    """
     attn_key = None if key is None else jax.random.fold_in(key, 0)
     out: Any = block.apply(
         {"params": stream_weights(branch, layout)},
         stream,
         layout.positions,
-        stream_attend(layout, attn_key, block.cfg.dropout("attention")),
+        stream_attend(layout, attn_key, block.cfg.dropout("attention"), keys),
         stream_dropout(layout, key),
         shared,
     )
