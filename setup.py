@@ -154,11 +154,6 @@ setup(
             per_target=["words.cc"],
         ),
         NativeLibrary("wafer.csl.machine.native", ["machine.cc"], per_target=[]),
-        NativeLibrary(
-            "wafer.placement.native",
-            ["temper.cc", "forest.cc", "sets.cc"],
-            per_target=["curves.cc"],
-        ),
     ],
     cmdclass={"bdist_wheel": PlatformWheel, "build_ext": BuildNative},
 )

@@ -41,7 +41,6 @@ FLOORS = {
     "wafer.yamlfile": 32,
     "wafer.roofline": 40,
     "wafer.optim": 41,
-    "wafer.placement": 41,
     "wafer.fabric": 41,
     "wafer.csl": 42,
     "wafer.hpc": 43,

@@ -17,7 +17,7 @@ import numpy, vsl, wafer.csl, wafer.hpc
 site = pathlib.Path(sys.argv[1])
 assert importlib.metadata.version("wafer-jax")
 assert site in pathlib.Path(vsl.__file__).parents
-for package in "vsl.native", "sparsity.kernels", "wafer.fabric.native", "wafer.placement.native":
+for package in "vsl.native", "sparsity.kernels", "wafer.fabric.native":
     library = Library(what="a library", package=package, handlers=(), instead="nothing")
     assert library.loaded()._name.startswith(str(site)), package
 assert wafer.csl.compile(sys.argv[2]).tiles.shape == (1, 1)

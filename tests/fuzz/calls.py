@@ -14,7 +14,7 @@ import warnings
 
 import jax
 
-from fuzz import cslcalls, fabriccalls, placementcalls
+from fuzz import cslcalls, fabriccalls
 from fuzz.mutations import generator
 
 AREAS = {
@@ -23,7 +23,6 @@ AREAS = {
     "planes": fabriccalls.plane_calls,
     "images": cslcalls.image_calls,
     "machine": cslcalls.method_calls,
-    "plans": placementcalls.temper_calls,
 }
 _LEAST = 20  # calls, however slow the machine
 _LONGEST = 60.0  # seconds of one call; the process ends with a stack after that

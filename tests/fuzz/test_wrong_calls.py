@@ -11,7 +11,7 @@ import sys
 import pytest
 from helpers.paths import ROOT
 
-AREAS = ["engine", "programs", "planes", "images", "machine", "plans"]
+AREAS = ["engine", "programs", "planes", "images", "machine"]
 
 pytestmark = [pytest.mark.native, pytest.mark.slow]
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from wafer.compiler.graph import Graph
 from wafer.compiler.plan import Compiled
-from wafer.placement.check import paint
 
 __all__ = ["check_plan"]
 
@@ -32,7 +31,7 @@ def check_plan(compiled: Compiled, graph: Graph) -> None:
     for copy, (dx, dy) in enumerate(plan.replicas):
         for at, region in enumerate(plan.regions):
             box = region.x + dx, region.y + dy, region.width, region.height
-            paint(owner, copy * len(names) + at, box, names)
+            _paint(owner, copy * len(names) + at, box, names)
     for kernel, placed, region in zip(graph.kernels, compiled.kernels, plan.regions, strict=True):
         pes = region.width * region.height
         if pes != placed.rows * placed.columns:
@@ -49,3 +48,24 @@ def check_plan(compiled: Compiled, graph: Graph) -> None:
                 f"kernel {kernel.name}: {kernel.macs:,} multiply-accumulates do not fit"
                 f" {placed.forward:,} cycles of {pes} PEs"
             )
+
+
+def _paint(
+    owner: np.ndarray, number: int, box: tuple[int, int, int, int], names: list[str]
+) -> None:
+    """Give a rectangle (x, y, width, height) to kernel ``number``.
+
+    Raises:
+        ValueError: it leaves the wafer or lies on another.
+    """
+    (x, y, width, height), (high, wide) = box, owner.shape
+    name = names[number % len(names)]
+    if not (x >= 0 <= y and x + width <= wide and y + height <= high):
+        raise ValueError(
+            f"kernel {name}: {width}x{height} at ({x}, {y}) leaves the {wide}x{high} wafer"
+        )
+    region = owner[y : y + height, x : x + width]
+    if (region >= 0).any():
+        other = names[int(region.max()) % len(names)]
+        raise ValueError(f"kernels {other} and {name} overlap at ({x}, {y})")
+    region[:] = number

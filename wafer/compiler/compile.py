@@ -24,7 +24,7 @@ from wafer.compiler.costs import (
     weight_bytes,
 )
 from wafer.compiler.flatten import flatten
-from wafer.compiler.floor import Floor, lay_out, least_cap
+from wafer.compiler.floor import Fit, area_bound, fit, lay_out
 from wafer.compiler.graph import Graph, Kernel
 from wafer.compiler.matching import build_graph
 from wafer.compiler.plan import INPUT_BYTES, Compiled, FloorPlan, PlacedKernel
@@ -192,35 +192,34 @@ def _grids(count: int) -> Iterator[tuple[int, int]]:
 
 def _replicate(
     graph: Graph, choices: Sequence[Choices], options: Options
-) -> tuple[Floor, tuple[int, int]] | None:
-    """The fastest copies: (plan of one, (copies in x, copies in y)); None if none fits."""
+) -> tuple[Fit, tuple[int, int]] | None:
+    """The fastest copies: (what fits of one, (copies in x, copies in y)); None if none fits."""
     spec, edges = options.spec, [(a, b) for a, b, _ in graph.edges]
     pes = spec.width * spec.height
     smallest = sum(int((c.rows * c.columns).min()) for c in choices)
     limit = INPUT_BYTES / max(graph.sample_bytes, 1) / spec.clock_hz  # samples per cycle
-    best: tuple[float, Floor, tuple[int, int]] | None = None
-    worse = 0
+    best: tuple[Fit, tuple[int, int]] | None = None
+    rate, worse = 0.0, 0
     able = tuple(count for count in _COPIES if options.portions % count == 0)
     for count in (options.replicas,) if options.replicas else able:
-        if smallest * count > pes or worse >= 3:
+        if smallest * count > pes or worse >= 3 or 1.001 * rate >= limit:
             break
-        rate = best[0] if best else 0.0
         worse += 1
         for across, down in _grids(count):
             width, height = spec.width // across, spec.height // down
             skewed = max(across, down) > 4 * min(across, down) and not options.replicas
             if skewed or not min(width, height):
                 continue
-            floor = lay_out(choices, edges, width, height, options.seed)
-            if floor is not None and min(count / floor.cap, limit) > 1.001 * rate:
-                rate = min(count / floor.cap, limit)
-                best, worse = (rate, floor, (across, down)), 0
-    return best[1:] if best else None
+            most = count / (1.001 * rate) if rate else math.inf
+            if (fitting := fit(choices, edges, width, height, most)) is not None:
+                rate = min(count / fitting.cap, limit)
+                best, worse = (fitting, (across, down)), 0
+    return best
 
 
 def _fastest(
     graph: Graph, choices: list[Choices], options: Options
-) -> tuple[list[Choices], tuple[Floor, tuple[int, int]] | None]:
+) -> tuple[list[Choices], tuple[Fit, tuple[int, int]] | None]:
     """``_replicate``'s answer, and the choices that it is of."""
     if not options.sequences:
         return choices, _replicate(graph, choices, options)
@@ -253,11 +252,11 @@ def compile_graph(graph: Graph, options: Options | None = None) -> Compiled:
         copies = options.replicas or 1
         each = [size * copies for size in held]
         raise _too_large(graph, each, int(np.argmax(each)), spec)
-    floor, (across, down) = fastest
-    single = floor
-    if across * down > 1:
-        edges = [(a, b) for a, b, _ in graph.edges]
-        single = lay_out(choices, edges, spec.width, spec.height, options.seed) or floor
+    fitting, (across, down) = fastest
+    edges = [(a, b) for a, b, _ in graph.edges]
+    single = floor = lay_out(choices, edges, fitting, options.seed)
+    if across * down > 1 and (alone := fit(choices, edges, spec.width, spec.height)):
+        single = lay_out(choices, edges, alone, options.seed)
     regions, kernels = [], []
     for kernel, setting, option, spot in zip(
         graph.kernels, settings, choices, floor.spots, strict=True
@@ -281,7 +280,7 @@ def compile_graph(graph: Graph, options: Options | None = None) -> Compiled:
         sample_bytes=graph.sample_bytes,
         batch=options.batch,
         train=options.train,
-        bound=least_cap(choices, spec.width, spec.height),
+        bound=area_bound(choices, spec.width, spec.height),
         single=single.cap,
         seed=options.seed,
     )

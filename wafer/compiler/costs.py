@@ -21,7 +21,6 @@ from wafer.compiler.decode_costs import attention_cycles, gemv_cycles, norm_cycl
 from wafer.compiler.dense_kernel import dense_cost, loss_cost
 from wafer.compiler.graph import Kernel
 from wafer.fabric.library.dense import FMACS_LOOP
-from wafer.placement.blocks import steps
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
@@ -124,10 +123,16 @@ def _fullest(kept: Array, density: float, pes: Array) -> Array:
     return np.minimum(1.0, density + spread / kept)
 
 
+def _steps(n: int) -> Array:
+    """The splits of ``n`` worth trying: the least s for each value of ceil(n / s), ascending."""
+    parts = np.arange(1, n + 1)
+    return np.unique(-(-n // -(-n // parts)))
+
+
 def _grid(rows: int, columns: int, spec: WaferSpec) -> tuple[Array, Array]:
     """Splits worth trying that fit the wafer either way round."""
     longest, widest = max(spec.width, spec.height), min(spec.width, spec.height)
-    h, w = (x.ravel() for x in np.meshgrid(steps(rows), steps(columns), indexing="ij"))
+    h, w = (x.ravel() for x in np.meshgrid(_steps(rows), _steps(columns), indexing="ij"))
     fits = (np.maximum(h, w) <= longest) & (np.minimum(h, w) <= widest)
     return h[fits].astype(np.int64), w[fits].astype(np.int64)
 
@@ -349,7 +354,7 @@ def _cached_attention(kernel: Kernel, setting: Setting) -> Choices:
 def _one_norm(kernel: Kernel, setting: Setting) -> Choices:
     """A norm of one vector, or the search for its greatest number, on a line of PEs."""
     spec = setting.spec
-    w = steps(min(kernel.elements, spec.width, spec.height)).astype(np.int64)
+    w = _steps(min(kernel.elements, spec.width, spec.height)).astype(np.int64)
     lanes, _, _ = _rest(kernel, setting, w)
     words = np.ceil(kernel.elements / w) + np.ceil(kernel.weights / w)
     sram = CODE_BYTES + words * weight_bytes(kernel, setting)

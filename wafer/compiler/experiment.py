@@ -36,7 +36,6 @@ from wafer.data.batching.batches import feature_shapes, to_batch
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import BatchShape, Experiment, batch_shape
-from wafer.placement import native as placer
 from wafer.sources import code_digest
 from wafer.spec import SPECS, WaferSpec
 
@@ -158,7 +157,6 @@ def _key(cfg: RunConfig, seed: int, spec: str, inference: Inference | None = Non
         "inference": inference and dataclasses.asdict(inference),
         "spec": dataclasses.asdict(spec_of(cfg, spec)),
         "versions": (wafer.__version__, jax.__version__, code_digest(str(cfg.model["name"]))),
-        "placer": placer.target(),  # C++, or annealing in Python
     }
     text = json.dumps(parts, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()

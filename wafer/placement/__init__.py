@@ -1,1 +1,0 @@
-"""Rectangles on the wafer: the placement contest and its solver."""
