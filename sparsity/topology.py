@@ -228,10 +228,13 @@ def _change_csr(
 ) -> tuple[kernels.Pattern, _Leaves]:
     """Return a csr parameter's new pattern and its leaves moved to it."""
     flat, tree = jax.tree.flatten(leaves)  # the weight is first
-    if isinstance(algorithm, Dynamic) and algorithm.drops_smallest and ctx.view.whole:
+    groups = ctx.view.output_groups(pattern.shape)
+    if isinstance(algorithm, Dynamic) and algorithm.drops_smallest and groups:
         keep, grow = algorithm.counts(ctx, pattern.pointers[-1])
         scores = algorithm.grow_scores(ctx)
-        new = kernels.rigl_update(flat[0], pattern, scores, keep, flat[1:], grow=grow)
+        new = kernels.rigl_update(
+            flat[0], pattern, scores, keep, flat[1:], grow=grow, groups=groups
+        )
         return new.pattern, tree.unflatten([new.values, *new.others])
     after = storage.pattern_of(algorithm.update_mask(ctx), pattern.nnz)
     return after, tree.unflatten(kernels.move_values(flat, pattern, after))

@@ -192,14 +192,17 @@ class View:
     structure: Structure = WHOLE
 
     @property
-    def whole(self) -> bool:
-        """Whether all positions of a weight compete, each for itself."""
-        return self.structure == WHOLE
-
-    @property
     def cell(self) -> int:
         """Positions that are kept or pruned together."""
         return self.structure.cell
+
+    def output_groups(self, shape: tuple[int, ...]) -> int:
+        """Number of rows R if each is a group of whole neighboring outputs; otherwise 0."""
+        groups = self.groups(shape)
+        by_output = isinstance(self.structure, FanIn) or (
+            isinstance(self.structure, Groups) and self.structure.axis == "out"
+        )
+        return groups if by_output and self._vendor(shape)[0] % groups == 0 else 0
 
     def to_vendor(self, x: ArrayT) -> ArrayT:
         """Reorder the axes to [out, in, ...]; vectors and scalars stay."""

@@ -35,6 +35,30 @@ struct Threshold {
   bool Above(uint32_t k) const { return k > key; }
 };
 
+// Finds the threshold of the `want` largest of n keys byte by byte, among ever fewer candidates,
+// which it moves to the front of `keys`. By one thread; `equal` is not counted.
+inline Threshold RowThreshold(uint32_t* keys, int64_t n, int64_t want) {
+  Threshold limit;
+  int64_t candidates = n, left = std::min(want, n);
+  if (left <= 0) return limit;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    int64_t counts[256] = {};
+    for (int64_t i = 0; i < candidates; ++i) ++counts[keys[i] >> shift & 0xff];
+    uint32_t byte = 255;
+    while (byte > 0 && counts[byte] < left) left -= counts[byte--];
+    int64_t stay = 0;
+    for (int64_t i = 0; i < candidates; ++i) {
+      const uint32_t key = keys[i];
+      keys[stay] = key;
+      stay += (key >> shift & 0xff) == byte;
+    }
+    candidates = stay;
+  }
+  limit.key = keys[0];
+  limit.ties = left;
+  return limit;
+}
+
 // A contiguous share of `items` for one of `parts` workers.
 struct Share {
   int64_t begin, end;

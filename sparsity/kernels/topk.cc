@@ -61,31 +61,9 @@ void Mark(const float* row, int64_t n, const Threshold& limit, bool* out) {
   }
 }
 
-// Finds the threshold byte by byte, among ever fewer candidates.
 void SelectRow(const float* row, int64_t n, int64_t want, uint32_t* keys, bool* out) {
-  if (want <= 0 || want >= n) {
-    std::fill(out, out + n, want > 0);
-    return;
-  }
   for (int64_t i = 0; i < n; ++i) keys[i] = Key(row[i]);
-  int64_t candidates = n, left = want;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    int64_t counts[256] = {};
-    for (int64_t i = 0; i < candidates; ++i) ++counts[keys[i] >> shift & 0xff];
-    uint32_t byte = 255;
-    while (byte > 0 && counts[byte] < left) left -= counts[byte--];
-    int64_t stay = 0;
-    for (int64_t i = 0; i < candidates; ++i) {
-      const uint32_t key = keys[i];
-      keys[stay] = key;
-      stay += (key >> shift & 0xff) == byte;
-    }
-    candidates = stay;
-  }
-  Threshold limit;
-  limit.key = keys[0];
-  limit.ties = left;
-  Mark(row, n, limit, out);
+  Mark(row, n, RowThreshold(keys, n, want), out);
 }
 
 void SelectLongRow(ffi::ThreadPool& pool, const float* row, int64_t n, int64_t want, bool* out) {

@@ -197,15 +197,33 @@ struct GrowRows {
   }
 };
 
-// Of the positions with the threshold's key, those before (column, row) are taken.
-struct TieEnd {
-  int64_t column = 0, row = 0;
+// What a column takes: keys above `key`, and in rows below `tie_rows` those equal to it.
+struct Limits {
+  std::vector<uint32_t> key;
+  std::vector<int32_t> tie_rows;
+
+  explicit Limits(int64_t columns) : key(columns), tie_rows(columns) {}
+
+  // Columns [begin, end) share a threshold; its ties end at the position (column, row).
+  void Set(int64_t begin, int64_t end, uint32_t shared, int64_t rows, int64_t column, int64_t row) {
+    std::fill(key.begin() + begin, key.begin() + end, shared);
+    std::fill(tie_rows.begin() + begin, tie_rows.begin() + column, static_cast<int32_t>(rows));
+    std::fill(tie_rows.begin() + column, tie_rows.begin() + end, 0);
+    if (column < end) tie_rows[column] = static_cast<int32_t>(row);
+  }
 };
 
-TieEnd FindTieEnd(ffi::ThreadPool& pool, const GrowRows& grow, int64_t rows,
-                  const Threshold& limit) {
-  if (limit.ties == limit.equal) return {grow.columns, 0};
-  if (limit.ties == 0) return {0, 0};
+// Limits of the `want` highest scores of the whole weight.
+Limits FindLimits(ffi::ThreadPool& pool, const GrowRows& grow, int64_t rows, int64_t want) {
+  Limits limits(grow.columns);
+  const Threshold limit =
+      FindThreshold(pool, rows, grow.columns, want, [&](int64_t k, uint32_t* keys) {
+        grow.Fill(k, kNever, keys);
+        return grow.columns;
+      });
+  const bool all = limit.ties == limit.equal;
+  limits.Set(0, grow.columns, limit.key, rows, all ? grow.columns : 0, 0);
+  if (all || limit.ties == 0) return limits;
   const int64_t parts = Parts(pool, rows);
   std::vector<std::vector<int64_t>> counts(parts);
   ParallelFor(pool, parts, [&](int64_t part) {
@@ -217,32 +235,79 @@ TieEnd FindTieEnd(ffi::ThreadPool& pool, const GrowRows& grow, int64_t rows,
       for (int64_t n = 0; n < grow.columns; ++n) counts[part][n] += keys[n] == limit.key;
     }
   });
-  int64_t left = limit.ties, column = 0;
+  int64_t left = limit.ties, column = 0, row = 0;
   for (; column < grow.columns; ++column) {
     int64_t here = 0;
     for (const auto& mine : counts) here += mine[column];
     if (here > left) break;
     left -= here;
   }
-  TieEnd end{column, 0};
   std::vector<uint32_t> keys(grow.columns);
-  for (; left > 0 && end.row < rows; ++end.row) {
-    grow.Fill(end.row, kNever, keys.data());
+  for (; left > 0 && row < rows; ++row) {
+    grow.Fill(row, kNever, keys.data());
     left -= keys[column] == limit.key;
   }
-  return end;
+  limits.Set(0, grow.columns, limit.key, rows, column, row);
+  return limits;
+}
+
+// Chooses within each of `groups` equal groups of neighbouring columns: marks the `keep` largest
+// values in `survives`, and returns the limits of what fills the group up to `total`.
+template <typename Index>
+Limits ChooseGroups(ffi::ThreadPool& pool, const PatternView& old, const Index* indices,
+                    const float* values, const float* scores, int64_t rows, int64_t columns,
+                    int64_t groups, int64_t keep, int64_t total, uint8_t* survives) {
+  constexpr int64_t kTile = 16;  // columns of a cache line
+  Limits limits(columns);
+  const int64_t width = columns / groups, unit = std::max<int64_t>(1, kTile / width);
+  const int64_t units = (groups + unit - 1) / unit, height = std::max<int64_t>(rows, 1);
+  ParallelFor(pool, units, [&](int64_t u) {
+    thread_local std::vector<uint32_t> keys, scratch;
+    const int64_t begin = u * unit * width, end = std::min(columns, begin + unit * width);
+    keys.resize((end - begin) * rows);
+    for (int64_t tile = begin; tile < end; tile += kTile) {
+      for (int64_t k = 0; k < rows; ++k) {
+        for (int64_t n = tile; n < std::min(end, tile + kTile); ++n) {
+          keys[(n - begin) * rows + k] = NumberKey(scores[k * columns + n]);
+        }
+      }
+    }
+    for (int64_t first = begin; first < end; first += width) {
+      const int64_t at = old.pointers[first], active = old.pointers[first + width] - at;
+      scratch.resize(active);
+      for (int64_t i = 0; i < active; ++i) scratch[i] = Key(std::abs(values[at + i]));
+      const Threshold least = RowThreshold(scratch.data(), active, keep);
+      int64_t ties = least.ties;
+      for (int64_t i = 0; i < active; ++i) {
+        const uint32_t key = Key(std::abs(values[at + i]));
+        survives[at + i] = least.Above(key) || (key == least.key && ties-- > 0);
+      }
+      uint32_t* mine = keys.data() + (first - begin) * rows;
+      for (int64_t n = first; n < first + width; ++n) {
+        for (int64_t i = old.pointers[n]; i < old.pointers[n + 1]; ++i) {
+          if (survives[i]) mine[(n - first) * rows + indices[i]] = kNever;
+        }
+      }
+      scratch.assign(mine, mine + width * rows);
+      const int64_t missing = total - std::min(keep, active);
+      const Threshold limit = RowThreshold(scratch.data(), width * rows, missing);
+      int64_t tie_end = 0;
+      for (ties = limit.ties; ties > 0; ++tie_end) ties -= mine[tie_end] == limit.key;
+      limits.Set(first, first + width, limit.key, rows, first + tie_end / height, tie_end % height);
+    }
+  });
+  return limits;
 }
 
 // Columns of row k in the new topology, with the old places of those that were active.
-int64_t ChooseRow(const GrowRows& grow, const Threshold& limit, const TieEnd& end, int64_t k,
-                  uint32_t* keys, int32_t* columns, int32_t* sources) {
+int64_t ChooseRow(const GrowRows& grow, const Limits& limits, int64_t k, uint32_t* keys,
+                  int32_t* columns, int32_t* sources) {
   grow.Fill(k, kAlways, keys);
-  const int64_t tie_columns = end.column + (k < end.row ? 1 : 0);
   int64_t count = 0;
   for (int64_t n = 0; n < grow.columns; ++n) {
     columns[count] = static_cast<int32_t>(n);
-    count += keys[n] > limit.key || keys[n] == kAlways ||
-             (keys[n] == limit.key && n < tie_columns);
+    count += keys[n] > limits.key[n] || keys[n] == kAlways ||
+             (keys[n] == limits.key[n] && k < limits.tie_rows[n]);
   }
   int32_t i = grow.old.t_pointers[k];
   const int32_t last = grow.old.t_pointers[k + 1];
@@ -294,27 +359,29 @@ ffi::Error PatternOfMask(ffi::ThreadPool pool, ffi::Buffer<ffi::PRED> mask,
   return ffi::Error::Success();
 }
 
-// Keeps the counts[0] largest |values| and grows counts[1] positions at the highest scores among all
-// others. `source` says where each new value comes from in the old arrays, -1 if it was not there.
+// In each of `groups` equal groups of neighbouring columns, keeps the counts[0] largest |values| and
+// grows positions at the highest scores among all others until it holds counts[0] + counts[1].
+// `source` says where each new value comes from in the old arrays, -1 if it was not there.
 ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
-                         ffi::Buffer<ffi::S32> pointers, ffi::AnyBuffer t_indices,
-                         ffi::Buffer<ffi::S32> t_pointers, ffi::Buffer<ffi::S32> order,
-                         ffi::Buffer<ffi::F32> scores, ffi::Buffer<ffi::S32> counts,
-                         ffi::Result<ffi::AnyBuffer> new_indices,
+                         ffi::AnyBuffer indices, ffi::Buffer<ffi::S32> pointers,
+                         ffi::AnyBuffer t_indices, ffi::Buffer<ffi::S32> t_pointers,
+                         ffi::Buffer<ffi::S32> order, ffi::Buffer<ffi::F32> scores,
+                         ffi::Buffer<ffi::S32> counts, ffi::Result<ffi::AnyBuffer> new_indices,
                          ffi::ResultBuffer<ffi::S32> new_pointers,
                          ffi::Result<ffi::AnyBuffer> new_t_indices,
                          ffi::ResultBuffer<ffi::S32> new_t_pointers,
                          ffi::ResultBuffer<ffi::S32> new_order,
-                         ffi::ResultBuffer<ffi::S32> source) {
+                         ffi::ResultBuffer<ffi::S32> source, int64_t groups) {
   const int64_t rows = static_cast<int64_t>(t_pointers.element_count()) - 1;
   const int64_t columns = static_cast<int64_t>(pointers.element_count()) - 1;
   const int64_t nnz = values.element_count();
   std::string wrong = Wrong(pool, t_indices, t_pointers, order, nnz, columns);
+  if (wrong.empty()) wrong = Wrong(pool, indices, pointers, nnz, rows);
   if (wrong.empty() && (!IsMatrix(scores, rows, columns) || counts.element_count() != 2)) {
     wrong = "the scores do not have the pattern's shape";
   }
-  if (wrong.empty() && (pointers.typed_data()[columns] < 0 || pointers.typed_data()[columns] > nnz)) {
-    wrong = "pointers do not end at the number of values";
+  if (wrong.empty() && (groups < 1 || groups > std::max<int64_t>(columns, 1) || columns % groups)) {
+    wrong = "the groups do not divide the columns";
   }
   const auto same = [](const auto& one, auto& other) {
     return one.element_count() == other->element_count();
@@ -328,23 +395,29 @@ ffi::Error UpdatePattern(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> values,
   const PatternView old{pointers.typed_data(), t_indices.untyped_data(),
                         t_indices.element_type() != ffi::DataType::U16, t_pointers.typed_data(),
                         order.typed_data()};
-  const int64_t active = old.pointers[columns];
-  const int64_t kept = std::clamp<int64_t>(counts.typed_data()[0], 0, active);
-  const int64_t room = std::max<int64_t>(0, std::min(nnz, rows * columns) - kept);
-  const int64_t grown = std::clamp<int64_t>(counts.typed_data()[1], 0, room);
+  const int64_t most = std::min(nnz, rows * columns) / groups;
+  const int64_t kept = std::clamp<int64_t>(counts.typed_data()[0], 0, most);
+  const int64_t total = kept + std::clamp<int64_t>(counts.typed_data()[1], 0, most - kept);
   std::vector<uint8_t> survives(nnz);  // an order may name slack
-  MarkSurvivors(pool, values.typed_data(), active, kept, survives.data());
   const GrowRows grow{scores.typed_data(), columns, old, survives.data()};
-  const Threshold limit =
-      FindThreshold(pool, rows, columns, grown, [&](int64_t k, uint32_t* keys) {
-        grow.Fill(k, kNever, keys);
-        return columns;
-      });
-  const TieEnd end = FindTieEnd(pool, grow, rows, limit);
+  Limits limits(0);
+  if (groups == 1) {
+    const int64_t active = old.pointers[columns];
+    MarkSurvivors(pool, values.typed_data(), active, kept, survives.data());
+    limits = FindLimits(pool, grow, rows, total - std::min(kept, active));
+  } else {
+    const auto choose = [&](const auto* index) {
+      return ChooseGroups(pool, old, index, values.typed_data(), scores.typed_data(), rows, columns,
+                          groups, kept, total, survives.data());
+    };
+    limits = indices.element_type() == ffi::DataType::U16
+                 ? choose(static_cast<const uint16_t*>(indices.untyped_data()))
+                 : choose(static_cast<const int32_t*>(indices.untyped_data()));
+  }
   const auto choose = [&](int64_t k, int32_t* chosen, int32_t* sources) {
     thread_local std::vector<uint32_t> keys;
     keys.resize(columns);
-    return ChooseRow(grow, limit, end, k, keys.data(), chosen, sources);
+    return ChooseRow(grow, limits, k, keys.data(), chosen, sources);
   };
   BuildPattern(pool, rows, columns, choose,
                OutOf(new_indices, new_pointers, new_t_indices, new_t_pointers, new_order),
@@ -371,6 +444,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_update_pattern, wafer::UpdatePattern,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
@@ -382,4 +456,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(wafer_sparse_update_pattern, wafer::UpdatePattern,
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::S32>>());
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Attr<int64_t>("groups"));

@@ -4,11 +4,13 @@ Counts are exact and equal scores go to the lowest index in canonical order, so 
 bits. Neither recompiles when a schedule changes the counts.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from sparsity import selection
@@ -71,6 +73,7 @@ def rigl_update(
     others: Sequence[Shaped[Array, " nnz"]] = (),
     *,
     grow: Int[Array, ""] | int | None = None,
+    groups: int = 1,
     implementation: str = "auto",
 ) -> Regrown:
     """Drop the smallest weights, grow others at the highest scores (RigL, Evci et al. 2020).
@@ -84,17 +87,20 @@ def rigl_update(
         values: [nnz] kept weights.
         pattern: their positions.
         grow_scores: [K, N], for RigL the absolute dense gradient.
-        keep: [] int32, how many active weights stay; may be traced.
+        keep: [] int32, how many active weights stay in each group; may be traced.
         others: further [nnz] arrays that follow their weights.
-        grow: [] int32, how many positions grow, at most what ``nnz`` leaves room for; as many as
-            were dropped when None.
+        grow: [] int32, how many positions grow in each group, at most what ``nnz`` leaves room
+            for; as many as were dropped when None.
+        groups: equal groups of neighboring outputs, each a competition of its own.
         implementation: "auto", "native" or "reference".
 
     Returns:
-        The new topology, ``keep + grow`` weights active.
+        The new topology, ``keep + grow`` weights active in each group; a group that had fewer than
+        ``keep`` active ones grows the rest.
 
     Raises:
-        ValueError: shapes that do not fit, or an unknown implementation.
+        ValueError: shapes that do not fit, groups that do not divide the outputs, or an unknown
+            implementation.
         TypeError: a pattern's wrong dtype.
     """
     check_pattern(pattern, "rigl_update", values, *others)
@@ -106,32 +112,35 @@ def rigl_update(
         raise ValueError(f"rigl_update: {implementation!r}; choose auto, native or reference")
     if implementation == "auto":
         implementation = "native" if native.usable() else "reference"
-    active = pattern.pointers[-1]
-    keep = jnp.clip(jnp.asarray(keep, jnp.int32), 0, active)
-    grow = jnp.clip(active - keep if grow is None else grow, 0, pattern.nnz - keep)
+    if groups < 1 or pattern.shape[1] % groups:
+        raise ValueError(f"rigl_update: {groups} groups do not divide {pattern.shape[1]} outputs")
+    active = pattern.pointers[-1] // groups
+    most = min(pattern.nnz, math.prod(pattern.shape)) // groups
+    keep = jnp.clip(jnp.asarray(keep, jnp.int32), 0, most)
+    grow = jnp.clip(active - keep if grow is None else grow, 0, most - keep)
     counts = jnp.stack([keep, grow.astype(jnp.int32)])
     scores = grow_scores.astype(jnp.float32)
-    if implementation == "native":
-        return _update_native(values, pattern, scores, counts, tuple(others))
-    return _update_reference(values, pattern, scores, counts, tuple(others))
+    update = _update_native if implementation == "native" else _update_reference
+    return update((values, *others), pattern, scores, counts, groups)
 
 
 def _update_native(
-    values: Array, pattern: Pattern, scores: Array, counts: Array, others: tuple[Array, ...]
+    leaves: tuple[Array, ...], pattern: Pattern, scores: Array, counts: Array, groups: int
 ) -> Regrown:
     compressed = pattern[:5]
     results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in compressed]
-    results.append(jax.ShapeDtypeStruct(values.shape, jnp.int32))
+    results.append(jax.ShapeDtypeStruct(leaves[0].shape, jnp.int32))
     *arrays, source = native.call(
         "wafer_sparse_update_pattern",
         tuple(results),
-        values.astype(jnp.float32),
-        *compressed[1:],
+        leaves[0].astype(jnp.float32),
+        *compressed,
         scores,
         counts,
+        groups=np.int64(groups),
     )
 
-    moved = tuple(_taken(leaf, source) for leaf in (values, *others))
+    moved = tuple(_taken(leaf, source) for leaf in leaves)
     return Regrown(walked(*arrays), moved[0], moved[1:])
 
 
@@ -165,19 +174,19 @@ def move_values(leaves: Sequence[Shaped[Array, " nnz"]], old: Pattern, new: Patt
 
 
 def _update_reference(
-    values: Array, pattern: Pattern, scores: Array, counts: Array, others: tuple[Array, ...]
+    leaves: tuple[Array, ...], pattern: Pattern, scores: Array, counts: Array, groups: int
 ) -> Regrown:
-    rows, columns = pattern.shape
-    slots = jnp.arange(pattern.nnz)
-    size = jnp.where(slots < pattern.pointers[-1], jnp.abs(values.astype(jnp.float32)), -1.0)
-    survives = selection.topk_mask(size[None], counts[0])[0]
-    stays = to_dense(survives, pattern, False).T.reshape(1, -1)
+    rows = lambda dense: dense.T.reshape(groups, -1)  # canonical order, cut into groups
+    active = jnp.diff(pattern.pointers).reshape(groups, -1).sum(axis=1, dtype=jnp.int32)
+    keep = jnp.minimum(counts[0], active)
+    size = to_dense(jnp.abs(leaves[0].astype(jnp.float32)), pattern, -1.0)
+    stays = selection.topk_mask(rows(size), keep)
     lowest = float(jnp.finfo(jnp.float32).min)
-    scores = jnp.where(jnp.isnan(scores), jnp.inf, jnp.maximum(scores, lowest)).T.reshape(1, -1)
-    grown = selection.topk_mask(jnp.where(stays, -jnp.inf, scores), counts[1])
+    scores = rows(jnp.where(jnp.isnan(scores), jnp.inf, jnp.maximum(scores, lowest)))
+    grown = selection.topk_mask(jnp.where(stays, -jnp.inf, scores), jnp.sum(counts) - keep)
     mask = (stays | grown).reshape(-1)
     (flat,) = jnp.nonzero(mask, size=pattern.nnz, fill_value=mask.size)
-    new = pattern_from_flat(flat.astype(jnp.int32), (rows, columns), validate=False)
+    new = pattern_from_flat(flat.astype(jnp.int32), pattern.shape, validate=False)
 
-    moved = tuple(gather(to_dense(leaf, pattern), new) for leaf in (values, *others))
+    moved = tuple(gather(to_dense(leaf, pattern), new) for leaf in leaves)
     return Regrown(new, moved[0], moved[1:])

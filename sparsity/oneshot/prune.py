@@ -61,7 +61,8 @@ def _magnitude(layer: _Layer) -> tuple[Array, Array]:
 
 def _wanda(layer: _Layer) -> tuple[Array, Array]:
     norms = jnp.asarray(np.sqrt(np.diag(layer.gram)), jnp.float32)
-    view = dataclasses.replace(layer.view, structure=FanIn()) if layer.view.whole else layer.view
+    whole = layer.view.structure == WHOLE
+    view = dataclasses.replace(layer.view, structure=FanIn()) if whole else layer.view
     mask = highest_mask(jnp.abs(layer.weight) * norms[:, None], layer.level, view)
     return jnp.where(mask, layer.weight, 0), mask
 

@@ -131,7 +131,7 @@ CALLS = {
     "wafer_sparse_topk_mask": (shape((K, N), bool), (dense, np.full(K, 3, np.int32)), {}),
     "wafer_sparse_pattern_of_mask": (new, (mask,), {}),
     "wafer_sparse_update_pattern":
-        ((*new, shape((nnz,), i32)), (values, *good[1:5], dense, kept), {}),
+        ((*new, shape((nnz,), i32)), (values, *good[:5], dense, kept), dict(groups=np.int64(1))),
     "wafer_sparse_take": (shape((nnz,), f32), (values, good.order), {}),
     "wafer_sparse_places": (shape((nnz,), i32), (*t, *t), {}),
     "wafer_sparse_to_dense": (shape((K, N), f32), (values, *t, np.float32(0)), {}),

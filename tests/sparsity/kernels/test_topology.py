@@ -11,7 +11,7 @@ import pytest
 
 from sparsity import kernels, selection
 
-update = jax.jit(kernels.rigl_update, static_argnames="implementation")
+update = jax.jit(kernels.rigl_update, static_argnames=("implementation", "groups"))
 SETTINGS = hypothesis.settings(deadline=None, max_examples=12, database=None)
 
 
@@ -35,7 +35,8 @@ def test_rigl_by_hand():
 @hypothesis.given(st.data())
 def test_native_update_equals_reference(data):
     """Bit for bit, with many ties, slack, counts of 0 and all, and scores that are no numbers."""
-    rows, columns, nnz = data.draw(st.sampled_from([(13, 9, 40), (9, 40, 360)]))
+    rows, columns, nnz = data.draw(st.sampled_from([(13, 9, 42), (9, 40, 360)]))
+    groups = data.draw(st.sampled_from([1, {9: 3, 40: 2}[columns], columns]))
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 16)))
     active = data.draw(st.sampled_from([nnz, nnz - nnz // 4]))
     mask = np.zeros(rows * columns, bool)
@@ -46,17 +47,48 @@ def test_native_update_equals_reference(data):
     strange = data.draw(st.sampled_from([1.0, np.nan, np.inf, -np.inf]))
     scores.flat[rng.integers(rows * columns)] = strange
     scores = jnp.asarray(scores, jnp.float32)
-    keep = data.draw(st.sampled_from([0, active // 2, active]))
-    grow = data.draw(st.sampled_from([0, active - keep, nnz - keep]))
+    each, room = active // groups, nnz // groups
+    keep = data.draw(st.sampled_from([0, each // 2, each]))
+    grow = data.draw(st.sampled_from([0, each - keep, room - keep]))
     a, b = (
         update(
-            values, pattern, scores, keep, [values + 1], grow=grow, implementation=implementation
+            *(values, pattern, scores, keep, [values + 1]),
+            grow=grow,
+            groups=groups,
+            implementation=implementation,
         )
         for implementation in ("native", "reference")
     )
     for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert int(a.pattern.pointers[-1]) == keep + grow
+    ends = np.asarray(a.pattern.pointers)[:: columns // groups]
+    assert np.diff(ends).tolist() == [keep + grow] * groups  # of each group
+
+
+def test_rigl_in_groups_by_hand():
+    """Each output keeps its largest weight and grows one; the third output has none to keep."""
+    dense = jnp.asarray([[1.0, 5, 0], [-2, 6, 0], [3, 0, 0]])
+    pattern = jax.jit(kernels.pattern_from_mask, static_argnums=1)(dense != 0, 6)
+    values = kernels.gather(dense, pattern)
+    scores = jnp.asarray([[7.0, 1, 2], [8, 0, 2], [9, 2, 1]])
+    for implementation in ("native", "reference"):
+        new = update(values, pattern, scores, 1, grow=1, groups=3, implementation=implementation)
+        # Output 0 keeps 3 and regrows -2 (score 8); output 1 keeps 6 and grows row 2; output 2
+        # grows two: rows 0 and 1.
+        assert kernels.to_dense(new.values, new.pattern).tolist() == [
+            [0, 0, 0],
+            [-2, 6, 0],
+            [3, 0, 0],
+        ]
+        assert kernels.to_mask(new.pattern).tolist() == [
+            [False, False, True], [True, True, True], [True, True, False],
+        ]  # fmt: skip
+
+
+def test_groups_that_do_not_divide_the_outputs():
+    pattern = kernels.pattern_from_mask(jnp.ones((2, 3), bool), 6)
+    with pytest.raises(ValueError, match="2 groups do not divide 3 outputs"):
+        kernels.rigl_update(jnp.ones(6), pattern, jnp.ones((2, 3)), 3, groups=2)
 
 
 def test_weights_that_were_active_keep_their_bits():

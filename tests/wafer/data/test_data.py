@@ -111,6 +111,18 @@ def test_a_run_takes_the_tokenizer_of_the_weights_it_begins_from(tmp_path, sourc
         build_dataset(section, run, begins)
 
 
+def test_a_mark_that_a_source_file_spells_out_is_text(tmp_path):
+    (tmp_path / "a.py").write_text(f"def f():\n    return '{END_OF_TEXT}'\n")
+    keys = {"source_dir": str(tmp_path), "vocab_size": 300, "batch_size": 1}
+    section = PyStdlibDataProcessor.model_validate(
+        {"data_processor": "PyStdlibDataProcessor", **keys}
+    )
+    data = build_dataset(section, tmp_path / "run", Context())
+    labels = data.source[0]["labels"].tolist()
+    end = data.special_ids["eos_token_id"]
+    assert labels.index(end) == len(labels) - 1  # only the end of the function
+
+
 def test_bpe_refuses_a_vocabulary_smaller_than_the_bytes():
     with pytest.raises(ValueError, match="257 or more"):
         train_bpe(["x"], 256)

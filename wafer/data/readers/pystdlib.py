@@ -195,6 +195,7 @@ def _tokenized(cfg: Any, kept: pathlib.Path | None) -> dict[str, np.ndarray]:
         tokenizer = Tokenizer.from_str(_trained(cfg.source_dir, cfg.max_bytes, cfg.vocab_size))
     texts = corpus.train if cfg.split == "train" else corpus.held_out
     end: Any = tokenizer.token_to_id(END_OF_TEXT)
+    tokenizer.encode_special_tokens = True  # a mark that a source file spells out is text
     encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     documents = [[*e.ids, end] for e in encoded]
     about = {
