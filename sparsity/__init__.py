@@ -20,6 +20,7 @@ from sparsity.algorithms.magnitude import ACDC, GMP, Static
 from sparsity.config import Groups, configure, parse
 from sparsity.kernels import SparseWeight, pattern_from_mask, sparse_dot
 from sparsity.layers import dot_general, linen_layers, promote_dtype
+from sparsity.resume import resume
 from sparsity.schema import SparsityError
 from sparsity.sentinel import SentinelError, decode, encode, require_dense
 from sparsity.sparsifier import Selected, Sparsifier
@@ -59,6 +60,7 @@ __all__ = [
     "promote_dtype",
     "register",
     "require_dense",
+    "resume",
     "sparse_dot",
     "to_meta",
     "wrap",

@@ -4,7 +4,6 @@ Top-KAST and SR-STE store every weight until their ``stop`` and compute with a m
 Whoever takes such a checkpoint as a model, and does not train it, needs that mask.
 """
 
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,52 +13,32 @@ import numpy as np
 
 from models.checkpoint.layout import CONFIG, SPARSITY, model_section
 from models.counts import abstract_params, forward_flops
+from models.lazy import LazyArray
 from models.paths import map_named
 from models.registry import build
 from sparsity.algorithms.base import Algorithm
 from sparsity.config import configure, parse
 from sparsity.schema import SparsityError
 from sparsity.sparsifier import Sparsifier
-from sparsity.views import View
 
 __all__ = ["computed_params", "forward_of"]
 
 _LOG = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Computed:
-    """An array that is read, and masked, when numpy asks for it."""
-
-    leaf: Any
-    algorithm: Algorithm
-    view: View
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.leaf.shape)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def dtype(self) -> Any:
-        return self.leaf.dtype
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        stored = np.asarray(self.leaf)
-        pruned = np.isnan(stored)
-        used = self.algorithm.forward(jnp.asarray(np.where(pruned, 0, stored)), self.view)
-        return np.where(pruned, stored, used).astype(dtype or stored.dtype, copy=bool(copy))
-
-
 def _computed(sparsifier: Sparsifier, name: str, leaf: Any) -> Any:
     group = sparsifier.group_of(name, len(leaf.shape))
-    if group is None:
+    algorithm = None if group is None else sparsifier.groups[group][1]
+    if group is None or algorithm is None or not _masks_forward(algorithm):
         return leaf
-    algorithm = sparsifier.groups[group][1]
-    return _Computed(leaf, algorithm, sparsifier.view(group)) if _masks_forward(algorithm) else leaf
+
+    def read() -> np.ndarray:
+        stored = np.asarray(leaf)
+        pruned = np.isnan(stored)
+        used = algorithm.forward(jnp.asarray(np.where(pruned, 0, stored)), sparsifier.view(group))
+        return np.where(pruned, stored, used).astype(stored.dtype)
+
+    return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read, name)
 
 
 def computed_params(sparsifier: Sparsifier, params: Any) -> Any:

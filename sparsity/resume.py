@@ -1,8 +1,8 @@
-"""Go on from a checkpoint: sentinel or dense, with the same section or an edited one."""
+"""Restore a sparse state from a checkpoint, with the section it was written by or another."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
@@ -12,10 +12,8 @@ from models.paths import named_leaves
 from sparsity import sentinel
 from sparsity.algorithms.base import InitContext
 from sparsity.algorithms.magnitude import Static
+from sparsity.sparsifier import Selected, Sparsifier
 from sparsity.state import SparseState, from_meta
-
-if TYPE_CHECKING:
-    from sparsity.sparsifier import Selected, Sparsifier
 
 __all__ = ["Origin", "resume", "unmet_level"]
 
@@ -40,7 +38,7 @@ class Origin(NamedTuple):
 
 
 def resume(
-    sparsifier: "Sparsifier",
+    sparsifier: Sparsifier,
     params: PyTree,
     opt_state: PyTree,
     key: Array,
@@ -109,9 +107,7 @@ def resume(
     return sparse, *sparsifier.prune(decoded.params, decoded.opt_state, sparse)
 
 
-def _origin(
-    chosen: "Selected", context: InitContext, mask: Array | None, *, stored: bool
-) -> Origin:
+def _origin(chosen: Selected, context: InitContext, mask: Array | None, *, stored: bool) -> Origin:
     size = context.weight.size
     if mask is None:
         return Origin(stored, size, 0, 0, 0)
@@ -144,7 +140,7 @@ def unmet_level(origins: Iterable[Origin]) -> str:
     )
 
 
-def _require_covered(masks: Mapping[str, Array], selected: Mapping[str, "Selected"]) -> None:
+def _require_covered(masks: Mapping[str, Array], selected: Mapping[str, Selected]) -> None:
     for name in masks:
         if name not in selected:
             hint = did_you_mean(name, selected)

@@ -27,7 +27,7 @@ from jaxtyping import Array, PyTree
 from models.alias import known_names
 from models.checkpoint.moments import in_weights_and_moments
 from models.paths import map_named, named_leaves
-from sparsity import kernels, resume as resumption, storage, topology as topologies
+from sparsity import kernels, storage, topology as topologies
 from sparsity.algorithms.base import Algorithm, InitContext
 from sparsity.algorithms.magnitude import ACDC
 from sparsity.filters import Filter
@@ -66,7 +66,7 @@ class Sparsifier:
     """Pure functions over a parameter tree; made by ``sparsity.configure``.
 
     Training needs ``init``, ``prepare``, ``attach``, ``split``, ``update`` and ``prune``; the
-    others select, store, resume and report.
+    others select, store and report; ``sparsity.resume`` restores a state from a checkpoint.
 
     Attributes:
         groups: (filter, algorithm) in order; the first that matches a parameter takes it.
@@ -228,11 +228,11 @@ class Sparsifier:
         for chosen in selected.values():
             _LOG.debug("sparse: %s %s group %d", chosen.name, chosen.shape, chosen.group)
 
-    def resume(
-        self, params: PyTree, opt_state: PyTree, key: Array, meta: Mapping[str, Any] | None = None
-    ) -> tuple[SparseState, Any, Any]:
-        """Go on from stored, dense weights with NaN at pruned positions; see ``resume.py``."""
-        return resumption.resume(self, params, opt_state, key, meta)
+    def resume(self, *args: Any, **options: Any) -> tuple[SparseState, Any, Any]:
+        """Call ``sparsity.resume``; this alias is removed in 0.2."""
+        import sparsity
+
+        return sparsity.resume(self, *args, **options)
 
     # --- one step -------------------------------------------------------------------------
 

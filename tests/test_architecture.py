@@ -29,13 +29,14 @@ FLOORS = {
     "models.vendor": 16,
     "models.convert": 17,
     "sparsity": 20,
-    "wafer": 30,  # the version, and the lazy public names
+    "wafer": 30,  # the lazy public names
     "wafer.cache": 31,
     "wafer.energy": 31,
     "wafer.errors": 31,
     "wafer.frames": 31,
     "wafer.malloc": 31,
     "wafer.sources": 31,
+    "wafer.version": 29,
     "wafer.spec": 31,
     "wafer.profile": 32,
     "wafer.yamlfile": 32,
@@ -86,12 +87,12 @@ def _for_types_alone(node):
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def _nodes(node):
-    """Every node at run time: a branch for the type checker alone is left out."""
+def _nodes(node, *, types):
+    """Every node; a branch for the type checker alone if ``types``."""
     for child in ast.iter_child_nodes(node):
-        if not _for_types_alone(child):
+        if types or not _for_types_alone(child):
             yield child
-            yield from _nodes(child)
+            yield from _nodes(child, types=types)
 
 
 def _strings(node):
@@ -103,10 +104,10 @@ def _strings(node):
 
 
 @functools.cache
-def imported(path):
-    """Dotted names that a file imports, anywhere in it."""
+def imported(path, *, types=False):
+    """Dotted names that a file imports, anywhere in it; also for types alone if asked."""
     names, named = set(), set()
-    for node in _nodes(tree(path)):
+    for node in _nodes(tree(path), types=types):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -119,10 +120,10 @@ def imported(path):
     return frozenset(names), frozenset(named)
 
 
-def arrows():
-    """Pairs (importer, imported) of our modules."""
+def arrows(*, types=False):
+    """Pairs (importer, imported) of our modules; a facade's names are loaded when they are used."""
     for module, path in MODULES.items():
-        names, named = imported(path)
+        names, named = imported(path, types=types and path.name != "__init__.py")
         follower = FOLLOWED_BY.get(module, module)
         yield from ((module, name) for name in sorted(names & MODULES.keys()))
         yield from ((follower, name) for name in sorted(named))
@@ -163,7 +164,7 @@ def test_arrows_point_down():
 def _circles():
     """Groups of modules that reach each other: Tarjan's algorithm."""
     graph = {module: set() for module in MODULES}
-    for a, b in arrows():
+    for a, b in arrows(types=True):
         if a != b and not within(a, b):  # a package's own __init__ is loaded before its files
             graph[a].add(b)
     index, low, stack, groups = {}, {}, [], []

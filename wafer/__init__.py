@@ -11,6 +11,8 @@ Public names are loaded when they are first used, so ``import wafer`` costs no j
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from wafer.version import __version__
+
 if TYPE_CHECKING:
     from wafer.commands.compile import compile
     from wafer.commands.finalize import finalize
@@ -38,7 +40,6 @@ __all__ = [
     "train",
 ]
 
-__version__ = "0.1.0"
 _MODULES = {
     "Experiment": "wafer.experiment",
     "compile": "wafer.commands.compile",

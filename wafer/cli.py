@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from models.errors import plain
-from wafer import __version__
 from wafer.errors import WaferError
+from wafer.version import __version__
 
 __all__ = ["main"]
 

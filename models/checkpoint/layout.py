@@ -34,6 +34,7 @@ __all__ = [
     "is_checkpoint",
     "model_section",
     "read_record",
+    "step_folders",
     "versioned",
     "write_record",
 ]
@@ -66,6 +67,13 @@ RESERVED = (_VERSION, _CHECKSUMS, _OWN)
 
 class FormatVersionError(CheckpointError):
     """A checkpoint of a format that this code does not know."""
+
+
+def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Return the complete checkpoints in a ``checkpoints`` folder by step; it may be missing."""
+    return sorted(
+        (path for path in folder.glob("*") if path.name.isdigit()), key=lambda path: int(path.name)
+    )
 
 
 def is_checkpoint(path: pathlib.Path) -> bool:

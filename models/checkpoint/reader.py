@@ -6,7 +6,7 @@ else of a checkpoint needs to be in memory.
 """
 
 import concurrent.futures
-import dataclasses
+import functools
 import math
 import os
 import pathlib
@@ -21,12 +21,12 @@ from models.checkpoint.layout import PARAMS, STATE, read_record
 from models.checkpoint.pruned import clear, masks_of
 from models.errors import CheckpointError
 from models.files import read_json
+from models.lazy import LazyArray
 from models.paths import unflatten
 
 __all__ = [
     "AT_ONCE",
     "PIECE",
-    "StoredLeaf",
     "StoredTree",
     "find_items",
     "load_checkpoint",
@@ -69,7 +69,7 @@ def load_checkpoint(
     return unflatten(leaves), record
 
 
-def open_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, "StoredLeaf"]]:
+def open_params(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, LazyArray]]:
     """Open a checkpoint's model: (record, parameter path -> array on disk).
 
     Raises:
@@ -275,29 +275,8 @@ class StoredTree:
                 f"{self.path}: tensor {name} cannot be read, the checkpoint is damaged: {error}"
             ) from None
 
-    def leaf(self, name: str) -> "StoredLeaf":
-        """Stand for an array that is read when numpy asks for it, and then not kept."""
+    def leaf(self, name: str) -> LazyArray:
+        """Return an array that is read when numpy asks for it, and then not kept."""
         array = self.open(name)
-        return StoredLeaf(self, name, tuple(array.shape), array.dtype.numpy_dtype)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class StoredLeaf:
-    """An array of a ``StoredTree``; ``numpy.asarray`` reads it.
-
-    Attributes:
-        tree: where it is stored.
-        name: its path there.
-        shape: as stored.
-        dtype: as stored.
-    """
-
-    tree: StoredTree
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Read it."""
-        value = self.tree.read(self.name)
-        return value if dtype is None else value.astype(dtype)
+        read = functools.partial(self.read, name)
+        return LazyArray(tuple(array.shape), array.dtype.numpy_dtype, read, name)

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import pathlib
 
-from models.checkpoint.layout import CHECKPOINTS, STATE, is_checkpoint, read_record
+from models.checkpoint.layout import CHECKPOINTS, STATE, is_checkpoint, read_record, step_folders
 from models.checkpoint.reader import StoredTree
 from models.errors import CheckpointError
 
@@ -36,9 +36,8 @@ def checkpoints_in(folder: str | os.PathLike[str]) -> list[pathlib.Path]:
     folder = pathlib.Path(folder)
     if is_checkpoint(folder):
         return [folder]
-    steps = [path for path in (folder / CHECKPOINTS).glob("*") if path.name.isdigit()]
-    if steps:
-        return sorted(steps, key=lambda path: int(path.name))
+    if steps := step_folders(folder / CHECKPOINTS):
+        return steps
     raise CheckpointError(
         f"{folder} is neither a checkpoint (<model_dir>/checkpoints/<step>) nor a model_dir with "
         "checkpoints"

@@ -29,6 +29,7 @@ from models.checkpoint.layout import (
     STATE,
     STEP,
     FormatVersionError,
+    step_folders,
     versioned,
     write_record,
 )
@@ -75,7 +76,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, ascending."""
-        return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
+        return [int(path.name) for path in step_folders(self.folder)]
 
     def path(self, step: int) -> pathlib.Path:
         """Folder of one checkpoint."""

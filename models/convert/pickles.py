@@ -2,6 +2,8 @@
 
 The few instructions that a state dict needs are interpreted here over plain values: no function,
 class or object of ours or of Python's is within the file's reach. Anything else is refused.
+``pickle.Unpickler`` with ``find_class`` is not enough: on CPython 3.11 a key of nested tuples ends
+the process, and a memo index of four bytes allocates gigabytes.
 """
 
 import pickletools

@@ -5,8 +5,7 @@ vendor's converter does. Rotary features come in the vendor's order (adjacent pa
 queries and keys are permuted to the one that the target knows.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from models.families.decoder_config import DecoderConfig
 from models.families.llava import LlavaConfig
 from models.families.seq2seq_config import Seq2SeqConfig
 from models.layers.block_config import BlockConfig
+from models.lazy import LazyArray
 
 __all__ = ["in_pairs", "order_rotary", "standard_form"]
 
@@ -24,36 +24,23 @@ _KEEP_SCALES = {"btlm", "crystalcoder", "jais"}  # their config.json holds them
 _PAIRS = {"gptj", "codegen", "crystalcoder"}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Changed:
-    """An array changed when it is read."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    _read: Callable[[], np.ndarray]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Read and change."""
-        return np.asarray(self._read(), dtype=dtype)
-
-
 def _scaled(leaf: Any, factor: float) -> Any:
     def read() -> np.ndarray:
         value = np.asarray(leaf)
         return (value.astype(np.float32) * np.float32(factor)).astype(value.dtype)
 
-    return leaf if factor == 1.0 else _Changed(tuple(leaf.shape), np.dtype(leaf.dtype), read)
+    return leaf if factor == 1.0 else LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read)
 
 
-def _transposed(leaf: Any) -> _Changed:
-    return _Changed(tuple(leaf.shape)[::-1], np.dtype(leaf.dtype), lambda: np.asarray(leaf).T)
+def _transposed(leaf: Any) -> LazyArray:
+    return LazyArray(tuple(leaf.shape)[::-1], np.dtype(leaf.dtype), lambda: np.asarray(leaf).T)
 
 
-def _taken(leaf: Any, order: np.ndarray) -> _Changed:
+def _taken(leaf: Any, order: np.ndarray) -> LazyArray:
     def read() -> np.ndarray:
         return np.take(np.asarray(leaf), order, axis=-1)
 
-    return _Changed(tuple(leaf.shape), np.dtype(leaf.dtype), read)
+    return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read)
 
 
 def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leaves]:

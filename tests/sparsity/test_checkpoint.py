@@ -49,7 +49,7 @@ def test_nan_on_disk_zero_in_compute_and_everything_else_bit_exact(compute):
             assert leaf.dtype == dict(named_leaves(PARAMS))[name].dtype  # bf16 stays bf16
             want = ~masks[name] if name in masks else jnp.zeros(leaf.shape, bool)
             np.testing.assert_array_equal(jnp.isnan(leaf), want)
-    back = sparsifier.resume(stored, moments, KEY, sparsity.to_meta(sparse))
+    back = sparsity.resume(sparsifier, stored, moments, KEY, sparsity.to_meta(sparse))
     plain = [
         (s._replace(key=jax.random.key_data(s.key)), p, o)
         for s, p, o in ((sparse, params, opt_state), back)
@@ -73,17 +73,17 @@ def test_a_sparse_checkpoint_needs_a_section_that_covers_it():
     sparsity.require_dense(params)
     narrow = sparsity.configure({"sparsity": 0.5, "param_filter": "a/*"})
     with pytest.raises(sparsity.SentinelError, match=r"'b/kernel' sparse.*widen param_filter"):
-        narrow.resume(stored, moments, KEY)
+        sparsity.resume(narrow, stored, moments, KEY)
 
 
 def test_resume_a_dense_checkpoint_starts_sparse_and_a_dense_start_stays_dense():
     sparsifier = sparsity.configure({"sparsity": 0.5, "init_method": "topk"})
-    sparse, params, _ = sparsifier.resume(PARAMS, TX.init(PARAMS), KEY)
+    sparse, params, _ = sparsity.resume(sparsifier, PARAMS, TX.init(PARAMS), KEY)
     assert int(sparse.masks["a/kernel"].sum()) == 48
     assert not np.any(np.where(sparse.masks["a/kernel"], 0, params["a"]["kernel"]))
     section = {"algorithm": "set", "sparsity": 0.5, "update": {"freq": 9, "start": 9}}
     sparsifier, sparse, params, opt_state = sparse_run(section)
-    again, _, _ = sparsifier.resume(params, opt_state, KEY, sparsity.to_meta(sparse))
+    again, _, _ = sparsity.resume(sparsifier, params, opt_state, KEY, sparsity.to_meta(sparse))
     assert all(bool(mask.all()) for mask in again.masks.values())
 
 
@@ -110,14 +110,14 @@ def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
     _, sparse, params, opt_state = sparse_run(section)
     stored = sparsity.encode(params, opt_state, sparse)
     up = sparsity.configure(section | {"sparsity": 0.5})
-    higher, weights, _ = up.resume(*stored, KEY)
+    higher, weights, _ = sparsity.resume(up, *stored, KEY)
     for name, mask in higher.masks.items():
         assert int(mask.sum()) == mask.size // 2  # n - round(0.5 n)
         assert not np.any(mask & ~sparse.masks[name])  # nothing comes back
         kept = np.abs(np.asarray(dict(named_leaves(params))[name], np.float32))
         assert kept[mask].min() >= kept[sparse.masks[name] & ~mask].max()  # smallest went
     down = sparsity.configure(section | {"sparsity": 0.1})
-    lower, weights, moments = down.resume(*stored, KEY)
+    lower, weights, moments = sparsity.resume(down, *stored, KEY)
     for name, mask in lower.masks.items():
         back = mask & ~sparse.masks[name]
         assert int(mask.sum()) == mask.size - round(0.1 * mask.size)
@@ -130,7 +130,7 @@ def test_iterative_magnitude_pruning_by_editing_the_level(caplog):
     _, sparse, params, opt_state = sparse_run(0.25)
     stored = sparsity.encode(params, opt_state, sparse)
     with caplog.at_level("WARNING", "sparsity"):
-        same, _, _ = sparsity.configure(0.5).resume(*stored, KEY)
+        same, _, _ = sparsity.resume(sparsity.configure(0.5), *stored, KEY)
     jax.tree.map(np.testing.assert_array_equal, same.masks, sparse.masks)
     assert [record.message for record in caplog.records if "masks are kept" in record.message] == [
         "sparsity: the checkpoint's masks are kept: 25.0% pruned, the section asks for 50.0%. To "

@@ -385,7 +385,9 @@ def test_vendor_bug_list_positions_are_lost_on_resume():
         sparse, params, opt_state = sparsifier.update(sparse, params, None, opt_state)
     assert sparse.indices.tolist() == [[2, 0]]
     saved = sparsity.encode(params, opt_state, sparse)
-    back, params, opt_state = sparsifier.resume(*saved, jax.random.key(9), sparsity.to_meta(sparse))
+    back, params, opt_state = sparsity.resume(
+        sparsifier, *saved, jax.random.key(9), sparsity.to_meta(sparse)
+    )
     assert back.indices.tolist() == [[2, 0]]
     assert int(back.step) == 2
     for _ in range(2):

@@ -5,8 +5,7 @@ import yaml
 from helpers.runs import config
 
 from wafer.cli import main
-from wafer.commands.plan import ScalingPlan
-from wafer.commands.scaling import draw_scaling, short_count
+from wafer.commands.scaling import ScalingPlan, draw_scaling, short_count
 from wafer.errors import ConfigError
 from wafer.roofline import MACHINES, Prediction
 

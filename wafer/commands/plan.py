@@ -1,25 +1,19 @@
 """What weight streaming takes on N systems, and how a pipeline is laid out: ``wafer plan``."""
 
 import argparse
-import dataclasses
-import io
 import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from wafer.commands.scaling import ScalingPlan, draw_scaling
 
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source
     from wafer.experiment import Experiment
     from wafer.roofline import Machine, Prediction
 
-__all__ = ["ScalingPlan", "add_arguments", "plan"]
-
-_GIB = 2**30
-_COLUMNS = (
-    "systems", "tokens/step", "s/step", "tokens/s", "of linear", "compute s", "wait s",
-    "latency s", "GiB/system", "GiB streamed",
-)  # fmt: skip
+__all__ = ["add_arguments", "plan"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,90 +36,8 @@ def _main(args: argparse.Namespace) -> int:
         plans.append(plan(params, systems, machine=args.machine, folder=args.folder))
         sys.stdout.write(plans[-1].table(stages=args.stages))
     if args.picture:
-        from wafer.commands.scaling import draw_scaling
-
         draw_scaling(plans, args.picture)
     return 0
-
-
-@dataclasses.dataclass(frozen=True)
-class ScalingPlan:
-    """A streamed training step of one model on N systems, predicted.
-
-    The batch is the configuration's for one system and grows with N (weak scaling, as the vendor
-    scales): every system keeps its share.
-
-    Attributes:
-        name: of the model.
-        machine: the roofline used.
-        predictions: one per N.
-        parameters: how many the model has.
-        tokens: of a step of one system.
-        store_bytes: weights and optimizer state that MemoryX holds.
-        pipeline: names of the stages that a pipeline of it would have.
-        micro_batches: of a pipelined step.
-        copies: of the pipeline, which share the micro-batches.
-    """
-
-    name: str
-    machine: "Machine"
-    predictions: "tuple[Prediction, ...]"
-    parameters: int
-    tokens: int
-    store_bytes: int
-    pipeline: tuple[str, ...]
-    micro_batches: int
-    copies: int = 1
-
-    def table(self, *, stages: bool = False) -> str:
-        """Write the predictions as text.
-
-        Args:
-            stages: add the time of every stage for the first N.
-        """
-        from rich.console import Console
-        from rich.table import Table
-
-        from wafer.engines.stagewise.schedule import bubble, in_flight
-
-        first = self.predictions[0]
-        table = Table(title=f"{self.name}, {self.parameters:,} parameters, streamed")
-        for column in _COLUMNS:
-            table.add_column(column, justify="right")
-        for p in self.predictions:
-            table.add_row(
-                str(p.systems),
-                f"{self.tokens * p.systems:,}",
-                f"{p.seconds:.4g}",
-                f"{self.tokens * p.systems / p.seconds:,.0f}",
-                f"{first.seconds / p.seconds:.1%}",
-                f"{p.compute:.4g}",
-                f"{p.waited:.4g}",
-                f"{p.latency:.2g}",
-                f"{p.memory / _GIB:.2f}",
-                f"{p.streamed / _GIB:.2f}",
-            )
-        text = io.StringIO()
-        console = Console(file=text, width=120, highlight=False)
-        console.print(table)
-        if stages:
-            title = f"N = {first.systems}"
-            detail = Table("stage", "forward s", "backward and update s", title=title)
-            for name, (forward, backward) in first.stages.items():
-                detail.add_row(name, f"{forward:.4g}", f"{backward:.4g}")
-            console.print(detail)
-        count, depth, copies = self.micro_batches, len(self.pipeline), self.copies
-        copied = "" if copies == 1 else f"{copies} copies of "
-        console.print(
-            f"{self.machine.name}: {self.machine.note}.\n"
-            f"MemoryX holds {self.store_bytes / _GIB:.2f} GiB of weights and optimizer state.\n"
-            f"Pipelined: {copied}{depth} stages ({', '.join(self.pipeline)}), {count} "
-            f"micro-batch(es) a step: {float(bubble(depth, count, copies=copies)):.1%} of the "
-            f"timetable idle, at most {copies * in_flight(depth, count // copies, 0)} "
-            "micro-batch(es) in flight.",
-            soft_wrap=True,
-        )
-        return text.getvalue()
 
 
 def plan(

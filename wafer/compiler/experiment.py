@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-import wafer
 from models.families.decoder_config import DecoderConfig
 from models.files import appearing_whole
 from models.lora import trainable
@@ -38,6 +37,7 @@ from wafer.errors import ConfigError, Problem
 from wafer.experiment import BatchShape, Experiment, batch_shape
 from wafer.sources import code_digest
 from wafer.spec import SPECS, WaferSpec
+from wafer.version import __version__
 
 __all__ = [
     "FILES",
@@ -156,7 +156,7 @@ def _key(cfg: RunConfig, seed: int, spec: str, inference: Inference | None = Non
         "seed": seed,
         "inference": inference and dataclasses.asdict(inference),
         "spec": dataclasses.asdict(spec_of(cfg, spec)),
-        "versions": (wafer.__version__, jax.__version__, code_digest(str(cfg.model["name"]))),
+        "versions": (__version__, jax.__version__, code_digest(str(cfg.model["name"]))),
     }
     text = json.dumps(parts, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-import wafer
 from models.checkpoint.layout import OPT_STATE, PARAMS, RESERVED, WRITER
 from models.checkpoint.reader import load_checkpoint
 from models.checkpoint.writer import write_checkpoint
 from wafer.errors import CheckpointError
+from wafer.version import __version__
 
 __all__ = ["load", "save"]
 
@@ -32,7 +32,7 @@ def save(state: Mapping[str, Any], path: str | pathlib.Path) -> None:
         CheckpointError: a name that is taken, something that is neither, or a full disk.
     """
     arrays: dict[str, Any] = {}
-    plain: dict[str, Any] = {WRITER: wafer.__version__}
+    plain: dict[str, Any] = {WRITER: __version__}
     for name, value in state.items():
         if name in (*_NAMES.values(), *RESERVED):
             raise CheckpointError(f"save: {name!r} is what the file calls another part; rename it")

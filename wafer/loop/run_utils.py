@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array
 
 from models.base import Model
+from models.checkpoint.layout import step_folders
 from models.sections import parse
 from models.usercode import call, place
 from wafer.config.runconfig import RunSection
@@ -33,6 +34,7 @@ from wafer.loop.model import CompiledModel, compile
 from wafer.loop.step import checkpoint_closure, step_closure, trace
 from wafer.loop.utils.cluster import CSConfig
 from wafer.loop.utils.data import DataExecutor, DataLoader
+from wafer.profile.rates import log_line
 from wafer.yamlfile import read_yaml
 
 __all__ = ["BaseModel", "PyTorchBaseModel", "run"]
@@ -219,12 +221,12 @@ class _Job:
     def restore(self, *, required: bool = False) -> None:
         """Go on from ``checkpoint_path``, or the newest of model_dir."""
         path = self.settings.checkpoint_path
-        steps = [p for p in self.folder.glob("*") if p.name.isdigit()] if path is None else []
-        newest = pathlib.Path(path) if path else max(steps, key=lambda p: int(p.name), default=None)
-        if newest is None:
+        found = [pathlib.Path(path)] if path else step_folders(self.folder)
+        if not found:
             if required:
                 raise DataError(f"{self.folder}: no checkpoint to evaluate; train, or name one")
             return
+        newest = found[-1]
         state = load(newest)
         self.compiled.load_state_dict(state["model"])
         if self.optimizer is not None and "optimizer" in state:
@@ -297,11 +299,7 @@ class _Job:
                 raise TrainingError(f"step {self.step}: the loss is {shown['loss']}")
             if self.step % settings.log_steps == 0:
                 rates = executor.profiler.rate, executor.profiler.global_rate
-                _LOG.info(
-                    "| Train Device=%s, Step=%d, Loss=%.5f, Rate=%.2f samples/sec, "
-                    "GlobalRate=%.2f samples/sec",
-                    *(self.device, self.step, shown["loss"], *rates),
-                )
+                _LOG.info(log_line(self.device, self.step, shown["loss"], rates))
 
         keep = checkpoint_closure(self.save)
         self.compiled.train()

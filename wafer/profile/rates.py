@@ -2,7 +2,7 @@
 
 import time
 
-__all__ = ["RateTracker"]
+__all__ = ["RateTracker", "log_line"]
 
 
 class RateTracker:
@@ -36,3 +36,15 @@ class RateTracker:
     def seconds(self) -> float:
         """Seconds since ``began``."""
         return time.perf_counter() - self._began
+
+
+def log_line(device: str, step: int, loss: float, rates: tuple[float, float]) -> str:
+    """Format the vendor's progress line; ``rates`` is (recent, global), 0 while nothing is known.
+
+    >>> log_line("CPU", 3, 2.5, (10.0, 9.5))
+    '| Train Device=CPU, Step=3, Loss=2.50000, Rate=10.00 samples/sec, GlobalRate=9.50 samples/sec'
+    """
+    line = f"| Train Device={device}, Step={step}, Loss={loss:.5f}"
+    if not rates[1]:  # of the first step, which compiles
+        return line
+    return f"{line}, Rate={rates[0]:.2f} samples/sec, GlobalRate={rates[1]:.2f} samples/sec"

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-import wafer
 from models.checkpoint import layout
 from wafer.config import RunConfig
 from wafer.session.foreign import is_foreign
 from wafer.sources import code_digest
+from wafer.version import __version__
 
 __all__ = ["facts_of"]
 
@@ -36,7 +36,7 @@ def facts_of(cfgs: Sequence[RunConfig]) -> dict[str, Any]:
         "Python": platform.python_version(),
         "jax": jax.__version__,
         "numpy": np.__version__,
-        "wafer": wafer.__version__,
+        "wafer": __version__,
     }
     facts: dict[str, Any] = {f"version of {name}": version for name, version in versions.items()}
     for number, cfg in enumerate(cfgs, 1):
@@ -48,12 +48,12 @@ def _of_run(cfg: RunConfig) -> dict[str, Any]:
     settings, sections = cfg.runconfig, cfg.to_dict()
     sections["runconfig"] = {k: v for k, v in sections["runconfig"].items() if k not in _OWN}
     names = [str(sections.get(section, {}).get(key)) for section, key in _NAMED]
-    stored = pathlib.Path(settings.model_dir) / layout.CHECKPOINTS
+    steps = [None, *layout.step_folders(pathlib.Path(settings.model_dir) / layout.CHECKPOINTS)]
     begin = settings.checkpoint_path and _checkpoint(pathlib.Path(settings.checkpoint_path))
     return sections | {
         "version of code": code_digest(*names)[:12],
         "checkpoint_path's checkpoint": begin,
-        "newest checkpoint": _newest(stored),
+        "newest checkpoint": steps[-1] and _checkpoint(steps[-1]),
     }
 
 
@@ -63,12 +63,6 @@ def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _flat(f"{prefix}.{key}" if prefix else str(key), inner)
     else:
         yield prefix, value
-
-
-def _newest(folder: pathlib.Path) -> str | None:
-    """The newest checkpoint of a run, or None before the first."""
-    names = [p.name for p in folder.iterdir() if p.name.isdigit()] if folder.is_dir() else []
-    return _checkpoint(folder / max(names, key=int)) if names else None
 
 
 def _checkpoint(path: pathlib.Path) -> str:

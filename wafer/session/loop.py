@@ -23,10 +23,10 @@ from wafer.data.batching.pipeline import Loader, Rows
 from wafer.engines.base import TrainState
 from wafer.engines.cluster import largest
 from wafer.errors import TrainingError
-from wafer.profile.rates import RateTracker
+from wafer.profile.rates import RateTracker, log_line
 from wafer.profile.window import OpProfiler
 from wafer.session.build import Run
-from wafer.session.metrics import MetricWriter, TrainProgress, log_line
+from wafer.session.metrics import MetricWriter, TrainProgress
 from wafer.session.persist import save
 
 __all__ = ["Session", "train"]

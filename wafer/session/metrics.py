@@ -17,7 +17,6 @@ from wafer.session.logs import CONSOLE
 __all__ = [
     "MetricWriter",
     "TrainProgress",
-    "log_line",
     "read_metrics",
     "write_performance",
 ]
@@ -65,18 +64,6 @@ def read_metrics(folder: pathlib.Path) -> list[dict[str, float]]:
         with contextlib.suppress(ValueError):  # a line whose writer was killed
             records.append(json.loads(line))
     return records
-
-
-def log_line(device: str, step: int, loss: float, rates: tuple[float, float]) -> str:
-    """Format the vendor's progress line; ``rates`` is (recent, global), 0 while nothing is known.
-
-    >>> log_line("CPU", 3, 2.5, (10.0, 9.5))
-    '| Train Device=CPU, Step=3, Loss=2.50000, Rate=10.00 samples/sec, GlobalRate=9.50 samples/sec'
-    """
-    line = f"| Train Device={device}, Step={step}, Loss={loss:.5f}"
-    if not rates[1]:  # of the first step, which compiles
-        return line
-    return f"{line}, Rate={rates[0]:.2f} samples/sec, GlobalRate={rates[1]:.2f} samples/sec"
 
 
 class TrainProgress(Progress):

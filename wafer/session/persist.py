@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 import sparsity
-import wafer
 from models.checkpoint import layout
 from models.checkpoint.reader import load_checkpoint
 from models.checkpoint.tree import fill_template
@@ -26,6 +25,7 @@ from wafer.session.build import Run
 from wafer.session.changes import changes
 from wafer.session.foreign import is_foreign, load_foreign
 from wafer.session.masks import mask_lines
+from wafer.version import __version__
 
 __all__ = ["Resumed", "resume", "save", "state_from"]
 
@@ -84,7 +84,7 @@ def save(
         layout.KEY: state.key,
     }
     meta = {
-        layout.WRITER: wafer.__version__,
+        layout.WRITER: __version__,
         layout.STEP: int(state.step),
         layout.CONFIG: run.cfg.to_dict(),
         layout.DATA: dict(position),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from models.checkpoint.layout import CHECKPOINTS
+from models.checkpoint.layout import CHECKPOINTS, step_folders
 from models.files import appearing_whole
 from sparsity.finalize import finalize
 from wafer.errors import ConfigError, Problem
@@ -130,11 +130,8 @@ class Trial(NamedTuple):
             finalize(self._last, self._dense)
 
     def _newest(self) -> int | None:
-        folder = self.folder / CHECKPOINTS
-        steps = (
-            [int(p.name) for p in folder.iterdir() if p.name.isdigit()] if folder.is_dir() else ()
-        )
-        return max(steps, default=None)
+        steps = step_folders(self.folder / CHECKPOINTS)
+        return int(steps[-1].name) if steps else None
 
     def finish(self, code: int, seconds: float, since: int) -> str:
         """Note how a start ended.

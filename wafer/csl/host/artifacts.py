@@ -173,6 +173,7 @@ def _split(image: Image) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         "streams": list(image.streams.items()),
         "params": {name: str(value) for name, value in image.params.items()},
         "edges": image.edges,
+        "route_places": image.route_places,
         "ports": image.ports,
         "presets": [(preset.name, preset.x, preset.y) for preset in image.presets],
     }
@@ -199,6 +200,7 @@ def _join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> Image:
         streams={int(color): name for color, name in rest["streams"]},
         params=rest["params"],
         edges=rest["edges"],
+        route_places=tuple(rest["route_places"]),
         ports={name: HostPort(*port) for name, port in rest["ports"].items()},
         presets=tuple(
             Preset(name, x, y, arrays[f"presets/{k}"])

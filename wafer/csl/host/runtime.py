@@ -15,6 +15,7 @@ from wafer.csl.host.order import places
 from wafer.csl.host.region import Region, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
+from wafer.csl.machine.chains import by_cause
 from wafer.csl.machine.choice import machine_for
 from wafer.csl.machine.image import HostPort, Image
 from wafer.csl.machine.lines import Line, profile_of
@@ -420,7 +421,7 @@ class Runtime:
             if status == Status.QUIET and not advanced:
                 if task.finished:  # a call; a stream that comes later may help it on
                     return
-                raise DeadlockError(self._stuck(task))
+                raise self._deadlock(task)
             if self.machine.cycle > end:
                 raise DeadlockError(
                     f"{task.what} has not happened in {_MOST_CYCLES} cycles, though PEs are busy:"
@@ -443,7 +444,7 @@ class Runtime:
             raise FaultError(f"cycle {self.machine.cycle}: {self.machine.fault}")
         return status
 
-    def _stuck(self, task: Task) -> str:
+    def _deadlock(self, task: Task) -> DeadlockError:
         """Why nothing moves any more."""
         lines = [f"cycle {self.machine.cycle}: nothing can move any more, but the host waits for"]
         lines[0] += f" {task.what}"
@@ -452,8 +453,9 @@ class Runtime:
         elif self.machine.commands_waiting(self.whole):
             lines.append("the calls before it have not freed the command stream: every exported")
             lines[-1] += " function must lead to unblock_cmd_stream() on its PE"
-        waiting = [str(each) for each in self.machine.waiting()]
-        if len(lines) + len(waiting) > _SHOWN:
-            more = len(lines) + len(waiting) - _SHOWN
-            waiting = [*waiting[: max(1, _SHOWN - len(lines))], f"and {more} more"]
-        return "\n  ".join(lines + waiting)
+        waiting = by_cause(self.image, self.machine.waiting())
+        shown = [str(each) for each in waiting]
+        if len(lines) + len(shown) > _SHOWN:
+            more = len(lines) + len(shown) - _SHOWN
+            shown = [*shown[: max(1, _SHOWN - len(lines))], f"and {more} more: see .waiting"]
+        return DeadlockError("\n  ".join(lines + shown), waiting)

@@ -173,6 +173,8 @@ class Image(NamedTuple):
         streams: colours that memcpy carries from (name MEMCPYH2D_…) and to the host -> name.
         params: as the command line gave them.
         edges: sides on which the wafer ends with these PEs, bits W E S N from 0 on.
+        route_places: files and lines that configure colors; '' first.
+        route_lines: [H, W, 24] uint16; which of them.
         ports: of the host at the rectangle's edges, by name.
         presets: values of variables.
     """
@@ -188,5 +190,7 @@ class Image(NamedTuple):
     streams: dict[int, str]
     params: dict[str, Any]
     edges: int = 0
+    route_places: tuple[str, ...] = ("",)
+    route_lines: np.ndarray | None = None
     ports: dict[str, HostPort] = {}  # noqa: RUF012 -- never changed
     presets: tuple[Preset, ...] = ()

@@ -104,16 +104,20 @@ def _programs(unit: Unit, layout: Layout) -> dict[Any, _Compiled]:
 
 
 class _Wiring(NamedTuple):
-    """Arrays of an image, by PE and colour."""
+    """Arrays of an image, by PE and colour; places has the lines of configurations once each."""
 
     colors: np.ndarray
     switches: np.ndarray
     routed: np.ndarray
     filters: np.ndarray
+    route_lines: np.ndarray
+    route_places: dict[str, int]
 
     def configure(self, x: int, y: int, color: int, config: ColorConfig) -> None:
         self.colors[y, x, color], self.switches[y, x, color] = config.color, config.switch
         self.filters[y, x, color], self.routed[y, x, color] = config.filter, True
+        place = f"{config.at.file}:{config.at.line}"
+        self.route_lines[y, x, color] = self.route_places.setdefault(place, len(self.route_places))
 
 
 def _wired(width: int, height: int) -> _Wiring:
@@ -123,6 +127,8 @@ def _wired(width: int, height: int) -> _Wiring:
         switches=np.full(shape, 5 << 8 | 5 << 4 | 5, np.int32),
         routed=np.zeros(shape, bool),
         filters=np.zeros((*shape, len(COLUMNS["filters"])), np.int32),
+        route_lines=np.zeros(shape, np.uint16),
+        route_places={"": 0},
     )
 
 
@@ -173,7 +179,12 @@ def image_of(unit: Unit, layout: Layout, params: Mapping[str, Any]) -> Image:
         arch=unit.arch,
         programs=tuple(compiled.program for compiled in programs.values()),
         tiles=tiles,
-        **wiring._asdict(),
+        colors=wiring.colors,
+        switches=wiring.switches,
+        routed=wiring.routed,
+        filters=wiring.filters,
+        route_lines=wiring.route_lines,
+        route_places=tuple(wiring.route_places),
         exports=tuple(layout.exports.values()),
         streams=streams,
         params=dict(params),

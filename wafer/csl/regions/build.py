@@ -206,7 +206,7 @@ def _configs(
                 registers = registers_of(painted.positions)
             except ValueError as error:
                 fail(painted.at, f"color '{painted.color.name}' at PE ({x}, {y}): {error}")
-            yield (x, y, numbers[net]), ColorConfig(*registers, _NO_FILTER)
+            yield (x, y, numbers[net]), ColorConfig(*registers, _NO_FILTER, painted.at)
 
 
 def _value(value: Any, numbers: Mapping[str, int]) -> Value:

@@ -28,12 +28,12 @@ import numpy as np
 import tokenizers
 from tokenizers import Tokenizer, decoders, processors
 
-from wafer import __version__
 from wafer.cache import cached_arrays
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import DocumentSource
 from wafer.data.text.tokenizer import END_OF_TEXT, load_tokenizer, token_bytes, train_bpe
 from wafer.errors import DataError
+from wafer.version import __version__
 
 __all__ = ["Corpus", "load_corpus", "pystdlib", "yardsticks"]
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
@@ -25,7 +24,6 @@ __all__ = [
     "TOPOLOGY_ALONE",
     "Branch",
     "Part",
-    "Stored",
     "cut_part",
     "describe",
     "join_opt",
@@ -210,37 +208,3 @@ def describe(
 
 def _shapes(tree: PyTree) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
-
-
-class Stored:
-    """An array that lies in a store; numpy functions read it, nothing is held.
-
-    Attributes:
-        shape: of the array.
-        dtype: of the array.
-    """
-
-    def __init__(self, store: Any, record: str, leaf: str, like: Any) -> None:
-        self._at = store, record, leaf
-        self.shape, self.dtype = tuple(like.shape), np.dtype(like.dtype)
-
-    @property
-    def ndim(self) -> int:
-        """Rank."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Read it: a view where the store allows."""
-        store, record, leaf = self._at
-        array = np.asarray(store.view(record)[leaf])
-        array = array if dtype is None else array.astype(dtype, copy=False)
-        return array.copy() if copy else array
-
-    def __repr__(self) -> str:
-        """Say what it is without reading it."""
-        return f"Stored({'/'.join(self._at[1:])}: {self.dtype}{list(self.shape)})"

@@ -1,7 +1,7 @@
 """The streaming engine: weights stay in MemoryX and visit the systems one layer at a time.
 
 Same methods as ``Resident``, same training state, same results; the parameters, moments and masks
-in the state are ``Stored`` handles that read the store when numpy asks for them. As with any
+in the state are handles (``LazyArray``) that read the store when numpy asks for them. As with any
 donated state, they show the newest step only.
 """
 
@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array, PyTree
 
 from models.base import Aux
+from models.lazy import LazyArray
 from models.paths import map_named, named_leaves
 from sparsity import SparseState, sentinel
 from wafer.engines.base import Features, Fill, Metrics, TrainState
@@ -29,7 +30,6 @@ from wafer.engines.stagewise.blockfile import spill
 from wafer.engines.stagewise.branches import (
     TOPOLOGY_ALONE,
     Branch,
-    Stored,
     cut_part,
     describe,
     join_opt,
@@ -150,7 +150,9 @@ class Streaming(Stagewise):
             opt_shapes = jax.eval_shape(self.core.tx.init, {name: shapes[name]})
             own, counters = split_opt(branch, opt_shapes)
             handles = {
-                kind: {leaf: Stored(store, f"{name}/{kind}", leaf, x) for leaf, x in leaves.items()}
+                kind: {
+                    leaf: _stored(store, f"{name}/{kind}", leaf, x) for leaf, x in leaves.items()
+                }
                 for kind, leaves in branch.records(branch.shapes, own).items()
             }
             part = branch.part(handles["weights"], handles["topology"])
@@ -303,3 +305,8 @@ def _store(experiment: Experiment) -> Store:
     on_disk = size * (2 if section.durable else 1)
     _LOG.info("MemoryX: %.2f GiB in %s (file of %.2f GiB)", size / _GIB, folder, on_disk / _GIB)
     return FileStore(folder, durable=section.durable)
+
+
+def _stored(store: Store, record: str, leaf: str, like: Any) -> LazyArray:
+    read = lambda: np.asarray(store.view(record)[leaf])
+    return LazyArray(tuple(like.shape), np.dtype(like.dtype), read, f"{record}/{leaf}")

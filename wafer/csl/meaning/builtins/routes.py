@@ -33,11 +33,12 @@ SWITCHED_WSE3 = frozenset({*range(10), 12, 13, 16, 17, 20, 21})
 
 
 class ColorConfig(NamedTuple):
-    """A colour at one PE: its two registers and its filter's columns."""
+    """A colour at one PE: its two registers, its filter's columns, and where that is said."""
 
     color: int
     switch: int
     filter: tuple[int, ...]
+    at: Position
 
 
 def _sides(ev: Evaluator, value: Value, at: Position) -> int:
@@ -180,4 +181,4 @@ def color_config(ev: Evaluator, color: int, value: Value, at: Position) -> Color
     rule = _filter(ev, given.pop("filter"), at) if "filter" in given else nothing
     if given:
         ev.fail(at, f"a colour's configuration has no field '{next(iter(given))}'")
-    return ColorConfig(word, switch, rule)
+    return ColorConfig(word, switch, rule, at)

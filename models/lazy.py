@@ -1,0 +1,46 @@
+"""An array that is read when it is used."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["LazyArray"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LazyArray:
+    """An array that is read when numpy asks for it, each time anew; nothing is kept.
+
+    Attributes:
+        shape: of what ``read`` returns.
+        dtype: likewise.
+        read: returns the array.
+        name: for ``repr``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[], np.ndarray]
+    name: str = ""
+
+    @property
+    def ndim(self) -> int:
+        """Rank."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Read it."""
+        array = np.asarray(self.read(), dtype)
+        return array.copy() if copy else array
+
+    def __repr__(self) -> str:
+        """Describe it without reading it."""
+        return f"LazyArray({self.name}: {self.dtype}{list(self.shape)})"
