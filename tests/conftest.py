@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import pathlib
+import random
 import sys
 import tempfile
 from collections.abc import Generator
@@ -73,6 +74,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         if "is not built" in str(error) and not native.available():
             pytest.skip("the native kernels were not built")
         raise
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--order``."""
+    parser.addoption("--order", type=int, metavar="SEED", help="run the tests in a random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle the tests when ``--order`` gives a seed: none may depend on another."""
+    if (seed := config.getoption("order")) is not None:
+        random.Random(seed).shuffle(items)
 
 
 def pytest_collection_finish() -> None:
