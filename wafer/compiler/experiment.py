@@ -24,7 +24,7 @@ from models.paths import named_leaves
 from vsl.attend import attention_as
 from wafer.cache import cache_folder
 from wafer.compiler.check import check_plan
-from wafer.compiler.compile import Options, compile_graph, trace
+from wafer.compiler.compile import CompileOptions, compile_graph, trace
 from wafer.compiler.decoding import Inference, decoding_graph, fastest_mesh, with_decoding
 from wafer.compiler.graph import Graph
 from wafer.compiler.picture import save
@@ -41,7 +41,7 @@ from wafer.version import __version__
 
 __all__ = [
     "FILES",
-    "Result",
+    "CompileResult",
     "batch_on_wafer",
     "compile_experiment",
     "config_graph",
@@ -55,7 +55,7 @@ FILES = ("compile_report.txt", "compile_report.json", "floor_plan.svg", "floor_p
 _MICRO = 16  # samples that pass through dense layers together where the file names none
 
 
-class Result(NamedTuple):
+class CompileResult(NamedTuple):
     """A compilation, where its files are, and whether it was kept from before."""
 
     compiled: Compiled
@@ -120,13 +120,19 @@ def spec_of(cfg: RunConfig, name: str = "wse2") -> WaferSpec:
     return dataclasses.replace(whole, **sides)
 
 
-def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> Options:
-    """What the compiler needs to know besides the graph."""
+def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> CompileOptions:
+    """Return what the compiler needs to know besides the graph.
+
+    Args:
+        experiment: the sections of ``runconfig``, the input and the optimizer are read.
+        seed: of the placer.
+        spec: 'wse2' or 'wse3'.
+    """
     cfg, run = experiment.cfg, experiment.cfg.runconfig
     section = _section(cfg)
     weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(experiment.shapes))
     several = 0 if run.multireplica or run.num_replicas == -1 else run.num_replicas
-    return Options(
+    return CompileOptions(
         name=cfg.model["name"],
         spec=spec_of(cfg, spec),
         batch=section.batch_size,
@@ -208,7 +214,7 @@ def compile_experiment(
     seed: int = 0,
     spec: str = "wse2",
     inference: Inference | None = None,
-) -> Result:
+) -> CompileResult:
     """Compile an experiment for the wafer and write its report and pictures into ``folder``.
 
     Args:
@@ -240,7 +246,7 @@ def compile_experiment(
     else:
         for name in FILES:
             shutil.copyfile(place / name, folder / name)
-    return Result(compiled, folder, kept)
+    return CompileResult(compiled, folder, kept)
 
 
 def _compiled(

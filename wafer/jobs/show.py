@@ -80,7 +80,13 @@ def as_record(job: Job) -> dict[str, Any]:
 
 
 def render(jobs: Sequence[Job], style: str, *, single: bool) -> str:
-    """Write jobs as 'table', 'yaml' or 'json'; ``single`` drops the list around one job."""
+    """Write jobs as text.
+
+    Args:
+        jobs: in the order to show.
+        style: 'table', 'yaml' or 'json'.
+        single: write a record instead of a list of one.
+    """
     if style == "table":
         return table(jobs)
     records = [as_record(job) for job in jobs]

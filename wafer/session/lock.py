@@ -23,10 +23,10 @@ def owned(model_dir: pathlib.Path, job: str = "") -> Iterator[None]:
 
     Args:
         model_dir: is made if it is not there.
-        job: id of the job that will hold it, for the message of whoever comes second.
+        job: id of the job that will hold the lock, for the message of a second run.
 
     Raises:
-        TrainingError: somebody trains there; says who.
+        TrainingError: another run holds the lock; names its job.
     """
     model_dir.mkdir(parents=True, exist_ok=True)
     with (model_dir / _FILE).open("a+", encoding="utf-8") as file:
