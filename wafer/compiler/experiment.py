@@ -1,8 +1,8 @@
 """``wafer compile``: a configuration's floor plan, report and pictures, kept for the next time.
 
-The kept answer is found by what it depends on: model, input, optimizer and sparsity sections, the
-machine, the options, and the code of this release. A folder is renamed into place whole, so that
-a run that is killed, or two at once, leave no half of one.
+The kept answer is found by what it depends on: model and sparsity sections, the shapes of a
+sample, the options of the compilation (machine, batch, copies, seed), and the code. A folder is
+renamed into place whole, so that a run that is killed, or two at once, leave no half of one.
 """
 
 import dataclasses
@@ -71,6 +71,12 @@ def _section(cfg: RunConfig) -> Any:
     return section
 
 
+def _sample_shapes(experiment: Experiment) -> Any:
+    """One sequence, not a packed row."""
+    sample = _section(experiment.cfg).model_copy(update={"use_vsl": False})
+    return feature_shapes(sample, experiment.model.config, (1,))
+
+
 def config_graph(experiment: Experiment) -> Graph:
     """Kernels of an experiment's loss, for one sample, without memory for weights.
 
@@ -78,9 +84,7 @@ def config_graph(experiment: Experiment) -> Graph:
         ConfigError: nothing to take a sample's shape from.
         CompileError: operations that no kernel does.
     """
-    section = _section(experiment.cfg)
-    sample = section.model_copy(update={"use_vsl": False})  # one sequence, not a packed row
-    features = feature_shapes(sample, experiment.model.config, (1,))
+    features = _sample_shapes(experiment)
     trains = named_leaves(trainable(experiment.model, experiment.shapes))
     selected = experiment.sparsifier.select(experiment.shapes)
     densities = {
@@ -140,36 +144,25 @@ def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> Comp
         state_bytes=experiment.moment_bytes() / max(weights, 1),
         train=cfg.train_input is not None and cfg.optimizer is not None,
         replicas=several,
-        portions=_portions(experiment),
+        # What copies must divide; without training data they share nothing.
+        portions=0 if cfg.train_input is None else experiment.portions,
         seed=seed,
     )
 
 
-def _portions(experiment: Experiment) -> int:
-    """What copies must divide; without training data they share nothing."""
-    return 0 if experiment.cfg.train_input is None else experiment.portions
-
-
-def _key(cfg: RunConfig, seed: int, spec: str, inference: Inference | None = None) -> str:
-    run = cfg.runconfig
+def _key(experiment: Experiment, options: CompileOptions, inference: Inference | None) -> str:
+    """Digest what a floor plan depends on."""
+    model = experiment.cfg.model
     parts = {
-        "model": cfg.model,
-        "sparsity": cfg.sparsity,
-        "optimizer": cfg.optimizer,
-        "input": _section(cfg),
-        "trains": cfg.train_input is not None,
-        "replicas": (run.multireplica, run.num_replicas, run.num_csx),
-        "seed": seed,
+        "model": model,
+        "sparsity": experiment.cfg.sparsity and experiment.cfg.sparsity.section,
+        "sample": _sample_shapes(experiment),
+        "options": dataclasses.asdict(options),
         "inference": inference and dataclasses.asdict(inference),
-        "spec": dataclasses.asdict(spec_of(cfg, spec)),
-        "versions": (__version__, jax.__version__, code_digest(str(cfg.model["name"]))),
+        "versions": (__version__, jax.__version__, code_digest(str(model["name"]))),
     }
-    text = json.dumps(parts, sort_keys=True, default=_plain)
+    text = json.dumps(parts, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump() if hasattr(value, "model_dump") else repr(value)
 
 
 def _store(cfg: RunConfig) -> pathlib.Path | None:
@@ -230,13 +223,14 @@ def compile_experiment(
         ConfigError: nothing to take a sample's shape from, or a part larger than the wafer.
     """
     cfg = experiment.cfg
-    key = _key(cfg, seed, spec, inference)
+    options = options_of(experiment, seed=seed, spec=spec)
+    key = _key(experiment, options, inference)
     store = _store(cfg)
     place = None if store is None else store / key
     compiled = None if place is None else _kept(place)
     kept = compiled is not None
     if compiled is None:
-        compiled = _compiled(experiment, seed, spec, inference)
+        compiled = _compiled(experiment, options, inference)
         if place is not None:
             _keep(compiled, place)
     folder = pathlib.Path(folder or pathlib.Path(cfg.runconfig.model_dir) / f"cs_{key}")
@@ -250,10 +244,9 @@ def compile_experiment(
 
 
 def _compiled(
-    experiment: Experiment, seed: int, spec: str, inference: Inference | None
+    experiment: Experiment, options: CompileOptions, inference: Inference | None
 ) -> Compiled:
     graph = config_graph(experiment)
-    options = options_of(experiment, seed=seed, spec=spec)
     if inference is not None:
         graph = decoding_graph(graph, inference)
         options = dataclasses.replace(

@@ -7,7 +7,6 @@ import os
 import pathlib
 import socket
 from collections.abc import Iterator
-from typing import TextIO
 
 from wafer.errors import TrainingError
 
@@ -33,18 +32,14 @@ def owned(model_dir: pathlib.Path, job: str = "") -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TrainingError(_taken(model_dir, _read(file))) from None
+            file.seek(0)
+            raise TrainingError(_taken(model_dir, file.read().splitlines())) from None
         except OSError as error:  # a file system without locks
             _LOG.warning("Another run in %s would not be noticed: %s", model_dir, error)
         file.truncate(0)
         file.write(f"{job}\n{os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield
-
-
-def _read(file: TextIO) -> list[str]:
-    file.seek(0)
-    return file.read().splitlines()
 
 
 def _taken(model_dir: pathlib.Path, holder: list[str]) -> str:

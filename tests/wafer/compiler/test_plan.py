@@ -16,7 +16,7 @@ from wafer.compiler.check import check_plan
 from wafer.compiler.compile import CompileOptions, compile_graph, trace
 from wafer.compiler.picture import layer_colors
 from wafer.compiler.report import from_json, report_text, summary, to_json
-from wafer.config import load
+from wafer.config import load, parse_config
 from wafer.engines.choose import check
 from wafer.errors import CapacityError, ConfigError
 from wafer.experiment import Experiment
@@ -209,11 +209,26 @@ def test_an_answer_is_kept_and_found_and_made_anew_when_damaged(tmp_path):
 
 
 def test_kept_answers_are_of_this_code_alone(monkeypatch):
-    cfg = Experiment.from_yaml(DIGITS).cfg
-    keys = [compiling._key(cfg, 0, "wse2")]
+    experiment = Experiment.from_yaml(DIGITS)
+    options = compiling.options_of(experiment, seed=0)
+    keys = [compiling._key(experiment, options, None)]
     monkeypatch.setattr(compiling, "code_digest", lambda model: f"other code, {model}")
-    keys.append(compiling._key(cfg, 0, "wse2"))
+    keys.append(compiling._key(experiment, options, None))
     assert len(set(keys)) == 2
+
+
+def test_a_kept_answer_is_found_with_another_learning_rate_and_not_with_another_batch(tmp_path):
+    kept = {"compile_dir": str(tmp_path / "kept")}
+    sections = Experiment.from_yaml(DIGITS, **kept).cfg.to_dict()
+    compiling.compile_experiment(Experiment.from_yaml(DIGITS, **kept), tmp_path / "a")
+    for section, change, found in (
+        ("optimizer", {"learning_rate": 0.5}, True),
+        ("train_input", {"shuffle_seed": 7}, True),
+        ("train_input", {"batch_size": 2 * sections["train_input"]["batch_size"]}, False),
+    ):
+        raw = sections | {section: sections[section] | change}
+        experiment = Experiment.from_config(parse_config(raw))
+        assert compiling.compile_experiment(experiment, tmp_path / "b").kept == found, change
 
 
 def test_how_many_replicas_is_the_compilers_business():

@@ -176,7 +176,7 @@ def describe(
         sparsifier: decides which group a parameter belongs to.
         tx: the optimizer; one that declares no rules has a program for each branch.
     """
-    shapes = _shapes(part)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), part)
     params = {name: shapes.params}
     opt_state = jax.eval_shape(tx.init, params)
     full = [path for path, _ in named_leaves(params)]
@@ -204,7 +204,3 @@ def describe(
         layer=layer,
         rules=(layer, name if rules is None else rules),
     )
-
-
-def _shapes(tree: PyTree) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
