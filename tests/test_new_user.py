@@ -115,7 +115,7 @@ def test_what_goes_wrong_is_one_line_that_says_what_to_do(desk):
     for arguments, message in {
         ("run", "--params", "no.yaml", "--mode", "train"): "no.yaml",
         ("generate", "--checkpoint_path", "no", "--prompt", "x"): "neither a checkpoint",
-        ("jobs", "get", "no"): "there is no job",
+        ("jobs", "get", "no"): "not found; `wafer jobs get -a`",
     }.items():
         said = wafer(desk, *arguments, code=1)
         assert message in said

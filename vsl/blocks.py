@@ -276,7 +276,7 @@ def blocks(
         pair: the stream's queries and keys.
         sizes: tile sizes.
         tile_bias: a bias that is no function of the distance.
-        consts: what it reads and has no gradient.
+        consts: arrays [...] that it reads and that have no gradient.
     """
     length, heads, group, width = qkv.q.shape
     q = _cut(_pad(qkv.q, sizes.q), sizes.q).transpose(0, 2, 3, 1, 4)

@@ -10,7 +10,17 @@ __all__ = ["dense", "padded"]
 
 
 def dense(rule: Rule, qkv: QKV, learned: Learned, pair: Pair) -> Float[Array, "T K G H"]:
-    """Softmax over a [T, S] score matrix per head; float32 inside; 0 where nothing is seen."""
+    """Compute attention with a [T, S] score matrix per head; float32 inside.
+
+    Args:
+        rule: static settings.
+        qkv: queries, keys and values.
+        learned: slopes and biases.
+        pair: the queries' and the keys' stream.
+
+    Returns:
+        The heads' outputs; 0 where a query sees nothing.
+    """
     q, k, v = qkv
     raw = jnp.einsum("tkgh,skh->kgts", q, k, preferred_element_type=jnp.float32)
     bias = None

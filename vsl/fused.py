@@ -2,7 +2,7 @@
 
 XLA runs the block loops of ``vsl.blocks`` on one core, a small kernel per tile operation. The
 native kernel (``native/attention.cc``) shares blocks and heads out over XLA's thread pool, keeps a
-tile in cache through all its operations, and skips within a tile the groups of keys that nobody
+tile in cache through all its operations, and skips within a tile the groups of keys that no query
 sees. ``vsl.blocks`` is its reference and its fallback.
 """
 

@@ -60,7 +60,7 @@ def check_capacity(
     """Refuse sequences that do not fit; XLA would truncate them in silence.
 
     Args:
-        lengths: tokens of each sequence.
+        lengths: [N] tokens of each sequence.
         capacity: token slots.
         max_sequences: sequence slots; None for no limit.
 

@@ -68,7 +68,7 @@ def fit_ladder(
     larger batches continue in steps of 1.125.
 
     Args:
-        lengths: tokens of each sequence.
+        lengths: [N] tokens of each sequence.
         batch_size: sequences per batch.
         shapes: rungs.
         multiple: every rung is a multiple of it.
@@ -114,12 +114,12 @@ def first_fit(
     """Put sequences into bins of ``capacity`` tokens.
 
     Args:
-        lengths: tokens of each sequence.
+        lengths: [N] tokens of each sequence.
         capacity: tokens a bin holds.
         max_sequences: sequences a bin holds at most.
         decreasing: place long sequences first (first-fit decreasing); else in the given order.
         newest_first: try the youngest bin first, as Model Zoo's VSL packing does.
-        urgent: sequences to place before all others, so that they land in the first bins.
+        urgent: [N] bool, sequences to place before all others, into the first bins.
 
     Returns:
         Bins of indices into ``lengths``.

@@ -99,7 +99,7 @@ class Weight(Protocol):
     """A weight that multiplies activations itself, in place of an array."""
 
     def project(self, x: Array) -> Array:
-        """Multiply [..., D] by the weight: [..., F] in the dtype of x."""
+        """Multiply ``x`` [..., D] by the weight: [..., F] in the dtype of x."""
         ...
 
 

@@ -205,7 +205,7 @@ def restore_padding(x: Ragged, axis: int | None = None, pad_value: float | Array
     Args:
         x: from :func:`strip_padding`, or derived from it by :meth:`Ragged.map`.
         axis: sequence axis of the result; None for the axis it was stripped along.
-        pad_value: value at padding; constant, so its gradient is the stripped one.
+        pad_value: [] value at padding; constant, so its gradient is the stripped one.
 
     Returns:
         An array, or the tree of arrays, with axes B and S instead of T.

@@ -67,7 +67,7 @@ def padding_report(
     """Measure what padding costs, before training.
 
     Args:
-        lengths: tokens of each sequence, in data order.
+        lengths: [N] tokens of each sequence, in data order.
         batch_size: sequences per batch.
         max_length: length rows are padded to; default the longest.
         ladder: capacities of the packed batches.

@@ -139,7 +139,16 @@ def tile_scores(
 
 
 def keep_factor(rule: Rule, heads: Int[Array, "K G"], pair: Pair) -> Array | None:
-    """[K, G, q, k] factor of the probabilities: 0 or 1 / (1 - rate); None without dropout."""
+    """Return the dropout factor of the probabilities.
+
+    Args:
+        rule: static settings, with the rate.
+        heads: number of each head.
+        pair: the queries' and the keys' stream, with the noise.
+
+    Returns:
+        [K, G, q, k] of 0 and 1 / (1 - rate); None without dropout.
+    """
     if rule.dropout_rate == 0.0:
         return None
     assert pair.queries.noise is not None

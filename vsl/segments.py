@@ -30,7 +30,13 @@ def segment_sum(x: Shaped[Array, " T *D"], layout: Layout) -> Shaped[Array, " B 
 def segment_max(
     x: Shaped[Array, " T *D"], layout: Layout, empty: float = 0.0
 ) -> Shaped[Array, " B *D"]:
-    """Maximum over each sequence; ``empty`` for an empty one."""
+    """Return the maximum over each sequence.
+
+    Args:
+        x: values by token.
+        layout: of the tokens.
+        empty: the result of an empty sequence.
+    """
     top = jax.ops.segment_max(x, _ids(layout), layout.lengths.shape[0])
     return jnp.where(_column(layout.lengths > 0, top), top, jnp.asarray(empty, x.dtype))
 

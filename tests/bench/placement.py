@@ -12,7 +12,14 @@ import harness
 import numpy as np
 from contest import fill, read_graph, score, write_placement
 
-from wafer.compiler.slicing import Table, Wires, anneal, least_cap, leaves, topological_order
+from wafer.compiler.slicing import (
+    Connections,
+    ShapeTable,
+    anneal,
+    least_cap,
+    leaves,
+    topological_order,
+)
 
 CASES = pathlib.Path(__file__).parent.parent / "golden" / "compiler"
 LIKE = dict(zip("AEBFCGDHIOJPKQLRMSNT", [n for n in range(10) for _ in range(2)], strict=True))
@@ -28,7 +35,7 @@ def placements(graph, bound, seed):
     order = topological_order(len(graph.kernels), graph.edges)
     at = np.argsort(order)
     edges = at[np.asarray(graph.edges)]
-    wires, limit = Wires(edges[:, 0], edges[:, 1]), max(graph.width, graph.height)
+    wires, limit = Connections(edges[:, 0], edges[:, 1]), max(graph.width, graph.height)
 
     def curves_at(cap):
         kernels = [graph.kernels[k].choices(cap, graph.memlimit, limit) for k in order]
@@ -38,7 +45,7 @@ def placements(graph, bound, seed):
     assert found, f"{graph.test}: its kernels fit at no cap"
     low, table = found
     higher = [int(bound * factor) for factor in CAPS if bound * factor > low]
-    tables = [(low, table), *((cap, Table(curves_at(cap))) for cap in higher)]
+    tables = [(low, table), *((cap, ShapeTable(curves_at(cap))) for cap in higher)]
     for cap, fitting in tables:
         room = graph.width, graph.height
         plan, _ = anneal(fitting, wires, room, np.random.default_rng(seed), moves=MOVES)

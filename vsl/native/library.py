@@ -1,8 +1,8 @@
 """A native CPU library built by ``setup.py``: load it on first use, register it with XLA, call it.
 
 A checkout whose libraries are not built takes those of an installed wafer that was built from the
-same sources. Without any the package computes the same in pure JAX, and one log line says so and
-how to mend it. The environment variable WAFER_NATIVE, read at load, is 0 to do without, or avx2 or
+same sources. Without any the package computes the same in pure JAX, and logs once how to build
+them. The environment variable WAFER_NATIVE, read at load, is 0 to do without, or avx2 or
 baseline to go no further than that instruction set.
 """
 

@@ -11,7 +11,7 @@ from wafer.spec import SPECS
 
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source
-    from wafer.compiler.experiment import Result
+    from wafer.compiler.experiment import CompileResult
 
 __all__ = ["add_arguments", "compile"]
 
@@ -81,7 +81,7 @@ def compile(
     context: int | None = None,
     sequences: int | None = None,
     **overrides: Any,
-) -> "Result":
+) -> "CompileResult":
     """Place a model's kernels on the wafer and predict its speed; nothing is run.
 
     Args:

@@ -164,7 +164,7 @@ def compile_only(job: Run) -> None:
         DataError: there is no training data to take shapes from.
         ConfigError: the run streams its weights: no one program is a step.
     """
-    if not job.row.whole_step_program:
+    if not job.engine_info.whole_step_program:
         message = "a streamed step is a program per kind of layer; `wafer plan` has its figures"
         raise ConfigError([Problem(("runconfig", "compile_only"), message)])
     data, shape = job.train, job.experiment.batch("train")

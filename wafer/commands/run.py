@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wafer.commands.inputs import Source
     from wafer.config import RunConfig
-    from wafer.engines.cluster import Member
+    from wafer.engines.cluster import Peer
     from wafer.experiment import Experiment
     from wafer.session.build import Run
     from wafer.session.train import Outcome
@@ -168,19 +168,19 @@ def _main(args: argparse.Namespace) -> int:
 
 def _start(
     cfgs: "list[RunConfig]",
-    member: "Member | None",
+    member: "Peer | None",
     args: argparse.Namespace,
     began: float,
     job: str = "",
 ) -> int:
     """Join the other processes, before the first use of any device; then run one after another."""
     from wafer.engines.cluster import joined
-    from wafer.session.facts import facts_of
+    from wafer.session.facts import run_fingerprint
 
     _prepare(max(cfgs, key=_devices), 1 if member is None else member.count)
     if member is None:
         return _in_order(cfgs, began, job)
-    with joined(member, facts_of(cfgs), args.heartbeat, args.join_timeout):
+    with joined(member, run_fingerprint(cfgs), args.heartbeat, args.join_timeout):
         return _in_order(cfgs, began, job)
 
 
@@ -423,11 +423,11 @@ def _report(job: "Run", outcome: "Outcome") -> None:
 
     key = "eval/bits_per_byte"
     bits = {step: metrics[key] for step, metrics in outcome.scores.items() if key in metrics}
-    if bits and job.evals is not None:
+    if bits and job.eval_data is not None:
         table = Table("held-out text", "bits per byte", title="Compression of unseen text")
         for step, value in bits.items():
             table.add_row(f"this model, step {step}", f"{value:.3f}")
-        for name, value in job.evals.references.items():
+        for name, value in job.eval_data.references.items():
             table.add_row(name, f"{value:.3f}")
         CONSOLE.print(table)
     if outcome.stop:

@@ -1,4 +1,4 @@
-"""A graph of kernels in, a floor plan with its predicted speed out.
+"""Compile a graph of kernels to a floor plan with its predicted speed.
 
 ``trace`` turns a function into the graph, ``compile_graph`` places it, in as many copies as asked
 for. Samples flow through the layers as in :mod:`wafer.engines.stagewise.schedule`: of S layers,
@@ -32,7 +32,7 @@ from wafer.config.engines import engines_with
 from wafer.errors import CapacityError
 from wafer.spec import WSE2, Region, WaferSpec
 
-__all__ = ["Options", "compile_graph", "trace"]
+__all__ = ["CompileOptions", "compile_graph", "trace"]
 
 _GIB = 2**30
 _MIB = 2**20
@@ -43,8 +43,8 @@ _COPIES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 24, 30, 32, 40, 48, 64, 80, 
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """What a compilation depends on besides the graph.
+class CompileOptions:
+    """Options of a compilation.
 
     Attributes:
         name: of the model, for the report.
@@ -72,6 +72,9 @@ class Options:
     sequences: int = 0
 
 
+Options = CompileOptions  # the name until 0.2
+
+
 def trace(
     fn: Callable[..., Any],
     params: PyTree,
@@ -84,7 +87,7 @@ def trace(
     Args:
         fn: ``fn(params, *inputs)`` for one sample; a scalar result is a loss.
         params: tree of arrays or of ``jax.ShapeDtypeStruct``.
-        *inputs: likewise.
+        *inputs: arrays or ``jax.ShapeDtypeStruct`` of one sample.
         frozen: names of parameters that are not trained.
         densities: kept share of each sparse parameter.
 
@@ -106,7 +109,7 @@ def trace(
     return build_graph(ops, ins, outs, sizes, dict(densities or {}))
 
 
-def _settings(graph: Graph, options: Options) -> list[Setting]:
+def _settings(graph: Graph, options: CompileOptions) -> list[Setting]:
     layers = {name: at for at, name in enumerate(graph.layers)}
     dense = is_dense_net(graph.kernels)
     return [
@@ -191,7 +194,7 @@ def _grids(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _replicate(
-    graph: Graph, choices: Sequence[Choices], options: Options
+    graph: Graph, choices: Sequence[Choices], options: CompileOptions
 ) -> tuple[Fit, tuple[int, int]] | None:
     """The fastest copies: (what fits of one, (copies in x, copies in y)); None if none fits."""
     spec, edges = options.spec, [(a, b) for a, b, _ in graph.edges]
@@ -218,7 +221,7 @@ def _replicate(
 
 
 def _fastest(
-    graph: Graph, choices: list[Choices], options: Options
+    graph: Graph, choices: list[Choices], options: CompileOptions
 ) -> tuple[list[Choices], tuple[Fit, tuple[int, int]] | None]:
     """``_replicate``'s answer, and the choices that it is of."""
     if not options.sequences:
@@ -231,17 +234,17 @@ def _fastest(
     return choices, None
 
 
-def compile_graph(graph: Graph, options: Options | None = None) -> Compiled:
+def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compiled:
     """Give every kernel a rectangle so that the slowest is as fast as possible.
 
     Args:
         graph: from ``trace``.
-        options: everything else.
+        options: machine, batch, copies, seed.
 
     Raises:
         CapacityError: it does not fit, once or in the copies asked for.
     """
-    options = options or Options()
+    options = options or CompileOptions()
     spec = options.spec
     settings = _settings(graph, options)
     choices = _all_choices(graph.kernels, settings)

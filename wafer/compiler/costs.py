@@ -106,9 +106,15 @@ def _up(n: int, parts: Array) -> Array:
 
 
 def tile_cycles(m: Array, k: Array | int, n: Array | int, simd: int) -> Array:
-    """``C[m, n] += A[m, k] B[k, n]`` inside a PE, the better of m and n as the vector.
+    """Return the cycles of ``C[m, n] += A[m, k] B[k, n]`` inside a PE: the better of two loops.
 
     ``k n (1 + m / simd + 43)`` as :func:`wafer.fabric.library.dense.tile_matmul_cycles`.
+
+    Args:
+        m: rows, [choices]; the vector of one loop.
+        k: summed.
+        n: columns; the vector of the other loop.
+        simd: elements per cycle.
     """
     return np.minimum(k * n * _turn(m, simd), k * m * _turn(n, simd))
 
@@ -140,15 +146,18 @@ def _grid(rows: int, columns: int, spec: WaferSpec) -> tuple[Array, Array]:
 def matmul_cycles(
     dims: tuple[int, Array, Array], chunk: Array, simd: int, density: Array | None = None
 ) -> tuple[Array, Array]:
-    """(forward or input gradient, weight gradient) of T vectors through tiles [k, n].
+    """Return the cycles of T vectors through tiles [k, n].
 
     Words of 32 bits cross a link one per cycle, so ``simd > 1`` packs two numbers into each.
 
     Args:
-        dims: (T, k, n).
-        chunk: vectors that a PE works on at a time.
-        simd: numbers per cycle.
-        density: kept share of each tile; None is all.
+        dims: (T, k, n), k and n [choices].
+        chunk: [choices] vectors that a PE works on at a time.
+        simd: elements per cycle.
+        density: [choices] kept share of each tile; None is all.
+
+    Returns:
+        (forward or input gradient, weight gradient), [choices] each.
     """
     (T, k, n), pack = dims, 2 if simd > 1 else 1
     chunks = np.ceil(T / chunk)

@@ -22,7 +22,12 @@ _ROOT = 110  # cycles of a square root and a division, scalar code
 
 
 def line_cycles(pes: Array | int, words: Array | int) -> Array:
-    """Cycles of a sum over a line of PEs, all of which get it; 0 of one PE."""
+    """Return the cycles of a sum over a line of PEs, all of which get it; 0 of one PE.
+
+    Args:
+        pes: [choices] of the line.
+        words: [choices] to add.
+    """
     pes, words = np.asarray(pes), np.asarray(words)
     busy = COSTS["line"] + COSTS["hop"] * (pes // 2) + words * np.minimum(pes, 3)
     return np.where(pes > 1, busy, 0)
@@ -32,9 +37,9 @@ def gemv_cycles(k: Array, n: Array, grid: tuple[Array, Array], simd: int) -> Arr
     """Cycles of ``y[n] += x[k] W[k, n]`` per PE, with the way in and the sums along the rows.
 
     Args:
-        k: inputs of a PE.
-        n: outputs of a PE.
-        grid: h and w.
+        k: [choices] inputs of a PE.
+        n: [choices] outputs of a PE.
+        grid: h and w, [choices] each.
         simd: numbers per cycle; a word of 32 bits carries two where it is more than one.
     """
     h, w = grid
@@ -50,9 +55,9 @@ def attention_cycles(
 
     Args:
         kernel: products [queries, head] x [head, tokens] in groups that share keys.
-        own: groups of a PE.
-        held: tokens of a PE.
-        columns: PEs that share the tokens of a head.
+        own: [choices] groups of a PE.
+        held: [choices] tokens of a PE.
+        columns: [choices] PEs that share the tokens of a head.
         spec: the machine.
     """
     product = kernel.products[0]
@@ -66,7 +71,12 @@ def attention_cycles(
 
 
 def norm_cycles(lanes: Array, columns: Array) -> Array:
-    """Cycles of a vector's norm on a line of PEs, each with so many lane operations."""
+    """Return the cycles of a vector's norm on a line of PEs.
+
+    Args:
+        lanes: [choices] lane operations of each PE.
+        columns: [choices] PEs of the line.
+    """
     return lanes + line_cycles(columns, 2) + _ROOT
 
 

@@ -35,7 +35,7 @@ class Tiles(NamedTuple):
     """Cycles of each PE of a layer whose tiles differ, and the words of its rows and columns.
 
     forward: [rows, columns] of a forward pass, with the words that come and go
-    backward: [rows, columns] of a backward pass, likewise
+    backward: [rows, columns] of a backward pass, with the words that come and go
     outputs: [rows] words of activations
     inputs: [columns] words of input gradients; 0 where none are sent back
     """
@@ -134,7 +134,7 @@ def dense_cost(
         fan_out: outputs, shared out over the rows: ``height <= fan_out``.
         height: rows of PEs.
         width: columns of PEs.
-        nnz: kept weights, see :func:`fullest_tile`.
+        nnz: kept weights, all of them or [height, width] per tile; see :func:`fullest_tile`.
         batch: samples per micro-batch, the length of the vector operations.
         input_gradient: False for the first layer.
         momentum: whether the update keeps a velocity.
@@ -296,9 +296,15 @@ def _beside_images(words_in: int, gradients: int, inputs: int, spec: WaferSpec) 
 
 
 def loss_cost(classes: int, batch: int = 1, pes: int = 1, spec: WaferSpec = WSE2) -> DenseCost:
-    """Cost of softmax and cross-entropy; ``pes`` of them take the micro-batches in turn.
+    """Return the cost of softmax and cross-entropy.
 
     "forward" is what lies between the scores and their gradient, "backward" the loss itself.
+
+    Args:
+        classes: scores of a sample.
+        batch: samples per micro-batch.
+        pes: PEs that take the micro-batches in turn.
+        spec: the machine.
     """
     here, n = mem("here"), classes * batch
     first = gradient_ops(here, here, here, classes, batch)

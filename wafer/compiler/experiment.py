@@ -1,8 +1,8 @@
 """``wafer compile``: a configuration's floor plan, report and pictures, kept for the next time.
 
-The kept answer is found by what it depends on: model, input, optimizer and sparsity sections, the
-machine, the options, and the code of this release. A folder is renamed into place whole, so that
-a run that is killed, or two at once, leave no half of one.
+The kept answer is found by what it depends on: model and sparsity sections, the shapes of a
+sample, the options of the compilation (machine, batch, copies, seed), and the code. A folder is
+renamed into place whole, so that a run that is killed, or two at once, leave no half of one.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from models.paths import named_leaves
 from vsl.attend import attention_as
 from wafer.cache import cache_folder
 from wafer.compiler.check import check_plan
-from wafer.compiler.compile import Options, compile_graph, trace
+from wafer.compiler.compile import CompileOptions, compile_graph, trace
 from wafer.compiler.decoding import Inference, decoding_graph, fastest_mesh, with_decoding
 from wafer.compiler.graph import Graph
 from wafer.compiler.picture import save
@@ -41,7 +41,7 @@ from wafer.version import __version__
 
 __all__ = [
     "FILES",
-    "Result",
+    "CompileResult",
     "batch_on_wafer",
     "compile_experiment",
     "config_graph",
@@ -55,7 +55,7 @@ FILES = ("compile_report.txt", "compile_report.json", "floor_plan.svg", "floor_p
 _MICRO = 16  # samples that pass through dense layers together where the file names none
 
 
-class Result(NamedTuple):
+class CompileResult(NamedTuple):
     """A compilation, where its files are, and whether it was kept from before."""
 
     compiled: Compiled
@@ -71,6 +71,12 @@ def _section(cfg: RunConfig) -> Any:
     return section
 
 
+def _sample_shapes(experiment: Experiment) -> Any:
+    """One sequence, not a packed row."""
+    sample = _section(experiment.cfg).model_copy(update={"use_vsl": False})
+    return feature_shapes(sample, experiment.model.config, (1,))
+
+
 def config_graph(experiment: Experiment) -> Graph:
     """Kernels of an experiment's loss, for one sample, without memory for weights.
 
@@ -78,9 +84,7 @@ def config_graph(experiment: Experiment) -> Graph:
         ConfigError: nothing to take a sample's shape from.
         CompileError: operations that no kernel does.
     """
-    section = _section(experiment.cfg)
-    sample = section.model_copy(update={"use_vsl": False})  # one sequence, not a packed row
-    features = feature_shapes(sample, experiment.model.config, (1,))
+    features = _sample_shapes(experiment)
     trains = named_leaves(trainable(experiment.model, experiment.shapes))
     selected = experiment.sparsifier.select(experiment.shapes)
     densities = {
@@ -120,13 +124,19 @@ def spec_of(cfg: RunConfig, name: str = "wse2") -> WaferSpec:
     return dataclasses.replace(whole, **sides)
 
 
-def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> Options:
-    """What the compiler needs to know besides the graph."""
+def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> CompileOptions:
+    """Return what the compiler needs to know besides the graph.
+
+    Args:
+        experiment: the sections of ``runconfig``, the input and the optimizer are read.
+        seed: of the placer.
+        spec: 'wse2' or 'wse3'.
+    """
     cfg, run = experiment.cfg, experiment.cfg.runconfig
     section = _section(cfg)
     weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(experiment.shapes))
     several = 0 if run.multireplica or run.num_replicas == -1 else run.num_replicas
-    return Options(
+    return CompileOptions(
         name=cfg.model["name"],
         spec=spec_of(cfg, spec),
         batch=section.batch_size,
@@ -134,36 +144,25 @@ def options_of(experiment: Experiment, *, seed: int, spec: str = "wse2") -> Opti
         state_bytes=experiment.moment_bytes() / max(weights, 1),
         train=cfg.train_input is not None and cfg.optimizer is not None,
         replicas=several,
-        portions=_portions(experiment),
+        # What copies must divide; without training data they share nothing.
+        portions=0 if cfg.train_input is None else experiment.portions,
         seed=seed,
     )
 
 
-def _portions(experiment: Experiment) -> int:
-    """What copies must divide; without training data they share nothing."""
-    return 0 if experiment.cfg.train_input is None else experiment.portions
-
-
-def _key(cfg: RunConfig, seed: int, spec: str, inference: Inference | None = None) -> str:
-    run = cfg.runconfig
+def _key(experiment: Experiment, options: CompileOptions, inference: Inference | None) -> str:
+    """Digest what a floor plan depends on."""
+    model = experiment.cfg.model
     parts = {
-        "model": cfg.model,
-        "sparsity": cfg.sparsity,
-        "optimizer": cfg.optimizer,
-        "input": _section(cfg),
-        "trains": cfg.train_input is not None,
-        "replicas": (run.multireplica, run.num_replicas, run.num_csx),
-        "seed": seed,
+        "model": model,
+        "sparsity": experiment.cfg.sparsity and experiment.cfg.sparsity.section,
+        "sample": _sample_shapes(experiment),
+        "options": dataclasses.asdict(options),
         "inference": inference and dataclasses.asdict(inference),
-        "spec": dataclasses.asdict(spec_of(cfg, spec)),
-        "versions": (__version__, jax.__version__, code_digest(str(cfg.model["name"]))),
+        "versions": (__version__, jax.__version__, code_digest(str(model["name"]))),
     }
-    text = json.dumps(parts, sort_keys=True, default=_plain)
+    text = json.dumps(parts, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump() if hasattr(value, "model_dump") else repr(value)
 
 
 def _store(cfg: RunConfig) -> pathlib.Path | None:
@@ -208,7 +207,7 @@ def compile_experiment(
     seed: int = 0,
     spec: str = "wse2",
     inference: Inference | None = None,
-) -> Result:
+) -> CompileResult:
     """Compile an experiment for the wafer and write its report and pictures into ``folder``.
 
     Args:
@@ -224,13 +223,14 @@ def compile_experiment(
         ConfigError: nothing to take a sample's shape from, or a part larger than the wafer.
     """
     cfg = experiment.cfg
-    key = _key(cfg, seed, spec, inference)
+    options = options_of(experiment, seed=seed, spec=spec)
+    key = _key(experiment, options, inference)
     store = _store(cfg)
     place = None if store is None else store / key
     compiled = None if place is None else _kept(place)
     kept = compiled is not None
     if compiled is None:
-        compiled = _compiled(experiment, seed, spec, inference)
+        compiled = _compiled(experiment, options, inference)
         if place is not None:
             _keep(compiled, place)
     folder = pathlib.Path(folder or pathlib.Path(cfg.runconfig.model_dir) / f"cs_{key}")
@@ -240,14 +240,13 @@ def compile_experiment(
     else:
         for name in FILES:
             shutil.copyfile(place / name, folder / name)
-    return Result(compiled, folder, kept)
+    return CompileResult(compiled, folder, kept)
 
 
 def _compiled(
-    experiment: Experiment, seed: int, spec: str, inference: Inference | None
+    experiment: Experiment, options: CompileOptions, inference: Inference | None
 ) -> Compiled:
     graph = config_graph(experiment)
-    options = options_of(experiment, seed=seed, spec=spec)
     if inference is not None:
         graph = decoding_graph(graph, inference)
         options = dataclasses.replace(

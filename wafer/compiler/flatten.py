@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from wafer.errors import CompileError
 
-__all__ = ["Op", "Value", "flatten"]
+__all__ = ["TracedOp", "TracedValue", "flatten"]
 
 _WRAPPED = re.compile(r"\w+\(([^()]*)\)")
 _NOISE = re.compile(r"[.,>]")
@@ -33,7 +33,7 @@ _UNSUPPORTED = frozenset({
 })  # fmt: skip
 
 
-class Value(NamedTuple):
+class TracedValue(NamedTuple):
     """An array of the program.
 
     key: identity within one ``flatten``
@@ -61,7 +61,7 @@ class Value(NamedTuple):
         return bool(self.params) and not self.data
 
 
-class Op(NamedTuple):
+class TracedOp(NamedTuple):
     """An operation.
 
     name: of the primitive
@@ -73,8 +73,8 @@ class Op(NamedTuple):
     """
 
     name: str
-    ins: tuple[Value, ...]
-    outs: tuple[Value, ...]
+    ins: tuple[TracedValue, ...]
+    outs: tuple[TracedValue, ...]
     times: int
     scope: str
     source: str
@@ -101,20 +101,20 @@ def _inner(settings: dict[str, Any]) -> Jaxpr | None:
 
 class _Flattener:
     def __init__(self) -> None:
-        self.ops: list[Op] = []
+        self.ops: list[TracedOp] = []
         self.refused: dict[tuple[str, str], None] = {}
         self._count = 0
 
-    def value(self, aval: Any, params: frozenset[str], *, data: bool, trained: bool) -> Value:
+    def value(self, aval: Any, params: frozenset[str], *, data: bool, trained: bool) -> TracedValue:
         self._count += 1
         shape = tuple(int(n) for n in getattr(aval, "shape", ()))
         dtype = getattr(aval, "dtype", None)
-        return Value(self._count, shape, dtype, params, data, trained)
+        return TracedValue(self._count, shape, dtype, params, data, trained)
 
-    def constant(self, aval: Any) -> Value:
+    def constant(self, aval: Any) -> TracedValue:
         return self.value(aval, frozenset(), data=False, trained=False)
 
-    def like(self, aval: Any, ins: Sequence[Value], *, trains: bool = True) -> Value:
+    def like(self, aval: Any, ins: Sequence[TracedValue], *, trains: bool = True) -> TracedValue:
         """A result: depends on whatever the operands depend on."""
         params = frozenset().union(*(v.params for v in ins))
         data = any(v.data for v in ins)
@@ -122,8 +122,8 @@ class _Flattener:
         return self.value(aval, params, data=data, trained=trained and _floats(aval))
 
     def run(
-        self, jaxpr: Jaxpr, ins: Sequence[Value], times: int, scope: str, lead: str = ""
-    ) -> list[Value]:
+        self, jaxpr: Jaxpr, ins: Sequence[TracedValue], times: int, scope: str, lead: str = ""
+    ) -> list[TracedValue]:
         """Append the operations of ``jaxpr`` on ``ins``; return its results."""
         env = dict(zip(jaxpr.invars, ins, strict=True))
         for var in jaxpr.constvars:
@@ -137,8 +137,8 @@ class _Flattener:
         return [read(v) for v in jaxpr.outvars]
 
     def _equation(
-        self, eqn: Any, ins: list[Value], times: int, scope: str, lead: str
-    ) -> list[Value]:
+        self, eqn: Any, ins: list[TracedValue], times: int, scope: str, lead: str
+    ) -> list[TracedValue]:
         name, settings = eqn.primitive.name, eqn.params
         if name == "scan":
             return self._scan(eqn, ins, times, scope)
@@ -152,10 +152,12 @@ class _Flattener:
         unknown = inner is not None or name in _UNSUPPORTED
         if unknown and outs and outs[0].data and outs[0].params:
             self.refused[name, f"{source}{f' in {scope}' if scope else ''}"] = None
-        self.ops.append(Op(name, tuple(ins), tuple(outs), times, scope, source, dict(settings)))
+        self.ops.append(
+            TracedOp(name, tuple(ins), tuple(outs), times, scope, source, dict(settings))
+        )
         return outs
 
-    def _cond(self, eqn: Any, ins: list[Value], times: int, scope: str) -> list[Value]:
+    def _cond(self, eqn: Any, ins: list[TracedValue], times: int, scope: str) -> list[TracedValue]:
         """The branch of most operations stands for all: a PE must be ready for any of them."""
         branches = [b.jaxpr for b in eqn.params["branches"]]
         largest = max(branches, key=_equations)
@@ -163,7 +165,7 @@ class _Flattener:
         outs = self.run(largest, ins[1:], times, scope, source)
         return [self.like(v.aval, [out, *ins]) for v, out in zip(eqn.outvars, outs, strict=True)]
 
-    def _scan(self, eqn: Any, ins: list[Value], times: int, scope: str) -> list[Value]:
+    def _scan(self, eqn: Any, ins: list[TracedValue], times: int, scope: str) -> list[TracedValue]:
         """Turns over parameters are unrolled (stacked layers); any others counted."""
         settings, source = eqn.params, source_info_util.summarize(eqn.source_info)
         body: Jaxpr = settings["jaxpr"].jaxpr
@@ -175,7 +177,7 @@ class _Flattener:
         length = settings["length"]
         layered = any(row.weight for row in rows) and length <= _UNROLL
         slices = [v.aval for v in body.invars[consts + carries :]]
-        ys: list[Value] = []
+        ys: list[TracedValue] = []
         for turn in range(length if layered else 1):
             parts = [self.like(a, [row]) for a, row in zip(slices, rows, strict=True)]
             if not layered:  # a carry depends on what earlier turns read
@@ -201,7 +203,7 @@ def _equations(jaxpr: Jaxpr) -> int:
 
 def flatten(
     closed: ClosedJaxpr, names: Sequence[str | None], frozen: frozenset[str] = frozenset()
-) -> tuple[list[Op], list[Value], list[Value]]:
+) -> tuple[list[TracedOp], list[TracedValue], list[TracedValue]]:
     """List the operations of a traced function.
 
     Args:

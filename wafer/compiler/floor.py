@@ -13,9 +13,9 @@ import numpy as np
 from wafer.compiler.costs import Choices
 from wafer.compiler.slicing import (
     NEVER,
+    Connections,
     Piece,
-    Table,
-    Wires,
+    ShapeTable,
     anneal,
     least_cap,
     leaves,
@@ -69,6 +69,11 @@ def _curves(choices: Sequence[Choices], cap: float, width: int, height: int) -> 
 def area_bound(choices: Sequence[Choices], width: int, height: int) -> float:
     """Return cycles that no placement can beat: at fewer the smallest areas exceed the wafer.
 
+    Args:
+        choices: of each kernel.
+        width: PEs in x.
+        height: PEs in y.
+
     Returns:
         Infinity if no cap fits.
     """
@@ -116,7 +121,7 @@ class Fit(NamedTuple):
     """
 
     cap: float
-    table: Table
+    table: ShapeTable
     order: np.ndarray
     room: tuple[int, int]
 
@@ -156,13 +161,13 @@ def lay_out(
 
     Args:
         choices: as for ``fit``.
-        edges: likewise.
+        edges: pairs of kernels.
         fitting: from ``fit``.
         seed: of the search for short wires.
     """
     at = np.argsort(fitting.order)
     pairs = at[np.asarray(edges, np.int64).reshape(-1, 2)]
-    wires, rng = Wires(pairs[:, 0], pairs[:, 1]), np.random.default_rng(seed)
+    wires, rng = Connections(pairs[:, 0], pairs[:, 1]), np.random.default_rng(seed)
     plan, _ = anneal(fitting.table, wires, fitting.room, rng, moves=_MOVES)
     boxes = sorted(leaves(plan), key=lambda leaf: leaf.i)
     spots = tuple(

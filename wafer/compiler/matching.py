@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
 
-from wafer.compiler.flatten import Op, Value
+from wafer.compiler.flatten import TracedOp, TracedValue
 from wafer.compiler.graph import Graph, Kernel, Product
 
 __all__ = ["build_graph"]
@@ -41,13 +41,13 @@ _SLOW = {
 class _Group:
     """A kernel while it is being collected."""
 
-    def __init__(self, kind: str, scope: str, op: Op) -> None:
+    def __init__(self, kind: str, scope: str, op: TracedOp) -> None:
         self.kind, self.scope, self.first = kind, scope, op
         self.products: list[Product] = []
         self.weights: dict[str, int] = {}  # name -> elements, of a stack of layers one layer's
         self.lanes = self.half_lanes = self.elements = 0
         self.inside: set[int] = set()
-        self.ins: dict[int, Value] = {}
+        self.ins: dict[int, TracedValue] = {}
         self.origin: dict[int, int] = {}  # what is only moved -> the input it was
         self.kept: dict[int, int] = {}  # value -> bytes that the backward part reads again
         self.dx = self.dw = False
@@ -57,7 +57,7 @@ class _Group:
         """Of its products' operands, without any of its widest input."""
         return 16 if any(v.dtype.itemsize == 2 for v in self.ins.values()) else 32
 
-    def take(self, op: Op) -> None:
+    def take(self, op: TracedOp) -> None:
         """Add an operation."""
         for value in op.ins:
             if value.data and value.key not in self.inside and _float(value):
@@ -76,7 +76,7 @@ class _Group:
             self.lanes += lanes
         self.elements = max(self.elements, *(v.size for v in (*op.ins, *op.outs)))
 
-    def _keep(self, op: Op) -> None:
+    def _keep(self, op: TracedOp) -> None:
         """Note which values the derivative needs: operands of what is not linear in them."""
         data = [v for v in op.ins if v.data and v.trained]
         if op.name in _FREE:
@@ -108,11 +108,11 @@ class _Group:
         return inputs + max(inner, default=0)
 
 
-def _float(value: Value) -> bool:
+def _float(value: TracedValue) -> bool:
     return value.dtype is not None and jnp.issubdtype(value.dtype, jnp.inexact)
 
 
-def _lanes(op: Op) -> int:
+def _lanes(op: TracedOp) -> int:
     if op.name in _FREE or op.name in _PRODUCTS:
         return 0
     wide = op.name.startswith(("reduce", "arg", "cum", "scatter", "top_k"))
@@ -120,7 +120,7 @@ def _lanes(op: Op) -> int:
     return max(sizes, default=0) * _SLOW.get(op.name, 1) * op.times
 
 
-def _product(op: Op) -> Product:
+def _product(op: TracedOp) -> Product:
     """A product's dims, those of its activation first."""
     a, b = op.ins[:2]
     if op.name == "conv_general_dilated":
@@ -144,7 +144,7 @@ def _product(op: Op) -> Product:
 
 
 class _Matcher:
-    def __init__(self, ops: Sequence[Op], parameters: bool) -> None:
+    def __init__(self, ops: Sequence[TracedOp], parameters: bool) -> None:
         self.groups: list[_Group] = []
         self.owner: dict[int, int] = {}  # value -> group that made it
         self.behind: list[int] = []  # group -> bits of the groups it gets data from
@@ -152,14 +152,14 @@ class _Matcher:
         self.parameters = parameters
         self.kinds = _scope_kinds(ops)
 
-    def needs_pes(self, op: Op) -> bool:
+    def needs_pes(self, op: TracedOp) -> bool:
         if not any(v.data for v in op.ins):
             return False
         if not self.parameters or op.name in _PRODUCTS:
             return True
         return any(v.params for v in op.ins)
 
-    def add(self, op: Op) -> None:
+    def add(self, op: TracedOp) -> None:
         if not self.needs_pes(op):
             return
         at = self._place(op)
@@ -175,7 +175,7 @@ class _Matcher:
             group.products.append(look_ups)
         self.give(op, at)
 
-    def give(self, op: Op, at: int) -> None:
+    def give(self, op: TracedOp, at: int) -> None:
         """Put an operation into a group and remember what the group now depends on."""
         self.groups[at].take(op)
         more = 0
@@ -190,7 +190,7 @@ class _Matcher:
             ]
         self.owner |= dict.fromkeys((v.key for v in op.outs), at)
 
-    def open(self, kind: str, op: Op) -> int:
+    def open(self, kind: str, op: TracedOp) -> int:
         """Begin a group."""
         self.groups.append(_Group(kind, op.scope, op))
         self.behind.append(0)
@@ -201,7 +201,7 @@ class _Matcher:
         """Whether a group may take what these made: none of them waits for the group itself."""
         return at is not None and not any(self.behind[m] >> at & 1 for m in makers if m != at)
 
-    def _place(self, op: Op) -> int | None:
+    def _place(self, op: TracedOp) -> int | None:
         """The group an operation belongs to; a new one where it needs one."""
         makers = [self.owner[v.key] for v in op.ins if v.key in self.owner]
         ready = [m for m in makers if self._free_to_join(m, makers)]
@@ -226,7 +226,7 @@ class _Matcher:
         return self.open("norm", op) if fresh else latest
 
 
-def _scope_kinds(ops: Sequence[Op]) -> dict[str, str]:
+def _scope_kinds(ops: Sequence[TracedOp]) -> dict[str, str]:
     """Scopes that are one kernel as a whole: those of a norm, those of products of activations."""
     weighted, kinds = set(), {}
     for op in ops:
@@ -241,7 +241,7 @@ def _scope_kinds(ops: Sequence[Op]) -> dict[str, str]:
     return {scope: kind for scope, kind in kinds.items() if scope not in weighted}
 
 
-def _tail(matcher: _Matcher, ops: Sequence[Op], result: Value) -> set[int]:
+def _tail(matcher: _Matcher, ops: Sequence[TracedOp], result: TracedValue) -> set[int]:
     """Positions of the operations after the last kernel that end in a scalar: the loss."""
     if result.size != 1 or not matcher.groups:
         return set()
@@ -267,9 +267,9 @@ def _tail(matcher: _Matcher, ops: Sequence[Op], result: Value) -> set[int]:
 
 
 def build_graph(
-    ops: Sequence[Op],
-    ins: Sequence[Value],
-    outs: Sequence[Value],
+    ops: Sequence[TracedOp],
+    ins: Sequence[TracedValue],
+    outs: Sequence[TracedValue],
     sizes: dict[str, int],
     densities: dict[str, float] | None = None,
 ) -> Graph:
@@ -301,7 +301,7 @@ def build_graph(
 
 def _finish(
     matcher: _Matcher,
-    ins: Sequence[Value],
+    ins: Sequence[TracedValue],
     sizes: dict[str, int],
     densities: dict[str, float],
 ) -> Graph:

@@ -274,7 +274,13 @@ def _beside(figure: Any, compiled: Compiled, at: tuple[float, float, float]) -> 
 
 
 def save(compiled: Compiled, folder: pathlib.Path, stem: str = "floor_plan") -> list[pathlib.Path]:
-    """Write ``floor_plan.svg`` and ``floor_plan.png``; the same compilation, the same bytes."""
+    """Write a picture of a floor plan as SVG and PNG; the same compilation, the same bytes.
+
+    Args:
+        compiled: from ``compile_graph``.
+        folder: where to write.
+        stem: name of the files.
+    """
     import matplotlib as mpl
 
     figure, paths = draw(compiled), [folder / f"{stem}.svg", folder / f"{stem}.png"]

@@ -16,7 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["NEVER", "Piece", "Table", "Wires", "anneal", "least_cap", "leaves", "topological_order"]
+__all__ = [
+    "NEVER",
+    "Connections",
+    "Piece",
+    "ShapeTable",
+    "anneal",
+    "least_cap",
+    "leaves",
+    "topological_order",
+]
 
 NEVER = 10_000  # a height or width that fits nowhere
 _CLOSE = 1.002  # bisection ends when the cap is known to this factor
@@ -94,7 +103,7 @@ def _cuts(length: int) -> list[int]:
     return sorted({*ends, *(length - s for s in ends), length // 2})
 
 
-class Table:
+class ShapeTable:
     """Least heights and widths of every segment of an order.
 
     Attributes:
@@ -178,11 +187,11 @@ class Table:
 
 def least_cap(
     curves_at: Callable[[float], np.ndarray], low: float, most: float, width: int, height: int
-) -> tuple[float, Table] | None:
+) -> tuple[float, ShapeTable] | None:
     """Find the least cap at which all kernels fit, to 0.2 %.
 
     Args:
-        curves_at: a cap's curves, [n, points] as for ``Table``.
+        curves_at: a cap's curves, [n, points] as for ``ShapeTable``.
         low: the least cap to try.
         most: the highest.
         width: PEs in x.
@@ -194,20 +203,20 @@ def least_cap(
     first, best = low, None
     for factor in _FACTORS if low <= most else ():
         cap = math.floor(min(first * factor, most))
-        if (table := Table(curves_at(cap))).fits(width, height):
+        if (table := ShapeTable(curves_at(cap))).fits(width, height):
             best = cap, table
             break
         low = cap + 1
     while best and best[0] / low > _CLOSE:
         cap = math.floor((low * best[0]) ** 0.5)
-        if (table := Table(curves_at(cap))).fits(width, height):
+        if (table := ShapeTable(curves_at(cap))).fits(width, height):
             best = cap, table
         else:
             low = cap + 1
     return best
 
 
-class Wires(NamedTuple):
+class Connections(NamedTuple):
     """Connections between positions of the order: sources [E] and targets [E]."""
 
     sources: np.ndarray
@@ -250,8 +259,8 @@ def _inner(piece: Piece, path: tuple[int, ...] = ()) -> list[tuple[tuple[int, ..
 
 
 def anneal(
-    table: Table,
-    wires: Wires,
+    table: ShapeTable,
+    wires: Connections,
     room: tuple[int, int],
     rng: np.random.Generator,
     *,

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from models.base import Aux
 from sparsity import SparseState, Sparsifier, sentinel
-from wafer.engines.cluster import share
+from wafer.engines.cluster import shard_batch
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["Engine", "Features", "Fill", "Metrics", "TrainState"]
@@ -61,7 +61,7 @@ class Engine(abc.ABC):
 
     def place(self, features: Features) -> Features:
         """Send host features [N, A, ...] to the systems."""
-        return share(features, self.mesh)
+        return shard_batch(features, self.mesh)
 
     @abc.abstractmethod
     def step(

@@ -59,7 +59,7 @@ def _attribute(row: EngineRow, name: str) -> Any:
     """Follow a row's string to its module, and take something from it, or None.
 
     Raises:
-        ConfigError: there is no such module.
+        ConfigError: the module cannot be imported.
     """
     module, _, _ = row.make.partition(":")
     try:
@@ -136,7 +136,7 @@ def make(experiment: Experiment, row: EngineRow | None = None, **options: Any) -
             ``events``, a list that says what ran when.
 
     Raises:
-        ConfigError: the file asks for what it does not do; there is no such engine.
+        ConfigError: an unknown engine, or keys that the engine does not support.
         ValueError: fewer devices than systems.
         MemoryXError: a store of weights cannot be made.
     """

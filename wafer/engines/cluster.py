@@ -21,20 +21,20 @@ from jax._src.distributed import global_state  # its key-value store has no publ
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from wafer.engines.rendezvous import Member, agree, give_up, join_limit, lost_contact, watch
+from wafer.engines.rendezvous import Peer, agree, give_up, join_limit, lost_contact, watch
 from wafer.errors import ConfigError, Problem, TrainingError
 
 __all__ = [
-    "Member",
+    "Peer",
+    "all_max",
+    "all_sum",
     "broadcast",
     "joined",
-    "largest",
     "lost_workers",
     "membership",
     "prepare",
-    "share",
+    "shard_batch",
     "swarmx_mesh",
-    "total",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def membership(
     num_processes: int | None = None,
     process_id: int | None = None,
     environ: Mapping[str, str] = os.environ,
-) -> Member | None:
+) -> Peer | None:
     """Find out whether this process is one of several: flags, then environment, then SLURM.
 
     Returns:
@@ -99,10 +99,10 @@ def membership(
         if count < 1:
             message = f"--num_processes {count}: expected at least 1"
         raise ConfigError([Problem((), message)])
-    return None if count == 1 else Member(str(given["coordinator"]), count, index)
+    return None if count == 1 else Peer(str(given["coordinator"]), count, index)
 
 
-def _slurm(environ: Mapping[str, str]) -> Member | None:
+def _slurm(environ: Mapping[str, str]) -> Peer | None:
     """A job step of several tasks; an allocation alone (``sbatch`` without ``srun``) is none.
 
     The first host of the step's list (``rack[0-3]_node[003-007,9],gpu1``: every range's first
@@ -114,7 +114,7 @@ def _slurm(environ: Mapping[str, str]) -> Member | None:
     firsts = re.sub(r"\[([^],-]+)[^]]*\]", r"\1", environ["SLURM_STEP_NODELIST"])
     host = firsts.partition(",")[0] or "localhost"
     port = _SLURM_PORTS + int(environ["SLURM_JOB_ID"]) % (2**16 - _SLURM_PORTS)
-    return Member(f"{host}:{port}", count, int(environ["SLURM_PROCID"]))
+    return Peer(f"{host}:{port}", count, int(environ["SLURM_PROCID"]))
 
 
 def prepare(num_csx: int, count: int, each: int = 1) -> None:
@@ -140,7 +140,7 @@ def prepare(num_csx: int, count: int, each: int = 1) -> None:
 
 @contextlib.contextmanager
 def joined(
-    member: Member, facts: Mapping[str, Any], heartbeat: float, patience: float
+    member: Peer, facts: Mapping[str, Any], heartbeat: float, patience: float
 ) -> Iterator[None]:
     """Run the block together with the other processes.
 
@@ -202,18 +202,18 @@ def lost_workers() -> Iterator[None]:
         if jax.process_count() == 1 or not any(word in text for word in _LOST):
             raise
         reason = str(error).strip().partition("\n")[0][:300]
-        give_up(Member("", jax.process_count(), jax.process_index()), lost_contact(reason))
+        give_up(Peer("", jax.process_count(), jax.process_index()), lost_contact(reason))
 
 
-def largest(value: int) -> int:
-    """Return the largest of the processes' values; everybody has to ask."""
+def all_max(value: int) -> int:
+    """Return the largest of the processes' values; every process must call it."""
     if jax.process_count() == 1:
         return value
     return int(np.max(multihost_utils.process_allgather(np.int64(value))))
 
 
-def total(value: float) -> float:
-    """Return the sum of the processes' values; everybody has to ask."""
+def all_sum(value: float) -> float:
+    """Return the sum of the processes' values; every process must call it."""
     if jax.process_count() == 1:
         return value
     return float(np.sum(multihost_utils.process_allgather(np.float32(value))))
@@ -252,7 +252,7 @@ def broadcast(leaf: Any, everywhere: NamedSharding) -> jax.Array:
     return jax.make_array_from_single_device_arrays(np.shape(leaf), everywhere, copies)
 
 
-def share(features: Mapping[str, Any], mesh: Mesh) -> dict[str, Any]:
+def shard_batch(features: Mapping[str, Any], mesh: Mesh) -> dict[str, Any]:
     """Send host features to the systems: the leading axis is that of this process's systems."""
     sharding = NamedSharding(mesh, P("csx"))
     place = lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x))

@@ -13,20 +13,20 @@ from jaxtyping import PyTree
 from models.base import Batch
 from wafer.data.batching.batches import to_batch
 
-__all__ = ["as_batch", "each", "led", "number_of", "own"]
+__all__ = ["add_axis", "as_batch", "local_shard", "num_micro_batches", "scan_micro_batches"]
 
 
-def own(tree: PyTree) -> Any:
+def local_shard(tree: PyTree) -> Any:
     """Drop the axis of systems in this system's share."""
     return jax.tree.map(lambda x: x[0], tree)
 
 
-def led(tree: PyTree) -> Any:
+def add_axis(tree: PyTree) -> Any:
     """Put an axis of one in front."""
     return jax.tree.map(lambda x: x[None], tree)
 
 
-def number_of(items: Any) -> int:
+def num_micro_batches(items: Any) -> int:
     """A, of arrays [A, ...]."""
     return jax.tree.leaves(items)[0].shape[0]
 
@@ -36,11 +36,11 @@ def as_batch(features: Any) -> Batch:
     return features if isinstance(features, Batch) else to_batch(features)
 
 
-def each(micro: Any, items: Any) -> tuple[Any, Any]:
+def scan_micro_batches(micro: Any, items: Any) -> tuple[Any, Any]:
     """Run ``micro(item) -> (to add up, to stack)`` over the micro-batches; one costs no loop."""
-    total, first = micro(own(items))
-    if number_of(items) == 1:
-        return total, led(first)
+    total, first = micro(local_shard(items))
+    if num_micro_batches(items) == 1:
+        return total, add_axis(first)
 
     def body(total: Any, item: Any) -> tuple[Any, Any]:
         addend, stacked = micro(item)

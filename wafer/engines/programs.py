@@ -27,7 +27,7 @@ def shapes_of(tree: PyTree) -> Hashable:
 
 
 class Programs:
-    """Compile once per key, whoever asks first; later askers wait for the same program."""
+    """Compile once per key; later callers wait for the same program."""
 
     def __init__(self) -> None:
         self._futures: dict[tuple[Hashable, ...], concurrent.futures.Future[Any]] = {}
@@ -45,7 +45,7 @@ class Programs:
     def get(
         self, key: tuple[Hashable, ...], lower: Callable[[], jax.stages.Lowered]
     ) -> jax.stages.Compiled:
-        """Return the program of ``key``, compiling it if nobody did.
+        """Return the program of ``key``; compile it on the first call.
 
         Args:
             key: names the program and its shapes; its first element is shown in the log.

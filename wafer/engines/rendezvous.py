@@ -21,7 +21,7 @@ from wafer.errors import TrainingError
 
 __all__ = [
     "KeyValueStore",
-    "Member",
+    "Peer",
     "agree",
     "differences",
     "give_up",
@@ -34,7 +34,7 @@ _SHOWN = 8  # differences
 _WIDTH = 60  # characters of a value
 _BEFORE = 20  # characters before the first difference
 _BEAT = 1.0  # seconds
-_ENDING = threading.Lock()  # taken once, never given back: one line, from whoever is first
+_ENDING = threading.Lock()  # taken once, never released: the first caller writes the one line
 
 
 class KeyValueStore(Protocol):
@@ -53,7 +53,7 @@ class KeyValueStore(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
+class Peer:
     """A process's place in the cluster.
 
     Attributes:
@@ -70,7 +70,7 @@ class Member:
         return f"process {self.index} of {self.count}"
 
 
-def give_up(member: Member, reason: str) -> NoReturn:
+def give_up(member: Peer, reason: str) -> NoReturn:
     """Write one line and exit without waiting.
 
     The clean way out is a barrier, which a lost process never reaches.
@@ -82,7 +82,7 @@ def give_up(member: Member, reason: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def join_limit(member: Member, patience: float) -> Iterator[None]:
+def join_limit(member: Peer, patience: float) -> Iterator[None]:
     """End the process with one line when the block, which joins the others, takes longer.
 
     Args:
@@ -105,7 +105,7 @@ def join_limit(member: Member, patience: float) -> Iterator[None]:
 # --- agreement -----------------------------------------------------------------------------------
 
 
-def agree(store: KeyValueStore, member: Member, facts: Mapping[str, Any], patience: float) -> None:
+def agree(store: KeyValueStore, member: Peer, facts: Mapping[str, Any], patience: float) -> None:
     """Compare what the processes are about to do.
 
     Args:
@@ -159,7 +159,7 @@ def _shown_pair(here: Any, there: Any) -> str:
 
 
 @contextlib.contextmanager
-def watch(store: KeyValueStore, member: Member, heartbeat: float) -> Iterator[threading.Event]:
+def watch(store: KeyValueStore, member: Peer, heartbeat: float) -> Iterator[threading.Event]:
     """End this process when another one fails, is killed or is stopped during the block.
 
     An error in the block ends the other processes as well.
@@ -201,13 +201,13 @@ def watch(store: KeyValueStore, member: Member, heartbeat: float) -> Iterator[th
         thread.join(heartbeat)
 
 
-def _outlive_others(member: Member, beat: float) -> None:
+def _outlive_others(member: Peer, beat: float) -> None:
     """JAX ends the others when its service, in process 0, ends: they read and write first."""
     if member.index == 0:
         time.sleep(2 * beat)
 
 
-def _signs(store: KeyValueStore, member: Member, heartbeat: float, beat: float) -> Iterator[str]:
+def _signs(store: KeyValueStore, member: Peer, heartbeat: float, beat: float) -> Iterator[str]:
     """Exchange signs of life; each element is the loss that was seen, or "".
 
     Silence is counted in own beats: a pause of all processes is none.
@@ -237,7 +237,7 @@ def _signs(store: KeyValueStore, member: Member, heartbeat: float, beat: float) 
 
 
 def lost_contact(reason: str) -> str:
-    """Write why a run in several processes ends, and how it goes on."""
+    """Write why a run in several processes ends, and how to continue it."""
     return (
         f"lost contact with another process ({reason}). Start all processes again, as many as you "
         "like: the run continues from the last checkpoint."

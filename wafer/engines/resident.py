@@ -21,7 +21,13 @@ from sparsity import Sparsifier
 from wafer.data.batching.batches import numbered
 from wafer.engines.base import Engine, Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, swarmx_mesh
-from wafer.engines.microbatches import as_batch, each, led, number_of, own
+from wafer.engines.microbatches import (
+    add_axis,
+    as_batch,
+    local_shard,
+    num_micro_batches,
+    scan_micro_batches,
+)
 from wafer.engines.programs import Programs, shapes_of
 from wafer.engines.teacher import KL, Teacher, make_teacher
 from wafer.experiment import Experiment
@@ -190,8 +196,8 @@ class Resident(Engine):
         with jax.named_scope("mask"):
             ready = self.sparsifier.prepare(params, sparse, dense=dense)
         key, scale = rest
-        share = own(features)
-        count = number_of(share)
+        share = local_shard(features)
+        count = num_micro_batches(share)
         before = jax.lax.axis_index("csx") * count
 
         def micro(item: tuple[Any, Array]) -> tuple[_Reduced, None]:
@@ -212,7 +218,7 @@ class Resident(Engine):
 
             return _Reduced(*jax.grad(loss_sum, has_aux=True)(ready)), None
 
-        sums, _ = each(micro, (share, jnp.arange(count)))
+        sums, _ = scan_micro_batches(micro, (share, jnp.arange(count)))
         return jax.lax.psum(sums, "csx")
 
     def _evaluate(
@@ -226,8 +232,8 @@ class Resident(Engine):
             outputs = out if isinstance(out, Mapping) else {"logits": out}
             return self.model.objective(out, batch), {name: outputs[name] for name in names}
 
-        total, outputs = each(micro, own(features))
-        return jax.lax.psum(total, "csx"), led(outputs)
+        total, outputs = scan_micro_batches(micro, local_shard(features))
+        return jax.lax.psum(total, "csx"), add_axis(outputs)
 
 
 def make(experiment: Experiment) -> Resident:

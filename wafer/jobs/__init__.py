@@ -1,5 +1,5 @@
-"""Jobs: what runs, what waits, what has run; a local stand-in for the vendor's ``csctl``.
+"""Jobs, running, queued and finished; a local counterpart of the vendor's ``csctl``.
 
-Every ``wafer run`` is a job in one SQLite file of the user's. There is no server: each run looks
-for its own turn, and whoever reads the file first marks the jobs whose process is gone.
+Every ``wafer run`` is a job in one SQLite file of the user's. There is no server: each run waits
+for its own turn, and the next reader of the file marks jobs whose process has exited.
 """

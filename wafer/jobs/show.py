@@ -29,18 +29,15 @@ def duration(seconds: float) -> str:
     return "".join(p for p in parts[:2] if not p.startswith("0")) or "0s"
 
 
-def _ran(job: Job, now: float) -> str:
-    return "" if job.started is None else duration((job.ended or now) - job.started)
-
-
 def table(jobs: Sequence[Job], now: float | None = None) -> str:
     """Lay jobs out in csctl's columns, oldest first."""
     now = time.time() if now is None else now
     rows: list[tuple[str, ...]] = [_COLUMNS]
     for job in jobs:
         labels = ",".join(f"{k}={v}" for k, v in sorted(job.labels.items()))
-        age, ran, systems = duration(now - job.created), _ran(job, now), str(job.systems)
-        rows.append((job.id, age, ran, job.phase, systems, job.user, labels))
+        age = duration(now - job.created)
+        ran = "" if job.started is None else duration((job.ended or now) - job.started)
+        rows.append((job.id, age, ran, job.phase, str(job.systems), job.user, labels))
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
@@ -80,7 +77,13 @@ def as_record(job: Job) -> dict[str, Any]:
 
 
 def render(jobs: Sequence[Job], style: str, *, single: bool) -> str:
-    """Write jobs as 'table', 'yaml' or 'json'; ``single`` drops the list around one job."""
+    """Write jobs as text.
+
+    Args:
+        jobs: in the order to show.
+        style: 'table', 'yaml' or 'json'.
+        single: write a record instead of a list of one.
+    """
     if style == "table":
         return table(jobs)
     records = [as_record(job) for job in jobs]

@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value INTEGER);
 
 
 class JobError(WaferError, ValueError):
-    """A job that is not there, or a request that cannot be met."""
+    """An unknown job, or a request that cannot be met."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Job:
         command: as typed.
         labels: free key-value pairs.
         params: the resolved configuration, YAML.
-        cancel: somebody asked it to end.
+        cancel: a request to end it is pending.
         exit_code: of the command.
         message: why it ended, when not by success.
     """
@@ -128,7 +128,7 @@ class JobStore:
         if create:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch(_PRIVATE)
-            self.path.chmod(_PRIVATE)  # commands and run files are nobody else's business
+            self.path.chmod(_PRIVATE)  # may contain secrets: readable by the owner only
         try:
             db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
             with contextlib.closing(db):
@@ -189,9 +189,9 @@ class JobStore:
         if len(named) == 1:
             return named[0]
         if not named:
-            raise JobError(f"there is no job {name!r}; `wafer jobs get -a` lists all of them")
+            raise JobError(f"job {name!r}: not found; `wafer jobs get -a` lists all jobs")
         listed = ", ".join(job.id for job in named)
-        raise JobError(f"{name!r} may be any of {listed}; write more of the id")
+        raise JobError(f"job {name!r}: ambiguous, it matches {listed}; give more of the id")
 
     def change(self, job_id: str, **values: Any) -> None:
         """Set fields of a job."""
@@ -201,7 +201,14 @@ class JobStore:
             db.execute(f"UPDATE jobs SET {assigned} WHERE id = :id", values | {"id": job_id})
 
     def finish(self, job_id: str, phase: str, exit_code: int | None, message: str) -> None:
-        """Write down how a job ended, unless that is written already."""
+        """Record how a job ended, unless that is recorded already.
+
+        Args:
+            job_id: which job.
+            phase: its last phase, such as 'SUCCEEDED'.
+            exit_code: of its process; None where it is unknown.
+            message: why, for people.
+        """
         with self._transaction() as db:
             _end(db, job_id, phase, message, exit_code)
 
@@ -270,7 +277,7 @@ class JobStore:
 def _named_systems() -> int | None:
     named = os.environ.get("WAFER_SYSTEMS", "")
     if named and (not named.isdigit() or int(named) < 1):
-        raise JobError(f"the environment says WAFER_SYSTEMS={named!r}; expected a whole number > 0")
+        raise JobError(f"WAFER_SYSTEMS={named!r}: expected a whole number > 0")
     return int(named) if named else None
 
 
@@ -301,4 +308,4 @@ def _only(jobs: list[Job], job_id: str) -> Job:
     for job in jobs:
         if job.id == job_id:
             return job
-    raise JobError(f"there is no job {job_id!r} any more; was the store replaced?")
+    raise JobError(f"job {job_id!r}: not found; the job store was replaced")

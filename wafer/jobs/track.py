@@ -102,7 +102,7 @@ def _attempt(store: JobStore, action: Callable[[], object]) -> bool:
         action()
     except _TROUBLE as error:
         _LOG.warning(
-            "The run goes on without a job store: %s. WAFER_JOBS_DB names another file.", error
+            "The run continues without a job store: %s. WAFER_JOBS_DB names another file.", error
         )
         return False
     return True

@@ -1,4 +1,4 @@
-"""What ``wafer jobs`` does: cancel, label, set a priority, export logs."""
+"""Cancel and label jobs, set priorities, export logs: ``wafer jobs``."""
 
 import contextlib
 import os
@@ -34,9 +34,9 @@ def cancel(store: JobStore, name: str, timeout: float = 60.0) -> Job:
     """
     job = store.find(name)
     if job.phase in FINAL:
-        raise JobError(f"{job.id} is over already: {job.phase}")
+        raise JobError(f"{job.id}: has already finished ({job.phase})")
     if job.host != socket.gethostname():
-        raise JobError(f"{job.id} runs on {job.host}; cancel it there")
+        raise JobError(f"{job.id}: runs on {job.host}; cancel it there")
     before = store.request_cancel(job.id)
     if before.phase == "RUNNING":
         try:
@@ -45,7 +45,7 @@ def cancel(store: JobStore, name: str, timeout: float = 60.0) -> Job:
             pass  # ended meanwhile
         except PermissionError as error:
             store.change(job.id, cancel=False)
-            raise JobError(f"{job.id} belongs to {job.user}; only they may end it") from error
+            raise JobError(f"{job.id}: belongs to {job.user}; only its owner may end it") from error
     deadline = time.monotonic() + timeout
     while (job := store.find(job.id)).phase not in FINAL and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -80,6 +80,11 @@ def parse_labels(pairs: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 def label(store: JobStore, name: str, pairs: Sequence[str]) -> Job:
     """Add and remove labels of a job.
 
+    Args:
+        store: of the jobs.
+        name: of the job, or its id.
+        pairs: 'key=value' adds a label, 'key-' removes it.
+
     Raises:
         JobError: no such job, or a pair that is not a label.
     """
@@ -93,12 +98,17 @@ def label(store: JobStore, name: str, pairs: Sequence[str]) -> Job:
 def set_priority(store: JobStore, name: str, priority: str) -> Job:
     """Change a queued job's place in the queue.
 
+    Args:
+        store: of the jobs.
+        name: of the job, or its id.
+        priority: 'p1' (first), 'p2' or 'p3'.
+
     Raises:
         JobError: no such job, or it no longer waits.
     """
     job = store.find(name)
     if job.phase != "QUEUED":
-        raise JobError(f"{job.id} does not wait any more: {job.phase}")
+        raise JobError(f"{job.id}: is no longer queued ({job.phase})")
     store.change(job.id, priority=PRIORITIES[priority])
     return store.find(job.id)
 

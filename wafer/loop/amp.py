@@ -65,7 +65,7 @@ class GradScaler:
         return self._backend.state[self.slot]
 
     def scale(self, loss: Array) -> Array:
-        """Multiply the loss by the scale."""
+        """Multiply ``loss`` [] by the scale."""
         self._unscaled = False
         return self._scaler.scale_loss(self._state, loss)
 
@@ -126,6 +126,13 @@ def optimizer_step(
     max_gradient_value: float | None = None,
 ) -> None:
     """Scale, differentiate, unscale, clip, step, move the scale, forget the gradients.
+
+    Args:
+        loss: [] float, computed from the optimizer's model.
+        optimizer: of the model.
+        grad_scaler: of the run.
+        max_gradient_norm: norm of all gradients that they are scaled down to.
+        max_gradient_value: bound of each element.
 
     Raises:
         ValueError: both ways of clipping, or a bound that is not positive.

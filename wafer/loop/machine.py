@@ -18,13 +18,13 @@ from jaxtyping import Array
 
 from wafer.engines.cluster import swarmx_mesh
 
-__all__ = ["Backend", "Part", "Recorder", "backend", "current_backend"]
+__all__ = ["Backend", "Component", "Recorder", "backend", "current_backend"]
 
 _LOG = logging.getLogger(__name__)
 _RNG = "rng"
 
 
-class Part(Protocol):
+class Component(Protocol):
     """Something with slots: a model, an optimizer, a scaler, a sparsity algorithm."""
 
     def prepare(self) -> None:
@@ -51,7 +51,7 @@ class Backend:
     def __init__(self, name: str, seed: int) -> None:
         self.name, self.seed = name, seed
         self.mesh = _mesh(1)
-        self.parts: list[Part] = []
+        self.parts: list[Component] = []
         self.recorder: Recorder | None = None
         self.executor: Any = None
         self.tracing = False
@@ -65,7 +65,7 @@ class Backend:
         """For ``with backend.device:``; models are made where they run anyway."""
         return contextlib.nullcontext()
 
-    def register(self, part: Part, kind: str) -> str:
+    def register(self, part: Component, kind: str) -> str:
         """Take a part on; returns the prefix of its slots."""
         self.parts.append(part)
         return f"{kind}_{next(self._count)}"

@@ -227,7 +227,7 @@ def compile(model: Any, backend: Backend | None = None) -> CompiledModel:  # the
 
 
 def backward(loss: Array) -> None:
-    """Add the gradients of ``loss`` to every model it was computed from, inside a traced step.
+    """Add the gradients of ``loss`` [] to every model it was computed from, inside a traced step.
 
     The line ``loss.backward()`` of a PyTorch loop.
 

@@ -100,7 +100,7 @@ def run(
         model_fn: params -> a ``BaseModel``, or a module that returns its loss.
         train_data_fn: params -> batches of a pass, trees of arrays with the batch as first axis;
             called anew for every pass.
-        eval_data_fn: likewise, for one pass.
+        eval_data_fn: params -> batches of one pass.
         default_params_fn: fills params that the file leaves out; may return new ones.
         extra_args_parser_fn: () -> parsers of further flags, which enter ``params["runconfig"]``.
         argv: the words after the script; None takes the command's.

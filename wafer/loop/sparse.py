@@ -137,7 +137,12 @@ class SparsityAlgorithm:
         model.set_params(params)
 
     def update(self, optimizer: Optimizer, finite: Array | bool = True) -> None:
-        """Finish the optimizer's step: prune, count, and change the topology when it is due."""
+        """Finish the optimizer's step: prune, count, and change the topology when it is due.
+
+        Args:
+            optimizer: after its step.
+            finite: [] bool; False skips the step, as a loss scaler does.
+        """
         model, sparsifier = self._attached()
         dense = Gradients(model).dense
         self._state, params, optimizer.state = sparsifier.update(

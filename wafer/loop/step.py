@@ -109,7 +109,7 @@ class _Traced:
 
 
 def _placement(where: Backend, leaf: Any) -> Any:
-    """Leave arrays of the loader where it put them; everything else goes everywhere."""
+    """Keep the placement of the loader's arrays; replicate all others."""
     placed = isinstance(leaf, jax.Array) and leaf.sharding.device_set == set(
         where.mesh.devices.flat
     )

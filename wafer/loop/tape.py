@@ -2,7 +2,7 @@
 
 JAX differentiates whole functions; a training step written as statements asks for gradients half
 way. So ``backward`` leaves a mark in the traced program, and ``evaluate`` runs the program up to
-the mark under ``jax.vjp``, puts the gradients where the mark was, and goes on. The body is
+the mark under ``jax.vjp``, puts the gradients where the mark was, and continues. The body is
 traced once, and nothing is computed twice.
 """
 
@@ -27,7 +27,7 @@ def differentiate(loss: Array, leaves: Sequence[Array]) -> list[Array]:
 
     Args:
         loss: [] what to differentiate.
-        leaves: floating arrays that the loss was computed from.
+        leaves: floating arrays [...] that the loss was computed from.
 
     Returns:
         One array per leaf, of its shape and dtype.

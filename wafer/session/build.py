@@ -20,10 +20,10 @@ from wafer.data.batching.pipeline import Rows
 from wafer.data.tasks import TASKS
 from wafer.engines.base import Engine, TrainState
 from wafer.engines.choose import choose, make
-from wafer.engines.cluster import largest
+from wafer.engines.cluster import all_max
 from wafer.experiment import BatchShape, Experiment, Part
 from wafer.optim.chain import learning_rates
-from wafer.session.warm import Warmup
+from wafer.session.warm import AheadOfTimeCompiler
 
 __all__ = ["Run", "build", "seed_of"]
 
@@ -38,23 +38,23 @@ class Run:
 
     Attributes:
         experiment: what is trained.
-        row: what may be asked of the engine.
-        engine: how.
+        engine_info: what the engine supports.
+        engine: executes training and evaluation steps.
         model_dir: where everything is written.
         train: training data, or None when only evaluating.
-        evals: evaluation data, or None when only training.
+        eval_data: evaluation data, or None when only training.
         ladder: capacities of stripped streams under ``model.enable_vts``; else None.
         warmup: makes the first state and compiles in the background.
     """
 
     experiment: Experiment
-    row: EngineRow
+    engine_info: EngineRow
     engine: Engine
     model_dir: pathlib.Path
     train: Dataset | None
-    evals: Dataset | None
+    eval_data: Dataset | None
     ladder: vsl.Ladder | None
-    warmup: Warmup
+    warmup: AheadOfTimeCompiler
 
     @property
     def cfg(self) -> RunConfig:
@@ -83,17 +83,23 @@ class Run:
         return {f"lr/{i}": rate for i, rate in enumerate(rates)} | self.engine.levels(state)
 
     def features(self, rows: Rows, shape: BatchShape, *, padded: bool = False) -> Any:
-        """Place a batch of rows on the systems; ``padded`` keeps rows whole under enable_vts."""
+        """Place a batch of rows on the systems.
+
+        Args:
+            rows: of this process.
+            shape: how the batch is divided.
+            padded: keep rows whole under ``enable_vts``.
+        """
         own = shape.systems // jax.process_count()
         ladder = None if padded else self.ladder
-        return self.engine.place(host_batch(rows, own, shape.micro_batches, ladder, largest))
+        return self.engine.place(host_batch(rows, own, shape.micro_batches, ladder, all_max))
 
 
 def seed_of(cfg: RunConfig) -> int:
     """Return the file's seed, or draw one, the same in all processes of the run."""
     if cfg.runconfig.seed is not None:
         return cfg.runconfig.seed
-    seed = largest(secrets.randbits(31))
+    seed = all_max(secrets.randbits(31))
     _LOG.info("runconfig.seed is not set; this run uses %d", seed)
     return seed
 
@@ -116,11 +122,11 @@ def build(experiment: Experiment) -> Run:
     train = _dataset(experiment, "train")
     return Run(
         experiment=experiment,
-        row=row,
+        engine_info=row,
         engine=engine,
         model_dir=pathlib.Path(settings.model_dir),
         train=train,
-        evals=_dataset(experiment, "eval"),
+        eval_data=_dataset(experiment, "eval"),
         ladder=_ladder(experiment, train) if stripped else None,
         warmup=warmup,
     )
@@ -144,7 +150,9 @@ def _ladder(experiment: Experiment, train: Dataset | None) -> vsl.Ladder:
     return vsl.fit_ladder(lengths, experiment.batch("train").rows, shapes=7)
 
 
-def _warmup(experiment: Experiment, row: EngineRow, engine: Engine, *, stripped: bool) -> Warmup:
+def _warmup(
+    experiment: Experiment, row: EngineRow, engine: Engine, *, stripped: bool
+) -> AheadOfTimeCompiler:
     """Start compiling what the mode needs, as far as its shapes are known already."""
     settings, shapes = experiment.cfg.runconfig, {}
     sharding = NamedSharding(engine.mesh, PartitionSpec("csx"))
@@ -156,7 +164,7 @@ def _warmup(experiment: Experiment, row: EngineRow, engine: Engine, *, stripped:
         with_outputs = part == "eval" and TASKS[section.task].scored
         if section.decides_shapes and not with_outputs:
             shapes[part] = feature_shapes(section, experiment.model.config, lead, sharding)
-    return Warmup(
+    return AheadOfTimeCompiler(
         engine,
         jax.random.key(experiment.seed),
         train=shapes.get("train"),

@@ -18,7 +18,7 @@ from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed
 from wafer.data.tasks import metric_tags
 from wafer.engines.base import TrainState
-from wafer.engines.cluster import largest, total
+from wafer.engines.cluster import all_max, all_sum
 from wafer.errors import CheckpointError, DataError
 from wafer.session.build import Run
 from wafer.session.metrics import MetricWriter
@@ -40,7 +40,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     Raises:
         DataError: the evaluation data holds no token.
     """
-    section, data = run.cfg.eval_input, run.evals
+    section, data = run.cfg.eval_input, run.eval_data
     if section is None or data is None:  # the configuration was checked for this mode
         raise DataError("there is no eval_input to evaluate on")
     shape, task = run.experiment.batch("eval"), (jax.process_index(), jax.process_count())
@@ -65,7 +65,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
                 sums["bytes"] += float(np.sum(counted))
     finally:
         loader.close()
-    sums["bytes"] = total(sums["bytes"])
+    sums["bytes"] = all_sum(sums["bytes"])
     if not sums["weight"]:
         raise DataError("eval_input holds no token that carries loss; nothing to evaluate")
     result = {"loss": sums["loss_sum"] / sums["weight"]}
@@ -85,7 +85,7 @@ def _together(loader: Iterable[Rows], data: Dataset) -> Iterator[Rows]:
     batches, last = iter(loader), None
     while True:
         rows = next(batches, None)
-        if not largest(rows is not None):
+        if not all_max(rows is not None):
             return
         if rows is None and last is None:
             raise DataError("eval_input gives this process no batch; others have some")

@@ -15,7 +15,7 @@ from wafer.session.foreign import is_foreign
 from wafer.sources import code_digest
 from wafer.version import __version__
 
-__all__ = ["facts_of"]
+__all__ = ["run_fingerprint"]
 
 _OWN = {"logging", "compile_dir", "job_labels", "job_priority"}  # a process's own affair
 _NAMED = (
@@ -26,7 +26,7 @@ _NAMED = (
 )
 
 
-def facts_of(cfgs: Sequence[RunConfig]) -> dict[str, Any]:
+def run_fingerprint(cfgs: Sequence[RunConfig]) -> dict[str, Any]:
     """Describe what a process is about to do: key -> value, as the run file spells the keys.
 
     Code and checkpoints are there as the first digits of a SHA-256. Of several trainers each has

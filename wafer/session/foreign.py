@@ -82,7 +82,7 @@ def _training_state(path: pathlib.Path, experiment: Experiment) -> dict[str, Any
     template = jax.eval_shape(experiment.tx.init, experiment.shapes)
     fresh = to_tree(experiment.scaler.init())
     scale = {k: np.asarray(state.scaler.get(k, own), own.dtype) for k, own in fresh.items()}
-    _LOG.info("%s: the optimizer goes on at step %d; the data begin anew", path, state.step)
+    _LOG.info("%s: the optimizer continues at step %d; the data start over", path, state.step)
     return {
         OPT_STATE: our_tree(state, section, template, experiment.shapes, str(path)),
         SCALE: scale,

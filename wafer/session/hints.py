@@ -58,13 +58,8 @@ def first_words(data: "Dataset") -> str:
 
 def next_lines(lines: Sequence[str]) -> list[str]:
     """Lay suggestions out; lines that begin with ``wafer`` get the command as it was called."""
-    name = command()
-    named = (name + line.removeprefix("wafer") if _is_ours(line) else line for line in lines)
+    named = (re.sub("^wafer(?= )", lambda _: command(), line) for line in lines)
     return ["Next:", *(f"  {line}" for line in named)]
-
-
-def _is_ours(line: str) -> bool:
-    return line.startswith("wafer ")
 
 
 def _typed(program: str) -> str:

@@ -7,7 +7,6 @@ import os
 import pathlib
 import socket
 from collections.abc import Iterator
-from typing import TextIO
 
 from wafer.errors import TrainingError
 
@@ -23,28 +22,24 @@ def owned(model_dir: pathlib.Path, job: str = "") -> Iterator[None]:
 
     Args:
         model_dir: is made if it is not there.
-        job: id of the job that will hold it, for the message of whoever comes second.
+        job: id of the job that will hold the lock, for the message of a second run.
 
     Raises:
-        TrainingError: somebody trains there; says who.
+        TrainingError: another run holds the lock; names its job.
     """
     model_dir.mkdir(parents=True, exist_ok=True)
     with (model_dir / _FILE).open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TrainingError(_taken(model_dir, _read(file))) from None
+            file.seek(0)
+            raise TrainingError(_taken(model_dir, file.read().splitlines())) from None
         except OSError as error:  # a file system without locks
             _LOG.warning("Another run in %s would not be noticed: %s", model_dir, error)
         file.truncate(0)
         file.write(f"{job}\n{os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield
-
-
-def _read(file: TextIO) -> list[str]:
-    file.seek(0)
-    return file.read().splitlines()
 
 
 def _taken(model_dir: pathlib.Path, holder: list[str]) -> str:

@@ -38,7 +38,7 @@ class _PlainHandler(logging.Handler):
 
 
 def setup_logging(level: str) -> None:
-    """Show our packages' log lines at ``level``, everybody else's warnings."""
+    """Show our packages' log lines at ``level``, warnings of all others."""
     handler: logging.Handler
     if CONSOLE.is_terminal:
         handler = RichHandler(console=CONSOLE, show_path=False, markup=False, rich_tracebacks=True)
@@ -53,9 +53,14 @@ def setup_logging(level: str) -> None:
 
 
 def log_folder(model_dir: pathlib.Path, mode: str, process: int = 0) -> pathlib.Path:
-    """Open ``cerebras_logs/<mode>/<timestamp>/run.log`` with a ``latest`` link; returns the folder.
+    """Open ``cerebras_logs/<mode>/<timestamp>/run.log`` with a ``latest`` link; return the folder.
 
-    The file gets every line that the terminal gets; processes other than 0 have their own.
+    The file gets every line that the terminal gets.
+
+    Args:
+        model_dir: of the run.
+        mode: 'train', 'eval', ...
+        process: its number in a cluster; processes other than 0 have a folder of their own.
     """
     parent = model_dir / "cerebras_logs" / (f"{mode}-process-{process}" if process else mode)
     folder = parent / time.strftime("%Y%m%d_%H%M%S")

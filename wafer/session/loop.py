@@ -21,7 +21,7 @@ from models.checkpoint.writer import Checkpoints
 from models.paths import named_leaves
 from wafer.data.batching.pipeline import Loader, Rows
 from wafer.engines.base import TrainState
-from wafer.engines.cluster import largest
+from wafer.engines.cluster import all_max
 from wafer.errors import TrainingError
 from wafer.profile.rates import RateTracker, log_line
 from wafer.profile.window import OpProfiler
@@ -69,7 +69,17 @@ class Session:
     def execute(
         self, run: Run, state: TrainState, features: Any, *, topology: bool
     ) -> tuple[TrainState, dict[str, jax.Array]]:
-        """Take a step, traced when it lies in the profiler's window."""
+        """Execute a step, traced when it lies in the profiler's window.
+
+        Args:
+            run: its engine executes the step.
+            state: before the step; donated.
+            features: of the batch, placed.
+            topology: whether masks may change.
+
+        Returns:
+            (the state after the step, metrics).
+        """
         if self.profiler is None:
             return run.engine.step(state, features, topology=topology)
         self.profiler.before_step()
@@ -121,7 +131,7 @@ def _check_loss(run: Run, finished: _Finished, state: TrainState) -> float:
     raise TrainingError(
         f"step {finished.step}: the loss is {loss}. Largest parameter norms:\n  {listed}\n"
         "Lower optimizer.learning_rate, set optimizer.max_gradient_norm, or start from an "
-        "earlier checkpoint (--checkpoint_path). runconfig.check_loss_values: false goes on."
+        "earlier checkpoint (--checkpoint_path). runconfig.check_loss_values: false continues."
     )
 
 
@@ -232,14 +242,14 @@ def train(
             pending = _Finished(step, metrics, samples, skipped, gauges, shown)
             # A signal to one process is one to all. What is read here is not what is written: one
             # that comes in between must not be overwritten.
-            session.stop = largest(session.asked)
+            session.stop = all_max(session.asked)
             if settings.checkpoint_steps and step % settings.checkpoint_steps == 0:
                 _check_loss(run, pending, state)  # never checkpoint a state that has diverged
                 save(run, session.checkpoints, state, session.loader.state())
                 saved = step
         if pending is not None:
             _report(run, session, pending, state)
-        session.stop = largest(session.asked)
+        session.stop = all_max(session.asked)
     if step > saved and (keep or session.stop or failure):
         save(run, session.checkpoints, state, position if failure else session.loader.state())
     if failure is not None:

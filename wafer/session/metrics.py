@@ -107,7 +107,13 @@ class TrainProgress(Progress):
 
 
 def write_performance(folder: pathlib.Path, rates: RateTracker, num_csx: int) -> None:
-    """Write the vendor's ``performance.json``."""
+    """Write the vendor's ``performance.json``.
+
+    Args:
+        folder: where to write.
+        rates: of the run.
+        num_csx: systems.
+    """
     _, overall = rates.rates()
     record = {
         "global_rate": overall,

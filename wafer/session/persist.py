@@ -22,7 +22,7 @@ from sparsity.resume import Origin, resume as restore
 from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, TrainingError
 from wafer.session.build import Run
-from wafer.session.changes import changes
+from wafer.session.config_diff import changes
 from wafer.session.foreign import is_foreign, load_foreign
 from wafer.session.masks import mask_lines
 from wafer.version import __version__
@@ -104,7 +104,7 @@ def resume(run: Run) -> Resumed:
     """
     settings = run.cfg.runconfig
     state = run.warmup.first_state()
-    lazily = run.row.lazy_restore
+    lazily = run.engine_info.lazy_restore
     start = settings.checkpoint_path
     if start is not None and not _has_begun(run, start):
         path = pathlib.Path(start)
@@ -133,7 +133,7 @@ def resume(run: Run) -> Resumed:
 
 
 def _opened(run: Run, path: pathlib.Path, *, lazily: bool) -> tuple[Any, dict[str, Any]]:
-    """The arrays and the record of a checkpoint, or of somebody else's."""
+    """Return the arrays and the record of a checkpoint, ours or foreign."""
     if is_foreign(path):
         settings = run.cfg.runconfig
         wanted = settings.load_checkpoint_states or ("optimizer",)
@@ -158,7 +158,7 @@ def _tell_changes(meta: Mapping[str, Any], now: Mapping[str, Any], *, whole: boo
 
 
 def _has_begun(run: Run, path: str) -> bool:
-    """Whether a run that starts from somebody else's weights has checkpoints of its own by now.
+    """Return whether a run that starts from foreign weights has checkpoints of its own by now.
 
     Then the same command continues it, as it does any other run.
     """

@@ -148,7 +148,7 @@ def _profiler(run: Run, steps: int) -> OpProfiler | None:
     if asked.end_step > steps:
         message = f"{asked.end_step}, but this run takes {steps} step(s), counted from its start"
         raise ConfigError([Problem(("runconfig", "op_profiler_config", "end_step"), message)])
-    if not run.row.whole_step_program:  # one program serves all layers there
+    if not run.engine_info.whole_step_program:  # one program serves all layers there
         names = engines_with("whole_step_program")
         message = f"needs execution_strategy: {names}, where operations belong to layers"
         raise ConfigError([Problem(("runconfig", "op_profiler_config"), message)])

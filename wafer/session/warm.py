@@ -8,10 +8,10 @@ from jaxtyping import Array, PyTree
 
 from wafer.engines.base import TrainState
 
-__all__ = ["Warmup"]
+__all__ = ["AheadOfTimeCompiler"]
 
 
-class Warmup:
+class AheadOfTimeCompiler:
     """A thread that makes the first state and compiles the programs the run will need.
 
     Args:

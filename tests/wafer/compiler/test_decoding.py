@@ -10,7 +10,7 @@ from helpers.paths import ROOT
 
 from wafer.commands.compile import compile
 from wafer.commands.inputs import experiment_of
-from wafer.compiler.compile import Options, compile_graph
+from wafer.compiler.compile import CompileOptions, compile_graph
 from wafer.compiler.costs import Setting, choices_of
 from wafer.compiler.decode_costs import gemv_cycles, line_cycles
 from wafer.compiler.decoding import Inference, decoding_graph, with_decoding
@@ -89,7 +89,7 @@ def test_tokens_per_second_by_hand():
     """The way of a token is the sum of kernels and ways; the slowest kernel bounds the rest."""
     inference = Inference(64)
     graph = decoding_graph(written(), inference)
-    compiled = compile_graph(graph, Options(spec=SMALL, train=False, sequences=1))
+    compiled = compile_graph(graph, CompileOptions(spec=SMALL, train=False, sequences=1))
     alone = with_decoding(compiled, graph, inference, None)
     centres = [(2 * r.x + r.width, 2 * r.y + r.height) for r in compiled.plan.regions]
     ways = sum((abs(a[0] - b[0]) + abs(a[1] - b[1])) // 2 for a, b in itertools.pairwise(centres))

@@ -13,10 +13,10 @@ from helpers.paths import ROOT
 from wafer.commands.run import run
 from wafer.compiler import experiment as compiling
 from wafer.compiler.check import check_plan
-from wafer.compiler.compile import Options, compile_graph, trace
+from wafer.compiler.compile import CompileOptions, compile_graph, trace
 from wafer.compiler.picture import layer_colors
 from wafer.compiler.report import from_json, report_text, summary, to_json
-from wafer.config import load
+from wafer.config import load, parse_config
 from wafer.engines.choose import check
 from wafer.errors import CapacityError, ConfigError
 from wafer.experiment import Experiment
@@ -42,7 +42,7 @@ SMALL = dataclasses.replace(WSE2, width=24, height=20)
 
 def compiled_small(**more):
     graph = graph_of()
-    return compile_graph(graph, Options(spec=SMALL, batch=8, **more)), graph
+    return compile_graph(graph, CompileOptions(spec=SMALL, batch=8, **more)), graph
 
 
 def moved(compiled, name, **change):
@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_plan():
 def test_twice_the_wafer_is_almost_twice_as_fast():
     graph = graph_of(width=256, depth=4, T=64)
     slow, fast = (
-        compile_graph(graph, Options(spec=dataclasses.replace(WSE2, width=w, height=60)))
+        compile_graph(graph, CompileOptions(spec=dataclasses.replace(WSE2, width=w, height=60)))
         for w in (60, 120)
     )
     assert 1.7 < slow.cycles / fast.cycles < 2.2
@@ -115,15 +115,15 @@ def test_pruned_weights_leave_room_and_time():
     args = net, params, jnp.zeros((64, 256))
     densities = {f"fc_{i}/kernel": 0.1 for i in range(3)}
     spec = dataclasses.replace(WSE2, width=40, height=40)
-    dense = compile_graph(trace(*args), Options(spec=spec))
-    sparse = compile_graph(trace(*args, densities=densities), Options(spec=spec))
+    dense = compile_graph(trace(*args), CompileOptions(spec=spec))
+    sparse = compile_graph(trace(*args, densities=densities), CompileOptions(spec=spec))
     assert sparse.cycles < 0.35 * dense.cycles
 
 
 def test_a_model_that_does_not_fit_names_the_kernel_the_bytes_and_the_way_out():
     graph = graph_of(width=512, depth=3)
     with pytest.raises(CapacityError) as caught:
-        compile_graph(graph, Options(spec=dataclasses.replace(WSE2, width=10, height=10)))
+        compile_graph(graph, CompileOptions(spec=dataclasses.replace(WSE2, width=10, height=10)))
     error, text = caught.value, str(caught.value)
     assert error.kernel.startswith("fc_")
     assert error.needed > error.available == 100 * 49152
@@ -143,14 +143,14 @@ def test_gpt3_xl_gets_its_answer_from_shapes_alone():
 
 def test_copies_of_a_small_net_are_faster_than_one():
     graph = graph_of(width=8, depth=2, T=1)
-    one = compile_graph(graph, Options(spec=SMALL, batch=8, micro=4))
-    many = compile_graph(graph, Options(spec=SMALL, batch=8, micro=4, replicas=0))
+    one = compile_graph(graph, CompileOptions(spec=SMALL, batch=8, micro=4))
+    many = compile_graph(graph, CompileOptions(spec=SMALL, batch=8, micro=4, replicas=0))
     assert len(many.plan.replicas) > 1
     assert many.speedup == pytest.approx(many.samples / one.samples)
     assert many.speedup > 1.5
     check_plan(many, graph)
     with pytest.raises(CapacityError):
-        compile_graph(graph, Options(spec=SMALL, replicas=400))
+        compile_graph(graph, CompileOptions(spec=SMALL, replicas=400))
 
 
 def test_the_report_has_the_vendors_head_and_a_line_per_kernel():
@@ -209,11 +209,26 @@ def test_an_answer_is_kept_and_found_and_made_anew_when_damaged(tmp_path):
 
 
 def test_kept_answers_are_of_this_code_alone(monkeypatch):
-    cfg = Experiment.from_yaml(DIGITS).cfg
-    keys = [compiling._key(cfg, 0, "wse2")]
+    experiment = Experiment.from_yaml(DIGITS)
+    options = compiling.options_of(experiment, seed=0)
+    keys = [compiling._key(experiment, options, None)]
     monkeypatch.setattr(compiling, "code_digest", lambda model: f"other code, {model}")
-    keys.append(compiling._key(cfg, 0, "wse2"))
+    keys.append(compiling._key(experiment, options, None))
     assert len(set(keys)) == 2
+
+
+def test_a_kept_answer_is_found_with_another_learning_rate_and_not_with_another_batch(tmp_path):
+    kept = {"compile_dir": str(tmp_path / "kept")}
+    sections = Experiment.from_yaml(DIGITS, **kept).cfg.to_dict()
+    compiling.compile_experiment(Experiment.from_yaml(DIGITS, **kept), tmp_path / "a")
+    for section, change, found in (
+        ("optimizer", {"learning_rate": 0.5}, True),
+        ("train_input", {"shuffle_seed": 7}, True),
+        ("train_input", {"batch_size": 2 * sections["train_input"]["batch_size"]}, False),
+    ):
+        raw = sections | {section: sections[section] | change}
+        experiment = Experiment.from_config(parse_config(raw))
+        assert compiling.compile_experiment(experiment, tmp_path / "b").kept == found, change
 
 
 def test_how_many_replicas_is_the_compilers_business():

@@ -7,9 +7,9 @@ import pytest
 
 from wafer.compiler.slicing import (
     NEVER,
+    Connections,
     Piece,
-    Table,
-    Wires,
+    ShapeTable,
     anneal,
     least_cap,
     leaves,
@@ -48,7 +48,7 @@ def test_the_table_holds_the_least_sizes_of_slicing_plans(order):
             for m in range(i + 1, j)
         )
 
-    table = Table(curves)
+    table = ShapeTable(curves)
     for i, j in ((0, 2), (1, 3), (0, 3)):
         row = table.row[i, j]
         for w, h in itertools.product(range(1, 9), repeat=2):
@@ -58,7 +58,7 @@ def test_the_table_holds_the_least_sizes_of_slicing_plans(order):
 
 def test_repeated_layers_share_their_rows():
     layer = falling(np.random.default_rng(0), 3, 20)
-    rows = [len(Table(np.tile(layer, (layers, 1))).high) for layers in (2, 4, 8)]
+    rows = [len(ShapeTable(np.tile(layer, (layers, 1))).high) for layers in (2, 4, 8)]
     # a segment is known by where it begins in a layer, and its length
     assert rows == [3 + 3 * (n - 3) + 2 + 1 for n in (6, 12, 24)]
 
@@ -67,7 +67,7 @@ def test_long_segments_try_fewer_cuts_and_their_plans_are_legal():
     curves = np.full((60, 121), NEVER, np.int32)
     for k in range(60):
         curves[k, 1:] = -(-(60 + k % 7) // np.arange(1, 121))
-    table = Table(curves)
+    table = ShapeTable(curves)
     assert table.fits(61, 65)  # 98 % full
     rng = np.random.default_rng(0)
     for across in (0.0, 0.5, 1.0):
@@ -87,7 +87,7 @@ def test_the_least_cap_is_found_to_two_thousandths():
     cap, table = least_cap(curves_at, bound, 1e6, 40, 40)
     assert bound <= cap <= 1.1 * bound
     assert table.fits(40, 40)
-    assert not Table(curves_at(cap / 1.003)).fits(40, 40)
+    assert not ShapeTable(curves_at(cap / 1.003)).fits(40, 40)
     assert least_cap(curves_at, bound, cap - 3, 40, 40) is None
     assert least_cap(curves_at, bound, bound / 2, 40, 40) is None
     high, _ = least_cap(curves_at, bound / 64, 1e6, 40, 40)  # far above the first cap tried
@@ -96,8 +96,8 @@ def test_the_least_cap_is_found_to_two_thousandths():
 
 def test_annealing_shortens_the_wires_inside_the_room():
     curves, rng = falling(np.random.default_rng(1), 9, 31), np.random.default_rng(0)
-    table, at = Table(curves), np.arange(8)
-    wires = Wires(at, at + 1)
+    table, at = ShapeTable(curves), np.arange(8)
+    wires = Connections(at, at + 1)
     first, long = anneal(table, wires, (30, 60), rng, moves=0, draws=1)
     plan, short = anneal(table, wires, (30, 60), rng, moves=400, draws=1)
     assert short < long

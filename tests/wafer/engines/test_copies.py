@@ -18,7 +18,7 @@ from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.engines.choose import check, make
 from wafer.engines.stagewise.regions import Copies, spread
-from wafer.engines.stagewise.schedule import Task, bubble, needs, schedule, table
+from wafer.engines.stagewise.schedule import StageTask, bubble, needs, schedule, table
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
 
@@ -60,7 +60,7 @@ def test_every_task_comes_after_what_it_needs_and_idle_time_is_the_formulas(
 def test_sizes_that_do_not_go_together():
     with pytest.raises(ValueError, match=r"3 micro-batch\(es\) cannot be shared by 2 copies"):
         schedule(2, 3, copies=2)
-    assert Task(0, 0, "update").copy(4) == 0
+    assert StageTask(0, 0, "update").copy(4) == 0
     assert spread(4, 2, 7) == Copies(4, 2, 2)  # 7 devices hold three groups; 4 copies take two
     assert [Copies(4, 2, 2).places(micro) for micro in range(3)] == [
         range(2),

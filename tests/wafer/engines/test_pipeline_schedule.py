@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from wafer.engines.stagewise.schedule import (
-    Task,
+    StageTask,
     bubble,
     forward_schedule,
     in_flight,
@@ -45,7 +45,7 @@ def test_small_tables_by_hand(sizes):
 
 def test_deferred_updates_share_the_last_step():
     late = [task for task in schedule(3, 2, deferred=True) if task.phase == "update"]
-    assert late == [Task(8, stage, "update") for stage in range(3)]
+    assert late == [StageTask(8, stage, "update") for stage in range(3)]
     with pytest.raises(
         ValueError, match=r"0 stage\(s\), 3 micro-batch\(es\) and 1 copies: expected at le"
     ):

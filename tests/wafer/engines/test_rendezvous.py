@@ -11,7 +11,7 @@ import pytest
 
 from wafer.engines import rendezvous
 from wafer.engines.cluster import joined, membership
-from wafer.engines.rendezvous import Member, agree, differences, join_limit, watch
+from wafer.engines.rendezvous import Peer, agree, differences, join_limit, watch
 from wafer.errors import TrainingError
 
 HANG = 60.0  # seconds
@@ -50,7 +50,7 @@ def agreement(facts, counts=None):
     def one(index):
         count = counts[index] if counts else len(facts)
         try:
-            agree(store, Member("host:1", count, index), facts[index], HANG)
+            agree(store, Peer("host:1", count, index), facts[index], HANG)
         except TrainingError as error:
             return str(error)
         return ""
@@ -82,7 +82,7 @@ def test_another_number_of_processes_is_a_difference():
 def test_what_is_no_address(address):
     with (
         pytest.raises(TrainingError, match="expected HOST:PORT"),
-        joined(Member(address, 2, 0), {}, 1.0, 1.0),
+        joined(Peer(address, 2, 0), {}, 1.0, 1.0),
     ):
         pass
 
@@ -102,7 +102,7 @@ def said(monkeypatch):
 
 def test_a_process_that_is_late_ends_in_one_line(said):
     lines, first = said
-    with join_limit(Member("host:1", 2, 1), 0.01):
+    with join_limit(Peer("host:1", 2, 1), 0.01):
         assert first.wait(HANG)
     index, reason = lines[0]
     assert index == 1
@@ -111,13 +111,13 @@ def test_a_process_that_is_late_ends_in_one_line(said):
 
 def test_a_process_in_time_does_not(said):
     lines, _ = said
-    with join_limit(Member("host:1", 2, 1), HANG):
+    with join_limit(Peer("host:1", 2, 1), HANG):
         pass
     assert not lines
 
 
 def watched(store, index, count=2, heartbeat=0.2):
-    return watch(store, Member("host:1", count, index), heartbeat)
+    return watch(store, Peer("host:1", count, index), heartbeat)
 
 
 def test_a_silent_process_ends_the_others(said):
@@ -214,4 +214,4 @@ def test_long_values_are_shown_where_they_differ():
 def test_slurm_names_the_first_host(nodes, host):
     slurm = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_JOB_ID": "5000"}
     member = membership(environ=slurm | {"SLURM_STEP_NODELIST": nodes})
-    assert member == Member(f"{host}:{61440 + 5000 - 4096}", 2, 1)
+    assert member == Peer(f"{host}:{61440 + 5000 - 4096}", 2, 1)

@@ -19,7 +19,7 @@ from models.paths import named_leaves
 from wafer.data.batching.pipeline import Loader
 from wafer.data.readers.synthetic import SyntheticSource
 from wafer.engines.cluster import membership
-from wafer.engines.rendezvous import Member
+from wafer.engines.rendezvous import Peer
 from wafer.errors import ConfigError, DataError
 
 pytestmark = pytest.mark.alone
@@ -32,9 +32,9 @@ def test_flags_win_over_the_environment_and_that_over_slurm():
              "SLURM_STEP_NODELIST": "node1"}  # fmt: skip
     own = {"WAFER_COORDINATOR": "a:1", "WAFER_NUM_PROCESSES": "3", "WAFER_PROCESS_ID": "2"}
     assert membership(environ={}) is None
-    assert membership(environ=slurm) == Member("node1:61447", 4, 3)
-    assert membership(environ=slurm | own) == Member("a:1", 3, 2)
-    assert membership("b:2", 2, 1, environ=slurm | own) == Member("b:2", 2, 1)
+    assert membership(environ=slurm) == Peer("node1:61447", 4, 3)
+    assert membership(environ=slurm | own) == Peer("a:1", 3, 2)
+    assert membership("b:2", 2, 1, environ=slurm | own) == Peer("b:2", 2, 1)
     assert membership("b:2", 1, 0, environ={}) is None
     assert membership(environ={"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) is None
 

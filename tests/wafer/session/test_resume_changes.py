@@ -8,7 +8,7 @@ from helpers.runs import config
 from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.cli import main
-from wafer.session.changes import changes
+from wafer.session.config_diff import changes
 
 
 def test_changes_name_key_old_and_new_value():

@@ -296,7 +296,7 @@ def test_a_signal_in_the_middle_of_telling_the_others_is_not_lost(tmp_path, monk
             signal.raise_signal(signal.SIGTERM)
         return value
 
-    monkeypatch.setattr(loop, "largest", largest)
+    monkeypatch.setattr(loop, "all_max", largest)
     before = signal.getsignal(signal.SIGTERM)
     section = {"model_dir": str(tmp_path), "max_steps": 50, "checkpoint_steps": 50}
     assert run_mode(parse_config(config(runconfig=section))) == 128 + signal.SIGTERM

@@ -99,7 +99,7 @@ class OnPes(Engine):
             mask = masks.get(f"{stage.name}/kernel")
             kept = None if mask is None else np.asarray(mask)
             fan_in, fan_out = params[stage.name]["kernel"].shape
-            layers.append(network.Dense(stage.name, fan_in, fan_out, kept))
+            layers.append(network.DenseLayer(stage.name, fan_in, fan_out, kept))
         self._held = None
         if self._net is not None and _same(self._net.layers, layers):  # a resumed run's masks
             return state
@@ -150,7 +150,7 @@ class OnPes(Engine):
         before: TrainState,
         after: TrainState,
         memory: np.ndarray,
-        report: network.Step,
+        report: network.NetworkStep,
         samples: int,
     ) -> Metrics:
         grads = network.read(self.net, memory, "gradients")
@@ -205,7 +205,7 @@ def _rows(features: Features) -> tuple[np.ndarray, np.ndarray]:
     return images.reshape(len(labels), -1), labels
 
 
-def _same(one: Sequence[network.Dense], other: Sequence[network.Dense]) -> bool:
+def _same(one: Sequence[network.DenseLayer], other: Sequence[network.DenseLayer]) -> bool:
     """Whether two stacks of the same model keep the same weights."""
     kept = lambda layer: None if layer.mask is None else layer.mask.tobytes()
     return [kept(layer) for layer in one] == [kept(layer) for layer in other]

@@ -14,12 +14,20 @@ from wafer.fabric.training.paths import Links, Spot, lane, line_links, pes_of
 from wafer.fabric.training.regions import Stream, Wires, find_stream, share
 from wafer.spec import Region, WaferSpec
 
-__all__ = ["Dense", "Shares", "connect", "cost_of", "find_streams", "lay_out", "shares_of"]
+__all__ = [
+    "DenseLayer",
+    "PhaseShares",
+    "connect",
+    "cost_of",
+    "find_streams",
+    "lay_out",
+    "shares_of",
+]
 
 Ways = Mapping[tuple[str, str], Stream]  # (source, target) -> stream
 
 
-class Dense(NamedTuple):
+class DenseLayer(NamedTuple):
     """A dense layer with bias; all but the last are followed by a ReLU.
 
     name: of its parameters and of its region
@@ -34,7 +42,7 @@ class Dense(NamedTuple):
     mask: np.ndarray | None = None
 
 
-class Shares(NamedTuple):
+class PhaseShares(NamedTuple):
     """Which inputs and outputs of a layer lie where.
 
     inputs: per column of the region, indices of its inputs
@@ -52,7 +60,9 @@ class Shares(NamedTuple):
         return (row, column) if self.turned else (column, row)
 
 
-def lay_out(layers: Sequence[Dense], regions: Sequence[Region], inputs: int) -> dict[str, Region]:
+def lay_out(
+    layers: Sequence[DenseLayer], regions: Sequence[Region], inputs: int
+) -> dict[str, Region]:
     """Move the regions to the grid's corner, a free row and column apart; add "input" and "loss".
 
     Args:
@@ -95,7 +105,7 @@ def lay_out(layers: Sequence[Dense], regions: Sequence[Region], inputs: int) -> 
 
 
 def cost_of(
-    layer: Dense, region: Region, *, batch: int, first: bool, momentum: bool, spec: WaferSpec
+    layer: DenseLayer, region: Region, *, batch: int, first: bool, momentum: bool, spec: WaferSpec
 ) -> tuple[DenseCost, bool]:
     """Cost of a layer in its region, and whether its rows share out the inputs: the quicker way.
 
@@ -151,7 +161,7 @@ def _free(taken: Set[Spot], near: Region) -> Spot:
 def find_streams(
     size: tuple[int, int],
     floor: Mapping[str, Region],
-    layers: Sequence[Dense],
+    layers: Sequence[DenseLayer],
     turned: Mapping[str, bool],
     *,
     batch: int,
@@ -190,7 +200,7 @@ _WAYS = {False: "E", True: "S"}  # of the inputs through a layer, turned or not
 
 def _inside(
     links: Links,
-    layer: Dense,
+    layer: DenseLayer,
     region: Region,
     batch: int,
     *,
@@ -222,7 +232,7 @@ def _edge(region: Region, *, column: bool) -> list[Spot]:
     return [(region.x + k, region.y) for k in range(region.width)]
 
 
-def shares_of(layer: Dense, region: Region, *, turned: bool) -> Shares:
+def shares_of(layer: DenseLayer, region: Region, *, turned: bool) -> PhaseShares:
     """Share out inputs and outputs in the order in which the streams take them.
 
     Args:
@@ -233,14 +243,14 @@ def shares_of(layer: Dense, region: Region, *, turned: bool) -> Shares:
     columns, rows = (region.height, region.width) if turned else (region.width, region.height)
     inputs = np.array_split(np.arange(layer.fan_in), columns)
     outputs = np.array_split(np.arange(layer.fan_out), rows)
-    return Shares(tuple(inputs), tuple(outputs), turned)
+    return PhaseShares(tuple(inputs), tuple(outputs), turned)
 
 
 def connect(
     wires: Wires,
     ways: Ways,
     floor: Mapping[str, Region],
-    shares: Mapping[str, Shares],
+    shares: Mapping[str, PhaseShares],
     *,
     batch: int,
     micro_batches: int,
@@ -274,7 +284,7 @@ def _turns(line: Sequence[Spot], words: int) -> dict[Spot, Filter | None]:
 
 
 def _slices(
-    region: Region, shares: Shares, batch: int, *, inputs: bool
+    region: Region, shares: PhaseShares, batch: int, *, inputs: bool
 ) -> dict[Spot, Filter | None]:
     """Each PE's own inputs, or the gradients of its own outputs."""
     slices = shares.inputs if inputs else shares.outputs

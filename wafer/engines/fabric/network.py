@@ -16,8 +16,8 @@ import numpy as np
 
 from wafer.compiler.dense_kernel import DenseCost, in_flight, loss_cost, pipeline_cycles
 from wafer.engines.fabric.floor import (
-    Dense,
-    Shares,
+    DenseLayer,
+    PhaseShares,
     connect,
     cost_of,
     find_streams,
@@ -42,9 +42,11 @@ from wafer.fabric.training.regions import Stream, Wires, chains, spot
 from wafer.fabric.training.softmax import WORDS
 from wafer.spec import WSE2, Region, WaferSpec
 
-__all__ = ["Dense", "Net", "Step", "build", "init", "params", "read", "step"]
+__all__ = ["DenseLayer", "Net", "NetworkStep", "build", "init", "params", "read", "step"]
 
 _MAX_CYCLES = 100_000_000  # of a step
+
+Dense = DenseLayer  # the name until 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,9 +66,9 @@ class Net:
     """
 
     program: Program
-    layers: tuple[Dense, ...]
+    layers: tuple[DenseLayer, ...]
     regions: tuple[Region, ...]
-    shares: tuple[Shares, ...]
+    shares: tuple[PhaseShares, ...]
     tiles: tuple[Mapping[Spot, Tile], ...]
     batch: int
     micro_batches: int
@@ -79,7 +81,7 @@ class Net:
         return pipeline_cycles(*self.costs, self.micro_batches)
 
 
-class Step(NamedTuple):
+class NetworkStep(NamedTuple):
     """What a step reports.
 
     loss: mean cross-entropy, as the PEs of the loss computed it
@@ -93,7 +95,7 @@ class Step(NamedTuple):
 
 
 def build(
-    layers: Sequence[Dense],
+    layers: Sequence[DenseLayer],
     regions: Sequence[Region],
     *,
     batch: int,
@@ -208,7 +210,7 @@ def _input_pes(words: int, micro_batches: int, spec: WaferSpec) -> int:
     )
 
 
-def _check(layers: Sequence[Dense], batch: int, micro_batches: int) -> None:
+def _check(layers: Sequence[DenseLayer], batch: int, micro_batches: int) -> None:
     if not layers or batch < 1 or micro_batches < 1:
         raise FabricError(
             f"{len(layers)} layers, {micro_batches} micro-batches of {batch}: all must be positive"
@@ -225,7 +227,7 @@ def _check(layers: Sequence[Dense], batch: int, micro_batches: int) -> None:
             raise FabricError(f"{layer.name}: mask {layer.mask.shape}, expected {shape}")
 
 
-def _tiles(layer: Dense, region: Region, shares: Shares) -> dict[Spot, Tile]:
+def _tiles(layer: DenseLayer, region: Region, shares: PhaseShares) -> dict[Spot, Tile]:
     whole = np.ones((layer.fan_in, layer.fan_out)) if layer.mask is None else layer.mask
     tiles = {}
     for place in pes_of(region):
@@ -241,7 +243,7 @@ def _tiles(layer: Dense, region: Region, shares: Shares) -> dict[Spot, Tile]:
 def _bind_layer(
     layout: Layout,
     program: LayerProgram,
-    layer: Dense,
+    layer: DenseLayer,
     region: Region,
     tiles: Mapping[Spot, Tile],
 ) -> None:
@@ -283,7 +285,9 @@ def _alike(tile: Tile) -> tuple[int, int]:
     return column, row
 
 
-def _check_memory(layer: Dense, region: Region, place: Spot, needed: int, spec: WaferSpec) -> None:
+def _check_memory(
+    layer: DenseLayer, region: Region, place: Spot, needed: int, spec: WaferSpec
+) -> None:
     if needed <= spec.sram_bytes:
         return
     raise SramError(
@@ -417,7 +421,7 @@ def step(
     *,
     learning_rate: float,
     implementation: str = "auto",
-) -> tuple[np.ndarray, Step]:
+) -> tuple[np.ndarray, NetworkStep]:
     """Run one optimizer step of SGD on the fabric, cycle by cycle.
 
     Args:
@@ -448,7 +452,7 @@ def step(
     end = start(net.program, memory, _MAX_CYCLES, implementation)
     memory = np.asarray(end.mem)
     losses = [float(_words(net, memory, "loss")[0, y, x]) for x, y in net.lines["loss"]]
-    report = Step(sum(losses), int(cycles(end)), np.asarray(end.busy))
+    report = NetworkStep(sum(losses), int(cycles(end)), np.asarray(end.busy))
     return memory, report
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["FIRST_BLOCK", "BlockFile", "Leaf", "lay_out", "spill"]
+__all__ = ["FIRST_BLOCK", "BlockFile", "BlockLeaf", "lay_out", "spill"]
 
 _ALIGN = 64  # XLA on CPU reads memory in place from this alignment
 _PAGE = 4096
@@ -25,7 +25,7 @@ _MAGIC = b"MEMORYX1"
 _CHUNK = 1 << 30  # Linux moves at most 2 GiB per call
 
 
-class Leaf(NamedTuple):
+class BlockLeaf(NamedTuple):
     """An array in a block: where it begins, what it is."""
 
     offset: int
@@ -43,11 +43,11 @@ class Leaf(NamedTuple):
         return own.view(self.dtype).reshape(self.shape)
 
 
-def lay_out(leaves: Mapping[str, Any]) -> tuple[dict[str, Leaf], int]:
+def lay_out(leaves: Mapping[str, Any]) -> tuple[dict[str, BlockLeaf], int]:
     """Place arrays in a block; returns (name -> leaf, bytes of the block)."""
     table, size = {}, 0
     for name, leaf in leaves.items():
-        table[name] = Leaf(size, tuple(leaf.shape), np.dtype(leaf.dtype))
+        table[name] = BlockLeaf(size, tuple(leaf.shape), np.dtype(leaf.dtype))
         size = _up(size + table[name].nbytes, _ALIGN)
     return table, _up(size, _PAGE)
 
@@ -91,7 +91,7 @@ class BlockFile:
             count += got
         return block[:count]
 
-    def map(self, offset: int, leaf: Leaf) -> np.ndarray:
+    def map(self, offset: int, leaf: BlockLeaf) -> np.ndarray:
         """Map an array of the block at ``offset``, which takes no memory of its own."""
         if not leaf.nbytes:
             return np.empty(leaf.shape, leaf.dtype)

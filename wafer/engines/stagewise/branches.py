@@ -23,7 +23,7 @@ from wafer.optim.rules import rules_of
 __all__ = [
     "TOPOLOGY_ALONE",
     "Branch",
-    "Part",
+    "BranchArrays",
     "cut_part",
     "describe",
     "join_opt",
@@ -34,7 +34,7 @@ _none: Any = None
 TOPOLOGY_ALONE = SparseState({}, {}, _none, _none, _none, _none)  # for programs that count nothing
 
 
-class Part(NamedTuple):
+class BranchArrays(NamedTuple):
     """A branch's weights as a stage's program sees them; names are relative to the branch.
 
     params: the branch of the parameter tree, csr leaves as [nnz] values
@@ -46,9 +46,9 @@ class Part(NamedTuple):
     masks: Mapping[str, Array]
     patterns: Mapping[str, Pattern]
 
-    def over(self, before: "Part") -> "Part":
+    def over(self, before: "BranchArrays") -> "BranchArrays":
         """Replace ``before``; its masks and patterns stay where this has none."""
-        return Part(
+        return BranchArrays(
             self.params, {**before.masks, **self.masks}, {**before.patterns, **self.patterns}
         )
 
@@ -94,20 +94,20 @@ class Branch:
         """Whether it has masks or patterns."""
         return bool(self.masks or self.patterns)
 
-    def own(self, params: Mapping[str, Any], sparse: SparseState) -> Part:
+    def own(self, params: Mapping[str, Any], sparse: SparseState) -> BranchArrays:
         """Take this branch's part of a whole state, which goes by full names."""
         masks = {name: sparse.masks[self.full(name)] for name in self.masks}
         patterns = {name: sparse.patterns[self.full(name)] for name in self.patterns}
-        return Part(params[self.name], masks, patterns)
+        return BranchArrays(params[self.name], masks, patterns)
 
-    def sparse(self, part: Part, like: SparseState = TOPOLOGY_ALONE) -> SparseState:
+    def sparse(self, part: BranchArrays, like: SparseState = TOPOLOGY_ALONE) -> SparseState:
         """The sparse state of this branch alone: counters of ``like``, full names."""
         return like._replace(
             masks={self.full(name): mask for name, mask in part.masks.items()},
             patterns={self.full(name): pattern for name, pattern in part.patterns.items()},
         )
 
-    def records(self, part: Part, moments: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    def records(self, part: BranchArrays, moments: Iterable[Any]) -> dict[str, dict[str, Any]]:
         """What a store holds of the branch: kind of record -> its arrays."""
         patterns = {
             f"pattern:{name}:{field}": array
@@ -120,25 +120,25 @@ class Branch:
             "moments": {str(i): leaf for i, leaf in enumerate(moments)},
         }
 
-    def part(self, weights: Mapping[str, Any], topology: Mapping[str, Any]) -> Part:
+    def part(self, weights: Mapping[str, Any], topology: Mapping[str, Any]) -> BranchArrays:
         """Undo ``records``, of these two kinds."""
         patterns = {
             name: Pattern(*(topology[f"pattern:{name}:{field}"] for field in Pattern._fields))
             for name in self.patterns
         }
-        return Part(
+        return BranchArrays(
             params=jax.tree.unflatten(self.tree, list(weights.values())),
             masks={name: topology[f"mask:{name}"] for name in self.masks},
             patterns=patterns,
         )
 
 
-def cut_part(name: str, params: Mapping[str, Any], sparse: SparseState) -> Part:
-    """Cut a branch out of a whole state whose branches nobody has described yet."""
+def cut_part(name: str, params: Mapping[str, Any], sparse: SparseState) -> BranchArrays:
+    """Cut a branch out of a whole state whose branches are not described yet."""
     own = lambda tree: {
         _relative(key, name): x for key, x in tree.items() if key.split("/")[0] == name
     }
-    return Part(params[name], own(sparse.masks), own(sparse.patterns))
+    return BranchArrays(params[name], own(sparse.masks), own(sparse.patterns))
 
 
 def _relative(name: str, branch: str) -> str:
@@ -166,7 +166,7 @@ def join_opt(branch: Branch, moments: Iterable[Any], counters: Iterable[Any]) ->
 
 
 def describe(
-    name: str, part: Part, sparsifier: Sparsifier, tx: optax.GradientTransformation
+    name: str, part: BranchArrays, sparsifier: Sparsifier, tx: optax.GradientTransformation
 ) -> Branch:
     """Describe a branch.
 
@@ -176,7 +176,7 @@ def describe(
         sparsifier: decides which group a parameter belongs to.
         tx: the optimizer; one that declares no rules has a program for each branch.
     """
-    shapes = _shapes(part)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), part)
     params = {name: shapes.params}
     opt_state = jax.eval_shape(tx.init, params)
     full = [path for path, _ in named_leaves(params)]
@@ -204,7 +204,3 @@ def describe(
         layer=layer,
         rules=(layer, name if rules is None else rules),
     )
-
-
-def _shapes(tree: PyTree) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)

@@ -12,7 +12,7 @@ from models.base import Batch, Model, Stage
 from models.paths import named_leaves
 from sparsity import SparseState, Sparsifier
 from wafer.engines.base import Engine, Metrics, TrainState
-from wafer.engines.stagewise.branches import TOPOLOGY_ALONE, Branch, Part
+from wafer.engines.stagewise.branches import TOPOLOGY_ALONE, Branch, BranchArrays
 from wafer.experiment import Experiment
 from wafer.optim.precision import LossScaler
 
@@ -58,7 +58,7 @@ class Core:
         return change or self.norm or self.scaler.dynamic
 
     def prepare(
-        self, branches: Sequence[Branch], parts: Sequence[Part], *, dense: bool
+        self, branches: Sequence[Branch], parts: Sequence[BranchArrays], *, dense: bool
     ) -> tuple[Any, SparseState]:
         """Return (what to differentiate at, the topology), both under full names.
 

@@ -20,12 +20,12 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, PyTree
 
 from models.base import Aux, Batch
-from wafer.engines.stagewise.branches import Part
-from wafer.engines.stagewise.ledger import Ledger, Plan, add
-from wafer.engines.stagewise.passes import Visit, Where, cut
+from wafer.engines.stagewise.branches import BranchArrays
+from wafer.engines.stagewise.ledger import GradientLedger, SweepPlan, add
+from wafer.engines.stagewise.passes import StageCall, StageSpecs, cut
 from wafer.engines.stagewise.record import Recorder
-from wafer.engines.stagewise.regions import Copies, Region
-from wafer.engines.stagewise.schedule import Task, forward_schedule, schedule
+from wafer.engines.stagewise.regions import Copies, StageRegion
+from wafer.engines.stagewise.schedule import StageTask, forward_schedule, schedule
 from wafer.engines.stagewise.stages import Places
 
 __all__ = ["Flow", "Held", "Pipe", "evaluate"]
@@ -43,8 +43,8 @@ class Pipe(NamedTuple):
     copies: of the pipeline; weights live in the first, the others read copies of them
     """
 
-    plan: Plan
-    regions: tuple[Region, ...]
+    plan: SweepPlan
+    regions: tuple[StageRegion, ...]
     places: Places
     copies: Copies = Copies()
 
@@ -67,7 +67,7 @@ class Pipe(NamedTuple):
             for micro, x in enumerate(first)
         ]
 
-    def weights(self, parts: Mapping[str, Part]) -> dict[tuple[int, str], Part]:
+    def weights(self, parts: Mapping[str, BranchArrays]) -> dict[tuple[int, str], BranchArrays]:
         """Every branch at every place that reads it: a copy, except at home."""
         weights = {}
         for copy, region in itertools.product(range(self.copies.groups), self.regions):
@@ -87,7 +87,7 @@ class Held(NamedTuple):
     moments: branch -> its own arrays of the optimizer state
     """
 
-    parts: dict[str, Part]
+    parts: dict[str, BranchArrays]
     moments: dict[str, list[Array]]
 
 
@@ -107,7 +107,7 @@ class Flow:
         self,
         pipe: Pipe,
         held: Held,
-        ledger: Ledger,
+        ledger: GradientLedger,
         *,
         keep: bool,
         recorder: Recorder | None = None,
@@ -118,7 +118,7 @@ class Flow:
         self._weights = pipe.weights(held.parts)
         self._batches: list[dict[int, Batch]] = []  # micro-batch -> place -> the batch
         self._carries: dict[tuple[int, int], Any] = {}  # (region, micro-batch) -> its input
-        self._cotangents: dict[tuple[int, int], Any] = {}  # likewise, of its output
+        self._cotangents: dict[tuple[int, int], Any] = {}  # the same -> gradient of its output
         self._saved: dict[tuple[int, int], Any] = {}  # (stage, micro-batch) -> input, products
         self._sums: dict[int, Any] = {}  # stage -> gradients of its branches so far
         self._ready: dict[str, Any] = {}  # gradients that are whole
@@ -147,13 +147,15 @@ class Flow:
 
     # --- tasks: each returns (what is never donated, what a recorder waits for besides) ---------
 
-    def _inputs(self, place: int, index: int, micro: int) -> tuple[tuple[Part, ...], Where]:
+    def _inputs(
+        self, place: int, index: int, micro: int
+    ) -> tuple[tuple[BranchArrays, ...], StageSpecs]:
         names = self.plan.stages[index].params
         parts = tuple(self._weights[place, name] for name in names)
         batch, key = self._batches[micro][place], self.ledger.starts[place].key
-        return parts, Where(batch, key, np.int32(index))
+        return parts, StageSpecs(batch, key, np.int32(index))
 
-    def _forward(self, task: Task) -> tuple[Any, Any]:
+    def _forward(self, task: StageTask) -> tuple[Any, Any]:
         region, micro = self.pipe.regions[task.stage], task.micro
         place, last = self.pipe.copies.place(region, micro), len(self.plan.stages) - 1
         carry = self._carries.pop((task.stage, micro), None)
@@ -161,7 +163,7 @@ class Flow:
             parts, where = self._inputs(place, i, micro)
             if i == last:
                 return self._turn(task, parts, where, carry)
-            forward = self.pipe.program(Visit.forward, place, i, keep=self.keep, train=True)
+            forward = self.pipe.program(StageCall.forward, place, i, keep=self.keep, train=True)
             after, kept = forward(parts, carry, where)
             self._saved[i, micro] = carry, kept
             carry = after
@@ -169,11 +171,13 @@ class Flow:
         self._carries[task.stage + 1, micro] = self.pipe.places.put(carry, following, _SHARED)
         return carry, None
 
-    def _turn(self, task: Task, parts: Any, where: Where, carry: PyTree) -> tuple[Any, Any]:
+    def _turn(
+        self, task: StageTask, parts: Any, where: StageSpecs, carry: PyTree
+    ) -> tuple[Any, Any]:
         """Run the last stage both ways."""
         region, index = self.pipe.regions[task.stage], len(self.plan.stages) - 1
         place = self.pipe.copies.place(region, task.micro)
-        program = self.pipe.program(Visit.last, place, index, dense=self.ledger.change)
+        program = self.pipe.program(StageCall.last, place, index, dense=self.ledger.change)
         scale = self.ledger.starts[place].scale
         (grads, aux), cotangent = program(parts, carry, where, scale)
         self._collect(index, grads, region)
@@ -181,7 +185,7 @@ class Flow:
         self._cotangents[task.stage, task.micro] = cotangent
         return cotangent, grads if self._recorder else None
 
-    def _backward(self, task: Task) -> tuple[Any, Any]:
+    def _backward(self, task: StageTask) -> tuple[Any, Any]:
         region, micro = self.pipe.regions[task.stage], task.micro
         place = self.pipe.copies.place(region, micro)
         cotangent, watched_too = self._cotangents.pop((task.stage, micro)), []
@@ -190,7 +194,7 @@ class Flow:
             if i == len(self.plan.stages) - 1:
                 continue  # with its forward task
             parts, where = self._inputs(place, i, micro)
-            backward = self.pipe.program(Visit.backward, place, i, dense=self.ledger.change)
+            backward = self.pipe.program(StageCall.backward, place, i, dense=self.ledger.change)
             carry, kept = self._saved.pop((i, micro))
             grads, cotangent = backward(parts, carry, where, (cotangent, kept))
             self._collect(i, grads, region)
@@ -203,7 +207,7 @@ class Flow:
             self._settle(region)
         return watched, watched_too
 
-    def _collect(self, index: int, grads: PyTree, region: Region) -> None:
+    def _collect(self, index: int, grads: PyTree, region: StageRegion) -> None:
         """Add the gradients of a micro-batch to those of the ones before, in the first copy.
 
         The micro-batches come in order whatever copy they are of, so that the sum has the bits of
@@ -212,15 +216,17 @@ class Flow:
         total, grads = self._sums.get(index), self.pipe.places.put(grads, region.place)
         self._sums[index] = grads if total is None else self.ledger.add(total, grads)
 
-    def _settle(self, region: Region) -> None:
+    def _settle(self, region: StageRegion) -> None:
         """Note which gradients are whole once a region has seen every micro-batch."""
         for i in reversed(region.stages):
-            for name, total in self.ledger.settle(i, self._sums.pop(i), region.place).items():
+            for name, total in self.ledger.finish_branch(
+                i, self._sums.pop(i), region.place
+            ).items():
                 self._ready[name] = total
                 if self.ledger.deferred:
                     self.ledger.measure(name, self.held.parts[name], total, region.place)
 
-    def _update_region(self, task: Task) -> tuple[Any, Any]:
+    def _update_region(self, task: StageTask) -> tuple[Any, Any]:
         if self.ledger.overflowed:
             return None, None
         names = [name for name in self._ready if self.pipe.home(name) == task.stage]
@@ -237,7 +243,11 @@ class Flow:
 
 
 def evaluate(
-    pipe: Pipe, parts: Mapping[str, Part], batch: Batch, key: Array, names: tuple[str, ...] = ()
+    pipe: Pipe,
+    parts: Mapping[str, BranchArrays],
+    batch: Batch,
+    key: Array,
+    names: tuple[str, ...] = (),
 ) -> tuple[Aux, dict[str, Array]]:
     """Sum the loss of a batch: forward tasks only.
 
@@ -255,14 +265,16 @@ def evaluate(
         for i in region.stages:
             own = tuple(weights[place, name] for name in pipe.plan.stages[i].params)
             if i + 1 == len(pipe.plan.stages):
-                score = pipe.program(Visit.score, place, i, names=names)
+                score = pipe.program(StageCall.score, place, i, names=names)
                 aux, named = score(own, carry, batches[micro][place])
                 aux = put(aux, 0)
                 total = aux if total is None else add(total, aux)
                 outputs.append(put(named, 0, _SHARED))
                 break
-            forward = pipe.program(Visit.forward, place, i, keep=False, train=False)
-            carry, _ = forward(own, carry, Where(batches[micro][place], keys[place], np.int32(i)))
+            forward = pipe.program(StageCall.forward, place, i, keep=False, train=False)
+            carry, _ = forward(
+                own, carry, StageSpecs(batches[micro][place], keys[place], np.int32(i))
+            )
         else:
             following = pipe.copies.place(pipe.regions[task.stage + 1], micro)
             carries[task.stage + 1, micro] = put(carry, following, _SHARED)

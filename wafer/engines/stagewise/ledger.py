@@ -18,17 +18,17 @@ from models.base import Aux, Stage
 from sparsity import SparseState
 from sparsity.topology import name_code
 from wafer.engines.base import TrainState
-from wafer.engines.stagewise.branches import Branch, Part
+from wafer.engines.stagewise.branches import Branch, BranchArrays
 from wafer.engines.stagewise.stages import Places
 from wafer.engines.stagewise.updates import BranchUpdate, Control, Updated
 
-__all__ = ["Ledger", "Plan", "Start", "add", "make_plan", "start_of"]
+__all__ = ["GradientLedger", "StepInputs", "SweepPlan", "add", "make_plan", "step_inputs"]
 
 add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b))
 _add_into = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=0)
 
 
-class Plan(NamedTuple):
+class SweepPlan(NamedTuple):
     """What does not change from step to step.
 
     stages: of the model, in order
@@ -57,9 +57,9 @@ class Plan(NamedTuple):
         return tuple(name for name, uses in self.uses.items() if not uses)
 
 
-def make_plan(stages: tuple[Stage, ...], branches: Mapping[str, Branch]) -> Plan:
-    """Say who reads which branch, and what the random draws of each are numbered by."""
-    return Plan(
+def make_plan(stages: tuple[Stage, ...], branches: Mapping[str, Branch]) -> SweepPlan:
+    """Return which stages read each branch, and the numbers that its random draws depend on."""
+    return SweepPlan(
         stages=stages,
         branches=branches,
         uses={
@@ -76,7 +76,7 @@ def make_plan(stages: tuple[Stage, ...], branches: Mapping[str, Branch]) -> Plan
     )
 
 
-class Start(NamedTuple):
+class StepInputs(NamedTuple):
     """Where the step begins.
 
     key: [2] uint32 data of the step's key
@@ -91,9 +91,9 @@ class Start(NamedTuple):
     sparse: SparseState
 
 
-def start_of(state: TrainState, counters: list[Array]) -> Start:
+def step_inputs(state: TrainState, counters: list[Array]) -> StepInputs:
     """Take the small arrays out of a training state; ``counters`` are the optimizer's."""
-    return Start(
+    return StepInputs(
         key=_step_key(state.key, state.step),
         scale=state.scale.loss_scale,
         counters=counters,
@@ -120,7 +120,7 @@ class Whole(NamedTuple):
 _UNKNOWN = Whole(np.float32(0), np.True_)  # for updates that depend on neither
 
 
-class Ledger:
+class GradientLedger:
     """One step's books.
 
     Attributes:
@@ -132,11 +132,17 @@ class Ledger:
         places: where their programs run.
         start: the small arrays of the state.
         change: the topology may change at this step.
-        donate: sums overwrite their first addend; False where somebody still waits for it.
+        donate: sums overwrite their first addend; False where it is still read.
     """
 
     def __init__(
-        self, plan: Plan, places: Places, start: Start, *, change: bool, donate: bool = True
+        self,
+        plan: SweepPlan,
+        places: Places,
+        start: StepInputs,
+        *,
+        change: bool,
+        donate: bool = True,
     ) -> None:
         self.plan, self.places, self.change = plan, places, change
         self.deferred = places.core.defers(change=change)
@@ -170,7 +176,7 @@ class Ledger:
         """[] float32 that gradients are divided by: tokens times loss scale."""
         return jnp.maximum(self.aux.weight, 1e-9) * self.starts[0].scale
 
-    def settle(self, index: int, grads: tuple[Any, ...], place: int = 0) -> dict[str, Any]:
+    def finish_branch(self, index: int, grads: tuple[Any, ...], place: int = 0) -> dict[str, Any]:
         """Book the gradients of a stage.
 
         Args:
@@ -190,7 +196,7 @@ class Ledger:
             book[name] = total
         return whole
 
-    def measure(self, name: str, part: Part, grads: PyTree, place: int = 0) -> None:
+    def measure(self, name: str, part: BranchArrays, grads: PyTree, place: int = 0) -> None:
         """Note the norm of a whole gradient, for updates that wait for those of all branches."""
         program = self.places.programs[place].program(
             BranchUpdate.measure, self.plan.branches[name]
@@ -215,7 +221,7 @@ class Ledger:
         return Whole(norm, jnp.isfinite(norm))
 
     def update(
-        self, name: str, part: Part, moments: list[Array], grads: PyTree, place: int = 0
+        self, name: str, part: BranchArrays, moments: list[Array], grads: PyTree, place: int = 0
     ) -> Updated:
         """Update a branch.
 

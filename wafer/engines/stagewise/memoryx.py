@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from models.files import appearing_whole
-from wafer.engines.stagewise.blockfile import FIRST_BLOCK, BlockFile, Leaf, lay_out
+from wafer.engines.stagewise.blockfile import FIRST_BLOCK, BlockFile, BlockLeaf, lay_out
 from wafer.errors import WaferError
 
 __all__ = ["FileStore", "MemoryXError", "RamStore", "Store"]
@@ -32,7 +32,7 @@ _DATA, _LAYOUT = "memoryx.bin", "memoryx.json"
 
 
 class MemoryXError(WaferError, RuntimeError):
-    """The store cannot be written or read; what was committed is intact unless it says so."""
+    """The store cannot be written or read; committed data are intact unless the message differs."""
 
 
 class RamStore:
@@ -91,7 +91,7 @@ class _Record:
 
     places: tuple[int, ...]
     size: int
-    leaves: dict[str, Leaf]
+    leaves: dict[str, BlockLeaf]
     current: int = 0
     pending: int | None = None
     scratch: bool = False
@@ -110,10 +110,10 @@ class FileStore:
     """Records in one file, ``folder/memoryx.bin``, described by ``memoryx.json`` beside it.
 
     Args:
-        folder: made if need be; an old store in it is overwritten. See ``open`` to go on with it.
+        folder: made if need be; an old store in it is overwritten; ``open`` continues it.
         durable: two places per record, and a commit waits for the disk. False halves the file: a
-            process killed while it writes a step then leaves a store that says it is torn, and the
-            run goes on from a checkpoint; after a power cut it is worth nothing.
+            process killed while it writes a step then leaves a store that is marked as torn, and
+            the run continues from a checkpoint. After a power failure the store is lost.
 
     Raises:
         MemoryXError: the folder cannot be written.
@@ -166,7 +166,7 @@ class FileStore:
         store.durable, store._end = described["durable"], described["end"]
         for name, (places, size, leaves) in described["records"].items():
             decoded = {
-                key: Leaf(offset, tuple(shape), _dtype(dtype))
+                key: BlockLeaf(offset, tuple(shape), _dtype(dtype))
                 for key, (offset, shape, dtype) in leaves.items()
             }
             store._records[name] = _Record(tuple(places), size, decoded)

@@ -15,17 +15,23 @@ from jaxtyping import Array, PyTree
 
 from models.base import Aux, Batch, Stage
 from wafer.data.batching.batches import numbered
-from wafer.engines.microbatches import as_batch, each, led, number_of, own
+from wafer.engines.microbatches import (
+    add_axis,
+    as_batch,
+    local_shard,
+    num_micro_batches,
+    scan_micro_batches,
+)
 from wafer.engines.stagewise import residuals
-from wafer.engines.stagewise.branches import Branch, Part
+from wafer.engines.stagewise.branches import Branch, BranchArrays
 from wafer.engines.stagewise.core import Core
 
-__all__ = ["Visit", "Where", "cut", "make_batch"]
+__all__ = ["StageCall", "StageSpecs", "cut", "make_batch"]
 
-Parts = tuple[Part, ...]
+Parts = tuple[BranchArrays, ...]
 
 
-class Where(NamedTuple):
+class StageSpecs(NamedTuple):
     """A stage's place in the sweep.
 
     batch: of every micro-batch
@@ -41,11 +47,11 @@ class Where(NamedTuple):
 def make_batch(core: Core, features: Any) -> Batch:
     """Make the batch of every micro-batch, its sequences numbered over all systems."""
     del core
-    share = own(features)
-    count = number_of(share)
+    share = local_shard(features)
+    count = num_micro_batches(share)
     shards = jax.lax.axis_index("csx") * count + jnp.arange(count, dtype=jnp.int32)
     one = lambda item: numbered(as_batch(item[0]), item[1])
-    return led(jax.lax.map(one, (share, shards)))
+    return add_axis(jax.lax.map(one, (share, shards)))
 
 
 def cut(core: Core, batch: Batch) -> list[Batch]:
@@ -56,7 +62,7 @@ def cut(core: Core, batch: Batch) -> list[Batch]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Visit:
+class StageCall:
     """The passes of one stage, as they are traced.
 
     Attributes:
@@ -70,7 +76,7 @@ class Visit:
     branches: tuple[Branch, ...]
 
     def forward(
-        self, parts: Parts, carry: PyTree, where: Where, *, keep: bool, train: bool
+        self, parts: Parts, carry: PyTree, where: StageSpecs, *, keep: bool, train: bool
     ) -> tuple[Any, Any]:
         """Return (the next carry, what the backward pass need not compute again).
 
@@ -85,11 +91,11 @@ class Visit:
                 return None, residuals.run(self._compute, ready, carry, rest)
             return None, (self._compute(ready, carry, rest), None)
 
-        _, out = each(micro, own((carry, where.batch)))
-        return led(out)
+        _, out = scan_micro_batches(micro, local_shard((carry, where.batch)))
+        return add_axis(out)
 
     def backward(
-        self, parts: Parts, carry: PyTree, where: Where, back: tuple[Any, Any], *, dense: bool
+        self, parts: Parts, carry: PyTree, where: StageSpecs, back: tuple[Any, Any], *, dense: bool
     ) -> tuple[Any, Any]:
         """Return (gradients of each branch, cotangent of the carry's float leaves).
 
@@ -102,11 +108,11 @@ class Visit:
             rest = sparse, batch, self._drop(where)
             return residuals.pull_back(self._compute, ready, carry, rest, cotangent, kept=kept)
 
-        grads, cotangent = each(micro, own((carry, where.batch, *back)))
-        return jax.lax.psum(self._by_branch(grads), "csx"), led(cotangent)
+        grads, cotangent = scan_micro_batches(micro, local_shard((carry, where.batch, *back)))
+        return jax.lax.psum(self._by_branch(grads), "csx"), add_axis(cotangent)
 
     def last(
-        self, parts: Parts, carry: PyTree, where: Where, scale: Array, *, dense: bool
+        self, parts: Parts, carry: PyTree, where: StageSpecs, scale: Array, *, dense: bool
     ) -> tuple[tuple[Any, Aux], Any]:
         """Return ((gradients of each branch, sums of the loss), cotangent of the carry).
 
@@ -127,8 +133,8 @@ class Visit:
             (grads, cotangent), aux = jax.grad(loss, (0, 1), has_aux=True)(ready, floats)
             return (grads, aux), cotangent
 
-        (grads, aux), cotangent = each(micro, own((carry, where.batch)))
-        return jax.lax.psum((self._by_branch(grads), aux), "csx"), led(cotangent)
+        (grads, aux), cotangent = scan_micro_batches(micro, local_shard((carry, where.batch)))
+        return jax.lax.psum((self._by_branch(grads), aux), "csx"), add_axis(cotangent)
 
     def score(
         self, parts: Parts, carry: PyTree, batch: Batch, *, names: tuple[str, ...]
@@ -142,14 +148,14 @@ class Visit:
             outputs = out if isinstance(out, Mapping) else {"logits": out}
             return self.core.model.objective(out, batch), {name: outputs[name] for name in names}
 
-        total, outputs = each(micro, own((carry, batch)))
-        return jax.lax.psum(total, "csx"), led(outputs)
+        total, outputs = scan_micro_batches(micro, local_shard((carry, batch)))
+        return jax.lax.psum(total, "csx"), add_axis(outputs)
 
     @property
     def _compute(self) -> Any:
         return functools.partial(self.core.compute, self.stage)
 
-    def _drop(self, where: Where) -> Array | None:
+    def _drop(self, where: StageSpecs) -> Array | None:
         """[2] uint32 dropout key of the stage, or None; the batch numbers its sequences."""
         if not self.core.dropout:
             return None

@@ -28,9 +28,9 @@ from wafer.engines.resident import Resident
 from wafer.engines.stagewise.branches import cut_part, describe
 from wafer.engines.stagewise.core import Core, Stagewise, core_of
 from wafer.engines.stagewise.flow import Flow, Held, Pipe, evaluate
-from wafer.engines.stagewise.ledger import Ledger, make_plan, start_of
+from wafer.engines.stagewise.ledger import GradientLedger, make_plan, step_inputs
 from wafer.engines.stagewise.record import Recorder, Span
-from wafer.engines.stagewise.regions import Copies, Region, meshes, regions, spread
+from wafer.engines.stagewise.regions import Copies, StageRegion, meshes, regions, spread
 from wafer.engines.stagewise.schedule import bubble
 from wafer.engines.stagewise.stages import Places, Stages
 from wafer.engines.stagewise.updates import density
@@ -73,7 +73,7 @@ class Pipelined(Stagewise):
         self.recompute, self.events, self._meshes = recompute, events, meshes
         self.copies = Copies(devices=len(meshes)) if copies is None else copies
         devices = self.copies.devices
-        self.regions: tuple[Region, ...] = regions(core.model, core.shapes, stages, devices)
+        self.regions: tuple[StageRegion, ...] = regions(core.model, core.shapes, stages, devices)
         self._places = Places(tuple(Stages(core, mesh) for mesh in meshes))
         self.programs = self._places.programs[0]
         self._described: Pipe | None = None
@@ -164,10 +164,10 @@ class Pipelined(Stagewise):
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
         core, held = self.core, self._held(state)
-        start = start_of(state, self._counters(state))
+        start = step_inputs(state, self._counters(state))
         recorder = None if self.events is None else Recorder(len(self._meshes))
         change, donate = core.changes(topology=topology), recorder is None
-        ledger = Ledger(self._pipe.plan, self._places, start, change=change, donate=donate)
+        ledger = GradientLedger(self._pipe.plan, self._places, start, change=change, donate=donate)
         batch = self.programs.batch(features)
         Flow(self._pipe, held, ledger, keep=not self.recompute, recorder=recorder).run(batch)
         if self.events is not None and recorder is not None:

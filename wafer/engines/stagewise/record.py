@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from wafer.engines.stagewise.schedule import Task, needs
+from wafer.engines.stagewise.schedule import StageTask, needs
 
 __all__ = ["Recorder", "Span"]
 
@@ -16,10 +16,10 @@ class Span(NamedTuple):
 
     task: of the timetable
     begin: ``time.perf_counter()`` seconds
-    end: likewise
+    end: ``time.perf_counter()`` seconds
     """
 
-    task: Task
+    task: StageTask
     begin: float
     end: float
 
@@ -39,9 +39,9 @@ class Recorder:
             concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=f"record-{i}")
             for i in range(places)
         ]
-        self._sent: list[tuple[Task, int, float, concurrent.futures.Future[float]]] = []
+        self._sent: list[tuple[StageTask, int, float, concurrent.futures.Future[float]]] = []
 
-    def dispatched(self, task: Task, place: int, begin: float, result: Any) -> None:
+    def dispatched(self, task: StageTask, place: int, begin: float, result: Any) -> None:
         """Note a task.
 
         Args:

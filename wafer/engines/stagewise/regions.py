@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 from models.base import Model
 from models.paths import named_leaves
 
-__all__ = ["Copies", "Region", "meshes", "partition", "regions", "spread"]
+__all__ = ["Copies", "StageRegion", "meshes", "partition", "regions", "spread"]
 
 
-class Region(NamedTuple):
+class StageRegion(NamedTuple):
     """A stage of the pipeline.
 
     name: of its first and last stage
@@ -83,7 +83,7 @@ def _costs(model: Model, shapes: Any) -> list[float]:
     return costs
 
 
-def regions(model: Model, shapes: Any, stages: int | None, devices: int) -> tuple[Region, ...]:
+def regions(model: Model, shapes: Any, stages: int | None, devices: int) -> tuple[StageRegion, ...]:
     """Group a model's stages and put the groups on devices.
 
     Args:
@@ -106,7 +106,7 @@ def regions(model: Model, shapes: Any, stages: int | None, devices: int) -> tupl
     places = partition([sum(costs[i] for i in group) for group in groups], devices)
     place_of = {group: place for place, members in enumerate(places) for group in members}
     named = [(_name(model, group), group) for group in groups]
-    return tuple(Region(name, group, place_of[i]) for i, (name, group) in enumerate(named))
+    return tuple(StageRegion(name, group, place_of[i]) for i, (name, group) in enumerate(named))
 
 
 def _name(model: Model, group: tuple[int, ...]) -> str:
@@ -131,7 +131,7 @@ class Copies(NamedTuple):
         first = micro % self.number % self.groups * self.devices
         return range(first, first + self.devices)
 
-    def place(self, region: Region, micro: int = 0) -> int:
+    def place(self, region: StageRegion, micro: int = 0) -> int:
         """Number of the device of a region, in the copy that takes a micro-batch."""
         return self.places(micro)[region.place]
 

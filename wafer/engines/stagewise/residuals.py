@@ -2,7 +2,7 @@
 
 Forward and backward pass of a stage are two programs, and between them other stages run. The
 backward pass gets the weights and the input again; what it lacks are the results in between. Kept
-are those of products with weights, which cost the most; everything else is cheap to compute from
+are those of products with weights, which cost the most; the others are cheap to compute from
 them. Never kept are weights: they are arguments, which the backward pass fetches again.
 
 The mechanism is JAX's own: a function under ``jax.checkpoint`` says what its pullback needs
@@ -60,8 +60,8 @@ def pull_back(
     Args:
         compute: the stage.
         weights: as in the forward pass.
-        carry: the input, likewise.
-        rest: likewise.
+        carry: the input, as in the forward pass.
+        rest: further arguments, as in the forward pass.
         cotangent: of the next carry's float leaves.
         kept: from ``run`` of the same stage; None computes the stage again.
     """

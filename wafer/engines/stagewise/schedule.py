@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 __all__ = [
     "PHASES",
-    "Task",
+    "StageTask",
     "bubble",
     "forward_schedule",
     "in_flight",
@@ -50,7 +50,7 @@ __all__ = [
 PHASES = ("forward", "backward", "update")
 
 
-class Task(NamedTuple):
+class StageTask(NamedTuple):
     """What a stage does at a step.
 
     step: from 0
@@ -85,7 +85,7 @@ def _check(stages: int, micro_batches: int, copies: int = 1) -> None:
 
 def schedule(
     stages: int, micro_batches: int, *, copies: int = 1, deferred: bool = False
-) -> tuple[Task, ...]:
+) -> tuple[StageTask, ...]:
     """Lay out one mini-batch of training; see the module for the formulas.
 
     Args:
@@ -111,19 +111,19 @@ def schedule(
     _check(stages, micro_batches, copies)
     end = 2 * (stages + micro_batches // copies) - 2
 
-    def tasks() -> Iterator[Task]:
+    def tasks() -> Iterator[StageTask]:
         for s in range(stages):
             for m in range(micro_batches):
                 turn = m // copies
                 step = s + turn if turn < stages - s else s + 2 * turn
-                yield Task(step, s, "forward", m)
-                yield Task(2 * stages - 1 - s + 2 * turn, s, "backward", m)
-            yield Task(end if deferred else end - s, s, "update")
+                yield StageTask(step, s, "forward", m)
+                yield StageTask(2 * stages - 1 - s + 2 * turn, s, "backward", m)
+            yield StageTask(end if deferred else end - s, s, "update")
 
     return tuple(sorted(tasks()))
 
 
-def forward_schedule(stages: int, micro_batches: int, copies: int = 1) -> tuple[Task, ...]:
+def forward_schedule(stages: int, micro_batches: int, copies: int = 1) -> tuple[StageTask, ...]:
     """Lay out the forward passes of one evaluation; some copies may have a micro-batch less.
 
     Raises:
@@ -132,7 +132,7 @@ def forward_schedule(stages: int, micro_batches: int, copies: int = 1) -> tuple[
     _check(stages, micro_batches)
     return tuple(
         sorted(
-            Task(s + m // copies, s, "forward", m)
+            StageTask(s + m // copies, s, "forward", m)
             for s in range(stages)
             for m in range(micro_batches)
         )
@@ -140,7 +140,7 @@ def forward_schedule(stages: int, micro_batches: int, copies: int = 1) -> tuple[
 
 
 def needs(
-    task: Task, stages: int, micro_batches: int, *, copies: int = 1, deferred: bool = False
+    task: StageTask, stages: int, micro_batches: int, *, copies: int = 1, deferred: bool = False
 ) -> list[tuple[int, str, int]]:
     """List what must have ended before a task begins, as (stage, phase, micro-batch)."""
     s, m = task.stage, task.micro
@@ -176,7 +176,7 @@ def spans(stages: int, micro_batches: int) -> tuple[int, int, int]:
     return edge, total - 2 * edge, edge
 
 
-def table(tasks: Sequence[Task], stages: int, copies: int = 1) -> str:
+def table(tasks: Sequence[StageTask], stages: int, copies: int = 1) -> str:
     """Write a timetable as text: a row per stage of each copy, a column per step."""
     steps = 1 + max(task.step for task in tasks)
     cells = [["."] * steps for _ in range(stages * copies)]

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from models.base import Stage
 from wafer.engines.stagewise.branches import Branch
 from wafer.engines.stagewise.core import Core
-from wafer.engines.stagewise.passes import Visit, Where, cut, make_batch
+from wafer.engines.stagewise.passes import StageCall, StageSpecs, cut, make_batch
 from wafer.engines.stagewise.updates import BranchUpdate
 
 __all__ = ["Places", "Stages"]
@@ -28,7 +28,7 @@ class Role(NamedTuple):
     subject: makes the function's first argument: (core, *what it is traced for) -> subject
     key: of what it is traced for -> equal for all that share the program
     takes: where its arrays lie, for each argument; None for a function without an axis of systems
-    gives: likewise, of its results
+    gives: where its results lie
     donates: positions of arrays that it overwrites
     """
 
@@ -45,16 +45,16 @@ def _kind(stage: Stage, branches: tuple[Branch, ...]) -> Hashable:
 
 _ALL, _SHARED = P(), P("csx")  # the same on all systems; shared out among them
 _specs: Any = (_SHARED, _ALL, _ALL)
-_WHERE = Where(*_specs)
-_of_stage = functools.partial(Role, Visit, _kind)
+_WHERE = StageSpecs(*_specs)
+_of_stage = functools.partial(Role, StageCall, _kind)
 _of_batch = Role(lambda core: core, lambda: None, (_SHARED,), _SHARED)
 _ROLES: dict[Callable[..., Any], Role] = {
     make_batch: _of_batch,
     cut: _of_batch,
-    Visit.forward: _of_stage((_ALL, _SHARED, _WHERE), (_SHARED, _SHARED)),
-    Visit.backward: _of_stage((_ALL, _SHARED, _WHERE, _SHARED), (_ALL, _SHARED)),
-    Visit.last: _of_stage((_ALL, _SHARED, _WHERE, _ALL), (_ALL, _SHARED)),
-    Visit.score: _of_stage((_ALL, _SHARED, _SHARED), (_ALL, _SHARED)),
+    StageCall.forward: _of_stage((_ALL, _SHARED, _WHERE), (_SHARED, _SHARED)),
+    StageCall.backward: _of_stage((_ALL, _SHARED, _WHERE, _SHARED), (_ALL, _SHARED)),
+    StageCall.last: _of_stage((_ALL, _SHARED, _WHERE, _ALL), (_ALL, _SHARED)),
+    StageCall.score: _of_stage((_ALL, _SHARED, _SHARED), (_ALL, _SHARED)),
     BranchUpdate.measure: Role(BranchUpdate, lambda branch: branch.layer),
     BranchUpdate.apply: Role(BranchUpdate, lambda branch: branch.rules, donates=(1,)),
 }

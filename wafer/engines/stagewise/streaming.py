@@ -36,10 +36,10 @@ from wafer.engines.stagewise.branches import (
     split_opt,
 )
 from wafer.engines.stagewise.core import Core, Stagewise, core_of
-from wafer.engines.stagewise.ledger import Ledger, Plan, make_plan, start_of
+from wafer.engines.stagewise.ledger import GradientLedger, SweepPlan, make_plan, step_inputs
 from wafer.engines.stagewise.memoryx import FileStore, RamStore, Store
 from wafer.engines.stagewise.stages import Places, Stages
-from wafer.engines.stagewise.sweep import Sweep, evaluate
+from wafer.engines.stagewise.sweep import StreamingSweep, evaluate
 from wafer.engines.stagewise.traffic import Event, Mover
 from wafer.engines.stagewise.updates import density
 from wafer.experiment import Experiment
@@ -78,7 +78,7 @@ class Streaming(Stagewise):
         self.mover = Mover(RamStore() if store is None else store, mesh, events)
         self.programs = Stages(core, mesh)
         self._branches: dict[str, Branch] = {}
-        self._plan: Plan | None = None
+        self._plan: SweepPlan | None = None
         self._frame: Any = None
 
     # --- states ---------------------------------------------------------------------------
@@ -192,10 +192,10 @@ class Streaming(Stagewise):
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
-        start = start_of(state, self._counters(state.opt_state))
+        start = step_inputs(state, self._counters(state.opt_state))
         change = self.core.changes(topology=topology)
-        ledger = Ledger(self._sweep, Places((self.programs,)), start, change=change)
-        sweep = Sweep(ledger, self.mover, residual_bytes=self.residual_bytes)
+        ledger = GradientLedger(self._sweep, Places((self.programs,)), start, change=change)
+        sweep = StreamingSweep(ledger, self.mover, residual_bytes=self.residual_bytes)
         sweep.run(self.programs.batch(features))
         self.density |= ledger.density
         # RAM commits nothing, so nothing is waited for there.
@@ -206,7 +206,7 @@ class Streaming(Stagewise):
         return self._state(small, ledger.counters), ledger.metrics()
 
     @property
-    def _sweep(self) -> Plan:
+    def _sweep(self) -> SweepPlan:
         if self._plan is None:
             raise RuntimeError("streaming: call init (or rebuild) before step; there is no state")
         return self._plan

@@ -18,16 +18,16 @@ from jaxtyping import Array, PyTree
 from models.base import Aux, Batch
 from wafer.engines.programs import shapes_of
 from wafer.engines.stagewise import residuals
-from wafer.engines.stagewise.branches import Branch, Part
-from wafer.engines.stagewise.ledger import Ledger, Plan
-from wafer.engines.stagewise.passes import Visit, Where
+from wafer.engines.stagewise.branches import Branch, BranchArrays
+from wafer.engines.stagewise.ledger import GradientLedger, SweepPlan
+from wafer.engines.stagewise.passes import StageCall, StageSpecs
 from wafer.engines.stagewise.stages import Stages
 from wafer.engines.stagewise.traffic import Mover
 
-__all__ = ["Sweep", "evaluate"]
+__all__ = ["StreamingSweep", "evaluate"]
 
 
-def _load_part(mover: Mover, branch: Branch) -> Part:
+def _load_part(mover: Mover, branch: Branch) -> BranchArrays:
     """Bring a branch's weights to the systems."""
     weights = mover.load(f"{branch.name}/weights")
     return branch.part(weights, mover.load(f"{branch.name}/topology") if branch.is_sparse else {})
@@ -41,12 +41,12 @@ class _Fetched(NamedTuple):
     grads: leaves held since the sweep, or None
     """
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, BranchArrays]
     moments: Mapping[str, list[Array]]
     grads: list[Array] | None = None
 
 
-class Sweep:
+class StreamingSweep:
     """One step.
 
     Args:
@@ -55,7 +55,7 @@ class Sweep:
         residual_bytes: for what the backward sweep need not compute again, on each system.
     """
 
-    def __init__(self, ledger: Ledger, mover: Mover, *, residual_bytes: int) -> None:
+    def __init__(self, ledger: GradientLedger, mover: Mover, *, residual_bytes: int) -> None:
         self.ledger, self.mover, self.residual_bytes = ledger, mover, residual_bytes
         self.plan, self.programs = ledger.plan, ledger.places.programs[0]
         self._held: dict[str, Any] = {}  # structure of gradients that wait in the store
@@ -70,7 +70,7 @@ class Sweep:
         carries: list[Any] = [None]
         residue: list[Any] = []
         for i in range(last):
-            forward = self._program(Visit.forward, i, keep=keep[i], train=True)
+            forward = self._program(StageCall.forward, i, keep=keep[i], train=True)
             parts = tuple(next(fetched).parts.values())
             carry, kept = forward(parts, carries[-1], self._where(batch, i))
             self.mover.pace("forward", stages[i].name, carry)
@@ -79,7 +79,7 @@ class Sweep:
         cotangent = self._turn(batch, carries.pop(), next(fetched))
         for i in reversed(range(last)):
             now = next(fetched)
-            backward = self._program(Visit.backward, i, dense=self.ledger.change)
+            backward = self._program(StageCall.backward, i, dense=self.ledger.change)
             back = cotangent, residue.pop()
             parts = tuple(now.parts.values())
             grads, cotangent = backward(parts, carries.pop(), self._where(batch, i), back)
@@ -91,8 +91,8 @@ class Sweep:
     def _program(self, function: Any, index: int, **choices: Any) -> Any:
         return self.programs.program(function, *self.plan.at(index), **choices)
 
-    def _where(self, batch: Batch, index: int) -> Where:
-        return Where(batch, self.ledger.starts[0].key, np.int32(index))
+    def _where(self, batch: Batch, index: int) -> StageSpecs:
+        return StageSpecs(batch, self.ledger.starts[0].key, np.int32(index))
 
     def _load(self, index: int, *, up: bool) -> _Fetched:
         _, branches = self.plan.at(index)
@@ -106,7 +106,7 @@ class Sweep:
     def _turn(self, batch: Batch, carry: PyTree, now: _Fetched) -> Any:
         """Run the last stage both ways."""
         index = len(self.plan.stages) - 1
-        program = self._program(Visit.last, index, dense=self.ledger.change)
+        program = self._program(StageCall.last, index, dense=self.ledger.change)
         where, scale = self._where(batch, index), self.ledger.starts[0].scale
         (grads, aux), cotangent = program(tuple(now.parts.values()), carry, where, scale)
         self.mover.pace("backward", self.plan.stages[index].name, aux)
@@ -116,13 +116,13 @@ class Sweep:
 
     def _settle(self, index: int, grads: tuple[Any, ...], now: _Fetched) -> None:
         """Use the gradients that are whole after a stage: update, or hold them back."""
-        for name, total in self.ledger.settle(index, grads).items():
+        for name, total in self.ledger.finish_branch(index, grads).items():
             if self.ledger.deferred:
                 self._hold(name, now.parts[name], total)
             else:
                 self._update(name, now, total)
 
-    def _hold(self, name: str, part: Part, grads: PyTree) -> None:
+    def _hold(self, name: str, part: BranchArrays, grads: PyTree) -> None:
         self.ledger.measure(name, part, grads)
         leaves, self._held[name] = jax.tree.flatten(grads)
         record = {str(i): leaf for i, leaf in enumerate(leaves)}
@@ -170,7 +170,7 @@ class Sweep:
         carry, sizes = None, []
         for i in range(len(self.plan.stages) - 1):
             parts = tuple(branch.shapes for branch in self.plan.at(i)[1])
-            forward = self._program(Visit.forward, i, keep=True, train=True)
+            forward = self._program(StageCall.forward, i, keep=True, train=True)
             carry, kept = jax.eval_shape(forward, parts, carry, self._where(batch, i))
             total = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(kept))
             sizes.append(total // self.programs.mesh.size)
@@ -178,7 +178,7 @@ class Sweep:
 
 
 def evaluate(
-    plan: Plan,
+    plan: SweepPlan,
     programs: Stages,
     mover: Mover,
     batch: Batch,
@@ -197,7 +197,7 @@ def evaluate(
     *before, last = visits
     carry: PyTree = None
     for i, at in enumerate(before):
-        forward = programs.program(Visit.forward, *at, keep=False, train=False)
-        carry, _ = forward(next(fetched), carry, Where(batch, key, np.int32(i)))
+        forward = programs.program(StageCall.forward, *at, keep=False, train=False)
+        carry, _ = forward(next(fetched), carry, StageSpecs(batch, key, np.int32(i)))
         mover.pace("forward", at[0].name, carry)
-    return programs.program(Visit.score, *last, names=names)(next(fetched), carry, batch)
+    return programs.program(StageCall.score, *last, names=names)(next(fetched), carry, batch)

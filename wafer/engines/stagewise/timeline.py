@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from wafer.engines.stagewise.record import Span
-from wafer.engines.stagewise.schedule import PHASES, Task
+from wafer.engines.stagewise.schedule import PHASES, StageTask
 from wafer.engines.stagewise.traffic import Event
 
 __all__ = ["draw_schedule", "draw_spans", "draw_sweep"]
@@ -45,11 +45,11 @@ def _legend(ax: Any) -> None:
     ax.legend(handles=patches, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
-def _number(task: Task) -> str:
+def _number(task: StageTask) -> str:
     return "" if task.micro < 0 else str(task.micro)
 
 
-def _lane(task: Task, names: Sequence[str], copies: int) -> str:
+def _lane(task: StageTask, names: Sequence[str], copies: int) -> str:
     """The row of a task: its stage, and with several copies which of them."""
     name = names[task.stage]
     return name if copies == 1 else f"{name} ({task.copy(copies) + 1})"
@@ -76,7 +76,9 @@ def _bars(
     ]
 
 
-def draw_schedule(ax: Any, tasks: Iterable[Task], names: Sequence[str], copies: int = 1) -> Any:
+def draw_schedule(
+    ax: Any, tasks: Iterable[StageTask], names: Sequence[str], copies: int = 1
+) -> Any:
     """Draw a timetable, steps against layers.
 
     Args:

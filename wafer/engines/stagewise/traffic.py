@@ -30,7 +30,7 @@ class Event(NamedTuple):
     lane: 'fetch', 'forward', 'backward', 'update' or 'write'
     name: stage, branch or record
     begin: ``time.perf_counter()`` seconds
-    end: likewise
+    end: ``time.perf_counter()`` seconds
     """
 
     lane: str

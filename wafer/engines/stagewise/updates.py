@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, PyTree
 
 from sparsity import SparseState, Sparsifier, storage
-from wafer.engines.stagewise.branches import Branch, Part, join_opt, split_opt
+from wafer.engines.stagewise.branches import Branch, BranchArrays, join_opt, split_opt
 from wafer.engines.stagewise.core import Core
 
 __all__ = ["BranchUpdate", "Control", "Updated", "density"]
@@ -21,7 +21,7 @@ class Control(NamedTuple):
 
     denominator: [] float32, gradients are divided by it (tokens times loss scale)
     norm: [] float32 global norm of the divided gradients; read where updates wait for it
-    finite: [] bool, false when a gradient of the step is not; read likewise
+    finite: [] bool, false when a gradient of the step is not; read where updates wait for it
     codes: relative name of a sparse parameter -> uint32 of its random draws
     counters: of the optimizer, before the step
     sparse: counters of the sparse state
@@ -47,7 +47,7 @@ class Updated(NamedTuple):
     weight_norm: [] float32 of the new weights
     """
 
-    part: Part
+    part: BranchArrays
     moments: list[Array]
     counters: list[Array]
     sparse: SparseState
@@ -68,7 +68,7 @@ class BranchUpdate:
     core: Core
     branch: Branch
 
-    def measure(self, part: Part, grads: PyTree, denominator: Array) -> Array:
+    def measure(self, part: BranchArrays, grads: PyTree, denominator: Array) -> Array:
         """Squared norm of the gradients at kept weights."""
         kept, _ = self._select(self.core.sparsifier, grads, denominator, self.branch.sparse(part))
         return optax.tree.norm(kept, squared=True)
@@ -94,7 +94,7 @@ class BranchUpdate:
         core, branch, (weights, moments) = self.core, self.branch, owned
         codes = {branch.full(name): code for name, code in control.codes.items()}
         sparsifier = dataclasses.replace(core.sparsifier, code_of=codes.__getitem__)
-        sparse = branch.sparse(Part(weights, *topology), control.sparse)
+        sparse = branch.sparse(BranchArrays(weights, *topology), control.sparse)
         kept, dense = self._select(sparsifier, grads, control.denominator, sparse)
         params = {branch.name: weights}
         opt_state = join_opt(branch, moments, control.counters)
@@ -107,7 +107,7 @@ class BranchUpdate:
         new_moments, counters = split_opt(branch, opt_state)
         part = branch.own(new, sparse)
         if not change:
-            part = Part(part.params, {}, {})
+            part = BranchArrays(part.params, {}, {})
         return Updated(
             part=part,
             # Moments keep the precision they are stored in; float32 sums promote bfloat16 ones.
