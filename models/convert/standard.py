@@ -5,6 +5,7 @@ vendor's converter does. Rotary features come in the vendor's order (adjacent pa
 queries and keys are permuted to the one that the target knows.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any

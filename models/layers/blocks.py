@@ -221,7 +221,7 @@ def draw(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> dict[st
 
     Args:
         module: the module; hashable.
-        key: random key, consumed.
+        key: [] random key, consumed.
         inputs: arrays of the shapes that the module is called with.
         options: its arguments by keyword; ``attend`` and ``drop`` are functions.
     """

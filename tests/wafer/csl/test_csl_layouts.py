@@ -22,7 +22,7 @@ from wafer.csl.regions import (
     get_edge_routing,
     get_platform,
 )
-from wafer.csl.regions.colors import AllocationError, Net, allocate, joined, meetings
+from wafer.csl.regions.colors import AllocationError, ColorGroup, allocate, joined, meetings
 from wafer.csl.regions.paths import Hop, find_exit, find_lanes, find_path
 from wafer.csl.regions.routing import Sides, registers_of
 
@@ -269,20 +269,23 @@ def test_colors_by_hand():
     groups = joined("abcd", [("a", "b"), ("b", "c")])
     assert groups["a"] == groups["c"] == ("a", "b", "c")
     assert groups["d"] == ("d",)
-    a, b, c = Net(("a",), None), Net(("b",), 0), Net(("c",), None)
+    a, b, c = ColorGroup(("a",), None), ColorGroup(("b",), 0), ColorGroup(("c",), None)
     right, left = (Sides(1 << RAMP, 1 << E),), (Sides(1 << RAMP, 1 << W),)
     used = {(0, 0): {a: right}, (1, 0): {b: left}, (2, 0): {c: left}}
     meets = meetings(used)
     assert meets == {a: {b: (1, 0)}, b: {a: (1, 0), c: (1, 0)}, c: {b: (1, 0)}}
     assert allocate(meets, [], "wse2") == {b: 0, a: 1, c: 1}
-    crowd = {Net((str(k),), None): {} for k in range(21)}
+    crowd = {ColorGroup((str(k),), None): {} for k in range(21)}
     crowd = {net: {other: (3, 4) for other in crowd if other != net} for net in crowd}
     assert sorted(allocate(crowd, crowd, "wse2").values()) == list(range(21))
     with pytest.raises(AllocationError, match=r"no color is left .* 20 others, .* 16 with switch"):
         allocate(crowd, crowd, "wse3")
     with pytest.raises(AllocationError, match=r"color 10 of 'x' is none of 0, .* on WSE-3"):
-        allocate({Net(("x",), 10): {}}, [Net(("x",), 10)], "wse3")
-    clash = {Net(("x",), 3): {Net(("y",), 3): (1, 2)}, Net(("y",), 3): {Net(("x",), 3): (1, 2)}}
+        allocate({ColorGroup(("x",), 10): {}}, [ColorGroup(("x",), 10)], "wse3")
+    clash = {
+        ColorGroup(("x",), 3): {ColorGroup(("y",), 3): (1, 2)},
+        ColorGroup(("y",), 3): {ColorGroup(("x",), 3): (1, 2)},
+    }
     with pytest.raises(AllocationError, match=r"color 3 is given to .* meet at PE \(1, 2\)"):
         allocate(clash, [], "wse2")
 

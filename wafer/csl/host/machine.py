@@ -85,7 +85,14 @@ class Machine(Protocol):
     def enter(
         self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
     ) -> None:
-        """Queue words that come from outside of the rectangle by a PE's side."""
+        """Queue words that come from outside of the rectangle by a PE's side.
+
+        Args:
+            color: that they come on.
+            port: column, row and side of the PE.
+            words: [n] uint32.
+            controls: [n] bool, whether each is a control wavelet.
+        """
         ...
 
     def open(self, color: int, port: tuple[int, int, str]) -> None:

@@ -147,7 +147,13 @@ class Runtime:
         return self._call(name, arguments(name, kind, args), nonblock)
 
     def call(self, name: str, words: Sequence[int], nonblock: bool = False) -> Task:
-        """As ``launch``, with the arguments as 32-bit words."""
+        """Run an exported function, as ``launch`` does.
+
+        Args:
+            name: of the function.
+            words: its arguments as 32-bit words.
+            nonblock: return at once.
+        """
         kind = self.image.exports[self.get_id(name)].type
         return self._call(name, raw_arguments(name, kind, words), nonblock)
 
@@ -199,7 +205,7 @@ class Runtime:
 
         Args:
             port: of ``create_input_stream``.
-            array: 32-bit items.
+            array: [n] 32-bit items.
             nonblock: without effect: the host never waits here.
 
         Raises:
@@ -215,7 +221,7 @@ class Runtime:
 
         Args:
             port: of ``create_output_stream``.
-            array: of 32-bit items, at least ``size``.
+            array: [n] 32-bit items, n at least ``size``.
             size: words.
             nonblock: return at once; the words are there after ``task_wait`` or ``stop``.
 

@@ -135,7 +135,13 @@ def _task(program: Program | None, task: int, number: int) -> str:
 
 
 def task_label(program: Program, task: int, number: int) -> str:
-    """A task by the name that the source gives it, and what it is."""
+    """Return a task by the name that the source gives it, and what it is.
+
+    Args:
+        program: that runs.
+        task: kind of task.
+        number: of the task in its kind.
+    """
     what = _task(program, task, number)
     if task >= len(_TABLES):
         return what
@@ -206,7 +212,13 @@ def waiting_for(
 
 
 def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
-    """Column and row of the PE by a side; of RAMP, the PE itself."""
+    """Return column and row of the PE by a side.
+
+    Args:
+        x: column.
+        y: row.
+        side: 'WEST', 'EAST', 'SOUTH' or 'NORTH'; of 'RAMP', the PE itself.
+    """
     dx, dy = {"WEST": (-1, 0), "EAST": (1, 0), "SOUTH": (0, 1), "NORTH": (0, -1)}.get(side, (0, 0))
     return x + dx, y + dy
 

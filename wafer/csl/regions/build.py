@@ -19,10 +19,10 @@ from wafer.csl.meaning.core.fabric import Fabric
 from wafer.csl.meaning.core.unit import Unit
 from wafer.csl.meaning.core.values import Value
 from wafer.csl.meaning.files import Files
-from wafer.csl.regions.colors import AllocationError, Net, allocate, joined, meetings
+from wafer.csl.regions.colors import AllocationError, ColorGroup, allocate, joined, meetings
 from wafer.csl.regions.grid import Grid, Used, connect, lead_out
 from wafer.csl.regions.problems import fail
-from wafer.csl.regions.region import CodeRegion, Painted, Plan
+from wafer.csl.regions.region import CodeRegion, LayoutPlan, Painted
 from wafer.csl.regions.routing import Cell, Color, Route, registers_of
 from wafer.csl.syntax.source import Position
 
@@ -32,7 +32,7 @@ _WEST_AND_NORTH = 1 << Route.WEST | 1 << Route.NORTH  # places count from the wa
 _NO_FILTER = (0,) * len(COLUMNS["filters"])
 
 
-def build(plan: Plan, folder: Path) -> tuple[Image, dict[str, int]]:
+def build(plan: LayoutPlan, folder: Path) -> tuple[Image, dict[str, int]]:
     """Compile a layout.
 
     Args:
@@ -71,7 +71,7 @@ def build(plan: Plan, folder: Path) -> tuple[Image, dict[str, int]]:
     return image._replace(edges=_WEST_AND_NORTH, ports=ports, presets=presets), values
 
 
-def _code(plan: Plan) -> dict[Cell, CodeRegion]:
+def _code(plan: LayoutPlan) -> dict[Cell, CodeRegion]:
     """The region of each PE with code."""
     if not plan.regions:
         raise HostError("the layout has no region; expected layout.create_code_region(…) first")
@@ -87,7 +87,7 @@ def _code(plan: Plan) -> dict[Cell, CodeRegion]:
     return out
 
 
-def _mentioned(plan: Plan) -> Iterator[tuple[Color, Position]]:
+def _mentioned(plan: LayoutPlan) -> Iterator[tuple[Color, Position]]:
     """The colors of a layout, with a line that mentions each."""
     for region in plan.regions:
         for params in region.params.values():
@@ -97,7 +97,7 @@ def _mentioned(plan: Plan) -> Iterator[tuple[Color, Position]]:
         yield from ((port.painted.color, port.painted.at) for port in region.ports)
 
 
-def _nets(plan: Plan) -> dict[str, Net]:
+def _nets(plan: LayoutPlan) -> dict[str, ColorGroup]:
     """What connections make one, by the colors' full names."""
     given = dict[str, int | None]()
     lines = dict[str, Position]()
@@ -108,13 +108,13 @@ def _nets(plan: Plan) -> dict[str, Net]:
             fail(at, f"color '{color.full_name}' is given as {before} and as {color.value}")
         given[color.full_name] = color.value if before is None else before
     pairs = [(a.painted.color.full_name, b.painted.color.full_name) for a, b in plan.connections]
-    out = dict[str, Net]()
+    out = dict[str, ColorGroup]()
     for name, names in joined(given, pairs).items():
         values = {given[other] for other in names} - {None}
         if len(values) > 1:
             text = " and ".join(f"'{n}' is {given[n]}" for n in names if given[n] is not None)
             fail(lines[name], f"connected colors have one number, but {text}")
-        out[name] = Net(names, next(iter(values), None))
+        out[name] = ColorGroup(names, next(iter(values), None))
     return out
 
 
@@ -136,7 +136,7 @@ def _known(region: CodeRegion) -> Iterator[tuple[Cell, Painted]]:
                 yield local, Painted(value, (), region.at)
 
 
-def _used(plan: Plan, nets: Mapping[str, Net]) -> Used:
+def _used(plan: LayoutPlan, nets: Mapping[str, ColorGroup]) -> Used:
     """What the regions' PEs do with each net; ports go before what is painted."""
     out: Used = {}
     for region in plan.regions:
@@ -155,7 +155,7 @@ def _used(plan: Plan, nets: Mapping[str, Net]) -> Used:
     return out
 
 
-def _numbers(plan: Plan, used: Used, nets: set[Net]) -> dict[Net, int]:
+def _numbers(plan: LayoutPlan, used: Used, nets: set[ColorGroup]) -> dict[ColorGroup, int]:
     positions = {
         cell: {net: painted.positions for net, painted in there.items()}
         for cell, there in used.items()
@@ -170,7 +170,7 @@ def _numbers(plan: Plan, used: Used, nets: set[Net]) -> dict[Net, int]:
 
 
 def _tiles(
-    plan: Plan, folder: Path, size: tuple[int, int], numbers: Mapping[str, int]
+    plan: LayoutPlan, folder: Path, size: tuple[int, int], numbers: Mapping[str, int]
 ) -> tuple[Unit, Layout]:
     """The tiles of a layout, with the colors' numbers as params."""
     entry = folder / "layout"  # whose folder the files are relative to
@@ -195,7 +195,7 @@ def _tiles(
 
 
 def _configs(
-    used: Used, numbers: Mapping[Net, int]
+    used: Used, numbers: Mapping[ColorGroup, int]
 ) -> Iterator[tuple[tuple[int, int, int], ColorConfig]]:
     """What routers do with each color: registers by column, row and number."""
     for (x, y), there in used.items():
@@ -213,7 +213,7 @@ def _value(value: Any, numbers: Mapping[str, int]) -> Value:
     return param_value(numbers[value.full_name] if isinstance(value, Color) else value)
 
 
-def _presets(plan: Plan, image: Image) -> Iterator[Preset]:
+def _presets(plan: LayoutPlan, image: Image) -> Iterator[Preset]:
     """Values of variables that the layout gives, once they are known to fit."""
     for region in plan.regions:
         x, y = region.origin

@@ -7,7 +7,7 @@ from wafer.csl.machine.image import COLORS
 from wafer.csl.meaning.builtins.routes import SWITCHED_WSE3
 from wafer.csl.regions.routing import Cell, Sides, step
 
-__all__ = ["AllocationError", "Net", "allocate", "joined", "meetings"]
+__all__ = ["AllocationError", "ColorGroup", "allocate", "joined", "meetings"]
 
 
 class AllocationError(ValueError):
@@ -17,12 +17,12 @@ class AllocationError(ValueError):
         net: which.
     """
 
-    def __init__(self, net: "Net", message: str) -> None:
+    def __init__(self, net: "ColorGroup", message: str) -> None:
         super().__init__(message)
         self.net = net
 
 
-class Net(NamedTuple):
+class ColorGroup(NamedTuple):
     """Colors that connections make one: words keep their color on the way.
 
     Attributes:
@@ -53,7 +53,9 @@ def joined(names: Iterable[str], pairs: Iterable[tuple[str, str]]) -> dict[str, 
     return {name: tuple(sorted(group)) for name, group in groups.items()}
 
 
-def meetings(used: Mapping[Cell, Mapping[Net, tuple[Sides, ...]]]) -> dict[Net, dict[Net, Cell]]:
+def meetings(
+    used: Mapping[Cell, Mapping[ColorGroup, tuple[Sides, ...]]],
+) -> dict[ColorGroup, dict[ColorGroup, Cell]]:
     """For each net, those that need another number, and a cell where they meet.
 
     Two nets meet where both are used, and where one sends into a router that the other uses.
@@ -61,7 +63,7 @@ def meetings(used: Mapping[Cell, Mapping[Net, tuple[Sides, ...]]]) -> dict[Net, 
     Args:
         used: cell -> nets, with what its router does with each; () where only the PE names it.
     """
-    out = dict[Net, dict[Net, Cell]]()
+    out = dict[ColorGroup, dict[ColorGroup, Cell]]()
     for cell, nets in used.items():
         for net, positions in nets.items():
             out.setdefault(net, {})
@@ -75,8 +77,8 @@ def meetings(used: Mapping[Cell, Mapping[Net, tuple[Sides, ...]]]) -> dict[Net, 
 
 
 def allocate(
-    meets: Mapping[Net, Mapping[Net, Cell]], switched: Iterable[Net], arch: str
-) -> dict[Net, int]:
+    meets: Mapping[ColorGroup, Mapping[ColorGroup, Cell]], switched: Iterable[ColorGroup], arch: str
+) -> dict[ColorGroup, int]:
     """The number of each net: those that meet most choose first, the lowest that is free.
 
     Args:
@@ -88,7 +90,7 @@ def allocate(
         AllocationError: two given numbers clash, or there are not enough colors; in words.
     """
     limited = set(switched) if arch == "wse3" else set()
-    out = dict[Net, int]()
+    out = dict[ColorGroup, int]()
     for net in sorted(meets, key=lambda n: (n.value is None, n not in limited, -len(meets[n]), n)):
         taken = {out[other]: other for other in meets[net] if other in out}
         if net.value in taken:

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Mapping
 
-from wafer.csl.regions.colors import Net
+from wafer.csl.regions.colors import ColorGroup
 from wafer.csl.regions.paths import Hop, find_exit, find_lanes
 from wafer.csl.regions.problems import fail
-from wafer.csl.regions.region import CodeRegion, Painted, Port
+from wafer.csl.regions.region import CodeRegion, Painted, RegionPort
 from wafer.csl.regions.routing import Cell, Route, Sides, step
 
 __all__ = ["Grid", "Used", "connect", "lead_out"]
 
 _NEEDED = "a path needs PEs without code that no other path of its color uses"
-Used = dict[Cell, dict[Net, Painted]]  # what each router does with each net
+Used = dict[Cell, dict[ColorGroup, Painted]]  # what each router does with each net
 
 
 class Grid:
@@ -26,20 +26,26 @@ class Grid:
         """Whether a place is beyond the fabric's edge."""
         return not (0 <= cell[0] < self.width and 0 <= cell[1] < self.height)
 
-    def is_free(self, net: Net) -> Callable[[Cell], bool]:
+    def is_free(self, net: ColorGroup) -> Callable[[Cell], bool]:
         """Whether a path of a net may use a router."""
         return lambda cell: (
             not (self.is_outside(cell) or cell in self.code or net in self.used.get(cell, ()))
         )
 
-    def add(self, net: Net, hops: list[Hop], port: Port) -> None:
-        """Let routers pass the words of a port on."""
+    def add(self, net: ColorGroup, hops: list[Hop], port: RegionPort) -> None:
+        """Let routers pass the words of a port on.
+
+        Args:
+            net: that the words are of.
+            hops: the routers.
+            port: that sends or receives.
+        """
         for cell, enters, leaves in hops:
             positions = (Sides(1 << enters, 1 << leaves),)
             painted = Painted(port.painted.color, positions, port.users[0])
             self.used.setdefault(cell, {})[net] = painted
 
-    def obstacle(self, port: Port, cell: Cell) -> str:
+    def obstacle(self, port: RegionPort, cell: Cell) -> str:
         """Why no path begins at a port's PE, if that is knowable."""
         beside = step(cell, port.edge)
         if self.is_outside(beside):
@@ -49,8 +55,14 @@ class Grid:
         return ""
 
 
-def connect(grid: Grid, net: Net, output: Port, input: Port) -> None:
+def connect(grid: Grid, net: ColorGroup, output: RegionPort, input: RegionPort) -> None:
     """Find the paths between the PEs of two ports.
+
+    Args:
+        grid: takes the paths.
+        net: of both ports.
+        output: port that sends.
+        input: port that receives.
 
     Raises:
         CslError: there is none.
@@ -68,8 +80,13 @@ def connect(grid: Grid, net: Net, output: Port, input: Port) -> None:
         grid.add(net, path, output)
 
 
-def lead_out(grid: Grid, net: Net, port: Port) -> tuple[int, int, str]:
+def lead_out(grid: Grid, net: ColorGroup, port: RegionPort) -> tuple[int, int, str]:
     """Find the way between a port and the fabric's edge.
+
+    Args:
+        grid: takes the way.
+        net: of the port.
+        port: of one PE.
 
     Returns:
         Column and row of the PE at the edge, and the side by which it looks out.

@@ -10,7 +10,7 @@ from wafer.csl.host.artifacts import save
 from wafer.csl.host.errors import HostError
 from wafer.csl.regions.build import build
 from wafer.csl.regions.problems import fail, script_position
-from wafer.csl.regions.region import CodeRegion, Plan, Port
+from wafer.csl.regions.region import CodeRegion, LayoutPlan, RegionPort
 from wafer.csl.syntax.source import Position
 
 __all__ = ["Platform", "SdkLayout", "SdkTarget", "SimfabConfig", "get_platform"]
@@ -65,7 +65,7 @@ class SdkLayout:
     """
 
     def __init__(self, platform: Platform) -> None:
-        self.plan = Plan(platform.target.value, [], [], [])
+        self.plan = LayoutPlan(platform.target.value, [], [], [])
 
     def create_code_region(self, file: str, name: str, width: int, height: int) -> CodeRegion:
         """A rectangle of PEs that run a file; at (0, 0) until it is placed.
@@ -85,7 +85,7 @@ class SdkLayout:
         self.plan.regions.append(region)
         return region
 
-    def connect(self, output: Port, input: Port) -> None:
+    def connect(self, output: RegionPort, input: RegionPort) -> None:
         """Let the words of one port enter another: those of its k-th PE go to the k-th PE there."""
         at = script_position()
         self._use(output, at, is_input=False)
@@ -101,15 +101,15 @@ class SdkLayout:
                 )
         self.plan.connections.append((output, input))
 
-    def create_input_stream(self, port: Port) -> str:
+    def create_input_stream(self, port: RegionPort) -> str:
         """Let the host send to a port of one PE; the name is for ``SdkRuntime.send``."""
         return self._stream(port, is_input=True)
 
-    def create_output_stream(self, port: Port) -> str:
+    def create_output_stream(self, port: RegionPort) -> str:
         """Let the host receive from a port of one PE; the name is for ``SdkRuntime.receive``."""
         return self._stream(port, is_input=False)
 
-    def _stream(self, port: Port, *, is_input: bool) -> str:
+    def _stream(self, port: RegionPort, *, is_input: bool) -> str:
         at = script_position()
         self._use(port, at, is_input=is_input)
         if (count := len(port.cells)) != 1:
@@ -121,7 +121,7 @@ class SdkLayout:
         self.plan.streams.append(port)
         return port.name
 
-    def _use(self, port: Port, at: Position, *, is_input: bool) -> None:
+    def _use(self, port: RegionPort, at: Position, *, is_input: bool) -> None:
         kinds = ("an output port", "an input port")
         if port.is_input != is_input:
             fail(at, f"'{port.name}' is {kinds[port.is_input]}; expected {kinds[is_input]}")

@@ -20,7 +20,7 @@ from wafer.csl.regions.routing import (
 )
 from wafer.csl.syntax.source import Position
 
-__all__ = ["CodeRegion", "Painted", "Plan", "Port", "Tiled"]
+__all__ = ["CodeRegion", "LayoutPlan", "Painted", "RegionPort", "Tiled"]
 
 
 class Painted(NamedTuple):
@@ -40,7 +40,7 @@ class Tiled(NamedTuple):
 
 
 @dataclasses.dataclass(eq=False)
-class Port:
+class RegionPort:
     """An edge of a region by which words of a color enter or leave; one word stream for each PE.
 
     Attributes:
@@ -95,7 +95,7 @@ class CodeRegion:
         self.origin: Cell = (0, 0)
         self.params: dict[Cell, dict[str, Any]] = {cell: {} for cell in self._all()}
         self.painted: dict[Cell, dict[str, Painted]] = {cell: {} for cell in self._all()}
-        self.ports = list[Port]()
+        self.ports = list[RegionPort]()
         self.tiled = list[Tiled]()
 
     def _all(self) -> list[Cell]:
@@ -132,11 +132,23 @@ class CodeRegion:
         return Color(name, value, self.name)
 
     def set_param(self, cell: IntVector, name: str | Color, value: Any = None) -> None:
-        """Set a param of one PE; a color alone goes to the param of its name."""
+        """Set a param of one PE.
+
+        Args:
+            cell: of the region.
+            name: of the param; a color alone goes to the param of its name.
+            value: of the param.
+        """
         self._set(self._single(cell), name, value)
 
     def set_param_range(self, range: IntRectangle, name: str | Color, value: Any = None) -> None:
-        """Set a param of the PEs of a rectangle."""
+        """Set a param of the PEs of a rectangle.
+
+        Args:
+            range: of the region.
+            name: of the param; a color alone goes to the param of its name.
+            value: of the param.
+        """
         self._set(self._within(range), name, value)
 
     def set_param_all(self, name: str | Color, value: Any = None) -> None:
@@ -152,13 +164,25 @@ class CodeRegion:
             self.params[cell][name] = value
 
     def paint(self, cell: IntVector, color: Color, positions: Sequence[RoutingPosition]) -> None:
-        """Set what the router of one PE does with a color: its route, then switch positions."""
+        """Set what the router of one PE does with a color.
+
+        Args:
+            cell: of the region.
+            color: of the words.
+            positions: the route, then the switch positions.
+        """
         self._paint(self._single(cell), color, positions)
 
     def paint_range(
         self, range: IntRectangle, color: Color, positions: Sequence[RoutingPosition]
     ) -> None:
-        """As ``paint``, for the PEs of a rectangle."""
+        """Set what the routers of a rectangle of PEs do with a color.
+
+        Args:
+            range: of the region.
+            color: of the words.
+            positions: the route, then the switch positions.
+        """
         self._paint(self._within(range), color, positions)
 
     def paint_all(
@@ -167,7 +191,13 @@ class CodeRegion:
         positions: Sequence[RoutingPosition],
         edges: Sequence[EdgeRouting] = (),
     ) -> None:
-        """As ``paint``, for all PEs, with other positions for those of some edges."""
+        """Set what the routers of all PEs do with a color.
+
+        Args:
+            color: of the words.
+            positions: the route, then the switch positions.
+            edges: edges whose PEs have other positions.
+        """
         self._paint(self._all(), color, positions)
         for edge, its in edges:
             self._paint(list(_edge_cells(edge, self.width, self.height)), color, its)
@@ -191,7 +221,7 @@ class CodeRegion:
         positions: Sequence[RoutingPosition],
         size: int,
         prefix: str = "",
-    ) -> Port:
+    ) -> RegionPort:
         """Let words of a color enter by an edge.
 
         Args:
@@ -210,8 +240,16 @@ class CodeRegion:
         positions: Sequence[RoutingPosition],
         size: int,
         prefix: str = "",
-    ) -> Port:
-        """Let words of a color leave by an edge; positions have inputs alone."""
+    ) -> RegionPort:
+        """Let words of a color leave by an edge.
+
+        Args:
+            color: of the words.
+            edge: of the region; all its PEs send.
+            positions: with inputs alone: the outputs are the edge's side.
+            size: words of all PEs together.
+            prefix: makes a second port of a color unique.
+        """
         return self._port(color, edge, positions, size, prefix, is_input=False)
 
     def _port(
@@ -223,7 +261,7 @@ class CodeRegion:
         prefix: str,
         *,
         is_input: bool,
-    ) -> Port:
+    ) -> RegionPort:
         at, name = script_position(), f"{self.name}.{color.name}{prefix}"
         mine, others = ("outputs", "inputs") if is_input else ("inputs", "outputs")
         for position in positions:
@@ -239,7 +277,7 @@ class CodeRegion:
         if any(port.name == name for port in self.ports):
             fail(at, f"region '{self.name}' has two ports of '{color.name}'", "give one a prefix")
         painted = Painted(color, tuple(position.sides for position in positions), at)
-        port = Port(self, painted, Edge(edge), operator.index(size), name, is_input)
+        port = RegionPort(self, painted, Edge(edge), operator.index(size), name, is_input)
         if port.size % len(port.cells):
             fail(at, f"{port.size} words of port '{name}' do not divide over {len(port.cells)} PEs")
         for other in self.ports:
@@ -274,7 +312,7 @@ class CodeRegion:
         self.tiled.append(Tiled(name, np.ascontiguousarray(values), at))
 
 
-class Plan(NamedTuple):
+class LayoutPlan(NamedTuple):
     """A whole layout.
 
     Attributes:
@@ -286,5 +324,5 @@ class Plan(NamedTuple):
 
     arch: str
     regions: list[CodeRegion]
-    connections: list[tuple[Port, Port]]
-    streams: list[Port]
+    connections: list[tuple[RegionPort, RegionPort]]
+    streams: list[RegionPort]

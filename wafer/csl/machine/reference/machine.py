@@ -186,7 +186,14 @@ class ReferenceMachine:
     def enter(
         self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
     ) -> NoReturn:
-        """Refuse: a program with ports is not run here."""
+        """Refuse: a program with ports is not run here.
+
+        Args:
+            color: of the words.
+            port: column, row and side.
+            words: [n] uint32.
+            controls: [n] bool.
+        """
         raise CompileError(f"colour {color} has no port {port}")
 
     def open(self, color: int, port: tuple[int, int, str]) -> NoReturn:
