@@ -42,7 +42,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
     """
     section, data = run.cfg.eval_input, run.eval_data
     if section is None or data is None:  # the configuration was checked for this mode
-        raise DataError("there is no eval_input to evaluate on")
+        raise DataError("eval_input: missing; evaluation needs it")
     shape, task = run.experiment.batch("eval"), (jax.process_index(), jax.process_count())
     loader = data.loader(shape.samples, num_epochs=1, drop_last=False, task=task)
     sums: dict[str, float] = {"loss_sum": 0.0, "weight": 0.0, "bytes": 0.0}
@@ -67,7 +67,7 @@ def evaluate(run: Run, state: TrainState) -> dict[str, float]:
         loader.close()
     sums["bytes"] = all_sum(sums["bytes"])
     if not sums["weight"]:
-        raise DataError("eval_input holds no token that carries loss; nothing to evaluate")
+        raise DataError("eval_input: no token has a loss weight above 0; expected at least one")
     result = {"loss": sums["loss_sum"] / sums["weight"]}
     values = metric_values({name: jnp.float32(value) for name, value in metrics.items()})
     result |= metric_tags(section.task, values)
@@ -88,7 +88,7 @@ def _together(loader: Iterable[Rows], data: Dataset) -> Iterator[Rows]:
         if not all_max(rows is not None):
             return
         if rows is None and last is None:
-            raise DataError("eval_input gives this process no batch; others have some")
+            raise DataError("eval_input: no batch for this process; give each process as many rows")
         last = jax.tree.map(np.zeros_like, last) if rows is None else rows
         yield last
 
@@ -97,7 +97,9 @@ def _scorer(data: Dataset) -> Scorer | None:
     if data.scorer is None:
         return None
     if jax.process_count() > 1:
-        raise DataError("this task's metrics need whole outputs; evaluate it in one process")
+        raise DataError(
+            "eval_input: the metrics of this task need all outputs; evaluate in one process"
+        )
     return data.scorer()
 
 
@@ -149,7 +151,9 @@ def evaluate_every(run: Run) -> None:
     checkpoints = Checkpoints(run.model_dir)
     paths = [checkpoints.path(step) for step in checkpoints.steps()]
     if not paths:
-        raise CheckpointError(f"{checkpoints.folder} holds no checkpoint; eval_all needs one")
+        raise CheckpointError(
+            f"{checkpoints.folder}: holds no checkpoint; mode eval_all needs at least one"
+        )
     template = run.warmup.first_state()
     for path in paths:
         tree, meta = load_checkpoint(path)

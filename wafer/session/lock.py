@@ -35,7 +35,9 @@ def owned(model_dir: pathlib.Path, job: str = "") -> Iterator[None]:
             file.seek(0)
             raise TrainingError(_taken(model_dir, file.read().splitlines())) from None
         except OSError as error:  # a file system without locks
-            _LOG.warning("Another run in %s would not be noticed: %s", model_dir, error)
+            _LOG.warning(
+                "%s: no lock (%s); a second run there would not be detected", model_dir, error
+            )
         file.truncate(0)
         file.write(f"{job}\n{os.getpid()} on {socket.gethostname()}\n")
         file.flush()
@@ -47,6 +49,6 @@ def _taken(model_dir: pathlib.Path, holder: list[str]) -> str:
     who = f"job {job}, process {process}" if job else f"process {process or 'of another run'}"
     cancel = f"end it (`wafer jobs cancel {job}`)" if job else "end it"
     return (
-        f"{model_dir} is taken: {who} trains there. Two runs would overwrite each other's "
+        f"{model_dir}: in use by {who}. Two runs would overwrite each other's "
         f"checkpoints; wait, {cancel}, or choose another --model_dir"
     )

@@ -60,7 +60,7 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     """
     settings, data = run.cfg.runconfig, run.train
     if data is None:  # the configuration was checked for this mode
-        raise DataError("there is no train_input to train on")
+        raise DataError("train_input: missing; training needs it")
     samples = run.experiment.batch("train").samples
     epoch = settings.steps_per_epoch or data.batches(samples)
     checkpoints = Checkpoints(run.model_dir, settings.max_checkpoints)

@@ -100,7 +100,7 @@ def test_what_is_no_store_or_was_cut_is_refused(tmp_path):
     store.close()
     with (tmp_path / "memoryx.bin").open("r+b") as file:
         file.write(b"\0" * (1 << 17))
-    with pytest.raises(MemoryXError, match="no commit record is whole"):
+    with pytest.raises(MemoryXError, match="no commit record is complete"):
         FileStore.open(tmp_path)
 
 

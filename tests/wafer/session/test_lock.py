@@ -32,8 +32,8 @@ def test_the_second_run_is_refused_with_the_firsts_name(tmp_path, capsys):
         assert main(command) == 1
         assert main([*command, "--compile_only"]) == 0  # writes nothing there
     assert (
-        f"{model_dir} is taken: job wsjob-0123, process {os.getpid()} on {socket.gethostname()} "
-        "trains there. Two runs would overwrite each other's checkpoints; wait, end it (`wafer "
+        f"{model_dir}: in use by job wsjob-0123, process {os.getpid()} on {socket.gethostname()}. "
+        "Two runs would overwrite each other's checkpoints; wait, end it (`wafer "
         "jobs cancel wsjob-0123`), or choose another --model_dir"
     ) in capsys.readouterr().err
     assert [path.name for path in model_dir.iterdir()] == [".lock"]  # it did nothing before
@@ -41,7 +41,7 @@ def test_the_second_run_is_refused_with_the_firsts_name(tmp_path, capsys):
 
 def test_a_call_in_python_has_no_job(tmp_path):
     with owned(tmp_path):
-        message = f"is taken: process {os.getpid()} on .* trains there.* wait, end it, or choose"
+        message = f"in use by process {os.getpid()} on .* wait, end it, or choose"
         with pytest.raises(TrainingError, match=message), owned(tmp_path, "wsjob-2"):
             pass
     with owned(tmp_path, "wsjob-2"):

@@ -336,7 +336,8 @@ def _words(net: Net, memory: np.ndarray, name: str) -> np.ndarray:
     for array, base, words, _ in net.program.meta.arrays:
         if array == name:
             return memory[base : base + words].view(np.float32)
-    raise FabricError(f"no array {name!r}")
+    known = [array for array, *_ in net.program.meta.arrays]
+    raise FabricError(f"array {name!r}: unknown; the program declares {known}")
 
 
 def _exchange(

@@ -168,7 +168,7 @@ class GradientLedger:
     def aux(self) -> Aux:
         """Sums of the loss, at the first place."""
         if self._aux is None:
-            raise RuntimeError("this step has no loss yet: the last stage has not run")
+            raise RuntimeError("loss: not computed yet; the last stage of the step has not run")
         return self._aux
 
     @functools.cached_property

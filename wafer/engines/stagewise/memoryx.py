@@ -159,7 +159,7 @@ class FileStore:
         """
         layout = pathlib.Path(folder) / _LAYOUT
         if not layout.is_file():
-            raise MemoryXError(f"{folder} holds no weight store ({_LAYOUT} is missing)")
+            raise MemoryXError(f"{folder}: holds no weight store ({_LAYOUT} is missing)")
         store = cls.__new__(cls)
         store._open(folder)
         described = json.loads(layout.read_text())
@@ -189,7 +189,7 @@ class FileStore:
     def _restore(self) -> None:
         commit = self._file.last_commit()
         if commit is None:
-            raise MemoryXError(f"{self.folder / _DATA} is damaged: no commit record is whole")
+            raise MemoryXError(f"{self.folder / _DATA}: damaged, no commit record is complete")
         if commit["torn"]:
             raise MemoryXError(
                 f"{self.folder / _DATA}: its writer was killed in the middle of the step after "
