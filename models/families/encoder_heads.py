@@ -115,7 +115,8 @@ def _pretraining_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch)
     gathered = "masked_positions" in extras
     labels = extras["masked_labels"] if gathered else batch.labels
     weights = extras["masked_weights"] if gathered else batch.weights
-    aux = token_aux(out["logits"], labels, weights, name="mlm/")
+    smoothing = cfg.label_smoothing
+    aux = token_aux(out["logits"], labels, weights, name="mlm/", label_smoothing=smoothing)
     rows = jnp.sum(batch.layout.lengths > 0).astype(jnp.float32)
     if cfg.mlm_by_sequences:
         weight = 1.0 if cfg.mlm_loss_weight is None else cfg.mlm_loss_weight

@@ -26,6 +26,8 @@ _SPELLINGS = {
 }
 
 
+_POSITIONS = tuple(f"{of}max_position_embeddings" for of in ("", "src_", "tgt_"))
+_TABLES = ("src_vocab_size", "vocab_size", "tgt_vocab_size")
 _NO_MUP = {"mup_base_hidden_size": None, "mup_base_filter_size": None}
 
 
@@ -186,6 +188,30 @@ class Seq2SeqConfig(BlockConfig):
 
     @model_validator(mode="before")
     @classmethod
+    def _t5_defaults(cls, data: dict) -> dict:
+        data = dict(data)
+        rms = data.pop("use_t5_layer_norm", None)
+        if rms is not None:
+            data["norm_type"] = "rmsnorm" if rms else "layernorm"
+        if data.get("relu_dropout_rate") is None:  # T5 drops out there, too
+            default = cls.model_fields["dropout_rate"].default
+            data["relu_dropout_rate"] = data.get("dropout_rate", default)
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sizes(cls, data: dict) -> dict:
+        """Add the sentinels to the vocabularies; take the longer half's positions for both."""
+        data = dict(data)
+        if isinstance(data.get("extra_ids"), int) and data["extra_ids"] >= 0:
+            extra = data.pop("extra_ids")
+            tables = [key for key in _TABLES if isinstance(data.get(key), int)]
+            data |= {key: data[key] + extra for key in tables}
+        longest = [data[key] for key in _POSITIONS if isinstance(data.get(key), int)]
+        return data | ({"max_position_embeddings": max(longest)} if longest else {})
+
+    @model_validator(mode="before")
+    @classmethod
     def _t5_spelling(cls, data: dict) -> dict:
         data = dict(data)
         for foreign, ours in _SPELLINGS.items():
@@ -211,18 +237,6 @@ class Seq2SeqConfig(BlockConfig):
             data.setdefault("loss_scaling", "batch_size")
         return data
 
-    @model_validator(mode="before")
-    @classmethod
-    def _t5_defaults(cls, data: dict) -> dict:
-        data = dict(data)
-        rms = data.pop("use_t5_layer_norm", None)
-        if rms is not None:
-            data["norm_type"] = "rmsnorm" if rms else "layernorm"
-        if data.get("relu_dropout_rate") is None:  # T5 drops out there, too
-            default = cls.model_fields["dropout_rate"].default
-            data["relu_dropout_rate"] = data.get("dropout_rate", default)
-        return data
-
     @model_validator(mode="after")
     def _halves_fit(self) -> Self:
         if self.tgt_vocab_size not in {None, self.vocab_size} and (
@@ -234,8 +248,10 @@ class Seq2SeqConfig(BlockConfig):
             )
         if self.output_logits_alpha is not None and not self.is_mup:
             raise ValueError("output_logits_alpha: of muP; give mup_base_d_model and mup_base_d_ff")
-        if self.parallel_attention or self.moe or self.scale_qk_dot_by_layer_idx:
-            raise ValueError("parallel_attention, moe, scale_qk_dot_by_layer_idx: decoders only")
+        names = ("parallel_attention", "moe", "scale_qk_dot_by_layer_idx")
+        names += ("sliding_window_every_other_decoder_layer", "position_embedding_offset")
+        if any(getattr(self, name) for name in names):
+            raise ValueError(f"{', '.join(names)}: other families only")
         return self
 
 

@@ -1,6 +1,6 @@
-"""No field without effect: every declared key changes what is traced, is refused, or is listed.
+"""No field of a decoder without effect: a key changes what is traced, is refused, or is listed.
 
-Each key takes other legal values, one at a time, on small models of its family. Another jaxpr of
+Each key takes other legal values, one at a time, on small models. Another jaxpr of
 the loss or of the drawing of parameters, another constant, or another number that the run asks the
 configuration for is an effect. Keys without one are rows of ``IGNORED``, which a run logs.
 """
@@ -19,8 +19,6 @@ import models
 import vsl
 from models.base import Batch
 from models.families.decoder_config import DecoderConfig
-from models.families.encoder_config import EncoderConfig
-from models.families.seq2seq_config import Seq2SeqConfig
 from wafer.config.vendor.keys import IGNORED
 
 SIZES = {"hidden_size": 8, "num_heads": 2, "filter_size": 8, "num_hidden_layers": 1}
@@ -38,7 +36,7 @@ BASES = {
         {"name": "gpt2", **TOKENS, "position_embedding_type": "relative"},
         {"name": "gpt2", **TOKENS, "loss_scaling": "batch_size"},
         {"name": "gpt2", **TOKENS, "attention_module": "multiquery_attention"},
-        {"name": "gpt2", **TOKENS, "attention_sliding_window_length": 2},
+        {"name": "gpt2", **TOKENS, "attention_sliding_window_length": 2, "num_hidden_layers": 2},
         {
             "name": "gpt2",
             **TOKENS,
@@ -58,56 +56,22 @@ BASES = {
             "pos_scaling_extra_args": LLAMA3,
         },
     ],
-    EncoderConfig: [
-        {"name": "bert", **TOKENS},
-        {"name": "bert-token-classifier", **TOKENS},
-        {"name": "bert-sequence-classifier", **TOKENS},
-        {"name": "bert", **TOKENS, **ROTARY},
-        {"name": "bert", **TOKENS, **WIDTHS},
-        {"name": "bert", **TOKENS, "position_embedding_type": "alibi"},
-        {"name": "bert", **TOKENS, "position_embedding_type": "relative"},
-        {"name": "bert", **TOKENS, "attention_module": "multiquery_attention"},
-        {"name": "bert", **TOKENS, "attention_qk_norm_layer": "rmsnorm"},
-        {"name": "bert", **TOKENS, "attention_sliding_window_length": 2},
-        {"name": "bert", **TOKENS, "mixed_precision": True},
-        {"name": "bert", **TOKENS, "parallel_attention": True, "norm_first": True},
-        {"name": "bert", **TOKENS, "head": "none"},
-        {"name": "dpr-question-encoder", **TOKENS},
-    ],
-    Seq2SeqConfig: [
-        {"name": "t5", **TOKENS},
-        {"name": "t5", **TOKENS, **WIDTHS},
-        {"name": "t5", **TOKENS, "attention_type": "scaled_dot_product"},
-        {"name": "t5", **TOKENS, "share_encoder_decoder_embedding": False},
-        {"name": "transformer", **TOKENS},
-        {"name": "t5", **TOKENS, **ROTARY},
-        {"name": "t5", **TOKENS, "position_embedding_type": "learned"},
-        {"name": "t5", **TOKENS, "position_embedding_type": "alibi"},
-        {"name": "t5", **TOKENS, "attention_module": "multiquery_attention"},
-        {"name": "t5", **TOKENS, "attention_qk_norm_layer": "rmsnorm"},
-        {"name": "t5", **TOKENS, "attention_sliding_window_length": 2},
-        {"name": "t5", **TOKENS, "mixed_precision": True},
-        {"name": "t5", **TOKENS, "loss_scaling": "batch_size"},
-    ],
 }
 UNIFORM = {"name": "uniform", "a": -1.0, "b": 1.0}
 NORMAL = {"name": "normal", "std": 0.5}
 # Values of keys whose annotation does not tell any.
 OTHER = {
     "name": ["cerebras-gpt"],
-    "pos_scaling_extra_args": [LLAMA3 | {"low_freq_factor": 2.0}],
+    "pos_scaling_extra_args": [LLAMA3 | {"original_max_position_embeddings": 64}],
     "rotary_fraction": [0.5],
     "num_relative_attention_buckets": [8],
     "moe": [{"num_experts": 2}],
     "lora_params": [{"r": 2}],
     "factors": [{"form": "doped", "sparsity": 0.5}],
-    "fixed_sparse_attention": [{"local_attn_ctx": 2, "vert_size": 1}],
+    "fixed_sparse_attention": [{"local_attn_ctx": 2, "vert_size": 1, "every_other_layer": False}],
     "extra_attention_params": [{"num_kv_groups": 2}],
     "dpo": [{}],
     "nonlinearity": ["relu", "swiglu"],
-    "encoder_nonlinearity": ["relu"],
-    "pooler_nonlinearity": ["relu"],
-    "mlm_nonlinearity": ["relu"],
     "compression": ["x"],
     "attention_kernel": ["x"],
     "compute_dtype": ["bfloat16"],
@@ -117,8 +81,6 @@ OTHER = {
     "hidden_size": [16],
     "num_heads": [4],
     "rotary_dim": [4],
-    "epigenetic_vocab_size": [3],
-    "head": ["qa"],
     "mup_base_hidden_size": [2],
     "mup_base_filter_size": [2],
 }
@@ -146,21 +108,11 @@ def values(cls, key):
     return [value for value in out if value != default and value is not None]
 
 
-def batch(cfg):
+def batch():
     lengths = jnp.asarray([3, 4])
     layout = vsl.padded_layout(lengths, 4)
     tokens, weights = jnp.arange(8) % 7, jnp.ones(8)
-    extras = {}
-    if isinstance(cfg, Seq2SeqConfig):
-        extras = {"source_tokens": tokens[::-1], "source_layout": layout}
-    elif isinstance(cfg, EncoderConfig):
-        row = jnp.zeros(2, jnp.int32)
-        extras = {"next_sentence_label": row, "class_labels": row, "start_positions": row}
-        extras |= {"end_positions": row, "epigenetic": tokens % 3}
-        if cfg.head == "summarization":
-            ones = jnp.ones(2)
-            extras |= {"masked_positions": row, "masked_labels": row, "masked_weights": ones}
-    return Batch(tokens, tokens, weights, layout, extras)
+    return Batch(tokens, tokens, weights, layout, {})
 
 
 def traced(fn, *args):
@@ -183,7 +135,7 @@ def fingerprint(section):
     except ValueError:
         return ""
     parts = [*traced(model.init, key), *(str(getattr(cfg, name)) for name in ASKED)]
-    data = batch(cfg)
+    data = batch()
     if cfg.tasks and cfg.tasks != ("dpo",):
         parts += traced(model.loss, params, data, key)
     else:
@@ -204,7 +156,8 @@ LISTED = {key for row in IGNORED if row.section == "model" for key in row.keys.s
 
 
 def has_effect(cls, key):
-    """Whether some value of the key changes a small model; refused values do not count."""
+    """Whether no value of the key that is taken leaves all small models as they are."""
+    taken = False
     for base in BASES[cls][: 1 if key in LISTED else None]:
         known = _frozen({"dropout_rate": 0.1, **base})
         for value in values(cls, key):
@@ -213,7 +166,8 @@ def has_effect(cls, key):
             other = fingerprint(_frozen({"dropout_rate": 0.1, **base, key: value}))
             if other and other != fingerprint(known):
                 return True
-    return False
+            taken |= bool(other)
+    return not taken
 
 
 @pytest.mark.slow
@@ -221,6 +175,31 @@ def has_effect(cls, key):
 def test_a_key_without_effect_is_listed(cls):
     idle = {key for key in cls.model_fields if not has_effect(cls, key)}
     assert idle == LISTED & cls.model_fields.keys()
+
+
+def test_labels_of_masked_tokens_are_smoothed():
+    """(1 - e) of the label's loss + e of the mean over the vocabulary."""
+    base = {"name": "bert", **TOKENS, "disable_nsp": True}
+    plain, smooth = (models.build(base | {"label_smoothing": e}) for e in (0.0, 0.25))
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(8, 7)))
+    data = batch()
+    losses = [m.objective({"logits": logits}, data) for m in (plain, smooth)]
+    log_p = np.asarray(jax.nn.log_softmax(logits))
+    expected = 0.75 * float(losses[0].loss_sum) - 0.25 * log_p.mean(-1).sum()
+    assert float(losses[1].loss_sum) == pytest.approx(expected, rel=1e-5)
+
+
+def test_sentinels_and_positions_of_both_halves_size_the_tables():
+    keys = {"src_vocab_size": 7, "extra_ids": 3, "src_max_position_embeddings": 9}
+    cfg = models.build({"name": "transformer", **SIZES, **keys}).config
+    assert (cfg.vocab_size, cfg.max_length) == (10, 9)
+    again = models.registry.parse_config(models.registry.settings_of(cfg))
+    assert again == cfg
+    with pytest.raises(ValueError, match="extra_ids"):
+        models.build({"name": "t5", **TOKENS, "extra_ids": -1})
+    for name, key in (("bert", "scale_qk_dot_by_layer_idx"), ("t5", "position_embedding_offset")):
+        with pytest.raises(ValueError, match=key):
+            models.build({"name": name, **TOKENS, key: True if name == "bert" else 1})
 
 
 @pytest.mark.parametrize("key", ["relu_dropout_rate", "attention_sink_tokens", "tf_summary"])

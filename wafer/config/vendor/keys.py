@@ -66,6 +66,7 @@ IGNORED = (
         "of the vendor's hardware",
     ),
     Row("model", "compute_eval_metrics tf_summary", "1.6-2.10", "metrics are always computed"),
+    Row("model", "mask_padding_in_positional_embed", "1.8-2.10", "padding is not embedded"),
     Row("model", "use_vsl", "2.0-2.10", "use_vsl of the data decides"),
     Row("model", "attention_softmax_fp32", "1.8-2.10", "scores are always float32"),
     Row("model", "use_position_embedding", "1.6-2.2", "position_embedding_type decides", (True,)),

@@ -58,7 +58,6 @@ RETIRED: dict[str, str] = {
     "skip_steps": _PLACE,
     "save_iter_state_path": _PLACE,
     "cerebras": _PLACE,
-    "seed": _was("shuffle_seed, or runconfig.seed"),
     "wandb": "runs write TensorBoard events and metrics.jsonl; drop it",
 }
 

@@ -26,12 +26,6 @@ def translate_seq2seq(
     if model.get("mup_base_d_model") is not None and model.get("use_transformer_initialization"):
         why = "not computed here: muP draws its own initial values; write false"
         refused = [("use_transformer_initialization", why)]
-    extra = model.get("extra_ids")
-    if isinstance(extra, int) and "src_vocab_size" in model:
-        for key in ("src_vocab_size", "tgt_vocab_size"):
-            if isinstance(model.get(key), int):
-                model[key] += extra
-        del model["extra_ids"]
     if model.get("position_embedding_type") == "learned_absolute":
         model["position_embedding_type"] = "learned"
     if model.get("name") == "transformer" and "d_model" in model:
