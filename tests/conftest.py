@@ -1,8 +1,10 @@
 """Strict settings for every test: CPU with four devices, exact matrix products, fixed keys."""
 
+import gc
 import importlib.util
 import os
 import pathlib
+import random
 import sys
 import tempfile
 from collections.abc import Generator
@@ -13,7 +15,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # then XLA's fusion emitters, which lower every fusion through MLIR, half of the rest.
 _QUICK = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
+    "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters "
+    "--xla_cpu_parallel_codegen_split_count=1"  # tiny programs in 32 parts are 32 modules
 )
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
 
@@ -71,6 +74,27 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         if "is not built" in str(error) and not native.available():
             pytest.skip("the native kernels were not built")
         raise
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--order``."""
+    parser.addoption("--order", type=int, metavar="SEED", help="run the tests in a random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle the tests when ``--order`` gives a seed: none may depend on another."""
+    if (seed := config.getoption("order")) is not None:
+        random.Random(seed).shuffle(items)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what is imported and collected from garbage collection: it lives until the end.
+
+    Tracing makes so many objects that walking the others again and again is a tenth of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
 
 
 @pytest.fixture

@@ -282,6 +282,7 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
             message = f"{tokens} token ids, but model.vocab_size is {vocab}; make them equal"
             problems.append(Problem((name, "vocab_size"), message))
         length = section.max_sequence_length
+        length = None if length is None else length + getattr(section, "tokens_added", 0)
         if length is not None and length > longest:
             message = (
                 f"{length} positions, but model.max_position_embeddings is {longest}; "

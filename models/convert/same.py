@@ -51,6 +51,7 @@ _SPELLINGS = {
     "decoder_num_hidden_layers",
     "tgt_vocab_size",
     "extra_ids",
+    "final_norm",
     "head",
     "disable_nsp",
     "use_pooler",
@@ -73,7 +74,16 @@ def computed(cfg: Any) -> dict[str, Any]:
         "attention scale": round(cfg.attention_scale, 9),
         "scaled_cosine": cfg.attention_type == "scaled_cosine",
     }
-    for name in ("logits_scale", "decoder_layers", "has_mlm", "has_nsp", "pools"):
+    for name in (
+        "logits_scale",
+        "attention_scales",
+        "embeddings_factor",
+        "decoder_layers",
+        "norms_ends",
+        "has_mlm",
+        "has_nsp",
+        "pools",
+    ):
         out[name] = getattr(cfg, name, None)
     scores = getattr(cfg, "with_lm_head", getattr(cfg, "has_mlm", True))
     if not scores:  # what a head would have does not matter

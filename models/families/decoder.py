@@ -26,6 +26,7 @@ from models.layers.blocks import (
     Stream,
     add_positions,
     apply_layer,
+    draw,
     has_shared,
     init_layers,
     no_dropout,
@@ -112,11 +113,10 @@ def layer_kinds(cfg: DecoderConfig) -> list[str]:
 def _init(cfg: DecoderConfig, key: Array) -> Params:
     one = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
-    embed = jax.jit(lambda k: Embed(cfg).init(k, one, one, no_dropout))
     table = jnp.zeros((cfg.vocab_size, cfg.hidden_size)) if cfg.share_embedding_weights else None
-    head = jax.jit(lambda k: Head(cfg).init(k, x, table))
-    params = {"embed": embed(jax.random.fold_in(key, 0))["params"]} | init_layers(cfg, key)
-    return params | head(jax.random.fold_in(key, 2)).get("params", {})
+    embed = draw(Embed(cfg), jax.random.fold_in(key, 0), one, one, drop=no_dropout)
+    head = draw(Head(cfg), jax.random.fold_in(key, 2), x, table)
+    return {"embed": embed} | init_layers(cfg, key) | head
 
 
 def _embed_fn(cfg: DecoderConfig) -> StageFn:

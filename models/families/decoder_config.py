@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
 from models.families.preference import DpoConfig
-from models.layers.block_config import BlockConfig
+from models.layers.block_config import BlockConfig, Part
 from models.schema import Dropout
 
 __all__ = ["DecoderConfig"]
@@ -41,6 +41,11 @@ class DecoderConfig(BlockConfig):
         if self.dpo is not None:
             return ("dpo",)
         return ("lm",) if self.with_lm_head else ()
+
+    def dropout(self, part: Part) -> float:
+        """Return the dropout rate of a part: 0 where ``dpo`` switches dropout off."""
+        off = self.dpo is not None and self.dpo.disable_dropout
+        return 0.0 if off else super().dropout(part)
 
     @property
     def logits_scale(self) -> float:

@@ -5,6 +5,7 @@ Parameters: ``embed/{token,position,segment,epigenetic}/embedding``, ``embed/nor
 ``classifier/kernel``, ...).
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,7 @@ from models.layers.blocks import (
     Stream,
     add_positions,
     apply_layer,
+    draw,
     has_shared,
     init_layers,
     no_dropout,
@@ -65,6 +67,8 @@ class EncoderEmbed(nn.Module):
         init = make_initializer(cfg.init_of("embedding"))
         size = cfg.hidden_size
         x = Embedding(cfg.vocab_size, size, init, name="token")(tokens)
+        if cfg.include_padding_in_loss:  # the vendor never updates the embedding of padding
+            x = jnp.where((tokens == 0)[:, None], jax.lax.stop_gradient(x), x)
         if cfg.num_segments:
             x = x + Embedding(cfg.num_segments, size, init, name="segment")(segments)
         if shares is not None:
@@ -75,10 +79,29 @@ class EncoderEmbed(nn.Module):
         return drop(x.astype(cfg.dtype), cfg.dropout("embedding"))
 
 
+def _computed(cfg: EncoderConfig, layout: vsl.Layout) -> vsl.Layout:
+    """Return the layout of the slots that compute: with padding where it carries loss."""
+    if not cfg.include_padding_in_loss:
+        return layout
+    if layout.rows is None:
+        raise ValueError("include_padding_in_loss: rows without padding; drop the key or keep rows")
+    rows, size = layout.rows
+    whole = vsl.padded_layout(jnp.full((rows,), size, jnp.int32), size, validate=False)
+    return dataclasses.replace(whole, first=layout.first)
+
+
 def _layer_fn(cfg: EncoderConfig) -> StageFn:
     def layer(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Stream:
-        shared = params.get("position")
-        return apply_layer(Block(cfg), params["layer"], carry, batch.layout, key=key, shared=shared)
+        layout = _computed(cfg, batch.layout)
+        return apply_layer(
+            Block(cfg),
+            params["layer"],
+            carry,
+            layout,
+            key=key,
+            shared=params.get("position"),
+            keys=None if layout is batch.layout else batch.layout,
+        )
 
     return layer
 
@@ -89,11 +112,10 @@ def _init(cfg: EncoderConfig, key: Array) -> Params:
     table = jnp.zeros((cfg.vocab_size, cfg.hidden_size)) if cfg.ties_head else None
     states = cfg.epigenetic_vocab_size
     shares = None if states is None else jnp.zeros((1, states))
-    embed = jax.jit(lambda k: EncoderEmbed(cfg).init(k, one, one, one, no_dropout, shares))
-    heads = jax.jit(lambda k: Heads(cfg).init(k, x, one, _no_head_dropout, table=table))
-    params = {"embed": embed(jax.random.fold_in(key, 0))["params"]}
-    params |= init_layers(cfg, key)
-    return params | heads(jax.random.fold_in(key, 2)).get("params", {})
+    first, last = jax.random.fold_in(key, 0), jax.random.fold_in(key, 2)
+    embed = draw(EncoderEmbed(cfg), first, one, one, one, drop=no_dropout, shares=shares)
+    heads = draw(Heads(cfg), last, x, one, drop=_no_head_dropout, table=table)
+    return {"embed": embed} | init_layers(cfg, key) | heads
 
 
 def _no_head_dropout(x: Array, *, rows: bool = False) -> Array:
@@ -134,7 +156,7 @@ def _shares(cfg: EncoderConfig, batch: Batch) -> Array | None:
 def _embed_fn(cfg: EncoderConfig) -> StageFn:
     def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
         del carry
-        layout = batch.layout
+        layout = _computed(cfg, batch.layout)
         segments = batch.extras.get("segment_ids", jnp.zeros_like(batch.tokens))
         x: Any = EncoderEmbed(cfg).apply(
             {"params": params["embed"]},
@@ -164,7 +186,7 @@ def _scored(batch: Batch) -> vsl.Layout | None:
 def _head_fn(cfg: EncoderConfig) -> StageFn:
     def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
         own: Any = {k: v for k, v in params.items() if k != "embed"}
-        layout = batch.layout
+        layout = _computed(cfg, batch.layout)
         table = params["embed"]["token"]["embedding"] if cfg.ties_head else None
         scored = _scored(batch) if cfg.has_mlm else None
         if scored is not None:

@@ -44,6 +44,8 @@ class EncoderConfig(BlockConfig):
     DPR's, 0 for none. ``mlm_loss_scaling`` as the vendor's: divide by masked tokens or sequences;
     None is sequences where ``mlm_loss_weight`` is given, else masked tokens. ``loss_weight``, for
     labels of tokens or sentences: divide by sequences and multiply by it; without it by labels.
+    ``include_padding_in_loss``: padded slots of token classification compute and carry loss, and
+    the loss is divided by slots instead of sequences; nothing attends to them.
     """
 
     vocab_size: PositiveInt = 30522
@@ -79,7 +81,7 @@ class EncoderConfig(BlockConfig):
     # the vendor's fine-tuning keys whose only value here is the given one, or that change nothing
     problem_type: Literal["single_label_classification"] | None = None
     use_cls_bias: Literal[True] | None = None
-    include_padding_in_loss: Literal[False] | None = None
+    include_padding_in_loss: bool | None = None
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -142,11 +144,6 @@ class EncoderConfig(BlockConfig):
     @classmethod
     def _encoder_spelling(cls, data: dict) -> dict:
         data = dict(data)
-        if data.get("include_padding_in_loss"):
-            raise ValueError(
-                "include_padding_in_loss: not computed here: padding has no activations; false "
-                "counts the tokens alone"
-            )
         if data.get("encoder_nonlinearity") is not None:
             data["nonlinearity"] = data["encoder_nonlinearity"]
         for foreign, ours in _SPELLINGS.items():
@@ -162,6 +159,13 @@ class EncoderConfig(BlockConfig):
             raise ValueError(
                 f"epigenetic_vocab_size: head {self.head!r} has no rows with a second input; "
                 "use head 'mlm' (the name ebert) or 'none'"
+            )
+        if self.include_padding_in_loss and (
+            self.head != "token_classification" or self.enable_vts
+        ):
+            raise ValueError(
+                "include_padding_in_loss: padding has activations in token classification without "
+                "enable_vts alone; drop one of the two keys"
             )
         if self.num_labels < 2 and self.head in {"classification", "token_classification"}:
             raise ValueError(f"num_labels: {self.num_labels} classes are nothing to choose from")

@@ -172,6 +172,8 @@ def encoder_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch) -> A
     if cfg.loss_weight is None:
         return aux
     rows = jnp.sum(batch.layout.lengths > 0).astype(jnp.float32)
+    if cfg.include_padding_in_loss and batch.layout.rows is not None:
+        rows *= batch.layout.rows[1]
     return Aux(aux.loss_sum * cfg.loss_weight, rows, aux.metrics)
 
 

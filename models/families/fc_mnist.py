@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 import vsl
 from models.base import Aux, Batch, Model, Stage, StageFn
 from models.layers.basic import Dense, activation
+from models.layers.blocks import draw
 from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from models.paths import Params
@@ -101,7 +102,7 @@ def _init(cfg: FcMnistConfig, key: Array) -> Params:
     for i in range(cfg.depth + 1):
         features = cfg.num_classes if i == cfg.depth else cfg.hidden_size
         x = jnp.zeros((1, width))
-        params[f"fc_{i}"] = _layer(cfg, features).init(jax.random.fold_in(key, i), x)["params"]
+        params[f"fc_{i}"] = draw(_layer(cfg, features), jax.random.fold_in(key, i), x)
         width = features
     return params
 

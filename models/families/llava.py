@@ -19,7 +19,7 @@ from models.families.decoder import Embed, build_decoder
 from models.families.decoder_config import DecoderConfig
 from models.families.vision import VisionConfig, VisionEmbed, build_vision, vision_layer
 from models.layers.basic import Dense, activation
-from models.layers.blocks import Stream, no_dropout, start_stream, stream_dropout
+from models.layers.blocks import Stream, draw, no_dropout, start_stream, stream_dropout
 from models.layers.initializers import make_initializer
 from models.names import lookup
 from models.paths import Params
@@ -181,7 +181,7 @@ def _init(cfg: LlavaConfig, text: Model, tower: Model, key: Array) -> Params:
     keys = jax.random.split(key, 3)
     x = jnp.zeros((cfg.image_model.patches + 1, cfg.image_model.hidden_size))
     image = {f"image_{k}": v for k, v in tower.init(keys[0]).items()}
-    projector = jax.jit(_Projector(cfg).init)(keys[1], x)["params"]
+    projector = draw(_Projector(cfg), keys[1], x)
     return {**image, "projector": projector, **text.init(keys[2])}
 
 

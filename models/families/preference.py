@@ -1,4 +1,4 @@
-"""Direct preference optimisation (Rafailov et al. 2023): learn which of two answers is better.
+"""Direct preference optimization (Rafailov et al. 2023): learn which of two answers is better.
 
 A row of the batch holds a pair in two halves, the chosen answer and the rejected one, each with
 its prompt; ``batch.extras['reference_logps']`` [B, 2] holds how likely the model was to write
@@ -6,10 +6,12 @@ them before training. Those numbers are computed once (``wafer score``), so that
 one model in memory, not two.
 """
 
+from typing import Literal, Self
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, model_validator
 
 from models.base import Aux, Batch
 from models.losses import cross_entropy
@@ -23,11 +25,28 @@ class DpoConfig(Section):
 
     Attributes:
         beta: how strongly the model is held to the reference.
-        label_smoothing: probability that a pair is labelled the wrong way round.
+        label_smoothing: probability that a pair is labelled the wrong way round (sigmoid).
+        loss_type: of the margin: ``sigmoid``, ``hinge`` (Zhao et al. 2023), ``ipo`` (Azar et al.
+            2023; log-probabilities are means over tokens), ``dpop`` (Pal et al. 2024).
+        dpop_penalty_weight: factor of what the chosen answer lost against the reference (dpop).
+        reference_free: the reference finds all answers equally likely.
+        disable_dropout: the model has no dropout.
     """
 
     beta: float = Field(default=0.1, gt=0)
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
+    loss_type: Literal["sigmoid", "hinge", "ipo", "dpop"] = "sigmoid"
+    dpop_penalty_weight: NonNegativeFloat = 5.0
+    reference_free: bool = False
+    disable_dropout: bool = True
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.label_smoothing and self.loss_type != "sigmoid":
+            raise ValueError(f"label_smoothing: loss_type {self.loss_type} has none; drop one")
+        if self.reference_free and self.loss_type == "dpop":
+            raise ValueError("reference_free: loss_type dpop compares with a reference; drop one")
+        return self
 
 
 def pair_log_probabilities(logits: Float[Array, "T V"], batch: Batch) -> Float[Array, "B 2"]:
@@ -43,19 +62,21 @@ def pair_log_probabilities(logits: Float[Array, "T V"], batch: Batch) -> Float[A
 def preference_aux(cfg: DpoConfig, logits: Float[Array, "T V"], batch: Batch) -> Aux:
     """Score pairs.
 
-    Each pair's loss is -log sigmoid(beta * margin), the margin being how much more than the
-    reference the model prefers the chosen answer, in nats.
+    The margin is how much more than the reference the model prefers the chosen answer, in nats;
+    a pair's loss is -log sigmoid(beta * margin), or what ``loss_type`` says.
 
     Returns:
         Sums over pairs; metrics ``accuracy`` (pairs with a positive margin), ``margin``.
     """
-    gained = pair_log_probabilities(logits, batch) - batch.extras["reference_logps"]
+    gained = pair_log_probabilities(logits, batch)
+    if not cfg.reference_free:
+        gained -= batch.extras["reference_logps"]
+    counts = jnp.count_nonzero(batch.weights.reshape(*gained.shape, -1), axis=-1)
+    if cfg.loss_type == "ipo":
+        gained /= jnp.maximum(counts, 1)
     margin = gained[:, 0] - gained[:, 1]
-    right = jax.nn.log_sigmoid(cfg.beta * margin)
-    wrong = jax.nn.log_sigmoid(-cfg.beta * margin)
-    loss = -(1 - cfg.label_smoothing) * right - cfg.label_smoothing * wrong
-    halves = batch.weights.reshape(margin.shape[0], 2, -1)
-    valid = jnp.all(jnp.any(halves != 0, axis=-1), axis=-1)  # rows that fill up a batch are not
+    loss = _pair_loss(cfg, margin, jnp.maximum(-gained[:, 0], 0.0))
+    valid = jnp.all(counts > 0, axis=-1)  # rows that fill up a batch are not
     count = valid.sum().astype(jnp.float32)
     total = lambda x: jnp.sum(jnp.where(valid, x, 0.0))
     metrics = {
@@ -64,3 +85,17 @@ def preference_aux(cfg: DpoConfig, logits: Float[Array, "T V"], batch: Batch) ->
         "margin_sum": total(margin),
     }
     return Aux(total(loss), count, metrics)
+
+
+def _pair_loss(
+    cfg: DpoConfig, margin: Float[Array, " B"], lost: Float[Array, " B"]
+) -> Float[Array, " B"]:
+    """Compute each pair's loss from its margin and what the chosen answer lost, in nats."""
+    if cfg.loss_type == "hinge":
+        return jnp.maximum(1 - cfg.beta * margin, 0.0)
+    if cfg.loss_type == "ipo":
+        return jnp.square(margin - 1 / (2 * cfg.beta))
+    if cfg.loss_type == "dpop":
+        margin -= cfg.dpop_penalty_weight * lost
+    right, wrong = (jax.nn.log_sigmoid(sign * cfg.beta * margin) for sign in (1, -1))
+    return -(1 - cfg.label_smoothing) * right - cfg.label_smoothing * wrong

@@ -25,6 +25,7 @@ from models.layers.blocks import (
     Drop,
     Stream,
     apply_layer,
+    draw,
     has_shared,
     init_shared,
     no_attend,
@@ -68,6 +69,8 @@ class Seq2SeqEmbed(nn.Module):
         elif cfg.position_embedding_type == "learned":
             rows = cfg.max_position_embeddings
             x = x + Embedding(rows, size, init, name="position")(positions)
+        if cfg.embeddings_factor != 1:
+            x = x * cfg.embeddings_factor
         x, rate = x.astype(cfg.dtype), cfg.dropout("embedding")
         x = drop(x, rate) if cfg.use_pre_encoder_decoder_dropout else x
         return drop(x, rate)
@@ -79,11 +82,12 @@ class _Head(nn.Module):
     @nn.compact
     def __call__(self, x: Array, table: Array | None) -> Array:
         cfg = self.cfg
-        if cfg.scale_logits and cfg.share_embedding_weights:
-            x = x * jnp.asarray(cfg.hidden_size**-0.5, x.dtype)
+        if not cfg.is_mup and cfg.logits_scale != 1:
+            x = x * jnp.asarray(cfg.logits_scale, x.dtype)
         rows = cfg.tgt_vocab_size or cfg.vocab_size
         init = make_initializer(cfg.init_of("head"))
-        return vocabulary_scores(x, table, rows, init, bias=cfg.use_bias_in_output)
+        scores = vocabulary_scores(x, table, rows, init, bias=cfg.use_bias_in_output)
+        return scores * jnp.asarray(cfg.logits_scale, scores.dtype) if cfg.is_mup else scores
 
 
 def final_norm(cfg: Seq2SeqConfig, branch: Any, x: Array) -> Array:
@@ -129,15 +133,14 @@ def _stack(
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
     module = Block(cfg, cross=cross)
-    block = jax.jit(
-        lambda k: module.init(k, Stream(x), one, no_attend, no_dropout, shared, memory=x)
-    )
+    options = {"attend": no_attend, "drop": no_dropout, "shared": shared, "memory": x}
     params: dict[str, Any] = {} if shared is None else {f"{prefix}_position": shared}
     for i in range(layers):
-        params[f"{prefix}_layers_{i}"] = block(jax.random.fold_in(key, i + 2))["params"]
+        layer_key = jax.random.fold_in(key, i + 2)
+        params[f"{prefix}_layers_{i}"] = draw(module, layer_key, Stream(x), one, **options)
     if ends:
         norm = Norm(cfg.norm_type, cfg.layer_norm_epsilon)
-        params[f"{prefix}_norm_f"] = norm.init(key, x).get("params", {})
+        params[f"{prefix}_norm_f"] = draw(norm, key, x)
     return params
 
 
@@ -146,18 +149,17 @@ def _init(cfg: Seq2SeqConfig, key: Array) -> Params:
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     rows = cfg.tgt_vocab_size or cfg.vocab_size
     keys = jax.random.split(key, 5)
-    source = jax.jit(lambda k: Seq2SeqEmbed(cfg, cfg.vocab_size).init(k, one, one, no_dropout))
-    params: dict[str, Any] = {"embed": source(keys[0])["params"]}
+    source, target = Seq2SeqEmbed(cfg, cfg.vocab_size), Seq2SeqEmbed(cfg, rows)
+    params: dict[str, Any] = {"embed": draw(source, keys[0], one, one, drop=no_dropout)}
     if not cfg.share_encoder_decoder_embedding:
-        target = jax.jit(lambda k: Seq2SeqEmbed(cfg, rows).init(k, one, one, no_dropout))
-        params["decoder_embed"] = target(keys[1])["params"]
+        params["decoder_embed"] = draw(target, keys[1], one, one, drop=no_dropout)
     encoder, decoder = cfg.encoder_block, cfg.decoder_block
     ends, layers = cfg.norms_ends, (cfg.num_hidden_layers, cfg.decoder_layers)
     params |= _stack(encoder, keys[2], "encoder", layers[0], cross=False, ends=ends)
     params |= _stack(decoder, keys[3], "decoder", layers[1], cross=True, ends=ends)
     if cfg.with_lm_head:
         table = jnp.zeros((rows, cfg.hidden_size)) if cfg.share_embedding_weights else None
-        params |= jax.jit(lambda k: _Head(cfg).init(k, x, table))(keys[4]).get("params", {})
+        params |= draw(_Head(cfg), keys[4], x, table)
     return params
 
 

@@ -5,7 +5,8 @@ from typing import Any, Literal, Self
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from models.layers.block_config import BlockConfig
-from models.schema import Dropout
+from models.layers.initializers import scaled
+from models.schema import Dropout, Initializer
 from models.sections import Layers
 
 __all__ = ["Seq2SeqConfig"]
@@ -20,7 +21,12 @@ _SPELLINGS = {
     "relative_attention_num_buckets": "num_relative_attention_buckets",
     "relative_attention_max_distance": "max_relative_distance",
     "use_pre_encoder_decoder_layer_norm": "norm_first",
+    "mup_base_d_model": "mup_base_hidden_size",
+    "mup_base_d_ff": "mup_base_filter_size",
 }
+
+
+_NO_MUP = {"mup_base_hidden_size": None, "mup_base_filter_size": None}
 
 
 class _Encoder(BlockConfig):
@@ -34,7 +40,8 @@ class Seq2SeqConfig(BlockConfig):
 
     Keys of ours: ``scale_logits`` (tied T5 multiplies by d_model^-1/2), ``scale_embedding`` (the
     2017 Transformer multiplies by d_model^1/2), ``decoder_start_token_id``; ``final_norm`` of both
-    stacks, None is as ``norm_first``. ``d_kv`` is the head size.
+    stacks, None is as ``norm_first``. ``d_kv`` is the head size. muP is the vendor's of T5: without
+    ``mup_base_d_kv`` queries and keys shrink by the root of the width over the base's.
     """
 
     hidden_size: PositiveInt = 512
@@ -61,6 +68,15 @@ class Seq2SeqConfig(BlockConfig):
     scale_logits: bool = False
     scale_embedding: bool = False
     decoder_start_token_id: NonNegativeInt = 0
+    # muP: the widths of the base model are in BlockConfig, but for that of a head
+    mup_base_d_kv: PositiveFloat | None = None
+    embeddings_alpha: PositiveFloat = 1.0
+    encoder_attention_logits_alpha: PositiveFloat = 1.0
+    decoder_attention_logits_alpha: PositiveFloat = 1.0
+    scale_encoder_qk_dot_by_d: bool | None = None
+    scale_decoder_qk_dot_by_d: bool | None = None
+    output_logits_alpha: PositiveFloat | None = None
+    scale_output_logits_by_d: bool = False
     with_lm_head: bool = True
     mlm_loss_scaling: Literal["num_tokens", "batch_size"] | None = None
     loss_scaling: Literal["num_tokens", "batch_size"] = "num_tokens"
@@ -83,19 +99,85 @@ class Seq2SeqConfig(BlockConfig):
         """Layers of the decoder; as many as the encoder's unless set."""
         return self.decoder_num_hidden_layers or self.num_hidden_layers
 
-    def _half(self, cls: type[BlockConfig]) -> BlockConfig:
-        fields = {name: getattr(self, name) for name in BlockConfig.model_fields}
-        return cls.model_construct(**fields)
+    def _half(self, cls: type[BlockConfig], **fields: Any) -> BlockConfig:
+        own = {name: getattr(self, name) for name in BlockConfig.model_fields}
+        return cls.model_construct(**own | fields)
 
     @property
     def encoder_block(self) -> BlockConfig:
         """Configuration of an encoder layer."""
-        return self._half(_Encoder)
+        alpha, by_d = self.encoder_attention_logits_alpha, self.scale_encoder_qk_dot_by_d
+        return self._half(_Encoder, **self._attention(alpha, by_d, self.num_hidden_layers))
 
     @property
     def decoder_block(self) -> BlockConfig:
         """Configuration of a decoder layer."""
-        return self._half(BlockConfig)
+        alpha, by_d = self.decoder_attention_logits_alpha, self.scale_decoder_qk_dot_by_d
+        return self._half(BlockConfig, **self._attention(alpha, by_d, self.decoder_layers))
+
+    def _attention(self, alpha: float, by_d: bool | None, layers: int) -> dict[str, Any]:
+        """Express a half's scales and initial values in a layer's knobs without muP."""
+        alpha *= self.attention_logits_alpha
+        out = {"attention_logits_alpha": alpha}
+        if by_d is not None:
+            out["scale_qk_dot_by_d"] = by_d
+        if not self.is_mup:
+            return out
+        # The vendor's factors of values and outputs cancel: width^-1/2 and width^1/2.
+        wide = self.hidden_size / (self.attention_inner_dim or self.hidden_size)
+        plain, depth = self._half(BlockConfig, **_NO_MUP), (2 * layers) ** -0.5
+        first = self.output_layer_initializer or plain.init_of("attention")
+        second = self.ffn_output_layer_initializer or plain.init_of("ffn")
+        return _NO_MUP | {
+            "attention_type": "scaled_dot_product",
+            "scale_qk_dot_by_d": by_d is not False,
+            "attention_logits_alpha": alpha
+            / (1 if self.mup_base_d_kv else self.mup_hidden_multiplier),
+            "output_layer_initializer": scaled(
+                first, depth * (wide**0.5 if self.mup_base_d_kv else 1)
+            ),
+            "ffn_output_layer_initializer": scaled(second, depth),
+        }
+
+    @property
+    def attention_scales(self) -> tuple[float, float]:
+        """Factors on q.k of both halves."""
+        return self.encoder_block.attention_scale, self.decoder_block.attention_scale
+
+    @property
+    def embeddings_factor(self) -> float:
+        """Factor on embeddings with their positions."""
+        return self.embeddings_alpha * (self.hidden_size**0.5 if self.is_mup else 1.0)
+
+    @property
+    def logits_scale(self) -> float:
+        """Factor on the logits: that of muP, or of tied embeddings under ``scale_logits``."""
+        if not self.is_mup:
+            tied = self.scale_logits and self.share_embedding_weights
+            return self.hidden_size**-0.5 if tied else 1.0
+        width = self.mup_hidden_multiplier ** (1.0 if self.scale_output_logits_by_d else 0.5)
+        return (self.output_logits_alpha or 1.0) / width
+
+    @property
+    def mup_rates(self) -> dict[str, float]:
+        """Factors of learning rates under muP by part, as the vendor's T5."""
+        width, root = self.mup_hidden_multiplier, self.mup_hidden_multiplier**0.5
+        head = self.head_dim / self.mup_base_d_kv if self.mup_base_d_kv else root
+        return {
+            "embedding": 1 / root,
+            "head": 1 / root,
+            "qkv": 1 / (width if self.mup_base_d_kv else root),
+            "attention_out": 1 / head,
+            "ffn": 1 / width,
+            "ffn_out": 1 / self.mup_filter_multiplier,
+        }
+
+    def init_of(self, part: str) -> Initializer:
+        """Return the initializer of a kernel group; under muP embeddings start narrower."""
+        if not self.is_mup:
+            return super().init_of(part)
+        plain = self._half(BlockConfig, **_NO_MUP).init_of(part)
+        return scaled(plain, self.hidden_size**-0.5) if part in ("embedding", "head") else plain
 
     def attended_keys(self, length: int) -> float:
         """Sum over both stacks of the keys a query sees, cross-attention included."""
@@ -150,6 +232,8 @@ class Seq2SeqConfig(BlockConfig):
                 f"share_encoder_decoder_embedding: vocabularies of {self.vocab_size} and "
                 f"{self.tgt_vocab_size} cannot share a table"
             )
+        if self.output_logits_alpha is not None and not self.is_mup:
+            raise ValueError("output_logits_alpha: of muP; give mup_base_d_model and mup_base_d_ff")
         if self.parallel_attention or self.moe or self.scale_qk_dot_by_layer_idx:
             raise ValueError("parallel_attention, moe, scale_qk_dot_by_layer_idx: decoders only")
         return self

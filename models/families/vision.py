@@ -19,7 +19,7 @@ from models.base import Aux, Batch, Model, Stage, StageFn
 from models.layers.attention import stream_attend
 from models.layers.basic import Dense, Embedding, Norm, leaf
 from models.layers.block_config import BlockConfig
-from models.layers.blocks import Block, Stream, init_layers, stream_dropout
+from models.layers.blocks import Block, Stream, draw, init_layers, stream_dropout
 from models.layers.initializers import make_initializer
 from models.losses import token_aux
 from models.paths import Params
@@ -153,10 +153,9 @@ def init_tower(cfg: VisionConfig, key: Array) -> dict[str, Any]:
     """Draw all parameters of a tower."""
     pixels = jnp.zeros((1, cfg.num_channels, cfg.image_size, cfg.image_size))
     x = jnp.zeros((cfg.patches + 1, cfg.hidden_size))
-    embed = jax.jit(lambda k: VisionEmbed(cfg).init(k, pixels))
-    head = jax.jit(lambda k: _Head(cfg).init(k, x))
-    params = {"embed": embed(jax.random.fold_in(key, 0))["params"]} | init_layers(cfg, key)
-    return params | head(jax.random.fold_in(key, 2))["params"]
+    embed = draw(VisionEmbed(cfg), jax.random.fold_in(key, 0), pixels)
+    head = draw(_Head(cfg), jax.random.fold_in(key, 2), x)
+    return {"embed": embed} | init_layers(cfg, key) | head
 
 
 def _objective(cfg: VisionConfig, out: dict[str, Array], batch: Batch) -> Aux:

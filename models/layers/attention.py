@@ -141,6 +141,7 @@ class Attention(nn.Module):
             scale=cfg.attention_scale,
             softcap=cfg.attention_logit_softcapping,
             window=window,
+            sink_tokens=0 if window is None else cfg.attention_sink_tokens,
             **({} if self.cross else self._bias(shared)),
         )
         init = make_initializer(cfg.init_of("attention_out"))

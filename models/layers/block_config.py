@@ -29,6 +29,7 @@ __all__ = [
     "LoraConfig",
     "MoeConfig",
     "NormType",
+    "Part",
 ]
 
 NormType = Literal["layernorm", "rmsnorm", "biasless-layernorm", "nonparametric-layernorm"]
@@ -151,7 +152,6 @@ class FactorConfig(Section):
 # Knobs of releases 2.5 to 2.10 that change what is computed: refused, never ignored.
 _NOT_COMPUTED = dict.fromkeys(
     (
-        "attention_sink_tokens",
         "attention_chunk_size",
         "attention_vertical_column_spacing",
         "attention_vertical_column_width",
@@ -223,6 +223,7 @@ class BlockConfig(ModelConfig):
     use_projection_bias_in_attention: bool = True
     use_ffn_bias_in_attention: bool = True
     attention_sliding_window_length: PositiveInt | None = None
+    attention_sink_tokens: NonNegativeInt = 0  # always visible (Xiao et al. 2023)
     sliding_window_every_other_decoder_layer: bool = False
     attention_logit_softcapping: PositiveFloat | None = None
     attention_qk_norm_layer: NormType | None = None
@@ -314,6 +315,15 @@ class BlockConfig(ModelConfig):
         return self.filter_size / (self.mup_base_filter_size or self.filter_size)
 
     @property
+    def mup_rates(self) -> dict[str, float]:
+        """Factors of learning rates under muP by part: 'qkv', 'ffn_out', ...; others keep theirs.
+
+        A kernel's rate is divided by how much wider its input is than in the base model.
+        """
+        hidden = dict.fromkeys(("qkv", "attention_out", "ffn"), 1 / self.mup_hidden_multiplier)
+        return hidden | {"ffn_out": 1 / self.mup_filter_multiplier}
+
+    @property
     def attention_scale(self) -> float:
         """Factor on q.k: 1/sqrt(H), 1/H under muP, 1 for ``dot_product``."""
         if self.softmax_scale is not None:
@@ -327,7 +337,8 @@ class BlockConfig(ModelConfig):
         """Sum over layers of the keys an average query of a sequence sees."""
         if not self.causal:
             return float(self.num_hidden_layers * length)
-        window = min(self.attention_sliding_window_length or length, length)
+        width = self.attention_sliding_window_length or length
+        window = min(width + self.attention_sink_tokens, length)
         local = window - window * (window - 1) / (2 * length)
         dense = (length + 1) / 2
         every = self.sliding_window_every_other_decoder_layer
@@ -371,6 +382,8 @@ class BlockConfig(ModelConfig):
         data = dict(data)
         if data.pop("use_rms_norm", None):
             data["norm_type"] = "rmsnorm"
+        if data.get("attention_sink_tokens", 0) is None:
+            del data["attention_sink_tokens"]
         for key, why in _NOT_COMPUTED.items():
             if data.get(key) is not None:
                 raise ValueError(f"{key}: {why}")
@@ -394,6 +407,11 @@ class BlockConfig(ModelConfig):
             raise ValueError("norm_first: parallel attention has no post-LN form; use true")
         if self.use_untied_layer_norm and not self.parallel_attention:
             raise ValueError("use_untied_layer_norm: only a parallel block can share its norm")
+        if self.attention_sink_tokens and not self.attention_sliding_window_length:
+            raise ValueError(
+                "attention_sink_tokens: every token is visible without a window; give "
+                "attention_sliding_window_length, too"
+            )
         if self.fixed_sparse_attention and self.attention_sliding_window_length:
             raise ValueError("fixed_sparse_attention: cannot be combined with a sliding window")
         return self

@@ -24,6 +24,7 @@ __all__ = [
     "Stream",
     "add_positions",
     "apply_layer",
+    "draw",
     "has_shared",
     "init_layers",
     "init_shared",
@@ -211,16 +212,33 @@ def add_positions(cfg: BlockConfig, x: Array, positions: Array, init: InitFn) ->
     return x
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("attend", "drop"))
+def draw(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> dict[str, Any]:
+    """Draw a module's parameters.
+
+    Jitted, so that the dummy forward pass is dropped. The module is static: all layers of all
+    models with the same configuration and shapes share one program.
+
+    Args:
+        module: the module; hashable.
+        key: random key, consumed.
+        inputs: arrays of the shapes that the module is called with.
+        options: its arguments by keyword; ``attend`` and ``drop`` are functions.
+    """
+    variables: Any = module.init(key, *inputs, **options)
+    return variables.get("params", {})
+
+
 def init_layers(cfg: BlockConfig, key: Array) -> dict[str, Any]:
     """Draw the layers of a stack without cross-attention, and their 'position' branch."""
     one = jnp.zeros((1,), jnp.int32)
     x = jnp.zeros((1, cfg.hidden_size), cfg.dtype)
     shared = init_shared(cfg, jax.random.fold_in(key, 1)) if has_shared(cfg) else None
-    # Jitted so that the dummy forward pass is dropped, and compiled once for all layers.
-    block = jax.jit(lambda k: Block(cfg).init(k, Stream(x), one, no_attend, no_dropout, shared))
+    options = {"attend": no_attend, "drop": no_dropout, "shared": shared}
     params: dict[str, Any] = {} if shared is None else {"position": shared}
     for i in range(cfg.num_hidden_layers):
-        params[f"layers_{i}"] = block(jax.random.fold_in(key, i + 3))["params"]
+        layer_key = jax.random.fold_in(key, i + 3)
+        params[f"layers_{i}"] = draw(Block(cfg), layer_key, Stream(x), one, **options)
     return params
 
 
@@ -232,14 +250,25 @@ def apply_layer(
     *,
     key: Array | None,
     shared: Params | None,
+    keys: vsl.Layout | None = None,
 ) -> Stream:
-    """Run a layer without cross-attention on its branch, over the stream of ``layout``."""
+    """Run a layer without cross-attention on its branch, over the stream of ``layout``.
+
+    Args:
+        block: the layer.
+        branch: its parameters.
+        stream: the carry.
+        layout: of the slots that compute.
+        key: of dropout; None switches it off.
+        shared: the tree's 'position' branch.
+        keys: of the slots that are attended to; None is ``layout``.
+    """
     attn_key = None if key is None else jax.random.fold_in(key, 0)
     out: Any = block.apply(
         {"params": stream_weights(branch, layout)},
         stream,
         layout.positions,
-        stream_attend(layout, attn_key, block.cfg.dropout("attention")),
+        stream_attend(layout, attn_key, block.cfg.dropout("attention"), keys),
         stream_dropout(layout, key),
         shared,
     )

@@ -99,8 +99,6 @@ def test_labels_are_summed_over_sequences_times_the_weight(head, weight):
 def test_a_weight_that_would_not_be_read_is_refused():
     with pytest.raises(ValueError, match=r"mlm_loss_weight: .*num_masked"):
         config("bert", mlm_loss_weight=0.02, mlm_loss_scaling="num_masked")
-    with pytest.raises(ValueError, match="include_padding_in_loss: not computed here"):
-        config("bert-token-classifier", include_padding_in_loss=True)
 
 
 def test_use_bfloat16_chooses_the_half_type():

@@ -5,14 +5,15 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
 
     from wafer.commands.inputs import Source
-    from wafer.data.readers.text.preferences import Pair
+
+    Scorer = Callable[[Sequence[dict[str, np.ndarray]]], Iterator[np.ndarray]]
 
 __all__ = ["add_arguments", "score"]
 
@@ -21,8 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("-p", "--params", required=True, help="params YAML of the DPO run")
     parser.add_argument("--checkpoint_path", required=True, help="the reference model")
-    parser.add_argument("-i", "--input", required=True, help="JSON lines: prompt, chosen, rejected")
-    parser.add_argument("-o", "--output", required=True, help="the same with the numbers added")
+    parser.add_argument(
+        "-i", "--input", required=True, help="JSON lines: prompt, chosen, rejected; or HDF5 folder"
+    )
+    parser.add_argument(
+        "-o", "--output", help="the same lines with the numbers added; none for a folder"
+    )
     parser.set_defaults(run=_main)
 
 
@@ -35,42 +40,54 @@ def score(
     source: "Source",
     checkpoint: str | os.PathLike[str],
     input: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
 ) -> str:
     """Write preference pairs with the log-probabilities a model gives their answers.
 
     Args:
-        source: a run whose ``train_input`` is a PreferenceDataProcessor: tokenizer, keys, lengths.
+        source: a run whose ``train_input`` reads pairs: tokenizer, keys, lengths.
         checkpoint: the reference model: a checkpoint, or a model_dir (its newest).
-        input: JSON lines with the pairs.
-        output: the file to write: the same lines with two numbers more, nats.
+        input: JSON lines with the pairs, for a PreferenceDataProcessor; a folder of HDF5 rows for
+            a DpoHDF5DataProcessor.
+        output: the file to write: the same lines with two numbers more, nats. Those of a folder
+            are written into it, as ``reference_logps.npy``.
 
     Returns:
         A line that says what was written.
 
     Raises:
-        ConfigError: the run file is about something else.
+        ConfigError: the run file is about something else, or ``output`` is missing or too much.
         CheckpointError: no readable checkpoint there.
         DataError: a wrong row.
     """
-    import jax
-    import numpy as np
-
-    from models.families.preference import pair_log_probabilities
-    from models.files import appearing_whole
     from wafer.commands.inputs import experiment_of, load
-    from wafer.data.batching.batches import to_batch
-    from wafer.data.readers.text.preferences import LOGP_KEYS, read_pairs
     from wafer.errors import ConfigError, Problem
 
     section: Any = experiment_of(source).cfg.train_input
     if section is None or section.task != "dpo":
-        message = "wafer score needs data_processor: PreferenceDataProcessor there"
+        message = (
+            "wafer score needs data_processor: PreferenceDataProcessor (or the HDF5 one) there"
+        )
         raise ConfigError([Problem(("train_input",), message)])
+    hdf5 = section.data_processor == "DpoHDF5DataProcessor"
+    if hdf5 == (output is not None):
+        message = "a folder's numbers are written into it; drop --output"
+        message = message if hdf5 else "missing; --output is the file of lines to write"
+        raise ConfigError([Problem(("output",), message)])
     model, params, _ = load(checkpoint)
-    reading = section.model_copy(update={"data_dir": (str(input),)})
-    pairs, skipped = read_pairs(reading, model.config.vocab_size, training=True)
-    length, size = section.max_sequence_length, min(section.batch_size, len(pairs))
+    logps = _scorer(model, params, section.batch_size)
+    if output is None:
+        return _score_folder(str(input), model.config.vocab_size, logps)
+    return _score_lines(section, (str(input), output), model.config.vocab_size, logps)
+
+
+def _scorer(model: Any, params: Any, batch_size: int) -> "Scorer":
+    """Make the function: rows of pairs -> [2] log-probabilities of each, in float32."""
+    import jax
+    import numpy as np
+
+    from models.families.preference import pair_log_probabilities
+    from wafer.data.batching.batches import to_batch
 
     @jax.jit
     def logps(rows: Any) -> Any:
@@ -78,23 +95,45 @@ def score(
         out = model.apply(params, batch)
         return pair_log_probabilities(out[0] if isinstance(out, tuple) else out, batch)
 
-    path = pathlib.Path(output)
-    with appearing_whole(path) as partial, partial.open("w", encoding="utf-8") as lines:
-        for start in range(0, len(pairs), size):
-            part = pairs[start : start + size]
-            values = np.asarray(logps(_rows(part, length, size)), np.float64)
-            for pair, numbers in zip(part, values, strict=False):
-                logp = dict(zip(LOGP_KEYS, numbers.tolist(), strict=True))
-                lines.write(json.dumps({**pair.row.values, **logp}) + "\n")
-    return f"{path}: {len(pairs):,} pairs scored, {skipped:,} longer than {length} tokens left out"
+    def score_rows(rows: "Sequence[dict[str, np.ndarray]]") -> "Iterator[np.ndarray]":
+        size = min(batch_size, len(rows))
+        for start in range(0, len(rows), size):
+            places = range(start, start + size)  # the last row again until there are `size`
+            part = [rows[min(place, len(rows) - 1)] for place in places]
+            stacked = {key: np.stack([row[key] for row in part]) for key in part[0]}
+            yield from np.asarray(logps(stacked))[: len(rows) - start]
+
+    return score_rows
 
 
-def _rows(pairs: "Sequence[Pair]", length: int, size: int) -> "dict[str, np.ndarray]":
-    """Stack pairs, the last one again until there are ``size``."""
+def _score_folder(folder: str, vocab_size: int, logps: "Scorer") -> str:
     import numpy as np
 
-    from wafer.data.readers.text.preferences import pair_row
+    from models.files import appearing_whole
+    from wafer.data.readers.row_pairs import REFERENCE, PairSource
 
-    filled = [*pairs, *[pairs[-1]] * (size - len(pairs))]
-    rows = [pair_row(pair.answers, length) for pair in filled]
-    return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+    rows: Any = PairSource([folder], vocab_size, reference=False)
+    path = pathlib.Path(folder) / REFERENCE
+    with appearing_whole(path) as partial, partial.open("wb") as file:
+        np.save(file, np.stack(list(logps(rows))))
+    return f"{path}: {len(rows):,} pairs scored"
+
+
+def _score_lines(
+    section: Any,
+    files: "tuple[str, str | os.PathLike[str]]",
+    vocab_size: int,
+    logps: "Scorer",
+) -> str:
+    from models.files import appearing_whole
+    from wafer.data.readers.text.preferences import LOGP_KEYS, pair_row, read_pairs
+
+    reading = section.model_copy(update={"data_dir": (files[0],)})
+    pairs, skipped = read_pairs(reading, vocab_size, training=True)
+    length, path = section.max_sequence_length, pathlib.Path(files[1])
+    scored = logps([pair_row(pair.answers, length) for pair in pairs])
+    with appearing_whole(path) as partial, partial.open("w", encoding="utf-8") as lines:
+        for pair, values in zip(pairs, scored, strict=True):
+            logp = dict(zip(LOGP_KEYS, values.astype(float).tolist(), strict=True))
+            lines.write(json.dumps({**pair.row.values, **logp}) + "\n")
+    return f"{path}: {len(pairs):,} pairs scored, {skipped:,} longer than {length} tokens left out"

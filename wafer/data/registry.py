@@ -25,6 +25,8 @@ DATA_PROCESSORS: dict[str, type[InputSection]] = {
         rows.GptHDF5MapDataProcessor,
         rows.BertHDF5DataProcessor,
         rows.BertCSVDataProcessor,
+        rows.DpoHDF5DataProcessor,
+        rows.DPRHDF5DataProcessor,
         rows.T5HDF5DataProcessor,
         rows.T5DynamicDataProcessor,
         rows.TransformerDynamicDataProcessor,
@@ -54,14 +56,6 @@ DATA_PROCESSORS: dict[str, type[InputSection]] = {
 }
 
 
-_NOT_READ = {
-    "DpoHDF5DataProcessor": "rows without the reference's log-probabilities; `wafer score` adds "
-    "them to JSON lines, which PreferenceDataProcessor reads",
-    "DPRHDF5DataProcessor": "rows of questions and contexts in HDF5; DPRJsonDataProcessor reads "
-    "DPR's published JSON",
-}
-
-
 def _processor(name: Any) -> Callable[..., Any]:
     """The class behind a name, or a user's loader."""
     if isinstance(name, str) and name in DATA_PROCESSORS:
@@ -71,8 +65,6 @@ def _processor(name: Any) -> Callable[..., Any]:
             f"{name!r} reads TFRecords, which belong to the TensorFlow stack; write the rows as "
             "HDF5 (`wafer data preprocess`), or yield them from a loader of your own"
         )
-    if isinstance(name, str) and name in _NOT_READ:
-        raise ValueError(f"{name!r}: not computed here: {_NOT_READ[name]}")
     if not isinstance(name, str) or ":" not in name:
         raise ValueError(
             f"{name!r}: unknown data processor{did_you_mean(name, DATA_PROCESSORS)}; known: "

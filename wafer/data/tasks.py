@@ -53,6 +53,7 @@ def _gathered(most: int) -> Features:
 
 def _lm(section: Any, config: Any, length: int) -> Features:
     del config
+    length += getattr(section, "tokens_added", 0)
     packed = _each(VSL_FEATURES, length)
     return packed if section.use_vsl else _each(FEATURES, length) | {"lengths": Feature(())}
 

@@ -31,12 +31,17 @@ MUP_GROUPS = {
     "decoder_output_ffn": ("*decoder*ffn.ffn.[1]*weight",),
     "decoder_kernel": ("*decoder*attn*dense*weight", "*decoder*ffn.ffn.*weight"),
 }
-# Kernels by what their inputs are as wide as.
-_HIDDEN = (
-    *("*/attn/*/kernel", "*/cross/*/kernel", "*/up/kernel", "*/gate/kernel", "*/router/kernel"),
-    "pooler/kernel",
-)
-_FILTER = ("*/down/kernel",)
+# Parts of a model whose learning rates muP changes -> globs over our names.
+_PARTS = {
+    "embedding": ("embed/*/embedding", "decoder_embed/*/embedding", "*_position/*/embedding"),
+    "head": ("lm_head/kernel",),
+    "qkv": tuple(
+        f"*/{of}/{n}/kernel" for of in ("attn", "cross") for n in ("query", "key", "value")
+    ),
+    "attention_out": ("*/attn/out/kernel", "*/cross/out/kernel"),
+    "ffn": ("*/up/kernel", "*/gate/kernel", "*/router/kernel", "pooler/kernel"),
+    "ffn_out": ("*/down/kernel",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,9 +147,8 @@ def split_by_tags(
 def with_mup_rates(section: Optimizer, config: Any, names: Iterable[str]) -> Optimizer:
     """Add the learning-rate factors that follow from ``mup_base_hidden_size``.
 
-    They let a narrow model's rate transfer to a wide one (Yang et al. 2022): a kernel's is divided
-    by how much wider its input is than in the base model; embeddings, norms, biases and the output
-    keep theirs. ``adjust_learning_rate`` in the file wins.
+    They let a narrow model's rate transfer to a wide one (Yang et al. 2022); the configuration's
+    ``mup_rates`` has them by part. ``adjust_learning_rate`` in the file wins.
 
     Args:
         section: the optimizer.
@@ -154,17 +158,13 @@ def with_mup_rates(section: Optimizer, config: Any, names: Iterable[str]) -> Opt
     if not getattr(config, "is_mup", False):
         return section
     names = list(names)
-    factors = dict.fromkeys(_HIDDEN, 1 / config.mup_hidden_multiplier)
-    factors |= dict.fromkeys(_FILTER, 1 / config.mup_filter_multiplier)
     derived = tuple(
         (glob, factor)
-        for glob, factor in factors.items()
+        for part, factor in config.mup_rates.items()
+        for glob in _PARTS[part]
         if any(fnmatch.fnmatchcase(name, glob) for name in names)
     )
-    _LOG.info(
-        "muP: learning rates x %.4g for kernels over the hidden size, x %.4g over the filter size",
-        1 / config.mup_hidden_multiplier,
-        1 / config.mup_filter_multiplier,
-    )
+    shown = ", ".join(f"{part} x {factor:.4g}" for part, factor in config.mup_rates.items())
+    _LOG.info("muP: learning rates of %s", shown)
     adjusted = (*section.adjust_learning_rate, *derived)
     return section.model_copy(update={"adjust_learning_rate": adjusted})

@@ -63,7 +63,6 @@ def test_no_row_hides_a_key_that_a_section_has():
     [
         ("model", "use_position_embedding", False, "position_embedding_type: null"),
         ("optimizer", "correct_bias", False, "only AdamW"),
-        ("train_input", "data_transforms", [{"name": "add_sink_tokens"}], "sink tokens"),
     ],
 )
 def test_a_value_that_would_change_the_result_is_refused_by_name(section, key, value, says):
@@ -97,11 +96,6 @@ def test_problems_name_the_key_that_the_file_has():
     policy = {**MODEL, "vocab_size": 0}
     raw = file(model={"name": "dpo", "policy_model": policy, "dpo": {"reference_free": False}})
     assert "model.policy_model.vocab_size" in problems(raw)
-
-
-def test_dpo_without_a_reference_is_refused():
-    raw = file(model={"name": "dpo", "policy_model": MODEL, "dpo": {"reference_free": True}})
-    assert "not computed here" in problems(raw)["model.dpo.reference_free"]
 
 
 def test_halves_of_the_data_are_those_of_the_section():

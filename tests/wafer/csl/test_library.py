@@ -60,6 +60,8 @@ USED = {
     "simprint": "enable print_string print_u16_decimal print_u32_decimal fmt fmt_no_nl"
     " fmt_with_coords",
     "empty": "",
+    "kernels/fft/fft3d_layout": "width memcpy FFT_kernel",
+    "kernels/fft/fft3d_pe": "csfftExecC2C csfftExecR2C csfftExecC2R",
     "kernels/tally/layout": "kernel_height kernel_width phase2_tally colors output_color"
     " get_params",
     "kernels/tally/pe": "tally_params output_queues input_queues callback bump_tally"

@@ -169,10 +169,44 @@ def test_the_vendors_token_csv_is_in_pieces_already(tmp_path):
     (tmp_path / "label2id.json").write_text(json.dumps(names))
     lines = ["tokens,labels", "[CLS] film ##s in rome [SEP],[CLS] O X O B [SEP]"]
     write_lines(tmp_path / "train-1.csv", lines)
-    row = data("conll", tmp_path, Context(num_labels=7)).source[0]
+    write_lines(tmp_path / "train-2.csv", lines)
+    (tmp_path / "meta.dat").write_text("train-1.csv 1\n")
+    dataset = data("conll", tmp_path, Context(num_labels=7))
+    row = dataset.source[0]
+    assert len(dataset.source) == 1  # the files that meta.dat names
     assert real(row) == ids("[CLS] film ##s in rome [SEP]")
-    assert row["loss_mask"][:6].tolist() == [0, 1, 0, 1, 1, 0]
-    assert row["labels"][:6].tolist() == [0, 3, 0, 3, 1, 0]
+    assert row["loss_mask"].tolist() == row["attention_mask"].tolist()
+    assert row["labels"][:6].tolist() == [5, 3, 4, 3, 1, 6]
+    cut = data("conll", tmp_path, Context(num_labels=7), max_sequence_length=4).source[0]
+    assert cut["input_ids"].tolist() == ids("[CLS] film ##s [SEP]")
+    assert cut["labels"].tolist() == [5, 3, 4, 6]
+    assert dataset.scorer is not None
+    scorer = dataset.scorer()
+    logits = np.eye(7)[[5, 3, 1, 3, 1, 6] + [0] * (len(row["labels"]) - 6)]
+    scorer.add({k: v[None] for k, v in row.items()}, {"logits": logits[None]})
+    # Every token counts for a class: B is predicted twice, once rightly. X begins no entity.
+    assert scorer.result() == {"eval/f1_score": pytest.approx(2 / 3), "eval/entity_f1": 1.0}
+    (tmp_path / "meta.dat").write_text("none.csv 1\n")
+    with pytest.raises(DataError, match=r"meta.dat: names .*none.csv, which does not exist"):
+        data("conll", tmp_path)
+
+
+def test_padding_that_carries_loss_is_of_the_vendors_csv_alone(tmp_path):
+    config = models.registry.parse_config(
+        {"name": "bert-token-classifier", "num_labels": 7, "include_padding_in_loss": True}
+    )
+    context = Context.of(config, training=True)
+    names = {"[PAD]": 0, "B": 1, "I": 2, "O": 3, "X": 4, "[CLS]": 5, "[SEP]": 6}
+    (tmp_path / "label2id.json").write_text(json.dumps(names))
+    write_lines(tmp_path / "train.csv", ["tokens,labels", "[CLS] film [SEP],[CLS] O [SEP]"])
+    row = data("conll", tmp_path, context).source[0]
+    assert row["labels"].tolist() == [5, 3, 6] + [0] * (len(row["labels"]) - 3)
+    assert row["loss_mask"].all()
+    assert row["attention_mask"].sum() == 3
+    (tmp_path / "train.csv").unlink()
+    write_lines(tmp_path / "train.txt", ["film O"])
+    with pytest.raises(DataError, match="row 1: include_padding_in_loss is for the vendor's CSV"):
+        data("conll", tmp_path, context)
 
 
 def test_evaluation_takes_the_classes_of_the_training_file(tmp_path):

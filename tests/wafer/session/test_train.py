@@ -5,6 +5,7 @@ import itertools
 import json
 import pathlib
 import re
+import shutil
 import signal
 import struct
 import time
@@ -40,6 +41,19 @@ def built(**changes) -> Run:
 def losses(folder: pathlib.Path, which: str = "train") -> list[float]:
     lines = (folder / which / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[pathlib.Path, dict[str, np.ndarray]]:
+    """A finished run of four steps with checkpoints 2 and 4, and the arrays of the last."""
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, train(folder)
+
+
+@pytest.fixture
+def run_copy(trained, tmp_path) -> pathlib.Path:
+    """A copy of that run, to change."""
+    return shutil.copytree(trained[0], tmp_path / "copy", symlinks=True)
 
 
 SPARSE = {
@@ -101,15 +115,14 @@ def test_loss_falls_on_repeated_patterns(tmp_path):
     assert np.mean(seen[-5:]) < 0.8 * seen[0]
 
 
-def test_packed_rows_give_the_loss_of_the_padded_batch(tmp_path):
+def test_packed_rows_give_the_loss_of_the_padded_batch(run_copy):
     """One epoch of evaluation sees the same tokens however they are laid out."""
-    train(tmp_path)
     evaluated = []
     for use_vsl in (False, True):
         cfg = config(eval_input={"use_vsl": use_vsl}, runconfig={"mode": "eval"})
-        cfg["runconfig"]["model_dir"] = str(tmp_path)
+        cfg["runconfig"]["model_dir"] = str(run_copy)
         run_mode(parse_config(cfg))
-        evaluated.append(losses(tmp_path, "eval")[-1])
+        evaluated.append(losses(run_copy, "eval")[-1])
     assert evaluated[0] == pytest.approx(evaluated[1], abs=1e-5)
 
 
@@ -157,7 +170,9 @@ def test_the_last_step_is_kept_unless_told_not_to(tmp_path, caplog, every, kept,
     assert f"a log line every 1, {plan}, an evaluation every 3" in caplog.text
 
 
-@pytest.mark.parametrize("engine", ["resident", "weight_streaming"])
+@pytest.mark.parametrize(
+    "engine", ["resident", pytest.param("weight_streaming", marks=pytest.mark.slow)]
+)
 def test_a_line_every_ten_steps_and_before_an_evaluation_and_every_sample_counts(
     tmp_path, caplog, engine
 ):
@@ -223,9 +238,9 @@ def test_tensorboard_has_the_vendors_tags(tmp_path):
     assert {f"{name}/target", f"{name}/actual"} <= tags(tmp_path / "sparse" / "train")
 
 
-def test_a_named_checkpoint_and_parts_of_it(tmp_path):
-    whole = train(tmp_path / "whole")
-    early = str(tmp_path / "whole" / "checkpoints" / "2")
+def test_a_named_checkpoint_and_parts_of_it(trained, tmp_path):
+    folder, whole = trained
+    early = str(folder / "checkpoints" / "2")
     again = train(tmp_path / "again", runconfig={"checkpoint_path": early})
     assert_close(whole, again, atol=0)
     # The model alone: weights of step 2, everything else as in a fresh run, from step 0.
@@ -239,13 +254,13 @@ def test_a_named_checkpoint_and_parts_of_it(tmp_path):
     assert not any(np.any(x) for n, x in named_leaves(state.opt_state) if "exp_avg" in n)
 
 
-def test_half_precision_stays_near_float32(tmp_path):
-    exact = train(tmp_path / "f32")
+def test_half_precision_stays_near_float32(trained, tmp_path):
+    folder, exact = trained
     model = {"mixed_precision": True, "fp16_type": "bfloat16"}
     half = train(tmp_path / "bf16", model=model)
     assert half["params/layers_0/ffn/up/kernel"].dtype == np.float32
     assert_close(exact, half, atol=0.05)
-    assert losses(tmp_path / "bf16") == pytest.approx(losses(tmp_path / "f32"), abs=0.05)
+    assert losses(tmp_path / "bf16") == pytest.approx(losses(folder), abs=0.05)
 
 
 def test_dynamic_loss_scale_skips_overflowing_steps_without_a_trace(tmp_path):
@@ -291,21 +306,19 @@ def test_a_signal_in_the_middle_of_telling_the_others_is_not_lost(tmp_path, monk
 
 
 @pytest.mark.parametrize("mode", ["train", "train_and_eval"])
-def test_finished_training_says_so_and_is_no_error(tmp_path, caplog, mode):
+def test_finished_training_says_so_and_is_no_error(trained, run_copy, caplog, mode):
     settings = {"mode": mode, "eval_frequency": 4}
-    first = train(tmp_path, runconfig=settings)
-    written = (tmp_path / "train" / "metrics.jsonl").read_bytes()
+    written = (run_copy / "train" / "metrics.jsonl").read_bytes()
     with caplog.at_level("INFO", "wafer"):
-        again = train(tmp_path, runconfig=settings)  # asserts exit code 0
+        again = train(run_copy, runconfig=settings)  # asserts exit code 0
     assert "at step 4, runconfig.max_steps is 4: nothing is left to train" in caplog.text
-    assert (tmp_path / "train" / "metrics.jsonl").read_bytes() == written
-    assert_close(first, again, atol=0)
+    assert (run_copy / "train" / "metrics.jsonl").read_bytes() == written
+    assert_close(trained[1], again, atol=0)
 
 
-def test_a_checkpoint_of_another_model_lists_what_differs(tmp_path):
-    train(tmp_path)
+def test_a_checkpoint_of_another_model_lists_what_differs(run_copy):
     with pytest.raises(CheckpointError, match=r"embed/token/embedding: shape \(32, 16\)"):
-        train(tmp_path, model={"hidden_size": 32}, runconfig={"max_steps": 8})
+        train(run_copy, model={"hidden_size": 32}, runconfig={"max_steps": 8})
 
 
 def test_fill_template_suggests_names():
@@ -314,14 +327,13 @@ def test_fill_template_suggests_names():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax's loop
-def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
-    train(tmp_path)
-    folder = tmp_path / "checkpoints"
+def test_half_written_and_damaged_checkpoints_are_skipped(run_copy, caplog):
+    folder = run_copy / "checkpoints"
     (folder / "6.orbax-checkpoint-tmp-1").mkdir()
     for file in (folder / "4" / "state" / "ocdbt.process_0" / "d").iterdir():
         file.write_bytes(file.read_bytes()[:10])
     with caplog.at_level("WARNING"):
-        checkpoints = Checkpoints(tmp_path)
+        checkpoints = Checkpoints(run_copy)
         assert (folder / "6.orbax-checkpoint-tmp-1").exists()  # somebody may be writing it
         checkpoints.clear()
         restored = checkpoints.restore_latest()
@@ -337,12 +349,11 @@ def test_half_written_and_damaged_checkpoints_are_skipped(tmp_path, caplog):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax's loop
-def test_a_run_goes_on_before_a_damaged_checkpoint_and_saves_again(tmp_path, caplog):
-    sound = train(tmp_path, runconfig={"max_checkpoints": 2})
-    folder = tmp_path / "checkpoints"
+def test_a_run_goes_on_before_a_damaged_checkpoint_and_saves_again(trained, run_copy, caplog):
+    folder, sound = run_copy / "checkpoints", trained[1]
     for file in (folder / "4" / "state" / "ocdbt.process_0" / "d").iterdir():
         file.write_bytes(file.read_bytes()[:10])
-    settings = {"model_dir": str(tmp_path), "max_checkpoints": 2}
+    settings = {"model_dir": str(run_copy), "max_checkpoints": 2}
     with caplog.at_level("WARNING"):
         assert run_mode(parse_config(config(runconfig=settings))) == 0
     assert "4 cannot be read, it is damaged" in caplog.text

@@ -82,7 +82,6 @@ NAMES: Mapping[str, str] = {
 }
 
 REFUSED = (
-    Row("input", "data_transforms", "2.4-2.10", "sink tokens in the rows; drop the key"),
     Row(
         "model",
         "use_position_embedding",

@@ -141,6 +141,8 @@ def _lengths(out: Any) -> None:
 _DEFAULTS = (
     ("decoder", (), "fp16_type", "bfloat16"),  # 1.7-2.2; later files have a precision section
     ("encoder", ("bert-token-classifier",), "dropout_rate", 0.0),  # 1.6-2.10
+    ("encoder", ("bert-token-classifier",), "attention_dropout_rate", 0.0),  # 1.6-2.10
+    ("encoder", ("bert-token-classifier", "bert-summarization"), "loss_weight", 1.0),  # 1.6-2.10
 )
 
 
@@ -172,21 +174,11 @@ def _model(out: Any) -> tuple[dict[str, Any], str]:
 def _preferences(out: Any) -> None:
     """``name: dpo`` trains its ``policy_model``; until 2.3 its keys are beside ``dpo``."""
     model = out.sections.get("model")
-    if not isinstance(model, dict):
-        return
-    if isinstance(model.get("policy_model"), dict):
+    if isinstance(model, dict) and isinstance(model.get("policy_model"), dict):
         model |= model.pop("policy_model")
         for key in model:
             if key not in ("name", "dpo"):
                 out.renamed["model", key] = ("model", "policy_model", key)
-    dpo = model.get("dpo")
-    if isinstance(dpo, dict) and "reference_free" in dpo:
-        model["dpo"] = {key: value for key, value in dpo.items() if key != "reference_free"}
-        if dpo["reference_free"]:
-            message = "True: not computed here: a loss without a reference"
-            out.problems.append(Problem(("model", "dpo", "reference_free"), message))
-        else:
-            out.ignored.append("model.dpo.reference_free")
 
 
 RULES = (

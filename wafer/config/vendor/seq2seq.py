@@ -8,18 +8,6 @@ from typing import Any
 __all__ = ["translate_seq2seq"]
 
 _T5 = ("t5", "t5-v1.1", "flan-t5", "ul2", "flan-ul2")
-_MUP = (
-    "mup_base_d_model",
-    "mup_base_d_ff",
-    "mup_base_d_kv",
-    "embeddings_alpha",
-    "output_logits_alpha",
-    "scale_output_logits_by_d",
-    "encoder_attention_logits_alpha",
-    "decoder_attention_logits_alpha",
-    "scale_encoder_qk_dot_by_d",
-    "scale_decoder_qk_dot_by_d",
-)
 
 
 def translate_seq2seq(
@@ -34,8 +22,10 @@ def translate_seq2seq(
     Returns:
         (key, why) of what is refused.
     """
-    why = "not computed here: muP of an encoder-decoder; drop the muP keys"
-    refused = [(key, why) for key in _MUP if model.pop(key, None) is not None]
+    refused: list[tuple[str, str]] = []
+    if model.get("mup_base_d_model") is not None and model.get("use_transformer_initialization"):
+        why = "not computed here: muP draws its own initial values; write false"
+        refused = [("use_transformer_initialization", why)]
     extra = model.get("extra_ids")
     if isinstance(extra, int) and "src_vocab_size" in model:
         for key in ("src_vocab_size", "tgt_vocab_size"):

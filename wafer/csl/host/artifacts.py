@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wafer.csl.host.words import argument_types
-from wafer.csl.machine.image import Export, Image, Program, Symbol
+from wafer.csl.machine.image import Export, HostPort, Image, Preset, Program, Symbol
 from wafer.errors import CompileError
 
 if TYPE_CHECKING:  # the machine takes a second to import, which a compilation need not spend
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the machine takes a second to import, which a compilation n
 
 __all__ = ["load", "load_cores", "offsets_of", "save", "save_cores"]
 
-_VERSION = 3
+_VERSION = 4
 _ARRAYS, _REST, _CORES = "wafer.npz", "wafer.json", "cores.npz"
 _PLACEHOLDER = b"The program of this PE and of those like it is in wafer.npz.\n"
 
@@ -173,7 +173,11 @@ def _split(image: Image) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         "streams": list(image.streams.items()),
         "params": {name: str(value) for name, value in image.params.items()},
         "edges": image.edges,
+        "route_places": image.route_places,
+        "ports": image.ports,
+        "presets": [(preset.name, preset.x, preset.y) for preset in image.presets],
     }
+    arrays |= {f"presets/{k}": preset.values for k, preset in enumerate(image.presets)}
     return arrays, rest
 
 
@@ -196,6 +200,12 @@ def _join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> Image:
         streams={int(color): name for color, name in rest["streams"]},
         params=rest["params"],
         edges=rest["edges"],
+        route_places=tuple(rest["route_places"]),
+        ports={name: HostPort(*port) for name, port in rest["ports"].items()},
+        presets=tuple(
+            Preset(name, x, y, arrays[f"presets/{k}"])
+            for k, (name, x, y) in enumerate(rest["presets"])
+        ),
         **{name: value for name, value in arrays.items() if "/" not in name},
     )
 

@@ -12,9 +12,9 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.machine import Machine, Rectangle
 from wafer.csl.host.symbols import variable_at
 from wafer.csl.host.words import low_bits
-from wafer.csl.machine.image import Image
+from wafer.csl.machine.image import HostPort, Image
 
-__all__ = ["Call", "Collect", "Copy", "Task"]
+__all__ = ["Call", "Collect", "Copy", "Receive", "Task"]
 
 # A copy that no call holds back begins once nothing moves, or after so many cycles: it stands for
 # thousands of cycles of a real host, in which programs get ready what is copied.
@@ -151,13 +151,13 @@ class Collect(Task):
     """Words that PEs send to the host on a stream.
 
     Attributes:
-        color: of the stream.
+        stream: its color.
         rectangle: of PEs.
         places: [height, width, items]; of each word in the array.
         array: [n] uint32.
     """
 
-    color: int
+    stream: int
     rectangle: Rectangle
     places: np.ndarray
     array: np.ndarray
@@ -165,17 +165,47 @@ class Collect(Task):
     def advance(self, machine: Machine, *, quiet: bool) -> None:
         """Take the words once all are there."""
         items = self.places.shape[2]
-        if any(machine.collectable(self.color, x, y) < items for x, y in self.rectangle.pes()):
+        if any(machine.collectable(self.stream, x, y) < items for x, y in self.rectangle.pes()):
             return
         for x, y in self.rectangle.pes():
             places = self.places[y - self.rectangle.y, x - self.rectangle.x]
-            self.array[places] = machine.collected(self.color, x, y, items)
+            self.array[places] = machine.collected(self.stream, x, y, items)
         self.finished = True
 
     def missing(self, machine: Machine) -> list[str]:
         """Which PEs have sent too few words, in words."""
         items = self.places.shape[2]
-        there = {(x, y): machine.collectable(self.color, x, y) for x, y in self.rectangle.pes()}
+        there = {(x, y): machine.collectable(self.stream, x, y) for x, y in self.rectangle.pes()}
         return [
             f"PE ({x}, {y}) has sent {n} of {items}" for (x, y), n in there.items() if n < items
         ]
+
+
+@dataclasses.dataclass(eq=False)
+class Receive(Task):
+    """Words that leave the fabric by a port of the host.
+
+    Attributes:
+        stream: the port by which they leave.
+        first: how many left for those who received before.
+        array: [n] uint32.
+    """
+
+    stream: HostPort
+    first: int
+    array: np.ndarray
+
+    def advance(self, machine: Machine, *, quiet: bool) -> None:
+        """Take the words once all are there."""
+        words = self._there(machine)
+        if len(words) == len(self.array):
+            self.array[:] = words
+            self.finished = True
+
+    def _there(self, machine: Machine) -> np.ndarray:
+        color, x, y, side, _ = self.stream
+        return machine.left(color, (x, y, side))[self.first : self.first + len(self.array)]
+
+    def missing(self, machine: Machine) -> list[str]:
+        """How many words have left, in words."""
+        return [f"{len(self._there(machine))} of {len(self.array)} have left the fabric"]

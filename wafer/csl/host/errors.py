@@ -1,5 +1,7 @@
 """What can go wrong between a host and its program."""
 
+from collections.abc import Sequence
+
 from wafer.errors import WaferError
 
 __all__ = ["DeadlockError", "FaultError", "HostError"]
@@ -10,7 +12,15 @@ class HostError(WaferError, ValueError):
 
 
 class DeadlockError(HostError):
-    """Nothing can move any more, and the host still waits."""
+    """Nothing can move any more, and the host still waits.
+
+    Attributes:
+        waiting: all that waits, likely causes first; the message shows the first of them.
+    """
+
+    def __init__(self, message: str, waiting: Sequence[object] = ()) -> None:
+        super().__init__(message)
+        self.waiting = tuple(waiting)
 
 
 class FaultError(HostError):

@@ -82,6 +82,20 @@ class Machine(Protocol):
         """Take the first words that a PE has sent to the host on a stream: uint32."""
         ...
 
+    def enter(
+        self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
+    ) -> None:
+        """Queue words that come from outside of the rectangle by a PE's side."""
+        ...
+
+    def open(self, color: int, port: tuple[int, int, str]) -> None:
+        """Keep what leaves by a PE's side from now on."""
+        ...
+
+    def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
+        """Words that have left there: uint32."""
+        ...
+
     def waiting(self) -> Sequence[object]:
         """What tasks, operations, queues and routers wait for; each says it as ``str``."""
         ...

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wafer.csl.host.commands import SETTLES, Call, Collect, Copy, Task
+from wafer.csl.host.commands import SETTLES, Call, Collect, Copy, Receive, Task
 from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.machine import Machine, Rectangle, Status
 from wafer.csl.host.order import places
 from wafer.csl.host.region import Region, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
+from wafer.csl.machine.chains import by_cause
 from wafer.csl.machine.choice import machine_for
-from wafer.csl.machine.image import Image
+from wafer.csl.machine.image import HostPort, Image
 from wafer.csl.machine.lines import Line, profile_of
 from wafer.csl.machine.recording import Recording, Trace
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
@@ -53,8 +54,21 @@ class Runtime:
         self.image, self.machine = image, machine or machine_for(image, record)
         self._log, self._offsets = log, offsets
         self._commands = list[Call | Copy]()  # that are not done: the command stream
-        self._reads = list[Collect]()  # and the streams to the host
+        self._reads = list[Collect | Receive]()  # and the streams to the host
+        self._received = dict[str, int]()  # words asked for, of each port
         self._ids = {export.name: k for k, export in enumerate(image.exports)}
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Write what differs between the PEs of a program, and open the ports to the host."""
+        for preset in self.image.presets:
+            for y, x in np.ndindex(preset.values.shape[:2]):
+                column, row = preset.x + x, preset.y + y
+                symbol = find_symbol(self.image, column, row, preset.name)
+                self.machine.write(column, row, symbol.address, preset.values[y, x])
+        for color, x, y, side, to_host in self.image.ports.values():
+            if to_host:
+                self.machine.open(color, (x, y, side))
 
     @property
     def cycles(self) -> int:
@@ -179,6 +193,61 @@ class Runtime:
         what = f"{todo.items} word(s) of each PE in {todo.text} from the stream of colour {src}"
         task = Collect(what, src, todo.rectangle, where, array)
         return self._begin(task, self._reads, todo.options.nonblock)
+
+    def send(self, port: str, array: np.ndarray, nonblock: bool = False) -> Task:
+        """Queue words for a port of a Python layout; they enter as fast as routers take them.
+
+        Args:
+            port: of ``create_input_stream``.
+            array: 32-bit items.
+            nonblock: without effect: the host never waits here.
+
+        Raises:
+            HostError: no such port, or one to the host.
+        """
+        color, x, y, side, _ = self._port(port, to_host=False)
+        words = flat_words(np.ascontiguousarray(array))
+        self.machine.enter(color, (x, y, side), words, np.zeros(len(words), bool))
+        return Task(f"the stream to '{port}'", finished=True)
+
+    def receive(self, port: str, array: np.ndarray, size: int, nonblock: bool = False) -> Task:
+        """Take words that leave by a port of a Python layout into the host's array, in place.
+
+        Args:
+            port: of ``create_output_stream``.
+            array: of 32-bit items, at least ``size``.
+            size: words.
+            nonblock: return at once; the words are there after ``task_wait`` or ``stop``.
+
+        Raises:
+            HostError: no such port, one from the host, or an array that is too small.
+        """
+        there, words = self._port(port, to_host=True), flat_words(array)
+        if size > len(words):
+            raise HostError(f"'{port}': {size} words for an array of {len(words)}")
+        first = self._received.get(port, 0)
+        self._received[port] = first + size
+        task = Receive(f"{size} word(s) from '{port}'", there, first, words[:size])
+        return self._begin(task, self._reads, nonblock)
+
+    def get_port_id(self, name: str) -> str:
+        """The name of a port of a Python layout, once it is known to be one.
+
+        Raises:
+            HostError: it is none.
+        """
+        if name not in self.image.ports:
+            there = ", ".join(f"'{port}'" for port in self.image.ports) or "none"
+            hint = "" if self.image.ports else "; of a layout file, use get_id and memcpy_h2d"
+            raise HostError(f"no stream '{name}' of a Python layout; there are {there}{hint}")
+        return name
+
+    def _port(self, name: str, *, to_host: bool) -> HostPort:
+        port = self.image.ports[self.get_port_id(name)]
+        if port.to_host != to_host:
+            does = ("takes words from the host: send", "sends words to the host: receive")
+            raise HostError(f"'{name}' {does[port.to_host]}(…)")
+        return port
 
     def _send(self, dest: int, src: np.ndarray, region: Region) -> Task:
         array = flat_words(np.ascontiguousarray(src))
@@ -334,14 +403,14 @@ class Runtime:
             # What a call sets off, or a copy feeds, may change what the next copy finds.
             advanced, quiet = True, quiet and isinstance(self._commands[0], Copy)
             del self._commands[0]
-        held = set[int]()  # colours with an earlier reader
+        held = set[object]()  # streams with an earlier reader
         for read in list(self._reads):
-            if read.color not in held:
+            if read.stream not in held:
                 read.advance(self.machine, quiet=quiet)
             if read.finished:
                 advanced = True
                 self._reads.remove(read)
-            held.add(read.color)
+            held.add(read.stream)
         return advanced
 
     def _wait(self, task: Task) -> None:
@@ -352,7 +421,7 @@ class Runtime:
             if status == Status.QUIET and not advanced:
                 if task.finished:  # a call; a stream that comes later may help it on
                     return
-                raise DeadlockError(self._stuck(task))
+                raise self._deadlock(task)
             if self.machine.cycle > end:
                 raise DeadlockError(
                     f"{task.what} has not happened in {_MOST_CYCLES} cycles, though PEs are busy:"
@@ -375,17 +444,18 @@ class Runtime:
             raise FaultError(f"cycle {self.machine.cycle}: {self.machine.fault}")
         return status
 
-    def _stuck(self, task: Task) -> str:
+    def _deadlock(self, task: Task) -> DeadlockError:
         """Why nothing moves any more."""
         lines = [f"cycle {self.machine.cycle}: nothing can move any more, but the host waits for"]
         lines[0] += f" {task.what}"
-        if isinstance(task, Collect):
+        if isinstance(task, Collect | Receive):
             lines += task.missing(self.machine)
         elif self.machine.commands_waiting(self.whole):
             lines.append("the calls before it have not freed the command stream: every exported")
             lines[-1] += " function must lead to unblock_cmd_stream() on its PE"
-        waiting = [str(each) for each in self.machine.waiting()]
-        if len(lines) + len(waiting) > _SHOWN:
-            more = len(lines) + len(waiting) - _SHOWN
-            waiting = [*waiting[: max(1, _SHOWN - len(lines))], f"and {more} more"]
-        return "\n  ".join(lines + waiting)
+        waiting = by_cause(self.image, self.machine.waiting())
+        shown = [str(each) for each in waiting]
+        if len(lines) + len(shown) > _SHOWN:
+            more = len(lines) + len(shown) - _SHOWN
+            shown = [*shown[: max(1, _SHOWN - len(lines))], f"and {more} more: see .waiting"]
+        return DeadlockError("\n  ".join(lines + shown), waiting)

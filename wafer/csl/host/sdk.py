@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from wafer.csl.host.artifacts import load, offsets_of, save_cores
 from wafer.csl.host.errors import HostError
@@ -13,6 +13,7 @@ from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
 from wafer.csl.machine.costs import SCALAR_UNCERTAINTY
 from wafer.csl.machine.recording import Recording
+from wafer.csl.regions.layout import Platform
 from wafer.errors import CompileError
 
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime", "recorded"]
@@ -32,16 +33,12 @@ def recorded(recording: Recording) -> Iterator[list[Runtime]]:
         _RECORDED.reset(token)
 
 
-def _refuse_ports(instead: str) -> NoReturn:
-    raise HostError(f"ports are SdkLayout's, which is not here; of a compiled layout use {instead}")
-
-
 class SdkRuntime(Runtime):
     """A compiled program and the machine that runs it.
 
     Args:
         bindir: folder that the program was compiled to.
-        cmaddr: address of a system; only None, the simulator, is here.
+        cmaddr: address of a system, or a platform; only None and the simulator are here.
         options: of the vendor's simulator, without effect.
 
     Raises:
@@ -49,8 +46,10 @@ class SdkRuntime(Runtime):
         CompileError: nothing was compiled to that folder.
     """
 
-    def __init__(self, bindir: str | Path, cmaddr: str | None = None, **options: Any) -> None:
-        if cmaddr:
+    def __init__(
+        self, bindir: str | Path, cmaddr: str | Platform | None = None, **options: Any
+    ) -> None:
+        if cmaddr and not isinstance(cmaddr, Platform):
             raise HostError(f"cmaddr={cmaddr!r}: there is no system here, only the simulator")
         self._folder = Path(bindir).resolve()  # scripts change their working directory
         image = load(bindir)
@@ -72,30 +71,6 @@ class SdkRuntime(Runtime):
             corefile: an .npz file with, for each program, the memories of its PEs.
         """
         Path(corefile).write_bytes(save_cores(self._folder, self.image, self.machine))
-
-    def send(self, *args: Any, **options: Any) -> NoReturn:
-        """Refuse: a stream of SdkLayout.
-
-        Raises:
-            HostError: always.
-        """
-        _refuse_ports("memcpy_h2d(color, array, …, streaming=True)")
-
-    def receive(self, *args: Any, **options: Any) -> NoReturn:
-        """Refuse: a stream of SdkLayout.
-
-        Raises:
-            HostError: always.
-        """
-        _refuse_ports("memcpy_d2h(array, color, …, streaming=True)")
-
-    def get_port_id(self, name: str) -> NoReturn:
-        """Refuse: a port of SdkLayout.
-
-        Raises:
-            HostError: always.
-        """
-        _refuse_ports(f"get_id({name!r})")
 
     def stop(self) -> None:
         """As ``Runtime.stop``; keeps the PEs' memory for ``debug_util``."""

@@ -2,10 +2,11 @@
 
 The rules, which both the C++ machine and any other one follow; all numbers are in the tables here.
 
-1. An instruction costs what ``op_costs`` says. A task begins ``switch_task`` cycles behind the end
+1. An instruction costs what ``op_costs`` says; an integer division by a constant what a compiler
+   makes of it, a product or a shift. A task begins ``switch_task`` cycles behind the end
    of the one before. An instruction in ``codes.VISIBLE`` acts when all cycles up to and with its
    own are over.
-2. An operation on descriptors costs what ``issue_cycles`` says: its instruction and, for each
+2. An operation on descriptors costs what ``timing.py`` says: its instruction and, for each
    operand, ``operands`` of its kind. A descriptor is loaded into a DSR first, unless the code right
    before (no jump leads in or out) has loaded the same one as the same operand; an operand that is
    a DSR is loaded already. The first step is in the cycle in which the instruction acts, if it can
@@ -29,9 +30,8 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.csl.machine.codes import DsdOp, Intrinsic, Op, Operand, Type
-from wafer.csl.machine.image import COLUMNS, Program
 
-__all__ = ["ARCHS", "SCALAR_UNCERTAINTY", "Arch", "issue_cycles", "op_costs"]
+__all__ = ["ARCHS", "SCALAR_UNCERTAINTY", "Arch", "op_costs"]
 
 _KINDS = max(len(Intrinsic), len(Type))
 _WIDE = ("FADDH FSUBH FMULH FNEGH FABSH FNORMH FSCALEH FMACH FMOVH MOV16 ADD16 SUB16 AND16 OR16"
@@ -133,41 +133,4 @@ def op_costs() -> np.ndarray:
         out[op, : len(Type)] = [_DIVISION.get(kind, 50) for kind in Type]
     for intrinsic, cycles in _INTRINSICS.items():
         out[Op.INTRINSIC, intrinsic] = cycles
-    return out
-
-
-_JUMPS = (Op.JUMP, Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL)
-_ENDS = (*_JUMPS, Op.CALL_AT, Op.RETURN)
-_FIRST = COLUMNS["operations"].index("dest")
-
-
-def issue_cycles(program: Program, arch: Arch) -> np.ndarray:
-    """[instructions] int32: what an OPERATE costs before its first step; 0 of all others."""
-    code = program.code.tolist()
-    own = int(op_costs()[Op.OPERATE, 0])
-    out = np.zeros(len(code), np.int32)
-    targets = {row[2] for row in code if row[0] in _JUMPS}
-    values, loaded = dict[int, object](), dict[int, object]()
-    for pc, (op, _, a, b, c) in enumerate(code):
-        if pc in targets:
-            values, loaded = {}, {}
-        if op == Op.OPERATE:
-            kinds = program.tables["operations"][a, _FIRST : _FIRST + 4].tolist()
-            out[pc], register = own, b
-            for place, kind in enumerate(kinds):
-                if kind == Operand.NONE:
-                    continue
-                value = kind, values.setdefault(register, object())
-                if loaded.get(place) != value:
-                    out[pc] += arch.operands.get(kind, 0)
-                loaded[place], register = value, register + 1
-            values.pop(c, None)
-        elif op == Op.CONST:
-            values[a] = b, c
-        elif op == Op.COPY:
-            values[a] = values.setdefault(b, object())
-        elif op in _ENDS:
-            values, loaded = {}, {}
-        else:
-            values.pop(a, None)
     return out

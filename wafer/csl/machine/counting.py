@@ -3,8 +3,9 @@
 import numpy as np
 
 from wafer.csl.machine.codes import DsdOp, Op, Type
-from wafer.csl.machine.costs import ARCHS, issue_cycles, op_costs
+from wafer.csl.machine.costs import ARCHS
 from wafer.csl.machine.image import Program
+from wafer.csl.machine.timing import instruction_cycles
 from wafer.energy import Counts
 
 __all__ = ["WORK", "counts_of"]
@@ -36,11 +37,12 @@ def counts_of(program: Program, arch: str, cycles: np.ndarray, work: np.ndarray)
     """
     operates = program.code[:, 0] == Op.OPERATE
     scalar = np.where(operates, 0, cycles)
-    issued = issue_cycles(program, ARCHS[arch]) * work[:, 0]
+    costs = instruction_cycles(program, ARCHS[arch])
+    issued = np.where(operates, costs, 0) * work[:, 0]
     out = dict.fromkeys(Counts._fields, 0)
     out["instructions"] = int(scalar.sum() + issued.sum())
     out["reads"], out["writes"] = int(work[:, 2].sum()), int(work[:, 3].sum())
-    _add_scalars(out, program, scalar)
+    _add_scalars(out, program, scalar, scalar // np.maximum(1, costs))
     if operates.any():
         elements = np.zeros(len(DsdOp), np.int64)
         rows = program.tables["operations"][program.code[operates, 2], 0]
@@ -50,13 +52,14 @@ def counts_of(program: Program, arch: str, cycles: np.ndarray, work: np.ndarray)
     return Counts(**out)
 
 
-def _add_scalars(out: dict[str, int], program: Program, cycles: np.ndarray) -> None:
-    """Add what scalar instructions did, each as often as its cycles say."""
+def _add_scalars(
+    out: dict[str, int], program: Program, cycles: np.ndarray, times: np.ndarray
+) -> None:
+    """Add what scalar instructions did, from their cycles and how often each was executed."""
     ops, kinds = program.code[:, 0], program.code[:, 1]
     computes = (ops >= Op.ADD) & (ops <= Op.GE)
     floats = np.isin(kinds, list(_BITS))
     out["integers"] += int(cycles[computes & ~floats].sum())
-    times = cycles // np.maximum(1, op_costs()[ops, kinds])
     for kind, bits in _BITS.items():
         for name, group in ((f"adds{bits}", _SUMS), (f"multiplies{bits}", _PRODUCTS)):
             out[name] += int(times[np.isin(ops, group) & (kinds == kind)].sum())

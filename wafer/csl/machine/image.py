@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["COLORS", "COLUMNS", "NO_COLOR", "Export", "Image", "Program", "Symbol"]
+__all__ = [
+    "COLORS",
+    "COLUMNS",
+    "NO_COLOR",
+    "Export",
+    "HostPort",
+    "Image",
+    "Preset",
+    "Program",
+    "Symbol",
+]
 
 COLORS, NO_COLOR = 24, -1  # colours with routes; none of them
 
@@ -116,6 +126,38 @@ class Export(NamedTuple):
     mutable: bool
 
 
+class HostPort(NamedTuple):
+    """Where words of a color enter from, or leave to, the host by an edge of the rectangle.
+
+    Attributes:
+        color: of the words.
+        x, y: the PE at the edge.
+        side: of its router: W, E, S or N.
+        to_host: whether they leave.
+    """
+
+    color: int
+    x: int
+    y: int
+    side: str
+    to_host: bool
+
+
+class Preset(NamedTuple):
+    """Values of a variable that differ between the PEs of a program at the start.
+
+    Attributes:
+        name: of the variable.
+        x, y: the first PE.
+        values: [H, W, bytes] uint8.
+    """
+
+    name: str
+    x: int
+    y: int
+    values: np.ndarray
+
+
 class Image(NamedTuple):
     """A compiled program.
 
@@ -131,6 +173,10 @@ class Image(NamedTuple):
         streams: colours that memcpy carries from (name MEMCPYH2D_…) and to the host -> name.
         params: as the command line gave them.
         edges: sides on which the wafer ends with these PEs, bits W E S N from 0 on.
+        route_places: files and lines that configure colors; '' first.
+        route_lines: [H, W, 24] uint16; which of them.
+        ports: of the host at the rectangle's edges, by name.
+        presets: values of variables.
     """
 
     arch: str
@@ -144,3 +190,7 @@ class Image(NamedTuple):
     streams: dict[int, str]
     params: dict[str, Any]
     edges: int = 0
+    route_places: tuple[str, ...] = ("",)
+    route_lines: np.ndarray | None = None
+    ports: dict[str, HostPort] = {}  # noqa: RUF012 -- never changed
+    presets: tuple[Preset, ...] = ()

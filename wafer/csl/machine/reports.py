@@ -7,7 +7,7 @@ from typing import NamedTuple
 from wafer.csl.machine.codes import DEEPEST_CALL
 from wafer.csl.machine.image import Image, Program
 
-__all__ = ["Waiting", "fault_message", "task_label", "waiting_for"]
+__all__ = ["IN_ROUTER", "Waiting", "fault_message", "neighbor", "task_label", "waiting_for"]
 
 _SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
 _MAIN = 8  # the number of the task's own thread
@@ -71,13 +71,13 @@ _REASONS = (
     "being unblocked (it is activated)",
     "a task or operation that takes the wavelet of colour {detail} at the head of its queue",
     "unblock_cmd_stream() after function {function}",
-    "the next router, or the CE, to take the wavelet of colour {detail}",
+    "",  # of a router: see _held
 )
-_FOR_COMMAND = 8
+_FOR_COMMAND, IN_ROUTER = 8, 9
 _SUBJECTS = {
     7: "input queue",
     _FOR_COMMAND: "host",
-    9: "router",
+    IN_ROUTER: "router",
 }  # of reasons that are nobody's task
 
 
@@ -88,7 +88,12 @@ class Waiting(NamedTuple):
         x, y: the PE.
         who: 'local task 8', 'microthread 2 of local task 8', 'router', ….
         reason: what for.
-        file, line: of the instruction; '' and 0 if there is none.
+        file, line: of the instruction, or of a router's configuration; '' and 0 if there is none.
+        code: number of the reason; docs/guides/csl.md lists them by their words.
+        detail: its color, queue, FIFO or task.
+        refused: sides of a router whose neighbors never take the word.
+        full: those whose neighbors, or RAMP whose PE, have no room for it.
+        outside: whether the router lets nothing in from its PE.
     """
 
     x: int
@@ -97,6 +102,11 @@ class Waiting(NamedTuple):
     reason: str
     file: str
     line: int
+    code: int = 0
+    detail: int = -1
+    refused: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
+    outside: bool = False
 
     def __str__(self) -> str:
         where = f" ({self.file}:{self.line})" if self.file else ""
@@ -181,6 +191,8 @@ def waiting_for(
         called: the functions that the host has called on a PE, in order.
     """
     x, y, thread, task, number, reason, detail, pc = (int(n) for n in row)
+    if reason == IN_ROUTER:
+        return _held(image, row)
     program, function = _program(image, x, y), "?"
     if reason == _FOR_COMMAND and program is not None:
         function = called(x, y)[-1 - detail]  # that many have not begun
@@ -189,4 +201,53 @@ def waiting_for(
     if 0 <= thread < _MAIN:
         who = f"microthread {thread} of {who}"
     file, line = _place(program, pc)
-    return Waiting(x, y, who, _REASONS[reason].format(detail=detail, function=function), file, line)
+    text = _REASONS[reason].format(detail=detail, function=function)
+    return Waiting(x, y, who, text, file, line, reason, detail)
+
+
+def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
+    """Column and row of the PE by a side; of RAMP, the PE itself."""
+    dx, dy = {"WEST": (-1, 0), "EAST": (1, 0), "SOUTH": (0, 1), "NORTH": (0, -1)}.get(side, (0, 0))
+    return x + dx, y + dy
+
+
+def _names(mask: int) -> tuple[str, ...]:
+    return tuple(side for bit, side in enumerate(_SIDES) if mask >> bit & 1)
+
+
+def _place_of_route(image: Image, x: int, y: int, color: int) -> str:
+    """File and line that configure a color at a PE; '' if none does, or that is not known."""
+    lines = image.route_lines
+    return "" if lines is None else image.route_places[int(lines[y, x, color])]
+
+
+def _taking(image: Image, x: int, y: int, color: int, sides: int) -> str:
+    """From where a router takes a color, and the line that says so."""
+    if not image.routed[y, x, color]:
+        return f"which has no route for colour {color}"
+    place = _place_of_route(image, x, y, color)
+    names = " and ".join(_names(sides)) or "nowhere"
+    return f"which takes it from {names}{f' ({place})' if place else ''}"
+
+
+def _held(image: Image, row: Sequence[int]) -> Waiting:
+    """What a word in a router, or on the ramp to it, waits for: `held` in native/machine.cc."""
+    x, y, refused, full, outside, _, color, rx = row
+    sides, busy = _names(refused), _names(full)
+    if outside:
+        text = f"the router to let in colour {color} from RAMP, {_taking(image, x, y, color, rx)}"
+    elif sides:
+        other = neighbor(x, y, sides[0])
+        back = {"WEST": "EAST", "EAST": "WEST", "NORTH": "SOUTH", "SOUTH": "NORTH"}[sides[0]]
+        text = (
+            f"PE {other} to the {sides[0]} to take colour {color} from its {back},"
+            f" {_taking(image, *other, color, rx)}"
+        )
+    elif busy and busy[0] != "RAMP":
+        text = f"PE {neighbor(x, y, busy[0])} to the {busy[0]} to have room for colour {color}"
+    else:
+        text = f"the PE's queue to have room for colour {color}"
+    file, _, line = _place_of_route(image, x, y, color).rpartition(":")
+    who = _SUBJECTS[IN_ROUTER]
+    place = (file, int(line or 0))
+    return Waiting(x, y, who, text, *place, IN_ROUTER, color, sides, busy, bool(outside))

@@ -6,9 +6,9 @@
 import numpy as np
 
 from wafer.csl.machine.checks import COLORS, check_image, registers_beyond
-from wafer.csl.machine.codes import Op
-from wafer.csl.machine.costs import ARCHS, issue_cycles, op_costs
+from wafer.csl.machine.costs import ARCHS
 from wafer.csl.machine.image import COLUMNS, NO_COLOR, Image, Program
+from wafer.csl.machine.timing import instruction_cycles
 from wafer.errors import CompileError
 
 __all__ = ["colors_of", "lay_out"]
@@ -51,8 +51,7 @@ def _fitted(values: np.ndarray, length: int) -> np.ndarray:
 def _program(program: Program, arch: str) -> list[np.ndarray]:
     slack = registers_beyond(program)
     code = np.array(program.code)
-    operations = code[:, 0] == Op.OPERATE
-    code[operations, 1] = issue_cycles(program, ARCHS[arch])[operations]
+    code[:, 0] |= instruction_cycles(program, ARCHS[arch]) << 8
     queues = np.full((16, len(COLUMNS["queues"])), -1, np.int32)
     queues[: len(program.tables["queues"])] = program.tables["queues"]
     entries = map(_fitted, _entries(program), (31, COLORS, 64, COLORS, 8))
@@ -92,7 +91,7 @@ def _costs(image: Image) -> list[np.ndarray]:
     fixed = [int(image.arch == "wse3"), arch.switch_task]
     depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
     memory = [*arch.stride_widths, arch.banks, arch.bank_bytes]
-    parts = (fixed, op_costs(), arch.widths, memory, depths, streams)
+    parts = (fixed, arch.widths, memory, depths, streams)
     return [_flat(part) for part in parts]
 
 

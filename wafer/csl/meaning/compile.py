@@ -28,7 +28,7 @@ from wafer.csl.meaning.language.statements import STATEMENTS, run
 from wafer.csl.meaning.program import attempt, compile_program
 from wafer.csl.syntax.source import CslError, Position, Problem
 
-__all__ = ["compile_layout"]
+__all__ = ["RULES", "compile_layout", "image_of", "param_value"]
 
 _BUILTINS = (
     general.BUILTINS
@@ -41,7 +41,7 @@ _BUILTINS = (
 RULES = Rules(VALUES, STATEMENTS, _BUILTINS)
 
 
-def _param(text: Any) -> Value:
+def param_value(text: Any) -> Value:
     """A parameter from the command line or Python."""
     match text:
         case bool():
@@ -66,7 +66,7 @@ def _layout(unit: Unit, path: Path, params: Mapping[str, Any]) -> Layout:
         at = Position(str(path), 1, 1)
         hint = "compile the file that places others with @set_tile_code"
         raise CslError([Problem(at, "this file has no layout block", hint)])
-    module = unit.files.module(path, {name: _param(text) for name, text in params.items()})
+    module = unit.files.module(path, {name: param_value(text) for name, text in params.items()})
     known = {n for n, d in module.declarations.items() if getattr(d, "kind", "") == "param"}
     ev = Evaluator(unit, module)
     if unknown := sorted(params.keys() - known):
@@ -104,16 +104,20 @@ def _programs(unit: Unit, layout: Layout) -> dict[Any, _Compiled]:
 
 
 class _Wiring(NamedTuple):
-    """Arrays of an image, by PE and colour."""
+    """Arrays of an image, by PE and colour; places has the lines of configurations once each."""
 
     colors: np.ndarray
     switches: np.ndarray
     routed: np.ndarray
     filters: np.ndarray
+    route_lines: np.ndarray
+    route_places: dict[str, int]
 
     def configure(self, x: int, y: int, color: int, config: ColorConfig) -> None:
         self.colors[y, x, color], self.switches[y, x, color] = config.color, config.switch
         self.filters[y, x, color], self.routed[y, x, color] = config.filter, True
+        place = f"{config.at.file}:{config.at.line}"
+        self.route_lines[y, x, color] = self.route_places.setdefault(place, len(self.route_places))
 
 
 def _wired(width: int, height: int) -> _Wiring:
@@ -123,6 +127,8 @@ def _wired(width: int, height: int) -> _Wiring:
         switches=np.full(shape, 5 << 8 | 5 << 4 | 5, np.int32),
         routed=np.zeros(shape, bool),
         filters=np.zeros((*shape, len(COLUMNS["filters"])), np.int32),
+        route_lines=np.zeros(shape, np.uint16),
+        route_places={"": 0},
     )
 
 
@@ -139,6 +145,51 @@ def _streams(modules: list[Module]) -> dict[int, str]:
         for name, value in module.params.items()
         if name.startswith(("MEMCPYH2D_", "MEMCPYD2H_"))
     }
+
+
+def image_of(unit: Unit, layout: Layout, params: Mapping[str, Any]) -> Image:
+    """Compile the programs of a layout.
+
+    Args:
+        unit: of the layout, with its rectangle.
+        layout: tiles, colors and exports.
+        params: of the layout, by name.
+
+    Raises:
+        CslError: every problem of the programs.
+    """
+    programs = _programs(unit, layout)
+    assert unit.rectangle is not None
+    width, height = unit.rectangle
+    tiles, wiring = np.full((height, width), -1, np.int32), _wired(width, height)
+    order = {key: k for k, key in enumerate(programs)}
+    for (x, y), tile in layout.tiles.items():
+        if tile is None:
+            continue
+        key = _key(tile)
+        tiles[y, x] = order[key]
+        for color, config in programs[key].routes.items():
+            wiring.configure(x, y, color, config)
+    for (x, y, color), config in layout.colors.items():
+        wiring.configure(x, y, color, config)
+    streams = _streams(unit.modules)
+    for compiled in programs.values():
+        streams |= compiled.streams
+    return Image(
+        arch=unit.arch,
+        programs=tuple(compiled.program for compiled in programs.values()),
+        tiles=tiles,
+        colors=wiring.colors,
+        switches=wiring.switches,
+        routed=wiring.routed,
+        filters=wiring.filters,
+        route_lines=wiring.route_lines,
+        route_places=tuple(wiring.route_places),
+        exports=tuple(layout.exports.values()),
+        streams=streams,
+        params=dict(params),
+        edges=unit.fabric.edges(unit.rectangle),
+    )
 
 
 def compile_layout(
@@ -174,30 +225,4 @@ def compile_layout(
     place = Fabric(fabric, offsets, buffers, memcpy)
     unit = Unit(RULES, files, arch, running=False, fabric=place, sdk=sdk)
     layout = _layout(unit, Path(path), params or {})
-    programs = _programs(unit, layout)
-    assert unit.rectangle is not None
-    width, height = unit.rectangle
-    tiles, wiring = np.full((height, width), -1, np.int32), _wired(width, height)
-    order = {key: k for k, key in enumerate(programs)}
-    for (x, y), tile in layout.tiles.items():
-        if tile is None:
-            continue
-        key = _key(tile)
-        tiles[y, x] = order[key]
-        for color, config in programs[key].routes.items():
-            wiring.configure(x, y, color, config)
-    for (x, y, color), config in layout.colors.items():
-        wiring.configure(x, y, color, config)
-    streams = _streams(unit.modules)
-    for compiled in programs.values():
-        streams |= compiled.streams
-    return Image(
-        arch=arch,
-        programs=tuple(compiled.program for compiled in programs.values()),
-        tiles=tiles,
-        **wiring._asdict(),
-        exports=tuple(layout.exports.values()),
-        streams=streams,
-        params=dict(params or {}),
-        edges=unit.fabric.edges(unit.rectangle),
-    )
+    return image_of(unit, layout, params or {})

@@ -9,7 +9,6 @@ from wafer.csl.meaning.core.values import Module, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.parser import Parsed
-from wafer.csl.syntax.releases import feature_of
 from wafer.csl.syntax.source import Position, Problem, Source
 
 __all__ = ["Files"]
@@ -60,8 +59,6 @@ class Files:
                 return path
             known = sorted(str(p.relative_to(LIBRARY))[:-4] for p in LIBRARY.rglob("*.csl"))
             hint = f"there are {', '.join(f'<{each}>' for each in known)}"
-            feature = feature_of(name)
-            hint = f"{feature.text}, and it is not here" if feature else hint
             raise Failure(Problem(at, f"there is no system module {name}", hint))
         folders = [Path(importer).parent, *map(Path, self.import_paths)]
         if self.layout_path.parent not in folders:

@@ -18,7 +18,6 @@ class Feature(NamedTuple):
         last: release that has it; '' if all since do.
         instead: what replaced it, or what came before it.
         beside: builtins that replaced it, which no release has beside it.
-        here: whether it runs here.
     """
 
     name: str
@@ -26,7 +25,6 @@ class Feature(NamedTuple):
     last: str = ""
     instead: str = ""
     beside: tuple[str, ...] = ()
-    here: bool = True
 
     @property
     def text(self) -> str:
@@ -85,8 +83,8 @@ FEATURES = (
     Feature("@set_tile_code without a file", "0.4", "0.8", "a file with the PEs' code"),
     Feature("a fabric without margins for memcpy", "0.4", "0.8", "--memcpy"),
     Feature("<debug> without key", "0.4", "0.8", ".key"),
-    Feature("SdkLayout", "1.4", "", "a layout block", here=False),
-    Feature("<kernels/fft/fft3d_layout>", "1.4", here=False),
+    Feature("SdkLayout", "1.4", "", "a layout block"),
+    Feature("<kernels/fft/fft3d_layout>", "1.4"),
 )
 _BY_NAME = {feature.name: feature for feature in FEATURES}
 

@@ -16,7 +16,8 @@ Features, all [B, ...] before they are shared out; which are there decides what 
   ``labels``; ``input_ids`` and ``attention_mask`` are the source then.
 * ``pixel_values`` [B, C, h, w]: one image per row (LLaVA). ``images`` [B, pixels]: FC-MNIST.
 * ``reference_logps`` [B, 2]: of the two answers in a row of packed pairs (DPO).
-* ``context_input_ids``, ``context_attention_mask`` [B, K, S]: DPR's contexts, a row's own first.
+* ``context_input_ids``, ``context_attention_mask``, ``context_token_type_ids`` [B, K, S]: DPR's
+  contexts, a row's own first.
 * ``epigenetic`` [B, S] states of the tokens, or [B, S, E] shares of each state (EBERT).
 * Features of a user's task (``wafer.register_task``) reach the model in ``Batch.extras``.
 * ``row`` [B]: number of the example, from 1; 0 at rows that fill up a batch. Stays on the host.
@@ -42,7 +43,7 @@ __all__ = ["feature_shapes", "host_batch", "numbered", "row_lengths", "to_batch"
 
 _HOST_ONLY = {"row"}
 _SOURCE = ("input_ids", "attention_mask", "loss_mask", "labels", "token_type_ids", "epigenetic")
-_CONTEXT = ("context_input_ids", "context_attention_mask")
+_CONTEXT = ("context_input_ids", "context_attention_mask", "context_token_type_ids")
 _READ = {  # what stands in a batch under another name; the rest a model finds in its extras
     *_SOURCE,
     "attention_span",
@@ -75,7 +76,8 @@ def _streams(rows: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, tuple[s
         yield "attention_mask", "lengths", _SOURCE[:2]
         return
     if "context_input_ids" in rows:
-        yield "context_attention_mask", "context_lengths", _CONTEXT
+        along = tuple(name for name in _CONTEXT if name in rows)
+        yield "context_attention_mask", "context_lengths", along
     along = tuple(name for name in _SOURCE if name in rows and rows[name].ndim > 1)
     yield "attention_mask", "lengths", along
 
@@ -206,7 +208,10 @@ def _pair(features: Mapping[str, Array]) -> Batch:
 def _contexts(features: Mapping[str, Array]) -> dict[str, Any]:
     ids, lengths = features["context_input_ids"], features["context_lengths"].reshape(-1)
     rows = ids if ids.ndim == 1 else ids.reshape(-1, ids.shape[-1])
-    return {"context_tokens": ids.reshape(-1), "context_layout": _layout(lengths, rows)}
+    out = {"context_tokens": ids.reshape(-1), "context_layout": _layout(lengths, rows)}
+    if "context_token_type_ids" in features:
+        out["context_segment_ids"] = features["context_token_type_ids"].reshape(-1)
+    return out
 
 
 def _extras(

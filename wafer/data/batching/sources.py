@@ -17,6 +17,7 @@ from wafer.errors import DataError
 
 __all__ = [
     "FEATURES",
+    "PAIR_FEATURES",
     "VSL_FEATURES",
     "DocumentSource",
     "Mixture",
@@ -26,6 +27,7 @@ __all__ = [
 
 FEATURES = ("input_ids", "attention_mask", "labels")
 VSL_FEATURES = (*FEATURES, "attention_span", "position_ids")
+PAIR_FEATURES = tuple(f"{side}_{name}" for side in ("chosen", "rejected") for name in FEATURES)
 
 
 class Source(Protocol):

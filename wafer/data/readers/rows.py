@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import decoders
 
 from wafer.data.batching.dataset import Context, Dataset
-from wafer.data.batching.sources import Mixture, Source, Subset
+from wafer.data.batching.sources import FEATURES, Mixture, Source, Subset
 from wafer.data.readers.masked_lm import hiding_states, mask_row, scored_slots
 from wafer.data.rowfiles.files import CorpusSource, Hdf5Source, folder_params, is_corpus
 from wafer.data.rowfiles.rules import IGNORED
@@ -18,22 +18,28 @@ from wafer.data.text.textfiles import read_text
 from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
 
-__all__ = ["bert_rows", "epigenetic_rows", "gpt_rows", "t5_rows"]
+__all__ = ["assemble", "bert_rows", "epigenetic_rows", "gpt_rows", "row_folders", "t5_rows"]
 
 Rows = dict[str, np.ndarray]
 Open = Callable[[Sequence[str]], Source]
 
 
-def _folders(cfg: Any) -> tuple[str, ...]:
+def row_folders(cfg: Any) -> tuple[str, ...]:
+    """Return the folders that a section names, those of a mixture in its order."""
     if cfg.data_dir is not None:
         return cfg.data_dir
     return tuple(folder for part in cfg.mixture for folder in part.data_dir)
 
 
-def _assembled(cfg: Any, open_rows: Open) -> tuple[Source, str]:
-    """The source a section names, cut and mixed, and what to say of it."""
+def assemble(cfg: Any, open_rows: Open) -> tuple[Source, str]:
+    """Open the source that a section names, cut and mixed, and describe both for the log.
+
+    Args:
+        cfg: the section.
+        open_rows: folders -> source.
+    """
     if cfg.mixture is None:
-        source = open_rows(_folders(cfg))
+        source = open_rows(row_folders(cfg))
         note = ""
         if cfg.data_subset is not None or cfg.num_samples is not None:
             source = Subset(source, cfg.data_subset, cfg.num_samples)
@@ -56,21 +62,49 @@ def gpt_rows(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: rows that are not what the section says; names file, and row when reading.
     """
-    folders = _folders(cfg)
+    folders = row_folders(cfg)
     kinds = {is_corpus(folder) for folder in folders}
     if len(kinds) > 1:
         raise DataError(f"{', '.join(folders)}: some hold rows, others a corpus; use one kind")
     if kinds == {True}:
         return _corpus(cfg, context)
     check = functools.partial(_gpt_source, cfg, context)
-    source, note = _assembled(cfg, check)
+    source, note = assemble(cfg, check)
     features, length = _gpt_source(cfg, context, folders[:1]).row_shape
     return Dataset(
         source=source,
-        row_length=length,
+        **_transformed(cfg, length),
         summary=f"HDF5: {len(source):,} rows of {length} tokens, {features} features{note}",
         **_tokenizer_of(folders),
     )
+
+
+def _transformed(cfg: Any, length: int) -> dict[str, Any]:
+    """Length of rows after ``data_transforms``, and the transform."""
+    if not cfg.data_transforms:
+        return {"row_length": length}
+    transform = functools.partial(_insert, sinks=cfg.data_transforms)
+    return {"row_length": length + cfg.tokens_added, "transform": transform}
+
+
+def _insert(row: Rows, rng: np.random.Generator, *, sinks: Sequence[Any]) -> Rows:
+    """Put sink tokens into a row; their label is their own id, without loss."""
+    del rng
+    for own in sinks:
+        size = len(row["input_ids"])
+        if own.sink_token_start_pos > size:
+            raise DataError(
+                f"data_transforms: sink_token_start_pos {own.sink_token_start_pos} is beyond rows "
+                f"of {size} tokens"
+            )
+        at = [own.sink_token_start_pos] * own.num_sink_tokens
+        end = size if own.truncate_to_original_length else None
+        row = row | {
+            name: np.insert(row[name], at, 0 if name == "attention_mask" else own.sink_token_id)
+            for name in FEATURES
+        }
+        row |= {name: row[name][:end] for name in FEATURES}
+    return row
 
 
 def _gpt_source(cfg: Any, context: Context, folders: Sequence[str]) -> Hdf5Source:
@@ -96,7 +130,7 @@ def _gpt_source(cfg: Any, context: Context, folders: Sequence[str]) -> Hdf5Sourc
 
 
 def _corpus(cfg: Any, context: Context) -> Dataset:
-    folders, length = _folders(cfg), cfg.max_sequence_length
+    folders, length = row_folders(cfg), cfg.max_sequence_length
     if length is None:
         raise DataError(
             f"{folders[0]}: a corpus has no rows; max_sequence_length must say how long to cut them"
@@ -106,10 +140,10 @@ def _corpus(cfg: Any, context: Context) -> Dataset:
             f"{folders[0]}: a corpus does not know where documents end, so use_vsl cannot work; "
             "preprocess in mode LMData_VSL"
         )
-    source, note = _assembled(cfg, lambda names: CorpusSource(names, length, context.vocab_size))
+    source, note = assemble(cfg, lambda names: CorpusSource(names, length, context.vocab_size))
     return Dataset(
         source=source,
-        row_length=length,
+        **_transformed(cfg, length),
         summary=f"HDF5 corpus: {len(source):,} windows of {length} tokens{note}",
         **_tokenizer_of(folders),
     )
@@ -152,7 +186,7 @@ def epigenetic_rows(cfg: Any, context: Context) -> Dataset:
 
 
 def _masked_rows(cfg: Any, context: Context, needed: tuple[str, ...]) -> Dataset:
-    folders = _folders(cfg)
+    folders = row_folders(cfg)
     states = getattr(context.config, "epigenetic_vocab_size", None)
 
     def rows(names: Sequence[str]) -> Hdf5Source:
@@ -173,7 +207,7 @@ def _masked_rows(cfg: Any, context: Context, needed: tuple[str, ...]) -> Dataset
         transform = functools.partial(_gathered, most=most, kept=needed)
     else:
         transform = _masking(cfg, context, written, folders[0], most)
-    source, note = _assembled(cfg, rows)
+    source, note = assemble(cfg, rows)
     how = "masked beforehand" if static else f"{cfg.masked_lm_prob:.0%} masked at every reading"
     return Dataset(
         source=source,
@@ -235,7 +269,7 @@ def t5_rows(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: rows without the five features.
     """
-    folders = _folders(cfg)
+    folders = row_folders(cfg)
     first = Hdf5Source(folders[:1], context.vocab_size)
     missing = [name for name in _T5 if name not in first.features]
     if missing:
@@ -243,7 +277,7 @@ def t5_rows(cfg: Any, context: Context) -> Dataset:
             f"{folders[0]}: rows have no {', '.join(missing)}; they have "
             f"{', '.join(first.features)}. Preprocess in mode T5"
         )
-    source, note = _assembled(cfg, lambda names: Hdf5Source(names, context.vocab_size))
+    source, note = assemble(cfg, lambda names: Hdf5Source(names, context.vocab_size))
     lengths = "/".join(str(group.length) for group in first.groups)
     return Dataset(
         source=source,

@@ -10,28 +10,12 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import corrupt_spans, noise_spans, raw_length
 from wafer.data.batching.rowsets import RowSource, fixed
-from wafer.data.text.textfiles import Row, find_files, read_rows, text_lines, words_of
+from wafer.data.text.textfiles import Row, find_described, read_rows, text_lines, words_of
 from wafer.errors import DataError
 
 __all__ = ["bert_csv", "qa_csv", "t5_dynamic", "transformer_pairs"]
 
 Rows = dict[str, np.ndarray]
-
-
-def _described(folders: Sequence[str], suffix: str) -> list[pathlib.Path]:
-    """The files that each folder's ``meta.dat`` names ("FILE LINES"); without it, all that fit."""
-    files: list[pathlib.Path] = []
-    for folder in map(pathlib.Path, folders):
-        meta = folder / "meta.dat"
-        if not meta.is_file():
-            files += find_files([str(folder)], [f"*{suffix}"])
-            continue
-        named = [folder / words[0] for line in text_lines(meta) if (words := words_of(line))]
-        missing = [path for path in named if not path.is_file()]
-        if missing:
-            raise DataError(f"{meta}: names {missing[0]}, which does not exist")
-        files += named
-    return files
 
 
 def _static(cfg: Any, context: Context, row: Row) -> Rows:
@@ -65,7 +49,7 @@ def bert_csv(cfg: Any, context: Context) -> Dataset:
     """
     examples: list[Rows] = []
     shape: Mapping[str, tuple[int, ...]] = {}
-    for path in _described(cfg.data_dir, ".csv"):
+    for path in find_described(cfg.data_dir, ["*.csv"]):
         for row in read_rows(path):
             example = _static(cfg, context, row)
             own = {name: value.shape for name, value in example.items()}
@@ -101,7 +85,7 @@ def _vocabulary(cfg: Any) -> dict[str, int]:
 def _pieces(cfg: Any, vocabulary: Mapping[str, int], longest: int) -> Iterator[np.ndarray]:
     fold = str.lower if cfg.do_lower else str
     unknown = vocabulary[fold(cfg.oov_token)]
-    for path in _described(cfg.src_data_dir, ".txt"):
+    for path in find_described(cfg.src_data_dir, ["*.txt"], "src_data_dir"):
         for line in text_lines(path):
             ids = [vocabulary.get(fold(token), unknown) for token in words_of(line)]
             for at in range(0, len(ids), longest):
@@ -243,7 +227,7 @@ def qa_csv(cfg: Any, context: Context) -> Dataset:
     """
     length = cfg.max_sequence_length
     examples: list[Rows] = []
-    for path in _described(cfg.data_dir, ".csv"):
+    for path in find_described(cfg.data_dir, ["*.csv"]):
         for row in read_rows(path):
             names = ("input_ids", "input_mask", "segment_ids")
             ids, mask, segments = (row.integers(name) for name in names)

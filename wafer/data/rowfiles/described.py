@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import h5py
 
 from models.guarded import guarded
-from wafer.data.batching.sources import FEATURES, VSL_FEATURES
+from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
 from wafer.data.rowfiles.rules import Group
 from wafer.errors import DataError
 
@@ -22,7 +22,7 @@ __all__ = ["DAMAGE", "PARAMS", "Described", "describe", "look", "open_rows"]
 
 PARAMS = "data_params.json"
 DAMAGE = (OSError, KeyError, RuntimeError, TypeError, ValueError)  # what h5py raises over it
-_BY_COUNT = {3: FEATURES, 5: VSL_FEATURES, 2: FEATURES[:2]}
+_BY_COUNT = {3: FEATURES, 5: VSL_FEATURES, 2: FEATURES[:2], 6: PAIR_FEATURES}
 _CHUNK = 256 << 20  # bytes of one chunk, which is in memory as a whole to read a row of it
 
 
@@ -108,8 +108,9 @@ def _features(name: str, shape: tuple[int, ...], params: dict[str, Any]) -> tupl
             + (
                 f"{PARAMS} names {named}"
                 if named
-                else "expected [N, 3, S] (input_ids, mask, labels) or [N, 5, S] (plus "
-                f"attention_span, position_ids), or a {PARAMS} that names the features"
+                else "expected [N, 3, S] (input_ids, mask, labels), [N, 5, S] (plus "
+                "attention_span, position_ids) or [N, 6, S] (of a chosen and a rejected answer), "
+                f"or a {PARAMS} that names the features"
             )
         )
     return features
@@ -129,9 +130,11 @@ def _look(path: pathlib.Path, params: dict[str, Any]) -> Described:
             return Described((), len(datasets["data"]), promised)
         groups = []
         for name, data in datasets.items():
-            if data.ndim != 3 or 0 in data.shape[1:]:
+            if data.ndim not in (3, 4) or 0 in data.shape[1:]:
                 raise DataError(f"dataset {name!r} has shape {data.shape}; expected [N, F, S]")
-            groups.append(Group(name, _features(name, data.shape, params), data.shape[2]))
+            contexts = data.shape[2] if data.ndim == 4 else 0
+            features = _features(name, data.shape, params)
+            groups.append(Group(name, features, data.shape[-1], contexts))
         counts = {len(data) for data in datasets.values()}
         if len(counts) > 1:
             raise DataError(f"its datasets {', '.join(names)} have {sorted(counts)} rows")
@@ -159,4 +162,4 @@ def describe(path: pathlib.Path, params: dict[str, Any]) -> Described:
     except ValueError as error:
         message = str(error).replace(whole, str(path))
         raise DataError(message if str(path) in message else f"{path}: {message}") from None
-    return Described(tuple(Group(n, tuple(f), s) for n, f, s in groups), size, promised)
+    return Described(tuple(Group(n, tuple(f), *own) for n, f, *own in groups), size, promised)

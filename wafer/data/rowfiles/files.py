@@ -196,7 +196,7 @@ class Hdf5Source(StoredRows):
 
 
 def _shown(columns: Sequence[Group]) -> str:
-    return ", ".join(f"({len(c.features)}, {c.length})" for c in columns)
+    return ", ".join(str(c.shape) for c in columns)
 
 
 class CorpusSource(StoredRows):

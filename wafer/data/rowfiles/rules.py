@@ -1,6 +1,7 @@
 """What a row must hold: one set of rules for training and for ``wafer data verify``."""
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ __all__ = ["IGNORED", "Group", "checked_row", "checked_tokens", "span_problem"]
 IGNORED = -100  # label of a position without loss, in Hugging Face's convention
 _IDS = {"input_ids": 0, "labels": IGNORED, "decoder_input_ids": 0}  # feature -> least value
 _MASKS = ("attention_mask", "decoder_attention_mask")
+_SIDES = re.compile("^(chosen|rejected|questions|ctx)_")  # features of several sequences
 _PLACES = ("position_ids", "masked_lm_positions")
 _INT32 = np.iinfo(np.int32)
 
@@ -24,11 +26,19 @@ class Group(NamedTuple):
     name: of the dataset
     features: of its rows
     length: S
+    contexts: K sequences of each feature (DPR's); 0 is one, without an axis
     """
 
     name: str
     features: tuple[str, ...]
     length: int
+    contexts: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(F, S), or (F, K, S)."""
+        inner = (self.contexts,) if self.contexts else ()
+        return len(self.features), *inner, self.length
 
 
 class _Range(NamedTuple):
@@ -53,7 +63,10 @@ def _ranges(
     known["epigenetic"] = _Range("epigenetic", -1, (states or _INT32.max) - 1, -1)
     anything = _Range("", _INT32.min, _INT32.max, _INT32.min)
     return tuple(
-        tuple(known.get(name, anything._replace(feature=name)) for name in group.features)
+        tuple(
+            known.get(re.sub(_SIDES, "", name), anything)._replace(feature=name)
+            for name in group.features
+        )
         for group in groups
     )
 
@@ -68,12 +81,12 @@ def checked_row(
 
     Args:
         groups: its datasets.
-        stored: [F, S] of each, any integers.
+        stored: [F, S] or [F, K, S] of each, any integers.
         vocab_size: ids must be below; None does not look.
         states: epigenetic states must be below; None does not look.
 
     Returns:
-        feature -> int32 [S].
+        feature -> int32 [S] or [K, S].
 
     Raises:
         DataError: it holds what no row can; says which feature and where.
@@ -82,10 +95,11 @@ def checked_row(
     known = _ranges(groups, vocab_size, states)
     for group, values, ranges in zip(groups, stored, known, strict=True):
         # Two passes over all features at once: numpy's calls cost more than its work here.
-        least, most = values.min(axis=1).tolist(), values.max(axis=1).tolist()
+        along = values.reshape(len(values), -1)
+        least, most = along.min(axis=1).tolist(), along.max(axis=1).tolist()
         for i, (_, low, high, reached) in enumerate(ranges):
             if least[i] < low or most[i] > high or most[i] < reached:
-                raise DataError(_range_problem(values[i], ranges[i], vocab_size))
+                raise DataError(_range_problem(along[i], ranges[i], vocab_size))
         out.update(zip(group.features, values.astype(np.int32, copy=False), strict=True))
         # A next-token row; elsewhere the mask says nothing about labels.
         if len(groups) == 1 and group.features[:3] == FEATURES and least[2] < 0:
@@ -113,7 +127,7 @@ def _range_problem(values: np.ndarray, rule: _Range, vocab_size: int | None) -> 
     if not bad.any():
         return f"{rule.feature} is 0 everywhere: nothing is read of such a row"
     expected = f"{rule.low} to {rule.high}"
-    if rule.feature in _IDS:
+    if re.sub(_SIDES, "", rule.feature) in _IDS:
         limit = "" if vocab_size is None else f" and below the vocabulary of {vocab_size}"
         expected = f"ids of at least 0{limit}"
     return f"{_first(rule.feature, values, bad)}; expected {expected}"

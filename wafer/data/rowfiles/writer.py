@@ -46,9 +46,10 @@ def growing(
         dtype: of the ids on disk.
 
     Yields:
-        A function that takes the next rows, one array [N, F, S] for each group (or tokens [N]).
+        A function that takes the next rows: an array [N, F, S] or [N, F, K, S] for each group,
+        or tokens [N].
     """
-    shapes = {group.name: (len(group.features), group.length) for group in groups}
+    shapes: dict[str, tuple[int, ...]] = {group.name: group.shape for group in groups}
     shapes = shapes or {"data": ()}
     with appearing_whole(path, sync=True) as partial, h5py.File(partial, "w") as file:
         datasets = [

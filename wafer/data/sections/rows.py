@@ -2,9 +2,9 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from models.sections import Bool, Section
 from wafer.data.sections.base import Folders, InputSection
@@ -13,10 +13,13 @@ from wafer.errors import ConfigError, Problem
 __all__ = [
     "BertCSVDataProcessor",
     "BertHDF5DataProcessor",
+    "DPRHDF5DataProcessor",
+    "DpoHDF5DataProcessor",
     "GptHDF5DataProcessor",
     "GptHDF5MapDataProcessor",
     "MixturePart",
     "RandomDataProcessor",
+    "SinkTokens",
     "SyntheticDataProcessor",
     "T5DynamicDataProcessor",
     "T5HDF5DataProcessor",
@@ -74,11 +77,58 @@ class _RowsInput(InputSection):
             raise ConfigError([Problem(("data_subset",), message)])
 
 
+class SinkTokens(Section):
+    """``{name: add_sink_tokens}``: tokens without loss put into every row (Xiao et al. 2023).
+
+    Attributes:
+        name: of the transform.
+        num_sink_tokens: how many.
+        sink_token_id: of all of them.
+        sink_token_start_pos: where they begin.
+        truncate_to_original_length: whether rows lose as many tokens at their end.
+    """
+
+    name: Literal["add_sink_tokens"]
+    num_sink_tokens: PositiveInt = 1
+    sink_token_id: NonNegativeInt = 0
+    sink_token_start_pos: NonNegativeInt = 0
+    truncate_to_original_length: Bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, data: Any) -> Any:
+        name = data.get("name") if isinstance(data, Mapping) else data
+        if name in ("add_memory_tokens", "add_pose_shift"):
+            raise ValueError(f"{name}: not computed here: only add_sink_tokens is; drop it")
+        return data
+
+
 class GptHDF5DataProcessor(_RowsInput, reader="wafer.data.readers.rows:gpt_rows"):
     """Next-token rows.
 
     ``max_sequence_length`` is needed for files in the corpus format and a check for others.
+
+    Attributes:
+        data_transforms: what is done to every row while it is read, in order.
     """
+
+    data_transforms: tuple[SinkTokens, ...] = ()
+
+    @property
+    def tokens_added(self) -> int:
+        """Tokens by which ``data_transforms`` make a row longer."""
+        return sum(
+            own.num_sink_tokens
+            for own in self.data_transforms
+            if not own.truncate_to_original_length
+        )
+
+    def model_post_init(self, _: Any) -> None:
+        """Refuse what would cut documents."""
+        super().model_post_init(_)
+        if self.data_transforms and self.use_vsl:
+            message = "rows of several documents cannot take them; drop use_vsl"
+            raise ConfigError([Problem(("data_transforms",), message)])
 
 
 class GptHDF5MapDataProcessor(GptHDF5DataProcessor):
@@ -97,6 +147,14 @@ class BertHDF5DataProcessor(_RowsInput, task="mlm", reader="wafer.data.readers.r
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] = 0.15
     max_predictions_per_seq: PositiveInt | None = None
     mask_id: NonNegativeInt | None = None
+
+
+class DpoHDF5DataProcessor(_RowsInput, task="dpo", reader="wafer.data.readers.row_pairs:dpo_rows"):
+    """Pairs of answers; ``reference_logps.npy`` beside them is what ``wafer score`` wrote."""
+
+
+class DPRHDF5DataProcessor(_RowsInput, task="dpr", reader="wafer.data.readers.row_pairs:dpr_rows"):
+    """Questions, each with its own context and hard negatives."""
 
 
 class T5HDF5DataProcessor(_RowsInput, task="seq2seq", reader="wafer.data.readers.rows:t5_rows"):

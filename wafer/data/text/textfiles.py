@@ -20,6 +20,7 @@ __all__ = [
     "BOM",
     "Row",
     "ending",
+    "find_described",
     "find_files",
     "numbered_lines",
     "parse_json",
@@ -130,6 +131,35 @@ def find_files(
         if not inside:
             raise DataError(f"{key}: {place} holds none of {', '.join(names)}")
         files += inside
+    return files
+
+
+def find_described(
+    places: Sequence[str], names: Iterable[str], key: str = "data_dir"
+) -> list[pathlib.Path]:
+    """List the files that a folder's ``meta.dat`` names ("FILE LINES"); without it as find_files.
+
+    Args:
+        places: folders or files.
+        names: globs, for folders without ``meta.dat``.
+        key: of the section, for errors.
+
+    Raises:
+        DataError: a place or a named file does not exist, or there is no such file.
+    """
+    files: list[pathlib.Path] = []
+    names = tuple(names)
+    for place in places:
+        folder = pathlib.Path(place)
+        meta = folder / "meta.dat"
+        if not meta.is_file():
+            files += find_files([place], names, key)
+            continue
+        named = [folder / words[0] for line in text_lines(meta) if (words := words_of(line))]
+        for path in named:
+            if not path.is_file():
+                raise DataError(f"{meta}: names {path}, which does not exist")
+        files += named
     return files
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from wafer.data.batching.sources import FEATURES, VSL_FEATURES
+from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
 from wafer.data.preprocess.layouts import Layout, Row, fim_row, lm_row, padded
 from wafer.data.preprocess.packing import Packer, SinglePacker, StreamPacker
 from wafer.data.preprocess.vocabulary import Vocabulary
@@ -21,7 +21,6 @@ from wafer.data.vendor.packers import (
     OverlapPacker,
     Ready,
 )
-from wafer.data.vendor.preferences import PREFERENCE_FEATURES
 from wafer.data.vendor.settings import HookSettings
 
 __all__ = ["layout_of"]
@@ -121,7 +120,7 @@ def layout_of(settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer) -> 
     if settings.vsl:
         return Layout((Group("data", VSL_FEATURES, length),), Ready, bind(_vsl_rows))
     if settings.mode == "dpo":
-        return Layout((Group("data", PREFERENCE_FEATURES, length),), Ready, _as_is)
+        return Layout((Group("data", PAIR_FEATURES, length),), Ready, _as_is)
     pack = _stream(settings, ids) if settings.mode == "pretraining" else Ready
     shape = _fim_row if objective == "fim" else _rows
     return Layout((Group("data", FEATURES, length),), pack, bind(shape), objective == "fim")

@@ -8,13 +8,8 @@ import numpy as np
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.vendor.settings import HookSettings
 
-__all__ = ["PREFERENCE_FEATURES", "preference_rows"]
+__all__ = ["preference_rows"]
 
-PREFERENCE_FEATURES = tuple(
-    f"{side}_{feature}"
-    for side in ("chosen", "rejected")
-    for feature in ("input_ids", "attention_mask", "labels")
-)
 Render = Callable[[Sequence[Mapping[str, str]]], str]
 
 

@@ -27,7 +27,8 @@ enum class DsdOp : int32_t {
 };
 
 struct Instruction {
-  Op op;
+  Op op : 8;
+  int32_t cycles : 24;  // that it costs
   int32_t type, a, b, c;
 };
 

@@ -127,9 +127,30 @@ std::vector<Waiting> Machine::waiting() {
       if (core.commanded && core.main == Main::kIdle)
         add(-1, 0, kForCommand, int(host(cell).launches.size()));
     }
-    each(live_[cell], [&](int slot) { add(-1, 0, kInRouter, colors_[slot]); });
+    each(live_[cell], [&](int slot) { out.push_back(held(cell, slot)); });
   }
   return out;
+}
+
+// A word in a router or on its ramp. Instead of thread, task and task_id: the sides whose router does
+// not take the colour from here, those that have no room, and whether the router lets nothing in
+// from the ramp. Instead of pc: the sides from which the refusing router does.
+Waiting Machine::held(int cell, int slot) {
+  const Lane& lane = at(cell, slot);
+  int refused = 0, full = 0, refuser = -1;
+  const bool outside = !lane.router_flag[0] && !lane.down_flag && !(lane.rx & kRampPort);
+  if (lane.router_flag[0]) {
+    each(lane.tx & sides_[cell], [&](int side) {
+      const Lane& there = (&lane)[reach_[side] + swapped(lane, slot, side) - slot];
+      if (!(there.rx >> opposite(side) & 1)) refused |= 1 << side, refuser = there.rx;
+      else if (there.router_flag[1]) full |= 1 << side;
+    });
+    if (lane.tx & kRampPort && lane.down_flag && lane.size >= lane.depth) full |= kRampPort;
+  } else if (lane.down_flag) {
+    full = kRampPort;
+  }
+  return {cell % width_, cell / width_, refused, full, outside, kInRouter, colors_[slot],
+          outside ? int(lane.rx) : refuser};
 }
 
 void Machine::explain(int cell, int thread, std::vector<Waiting>* out) {

@@ -183,6 +183,7 @@ class Machine : public Tasks {
   void set_up(Reader& in, const std::vector<int32_t>& tiles);
   void start();
   void explain(int cell, int thread, std::vector<Waiting>* out);
+  Waiting held(int cell, int slot);
 
   // Arrivals, CEs and dispatch of rows [from, to).
   void arrive(int from, int to, Worker* worker) {

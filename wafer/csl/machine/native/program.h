@@ -8,7 +8,7 @@
 
 namespace wafer::csl {
 
-constexpr int kColors = 24, kQueues = 8, kThreads = 8, kPorts = 5, kOps = 47, kKinds = 19;
+constexpr int kColors = 24, kQueues = 8, kThreads = 8, kPorts = 5;
 constexpr int kDsdOps = 43, kGates = 5;
 constexpr int kPad = 64;  // bytes behind the declared memory that read as zero
 
@@ -82,7 +82,6 @@ struct Program {
 // What the architecture fixes, and what things cost in cycles.
 struct Costs {
   int32_t wse3, switch_task;
-  int32_t op[kOps][kKinds];      // by instruction and its `type`; that of OPERATE is the cost itself
   int32_t width[kDsdOps];        // most elements of an operation per step
   int32_t stride_width[8];       // most by the stride of an operand, mod 8; 0 and 1 limit nothing
   int32_t banks, bank_bytes;     // of the memory, as two reads of one step see them

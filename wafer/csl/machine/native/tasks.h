@@ -144,18 +144,13 @@ class Tasks : public Operations {
     }
   }
 
-  int cost(const Instruction& i) const {
-    return i.op == Op::kOperate ? i.type : costs_.op[int(i.op)][i.type];
-  }
-
   void interpret(Core& core, int64_t cycle, Worker* worker) {
     const Program& p = program(core);
     int64_t* const profile = worker->profile[core.program].data();
     for (int budget = kMostAtOnce; budget > 0; --budget) {
       const Instruction& i = p.code[core.pc];
       if (!core.paid) {
-        const int cycles = cost(i);
-        core.debt += cycles, profile[core.pc] += cycles;
+        core.debt += i.cycles, profile[core.pc] += i.cycles;
       }
       if (visible(core, i)) {
         core.paid = true;

@@ -183,6 +183,20 @@ class ReferenceMachine:
         """[0] uint32, likewise."""
         return np.zeros(0, np.uint32)
 
+    def enter(
+        self, color: int, port: tuple[int, int, str], words: np.ndarray, controls: np.ndarray
+    ) -> NoReturn:
+        """Refuse: a program with ports is not run here."""
+        raise CompileError(f"colour {color} has no port {port}")
+
+    def open(self, color: int, port: tuple[int, int, str]) -> NoReturn:
+        """Refuse, likewise."""
+        raise CompileError(f"colour {color} has no port {port}")
+
+    def left(self, color: int, port: tuple[int, int, str]) -> np.ndarray:
+        """[0] uint32, likewise."""
+        return np.zeros(0, np.uint32)
+
     def waiting(self) -> list[str]:
         """What has not ended: operations of threads, and calls, with file and line."""
         state, out = self._state, list[str]()

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.csl.machine.codes import DsdOp, Intrinsic, Op
-from wafer.csl.machine.costs import ARCHS, issue_cycles, op_costs
+from wafer.csl.machine.costs import ARCHS
 from wafer.csl.machine.image import COLUMNS, Image, Program
 from wafer.csl.machine.setup import colors_of
+from wafer.csl.machine.timing import instruction_cycles
 from wafer.errors import CompileError
 
 __all__ = ["Tables", "rounded_up", "tables_of"]
@@ -110,8 +111,8 @@ def _refuse(image: Image) -> None:
         for what, there in problems.items():
             if there:
                 raise CompileError(f"{program.name} has {what}; the JAX reference runs none")
-    if np.asarray(image.filters)[..., 0].any() or image.streams:
-        what = "streams to the host" if image.streams else "filters"
+    if np.asarray(image.filters)[..., 0].any() or image.streams or image.ports:
+        what = "streams to the host" if image.streams or image.ports else "filters"
         raise CompileError(f"the program has {what}; the JAX reference runs none")
 
 
@@ -135,14 +136,6 @@ def _each(values: list[Any], count: int, shape: tuple[int, ...], none: int) -> n
     for k, value in enumerate(values):
         out[(k, slice(len(value))) if shape else k] = value
     return out
-
-
-def _costs(program: Program, image: Image) -> np.ndarray:
-    table = op_costs()
-    issue = issue_cycles(program, ARCHS[image.arch])
-    code = program.code
-    kinds = np.where(code[:, 0] == Op.OPERATE, 0, code[:, 1])
-    return np.where(code[:, 0] == Op.OPERATE, issue, table[code[:, 0], kinds])
 
 
 def _channels(program: Program) -> int:
@@ -184,7 +177,7 @@ def tables_of(image: Image) -> Tables:
     return Tables(
         program=image.tiles.reshape(-1).astype(np.int64),
         code=_padded([p.code for p in programs], 256),
-        costs=_padded([_costs(p, image) for p in programs], 256),
+        costs=_padded([instruction_cycles(p, arch) for p in programs], 256),
         size=each(lambda p: len(p.memory)),
         frame=each(lambda p: p.frame),
         operations=table("operations"),

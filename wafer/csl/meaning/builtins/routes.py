@@ -9,12 +9,13 @@ from wafer.csl.meaning.core.evaluator import Evaluator, described
 from wafer.csl.meaning.core.values import Value
 from wafer.csl.syntax.source import Position
 
-__all__ = ["ColorConfig", "color_config"]
+__all__ = ["NO_POSITION", "NO_SWITCH", "SWITCHED_WSE3", "ColorConfig", "color_config"]
 
 _SIDES = 5  # bits of tx, then of rx
 _SIDE = (1 << _SIDES) - 1
 _POP = {"no_pop": 0, "always_pop": 1, "pop_on_advance": 2, "pop_on_advance_nop": 3}
-_INVALID = 5
+NO_POSITION = 5  # of a switch
+NO_SWITCH = NO_POSITION << 8 | NO_POSITION << 4 | NO_POSITION
 _POSITIONS = ("pos1", "pos2", "pos3")
 _KINDS = {"counter": 1, "sparse_counter": 2, "range": 3}
 _FILTER = {
@@ -28,15 +29,16 @@ _FILTER = {
     "min_idx": "low",
     "max_idx": "high",
 }
-_SWITCHED_WSE3 = frozenset({*range(10), 12, 13, 16, 17, 20, 21})
+SWITCHED_WSE3 = frozenset({*range(10), 12, 13, 16, 17, 20, 21})
 
 
 class ColorConfig(NamedTuple):
-    """A colour at one PE: its two registers and its filter's columns."""
+    """A colour at one PE: its two registers, its filter's columns, and where that is said."""
 
     color: int
     switch: int
     filter: tuple[int, ...]
+    at: Position
 
 
 def _sides(ev: Evaluator, value: Value, at: Position) -> int:
@@ -99,7 +101,7 @@ def _position(ev: Evaluator, position: str, value: Value, at: Position) -> int:
         invalid = _taken(given, "invalid")
         masks = {name: _sides(ev, side, at) for name, side in given.items()}
     if invalid:
-        return _INVALID
+        return NO_POSITION
     if masks.keys() == {"rx", "tx"}:
         ev.fail(
             at,
@@ -118,7 +120,7 @@ def _switches(ev: Evaluator, given: dict[str, Value], at: Position) -> tuple[int
     """The switch register, and the pop mode."""
     word = 0
     for number, name in enumerate(_POSITIONS):
-        code = _position(ev, name, given.pop(name), at) if name in given else _INVALID
+        code = _position(ev, name, given.pop(name), at) if name in given else NO_POSITION
         word |= code << 4 * number
     word |= _taken(given, "ring_mode") << 12
     if "current_switch_pos" in given:
@@ -162,18 +164,15 @@ def _nested(given: dict[str, Value]) -> dict[str, Value]:
     return given
 
 
-_NO_SWITCH = _INVALID << 8 | _INVALID << 4 | _INVALID
-
-
 def color_config(ev: Evaluator, color: int, value: Value, at: Position) -> ColorConfig:
     """What a colour does at a PE, from ``.{ .routes, .switches, .filter, .teardown }``."""
     given = _nested(fields_of(ev, value, at))
     word = _routes(ev, given.pop("routes"), at) if "routes" in given else 0
-    switch = _NO_SWITCH
+    switch = NO_SWITCH
     if "switches" in given:
         parts = fields_of(ev, given.pop("switches"), at)
-        if ev.unit.arch == "wse3" and parts and color not in _SWITCHED_WSE3:
-            possible = ", ".join(map(str, sorted(_SWITCHED_WSE3)))
+        if ev.unit.arch == "wse3" and parts and color not in SWITCHED_WSE3:
+            possible = ", ".join(map(str, sorted(SWITCHED_WSE3)))
             ev.fail(at, f"colour {color} has no switches on WSE-3", f"those with: {possible}")
         switch, mode = _switches(ev, parts, at)
         word |= mode << 12
@@ -182,4 +181,4 @@ def color_config(ev: Evaluator, color: int, value: Value, at: Position) -> Color
     rule = _filter(ev, given.pop("filter"), at) if "filter" in given else nothing
     if given:
         ev.fail(at, f"a colour's configuration has no field '{next(iter(given))}'")
-    return ColorConfig(word, switch, rule)
+    return ColorConfig(word, switch, rule, at)

@@ -6,7 +6,6 @@ from wafer.csl.meaning.core.evaluator import Evaluator, described
 from wafer.csl.meaning.core.numbers import COMPARISONS, SIGNS, compute, wrapped
 from wafer.csl.meaning.core.values import Register, Value, is_known
 from wafer.csl.meaning.language.coerce import coerce, common, narrowed
-from wafer.csl.meaning.language.division import divide
 from wafer.csl.syntax.source import Position
 
 __all__ = ["combined", "inverted", "negated", "opposite"]
@@ -71,26 +70,7 @@ def combined(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) 
             ev.fail(at, str(error), "numbers known at compile time may not overflow")
         except KeyError:
             ev.fail(at, f"'{sign}' does not apply to {left.type}")
-    if sign in ("/", "%") and types.is_integer(left.type) and is_known(right) and right.data > 0:
-        return _divided(ev, sign, left, right, at)
     return _operation(ev, SIGNS[sign], left, right, at)
-
-
-def _divided(ev: Evaluator, sign: str, left: Value, right: Value, at: Position) -> Value:
-    """A quotient or a remainder by a known number."""
-    code, kind = ev.running(at, "this value"), left.type
-    assert isinstance(kind, types.Plain)
-    unsigned = kind.name[0] == "u"
-    if sign == "%" and unsigned and right.data & right.data - 1 == 0:
-        return _operation(ev, Op.AND, left, Value(kind, right.data - 1), at)
-    quotient = divide(code, kind, ev.register(left, at), right.data)
-    if quotient is None:
-        return _operation(ev, SIGNS[sign], left, right, at)
-    result = Value(kind, Register(quotient))
-    if sign == "/":
-        return result
-    whole = _operation(ev, Op.MUL, result, right, at)
-    return _operation(ev, Op.SUB, left, whole, at)
 
 
 def _operation(ev: Evaluator, op: Op, left: Value, right: Value, at: Position) -> Value:

@@ -1,9 +1,12 @@
 """Token classification: CoNLL-like columns (a word and its label per line) or the vendor's CSV.
 
-The first piece of a word carries its label; the others, ``[CLS]`` and ``[SEP]`` carry no loss.
+Of columns, the first piece of a word carries its label; the others, ``[CLS]`` and ``[SEP]`` carry
+no loss. The vendor's CSV labels every piece ('X' continues a word), ``[CLS]`` and ``[SEP]``, and
+all of them carry loss; with ``model.include_padding_in_loss`` padding does, too, as class 0.
 """
 
 import functools
+import itertools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,19 +16,27 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.rowsets import RowSource, sequence_row
-from wafer.data.text.textfiles import ending, find_files, read_json, read_rows, text_lines, words_of
+from wafer.data.text.textfiles import (
+    ending,
+    find_described,
+    read_json,
+    read_rows,
+    text_lines,
+    words_of,
+)
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
 __all__ = ["TokenScorer", "entities", "token_classification"]
 
 _ENDINGS = ("txt", "conll", "bio", "tsv", "csv")
+_NO_WORD = {"X", "[CLS]", "[SEP]", "[PAD]"}  # labels of the vendor's that begin no word
 
 
 class Sentence(NamedTuple):
     """Words with their labels; ``where`` names the file and the first line.
 
-    pieces: the words are word pieces already, those after the first labelled 'X' (the vendor's)
+    pieces: the words are word pieces and special tokens already (the vendor's)
     """
 
     where: str
@@ -35,7 +46,7 @@ class Sentence(NamedTuple):
 
 
 class _Encoded(NamedTuple):
-    """ids: pieces without special tokens; heads: piece that begins each word; classes: per word."""
+    """ids: pieces and special tokens; heads: pieces that carry loss; classes: one for each."""
 
     ids: list[int]
     heads: list[int]
@@ -66,9 +77,7 @@ def _csv(path: pathlib.Path) -> Iterator[Sentence]:
         words, labels = map(row.words, ("tokens", "labels"))
         if len(words) != len(labels):
             raise DataError(f"{row.where}: {len(words)} tokens, but {len(labels)} labels")
-        pieces = words[:1] == ["[CLS]"]
-        inner = slice(1, -1) if pieces and words[-1] == "[SEP]" else slice(pieces, None)
-        yield Sentence(row.where, words[inner], labels[inner], pieces)
+        yield Sentence(row.where, words, labels, words[:1] == ["[CLS]"])
 
 
 def _vocabulary_of_labels(cfg: Any, own: Sequence[Sentence], *, training: bool) -> dict[str, int]:
@@ -104,27 +113,29 @@ def _classes(sentence: Sentence, known: Mapping[str, int], num_labels: int | Non
 
 
 def _encode(sentence: Sentence, classes: list[int], vocabulary: Vocabulary) -> _Encoded:
-    ids: list[int] = []
-    heads = []
     if sentence.pieces:
         unknown = vocabulary.id_of("[UNK]", "<unk>")
         known = map(vocabulary.tokenizer.token_to_id, sentence.words)
         ids = [unknown if index is None else index for index in known]
-        heads = [i for i, label in enumerate(sentence.labels) if label != "X"]
-        return _Encoded(ids, heads, [classes[i] for i in heads])
+        return _Encoded(ids, list(range(len(ids))), classes)
+    ids, heads = [vocabulary.cls], []
     for piece in vocabulary.encode_words(sentence.words):
         heads.append(len(ids))
         ids += piece
-    return _Encoded(ids, heads, classes)
+    return _Encoded([*ids, vocabulary.sep], heads, classes)
 
 
-def _features(vocabulary: Vocabulary, length: int, example: _Encoded) -> dict[str, np.ndarray]:
-    ids = [vocabulary.cls, *example.ids[: length - 2], vocabulary.sep]
+def _features(
+    vocabulary: Vocabulary, length: int, example: _Encoded, *, padded: bool
+) -> dict[str, np.ndarray]:
+    last = len(example.ids) - 1  # [SEP], which closes a row that is cut
+    ids = [*example.ids[:last][: length - 1], example.ids[last]]
     row = sequence_row(ids, length, vocabulary.pad, [0] * len(ids))
-    labels, weights = np.zeros(length, np.int32), np.zeros(length, np.int32)
+    labels, weights = np.zeros(length, np.int32), np.full(length, padded, np.int32)
     for head, label in zip(example.heads, example.classes, strict=True):
-        if head < length - 2:
-            labels[head + 1], weights[head + 1] = label, 1
+        if head < length - 1 or head == last:
+            at = min(head, length - 1)
+            labels[at], weights[at] = label, 1
     return row | {"labels": labels, "loss_mask": weights}
 
 
@@ -157,6 +168,8 @@ def _untyped(label: str) -> str:
 class TokenScorer:
     """Macro F1 over the B- and I- classes of tokens (the vendor's), and F1 of whole entities.
 
+    Tokens are those that carry loss; entities are those of words.
+
     Args:
         names: label -> class.
     """
@@ -186,7 +199,7 @@ class TokenScorer:
             if name.startswith(("B", "I")) and ((truth == index) | (chosen == index)).any():
                 same = ((truth == index) & (chosen == index)).sum()
                 scores.append(2 * same / ((truth == index).sum() + (chosen == index).sum()))
-        pairs = [[entities(self._named(part)) for part in pair] for pair in self._pairs]
+        pairs = [[entities(part) for part in self._words(*pair)] for pair in self._pairs]
         same = sum(len(true & ours) for true, ours in pairs)
         total = sum(len(true) + len(ours) for true, ours in pairs)
         return {
@@ -194,22 +207,25 @@ class TokenScorer:
             "eval/entity_f1": 2 * same / max(total, 1),
         }
 
-    def _named(self, classes: Sequence[int]) -> list[str]:
-        return [self._names.get(index, "O") for index in classes]
+    def _words(self, *classes: Sequence[int]) -> list[list[str]]:
+        """Name true and predicted classes of the tokens that begin a word."""
+        named = [[self._names.get(index, "O") for index in own] for own in classes]
+        begins = [label not in _NO_WORD for label in named[0]]
+        return [list(itertools.compress(own, begins)) for own in named]
 
 
 def _sentences(cfg: Any, *, training: bool) -> list[Sentence]:
     stems = ("train",) if training else ("dev", "devel", "valid", "testa")
     names = [f"{stem}.{ending}" for stem in stems for ending in _ENDINGS]
-    files = find_files(cfg.data_dir, [*names, "*-[0-9]*.csv"])
+    files = find_described(cfg.data_dir, [*names, "*-[0-9]*.csv"])
     return [s for f in files for s in (_csv(f) if ending(f) == ".csv" else _columns(f))]
 
 
 def token_classification(cfg: Any, context: Context) -> Dataset:
-    """Read train.* or dev.* (also valid.*, devel.*) files; in a vendor folder every CSV.
+    """Read train.* or dev.* (also valid.*, devel.*) files; in a vendor folder the CSV files.
 
     Raises:
-        DataError: a wrong line or label; names file and row.
+        DataError: a wrong line or label; names file and row. Columns where padding carries loss.
     """
     sentences = _sentences(cfg, training=context.training)
     vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
@@ -218,7 +234,14 @@ def token_classification(cfg: Any, context: Context) -> Dataset:
         _encode(sentence, _classes(sentence, known, context.num_labels), vocabulary)
         for sentence in sentences
     ]
-    build = functools.partial(_features, vocabulary, cfg.max_sequence_length)
+    padded = bool(getattr(context.config, "include_padding_in_loss", None))
+    other = next((sentence.where for sentence in sentences if not sentence.pieces), None)
+    if padded and other is not None:
+        raise DataError(
+            f"{other}: include_padding_in_loss is for the vendor's CSV, which labels [CLS], [SEP] "
+            "and every piece of a word; drop the key"
+        )
+    build = functools.partial(_features, vocabulary, cfg.max_sequence_length, padded=padded)
     return Dataset(
         source=RowSource(examples, build, cfg.data_dir[0]),
         row_length=cfg.max_sequence_length,

@@ -1,0 +1,134 @@
+"""Reports of deadlocks: sides and layout lines of routers, causes before what they hold up."""
+
+import numpy as np
+import pytest
+
+import wafer.csl
+from wafer.csl.machine.chains import by_cause
+from wafer.csl.machine.reports import IN_ROUTER, Waiting
+
+LAYOUT = """
+const memcpy = @import_module("<memcpy/get_params>", .{ .width = WIDTH, .height = 1 });
+const c = @get_color(4);
+layout {
+  @set_rectangle(WIDTH, 1);
+  for (@range(i16, WIDTH)) |x| {
+    @set_tile_code(x, 0, "pe.csl", .{ .memcpy_params = memcpy.get_params(x), .x = x, .c = c });
+  }
+ROUTES
+  @export_name("go", fn()void);
+  @export_name("y", [*]u16, true);
+}
+"""
+PE = """
+param memcpy_params;
+param x: i16;
+param c: color;
+const sys_mod = @import_module("<memcpy/memcpy>", memcpy_params);
+var y = @zeros([20]u16);
+var ptr: [*]u16 = &y;
+const iq = @get_input_queue(2);
+const oq = @get_output_queue(3);
+const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{20} -> y[i] });
+const in = @get_dsd(fabin_dsd, .{ .extent = 20, .fabric_color = c, .input_queue = iq });
+const out = @get_dsd(fabout_dsd, .{ .extent = 20, .fabric_color = c, .output_queue = oq });
+const done = @get_local_task_id(9);
+task end() void { sys_mod.unblock_cmd_stream(); }
+fn go() void {
+  if (x == 0) @mov16(out, d, .{ .async = true, .activate = done })
+  else @mov16(d, in, .{ .async = true, .activate = done });
+}
+comptime {
+  @bind_local_task(end, done);
+  @initialize_queue(iq, .{ .color = c });
+  if (@is_arch("wse3")) @initialize_queue(oq, .{ .color = c });
+  @export_symbol(go);
+  @export_symbol(ptr, "y");
+}
+"""
+
+
+def deadlock(tmp_path, routes, width=2, arch="wse2"):
+    layout = LAYOUT.replace("WIDTH", str(width)).replace("ROUTES", routes)
+    (tmp_path / "layout.csl").write_text(layout, encoding="utf-8")
+    (tmp_path / "pe.csl").write_text(PE, encoding="utf-8")
+    runtime = wafer.csl.Runtime(wafer.csl.compile(tmp_path / "layout.csl", arch=arch))
+    runtime.launch("go", nonblock=True)
+    with pytest.raises(wafer.csl.DeadlockError) as caught:
+        runtime.memcpy_d2h(np.zeros(width, np.uint32), runtime.get_id("y"), 0, 0, width, 1, 1)
+    return caught.value
+
+
+def route(x, rx, tx):
+    routes = f".{{ .rx = .{{ {rx} }}, .tx = .{{ {tx} }} }}"
+    return f"  @set_color_config({x}, 0, c, .{{ .routes = {routes} }});"
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_a_color_without_a_route_is_named_at_its_sender(tmp_path, arch):
+    error = deadlock(tmp_path, route(1, "WEST", "RAMP"), arch=arch)
+    first = error.waiting[0]
+    assert (first.x, first.y, first.outside) == (0, 0, True)
+    assert str(first) == (
+        "PE (0, 0): router waits for the router to let in colour 4 from RAMP, which has no route"
+        " for colour 4"
+    )
+
+
+def test_a_route_that_does_not_begin_at_the_ramp(tmp_path):
+    error = deadlock(tmp_path, route(0, "NORTH", "EAST") + "\n" + route(1, "WEST", "RAMP"))
+    assert "to let in colour 4 from RAMP, which takes it from NORTH (" in str(error.waiting[0])
+    assert str(error.waiting[0]).count("layout.csl:9)") == 2  # said there, and its own line
+
+
+def test_a_neighbor_that_takes_the_color_from_another_side(tmp_path):
+    error = deadlock(tmp_path, route(0, "RAMP", "EAST") + "\n" + route(1, "NORTH", "RAMP"))
+    first = error.waiting[0]
+    assert (first.x, first.refused) == (0, ("EAST",))
+    text = str(first)
+    assert text.startswith(
+        "PE (0, 0): router waits for PE (1, 0) to the EAST to take colour 4 from its WEST, which"
+        " takes it from NORTH ("
+    )
+    assert "layout.csl:10)" in text
+    assert text.endswith("layout.csl:9)")
+
+
+def test_a_neighbor_without_a_route(tmp_path):
+    error = deadlock(tmp_path, route(0, "RAMP", "EAST"))
+    assert "to take colour 4 from its WEST, which has no route for colour 4 (" in str(error)
+
+
+def test_the_cause_comes_first_and_all_are_kept(tmp_path):
+    """A chain of 30 PEs, each passing on and taking; the last but one sends back: one cause."""
+    routes = [route(0, "RAMP", "EAST")]
+    routes += [route(x, "WEST", "RAMP, EAST") for x in range(1, 28)]
+    routes += [route(28, "NORTH", "RAMP"), route(29, "WEST", "RAMP")]
+    error = deadlock(tmp_path, "\n".join(routes), width=30)
+    lines = str(error).split("\n")
+    assert len(error.waiting) > 30
+    assert lines[2].startswith("  PE (27, 0): router waits for PE (28, 0) to the EAST to take")
+    assert lines[-1] == f"  and {len(error.waiting) - 10} more: see .waiting"
+    assert {27, 28, 29} <= {each.x for each in error.waiting}
+
+
+def test_chains_by_hand():
+    """Two PEs; color 4 goes from the first one's ramp to the second's."""
+    colors = np.zeros((1, 2, 24), np.int32)
+    colors[0, 0, 4], colors[0, 1, 4] = 16 << 5 | 2, 1 << 5 | 16
+    none = np.zeros((1, 2), np.int32)
+    image = wafer.csl.Image(
+        arch="wse2", programs=(), tiles=none, colors=colors, switches=np.full_like(colors, 0x555),
+        routed=none, filters=none, exports=(), streams={}, params={},
+    )  # fmt: skip
+    data = Waiting(1, 0, "task", "data", "", 0, 1, 4)
+    blocked = Waiting(0, 0, "task", "being unblocked", "", 0, 6, 9)
+    assert by_cause(image, [data, blocked]) == [blocked, data]
+    router = Waiting(0, 0, "router", "room", "", 0, IN_ROUTER, 4, full=("EAST",))
+    unread = Waiting(1, 0, "queue", "a task", "", 0, 7, 4)
+    last = Waiting(1, 0, "router", "room", "", 0, IN_ROUTER, 4, full=("RAMP",))
+    assert by_cause(image, [router, last, unread]) == [unread, router, last]
+    room = Waiting(0, 0, "task", "room", "", 0, 2, 3)
+    never = router._replace(full=(), refused=("EAST",))
+    assert by_cause(image, [blocked, room, never]) == [never, blocked, room]
+    assert by_cause(image, ["b", "a"]) == ["b", "a"]  # of the JAX machine

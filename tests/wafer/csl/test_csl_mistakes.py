@@ -1,0 +1,148 @@
+"""The guide's table of mistakes: one right program, a change that spoils it, what is said of it."""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from helpers.paths import ROOT
+
+import wafer.csl
+from wafer.csl import CslError, DeadlockError, FaultError, HostError
+from wafer.csl.host.region import MemcpyDataType
+
+LAYOUT = """
+const memcpy = @import_module("<memcpy/get_params>", .{ .width = 2, .height = 1 });
+const c = @get_color(4);
+layout {
+  @set_rectangle(2, 1);
+  for (@range(i16, 2)) |x| {
+    @set_tile_code(x, 0, "pe.csl", .{ .memcpy_params = memcpy.get_params(x), .x = x, .c = c });
+  }
+  @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } } });
+  @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } } });
+  @export_name("go", fn()void);
+  @export_name("y", [*]u16, true);
+}
+"""
+PE = """
+param memcpy_params;
+param x: i16;
+param c: color;
+const sys_mod = @import_module("<memcpy/memcpy>", memcpy_params);
+var y = [4]u16{5, 6, 7, 8};
+var ptr: [*]u16 = &y;
+const iq = @get_input_queue(2);
+const oq = @get_output_queue(3);
+const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+const in = @get_dsd(fabin_dsd, .{ .extent = 4, .fabric_color = c, .input_queue = iq });
+const out = @get_dsd(fabout_dsd, .{ .extent = 4, .fabric_color = c, .output_queue = oq });
+const done = @get_local_task_id(9);
+task end() void {
+  sys_mod.unblock_cmd_stream();
+}
+fn go() void {
+  if (x == 0) {
+    @mov16(out, d, .{ .async = true, .activate = done });
+  } else {
+    @mov16(d, in, .{ .async = true, .activate = done });
+  }
+}
+comptime {
+  @bind_local_task(end, done);
+  @initialize_queue(iq, .{ .color = c });
+  if (@is_arch("wse3")) @initialize_queue(oq, .{ .color = c });
+  @export_symbol(go);
+  @export_symbol(ptr, "y");
+}
+"""
+SENDS = "    @mov16(out, d, .{ .async = true, .activate = done });\n"
+TAKES = "    @mov16(d, in, .{ .async = true, .activate = done });\n"
+UNBLOCK = "  sys_mod.unblock_cmd_stream();\n"
+FROM_RAMP = ".rx = .{ RAMP }, .tx = .{ EAST }"
+FROM_WEST = ".rx = .{ WEST }, .tx = .{ RAMP }"
+SECOND_ROUTE = f"  @set_color_config(1, 0, c, .{{ .routes = .{{ {FROM_WEST} }} }});\n"
+
+
+class Mistake(NamedTuple):
+    """A row: the change of the program, and words of the message that the guide quotes."""
+
+    old: str
+    new: str
+    error: type[Exception]
+    said: str
+    arch: str = "wse3"
+
+
+MISTAKES = [
+    Mistake(FROM_RAMP, ".rx = .{ NORTH }, .tx = .{ EAST }", DeadlockError,
+            "the router to let in colour 4 from RAMP, which takes it from NORTH"),
+    Mistake(SECOND_ROUTE, "", DeadlockError,
+            "to take colour 4 from its WEST, which has no route for colour 4"),
+    Mistake(FROM_WEST, ".rx = .{ SOUTH }, .tx = .{ RAMP }", DeadlockError,
+            "to take colour 4 from its WEST, which takes it from SOUTH"),
+    Mistake(FROM_RAMP, ".rx = .{ RAMP }, .tx = .{ SOUTH }", DeadlockError,
+            "function go waits for data of colour 4"),
+    Mistake(UNBLOCK, "", DeadlockError, "host waits for unblock_cmd_stream() after function go"),
+    Mistake(TAKES, "    sys_mod.unblock_cmd_stream();\n", None,
+            "a task or operation that takes the wavelet of colour 4 at the head of its queue"),
+    Mistake("@export_symbol(go);", "@block(done); @export_symbol(go);", DeadlockError,
+            "end (local task 9) waits for being unblocked (it is activated)"),
+    Mistake(SENDS, SENDS + SENDS, FaultError, "microthread 3 still runs an operation"),
+    Mistake("@initialize_queue(iq, .{ .color = c });", "", FaultError,
+            "no colour is bound to input queue 2; call @initialize_queue first"),
+    Mistake(".fabric_color = c, .input_queue", ".fabric_color = @get_color(5), .input_queue",
+            CslError, "input_queue 2 has colour 4, and its descriptor says 5"),
+    Mistake(".extent = 4, .fabric_color = c, .input_queue", ".extent = 5, .fabric_color = c,"
+            " .input_queue", CslError, "5 elements of 2 bytes reach beyond 'y' of type [4]u16"),
+    Mistake(UNBLOCK, "  @assert(y[0] == 9);\n", FaultError, "@assert failed at "),
+    Mistake(UNBLOCK, "  y[y[0] * 9000] = 1;\n", FaultError, "is outside of the "),
+    Mistake("fn()void", "fn(i16)void", CslError, "'go' is a fn()void, and the layout exports a fn"),
+]  # fmt: skip
+
+
+def run(tmp_path, mistake):
+    """What the program does, up to the second PE's words."""
+    text = (LAYOUT, PE)
+    if mistake:
+        assert sum(part.count(mistake.old) for part in text) >= 1
+        text = tuple(part.replace(mistake.old, mistake.new, 1) for part in text)
+    for name, part in zip(("layout.csl", "pe.csl"), text, strict=True):
+        (tmp_path / name).write_text(part, encoding="utf-8")
+    arch = mistake.arch if mistake else "wse3"
+    runtime = wafer.csl.Runtime(wafer.csl.compile(tmp_path / "layout.csl", arch=arch))
+    runtime.launch("go", nonblock=True)
+    result, short = np.zeros(8, np.uint32), MemcpyDataType.MEMCPY_16BIT
+    runtime.memcpy_d2h(result, runtime.get_id("y"), 0, 0, 2, 1, 4, data_type=short)
+    return runtime, result
+
+
+def test_the_program_is_right(tmp_path):
+    assert run(tmp_path, None)[1].tolist() == [5, 6, 7, 8] * 2
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=range(len(MISTAKES)))
+def test_what_is_said(tmp_path, mistake):
+    if mistake.error is None:
+        runtime, _ = run(tmp_path, mistake)
+        said = "\n".join(map(str, runtime.machine.waiting()))
+    else:
+        with pytest.raises(mistake.error) as caught:
+            run(tmp_path, mistake)
+        said = str(caught.value)
+    assert mistake.said in said
+
+
+def test_the_hosts_mistakes(tmp_path):
+    runtime, _ = run(tmp_path, None)
+    with pytest.raises(HostError, match="9 items of 32 bits for each PE; 'y' of type"):
+        runtime.memcpy_h2d(runtime.get_id("y"), np.zeros(9, np.uint32), 0, 0, 1, 1, 9)
+    with pytest.raises(HostError, match=r"did you mean 'y'\?|The layout exports go, y"):
+        runtime.get_id("yy")
+
+
+def test_the_guide_quotes_what_is_said():
+    text = (ROOT / "docs" / "guides" / "csl.md").read_text(encoding="utf-8")
+    for mistake in MISTAKES:
+        assert mistake.said in text, mistake.said
+    assert re.search("9 items of 32 bits for each PE", text)
