@@ -62,6 +62,7 @@ _ENCODER: _Rules = (
     (r"^embed/epigenetic/embedding", "bert_encoder.embedding_layer.epigenetic_embeddings.weight"),
     (r"^embed/position/embedding", "bert_encoder.embedding_layer.position_embeddings.embed.weight"),
     (r"^embed/norm/", "bert_encoder.embed_ln_f."),
+    (r"^norm_f/", "bert_encoder.transformer_encoder.norm."),
     (r"^layers_(\d+)/", r"bert_encoder.transformer_encoder.layers.\1."),
     (r"^pooler/", "bert_encoder.pooler.pooler.ffn.0.linear_layer."),
     (r"^mlm_dense/", "bert_mlm_head.mlm_transform.ffn.ffn.0.linear_layer."),

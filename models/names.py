@@ -48,6 +48,16 @@ _LLAMA = _NO_BIAS | {
     "share_embedding_weights": False,
     "dropout_rate": 0.0,
 }
+_GEMMA2 = _LLAMA | {
+    "norm_type": "rmsnorm-1p",
+    "norm_first_sandwich": True,
+    "nonlinearity": "geglu_new",
+    "share_embedding_weights": True,
+    "attention_sliding_window_length": 4096,
+    "sliding_window_every_other_decoder_layer": True,
+    "attention_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
 _ALIBI = {"position_embedding_type": "alibi"}
 _BLOOM = _ALIBI | {"embedding_layer_norm": True, "nonlinearity": "gelu_new"}
 _BTLM = _ALIBI | {"nonlinearity": "swiglu", "alibi_slopes_in_checkpoint": True}
@@ -76,6 +86,19 @@ _ROBERTA = {
     "num_segments": 1,
     "head": "mlm",
     "vocab_size": 50265,
+}
+# ESM-2 (Lin et al. 2022): proteins, 33 tokens.
+_ESM2 = {
+    "head": "mlm",
+    "disable_nsp": True,
+    "num_segments": None,
+    "vocab_size": 33,
+    "position_embedding_type": "rotary",
+    "rotary_fraction": 1.0,
+    "norm_first": True,
+    "use_embedding_layer_norm": False,
+    "use_final_layer_norm": True,
+    "mask_token_id": 32,
 }
 # GSK's epigenomic BERT (Trotter et al. 2021): no sentences, a state of the chromatin per token.
 # 4,101 tokens are the 6-mers of four bases and five special ones.
@@ -142,6 +165,7 @@ MODELS: dict[str, Entry] = {
     "mixtral": Entry(
         "decoder", _LLAMA | {"layer_norm_epsilon": 1e-5, "rope_theta": 1e6}, "mixtral"
     ),
+    "gemma2": Entry("decoder", _GEMMA2, "gemma2"),
     "santacoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
     "starcoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
     "octocoder": Entry("decoder", _MQA | {"nonlinearity": "gelu_new"}, "gpt_bigcode"),
@@ -152,6 +176,7 @@ MODELS: dict[str, Entry] = {
     "bert-q&a": Entry("encoder", {"head": "qa"}, "bert"),
     "bert-summarization": Entry("encoder", {"head": "summarization"}),
     "roberta": Entry("encoder", _ROBERTA, "roberta"),
+    "esm2": Entry("encoder", _ESM2, "esm"),
     "ebert": Entry("encoder", _EBERT),
     "dpr": Entry("dpr", {}, "dpr"),
     "dpr-question-encoder": Entry("encoder", {"head": "embedding"}, "dpr"),

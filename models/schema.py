@@ -100,11 +100,11 @@ class ModelConfig(Section):
     mixed_precision: bool = False
     fp16_type: Literal["bfloat16", "cbfloat16", "float16"] = "float16"
     compute_dtype: ComputeDtype | None = None
-    # Accepted because the vendor's run files carry them; they steer its hardware only.
+    # Without effect, but for enable_vts: a run drops and logs them (wafer.config.vendor.keys)
     to_float16: bool | None = None
     boundary_casting: bool | None = None
     tf_summary: bool | None = None
-    compute_eval_metrics: bool | tuple[str, ...] | None = None  # always computed here
+    compute_eval_metrics: bool | tuple[str, ...] | None = None
     precision_opt_level: NonNegativeInt | None = None
     attention_kernel: str | None = None
     gradient_checkpointing: bool | None = None

@@ -53,7 +53,7 @@ _FOLDERS = {
     family: (family, family)
     for family in (
         *("bert", "bloom", "btlm", "falcon", "gpt2", "gpt3", "gptj", "jais", "llama", "mistral"),
-        *("mixtral", "mpt", "santacoder", "starcoder", "t5", "transformer"),
+        *("esm2", "gemma2", "mixtral", "mpt", "santacoder", "starcoder", "t5", "transformer"),
     )
 }
 _NAMED = {"roberta": "roberta", "neox": "gpt-neox", "pythia": "pythia"}  # by the file's own name

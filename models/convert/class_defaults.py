@@ -42,6 +42,8 @@ _OF_CLASS = {
     "pooler_num_fc_layers pooler_size_per_head pooler_type",
     "dpr": "tie_word_embeddings",
     "falcon": "ff_factor",
+    "esm": "vocab_list",
+    "gemma2": "cache_implementation hidden_act sliding_window_size",
     "t5": "dense_act_fn is_gated_act n_positions",
     "marian": "classif_dropout normalize_embedding normalize_before "
     "static_position_embeddings add_bias_logits add_final_layer_norm extra_pos_embeddings",
@@ -52,7 +54,8 @@ HARMLESS: Mapping[str, frozenset[str]] = {
     kind: frozenset(f"{_COMMON} {_OF_CLASS.get(kind, '')}".split())
     for kind in (
         *("gpt2", "gpt_bigcode", "btlm", "jais", "crystalcoder", "gptj", "codegen", "gpt_neox"),
-        *("bloom", "falcon", "mpt", "llama", "mistral", "mixtral", "bert", "roberta", "dpr"),
+        *("bloom", "falcon", "mpt", "llama", "mistral", "mixtral", "gemma2", "bert"),
+        *("roberta", "esm", "dpr"),
         *("t5", "marian", "clip_vision_model", "llava"),
     )
 }
@@ -221,8 +224,39 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "output_router_logits": False,
         "router_aux_loss_coef": 0.001,
     },
+    "gemma2": {k: v for k, v in _LLAMA.items() if k != "hidden_act"}
+    | {
+        "vocab_size": 256000,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "layer_types": None,
+        "final_logit_softcapping": 30.0,
+        "attn_logit_softcapping": 50.0,
+        "use_bidirectional_attention": None,
+    },
     "bert": _BERT | {"classifier_dropout": None},
     "roberta": _BERT | {"vocab_size": 50265, "pad_token_id": 1},
+    "esm": {k: v for k, v in _BERT.items() if k not in ("hidden_act", "type_vocab_size")}
+    | {
+        "vocab_size": 33,
+        "mask_token_id": None,
+        "pad_token_id": 1,
+        "max_position_embeddings": 1026,
+        "rope_theta": 10000.0,
+        "position_embedding_type": "absolute",
+        "emb_layer_norm_before": False,
+        "token_dropout": False,
+    },
     "dpr": {k: v for k, v in _BERT.items() if k != "tie_word_embeddings"} | {"projection_dim": 0},
     "t5": {
         "vocab_size": 32128,
@@ -347,6 +381,7 @@ CLASS_IDS: Mapping[str, Mapping[str, int]] = {
     "mistral": _LLAMA_IDS,
     "mixtral": _LLAMA_IDS,
     "bloom": _LLAMA_IDS,
+    "gemma2": {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0},
     "gpt_neox": {"bos_token_id": 0, "eos_token_id": 2},
     "falcon": {"bos_token_id": 11, "eos_token_id": 11},
     "roberta": {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1},

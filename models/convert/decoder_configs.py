@@ -10,6 +10,17 @@ from models.convert.config_map import (
     write_activation,
     write_rope,
 )
+from models.convert.llama_configs import (
+    KEYS,
+    LLAMA_KEYS,
+    full_rope,
+    grouped_heads,
+    read_gemma2,
+    read_llama,
+    tied,
+    write_gemma2,
+    write_llama,
+)
 from models.families.decoder_config import DecoderConfig
 
 __all__ = ["DECODER_CONFIGS"]
@@ -25,18 +36,6 @@ _GPT_KEYS = {
     "resid_pdrop": "residual_dropout_rate",
     "attn_pdrop": "attention_dropout_rate",
 }
-_KEYS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_heads",
-    "max_position_embeddings": "max_position_embeddings",
-}
-_LLAMA_KEYS = {
-    **_KEYS,
-    "intermediate_size": "filter_size",
-    "rms_norm_eps": "layer_norm_epsilon",
-}
 
 
 def _shape(foreign: Settings) -> Settings:
@@ -45,31 +44,7 @@ def _shape(foreign: Settings) -> Settings:
         "filter_size": foreign["n_inner"] or 4 * foreign["n_embd"],
         "nonlinearity": read_activation(foreign["activation_function"]),
         "dropout_rate": 0.0,
-        **_tied(foreign),
-    }
-
-
-def _tied(foreign: Settings) -> Settings:
-    return {"share_embedding_weights": foreign["tie_word_embeddings"]}
-
-
-def _full_rope(foreign: Settings, head_dim: int) -> Settings:
-    """Read rotary settings of a class that rotates all features of a head."""
-    rope = read_rope(foreign, head_dim)
-    if rope["rotary_dim"] != head_dim:
-        raise ValueError(
-            f"partial_rotary_factor: {rope['rotary_dim']} of {head_dim} features would be rotated; "
-            f"transformers' {foreign.get('model_type')} rotates all; remove the key or set it to 1"
-        )
-    return rope
-
-
-def _kv_heads(heads: int, kv_heads: int | None) -> Settings:
-    if kv_heads is None or kv_heads == heads:
-        return {}
-    return {
-        "attention_module": "multiquery_attention",
-        "extra_attention_params": {"num_kv_groups": kv_heads},
+        **tied(foreign),
     }
 
 
@@ -142,7 +117,7 @@ def _write_crystal(cfg: DecoderConfig) -> Settings:
 
 def _read_bigcode(foreign: Settings) -> Settings:
     kv_heads = 1 if foreign["multi_query"] else None
-    settings = _read_gpt2(foreign) | _kv_heads(foreign["n_head"], kv_heads)
+    settings = _read_gpt2(foreign) | grouped_heads(foreign["n_head"], kv_heads)
     if kv_heads is None:
         settings |= {"attention_module": "aiayn_attention"}
     return settings
@@ -173,7 +148,7 @@ def _read_neox(foreign: Settings) -> Settings:
     parallel, bias = foreign["use_parallel_residual"], foreign["attention_bias"]
     return {
         **read_rope(foreign, foreign["hidden_size"] // foreign["num_attention_heads"]),
-        **_tied(foreign),
+        **tied(foreign),
         "nonlinearity": read_activation(foreign["hidden_act"]),
         "parallel_attention": parallel,
         "use_untied_layer_norm": parallel,
@@ -195,7 +170,7 @@ def _write_neox(cfg: DecoderConfig) -> Settings:
 
 def _read_bloom(foreign: Settings) -> Settings:
     return {
-        **_tied(foreign),
+        **tied(foreign),
         "hidden_size": foreign["hidden_size"],
         "filter_size": 4 * foreign["hidden_size"],
         "max_position_embeddings": foreign["seq_length"],
@@ -223,7 +198,7 @@ def _read_falcon(foreign: Settings) -> Settings:
     parallel = new or foreign["parallel_attn"]
     norms = foreign["num_ln_in_parallel_attn"] or 2
     settings: Settings = {
-        **_tied(foreign),
+        **tied(foreign),
         "filter_size": foreign["ffn_hidden_size"] or 4 * foreign["hidden_size"],
         "nonlinearity": read_activation(foreign["activation"]),
         "parallel_attention": parallel,
@@ -233,11 +208,11 @@ def _read_falcon(foreign: Settings) -> Settings:
         "use_ffn_bias": bias,
         "attention_module": "aiayn_attention",
         "dropout_rate": 0.0,
-        **_kv_heads(heads, kv_heads),
+        **grouped_heads(heads, kv_heads),
     }
     if foreign["alibi"]:
         return settings | {"position_embedding_type": "alibi", "alibi_style": "falcon"}
-    return settings | _full_rope(foreign, foreign["hidden_size"] // heads)
+    return settings | full_rope(foreign, foreign["hidden_size"] // heads)
 
 
 def _write_falcon(cfg: DecoderConfig) -> Settings:
@@ -267,7 +242,7 @@ def _read_mpt(foreign: Settings) -> Settings:
     if attn.get("attn_type", "multihead_attention") != "multihead_attention":
         raise ValueError(f"attn_config.attn_type: {attn['attn_type']!r} is not computed")
     return {
-        **_tied(foreign),
+        **tied(foreign),
         "filter_size": 4 * foreign["d_model"],
         "position_embedding_type": "alibi" if attn.get("alibi", True) else "learned",
         "nonlinearity": "gelu",
@@ -299,59 +274,6 @@ def _write_mpt(cfg: DecoderConfig) -> Settings:
     }
 
 
-def _read_llama(foreign: Settings) -> Settings:
-    heads = foreign["num_attention_heads"]
-    size = foreign["head_dim"] or foreign["hidden_size"] // heads
-    bias, ffn_bias = foreign.get("attention_bias", False), foreign.get("mlp_bias", False)
-    settings: Settings = {
-        **_full_rope(foreign, size),
-        **_tied(foreign),
-        **_kv_heads(heads, foreign["num_key_value_heads"]),
-        "use_projection_bias_in_attention": bias,
-        "use_ffn_bias_in_attention": bias,
-        "use_ffn_bias": ffn_bias,
-        "attention_dropout_rate": foreign["attention_dropout"],
-        "dropout_rate": 0.0,
-        "attention_sliding_window_length": foreign.get("sliding_window"),
-    }
-    if size * heads != foreign["hidden_size"]:
-        settings["attention_inner_dim"] = size * heads
-    if foreign.get("num_local_experts"):
-        settings["moe"] = {
-            "num_experts": foreign["num_local_experts"],
-            "top_k": foreign["num_experts_per_tok"],
-            "load_balancing_loss_coef": foreign["router_aux_loss_coef"],
-            "use_load_balancing_loss": bool(foreign["output_router_logits"]),
-        }
-    return settings
-
-
-def _write_llama(cfg: DecoderConfig) -> Settings:
-    out: Settings = {
-        **write_rope(cfg),
-        "hidden_act": "silu",
-        "head_dim": cfg.head_dim,
-        "num_key_value_heads": cfg.num_kv_heads,
-        "tie_word_embeddings": cfg.share_embedding_weights,
-        "attention_dropout": cfg.dropout("attention"),
-    }
-    if cfg.name in {"mistral", "mixtral"}:
-        out["sliding_window"] = cfg.attention_sliding_window_length
-    else:
-        bias = cfg.use_projection_bias_in_attention
-        out |= {"attention_bias": bias, "mlp_bias": cfg.use_ffn_bias}
-    if cfg.moe and (cfg.moe.num_shared_experts or cfg.moe.null_expert_bias):
-        raise ValueError("moe: Mixtral has neither num_shared_experts nor null_expert_bias")
-    if cfg.moe:
-        out |= {
-            "num_local_experts": cfg.moe.num_experts,
-            "num_experts_per_tok": cfg.moe.top_k,
-            "router_aux_loss_coef": cfg.moe.load_balancing_loss_coef,
-            "output_router_logits": cfg.moe.use_load_balancing_loss,
-        }
-    return out
-
-
 def _causal(model_type: str, name: str, stem: str, keys: Settings, **rest: Any) -> ConfigMap:
     classes = (f"{stem}LMHeadModel" if stem == "GPT2" else f"{stem}ForCausalLM", f"{stem}Model")
     return ConfigMap(model_type, name, keys, classes=rest.pop("classes", classes), **rest)
@@ -367,10 +289,10 @@ _BIGCODE = {
 _REMOTE = {"keys": _GPT_KEYS, "read": _read_btlm, "write": _write_btlm, "required": _GPT2_REQUIRED}
 _MIXTRAL: Settings = {
     "required": {"hidden_act": "silu", "router_jitter_noise": 0.0},
-    "read": _read_llama,
-    "write": _write_llama,
+    "read": read_llama,
+    "write": write_llama,
 }
-_LLAMA = {"required": {"hidden_act": "silu"}, "read": _read_llama, "write": _write_llama}
+_LLAMA = {"required": {"hidden_act": "silu"}, "read": read_llama, "write": write_llama}
 
 DECODER_CONFIGS: dict[str, ConfigMap] = {
     "gpt2": _causal("gpt2", "gpt2", "GPT2", _GPT_KEYS, required=_GPT2_REQUIRED, **_GPT2),
@@ -395,7 +317,7 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         "gpt-neox",
         "GPTNeoX",
         {
-            **_KEYS,
+            **KEYS,
             "intermediate_size": "filter_size",
             "layer_norm_eps": "layer_norm_epsilon",
             "hidden_dropout": "residual_dropout_rate",
@@ -425,7 +347,7 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         "falcon",
         "Falcon",
         {
-            **_KEYS,
+            **KEYS,
             "layer_norm_epsilon": "layer_norm_epsilon",
             "hidden_dropout": "residual_dropout_rate",
             "attention_dropout": "attention_dropout_rate",
@@ -451,7 +373,22 @@ DECODER_CONFIGS: dict[str, ConfigMap] = {
         read=_read_mpt,
         write=_write_mpt,
     ),
-    "llama": _causal("llama", "llama", "Llama", _LLAMA_KEYS, **_LLAMA),
-    "mistral": _causal("mistral", "mistral", "Mistral", _LLAMA_KEYS, **_LLAMA),
-    "mixtral": _causal("mixtral", "mixtral", "Mixtral", _LLAMA_KEYS, **_MIXTRAL),
+    "llama": _causal("llama", "llama", "Llama", LLAMA_KEYS, **_LLAMA),
+    "mistral": _causal("mistral", "mistral", "Mistral", LLAMA_KEYS, **_LLAMA),
+    "mixtral": _causal("mixtral", "mixtral", "Mixtral", LLAMA_KEYS, **_MIXTRAL),
+    "gemma2": _causal(
+        "gemma2",
+        "gemma2",
+        "Gemma2",
+        {
+            **LLAMA_KEYS,
+            "attention_dropout": "attention_dropout_rate",
+            "sliding_window": "attention_sliding_window_length",
+            "attn_logit_softcapping": "attention_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        required={"use_bidirectional_attention": None},
+        read=read_gemma2,
+        write=write_gemma2,
+    ),
 }

@@ -180,6 +180,24 @@ def _llama(cfg: DecoderConfig) -> Table:
     return decoder_table(cfg, "model.", rows)
 
 
+def _gemma2(cfg: DecoderConfig) -> Table:
+    layer = "layers.{i}"
+    attention = ("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")
+    rows = [
+        *embedding("embed_tokens", "embed/token"),
+        *norm(f"{layer}.input_layernorm", "layers_{i}/norm1"),
+        *norm(f"{layer}.post_attention_layernorm", "layers_{i}/norm1_post"),
+        *norm(f"{layer}.pre_feedforward_layernorm", "layers_{i}/norm2"),
+        *norm(f"{layer}.post_feedforward_layernorm", "layers_{i}/norm2_post"),
+        *norm("norm", "norm_f"),
+    ]
+    for ours, theirs in attention:
+        rows += linear(f"{layer}.self_attn.{theirs}_proj", f"layers_{{i}}/attn/{ours}")
+    for part in ("gate", "up", "down"):
+        rows += linear(f"{layer}.mlp.{part}_proj", f"layers_{{i}}/ffn/{part}")
+    return decoder_table(cfg, "model.", rows)
+
+
 DECODER_TABLES: dict[str, Callable[[DecoderConfig], Table]] = {
     "gpt2": _gpt2,
     "btlm": _gpt2,
@@ -195,4 +213,5 @@ DECODER_TABLES: dict[str, Callable[[DecoderConfig], Table]] = {
     "llama": _llama,
     "mistral": _llama,
     "mixtral": _llama,
+    "gemma2": _gemma2,
 }

@@ -138,6 +138,45 @@ def _write_roberta(cfg: EncoderConfig) -> Settings:
     }
 
 
+_ESM = {"EsmForMaskedLM": "mlm", "EsmModel": "none"}
+
+
+def _read_esm(foreign: Settings) -> Settings:
+    """Read ESM-1b and ESM-2: learned positions begin after the pad id, as RoBERTa's."""
+    kind = foreign["position_embedding_type"]
+    if kind not in ("rotary", "absolute"):
+        raise ValueError(
+            f"position_embedding_type: {kind!r}; only rotary and absolute are computed"
+        )
+    head = _of_class(foreign, _ESM, "EsmModel")
+    offset = 0 if kind == "rotary" else foreign["pad_token_id"] + 1
+    return {
+        "head": head,
+        **_read_tying(foreign, head),
+        "position_embedding_type": "learned" if offset else "rotary",
+        "rotary_interleaved": False,
+        "position_embedding_offset": offset,
+        "max_position_embeddings": foreign["max_position_embeddings"] - offset,
+        "use_embedding_layer_norm": foreign["emb_layer_norm_before"],
+        "embedding_dropout_rate": 0.0,  # in its code
+    }
+
+
+def _write_esm(cfg: EncoderConfig) -> Settings:
+    rotary, offset = cfg.position_embedding_type == "rotary", cfg.position_embedding_offset
+    if rotary and (cfg.rotary_features != cfg.head_dim or cfg.pos_scaling_factor != 1.0):
+        raise ValueError(f"{cfg.name}: ESM rotates all features of a head, without scaling")
+    out: Settings = {"pad_token_id": 1 if rotary else offset - 1}
+    return out | {
+        "architectures": ["EsmForMaskedLM" if cfg.has_mlm else "EsmModel"],
+        "tie_word_embeddings": cfg.share_embedding_weights,
+        "position_embedding_type": "rotary" if rotary else "absolute",
+        "max_position_embeddings": cfg.max_position_embeddings + offset,
+        "emb_layer_norm_before": cfg.use_embedding_layer_norm,
+        "rope_theta": cfg.rope_theta,
+    }
+
+
 def _read_dpr(foreign: Settings) -> Settings:
     name, head = _of_class(foreign, _DPR, "DPRQuestionEncoder")
     return {
@@ -313,6 +352,19 @@ OTHER_CONFIGS: dict[str, ConfigMap] = {
     "bert": ConfigMap("bert", "bert", read=_read_bert, write=_write_bert, **_ENCODER),
     "roberta": ConfigMap(
         "roberta", "roberta", read=_read_roberta, write=_write_roberta, **_ENCODER
+    ),
+    "esm": ConfigMap(
+        "esm",
+        "esm2",
+        {
+            key: ours
+            for key, ours in _BERT_KEYS.items()
+            if key not in ("hidden_act", "type_vocab_size")
+        }
+        | {key: key for key in ("rope_theta", "token_dropout", "mask_token_id")},
+        required={"is_folding_model": False, "esmfold_config": None},
+        read=_read_esm,
+        write=_write_esm,
     ),
     "dpr": ConfigMap("dpr", "dpr-question-encoder", read=_read_dpr, write=_write_dpr, **_ENCODER),
     "t5": ConfigMap(

@@ -106,6 +106,43 @@ def _roberta(cfg: EncoderConfig) -> Table:
     return _with_heads(cfg, "roberta", "lm_head", heads)
 
 
+def _esm(cfg: EncoderConfig) -> Table:
+    layer = "encoder.layer.{i}"
+    rows = [
+        *embedding("embeddings.word_embeddings", "embed/token"),
+        *embedding("embeddings.position_embeddings", "embed/position"),
+        *norm("embeddings.layer_norm", "embed/norm"),
+        *linear(f"{layer}.attention.self.query", "layers_{i}/attn/query"),
+        *linear(f"{layer}.attention.self.key", "layers_{i}/attn/key"),
+        *linear(f"{layer}.attention.self.value", "layers_{i}/attn/value"),
+        *linear(f"{layer}.attention.output.dense", "layers_{i}/attn/out"),
+        *norm(f"{layer}.attention.LayerNorm", "layers_{i}/norm1"),
+        *linear(f"{layer}.intermediate.dense", "layers_{i}/ffn/up"),
+        *linear(f"{layer}.output.dense", "layers_{i}/ffn/down"),
+        *norm(f"{layer}.LayerNorm", "layers_{i}/norm2"),
+        *norm("encoder.emb_layer_norm_after", "norm_f"),
+        *linear("pooler.dense", "pooler"),
+    ]
+    prefix = "" if cfg.head == "none" else "esm."
+    heads = [
+        *linear("lm_head.dense", "mlm_dense"),
+        *norm("lm_head.layer_norm", "mlm_norm"),
+        *linear("lm_head.decoder", "lm_head"),
+        Row("lm_head.bias", ("lm_head_bias",), SAME),
+    ]
+    return Table(
+        rows=[*under(repeated(rows, cfg.num_hidden_layers), prefix), *heads],
+        ignored=[
+            r".*embeddings\.position_ids",
+            r".*rotary_embeddings?\.inv_freq",
+            *([r"lm_head\.decoder\.weight"] if cfg.ties_head else []),
+        ],
+        spellings=_old_norms("esm."),
+        unused=[r"(esm\.)?(pooler|lm_head|contact_head|classifier)\..*"],
+        tied=(f"{prefix}{_TOKENS}", "lm_head.decoder.weight") if cfg.ties_head else None,
+    )
+
+
 def _dpr(cfg: EncoderConfig) -> Table:
     prefix = _DPR_PREFIX[cfg.name]
     heads = [
@@ -257,6 +294,7 @@ def _llava(cfg: LlavaConfig) -> Table:
 OTHER_TABLES: dict[str, Callable[[Any], Table]] = {
     "bert": _bert,
     "roberta": _roberta,
+    "esm": _esm,
     "dpr": _dpr,
     "t5": _t5,
     "marian": _marian,

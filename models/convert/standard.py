@@ -5,18 +5,22 @@ vendor's converter does. Rotary features come in the vendor's order (adjacent pa
 queries and keys are permuted to the one that the target knows.
 """
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from models.families.decoder_config import DecoderConfig
+from models.families.encoder_config import EncoderConfig
 from models.families.llava import LlavaConfig
 from models.families.seq2seq_config import Seq2SeqConfig
+from models.layers.basic import RMS_NORMS
 from models.layers.block_config import BlockConfig
 from models.lazy import LazyArray
 
-__all__ = ["in_pairs", "order_rotary", "standard_form"]
+__all__ = ["in_pairs", "offset_norms", "order_rotary", "standard_form"]
 
 Leaves = Mapping[str, Any]
 _KEEP_SCALES = {"btlm", "crystalcoder", "jais"}  # their config.json holds them
@@ -30,6 +34,14 @@ def _scaled(leaf: Any, factor: float) -> Any:
         return (value.astype(np.float32) * np.float32(factor)).astype(value.dtype)
 
     return leaf if factor == 1.0 else LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read)
+
+
+def _shifted(leaf: Any, added: int) -> LazyArray:
+    def read() -> np.ndarray:
+        value = np.asarray(leaf)
+        return (value.astype(np.float32) + np.float32(added)).astype(value.dtype)
+
+    return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read)
 
 
 def _transposed(leaf: Any) -> LazyArray:
@@ -61,25 +73,62 @@ def standard_form(cfg: Any, leaves: Leaves, model_type: str) -> tuple[Any, Leave
         bias = np.zeros((cfg.vocab_size,), leaves["embed/token/embedding"].dtype)
         return cfg.model_copy(update={"use_bias_in_output": True}), {**leaves, "lm_head/bias": bias}
     if isinstance(cfg, DecoderConfig):
+        native = 1.0
+        if model_type == "gemma2":
+            cfg, native = _as_gemma(cfg)
         if model_type not in _KEEP_SCALES:
-            cfg, leaves = _fold_scales(cfg, leaves)
+            cfg, leaves = _fold_scales(cfg, leaves, native)
+        kind = "rmsnorm-1p" if model_type == "gemma2" else "rmsnorm"
+        cfg, leaves = offset_norms(cfg, leaves, kind)
+    if isinstance(cfg, DecoderConfig | EncoderConfig):
         return order_rotary(cfg, leaves, pairs=model_type in _PAIRS)
     return cfg, leaves
 
 
 def in_pairs(cfg: Any, leaves: Leaves) -> tuple[Any, Leaves]:
-    """Bring rotary features into adjacent pairs, the vendor's order."""
-    if isinstance(cfg, DecoderConfig):
-        return order_rotary(cfg, leaves, pairs=True)
+    """Bring rotary features into adjacent pairs and norms to plain scales, as the vendor's."""
+    if isinstance(cfg, DecoderConfig | EncoderConfig):
+        return order_rotary(*offset_norms(cfg, leaves, "rmsnorm"), pairs=True)
     return cfg, leaves
 
 
-def _fold_scales(cfg: DecoderConfig, leaves: Leaves) -> tuple[DecoderConfig, Leaves]:
-    """Move muP's factors into the weights; a tied head is untied where its ends differ."""
+def offset_norms(cfg: Any, leaves: Leaves, norm_type: str) -> tuple[Any, Leaves]:
+    """Rewrite RMSNorm's scales as parameters, or as 1 + parameters.
+
+    Args:
+        cfg: of a stack.
+        leaves: parameters by path.
+        norm_type: 'rmsnorm' or 'rmsnorm-1p'; other norms stay as they are.
+    """
+    if {cfg.norm_type, norm_type} != set(RMS_NORMS):
+        return cfg, leaves
+    added = 1 if norm_type == "rmsnorm" else -1
+    is_norm = re.compile(r"(.*/)?norm(\w*)/scale").fullmatch
+    out = {name: _shifted(leaf, added) if is_norm(name) else leaf for name, leaf in leaves.items()}
+    return cfg.model_copy(update={"norm_type": norm_type}), out
+
+
+def _as_gemma(cfg: DecoderConfig) -> tuple[DecoderConfig, float]:
+    """Say the attention's scale in one number; return the scale of embeddings in Gemma's code."""
+    native = cfg.hidden_size**0.5
+    changed: dict[str, Any] = {"softmax_scale": cfg.attention_scale}
+    if math.isclose(cfg.embeddings_scale, native, rel_tol=1e-6):
+        changed["embeddings_scale"] = native
+    return cfg.model_copy(update=changed), native
+
+
+def _fold_scales(cfg: DecoderConfig, leaves: Leaves, native: float) -> tuple[DecoderConfig, Leaves]:
+    """Move muP's factors into the weights; a tied head is untied where its ends differ.
+
+    Args:
+        cfg: of the model.
+        leaves: parameters by path.
+        native: scale of embeddings that the target computes.
+    """
     by_d = cfg.scale_qk_dot_by_d is not None or cfg.is_mup or cfg.attention_logits_alpha != 1.0
     scaled = by_d and cfg.softmax_scale is None and cfg.attention_type == "scaled_dot_product"
     query = cfg.attention_scale * cfg.head_dim**0.5 if scaled else 1.0
-    embed, head = cfg.embeddings_scale, cfg.logits_scale
+    embed, head = cfg.embeddings_scale / native, cfg.logits_scale
     # Clipping and norms come between a query's weights and its scale.
     stuck = query != 1.0 and (cfg.clip_qkv or cfg.attention_qk_norm_layer)
     if (embed, head, query) == (1.0, 1.0, 1.0) or stuck or cfg.position_embedding_type == "fixed":
@@ -95,7 +144,7 @@ def _fold_scales(cfg: DecoderConfig, leaves: Leaves) -> tuple[DecoderConfig, Lea
 
     out = {name: fold(name, leaf) for name, leaf in leaves.items()}
     changed: dict[str, Any] = {
-        "embeddings_scale": 1.0,
+        "embeddings_scale": native,
         "output_logits_scale": None,
         "output_logits_alpha": None,
         "scale_qk_dot_by_d": None,
@@ -119,9 +168,7 @@ def _rotary_order(cfg: BlockConfig, heads: int, *, pairs: bool) -> np.ndarray:
     return (np.arange(heads)[:, None] * cfg.head_dim + one).ravel()
 
 
-def order_rotary(
-    cfg: DecoderConfig, leaves: Leaves, *, pairs: bool
-) -> tuple[DecoderConfig, Leaves]:
+def order_rotary(cfg: BlockConfig, leaves: Leaves, *, pairs: bool) -> tuple[BlockConfig, Leaves]:
     """Permute queries and keys so that rotary features are adjacent pairs, or halves.
 
     With norms on queries and keys there is no such permutation: those stay as they are.

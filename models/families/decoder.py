@@ -106,7 +106,8 @@ def layer_kinds(cfg: DecoderConfig) -> list[str]:
     if sparse is not None and sparse.every_other_layer:
         return ["layer" if i % 2 else "layer_global" for i in range(cfg.num_hidden_layers)]
     if cfg.sliding_window_every_other_decoder_layer:
-        return ["layer_global" if i % 2 else "layer" for i in range(cfg.num_hidden_layers)]
+        first = cfg.sliding_window_every_other_decoder_layer_pattern == "full_attention_first"
+        return ["layer" if i % 2 == first else "layer_global" for i in range(cfg.num_hidden_layers)]
     return ["layer"] * cfg.num_hidden_layers
 
 

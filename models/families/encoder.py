@@ -13,7 +13,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 import vsl
 from models.alias import encoder_alias
@@ -48,7 +48,7 @@ class EncoderEmbed(nn.Module):
     def __call__(
         self,
         tokens: Int[Array, " T"],
-        positions: Int[Array, " T"],
+        layout: vsl.Layout,
         segments: Int[Array, " T"],
         drop: Drop,
         shares: Float[Array, "T E"] | None = None,
@@ -57,7 +57,7 @@ class EncoderEmbed(nn.Module):
 
         Args:
             tokens: ids.
-            positions: of the tokens in their sequences.
+            layout: where their sequences lie.
             segments: sentence numbers (token_type_ids).
             drop: dropout.
             shares: how much of a token is in each epigenetic state; its embedding is the mean of
@@ -69,11 +69,13 @@ class EncoderEmbed(nn.Module):
         x = Embedding(cfg.vocab_size, size, init, name="token")(tokens)
         if cfg.include_padding_in_loss:  # the vendor never updates the embedding of padding
             x = jnp.where((tokens == 0)[:, None], jax.lax.stop_gradient(x), x)
+        if cfg.token_dropout:
+            x = x * _kept(tokens == cfg.mask_token_id, layout)[:, None]
         if cfg.num_segments:
             x = x + Embedding(cfg.num_segments, size, init, name="segment")(segments)
         if shares is not None:
             x = x + Mixed(shares.shape[-1], size, init, name="epigenetic")(shares)
-        x = add_positions(cfg, x, positions, init) * cfg.embeddings_scale
+        x = add_positions(cfg, x, layout.positions, init) * cfg.embeddings_scale
         if cfg.use_embedding_layer_norm:
             x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm")(x)
         return drop(x.astype(cfg.dtype), cfg.dropout("embedding"))
@@ -112,8 +114,9 @@ def _init(cfg: EncoderConfig, key: Array) -> Params:
     table = jnp.zeros((cfg.vocab_size, cfg.hidden_size)) if cfg.ties_head else None
     states = cfg.epigenetic_vocab_size
     shares = None if states is None else jnp.zeros((1, states))
+    layout = vsl.layout_from_lengths(jnp.ones((1,), jnp.int32), 1)
     first, last = jax.random.fold_in(key, 0), jax.random.fold_in(key, 2)
-    embed = draw(EncoderEmbed(cfg), first, one, one, one, drop=no_dropout, shares=shares)
+    embed = draw(EncoderEmbed(cfg), first, one, layout, one, drop=no_dropout, shares=shares)
     heads = draw(Heads(cfg), last, x, one, drop=_no_head_dropout, table=table)
     return {"embed": embed} | init_layers(cfg, key) | heads
 
@@ -153,6 +156,16 @@ def _shares(cfg: EncoderConfig, batch: Batch) -> Array | None:
     return states if states.ndim == 2 else jax.nn.one_hot(states, count)
 
 
+_KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # of ESM's tokens: those that the mask does not hide
+
+
+def _kept(hidden: Bool[Array, " T"], layout: vsl.Layout) -> Float[Array, " T"]:
+    """Compute the factors of embeddings under token dropout (ESM-2, Lin et al. 2022)."""
+    count = vsl.segment_sum((hidden & layout.valid).astype(jnp.float32), layout)
+    factor = _KEPT_IN_TRAINING / (1 - count / jnp.maximum(layout.lengths, 1))
+    return jnp.where(hidden, 0.0, vsl.expand(factor, layout))
+
+
 def _embed_fn(cfg: EncoderConfig) -> StageFn:
     def embed(params: Params, carry: PyTree, batch: Batch, key: Array | None) -> Stream:
         del carry
@@ -161,7 +174,7 @@ def _embed_fn(cfg: EncoderConfig) -> StageFn:
         x: Any = EncoderEmbed(cfg).apply(
             {"params": params["embed"]},
             batch.tokens,
-            layout.positions,
+            layout,
             segments,
             stream_dropout(layout, key),
             _shares(cfg, batch),
@@ -207,6 +220,7 @@ def _head_fn(cfg: EncoderConfig) -> StageFn:
 
 def _head_roles(cfg: EncoderConfig) -> tuple[str, ...]:
     roles = [
+        ("norm_f", cfg.use_final_layer_norm),
         ("mlm_dense", cfg.has_mlm),
         ("mlm_norm", cfg.has_mlm),
         ("lm_head_bias", cfg.has_mlm),

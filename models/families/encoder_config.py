@@ -34,6 +34,7 @@ _SPELLINGS = {
     "num_classes": "num_labels",
     "task_dropout": "classifier_dropout",
     "encoder_output_dropout_rate": "classifier_dropout",
+    "embedding_layer_norm": "use_embedding_layer_norm",
 }
 
 
@@ -45,7 +46,8 @@ class EncoderConfig(BlockConfig):
     None is sequences where ``mlm_loss_weight`` is given, else masked tokens. ``loss_weight``, for
     labels of tokens or sentences: divide by sequences and multiply by it; without it by labels.
     ``include_padding_in_loss``: padded slots of token classification compute and carry loss, and
-    the loss is divided by slots instead of sequences; nothing attends to them.
+    the loss is divided by slots instead of sequences; nothing attends to them. ``token_dropout``
+    (ESM-2): ``mask_token_id`` embeds as 0, and what remains is scaled to 88 % of the tokens.
     """
 
     vocab_size: PositiveInt = 30522
@@ -59,6 +61,9 @@ class EncoderConfig(BlockConfig):
     share_embedding_weights: bool = True
     use_embedding_layer_norm: bool = True
     mask_padding_in_positional_embed: bool = False
+    token_dropout: bool = False
+    mask_token_id: NonNegativeInt | None = None
+    use_final_layer_norm: bool = False
     # muP scales of the ends; the layers' are in BlockConfig
     embeddings_scale: PositiveFloat = 1.0
     output_logits_alpha: PositiveFloat = 1.0
@@ -167,6 +172,8 @@ class EncoderConfig(BlockConfig):
                 "include_padding_in_loss: padding has activations in token classification without "
                 "enable_vts alone; drop one of the two keys"
             )
+        if self.token_dropout and self.mask_token_id is None:
+            raise ValueError("mask_token_id: missing; token_dropout needs the id that it hides")
         if self.num_labels < 2 and self.head in {"classification", "token_classification"}:
             raise ValueError(f"num_labels: {self.num_labels} classes are nothing to choose from")
         if self.mlm_loss_weight is not None and not self.mlm_by_sequences:

@@ -52,6 +52,8 @@ class Heads(nn.Module):
         cfg = self.cfg
         init = make_initializer(cfg.init_of("base" if cfg.is_mup else "ffn"))
         out: Outputs = {}
+        if cfg.use_final_layer_norm:
+            x = Norm(cfg.norm_type, cfg.layer_norm_epsilon, name="norm_f")(x)
         picked = x if gather is None else x[gather]
         if cfg.has_mlm:
             h = Dense(cfg.hidden_size, True, init, name="mlm_dense")(picked)

@@ -82,6 +82,9 @@ def _ones_init(key: Array, shape: tuple[int, ...]) -> Array:
     return jnp.ones(shape, jnp.float32)
 
 
+RMS_NORMS = ("rmsnorm", "rmsnorm-1p")
+
+
 class Dense(nn.Module):
     """``x @ kernel + bias`` over the last axis."""
 
@@ -105,7 +108,8 @@ class Norm(nn.Module):
 
     Attributes:
         kind: 'layernorm' (scale, bias), 'biasless-layernorm' (scale), 'rmsnorm' (scale, no
-            mean subtracted; Zhang & Sennrich 2019) or 'nonparametric-layernorm'.
+            mean subtracted; Zhang & Sennrich 2019), 'rmsnorm-1p' (its scale is 1 + the parameter:
+            Gemma) or 'nonparametric-layernorm'.
         eps: added to the variance.
     """
 
@@ -116,11 +120,13 @@ class Norm(nn.Module):
     def __call__(self, x: Array) -> Array:
         """Normalise the last axis."""
         y = x.astype(jnp.float32)
-        if self.kind != "rmsnorm":
+        if self.kind not in RMS_NORMS:
             y = y - y.mean(-1, keepdims=True)
         y = y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + self.eps)
         features = (x.shape[-1],)
-        if self.kind != "nonparametric-layernorm":
+        if self.kind == "rmsnorm-1p":
+            y = y * (1 + leaf(self, "scale", zeros_init, features).astype(jnp.float32))
+        elif self.kind != "nonparametric-layernorm":
             y = y * leaf(self, "scale", _ones_init, features)
         if self.kind == "layernorm":
             y = y + leaf(self, "bias", zeros_init, features)

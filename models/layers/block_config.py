@@ -32,7 +32,9 @@ __all__ = [
     "Part",
 ]
 
-NormType = Literal["layernorm", "rmsnorm", "biasless-layernorm", "nonparametric-layernorm"]
+NormType = Literal[
+    "layernorm", "rmsnorm", "rmsnorm-1p", "biasless-layernorm", "nonparametric-layernorm"
+]
 Part = Literal["residual", "embedding", "attention"]
 
 
@@ -156,7 +158,6 @@ _NOT_COMPUTED = dict.fromkeys(
         "attention_vertical_column_spacing",
         "attention_vertical_column_width",
         "memory_tokens_config",
-        "sliding_window_every_other_decoder_layer_pattern",
     ),
     "not computed here: a knob of release 2.5 and later; drop it or set it to null",
 )
@@ -194,7 +195,7 @@ class BlockConfig(ModelConfig):
     alibi_trainable_slopes: bool = False
     alibi_slopes_in_checkpoint: bool = False
     alibi_style: Literal["standard", "falcon"] = "standard"
-    num_relative_attention_buckets: PositiveInt = 32
+    num_relative_attention_buckets: Annotated[int, Field(ge=4)] = 32  # near and far, both ways
     max_relative_distance: PositiveInt = 128
     # dropout; None means dropout_rate
     dropout_rate: Dropout = 0.1
@@ -225,6 +226,9 @@ class BlockConfig(ModelConfig):
     attention_sliding_window_length: PositiveInt | None = None
     attention_sink_tokens: NonNegativeInt = 0  # always visible (Xiao et al. 2023)
     sliding_window_every_other_decoder_layer: bool = False
+    sliding_window_every_other_decoder_layer_pattern: Literal[
+        "sliding_window_first", "full_attention_first"
+    ] = "sliding_window_first"
     attention_logit_softcapping: PositiveFloat | None = None
     attention_qk_norm_layer: NormType | None = None
     attention_qk_norm_eps: PositiveFloat = 1e-5

@@ -43,7 +43,8 @@ def test_embedding_by_hand():
     }
     shares = jnp.asarray([[0.25, 0.75, 0.0], [0.0, 0.0, 0.5]])
     ids, at = jnp.asarray([1, 0]), jnp.asarray([0, 1])
-    x = EncoderEmbed(cfg).apply({"params": params}, ids, at, at, no_dropout, shares)
+    layout = vsl.layout_from_lengths(jnp.asarray([2]), 2)
+    x = EncoderEmbed(cfg).apply({"params": params}, ids, layout, at, no_dropout, shares)
     expected = [[3 + 10 + 25, 4 + 300], [1 + 400, 2 + 20 + 400]]
     np.testing.assert_allclose(np.asarray(x), expected, rtol=1e-6)
 

@@ -14,10 +14,11 @@ from models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP, is_
 from models.checkpoint.tree import to_tree
 from models.convert.api import open_hf, to_hf
 from models.convert.same import differences
-from models.convert.standard import order_rotary
+from models.convert.standard import offset_norms, order_rotary
 from models.convert.vendor.state import read_optimizer_state
 from models.convert.vendor.weights import open_cs
 from models.families.decoder_config import DecoderConfig
+from models.families.encoder_config import EncoderConfig
 from models.paths import unflatten
 from models.registry import settings_of
 from wafer.errors import CheckpointError
@@ -143,9 +144,10 @@ def _open_hf(path: pathlib.Path, model: Model | None) -> tuple[Any, Iterator[tup
 
 
 def _in_order(config: Any, leaves: Mapping[str, Any], model: Model | None) -> tuple[Any, Any]:
-    """Rotary features in the order of the run file's model."""
+    """Bring rotary features into the order of the run file's model, and norms into its form."""
     ours = None if model is None else model.config
-    if isinstance(ours, DecoderConfig) and isinstance(config, DecoderConfig):
+    if isinstance(ours, DecoderConfig | EncoderConfig) and type(ours) is type(config):
+        config, leaves = offset_norms(config, leaves, ours.norm_type)
         return order_rotary(config, leaves, pairs=ours.rotary_interleaved)
     return config, leaves
 

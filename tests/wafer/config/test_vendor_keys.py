@@ -159,3 +159,13 @@ def test_without_a_release_the_negated_key_is_refused_and_a_number_is_no_release
     assert "release" in translate({"model": model}).problems[0].message
     (problem,) = translate({"release": 2.1}).problems
     assert problem.path == ("release",)
+
+
+@pytest.mark.parametrize("name", ["BertCSVDataProcessor", "BertCSVDynamicMaskDataProcessor"])
+def test_rows_of_roberta_have_no_next_sentences(name):
+    """The vendor's mlm_only CSV; its processors ask the model, whose name says it."""
+    data = {"data_processor": name, "data_dir": "x"}
+    out = translate({"model": {"name": "roberta"}, "train_input": data}).sections
+    assert out["train_input"]["disable_nsp"] is True
+    out = translate({"model": {"name": "bert"}, "train_input": data}).sections
+    assert "disable_nsp" not in out["train_input"]

@@ -48,6 +48,7 @@ IGNORED = (
         "the whole epoch is shuffled",
         of="^(?!HuggingFace)",
     ),
+    Row("input", "num_examples", "2.3-2.3", "unused: num_samples counts", of="GptHDF5"),
     Row("input", "pad_token_id bos_token_id", "2.2-2.2", "unused: the rows have them", of="Llava"),
     Row("input", "dynamic_loss_weight", "1.6-1.6", "overwritten by model.mlm_loss_scaling"),
     Row(
@@ -57,6 +58,16 @@ IGNORED = (
         "unused: the rows are masked beforehand",
         of="BertCSVDataProcessor",
     ),
+    Row(
+        "model",
+        "to_float16 boundary_casting precision_opt_level attention_kernel gradient_checkpointing "
+        "compression",
+        "1.6-2.10",
+        "of the vendor's hardware",
+    ),
+    Row("model", "compute_eval_metrics tf_summary", "1.6-2.10", "metrics are always computed"),
+    Row("model", "use_vsl", "2.0-2.10", "use_vsl of the data decides"),
+    Row("model", "attention_softmax_fp32", "1.8-2.10", "scores are always float32"),
     Row("model", "use_position_embedding", "1.6-2.2", "position_embedding_type decides", (True,)),
     Row("model", "weight_initialization_seed", "1.6-2.2", "runconfig.seed decides"),
     Row("model", "alibi_implementation", "2.0-2.2", "one value, two ways to compute it"),

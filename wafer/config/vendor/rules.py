@@ -110,14 +110,16 @@ _HANDED_ON = (
 def _handed_on(out: Any) -> None:
     """Hand keys of the model on to the data, where releases have them in either place."""
     model, family = _model(out)
+    entry = MODELS.get(str(model.get("name")))
+    known = {**entry.presets, **model} if entry else model  # RoBERTa has no next sentences
     for own, processor, key, stays in _HANDED_ON:
-        if family != own or key not in model:
+        if family != own or key not in known:
             continue
         for _, section in _inputs(out):
             if str(_processor(section)).startswith(processor):
-                section.setdefault(key, model[key])
+                section.setdefault(key, known[key])
         if not stays:
-            del model[key]
+            model.pop(key, None)
 
 
 # (family, key of train_input, key of the model): as many positions as the longest rows
@@ -155,6 +157,9 @@ def _defaults(out: Any) -> None:
         half = {"fp16_type", "use_bfloat16", "compute_dtype"} & set(model)
         if key != "fp16_type" or (model.get("mixed_precision") is True and not half):
             model.setdefault(key, value)
+    if model.get("sliding_window_every_other_decoder_layer"):
+        pattern = "sliding_window_every_other_decoder_layer_pattern"
+        model.setdefault(pattern, "full_attention_first")
     if isinstance(model.get("moe"), dict):
         model["moe"] = {"top_k": 1} | model["moe"]
     for path, why in translate_parts(model):

@@ -9,7 +9,7 @@ from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import mask_tokens
 from wafer.data.batching.pipeline import Rows, Transform
 from wafer.data.batching.rowsets import Ids, RowSource, fixed, sequence_row
-from wafer.data.text.textfiles import Row, find_files, read_rows
+from wafer.data.text.textfiles import Row, find_described, read_rows
 from wafer.data.text.wordpiece import Vocabulary, load_vocabulary
 from wafer.errors import DataError
 
@@ -94,12 +94,12 @@ def hiding_states(mask: Transform) -> Transform:
 
 
 def masked_lm(cfg: Any, context: Context) -> Dataset:
-    """Read every CSV of the folders: tokens, segment_ids, is_random_next.
+    """Read the CSV files of the folders: tokens; segment_ids and is_random_next of sentence pairs.
 
     Raises:
         DataError: a wrong row; names file and row.
     """
-    files = find_files(cfg.data_dir, ["*.csv"])
+    files = find_described(cfg.data_dir, ["*.csv"])
     vocabulary = load_vocabulary(cfg.vocab_file, cfg.do_lower, context.vocab_size)
     examples = [_read(row, vocabulary, cfg) for file in files for row in read_rows(file)]
     known = map(vocabulary.tokenizer.token_to_id, _SPECIAL)

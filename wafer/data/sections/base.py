@@ -116,8 +116,8 @@ class InputSection(_Ignored):
         """Say what removes padding of rows that are not packed."""
         if self.use_vsl and self.task != "lm":
             message = (
-                "packing is for next-token rows; model.enable_vts: true removes the padding of "
-                "these"
+                "not computed here: packing is for next-token rows; model.enable_vts: true removes "
+                "the padding of these"
             )
             raise ConfigError([Problem(("use_vsl",), message)])
 

@@ -1,0 +1,62 @@
+"""ESM-2's token dropout and its names; parity with transformers is in convert/test_parity.py."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import models
+import vsl
+from models.convert import config_from_hf
+from models.families.encoder import EncoderEmbed
+from models.layers.blocks import no_dropout
+from models.registry import parse_config
+
+ESM = {"name": "esm2", "vocab_size": 33, "hidden_size": 2, "num_heads": 1, "filter_size": 4}
+ESM |= {"num_hidden_layers": 1, "max_position_embeddings": 8, "token_dropout": True}
+
+
+def embedded(tokens, lengths, **keys):
+    cfg = parse_config(ESM | keys)
+    table = jnp.stack([jnp.arange(33.0), jnp.ones(33)], axis=1)
+    layout = vsl.padded_layout(jnp.asarray(lengths), len(tokens) // len(lengths))
+    ids = jnp.asarray(tokens)
+    params = {"token": {"embedding": table}}
+    return np.asarray(
+        EncoderEmbed(cfg).apply({"params": params}, ids, layout, jnp.zeros_like(ids), no_dropout)
+    )
+
+
+def test_masked_tokens_embed_as_nothing_and_the_rest_is_scaled_to_88_percent():
+    """x (1 - 0.12) / (1 - share of masked tokens), sequence by sequence."""
+    x = embedded([5, 32, 7, 8, 32, 9, 1, 1], [4, 2])
+    first, second = 0.88 / (1 - 1 / 4), 0.88 / (1 - 1 / 2)
+    assert x[:4, 0] == pytest.approx([5 * first, 0, 7 * first, 8 * first])
+    assert x[4:6, 0] == pytest.approx([0, 9 * second])
+    plain = embedded([5, 32], [2], token_dropout=False)
+    assert plain[:, 0].tolist() == [5, 32]
+
+
+def test_mask_id_is_needed_and_a_final_norm_follows_the_layers():
+    with pytest.raises(ValueError, match="mask_token_id: missing; token_dropout needs"):
+        parse_config(ESM | {"mask_token_id": None})
+    model = models.build(ESM)
+    params = model.init(jax.random.key(0))
+    assert params["norm_f"].keys() == {"scale", "bias"}
+    assert "position" not in params["embed"]
+    names = {"norm_f/scale", "layers_0/ffn/up/kernel"}
+    assert {model.alias(name) for name in names} == {
+        "model.bert_encoder.transformer_encoder.norm.weight",
+        "model.bert_encoder.transformer_encoder.layers.0.ffn.ffn.0.linear_layer.weight",
+    }
+
+
+def test_esm_1b_has_learned_positions_after_the_pad_id():
+    foreign = {"model_type": "esm", "position_embedding_type": "absolute", "pad_token_id": 1}
+    section = config_from_hf(foreign | {"emb_layer_norm_before": True, "mask_token_id": 32})
+    cfg = parse_config(section)
+    assert (cfg.position_embedding_type, cfg.position_embedding_offset) == ("learned", 2)
+    assert cfg.max_position_embeddings == 1024
+    assert cfg.use_embedding_layer_norm
+    with pytest.raises(ValueError, match="only rotary and absolute are computed"):
+        config_from_hf(foreign | {"position_embedding_type": "relative_key"})
