@@ -1,9 +1,8 @@
 """CSL: programs written in the vendor's language for the fabric, compiled and run here, unchanged.
 
 ``syntax`` knows the text of one file, ``meaning`` what a program says and the code that comes of
-it, ``machine`` executes that, ``library`` holds the system modules, ``host`` is the vendor's
-runtime; ``trace`` draws
-what a run did when.
+it, ``regions`` lays programs out from Python, ``machine`` executes them, ``library`` holds the
+system modules, ``host`` is the vendor's runtime; ``trace`` draws what a run did when.
 """
 
 from wafer.csl import trace

@@ -14,22 +14,24 @@ __all__ = ["machine_for"]
 
 
 def machine_for(
-    image: Image, record: Recording | None = None
+    image: Image, record: Recording | None = None, *, check_writes: bool = False
 ) -> Union[Machine, "ReferenceMachine"]:
     """Load an image into the fastest machine of this install.
 
     Args:
         image: compiled.
         record: what ``trace`` is to hold; None: nothing.
+        check_writes: whether an operation that writes beyond its variable is a fault.
 
     Raises:
         CompileError: code that cannot be run, or that the JAX machine does not run or record.
     """
     if available():
-        return Machine(image, record=record)
-    if record is not None:
+        return Machine(image, record=record, check_writes=check_writes)
+    if record is not None or check_writes:
         raise CompileError(
-            f"the JAX machine records nothing; the C++ machine does: {how_to_build()}"
+            "the JAX machine records nothing and checks no writes; the C++ machine does:"
+            f" {how_to_build()}"
         )
     from wafer.csl.machine.reference.machine import ReferenceMachine
 

@@ -37,6 +37,7 @@ _FUNCTIONS = {
     "csl_enter": ([_AT, _I32, _I32, _I32, _AT, _AT, _I64], _I32),
     "csl_open": ([_AT, _I32, _I32, _I32], _I32),
     "csl_left": ([_AT, _I32, _I32, _I32, _AT, _I64], _I64),
+    "csl_check_writes": ([_AT, _I32, _AT, _I64], None),
     "csl_fault": ([_AT, _AT], None),
     "csl_waiting": ([_AT, _AT, _I64], _I64),
     "csl_prints": ([_AT], _I64),
@@ -136,6 +137,8 @@ class Machine:
         image: compiled.
         threads: of the host; None: one per core. Results and cycles do not depend on it.
         record: what ``trace`` is to hold; None: nothing, which costs nothing.
+        check_writes: whether an operation that writes beyond its variable is a fault; some programs
+            rely on a variable's neighbors.
 
     Raises:
         CompileError: code that cannot be run, or a recording that cannot be made.
@@ -143,7 +146,12 @@ class Machine:
     """
 
     def __init__(
-        self, image: Image, threads: int | None = None, record: Recording | None = None
+        self,
+        image: Image,
+        threads: int | None = None,
+        record: Recording | None = None,
+        *,
+        check_writes: bool = False,
     ) -> None:
         self.image, setup = image, lay_out(image)
         self._height, self._width = image.tiles.shape
@@ -159,6 +167,10 @@ class Machine:
         self._recorded = None if record is None else settings_of(record, image)
         if self._recorded is not None:
             self._library.csl_record(self._machine, self._recorded.ctypes.data)
+        for number, program in enumerate(image.programs if check_writes else ()):
+            spans = [(s.address, s.address + s.bytes) for s in program.symbols.values()]
+            rows = np.array(spans, np.int32).reshape(-1, 2)
+            self._library.csl_check_writes(self._machine, number, rows.ctypes.data, len(rows))
 
     @property
     def cycle(self) -> int:

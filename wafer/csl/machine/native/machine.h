@@ -137,6 +137,13 @@ class Machine : public Tasks {
 
   std::vector<Waiting> waiting();
 
+  // Let operations that write beyond these variables of a program be faults.
+  void check_writes(int program, std::vector<Span> variables) {
+    if (program < 0 || size_t(program) >= programs_.size()) return;
+    variables_.resize(programs_.size());
+    variables_[size_t(program)] = std::move(variables);
+  }
+
   // From now on; what runs already begins now.
   void record(const Recorder::Settings& settings) {
     if (!settings.fits(rows_, width_)) return;

@@ -161,7 +161,13 @@ struct Print {
 
 enum FaultKind {
   kNoFault, kSameCycleArrival, kOffWafer, kThreadInUse, kOutsideMemory, kUnboundControl, kMessage,
-  kDivision, kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand
+  kDivision, kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand,
+  kOverrun
+};
+
+// Bytes [begin, end) of a variable.
+struct Span {
+  int32_t begin, end;
 };
 
 struct Fault {
