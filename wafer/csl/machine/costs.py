@@ -13,8 +13,9 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    be; the task goes on in the cycle behind the last one, of an asynchronous operation at once.
 3. A step takes ``widths`` elements of an operation whose operands are scalars and rows of the
    memory: all at addresses that 4 divides, with no index. A stride (of the innermost dimension, in
-   elements) other than 0 and 1 limits it to ``stride_widths[stride mod 8]``. All else, and so every
-   operation with a pointer, a FIFO or the fabric, takes one element, and one wavelet, a step.
+   elements) other than 0 and 1 limits it to ``stride_widths[stride mod 8]``. A step ends with the
+   row of a descriptor of several dimensions. All else, and so every operation with a pointer, a
+   FIFO or the fabric, takes one element, and one wavelet, a step.
 4. A step takes as many cycles as operands meet at one bank. Two operands meet if both are rows of
    the memory, their strides in bytes are equal modulo a line of ``banks * bank_bytes``, and their
    first steps go to a bank in common, each to as many as its bytes fill from the bank of its first

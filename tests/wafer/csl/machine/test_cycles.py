@@ -179,6 +179,20 @@ def test_a_descriptor_is_loaded_once_in_straight_code():
     assert between(first + "---\n" + operate + jump + operate) == 2 * 6 + 6 * load + 1
 
 
+def test_a_step_ends_with_a_row():
+    """Rows of 6 in steps of 4: two of each row. Rows of 8 in steps of 8 and of all elements."""
+    for columns, per_row in ((6, 2), (8, 2), (10, 3)):
+        table = f".shape n2=5 n3={columns} s2=64 s3=1"
+        code = "const r10 4000\nconst r11 9000\n---\noperate FMOVS dest=SHAPED src0=SHAPED at=r10"
+        issue = 1 + 2 * ARCHS["wse3"].operands[Operand.SHAPED]
+        assert between(code, setup=table, arch="wse3") == issue + 5 * per_row
+    # in one row the 30 elements take 8 steps
+    code = (
+        "memory r10 4000 30\nmemory r11 9000 30\n---\noperate FMOVS dest=MEMORY src0=MEMORY at=r10"
+    )
+    assert between(code, arch="wse3") == 1 + 2 * ARCHS["wse3"].operands[Operand.MEMORY] + 8
+
+
 @pytest.mark.parametrize(("arch", "switch"), [("wse2", 2), ("wse3", 5)])
 def test_a_loop_and_a_task_switch(arch, switch):
     """100 times one subtraction and one jump; then local task 9, which stamps."""

@@ -98,6 +98,46 @@ def test_a_chain_of_sums_agrees_in_every_cycle(tmp_path, arch):
 
 @pytest.mark.slow
 @pytest.mark.native
+def test_rows_of_tiles_and_instructions_beside_microthreads_agree(tmp_path):
+    """WSE-3: steps end with rows; instructions of the task, sends, and a receive that it awaits."""
+    text = """
+    const c = @get_color(1);
+    const oq = @get_output_queue(2);
+    const iq = @get_input_queue(3);
+    var a = @zeros([4, 7]f32);
+    var b = @zeros([4, 7]f32);
+    const tile = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{4, 6} -> a[i, j] });
+    const other = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{4, 6} -> b[i, j] });
+    const row = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+    const out = @get_dsd(fabout_dsd, .{ .extent = 4, .output_queue = oq });
+    const into = @get_dsd(fabin_dsd, .{ .extent = 4, .input_queue = iq });
+    fn go() void {
+      for (@range(u16, 4)) |i| { y[i] = @as(f32, i); a[i, i] = 2.0; }
+      if (x == 0) {
+        @fmovs(out, row, .{ .async = true });
+        for (@range(i16, 40)) |k| { b[0, 0] += 1.0; }
+        @fadds(other, other, tile);
+      } else {
+        @fadds(row, row, into);
+        @fmovs(other, tile);
+      }
+    }
+    comptime {
+      @initialize_queue(oq, .{ .color = c });
+      @initialize_queue(iq, .{ .color = c });
+    }"""
+    routes = """const c = @get_color(1);
+    @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
+    @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });"""
+    image = compiled(tmp_path, text, kind="f32", width=2, routes=routes, arch="wse3")
+    state = agree(image, "go", every=1)
+    address = image.programs[image.tiles[0, 1]].symbols["y"].address
+    sums = np.asarray(reference.load(state, 1, address, 16)).view(np.float32)
+    assert sums.tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+@pytest.mark.slow
+@pytest.mark.native
 def test_inputs_side_by_side(tmp_path):
     """vmap: four inputs through one program are each as by themselves."""
     text = """

@@ -171,6 +171,14 @@ class Operands : public Queues {
     return out;
   }
 
+  // Elements of the shortest row of a descriptor with several dimensions.
+  uint32_t row_of(const Core& core, const Operation& o) const {
+    uint32_t out = kEndless;
+    for (const Stream* s : {&o.dest, &o.src0, &o.src1})
+      if (s->kind == Operand::kShaped) out = std::min(out, uint32_t(program(core).shapes[s->row].n3));
+    return std::max(out, 1u);
+  }
+
   // As many as operands go to one bank in every step. Writes come later than reads, so they meet
   // them only where all go to one bank: by a stride of whole lines.
   int cycles_per_step(const Core& core, const Operation& o) const {

@@ -70,6 +70,7 @@ class Operations : public Operands {
     if (o.dest.kind == Operand::kFabric) o.clears = uint8_t(p.fabrics[o.dest.row].clears);
     o.wide = uint8_t(elements_per_step(core, o));
     o.turns = uint8_t(cycles_per_step(core, o));
+    o.row = row_of(core, o);
     o.plain = plain(core, o);
 
     const bool apart = issue.asynchronous && issue.fabric;
@@ -174,7 +175,7 @@ class Operations : public Operands {
     ++worker->profile[core.program][o.pc];
     if (o.turns > 1 && ++o.turn < o.turns) return true;
     o.turn = 0;
-    if (!o.plain) execute(core, best, o, o.wide, worker);
+    if (!o.plain) execute(core, best, o, std::min<uint32_t>(o.wide, o.row - o.done % o.row), worker);
     else if (o.wide == 1) step_plain(core, best, o, worker);
     else walk(core, best, o, o.wide, worker);
     return true;
@@ -221,7 +222,9 @@ class Operations : public Operands {
   // cycles that they take.
   void run_alone(Core& core, int64_t cycle, Worker* worker) {
     Operation& o = running(core, kMainThread);
-    const int64_t cycles = (int64_t(o.length) + o.wide - 1) / o.wide * o.turns;
+    const auto steps = [&](uint32_t count) { return (int64_t(count) + o.wide - 1) / o.wide; };
+    const int64_t cycles =
+        (o.length / o.row * steps(o.row) + steps(o.length % o.row)) * o.turns;
     wake_[core.cell] = cycle + cycles;
     worker->profile[core.program][o.pc] += cycles;
     if (o.plain) walk(core, kMainThread, o, o.length, worker);

@@ -60,6 +60,7 @@ struct Operation {
   int32_t pc;                // of code
   int32_t task, task_id;     // that began it
   uint32_t length, done, carry;
+  uint32_t row;              // elements of a row: a step ends with it
   int32_t index;             // of its wavelets
   DsdOp op;
   uint8_t wide;              // elements per step

@@ -126,7 +126,7 @@ def start(image: Image) -> tuple[Tables, State]:
         random=zeros() + 0xDEADBEEF,
         operations=Operations(
             on=flags(THREADS),
-            **{name: zeros(THREADS) for name in Operations._fields[1:11]},
+            **{name: zeros(THREADS) for name in Operations._fields[1:12]},
             control_ends=flags(THREADS),
             heard=zeros(THREADS, 2),
             effects=zeros(THREADS, 4, 2),
@@ -163,13 +163,13 @@ def step(tables: Tables, state: State) -> State:
     state, stepped, thread, due = step_operations(tables, state, ~alone)
     thread = jnp.where(alone, MAIN, thread)
     of = lambda part: part[jnp.arange(len(thread)), thread]
-    length, wide, turns = map(
-        of, (state.operations.length, state.operations.wide, state.operations.turns)
-    )
-    cycles = (length + wide - 1) // wide * turns
+    o = state.operations
+    length, position, wide, across = map(of, (o.length, o.position, o.wide, o.across))
+    steps = lambda count: (count + wide - 1) // wide
+    cycles = (length // across * steps(across) + steps(length % across)) * of(o.turns)
     state = state._replace(wake=jnp.where(alone, state.cycle + cycles, state.wake))
     before = state.outputs.size.sum(1)
-    most = jnp.where(alone, length, wide)
+    most = jnp.where(alone, length, jnp.minimum(wide, across - position % across))
     state, popped = execute(tables, state, alone | due, thread, most)
     sent = state.outputs.size.sum(1) > before
     goes_on = waits & (state.main == Main.RUNNING)

@@ -277,6 +277,16 @@ def _steps(
     return wide, turns
 
 
+def _across(tables: Tables, operands: list[_Operand]) -> Array:
+    """[C] elements of the shortest row of a descriptor of several dimensions."""
+    rows = []
+    for operand in operands:
+        shaped = operand.kind == Operand.SHAPED
+        row = row_of(tables, "shapes", jnp.where(shaped, operand.row, 0))("n3")
+        rows.append(jnp.where(shaped, row, ENDLESS))
+    return jnp.maximum(jnp.stack(rows).min(0), 1)
+
+
 def _length(operands: list[_Operand]) -> Array:
     """That of the first source, of the second, of the destination; 1 if all are single values."""
     lengths = [operands[k].length for k in (1, 2, 0)]
@@ -360,6 +370,7 @@ def operate(
         position=none,
         carry=none,
         wide=wide,
+        across=_across(tables, operands[:3]),
         turns=turns,
         turn=none,
         clears=jnp.where(to_fabric, clears, 0),

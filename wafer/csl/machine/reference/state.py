@@ -45,6 +45,7 @@ class Operations(NamedTuple):
         position: elements so far.
         carry: of ADDC16.
         wide: elements per step.
+        across: elements of the shortest row of a descriptor of several dimensions.
         turns: cycles per step.
         turn: cycles of the running step that are over.
         clears: source that is set to 0 after it was read.
@@ -66,6 +67,7 @@ class Operations(NamedTuple):
     position: Array
     carry: Array
     wide: Array
+    across: Array
     turns: Array
     turn: Array
     clears: Array
