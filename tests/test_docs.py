@@ -86,7 +86,7 @@ def run_python(path, *, slow):
     return scope
 
 
-@pytest.mark.parametrize("path", with_blocks("python"), ids=name)
+@pytest.mark.parametrize("path", [p for p in with_blocks("python") if p != README], ids=name)
 def test_python_runs(path, folder):
     run_python(path, slow=False)
 
@@ -97,7 +97,7 @@ def test_slow_python_runs(path, folder):
     run_python(path, slow=True)
 
 
-def test_the_custom_loop_learns_at_80_percent_sparsity(capsys):
+def test_readme_runs_and_its_loop_learns_at_80_percent_sparsity(folder, capsys):
     scope = run_python(README, slow=False)
     assert "sparsity 0.80" in capsys.readouterr().out
     assert float(scope["value"]) < 2.0  # ln 32 = 3.47 at the start

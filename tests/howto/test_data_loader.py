@@ -1,9 +1,7 @@
 """docs/howto/data-loader.md, carried out: loaders of users, their place, their mistakes."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 
 import jax.numpy as jnp
@@ -14,6 +12,7 @@ from helpers.paths import ROOT
 
 import wafer
 from models import own
+from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.registry import parse_input
 from wafer.errors import ConfigError, DataError
@@ -56,14 +55,19 @@ def firsts(loader, count):
 NUMBERED = {"data_processor": f"{__name__}:numbered"}
 
 
-def test_the_page(tmp_path):
+def test_the_page(tmp_path, monkeypatch):
     page = (ROOT / "docs/howto/data-loader.md").read_text(encoding="utf-8")
     blocks = dict(re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL))
     (tmp_path / "my_data.py").write_text(blocks["python"])
     (tmp_path / "params.yaml").write_text(blocks["yaml"])
-    command = blocks["sh"].replace("python", sys.executable, 1).split()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    command = blocks["sh"].split()
+    assert command[:3] == ["python", "-m", "wafer"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert main(command[3:]) == 0
+    finally:
+        sys.modules.pop("my_data", None)
     records = (tmp_path / "run/eval/metrics.jsonl").read_text().splitlines()
     first, last = map(json.loads, (records[0], records[-1]))
     assert last["step"] == 30

@@ -17,6 +17,7 @@ from helpers.paths import ROOT
 import models
 import wafer
 from models import own
+from wafer.cli import main
 from wafer.errors import ConfigError
 
 HEAD = {
@@ -30,7 +31,7 @@ HEAD = {
 @pytest.mark.parametrize(
     "form", ["plain", *(pytest.param(form, marks=pytest.mark.slow) for form in [*HEAD][1:])]
 )
-def test_pages(tmp_path, form):
+def test_pages(tmp_path, monkeypatch, form):
     if form == "equinox" and importlib.util.find_spec("equinox") is None:
         pytest.skip("equinox is not installed")
     page = (ROOT / f"docs/howto/model-{form}.md").read_text(encoding="utf-8")
@@ -42,12 +43,12 @@ def test_pages(tmp_path, form):
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path}
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
-    subprocess.run([*command, "--max_steps", "6"], cwd=tmp_path, env=environment, check=True)
-    sys.path.insert(0, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     try:
+        assert main([*command[3:], "--max_steps", "6"]) == 0
         model, params, _ = wafer.load(tmp_path / "run")
     finally:
-        sys.path.remove(str(tmp_path))
         sys.modules.pop("my_model", None)
     head = np.asarray(dict(models.named_leaves(params))[HEAD[form]])
     assert head.shape in {(32, 64), (64, 32)}

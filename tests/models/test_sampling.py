@@ -121,7 +121,7 @@ def test_a_row_ends_at_any_of_several_tokens(decoder):
     np.testing.assert_array_equal(guessed.tokens, ended)
 
 
-@pytest.mark.parametrize("block", [1, 4])
+@pytest.mark.parametrize("block", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_blocks_have_no_influence(decoder, block):
     options = {"lengths": [5, 2], "temperature": 0.7, "top_p": 0.9, "key": jax.random.key(3)}
     whole = models.generate(*decoder, PROMPTS, 12, **options)
@@ -174,7 +174,14 @@ def test_errors_come_before_the_first_token(decoder):
 
 @pytest.mark.parametrize(
     ("k", "end_id", "noise"),
-    [(1, None, 0.0), (6, None, 0.0), (6, 4, 0.1), (6, None, 0.1), (6, None, 3.0), (6, 4, 3.0)],
+    [
+        (1, None, 0.0),
+        pytest.param(6, None, 0.0, marks=pytest.mark.slow),
+        (6, 4, 0.1),
+        pytest.param(6, None, 0.1, marks=pytest.mark.slow),
+        (6, None, 3.0),
+        pytest.param(6, 4, 3.0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_draft_never_changes_the_text(decoder, k, end_id, noise):
     model, params = decoder

@@ -34,7 +34,10 @@ def trees(name):
     return model, stored, jax.tree.map(lambda leaf: jnp.asarray(np.nan_to_num(leaf)), stored)
 
 
-@pytest.mark.parametrize(("family", "rows"), [("gpt2", 1), ("llama", 3), ("gptj", 3)])
+@pytest.mark.parametrize(
+    ("family", "rows"),
+    [("gpt2", 1), ("llama", 3), pytest.param("gptj", 3, marks=pytest.mark.slow)],
+)
 def test_greedy_tokens_are_those_of_dense_weights(family, rows):
     model, stored, dense = trees(family)
     converted = decoding.convert(model, named_leaves(stored))

@@ -32,7 +32,11 @@ STORABLE = ["static", "set", "mest", "rigl"]  # the others change their number o
 
 @pytest.mark.parametrize(
     ("algorithm", "compute"),
-    [*((name, "masked") for name in ALL), *((name, "csr") for name in STORABLE)],
+    [
+        *((name, "masked") for name in ALL),
+        *((name, "csr") for name in ("static", "rigl")),
+        *(pytest.param(name, "csr", marks=pytest.mark.slow) for name in ("set", "mest")),
+    ],
 )
 def test_init_and_update_under_jit(algorithm, compute):
     keys = KEYS.get(algorithm, {"update": {"freq": 1}})

@@ -187,7 +187,7 @@ RIGL_SECTION = {
 SECTIONS = {"rigl": RIGL_SECTION, "set": {"algorithm": "set", "sparsity": 0.75, "update": 3}}
 
 
-@pytest.mark.parametrize("algorithm", ["rigl", "set"])
+@pytest.mark.parametrize("algorithm", ["rigl", pytest.param("set", marks=pytest.mark.slow)])
 def test_csr_storage_trains_exactly_like_masks(algorithm):
     masked, csr = train(algorithm), train(algorithm, "csr")
     assert masked.losses[-1] < masked.losses[0]
@@ -241,7 +241,7 @@ def test_a_weight_dropped_and_grown_back_at_once_goes_on_as_it_was(compute):
         np.testing.assert_array_equal(tree["w"], np.float32([[0, 5, 0, 0]]))
 
 
-@pytest.mark.parametrize("algorithm", ["rigl", "set"])
+@pytest.mark.parametrize("algorithm", ["rigl", pytest.param("set", marks=pytest.mark.slow)])
 def test_csr_storage_changes_the_same_bits_as_masks(algorithm):
     rng = np.random.default_rng(0)
     few = lambda: {"w": jnp.asarray(rng.integers(-3, 4, (40, 30)), jnp.float32)}  # many ties

@@ -147,7 +147,11 @@ def test_native_equals_masked(data):
 @pytest.mark.native
 @pytest.mark.parametrize(
     ("block", "dtype"),
-    [((4, 4), jnp.float32), ((3, 8), jnp.bfloat16), ((64, 64), jnp.float32)],
+    [
+        pytest.param((4, 4), jnp.float32, marks=pytest.mark.slow),
+        ((3, 8), jnp.bfloat16),
+        ((64, 64), jnp.float32),
+    ],
     ids=["4x4-f32", "3x8-bf16", "64x64-f32"],
 )
 def test_rows_that_share_their_inputs_have_the_same_sums(block, dtype):

@@ -63,15 +63,20 @@ def test_schema_names_every_key(capsys):
             assert set(cls.keys()) <= properties.keys(), cls
 
 
-def test_schema_of_a_value():
-    run = json_schema()["$defs"]["RunSection"]
+@pytest.fixture(scope="module")
+def schema():
+    return json_schema()
+
+
+def test_schema_of_a_value(schema):
+    run = schema["$defs"]["RunSection"]
     assert run["properties"]["max_checkpoints"]["anyOf"][0]["type"] == "integer"
     assert run["properties"]["mode"]["enum"] == ["train", "eval", "eval_all", "train_and_eval"]
     assert run["additionalProperties"] is False
 
 
-def test_the_repositorys_run_files_follow_the_schema():
-    check = jsonschema.Draft202012Validator(json_schema())
+def test_the_repositorys_run_files_follow_the_schema(schema):
+    check = jsonschema.Draft202012Validator(schema)
     files = [(path, yaml.safe_load(path.read_text())) for path in CONFIGS.rglob("*.yaml")]
     ours = [(path, file) for path, file in files if "trainer" not in file]
     assert len(ours) > 40

@@ -203,7 +203,7 @@ def run_many(
     """
     if is_asked(implementation):
         memories = [memory_words(p, v, np) for p, v in zip(programs, values, strict=True)]
-        states = [empty_state(p, jnp.asarray(m)) for p, m in zip(programs, memories, strict=True)]
+        states = [empty_state(p, m) for p, m in zip(programs, memories, strict=True)]
         return [
             engine.run(p, s, max_cycles, start=True) for p, s in zip(programs, states, strict=True)
         ]

@@ -139,13 +139,14 @@ def _waits_for(program: Program, op: int, queue: np.ndarray) -> str:
 
 
 def _blocked(program: Program, state: FabricState) -> list[str]:
-    pc, queue = np.asarray(state.pc), np.asarray(state.queue.flag[:, 0] == 1)
+    pc, queue = np.asarray(state.pc), np.asarray(state.queue.flag)[:, 0] == 1
     lines = []
     for thread, y, x in np.argwhere(pc >= 0)[:8]:
         who = "task" if thread == 0 else f"microthread {thread - 1}"
         why = _waits_for(program, pc[thread, y, x], queue[:, y, x])
         lines.append(f"PE ({x}, {y}) {who} {why}")
-    held = np.asarray((state.router.flag[:, 0] != 0) | (state.queue.flag[:, 0] != 0))
+    router, queue = np.asarray(state.router.flag), np.asarray(state.queue.flag)
+    held = (router[:, 0] != 0) | (queue[:, 0] != 0)
     for c, y, x in np.argwhere(held)[: max(0, 8 - len(lines))]:
         lines.append(f"PE ({x}, {y}) holds undelivered colour {program.meta.colors[c]}")
     return lines
@@ -191,7 +192,7 @@ def start(
         max_cycles: limit.
         implementation: see :func:`run`.
     """
-    state = empty_state(program, jnp.asarray(memory))
+    state = empty_state(program, memory)
     if is_asked(implementation):
         state = engine.run(program, state, max_cycles, start=True)
     else:

@@ -3,9 +3,11 @@
 Order of the axes: colours C, then stages or slots, then H, W; memory is [M, H, W].
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from wafer.fabric.program.codes import FilterKind
@@ -76,14 +78,10 @@ class FabricState(NamedTuple):
     links: Array
 
 
-def _lanes(*shape: int) -> Lanes:
-    return Lanes(jnp.zeros(shape, jnp.uint32), jnp.zeros(shape, jnp.uint8))
-
-
-def _bits(plane: Array, count: int) -> Array:
-    out = jnp.zeros(plane.shape[-2:], jnp.int32)
+def _bits(plane: Any, count: int, xp: Any) -> Array:
+    out = xp.zeros(plane.shape[-2:], xp.int32)
     for task in range(count):
-        out = out | (plane[task].astype(jnp.int32) << task)
+        out = out | (plane[task].astype(xp.int32) << task)
     return out
 
 
@@ -94,32 +92,40 @@ def empty_state(program: Program, mem: Array) -> FabricState:
         program: the program.
         mem: [M, H, W] uint32 initial memory.
     """
+    # In JAX every shape of zeros would be a program, compiled before the first run.
+    xp: Any = np if isinstance(program.active, np.ndarray) else jnp
     meta = program.meta
     grid = (meta.height, meta.width)
     colors, ramp = len(meta.colors), meta.spec.ramp_latency
     queue = max(meta.spec.input_queue_depths)
     threads = (1 + meta.threads, *grid)
-    return FabricState(
-        cycle=jnp.int32(0),
-        progress=jnp.bool_(True),
-        fault=jnp.zeros(4, jnp.int32),
-        router=_lanes(colors, 2, *grid),
-        up=_lanes(colors, ramp, *grid),
-        down=_lanes(colors, ramp - 1, *grid),
-        queue=_lanes(colors, queue, *grid),
-        pos_rx=jnp.asarray(program.start, jnp.uint8),
-        pos_tx=jnp.asarray(program.start, jnp.uint8),
-        counter=jnp.where(program.filters[0] == FilterKind.COUNTER, program.filters[3], 0).astype(
-            jnp.int32
+
+    def lanes(depth: int) -> Lanes:
+        shape = (colors, depth, *grid)
+        return Lanes(xp.zeros(shape, xp.uint32), xp.zeros(shape, xp.uint8))
+
+    state = FabricState(
+        cycle=xp.int32(0),
+        progress=xp.bool_(True),
+        fault=xp.zeros(4, xp.int32),
+        router=lanes(2),
+        up=lanes(ramp),
+        down=lanes(ramp - 1),
+        queue=lanes(queue),
+        pos_rx=xp.asarray(program.start, xp.uint8),
+        pos_tx=xp.asarray(program.start, xp.uint8),
+        counter=xp.where(program.filters[0] == FilterKind.COUNTER, program.filters[3], 0).astype(
+            xp.int32
         ),
-        pc=jnp.full(threads, -1, jnp.int32),
-        left=jnp.zeros(threads, jnp.int32),
-        wait=jnp.zeros(threads, jnp.int32),
-        active=_bits(program.active, len(meta.tasks)),
-        blocked=_bits(program.blocked, len(meta.tasks)),
-        arg=jnp.zeros(grid, jnp.uint32),
+        pc=xp.full(threads, -1, xp.int32),
+        left=xp.zeros(threads, xp.int32),
+        wait=xp.zeros(threads, xp.int32),
+        active=_bits(program.active, len(meta.tasks), xp),
+        blocked=_bits(program.blocked, len(meta.tasks), xp),
+        arg=xp.zeros(grid, xp.uint32),
         mem=mem,
-        busy=jnp.zeros(grid, jnp.int32),
-        end=jnp.zeros(grid, jnp.int32),
-        links=jnp.zeros((5, *grid), jnp.int32),
+        busy=xp.zeros(grid, xp.int32),
+        end=xp.zeros(grid, xp.int32),
+        links=xp.zeros((5, *grid), xp.int32),
     )
+    return jax.device_put(state)
