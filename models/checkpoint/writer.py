@@ -204,10 +204,14 @@ def write_params(
     write_arrays(
         folder,
         [f"{PARAMS}/{name}" for name in names],
-        ((f"{PARAMS}/{name}", value) for name, value in arrays),
+        map(_below_params, arrays),  # a generator expression would hold an array
         {STEP: 0, CONFIG: {"model": dict(settings)}},
     )
     return folder
+
+
+def _below_params(item: tuple[str, np.ndarray]) -> tuple[str, np.ndarray]:
+    return f"{PARAMS}/{item[0]}", item[1]
 
 
 def write_arrays(
@@ -239,6 +243,7 @@ def write_arrays(
         for name, value in arrays:
             _put(tree, name, value)
             written[name] = ArrayRecord.of(value)
+            del value  # before the next one is read
         require_written(partial, written)
         write_record(folder, record, {name: array.checksum for name, array in written.items()})
 
