@@ -7,7 +7,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from models.layers.block_config import BlockConfig
 from models.layers.initializers import scaled
 from models.schema import Dropout, Initializer
-from models.sections import Layers
+from models.sections import LARGEST_INT, Layers
 
 __all__ = ["Seq2SeqConfig"]
 
@@ -203,8 +203,9 @@ class Seq2SeqConfig(BlockConfig):
     def _sizes(cls, data: dict) -> dict:
         """Add the sentinels to the vocabularies; take the longer half's positions for both."""
         data = dict(data)
-        if isinstance(data.get("extra_ids"), int) and data["extra_ids"] >= 0:
-            extra = data.pop("extra_ids")
+        extra = data.get("extra_ids")
+        if type(extra) is int and 0 <= extra <= LARGEST_INT:  # others the field refuses
+            del data["extra_ids"]
             tables = [key for key in _TABLES if isinstance(data.get(key), int)]
             data |= {key: data[key] + extra for key in tables}
         longest = [data[key] for key in _POSITIONS if isinstance(data.get(key), int)]
