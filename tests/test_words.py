@@ -19,9 +19,9 @@ SHARED = set(
     """
     Arm Batch Block Cache Call Constant Counts DeadlockError Decoded Descriptor Document Exponential
     Fabric Failure Fault FaultError Feature Field Filter Function FunctionType Group Groups Job
-    Lanes Layout Linear Links Machine Memory Model Op OpProfiler Optimizer Pair Position Problem
-    Program Region Report Row Rule Rules Schedule Source Stream Summary Tables Tally Task Tile Trace
-    Type Value Vocabulary
+    Lanes Layout Linear Links Machine Memory Model Net Op OpProfiler Optimizer Pair Plan Port
+    Position Problem Program Region Report Row Rule Rules Schedule Source Stream Summary Tables
+    Tally Task Tile Trace Type Value Vocabulary
     """.split()  # noqa: SIM905
 )
 # Room: public functions of three arguments or more without `Args:`, and functions with an array
