@@ -16,7 +16,7 @@ def test_parts_of_a_layer_by_hand():
     keys = 2 * gemv.product_cycles(8, 8, np.float16)
     asked = gemv.product_cycles(8, 8, np.float16)
     assert parts["q, k, v"] == asked + keys + tree.cycles(4, 16)
-    assert parts["down"] == gemv.product_cycles(16, 8, np.float16) + tree.cycles(4, 8) + 31 + 2
+    assert parts["down"] == gemv.product_cycles(16, 8, np.float16) + tree.cycles(4, 8) + 10 + 2
     assert parts["scores"] == gemv.product_cycles(8, 8, np.float16) + tree.cycles(2, 16)
     product = gemm.block_cycles(4, 8, 8, 8, np.float16)
     assert llama.prefill_layer(SMALL, 4, 32)["q, k, v"] == 3 * product
