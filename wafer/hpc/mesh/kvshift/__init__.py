@@ -10,9 +10,9 @@ from wafer.hpc.mesh import blocks
 
 __all__ = ["Cache", "capacity", "cycles", "run"]
 
-# Cycles on WSE-2, read off runs of up to 8 rows, of an even and an odd number: of a call; of an entry
-# and of passing one up in the lowest row, besides their words. An entry in a row that hears and
-# passes on, and the words for which one such row more waits while a row grows.
+# Cycles on WSE-2, read off runs of up to 8 rows, of an even and an odd number: of a call; of an
+# entry and of passing one up in the lowest row, besides their words. An entry in a row that hears
+# and passes on, and the words for which one such row more waits while a row grows.
 _LOWEST, _BETWEEN, _WAITS = ((13, 62, 24), (17, 56, 27)), 73.5, (1, 0.5)
 _MEMORY = 48 * 1024  # bytes of a PE
 
