@@ -42,7 +42,7 @@ def test_products_and_sums_are_those_simulated(size):
     [(480, 20320.6, -0.165), (600, 25037.2, -0.084), (720, 27686.5, -0.127)],
 )
 def test_prefill_is_as_far_below_the_published_rate_as_the_results_say(size, rate, error):
-    """Table 3 of the paper, 4,096 tokens: in the model of the machine shifts hide behind nothing."""
+    """Table 3 of the paper, 4,096 tokens: in our machine shifts hide behind nothing."""
     ours = llama.prefill_rate(llama.LLAMA3_8B, size, 4096, CLOCK)
     assert ours / rate - 1 == pytest.approx(error, abs=0.001)
 
