@@ -149,9 +149,9 @@ def test_a_window_of_cycles_and_a_rectangle(sending):
 
 
 def test_what_has_not_ended_lasts_until_now(sending):
-    seen = run(sending, Recording(end=20)).trace
+    seen = run(sending, Recording(end=10)).trace
     (out,) = rows(seen, thread=2)
-    assert seen.end[out] == 20
+    assert seen.end[out] == 10
 
 
 def test_the_limit_of_events_is_said(sending):
@@ -184,7 +184,7 @@ def test_a_profile_sums_to_the_busy_cycles(tmp_path):
     text = """
 const Y = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
 fn go() void {
-  for (@range(i16, 5)) |k| {
+  for (@range(i16, 50)) |k| {
     @add32(Y, Y, 3);
   }
 }

@@ -22,7 +22,16 @@ def all_at_once(shape, corner, pixel, limit):
 
 
 @pytest.mark.parametrize(
-    ("pes", "block", "limit"), [((1, 1), (4, 4), 20), ((2, 3), (3, 5), 40), ((4, 4), (4, 4), 100)]
+    ("pes", "block", "limit"),
+    [
+        ((1, 1), (4, 4), 20),
+        ((2, 3), (3, 5), 40),
+        ((4, 4), (4, 4), 100),
+        ((1, 1), (11, 16), 9),  # the largest whose loops are unrolled
+        ((1, 1), (12, 16), 9),
+        ((1, 1), (8, 17), 9),
+        ((1, 1), (9, 17), 9),
+    ],
 )
 def test_steps_and_cycles(pes, block, limit):
     shape = pes[0] * block[0], pes[1] * block[1]

@@ -3,14 +3,16 @@
 The rules, which both the C++ machine and any other one follow; all numbers are in the tables here.
 
 1. An instruction costs what ``op_costs`` says; an integer division by a constant what a compiler
-   makes of it, a product or a shift. A task begins ``switch_task`` cycles behind the end
-   of the one before. An instruction in ``codes.VISIBLE`` acts when all cycles up to and with its
-   own are over.
-2. An operation on descriptors costs what ``timing.py`` says: its instruction and, for each
-   operand, ``operands`` of its kind. A descriptor is loaded into a DSR first, unless the code right
-   before (no jump leads in or out) has loaded the same one as the same operand; an operand that is
-   a DSR is loaded already. The first step is in the cycle in which the instruction acts, if it can
-   be; the task goes on in the cycle behind the last one, of an asynchronous operation at once.
+   makes of it, a product or a shift. The test, the step and the jumps of a loop over a constant
+   range cost nothing if all its rounds together take at most ``UNROLLED`` cycles. A task begins
+   ``switch_task`` cycles behind the end of the one before. An instruction in ``codes.VISIBLE`` acts
+   when all cycles up to and with its own are over.
+2. An operation on descriptors costs its instruction and, for each operand, ``operands`` of its
+   kind: a descriptor is loaded into a DSR first. One in memory that is not known before the program
+   runs costs ``computed`` more; an operand that is a DSR is loaded already. The first step is in
+   the cycle in which the instruction acts, if it can be; of an operation on the fabric that the
+   task waits for, ``fabric_start`` later. The task goes on in the cycle behind the last one, of an
+   asynchronous operation at once.
 3. A step takes ``widths`` elements of an operation whose operands are scalars and rows of the
    memory: all at addresses that 4 divides, with no index. A stride (of the innermost dimension, in
    elements) other than 0 and 1 limits it to ``stride_widths[stride mod 8]``. A step ends with the
@@ -21,9 +23,20 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    first steps go to a bank in common, each to as many as its bytes fill from the bank of its first
    element on. The count is of an operand with all that it meets. The destination takes part only
    if its stride is a multiple of a line but not 0: other writes come later and find a bank free.
-5. In a cycle one operation of a PE steps: the first in rank of those that can. One whose steps take
-   several cycles needs as many of them, others may come between. The task's own comes between low
-   and medium priority; a microthread that names none has low on WSE-2, medium on WSE-3.
+5. In a cycle a PE executes its task's instructions or one step of an operation. Instructions come
+   first; between a task's end and the next one's first instruction operations step. Of those that
+   can, the first in rank steps. One whose steps take several cycles needs as many of them, others
+   may come between. The task's own comes between low and medium priority; a microthread that names
+   none has low on WSE-2, medium on WSE-3.
+
+Fitted on published rows (``docs/results/csl.md``), and checked by the others of the same kind:
+
+- ``operands`` of descriptors in memory and on the fabric, WSE-2 and WSE-3: tiles of 3 x 3 and 4 x 5
+  of radius 2 and more; checked by tiles of 6 x 6 and 20 x 20.
+- ``switch_task``: tiles of 1 x 1; checked by those of 2 x 1 to 4 x 5 of radius 1.
+- ``fabric_start``: one value per PE, 3 x 3 on WSE-3; checked by 5 x 5 to 20 x 20.
+- ``computed``: a step of SUMMA; nothing checks it.
+- ``UNROLLED`` and what the other instructions cost: assumed; GEMM and one value per PE check them.
 """
 
 from typing import NamedTuple
@@ -32,7 +45,7 @@ import numpy as np
 
 from wafer.csl.machine.codes import DsdOp, Intrinsic, Op, Operand, Type
 
-__all__ = ["ARCHS", "SCALAR_UNCERTAINTY", "Arch", "op_costs"]
+__all__ = ["ARCHS", "SCALAR_UNCERTAINTY", "UNROLLED", "Arch", "op_costs"]
 
 _KINDS = max(len(Intrinsic), len(Type))
 _WIDE = ("FADDH FSUBH FMULH FNEGH FABSH FNORMH FSCALEH FMACH FMOVH MOV16 ADD16 SUB16 AND16 OR16"
@@ -64,6 +77,9 @@ class Arch(NamedTuple):
         unbound_depth: words of a colour with no input queue that still reaches a data task.
         switch_task: cycles from a task's end to the next one's first instruction.
         operands: cycles that operands add to an operation's issue.
+        computed: those that a descriptor in memory adds that is computed at run time.
+        fabric_start: those before the first step of an operation on the fabric that the task waits
+            for.
     """
 
     widths: np.ndarray
@@ -75,6 +91,8 @@ class Arch(NamedTuple):
     unbound_depth: int
     switch_task: int
     operands: dict[Operand, int]
+    computed: int
+    fabric_start: int
 
 
 # As the appendix of the vendor's language guide says: eight banks of 16-bit words, so four as two
@@ -85,16 +103,19 @@ _BANKS, _BANK_BYTES = 4, 4
 _WSE2_DEPTHS = (6, 6, 4, 4, 2, 2, 2, 2), (2, 2, 6, 6, 2, 2, 2, 2)
 _WSE3_DEPTHS = (8, 8, 4, 4, 4, 4, 4, 4), (8,) * 8
 _OPERANDS = {
-    Operand.MEMORY: 10,
-    Operand.SHAPED: 10,
-    Operand.FABRIC: 2,
+    Operand.MEMORY: 3,
+    Operand.SHAPED: 3,
+    Operand.FABRIC: 1,
     Operand.FIFO: 2,
     Operand.POINTER: 1,
 }
 _MEMORY = (_STRIDE_WIDTHS, _BANKS, _BANK_BYTES)
 ARCHS = {
-    "wse2": Arch(_widths(4, 2, 1, 1), *_MEMORY, *_WSE2_DEPTHS, 2, 2, _OPERANDS),
-    "wse3": Arch(_widths(8, 4, 8, 4), *_MEMORY, *_WSE3_DEPTHS, 2, 5, _OPERANDS),
+    "wse2": Arch(_widths(4, 2, 1, 1), *_MEMORY, *_WSE2_DEPTHS, 2, 2, _OPERANDS, 7, 0),
+    "wse3": Arch(
+        *(_widths(8, 4, 8, 4), *_MEMORY, *_WSE3_DEPTHS),
+        *(2, 5, _OPERANDS | {Operand.FABRIC: 6}, 7, 1),
+    ),
 }
 
 # Instructions that do not cost one cycle; by type where that decides. The vendor's instructions
@@ -109,6 +130,7 @@ _CYCLES = {
 # How far off the cycles of scalar code may be: the largest residual of the published rows with
 # loops as they are here (docs/results/csl.md), rounded up.
 SCALAR_UNCERTAINTY = 0.25
+UNROLLED = 150  # cycles of all rounds of a loop that is unrolled: the threshold of LLVM
 _DIVISION = {Type.F16: 40, Type.F32: 50}  # f32: a vendor's comment; integers as long
 _INTRINSICS = {
     **dict.fromkeys(range(Intrinsic.SQRT, Intrinsic.RANDOM16), 60),

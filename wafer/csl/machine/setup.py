@@ -88,7 +88,7 @@ def _costs(image: Image) -> list[np.ndarray]:
     streams = [0] * COLORS
     for color, name in image.streams.items():
         streams[color] = 1 if "H2D" in name.upper() else 2
-    fixed = [int(image.arch == "wse3"), arch.switch_task]
+    fixed = [int(image.arch == "wse3"), arch.switch_task, arch.fabric_start]
     depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
     memory = [*arch.stride_widths, arch.banks, arch.bank_bytes]
     parts = (fixed, arch.widths, memory, depths, streams)

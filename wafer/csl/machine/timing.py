@@ -3,7 +3,7 @@
 import numpy as np
 
 from wafer.csl.machine.codes import Op, Operand, Type
-from wafer.csl.machine.costs import Arch, op_costs
+from wafer.csl.machine.costs import UNROLLED, Arch, op_costs
 from wafer.csl.machine.image import COLUMNS, Program
 
 __all__ = ["instruction_cycles"]
@@ -11,43 +11,22 @@ __all__ = ["instruction_cycles"]
 _JUMPS = (Op.JUMP, Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL)
 _ENDS = (*_JUMPS, Op.CALL_AT, Op.RETURN)
 _FIRST = COLUMNS["operations"].index("dest")
+_MEMORY = (Operand.MEMORY, Operand.SHAPED)
 _BITS = {Type[f"{sign}{bits}"]: bits for sign in "IU" for bits in (8, 16, 32, 64)}
 
 
-class _Straight:
-    """What is known in straight code: the values of registers and what DSRs hold.
-
-    Attributes:
-        values: by register; an int is a constant, any other object only equal to itself.
-        loaded: descriptor by place of an operand.
-    """
-
-    def __init__(self) -> None:
-        self.values = dict[int, object]()
-        self.loaded = dict[int, object]()
+class _Constants(dict[int, int]):
+    """Constants by register, in straight code."""
 
     def follow(self, op: int, a: int, b: int, c: int) -> None:
         """Go on behind an instruction."""
+        value = c << 32 | b & 0xFFFFFFFF if op == Op.CONST else self.get(b)
         if op in _ENDS:
-            self.values, self.loaded = {}, {}
-        elif op == Op.CONST:
-            self.values[a] = c << 32 | b & 0xFFFFFFFF
-        elif op == Op.COPY:
-            self.values[a] = self.values.setdefault(b, object())
+            self.clear()
+        elif op in (Op.CONST, Op.COPY) and value is not None:
+            self[a] = value
         else:
-            self.values.pop(c if op == Op.OPERATE else a, None)
-
-    def loads(self, kinds: list[int], register: int) -> list[int]:
-        """Load the operands of an operation; return the kinds of those that were not loaded."""
-        out = []
-        for place, kind in enumerate(kinds):
-            if kind == Operand.NONE:
-                continue
-            value = kind, self.values.setdefault(register, object())
-            if self.loaded.get(place) != value:
-                out.append(kind)
-            self.loaded[place], register = value, register + 1
-        return out
+            self.pop(c if op == Op.OPERATE else a, None)
 
 
 def instruction_cycles(program: Program, arch: Arch) -> np.ndarray:
@@ -61,22 +40,56 @@ def instruction_cycles(program: Program, arch: Arch) -> np.ndarray:
         [instructions] int32.
     """
     code, costs = program.code.tolist(), op_costs()
+    operands = program.tables["operations"][:, _FIRST : _FIRST + 4].tolist()
     targets = {row[2] for row in code if row[0] in _JUMPS}
     out = np.zeros(len(code), np.int32)
-    state = _Straight()
+    constants, entries = _Constants(), dict[int, _Constants]()
     for pc, (op, kind, a, b, c) in enumerate(code):
         if pc in targets:
-            state = _Straight()
-        out[pc] = costs[op, 0 if op == Op.OPERATE else kind]
+            entries[pc], constants = constants, _Constants()
         if op == Op.OPERATE:
-            kinds = program.tables["operations"][a, _FIRST : _FIRST + 4].tolist()
-            out[pc] += sum(arch.operands.get(Operand(k), 0) for k in state.loads(kinds, b))
-        elif op in (Op.DIV, Op.REM) and kind in _BITS:
-            divisor = state.values.get(c)
-            if isinstance(divisor, int) and divisor:
-                out[pc] = _division(op, Type(kind), divisor, costs)
-        state.follow(op, a, b, c)
+            out[pc] = costs[op, 0] + _loads(operands[a], b, constants, arch)
+        elif op in (Op.DIV, Op.REM) and kind in _BITS and constants.get(c):
+            out[pc] = _division(op, Type(kind), constants[c], costs)
+        else:
+            out[pc] = costs[op, kind]
+        constants.follow(op, a, b, c)
+    for end, (op, _, start, _, _) in enumerate(code):
+        if op == Op.JUMP and start < end:
+            trips = _trips(code, start, end, entries[start])
+            if trips is not None and trips * out[start + 2 : end - 1].sum() <= UNROLLED:
+                out[[start, start + 1, end - 1, end]] = 0
     return out
+
+
+def _loads(kinds: list[int], register: int, constants: _Constants, arch: Arch) -> int:
+    """Return the cycles in which an operation's operands are loaded."""
+    out = 0
+    for kind in kinds:
+        out += arch.operands.get(Operand(kind), 0)
+        out += arch.computed * (kind in _MEMORY and register not in constants)
+        register += kind != Operand.NONE
+    return out
+
+
+def _trips(code: list[list[int]], start: int, end: int, before: _Constants) -> int | None:
+    """Return how often a loop over a constant range goes round; None for any other loop.
+
+    Args:
+        code: of the program.
+        start: its first instruction, the comparison of the counter with the end.
+        end: the jump back, behind the step of the counter.
+        before: constants where the loop is entered.
+    """
+    (test, _, flag, counter, last), leave = code[start], code[start + 1]
+    step = code[end - 1]
+    counted = test in (Op.LT, Op.GT) and leave[:1] + leave[2:4] == [Op.JUMP_UNLESS, end + 1, flag]
+    counted = counted and step[:1] + step[2:4] == [Op.ADD, counter, counter]
+    ends = [before.get(register) for register in (counter, last, step[4])]
+    if not counted or None in ends:
+        return None
+    first, stop, by = (number or 0 for number in ends)
+    return len(range(first, stop, by)) if by else None
 
 
 def _division(op: int, kind: Type, divisor: int, costs: np.ndarray) -> int:

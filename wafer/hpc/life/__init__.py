@@ -8,23 +8,30 @@ from wafer.hpc import host
 __all__ = ["cycles", "run"]
 
 # Cycles of the PE that does most, on WSE-2. Sending and hearing are counted by the table of costs
-# (wafer/csl/machine/costs.py); the others are read off runs: of one cell, and the flight of 1 x 2
-# to 8 x 8 cells, 3 to 5 as neighbours are ahead or in step.
+# (wafer/csl/machine/costs.py); the others are read off runs of 1 x 1 to 20 x 20 cells.
 _START = 13  # the call, the first cell, the end
 _GENERATION = 17  # the rule, the sums and the loop
-_SEND, _HEAR = 3, 4  # one word: an operation with a fabric operand; and one with a pointer besides
-_FLIGHT = 4  # what is left of it when all else is done
+_SEND, _HEAR = 2, 3  # one word: an operation with a fabric operand; and one with a pointer besides
+_FLIGHT = (4, 3.5)  # what is left of it when all else is done: of one neighbour and of two
+_PAIR = 2  # along the other axis there are two cells: both wait
+_LATE = 1.75  # in each of the first generations, as many as cells are beyond three
 
 
 def cycles(height: int, width: int, generations: int) -> int:
     """The closed form of ``run``'s cycles.
 
-    Along an axis a PE has up to two neighbours. It tells both at once and hears them in turn, so
-    from 3 x 3 cells on a generation takes as long on any grid. Within 5 % from four generations on.
+    Along an axis a PE has up to two neighbours. It tells both at once and hears them in turn. On
+    a long axis the first generations take longer, until the cells in its middle are behind those
+    at its ends. Within 5 % from four generations on.
     """
-    neighbours = [min(size - 1, 2) for size in (height, width)]
-    exchange = sum(_SEND + _HEAR * n + _FLIGHT for n in neighbours if n)
-    return _START + generations * (_GENERATION + exchange)
+    axes = [size for size in (height, width) if size > 1]
+    pair = len(axes) == 2 and 2 in axes
+    exchange, late = _PAIR * pair, 0
+    for size in axes:
+        neighbours = min(size - 1, 2)
+        exchange += _SEND + _HEAR * neighbours + _FLIGHT[neighbours - 1]
+        late += 0 if pair else _LATE * min(generations, max(size - 3, 0))
+    return round(_START + generations * (_GENERATION + exchange) + late)
 
 
 def run(cells: np.ndarray, generations: int) -> tuple[np.ndarray, int]:

@@ -2,14 +2,16 @@
 
 import numpy as np
 
+from wafer.csl.machine.costs import UNROLLED
 from wafer.hpc import host
 
 __all__ = ["cycles", "run"]
 
-# Cycles on WSE-2. A step's are its instructions; the others are read off four runs of one PE with
-# one or two pixels. They do not vary: the rest of the runs follows to the cycle.
-_START, _ROW, _PIXEL, _STEP = 15, 10, 20, 14
+# Cycles on WSE-2. A step's are its instructions; the others are read off runs of one PE with one or
+# two pixels. They do not vary: the rest of the runs follows to the cycle.
+_START, _ROW, _PIXEL, _STEP = 13, 4, 16, 14
 _LAST_TEST = 5  # of the radius; a pixel that reaches the limit does without
+_ROW_CODE, _PIXEL_CODE = 4, 9  # the loops' code, which decides whether they are unrolled
 
 
 def cycles(steps: np.ndarray, pes: tuple[int, int], limit: int) -> int:
@@ -24,7 +26,15 @@ def cycles(steps: np.ndarray, pes: tuple[int, int], limit: int) -> int:
     blocks = steps.reshape(height, steps.shape[0] // height, width, -1)
     rows, columns = blocks.shape[1], blocks.shape[3]
     work = _STEP * blocks.astype(np.int64) - _LAST_TEST * (blocks == limit)
-    return _START + rows * (_ROW + columns * _PIXEL) + int(work.sum(axis=(1, 3)).max())
+    row, in_row = _loop(columns, _PIXEL, _PIXEL_CODE)
+    whole, _ = _loop(rows, _ROW + row, _ROW_CODE + _PIXEL_CODE + in_row)
+    return _START + whole + int(work.sum(axis=(1, 3)).max())
+
+
+def _loop(rounds: int, each: int, code: int) -> tuple[int, int]:
+    """Cycles of a loop, and of them those of a round's test and step: 0 if it is unrolled."""
+    extra = 4 if rounds * code > UNROLLED else 0
+    return rounds * (each + extra) + extra // 2, extra
 
 
 def run(

@@ -35,7 +35,7 @@ _HALF = np.float16
 _BYTES = 2  # of a number
 # Cycles of an operation on vectors besides its numbers, of which it takes four a cycle: its issue
 # and three descriptors. Of a number's exponential and what stands around it; of SiLU.
-_OPERATION, _EXPONENTIAL, _SILU = 31, 70, 115
+_OPERATION, _EXPONENTIAL, _SILU = 10, 70, 115
 _TURNS = 14  # operations on vectors to turn queries and keys by their places
 
 

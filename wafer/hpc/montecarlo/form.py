@@ -4,35 +4,39 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wafer.csl.machine.costs import UNROLLED
+
 __all__ = ["closed_form"]
 
 # Cycles on WSE-2. Words on their way and elements of operations are counted; the rest is read off
 # runs of one PE, of columns of two PEs and of rows of two and three, with up to 40 particles.
 _START = 90  # the call, and the end of it
-_OWN, _ALONE = 17, 14  # a particle that starts on a PE: compared with limits, or not
+# A particle that starts on a PE: compared with no limit, with one or with two; and its loop's code.
+_OWN = ((10, 3), (13, 9), (16, 14))
 _COMING = 17  # an energy that comes along the column
 _QUEUES = 11  # energies that are on their way before a PE listens
 _SORTED = 25  # of a direction: the marks behind the last energies
-_QUIET = 53  # a round of balancing in which nothing moves
-_ROUND = 100  # one in which something moves
-_MOVED = 1.5  # an energy that moves: a cycle on the way, half a cycle to pack it
+_QUIET = 55  # a round of balancing in which nothing moves
+_ROUND = 97  # one in which something moves
+_MOVED = 2.5  # an energy that moves: a cycle to leave, one to come, half a cycle to pack it
 _PREPARE = 7  # a particle that is about to be looked up, once
 _VISIT = 25  # particles of a PE that are looked up, and move on, once per column
 _MOVE = 72
 _HOP = 1.0  # of the way back
-_PARTICLE = 28  # a particle on a PE
+_PARTICLE = 24  # a particle on a PE
 _STEP = 11.45  # of the search
 _MEET = 1.25  # a cross section's cycles: the operands meet in a bank in a quarter of all cases
 
 
 class _Lookup(NamedTuple):
-    """A nuclide's cycles besides search and cross sections, and how often it adds the latter."""
+    """A nuclide's cycles besides search and sections, how often it adds those, its loop's code."""
 
     cycles: float
     additions: int
+    code: int
 
 
-_LOOKUPS = {False: _Lookup(107, 2), True: _Lookup(45.3, 1)}
+_LOOKUPS = {False: _Lookup(101.9, 2, 100), True: _Lookup(38.7, 1, 45)}
 
 
 def closed_form(
@@ -60,15 +64,20 @@ def closed_form(
     width = history[0].shape[1]
     lookup = _LOOKUPS[stochastic]
     each = lookup.cycles + _STEP * depth(points - 1) + _MEET * lookup.additions * channels
-    visit = _PARTICLE + nuclides * each
+    visit = _PARTICLE + nuclides * each + _loop(nuclides, lookup.code)
     most = history[-1].max(axis=1)  # of each row
     rest = width * (_VISIT + most * visit) + most * (_PREPARE + (1 + channels) / 2)
     if width > 1:
-        rest = rest + (width - 1) * (_MOVE + most * (1 + channels)) + _HOP * width
+        rest = rest + (width - 1) * (_MOVE + 2 * most * (1 + channels)) + _HOP * width
     for before in history[:-1]:
         away = (before // 2).max(axis=1)
         rest = rest + np.where(away > 0, _ROUND + _MOVED * away, _QUIET)
     return round(_START + (_sorting(streams, particles) + rest).max())
+
+
+def _loop(rounds: int, code: int) -> int:
+    """Cycles of a loop's tests and steps, which cost nothing if it is unrolled."""
+    return 4 * rounds + 2 if rounds * code > UNROLLED else 0
 
 
 def depth(intervals: float) -> float:
@@ -80,9 +89,10 @@ def depth(intervals: float) -> float:
 def _sorting(streams: tuple[np.ndarray, np.ndarray], particles: int) -> np.ndarray:
     """[height], when the PEs of a row have their particles: southward first, then northward."""
     (own_south, all_south), (own_north, all_north) = streams
+    each, code = _OWN[min(own_south.shape[0] - 1, 2)]
+    ready = np.full(own_south.shape, float(each * particles + _loop(particles, code)))
     if own_south.shape[0] == 1:
-        return np.array([float(_ALONE * particles)])
-    ready = np.full(own_south.shape, float(_OWN * particles))
+        return ready[:, 0]
     ready = _pass(own_south, all_south, ready)
     return _pass(own_north[::-1], all_north[::-1], ready[::-1])[::-1].max(axis=1)
 

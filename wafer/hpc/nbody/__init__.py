@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 import wafer.csl
+from wafer.csl.machine.costs import UNROLLED
 from wafer.errors import WaferError
 from wafer.hpc import host
 
@@ -12,12 +13,13 @@ __all__ = ["Bodies", "States", "cycles", "energy", "run"]
 
 _MEMORY = 46 * 1024  # bytes of a PE for data; the code takes the rest of 48 KiB
 
-# Cycles on WSE-2. Elements of operations are counted; the others are read off runs of one PE with
-# 1 to 32 bodies, and of rows of two and eight PEs with one.
-_FORCES = 117  # a call: to load registers, and the end
-_VISITOR = 54  # a visiting body: 33 operations, and the loop
-_PASS, _TO_NEXT_ROW = 55.5, 4  # bodies go on; and what it takes more along a column
-_STEP, _MOVED = 240.5, 12.25  # the leapfrog, and per body: nine operations, some in one bank
+# Cycles on WSE-2. Elements of operations and words are counted; the others are read off runs of one
+# PE with 1 to 32 bodies, and of rows of two and eight PEs.
+_FORCES = 100  # a call: to load registers, and the end
+_VISITOR = 50  # a visiting body: 33 operations
+_VISITOR_CODE = 17  # of their loop, which decides whether it is unrolled
+_PASS, _TO_NEXT_ROW = 55, 4  # bodies go on; and what it takes more along a column
+_CALL, _STEP, _MOVED, _MEET = 13, 43, 12, 2  # the leapfrog; per body; and if some share a bank
 
 
 class Bodies(NamedTuple):
@@ -91,7 +93,7 @@ def run(
 
 
 def cycles(pes: tuple[int, int], bodies: int, steps: int) -> int:
-    """The closed form of ``run``'s cycles with one call of all steps, within 5 %.
+    """The closed form of ``run``'s cycles with one call of all steps, within 5 %; exact on one PE.
 
     Args:
         pes: rows and columns of PEs.
@@ -103,9 +105,12 @@ def cycles(pes: tuple[int, int], bodies: int, steps: int) -> int:
     pairs = -(-here // 2)
     # A visitor's operations: twelve take two elements a cycle, three two cycles for each.
     seen = here * (12 * pairs + 24 * here + _VISITOR)
+    if here * _VISITOR_CODE > UNROLLED:
+        seen += 4 * here + 2
     forces = _FORCES + 2 * here + 3 * pairs + height * width * seen
-    forces += (height * width - 1) * _PASS + (height - 1) * _TO_NEXT_ROW
-    return round(forces + steps * (forces + _STEP + _MOVED * here))
+    forces += (height * width - 1) * (_PASS + 8 * here) + (height - 1) * _TO_NEXT_ROW
+    step = _STEP + here * (_MOVED + (_MEET if here % 4 else 0))
+    return forces + _CALL * (steps > 0) + steps * (forces + step)
 
 
 def _columns(values: np.ndarray, pes: tuple[int, int], per_pe: int) -> np.ndarray:

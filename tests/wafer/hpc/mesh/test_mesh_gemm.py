@@ -7,7 +7,7 @@ from wafer.errors import WaferError
 from wafer.hpc.mesh import gemm
 
 # PEs of a row; rows, inner size and columns of the product; type and largest error. Constants are
-# read off runs of 1 to 5 PEs.
+# read off runs of 1 to 6 PEs.
 SINGLE, HALF = (np.float32, 1e-5), (np.float16, 0.05)
 CASES = [
     (1, (3, 5, 6), HALF),
@@ -15,6 +15,7 @@ CASES = [
     (3, (7, 8, 10), HALF),
     (4, (4, 16, 16), SINGLE),
     (5, (12, 7, 41), HALF),
+    (2, (26, 2, 8), SINGLE),  # more rows than a loop that is unrolled has
     pytest.param(6, (13, 12, 30), SINGLE, marks=pytest.mark.slow),
     pytest.param(7, (21, 14, 28), HALF, marks=pytest.mark.slow),
 ]
@@ -51,12 +52,14 @@ def test_rings_have_no_long_links(size):
     assert abs(ring - np.roll(ring, -1)).max() <= 2
 
 
-def test_blocks_that_come_hide_behind_products():
-    """Until they are larger than what is left of a step's cycles."""
-    small = gemm.block_cycles(9, 4, 4, 8) - gemm.block_cycles(8, 4, 4, 8)
-    assert small < 147 + 4 * (25 + 4 * 15) + 76
-    large = gemm.block_cycles(9, 1, 8, 64) - gemm.block_cycles(8, 1, 8, 64)
-    assert large > 147 + 25 + 8 * 71 + 500
+def test_words_and_products_take_turns():
+    """Four more numbers of A: 4 x (16 + 7) cycles of products, and twice 4 + 64 words."""
+    steps = []
+    for inner in (4, 8):
+        a, b = np.ones((6, 6 * inner)), np.ones((6 * inner, 96))
+        spent = [gemm.run(a[:n, : n * inner], b[: n * inner, : 16 * n], n)[1] for n in (2, 3)]
+        steps.append(spent[1] - spent[0])
+    assert steps[1] - steps[0] == pytest.approx(4 * 23 + 2 * 68, abs=1)
 
 
 def test_errors():

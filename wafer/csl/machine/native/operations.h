@@ -74,6 +74,7 @@ class Operations : public Operands {
     o.plain = plain(core, o);
 
     const bool apart = issue.asynchronous && issue.fabric;
+    if (issue.fabric && !apart) o.turn = int8_t(-costs_.fabric_start);
     const int thread = !apart ? kMainThread : issue.thread >= 0 ? issue.thread : issue.queue;
     if (thread < 0) return fault(core, kNoThread, pc, 0, worker), false;
     if (core.threads >> thread & 1) return fault(core, kThreadInUse, pc, thread, worker), false;
@@ -162,6 +163,7 @@ class Operations : public Operands {
 
   // One step of the operation that is first in rank; whether there was one.
   [[gnu::always_inline]] bool step_operations(Core& core, Worker* worker) {
+    if (core.busy) return false;
     int best = -1, rank = -1;
     each(core.threads & ~(core.blocked[int(Gate::kThread)] & kMicrothreads), [&](int thread) {
       const Wait& wait = core.waits[thread];
@@ -173,7 +175,7 @@ class Operations : public Operands {
     if (best < 0) return false;
     Operation& o = running(core, best);
     ++worker->profile[core.program][o.pc];
-    if (o.turns > 1 && ++o.turn < o.turns) return true;
+    if (++o.turn < o.turns) return true;
     o.turn = 0;
     if (!o.plain) execute(core, best, o, std::min<uint32_t>(o.wide, o.row - o.done % o.row), worker);
     else if (o.wide == 1) step_plain(core, best, o, worker);

@@ -64,7 +64,8 @@ struct Operation {
   int32_t index;             // of its wavelets
   DsdOp op;
   uint8_t wide;              // elements per step
-  uint8_t turns, turn;       // cycles of a step, and those of the running one that are over
+  uint8_t turns;             // cycles of a step
+  int8_t turn;               // of the running one, those that are over; below 0: before the first
   uint8_t clears;            // sources in memory that are zeroed: 1 src0, 2 src1
   bool indexed;              // an operand's address depends on the wavelets of 16 bits
   bool control_ends;
@@ -116,6 +117,7 @@ struct alignas(64) Core {
   uint8_t* memory = nullptr;
   Main main = Main::kIdle;
   bool paid = false;        // for the visible instruction at pc
+  bool busy = false;        // its task's instructions take the cycles until it wakes
   uint16_t threads = 0;     // that run an operation; bit kMainThread: the task's own
   uint16_t with_fifos = 0;  // of them, those whose operation has a FIFO
   uint8_t sending = 0;      // output queues with words

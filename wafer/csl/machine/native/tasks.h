@@ -23,6 +23,7 @@ class Tasks : public Operations {
       return true;
     }
     if (core.main != Main::kRunning || wake_[core.cell] > cycle) return false;
+    core.busy = false;
     interpret(core, cycle, worker);
     return true;
   }
@@ -68,8 +69,8 @@ class Tasks : public Operations {
   bool begin(Core& core, Task task, int id, int pc, int64_t cycle) {
     core.main = Main::kRunning, core.task = task, core.task_id = id, core.pc = pc;
     core.base = core.depth = 0, core.paid = false;
-    core.debt = costs_.switch_task;
-    wake_[core.cell] = cycle + 1;
+    core.debt = 0, core.busy = false;
+    wake_[core.cell] = cycle + 1 + costs_.switch_task;
     if (recorder_) record_task(core, cycle + 1, false);
     return true;
   }
@@ -167,7 +168,7 @@ class Tasks : public Operations {
 
   void wait_out(Core& core, int64_t cycle) {
     wake_[core.cell] = cycle + core.debt;
-    core.debt = 0;
+    core.debt = 0, core.busy = true;
   }
 
   size_t frame_of(const Core& core, int depth) const {

@@ -87,7 +87,7 @@ def step_operations(
         the state; [C] whether there was one; its thread; whether its elements are due now.
     """
     o = state.operations
-    rank = jnp.where(_ready(tables, state) & which[:, None], o.rank, -1)
+    rank = jnp.where(_ready(tables, state) & (which & ~state.busy)[:, None], o.rank, -1)
     thread = jnp.argmax(rank, 1)
     rows = jnp.arange(len(thread))
     stepped = rank[rows, thread] >= 0

@@ -111,6 +111,7 @@ def start(image: Image) -> tuple[Tables, State]:
         base=zeros(),
         depth=zeros(),
         paid=flags(),
+        busy=flags(),
         debt=zeros(),
         wake=zeros() + NEVER,
         active=of([int(p.active) & 0xFFFFFFFF for p in programs]),

@@ -372,7 +372,7 @@ def operate(
         wide=wide,
         across=_across(tables, operands[:3]),
         turns=turns,
-        turn=none,
+        turn=jnp.where(issue.fabric & ~apart, -tables.fabric_start, 0),
         clears=jnp.where(to_fabric, clears, 0),
         control_ends=issue.control_ends,
         heard=issue.heard,

@@ -139,6 +139,7 @@ class State(NamedTuple):
         base: first register of the frame.
         depth: of calls.
         paid: whether the visible instruction at pc has been paid for.
+        busy: whether its task's instructions take the cycles until it wakes.
         debt: cycles charged and not yet waited out.
         wake: cycle in which the task goes on.
         active: bits of local tasks.
@@ -171,6 +172,7 @@ class State(NamedTuple):
     base: Array
     depth: Array
     paid: Array
+    busy: Array
     debt: Array
     wake: Array
     active: Array

@@ -50,7 +50,7 @@ class Tables(NamedTuple):
         place: [C, 2] column and row.
         neighbour: [C, 4] to the W, E, S, N; -1.
         edges: bits of the sides on which the wafer ends.
-        switch_task, unbound_depth: scalars.
+        switch_task, fabric_start, unbound_depth: scalars.
         wse3: scalar bool.
         widths: [DsdOps]; stride_widths: [8]; banks: [2], how many and bytes of one.
         input_depths, output_depths: [8].
@@ -77,6 +77,7 @@ class Tables(NamedTuple):
     neighbour: Array
     edges: Array
     switch_task: Array
+    fabric_start: Array
     unbound_depth: Array
     wse3: Array
     widths: Array
@@ -196,6 +197,7 @@ def tables_of(image: Image) -> Tables:
         neighbour=_neighbours(height, width),
         edges=np.int64(image.edges),
         switch_task=np.int64(arch.switch_task),
+        fabric_start=np.int64(arch.fabric_start),
         unbound_depth=np.int64(arch.unbound_depth),
         wse3=np.bool_(image.arch == "wse3"),
         widths=arch.widths,

@@ -234,6 +234,7 @@ def run_tasks(tables: Tables, state: State) -> tuple[State, Array, Array]:
         nothing on its PE competes with, whose elements are due now.
     """
     runs = (state.main == Main.RUNNING) & (state.wake <= state.cycle)
+    state = state._replace(busy=state.busy & ~runs)
     never = jnp.zeros_like(runs)
     code, costs = jnp.asarray(tables.code), jnp.asarray(tables.costs)
 
@@ -260,6 +261,7 @@ def run_tasks(tables: Tables, state: State) -> tuple[State, Array, Array]:
         sleeps = waits | tired
         state = state._replace(
             wake=jnp.where(sleeps, state.cycle + debt, state.wake),
+            busy=state.busy | sleeps,
             debt=jnp.where(sleeps, 0, state.debt),
         )
         return state, (goes_on | at_once) & ~tired, alone | by_itself, left
@@ -281,8 +283,9 @@ def begin(
         base=jnp.where(which, zero, state.base),
         depth=jnp.where(which, zero, state.depth),
         paid=state.paid & ~which,
-        debt=jnp.where(which, tables.switch_task, state.debt),
-        wake=jnp.where(which, state.cycle + 1, state.wake),
+        busy=state.busy & ~which,
+        debt=jnp.where(which, 0, state.debt),
+        wake=jnp.where(which, state.cycle + 1 + tables.switch_task, state.wake),
     )
 
 

@@ -3,16 +3,18 @@
 import numpy as np
 import numpy.typing as npt
 
+from wafer.csl.machine.costs import UNROLLED
 from wafer.errors import WaferError
 from wafer.hpc import host
 from wafer.hpc.mesh import blocks
 
 __all__ = ["block_cycles", "cycles", "run"]
 
-# Cycles on WSE-2, read off runs of 1 x 1 to 5 x 5 PEs. A call; a row of C in a step, and a number
-# of A, besides the numbers that they add; a step besides its product, of which the shifts of blocks
-# may use some; an alignment besides the words that leave and come, and the least that one takes.
-_START, _ROW, _NUMBER, _STEP, _SPARE, _ALIGN, _LEAST = 64, 25, 7, 147, 64, 41, 70
+# Cycles on WSE-2, read off runs of 1 x 1 to 6 x 6 PEs. A call; a row of C in a step, and a number
+# of A, besides the numbers that they add; a step besides its product and its words; an alignment
+# besides the words that leave and come, and the least that one takes.
+_START, _ROW, _NUMBER, _STEP, _ALIGN, _LEAST = 58, 21, 7, 131, 63, 74
+_ROW_CODE = 12  # of a row's loop, which decides whether it is unrolled
 
 
 def block_cycles(
@@ -20,8 +22,8 @@ def block_cycles(
 ) -> int:
     """The closed form by the blocks that a PE has.
 
-    A PE moves a word or adds numbers in a cycle, not both. So shifts take the cycles in which its
-    instructions neither move nor add, and what does not fit makes a step longer.
+    A PE moves a word or adds numbers in a cycle or executes an instruction, so shifts take cycles
+    of their own: they hide behind nothing.
 
     Args:
         size: PEs of a row of the mesh, and rows of them.
@@ -34,9 +36,10 @@ def block_cycles(
     per_word, lane = (2, 8) if half else (1, 4)
     of_a = blocks.ceil(rows * inner, lane) * lane // per_word
     words = 2 * (of_a + inner * columns // per_word)
-    free = rows * (_ROW + _NUMBER * inner)
-    product = free + rows * inner * columns // (4 if half else 1)
-    step = _STEP + product + max(0, words - free - _SPARE)
+    product = rows * (_ROW + inner * (_NUMBER + columns // (4 if half else 1)))
+    if rows * _ROW_CODE > UNROLLED:
+        product += 4 * rows + 2
+    step = _STEP + product + words
     align = max(_LEAST, _ALIGN + 2 * of_a)
     fill = rows * columns // (4 if half else 2)
     return _START + fill + product + (size - 1) * step + size // 2 * align

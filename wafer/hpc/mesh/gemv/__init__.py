@@ -11,7 +11,7 @@ __all__ = ["cycles", "product_cycles", "run"]
 
 # Cycles on WSE-2: of the call; of a product; of a row of it besides its numbers. Read off runs of
 # one PE.
-_START, _PRODUCT, _ROW = 11, 24, 7
+_START, _PRODUCT, _ROW = 11, 17, 7
 
 
 def product_cycles(rows: int, columns: int, dtype: npt.DTypeLike = np.float32) -> int:

@@ -10,9 +10,10 @@ from wafer.hpc.mesh import blocks
 
 __all__ = ["Cache", "capacity", "cycles", "run"]
 
-# Cycles on WSE-2, read off runs of up to 10 rows: of a call; of an entry and of passing one up in
-# the lowest row, besides their words; of an entry in a row that hears and passes on.
-_START, _PUSH, _PASS, _BETWEEN = 16, 56, 32, 77
+# Cycles on WSE-2, read off runs of up to 8 rows, of an even and an odd number: of a call; of an
+# entry and of passing one up in the lowest row, besides their words. An entry in a row that hears
+# and passes on, and the words for which one such row more waits while a row grows.
+_LOWEST, _BETWEEN, _WAITS = ((13, 62, 24), (17, 56, 27)), 73.5, (1, 0.5)
 _MEMORY = 48 * 1024  # bytes of a PE
 
 
@@ -34,20 +35,19 @@ def cycles(entries: int, height: int, words: int) -> int:
 
     The lowest row stores every entry, two words a cycle, and passes one up unless it grows itself.
     The next one hears a word and sends one. Others do the same at the same time, whatever the
-    height; the longer of the two counts.
+    height; the longer of the two counts. Exact for up to two rows.
 
     Args:
         entries: that are pushed, one after another.
         height: rows of PEs.
         words: of a PE's part of an entry.
     """
-    if height == 1:
-        return _START + entries * (_PUSH + (words + 1) // 2)
+    start, push, passing = _LOWEST[height % 2]
     heard = entries - entries // height
-    passed = heard - (entries + 1) // height
-    lowest = entries * (_PUSH + (words + 1) // 2) + heard * (_PASS + words)
+    passed = heard - (entries + 1) // height + entries / height * _WAITS[height % 2]
+    lowest = entries * (push + (words + 1) // 2) + heard * (passing + words)
     between = entries * _BETWEEN + (heard + passed) * words if height > 2 else 0
-    return _START + max(lowest, between)
+    return round(start + max(lowest, between))
 
 
 def capacity(rows: int, entries: int, *, shifts: bool = True) -> int:
