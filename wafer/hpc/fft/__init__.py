@@ -10,8 +10,8 @@ __all__ = ["cycles", "run"]
 
 # Cycles on WSE-2. Those of numbers and of words are counted. Constants of steps are read off runs
 # of one PE, those of an exchange off rows of 2 to 32.
-_STEP, _LAST_STEP, _TURN = 366, 187, 231
-_ALONE, _EXCHANGE, _PE = 93, 90, 26  # per exchange without another PE, with others, and per PE
+_STEP, _LAST_STEP, _TURN = 310, 189, 200
+_ALONE, _EXCHANGE, _PE = 88, 90, 26  # per exchange without another PE, with others, and per PE
 # Of the words that pass the ends of an axis, how many times they delay an exchange. It would be 1/2
 # if the middle PE, which passes on most, were never idle, and 1 if only one way were under way.
 _OVERLAP = 0.794
@@ -42,9 +42,13 @@ def _lines(length: int, batch: int) -> int:
     """
     half, steps, total = length // 2 * batch, length.bit_length() - 1, 0
     for k in range(steps):
-        sums = (half + 1) // 2 if (half + 2 * (k > 0)) % 4 == 2 else half
-        rest = _STEP + 4 * half + 2 * ((half + 1) // 2) if k < steps - 1 else _LAST_STEP
-        total += 4 * sums + rest
+        free, span = (half + 2 * (k > 0)) % 4 == 2, batch << k
+        sums = (half + 1) // 2 if free else half
+        if k == steps - 1:
+            total += 4 * sums + _LAST_STEP
+        else:
+            rows = half // span * ((span + 1) // 2)
+            total += _STEP + 4 * half + 2 * sums + 2 * rows * (2 - free) + 2 * rows
     return total
 
 

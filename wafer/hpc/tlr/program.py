@@ -13,10 +13,7 @@ _MEMORY, _CODE = 48 * 1024, 2 * 1024  # bytes of a PE, and of it for the program
 # Cycles on WSE-2. Those of an element are counted: a multiplication with a sum takes one, to clear
 # or to add two, where banks allow it. The others are read off runs of one PE with tiles of 1 to 39.
 _START, _ROW, _COLUMN, _TERM, _IDLE = 146, 20, 9, 13, 12
-_TILES, _ROWS = (
-    21,
-    6,
-)  # most of a loop that is unrolled: all its rounds together take up to 150 cycles
+_TILES, _ROWS = 21, 6  # most rounds of loops that are unrolled: together up to 150 cycles
 
 
 def chunks(factors: Factors, terms: int) -> np.ndarray:
