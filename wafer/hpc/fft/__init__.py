@@ -23,7 +23,7 @@ _OVERLAP, _KEPT, _HELD, _WAIT = 0.85, 0.63, 16, 7.5
 
 
 def cycles(shape: tuple[int, ...], pes: tuple[int, int]) -> int:
-    """The closed form of ``run``'s cycles, within 3 %, of three axes 6 %; on one PE exact.
+    """The closed form of ``run``'s cycles, within 3 %, of three axes 6 %.
 
     Args:
         shape: of the array.
