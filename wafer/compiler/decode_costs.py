@@ -29,7 +29,8 @@ def line_cycles(pes: Array | int, words: Array | int) -> Array:
         words: [choices] to add.
     """
     pes, words = np.asarray(pes), np.asarray(words)
-    busy = COSTS["line"] + COSTS["hop"] * (pes // 2) + words * np.minimum(pes, 3)
+    sides = COSTS["line"] + COSTS["other side"] * (pes > 2)
+    busy = sides + COSTS["hop"] * (pes // 2) + words * np.minimum(pes, 3)
     return np.where(pes > 1, busy, 0)
 
 

@@ -72,7 +72,8 @@ def test_a_gemv_by_hand():
     summed = costs.COSTS["line"] + costs.COSTS["hop"] + 8 * 2
     assert cycles == 4 + 3 + product + summed
     assert line_cycles(1, 8) == 0
-    assert line_cycles(9, 8) == costs.COSTS["line"] + costs.COSTS["hop"] * 4 + 8 * 3
+    both = costs.COSTS["line"] + costs.COSTS["other side"]
+    assert line_cycles(9, 8) == both + costs.COSTS["hop"] * 4 + 8 * 3
     packed = gemv_cycles(np.array(4), np.array(8), (np.array(3), np.array(2)), 4)
     assert packed == 2 + 3 + 4 * (2 + costs.COSTS["row"]) + summed - 8
 

@@ -135,7 +135,8 @@ def test_bits_and_cycles(method, shape):
     x, squares = METHODS[method](Single(coefficients), right, 3)
     np.testing.assert_array_equal(solution.squares, squares)
     np.testing.assert_array_equal(solution.x, x)
-    assert krylov.cycles(method, *shape, 3) == pytest.approx(solution.cycles, rel=0.05)
+    error = 0 if max(shape[:2]) < 5 else 0.02
+    assert krylov.cycles(method, *shape, 3) == pytest.approx(solution.cycles, rel=error)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -20,28 +20,28 @@ class _Line(NamedTuple):
 COSTS = {
     "element": 1,  # of a product
     "word": 1,  # that a PE in the middle of a line adds or sends
-    "token": 109,
-    "layer": 796,
-    "line": 25,  # a sum over a line of PEs
+    "token": 101,
+    "layer": 634,
+    "line": 31.8,  # a sum over a line of PEs
+    "other side": 20.9,  # of a line of more than two
     "hop": 6.8,  # from PE to PE on the way to the middle of a line
-    "row": 9.1,  # of a product
-    "feature": 16.8,  # of a layer: norms, residuals
-    "head": 180,
-    "share": 79.3,  # of a token, in softmax
-    "cached row": 22.1,  # of a product with keys or values
-    "pair": 44.8,  # of features that turn
-    "clipped": 1.5,  # by ReLU and what it is multiplied by
-    "passed over": 13.1,  # as another PE of the column computes it
-    "gelu": 136.5,
-    "gelu_new": 70.9,
-    "silu": 122,
-    "end": 350,  # the next token is chosen
-    "looked at": 15.4,  # scores
+    "row": 13.6,  # of a product
+    "feature": 6.9,  # of a layer: norms, residuals
+    "head": 171,
+    "share": 80.7,  # of a token, in softmax
+    "cached row": 19.9,  # of a product with keys or values
+    "pair": 36.1,  # of features that turn
+    "passed over": 8.1,  # as another PE of the column computes it
+    "gelu": 136,
+    "gelu_new": 71.5,
+    "silu": 116,
+    "end": 236,  # the next token is chosen
+    "looked at": 17.2,  # scores
 }
 _SLOW = {2: "gelu", 3: "gelu_new", 4: "silu"}
 _GROUPS = {
     "products": ("element", "row"),
-    "sums over PEs": ("word", "line", "hop"),
+    "sums over PEs": ("word", "line", "other side", "hop"),
 }
 
 
@@ -73,7 +73,7 @@ def counts(sizes: Sizes, position: int, *, writes: bool = True) -> dict[str, int
     lines = list(_lines(s, held, writes=writes))
     out = dict.fromkeys(COSTS, 0)
     out["token"], out["layer"] = 1, layers
-    out["line"] = len(lines)
+    out["line"], out["other side"] = len(lines), sum(line.pes > 2 for line in lines)
     out["hop"] = sum(line.pes // 2 for line in lines)
     out["word"] = sum(line.words * min(line.pes, 3) for line in lines)
     rows = 2 * s.features + s.here + s.filter
@@ -88,8 +88,6 @@ def counts(sizes: Sizes, position: int, *, writes: bool = True) -> dict[str, int
     if s.activation in _SLOW:
         out["passed over"] = layers * s.filter
         out[_SLOW[s.activation]] = layers * each
-    else:
-        out["clipped"] = layers * s.filter * (s.activation + s.gates)
     out["end"] = int(writes)
     out["looked at"] = writes * -(-s.vocab // s.height)
     return out

@@ -11,8 +11,9 @@ __all__ = ["bandwidth", "chunks", "cycles", "run"]
 _MEMORY, _CODE = 48 * 1024, 2 * 1024  # bytes of a PE, and of it for the program's instructions
 
 # Cycles on WSE-2. Those of an element are counted: a multiplication with a sum takes one, to clear
-# or to add two, where banks allow it. The others are read off runs of one PE with tiles of 1 to 8.
-_START, _ROW, _COLUMN, _IDLE = 206, 22, 14, 12
+# or to add two, where banks allow it. The others are read off runs of one PE with tiles of 1 to 39.
+_START, _ROW, _COLUMN, _TERM, _IDLE = 146, 20, 9, 13, 12
+_TILES, _ROWS = 21, 6  # most rounds of loops that are unrolled: together up to 150 cycles
 
 
 def chunks(factors: Factors, terms: int) -> np.ndarray:
@@ -107,7 +108,7 @@ def _arrays(
 
 
 def cycles(factors: Factors, terms: int) -> int:
-    """The closed form of ``run``'s cycles, within 5 %: those of the PE with most to do.
+    """The closed form of ``run``'s cycles, exact: those of the PE with most to do.
 
     Args:
         factors: of the matrix.
@@ -117,9 +118,9 @@ def cycles(factors: Factors, terms: int) -> int:
     if len(plan) == 0:
         return _IDLE
     count, rows = int((plan[:, 2] - plan[:, 1]).max()), _most_rows(factors, plan)
-    v_phase = tile * (4 * count + _COLUMN) + 2 * count + _combined(count)
-    u_phase = count * (4 * tile + _COLUMN) + rows * (_ROW + _row(tile) + _combined(tile))
-    return _START + v_phase + u_phase
+    v_phase = tile * (4 * count + _COLUMN) + 2 * count + _combined(count) + _looped(tile, _TILES)
+    u_phase = count * (4 * tile + _TERM) + rows * (_ROW + _row(tile) + _combined(tile))
+    return _START + v_phase + u_phase + _looped(rows, _ROWS)
 
 
 def bandwidth(factors: Factors, terms: int, spent: int) -> tuple[float, float]:
@@ -149,7 +150,12 @@ def _combined(size: int) -> int:
 
     A cycle takes two words, or one where both operands begin in banks that meet.
     """
-    return size if size % 4 == 2 else 2 * size
+    return size if size % 4 == 2 else 2 * (size + size % 2)
+
+
+def _looped(rounds: int, unrolled: int) -> int:
+    """Cycles of a loop's tests, steps and jumps."""
+    return 4 * rounds + 2 if rounds > unrolled else 0
 
 
 def _row(tile: int) -> int:

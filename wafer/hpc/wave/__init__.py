@@ -13,20 +13,23 @@ _BANK = 2  # cells before the PE's array, which move it to another bank of the m
 
 # Cycles on WSE-2. Those of a cell are counted: ten operations with one cell per cycle, two of them
 # with both operands in one bank, and two with two cells per cycle. The others are read off runs of
-# 1 x 1, 1 x 2 and 1 x 5 PEs.
-_START, _STEP, _CELL = 14, 246, 12
-_TURN, _LAST_TURN = 28, 2  # to send and to hear along an axis; the last one has nobody behind it
+# 1 x 1 to 1 x 13 PEs.
+_START, _STEP, _CELL = 14, 168, 12
+_TURN, _LAST_TURN = 23, 2  # to send and to hear along an axis; the last one has nobody behind it
+_WAITS = {6: -4, 7: -8, 8: -12, 9: 6, 10: 10, 11: 14, 12: 18, 13: 22}  # by the PEs of an axis
 
 
 def cycles(height: int, width: int, cells: int, steps: int) -> int:
-    """The closed form of ``run``'s cycles.
+    """The closed form of ``run``'s cycles: exact up to 5 x 5 PEs, within 12 up to 14 x 14.
 
     Along an axis PEs take nine turns, or as many as there are PEs. In a turn one PE sends a column
-    and four on either side hear it, so from 9 x 9 PEs on a step takes as long on any grid. Within
-    5 %; from six PEs on runs are a little faster, since not all of them wait for every turn.
+    and four on either side hear it, so from 13 x 13 PEs on a step takes as long on any grid.
     """
-    turns = [min(size, 2 * _REACH + 1) for size in (height, width)]
-    exchange = sum(n * (cells + _TURN) - _LAST_TURN for n in turns if n > 1)
+    exchange = 0
+    for size in (height, width):
+        if size > 1:
+            turns = min(size, 2 * _REACH + 1)
+            exchange += turns * (cells + _TURN) - _LAST_TURN + _WAITS.get(min(size, 13), 0)
     return _START + steps * (_STEP + _CELL * cells + 2 * ((cells + 1) // 2) + exchange)
 
 
