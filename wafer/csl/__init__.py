@@ -1,6 +1,6 @@
 """CSL: programs written in the vendor's language for the fabric, compiled and run here, unchanged.
 
-``syntax`` knows the text of one file, ``meaning`` what a program says and the code that comes of
+``syntax`` knows the text of one file, ``semantics`` what a program says and the code that comes of
 it, ``regions`` lays programs out from Python, ``machine`` executes them, ``library`` holds the
 system modules, ``host`` is the vendor's runtime; ``trace`` draws what a run did when.
 """
@@ -11,7 +11,7 @@ from wafer.csl.host.runtime import Runtime
 from wafer.csl.machine.engine import Machine, Rectangle, Status
 from wafer.csl.machine.image import Image
 from wafer.csl.machine.recording import Recording, Trace
-from wafer.csl.meaning.compile import compile_layout as compile
+from wafer.csl.semantics.compile import compile_layout as compile
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.format import format_text
 from wafer.csl.syntax.parser import Parsed, parse, read

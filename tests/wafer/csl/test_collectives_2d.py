@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wafer.csl.host.runtime import Runtime
-from wafer.csl.meaning.compile import compile_layout
+from wafer.csl.semantics.compile import compile_layout
 
 engine = pytest.importorskip("wafer.csl.machine.engine")
 pytestmark = [

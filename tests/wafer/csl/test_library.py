@@ -8,7 +8,7 @@ import wafer.csl
 from wafer.csl import Source, check, format_text, parse
 from wafer.csl.host import debug_util
 from wafer.csl.machine.codes import CONFIG, Intrinsic, Type
-from wafer.csl.meaning.files import LIBRARY
+from wafer.csl.semantics.files import LIBRARY
 from wafer.csl.syntax import tree
 
 FILES = sorted(LIBRARY.rglob("*.csl"))

@@ -6,7 +6,7 @@ import pytest
 from wafer.csl.host.debug_util import decode_trace
 from wafer.csl.host.runtime import Runtime
 from wafer.csl.host.sdk_utils import make_u48
-from wafer.csl.meaning.compile import compile_layout
+from wafer.csl.semantics.compile import compile_layout
 
 engine = pytest.importorskip("wafer.csl.machine.engine")
 pytestmark = [

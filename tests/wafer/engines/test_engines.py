@@ -25,8 +25,8 @@ OUTSIDE = [
 # The same word for other things: a section of the file, a native library, a field of CSL's.
 HOMONYMS = {
     "wafer/compiler/experiment.py": "fabric",
-    "wafer/csl/meaning/compile.py": "fabric",
-    "wafer/csl/meaning/builtins/general.py": "fabric",
+    "wafer/csl/semantics/compile.py": "fabric",
+    "wafer/csl/semantics/builtins/general.py": "fabric",
     "wafer/fabric/native/__init__.py": "fabric",
 }
 

@@ -76,7 +76,7 @@ def _params(parsed: Parsed) -> dict[str, bool]:
 
 def _compiled(file: str, params: Mapping[str, str], args: argparse.Namespace) -> CslError | None:
     """The problems of a program: those for the architecture that it has the fewest for."""
-    from wafer.csl.meaning.compile import compile_layout  # not for files without a layout
+    from wafer.csl.semantics.compile import compile_layout  # not for files without a layout
 
     errors = list[CslError]()
     for arch in [args.arch] if args.arch else ARCHS:

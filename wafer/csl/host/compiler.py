@@ -92,7 +92,7 @@ def _imports_memcpy(layout: Path) -> bool:
 
 
 def _compile(layout: Path, params: dict[str, str], **options: object) -> Image:
-    from wafer.csl.meaning.compile import compile_layout
+    from wafer.csl.semantics.compile import compile_layout
 
     return compile_layout(layout, params, **options)  # type: ignore[arg-type]
 

@@ -11,19 +11,19 @@ import numpy as np
 from wafer.csl.host.errors import HostError
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.machine.image import COLUMNS, HostPort, Image, Preset
-from wafer.csl.meaning.builtins.layout import Layout, Tile
-from wafer.csl.meaning.builtins.routes import ColorConfig
-from wafer.csl.meaning.compile import RULES, image_of, param_value
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.fabric import Fabric
-from wafer.csl.meaning.core.unit import Unit
-from wafer.csl.meaning.core.values import Value
-from wafer.csl.meaning.files import Files
 from wafer.csl.regions.colors import AllocationError, ColorGroup, allocate, joined, meetings
 from wafer.csl.regions.grid import Grid, Used, connect, lead_out
 from wafer.csl.regions.problems import fail
 from wafer.csl.regions.region import CodeRegion, LayoutPlan, Painted
 from wafer.csl.regions.routing import Cell, Color, Route, registers_of
+from wafer.csl.semantics.builtins.layout import Layout, Tile
+from wafer.csl.semantics.builtins.routes import ColorConfig
+from wafer.csl.semantics.compile import RULES, image_of, param_value
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.fabric import Fabric
+from wafer.csl.semantics.core.unit import Unit
+from wafer.csl.semantics.core.values import Value
+from wafer.csl.semantics.files import Files
 from wafer.csl.syntax.source import Position
 
 __all__ = ["build"]

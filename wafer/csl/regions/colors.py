@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from wafer.csl.machine.image import COLORS
-from wafer.csl.meaning.builtins.routes import SWITCHED_WSE3
 from wafer.csl.regions.routing import Cell, Sides, step
+from wafer.csl.semantics.builtins.routes import SWITCHED_WSE3
 
 __all__ = ["AllocationError", "ColorGroup", "allocate", "joined", "meetings"]
 

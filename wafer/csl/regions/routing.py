@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
-from wafer.csl.meaning.builtins.routes import NO_POSITION, NO_SWITCH
+from wafer.csl.semantics.builtins.routes import NO_POSITION, NO_SWITCH
 
 __all__ = [
     "Cell",

@@ -122,7 +122,7 @@ def test_a_script_with_our_modules(tmp_path):
 
 def test_compiling_starts_at_once():
     """Scripts compile often: nothing that takes a second to import."""
-    code = "import sys, wafer.csl.host.compiler, wafer.csl.meaning.compile"
+    code = "import sys, wafer.csl.host.compiler, wafer.csl.semantics.compile"
     code += "; print('jax' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

@@ -4,10 +4,10 @@ import functools
 from typing import Any
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.emit import Label
-from wafer.csl.meaning.core.evaluator import Evaluator, Jump, described
-from wafer.csl.meaning.core.values import (
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.emit import Label
+from wafer.csl.semantics.core.evaluator import Evaluator, Jump, described
+from wafer.csl.semantics.core.values import (
     Cell,
     KnownPlace,
     Reference,
@@ -15,13 +15,13 @@ from wafer.csl.meaning.core.values import (
     Value,
     is_known,
 )
-from wafer.csl.meaning.language import names
-from wafer.csl.meaning.language.calls import call
-from wafer.csl.meaning.language.choices import choice, condition
-from wafer.csl.meaning.language.coerce import coerce
-from wafer.csl.meaning.language.operators import combined, inverted, negated, opposite
-from wafer.csl.meaning.language.statements import chosen_arm, run
-from wafer.csl.meaning.language.tensors import tensor_access
+from wafer.csl.semantics.language import names
+from wafer.csl.semantics.language.calls import call
+from wafer.csl.semantics.language.choices import choice, condition
+from wafer.csl.semantics.language.coerce import coerce
+from wafer.csl.semantics.language.operators import combined, inverted, negated, opposite
+from wafer.csl.semantics.language.statements import chosen_arm, run
+from wafer.csl.semantics.language.tensors import tensor_access
 from wafer.csl.syntax import tree
 
 __all__ = ["VALUES"]

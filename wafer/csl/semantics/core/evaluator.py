@@ -9,11 +9,11 @@ import difflib
 from typing import Any, NamedTuple, NoReturn
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.emit import Code, Label
-from wafer.csl.meaning.core.numbers import bits_of
-from wafer.csl.meaning.core.unit import Unit
-from wafer.csl.meaning.core.values import (
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.emit import Code, Label
+from wafer.csl.semantics.core.numbers import bits_of
+from wafer.csl.semantics.core.unit import Unit
+from wafer.csl.semantics.core.values import (
     Cell,
     KnownPlace,
     Memory,

@@ -1,11 +1,11 @@
 """Choices between values, and values where a type is expected."""
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.emit import Label
-from wafer.csl.meaning.core.evaluator import Evaluator, described
-from wafer.csl.meaning.core.values import Register, Value, is_known
-from wafer.csl.meaning.language.coerce import coerce, common
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.emit import Label
+from wafer.csl.semantics.core.evaluator import Evaluator, described
+from wafer.csl.semantics.core.values import Register, Value, is_known
+from wafer.csl.semantics.language.coerce import coerce, common
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

@@ -1,10 +1,10 @@
 """What is wrong with an operation's descriptors and is known before it runs."""
 
 from wafer.csl.machine.image import COLUMNS
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.evaluator import Evaluator
-from wafer.csl.meaning.core.unit import Descriptor
-from wafer.csl.meaning.core.values import Reference, Value
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.evaluator import Evaluator
+from wafer.csl.semantics.core.unit import Descriptor
+from wafer.csl.semantics.core.values import Reference, Value
 from wafer.csl.syntax.source import Position
 
 __all__ = ["check_destination", "check_fabric"]

@@ -3,14 +3,14 @@
 from typing import Any
 
 from wafer.csl.machine.codes import Descriptor as Field, DsdOp, Op, Operand, Type
-from wafer.csl.meaning.builtins.arguments import action, fields_of, on_control, priority, simd
-from wafer.csl.meaning.builtins.checked import check_destination, check_fabric
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.emit import Label
-from wafer.csl.meaning.core.evaluator import Evaluator, described
-from wafer.csl.meaning.core.values import Function, MemoryPlace, Register, Value, is_known
-from wafer.csl.meaning.language.calls import called
-from wafer.csl.meaning.language.coerce import coerce
+from wafer.csl.semantics.builtins.arguments import action, fields_of, on_control, priority, simd
+from wafer.csl.semantics.builtins.checked import check_destination, check_fabric
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.emit import Label
+from wafer.csl.semantics.core.evaluator import Evaluator, described
+from wafer.csl.semantics.core.values import Function, MemoryPlace, Register, Value, is_known
+from wafer.csl.semantics.language.calls import called
+from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

@@ -2,12 +2,12 @@
 
 from wafer.csl.machine.codes import Gate, Intrinsic, Op
 from wafer.csl.machine.image import COLORS
-from wafer.csl.meaning.builtins.arguments import fields_of, gated, local_task, priority
-from wafer.csl.meaning.builtins.routes import color_config
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.evaluator import Evaluator, described
-from wafer.csl.meaning.core.values import Function, KnownPlace, Reference, Value, is_known
-from wafer.csl.meaning.language.names import resolve
+from wafer.csl.semantics.builtins.arguments import fields_of, gated, local_task, priority
+from wafer.csl.semantics.builtins.routes import color_config
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.evaluator import Evaluator, described
+from wafer.csl.semantics.core.values import Function, KnownPlace, Reference, Value, is_known
+from wafer.csl.semantics.language.names import resolve
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.csl.machine.image import COLUMNS, Symbol
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.emit import Code, Label
-from wafer.csl.meaning.core.fabric import Fabric
-from wafer.csl.meaning.core.numbers import bits_of, bytes_of
-from wafer.csl.meaning.core.values import Cell, Function, Module, Reference, Value
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.emit import Code, Label
+from wafer.csl.semantics.core.fabric import Fabric
+from wafer.csl.semantics.core.numbers import bits_of, bytes_of
+from wafer.csl.semantics.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import CslError, Position, Problem
 

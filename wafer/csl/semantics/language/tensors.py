@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.evaluator import Evaluator
-from wafer.csl.meaning.core.values import Reference, Register, Value, is_known
-from wafer.csl.meaning.language.names import array_of
-from wafer.csl.meaning.language.operators import combined
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.evaluator import Evaluator
+from wafer.csl.semantics.core.values import Reference, Register, Value, is_known
+from wafer.csl.semantics.language.names import array_of
+from wafer.csl.semantics.language.operators import combined
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from wafer.csl.meaning.builtins.arguments import fields_of
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.evaluator import Evaluator, described
-from wafer.csl.meaning.core.values import Value
-from wafer.csl.meaning.language.coerce import coerce
+from wafer.csl.semantics.builtins.arguments import fields_of
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.evaluator import Evaluator, described
+from wafer.csl.semantics.core.values import Value
+from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.parser import read
 from wafer.csl.syntax.source import CslError, Position, Problem, Source

@@ -7,16 +7,16 @@ import numpy as np
 
 from wafer.csl.machine.codes import Op
 from wafer.csl.machine.image import COLUMNS, NO_COLOR, Program
-from wafer.csl.meaning.builtins.arguments import gated, local_task
-from wafer.csl.meaning.builtins.layout import Layout, Tile
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.evaluator import Evaluator, Failure
-from wafer.csl.meaning.core.unit import SRAM, Unit
-from wafer.csl.meaning.core.values import Cell, Function, Module, Reference, Value
-from wafer.csl.meaning.language.calls import write_functions
-from wafer.csl.meaning.language.frames import frame_size
-from wafer.csl.meaning.language.names import declared, signature
-from wafer.csl.meaning.language.statements import run
+from wafer.csl.semantics.builtins.arguments import gated, local_task
+from wafer.csl.semantics.builtins.layout import Layout, Tile
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.evaluator import Evaluator, Failure
+from wafer.csl.semantics.core.unit import SRAM, Unit
+from wafer.csl.semantics.core.values import Cell, Function, Module, Reference, Value
+from wafer.csl.semantics.language.calls import write_functions
+from wafer.csl.semantics.language.frames import frame_size
+from wafer.csl.semantics.language.names import declared, signature
+from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import release
 from wafer.csl.syntax.source import CslError, Position, Problem

@@ -3,10 +3,10 @@
 import dataclasses
 
 from wafer.csl.machine.image import COLORS, Export
-from wafer.csl.meaning.builtins.routes import ColorConfig, color_config
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.evaluator import Evaluator, described
-from wafer.csl.meaning.core.values import Value
+from wafer.csl.semantics.builtins.routes import ColorConfig, color_config
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.evaluator import Evaluator, described
+from wafer.csl.semantics.core.values import Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

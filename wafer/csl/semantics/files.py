@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from wafer.csl.meaning.core.evaluator import Failure
-from wafer.csl.meaning.core.values import Module, Value
+from wafer.csl.semantics.core.evaluator import Failure
+from wafer.csl.semantics.core.values import Module, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.parser import Parsed

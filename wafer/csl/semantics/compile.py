@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.csl.machine.image import COLORS, COLUMNS, Image, Program
-from wafer.csl.meaning.builtins import (
+from wafer.csl.semantics.builtins import (
     descriptors,
     general,
     imports,
@@ -15,17 +15,17 @@ from wafer.csl.meaning.builtins import (
     operations,
     tasks,
 )
-from wafer.csl.meaning.builtins.layout import Layout, Tile
-from wafer.csl.meaning.builtins.routes import ColorConfig
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.evaluator import Evaluator
-from wafer.csl.meaning.core.fabric import Fabric
-from wafer.csl.meaning.core.unit import Rules, Unit
-from wafer.csl.meaning.core.values import Module, Value, frozen
-from wafer.csl.meaning.files import Files
-from wafer.csl.meaning.language.expressions import VALUES
-from wafer.csl.meaning.language.statements import STATEMENTS, run
-from wafer.csl.meaning.program import attempt, compile_program
+from wafer.csl.semantics.builtins.layout import Layout, Tile
+from wafer.csl.semantics.builtins.routes import ColorConfig
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.evaluator import Evaluator
+from wafer.csl.semantics.core.fabric import Fabric
+from wafer.csl.semantics.core.unit import Rules, Unit
+from wafer.csl.semantics.core.values import Module, Value, frozen
+from wafer.csl.semantics.files import Files
+from wafer.csl.semantics.language.expressions import VALUES
+from wafer.csl.semantics.language.statements import STATEMENTS, run
+from wafer.csl.semantics.program import attempt, compile_program
 from wafer.csl.syntax.source import CslError, Position, Problem
 
 __all__ = ["RULES", "compile_layout", "image_of", "param_value"]

@@ -3,10 +3,10 @@
 from typing import Any
 
 from wafer.csl.machine.codes import Op, Type
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.evaluator import Evaluator, Failure, described
-from wafer.csl.meaning.core.unit import Request, Unit
-from wafer.csl.meaning.core.values import (
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.evaluator import Evaluator, Failure, described
+from wafer.csl.semantics.core.unit import Request, Unit
+from wafer.csl.semantics.core.values import (
     Function,
     KnownPlace,
     Memory,
@@ -17,8 +17,8 @@ from wafer.csl.meaning.core.values import (
     frozen,
     is_known,
 )
-from wafer.csl.meaning.language.coerce import coerce
-from wafer.csl.meaning.language.statements import run
+from wafer.csl.semantics.language.coerce import coerce
+from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 from wafer.csl.machine.codes import Intrinsic, Op, Type
-from wafer.csl.meaning.builtins.arguments import fields_of
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.emit import Label
-from wafer.csl.meaning.core.evaluator import Evaluator, described
-from wafer.csl.meaning.core.numbers import bits_of, function_of, rounded, truncated, wrapped
-from wafer.csl.meaning.core.values import Range, Register, Value, copied, is_known
-from wafer.csl.meaning.language.choices import condition
-from wafer.csl.meaning.language.coerce import cast, coerce, narrowed, zero
+from wafer.csl.semantics.builtins.arguments import fields_of
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.emit import Label
+from wafer.csl.semantics.core.evaluator import Evaluator, described
+from wafer.csl.semantics.core.numbers import bits_of, function_of, rounded, truncated, wrapped
+from wafer.csl.semantics.core.values import Range, Register, Value, copied, is_known
+from wafer.csl.semantics.language.choices import condition
+from wafer.csl.semantics.language.coerce import cast, coerce, narrowed, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position, Problem
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.emit import Label
-from wafer.csl.meaning.core.evaluator import Evaluator, Failure, Jump, Loop, described
-from wafer.csl.meaning.core.values import (
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.emit import Label
+from wafer.csl.semantics.core.evaluator import Evaluator, Failure, Jump, Loop, described
+from wafer.csl.semantics.core.values import (
     Cell,
     KnownPlace,
     Memory,
@@ -23,10 +23,10 @@ from wafer.csl.meaning.core.values import (
     copied,
     is_known,
 )
-from wafer.csl.meaning.language.choices import condition, typed
-from wafer.csl.meaning.language.coerce import coerce, zero
-from wafer.csl.meaning.language.names import element, resolve
-from wafer.csl.meaning.language.operators import combined
+from wafer.csl.semantics.language.choices import condition, typed
+from wafer.csl.semantics.language.coerce import coerce, zero
+from wafer.csl.semantics.language.names import element, resolve
+from wafer.csl.semantics.language.operators import combined
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from wafer.csl.machine.codes import Descriptor as Field, Op
 from wafer.csl.machine.image import COLORS, NO_COLOR
-from wafer.csl.meaning.builtins.arguments import (
+from wafer.csl.semantics.builtins.arguments import (
     fields_of,
     flag,
     local_task,
@@ -13,19 +13,19 @@ from wafer.csl.meaning.builtins.arguments import (
     priority,
     simd,
 )
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.evaluator import Evaluator, described
-from wafer.csl.meaning.core.unit import Descriptor
-from wafer.csl.meaning.core.values import (
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.evaluator import Evaluator, described
+from wafer.csl.semantics.core.unit import Descriptor
+from wafer.csl.semantics.core.values import (
     KnownPlace,
     Reference,
     Register,
     Value,
     is_known,
 )
-from wafer.csl.meaning.language.coerce import coerce
-from wafer.csl.meaning.language.names import resolve
-from wafer.csl.meaning.language.tensors import ZERO, Access, moved_by
+from wafer.csl.semantics.language.coerce import coerce
+from wafer.csl.semantics.language.names import resolve
+from wafer.csl.semantics.language.tensors import ZERO, Access, moved_by
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

@@ -18,7 +18,7 @@ What a known value holds (``data``):
 import dataclasses
 from typing import Any, NamedTuple
 
-from wafer.csl.meaning.core import types
+from wafer.csl.semantics.core import types
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.evaluator import Evaluator, Failure, described
-from wafer.csl.meaning.core.values import (
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.evaluator import Evaluator, Failure, described
+from wafer.csl.semantics.core.values import (
     Cell,
     Function,
     KnownPlace,
@@ -21,7 +21,7 @@ from wafer.csl.meaning.core.values import (
     copied,
     is_known,
 )
-from wafer.csl.meaning.language.coerce import coerce, zero
+from wafer.csl.semantics.language.coerce import coerce, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 

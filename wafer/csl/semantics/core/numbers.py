@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wafer.csl.machine import codes
-from wafer.csl.meaning.core import types
+from wafer.csl.semantics.core import types
 
 __all__ = [
     "COMPARISONS",

@@ -3,11 +3,11 @@
 from typing import Any
 
 from wafer.csl.machine.codes import Op
-from wafer.csl.meaning.core import types
-from wafer.csl.meaning.core.emit import Code
-from wafer.csl.meaning.core.evaluator import Evaluator, described
-from wafer.csl.meaning.core.numbers import bounds, fits, rounded
-from wafer.csl.meaning.core.values import (
+from wafer.csl.semantics.core import types
+from wafer.csl.semantics.core.emit import Code
+from wafer.csl.semantics.core.evaluator import Evaluator, described
+from wafer.csl.semantics.core.numbers import bounds, fits, rounded
+from wafer.csl.semantics.core.values import (
     Cell,
     Function,
     KnownPlace,
