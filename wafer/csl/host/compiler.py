@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wafer.csl.host.artifacts import save
-from wafer.csl.machine.image import Image
 from wafer.csl.syntax.releases import release
 from wafer.errors import CompileError
+from wafer.machine.image import Image
 
 __all__ = ["ARCHS", "add_options", "add_program_options", "compile_to_folder", "pairs"]
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wafer.csl.machine.image import COLORS, COLUMNS, Image, Program
 from wafer.csl.semantics.builtins import (
     descriptors,
     general,
@@ -27,6 +26,7 @@ from wafer.csl.semantics.language.expressions import VALUES
 from wafer.csl.semantics.language.statements import STATEMENTS, run
 from wafer.csl.semantics.program import attempt, compile_program
 from wafer.csl.syntax.source import CslError, Position, Problem
+from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
 __all__ = ["RULES", "compile_layout", "image_of", "param_value"]
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 import wafer.csl
-from wafer.csl.machine.costs import UNROLLED
 from wafer.errors import WaferError
 from wafer.hpc import host
+from wafer.machine.costs import UNROLLED
 
 __all__ = ["Bodies", "States", "cycles", "energy", "run"]
 

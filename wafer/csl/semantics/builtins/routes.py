@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from wafer.csl.machine.image import COLUMNS
 from wafer.csl.semantics.builtins.arguments import fields_of
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.syntax.source import Position
+from wafer.machine.image import COLUMNS
 
 __all__ = ["NO_POSITION", "NO_SWITCH", "SWITCHED_WSE3", "ColorConfig", "color_config"]
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wafer.csl.machine.image import COLUMNS, Symbol
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Code, Label
 from wafer.csl.semantics.core.fabric import Fabric
@@ -15,6 +14,7 @@ from wafer.csl.semantics.core.numbers import bits_of, bytes_of
 from wafer.csl.semantics.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import CslError, Position, Problem
+from wafer.machine.image import COLUMNS, Symbol
 
 __all__ = ["Descriptor", "Request", "Rules", "Unit"]
 
