@@ -226,6 +226,7 @@ def _packed(
             counts.empty + tally.empty,
             counts.sequences + tally.sequences,
             counts.marks + texts.marks,
+            counts.without_image + tally.without_image,
         )
         position, read = batch.end, batch.bytes_read
         yield (full, first), Standing(position, read, counts, packer.state())

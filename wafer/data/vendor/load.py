@@ -9,6 +9,7 @@ from models.errors import SectionError, did_you_mean
 from models.sections import parse
 from wafer.data.preprocess.settings import Settings
 from wafer.data.vendor.keys import GROUPS, NO_EFFECT, REFUSED
+from wafer.data.vendor.old_llava import old_image_keys
 from wafer.data.vendor.settings import VENDOR_MODES, AnySettings, HookSettings
 from wafer.data.vendor.source import inputs_of
 from wafer.errors import ConfigError, Problem
@@ -96,9 +97,9 @@ def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
 
 
 def _modern(keys: dict[str, Any]) -> dict[str, Any]:
-    """An older file of token ids as one with a read hook; others as they are."""
+    """An older file of token ids or of images as one with a read hook; others as they are."""
     if keys.get("dataset_processor") != "NLGPreprocessor":
-        return keys
+        return old_image_keys(keys)
     files = {key: keys.pop(key) for key in ("encoder_file", "vocab_file") if key in keys}
     kind = _TOKENIZERS.get(keys.pop("tokenizer_type", None))
     named = {"custom_tokenizer": kind, "tokenizer_params": files} if kind else {}
@@ -109,8 +110,6 @@ def _processor(keys: dict[str, Any]) -> dict[str, Any]:
     """With the mode that an old file's ``dataset_processor`` means."""
     processor = keys.pop("dataset_processor", None)
     if processor is not None and "mode" not in keys:
-        if processor.startswith("Llava"):
-            raise SectionError([Problem(("setup", "dataset_processor"), REFUSED["is_multimodal"])])
         if processor not in _PROCESSORS:
             hint = did_you_mean(processor, _PROCESSORS)
             message = f"{processor!r} is not known{hint}; known: {', '.join(_PROCESSORS)}"
@@ -125,8 +124,13 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SectionError: a key that cannot be taken.
     """
-    if "image_dir" in keys and keys.get("is_multimodal") is not False:
-        keys["is_multimodal"] = True  # files of 2.3 call it multimodal
+    if keys.pop("multimodal", False):  # a file of 2.3 calls it so, and names its columns apart
+        keys.setdefault("is_multimodal", True)
+        keys["read_hook_kwargs"] = {"data_keys": keys.pop("data_keys", {})} | (
+            keys.get("read_hook_kwargs") or {}
+        )
+    if keys.get("is_multimodal") is True:
+        keys.setdefault("pack_sequences", False)
     wrong = [Problem((key,), why) for key, why in REFUSED.items() if keys.pop(key, None)]
     if wrong:
         raise SectionError(wrong)
