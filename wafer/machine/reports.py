@@ -7,7 +7,22 @@ from typing import NamedTuple
 from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import Image, Program
 
-__all__ = ["IN_ROUTER", "Waiting", "fault_message", "neighbor", "task_label", "waiting_for"]
+__all__ = [
+    "FOR_DATA",
+    "FOR_ROOM",
+    "IN_ROUTER",
+    "UNREAD",
+    "Fault",
+    "Waiting",
+    "fault_message",
+    "fault_text",
+    "neighbor",
+    "reason_text",
+    "router_reason",
+    "side_names",
+    "task_label",
+    "waiting_for",
+]
 
 _SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
 _MAIN = 8  # the number of the task's own thread
@@ -75,9 +90,9 @@ _REASONS = (
     "unblock_cmd_stream() after function {function}",
     "",  # of a router: see _held
 )
-_FOR_COMMAND, IN_ROUTER = 8, 9
+FOR_DATA, FOR_ROOM, UNREAD, _FOR_COMMAND, IN_ROUTER = 1, 2, 7, 8, 9
 _SUBJECTS = {
-    7: "input queue",
+    UNREAD: "input queue",
     _FOR_COMMAND: "host",
     IN_ROUTER: "router",
 }  # of reasons that are nobody's task
@@ -91,6 +106,7 @@ class Waiting(NamedTuple):
         who: 'local task 8', 'microthread 2 of local task 8', 'router', ….
         reason: what for.
         file, line: of the instruction, or of a router's configuration; '' and 0 if there is none.
+            Of a ``Layout``, its operation and 0.
         code: number of the reason; docs/guides/csl.md lists them by their words.
         detail: its color, queue, FIFO or task.
         refused: sides of a router whose neighbors never take the word.
@@ -111,7 +127,8 @@ class Waiting(NamedTuple):
     outside: bool = False
 
     def __str__(self) -> str:
-        where = f" ({self.file}:{self.line})" if self.file else ""
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        where = f" ({place})" if place else ""
         return f"PE ({self.x}, {self.y}): {self.who} waits for {self.reason}{where}"
 
 
@@ -175,7 +192,8 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     file, line = _place(program, pc)
     messages = program.messages if program else ()
     sides = _entering(image, x, y, detail) if kind == Fault.SAME_CYCLE_ARRIVAL else ()
-    text = _FAULTS[Fault(kind)].format(
+    text = fault_text(
+        Fault(kind),
         sides=f", and its .rx names {' and '.join(sides)}" if len(sides) > 1 else "",
         detail=detail,
         direction="input" if pc >= 0 else "output",
@@ -187,6 +205,26 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     )
     who = f", {_label(program, task, number)}" if pc >= 0 else ""
     return f"{f'{file}:{line}: ' if file else ''}PE ({x}, {y}){who}: {text}"
+
+
+def fault_text(kind: Fault, **values: object) -> str:
+    """Return what a fault is, without its place.
+
+    Args:
+        kind: of fault.
+        values: 'detail' (its color, …) and what else the kind's text names.
+    """
+    return _FAULTS[kind].format(**values)
+
+
+def reason_text(code: int, detail: int) -> str:
+    """Return what something waits for.
+
+    Args:
+        code: of the reason.
+        detail: its color, queue, FIFO or task.
+    """
+    return _REASONS[code].format(detail=detail)
 
 
 def _overrun(program: Program | None, detail: int) -> str:
@@ -236,7 +274,12 @@ def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
     return x + dx, y + dy
 
 
-def _names(mask: int) -> tuple[str, ...]:
+def side_names(mask: int) -> tuple[str, ...]:
+    """Return the sides in a mask of ports.
+
+    Args:
+        mask: bits in the order of ``arch.PORTS``.
+    """
     return tuple(side for bit, side in enumerate(_SIDES) if mask >> bit & 1)
 
 
@@ -251,27 +294,45 @@ def _taking(image: Image, x: int, y: int, color: int, sides: int) -> str:
     if not image.routed[y, x, color]:
         return f"which has no route for colour {color}"
     place = _place_of_route(image, x, y, color)
-    names = " and ".join(_names(sides)) or "nowhere"
+    names = " and ".join(side_names(sides)) or "nowhere"
     return f"which takes it from {names}{f' ({place})' if place else ''}"
+
+
+def router_reason(
+    place: tuple[int, int],
+    color: int,
+    refused: Sequence[str],
+    full: Sequence[str],
+    taking: Callable[[int, int], str],
+) -> str:
+    """Return what a word in a router waits for.
+
+    Args:
+        place: column and row of the router.
+        color: of the word.
+        refused: sides whose neighbors never take it.
+        full: sides whose neighbors, or RAMP whose PE, have no room.
+        taking: (x, y) -> from where that PE's router takes the color.
+    """
+    if refused:
+        other = neighbor(*place, refused[0])
+        back = {"WEST": "EAST", "EAST": "WEST", "NORTH": "SOUTH", "SOUTH": "NORTH"}[refused[0]]
+        where = f"PE {other} to the {refused[0]}"
+        return f"{where} to take colour {color} from its {back}, {taking(*other)}"
+    if full and full[0] != "RAMP":
+        return f"PE {neighbor(*place, full[0])} to the {full[0]} to have room for colour {color}"
+    return f"the PE's queue to have room for colour {color}"
 
 
 def _held(image: Image, row: Sequence[int]) -> Waiting:
     """What a word in a router, or on the ramp to it, waits for: `held` in native/machine.cc."""
     x, y, refused, full, outside, _, color, rx = row
-    sides, busy = _names(refused), _names(full)
+    sides, busy = side_names(refused), side_names(full)
     if outside:
         text = f"the router to let in colour {color} from RAMP, {_taking(image, x, y, color, rx)}"
-    elif sides:
-        other = neighbor(x, y, sides[0])
-        back = {"WEST": "EAST", "EAST": "WEST", "NORTH": "SOUTH", "SOUTH": "NORTH"}[sides[0]]
-        text = (
-            f"PE {other} to the {sides[0]} to take colour {color} from its {back},"
-            f" {_taking(image, *other, color, rx)}"
-        )
-    elif busy and busy[0] != "RAMP":
-        text = f"PE {neighbor(x, y, busy[0])} to the {busy[0]} to have room for colour {color}"
     else:
-        text = f"the PE's queue to have room for colour {color}"
+        taking = lambda x, y: _taking(image, x, y, color, rx)
+        text = router_reason((x, y), color, sides, busy, taking)
     file, _, line = _place_of_route(image, x, y, color).rpartition(":")
     who = _SUBJECTS[IN_ROUTER]
     place = (file, int(line or 0))

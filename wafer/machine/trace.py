@@ -1,34 +1,45 @@
 """See a run: timeline of tasks and operations, film of the wavelets, Chrome trace, profile.
 
-The names are those of ``wafer.fabric.trace``. A trace is ``runtime.trace`` or ``machine.trace``.
+A trace is ``runtime.trace`` or ``machine.trace`` of a CSL program, or what
+``wafer.fabric.trace.record`` returns of a ``Layout``'s.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
-from wafer.machine.lines import profile_text
-from wafer.machine.recording import TASK, Trace
+from wafer.machine.arch import PORTS
+from wafer.machine.lines import Line, profile_of, profile_text
+from wafer.machine.recording import OWN_THREAD, TASK, Trace
 
-__all__ = ["chrome_trace", "filmstrip", "gif", "heat_map", "profile_text", "timeline"]
+__all__ = [
+    "chrome_trace",
+    "filmstrip",
+    "gif",
+    "heat_map",
+    "profile",
+    "profile_text",
+    "timeline",
+    "utilisation",
+]
 
 _MOST_ROWS = 64  # of a timeline
 _TASK_COLOR, _OPERATION_COLOR, _MICROTHREAD_COLOR = "tab:blue", "tab:orange", "tab:green"
 _WORDS = "words a cycle"
-_PORTS = ("west", "east", "south", "north", "ramp")
-_OWN_THREAD = 8
+_LINKS = tuple({"W": "west", "E": "east", "S": "south", "N": "north"}.get(p, "ramp") for p in PORTS)
 
 
 def _thread(number: int) -> str:
     if number == TASK:
         return "task"
-    return "operation" if number == _OWN_THREAD else f"microthread {number}"
+    return "operation" if number == OWN_THREAD else f"microthread {number}"
 
 
 def _place(number: int) -> int:
     """Tasks first, then what they wait for, then microthreads."""
-    return TASK - number if number >= _OWN_THREAD else number + 2
+    return TASK - number if number >= OWN_THREAD else number + 2
 
 
 def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, Any]:
@@ -58,7 +69,7 @@ def chrome_trace(trace: Trace, path: str | None = None) -> dict[str, Any]:
         label = trace.names[name]
         if thread != TASK:
             args |= {"elements": elements, "of": label}
-            label = f"line {line}"
+            label = trace.texts.get((file, line), f"line {line}")
         events.append(
             {
                 "name": label,
@@ -93,8 +104,8 @@ def timeline(trace: Trace, path: str | None = None):  # noqa: ANN201
         here = (trace.x == x) & (trace.y == y)
         for kind, color, below, height in (
             (trace.thread == TASK, _TASK_COLOR, -0.44, 0.44),
-            (trace.thread == _OWN_THREAD, _OPERATION_COLOR, 0.02, 0.2),
-            (trace.thread < _OWN_THREAD, _MICROTHREAD_COLOR, 0.22, 0.2),
+            (trace.thread == OWN_THREAD, _OPERATION_COLOR, 0.02, 0.2),
+            (trace.thread < OWN_THREAD, _MICROTHREAD_COLOR, 0.22, 0.2),
         ):
             rows = here & kind
             spans = np.stack([trace.begin[rows], trace.end[rows] - trace.begin[rows]], axis=1)
@@ -113,12 +124,13 @@ def _frames(trace: Trace, count: int) -> tuple[np.ndarray, list[str]]:
     words = trace.links.sum(axis=3) / trace.every
     if not len(words):
         words = np.zeros((1, *words.shape[1:]))
-    picks = picked(len(words), count)
-    return words[picks], [f"cycle {trace.cycles[0] + pick * trace.every}" for pick in picks]
+    first = np.linspace(0, len(words), min(count, len(words)) + 1).astype(int)[:-1]
+    means = np.add.reduceat(words, first) / np.diff([*first, len(words)])[:, None, None]
+    return means, [f"cycle {trace.cycles[0] + pick * trace.every}" for pick in first]
 
 
 def filmstrip(trace: Trace, frames: int = 8, path: str | None = None):  # noqa: ANN201
-    """Draw evenly spaced windows of cycles side by side: how many words each router passes on.
+    """Draw equal spans of cycles side by side: how many words a cycle each router passes on.
 
     Args:
         trace: recorded.
@@ -144,12 +156,32 @@ def gif(trace: Trace, path: str, frames: int = 60) -> None:
     write_gif(planes, titles, _WORDS, highest=max(planes.max(), 1e-9), path=path)
 
 
-def heat_map(trace: Trace, what: str = "task", path: str | None = None):  # noqa: ANN201
-    """Draw the fraction of the recorded cycles in which something was busy on each PE.
+def utilisation(trace: Trace) -> dict[str, np.ndarray]:
+    """Return the fraction of the recorded cycles in which each PE's parts were busy.
 
     Args:
         trace: recorded.
-        what: 'task', or a link: 'west', 'east', 'south', 'north', 'ramp'.
+
+    Returns:
+        [H, W] planes: 'task', in which a task was running, and each link: 'west', 'east', 'south',
+        'north', 'ramp'.
+    """
+    x, y, width, height = trace.rectangle
+    rows, busy = trace.thread == TASK, np.zeros((height, width))
+    np.add.at(busy, (trace.y[rows] - y, trace.x[rows] - x), (trace.end - trace.begin)[rows])
+    links = zip(_LINKS, np.moveaxis(trace.links.sum(axis=0), -1, 0), strict=True)
+    cycles = max(1, trace.cycles[1] - trace.cycles[0])
+    return {name: plane / cycles for name, plane in (("task", busy), *links)}
+
+
+def heat_map(
+    trace: Trace | Mapping[str, np.ndarray], what: str = "task", path: str | None = None
+) -> Any:
+    """Draw one plane of :func:`utilisation`.
+
+    Args:
+        trace: recorded, or [H, W] planes by name.
+        what: name of the plane.
         path: file to write too.
 
     Returns:
@@ -158,15 +190,33 @@ def heat_map(trace: Trace, what: str = "task", path: str | None = None):  # noqa
     Raises:
         ValueError: another word.
     """
-    x, y, width, height = trace.rectangle
-    cycles = max(1, trace.cycles[1] - trace.cycles[0])
-    if what in _PORTS:
-        busy = trace.links[..., _PORTS.index(what)].sum(axis=0)
-    elif what == "task":
-        rows, busy = trace.thread == TASK, np.zeros((height, width))
-        spans = (trace.end - trace.begin)[rows]
-        np.add.at(busy, (trace.y[rows] - y, trace.x[rows] - x), spans)
-    else:
-        raise ValueError(f"heat_map: {what!r}; there are task, {', '.join(_PORTS)}")
-    title = f"{what} utilisation"
-    return draw_heat_map(busy / cycles, title, "fraction of cycles busy", highest=1, path=path)
+    planes = utilisation(trace) if isinstance(trace, Trace) else trace
+    if what not in planes:
+        raise ValueError(f"heat_map: {what!r}; there are {', '.join(planes)}")
+    titles = f"{what} utilisation", "fraction of cycles busy"
+    return draw_heat_map(planes[what], *titles, highest=1, path=path)
+
+
+def profile(trace: Trace) -> list[Line]:
+    """Return the cycles of all PEs in which an operation was running, by operation.
+
+    An operation's cycles are those from its first to its last element, waits included. Cycles of
+    instructions are in ``runtime.profile``.
+
+    Args:
+        trace: recorded.
+    """
+    first, cycles = dict[str, tuple[int, int]](), dict[tuple[str, int], int]()
+    for place, text in sorted(trace.texts.items()):
+        first.setdefault(text, place)  # PEs may have the same operation at several places
+    rows = trace.thread != TASK
+    columns = (trace.file, trace.line, trace.end - trace.begin)
+    for file, line, spent in zip(*(column[rows].tolist() for column in columns), strict=True):
+        place = first.get(trace.texts.get((file, line), ""), (file, line))
+        key = trace.files[place[0]], place[1]
+        cycles[key] = cycles.get(key, 0) + spent
+    texts = {(trace.files[file], line): text for text, (file, line) in first.items()}
+    return [
+        line._replace(text=texts.get((line.file, line.line), line.text))
+        for line in profile_of(cycles)
+    ]
