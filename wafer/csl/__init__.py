@@ -5,6 +5,7 @@ it, ``regions`` lays programs out from Python, ``library`` holds the system modu
 the vendor's runtime; ``trace`` draws what a run did when. ``wafer.machine`` executes programs.
 """
 
+from wafer.csl import trace
 from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.runtime import Runtime
 from wafer.csl.semantics.compile import compile_layout as compile
@@ -12,7 +13,6 @@ from wafer.csl.syntax.check import check
 from wafer.csl.syntax.format import format_text
 from wafer.csl.syntax.parser import Parsed, parse, read
 from wafer.csl.syntax.source import CslError, Position, Problem, Source
-from wafer.machine import trace
 from wafer.machine.engine import Machine, Rectangle, Status
 from wafer.machine.image import Image
 from wafer.machine.recording import Recording, Trace
