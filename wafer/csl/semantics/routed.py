@@ -116,6 +116,8 @@ def _first_problem(image: Image, cells: list[tuple[int, int]], use: _Use) -> tup
 
 def _problem(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
     color = use.color
+    if int(image.colors[y, x, color]) & _SWAPS:
+        return None  # it becomes another color
     if not sides_of(image, x, y, color, enter=use.sends) >> _RAMP & 1:
         verb, field = ("sends on", "rx") if use.sends else ("receives from", "tx")
         route = (
