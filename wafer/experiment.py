@@ -21,7 +21,7 @@ from models.paths import named_leaves
 from sparsity import Sparsifier
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
 from wafer.data.batching.dataset import Context, Dataset, build_dataset
-from wafer.data.sections.base import InputSection
+from wafer.data.sections.base import InputSection, MicroBatchRange
 from wafer.errors import ConfigError, Problem
 from wafer.optim.chain import make_optimizer
 from wafer.optim.freeze import train_only
@@ -68,12 +68,20 @@ def batch_shape(
         copies: of a pipeline on each system, which share its micro-batches.
         most: rows of a micro-batch where the section names none: the largest divisor of a
             copy's share up to this. None takes the share whole.
+
+    Raises:
+        ConfigError: no size that the section lets the run choose divides the share.
     """
     share, rows = section.batch_size // systems, section.micro_batch_size
     if not isinstance(rows, int):
-        each = max(share // copies, 1)
-        sizes = range(1, min(most or each, each) + 1)
-        rows = max(size for size in sizes if each % size == 0)
+        each, least = max(share // copies, 1), 1
+        if isinstance(rows, MicroBatchRange):
+            least, most = rows.explore.min or 1, rows.explore.max or most
+        sizes = [n for n in range(least, min(most or each, each) + 1) if each % n == 0]
+        if not sizes:
+            message = f"explore from {least} to {most or each}: no size divides {each} rows"
+            raise ConfigError([Problem(("micro_batch_size",), message)])
+        rows = max(sizes)
     return BatchShape(systems, share // rows * accumulation, rows)
 
 

@@ -170,15 +170,18 @@ class SGD(Optimizer, legacy={"use_nesterov": "nesterov"}):
         return [*steps, link.rate()]
 
 
-class _Betas2(Optimizer):
+class _TwoRates(Optimizer):
     """Optimizers with two moment rates, written ``betas`` or ``beta1`` and ``beta2``."""
 
     betas: _Betas = (0.9, 0.999)
-    eps: NonNegativeFloat = 1e-6
 
     @classmethod
     def keys(cls) -> tuple[str, ...]:
         return (*super().keys(), "beta1", "beta2")
+
+
+class _Betas2(_TwoRates):
+    eps: NonNegativeFloat = 1e-6
 
 
 class Adam(_Betas2):
@@ -245,7 +248,7 @@ class Lamb(_Betas2):
         return [direction, link.decay, ratio, link.rate()]
 
 
-class Lion(_Betas2):
+class Lion(_TwoRates):
     """Sign of an interpolated momentum."""
 
     betas: _Betas = (0.9, 0.99)

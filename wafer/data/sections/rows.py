@@ -49,7 +49,6 @@ class _RowsInput(InputSection):
         mixture: several datasets with weights, instead of ``data_dir``.
         data_subset: which part of ``data_dir``.
         num_samples: examples of one pass; with ``shuffle``, several epochs are mixed together.
-        pad_last: accepted: without ``drop_last`` the last batch is always filled up.
         vocab_size: V, compared with the model's.
     """
 
@@ -57,7 +56,6 @@ class _RowsInput(InputSection):
     mixture: Annotated[tuple[MixturePart, ...], Field(min_length=1)] | None = None
     data_subset: str | None = None
     num_samples: PositiveInt | None = None
-    pad_last: Bool | None = None
     vocab_size: PositiveInt | None = None
 
     @property
@@ -222,15 +220,11 @@ class TransformerDynamicDataProcessor(
         tgt_vocab_file: accepted: the vocabulary of the sources is for both.
     """
 
+    unread = (*InputSection.unread, "tgt_data_dir", "tgt_vocab_file")
+
     extra_ids: NonNegativeInt = 0
     tgt_data_dir: Folders | None = None
     tgt_vocab_file: str | None = None
-
-    @property
-    def no_effect(self) -> tuple[str, ...]:
-        """Keys the file sets that mean nothing on this machine."""
-        unread = (key for key in ("tgt_data_dir", "tgt_vocab_file") if getattr(self, key))
-        return (*super().no_effect, *unread)
 
 
 class SyntheticDataProcessor(InputSection, reader="wafer.data.readers.synthetic:synthetic"):
