@@ -259,7 +259,7 @@ def _unread(eps: float) -> float:
 
 
 class Lion(_Betas2):
-    """Sign of an interpolated momentum. Checkpoints of before store ``eps``, which it never read."""
+    """Sign of an interpolated momentum. Older checkpoints store ``eps``, which nothing reads."""
 
     betas: _Betas = (0.9, 0.99)
     eps: Annotated[float, AfterValidator(_unread)] = 1e-6
