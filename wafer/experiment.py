@@ -285,6 +285,9 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
             message = f"{section.data_processor!r}: {_unfit(cfg.model['name'], section, takes)}"
             problems.append(Problem((name, "data_processor"), message))
             continue
+        if section.use_vsl and getattr(model.config, "has_nsp", False):
+            message = "rows of several sequences have no next sentence; model.disable_nsp: true"
+            problems.append(Problem((name, "use_vsl"), message))
         tokens = getattr(section, "vocab_size", None)
         if tokens is not None and tokens > vocab:
             message = f"{tokens} token ids, but model.vocab_size is {vocab}; make them equal"
@@ -297,6 +300,12 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
                 "raise that or shorten this"
             )
             problems.append(Problem((name, "max_sequence_length"), message))
+    skipped, section = cfg.runconfig.skip_samples, cfg.train_input
+    if skipped is not None and section is not None and cfg.optimizer is not None:
+        each = section.batch_size * cfg.optimizer.grad_accum_steps
+        if skipped % each:
+            message = f"{skipped} samples are no whole steps of {each}"
+            problems.append(Problem(("runconfig", "skip_samples"), message))
     return (
         problems
         + list(_split_negatives(cfg))

@@ -22,7 +22,14 @@ __all__ = ["DAMAGE", "PARAMS", "Described", "describe", "look", "open_rows"]
 
 PARAMS = "data_params.json"
 DAMAGE = (OSError, KeyError, RuntimeError, TypeError, ValueError)  # what h5py raises over it
-_BY_COUNT = {3: FEATURES, 5: VSL_FEATURES, 2: FEATURES[:2], 6: PAIR_FEATURES}
+_MASKED = FEATURES[:2]
+_BY_COUNT = {
+    2: _MASKED,
+    3: FEATURES,
+    4: (*_MASKED, *VSL_FEATURES[3:]),
+    5: VSL_FEATURES,
+    6: PAIR_FEATURES,
+}
 _IMAGE_ROW = ("text_input_ids", "loss_mask", "labels", "key_padding_mask", "token_modality_idx")
 _CHUNK = 256 << 20  # bytes of one chunk, which is in memory as a whole to read a row of it
 

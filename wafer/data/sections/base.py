@@ -81,6 +81,7 @@ class InputSection(_Ignored):
     Attributes:
         task: what its rows are for, a name of ``wafer.data.tasks.TASKS``; the model must take it.
         reader: ``"module:function"``, (section, ``Context``) -> ``Dataset``; '' for none.
+        packed_files: whether its files may hold packed rows of a task other than next tokens.
         unread: keys that are accepted and mean nothing here.
         data_processor: the class's name in the YAML, or ``module:class``.
         batch_size: sequences per step over all systems (the effective batch).
@@ -93,6 +94,7 @@ class InputSection(_Ignored):
 
     task: ClassVar[str] = "lm"
     reader: ClassVar[str] = ""
+    packed_files: ClassVar[bool] = False
     unread: ClassVar[tuple[str, ...]] = tuple(_Ignored.model_fields)
 
     data_processor: str
@@ -120,10 +122,10 @@ class InputSection(_Ignored):
 
     def model_post_init(self, _: Any) -> None:
         """Say what removes padding of rows that are not packed."""
-        if self.use_vsl and self.task != "lm":
+        if self.use_vsl and self.task != "lm" and not self.packed_files:
             message = (
-                "not computed here: packing is for next-token rows; model.enable_vts: true removes "
-                "the padding of these"
+                "not computed here: packing is for next-token and BERT's HDF5 rows; "
+                "model.enable_vts: true removes the padding of these"
             )
             raise ConfigError([Problem(("use_vsl",), message)])
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -136,11 +136,16 @@ class GptHDF5MapDataProcessor(GptHDF5DataProcessor):
 class BertHDF5DataProcessor(_RowsInput, task="mlm", reader="wafer.data.readers.rows:bert_rows"):
     """BERT rows: masked anew at every reading, unless the file brings masked labels.
 
+    With ``use_vsl`` a row holds several sequences (ESM-2's proteins): ``attention_span`` and
+    ``position_ids`` beside the ids. Nothing attends beyond its own.
+
     Attributes:
         masked_lm_prob: share of the tokens that is masked.
         max_predictions_per_seq: M, most tokens masked in a row; None is that share of a row.
         mask_id: id of [MASK]; None takes it from ``data_params.json``.
     """
+
+    packed_files: ClassVar[bool] = True
 
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] = 0.15
     max_predictions_per_seq: PositiveInt | None = None
