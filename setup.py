@@ -153,7 +153,7 @@ setup(
             ["planes.cc", "engine.cc", "machine.cc"],
             per_target=["words.cc"],
         ),
-        NativeLibrary("wafer.csl.machine.native", ["machine.cc"], per_target=[]),
+        NativeLibrary("wafer.machine.native", ["machine.cc"], per_target=[]),
     ],
     cmdclass={"bdist_wheel": PlatformWheel, "build_ext": BuildNative},
 )

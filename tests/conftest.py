@@ -62,7 +62,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("native"):
         pytest.skip("the native kernels were not built")
     if runtime := sys.modules.get("wafer.csl.host.runtime"):  # in JAX it would take minutes
-        runtime.machine_for = sys.modules["wafer.csl.machine.engine"].Machine
+        runtime.machine_for = sys.modules["wafer.machine.engine"].Machine
 
 
 @pytest.hookimpl(wrapper=True)

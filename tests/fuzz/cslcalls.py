@@ -7,9 +7,9 @@ import numpy as np
 from helpers.assembly import assemble, build, color_register, switch_register
 
 from fuzz.values import damaged_array
-from wafer.csl.machine.engine import Machine, Rectangle, _library
-from wafer.csl.machine.image import COLUMNS
-from wafer.csl.machine.recording import Recording
+from wafer.machine.engine import Machine, Rectangle, _library
+from wafer.machine.image import COLUMNS
+from wafer.machine.recording import Recording
 
 _LIMIT = 3_000  # cycles
 # Every table and most instructions.

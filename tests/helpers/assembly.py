@@ -10,9 +10,9 @@ import shlex
 
 import numpy as np
 
-from wafer.csl.machine import codes
-from wafer.csl.machine.codes import Action, DsdOp, Gate, Op, Operand, Type
-from wafer.csl.machine.image import COLUMNS, NO_COLOR, Image, Program, Symbol
+from wafer.machine import codes
+from wafer.machine.codes import Action, DsdOp, Gate, Op, Operand, Type
+from wafer.machine.image import COLUMNS, NO_COLOR, Image, Program, Symbol
 
 _DEFAULTS = {
     "operations": {"thread": -1, "priority": -1, "index": -1},

@@ -3,8 +3,8 @@
 import numpy as np
 
 from wafer.csl.host.machine import Status
-from wafer.csl.machine.image import COLUMNS, Export, Image, Program, Symbol
 from wafer.energy import Counts
+from wafer.machine.image import COLUMNS, Export, Image, Program, Symbol
 
 A, COUNT, POINTER = 16, 32, 40  # addresses: [8]u16 or so, a u16, a pointer to A
 IN, OUT = 3, 4  # colours of streams

@@ -1,21 +1,21 @@
 """CSL: programs written in the vendor's language for the fabric, compiled and run here, unchanged.
 
 ``syntax`` knows the text of one file, ``semantics`` what a program says and the code that comes of
-it, ``regions`` lays programs out from Python, ``machine`` executes them, ``library`` holds the
-system modules, ``host`` is the vendor's runtime; ``trace`` draws what a run did when.
+it, ``regions`` lays programs out from Python, ``library`` holds the system modules, ``host`` is
+the vendor's runtime; ``trace`` draws what a run did when. ``wafer.machine`` executes programs.
 """
 
 from wafer.csl import trace
 from wafer.csl.host.errors import DeadlockError, FaultError, HostError
 from wafer.csl.host.runtime import Runtime
-from wafer.csl.machine.engine import Machine, Rectangle, Status
-from wafer.csl.machine.image import Image
-from wafer.csl.machine.recording import Recording, Trace
 from wafer.csl.semantics.compile import compile_layout as compile
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.format import format_text
 from wafer.csl.syntax.parser import Parsed, parse, read
 from wafer.csl.syntax.source import CslError, Position, Problem, Source
+from wafer.machine.engine import Machine, Rectangle, Status
+from wafer.machine.image import Image
+from wafer.machine.recording import Recording, Trace
 
 __all__ = [
     "CslError",

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from wafer.csl.machine.lines import profile_text
-from wafer.csl.machine.recording import TASK, Trace
 from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
+from wafer.machine.lines import profile_text
+from wafer.machine.recording import TASK, Trace
 
 __all__ = ["chrome_trace", "filmstrip", "gif", "heat_map", "profile_text", "timeline"]
 

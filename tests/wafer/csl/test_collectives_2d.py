@@ -8,7 +8,7 @@ import pytest
 from wafer.csl.host.runtime import Runtime
 from wafer.csl.semantics.compile import compile_layout
 
-engine = pytest.importorskip("wafer.csl.machine.engine")
+engine = pytest.importorskip("wafer.machine.engine")
 pytestmark = [
     pytest.mark.native,
     pytest.mark.skipif(not engine.available(), reason="no compiled machine"),

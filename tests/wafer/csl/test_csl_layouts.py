@@ -8,7 +8,6 @@ import pytest
 from wafer.csl import CslError, DeadlockError, HostError
 from wafer.csl.host.artifacts import load
 from wafer.csl.host.sdk import SdkRuntime, recorded
-from wafer.csl.machine.recording import Recording
 from wafer.csl.regions import (
     Color,
     Edge,
@@ -25,6 +24,7 @@ from wafer.csl.regions import (
 from wafer.csl.regions.colors import AllocationError, ColorGroup, allocate, joined, meetings
 from wafer.csl.regions.paths import Hop, find_exit, find_lanes, find_path
 from wafer.csl.regions.routing import Sides, registers_of
+from wafer.machine.recording import Recording
 
 W, E, S, N, RAMP = Route
 FILES = {

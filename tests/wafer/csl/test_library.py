@@ -7,9 +7,9 @@ import pytest
 import wafer.csl
 from wafer.csl import Source, check, format_text, parse
 from wafer.csl.host import debug_util
-from wafer.csl.machine.codes import CONFIG, Intrinsic, Type
 from wafer.csl.semantics.files import LIBRARY
 from wafer.csl.syntax import tree
+from wafer.machine.codes import CONFIG, Intrinsic, Type
 
 FILES = sorted(LIBRARY.rglob("*.csl"))
 

@@ -11,11 +11,11 @@ from helpers.csl_program import compiled
 import wafer.csl
 from wafer.cli import main
 from wafer.csl import Machine, Recording, Rectangle, trace
-from wafer.csl.machine.costs import ARCHS
-from wafer.csl.machine.engine import available
-from wafer.csl.machine.lines import profile_of
-from wafer.csl.machine.recording import TASK
 from wafer.errors import CompileError
+from wafer.machine.costs import ARCHS
+from wafer.machine.engine import available
+from wafer.machine.lines import profile_of
+from wafer.machine.recording import TASK
 
 LIBRARY = Path(wafer.csl.__file__).parent / "library"
 

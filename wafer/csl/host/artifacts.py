@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wafer.csl.host.words import argument_types
-from wafer.csl.machine.image import Export, HostPort, Image, Preset, Program, Symbol
 from wafer.errors import CompileError
+from wafer.machine.image import Export, HostPort, Image, Preset, Program, Symbol
 
 if TYPE_CHECKING:  # the machine takes a second to import, which a compilation need not spend
     from wafer.csl.host.machine import Machine

@@ -12,7 +12,7 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.machine import Machine, Rectangle
 from wafer.csl.host.symbols import variable_at
 from wafer.csl.host.words import low_bits
-from wafer.csl.machine.image import HostPort, Image
+from wafer.machine.image import HostPort, Image
 
 __all__ = ["Call", "Collect", "Copy", "Receive", "Task"]
 

@@ -10,7 +10,7 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.sdk_utils import make_u48
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import dtype_of
-from wafer.csl.machine.codes import Type
+from wafer.machine.codes import Type
 
 __all__ = ["debug_util", "decode_trace"]
 

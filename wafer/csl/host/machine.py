@@ -5,9 +5,9 @@ from typing import Protocol
 
 import numpy as np
 
-from wafer.csl.machine.engine import Print, Rectangle, Status
-from wafer.csl.machine.recording import Trace
 from wafer.energy import Counts
+from wafer.machine.engine import Print, Rectangle, Status
+from wafer.machine.recording import Trace
 
 __all__ = ["Machine", "Print", "Rectangle", "Status"]
 

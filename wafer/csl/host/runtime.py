@@ -15,12 +15,12 @@ from wafer.csl.host.order import places
 from wafer.csl.host.region import Region, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
-from wafer.csl.machine.chains import by_cause
-from wafer.csl.machine.choice import machine_for
-from wafer.csl.machine.image import HostPort, Image
-from wafer.csl.machine.lines import Line, profile_of
-from wafer.csl.machine.recording import Recording, Trace
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
+from wafer.machine.chains import by_cause
+from wafer.machine.choice import machine_for
+from wafer.machine.image import HostPort, Image
+from wafer.machine.lines import Line, profile_of
+from wafer.machine.recording import Recording, Trace
 
 __all__ = ["Runtime"]
 

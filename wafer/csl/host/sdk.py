@@ -11,10 +11,10 @@ from wafer.csl.host.errors import HostError
 from wafer.csl.host.order import MemcpyOrder
 from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
-from wafer.csl.machine.costs import SCALAR_UNCERTAINTY
-from wafer.csl.machine.recording import Recording
 from wafer.csl.regions.layout import Platform
 from wafer.errors import CompileError
+from wafer.machine.costs import SCALAR_UNCERTAINTY
+from wafer.machine.recording import Recording
 
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime", "recorded"]
 

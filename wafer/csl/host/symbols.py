@@ -3,7 +3,7 @@
 import difflib
 
 from wafer.csl.host.errors import HostError
-from wafer.csl.machine.image import Image, Program, Symbol
+from wafer.machine.image import Image, Program, Symbol
 
 __all__ = ["find_symbol", "variable_at"]
 

@@ -10,7 +10,7 @@ from wafer.errors import CompileError, WaferError
 
 if TYPE_CHECKING:  # the machine need not be loaded to say which options there are
     from wafer.csl.host.runtime import Runtime
-    from wafer.csl.machine.recording import Trace
+    from wafer.machine.recording import Trace
 
 __all__ = ["add_trace_options", "trace_script"]
 
@@ -73,7 +73,7 @@ def trace_script(args: argparse.Namespace) -> int:
     """
     from wafer.csl.host.scripts import run_here
     from wafer.csl.host.sdk import recorded
-    from wafer.csl.machine.recording import Recording
+    from wafer.machine.recording import Recording
 
     arguments = _split(args)
     wanted = {option: getattr(args, option) for option in _FILES if getattr(args, option)}

@@ -10,7 +10,6 @@ import numpy as np
 
 from wafer.csl.host.errors import HostError
 from wafer.csl.host.symbols import find_symbol
-from wafer.csl.machine.image import COLUMNS, HostPort, Image, Preset
 from wafer.csl.regions.colors import AllocationError, ColorGroup, allocate, joined, meetings
 from wafer.csl.regions.grid import Grid, Used, connect, lead_out
 from wafer.csl.regions.problems import fail
@@ -25,6 +24,7 @@ from wafer.csl.semantics.core.unit import Unit
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.semantics.files import Files
 from wafer.csl.syntax.source import Position
+from wafer.machine.image import COLUMNS, HostPort, Image, Preset
 
 __all__ = ["build"]
 

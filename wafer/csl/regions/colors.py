@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from wafer.csl.machine.image import COLORS
 from wafer.csl.regions.routing import Cell, Sides, step
 from wafer.csl.semantics.builtins.routes import SWITCHED_WSE3
+from wafer.machine.image import COLORS
 
 __all__ = ["AllocationError", "ColorGroup", "allocate", "joined", "meetings"]
 

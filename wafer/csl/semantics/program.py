@@ -5,8 +5,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from wafer.csl.machine.codes import Op
-from wafer.csl.machine.image import COLUMNS, NO_COLOR, Program
 from wafer.csl.semantics.builtins.arguments import gated, local_task
 from wafer.csl.semantics.builtins.layout import Layout, Tile
 from wafer.csl.semantics.core import types
@@ -20,6 +18,8 @@ from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import release
 from wafer.csl.syntax.source import CslError, Position, Problem
+from wafer.machine.codes import Op
+from wafer.machine.image import COLUMNS, NO_COLOR, Program
 
 __all__ = ["attempt", "compile_program"]
 

@@ -8,7 +8,7 @@ from wafer.hpc import host
 __all__ = ["cycles", "run"]
 
 # Cycles of the PE that does most, on WSE-2. Sending and hearing are counted by the table of costs
-# (wafer/csl/machine/costs.py); the others are read off runs of 1 x 1 to 20 x 20 cells.
+# (wafer/machine/costs.py); the others are read off runs of 1 x 1 to 20 x 20 cells.
 _START = 13  # the call, the first cell, the end
 _GENERATION = 17  # the rule, the sums and the loop
 _SEND, _HEAR = 2, 3  # one word: an operation with a fabric operand; and one with a pointer besides

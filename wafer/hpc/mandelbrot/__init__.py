@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from wafer.csl.machine.costs import UNROLLED
 from wafer.hpc import host
+from wafer.machine.costs import UNROLLED
 
 __all__ = ["cycles", "run"]
 

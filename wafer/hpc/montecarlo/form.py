@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer.csl.machine.costs import UNROLLED
+from wafer.machine.costs import UNROLLED
 
 __all__ = ["closed_form"]
 

@@ -11,7 +11,7 @@ from wafer.csl.host.artifacts import save
 from wafer.csl.host.debug_util import debug_util, decode_trace
 from wafer.csl.host.errors import HostError
 from wafer.csl.host.shims.cerebras.sdk import sdk_utils as shim
-from wafer.csl.machine.image import Symbol
+from wafer.machine.image import Symbol
 
 
 def test_memcpy_view_is_of_the_lower_bits():

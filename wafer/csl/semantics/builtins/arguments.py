@@ -1,10 +1,10 @@
 """What fields of builtins' arguments say: tasks, priorities, what a control wavelet does."""
 
-from wafer.csl.machine.codes import Action, Gate
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Function, Value
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Action, Gate
 
 __all__ = [
     "action",

@@ -1,11 +1,11 @@
 """What is wrong with an operation's descriptors and is known before it runs."""
 
-from wafer.csl.machine.image import COLUMNS
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator
 from wafer.csl.semantics.core.unit import Descriptor
 from wafer.csl.semantics.core.values import Reference, Value
 from wafer.csl.syntax.source import Position
+from wafer.machine.image import COLUMNS
 
 __all__ = ["check_destination", "check_fabric"]
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from wafer.csl.machine.codes import Descriptor as Field, Op
-from wafer.csl.machine.image import COLORS, NO_COLOR
 from wafer.csl.semantics.builtins.arguments import (
     fields_of,
     flag,
@@ -28,6 +26,8 @@ from wafer.csl.semantics.language.names import resolve
 from wafer.csl.semantics.language.tensors import ZERO, Access, moved_by
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Descriptor as Field, Op
+from wafer.machine.image import COLORS, NO_COLOR
 
 __all__ = ["BUILTINS"]
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from wafer.csl.machine.codes import Intrinsic, Op, Type
 from wafer.csl.semantics.builtins.arguments import fields_of
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
@@ -15,6 +14,7 @@ from wafer.csl.semantics.language.choices import condition
 from wafer.csl.semantics.language.coerce import cast, coerce, narrowed, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position, Problem
+from wafer.machine.codes import Intrinsic, Op, Type
 
 __all__ = ["BUILTINS"]
 

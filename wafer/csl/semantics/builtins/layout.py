@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from wafer.csl.machine.image import COLORS, Export
 from wafer.csl.semantics.builtins.routes import ColorConfig, color_config
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.image import COLORS, Export
 
 __all__ = ["BUILTINS", "Layout", "Tile"]
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from wafer.csl.machine.codes import Descriptor as Field, DsdOp, Op, Operand, Type
 from wafer.csl.semantics.builtins.arguments import action, fields_of, on_control, priority, simd
 from wafer.csl.semantics.builtins.checked import check_destination, check_fabric
 from wafer.csl.semantics.core import types
@@ -13,6 +12,7 @@ from wafer.csl.semantics.language.calls import called
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Descriptor as Field, DsdOp, Op, Operand, Type
 
 __all__ = ["BUILTINS"]
 

@@ -1,7 +1,5 @@
 """Builtins of a PE's file: tasks, queues, blocking, exports, its own colours."""
 
-from wafer.csl.machine.codes import Gate, Intrinsic, Op
-from wafer.csl.machine.image import COLORS
 from wafer.csl.semantics.builtins.arguments import fields_of, gated, local_task, priority
 from wafer.csl.semantics.builtins.routes import color_config
 from wafer.csl.semantics.core import types
@@ -10,6 +8,8 @@ from wafer.csl.semantics.core.values import Function, KnownPlace, Reference, Val
 from wafer.csl.semantics.language.names import resolve
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Gate, Intrinsic, Op
+from wafer.machine.image import COLORS
 
 __all__ = ["BUILTINS"]
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from wafer.csl.machine.codes import Op
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Op
 
 __all__ = ["Code", "Label"]
 

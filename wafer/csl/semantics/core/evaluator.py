@@ -8,7 +8,6 @@ are an error. The rules for each kind of node are tables of the unit (:mod:`.uni
 import difflib
 from typing import Any, NamedTuple, NoReturn
 
-from wafer.csl.machine.codes import Op
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Code, Label
 from wafer.csl.semantics.core.numbers import bits_of
@@ -30,6 +29,7 @@ from wafer.csl.semantics.core.values import (
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import feature_of
 from wafer.csl.syntax.source import Position, Problem
+from wafer.machine.codes import Op
 
 __all__ = ["Evaluator", "Failure", "Jump", "Loop"]
 

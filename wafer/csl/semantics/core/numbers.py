@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wafer.csl.machine import codes
 from wafer.csl.semantics.core import types
+from wafer.machine import codes
 
 __all__ = [
     "COMPARISONS",

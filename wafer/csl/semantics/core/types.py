@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from wafer.csl.machine import codes
 from wafer.csl.syntax.source import Position
+from wafer.machine import codes
 
 __all__ = [
     "ANONYMOUS",

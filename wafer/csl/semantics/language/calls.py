@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from wafer.csl.machine.codes import Op, Type
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure, described
 from wafer.csl.semantics.core.unit import Request, Unit
@@ -21,6 +20,7 @@ from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Op, Type
 
 __all__ = ["call", "interpret", "write_functions"]
 

@@ -1,6 +1,5 @@
 """Choices between values, and values where a type is expected."""
 
-from wafer.csl.machine.codes import Op
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, described
@@ -8,6 +7,7 @@ from wafer.csl.semantics.core.values import Register, Value, is_known
 from wafer.csl.semantics.language.coerce import coerce, common
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Op
 
 __all__ = ["choice", "condition", "typed"]
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from wafer.csl.machine.codes import Op
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Code
 from wafer.csl.semantics.core.evaluator import Evaluator, described
@@ -18,6 +17,7 @@ from wafer.csl.semantics.core.values import (
     is_known,
 )
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Op
 
 __all__ = ["adapted", "cast", "coerce", "common", "narrowed", "zero"]
 

@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-from wafer.csl.machine.codes import Op
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, Jump, described
@@ -23,6 +22,7 @@ from wafer.csl.semantics.language.operators import combined, inverted, negated, 
 from wafer.csl.semantics.language.statements import chosen_arm, run
 from wafer.csl.semantics.language.tensors import tensor_access
 from wafer.csl.syntax import tree
+from wafer.machine.codes import Op
 
 __all__ = ["VALUES"]
 

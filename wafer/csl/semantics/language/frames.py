@@ -1,10 +1,10 @@
 """How many registers a program's calls need at once."""
 
-from wafer.csl.machine.codes import DEEPEST_CALL
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Failure
 from wafer.csl.semantics.core.unit import Unit
 from wafer.csl.syntax.source import Problem
+from wafer.machine.codes import DEEPEST_CALL
 
 __all__ = ["frame_size"]
 

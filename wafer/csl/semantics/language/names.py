@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-from wafer.csl.machine.codes import Op
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure, described
 from wafer.csl.semantics.core.values import (
@@ -24,6 +23,7 @@ from wafer.csl.semantics.core.values import (
 from wafer.csl.semantics.language.coerce import coerce, zero
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Op
 
 __all__ = ["declared", "element", "flat", "named_value", "pointed", "resolve", "signature"]
 

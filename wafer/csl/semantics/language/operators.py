@@ -1,12 +1,12 @@
 """Operators on values: computed if both are known, instructions if not."""
 
-from wafer.csl.machine.codes import Op
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.numbers import COMPARISONS, SIGNS, compute, wrapped
 from wafer.csl.semantics.core.values import Register, Value, is_known
 from wafer.csl.semantics.language.coerce import coerce, common, narrowed
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Op
 
 __all__ = ["combined", "inverted", "negated", "opposite"]
 

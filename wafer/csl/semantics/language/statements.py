@@ -6,7 +6,6 @@ Each returns a Jump if what follows it is never reached.
 from collections.abc import Iterator
 from typing import Any
 
-from wafer.csl.machine.codes import Op
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, Failure, Jump, Loop, described
@@ -29,6 +28,7 @@ from wafer.csl.semantics.language.names import element, resolve
 from wafer.csl.semantics.language.operators import combined
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Op
 
 __all__ = ["STATEMENTS", "chosen_arm", "run", "variable"]
 

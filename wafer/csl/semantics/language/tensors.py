@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from wafer.csl.machine.codes import Op
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator
 from wafer.csl.semantics.core.values import Reference, Register, Value, is_known
@@ -10,6 +9,7 @@ from wafer.csl.semantics.language.names import array_of
 from wafer.csl.semantics.language.operators import combined
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
+from wafer.machine.codes import Op
 
 __all__ = ["ZERO", "Access", "moved_by", "tensor_access"]
 

@@ -3,10 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-from wafer.csl.machine.costs import UNROLLED
 from wafer.errors import WaferError
 from wafer.hpc import host
 from wafer.hpc.mesh import blocks
+from wafer.machine.costs import UNROLLED
 
 __all__ = ["block_cycles", "cycles", "run"]
 

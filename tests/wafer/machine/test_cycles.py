@@ -1,0 +1,326 @@
+"""Cycles of single operations and instructions, counted by hand from the rules in costs.py."""
+
+import numpy as np
+import pytest
+from helpers.assembly import assemble, build, color_register
+
+from wafer.machine.codes import Op, Operand
+from wafer.machine.costs import ARCHS, op_costs
+from wafer.machine.engine import Machine
+
+_STAMP = int(op_costs()[Op.INTRINSIC, 11])  # between two stamps, with nothing between
+
+
+def between(code, setup="", arch="wse2", memory=48_000):
+    """Cycles between two stamps around ``code``, without those of the second one."""
+    text = f"""
+        .active 8
+        .space store 8
+        {setup}
+        local 8:
+          const r29 1
+          const r28 store
+          intrinsic.timer -1 r29
+    """
+    stamps = """
+          intrinsic.timestamp r30 -1
+          {code}
+          intrinsic.timestamp r31 -1
+          sub.i64 r31 r31 r30
+          store.u32 r28 r31 0
+          return
+    """
+    before, _, timed = code.rpartition("---")
+    program = assemble(text + before + stamps.format(code=timed), memory=memory)
+    machine = Machine(build([program], arch=arch))
+    machine.run(1_000_000)
+    store = program.symbols["store"].address
+    return int(machine.read(0, 0, store, 4).view(np.uint32)[0]) - _STAMP
+
+
+def steps(op, length, places, strides=(1, 1, 1), arch="wse2", sources=2):
+    """Cycles of an operation's steps on descriptors in DSRs (issue 1); places: byte addresses."""
+    at = [4000 + place for place in places]
+    names = ("dest", "src0", "src1")[: 1 + sources]
+    loads = "\n".join(
+        f"memory r0 {at[k]} {length} {strides[k]}\nload_dsr file={k} id=0 kind=MEMORY at=r0\n"
+        f"const r{10 + k} {k << 8}"
+        for k in range(1 + sources)
+    )
+    if op.startswith("FMAC"):
+        loads, names = loads + "\nconst r13 0", (*names, "scalar")
+    kinds = " ".join(f"{name}={'SCALAR' if name == 'scalar' else 'DSR'}" for name in names)
+    return between(f"{loads}\n---\noperate {op} {kinds} at=r10", arch=arch) - 1
+
+
+@pytest.mark.parametrize(
+    ("arch", "op", "bytes_", "cycles"),
+    [
+        # 24 elements; the second source 8 bytes behind the first one in its line of 16
+        ("wse2", "FADDS", 4, 12),  # 2 a step: 8 bytes of each source, two banks of four
+        ("wse2", "FADDH", 2, 6),  # 4 a step: 8 bytes again
+        ("wse2", "FMULS", 4, 24),
+        ("wse2", "FMAXH", 2, 24),
+        ("wse2", "FMACS", 4, 24),
+        ("wse2", "FMACH", 2, 6),
+        ("wse3", "FADDS", 4, 12),  # 4 a step: 16 bytes of each source fill all banks: 6 steps of 2
+        ("wse3", "FADDH", 2, 6),  # 8 a step, 3 steps of 2
+        ("wse3", "FMAXS", 4, 12),
+        ("wse3", "FMULS", 4, 24),
+    ],
+)
+def test_widths_of_operations_with_two_sources(arch, op, bytes_, cycles):
+    places = (0, 2048, 4096 + 8)
+    assert steps(op, 24, places, arch=arch) == cycles
+    # one element more is one step more
+    per_step = 2 if arch == "wse3" and op != "FMULS" else 1
+    assert steps(op, 25, places, arch=arch) == cycles + per_step
+
+
+@pytest.mark.parametrize(
+    ("arch", "op", "cycles"),
+    [
+        ("wse2", "FMOVS", 12),
+        ("wse2", "FMOVH", 6),
+        ("wse2", "FS2H", 24),
+        ("wse2", "CLZ", 24),
+        ("wse3", "FMOVS", 6),
+        ("wse3", "MOV16", 3),
+        ("wse3", "FS2H", 6),
+    ],
+)
+def test_one_source_never_waits_for_another(arch, op, cycles):
+    assert steps(op, 24, (0, 2048), arch=arch, sources=1) == cycles
+
+
+@pytest.mark.parametrize(("apart", "turns"), [(0, 2), (4, 1), (8, 1), (12, 1), (16, 2), (20, 1)])
+def test_a_width_of_one_waits_for_the_same_bank(apart, turns):
+    """@fmacs of 5,124 f32 reads one bank of four for each source, again after 16 bytes."""
+    assert steps("FMACS", 5124, (0, 0, 20_500 - 4 + apart)) == 5124 * turns
+
+
+@pytest.mark.parametrize(("apart", "turns"), [(0, 2), (4, 2), (8, 1), (12, 2), (16, 2), (24, 1)])
+def test_a_width_of_two_waits_unless_its_banks_are_the_other_half(apart, turns):
+    assert steps("FADDS", 100, (0, 2048, 4096 + apart)) == 50 * turns
+
+
+@pytest.mark.parametrize(
+    ("stride", "cycles"),
+    # 24 halves: 4 a step, by stride mod 8
+    [*enumerate((6, 6, 6, 6, 12, 6, 6, 12, 24, 12)), (-1, 12), (-8, 24), (-3, 6)],
+)
+def test_strides_limit_the_width(stride, cycles):
+    assert steps("FMOVH", 24, (0, 4096), (1, stride), sources=1) == cycles
+    assert steps("FMOVH", 24, (4096, 0), (stride, 1), sources=1) == cycles
+
+
+def test_addresses_that_4_does_not_divide_and_unequal_strides():
+    assert steps("FADDH", 24, (2, 2048, 4096 + 8)) == 24
+    assert steps("FADDH", 24, (0, 2050, 4096 + 10)) == 24
+    # one bank at first, but the strides differ: conflicts come and go
+    assert steps("FMACS", 24, (0, 2048, 4096), (1, 1, 2)) == 24
+    assert steps("FMACS", 24, (0, 2048, 4096), (2, 2, 2)) == 48
+    assert steps("FMACS", 24, (0, 2048, 4096 + 4), (2, 2, 2)) == 24
+    assert steps("FMACS", 24, (0, 2048, 4096), (1, 1, 5)) == 48  # 20 bytes are 4 modulo 16
+
+
+@pytest.mark.parametrize(
+    ("dest", "src1", "turns"),
+    # a column of a matrix with rows of whole lines stays in one bank: here src0's is 0
+    [(0, 4, 2), (0, 0, 3), (4, 8, 1), (4, 4, 2), (4, 0, 2)],
+)
+def test_columns_are_written_where_they_are_read(dest, src1, turns):
+    assert steps("FMACS", 24, (dest, 0, 8192 + src1), (64, 64, 12)) == 24 * turns
+
+
+@pytest.mark.parametrize("kind", [Operand.MEMORY, Operand.SHAPED])
+def test_descriptors_are_loaded_first(kind):
+    table = ".shape n3=10 s3=1" if kind == Operand.SHAPED else ""
+    setting = "const r{k} {shaped}" if kind == Operand.SHAPED else "memory r{k} {at} 10"
+    lines = [
+        setting.format(k=k, at=at, shaped=at | 0 << 16)
+        for k, at in ((10, 4000), (11, 5000), (12, 6000 + 4))
+    ]
+    name = kind.name
+    code = "\n".join(lines) + f"\n---\noperate FMULS dest={name} src0={name} src1={name} at=r10"
+    cost = ARCHS["wse2"].operands[kind]
+    assert between(code, setup=table) == 1 + 3 * cost + 10
+
+
+def test_the_innermost_stride_of_several_dimensions_counts():
+    """Three rows of eight halves, neighbours side by side or two apart, and a row's stride of 8."""
+    for inner, cycles in ((1, 6), (2, 6), (4, 12), (8, 24)):
+        table = f".shape n2=3 n3=8 s2=64 s3={inner}"
+        code = "const r10 4000\nconst r11 9000\n---\noperate FMOVH dest=SHAPED src0=SHAPED at=r10"
+        issue = 1 + 2 * ARCHS["wse2"].operands[Operand.SHAPED]
+        assert between(code, setup=table) == issue + cycles
+
+
+def test_a_pointer_takes_one_element_a_step():
+    code = "const r10 4000\nmemory r11 5000 24\n---\noperate FMOVS dest=POINTER src0=MEMORY at=r10"
+    costs = ARCHS["wse2"].operands
+    assert between(code) == 1 + costs[Operand.POINTER] + costs[Operand.MEMORY] + 24
+
+
+def test_every_operation_loads_its_descriptors_and_a_computed_one_takes_longer():
+    load, computed = ARCHS["wse2"].operands[Operand.MEMORY], ARCHS["wse2"].computed
+    first = "memory r10 4000 5\nmemory r11 5000 5\nmemory r12 6004 5\n"
+    operate = "operate FMULS dest=MEMORY src0=MEMORY src1=MEMORY at=r10\n"
+    once = 1 + 3 * load + 5
+    assert between(first + "---\n" + operate) == once
+    assert between(first + "---\n" + operate + operate) == 2 * once
+    # another first source, which a copy brings
+    other = "memory r13 7000 5\ncopy r11 r13\n"
+    assert between(first + "---\n" + operate + other + operate) == 2 * once
+    # computed: its value is not known before the program runs; the sum itself costs 4
+    same = "const r13 0\nadd.i64 r11 r11 r13\n"
+    assert between(first + "---\n" + operate + same + operate) == 2 * once + 4 + computed
+    # what is behind a jump's target is known of no register
+    jump = "jump next\nnext:\n"
+    assert between(first + "---\n" + jump + operate) == 1 + once + 3 * computed
+
+
+def test_a_step_ends_with_a_row():
+    """Rows of 6 in steps of 4: two of each row. Rows of 8 in steps of 8 and of all elements."""
+    for columns, per_row in ((6, 2), (8, 2), (10, 3)):
+        table = f".shape n2=5 n3={columns} s2=64 s3=1"
+        code = "const r10 4000\nconst r11 9000\n---\noperate FMOVS dest=SHAPED src0=SHAPED at=r10"
+        issue = 1 + 2 * ARCHS["wse3"].operands[Operand.SHAPED]
+        assert between(code, setup=table, arch="wse3") == issue + 5 * per_row
+    # in one row the 30 elements take 8 steps
+    code = (
+        "memory r10 4000 30\nmemory r11 9000 30\n---\noperate FMOVS dest=MEMORY src0=MEMORY at=r10"
+    )
+    assert between(code, arch="wse3") == 1 + 2 * ARCHS["wse3"].operands[Operand.MEMORY] + 8
+
+
+@pytest.mark.parametrize(("rounds", "cycles"), [(0, 0), (30, 150), (31, 31 * 9 + 2)])
+def test_a_short_loop_over_constants_is_unrolled(rounds, cycles):
+    """A round is one division by 8 of i16 and a subtraction: 5; its test, step and jumps 4 more."""
+    text = f"""
+          const r1 77
+          const r9 0
+          ---
+          const r2 0
+          const r3 {rounds}
+          const r4 1
+        again:
+          lt.i16 r5 r2 r3
+          jump_unless done r5
+          const r6 8
+          div.i16 r7 r1 r6
+          sub.i16 r1 r1 r9
+          add.i16 r2 r2 r4
+          jump again
+        done:
+    """
+    assert between(text) == cycles
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_instructions_of_a_task_and_steps_of_operations_take_turns(arch):
+    """A microthread of 5 elements beside 30 instructions: none of them in the same cycle."""
+    program = """
+        .fabric sends=1 queue=2 color=0
+        .active 8
+        .space store 8
+        local 8:
+          const r29 1
+          intrinsic.timer -1 r29
+          fabric r0 0 5
+          memory r1 4000 5
+          const r2 9
+          intrinsic.timestamp r3 -1
+          operate FMOVS dest=FABRIC src0=MEMORY at=r0 asynchronous=1 action=1 target=9
+          INSTRUCTIONS
+          return
+        local 9:
+          intrinsic.timestamp r4 -1
+          const r5 store
+          store.u32 r5 r4 0
+          return
+    """
+    ends = []
+    for count in (0, 30):
+        text = program.replace("INSTRUCTIONS", "sub.i16 r6 r2 r2\n" * count + "sub.i16 r6 r2 r2")
+        programs = [assemble(text, memory=8000), assemble(".active 8\nlocal 8:\nreturn", memory=4)]
+        routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
+        machine = Machine(build(programs, [[0, 1]], routes=routes, arch=arch))
+        machine.run(1000)
+        ends.append(int(machine.read(0, 0, 0, 4).view(np.uint32)[0]))
+    assert ends[1] - ends[0] == 30
+
+
+@pytest.mark.parametrize(("arch", "switch"), [("wse2", 2), ("wse3", 5)])
+def test_a_loop_and_a_task_switch(arch, switch):
+    """100 times one subtraction and one jump; then local task 9, which stamps."""
+    text = """
+        .active 8
+        .space store 8
+        local 8:
+          const r29 1
+          intrinsic.timer -1 r29
+          const r0 100
+        again:
+          sub.u16 r0 r0 r29
+          jump_if again r0
+          const r1 9
+          activate r1
+          return
+        local 9:
+          intrinsic.timestamp r3 -1
+          const r1 store
+          store.u32 r1 r3 0
+          return
+    """
+    machine = Machine(build([assemble(text, memory=64)], arch=arch))
+    machine.run(10_000)
+    # ACTIVATE is 1; task 9 begins in the cycle behind, the switch follows.
+    expected = 100 * 2 + 1 + 1 + switch
+    assert int(machine.read(0, 0, 0, 4).view(np.uint32)[0]) == expected
+
+
+def test_the_cost_of_instructions_by_class():
+    first = "const r1 7\nconst r2 3\nconst r3 1000\n---\n"
+    cases = {
+        "add.u16 r4 r1 r2": 1,
+        "add.u32 r4 r1 r2": 2,
+        "add.f32 r4 r1 r2": 1,
+        "add.i64 r4 r1 r2": 4,
+        "shr.u64 r4 r1 r2": 1,
+        "div.f32 r4 r1 r2": 50,
+        "cast.u16 r4 r1 6": 0,
+        "load.u16 r4 r3 0": 1,
+        "store.u16 r3 r1 0": 1,
+        "copy r4 r1": 0,
+    }
+    assert {code: between(first + code) for code in cases} == cases
+
+
+@pytest.mark.parametrize(("apart", "turns"), [(0, 2), (4, 1)])
+def test_the_fabric_takes_a_wavelet_a_cycle_and_waits_for_banks(apart, turns):
+    sender = f"""
+        .fabric sends=1 queue=2 color=0
+        .active 8
+        .space store 8
+        local 8:
+          const r29 1
+          intrinsic.timer -1 r29
+          fabric r0 0 5
+          memory r1 4000 5
+          memory r2 {5008 + apart} 5
+          intrinsic.timestamp r3 -1
+          operate FADDS dest=FABRIC src0=MEMORY src1=MEMORY at=r0
+          intrinsic.timestamp r4 -1
+          sub.i64 r4 r4 r3
+          const r5 store
+          store.u32 r5 r4 0
+          return
+    """
+    programs = [assemble(sender, memory=8000), assemble(".active 8\nlocal 8:\nreturn", memory=4)]
+    routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
+    machine = Machine(build(programs, [[0, 1]], routes=routes))
+    machine.run(1000)
+    operands = ARCHS["wse2"].operands
+    issue = 1 + operands[Operand.FABRIC] + 2 * operands[Operand.MEMORY]
+    assert int(machine.read(0, 0, 0, 4).view(np.uint32)[0]) == issue + 5 * turns

@@ -1,0 +1,246 @@
+"""The machine in JAX against the one in C++: cycles, memory, links and faults."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.assembly import assemble, build
+from helpers.csl_program import compiled
+
+import wafer.csl
+from wafer.errors import CompileError
+from wafer.machine import reference
+from wafer.machine.codes import DsdOp, Op, Type
+from wafer.machine.reference import scalar
+
+LIMIT = 20_000
+
+
+@pytest.fixture(autouse=True)
+def registers_of_64_bits():
+    with jax.enable_x64(True):
+        yield
+
+
+@functools.cache
+def compiled_run():
+    """One compiled program serves images of like size."""
+    return jax.jit(reference.run)
+
+
+def agree(image, calls="", every=LIMIT):
+    """Run both, compare them every so many cycles and at the end."""
+    tables, state = reference.start(image)
+    machine = wafer.csl.Machine(image)
+    height, width = image.tiles.shape
+    if calls:
+        state = reference.launch(image, state, calls)
+        machine.launch(wafer.csl.Rectangle(0, 0, width, height), calls)
+    ended = False
+    while not ended:
+        status = machine.run(every)
+        state = compiled_run()(tables, state, every)
+        assert int(state.cycle) == machine.cycle
+        assert int(state.fault.kind) == 0 or machine.fault
+        assert bool(machine.fault) == bool(int(state.fault.kind))
+        np.testing.assert_array_equal(
+            np.asarray(state.links).reshape(height, width, 5), machine.links
+        )
+        for (y, x), tile in np.ndenumerate(image.tiles):
+            count = len(image.programs[tile].memory)
+            content = reference.load(state, y * width + x, 0, count)
+            np.testing.assert_array_equal(content, machine.read(x, y, 0, count))
+        ended = status is not wafer.csl.Status.LIMIT
+    return state
+
+
+SUMS = """
+param x: i16;
+const colors = [2]color{ @get_color(1), @get_color(2) };
+const into = @get_dsd(fabin_dsd, .{ .extent = 4, .fabric_color = colors[@as(u16, (x + 1) % 2)],
+  .input_queue = @get_input_queue(2) });
+const out = @get_dsd(fabout_dsd, .{ .extent = 4, .fabric_color = colors[@as(u16, x % 2)],
+  .output_queue = @get_output_queue(3) });
+const own = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+var ended: u32 = 0;
+task finish() void { ended += 1; }
+fn go() void {
+  for (@range(u16, 4)) |i| { y[i] = @as(f32, x) * 2.5 + @as(f32, i); }
+  if (x == 0) { @fmovs(out, own, .{ .async = true, .activate = finish }); }
+  else if (x == 2) { @fadds(own, own, into, .{ .async = true, .activate = finish }); }
+  else { @fadds(out, own, into, .{ .async = true, .activate = finish }); }
+}
+comptime { @bind_local_task(finish, @get_local_task_id(9)); }
+"""
+ROUTES = """
+  const one = @get_color(1);
+  const two = @get_color(2);
+  @set_color_config(0, 0, one, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
+  @set_color_config(1, 0, one, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });
+  @set_color_config(1, 0, two, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
+  @set_color_config(2, 0, two, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });
+"""
+
+
+@pytest.mark.slow  # compiles the step of the whole wafer
+@pytest.mark.native
+@pytest.mark.parametrize("arch", ["wse2"])
+def test_a_chain_of_sums_agrees_in_every_cycle(tmp_path, arch):
+    text = SUMS.replace("param x: i16;\n", "")
+    image = compiled(tmp_path, text, kind="f32", width=3, routes=ROUTES, arch=arch)
+    state = agree(image, "go", every=7)
+    address = image.programs[image.tiles[0, 2]].symbols["y"].address
+    total = np.asarray(reference.load(state, 2, address, 16)).view(np.float32)
+    assert total.tolist() == [7.5, 10.5, 13.5, 16.5]  # 0 + 2.5 + 5, and 3 i
+
+
+@pytest.mark.slow
+@pytest.mark.native
+def test_rows_of_tiles_and_instructions_beside_microthreads_agree(tmp_path):
+    """WSE-3: steps end with rows; instructions of the task, sends, and a receive that it awaits."""
+    text = """
+    const c = @get_color(1);
+    const oq = @get_output_queue(2);
+    const iq = @get_input_queue(3);
+    var a = @zeros([4, 7]f32);
+    var b = @zeros([4, 7]f32);
+    const tile = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{4, 6} -> a[i, j] });
+    const other = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{4, 6} -> b[i, j] });
+    const row = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+    const out = @get_dsd(fabout_dsd, .{ .extent = 4, .output_queue = oq });
+    const into = @get_dsd(fabin_dsd, .{ .extent = 4, .input_queue = iq });
+    fn go() void {
+      for (@range(u16, 4)) |i| { y[i] = @as(f32, i); a[i, i] = 2.0; }
+      if (x == 0) {
+        @fmovs(out, row, .{ .async = true });
+        for (@range(i16, 40)) |k| { b[0, 0] += 1.0; }
+        @fadds(other, other, tile);
+      } else {
+        @fadds(row, row, into);
+        @fmovs(other, tile);
+      }
+    }
+    comptime {
+      @initialize_queue(oq, .{ .color = c });
+      @initialize_queue(iq, .{ .color = c });
+    }"""
+    routes = """const c = @get_color(1);
+    @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
+    @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });"""
+    image = compiled(tmp_path, text, kind="f32", width=2, routes=routes, arch="wse3")
+    state = agree(image, "go", every=1)
+    address = image.programs[image.tiles[0, 1]].symbols["y"].address
+    sums = np.asarray(reference.load(state, 1, address, 16)).view(np.float32)
+    assert sums.tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+@pytest.mark.slow
+@pytest.mark.native
+def test_inputs_side_by_side(tmp_path):
+    """vmap: four inputs through one program are each as by themselves."""
+    text = """
+    var scaled = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+    fn go() void { @fmacs(scaled, scaled, scaled, 0.5); y[0] = y[0] * y[1] - 1.0; }
+    """
+    image = compiled(tmp_path, text, kind="f32")
+    tables, state = reference.start(image)
+    address = image.programs[0].symbols["y"].address
+    values = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+
+    def result(data):
+        loaded = reference.store(state, 0, address, data)
+        ended = reference.run(tables, reference.launch(image, loaded, "go"), LIMIT)
+        return reference.load(ended, 0, address, 16), ended.cycle
+
+    results, cycles = jax.jit(jax.vmap(result))(jnp.asarray(values).view(jnp.uint8))
+    for data, memory, cycle in zip(values, np.asarray(results), cycles, strict=True):
+        machine = wafer.csl.Machine(image)
+        machine.write(0, 0, address, data)
+        machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
+        machine.run()
+        assert memory.tobytes() == machine.read(0, 0, address, 16).tobytes()
+        assert int(cycle) == machine.cycle
+
+
+@pytest.mark.slow
+@pytest.mark.native
+def test_completion_priorities_and_words_that_leave_agree(tmp_path):
+    """WSE-3: a DSR's load names the end; a microthread goes first; two words go beyond the row."""
+    text = """
+    const c = @get_color(1);
+    const oq = @get_output_queue(2);
+    const out = @get_dsd(fabout_dsd, .{ .extent = 4, .output_queue = oq });
+    const row = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
+    const to = @get_dsr(dsr_dest, 1);
+    var ends: f32 = 0.0;
+    task loaded() void { y[0] += 10.0; }
+    task named() void { y[0] += 100.0; }
+    fn go() void {
+      @load_to_dsr(to, out, .{ .async = true, .activate = loaded });
+      @fmovs(to, row, .{ .async = true, .activate = named });
+      @fmuls(row, row, 2.0);
+    }
+    comptime {
+      @bind_local_task(loaded, @get_local_task_id(9));
+      @bind_local_task(named, @get_local_task_id(10));
+      @initialize_queue(oq, .{ .color = c });
+    }"""
+    routes = """const c = @get_color(1);
+    @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{WEST} } });
+    @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST, SOUTH} } });"""
+    image = compiled(tmp_path, text, kind="f32", width=2, routes=routes, arch="wse3")
+    state = agree(image, "go")
+    address = image.programs[image.tiles[0, 0]].symbols["y"].address
+    end = np.asarray(reference.load(state, 0, address, 4)).view(np.float32)
+    assert end.tolist() == [10.0]
+
+
+@pytest.mark.slow
+@pytest.mark.native
+def test_a_fault_stops_both(tmp_path):
+    state = agree(compiled(tmp_path, "fn go() void { var n: i32 = 0; y[0] = 1 / n; }"), "go")
+    assert int(state.fault.kind) == wafer.machine.reports.Fault.DIVISION
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("intrinsic.print r1 r2", "print"),
+        ("config_get r1 r2", "test.csl:.*configuration register"),
+        ("receive r1 r2", "reads a wavelet as a value"),
+    ],
+)
+def test_what_it_does_not_run_is_refused(text, message):
+    image = build([assemble(f".active 8\nlocal 8:\n {text}\n return")])
+    with pytest.raises(CompileError, match=message):
+        reference.start(image)
+
+
+def test_registers_of_32_bits_are_refused():
+    image = build([assemble(".active 8\nlocal 8:\n return")])
+    with jax.enable_x64(False), pytest.raises(RuntimeError, match="enable_x64"):
+        reference.start(image)
+
+
+def test_scalars():
+    """By hand: wrapping, division toward zero, shifts, casts that end at the range's end."""
+    numbers = lambda *values: jnp.array(values, jnp.int64)
+    kinds = numbers(Type.I8, Type.I16, Type.I16, Type.U16, Type.I32)
+    ops = numbers(Op.ADD, Op.DIV, Op.REM, Op.SHL, Op.SHR)
+    results = scalar.arithmetic(ops, kinds, numbers(127, -7, -7, 3, -8), numbers(1, 2, 2, 15, 40))
+    assert results.tolist() == [-128, -3, -1, 0x8000, -1]
+    bits = np.float32([300.5, -1.5, np.nan, 7.9]).view(np.uint32).astype(np.int64)
+    to = numbers(Type.I8, Type.U16, Type.I32, Type.I64)
+    kind = jnp.full(4, Type.F32, jnp.int64)
+    assert scalar.cast(to, kind, jnp.asarray(bits)).tolist() == [127, 0, 0, 7]
+
+
+def test_a_product_is_rounded_before_it_is_added():
+    """(1 + 2^-12)^2 = 1 + 2^-11 + 2^-24; the last bit is lost unless they are fused."""
+    x = np.float32(1 + 2.0**-12).view(np.uint32).astype(np.int64)
+    minus = np.float32(-(1 + 2.0**-11)).view(np.uint32).astype(np.int64)
+    a, b = jnp.array([minus]), jnp.array([x])
+    bits, _ = jax.jit(scalar.element)(jnp.array([DsdOp.FMACS]), a, b, b, jnp.array([0]))
+    assert np.asarray(bits).astype(np.uint32).view(np.float32).tolist() == [0.0]

@@ -1,1 +1,0 @@
-"""The machine for compiled CSL in C++, called through ctypes by :mod:`wafer.csl.machine.engine`."""

@@ -1,0 +1,120 @@
+"""What instructions cost in cycles, per architecture; ``arch`` has how wide operations go.
+
+The rules, which both the C++ machine and any other one follow; all numbers are in the tables here.
+
+1. An instruction costs what ``op_costs`` says; an integer division by a constant what a compiler
+   makes of it, a product or a shift. The test, the step and the jumps of a loop over a constant
+   range cost nothing if all its rounds together take at most ``UNROLLED`` cycles. A task begins
+   ``switch_task`` cycles behind the end of the one before. An instruction in ``codes.VISIBLE`` acts
+   when all cycles up to and with its own are over.
+2. An operation on descriptors costs its instruction and, for each operand, ``operands`` of its
+   kind: a descriptor is loaded into a DSR first. One in memory that is not known before the program
+   runs costs ``computed`` more; an operand that is a DSR is loaded already. The first step is in
+   the cycle in which the instruction acts, if it can be; of an operation on the fabric that the
+   task waits for, ``fabric_start`` later. The task goes on in the cycle behind the last one, of an
+   asynchronous operation at once.
+3. A step takes ``widths`` elements of an operation whose operands are scalars and rows of the
+   memory: all at addresses that 4 divides, with no index. A stride (of the innermost dimension, in
+   elements) other than 0 and 1 limits it to ``stride_widths[stride mod 8]``. A step ends with the
+   row of a descriptor of several dimensions. All else, and so every operation with a pointer, a
+   FIFO or the fabric, takes one element, and one wavelet, a step.
+4. A step takes as many cycles as operands meet at one bank. Two operands meet if both are rows of
+   the memory, their strides in bytes are equal modulo a line of ``banks * bank_bytes``, and their
+   first steps go to a bank in common, each to as many as its bytes fill from the bank of its first
+   element on. The count is of an operand with all that it meets. The destination takes part only
+   if its stride is a multiple of a line but not 0: other writes come later and find a bank free.
+5. In a cycle a PE executes its task's instructions or one step of an operation. Instructions come
+   first; between a task's end and the next one's first instruction operations step. Of those that
+   can, the first in rank steps. One whose steps take several cycles needs as many of them, others
+   may come between. The task's own comes between low and medium priority; a microthread that names
+   none has low on WSE-2, medium on WSE-3.
+
+Fitted on published rows (``docs/results/csl.md``), and checked by the others of the same kind:
+
+- ``operands`` of descriptors in memory and on the fabric, WSE-2 and WSE-3: tiles of 3 x 3 and 4 x 5
+  of radius 2 and more; checked by tiles of 6 x 6 and 20 x 20.
+- ``switch_task``: tiles of 1 x 1; checked by those of 2 x 1 to 4 x 5 of radius 1.
+- ``fabric_start``: one value per PE, 3 x 3 on WSE-3; checked by 5 x 5 to 20 x 20.
+- ``computed``: a step of SUMMA; nothing checks it.
+- ``UNROLLED`` and what the other instructions cost: assumed; GEMM and one value per PE check them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from wafer.machine.codes import Intrinsic, Op, Operand, Type
+
+__all__ = ["ARCHS", "SCALAR_UNCERTAINTY", "UNROLLED", "Arch", "op_costs"]
+
+_KINDS = max(len(Intrinsic), len(Type))
+
+
+class Arch(NamedTuple):
+    """Costs of an architecture besides the figures in ``arch``.
+
+    Attributes:
+        switch_task: cycles from a task's end to the next one's first instruction.
+        operands: cycles that operands add to an operation's issue.
+        computed: those that a descriptor in memory adds that is computed at run time.
+        fabric_start: those before the first step of an operation on the fabric that the task waits
+            for.
+    """
+
+    switch_task: int
+    operands: dict[Operand, int]
+    computed: int
+    fabric_start: int
+
+
+_OPERANDS = {
+    Operand.MEMORY: 3,
+    Operand.SHAPED: 3,
+    Operand.FABRIC: 1,
+    Operand.FIFO: 2,
+    Operand.POINTER: 1,
+}
+ARCHS = {
+    "wse2": Arch(2, _OPERANDS, 7, 0),
+    "wse3": Arch(5, _OPERANDS | {Operand.FABRIC: 6}, 7, 1),
+}
+
+# Instructions that do not cost one cycle; by type where that decides. The vendor's instructions
+# hold constants, its compiler inlines functions: neither is counted.
+_CYCLES = {
+    Op.CONST: 0,
+    Op.COPY: 0,
+    Op.CALL: 0,
+    Op.CALL_AT: 3,
+    Op.RETURN: 0,
+}
+# How far off the cycles of scalar code may be: the largest residual of the published rows with
+# loops as they are here (docs/results/csl.md), rounded up.
+SCALAR_UNCERTAINTY = 0.25
+UNROLLED = 150  # cycles of all rounds of a loop that is unrolled: the threshold of LLVM
+_DIVISION = {Type.F16: 40, Type.F32: 50}  # f32: a vendor's comment; integers as long
+_INTRINSICS = {
+    **dict.fromkeys(range(Intrinsic.SQRT, Intrinsic.RANDOM16), 60),
+    Intrinsic.FLOOR: 10,
+    Intrinsic.CEIL: 10,
+    Intrinsic.TIMESTAMP: 0,
+    Intrinsic.NEXT_COMMAND: 5,
+    Intrinsic.PRINT: 4,
+}
+
+
+def op_costs() -> np.ndarray:
+    """[Ops, kinds] int32: cycles of an instruction by its `type`; integers go by 16 bits."""
+    out = np.ones((len(Op), _KINDS), np.int32)
+    for op, cycles in _CYCLES.items():
+        out[op] = cycles
+    for op in range(Op.ADD, Op.GE + 1):
+        out[op, [Type.I32, Type.U32]] = 2
+        out[op, [Type.I64, Type.U64]] = 4
+    out[[Op.SHL, Op.SHR], Type.I64] = out[[Op.SHL, Op.SHR], Type.U64] = 1  # mostly by whole words
+    out[Op.CAST, : Type.F16] = 0  # other words of the same registers
+    for op in (Op.DIV, Op.REM):
+        out[op, : len(Type)] = [_DIVISION.get(kind, 50) for kind in Type]
+    for intrinsic, cycles in _INTRINSICS.items():
+        out[Op.INTRINSIC, intrinsic] = cycles
+    return out

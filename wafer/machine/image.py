@@ -1,0 +1,198 @@
+"""What a compiled CSL program is: one :class:`Program` per distinct PE code, one :class:`Image`.
+
+Tables are int32 arrays of rows; their columns are listed here and nowhere else.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wafer.machine.arch import ARCHITECTURES
+
+__all__ = [
+    "COLORS",
+    "COLUMNS",
+    "NO_COLOR",
+    "Export",
+    "HostPort",
+    "Image",
+    "Preset",
+    "Program",
+    "Symbol",
+]
+
+COLORS, NO_COLOR = ARCHITECTURES["wse2"].colors, -1  # colours with routes; none of them
+
+# Table -> its columns. An id of -1 means none.
+COLUMNS = {
+    "operations": (
+        *("op", "dest", "src0", "src1", "scalar"),  # a DsdOp, then Operand kinds
+        *("asynchronous", "action", "target"),  # an Action with its id
+        *("control_ends", "control_action", "control_target"),  # on_control
+        # priority 0 low to 2 high; index -1: none, else in a register (see Operand)
+        *("thread", "priority", "index", "simd"),
+    ),
+    "fabrics": (
+        *("sends", "queue", "color", "control", "advances"),
+        *("indexed", "priority", "simd", "clears"),  # indexed: first word offset, clears: 1 src0 …
+        *("control_ends", "control_action", "control_target"),
+    ),
+    "fifos": (
+        *("address", "bytes", "push_task", "pop_task", "priority"),
+        # 0 ends what the task waits for, 1 all operations, 2 none. push_task is activated
+        # when there is room again after a push found none, pop_task when there is data.
+        *("empty_ends", "full_ends"),
+    ),
+    "shapes": ("n0", "n1", "n2", "n3", "s0", "s1", "s2", "s3"),  # outermost first, in elements
+    "dsr_loads": (
+        *("file", "id", "kind"),  # kind: an Operand
+        *("asynchronous", "action", "target"),
+        *("control_ends", "control_action", "control_target"),
+        *("thread", "saves_address", "single_step"),
+    ),
+    "queues": ("color", "priority"),  # [16]: input queues 0-7, output queues 0-7
+    "filters": (  # per colour
+        *("kind", "counts_data", "counts_control", "start", "most", "limit1", "limit2"),
+        *("controls_filtered", "low", "high"),  # kind 0 none, 1 counter, 2 sparse counter, 3 range
+    ),
+}
+
+
+class Symbol(NamedTuple):
+    """A global of a program.
+
+    Attributes:
+        address: in bytes.
+        bytes: how many.
+        type: as a host understands it: 'f32', 'u16', '[*]f32', 'fn(i16)void', ….
+    """
+
+    address: int
+    bytes: int
+    type: str
+
+
+class Program(NamedTuple):
+    """The code of a PE, shared by all PEs with the same file and parameters.
+
+    Attributes:
+        name: its file, for messages.
+        code: [instructions, 5] int32.
+        lines: [instructions, 2] int32; index into ``files`` and line.
+        files: names of the source files.
+        messages: of faults.
+        memory: uint8; the SRAM at the start, as long as what the program declares.
+        tables: by the names in COLUMNS but 'filters'.
+        local_tasks: [31] int32; first instruction of each, -1 for none.
+        data_tasks: [24] int32; by colour (WSE-2) or input queue (WSE-3). r[0] is the wavelet.
+        control_tasks: [64] int32; r[0] is the wavelet.
+        teardown_handlers: [24] int32; by colour.
+        empty_handlers: [8] int32; by output queue.
+        start: first instruction of what runs before any task, -1 for none.
+        active: bits of local tasks.
+        blocked: [5] int32 bits; by Gate.
+        functions: exported name -> first instruction; r[0], r[1], … are the arguments.
+        symbols: name -> global.
+        exports: name -> what the layout exports under it, if that is a variable.
+        frame: most registers that calls need at once.
+        tasks: name of a task -> its first instruction.
+    """
+
+    name: str
+    code: np.ndarray
+    lines: np.ndarray
+    files: tuple[str, ...]
+    messages: tuple[str, ...]
+    memory: np.ndarray
+    tables: dict[str, np.ndarray]
+    local_tasks: np.ndarray
+    data_tasks: np.ndarray
+    control_tasks: np.ndarray
+    teardown_handlers: np.ndarray
+    empty_handlers: np.ndarray
+    start: int
+    active: int
+    blocked: np.ndarray
+    functions: dict[str, int]
+    symbols: dict[str, Symbol]
+    exports: dict[str, Symbol]
+    frame: int
+    tasks: dict[str, int] = {}  # noqa: RUF012 -- a tuple of such a class is never changed
+
+
+class Export(NamedTuple):
+    """A name that the host may use; its id is its place in the list."""
+
+    name: str
+    type: str
+    mutable: bool
+
+
+class HostPort(NamedTuple):
+    """Where words of a color enter from, or leave to, the host by an edge of the rectangle.
+
+    Attributes:
+        color: of the words.
+        x, y: the PE at the edge.
+        side: of its router: W, E, S or N.
+        to_host: whether they leave.
+    """
+
+    color: int
+    x: int
+    y: int
+    side: str
+    to_host: bool
+
+
+class Preset(NamedTuple):
+    """Values of a variable that differ between the PEs of a program at the start.
+
+    Attributes:
+        name: of the variable.
+        x, y: the first PE.
+        values: [H, W, bytes] uint8.
+    """
+
+    name: str
+    x: int
+    y: int
+    values: np.ndarray
+
+
+class Image(NamedTuple):
+    """A compiled program.
+
+    Attributes:
+        arch: 'wse2' or 'wse3'.
+        programs: distinct PE codes.
+        tiles: [H, W] int32; the program of each PE, -1 for one without code.
+        colors: [H, W, 24] int32; the colour register at the start (codes.CONFIG).
+        switches: [H, W, 24] int32; the switch register.
+        routed: [H, W, 24] bool; whether the program configures the colour there.
+        filters: [H, W, 24, columns] int32.
+        exports: in order.
+        streams: colours that memcpy carries from (name MEMCPYH2D_…) and to the host -> name.
+        params: as the command line gave them.
+        edges: sides on which the wafer ends with these PEs, bits W E S N from 0 on.
+        route_places: files and lines that configure colors; '' first.
+        route_lines: [H, W, 24] uint16; which of them.
+        ports: of the host at the rectangle's edges, by name.
+        presets: values of variables.
+    """
+
+    arch: str
+    programs: tuple[Program, ...]
+    tiles: np.ndarray
+    colors: np.ndarray
+    switches: np.ndarray
+    routed: np.ndarray
+    filters: np.ndarray
+    exports: tuple[Export, ...]
+    streams: dict[int, str]
+    params: dict[str, Any]
+    edges: int = 0
+    route_places: tuple[str, ...] = ("",)
+    route_lines: np.ndarray | None = None
+    ports: dict[str, HostPort] = {}  # noqa: RUF012 -- never changed
+    presets: tuple[Preset, ...] = ()

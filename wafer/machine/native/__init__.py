@@ -1,0 +1,1 @@
+"""The machine for compiled CSL in C++, called through ctypes by :mod:`wafer.machine.engine`."""

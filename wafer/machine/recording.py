@@ -1,0 +1,191 @@
+"""What a run did when: tasks and operations as intervals, words over links by windows of cycles."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from wafer.errors import CompileError
+from wafer.machine.image import Image
+from wafer.machine.reports import task_label
+
+__all__ = ["TASK", "Recording", "Trace", "events_of", "settings_of", "trace_of"]
+
+TASK = 9  # the thread of a task itself; an operation has 0 to 7, or 8 in its task's own thread
+_OWN = 8
+_PORTS = 5
+_MOST_BYTES = 1 << 30  # of the counts of links
+_LAST = (1 << 63) - 1  # cycle
+_EVENT = np.dtype(
+    [
+        *(("cycle", "<i8"), ("cell", "<i4"), ("pc", "<i4"), ("task", "<i4"), ("task_id", "<i4")),
+        *(("elements", "<u4"), ("lane", "u1"), ("ends", "u1"), ("unused", "<u2")),
+    ]
+)
+
+
+class Recording(NamedTuple):
+    """What is to be recorded of a run.
+
+    Attributes:
+        begin, end: cycles [begin, end); None: to the run's end.
+        rectangle: (x, y, width, height) of PEs; None: all.
+        events: beginnings and ends of tasks and operations; after so many no more are kept.
+        windows: of cycles in which words over links are counted. They are one cycle long at first
+            and double when a run takes more.
+    """
+
+    begin: int = 0
+    end: int | None = None
+    rectangle: tuple[int, int, int, int] | None = None
+    events: int = 2_000_000
+    windows: int = 256
+
+
+class Trace(NamedTuple):
+    """A recorded run: n tasks and operations, by their first cycle.
+
+    Attributes:
+        begin, end: [n] int64; cycles [begin, end).
+        x, y: [n] int64; the PE.
+        thread: [n] int64; TASK for a task itself, 0 to 7 for an operation on that microthread, 8
+            for one in its task's own thread.
+        name: [n] int64; index into names: of the task, or of the task that began the operation.
+        names: of tasks.
+        file: [n] int64; index into files.
+        files: of source.
+        line: [n] int64; of the operation, or the task's first.
+        elements: [n] int64; that an operation has done.
+        links: [windows, height, width, 5] uint32; words to the W, E, S, N and down the ramp.
+        every: cycles of a window.
+        cycles: (first, last + 1) that were recorded.
+        rectangle: (x, y, width, height) of the PEs.
+        full: cycle in which the limit of events was reached; None if it was not.
+    """
+
+    begin: np.ndarray
+    end: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    thread: np.ndarray
+    name: np.ndarray
+    names: tuple[str, ...]
+    file: np.ndarray
+    files: tuple[str, ...]
+    line: np.ndarray
+    elements: np.ndarray
+    links: np.ndarray
+    every: int
+    cycles: tuple[int, int]
+    rectangle: tuple[int, int, int, int]
+    full: int | None
+
+
+def settings_of(recording: Recording, image: Image) -> np.ndarray:
+    """[8] int64 as the machine reads them.
+
+    Raises:
+        CompileError: PEs that are not there, no cycles, or more than memory should be spent on.
+    """
+    height, width = image.tiles.shape
+    x, y, w, h = recording.rectangle or (0, 0, width, height)
+    if min(x, y) < 0 or min(w, h) < 1 or x + w > width or y + h > height:
+        raise CompileError(
+            f"recording of {w} x {h} PEs from ({x}, {y}) on: the program has {width} x {height}"
+        )
+    begin, end = recording.begin, recording.end
+    last = _LAST if end is None else end
+    if not 0 <= begin < last <= _LAST:
+        raise CompileError(f"recording from cycle {begin} to {end}: there is no cycle between them")
+    size = recording.windows * w * h * _PORTS * 4
+    if recording.windows < 2 or not 0 <= recording.events <= _LAST or size > _MOST_BYTES:
+        raise CompileError(
+            f"recording {recording.windows} windows of {w} x {h} PEs takes {size >> 20} MiB, of"
+            f" {_MOST_BYTES >> 20}; name a smaller rectangle of PEs, or 2 windows or more"
+        )
+    return np.array([x, y, w, h, begin, last, recording.events, recording.windows], np.int64)
+
+
+def events_of(count: int) -> np.ndarray:
+    """[count] empty events, for the machine to fill in."""
+    return np.zeros(count, _EVENT)
+
+
+def trace_of(
+    image: Image,
+    settings: np.ndarray,
+    events: np.ndarray,
+    links: np.ndarray,
+    *,
+    every: int,
+    cycle: int,
+    full: int,
+) -> Trace:
+    """Put beginnings and ends together.
+
+    Args:
+        image: that ran.
+        settings: of ``settings_of``.
+        events: as the machine has kept them.
+        links: [windows, height, width, 5].
+        every: cycles of a window.
+        cycle: now.
+        full: cycle of the last event, -1 if all were kept.
+    """
+    x, y, width, height, first, last = settings[:6].tolist()
+    last = max(first, min(last, cycle))
+    known = last if full < 0 else min(full, last)
+    lanes = events["cell"].astype(np.int64) * 16 + events["lane"]
+    events = events[np.argsort(lanes, kind="stable")]
+    lanes = np.sort(lanes)
+    opens = events["ends"] == 0
+    follows = np.zeros(len(events), bool)  # whether the next event of the lane ends this one
+    follows[:-1] = (lanes[1:] == lanes[:-1]) & ~opens[1:]
+    alone = ~opens & ~np.roll(opens & follows, 1)  # ends of what began before
+    rows = np.flatnonzero(opens | alone)
+    ended = np.where(alone[rows], rows, np.minimum(rows + 1, max(0, len(events) - 1)))
+    closed = alone[rows] | follows[rows]
+    begin = np.where(alone[rows], first, events["cycle"][rows])
+    end = np.where(closed, events["cycle"][ended], np.maximum(known, begin))
+    order = np.argsort(begin, kind="stable")
+    rows, ended, begin, end = rows[order], ended[order], begin[order], end[order]
+    closed, at = closed[order], events[rows]
+    columns = image.tiles.shape[1]
+    names, name, files, place = _places(image, at)
+    windows = -(-(last - first) // every)
+    return Trace(
+        begin=begin,
+        end=end,
+        x=at["cell"].astype(np.int64) % columns,
+        y=at["cell"].astype(np.int64) // columns,
+        thread=at["lane"].astype(np.int64),
+        name=name,
+        names=names,
+        file=place[:, 0],
+        files=files,
+        line=place[:, 1],
+        elements=np.where(closed, events["elements"][ended].astype(np.int64), 0),
+        links=links[:windows],
+        every=every,
+        cycles=(first, last),
+        rectangle=(x, y, width, height),
+        full=None if full < 0 else full,
+    )
+
+
+def _places(
+    image: Image, events: np.ndarray
+) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...], np.ndarray]:
+    """Names of tasks, [n] an index into them; files, [n, 2] an index into them and a line."""
+    tiles = image.tiles.reshape(-1)[events["cell"]]
+    keys = np.stack([tiles, events["task"], events["task_id"], events["pc"]], axis=1)
+    kinds, which = np.unique(keys.astype(np.int64), axis=0, return_inverse=True)
+    names, files = dict[str, int](), dict[str, int]()
+    rows = np.zeros((len(kinds), 3), np.int64)
+    for k, (tile, task, number, pc) in enumerate(kinds.tolist()):
+        program = image.programs[tile]
+        file, line = program.lines[pc].tolist()
+        label = task_label(program, task, number)
+        path = program.files[file]
+        rows[k] = names.setdefault(label, len(names)), files.setdefault(path, len(files)), line
+    places = rows[which.reshape(-1)]
+    return tuple(names), places[:, 0], tuple(files), places[:, 1:]

@@ -1,0 +1,223 @@
+"""Arithmetic on registers and elements, by type and operation, as ``native/scalar.h`` has it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from wafer.machine.codes import DsdOp, Intrinsic, Op, Type
+
+__all__ = ["BYTES", "arithmetic", "cast", "compare", "element", "function", "negated", "wrapped"]
+
+BYTES = np.array([1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 2])
+_WIDTHS = np.array([8, 16, 32, 64, 8, 16, 32, 64, 16, 32, 1])
+_ROOM = np.array([8, 16, 32, 64, 8, 16, 32, 64, 16, 32, 16])  # bits, a bool's included
+
+Array = jax.Array
+
+
+def _signed(kind: Array) -> Array:
+    return kind <= Type.I64
+
+
+def _float(kind: Array) -> Array:
+    return (kind == Type.F16) | (kind == Type.F32)
+
+
+def _unsigned(value: Array) -> Array:
+    return lax.bitcast_convert_type(value, jnp.uint64)
+
+
+def wrapped(kind: Array, value: Array) -> Array:
+    """The low bits of a value as a register holds them."""
+    shift = 64 - jnp.asarray(_WIDTHS)[kind]
+    up = lax.shift_left(value, shift)
+    return jnp.where(
+        _signed(kind),
+        lax.shift_right_arithmetic(up, shift),
+        lax.shift_right_logical(up, shift),
+    )
+
+
+def _single(bits: Array) -> Array:
+    return lax.bitcast_convert_type(bits.astype(jnp.uint32), jnp.float32)
+
+
+def _half(bits: Array) -> Array:
+    return lax.bitcast_convert_type(bits.astype(jnp.uint16), jnp.float16).astype(jnp.float32)
+
+
+def _single_bits(value: Array) -> Array:
+    return lax.bitcast_convert_type(value, jnp.uint32).astype(jnp.int64)
+
+
+def _half_bits(value: Array) -> Array:
+    return lax.bitcast_convert_type(value.astype(jnp.float16), jnp.uint16).astype(jnp.int64)
+
+
+def _float_in(kind: Array, bits: Array) -> Array:
+    return jnp.where(kind == Type.F16, _half(bits), _single(bits))
+
+
+def _float_out(kind: Array, value: Array) -> Array:
+    return jnp.where(kind == Type.F16, _half_bits(value), _single_bits(value))
+
+
+def _chosen(op: Array, values: Mapping[Any, Array], otherwise: Array) -> Array:
+    out = otherwise
+    for code, value in values.items():
+        out = jnp.where(op == int(code), value, out)
+    return out
+
+
+def _divided(op: Array, kind: Array, x: Array, y: Array) -> Array:
+    divisor = jnp.where((y == 0) | (y == -1), 1, y)
+    signed = jnp.where(op == Op.DIV, lax.div(x, divisor), lax.rem(x, divisor))
+    signed = jnp.where(y == -1, jnp.where(op == Op.DIV, -x, 0), signed)
+    ux, uy = _unsigned(x), _unsigned(jnp.where(y == 0, 1, y))
+    unsigned = jnp.where(op == Op.DIV, lax.div(ux, uy), lax.rem(ux, uy))
+    return jnp.where(_signed(kind), signed, lax.bitcast_convert_type(unsigned, jnp.int64))
+
+
+def _shifted(op: Array, kind: Array, x: Array, by: Array) -> Array:
+    bits = jnp.asarray(_ROOM)[kind]
+    beyond = (by < 0) | (by >= bits)
+    near = jnp.where(beyond, 0, by)
+    left = jnp.where(beyond, 0, lax.shift_left(x, near))
+    arithmetic = jnp.where(beyond, jnp.where(x < 0, -1, 0), lax.shift_right_arithmetic(x, near))
+    logical = jnp.where(beyond, 0, lax.shift_right_logical(x, near))
+    right = jnp.where(_signed(kind), arithmetic, logical)
+    return jnp.where(op == Op.SHL, left, right)
+
+
+def arithmetic(op: Array, kind: Array, x: Array, y: Array) -> Array:
+    """``x op y`` for ADD to SHR; a divisor of 0 is seen to before."""
+    a, b = _float_in(kind, x), _float_in(kind, y)
+    floats = _chosen(
+        op, {Op.ADD: a + b, Op.SUB: a - b, Op.MUL: a * b, Op.DIV: a / b}, lax.rem(a, b)
+    )
+    integers = _chosen(
+        op,
+        {Op.ADD: x + y, Op.SUB: x - y, Op.MUL: x * y}
+        | dict.fromkeys((Op.DIV, Op.REM), _divided(op, kind, x, y)),
+        _shifted(op, kind, x, y),
+    )
+    bits = _chosen(op, {Op.AND: x & y, Op.OR: x | y, Op.XOR: x ^ y}, wrapped(kind, integers))
+    return jnp.where(_float(kind) & (op <= Op.REM), _float_out(kind, floats), bits)
+
+
+def compare(op: Array, kind: Array, x: Array, y: Array) -> Array:
+    """0 or 1 for EQ to GE."""
+
+    def ordered(a: Array, b: Array) -> Array:
+        results = {Op.EQ: a == b, Op.NE: a != b, Op.LT: a < b, Op.LE: a <= b, Op.GT: a > b}
+        return _chosen(op, results, a >= b)
+
+    floats = ordered(_float_in(kind, x), _float_in(kind, y))
+    integers = jnp.where(_signed(kind), ordered(x, y), ordered(_unsigned(x), _unsigned(y)))
+    return jnp.where(_float(kind), floats, integers).astype(jnp.int64)
+
+
+def negated(kind: Array, x: Array) -> Array:
+    """``-x``."""
+    sign = lax.shift_left(jnp.int64(1), (jnp.asarray(_ROOM)[kind] - 1).astype(jnp.int64))
+    return jnp.where(_float(kind), x ^ sign, wrapped(kind, -x))
+
+
+def _to_integer(kind: Array, value: Array) -> Array:
+    """Toward zero; out of range to the nearest end, NaN to 0."""
+    bits, signed = jnp.asarray(_ROOM)[kind], _signed(kind)
+    exact = value.astype(jnp.float64)
+    end = 2.0 ** (bits - signed)
+    highest = jnp.where(
+        signed,
+        lax.shift_right_logical(jnp.int64(-1), (65 - bits).astype(jnp.int64)),
+        wrapped(kind, jnp.full_like(bits, -1)),
+    )
+    inside = jnp.where(jnp.abs(exact) < end, exact, 0)
+    down = inside.astype(jnp.int64)
+    up = lax.bitcast_convert_type(jnp.maximum(inside, 0).astype(jnp.uint64), jnp.int64)
+    out = jnp.where(signed, down, up)
+    out = jnp.where(exact >= end, highest, out)
+    lowest = jnp.where(signed, -highest - 1, 0)
+    out = jnp.where(jnp.where(signed, exact < -end, exact <= 0), lowest, out)
+    out = jnp.where(signed & (exact == -end), lowest, out)
+    return jnp.where(jnp.isnan(exact), 0, out)
+
+
+def cast(to: Array, kind: Array, x: Array) -> Array:
+    """A value of one type as another."""
+    value = _float_in(kind, x)
+    truth = jnp.where(_float(kind), value != 0, x != 0).astype(jnp.int64)
+    integer = jnp.where(_float(kind), _to_integer(to, value), wrapped(to, x))
+    plain = jnp.where(_signed(kind), x.astype(jnp.float32), _unsigned(x).astype(jnp.float32))
+    same = _float(kind) & (to == kind)
+    number = jnp.where(same, x, _float_out(to, jnp.where(_float(kind), value, plain)))
+    return jnp.where(to == Type.BOOL, truth, jnp.where(_float(to), number, integer))
+
+
+def function(which: Array, kind: Array, x: Array) -> Array:
+    """SQRT, FLOOR and CEIL, which are exact everywhere."""
+    value = _float_in(kind, x)
+    results = {Intrinsic.SQRT: jnp.sqrt(value), Intrinsic.FLOOR: jnp.floor(value)}
+    return _float_out(kind, _chosen(which, results, jnp.ceil(value)))
+
+
+# Elements
+
+
+def _pair(operation: Callable[[Array, Array], Array], a: Array, b: Array) -> tuple[Array, Array]:
+    return (
+        _single_bits(operation(_single(a), _single(b))),
+        _half_bits(operation(_half(a), _half(b))),
+    )
+
+
+def _larger(a: Array, b: Array) -> Array:
+    return jnp.fmax(a, b)
+
+
+def element(op: Array, a: Array, b: Array, s: Array, carry: Array) -> tuple[Array, Array]:
+    """Bits of the result from those of the sources, and the next element's carry.
+
+    A product is rounded before it is added: it goes through a choice of bits, since XLA leaves
+    roundings out where it may and compilers fuse products with sums.
+    """
+    adds, addh = _pair(jnp.add, a, b)
+    subs, subh = _pair(jnp.subtract, a, b)
+    muls, mulh = _pair(jnp.multiply, a, b)
+    maxs, maxh = _pair(_larger, a, b)
+    single, half = _pair(jnp.multiply, b, s)
+    macs = _single_bits(_single(a) + _single(jnp.where(op == DsdOp.FMACS, single, 0)))
+    mach = _half_bits(_half(a) + _half(jnp.where(op == DsdOp.FMACH, half, 0)))
+    machs = _single_bits(_single(a) + _half(b) * _half(s))  # that product is exact
+    total = (a & 0xFFFF) + (b & 0xFFFF) + carry
+    low, i16 = a & 0xFFFF, jnp.full_like(a, Type.I16)
+    u16 = jnp.full_like(a, Type.U16)
+    left, right = jnp.full_like(a, Op.SHL), jnp.full_like(a, Op.SHR)
+    integer = lambda value: _to_integer(i16, value) & 0xFFFF
+    number = wrapped(i16, a).astype(jnp.float32)
+    lowest = low & -low
+    results = {
+        DsdOp.FADDS: adds, DsdOp.FSUBS: subs, DsdOp.FMULS: muls, DsdOp.FMAXS: maxs,
+        DsdOp.FADDH: addh, DsdOp.FSUBH: subh, DsdOp.FMULH: mulh, DsdOp.FMAXH: maxh,
+        DsdOp.FADDHS: _single_bits(_half(a) + _single(b)),
+        DsdOp.FMACS: macs, DsdOp.FMACH: mach, DsdOp.FMACHS: machs,
+        DsdOp.FNEGS: a ^ 0x80000000, DsdOp.FNEGH: a ^ 0x8000,
+        DsdOp.FABSS: a & 0x7FFFFFFF, DsdOp.FABSH: a & 0x7FFF,
+        DsdOp.FS2H: _half_bits(_single(a)), DsdOp.FH2S: _single_bits(_half(a)),
+        DsdOp.FS2XP16: integer(_single(a)), DsdOp.FH2XP16: integer(_half(a)),
+        DsdOp.XP162FS: _single_bits(number), DsdOp.XP162FH: _half_bits(number),
+        DsdOp.ADD16: (a + b) & 0xFFFF, DsdOp.ADDC16: total & 0xFFFF, DsdOp.SUB16: (a - b) & 0xFFFF,
+        DsdOp.AND16: a & b, DsdOp.OR16: a | b, DsdOp.XOR16: a ^ b,
+        DsdOp.SLL16: _shifted(left, u16, low, b & 0xFFFF) & 0xFFFF,
+        DsdOp.SLR16: _shifted(right, u16, low, b & 0xFFFF) & 0xFFFF,
+        DsdOp.SAR16: _shifted(right, i16, wrapped(i16, a), b & 0xFFFF) & 0xFFFF,
+        DsdOp.CLZ: lax.clz(low) - 48,
+        DsdOp.CTZ: jnp.where(low == 0, 16, 63 - lax.clz(lowest)),
+        DsdOp.POPCNT: lax.population_count(low),
+    }  # fmt: skip
+    return _chosen(op, results, a), jnp.where(op == DsdOp.ADDC16, total >> 16, carry)

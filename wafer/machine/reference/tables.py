@@ -1,0 +1,210 @@
+"""What does not change while a program runs, as arrays; what is not run here is refused."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wafer.errors import CompileError
+from wafer.machine.arch import ARCHITECTURES
+from wafer.machine.codes import DsdOp, Intrinsic, Op
+from wafer.machine.costs import ARCHS
+from wafer.machine.image import COLUMNS, Image, Program
+from wafer.machine.setup import colors_of, widths_of
+from wafer.machine.timing import instruction_cycles
+
+__all__ = ["Tables", "rounded_up", "tables_of"]
+
+Array = Any  # of NumPy, or traced by JAX
+_LEFT_OUT = {
+    Op.RECEIVE: "reads a wavelet as a value",
+    Op.SEND: "sends a value as a wavelet",
+    Op.CONFIG_GET: "reads a configuration register",
+    Op.CONFIG_SET: "writes a configuration register",
+}
+_INDICES = (("fabrics", "indexed"), ("operations", "index"))
+_PURE = (Intrinsic.SQRT, Intrinsic.FLOOR, Intrinsic.CEIL)
+_INTRINSICS = {
+    *_PURE,
+    *(Intrinsic.RANDOM16, Intrinsic.SEED, Intrinsic.TIMER, Intrinsic.TIMESTAMP),
+    *(Intrinsic.COORDINATE, Intrinsic.NEXT_COMMAND),
+}
+_OPERATIONS = {DsdOp.DFILT: "filters", DsdOp.FNORMS: "normalizes", DsdOp.FNORMH: "normalizes"}
+_OPERATIONS |= {DsdOp.FSCALES: "scales", DsdOp.FSCALEH: "scales"}
+
+
+class Tables(NamedTuple):
+    """A program's constants: [P] programs, padded to the longest one.
+
+    Attributes:
+        program: [C] of each PE; -1 for none.
+        code: [P, N, 5].
+        costs: [P, N] cycles of each instruction.
+        size: [P] bytes of memory.
+        frame: [P] registers.
+        operations, fabrics, shapes, dsr_loads: [P, rows, columns].
+        queues: [P, 16, 2].
+        local_tasks, data_tasks, control_tasks: [P, ids].
+        channels: [P] bits of colours or queues whose words can start a task.
+        colors: [S] of the slots.
+        slot: [24] of each colour; -1.
+        partner: [S] slot of the colour that a swap gives; -1.
+        place: [C, 2] column and row.
+        neighbour: [C, 4] to the W, E, S, N; -1.
+        edges: bits of the sides on which the wafer ends.
+        switch_task, fabric_start, unbound_depth: scalars.
+        wse3: scalar bool.
+        widths: [DsdOps]; stride_widths: [8]; banks: [2], how many and bytes of one.
+        input_depths, output_depths: [8].
+    """
+
+    program: Array
+    code: Array
+    costs: Array
+    size: Array
+    frame: Array
+    operations: Array
+    fabrics: Array
+    shapes: Array
+    dsr_loads: Array
+    queues: Array
+    local_tasks: Array
+    data_tasks: Array
+    control_tasks: Array
+    channels: Array
+    colors: Array
+    slot: Array
+    partner: Array
+    place: Array
+    neighbour: Array
+    edges: Array
+    switch_task: Array
+    fabric_start: Array
+    unbound_depth: Array
+    wse3: Array
+    widths: Array
+    stride_widths: Array
+    banks: Array
+    input_depths: Array
+    output_depths: Array
+
+
+def _refuse(image: Image) -> None:
+    for program in image.programs:
+        for (op, kind, *_), (file, line) in zip(program.code, program.lines, strict=True):
+            what = _LEFT_OUT.get(op, "")
+            if op == Op.INTRINSIC and kind not in _INTRINSICS:
+                what = f"calls {Intrinsic(kind).name.lower()}"
+            if what:
+                place = f"{program.files[file]}:{line}" if program.files else program.name
+                raise CompileError(
+                    f"{place}: {what}, which the JAX reference does not; use Machine"
+                )
+        for row in program.tables["operations"]:
+            if what := _OPERATIONS.get(DsdOp(int(row[0])), ""):
+                raise CompileError(f"{program.name} {what}, which the JAX reference does not")
+        indices = [program.tables[t][:, COLUMNS[t].index(name)] for t, name in _INDICES]
+        problems = {
+            "FIFOs": len(program.tables["fifos"]),
+            "wavelets with an index": (indices[0] >= 0).any(),
+            "operations with an index": (indices[1] >= 0).any(),
+            "teardown handlers": (np.asarray(program.teardown_handlers) >= 0).any(),
+            "empty-queue handlers": (np.asarray(program.empty_handlers) >= 0).any(),
+        }
+        for what, there in problems.items():
+            if there:
+                raise CompileError(f"{program.name} has {what}; the JAX reference runs none")
+    if np.asarray(image.filters)[..., 0].any() or image.streams or image.ports:
+        what = "streams to the host" if image.streams or image.ports else "filters"
+        raise CompileError(f"the program has {what}; the JAX reference runs none")
+
+
+def rounded_up(count: int, least: int) -> int:
+    """A power of two: programs of like size share what is compiled."""
+    return max(least, 1 << max(count - 1, 0).bit_length())
+
+
+def _padded(arrays: list[Any], least: int = 8) -> np.ndarray:
+    """One array of several, the first axis rounded up."""
+    most = rounded_up(max(map(len, arrays)), least)
+    out = np.zeros((rounded_up(len(arrays), 4), most, *np.shape(arrays[0])[1:]), np.int64)
+    for k, array in enumerate(arrays):
+        out[k, : len(array)] = array
+    return out
+
+
+def _each(values: list[Any], count: int, shape: tuple[int, ...], none: int) -> np.ndarray:
+    """[count, …] values of programs, filled up."""
+    out = np.full((count, *shape), none, np.int64)
+    for k, value in enumerate(values):
+        out[(k, slice(len(value))) if shape else k] = value
+    return out
+
+
+def _channels(program: Program) -> int:
+    if (np.asarray(program.control_tasks) >= 0).any():
+        return (1 << 24) - 1
+    return sum(1 << k for k, pc in enumerate(program.data_tasks) if pc >= 0)
+
+
+def _neighbours(height: int, width: int) -> np.ndarray:
+    y, x = np.mgrid[:height, :width]
+    sides = [(x - 1, y), (x + 1, y), (x, y + 1), (x, y - 1)]
+    inside = [(u >= 0) & (u < width) & (v >= 0) & (v < height) for u, v in sides]
+    return np.stack(
+        [np.where(ok, v * width + u, -1).ravel() for ok, (u, v) in zip(inside, sides, strict=True)],
+        axis=1,
+    )
+
+
+def tables_of(image: Image) -> Tables:
+    """The constants of an image.
+
+    Raises:
+        CompileError: code that cannot be run, or what the reference leaves out: FIFOs, filters,
+            indices of wavelets, teardown, registers set at run time, streams, printing.
+    """
+    _refuse(image)
+    programs, arch = image.programs, ARCHITECTURES[image.arch]
+    costs = ARCHS[image.arch]
+    colors = colors_of(image)
+    unused = [color for color in range(arch.colors) if color not in colors]
+    colors = sorted(colors + unused[: rounded_up(len(colors), 2) - len(colors)])
+    height, width = image.tiles.shape
+    y, x = np.mgrid[:height, :width]
+    slot = np.full(arch.colors, -1)
+    slot[colors] = np.arange(len(colors))
+    partner = [slot[color ^ 1] for color in colors]
+    table = lambda name: _padded([p.tables[name] for p in programs])
+    several = rounded_up(len(programs), 4)
+    each = lambda of, shape=(), none=0: _each([of(p) for p in programs], several, shape, none)
+    return Tables(
+        program=image.tiles.reshape(-1).astype(np.int64),
+        code=_padded([p.code for p in programs], 256),
+        costs=_padded([instruction_cycles(p, costs) for p in programs], 256),
+        size=each(lambda p: len(p.memory)),
+        frame=each(lambda p: p.frame),
+        operations=table("operations"),
+        fabrics=table("fabrics"),
+        shapes=table("shapes"),
+        dsr_loads=table("dsr_loads"),
+        queues=each(lambda p: p.tables["queues"], (16, 2), -1),
+        local_tasks=each(lambda p: p.local_tasks, (arch.local_tasks,), -1),
+        data_tasks=each(lambda p: p.data_tasks, (arch.colors,), -1),
+        control_tasks=each(lambda p: p.control_tasks, (arch.control_tasks,), -1),
+        channels=each(_channels),
+        colors=np.array(colors),
+        slot=slot,
+        partner=np.array(partner),
+        place=np.stack([x.ravel(), y.ravel()], axis=1),
+        neighbour=_neighbours(height, width),
+        edges=np.int64(image.edges),
+        switch_task=np.int64(costs.switch_task),
+        fabric_start=np.int64(costs.fabric_start),
+        unbound_depth=np.int64(arch.unbound_depth),
+        wse3=np.bool_(image.arch == "wse3"),
+        widths=widths_of(image.arch),
+        stride_widths=np.array(arch.stride_widths),
+        banks=np.array([arch.banks, arch.bank_bytes]),
+        input_depths=np.array(arch.input_depths),
+        output_depths=np.array(arch.output_depths),
+    )

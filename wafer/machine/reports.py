@@ -1,0 +1,311 @@
+"""Faults and what PEs wait for, in words: PE, task, file, line, cause, likely fix."""
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from wafer.machine.codes import DEEPEST_CALL
+from wafer.machine.image import Image, Program
+
+__all__ = [
+    "IN_ROUTER",
+    "Waiting",
+    "fault_message",
+    "neighbor",
+    "sides_of",
+    "task_label",
+    "waiting_for",
+]
+
+_SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
+_RAMP = 4
+_MAIN = 8  # the number of the task's own thread
+
+
+class Fault(enum.IntEnum):
+    """As ``FaultKind`` in native/state.h."""
+
+    NO_FAULT = 0
+    SAME_CYCLE_ARRIVAL = 1
+    OFF_WAFER = 2
+    THREAD_IN_USE = 3
+    OUTSIDE_MEMORY = 4
+    UNBOUND_CONTROL = 5
+    MESSAGE = 6
+    DIVISION = 7
+    TOO_DEEP = 8
+    NO_COLOR = 9
+    NO_CONFIG = 10
+    DSR_NOT_LOADED = 11
+    NO_THREAD = 12
+    BAD_CODE = 13
+    WRONG_OPERAND = 14
+    OVERRUN = 15
+
+
+_FAULTS = {
+    Fault.SAME_CYCLE_ARRIVAL: "two wavelets of colour {detail} arrived in one cycle{sides}; let"
+    " only one neighbour or the ramp send at a time (a switch or another colour)",
+    Fault.OFF_WAFER: "a wavelet of colour {detail} was routed off the wafer's edge; end the route"
+    " in RAMP there",
+    Fault.THREAD_IN_USE: "microthread {detail} still runs an operation; start the next one when"
+    " that one's completion activates it, or use another queue",
+    Fault.OUTSIDE_MEMORY: "byte address {detail} is outside of the {memory} bytes that the program"
+    " declares; check the descriptor's offset and length, or the index",
+    Fault.UNBOUND_CONTROL: "a control wavelet of colour {detail} asks for control task {id}, which"
+    " the program does not bind; bind it, or set the wavelet's NOCE bit",
+    Fault.MESSAGE: "{message}",
+    Fault.DIVISION: "integer division by zero",
+    Fault.TOO_DEEP: f"more than {DEEPEST_CALL} calls within each other; does the recursion end?",
+    Fault.NO_COLOR: "no colour is bound to {direction} queue {detail}; call @initialize_queue"
+    " first",
+    Fault.NO_CONFIG: "there is no configuration register at word address 0x{detail:x} for a colour"
+    " or queue that this program configures",
+    Fault.DSR_NOT_LOADED: "DSR {dsr} was used before a descriptor was loaded into it",
+    Fault.NO_THREAD: "an asynchronous operation has no queue and so no microthread; name a queue",
+    Fault.BAD_CODE: "instruction {detail} cannot be executed here",
+    Fault.OVERRUN: "an operation writes beyond {variable}; shorten its descriptor (check_writes)",
+    Fault.WRONG_OPERAND: "an output descriptor is read, an input descriptor is written, or there is"
+    " no such one",
+}
+_TASKS = ("local task", "data task", "control task", "teardown handler of colour",
+          "empty-queue handler of output queue", "function", "start")  # fmt: skip
+# Of a program, in the order of those.
+_TABLES = ("local_tasks", "data_tasks", "control_tasks", "teardown_handlers", "empty_handlers")
+_REASONS = (
+    "its turn",
+    "data of colour {detail}",
+    "room in output queue {detail}",
+    "data in FIFO {detail}",
+    "room in FIFO {detail}",
+    "being unblocked",
+    "being unblocked (it is activated)",
+    "a task or operation that takes the wavelet of colour {detail} at the head of its queue",
+    "unblock_cmd_stream() after function {function}",
+    "",  # of a router: see _held
+)
+_FOR_DATA, _FOR_COMMAND, IN_ROUTER = 1, 8, 9
+_SUBJECTS = {
+    7: "input queue",
+    _FOR_COMMAND: "host",
+    IN_ROUTER: "router",
+}  # of reasons that are nobody's task
+
+
+class Waiting(NamedTuple):
+    """What something on a PE waits for.
+
+    Attributes:
+        x, y: the PE.
+        who: 'local task 8', 'microthread 2 of local task 8', 'router', ….
+        reason: what for.
+        file, line: of the instruction, or of a router's configuration; '' and 0 if there is none.
+        code: number of the reason; docs/guides/csl.md lists them by their words.
+        detail: its color, queue, FIFO or task.
+        refused: sides of a router whose neighbors never take the word.
+        full: those whose neighbors, or RAMP whose PE, have no room for it.
+        outside: whether the router lets nothing in from its PE.
+    """
+
+    x: int
+    y: int
+    who: str
+    reason: str
+    file: str
+    line: int
+    code: int = 0
+    detail: int = -1
+    refused: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
+    outside: bool = False
+
+    def __str__(self) -> str:
+        where = f" ({self.file}:{self.line})" if self.file else ""
+        return f"PE ({self.x}, {self.y}): {self.who} waits for {self.reason}{where}"
+
+
+def _program(image: Image, x: int, y: int) -> Program | None:
+    index = image.tiles[y, x]
+    return None if index < 0 else image.programs[index]
+
+
+def _place(program: Program | None, pc: int) -> tuple[str, int]:
+    if program is None or not 0 <= pc < len(program.lines):
+        return "", 0
+    file, line = program.lines[pc]
+    return program.files[file], int(line)
+
+
+def _task(program: Program | None, task: int, number: int) -> str:
+    if task == _TASKS.index("function") and program is not None:
+        names = [name for name, entry in program.functions.items() if entry == number]
+        return f"function {names[0] if names else '?'}"
+    if task == _TASKS.index("start"):
+        return "what runs before the first task"
+    return f"{_TASKS[task]} {number}"
+
+
+def task_label(program: Program, task: int, number: int) -> str:
+    """Return a task by the name that the source gives it, and what it is.
+
+    Args:
+        program: that runs.
+        task: kind of task.
+        number: of the task in its kind.
+    """
+    what = _task(program, task, number)
+    if task >= len(_TABLES):
+        return what
+    entry = getattr(program, _TABLES[task])[number]
+    names = [name for name, pc in program.tasks.items() if pc == entry]
+    return f"{names[0]} ({what})" if names else what
+
+
+def _label(program: Program | None, task: int, number: int) -> str:
+    return task_label(program, task, number) if program else _task(program, task, number)
+
+
+def _entering(image: Image, x: int, y: int, color: int) -> list[str]:
+    """The sides by which a colour may enter a router, as the program begins."""
+    word = int(image.colors[y, x, color]) >> len(_SIDES)
+    return [side for bit, side in enumerate(_SIDES) if word >> bit & 1]
+
+
+def fault_message(image: Image, numbers: Sequence[int]) -> str:
+    """Say what has gone wrong.
+
+    Args:
+        image: that ran.
+        numbers: kind, cell, task, its id, instruction, detail.
+    """
+    kind, cell, task, number, pc, detail = (int(n) for n in numbers)
+    y, x = divmod(cell, image.tiles.shape[1])
+    program = _program(image, x, y)
+    file, line = _place(program, pc)
+    messages = program.messages if program else ()
+    sides = _entering(image, x, y, detail) if kind == Fault.SAME_CYCLE_ARRIVAL else ()
+    text = _FAULTS[Fault(kind)].format(
+        sides=f", and its .rx names {' and '.join(sides)}" if len(sides) > 1 else "",
+        detail=detail,
+        direction="input" if pc >= 0 else "output",
+        id=number,
+        memory=0 if program is None else len(program.memory),
+        dsr=f"{('dest', 'src0', 'src1', '?')[detail >> 8 & 3]} {detail & 255}",
+        variable=_overrun(program, detail) if kind == Fault.OVERRUN else "",
+        message=messages[detail] if kind == Fault.MESSAGE and 0 <= detail < len(messages) else "",
+    )
+    who = f", {_label(program, task, number)}" if pc >= 0 else ""
+    return f"{f'{file}:{line}: ' if file else ''}PE ({x}, {y}){who}: {text}"
+
+
+def _overrun(program: Program | None, detail: int) -> str:
+    """The variable that an operation begins to write, and the bytes up to its last one."""
+    base, last = detail >> 32, (detail & 0xFFFFFFFF) - ((detail & 0x80000000) << 1)
+    for name, symbol in program.symbols.items() if program else ():
+        if symbol.address <= base < symbol.address + symbol.bytes:
+            first, last = base - symbol.address, last - symbol.address
+            return f"'{name}' of type {symbol.type}: bytes {first} to {last} of {symbol.bytes}"
+    return "its variable"
+
+
+def waiting_for(
+    image: Image, row: Sequence[int], called: Callable[[int, int], Sequence[str]]
+) -> Waiting:
+    """A row of the machine's report in words.
+
+    Args:
+        image: that ran.
+        row: column, row, thread, task, its id, reason, detail, instruction.
+        called: the functions that the host has called on a PE, in order.
+    """
+    x, y, thread, task, number, reason, detail, pc = (int(n) for n in row)
+    if reason == IN_ROUTER:
+        return _held(image, row)
+    program, function = _program(image, x, y), "?"
+    if reason == _FOR_COMMAND and program is not None:
+        function = called(x, y)[-1 - detail]  # that many have not begun
+        pc = program.functions[function]
+    who = _SUBJECTS.get(reason) or _label(program, task, number)
+    if 0 <= thread < _MAIN:
+        who = f"microthread {thread} of {who}"
+    file, line = _place(program, pc)
+    text = _REASONS[reason].format(detail=detail, function=function)
+    routed = reason != _FOR_DATA or detail < 0 or detail in image.streams
+    if not routed and not sides_of(image, x, y, detail, enter=False) >> _RAMP & 1:
+        text += ", which no route of this PE brings to RAMP"
+    return Waiting(x, y, who, text, file, line, reason, detail)
+
+
+def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
+    """Return column and row of the PE by a side.
+
+    Args:
+        x: column.
+        y: row.
+        side: 'WEST', 'EAST', 'SOUTH' or 'NORTH'; of 'RAMP', the PE itself.
+    """
+    dx, dy = {"WEST": (-1, 0), "EAST": (1, 0), "SOUTH": (0, 1), "NORTH": (0, -1)}.get(side, (0, 0))
+    return x + dx, y + dy
+
+
+def sides_of(image: Image, x: int, y: int, color: int, *, enter: bool) -> int:
+    """Return the sides by which a color may enter or leave a router, at any switch position.
+
+    Args:
+        image: compiled.
+        x: column of the PE.
+        y: row of the PE.
+        color: of the words.
+        enter: whether they enter.
+
+    Returns:
+        Bits W E S N RAMP.
+    """
+    word, switch = int(image.colors[y, x, color]), int(image.switches[y, x, color])
+    mask = word >> 5 & 31 if enter else word & 31
+    for code in (switch >> shift & 15 for shift in (0, 4, 8)):
+        if code & 7 <= _RAMP and bool(code & 8) == enter:
+            mask |= 1 << (code & 7)
+    return mask
+
+
+def _names(mask: int) -> tuple[str, ...]:
+    return tuple(side for bit, side in enumerate(_SIDES) if mask >> bit & 1)
+
+
+def _place_of_route(image: Image, x: int, y: int, color: int) -> str:
+    """File and line that configure a color at a PE; '' if none does, or that is not known."""
+    lines = image.route_lines
+    return "" if lines is None else image.route_places[int(lines[y, x, color])]
+
+
+def _taking(image: Image, x: int, y: int, color: int, sides: int) -> str:
+    """From where a router takes a color, and the line that says so."""
+    if not image.routed[y, x, color]:
+        return f"which has no route for colour {color}"
+    place = _place_of_route(image, x, y, color)
+    names = " and ".join(_names(sides)) or "nowhere"
+    return f"which takes it from {names}{f' ({place})' if place else ''}"
+
+
+def _held(image: Image, row: Sequence[int]) -> Waiting:
+    """What a word in a router, or on the ramp to it, waits for: `held` in native/machine.cc."""
+    x, y, refused, full, outside, _, color, rx = row
+    sides, busy = _names(refused), _names(full)
+    if outside:
+        text = f"the router to let in colour {color} from RAMP, {_taking(image, x, y, color, rx)}"
+    elif sides:
+        other = neighbor(x, y, sides[0])
+        back = {"WEST": "EAST", "EAST": "WEST", "NORTH": "SOUTH", "SOUTH": "NORTH"}[sides[0]]
+        text = (
+            f"PE {other} to the {sides[0]} to take colour {color} from its {back},"
+            f" {_taking(image, *other, color, rx)}"
+        )
+    elif busy and busy[0] != "RAMP":
+        text = f"PE {neighbor(x, y, busy[0])} to the {busy[0]} to have room for colour {color}"
+    else:
+        text = f"the PE's queue to have room for colour {color}"
+    file, _, line = _place_of_route(image, x, y, color).rpartition(":")
+    who = _SUBJECTS[IN_ROUTER]
+    place = (file, int(line or 0))
+    return Waiting(x, y, who, text, *place, IN_ROUTER, color, sides, busy, bool(outside))

@@ -1,0 +1,117 @@
+"""Cycles of each instruction of a program: the rules of ``costs.py`` that need its neighbours."""
+
+import numpy as np
+
+from wafer.machine.codes import Op, Operand, Type
+from wafer.machine.costs import UNROLLED, Arch, op_costs
+from wafer.machine.image import COLUMNS, Program
+
+__all__ = ["instruction_cycles"]
+
+_JUMPS = (Op.JUMP, Op.JUMP_IF, Op.JUMP_UNLESS, Op.CALL)
+_ENDS = (*_JUMPS, Op.CALL_AT, Op.RETURN)
+_FIRST = COLUMNS["operations"].index("dest")
+_MEMORY = (Operand.MEMORY, Operand.SHAPED)
+_BITS = {Type[f"{sign}{bits}"]: bits for sign in "IU" for bits in (8, 16, 32, 64)}
+
+
+class _Constants(dict[int, int]):
+    """Constants by register, in straight code."""
+
+    def follow(self, op: int, a: int, b: int, c: int) -> None:
+        """Go on behind an instruction."""
+        value = c << 32 | b & 0xFFFFFFFF if op == Op.CONST else self.get(b)
+        if op in _ENDS:
+            self.clear()
+        elif op in (Op.CONST, Op.COPY) and value is not None:
+            self[a] = value
+        else:
+            self.pop(c if op == Op.OPERATE else a, None)
+
+
+def instruction_cycles(program: Program, arch: Arch) -> np.ndarray:
+    """Return the cycles of each instruction; of an OPERATE those before its first step.
+
+    Args:
+        program: one that ``check_image`` accepts.
+        arch: that runs it.
+
+    Returns:
+        [instructions] int32.
+    """
+    code, costs = program.code.tolist(), op_costs()
+    operands = program.tables["operations"][:, _FIRST : _FIRST + 4].tolist()
+    targets = {row[2] for row in code if row[0] in _JUMPS}
+    out = np.zeros(len(code), np.int32)
+    constants, entries = _Constants(), dict[int, _Constants]()
+    for pc, (op, kind, a, b, c) in enumerate(code):
+        if pc in targets:
+            entries[pc], constants = constants, _Constants()
+        if op == Op.OPERATE:
+            out[pc] = costs[op, 0] + _loads(operands[a], b, constants, arch)
+        elif op in (Op.DIV, Op.REM) and kind in _BITS and constants.get(c):
+            out[pc] = _division(op, Type(kind), constants[c], costs)
+        else:
+            out[pc] = costs[op, kind]
+        constants.follow(op, a, b, c)
+    for end, (op, _, start, _, _) in enumerate(code):
+        if op == Op.JUMP and start < end:
+            trips = _trips(code, start, end, entries[start])
+            if trips is not None and trips * out[start + 2 : end - 1].sum() <= UNROLLED:
+                out[[start, start + 1, end - 1, end]] = 0
+    return out
+
+
+def _loads(kinds: list[int], register: int, constants: _Constants, arch: Arch) -> int:
+    """Return the cycles in which an operation's operands are loaded."""
+    out = 0
+    for kind in kinds:
+        out += arch.operands.get(Operand(kind), 0)
+        out += arch.computed * (kind in _MEMORY and register not in constants)
+        register += kind != Operand.NONE
+    return out
+
+
+def _trips(code: list[list[int]], start: int, end: int, before: _Constants) -> int | None:
+    """Return how often a loop over a constant range goes round; None for any other loop.
+
+    Args:
+        code: of the program.
+        start: its first instruction, the comparison of the counter with the end.
+        end: the jump back, behind the step of the counter.
+        before: constants where the loop is entered.
+    """
+    (test, _, flag, counter, last), leave = code[start], code[start + 1]
+    step = code[end - 1]
+    counted = test in (Op.LT, Op.GT) and leave[:1] + leave[2:4] == [Op.JUMP_UNLESS, end + 1, flag]
+    counted = counted and step[:1] + step[2:4] == [Op.ADD, counter, counter]
+    ends = [before.get(register) for register in (counter, last, step[4])]
+    if not counted or None in ends:
+        return None
+    first, stop, by = (number or 0 for number in ends)
+    return len(range(first, stop, by)) if by else None
+
+
+def _division(op: int, kind: Type, divisor: int, costs: np.ndarray) -> int:
+    """Return the cycles of a quotient or a remainder by a constant other than 0.
+
+    The quotient is the upper half of a product, shifted; with a sign, one more for a negative
+    number. Powers of two are shifts.
+    """
+    cost = lambda op, of=kind: int(costs[op, of])
+    signed = kind.name[0] == "I"
+    size = abs(divisor) if signed else divisor % (1 << 64)
+    if size == 1:
+        return cost(Op.NEG) if divisor < 0 and op == Op.DIV else 0
+    power = size & size - 1 == 0
+    if power and not signed:
+        return cost(Op.SHR if op == Op.DIV else Op.AND)
+    if power:  # size - 1 more for a negative number
+        quotient = 2 * cost(Op.SHR) + cost(Op.AND) + cost(Op.ADD)
+    else:
+        wide = Type[f"U{min(64, 2 * _BITS[kind])}"]
+        quotient = cost(Op.MUL, wide) + cost(Op.SHR, wide)
+        quotient += signed * (cost(Op.SHR) + cost(Op.SUB))
+    if op == Op.DIV:
+        return quotient + (cost(Op.NEG) if signed and divisor < 0 else 0)
+    return quotient + cost(Op.SHL if power else Op.MUL) + cost(Op.SUB)
