@@ -50,7 +50,6 @@ NO_EFFECT = {
 }
 """Key -> why it changes nothing here."""
 REFUSED = {
-    "token_limit": "the input's size decides; give a smaller one",
     "token_generator": "the vendor's generator classes cannot be run here; write a read_hook, or "
     "make the rows with wafer.data.preprocess.convert.convert_dataset_to_hdf5",
 }

@@ -17,7 +17,7 @@ __all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "AnySettings", "HookSettings", 
 VendorMode = Literal["pretraining", "finetuning", "dpo", "nlg"]
 VENDOR_MODES: tuple[str, ...] = get_args(VendorMode)
 RELEASES = ("2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9", "2.10")
-HIDDEN = ("nested_keys", "given")  # fields that are no keys of a file
+HIDDEN = ("nested_keys", "given", "subsets")  # fields that are no keys of a file
 _Weights = Annotated[dict[str, float], Field(default_factory=dict)]
 
 
@@ -141,6 +141,12 @@ class HookSettings(RunSettings):
     register_special_image_token: Annotated[Bool, described("add image_token if need be")] = True
     use_single_image_token: Annotated[Bool, described("one slot with image_token an image")] = False
     semantic_attention_mask: Annotated[dict[str, bool], Field(default_factory=dict)]
+    token_limit: Annotated[
+        PositiveInt | None,
+        described("stop with the record that brings the rows to so many tokens"),
+    ] = None
+    # name -> its files and folders; each is a run of its own
+    subsets: Annotated[dict[str, list[str]], Field(default_factory=dict)]
     read_chunk_size: Annotated[PositiveInt, described("KB that are packed together")] = 1024
     shuffle: Annotated[Bool, described("put the rows into random order")] = False
     shuffle_seed: Annotated[NonNegativeInt, described("of that order")] = 0
@@ -198,6 +204,12 @@ class HookSettings(RunSettings):
             ),
         }
         return [Problem((key,), message) for key, (wrong, message) in clashes.items() if wrong]
+
+    @property
+    def row_limit(self) -> int | None:
+        """Rows that reach ``token_limit``; a row of DPO has two answers with three features."""
+        tokens = self.max_seq_length * (6 if self.mode == "dpo" else 1)
+        return None if self.token_limit is None else -(-self.token_limit // tokens)
 
     @property
     def old_images(self) -> bool:
