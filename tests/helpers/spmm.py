@@ -104,23 +104,25 @@ def arrays(case: Case) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     length = max(map(len, values))
     if case.kind == "coo":
         length += 1  # as run_benchmark.sh says
-        lists: dict[str, list[np.ndarray]] = {"A_val": values, "A_y": outer, "A_x": inner}
-        return {name: _padded(rows, length) for name, rows in lists.items()}, {"A_len": length}
+        lists = zip(("A_val", "A_y", "A_x"), (values, outer, inner), strict=True)
+        return {name: _padded(rows, length) for name, rows in lists}, {"A_len": length}
     counts = np.stack([drawn.sum(1) for _, drawn in tiles])
     if case.kind == "ellpack":
         length = int(counts.max())
         ranks = [np.concatenate([np.arange(c) for c in row]) for row in counts]
-        out = {"A_val": np.zeros((*counts.shape, length), np.float32)}
-        out["A_indices"] = out["A_val"].astype(np.int32)
+        kept = np.zeros((*counts.shape, length), np.float32)
+        indices = kept.astype(np.int32)
         for pe, place in enumerate(zip(outer, ranks, strict=True)):
-            out["A_val"][pe][place], out["A_indices"][pe][place] = values[pe], inner[pe]
-        return {name: rows.reshape(len(tiles), -1) for name, rows in out.items()}, {"A_len": length}
+            kept[pe][place], indices[pe][place] = values[pe], inner[pe]
+        flat = (len(tiles), -1)
+        out = {"A_val": kept.reshape(flat), "A_indices": indices.reshape(flat)}
+        return out, {"A_len": length}
     index, pointer = ("row", "col") if turned else ("col", "row")
     starts = np.pad(np.cumsum(counts, 1), ((0, 0), (1, 0))).astype(np.int32)
     params = {"A_val_len": length, f"A_{index}idx_len": length}
     params[f"A_{pointer}ptr_len"] = starts.shape[1]
-    lists = {"A_val": _padded(values, length), f"A_{index}_idx": _padded(inner, length)}
-    return lists | {f"A_{pointer}_ptr": starts}, params
+    out = {"A_val": _padded(values, length), f"A_{index}_idx": _padded(inner, length)}
+    return out | {f"A_{pointer}_ptr": starts}, params
 
 
 def mean_cycles(folder: Path, case: Case) -> float:
