@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.machine.image import Image
-from wafer.machine.reports import FOR_DATA, FOR_ROOM, IN_ROUTER, UNREAD, Waiting, neighbor
+from wafer.machine.reports import FOR_DATA, FOR_ROOM, IN_ROUTER, UNREAD, Waiting, neighbor, sides_of
 
 __all__ = ["RouteMasks", "by_cause", "routes_of"]
 
 _LONGEST = 1000  # routers that are searched for the senders of a color
 _SIDES = ("WEST", "EAST", "SOUTH", "NORTH")
-_RAMP = 4
 Key = tuple[Any, ...]
 
 
@@ -39,12 +38,8 @@ def routes_of(image: Image) -> RouteMasks:
     Args:
         image: that runs.
     """
-    words, switches = np.asarray(image.colors), np.asarray(image.switches)
-    masks = [words >> 5 & 31, words & 31]
-    for code in (switches >> shift & 15 for shift in (0, 4, 8)):
-        for which, sides in enumerate((code & 8 != 0, code & 8 == 0)):
-            masks[which] = masks[which] | np.where(sides & (code & 7 <= _RAMP), 1 << (code & 7), 0)
-    return RouteMasks(*masks)
+    every = slice(None), slice(None), slice(None)
+    return RouteMasks(*(sides_of(image, *every, enter=enter) for enter in (True, False)))
 
 
 def by_cause(routes: RouteMasks, reported: Sequence[object]) -> list[object]:

@@ -2,7 +2,9 @@
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import Image, Program
@@ -20,11 +22,13 @@ __all__ = [
     "reason_text",
     "router_reason",
     "side_names",
+    "sides_of",
     "task_label",
     "waiting_for",
 ]
 
 _SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
+_RAMP = 4
 _MAIN = 8  # the number of the task's own thread
 
 
@@ -259,6 +263,9 @@ def waiting_for(
         who = f"microthread {thread} of {who}"
     file, line = _place(program, pc)
     text = _REASONS[reason].format(detail=detail, function=function)
+    routed = reason != FOR_DATA or detail < 0 or detail in image.streams
+    if not routed and not sides_of(image, x, y, detail, enter=False) >> _RAMP & 1:
+        text += ", which no route of this PE brings to RAMP"
     return Waiting(x, y, who, text, file, line, reason, detail)
 
 
@@ -272,6 +279,29 @@ def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
     """
     dx, dy = {"WEST": (-1, 0), "EAST": (1, 0), "SOUTH": (0, 1), "NORTH": (0, -1)}.get(side, (0, 0))
     return x + dx, y + dy
+
+
+def sides_of(
+    image: Image, x: int | slice, y: int | slice, color: int | slice, *, enter: bool
+) -> Any:
+    """Return the sides by which a color may enter or leave a router, at any switch position.
+
+    Args:
+        image: compiled.
+        x: column of the PE, or a slice of them.
+        y: row of the PE, or a slice.
+        color: of the words, or a slice.
+        enter: whether they enter.
+
+    Returns:
+        Bits W E S N RAMP; [rows, columns, colors] of slices.
+    """
+    words, switches = (np.asarray(table)[y, x, color] for table in (image.colors, image.switches))
+    masks = words >> 5 & 31 if enter else words & 31
+    for code in (switches >> shift & 15 for shift in (0, 4, 8)):
+        named = (code & 7 <= _RAMP) & ((code & 8 != 0) == enter)
+        masks = masks | np.where(named, 1 << (code & 7), 0)
+    return masks
 
 
 def side_names(mask: int) -> tuple[str, ...]:
