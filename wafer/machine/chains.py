@@ -11,15 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.machine.image import Image
-from wafer.machine.reports import (
-    FOR_DATA,
-    FOR_ROOM,
-    IN_ROUTER,
-    UNREAD,
-    Waiting,
-    neighbor,
-    port_masks,
-)
+from wafer.machine.reports import FOR_DATA, FOR_ROOM, IN_ROUTER, UNREAD, Waiting, neighbor, sides_of
 
 __all__ = ["RouteMasks", "by_cause", "routes_of"]
 
@@ -46,8 +38,8 @@ def routes_of(image: Image) -> RouteMasks:
     Args:
         image: that runs.
     """
-    words, switches = np.asarray(image.colors), np.asarray(image.switches)
-    return RouteMasks(*(port_masks(words, switches, enter=enter) for enter in (True, False)))
+    every = slice(None), slice(None), slice(None)
+    return RouteMasks(*(sides_of(image, *every, enter=enter) for enter in (True, False)))
 
 
 def by_cause(routes: RouteMasks, reported: Sequence[object]) -> list[object]:

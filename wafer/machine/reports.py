@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ __all__ = [
     "fault_message",
     "fault_text",
     "neighbor",
-    "port_masks",
     "reason_text",
     "router_reason",
     "side_names",
@@ -282,35 +281,27 @@ def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
     return x + dx, y + dy
 
 
-def port_masks(words: np.ndarray, switches: np.ndarray, *, enter: bool) -> np.ndarray:
-    """Return the sides by which colors may enter or leave routers, at any switch position.
-
-    Args:
-        words: [...] configurations of colors.
-        switches: [...] their switch registers.
-        enter: whether the sides by which words enter, else those by which they leave.
-
-    Returns:
-        [...] bits W E S N RAMP.
-    """
-    mask = words >> 5 & 31 if enter else words & 31
-    for code in (switches >> shift & 15 for shift in (0, 4, 8)):
-        counts = ((code & 8 != 0) == enter) & (code & 7 <= _RAMP)
-        mask = mask | np.where(counts, 1 << (code & 7), 0)
-    return mask
-
-
-def sides_of(image: Image, x: int, y: int, color: int, *, enter: bool) -> int:
-    """Return the sides of one color at one PE, as ``port_masks`` does.
+def sides_of(
+    image: Image, x: int | slice, y: int | slice, color: int | slice, *, enter: bool
+) -> Any:
+    """Return the sides by which a color may enter or leave a router, at any switch position.
 
     Args:
         image: compiled.
-        x: column of the PE.
-        y: row of the PE.
-        color: of the words.
+        x: column of the PE, or a slice of them.
+        y: row of the PE, or a slice.
+        color: of the words, or a slice.
         enter: whether they enter.
+
+    Returns:
+        Bits W E S N RAMP; [rows, columns, colors] of slices.
     """
-    return int(port_masks(image.colors[y, x, color], image.switches[y, x, color], enter=enter))
+    words, switches = (np.asarray(table)[y, x, color] for table in (image.colors, image.switches))
+    masks = words >> 5 & 31 if enter else words & 31
+    for code in (switches >> shift & 15 for shift in (0, 4, 8)):
+        named = (code & 7 <= _RAMP) & ((code & 8 != 0) == enter)
+        masks = masks | np.where(named, 1 << (code & 7), 0)
+    return masks
 
 
 def side_names(mask: int) -> tuple[str, ...]:
