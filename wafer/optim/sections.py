@@ -262,7 +262,7 @@ class Lion(_Betas2):
     """Sign of an interpolated momentum. Older checkpoints store ``eps``, which nothing reads."""
 
     betas: _Betas = (0.9, 0.99)
-    eps: Annotated[float, AfterValidator(_unread)] = 1e-6
+    eps: Annotated[NonNegativeFloat, AfterValidator(_unread)] = 1e-6
 
     def links(self, link: Any) -> list[Any]:
         """The decay is decoupled."""
