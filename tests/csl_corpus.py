@@ -31,7 +31,7 @@ from typing import NamedTuple
 from helpers.public_programs import run_list
 
 from wafer.csl import CslError, Source, check, format_text, read
-from wafer.csl.host.scripts import write_commands
+from wafer.csl.host.tools.scripts import write_commands
 
 LONGEST = 300  # seconds of a script
 SCRIPTS = "commands*.sh"  # commands_wse2.sh and commands_wse3.sh from 1.3 on

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from wafer.csl.host.scripts import write_commands
+from wafer.csl.host.tools.scripts import write_commands
 
 
 class PublicProgram(NamedTuple):

@@ -15,7 +15,7 @@ __all__ = ["add_arguments"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    from wafer.csl.host.compiler import ARCHS, add_program_options
+    from wafer.csl.host.tools.compiler import ARCHS, add_program_options
 
     commands = parser.add_subparsers(required=True, metavar="ACTION")
     check = commands.add_parser("check", help="list what is wrong with programs; writes nothing")
@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    from wafer.csl.host.compiler import add_options
-    from wafer.csl.host.traced import add_trace_options
+    from wafer.csl.host.tools.compiler import add_options
+    from wafer.csl.host.tools.traced import add_trace_options
 
     build = commands.add_parser("compile", help="compile a program into a folder, as cslc does")
     build.set_defaults(run=_compile)
@@ -60,7 +60,7 @@ def _add_host_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 
 def _compile(args: argparse.Namespace) -> int:
     from wafer.csl import CslError
-    from wafer.csl.host.compiler import compile_to_folder
+    from wafer.csl.host.tools.compiler import compile_to_folder
 
     try:
         folder = compile_to_folder(args)
@@ -72,19 +72,19 @@ def _compile(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from wafer.csl.host.scripts import run_script
+    from wafer.csl.host.tools.scripts import run_script
 
     return run_script(args.script, args.arguments)
 
 
 def _trace(args: argparse.Namespace) -> int:
-    from wafer.csl.host.traced import trace_script
+    from wafer.csl.host.tools.traced import trace_script
 
     return trace_script(args)
 
 
 def _example(args: argparse.Namespace) -> int:
-    from wafer.csl.host.example import write_example
+    from wafer.csl.host.tools.example import write_example
 
     try:
         files = write_example(args.folder)
@@ -96,7 +96,7 @@ def _example(args: argparse.Namespace) -> int:
 
 
 def _shims(args: argparse.Namespace) -> int:
-    from wafer.csl.host.scripts import write_commands
+    from wafer.csl.host.tools.scripts import write_commands
 
     for file in write_commands(args.folder):
         sys.stdout.write(f"{file}\n")
@@ -118,7 +118,7 @@ def _folder(path: Path) -> list[Path]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from wafer.csl.host.checker import check_sources
+    from wafer.csl.host.tools.checker import check_sources
 
     sources = _sources(args.paths)
     report = check_sources(sources, args)

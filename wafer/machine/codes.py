@@ -257,4 +257,6 @@ CONFIG = {
     "thread": 0x7F58,  # of a microthread: medium priority (8), high priority (9)
     "input_queue": 0x7F60,  # colour (4:0), bound (5), filter on (6)
     "output_queue": 0x7F68,  # colour (4:0), bound (5)
+    "timestamp": 0x7F70,  # the counter's three words, the lowest first
+    "timer": 0x7F73,  # whether it runs
 }

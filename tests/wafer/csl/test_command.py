@@ -109,7 +109,7 @@ def test_check_takes_what_either_architecture_compiles(program, capsys):
 @pytest.mark.native
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
 def test_the_example_compiles_and_runs(tmp_path, monkeypatch, capsys, arch):
-    from wafer.csl.host.scripts import run_here
+    from wafer.csl.host.tools.scripts import run_here
 
     folder = tmp_path / "hello"
     assert main(["csl", "example", str(folder)]) == 0

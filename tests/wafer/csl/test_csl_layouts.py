@@ -7,7 +7,7 @@ import pytest
 
 from wafer.csl import CslError, DeadlockError, HostError
 from wafer.csl.host.artifacts import load
-from wafer.csl.host.sdk import SdkRuntime, recorded
+from wafer.csl.host.vendor.sdk import SdkRuntime, recorded
 from wafer.csl.regions import (
     Color,
     Edge,

@@ -6,7 +6,7 @@ import pytest
 
 import wafer.csl
 from wafer.csl import Source, check, format_text, parse
-from wafer.csl.host import debug_util
+from wafer.csl.host.vendor import debug_util
 from wafer.csl.semantics.files import LIBRARY
 from wafer.csl.syntax import tree
 from wafer.machine.codes import CONFIG, Intrinsic, Type
@@ -49,7 +49,7 @@ USED = {
     " set_rx_switch_pos1 set_tx_switch_pos3 set_switch_pos set_pop_mode set_ring_mode"
     " set_current_switch_position get_switch_config_addr get_color_config_addr",
     "tile_config/teardown": "exit get_task_id get_pending is_pending",
-    "tile_config/target": "addresses word_size",
+    "tile_config/target": "addresses word_size tsc_size_words",
     "tile_config/main_thread_priority": "level update_main_thread_priority",
     "tile_config/output_queue_status": "status get is_empty all_empty none_empty",
     "tile_config/queue_flush": "exit",
@@ -125,6 +125,11 @@ def test_numbers_are_the_machines():
     assert constants("tile_config/switch_config")["SWITCHES"] == CONFIG["switch"]
     assert constants("tile_config/input_queue_config")["QUEUES"] == CONFIG["input_queue"]
     assert constants("tile_config/output_queue_config")["QUEUES"] == CONFIG["output_queue"]
+    text = MODULES["tile_config/target"].read_text(encoding="utf-8")
+    bytes_of = {name: int(at, 0) for name, at in re.findall(r"(\w+) = (0x\w+)", text)}
+    assert bytes_of["COLOR_CONFIG"] == 2 * CONFIG["color"]
+    assert bytes_of["TIMESTAMP_COUNTER"] == 2 * CONFIG["timestamp"]
+    assert bytes_of["PERF_COUNTER_CONTROL"] == 2 * CONFIG["timer"]
     collectives = constants("collectives_2d/pe")
     assert collectives["COLOR_REGISTERS"] == CONFIG["color"]
     assert collectives["SWITCH_REGISTERS"] == CONFIG["switch"]

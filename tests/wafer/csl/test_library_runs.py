@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from wafer.csl.host.debug_util import decode_trace
 from wafer.csl.host.runtime import Runtime
-from wafer.csl.host.sdk_utils import make_u48
+from wafer.csl.host.vendor.debug_util import decode_trace
+from wafer.csl.host.vendor.sdk_utils import make_u48
 from wafer.csl.semantics.compile import compile_layout
 
 engine = pytest.importorskip("wafer.machine.engine")
@@ -492,3 +492,40 @@ def test_any_value_is_traced(run):
     )
     records = decode_trace(runtime.read_symbol(0, 0, "<debug>.t", dtype=np.uint16))
     assert records == [7, -3, 0.5, 1, -70000]
+
+
+def test_the_counter_by_its_registers(run):
+    """As <time> reads it: started, at 0, later by the cycles of ten elements, stopped."""
+    runtime = run(
+        """
+        const config = @import_module("<tile_config>");
+        const registers = config.addresses;
+        var b = @zeros([10]f32);
+        var seen = @zeros([5]u16);
+        const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{10} -> b[i] });
+        fn word(k: u16) u16 {
+          const base = @as(u16, registers.TIMESTAMP_COUNTER);
+          return @bitcast(*u16, base + config.word_size * k).*;
+        }
+        fn control(value: u16) void {
+          @bitcast(*u16, @as(u16, registers.PERF_COUNTER_CONTROL)).* = value;
+        }
+        """,
+        """
+        control(7);
+        @fadds(d, d, 1.0);
+        @bitcast(*u16, @as(u16, registers.TIMESTAMP_COUNTER)).* = 1000;
+        @fadds(d, d, 1.0);
+        seen[0] = word(0);
+        seen[1] = word(1);
+        control(0);
+        seen[2] = word(0);
+        @fadds(d, d, 1.0);
+        seen[3] = word(0);
+        seen[4] = config.target.tsc_size_words;
+        """,
+    )
+    running, high, stopped, later, words = runtime.read_symbol(0, 0, "seen").tolist()
+    assert 1005 <= running < 1060
+    assert running < stopped == later < 1080
+    assert (high, words) == (0, 3)

@@ -130,7 +130,7 @@ class Tasks : public Operations {
   static int place(int64_t base, int64_t offset) {
     return int((uint64_t(base) + uint64_t(offset)) & 0xFFFF);
   }
-  static bool in_registers(int64_t address) { return address >= 0xFE40 && address < 0xFEE0; }
+  static bool in_registers(int64_t address) { return address >= 0xFE40 && address < 0xFEE8; }
 
   // Whether others see what an instruction does, so that it has to be done in time.
   bool visible(const Core& core, const Instruction& i) {
@@ -290,7 +290,7 @@ class Tasks : public Operations {
         core.main = Main::kSending;
         return false;
       case Op::kLoad: case Op::kStore: case Op::kConfigGet: case Op::kConfigSet:
-        if (!configure(core, i, worker)) return stop(core), false;
+        if (!configure(core, cycle, i, worker)) return stop(core), false;
         break;
       case Op::kIntrinsic: intrinsic(core, cycle, i, worker); break;
       case Op::kFault: fault(core, kMessage, pc, i.a, worker); return stop(core), false;
@@ -304,11 +304,17 @@ class Tasks : public Operations {
     return true;
   }
 
-  bool configure(Core& core, const Instruction& i, Worker* worker) {
+  bool configure(Core& core, int64_t cycle, const Instruction& i, Worker* worker) {
     const bool by_pointer = i.op == Op::kLoad || i.op == Op::kStore;
     const bool sets = i.op == Op::kStore || i.op == Op::kConfigSet;
     const int64_t at = reg(core, sets ? i.a : i.b);
     const int address = by_pointer ? place(at, i.c) / 2 : int(at);
+    const int word = address - kTime;
+    if (word >= 0 && word <= kTimer) {
+      if (sets) set_time(core, cycle, word, reg(core, i.b));
+      else reg(core, i.a) = get_time(core, cycle, word);
+      return true;
+    }
     const bool known = sets ? config_set(core, address, int(reg(core, i.b)))
                             : config_get(core, address, &reg(core, i.a));
     if (!known) return fault(core, kNoConfig, core.pc, address, worker), false;
@@ -392,6 +398,19 @@ class Tasks : public Operations {
   static void timer(Core& core, int64_t cycle, int64_t what) {
     core.stamp = what == 2 ? 0 : stamp(core, cycle);
     core.stamp_from = what == 1 || (what == 2 && core.stamp_from >= 0) ? cycle : -1;
+  }
+
+  // The counter's words, the lowest first, and behind them whether it runs.
+  static constexpr int kTime = 0x7F70, kTimer = 3;
+  static int64_t get_time(const Core& core, int64_t cycle, int word) {
+    if (word == kTimer) return core.stamp_from >= 0;
+    return stamp(core, cycle) >> 16 * word & 0xFFFF;
+  }
+  static void set_time(Core& core, int64_t cycle, int word, int64_t value) {
+    if (word == kTimer) return timer(core, cycle, value != 0);
+    const int64_t now = stamp(core, cycle);
+    core.stamp = (now & ~(int64_t(0xFFFF) << 16 * word)) | (value & 0xFFFF) << 16 * word;
+    if (core.stamp_from >= 0) core.stamp_from = cycle;
   }
 
   void print(int cell, int64_t cycle, Type type, int64_t value, Worker* worker) {

@@ -10,8 +10,8 @@ import pytest
 from helpers.csl_host import image
 
 from wafer.cli import main
-from wafer.csl.host import compiler
-from wafer.csl.host.scripts import lost_bits, run_script
+from wafer.csl.host.tools import compiler
+from wafer.csl.host.tools.scripts import lost_bits, run_script
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_script_with_our_modules(tmp_path):
 
 def test_compiling_starts_at_once():
     """Scripts compile often: nothing that takes a second to import."""
-    code = "import sys, wafer.csl.host.compiler, wafer.csl.semantics.compile"
+    code = "import sys, wafer.csl.host.tools.compiler, wafer.csl.semantics.compile"
     code += "; print('jax' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from wafer.cli import main
-from wafer.csl.host.elf_runner import CSELFRunner, ELFMemory
 from wafer.csl.host.errors import HostError
+from wafer.csl.host.vendor.elf_runner import CSELFRunner, ELFMemory
 
 pytestmark = pytest.mark.native
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from helpers.csl_host import A, FakeMachine, image
 
-from wafer.csl.host import runtime, sdk, sdk_utils
+from wafer.csl.host import runtime
 from wafer.csl.host.artifacts import save
-from wafer.csl.host.debug_util import debug_util, decode_trace
 from wafer.csl.host.errors import HostError
 from wafer.csl.host.shims.cerebras.sdk import sdk_utils as shim
+from wafer.csl.host.vendor import sdk, sdk_utils
+from wafer.csl.host.vendor.debug_util import debug_util, decode_trace
 from wafer.machine.image import Symbol
 
 

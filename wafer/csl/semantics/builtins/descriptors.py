@@ -26,7 +26,7 @@ from wafer.csl.semantics.language.names import resolve
 from wafer.csl.semantics.language.tensors import ZERO, Access, moved_by
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
-from wafer.machine.codes import Descriptor as Field, Op
+from wafer.machine.codes import Descriptor as Field, Intrinsic, Op
 from wafer.machine.image import COLORS, NO_COLOR
 
 __all__ = ["BUILTINS"]
@@ -298,6 +298,18 @@ def _allocate_fifo(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(types.named("fifo") or types.VOID, Descriptor(row))
 
 
+def _set_fifo_length(ev: Evaluator, node: tree.Builtin) -> Value:
+    """The length of the next operation that reads or writes a FIFO; 0: the other operand's."""
+    at, code = node.at, ev.running(node.at, node.name)
+    fifo, length = ev.value(node.arguments[0]), ev.value(node.arguments[1])
+    if str(fifo.type) != "fifo":
+        ev.fail(at, f"expected a FIFO, found {described(fifo)}")
+    which = code.constant(fifo.data.address << 1 | (node.name == "@set_fifo_write_length"))
+    count = ev.register(coerce(ev, length, types.U16, at), at)
+    code.add(Op.INTRINSIC, Intrinsic.FIFO_LENGTH, 0, which, count)
+    return Value(types.VOID, None)
+
+
 BUILTINS = {
     "@get_dsd": _get_dsd,
     "@set_dsd_length": _set_length,
@@ -305,4 +317,5 @@ BUILTINS = {
     "@set_dsd_base_addr": _set_base,
     "@increment_dsd_offset": _increment,
     "@allocate_fifo": _allocate_fifo,
+    **dict.fromkeys(("@set_fifo_read_length", "@set_fifo_write_length"), _set_fifo_length),
 }

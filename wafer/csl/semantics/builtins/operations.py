@@ -126,7 +126,7 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     config = ev.settled(node.arguments[-1]) if len(node.arguments) > len(forms) else None
     if len(values) < len(forms):
         ev.fail(at, f"{node.name} takes {len(forms)} operands, found {len(values)}")
-    code = ev.running(at, f"what {node.name} does")
+    ev.running(at, f"what {node.name} does")
     given = fields_of(ev, config, at) if config is not None else {}
     index = given.pop("index", None)
     columns, operands = _config(ev, given, at), list[Value | None]()
@@ -142,14 +142,32 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
     if index is not None:
         operands.append(coerce(ev, index, types.U16, at))
         columns["index"] = 1
+    return _written(ev, DsdOp[name.upper()], columns, operands, at)
+
+
+def _written(
+    ev: Evaluator, op: DsdOp, columns: dict[str, Any], operands: list[Value | None], at: Position
+) -> Value:
+    """Write an operation with its operands' registers; whether it ended by its length."""
+    code = ev.running(at, f"what @{op.name.lower()} does")
     registers = [ev.register(operand, at) for operand in operands if operand is not None]
     base = code.new(len(registers))
     for position, register in enumerate(registers):
         code.add(Op.COPY, 0, base + position, register)
-    row = ev.unit.row("operations", op=DsdOp[name.upper()], **columns)
-    ended = code.new()
+    row, ended = ev.unit.row("operations", op=op, **columns), code.new()
     code.add(Op.OPERATE, 0, row, base, ended)
     return Value(types.BOOL, Register(ended))
+
+
+def _dfilt(ev: Evaluator, node: tree.Builtin) -> Value:
+    """Drops data wavelets until as many control wavelets have come as the descriptor is long."""
+    at, value = node.at, ev.value(node.arguments[0])
+    if str(value.type) != "fabin_dsd":
+        ev.fail(at, f"expected a fabin_dsd, found {described(value)}")
+    check_fabric(ev, value, at)
+    columns = _config(ev, fields_of(ev, ev.settled(node.arguments[1]), at), at)
+    columns |= dict.fromkeys(_PLACES, Operand.NONE) | {"src0": Operand.FABRIC}
+    return _written(ev, DsdOp.DFILT, columns, [value], at)
 
 
 # Explicit DSRs
@@ -290,6 +308,7 @@ def _put(ev: Evaluator, output: Value, result: Value, counter: int, at: Position
 
 BUILTINS = {
     **{f"@{name}": _operate for name in _FORMS},
+    "@dfilt": _dfilt,
     "@get_dsr": _get_dsr,
     "@load_to_dsr": _load_to_dsr,
     "@set_dsr_base_addr": _set_dsr_base,

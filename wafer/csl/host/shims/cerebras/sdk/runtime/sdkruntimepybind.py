@@ -1,6 +1,6 @@
 """The host's runtime, and layouts written in Python."""
 
-from wafer.csl.host.sdk import MemcpyDataType, MemcpyOrder, SdkRuntime
+from wafer.csl.host.vendor.sdk import MemcpyDataType, MemcpyOrder, SdkRuntime
 from wafer.csl.regions import (
     Color,
     Edge,

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from wafer.csl.host.artifacts import load, load_cores, offsets_of, save_cores
 from wafer.csl.host.errors import FaultError, HostError
-from wafer.csl.host.port_map import PortMap, output_array_from_u32, port_map
-from wafer.csl.host.sdk_utils import input_array_to_u32
 from wafer.csl.host.symbols import find_symbol
+from wafer.csl.host.vendor.port_map import PortMap, output_array_from_u32, port_map
+from wafer.csl.host.vendor.sdk_utils import input_array_to_u32
 from wafer.machine.engine import Machine, Status
 
 __all__ = ["CSELFRunner", "ELFLoader", "ELFMemory"]

@@ -14,8 +14,8 @@ import numpy as np
 
 __all__ = ["lost_bits", "run_here", "run_script", "write_commands"]
 
-_SHIMS = Path(__file__).parent / "shims"
-_PACKAGES = Path(__file__).parents[3]  # where wafer itself lies
+_SHIMS = Path(__file__).parents[1] / "shims"
+_PACKAGES = Path(__file__).parents[4]  # where wafer itself lies
 _COMMANDS = {"cslc": "compile", "cs_python": "run"}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wafer.csl.host.errors import HostError
-from wafer.csl.host.sdk_utils import input_array_to_u32
+from wafer.csl.host.vendor.sdk_utils import input_array_to_u32
 
 __all__ = [
     "PortMap",

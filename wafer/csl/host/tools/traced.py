@@ -71,8 +71,8 @@ def trace_script(args: argparse.Namespace) -> int:
     Raises:
         CompileError: nothing was asked for, or the script ran no program.
     """
-    from wafer.csl.host.scripts import run_here
-    from wafer.csl.host.sdk import recorded
+    from wafer.csl.host.tools.scripts import run_here
+    from wafer.csl.host.vendor.sdk import recorded
     from wafer.machine.recording import Recording
 
     arguments = _split(args)

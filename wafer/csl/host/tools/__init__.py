@@ -1,0 +1,1 @@
+"""Commands: compile, check, run and trace programs, and write an example."""

@@ -1,0 +1,1 @@
+"""What the scripts of public programs import, under the names of the vendor's packages."""
