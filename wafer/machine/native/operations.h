@@ -62,7 +62,7 @@ class Operations : public Operands {
     if (o.src0.kind == Operand::kFifo && o.src1.kind == Operand::kFifo && o.src0.row == o.src1.row)
       return fault(core, kWrongOperand, pc, 0, worker), false;
     o.length = length(o, lengths);
-    if (!variables_.empty() && overruns(core, o)) return note_overrun(core, o, worker), false;
+    if (checks_writes_ && overruns(core, o, worker)) return false;
     o.op = DsdOp(row.op);
     for (const Stream* s : {&o.src0, &o.src1})
       o.indexed |= s->kind == Operand::kFabric && s->width == 2;
@@ -98,23 +98,24 @@ class Operations : public Operands {
     const int64_t last = o.dest.base + int64_t(o.dest.step) * (int64_t(o.length) - 1);
     return {std::min<int64_t>(o.dest.base, last), std::max<int64_t>(o.dest.base, last) + o.dest.width - 1};
   }
-  // Whether an operation begins to write in a variable and goes beyond it.
-  bool overruns(const Core& core, const Operation& o) const {
+  // Whether an operation begins to write in a variable and goes beyond it, which is a fault.
+  [[gnu::noinline, gnu::cold]] bool overruns(const Core& core, const Operation& o,
+                                             Worker* worker) const {
     constexpr uint32_t kUntilControl = 0x7fff;
     if (o.dest.kind != Operand::kMemory || !o.length || o.length >= kUntilControl) return false;
     const auto [first, last] = written(o);
-    for (const Span& span : variables_[size_t(core.program)])
-      if (o.dest.base >= span.begin && o.dest.base < span.end)
-        return first < span.begin || last >= span.end;
+    for (const Span& span : variables_[size_t(core.program)]) {
+      if (o.dest.base < span.begin || o.dest.base >= span.end) continue;
+      if (first >= span.begin && last < span.end) return false;
+      const int64_t other = first < o.dest.base ? first : last;
+      note(core, o, kOverrun, int64_t(o.dest.base) << 32 | (other & 0xFFFFFFFF), worker);
+      return true;
+    }
     return false;
   }
-  static void note_overrun(const Core& core, const Operation& o, Worker* worker) {
-    const auto [first, last] = written(o);
-    const int64_t other = first < o.dest.base ? first : last;
-    note(core, o, kOverrun, int64_t(o.dest.base) << 32 | (other & 0xFFFFFFFF), worker);
-  }
 
-  std::vector<std::vector<Span>> variables_;  // by program; none: writes are not checked
+  bool checks_writes_ = false;
+  std::vector<std::vector<Span>> variables_;  // by program, if writes are checked
 
   // That an operation begins, or ends before a cycle; what runs alone says when it will have ended.
   void record(const Core& core, int thread, int64_t cycle, bool ends) {
