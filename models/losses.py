@@ -1,5 +1,6 @@
 """Token losses as sums, so that shards and micro-batches add up."""
 
+import functools
 from collections.abc import Mapping
 
 import jax
@@ -8,7 +9,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from models.base import Aux, Batch
 
-__all__ = ["cross_entropy", "divergence", "language_model_aux", "metric_values", "token_aux"]
+__all__ = [
+    "balance_loss",
+    "cross_entropy",
+    "divergence",
+    "language_model_aux",
+    "metric_values",
+    "token_aux",
+]
 
 
 def cross_entropy(
@@ -90,13 +98,38 @@ def language_model_aux(
     """Score a language model by the vendor's loss knobs.
 
     ``loss_scaling: num_tokens`` divides the sum by the weights' sum; ``batch_size`` by the number
-    of sequences, then multiplies by ``loss_weight`` (the vendor's 1/average-length habit).
+    of rows, packed or not, then multiplies by ``loss_weight`` (the vendor's 1/average length).
     """
     aux = token_aux(logits, batch.labels, batch.weights, label_smoothing=label_smoothing)
     if loss_scaling == "num_tokens":
         return aux
-    rows = jnp.sum(batch.layout.lengths > 0).astype(jnp.float32)
+    rows = batch.layout.row_count.astype(jnp.float32)
     return Aux(aux.loss_sum * loss_weight, rows, aux.metrics)
+
+
+def balance_loss(routed: Float[Array, "T 2 E"], batch: Batch, layers: int) -> Float[Array, ""]:
+    """Score how evenly experts are chosen, as the vendor: E^2 x the mean of share x probability.
+
+    Share and probability of an expert are means over the layers and over a row's tokens by weight;
+    the product is averaged over rows with weight. Of one row it is Hugging Face's loss.
+
+    Args:
+        routed: sums over layers: an expert's choices (0 or 1 a layer), its router probabilities.
+        batch: whose rows and weights count.
+        layers: number of layers in the sums.
+    """
+    layout = batch.layout
+    row, count = layout.segments, layout.lengths.shape[0]
+    if layout.rows is not None:
+        count, length = layout.rows
+        row = jnp.arange(layout.capacity) // length
+    sum_rows = functools.partial(jax.ops.segment_sum, segment_ids=row, num_segments=count)
+    weights = jnp.where(layout.valid, batch.weights, 0.0)
+    total = sum_rows(weights)
+    kept = jnp.where((weights != 0)[:, None, None], routed * weights[:, None, None], 0.0)
+    means = sum_rows(kept) / (layers * jnp.maximum(total, 1e-9)[:, None, None])
+    products = jnp.sum(means[:, 0] * means[:, 1], axis=-1)
+    return routed.shape[-1] * products.sum() / jnp.maximum(jnp.sum(total > 0), 1)
 
 
 def metric_values(metrics: Mapping[str, Array]) -> dict[str, float]:

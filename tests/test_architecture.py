@@ -43,6 +43,7 @@ FLOORS = {
     "wafer.roofline": 40,
     "wafer.optim": 41,
     "wafer.machine": 40,
+    "wafer.machine.arch": 30.5,  # figures alone
     "wafer.fabric": 41,
     "wafer.csl": 42,
     "wafer.hpc": 43,

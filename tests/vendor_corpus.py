@@ -59,7 +59,7 @@ _FOLDERS = {
 _NAMED = {"roberta": "roberta", "neox": "gpt-neox", "pythia": "pythia"}  # by the file's own name
 _NOT_RUNS = re.compile("data_prep|data_proc|tutorials|embedding_generation")
 
-_LAST_CHANGE = (1, 8)  # since then no key of a section file changed its meaning
+_LAST_CHANGE = (1, 9)  # since then no key of a section file changed its meaning
 _BARE = re.compile("unknown key($|; did you mean|; known)|unknown section;")
 
 Problem = tuple[str, str]  # dotted key, message

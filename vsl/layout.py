@@ -61,6 +61,13 @@ class Layout:
         return self.segments.shape[0]
 
     @property
+    def row_count(self) -> Int[Array, ""]:
+        """Number of rows with a token: of a padded or packed batch, else of sequences."""
+        if self.rows is None:
+            return jnp.sum(self.lengths > 0)
+        return jnp.sum(self.valid.reshape(self.rows).any(axis=1))
+
+    @property
     def valid(self) -> Bool[Array, " T"]:
         """True at real tokens."""
         return self.segments >= 0

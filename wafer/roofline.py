@@ -22,6 +22,7 @@ import psutil
 from models.base import Model
 from models.counts import flops_per_token
 from models.paths import named_leaves
+from wafer.machine.arch import ARCHITECTURES
 from wafer.spec import WSE2
 
 __all__ = ["MACHINES", "Machine", "Prediction", "StageCost", "costs", "measure_host", "predict"]
@@ -57,7 +58,7 @@ class Machine:
 
 
 # CS-2: 2 operations x 4 lanes (16 bit) x 850,000 cores x 0.85 GHz; 20 PB/s SRAM; 1.2 Tb/s I/O.
-_CORES = 850_000
+_CORES = ARCHITECTURES["wse2"].cores
 _CS2_PEAK = 2 * WSE2.simd_16bit * _CORES * WSE2.clock_hz
 MACHINES = {
     "cs2": Machine(

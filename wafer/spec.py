@@ -1,13 +1,17 @@
-"""The numbers of one wafer-scale engine, in one place.
+"""What programs of ``wafer.fabric`` and the compiler may assume of a wafer, or of a part of it.
 
-Sources: Cerebras/csl-examples (SDK 1.4) for grid, colours and queues; the fit of SpMM_Cerebras'
-simfabric tables for the ramp latency and the three software overheads; Hot Chips 34 for the PE.
+Figures of the hardware are those of ``wafer.machine.arch``. The three software overheads are fitted
+to whole published programs (SpMM_Cerebras' tables), their compiler's scalar code included.
 """
 
 import dataclasses
 from typing import NamedTuple
 
+from wafer.machine.arch import ARCHITECTURES, LINK_LATENCY, ROUTER_DEPTH
+
 __all__ = ["SPECS", "WSE2", "WSE3", "Region", "WaferSpec"]
+
+_WSE2, _WSE3 = ARCHITECTURES["wse2"], ARCHITECTURES["wse3"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,27 +46,27 @@ class WaferSpec:
         op_reload: the same where descriptors are loaded again, as in a loop (fitted).
     """
 
-    name: str = "wse2"
-    width: int = 750
-    height: int = 994
-    fabric_width: int = 757
-    fabric_height: int = 996
-    sram_bytes: int = 49152
-    colors: int = 24
-    memcpy_colors: tuple[int, ...] = (21, 22, 23)
-    switch_positions: int = 4
-    switch_both_sides: bool = False
-    color_swap: bool = True
+    name: str = _WSE2.name
+    width: int = _WSE2.program[0]
+    height: int = _WSE2.program[1]
+    fabric_width: int = _WSE2.fabric[0]
+    fabric_height: int = _WSE2.fabric[1]
+    sram_bytes: int = _WSE2.sram_bytes
+    colors: int = _WSE2.colors
+    memcpy_colors: tuple[int, ...] = _WSE2.memcpy_colors
+    switch_positions: int = _WSE2.switch_positions
+    switch_both_sides: bool = _WSE2.switch_both_sides
+    color_swap: bool = _WSE2.color_swap
     per_hop_commands: bool = False
-    ramp_latency: int = 2
-    link_latency: int = 1
-    router_depth: int = 2
-    input_queue_depths: tuple[int, ...] = (6, 6, 4, 4, 2, 2, 2, 2)
+    ramp_latency: int = _WSE2.ramp_latency
+    link_latency: int = LINK_LATENCY
+    router_depth: int = ROUTER_DEPTH
+    input_queue_depths: tuple[int, ...] = _WSE2.input_depths
     default_queue: int = 4
-    microthreads: int = 8
-    task_ids: int = 31
-    simd_16bit: int = 4
-    clock_hz: float = 0.85e9
+    microthreads: int = _WSE2.threads
+    task_ids: int = _WSE2.local_tasks
+    simd_16bit: int = _WSE2.widths["fmach"]
+    clock_hz: float = _WSE2.clock_hz
     task_start: int = 61
     op_launch: int = 15
     op_reload: int = 36
@@ -73,7 +77,7 @@ class WaferSpec:
             raise ValueError(
                 f"WaferSpec.ramp_latency is {self.ramp_latency}; the ramp needs at least 1 cycle"
             )
-        if self.link_latency != 1 or self.router_depth != 2:
+        if (self.link_latency, self.router_depth) != (LINK_LATENCY, ROUTER_DEPTH):
             raise ValueError(
                 f"WaferSpec.link_latency={self.link_latency}, router_depth={self.router_depth}: the"
                 " engines model one cycle per hop and two words per colour and router (the depth"
@@ -97,16 +101,16 @@ class WaferSpec:
 
 WSE2 = WaferSpec()
 WSE3 = WaferSpec(
-    name="wse3",
-    width=755,
-    height=1174,
-    fabric_width=762,
-    fabric_height=1176,
-    switch_both_sides=True,
-    color_swap=False,
-    input_queue_depths=(8, 8, 4, 4, 4, 4, 4, 4),
-    simd_16bit=8,
-    clock_hz=0.875e9,
+    name=_WSE3.name,
+    width=_WSE3.program[0],
+    height=_WSE3.program[1],
+    fabric_width=_WSE3.fabric[0],
+    fabric_height=_WSE3.fabric[1],
+    switch_both_sides=_WSE3.switch_both_sides,
+    color_swap=_WSE3.color_swap,
+    input_queue_depths=_WSE3.input_depths,
+    simd_16bit=_WSE3.widths["fmach"],
+    clock_hz=_WSE3.clock_hz,
 )
 SPECS = {"wse2": WSE2, "wse3": WSE3}
 

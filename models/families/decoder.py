@@ -34,7 +34,7 @@ from models.layers.blocks import (
     stream_dropout,
 )
 from models.layers.initializers import make_initializer
-from models.losses import language_model_aux
+from models.losses import balance_loss, language_model_aux
 from models.paths import Params
 
 __all__ = [
@@ -143,7 +143,7 @@ def _head_fn(cfg: DecoderConfig) -> StageFn:
     def head(params: Params, carry: Stream, batch: Batch, key: Array | None) -> Any:
         del key
         logits = apply_head(cfg, params, carry.x, batch.layout)
-        return logits if carry.balance is None else (logits, carry.balance)
+        return logits if carry.routed is None else (logits, carry.routed)
 
     return head
 
@@ -191,12 +191,13 @@ def _scores(cfg: DecoderConfig, logits: Array, batch: Batch) -> Aux:
 
 def _objective(cfg: DecoderConfig) -> Callable[[Any, Batch], Aux]:
     def objective(carry: PyTree, batch: Batch) -> Aux:
-        balance = None
+        routed = None
         if isinstance(carry, tuple):
-            carry, balance = carry
+            carry, routed = carry
         aux = _scores(cfg, carry, batch)
-        if balance is None or cfg.moe is None:
+        if routed is None or cfg.moe is None:
             return aux
+        balance = balance_loss(routed, batch, cfg.num_hidden_layers)
         added = cfg.moe.balance_weight * balance * aux.weight
         return aux._replace(loss_sum=aux.loss_sum + added)
 

@@ -67,6 +67,8 @@ class DecoderConfig(BlockConfig):
     def _ends_fit(self) -> Self:
         if not self.share_embedding_weights and not self.with_lm_head:
             raise ValueError("with_lm_head: a model without head has no untied lm_head weights")
+        if self.loss_weight != 1 and self.loss_scaling == "num_tokens":
+            raise ValueError("loss_weight: read with loss_scaling: batch_size only; add that")
         if self.is_mup and self.output_logits_scale is not None:
             raise ValueError(
                 "output_logits_scale: muP base sizes derive it; use output_logits_alpha instead"

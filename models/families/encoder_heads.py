@@ -117,7 +117,7 @@ def _pretraining_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch)
     weights = extras["masked_weights"] if gathered else batch.weights
     smoothing = cfg.label_smoothing
     aux = token_aux(out["logits"], labels, weights, name="mlm/", label_smoothing=smoothing)
-    rows = jnp.sum(batch.layout.lengths > 0).astype(jnp.float32)
+    rows = batch.layout.row_count.astype(jnp.float32)
     if cfg.mlm_by_sequences:
         weight = 1.0 if cfg.mlm_loss_weight is None else cfg.mlm_loss_weight
         aux = aux._replace(loss_sum=aux.loss_sum * weight, weight=rows)
@@ -174,7 +174,7 @@ def encoder_aux(cfg: EncoderConfig, out: Mapping[str, Array], batch: Batch) -> A
     aux = _labels_aux(cfg, out, batch)
     if cfg.loss_weight is None:
         return aux
-    rows = jnp.sum(batch.layout.lengths > 0).astype(jnp.float32)
+    rows = batch.layout.row_count.astype(jnp.float32)
     if cfg.include_padding_in_loss and batch.layout.rows is not None:
         rows *= batch.layout.rows[1]
     return Aux(aux.loss_sum * cfg.loss_weight, rows, aux.metrics)

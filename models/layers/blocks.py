@@ -42,12 +42,13 @@ class Stream(NamedTuple):
     """The carry between stages.
 
     x: [T, D] activations in the compute dtype
-    balance: [] float32 sum of the layers' load-balancing losses; None without experts
+    routed: [T, 2, E] float32 sums over layers of each expert's choices and router probabilities,
+        for the load-balancing loss; None without it
     depth: [] float32 1-based number of the next layer; None unless scores are divided by it
     """
 
     x: Array
-    balance: Array | None = None
+    routed: Array | None = None
     depth: Array | None = None
 
 
@@ -123,7 +124,7 @@ class Block(nn.Module):
             cross_attend: how.
         """
         cfg, x = self.cfg, stream.x
-        balance = stream.balance
+        routed = stream.routed
         norm = functools.partial(Norm, cfg.norm_type, cfg.layer_norm_epsilon)
         rate = cfg.dropout("residual")
 
@@ -139,7 +140,7 @@ class Block(nn.Module):
         if cfg.parallel_attention:
             h = norm(name="norm1")(x)
             h2 = norm(name="norm2")(x) if cfg.use_untied_layer_norm else h
-            f, balance = self._ffn(h2, balance, drop)
+            f, routed = self._ffn(h2, routed, drop)
             x = x + drop(attn(h), rate) + drop(f, rate)
         elif cfg.norm_first:
             h = norm(name="norm1")(x)
@@ -147,19 +148,19 @@ class Block(nn.Module):
             if self.cross:
                 x = x + drop(cross(norm(name="norm_cross")(x)), rate)
             h = norm(name="norm2")(x)
-            f, balance = self._ffn(h, balance, drop)
+            f, routed = self._ffn(h, routed, drop)
             f = norm(name="norm2_post")(f) if cfg.norm_first_sandwich else f
             x = (h if cfg.residual_after_norm else x) + drop(f, rate)
         else:
             x = norm(name="norm1")(x + drop(attn(x), rate))
             if self.cross:
                 x = norm(name="norm_cross")(x + drop(cross(x), rate))
-            f, balance = self._ffn(x, balance, drop)
+            f, routed = self._ffn(x, routed, drop)
             x = norm(name="norm2")(x + drop(f, rate))
         depth = None if stream.depth is None else stream.depth + 1
-        return Stream(x, balance, depth)
+        return Stream(x, routed, depth)
 
-    def _ffn(self, h: Array, balance: Array | None, drop: Drop) -> tuple[Array, Array | None]:
+    def _ffn(self, h: Array, routed: Array | None, drop: Drop) -> tuple[Array, Array | None]:
         cfg = self.cfg
         parts = {
             "hidden_size": cfg.hidden_size,
@@ -171,11 +172,11 @@ class Block(nn.Module):
             "drop": lambda inner: drop(inner, cfg.relu_dropout_rate),
         }
         if cfg.moe is None:
-            return FeedForward(**parts, name="ffn")(h), balance
+            return FeedForward(**parts, name="ffn")(h), routed
         moe = cfg.moe
         further = {"shared": moe.num_shared_experts, "null_bias": moe.null_expert_bias}
         out, added = Experts(moe.num_experts, moe.top_k, parts, **further, name="moe")(h)
-        return out, None if balance is None else balance + added
+        return out, None if routed is None else routed + added
 
 
 def has_shared(cfg: BlockConfig) -> bool:
@@ -196,9 +197,10 @@ def init_shared(cfg: BlockConfig, key: Array) -> dict[str, Any]:
 
 def start_stream(cfg: BlockConfig, x: Float[Array, "T D"]) -> Stream:
     """Wrap embeddings into the carry, with the counters the configuration needs."""
-    balance = jnp.zeros((), jnp.float32) if cfg.moe and cfg.moe.balance_weight else None
+    moe = cfg.moe if cfg.moe and cfg.moe.balance_weight else None
+    routed = jnp.zeros((len(x), 2, moe.num_experts), jnp.float32) if moe else None
     depth = jnp.ones((), jnp.float32) if cfg.scale_qk_dot_by_layer_idx else None
-    return Stream(x, balance, depth)
+    return Stream(x, routed, depth)
 
 
 def add_positions(cfg: BlockConfig, x: Array, positions: Array, init: InitFn) -> Array:

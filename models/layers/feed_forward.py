@@ -63,12 +63,11 @@ class Experts(nn.Module):
     null_bias: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Float[Array, "T D"]) -> tuple[Float[Array, "T D"], Float[Array, ""]]:
+    def __call__(self, x: Float[Array, "T D"]) -> tuple[Float[Array, "T D"], Float[Array, "T 2 E"]]:
         """Route.
 
         Returns:
-            The mixed output, and the load-balancing loss of Fedus et al. 2021:
-            E * sum over experts of (share of choices) * (mean router probability).
+            The mixed output; and for each expert whether the token chose it, and its probability.
         """
         router = Dense(self.num_experts, False, self.parts["init_in"], name="router")
         scores = jax.nn.softmax(router(x).astype(jnp.float32), axis=-1)
@@ -81,5 +80,4 @@ class Experts(nn.Module):
             out = out + weight[:, e : e + 1] * FeedForward(**self.parts, name=f"experts_{e}")(x)
         for e in range(self.shared):
             out = out + FeedForward(**self.parts, name=f"shared_experts_{e}")(x)
-        share = one_hot.sum(1).mean(0)
-        return out, self.num_experts * jnp.sum(share * scores.mean(0))
+        return out, jnp.stack([one_hot.sum(1), scores], axis=1)

@@ -185,7 +185,7 @@ def test_experts_equal_a_loop_over_tokens():
     x = jax.random.normal(jax.random.key(1), (4, 3))
     module = Experts(4, 2, parts)
     tree = module.init(jax.random.key(0), x)["params"]
-    out, balance = module.apply({"params": tree}, x)
+    out, routed = module.apply({"params": tree}, x)
     probs = jax.nn.softmax(x @ tree["router"]["kernel"], axis=-1)
     for t in range(4):
         best = np.argsort(-np.asarray(probs[t]))[:2]
@@ -197,4 +197,5 @@ def test_experts_equal_a_loop_over_tokens():
             for e in best
         )
         np.testing.assert_allclose(out[t], expected, rtol=1e-5, atol=1e-5)
-    assert float(balance) > 0
+    np.testing.assert_allclose(routed[:, 1], probs, rtol=1e-5)
+    np.testing.assert_allclose(routed[:, 0].sum(-1), 2)

@@ -11,6 +11,7 @@ import vsl
 from models.base import Batch
 from models.families.encoder_heads import encoder_aux
 from models.layers.feed_forward import Experts
+from models.losses import balance_loss, language_model_aux
 from models.registry import parse_config, settings_of
 from wafer.optim.groups import with_mup_rates
 from wafer.optim.sections import parse_optimizer
@@ -223,6 +224,87 @@ def test_shared_experts_take_every_token_and_the_null_expert_takes_a_share():
         e = int(p.argmax())
         expected = p[e] / (p[e] + 1.1) * run(f"experts_{e}", row) + run("shared_experts_0", row)
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+def _balance(probabilities, chosen, weights):
+    """Vendor's ``LoadBalancingLoss`` in NumPy: [L, B, S, E] twice, mask [B, S]."""
+    mask = np.asarray(weights, np.float64)[None, :, :, None]
+    mean = lambda x: ((x * mask).sum(2) / mask.sum(2)).mean(0)
+    experts = probabilities.shape[-1]
+    return experts**2 * (mean(chosen) * mean(probabilities)).mean()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_balance_of_experts_averages_layers_tokens_and_rows(packed):
+    """Vendor: E^2 mean over rows and experts of (mean share) x (mean probability) of the layers."""
+    layers, experts, k = 3, 4, 2
+    rng = np.random.default_rng(8)
+    scores = rng.normal(size=(layers, B, ROOM, experts))
+    p = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    chosen = (np.argsort(np.argsort(-p, -1), -1) < k).astype(np.float64)
+    data = batch()
+    data = data._replace(weights=jnp.asarray(data.layout.valid, jnp.float32))
+    if packed:  # rows of two documents: still B rows
+        spans = np.array([[1, 0, 1, 0]] * B)
+        places = np.array([[0, 1, 0, 1]] * B)
+        mask = rng.integers(0, 2, (B, ROOM)) | (np.arange(ROOM) == 1)
+        layout = vsl.layout_from_spans(spans, places, jnp.asarray(mask))
+        data = data._replace(layout=layout, weights=jnp.asarray(mask.reshape(-1), jnp.float32))
+    routed = np.stack([chosen, p], axis=-2).sum(0).reshape(T, 2, experts)
+    ours = float(balance_loss(jnp.asarray(routed, jnp.float32), data, layers))
+    expected = _balance(p, chosen, np.asarray(data.weights).reshape(B, ROOM))
+    assert ours == pytest.approx(expected, rel=1e-5)
+    even = np.stack([np.full((T, experts), k / experts), np.full((T, experts), 1 / experts)], 1)
+    assert float(balance_loss(jnp.asarray(even, jnp.float32), data, 1)) == pytest.approx(k)
+    stripped = vsl.layout_from_lengths(jnp.asarray(LENGTHS), 16)  # 7 slots of slack
+    inside = np.arange(ROOM)[None] < LENGTHS[:, None]
+    flat = lambda x, fill: np.concatenate([x.reshape(T, -1)[inside.ravel()], np.full((7, 1), fill)])
+    if not packed:
+        weights = jnp.asarray(flat(np.asarray(data.weights), 0.0)[:, 0])
+        slots = np.full((16, 2, experts), np.nan, np.float32)
+        slots[:9] = routed[inside.ravel()]
+        short = data._replace(weights=weights, layout=stripped)
+        assert float(balance_loss(jnp.asarray(slots), short, layers)) == pytest.approx(
+            expected, rel=1e-5
+        )
+
+
+def test_a_model_with_experts_adds_the_balance_times_its_factor():
+    """Two layers, top 1 of 2 experts with equal scores: E sum(share x probability) = 1."""
+    keys = {**BERT, "name": "mixtral", "rotary_dim": 2, "num_hidden_layers": 2}
+    moe = {"num_experts": 2, "top_k": 1}
+    plain = models.build(keys | {"moe": moe})
+    added = models.build(keys | {"moe": moe | {"load_balancing_loss_coef": 0.25}})
+    params = plain.init(jax.random.key(0))
+    for i in range(2):  # equal scores: both experts are equally probable
+        router = params[f"layers_{i}"]["moe"]["router"]
+        router["kernel"] = jnp.zeros_like(router["kernel"])
+    data = batch()
+    difference = added.loss(params, data)[0] - plain.loss(params, data)[0]
+    assert float(difference) == pytest.approx(0.25, rel=1e-4)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.25])
+def test_packed_rows_are_divided_by_rows_not_documents(weight):
+    """Vendor: sum / labels.shape[0] x weight; two rows of 2 and 3 documents are two rows."""
+    spans = np.array([[1, 0, 1, 0], [0, 1, 0, 0]])
+    places = np.array([[0, 1, 0, 1], [0, 0, 1, 0]])
+    layout = vsl.layout_from_spans(spans, places, np.ones((2, 4), np.int32))
+    assert int((layout.lengths > 0).sum()) == 5
+    logits = np.random.default_rng(9).normal(size=(8, 5))
+    labels = np.array([0, 1, 2, 3, 4, 0, 1, 2])
+    data = Batch(jnp.zeros(8, jnp.int32), jnp.asarray(labels), jnp.ones(8), layout)
+    aux = language_model_aux(
+        jnp.asarray(logits), data, loss_scaling="batch_size", loss_weight=weight
+    )
+    expected = nll(logits, labels).sum() / 2 * weight
+    assert float(aux.loss_sum / aux.weight) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_weight_of_the_loss_needs_the_scaling_that_reads_it():
+    with pytest.raises(ValueError, match="loss_scaling: batch_size"):
+        config("gpt2", loss_weight=0.5)
+    assert config("gpt2", loss_weight=0.5, loss_scaling="batch_size").loss_weight == 0.5
 
 
 def test_a_router_that_is_not_computed_is_refused_by_name():

@@ -16,9 +16,11 @@ import numpy as np
 
 from wafer.fabric.errors import FabricError
 from wafer.fabric.library.dense import FMACS_LOOP
+from wafer.fabric.program.encode import elements_per_cycle
 from wafer.fabric.program.ops import mem
 from wafer.fabric.training.layers import arrays, schedule
 from wafer.fabric.training.softmax import WORDS, gradient_ops, loss_ops
+from wafer.machine.arch import ARCHITECTURES
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
@@ -237,14 +239,16 @@ class _PE(NamedTuple):
             biased: whether it has the biases.
         """
         height, width = self.size
-        vector = lambda words: self.spec.op_launch + words
+        vector = lambda words, builtin="": self.spec.op_launch + _steps(words, builtin, self.spec)
         products, start = kept * (1 + FMACS_LOOP + self.batch), vector(1)  # of a microthread
         west, north = root
-        forward = start + west * start + vector(outputs) * (1 + (width > 1)) + products
-        backward = start + products + biased * vector(outputs)
+        forward = start + west * start + vector(outputs, "fmovs") + products
+        forward = forward + vector(outputs) * (width > 1)
+        backward = start + products + biased * vector(outputs, "fadds")
         if self.input_gradient:
-            backward = backward + products + vector(inputs) * (1 + (height > 1))
-            backward = backward + north * (3 * vector(inputs) + start)
+            backward = backward + products + vector(inputs, "fmovs") + vector(inputs) * (height > 1)
+            ends = 2 * vector(inputs) + vector(inputs, "fmaxs") + start
+            backward = backward + north * ends
         moved = inputs + outputs + west * outputs + north * inputs * self.input_gradient
         return forward, backward, moved
 
@@ -264,6 +268,11 @@ class _PE(NamedTuple):
         forward = work[0] + into + west * out
         backward = work[1] + out + north * into * self.input_gradient
         return Tiles(forward, backward, outputs, inputs * self.input_gradient), work
+
+
+def _steps(words: Any, builtin: str, spec: WaferSpec) -> Any:
+    """Cycles of an operation in memory."""
+    return -(-words // ARCHITECTURES[spec.name].width(builtin))
 
 
 def _kept(mask: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -310,7 +319,8 @@ def loss_cost(classes: int, batch: int = 1, pes: int = 1, spec: WaferSpec = WSE2
     first = gradient_ops(here, here, here, classes, batch)
     second = loss_ops(here, here, classes, batch)
     start = spec.op_launch + 1  # of a microthread
-    cycles = lambda ops: sum(spec.op_launch + op.n for op in ops) + start
+    steps = lambda op: -(-op.n // elements_per_cycle(op, spec))
+    cycles = lambda ops: sum(spec.op_launch + steps(op) for op in ops) + start
     words = n * (len(WORDS["wide"]) + 5) + batch * len(WORDS["narrow"]) + 1
     forward, backward = (-(-cycles(ops) // pes) for ops in (first, second))
     return DenseCost(forward, backward, 0, words, n, 0, n, 2 * start, pes, -(-2 * n // pes))

@@ -203,7 +203,7 @@ def _of_trainer(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[_Keys, _Ke
     sections, left, origins = upgrade(raw["trainer"])
     if left:
         _LOG.warning("These keys mean nothing here and are not read:\n  %s", "\n  ".join(left))
-    return sections, origins
+    return {"release": "2.3"} | sections, origins  # the first release with this form
 
 
 def _run(

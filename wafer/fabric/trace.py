@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 _BUSY = ("idle", "CE busy", "links busy", "both")
-_PORTS = ("north", "east", "south", "west", "ramp")
+_PORTS = ("west", "east", "south", "north", "ramp")
 
 
 class Trace(NamedTuple):
     """A recorded run.
 
     issued: [T, H, W] bool, cycles in which the CE did a vector step
-    links: [T, 5, H, W] bool, words sent N, E, S, W and to the CE
+    links: [T, 5, H, W] bool, words sent W, E, S, N and to the CE
     """
 
     issued: Array

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from wafer.machine.image import Image
-from wafer.machine.reports import IN_ROUTER, Waiting, neighbor
+from wafer.machine.reports import IN_ROUTER, Waiting, neighbor, sides_of
 
 __all__ = ["by_cause"]
 
 _FOR_DATA, _FOR_ROOM, _UNREAD = 1, 2, 7
 _LONGEST = 1000  # routers that are searched for the senders of a color
 _SIDES = ("WEST", "EAST", "SOUTH", "NORTH")
-_RAMP = 4
 Key = tuple[Any, ...]
 
 
@@ -77,29 +76,19 @@ def _targets(image: Image, each: Waiting) -> Iterator[Key]:
         yield ("pe", x, y)
 
 
-def _sides(image: Image, x: int, y: int, color: int, *, enter: bool) -> int:
-    """Sides by which a color may enter or leave a router, at any switch position."""
-    word, switch = int(image.colors[y, x, color]), int(image.switches[y, x, color])
-    mask = word >> 5 & 31 if enter else word & 31
-    for code in (switch >> shift & 15 for shift in (0, 4, 8)):
-        if code & 7 <= _RAMP and bool(code & 8) == enter:
-            mask |= 1 << (code & 7)
-    return mask
-
-
 def _upstream(image: Image, x: int, y: int, color: int) -> list[tuple[int, int]]:
     """The routers by which words of a color come to a PE, as they are configured."""
     height, width = np.shape(image.tiles)
     seen, waiting = {(x, y)}, [(x, y)]
     while waiting and len(seen) < _LONGEST:
         cell = waiting.pop()
-        sides = _sides(image, *cell, color, enter=True)
+        sides = sides_of(image, *cell, color, enter=True)
         for bit, side in enumerate(_SIDES):
             other = neighbor(*cell, side)
             inside = 0 <= other[0] < width and 0 <= other[1] < height
             if not (sides >> bit & 1 and inside) or other in seen:
                 continue
-            if _sides(image, *other, color, enter=False) >> (bit ^ 1) & 1:
+            if sides_of(image, *other, color, enter=False) >> (bit ^ 1) & 1:
                 seen.add(other)
                 waiting.append(other)
     return sorted(seen - {(x, y)})

@@ -10,20 +10,22 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.errors import CompileError
+from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.codes import Action, DsdOp, Gate, Intrinsic, Op, Operand, Type
-from wafer.machine.image import COLUMNS, Image, Program
+from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
-__all__ = ["COLORS", "OPERANDS", "check_image", "registers_beyond"]
+__all__ = ["OPERANDS", "check_image", "registers_beyond"]
 
-COLORS, _QUEUES, _FILES = 24, 8, 3
+_HARDWARE = ARCHITECTURES["wse2"]  # as many of each in WSE-3
+_QUEUES, _FILES = len(_HARDWARE.input_depths), 3
 OPERANDS = 6  # registers that an operation may read behind its first
 _MOST = (1 << 31) - 1
 _MOST_REGISTERS = 1 << 16
 # Entries of the tables by task: first instructions.
 _ENTRIES = {
-    "local_tasks": 31,
+    "local_tasks": _HARDWARE.local_tasks,
     "data_tasks": COLORS,
-    "control_tasks": 64,
+    "control_tasks": _HARDWARE.control_tasks,
     "teardown_handlers": COLORS,
     "empty_handlers": _QUEUES,
 }

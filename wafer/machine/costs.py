@@ -1,4 +1,4 @@
-"""What instructions cost in cycles, and how wide operations on descriptors go, per architecture.
+"""What instructions cost in cycles, per architecture; ``arch`` has how wide operations go.
 
 The rules, which both the C++ machine and any other one follow; all numbers are in the tables here.
 
@@ -43,38 +43,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wafer.machine.codes import DsdOp, Intrinsic, Op, Operand, Type
+from wafer.machine.codes import Intrinsic, Op, Operand, Type
 
 __all__ = ["ARCHS", "SCALAR_UNCERTAINTY", "UNROLLED", "Arch", "op_costs"]
 
 _KINDS = max(len(Intrinsic), len(Type))
-_WIDE = ("FADDH FSUBH FMULH FNEGH FABSH FNORMH FSCALEH FMACH FMOVH MOV16 ADD16 SUB16 AND16 OR16"
-         " XOR16")  # fmt: skip
-_SINGLES = "MOV32 FMOVS FADDS FSUBS FNEGS FABSS FNORMS FSCALES FADDHS FMACHS"
-_HALVES = "ADDC16 FMAXH FH2XP16 XP162FH"
-_OTHERS = "FMAXS SLL16 SLR16 SAR16 FS2H FH2S FS2XP16 XP162FS"
-_GROUPS = (_WIDE, _SINGLES, _HALVES, _OTHERS)
-
-
-def _widths(*per_group: int) -> np.ndarray:
-    """[DsdOps] int32: most elements per cycle of operands that lie side by side in memory."""
-    out = np.ones(len(DsdOp), np.int32)
-    for names, width in zip(_GROUPS, per_group, strict=True):
-        out[[DsdOp[name] for name in names.split()]] = width
-    return out
 
 
 class Arch(NamedTuple):
-    """What an architecture fixes.
+    """Costs of an architecture besides the figures in ``arch``.
 
     Attributes:
-        widths: [DsdOps] int32, most elements of an operation per step.
-        stride_widths: most elements per step, by the stride modulo 8.
-        banks: of the memory, as its 32-bit reads see them.
-        bank_bytes: of one bank, side by side; then comes the next one.
-        input_depths: words of the input queues.
-        output_depths: words of the output queues.
-        unbound_depth: words of a colour with no input queue that still reaches a data task.
         switch_task: cycles from a task's end to the next one's first instruction.
         operands: cycles that operands add to an operation's issue.
         computed: those that a descriptor in memory adds that is computed at run time.
@@ -82,26 +61,12 @@ class Arch(NamedTuple):
             for.
     """
 
-    widths: np.ndarray
-    stride_widths: tuple[int, ...]
-    banks: int
-    bank_bytes: int
-    input_depths: tuple[int, ...]
-    output_depths: tuple[int, ...]
-    unbound_depth: int
     switch_task: int
     operands: dict[Operand, int]
     computed: int
     fabric_start: int
 
 
-# As the appendix of the vendor's language guide says: eight banks of 16-bit words, so four as two
-# reads of 32 bits meet them; where it contradicts itself (stride 4: 2 or 4), the smaller one.
-_STRIDE_WIDTHS = (1, 2, 8, 8, 2, 8, 8, 2)
-_BANKS, _BANK_BYTES = 4, 4
-# Depths as the pages on queues say.
-_WSE2_DEPTHS = (6, 6, 4, 4, 2, 2, 2, 2), (2, 2, 6, 6, 2, 2, 2, 2)
-_WSE3_DEPTHS = (8, 8, 4, 4, 4, 4, 4, 4), (8,) * 8
 _OPERANDS = {
     Operand.MEMORY: 3,
     Operand.SHAPED: 3,
@@ -109,13 +74,9 @@ _OPERANDS = {
     Operand.FIFO: 2,
     Operand.POINTER: 1,
 }
-_MEMORY = (_STRIDE_WIDTHS, _BANKS, _BANK_BYTES)
 ARCHS = {
-    "wse2": Arch(_widths(4, 2, 1, 1), *_MEMORY, *_WSE2_DEPTHS, 2, 2, _OPERANDS, 7, 0),
-    "wse3": Arch(
-        *(_widths(8, 4, 8, 4), *_MEMORY, *_WSE3_DEPTHS),
-        *(2, 5, _OPERANDS | {Operand.FABRIC: 6}, 7, 1),
-    ),
+    "wse2": Arch(2, _OPERANDS, 7, 0),
+    "wse3": Arch(5, _OPERANDS | {Operand.FABRIC: 6}, 7, 1),
 }
 
 # Instructions that do not cost one cycle; by type where that decides. The vendor's instructions

@@ -12,6 +12,7 @@ import numpy as np
 
 from wafer.energy import Counts
 from wafer.errors import CompileError
+from wafer.machine.arch import PORTS
 from wafer.machine.codes import Op
 from wafer.machine.counting import WORK, counts_of
 from wafer.machine.image import Image
@@ -49,9 +50,6 @@ _FUNCTIONS = {
     "csl_recorded": ([_AT, _AT], None),
     "csl_recording": ([_AT, _AT, _AT], None),
 }
-
-
-_SIDES = "WESN"
 
 
 class Status(enum.IntEnum):
@@ -268,7 +266,7 @@ class Machine:
 
     def _port(self, color: int, port: tuple[int, int, str]) -> tuple[Any, int, int, int]:
         x, y, side = port
-        return self._machine, self._cell(x, y), color, _SIDES.index(side)
+        return self._machine, self._cell(x, y), color, PORTS.index(side)
 
     def _check_port(self, made: int, color: int, port: tuple[int, int, str]) -> None:
         if not made:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from wafer.machine.arch import ARCHITECTURES
+
 __all__ = [
     "COLORS",
     "COLUMNS",
@@ -19,7 +21,7 @@ __all__ = [
     "Symbol",
 ]
 
-COLORS, NO_COLOR = 24, -1  # colours with routes; none of them
+COLORS, NO_COLOR = ARCHITECTURES["wse2"].colors, -1  # colours with routes; none of them
 
 # Table -> its columns. An id of -1 means none.
 COLUMNS = {

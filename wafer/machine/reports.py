@@ -7,9 +7,18 @@ from typing import NamedTuple
 from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import Image, Program
 
-__all__ = ["IN_ROUTER", "Waiting", "fault_message", "neighbor", "task_label", "waiting_for"]
+__all__ = [
+    "IN_ROUTER",
+    "Waiting",
+    "fault_message",
+    "neighbor",
+    "sides_of",
+    "task_label",
+    "waiting_for",
+]
 
 _SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
+_RAMP = 4
 _MAIN = 8  # the number of the task's own thread
 
 
@@ -75,7 +84,7 @@ _REASONS = (
     "unblock_cmd_stream() after function {function}",
     "",  # of a router: see _held
 )
-_FOR_COMMAND, IN_ROUTER = 8, 9
+_FOR_DATA, _FOR_COMMAND, IN_ROUTER = 1, 8, 9
 _SUBJECTS = {
     7: "input queue",
     _FOR_COMMAND: "host",
@@ -221,6 +230,9 @@ def waiting_for(
         who = f"microthread {thread} of {who}"
     file, line = _place(program, pc)
     text = _REASONS[reason].format(detail=detail, function=function)
+    routed = reason != _FOR_DATA or detail < 0 or detail in image.streams
+    if not routed and not sides_of(image, x, y, detail, enter=False) >> _RAMP & 1:
+        text += ", which no route of this PE brings to RAMP"
     return Waiting(x, y, who, text, file, line, reason, detail)
 
 
@@ -234,6 +246,27 @@ def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
     """
     dx, dy = {"WEST": (-1, 0), "EAST": (1, 0), "SOUTH": (0, 1), "NORTH": (0, -1)}.get(side, (0, 0))
     return x + dx, y + dy
+
+
+def sides_of(image: Image, x: int, y: int, color: int, *, enter: bool) -> int:
+    """Return the sides by which a color may enter or leave a router, at any switch position.
+
+    Args:
+        image: compiled.
+        x: column of the PE.
+        y: row of the PE.
+        color: of the words.
+        enter: whether they enter.
+
+    Returns:
+        Bits W E S N RAMP.
+    """
+    word, switch = int(image.colors[y, x, color]), int(image.switches[y, x, color])
+    mask = word >> 5 & 31 if enter else word & 31
+    for code in (switch >> shift & 15 for shift in (0, 4, 8)):
+        if code & 7 <= _RAMP and bool(code & 8) == enter:
+            mask |= 1 << (code & 7)
+    return mask
 
 
 def _names(mask: int) -> tuple[str, ...]:

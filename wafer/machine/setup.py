@@ -6,12 +6,14 @@
 import numpy as np
 
 from wafer.errors import CompileError
-from wafer.machine.checks import COLORS, check_image, registers_beyond
+from wafer.machine.arch import ARCHITECTURES
+from wafer.machine.checks import check_image, registers_beyond
+from wafer.machine.codes import DsdOp
 from wafer.machine.costs import ARCHS
-from wafer.machine.image import COLUMNS, NO_COLOR, Image, Program
+from wafer.machine.image import COLORS, COLUMNS, NO_COLOR, Image, Program
 from wafer.machine.timing import instruction_cycles
 
-__all__ = ["colors_of", "lay_out"]
+__all__ = ["colors_of", "lay_out", "widths_of"]
 
 _TABLES = tuple(name for name in COLUMNS if name not in {"queues", "filters"})
 
@@ -54,7 +56,9 @@ def _program(program: Program, arch: str) -> list[np.ndarray]:
     code[:, 0] |= instruction_cycles(program, ARCHS[arch]) << 8
     queues = np.full((16, len(COLUMNS["queues"])), -1, np.int32)
     queues[: len(program.tables["queues"])] = program.tables["queues"]
-    entries = map(_fitted, _entries(program), (31, COLORS, 64, COLORS, 8))
+    hardware = ARCHITECTURES[arch]
+    sizes = hardware.local_tasks, COLORS, hardware.control_tasks, COLORS, len(hardware.input_depths)
+    entries = map(_fitted, _entries(program), sizes)
     return [
         *_rows(code),
         *_bytes(program.memory),
@@ -83,15 +87,20 @@ def colors_of(image: Image) -> list[int]:
     return sorted(used)
 
 
+def widths_of(arch: str) -> np.ndarray:
+    """[DsdOps] int32: most elements of each operation per step."""
+    return np.array([ARCHITECTURES[arch].width(op.name.lower()) for op in DsdOp], np.int32)
+
+
 def _costs(image: Image) -> list[np.ndarray]:
-    arch = ARCHS[image.arch]
+    arch, costs = ARCHITECTURES[image.arch], ARCHS[image.arch]
     streams = [0] * COLORS
     for color, name in image.streams.items():
         streams[color] = 1 if "H2D" in name.upper() else 2
-    fixed = [int(image.arch == "wse3"), arch.switch_task, arch.fabric_start]
+    fixed = [int(image.arch == "wse3"), costs.switch_task, costs.fabric_start]
     depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
     memory = [*arch.stride_widths, arch.banks, arch.bank_bytes]
-    parts = (fixed, arch.widths, memory, depths, streams)
+    parts = (fixed, widths_of(image.arch), memory, depths, streams)
     return [_flat(part) for part in parts]
 
 

@@ -161,6 +161,28 @@ def test_without_a_release_the_negated_key_is_refused_and_a_number_is_no_release
     assert problem.path == ("release",)
 
 
+@pytest.mark.parametrize(
+    ("release", "model", "scaling"),
+    [
+        ("1.7", {}, "batch_size"),
+        ("1.7", {"loss_weight": 0.5}, "batch_size"),
+        ("1.8", {"loss_weight": 0.5}, "batch_size"),
+        ("1.8", {}, None),
+        ("1.9", {"loss_weight": 0.5}, None),
+        ("2.10", {"loss_weight": 1.0, "loss_scaling": "num_tokens"}, "num_tokens"),
+    ],
+)
+def test_the_release_decides_what_a_weight_without_scaling_means(release, model, scaling):
+    """1.6 to 1.7: sum / rows x weight always; 1.8: where a weight is given; 1.9: no weight."""
+    out = translate({"release": release, "model": {"name": "gpt2", **model}})
+    assert not out.problems
+    assert out.sections["model"].get("loss_scaling") == scaling
+    assert (out.ignored == ["model.loss_weight"]) == (release == "1.9")
+    (problem,) = translate({"model": {"name": "gpt2", "loss_weight": 0.5}}).problems
+    assert problem.path == ("model", "loss_weight")
+    assert "release: '1.7'" in problem.message
+
+
 @pytest.mark.parametrize("name", ["BertCSVDataProcessor", "BertCSVDynamicMaskDataProcessor"])
 def test_rows_of_roberta_have_no_next_sentences(name):
     """The vendor's mlm_only CSV; its processors ask the model, whose name says it."""

@@ -1,5 +1,7 @@
 """``wafer csl``: exit codes, what is printed, which files change."""
 
+import json
+
 import pytest
 
 from wafer.cli import main
@@ -118,3 +120,18 @@ def test_the_example_compiles_and_runs(tmp_path, monkeypatch, capsys, arch):
     assert capsys.readouterr().out.endswith("SUCCESS!\n")
     assert main(["csl", "example", str(folder)]) == 1
     assert "layout.csl is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hyphens", ["-", "--"])
+def test_options_with_one_hyphen_or_two(folder, capsys, hyphens):
+    (folder / "layout.csl").write_text(
+        'param n: u16; layout { @set_rectangle(n, 1); @set_tile_code(0, 0, "good.csl"); }\n',
+        encoding="utf-8",
+    )
+    options = ["arch=wse3", "fabric-dims=9,3", "fabric-offsets=4,1", "params=n:2", "memcpy"]
+    options += ["channels=1", "max-inlined-iterations=100"]
+    out = folder / "out"
+    arguments = [hyphens + option for option in options]
+    assert main(["csl", "compile", str(folder / "layout.csl"), "-o", str(out), *arguments]) == 0
+    assert json.loads((out / "out.json").read_text(encoding="utf-8"))["params"] == {"n": "2"}
+    capsys.readouterr()

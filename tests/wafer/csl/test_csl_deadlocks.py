@@ -23,6 +23,7 @@ ROUTES
 PE = """
 param memcpy_params;
 param x: i16;
+var role: i16 = x; // so that every PE has code for both
 param c: color;
 const sys_mod = @import_module("<memcpy/memcpy>", memcpy_params);
 var y = @zeros([20]u16);
@@ -35,7 +36,7 @@ const out = @get_dsd(fabout_dsd, .{ .extent = 20, .fabric_color = c, .output_que
 const done = @get_local_task_id(9);
 task end() void { sys_mod.unblock_cmd_stream(); }
 fn go() void {
-  if (x == 0) @mov16(out, d, .{ .async = true, .activate = done })
+  if (role == 0) @mov16(out, d, .{ .async = true, .activate = done })
   else @mov16(d, in, .{ .async = true, .activate = done });
 }
 comptime {
@@ -132,3 +133,10 @@ def test_chains_by_hand():
     never = router._replace(full=(), refused=("EAST",))
     assert by_cause(image, [blocked, room, never]) == [never, blocked, room]
     assert by_cause(image, ["b", "a"]) == ["b", "a"]  # of the JAX machine
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_a_receiver_that_no_route_leads_to(tmp_path, arch):
+    error = deadlock(tmp_path, route(0, "RAMP", "WEST"), arch=arch)
+    waits = next(each for each in error.waiting if "data of colour 4" in each.reason)
+    assert waits.reason == "data of colour 4, which no route of this PE brings to RAMP"

@@ -62,7 +62,7 @@ def test_scatter_gather_star_and_quadrant(runs):
     np.testing.assert_array_equal(fabric.read(program, state, "x")[:, 0], X.reshape(H, -1))
     got, clock = co.gather(jnp.asarray(X), co.start_clock(H, P))
     np.testing.assert_array_equal(got[:, 0], X)
-    assert int(clock[0, 0]) == int(state.end[0, 0]) == (P - 1) * B + 6 - 1 + 1 + B
+    assert int(clock[0, 0]) == int(state.end[0, 0]) == (P - 1) * B + 6 - 1 + 1 + B // 2
 
     program, state = runs["star"]
     total = ONE[:, 0, 0]

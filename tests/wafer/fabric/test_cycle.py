@@ -31,13 +31,13 @@ def get(runs, name, array="a"):
     return np.asarray(fabric.read(program, state, array)), int(fabric.cycles(state)), state
 
 
-def test_one_element_per_cycle_and_overheads(runs):
+def test_two_elements_per_cycle_in_memory_and_overheads(runs):
     values, cycles, state = get(runs, "straight_code")
-    assert cycles == 5 + 4
-    assert int(state.busy[0, 0]) == 9
+    assert cycles == 3 + 2  # of 5 and of 4
+    assert int(state.busy[0, 0]) == 5
     np.testing.assert_array_equal(values[0, 0, :4], [2, 4, 6, 8])
     # 61 to start the task, 15 to launch the second operation
-    assert get(runs, "launch_overheads")[1] == 61 + 5 + 15 + 5
+    assert get(runs, "launch_overheads")[1] == 61 + 3 + 15 + 3
 
 
 def test_sixteen_bit_operands_take_four_elements_per_cycle(runs):

@@ -169,6 +169,28 @@ def _defaults(out: Any) -> None:
             out.problems.append(Problem(("model", key), why))
 
 
+def _loss_scaling(out: Any) -> None:
+    """Decide what a decoder's ``loss_weight`` without ``loss_scaling: batch_size`` means.
+
+    Until 1.7 every loss was divided by rows; 1.8 did so where a weight is given; since 1.9 the
+    weight is dropped.
+    """
+    model, family = _model(out)
+    if family != "decoder" or model.get("loss_scaling", "num_tokens") != "num_tokens":
+        return
+    weighted = model.get("loss_weight", 1.0) not in (1, "1", "1.0")
+    if out.release and (out.release < (1, 8) or (weighted and out.release == (1, 8))):
+        model["loss_scaling"] = "batch_size"
+    elif weighted and "loss_scaling" not in model and not out.release:
+        message = (
+            "needs loss_scaling: batch_size until 1.8, and has no effect since 1.9; "
+            "add loss_scaling, or the release, such as `release: '1.7'`"
+        )
+        out.problems.append(Problem(("model", "loss_weight"), message))
+    elif weighted:
+        _drop(out, model, "model.loss_weight")
+
+
 def _model(out: Any) -> tuple[dict[str, Any], str]:
     model = out.sections.get("model")
     if not isinstance(model, dict):
@@ -195,5 +217,6 @@ RULES = (
     _masked,
     _handed_on,
     _lengths,
+    _loss_scaling,
     _defaults,
 )

@@ -15,39 +15,73 @@ ARCHS = ("wse2", "wse3")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options; those of the vendor's that change nothing here are taken too."""
+    """Declare the options; those of the vendor's that change nothing here are taken too.
+
+    Each may have one hyphen or two, as with the vendor's command.
+    """
     parser.add_argument("layout", type=Path, help="the .csl file with the layout block")
     parser.add_argument("-o", "--output", default="out", help="folder of the result (default: out)")
-    parser.add_argument("--arch", choices=ARCHS, default="wse2")
+    parser.add_argument(*_names("--arch"), choices=ARCHS, default="wse2")
     add_program_options(parser)
     parser.add_argument(
-        "--fabric-offsets", type=_two, metavar="X,Y", help="of the first PE there (default: 4,1)"
+        *_names("--fabric-offsets"),
+        type=_two,
+        metavar="X,Y",
+        help="of the first PE there (default: 4,1)",
     )
     parser.add_argument(
-        "--sdk", type=_release, default="", metavar="X.Y", help="release that the program is of"
+        *_names("--sdk"),
+        type=_release,
+        default="",
+        metavar="X.Y",
+        help="release that the program is of",
     )
-    parser.add_argument("--width-west-buf", type=int, default=0, help="columns of the fabric")
-    parser.add_argument("--width-east-buf", type=int, default=0, help="columns of the fabric")
+    parser.add_argument(
+        *_names("--width-west-buf"), type=int, default=0, help="columns of the fabric"
+    )
+    parser.add_argument(
+        *_names("--width-east-buf"), type=int, default=0, help="columns of the fabric"
+    )
     for flag in ("--memcpy", "--no-memcpy", "--verbose"):
-        parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
+        parser.add_argument(*_names(flag), action="store_true", help=argparse.SUPPRESS)
     for name in ("--channels", "--max-inlined-iterations", "--max-parallelism"):
-        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--fp16-format", choices=("f16",), default="f16", help=argparse.SUPPRESS)
+        parser.add_argument(*_names(name), type=int, help=argparse.SUPPRESS)
+    parser.add_argument(
+        *_names("--fp16-format"), choices=("f16",), default="f16", help=argparse.SUPPRESS
+    )
+
+
+def _names(option: str) -> tuple[str, str]:
+    return option, option[1:]
 
 
 def add_program_options(parser: argparse.ArgumentParser) -> None:
     """Declare what a program depends on besides its files."""
     parser.add_argument(
-        "--params", action="append", default=[], metavar="NAME:VALUE,…", help="params of the layout"
+        *_names("--params"),
+        action="append",
+        default=[],
+        metavar="NAME:VALUE,…",
+        help="params of the layout",
     )
     parser.add_argument(
-        "--colors", action="append", default=[], metavar="NAME:ID,…", help="params that are colours"
+        *_names("--colors"),
+        action="append",
+        default=[],
+        metavar="NAME:ID,…",
+        help="params that are colours",
     )
     parser.add_argument(
-        "--fabric-dims", type=_two, metavar="W,H", help="whole fabric (default: what is needed)"
+        *_names("--fabric-dims"),
+        type=_two,
+        metavar="W,H",
+        help="whole fabric (default: what is needed)",
     )
     parser.add_argument(
-        "--import-path", action="append", default=[], help="folder of imported files; repeatable"
+        *_names("--import-path"),
+        action="append",
+        default=[],
+        help="folder of imported files; repeatable",
     )
 
 

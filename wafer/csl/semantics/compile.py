@@ -25,6 +25,7 @@ from wafer.csl.semantics.files import Files
 from wafer.csl.semantics.language.expressions import VALUES
 from wafer.csl.semantics.language.statements import STATEMENTS, run
 from wafer.csl.semantics.program import attempt, compile_program
+from wafer.csl.semantics.routed import check_routed
 from wafer.csl.syntax.source import CslError, Position, Problem
 from wafer.machine.image import COLORS, COLUMNS, Image, Program
 
@@ -225,4 +226,6 @@ def compile_layout(
     place = Fabric(fabric, offsets, buffers, memcpy)
     unit = Unit(RULES, files, arch, running=False, fabric=place, sdk=sdk)
     layout = _layout(unit, Path(path), params or {})
-    return image_of(unit, layout, params or {})
+    image = image_of(unit, layout, params or {})
+    check_routed(image)
+    return image

@@ -17,14 +17,14 @@ from wafer.spec import WaferSpec
 
 __all__ = ["PlaneMasks", "PlaneShape", "plane_program", "transpose"]
 
-# Ports N, E, S, W, RAMP: port p of the transposed grid is port _SWAPPED[p] of the grid.
+# Ports W, E, S, N, RAMP: port p of the transposed grid is port _SWAPPED[p] of the grid.
 _SWAPPED = [3, 2, 1, 0, 4]
 
 
 class PlaneMasks(NamedTuple):
     """Boolean planes; axes [.., H, W].
 
-    ports: [C, 5, H, W] bool, ports N, E, S, W, RAMP each colour leaves by
+    ports: [C, 5, H, W] bool, ports W, E, S, N, RAMP each colour leaves by
     inject: [C, H, W] bool, PEs whose router takes the colour from the CE
     reads: [S, C, H, W] bool, colours that slot s reads
     writes: [S, C, H, W] bool, the colour it writes

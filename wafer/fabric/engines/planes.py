@@ -18,10 +18,11 @@ from wafer.fabric import native
 from wafer.fabric.engines.planar import PlaneMasks, PlaneShape, plane_program, transpose
 from wafer.fabric.errors import DeadlockError, FaultError
 from wafer.fabric.program.tables import Program
+from wafer.machine.arch import PORTS
 
 __all__ = ["PlaneState", "Timing", "count_cycles", "is_flat", "pack", "plane_run", "plane_run_rows"]
 
-N, E, S, W, RAMP = range(5)
+W, E, S, N, RAMP = range(len(PORTS))
 _OPPOSITE = {N: S, E: W, S: N, W: E}
 _CHECK_EVERY = 512
 

@@ -53,7 +53,7 @@ class FabricState(NamedTuple):
         mem: [M, H, W] uint32 memory words
         busy: [H, W] int32 cycles in which the CE issued
         end: [H, W] int32 one past the last such cycle
-        links: [5, H, W] int32 words sent N, E, S, W and to the CE
+        links: [5, H, W] int32 words sent W, E, S, N and to the CE
     """
 
     cycle: Array

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from wafer.fabric.program.arrays import AnyArray as Array
+from wafer.machine.arch import ARCHITECTURES
 from wafer.spec import WSE2, WaferSpec
 
 __all__ = [
@@ -126,17 +127,24 @@ def _stream_end(clock: Array, words: int, spec: WaferSpec) -> Array:
     return xp.maximum((arrival + rest).max(axis=1), clock[:, 0] + words * (width - 1))
 
 
+def _copy(words: int, spec: WaferSpec) -> int:
+    """Cycles of a move in memory."""
+    return -(-words // ARCHITECTURES[spec.name].width("fmovs"))
+
+
 def scatter_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
     """Chunk k of a stream of ``P - 1`` chunks stops at column k; the root keeps its own last."""
     xp, width = _xp(clock), clock.shape[1]
     column = np.arange(width)
     first = clock[:, :1] + column + _latency(spec) + (column - 1) * words
-    return _root_first(clock[:, 0] + width * words, xp.maximum(first, clock) + words)
+    return _root_first(
+        clock[:, 0] + (width - 1) * words + _copy(words, spec), xp.maximum(first, clock) + words
+    )
 
 
 def gather_time(clock: Array, words: int, spec: WaferSpec = WSE2) -> Array:
     """``(P - 1) words`` in one stream at the root, then its own chunk."""
-    return _root_first(_stream_end(clock, words, spec) + words, clock + words)
+    return _root_first(_stream_end(clock, words, spec) + _copy(words, spec), clock + words)
 
 
 def shift_time(clock: Array, words: int, hops: int, spec: WaferSpec = WSE2) -> Array:

@@ -13,6 +13,7 @@ from jaxtyping import Array
 from vsl.native.library import Library, how_to_build
 from wafer.fabric.engines.planar import PlaneMasks, PlaneShape, transpose
 from wafer.fabric.errors import FabricError
+from wafer.machine.arch import PORTS
 
 __all__ = ["available", "is_asked", "missing", "prepare_words", "run", "run_words"]
 
@@ -78,7 +79,7 @@ def prepare_words(shape: PlaneShape, masks: PlaneMasks) -> tuple[np.ndarray, np.
         shape.spec.ramp_latency,
         shape.bits,
         shape.slots,
-        int(any(p in {0, 2} for _, p in shape.ports)),
+        int(any(PORTS[p] in {"N", "S"} for _, p in shape.ports)),
         _MOST_CYCLES,
         len(shape.ports),
         len(shape.reads),

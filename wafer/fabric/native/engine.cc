@@ -113,7 +113,7 @@ State read_state(const ffi::RemainingRets& rets) {
 // Whether any router may send across rows.
 bool vertical(const Program& p) {
   const int64_t n = int64_t(p.positions) * p.colors * p.pes();
-  return std::any_of(p.tx, p.tx + n, [](uint8_t ports) { return ports & 5; });
+  return std::any_of(p.tx, p.tx + n, [](uint8_t ports) { return ports & (4 | 8); });
 }
 
 // Fresh buffers of hundreds of megabytes cost more in page faults than the run itself.

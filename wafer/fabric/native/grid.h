@@ -31,9 +31,9 @@ struct alignas(64) Core {
   Thread threads[kThreads];  // that of the task first: most programs touch one cache line
 };
 
-// Side k = N, E, S, W is port bit 1 << k; what leaves by it arrives from side (k + 2) % 4.
+// Side k = W, E, S, N is port bit 1 << k; what leaves by it arrives from side k ^ 1.
 inline uint8_t port(int side) { return uint8_t(1 << side); }
-inline int opposite(int side) { return (side + 2) % 4; }
+inline int opposite(int side) { return side ^ 1; }
 
 template <int R, int D>
 class Grid {
@@ -47,10 +47,10 @@ class Grid {
         stride_(p.words + 16 + p.words % 16),  // PEs' words lie in different sets of the caches
         mem_(new uint32_t[size_t(cells()) * stride_]), visit_(new uint8_t[cells()]),
         next_(new uint8_t[cells()]), sides_(new uint8_t[cells()]),
-        offset_{-width_, 1, width_, -1} {
+        offset_{-1, 1, width_, -width_} {
     for (int cell = 0; cell < cells(); ++cell) {
       const int x = cell % width_, y = cell / width_;
-      sides_[cell] = (y > 0) | (x + 1 < width_) << 1 | (y + 1 < rows_) << 2 | (x > 0) << 3;
+      sides_[cell] = (x > 0) | (x + 1 < width_) << 1 | (y + 1 < rows_) << 2 | (y > 0) << 3;
     }
   }
 
@@ -105,7 +105,7 @@ class Grid {
   // The colour as which what leaves a PE by a side arrives.
   int swapped(int cell, int c, int side) const {
     if (!p_.swaps) return c;
-    return p_.swap[(int64_t(side % 2 == 0) * p_.colors + c) * p_.pes() + pe(cell)] ? p_.partner[c] : c;
+    return p_.swap[(int64_t(side >= 2) * p_.colors + c) * p_.pes() + pe(cell)] ? p_.partner[c] : c;
   }
 
   bool passes_filter(int cell, int c, const L& lane) const {

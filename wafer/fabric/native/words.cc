@@ -10,7 +10,7 @@
 namespace wafer {
 namespace {
 
-enum { N, E, S, W, RAMP };
+enum { W, E, S, N, RAMP };
 constexpr V kZero = {0, 0, 0, 0, 0, 0, 0, 0};
 constexpr V kOnes = {~0ull, ~0ull, ~0ull, ~0ull, ~0ull, ~0ull, ~0ull, ~0ull};
 
@@ -262,7 +262,7 @@ class Grid {
         to_ce[c] = go[c] & m[k];
         continue;
       }
-      const int side = (p + 2) % 4;  // what leaves by E arrives from W
+      const int side = p ^ 1;  // what leaves by E arrives from W
       const V here = view(row, block, side, [&](int r, int b) {
         if (!cell(r, b)) return kZero;
         const int64_t j = int64_t(r) * blocks_ + b;

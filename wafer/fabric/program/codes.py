@@ -88,12 +88,12 @@ class Kind(enum.IntEnum):
 
 
 class Port(enum.IntFlag):
-    """Ports of a router, as a mask."""
+    """Ports of a router, as a mask, in the order of ``arch.PORTS``."""
 
-    N = 1
+    W = 1
     E = 2
     S = 4
-    W = 8
+    N = 8
     RAMP = 16
 
 

@@ -1,18 +1,27 @@
 """Operations as rows of integers: the code table that every engine reads."""
 
+import math
+
 import numpy as np
 
 from wafer.fabric.errors import FabricError, RouteError
 from wafer.fabric.program.codes import FIELDS, Column, Dtype, Field, Kind, Opcode
 from wafer.fabric.program.ops import Const, FabIn, FabOut, Mem, Op, Operand, WaveletArg
+from wafer.machine.arch import ARCHITECTURES
 from wafer.spec import WaferSpec
 
-__all__ = ["encode_op"]
+__all__ = ["elements_per_cycle", "encode_op"]
 
 # The levels of a task's own thread (``<tile_config>/main_thread_priority``) and of microthreads
 # (``.priority`` of an asynchronous operation), on one scale. Of equals the lowest id goes first.
 _MAIN = {"medium_low": 1, "medium": 2, "medium_high": 3, "high": 4}
 _THREAD = {"low": 0, "medium": 2, "high": 4}
+# (kind, element type) -> the builtin that it is; bfloat16 as CSL's 16-bit float.
+_BUILTINS = {
+    (kind, dtype): f"f{kind}{suffix}"
+    for kind in ("mov", "add", "sub", "mul", "mac", "max")
+    for dtype, suffix in (("float32", "s"), ("float16", "h"), ("bfloat16", "h"))
+} | {("mov", "uint32"): "mov32"}
 _ACTIONS = {name.lower(): Column[name] for name in ("ACTIVATE", "BLOCK", "UNBLOCK")}
 
 
@@ -58,12 +67,16 @@ def _operand(
             return Kind.NONE, 0, 0, 0, 0, 0
 
 
-def _rate(op: Op, spec: WaferSpec) -> int:
-    """Elements per cycle: SIMD only where every operand is 16-bit memory or immediate."""
+def elements_per_cycle(op: Op, spec: WaferSpec) -> int:
+    """Return what the builtin's operands in memory allow; with one on the fabric it is 1."""
     operands = (op.dst, op.src0, op.src1, op.scalar)
-    on_fabric = any(isinstance(o, FabIn | FabOut | WaveletArg) for o in operands)
-    wide = op.dtype in {"float16", "bfloat16"} and op.kind != "work" and not on_fabric
-    return spec.simd_16bit if wide else 1
+    if any(isinstance(o, FabIn | FabOut | WaveletArg) for o in operands):
+        return 1
+    arrays = [o for o in operands if isinstance(o, Mem)]
+    strides = tuple(o.stride for o in arrays)
+    builtin = _BUILTINS.get((op.kind, op.dtype), "")
+    width = min(ARCHITECTURES[spec.name].width(builtin, strides), spec.simd_16bit)
+    return math.gcd(width, *(o.inner for o in arrays))  # a step ends with a row
 
 
 def encode_op(
@@ -113,7 +126,7 @@ def encode_op(
     row[Column.OPCODE], row[Column.N], row[Column.DTYPE] = opcode, op.n, dtype
     row[Column.THREAD] = -1 if op.thread is None else op.thread
     row[Column.LAUNCH] = launch if op.launch is None else op.launch
-    row[Column.LAST], row[Column.RATE] = last, _rate(op, spec)
+    row[Column.LAST], row[Column.RATE] = last, elements_per_cycle(op, spec)
     for action, task in op.on_done:
         if task not in tasks or action not in _ACTIONS:
             raise FabricError(f"{op.kind}: {action} {task!r}: bound tasks are {list(tasks)}")

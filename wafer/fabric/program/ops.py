@@ -1,6 +1,7 @@
 """DSD vector operations, as a PE program lists them: CSL's builtins on descriptors.
 
-An operation walks its descriptors one element per cycle (several for 16-bit memory operands).
+An operation in memory takes as many elements per cycle as ``wafer.machine.arch`` says of its
+builtin, one with an operand on the fabric takes one.
 ``fadds(fabout(c), mem("a"), fabin(d), n=64)`` reads as CSL's
 ``@fadds(fabout_dsd, mem1d_dsd, fabin_dsd)``.
 """

@@ -5,10 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.errors import WaferError
+from wafer.spec import WSE2
 
 __all__ = ["Plan", "gather", "plan", "roots", "scatter", "turns"]
 
-_MEMORY, _CODE = 48 * 1024, 6 * 1024  # bytes of a PE, and of it for the program's instructions
+_MEMORY, _CODE = (
+    WSE2.sram_bytes,
+    6 * 1024,
+)  # bytes of a PE, and of it for the program's instructions
 _LONGEST = 2048  # of an axis: pe.csl has as many steps
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from wafer.errors import WaferError
 from wafer.hpc.mesh import blocks, gemm, gemv, kvshift, tree
+from wafer.spec import WSE2
 
 __all__ = [
     "LLAMA3_8B",
@@ -65,11 +66,11 @@ LLAMA3_8B = Model(4096, 14336, 32, 8, 128, 32, 128256)
 class Wafer(NamedTuple):
     """PEs of a row, rows, bytes of a PE, of which programs take some, cycles per second."""
 
-    width: int = 750
-    height: int = 994
-    memory: int = 48 * 1024
+    width: int = WSE2.width
+    height: int = WSE2.height
+    memory: int = WSE2.sram_bytes
     program: int = 8 * 1024
-    clock_hz: float = 0.85e9
+    clock_hz: float = WSE2.clock_hz
 
 
 WAFER = Wafer()

@@ -5,11 +5,12 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.errors import WaferError
+from wafer.spec import WSE2
 
 __all__ = ["Nuclides", "balance", "bands", "checked", "edges", "tables", "travels"]
 
 BEYOND = np.float32(3e38)  # an energy above all others: fills grids that end early
-_MEMORY = 46 * 1024  # bytes of a PE for data; the code takes the rest of 48 KiB
+_MEMORY = WSE2.sram_bytes - 2 * 1024  # bytes of a PE for data, without code
 
 
 class Nuclides(NamedTuple):

@@ -8,10 +8,11 @@ import wafer.csl
 from wafer.errors import WaferError
 from wafer.hpc import host
 from wafer.machine.costs import UNROLLED
+from wafer.spec import WSE2
 
 __all__ = ["Bodies", "States", "cycles", "energy", "run"]
 
-_MEMORY = 46 * 1024  # bytes of a PE for data; the code takes the rest of 48 KiB
+_MEMORY = WSE2.sram_bytes - 2 * 1024  # bytes of a PE for data, without code
 
 # Cycles on WSE-2. Elements of operations and words are counted; the others are read off runs of one
 # PE with 1 to 32 bodies, and of rows of two and eight PEs.

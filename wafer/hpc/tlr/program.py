@@ -5,10 +5,14 @@ import numpy as np
 from wafer.errors import WaferError
 from wafer.hpc import host
 from wafer.hpc.tlr.factors import Factors
+from wafer.spec import WSE2
 
 __all__ = ["bandwidth", "chunks", "cycles", "run"]
 
-_MEMORY, _CODE = 48 * 1024, 2 * 1024  # bytes of a PE, and of it for the program's instructions
+_MEMORY, _CODE = (
+    WSE2.sram_bytes,
+    2 * 1024,
+)  # bytes of a PE, and of it for the program's instructions
 
 # Cycles on WSE-2. Those of an element are counted: a multiplication with a sum takes one, to clear
 # or to add two, where banks allow it. The others are read off runs of one PE with tiles of 1 to 39.

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.errors import CompileError
+from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.codes import DsdOp, Intrinsic, Op
 from wafer.machine.costs import ARCHS
 from wafer.machine.image import COLUMNS, Image, Program
-from wafer.machine.setup import colors_of
+from wafer.machine.setup import colors_of, widths_of
 from wafer.machine.timing import instruction_cycles
 
 __all__ = ["Tables", "rounded_up", "tables_of"]
@@ -163,13 +164,14 @@ def tables_of(image: Image) -> Tables:
             indices of wavelets, teardown, registers set at run time, streams, printing.
     """
     _refuse(image)
-    programs, arch = image.programs, ARCHS[image.arch]
+    programs, arch = image.programs, ARCHITECTURES[image.arch]
+    costs = ARCHS[image.arch]
     colors = colors_of(image)
-    unused = [color for color in range(24) if color not in colors]
+    unused = [color for color in range(arch.colors) if color not in colors]
     colors = sorted(colors + unused[: rounded_up(len(colors), 2) - len(colors)])
     height, width = image.tiles.shape
     y, x = np.mgrid[:height, :width]
-    slot = np.full(24, -1)
+    slot = np.full(arch.colors, -1)
     slot[colors] = np.arange(len(colors))
     partner = [slot[color ^ 1] for color in colors]
     table = lambda name: _padded([p.tables[name] for p in programs])
@@ -178,7 +180,7 @@ def tables_of(image: Image) -> Tables:
     return Tables(
         program=image.tiles.reshape(-1).astype(np.int64),
         code=_padded([p.code for p in programs], 256),
-        costs=_padded([instruction_cycles(p, arch) for p in programs], 256),
+        costs=_padded([instruction_cycles(p, costs) for p in programs], 256),
         size=each(lambda p: len(p.memory)),
         frame=each(lambda p: p.frame),
         operations=table("operations"),
@@ -186,9 +188,9 @@ def tables_of(image: Image) -> Tables:
         shapes=table("shapes"),
         dsr_loads=table("dsr_loads"),
         queues=each(lambda p: p.tables["queues"], (16, 2), -1),
-        local_tasks=each(lambda p: p.local_tasks, (31,), -1),
-        data_tasks=each(lambda p: p.data_tasks, (24,), -1),
-        control_tasks=each(lambda p: p.control_tasks, (64,), -1),
+        local_tasks=each(lambda p: p.local_tasks, (arch.local_tasks,), -1),
+        data_tasks=each(lambda p: p.data_tasks, (arch.colors,), -1),
+        control_tasks=each(lambda p: p.control_tasks, (arch.control_tasks,), -1),
         channels=each(_channels),
         colors=np.array(colors),
         slot=slot,
@@ -196,11 +198,11 @@ def tables_of(image: Image) -> Tables:
         place=np.stack([x.ravel(), y.ravel()], axis=1),
         neighbour=_neighbours(height, width),
         edges=np.int64(image.edges),
-        switch_task=np.int64(arch.switch_task),
-        fabric_start=np.int64(arch.fabric_start),
+        switch_task=np.int64(costs.switch_task),
+        fabric_start=np.int64(costs.fabric_start),
         unbound_depth=np.int64(arch.unbound_depth),
         wse3=np.bool_(image.arch == "wse3"),
-        widths=arch.widths,
+        widths=widths_of(image.arch),
         stride_widths=np.array(arch.stride_widths),
         banks=np.array([arch.banks, arch.bank_bytes]),
         input_depths=np.array(arch.input_depths),

@@ -7,11 +7,12 @@ from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.values import Value
 from wafer.csl.syntax.source import Position
+from wafer.machine.arch import ARCHITECTURES, PORTS
 from wafer.machine.image import COLUMNS
 
 __all__ = ["NO_POSITION", "NO_SWITCH", "SWITCHED_WSE3", "ColorConfig", "color_config"]
 
-_SIDES = 5  # bits of tx, then of rx
+_SIDES = len(PORTS)  # bits of tx, then of rx
 _SIDE = (1 << _SIDES) - 1
 _POP = {"no_pop": 0, "always_pop": 1, "pop_on_advance": 2, "pop_on_advance_nop": 3}
 NO_POSITION = 5  # of a switch
@@ -29,7 +30,7 @@ _FILTER = {
     "min_idx": "low",
     "max_idx": "high",
 }
-SWITCHED_WSE3 = frozenset({*range(10), 12, 13, 16, 17, 20, 21})
+SWITCHED_WSE3 = ARCHITECTURES["wse3"].switched_colors
 
 
 class ColorConfig(NamedTuple):

@@ -14,12 +14,13 @@ from wafer.csl.semantics.core.numbers import bits_of, bytes_of
 from wafer.csl.semantics.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import CslError, Position, Problem
+from wafer.machine.arch import ARCHITECTURES
 from wafer.machine.image import COLUMNS, Symbol
 
 __all__ = ["Descriptor", "Request", "Rules", "Unit"]
 
 FIRST_ADDRESS = 16  # 0 is no address
-SRAM = 48 * 1024  # bytes of a PE
+SRAM = ARCHITECTURES["wse2"].sram_bytes  # of WSE-3 too
 
 
 class Descriptor(NamedTuple):

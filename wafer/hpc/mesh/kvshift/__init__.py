@@ -7,6 +7,7 @@ import numpy as np
 from wafer.errors import WaferError
 from wafer.hpc import host
 from wafer.hpc.mesh import blocks
+from wafer.spec import WSE2
 
 __all__ = ["Cache", "capacity", "cycles", "run"]
 
@@ -14,7 +15,7 @@ __all__ = ["Cache", "capacity", "cycles", "run"]
 # entry and of passing one up in the lowest row, besides their words. An entry in a row that hears
 # and passes on, and the words for which one such row more waits while a row grows.
 _LOWEST, _BETWEEN, _WAITS = ((13, 62, 24), (17, 56, 27)), 73.5, (1, 0.5)
-_MEMORY = 48 * 1024  # bytes of a PE
+_MEMORY = WSE2.sram_bytes
 
 
 class Cache(NamedTuple):

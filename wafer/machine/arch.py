@@ -1,0 +1,134 @@
+"""Figures of the hardware, per architecture: each once, with its source.
+
+Both front ends (``wafer.fabric``, ``wafer.csl``), the machine, the compiler and the roofline read
+them here. Fitted costs of instructions are in ``wafer.machine.costs``, fitted overheads of whole
+published programs in ``wafer.spec``.
+
+Sources:
+
+- grid, columns and rows of host I/O, its colors: Cerebras/csl-examples (SDK 1.4); WSE-3's grid is
+  second hand.
+- PE (SRAM, banks, two 32-bit reads and one write per cycle): Hot Chips 34; ``widths`` and
+  ``stride_widths``: appendix of the vendor's CSL guide. A bank there is one of 16-bit words, so
+  four of 32 bits; where the text contradicts itself (stride 4: 2 or 4) the smaller width is here.
+- queues, threads, ids, switches: pages of the CSL guide.
+- ramp latency: published tables of chain reduces on the vendor's simulator (14 of 14 exact).
+- clock: all published conversions of cycles to time.
+"""
+
+from typing import NamedTuple
+
+__all__ = ["ARCHITECTURES", "LINK_LATENCY", "PORTS", "ROUTER_DEPTH", "Architecture"]
+
+PORTS = ("W", "E", "S", "N", "RAMP")  # of a router, in the order of the bits of its registers
+LINK_LATENCY = 1  # cycles of a hop between neighboring routers
+ROUTER_DEPTH = 2  # words per color and router: one word per cycle under one-cycle credits
+
+
+class Architecture(NamedTuple):
+    """What is known of one generation.
+
+    Attributes:
+        name: as CSL's ``--arch`` has it.
+        cores: of the data sheet, for peaks.
+        fabric: (columns, rows) of PEs that users may address.
+        host_margin: (columns, rows) of these that host I/O takes from a program.
+        clock_hz: cycles per second.
+        sram_bytes: memory of one PE.
+        banks: of the memory, as its 32-bit reads see them.
+        bank_bytes: of one bank, side by side; then comes the next one.
+        colors: with routes, ids from 0 on.
+        memcpy_colors: colors that host I/O keeps when it is linked in.
+        input_depths: words of each input queue.
+        output_depths: words of each output queue.
+        unbound_depth: words of a color without input queue that still reaches a data task.
+        threads: microthreads of a PE.
+        local_tasks: ids of local tasks.
+        control_tasks: ids of control tasks.
+        ramp_latency: cycles between router and CE, each way.
+        switch_positions: of one color in one router.
+        switched_colors: colors that may have several positions.
+        switch_both_sides: whether a position may change rx and tx together.
+        color_swap: whether pairs of colors may change places on a link.
+        widths: most elements per cycle of an operation in memory, by its builtin's name; others 1.
+        stride_widths: most elements per cycle by the stride modulo 8, strides 0 and 1 apart.
+    """
+
+    name: str
+    cores: int
+    fabric: tuple[int, int]
+    clock_hz: float
+    input_depths: tuple[int, ...]
+    output_depths: tuple[int, ...]
+    switched_colors: frozenset[int]
+    switch_both_sides: bool
+    color_swap: bool
+    widths: dict[str, int]
+    host_margin: tuple[int, int] = (7, 2)
+    sram_bytes: int = 48 * 1024
+    banks: int = 4
+    bank_bytes: int = 4
+    colors: int = 24
+    memcpy_colors: tuple[int, ...] = (21, 22, 23)
+    unbound_depth: int = 2
+    threads: int = 8
+    local_tasks: int = 31
+    control_tasks: int = 64
+    ramp_latency: int = 2
+    switch_positions: int = 4
+    stride_widths: tuple[int, ...] = (1, 2, 8, 8, 2, 8, 8, 2)
+
+    @property
+    def program(self) -> tuple[int, int]:
+        """(columns, rows) that a program with host I/O may occupy."""
+        return self.fabric[0] - self.host_margin[0], self.fabric[1] - self.host_margin[1]
+
+    def width(self, builtin: str, strides: tuple[int, ...] = ()) -> int:
+        """Return the most elements per cycle of an operation whose operands are in memory.
+
+        Args:
+            builtin: its name, 'fadds'; an operation that CSL lacks takes one.
+            strides: of its operands in memory, in elements.
+        """
+        limits = [self.stride_widths[stride % 8] for stride in strides if stride not in {0, 1}]
+        return min([self.widths.get(builtin, 1), *limits])
+
+
+def _widths(wse3: bool) -> dict[str, int]:
+    """The appendix's table: elements per cycle on WSE-2 and WSE-3."""
+    groups = {
+        "add16 sub16 and16 or16 xor16 mov16 fmovh faddh fsubh fmulh fnegh fabsh fnormh fscaleh"
+        " fmach": (4, 8),
+        "mov32 fmovs fadds fsubs fnegs fabss fnorms fscales faddhs fmachs": (2, 4),
+        "addc16 fmaxh fh2xp16 xp162fh": (1, 8),
+        "fmaxs sll16 slr16 sar16 fs2h fh2s fs2xp16 xp162fs": (1, 4),
+    }
+    return {name: pair[wse3] for names, pair in groups.items() for name in names.split()}
+
+
+ARCHITECTURES = {
+    "wse2": Architecture(
+        name="wse2",
+        cores=850_000,
+        fabric=(757, 996),
+        clock_hz=0.85e9,
+        input_depths=(6, 6, 4, 4, 2, 2, 2, 2),
+        output_depths=(2, 2, 6, 6, 2, 2, 2, 2),
+        switched_colors=frozenset(range(24)),
+        switch_both_sides=False,
+        color_swap=True,
+        widths=_widths(wse3=False),
+    ),
+    "wse3": Architecture(
+        name="wse3",
+        cores=900_000,
+        fabric=(762, 1176),
+        clock_hz=0.875e9,
+        input_depths=(8, 8, 4, 4, 4, 4, 4, 4),
+        output_depths=(8,) * 8,
+        switched_colors=frozenset({*range(10), 12, 13, 16, 17, 20, 21}),
+        switch_both_sides=True,
+        color_swap=False,
+        widths=_widths(wse3=True),
+    ),
+}
