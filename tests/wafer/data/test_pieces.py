@@ -1,5 +1,6 @@
 """Pieces of a text in tokens: joined they are the text, whatever the tokenizer puts at its ends."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -87,7 +88,9 @@ def test_a_row_with_a_moved_middle_holds_its_text(kind, spm_rate):
     pre, mid, suf = (tokenizer.token_to_id(mark) for mark in MARKS)
     for seed in range(8):
         tokens = np.array([*body, ids.eos_id], np.int32)
-        (row,) = layout_of(settings, ids).shape(tokens, np.random.default_rng(seed))
+        (row,) = layout_of(settings, ids).shape(
+            tokens, functools.partial(np.random.default_rng, seed)
+        )
         moved = row[0].tolist()[: row[0].tolist().index(ids.eos_id)]
         at = {mark: moved.index(mark) for mark in (pre, mid, suf)}
         if spm_rate:  # pre, suf, suffix, mid, prefix, middle

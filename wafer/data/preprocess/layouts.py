@@ -15,7 +15,6 @@ from tokenizers import Tokenizer
 from wafer.data.batching.objectives import (
     corrupt_spans,
     fill_in_the_middle,
-    next_token,
     noise_spans,
     raw_length,
 )
@@ -29,9 +28,10 @@ from wafer.data.rowfiles.rules import Attachment, Group
 from wafer.data.text.pieces import decode_inside, for_pieces
 from wafer.errors import DataError
 
-__all__ = ["Layout", "Row", "fim_row", "layout_of", "lm_row", "padded", "vsl_row"]
+__all__ = ["Draws", "Layout", "Row", "fim_row", "layout_of", "lm_row", "padded", "vsl_row"]
 
 Row = tuple[np.ndarray, ...]  # one array [F, S] for each group
+Draws = Callable[[], np.random.Generator]  # the generator of a row, made where one is used
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Layout:
     Attributes:
         groups: the HDF5 datasets.
         packer: makes the packer.
-        shape: (what the packer gave, generator of this row) -> arrays, one for each group.
+        shape: (what the packer gave, this row's draws) -> arrays, one for each group.
         heavy: shaping is worth a process of its own.
         attachments: datasets beside the groups, whose arrays follow theirs in a row.
         described: further keys of ``data_params.json``.
@@ -49,7 +49,7 @@ class Layout:
 
     groups: tuple[Group, ...]
     packer: Callable[[], Packer]
-    shape: Callable[[Any, np.random.Generator], Row]
+    shape: Callable[[Any, Draws], Row]
     heavy: bool = False
     attachments: tuple[Attachment, ...] = ()
     described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -65,8 +65,13 @@ def padded(rows: np.ndarray, length: int, fill: Sequence[int]) -> np.ndarray:
 
 def lm_row(tokens: np.ndarray, length: int, pad_id: int) -> np.ndarray:
     """[n] tokens, or [3, n] rows, to the [3, length] rows input ids, loss mask, labels."""
-    rows = tokens if tokens.ndim > 1 else next_token(tokens)
-    return padded(rows, length, (pad_id, 0, pad_id))
+    if tokens.ndim > 1:
+        return padded(tokens, length, (pad_id, 0, pad_id))
+    count = len(tokens) - 1
+    out = np.full((3, length), pad_id, np.int32)
+    out[0, :count], out[1, :count], out[2, :count] = tokens[:-1], 1, tokens[1:]
+    out[1, count:] = 0
+    return out
 
 
 def vsl_row(blocks: Sequence[np.ndarray], length: int, pad_id: int) -> np.ndarray:
@@ -78,19 +83,22 @@ def vsl_row(blocks: Sequence[np.ndarray], length: int, pad_id: int) -> np.ndarra
     return padded(rows.astype(np.int32), length, (pad_id, 0, pad_id, 0, 0))
 
 
-def _lm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
-    if tokens.ndim == 1 and settings.short_seq_prob and rng.random() < settings.short_seq_prob:
-        tokens = tokens[: int(rng.integers(2, len(tokens) + 1))]
+def _lm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
+    if tokens.ndim == 1 and settings.short_seq_prob:
+        rng = draws()
+        if rng.random() < settings.short_seq_prob:
+            tokens = tokens[: int(rng.integers(2, len(tokens) + 1))]
     return (lm_row(tokens, settings.max_seq_length, ids.pad_id),)
 
 
-def _vsl_shape(settings: Settings, ids: Vocabulary, blocks: Any, rng: Any) -> Row:
-    del rng
+def _vsl_shape(settings: Settings, ids: Vocabulary, blocks: Any, draws: Draws) -> Row:
+    del draws
     return (vsl_row(blocks, settings.max_seq_length, ids.pad_id),)
 
 
-def fim_row(settings: RunSettings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
+def fim_row(settings: RunSettings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     """Move the middles of the documents inside a row; what no longer fits at its end is cut."""
+    rng = draws()
     ends = np.flatnonzero(tokens == ids.eos_id) + 1
     moved: list[int] = []
     for piece in np.split(tokens, ends):
@@ -122,17 +130,17 @@ def _for_pieces(tokenizer: str, encode_special_tokens: bool) -> Tokenizer:
     return pieces
 
 
-def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
+def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     """[CLS] tokens [SEP]; the tokens to hide are drawn anew at every reading."""
-    del rng
+    del draws
     whole = np.array([ids.cls_id, *tokens, ids.sep_id], np.int32)
     rows = np.stack([whole, np.ones(len(whole), np.int32)])
     return (padded(rows, settings.max_seq_length, (ids.pad_id, 0)),)
 
 
-def _nsp_shape(settings: Settings, ids: Vocabulary, pair: SentencePair, rng: Any) -> Row:
+def _nsp_shape(settings: Settings, ids: Vocabulary, pair: SentencePair, draws: Draws) -> Row:
     """[CLS] first [SEP] second [SEP], and whether the second text is a random one."""
-    del rng
+    del draws
     tokens = np.array([ids.cls_id, *pair.first, ids.sep_id, *pair.second, ids.sep_id], np.int32)
     segments = np.arange(len(tokens)) >= len(pair.first) + 2
     rows = np.stack([tokens, np.ones(len(tokens), np.int32), segments.astype(np.int32)])
@@ -140,10 +148,10 @@ def _nsp_shape(settings: Settings, ids: Vocabulary, pair: SentencePair, rng: Any
     return padded(rows, settings.max_seq_length, (ids.pad_id, 0, 0)), label
 
 
-def _t5_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
+def _t5_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     pair = corrupt_spans(
         tokens,
-        rng,
+        draws(),
         vocab_size=ids.size,
         density=settings.noise_density,
         mean_span=settings.mean_noise_span_length,
@@ -210,7 +218,7 @@ def _bert_layout(settings: Settings, ids: Vocabulary) -> Layout:
     return Layout(groups, pack, functools.partial(_nsp_shape, settings, ids))
 
 
-def _t5_layout(settings: Settings, shape: Callable[[Any, np.random.Generator], Row]) -> Layout:
+def _t5_layout(settings: Settings, shape: Callable[[Any, Draws], Row]) -> Layout:
     density, mean = settings.noise_density, settings.mean_noise_span_length
     raw, target = raw_length(settings.max_seq_length, density, mean)
     if target > settings.tgt_max_sequence_length:

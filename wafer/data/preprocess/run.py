@@ -274,7 +274,8 @@ def _rows(layout: Layout, seed: int, work: tuple[list[Any], int]) -> list[np.nda
     """Make rows of what the packer gave; the draws of a row depend on its number alone."""
     full, first = work
     rows = [
-        layout.shape(item, np.random.default_rng((seed, first + i))) for i, item in enumerate(full)
+        layout.shape(item, functools.partial(np.random.default_rng, (seed, first + i)))
+        for i, item in enumerate(full)
     ]
     if not rows:
         return [np.empty((0, len(g.features), g.length), np.int32) for g in layout.groups]

@@ -4,11 +4,11 @@ import functools
 import itertools
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from wafer.data.preprocess.layouts import Layout, Row, padded
+from wafer.data.preprocess.layouts import Draws, Layout, Row, padded
 from wafer.data.preprocess.packing import Packer, State
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.rules import Attachment, Group
@@ -236,9 +236,11 @@ class ImagePacker(Packer):
         self._held = ImageSequence(state["tokens"], tuple(state["paths"].tolist()))
 
 
-def _image_row(settings: HookSettings, ids: Vocabulary, sequence: ImageSequence, rng: Any) -> Row:
+def _image_row(
+    settings: HookSettings, ids: Vocabulary, sequence: ImageSequence, draws: Draws
+) -> Row:
     """Data [5, S], paths, whether there is an image, and the slots of each image."""
-    del rng
+    del draws
     length, tokens = settings.max_seq_length, sequence.tokens
     inputs = tokens[:, :-1]
     rows = np.stack([inputs[0], tokens[1, 1:], tokens[0, 1:], inputs[2] == 0, inputs[0]])

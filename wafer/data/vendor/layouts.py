@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
-from wafer.data.preprocess.layouts import Layout, Row, fim_row, lm_row, padded
+from wafer.data.preprocess.layouts import Draws, Layout, Row, fim_row, lm_row, padded
 from wafer.data.preprocess.packing import Packer, SinglePacker, StreamPacker
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.rules import Group
@@ -35,11 +35,13 @@ def _shifted(tokens: np.ndarray) -> np.ndarray:
     return np.stack([tokens[0, :-1], tokens[1, 1:], tokens[0, 1:]])
 
 
-def _rows(settings: HookSettings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
+def _rows(settings: HookSettings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
     """Next-token rows of ids [n], [2, n] with weights, or [3, n] as they are."""
     short = settings.short_seq_prob
-    if settings.mode == "pretraining" and short and rng.random() < short:
-        tokens = tokens[..., : int(rng.integers(2, settings.max_seq_length))]
+    if settings.mode == "pretraining" and short:
+        rng = draws()
+        if rng.random() < short:
+            tokens = tokens[..., : int(rng.integers(2, settings.max_seq_length))]
     rows = _shifted(tokens) if tokens.shape[0] == 2 and tokens.ndim > 1 else tokens
     pad_id = 0 if settings.mode == "nlg" else ids.pad_id
     return (_written(settings, lm_row(rows, settings.max_seq_length, pad_id)),)
@@ -51,9 +53,9 @@ def _written(settings: HookSettings, row: np.ndarray) -> np.ndarray:
     return row
 
 
-def _vsl_rows(settings: HookSettings, ids: Vocabulary, group: Any, rng: Any) -> Row:
+def _vsl_rows(settings: HookSettings, ids: Vocabulary, group: Any, draws: Draws) -> Row:
     """Sequences side by side; the last token of the row is a label alone."""
-    del rng
+    del draws
     rows = _shifted(np.concatenate(group, axis=1))
     spans, places = _spans([piece.shape[1] for piece in group[:-1]] + [group[-1].shape[1] - 1])
     whole = np.concatenate([rows, [spans], [places]])
@@ -68,14 +70,14 @@ def _spans(lengths: Any) -> tuple[np.ndarray, np.ndarray]:
     return spans, places
 
 
-def _bert_row(settings: HookSettings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
-    del rng
+def _bert_row(settings: HookSettings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
+    del draws
     rows = np.concatenate([tokens, np.ones_like(tokens), np.zeros_like(tokens)])
     return (padded(rows, settings.max_seq_length, (ids.pad_id, 0, 0)),)
 
 
-def _mlm_row(settings: HookSettings, ids: Vocabulary, masked: Masked, rng: Any) -> Row:
-    del rng
+def _mlm_row(settings: HookSettings, ids: Vocabulary, masked: Masked, draws: Draws) -> Row:
+    del draws
     length = settings.max_seq_length
     rows = np.stack([masked.ids, np.ones_like(masked.ids)])
     fill = (ids.pad_id, 0)
@@ -95,8 +97,8 @@ def _most(settings: HookSettings) -> int:
     return math.ceil(settings.mlm_fraction * settings.max_seq_length)
 
 
-def _fim_row(settings: HookSettings, ids: Vocabulary, tokens: np.ndarray, rng: Any) -> Row:
-    return fim_row(settings, ids, tokens[0] if tokens.ndim > 1 else tokens, rng)
+def _fim_row(settings: HookSettings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:
+    return fim_row(settings, ids, tokens[0] if tokens.ndim > 1 else tokens, draws)
 
 
 def _stream(settings: HookSettings, ids: Vocabulary) -> Callable[[], Packer]:
@@ -131,8 +133,8 @@ def layout_of(settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer) -> 
     return Layout((Group("data", FEATURES, length),), pack, bind(shape), objective == "fim")
 
 
-def _as_is(row: np.ndarray, rng: Any) -> Row:
-    del rng
+def _as_is(row: np.ndarray, draws: Draws) -> Row:
+    del draws
     return (row,)
 
 

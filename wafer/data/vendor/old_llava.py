@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from wafer.data.preprocess.layouts import Layout, Row, padded
+from wafer.data.preprocess.layouts import Draws, Layout, Row, padded
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.rules import Attachment, Group
 from wafer.data.vendor.image_hooks import OLD_HOOK, SYSTEM_PROMPTS
@@ -128,8 +128,8 @@ def old_image_row(
     return OldImageRow(np.stack([tokens[:-1], loss[:-1], tokens[1:], attended[:-1] == 0]), path)
 
 
-def _row(settings: HookSettings, ids: Vocabulary, row: OldImageRow, rng: Any) -> Row:
-    del rng
+def _row(settings: HookSettings, ids: Vocabulary, row: OldImageRow, draws: Draws) -> Row:
+    del draws
     data = padded(row.tokens, settings.max_seq_length, (ids.pad_id, 0, ids.pad_id, 1))
     if settings.inverted_mask:
         data[1] = data[1] == 0
