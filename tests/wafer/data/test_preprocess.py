@@ -437,7 +437,14 @@ class _Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("keys", [{}, {"mode": "LMData_VSL"}, {"data_format": "corpus"}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        pytest.param({"mode": "LMData_VSL"}, marks=pytest.mark.slow),
+        pytest.param({"data_format": "corpus"}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_ends_after_any_file_goes_on_in_the_middle_of_a_batch(
     tmp_path, vocabulary, monkeypatch, keys
 ):
