@@ -57,7 +57,7 @@ class Routers {
     return nullptr;
   }
 
-  // What leaves each router of rows [from, to), and what enters from outside.
+  // 1. Depart: what leaves each router of rows [from, to), and what enters from outside.
   void leave(int from, int to, Worker* worker) {
     for (const auto& port : ports_)
       if (!port->in.empty() && port->cell / width_ >= from && port->cell / width_ < to) enter(*port);
