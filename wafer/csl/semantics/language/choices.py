@@ -9,7 +9,7 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op
 
-__all__ = ["choice", "condition", "typed"]
+__all__ = ["beside", "choice", "condition", "typed"]
 
 NOTHING = Value(types.VOID, None)
 
@@ -21,6 +21,14 @@ def typed(ev: Evaluator, node: tree.Node, kind: types.Type | None) -> Value:
     if isinstance(node, tree.If):
         return coerce(ev, choice(ev, node, kind), kind, node.at)
     return coerce(ev, ev.value(node), kind, node.at)
+
+
+def beside(ev: Evaluator, node: tree.Node, kind: types.Type, operator: str) -> Value:
+    """The value of an operand; a choice of numbers without types gets the other operand's type."""
+    is_typed = types.is_number(kind) and types.machine_type(kind) is not None
+    if isinstance(node, tree.If) and is_typed and operator not in ("<<", ">>"):
+        return choice(ev, node, kind)
+    return ev.value(node)
 
 
 def condition(ev: Evaluator, node: tree.Node) -> Value:

@@ -16,7 +16,7 @@ from wafer.csl.semantics.core.values import (
 )
 from wafer.csl.semantics.language import names
 from wafer.csl.semantics.language.calls import call
-from wafer.csl.semantics.language.choices import choice, condition
+from wafer.csl.semantics.language.choices import beside, choice, condition
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.semantics.language.operators import combined, inverted, negated, opposite
 from wafer.csl.semantics.language.statements import chosen_arm, run
@@ -67,7 +67,12 @@ def _logical(ev: Evaluator, node: tree.Binary) -> Value:
 def _binary(ev: Evaluator, node: tree.Binary) -> Value:
     if node.operator in ("and", "or"):
         return _logical(ev, node)
-    left, right = ev.value(node.left), ev.value(node.right)
+    if isinstance(node.left, tree.If):
+        right = ev.value(node.right)
+        left = beside(ev, node.left, right.type, node.operator)
+    else:
+        left = ev.value(node.left)
+        right = beside(ev, node.right, left.type, node.operator)
     return combined(ev, node.operator, left, right, node.at)
 
 

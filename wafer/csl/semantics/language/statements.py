@@ -22,7 +22,7 @@ from wafer.csl.semantics.core.values import (
     copied,
     is_known,
 )
-from wafer.csl.semantics.language.choices import condition, typed
+from wafer.csl.semantics.language.choices import beside, condition, typed
 from wafer.csl.semantics.language.coerce import coerce, zero
 from wafer.csl.semantics.language.names import element, resolve
 from wafer.csl.semantics.language.operators import combined
@@ -141,7 +141,7 @@ def _assign(ev: Evaluator, node: tree.Assign) -> None:
     if isinstance(place, KnownPlace) and place.reference.cell.constant:
         ev.fail(node.target.at, f"'{place.reference.cell.name}' is a constant", "declare it var")
     if node.operator != "=":
-        value = ev.value(node.value)
+        value = beside(ev, node.value, place.type, node.operator[:-1])
         value = combined(ev, node.operator[:-1], ev.read(place, node.at), value, node.at)
         value = coerce(ev, value, place.type, node.value.at)
     elif place.type == types.ANONYMOUS:
