@@ -128,7 +128,6 @@ class Machine : public Tasks {
   }
   void enter_by(int cell, int slot, int side, const uint32_t* words, const uint8_t* controls,
                 int64_t count) {
-    // Between PEs the sender swaps the colours of a pair; here the router that takes the word does.
     Port& to = port(cell, swapped(at(cell, slot), slot, side), side);
     for (int64_t k = 0; k < count; ++k)
       to.in.push_back({words[k], uint8_t(kValid | (controls[k] ? kControl : 0))});
