@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from wafer.machine.codes import Gate, Operand
+from wafer.machine.reference.effects import applied, finish, row_of
 from wafer.machine.reference.faults import noted
-from wafer.machine.reference.issue import WIDTHS, applied, finish, row_of, source_slot
+from wafer.machine.reference.issue import WIDTHS, source_slot
 from wafer.machine.reference.routers import front, pop
 from wafer.machine.reference.scalar import element
 from wafer.machine.reference.state import MAIN, THREADS, Operations, State

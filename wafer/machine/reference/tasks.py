@@ -7,16 +7,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from wafer.machine.codes import DEEPEST_CALL, VISIBLE, Gate, Intrinsic, Op, Type
+from wafer.machine.reference.effects import field, gate_set, register, row_of, with_register
 from wafer.machine.reference.elements import being_read, load_bytes, store_bytes
 from wafer.machine.reference.faults import noted
-from wafer.machine.reference.issue import (
-    field,
-    gate_set,
-    operate,
-    register,
-    row_of,
-    with_register,
-)
+from wafer.machine.reference.issue import operate
 from wafer.machine.reference.routers import front, pop
 from wafer.machine.reference.scalar import (
     BYTES,
