@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     _add_dedup(verbs)
+    _add_make(verbs)
     _add_preprocess(verbs)
     _add_split(verbs)
     _add_verify(verbs)
@@ -151,6 +152,26 @@ def _split(args: argparse.Namespace) -> int:
     )
     for folder, count in counts.items():
         _say(f"{count:,} rows in {folder}")
+    return 0
+
+
+def _add_make(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser(
+        "make",
+        help="a small valid data set for a data processor, and a run file that trains on it",
+        description="Write a small valid data set for a data processor, and params.yaml beside it.",
+    )
+    parser.add_argument("name", help="of the data processor, such as BertCSVDataProcessor")
+    parser.add_argument("folder", help="where to; it is made")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn [0]")
+    parser.set_defaults(run=_make)
+
+
+def _make(args: argparse.Namespace) -> int:
+    from wafer.data.make import make_data
+
+    path = make_data(args.name, args.folder, args.seed)
+    _say(f"{path}\nTry: wafer run CPU --params {path} --mode train --validate_only")
     return 0
 
 

@@ -121,19 +121,28 @@ def _data_line(experiment: Experiment, part: Part) -> str:
     """Say what lies in the folders of an input section; '' where it names none."""
     cfg = experiment.cfg
     section: Any = cfg.train_input if part == "train" else cfg.eval_input
-    folders = getattr(section, "data_dir", None)
+    folders = _folders(section)
     if not folders or part not in cfg.runconfig.mode:
         return ""
     missing = [folder for folder in folders if not pathlib.Path(folder).exists()]
     if missing:
         return f"{part}_input: not looked at, {missing[0]} is not there"
     with tempfile.TemporaryDirectory() as kept:
-        source = experiment.dataset(part, kept).source
+        data = experiment.dataset(part, kept)
+        source = data.source
         picked = np.unique(np.linspace(0, len(source) - 1, _ROWS).astype(int))
-        rows = [source[int(i)] for i in picked]
+        rows = [data.example(int(i)) for i in picked]
     ids = [int(row["input_ids"].max()) for row in rows if "input_ids" in row]
     largest = f", ids up to {max(ids):,}" if ids else ""
     return f"{part}_input: {len(source):,} examples; {len(rows)} of them are sound{largest}"
+
+
+def _folders(section: Any) -> list[str]:
+    """List the folders that an input section or the parts of its mixture name."""
+    parts = (section, *(getattr(section, "mixture", None) or ()))
+    keys = ("data_dir", "src_data_dir", "img_data_dir", "state_dir")
+    named = [getattr(part, key, None) or () for part in parts for key in keys]
+    return [folder for own in named for folder in ((own,) if isinstance(own, str) else own)]
 
 
 def makes_floor_plan(cfg: RunConfig) -> bool:

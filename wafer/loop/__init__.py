@@ -4,15 +4,60 @@
 ``loss.backward()`` becomes ``cstorch.backward(loss)``, ``torch`` functions become ``jax.numpy``.
 """
 
-from wafer.loop import amp, optim, sparse, utils
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from wafer.loop import amp, distributed, metrics, nn, optim, settings, sparse, utils
+from wafer.loop.distributed import CSConfig
+from wafer.loop.elsewhere import explain
 from wafer.loop.files import load, save
-from wafer.loop.machine import Backend, backend, current_backend
-from wafer.loop.model import CompiledModel, backward, compile
+from wafer.loop.machine import (
+    Backend,
+    backend,
+    configure,
+    current_backend,
+    manual_seed,
+    use_cs,
+)
+from wafer.loop.model import CompiledModel, Parameter, backward, compile
 from wafer.loop.step import checkpoint_closure, step_closure, trace
-from wafer.loop.utils.cluster import CSConfig
 from wafer.loop.utils.data import DataExecutor, DataLoader
+from wafer.loop.utils.tensorboard import save_summaries, summarize_scalar
+from wafer.version import __version__
 
 compile_step = trace  # its first name
+scalar_summary = summarize_scalar  # its first name
+backends = SimpleNamespace(csx=settings.csx)
+"""``backends.csx``: settings of the vendor's hardware, which change nothing here."""
+from_numpy = make_constant = jnp.asarray
+to_numpy = np.asarray
+name_scope = jax.named_scope
+
+
+def current_executor() -> DataExecutor | None:
+    """Return the loop that is running, or None."""
+    return current_backend().executor
+
+
+def pol(**levels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a function unchanged: the precision levels of the vendor's hardware mean nothing here.
+
+    Args:
+        **levels: ``level``, ``fwd_level``, ``bwd_level``.
+    """
+    del levels
+    return lambda fn: fn
+
+
+def current_pol() -> int:
+    """Return the precision level that was assigned, 0 unless one was."""
+    return settings.csx.precision.optimization_level
+
 
 __all__ = [
     "Backend",
@@ -20,18 +65,42 @@ __all__ = [
     "CompiledModel",
     "DataExecutor",
     "DataLoader",
+    "Parameter",
+    "__version__",
     "amp",
     "backend",
+    "backends",
     "backward",
     "checkpoint_closure",
     "compile",
     "compile_step",
+    "configure",
     "current_backend",
+    "current_executor",
+    "current_pol",
+    "distributed",
+    "from_numpy",
     "load",
+    "make_constant",
+    "manual_seed",
+    "metrics",
+    "name_scope",
+    "nn",
     "optim",
+    "pol",
     "save",
+    "save_summaries",
+    "scalar_summary",
     "sparse",
     "step_closure",
+    "summarize_scalar",
+    "to_numpy",
     "trace",
+    "use_cs",
     "utils",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Say what to use for a name of the vendor's that is not here."""
+    explain(__name__, name)

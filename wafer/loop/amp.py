@@ -1,19 +1,39 @@
-"""Loss scaling and clipping in a loop."""
+"""Loss scaling, clipping and the half type in a loop."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from wafer.loop.machine import current_backend
-from wafer.loop.model import Gradients, backward
+from models.paths import map_named, named_leaves
+from wafer.loop.elsewhere import explain
+from wafer.loop.machine import PRECISION, current_backend
+from wafer.loop.model import Gradients, backward, model_of
 from wafer.loop.optim import Optimizer
 from wafer.optim.optimizers import clip_factor
 from wafer.optim.precision import LossScaler
 
-__all__ = ["GradScaler", "clip_grad_norm_", "clip_grad_value_", "optimizer_step"]
+__all__ = [
+    "GradScaler",
+    "autocast",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "disable_casts",
+    "enable_mixed_precision",
+    "get_floating_point_dtype",
+    "get_floating_point_dtype_str",
+    "get_half_dtype",
+    "get_half_dtype_str",
+    "is_cbfloat16_tensor",
+    "mixed_precision",
+    "optimizer_step",
+    "set_half_dtype",
+    "use_bfloat16",
+]
+_HALF_TYPES = {"float16": jnp.float16, "bfloat16": jnp.bfloat16}
 
 
 class GradScaler:
@@ -80,7 +100,7 @@ class GradScaler:
     def step(self, optimizer: Optimizer) -> None:
         """Let the optimizer step, unless a dynamic scale made the gradients overflow."""
         self.unscale_(optimizer)
-        optimizer.step(self._finite if self._scaler.dynamic else True)
+        optimizer.step(finite=self._finite if self._scaler.dynamic else True)
 
     def update(self) -> None:
         """Move the scale."""
@@ -103,19 +123,42 @@ class GradScaler:
         self._backend.state[self.slot] = old._replace(**values)
 
 
-def clip_grad_norm_(optimizer: Optimizer, max_norm: float) -> Array:
-    """Scale the gradients down to a global L2 norm of at most ``max_norm``; returns the norm."""
-    gradients = Gradients(optimizer.model)
-    norm = optax.tree.norm(gradients.kept)
+def clip_grad_norm_(params: Any, max_norm: float) -> Array:
+    """Scale gradients down to a global L2 norm of at most ``max_norm``.
+
+    Args:
+        params: an optimizer, ``model.parameters()``, or a list of what it yields.
+        max_norm: the bound.
+
+    Returns:
+        [] float32 norm before.
+    """
+    gradients, is_clipped = _clipped(params)
+    norm = optax.tree.norm([g for name, g in named_leaves(gradients.kept) if is_clipped(name)])
     factor = clip_factor(norm, max_norm)
-    gradients.kept = jax.tree.map(lambda g: g * factor.astype(g.dtype), gradients.kept)
+    scale = lambda name, g: g * factor.astype(g.dtype) if is_clipped(name) else g
+    gradients.kept = map_named(scale, gradients.kept)
     return norm
 
 
-def clip_grad_value_(optimizer: Optimizer, max_value: float) -> None:
-    """Clip every gradient to [-max_value, max_value]."""
-    gradients = Gradients(optimizer.model)
-    gradients.kept = jax.tree.map(lambda g: jnp.clip(g, -max_value, max_value), gradients.kept)
+def clip_grad_value_(params: Any, max_value: float) -> None:
+    """Clip every gradient to [-max_value, max_value].
+
+    Args:
+        params: as ``clip_grad_norm_``'s.
+        max_value: the bound.
+    """
+    gradients, is_clipped = _clipped(params)
+    clip = lambda name, g: jnp.clip(g, -max_value, max_value) if is_clipped(name) else g
+    gradients.kept = map_named(clip, gradients.kept)
+
+
+def _clipped(params: Any) -> tuple[Gradients, Callable[[str], bool]]:
+    """Return the gradients, and which of them belong to the parameters."""
+    params = params.model.parameters() if isinstance(params, Optimizer) else params
+    model, listed = model_of(params)
+    names = None if listed is None else {parameter.name for parameter in listed}
+    return Gradients(model), lambda name: names is None or name in names
 
 
 def optimizer_step(
@@ -151,3 +194,95 @@ def optimizer_step(
     grad_scaler.step(optimizer)
     grad_scaler.update()
     optimizer.zero_grad()
+
+
+def set_half_dtype(value: Any) -> Any:
+    """Choose the half type of ``autocast``: 'float16' (the first) or 'bfloat16', or a dtype.
+
+    Raises:
+        ValueError: another type; cbfloat16 is the vendor's hardware's own.
+    """
+    name = str(getattr(value, "__name__", getattr(value, "name", value))).rpartition(".")[2]
+    if name not in _HALF_TYPES:
+        hint = "; use bfloat16" if name == "cbfloat16" else ""
+        raise ValueError(f"set_half_dtype: {value!r}, expected float16 or bfloat16{hint}")
+    PRECISION["half"] = _HALF_TYPES[name]
+    return PRECISION["half"]
+
+
+def use_bfloat16(value: bool = True) -> None:
+    """Choose bfloat16 or float16 as the half type, as release 1.8 did."""
+    set_half_dtype("bfloat16" if value else "float16")
+
+
+def get_half_dtype() -> Any:
+    """Return the half type."""
+    return PRECISION["half"]
+
+
+def get_half_dtype_str() -> str:
+    """Return the half type's name."""
+    return jnp.dtype(PRECISION["half"]).name
+
+
+def enable_mixed_precision(enable: bool = True, dtype: Any = None) -> None:
+    """Say whether the run is of mixed precision, for ``get_floating_point_dtype``.
+
+    Args:
+        enable: whether it is.
+        dtype: the half type; None leaves it.
+    """
+    if dtype is not None:
+        set_half_dtype(dtype)
+    PRECISION["mixed"] = bool(enable)
+
+
+def mixed_precision() -> bool:
+    """Whether ``enable_mixed_precision`` was called."""
+    return PRECISION["mixed"]
+
+
+def get_floating_point_dtype() -> Any:
+    """Return the half type in a run of mixed precision, otherwise float32."""
+    return PRECISION["half"] if PRECISION["mixed"] else jnp.float32
+
+
+def get_floating_point_dtype_str() -> str:
+    """Return that type's name."""
+    return jnp.dtype(get_floating_point_dtype()).name
+
+
+def is_cbfloat16_tensor(array: Any) -> bool:
+    """Whether an array [...] is of the vendor's cbfloat16: none is, here."""
+    del array
+    return False
+
+
+@contextlib.contextmanager
+def autocast(enabled: bool = True) -> Iterator[None]:
+    """Let compiled models compute in the half type until the end of the block.
+
+    Parameters stay float32, and so do the outputs.
+    """
+    where = current_backend()
+    where.autocast_depth += enabled
+    try:
+        yield
+    finally:
+        where.autocast_depth -= enabled
+
+
+@contextlib.contextmanager
+def disable_casts() -> Iterator[None]:
+    """Let compiled models compute in float32 until the end of the block."""
+    where = current_backend()
+    depth, where.autocast_depth = where.autocast_depth, 0
+    try:
+        yield
+    finally:
+        where.autocast_depth = depth
+
+
+def __getattr__(name: str) -> Any:
+    """Say what to use for a name of the vendor's that is not here."""
+    explain(__name__, name)

@@ -17,8 +17,19 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from jaxtyping import Array
 
 from wafer.engines.cluster import swarmx_mesh
+from wafer.loop.distributed import CSConfig
 
-__all__ = ["Backend", "Component", "Recorder", "backend", "current_backend"]
+__all__ = [
+    "PRECISION",
+    "Backend",
+    "Component",
+    "Recorder",
+    "backend",
+    "configure",
+    "current_backend",
+    "manual_seed",
+    "use_cs",
+]
 
 _LOG = logging.getLogger(__name__)
 _RNG = "rng"
@@ -44,12 +55,19 @@ class Backend:
         seed: of everything random.
         mesh: the systems, one axis 'csx'.
         parts: everything with slots, in order of making.
+        cluster: how many systems, and the rest of the cluster's settings.
+        checkpoint_steps: those of a loop that gives none itself.
+        stops_after: 'validate' or 'compile' where a step is only lowered or compiled.
         recorder: set while a step is traced.
         executor: the loop that is running, or None.
     """
 
-    def __init__(self, name: str, seed: int) -> None:
+    def __init__(self, name: str, seed: int, cluster: CSConfig | None = None) -> None:
         self.name, self.seed = name, seed
+        self.cluster = cluster or CSConfig()
+        self.checkpoint_steps: int | None = None
+        self.stops_after: str | None = None
+        self.autocast_depth = 0
         self.mesh = _mesh(1)
         self.parts: list[Component] = []
         self.recorder: Recorder | None = None
@@ -59,6 +77,26 @@ class Backend:
         self.state: dict[str, Any] = {}
         self._count = itertools.count()
         self.state[_RNG] = jnp.uint32(0)
+
+    @property
+    def is_csx(self) -> bool:
+        """Whether the name is 'CSX'."""
+        return self.name == "CSX"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the name is 'CPU'."""
+        return self.name == "CPU"
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether the name is 'GPU'."""
+        return self.name == "GPU"
+
+    @property
+    def half_in_force(self) -> Any:
+        """The type that models compute in under ``amp.autocast``, otherwise None."""
+        return PRECISION["half"] if self.autocast_depth else None
 
     @property
     def device(self) -> contextlib.AbstractContextManager[None]:
@@ -119,6 +157,8 @@ def _mesh(num_csx: int) -> Mesh:
 
 
 _CURRENT: list[Backend] = []
+PRECISION: dict[str, Any] = {"half": jnp.float16, "mixed": False}
+"""``amp``'s settings: they outlive a backend, as the vendor's do."""
 
 
 def backend(
@@ -126,6 +166,9 @@ def backend(
     *,
     artifact_dir: str | None = None,
     compile_dir: str | None = None,
+    compile_only: bool = False,
+    validate_only: bool = False,
+    cluster_config: CSConfig | None = None,
     seed: int = 0,
 ) -> Backend:
     """Make a backend and make it the current one.
@@ -137,6 +180,9 @@ def backend(
         backend_type: 'CSX', 'CPU' or 'GPU'; all run on the devices JAX has.
         artifact_dir: accepted for the vendor's signature; nothing is written there.
         compile_dir: where compiled programs are kept between runs.
+        compile_only: compile the first step of each kind and end the loop; nothing is computed.
+        validate_only: the same, and only lower it.
+        cluster_config: systems that share each batch of loops that give no ``cs_config``.
         seed: of everything random.
 
     Raises:
@@ -147,10 +193,62 @@ def backend(
         raise ValueError(f"backend_type {backend_type!r}: expected 'CSX', 'CPU' or 'GPU'")
     if compile_dir is not None:
         jax.config.update("jax_compilation_cache_dir", compile_dir)
-    _CURRENT[:] = [Backend(backend_type.upper(), seed)]
-    return _CURRENT[0]
+    made = Backend(backend_type.upper(), seed, cluster_config)
+    made.stops_after = "validate" if validate_only else "compile" if compile_only else None
+    _CURRENT[:] = [made]
+    return made
+
+
+def configure(
+    *,
+    seed: int | None = None,
+    compile_dir: str | None = None,
+    compile_only: bool = False,
+    validate_only: bool = False,
+    checkpoint_steps: int | None = None,
+    model_dir: str | None = None,
+    transfer_processes: int | None = None,
+    **cluster: Any,
+) -> Backend:
+    """Make the CSX backend as release 1.8 did, with the cluster's settings among the rest.
+
+    Args:
+        seed: of everything random; 0 when None.
+        compile_dir: where compiled programs are kept between runs.
+        compile_only: as ``backend``'s.
+        validate_only: as ``backend``'s.
+        checkpoint_steps: of loops that give none.
+        model_dir: accepted for the vendor's signature; nothing is written there.
+        transfer_processes: accepted; transfers need no processes here.
+        **cluster: keys of ``CSConfig``.
+
+    Raises:
+        TypeError: a key that ``CSConfig`` lacks.
+    """
+    del model_dir, transfer_processes
+    made = backend(
+        "CSX",
+        seed=seed or 0,
+        compile_dir=compile_dir,
+        compile_only=compile_only,
+        validate_only=validate_only,
+        cluster_config=CSConfig(**cluster),
+    )
+    made.checkpoint_steps = checkpoint_steps
+    return made
 
 
 def current_backend() -> Backend:
     """Return the current backend, making one if there is none."""
     return _CURRENT[0] if _CURRENT else backend()
+
+
+def use_cs() -> bool:
+    """Whether the current backend is named 'CSX'."""
+    return bool(_CURRENT) and _CURRENT[0].is_csx
+
+
+def manual_seed(seed: int) -> None:
+    """Draw everything random from this seed, from its beginning."""
+    where = current_backend()
+    where.seed, where.state[_RNG] = seed, jnp.uint32(0)

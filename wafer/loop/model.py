@@ -1,42 +1,143 @@
 """Models in a loop: ``compile`` and the gradients of what they compute."""
 
 import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from models.base import Batch, Model
+from models.base import Model
 from models.checkpoint.tree import fill_template, to_tree
-from models.paths import named_leaves
-from wafer.data.batching.batches import to_batch
-from wafer.loop.machine import Backend, current_backend
+from models.paths import map_named, named_leaves
+from wafer.loop.machine import Backend, backend as backend_named, current_backend
+from wafer.loop.model_functions import functions_of
 from wafer.loop.tape import differentiate
 
-__all__ = ["CompiledModel", "Gradients", "Initialised", "Parameters", "backward", "compile"]
+__all__ = [
+    "CompiledModel",
+    "Gradients",
+    "Initialised",
+    "Parameter",
+    "Parameters",
+    "backward",
+    "compile",
+    "model_of",
+]
 
 _TRAINED = jnp.inexact
+_RUNNING = "running_state"  # in a state dict, beside the parameters
 
 
 class Initialised(Exception):
     """A model saw its first input, and has parameters now: run the step's body again."""
 
 
+class Parameter:
+    """One parameter of a model by name: an array for JAX and NumPy, with torch's questions.
+
+    Attributes:
+        model: that has it.
+        name: '/'-joined path.
+    """
+
+    def __init__(self, model: "CompiledModel", name: str) -> None:
+        self.model, self.name = model, name
+
+    @property
+    def value(self) -> Array:
+        """The array [...] as it is now, a tracer inside a traced step; may be assigned."""
+        return _leaf(self.model.params, self.name)
+
+    @value.setter
+    def value(self, new: Array) -> None:
+        """Assign ``new`` [...], of the parameter's shape."""
+
+        def replaced(name: str, leaf: Array) -> Array:
+            return jnp.asarray(new).astype(leaf.dtype) if name == self.name else leaf
+
+        self.model.set_params(map_named(replaced, self.model.params))
+
+    @property
+    def grad(self) -> Array | None:
+        """The gradient [...] between ``backward`` and ``zero_grad``, otherwise None."""
+        gradients = Gradients(self.model)
+        if not gradients.exist:
+            return None
+        return _leaf(gradients.kept, self.name)
+
+    def dim(self) -> int:
+        """Return the number of axes."""
+        return self.value.ndim
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return self.value.size
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the array's: ``shape``, ``dtype``, ``sum`` ..."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.value, name)
+
+    def __jax_array__(self) -> Array:
+        """The array, for JAX's functions."""
+        return self.value
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        """The array, for NumPy's functions."""
+        return np.asarray(self.value).__array__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        """Name and array."""
+        return f"Parameter({self.name!r}, {self.value!r})"
+
+
+def _leaf(tree: PyTree, name: str) -> Array:
+    """Return the leaf [...] of nested dicts at a '/'-joined path."""
+    return functools.reduce(lambda node, key: node[key], name.split("/"), tree)
+
+
 class Parameters:
-    """The parameters of a model, for optimizers; iterates over arrays, or over (name, array)."""
+    """The parameters of a model, for optimizers; iterates over ``Parameter`` or (name, it)."""
 
     def __init__(self, model: "CompiledModel", *, named: bool) -> None:
         self.model, self._named = model, named
 
     def __iter__(self) -> Iterator[Any]:
-        """List them as they are now."""
-        for name, leaf in named_leaves(self.model.params):
-            yield (name, leaf) if self._named else leaf
+        """List them."""
+        for name, _ in named_leaves(self.model.params):
+            parameter = Parameter(self.model, name)
+            yield (name, parameter) if self._named else parameter
+
+
+def model_of(params: Any) -> "tuple[CompiledModel, list[Parameter] | None]":
+    """Return the model of parameters, and those of them that were listed; None for all.
+
+    Args:
+        params: ``model.parameters()``, or a list of what it yields.
+
+    Raises:
+        TypeError: something else.
+        ValueError: an empty list, or parameters of several models.
+    """
+    if isinstance(params, Parameters):
+        return params.model, None
+    listed = list(params) if isinstance(params, Iterable) else [params]
+    listed = [entry[1] if isinstance(entry, tuple) else entry for entry in listed]
+    wrong = next((entry for entry in listed if not isinstance(entry, Parameter)), None)
+    if wrong is not None:
+        raise TypeError(
+            "expected model.parameters() of a compiled model, or a list of its parameters, not "
+            f"{type(wrong).__name__}"
+        )
+    models = {entry.model for entry in listed}
+    if len(models) != 1:
+        found = f"{len(models)} models" if models else "no parameter (an iterator that has ended?)"
+        raise ValueError(f"expected parameters of one compiled model, found {found}")
+    return models.pop(), listed
 
 
 class CompiledModel:
@@ -44,21 +145,34 @@ class CompiledModel:
 
     Made by ``compile``. Inside a traced step calls are part of the step, outside they run at once
     (compiled too). A bundle of ``wafer``'s ``models`` returns its mean loss when called with a
-    batch (``models.Batch``, or a mapping with input_ids, attention_mask, labels); a Linen module
-    returns what it returns.
+    batch (``models.Batch``, or a mapping with input_ids, attention_mask, labels); Linen and nnx
+    modules return what they return. Running statistics (BatchNorm) change while ``training``.
     """
 
     def __init__(self, model: Any, where: Backend) -> None:
         self.backend, self.inner = where, model
         self.training = True
         self.sparsity: Any = None  # a sparse.SparsityAlgorithm once attached
+        self._loaded: Mapping[str, Any] | None = None  # a state dict, until there are parameters
         self.slot = where.register(self, "model")
-        self._init, self._apply = _functions(model)
+        self._functions = functions_of(model)
         self._eager = functools.lru_cache(
             lambda settings: jax.jit(functools.partial(self._apply, **dict(settings)))
         )
-        if isinstance(model, Model):
-            self.set_params(model.init(where.key()))
+        if not self._functions.needs_input:
+            self._initialize()
+
+    def _initialize(self, *args: Any, **kwargs: Any) -> None:
+        params, running = self._functions.init(self.backend.key(), *args, **kwargs)
+        loaded, self._loaded = self._loaded, None
+        self.set_params(params)
+        self.backend.state[self._running] = running
+        if loaded is not None:
+            self.load_state_dict(loaded)
+
+    @property
+    def _running(self) -> str:
+        return f"{self.slot}/running"
 
     # --- parameters -----------------------------------------------------------------------
 
@@ -97,18 +211,26 @@ class CompiledModel:
         return Parameters(self, named=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy the parameters to the host, as a nested dict."""
-        return to_tree(self.params)
+        """Copy parameters and running statistics to the host, as a nested dict."""
+        return to_tree(self._variables())
+
+    def _variables(self) -> dict[str, Any]:
+        running = self.backend.state.get(self._running)
+        return {**self.params, _RUNNING: running} if running else dict(self.params)
 
     def load_state_dict(self, tree: Mapping[str, Any]) -> None:
-        """Replace the parameters.
+        """Replace parameters and running statistics; waits until the module has parameters.
 
         Raises:
             CheckpointError: names or shapes differ from the model's.
         """
-        if self.ready:
-            tree = fill_template(self.params, tree, "the state dict")
-        self.set_params(jax.tree.map(jnp.asarray, tree))
+        if not self.ready:
+            self._loaded = tree
+            return
+        filled = fill_template(self._variables(), tree, "the state dict")
+        filled = jax.tree.map(jnp.asarray, filled)
+        self.backend.state[self._running] = filled.pop(_RUNNING, {})
+        self.set_params(filled)
 
     # --- mode and sparsity ----------------------------------------------------------------
 
@@ -136,93 +258,56 @@ class CompiledModel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute; arguments that are not arrays (``train=True``) are settings, not data."""
         if not self.ready:
-            self.set_params(self._init(self.backend.key(), *args, **kwargs))
+            self._initialize(*args, **kwargs)
             raise Initialised
         if self.sparsity is not None:
             self.sparsity.mask_weights()
+        state = self.backend.state
         key = self.backend.key() if self.training else None
         if self.backend.tracing:
-            return self._apply(self.params, key, *args, training=self.training, **kwargs)
+            given = (self.params, state[self._running], key)
+            settings = {"training": self.training, "half": self.backend.half_in_force}
+            out, state[self._running] = self._apply(*given, *args, **settings, **kwargs)
+            return out
         arrays = {k: v for k, v in kwargs.items() if isinstance(v, jax.Array | np.ndarray)}
         settings = {k: v for k, v in kwargs.items() if k not in arrays}
-        run = self._eager((("training", self.training), *sorted(settings.items())))
-        return run(self.params, key, *args, **arrays)
+        settings |= {"training": self.training, "half": self.backend.half_in_force}
+        run = self._eager(tuple(sorted(settings.items())))
+        out, state[self._running] = run(self.params, state[self._running], key, *args, **arrays)
+        return out
+
+    def _apply(
+        self, params: PyTree, running: PyTree, key: Any, *args: Any, half: Any, **kwargs: Any
+    ) -> Any:
+        """Compute in the half type under ``amp.autocast``; the output is float32 then."""
+        if half is None:
+            return self._functions.apply(params, running, key, *args, **kwargs)
+        params, args, kwargs = _cast((params, args, kwargs), jnp.float32, half)
+        out, running = self._functions.apply(params, running, key, *args, **kwargs)
+        return _cast(out, half, jnp.float32), running
 
 
-def _functions(model: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(init(key, *args) -> params, apply(params, key, *args, training) -> output) of a model.
-
-    Raises:
-        TypeError: neither a Linen module nor a bundle of ``models``.
-    """
-    if isinstance(model, Model):
-        return lambda key, *_, **__: model.init(key), functools.partial(_apply_bundle, model)
-    if isinstance(model, nn.Module):
-        return functools.partial(_init_linen, model), functools.partial(_apply_linen, model)
-    raise TypeError(
-        f"compile takes a Linen module or a model of models.build(...), not {type(model).__name__}"
-    )
+def _cast(tree: PyTree, source: Any, target: Any) -> Any:
+    """Cast the arrays of one type."""
+    is_source = lambda leaf: getattr(leaf, "dtype", None) == source
+    cast = lambda leaf: jnp.asarray(leaf).astype(target) if is_source(leaf) else leaf
+    return jax.tree.map(cast, tree)
 
 
-def _apply_bundle(
-    model: Model, params: PyTree, key: Array | None, batch: Any, *, training: bool
-) -> Any:
-    del training  # a key is dropout
-    return model.loss(params, batch if isinstance(batch, Batch) else _stream(batch), key)[0]
-
-
-def _stream(features: Mapping[str, Array]) -> Batch:
-    """Lay rows [B, S] out as a stream; rows without ``lengths`` end at their last 1."""
-    columns = dict(features)
-    for mask, lengths in (
-        ("attention_mask", "lengths"),
-        ("decoder_attention_mask", "decoder_lengths"),
-    ):
-        rows = columns.get(mask)
-        if rows is not None and rows.ndim == 2 and not {lengths, "attention_span"} & columns.keys():
-            reach = jnp.where(rows != 0, jnp.arange(1, rows.shape[1] + 1), 0)
-            columns[lengths] = reach.max(axis=1).astype(jnp.int32)
-    return to_batch(columns)
-
-
-def _init_linen(model: nn.Module, key: Array, *args: Any, **kwargs: Any) -> Any:
-    init = jax.jit(lambda rngs: model.init(rngs, *args, **_mode(model, kwargs, training=False)))
-    variables = dict(init({"params": key, "dropout": key}))
-    params = variables.pop("params", {})
-    if variables:
-        raise ValueError(
-            f"{type(model).__name__} has collections besides 'params' ({', '.join(variables)}); "
-            "the loop carries parameters only, so use layers without running statistics"
-        )
-    return params
-
-
-def _apply_linen(
-    model: nn.Module, params: PyTree, key: Array | None, *args: Any, training: bool, **kwargs: Any
-) -> Any:
-    rngs = {} if key is None else {"dropout": key}
-    kwargs = _mode(model, kwargs, training=training)
-    return model.apply({"params": params}, *args, rngs=rngs, **kwargs)
-
-
-def _mode(model: nn.Module, kwargs: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
-    """Tell a module that asks whether it trains, as ``model.train()`` does in PyTorch."""
-    asked = inspect.signature(type(model).__call__).parameters
-    modes = {"train": training, "training": training, "deterministic": not training}
-    return {name: value for name, value in modes.items() if name in asked} | dict(kwargs)
-
-
-def compile(model: Any, backend: Backend | None = None) -> CompiledModel:  # the vendor's name
+def compile(model: Any, backend: Backend | str | None = None) -> CompiledModel:  # vendor's name
     """Put a model on a backend.
 
     Args:
-        model: a bundle of ``models.build`` (initialised now) or a Linen module (initialised by
-            the first batch of a traced step).
-        backend: where to; the current one by default.
+        model: a bundle of ``models.build`` or an nnx module (``nn.Module``), whose parameters are
+            there at once, or a Linen module, which gets them from the first batch of a traced
+            step.
+        backend: where to, or 'CSX', 'CPU' or 'GPU'; the current one by default.
 
     Raises:
         TypeError: something else.
     """
+    if isinstance(backend, str):
+        backend = backend_named(backend)
     return CompiledModel(model, backend or current_backend())
 
 
@@ -275,6 +360,11 @@ class Gradients:
         self._touched.setdefault(self._slot, True)
         old = self._state.get(slot)
         self._state[slot] = tree if old is None else jax.tree.map(jnp.add, old, tree)
+
+    @property
+    def exist(self) -> bool:
+        """Whether ``backward`` added some since they were cleared."""
+        return self._slot in self._state
 
     @property
     def kept(self) -> Any:

@@ -1,6 +1,7 @@
 """Optimizers of a loop, with the vendor's arithmetic and the names of ``torch.optim``."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,12 +11,17 @@ from jaxtyping import Array
 from models.checkpoint.tree import fill_template, to_tree
 from models.errors import did_you_mean
 from wafer.config import OPTIMIZERS, SCHEDULERS, parse_optimizer, parse_schedules
-from wafer.loop.model import CompiledModel, Gradients, Parameters
+from wafer.loop.elsewhere import ELSEWHERE, explain
+from wafer.loop.machine import Backend
+from wafer.loop.model import CompiledModel, Gradients, Parameter, Parameters, model_of
 from wafer.optim.chain import RateState, learning_rates, make_optimizer
+from wafer.optim.schedules import make_schedule
 
 __all__ = [
     "LRScheduler",
     "Optimizer",
+    "ParameterState",
+    "SectionOptimizer",
     "configure_lr_scheduler",
     "configure_optimizer",
     "lr_scheduler",
@@ -23,62 +29,88 @@ __all__ = [
 
 
 class Optimizer:
-    """An optimizer over one model's parameters.
+    """What every optimizer of a loop is; a user's own derives from it, as in PyTorch.
+
+    A subclass calls ``super().__init__(params, defaults)`` and writes ``step``, in which
+    ``p.grad`` is a parameter's gradient, ``p.value = ...`` assigns it, ``self.state[p]`` holds its
+    arrays by name, and ``group["lr"]`` is the rate in force. ``preinitialize`` fills the state.
 
     Args:
-        params: ``model.parameters()`` or ``model.named_parameters()``.
-        section: keys of an ``optimizer`` section; ``lr`` means ``learning_rate``.
+        params: ``model.parameters()``, a list of them, or a list of groups, mappings with
+            ``params`` and the keys that differ.
+        defaults: keys of every group.
 
     Raises:
-        ConfigError: a wrong key or value.
         TypeError: params of something else.
+        ValueError: no parameters, or those of several models.
     """
 
-    def __init__(self, params: Parameters, section: Mapping[str, Any]) -> None:
-        if not isinstance(params, Parameters):
-            raise TypeError(
-                "an optimizer takes model.parameters() of a compiled model, not "
-                f"{type(params).__name__}"
-            )
-        self.model: CompiledModel = params.model
-        self._keys = {"learning_rate": 1e-3, **section}
-        if "lr" in section:
-            self._keys["learning_rate"] = self._keys.pop("lr")
-        self._section = parse_optimizer(self._keys)
-        self._tx: Any = None
+    def __init__(self, params: Any, defaults: Mapping[str, Any] | None = None) -> None:
+        self.model, self._groups = _grouped(params)
+        self.defaults = dict(defaults or {})
+        self._backend: Backend = self.model.backend
         self._loaded: Mapping[str, Any] | None = None
+        self._rates: list[Any] = []
         self.sparsity: Any = None
         self.scheduler: LRScheduler | None = None
-        self._backend = self.model.backend
         self.slot = self._backend.register(self, "optimizer")
 
-    def set_schedule(self, scheduler: "LRScheduler", learning_rate: Any) -> None:
-        """Follow a scheduler from now on.
+    def __init_subclass__(cls, **keys: Any) -> None:
+        """Put what belongs to every step around the subclass's ``step``."""
+        super().__init_subclass__(**keys)
+        if "step" in vars(cls):
+            cls.step = _whole_step(cls.step)
+
+    def preinitialize(self) -> None:
+        """Fill ``self.state``; the base class keeps none."""
+
+    def step(self, *args: Any, **keys: Any) -> None:
+        """Update the parameters, inside a traced step.
+
+        Every ``step`` takes ``finite`` as well, [] bool: where it is false, parameters and state
+        stay as they are.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs step(), the update")
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups: their parameters, the defaults, and the keys that differ.
 
         Raises:
-            RuntimeError: training has begun.
+            RuntimeError: a Linen module that has not seen an input yet.
         """
-        if self._tx is not None:
-            raise RuntimeError("attach the learning-rate scheduler before the first step")
-        self._section = parse_optimizer({**self._keys, "learning_rate": learning_rate})
+        everything = {"params": list(self.model.parameters())} if self._groups is None else {}
+        groups = [{**self.defaults, **everything, **group} for group in self._groups or [{}]]
+        for group, rate in zip(groups, self._rates, strict=False):
+            group["lr"] = rate
+        return groups
+
+    @property
+    def learning_rates(self) -> list[Any]:
+        """The learning rate of each group before schedulers."""
+        count = 1 if self._groups is None else len(self._groups)
+        own = [{}] * count if self._groups is None else self._groups
+        return [group.get("lr", self.defaults.get("lr")) for group in own]
+
+    def follow(self, scheduler: "LRScheduler") -> None:
+        """Take the learning rate from a scheduler from now on."""
         self.scheduler = scheduler
 
     def prepare(self) -> None:
         """Make the state when the model has parameters."""
-        if self._tx is None and self.model.ready:
-            params = self.model.params
-            self._tx = make_optimizer(self._section, params, self.model.alias)
-            self._backend.state[self.slot] = jax.jit(self._tx.init)(params)
+        if self.model.ready and self.slot not in self._backend.state:
+            self._backend.state[self.slot] = {}
+            self.preinitialize()
             if self.sparsity is not None:
                 self.sparsity.mask_moments(self)
-        if self._loaded is not None and self._tx is not None:
+        if self._loaded is not None and self.slot in self._backend.state:
             tree, self._loaded = self._loaded, None
-            filled = fill_template(self.state, tree, "the state dict", "optimizer/")
-            self.state = jax.tree.map(jnp.asarray, filled)
+            filled = fill_template(self.arrays, tree, "the state dict", "optimizer/")
+            self.arrays = jax.tree.map(jnp.asarray, filled)
 
     @property
-    def state(self) -> Any:
-        """The optax state.
+    def arrays(self) -> Any:
+        """The state as a tree.
 
         Raises:
             RuntimeError: before the first step.
@@ -87,35 +119,18 @@ class Optimizer:
             raise RuntimeError("the optimizer has no state before the first step")
         return self._backend.state[self.slot]
 
-    @state.setter
-    def state(self, value: Any) -> None:
+    @arrays.setter
+    def arrays(self, value: Any) -> None:
         self._backend.state[self.slot] = value
 
-    def step(self, finite: Array | bool = True) -> None:
-        """Update the parameters, inside a traced step.
+    @property
+    def state(self) -> Any:
+        """The state: parameter -> its arrays by name."""
+        return ParameterState(self.arrays)
 
-        Args:
-            finite: [] bool; where false, parameters and state stay as they are.
-
-        Raises:
-            RuntimeError: ``backward`` was not called.
-        """
-        gradients = Gradients(self.model)
-        old, state = self.model.params, self.state
-        if self.scheduler is not None:
-            state = self.scheduler.put_into(state)
-        updates, new_state = self._tx.update(gradients.kept, state, old)
-        new = jax.tree.map(lambda w, u: (w + u).astype(w.dtype), old, updates)
-        if finite is not True:
-            new, new_state = jax.tree.map(
-                lambda a, b: jnp.where(finite, a, b), (new, new_state), (old, state)
-            )
-        self.model.set_params(new)
-        self.state = new_state
-        if self.scheduler is not None:
-            self.scheduler.finite = finite
-        if self.sparsity is not None:
-            self.sparsity.update(self, finite)
+    @state.setter
+    def state(self, value: Any) -> None:
+        self.arrays = value.arrays if isinstance(value, ParameterState) else value
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
@@ -133,7 +148,7 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Copy the state to the host, as a nested dict."""
-        return to_tree(self.state)
+        return to_tree(self.arrays)
 
     def load_state_dict(self, tree: Mapping[str, Any]) -> None:
         """Replace the state; waits until there is one.
@@ -144,10 +159,180 @@ class Optimizer:
         self._loaded = tree
         self.prepare()
 
+
+class ParameterState:
+    """The arrays of a user's optimizer: ``state[p]["momentum"]``, read and assigned.
+
+    Args:
+        arrays: parameter name -> array name -> array [...].
+    """
+
+    def __init__(self, arrays: dict[str, dict[str, Array]]) -> None:
+        self.arrays = arrays
+
+    def __getitem__(self, parameter: Parameter) -> dict[str, Array]:
+        """Return the arrays of a parameter, which may be none yet."""
+        return self.arrays.setdefault(parameter.name, {})
+
+    def __setitem__(self, parameter: Parameter, arrays: dict[str, Array]) -> None:
+        """Replace the arrays of a parameter."""
+        self.arrays[parameter.name] = arrays
+
+
+def _grouped(params: Any) -> tuple[CompiledModel, list[dict[str, Any]] | None]:
+    """Return the model and the groups of an optimizer's parameters; None is one group of all."""
+    if isinstance(params, Parameters):
+        return params.model, None
+    entries = list(params) if isinstance(params, Iterable) else [params]
+    if not entries or not isinstance(entries[0], Mapping):
+        entries = [{"params": entries}]
+    groups, models = [], []
+    for entry in entries:
+        listed = list(entry["params"])  # read once: it may be an iterator
+        models.append(model_of(listed)[0])
+        groups.append({**entry, "params": listed})
+    if any(model is not models[0] for model in models):
+        raise ValueError("an optimizer takes the parameters of one model; make one for each")
+    return models[0], groups
+
+
+def _whole_step(step: Callable[..., None]) -> Callable[..., None]:
+    """Let an optimizer's ``step`` follow schedulers, skip non-finite gradients, and stay sparse."""
+
+    @functools.wraps(step)
+    def whole(self: Optimizer, *args: Any, finite: Array | bool = True) -> None:
+        params, state = self.model.params, copied(self.arrays)
+        self._rates = [] if self.scheduler is None else self.scheduler.rates()
+        step(self, *args)
+        self._rates = []
+        if finite is not True:
+            new, self.arrays = jax.tree.map(
+                lambda a, b: jnp.where(finite, a, b),
+                (self.model.params, self.arrays),
+                (params, state),
+            )
+            self.model.set_params(new)
+        if self.scheduler is not None:
+            self.scheduler.finite = finite
+        if self.sparsity is not None:
+            self.sparsity.update(self, finite)
+
+    copied = functools.partial(jax.tree.map, lambda leaf: leaf)
+    return whole
+
+
+class SectionOptimizer(Optimizer):
+    """An optimizer of an ``optimizer`` section, with the vendor's arithmetic.
+
+    Args:
+        params: as ``Optimizer``'s; groups may differ in ``lr`` and ``weight_decay``, and then
+            say themselves what decays.
+        section: keys of an ``optimizer`` section; ``lr`` means ``learning_rate``.
+
+    Raises:
+        ConfigError: a wrong key or value.
+        TypeError: params of something else.
+        ValueError: groups that differ in other keys.
+    """
+
+    def __init__(self, params: Any, section: Mapping[str, Any]) -> None:
+        keys = {"learning_rate": 1e-3, **section}
+        keys["learning_rate"] = keys.pop("lr", keys["learning_rate"])
+        super().__init__(params, {**keys, "lr": keys["learning_rate"]})
+        self._keys = keys | self._by_group(keys)
+        self._section = parse_optimizer(self._keys)
+        self._tx: Any = None
+
+    def _by_group(self, keys: Mapping[str, Any]) -> dict[str, Any]:
+        """Write groups as tags of parameters with schedules of their own."""
+        if self._groups is None:
+            return {}
+        wrong = sorted({key for group in self._groups for key in group} - _GROUP_KEYS)
+        if wrong:
+            raise ValueError(
+                f"a parameter group has {', '.join(wrong)}; groups may differ in lr and "
+                "weight_decay; make an optimizer of your own for other keys"
+            )
+        names = {p.name for group in self._groups for p in group["params"]}
+        missing = [p.name for p in self.model.parameters() if p.name not in names]
+        if missing:
+            raise ValueError(
+                f"no group has {missing[0]} ({len(missing)} parameters); add one with lr 0.0 for "
+                "parameters that stay as they are"
+            )
+        tags = [
+            {"params": p.name, "tag": f"group_{i}"}
+            for i, group in enumerate(self._groups)
+            for p in group["params"]
+        ]
+        names = {"learning_rate": "lr", "weight_decay": "weight_decay"}
+        schedules = {
+            key: _tagged([group.get(name, keys.get(key, 0.0)) for group in self._groups])
+            for key, name in names.items()
+        }
+        return {"params": tags, **schedules}
+
+    def follow(self, scheduler: "LRScheduler") -> None:
+        """Take the learning rate from a scheduler from now on.
+
+        Raises:
+            RuntimeError: training has begun.
+        """
+        if self._tx is not None:
+            raise RuntimeError("attach the learning-rate scheduler before the first step")
+        super().follow(scheduler)
+        self._section = parse_optimizer({**self._keys, "learning_rate": scheduler.spec})
+
+    def prepare(self) -> None:
+        """Make the transformation, and with it the state, when the model has parameters."""
+        if self._tx is None and self.model.ready:
+            params = self.model.params
+            self._tx = make_optimizer(
+                self._section, params, self.model.alias, all_decay=self._groups is not None
+            )
+        super().prepare()
+
+    def preinitialize(self) -> None:
+        """Make the optax state."""
+        self.arrays = jax.jit(self._tx.init)(self.model.params)
+
+    @property
+    def state(self) -> Any:
+        """The optax state."""
+        return self.arrays
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self.arrays = value
+
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Update the parameters, inside a traced step.
+
+        Raises:
+            RuntimeError: ``backward`` was not called.
+        """
+        old, state = self.model.params, self.arrays
+        if self.scheduler is not None:
+            state = self.scheduler.put_into(state)
+        updates, self.arrays = self._tx.update(Gradients(self.model).kept, state, old)
+        self.model.set_params(jax.tree.map(lambda w, u: (w + u).astype(w.dtype), old, updates))
+
     @property
     def learning_rate(self) -> Array:
         """[] float32 rate of the last step."""
-        return learning_rates(self.state)[0]
+        return learning_rates(self.arrays)[0]
+
+
+_GROUP_KEYS = {"params", "lr", "weight_decay", "tags", "name"}
+
+
+def _tagged(values: Sequence[Any]) -> list[dict[str, Any]]:
+    """Write one constant per group: the first is everybody's, the others are for their tag."""
+    entries = [{"scheduler": "Constant", "learning_rate": value} for value in values]
+    return [
+        entry | ({"param_group_tags": [f"group_{i}"]} if i else {})
+        for i, entry in enumerate(entries)
+    ]
 
 
 class LRScheduler:
@@ -162,12 +347,12 @@ class LRScheduler:
     """
 
     def __init__(self, optimizer: Optimizer, learning_rate: Any) -> None:
-        parse_schedules(learning_rate)
-        self.spec = learning_rate
+        self._value = make_schedule(parse_schedules(learning_rate))
+        self.spec, self.optimizer = learning_rate, optimizer
         self.finite: Array | bool = True
         self._backend = optimizer.model.backend
         self.slot = self._backend.register(self, "lr_scheduler")
-        optimizer.set_schedule(self, learning_rate)
+        optimizer.follow(self)
 
     def prepare(self) -> None:
         """Begin at 0."""
@@ -177,6 +362,15 @@ class LRScheduler:
         """Go on by one, unless the optimizer skipped its step for non-finite gradients."""
         finite, self.finite = self.finite, True
         self._backend.state[self.slot] += jnp.asarray(finite, jnp.int32)
+
+    def rates(self) -> list[Array]:
+        """Return the rate of each of the optimizer's groups, [] float32, at this position."""
+        self.prepare()
+        return [self._value(self._backend.state[self.slot])] * len(self.optimizer.learning_rates)
+
+    def get_last_lr(self) -> list[float]:
+        """Return the rate of each group as numbers, outside a traced step."""
+        return [float(rate) for rate in self.rates()]
 
     def put_into(self, state: Any) -> Any:
         """Put the schedule's position into an optimizer's state."""
@@ -195,18 +389,18 @@ class LRScheduler:
         self._backend.state[self.slot] = jnp.int32(tree["step"])
 
 
-def configure_optimizer(optimizer_type: str, params: Parameters, **kwargs: Any) -> Optimizer:
+def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> SectionOptimizer:
     """Make an optimizer by its name.
 
     Args:
         optimizer_type: 'SGD', 'AdamW', ...: any of ``wafer.config.OPTIMIZERS``.
-        params: ``model.parameters()``.
+        params: ``model.parameters()``, a list of them, or a list of groups.
         kwargs: keys of an ``optimizer`` section, ``lr`` or ``learning_rate`` among them.
 
     Raises:
         ConfigError: unknown optimizer or key.
     """
-    return Optimizer(params, {"optimizer_type": optimizer_type, **kwargs})
+    return SectionOptimizer(params, {"optimizer_type": optimizer_type, **kwargs})
 
 
 def configure_lr_scheduler(optimizer: Optimizer, learning_rate: Any) -> LRScheduler | None:
@@ -222,6 +416,8 @@ def configure_lr_scheduler(optimizer: Optimizer, learning_rate: Any) -> LRSchedu
 
 class _SchedulerNames:
     """``lr_scheduler.LinearLR(optimizer, ...)`` for every schedule, and ``SequentialLR``."""
+
+    LRScheduler = LRScheduler
 
     def SequentialLR(
         self,
@@ -253,6 +449,8 @@ class _SchedulerNames:
 
     def __getattr__(self, name: str) -> Any:
         """Make one schedule by its name."""
+        if f"optim.lr_scheduler.{name}" in ELSEWHERE:
+            explain(f"{__name__}.lr_scheduler", name)
         base = name.removesuffix("LR")
         if base not in SCHEDULERS:
             known = [f"{known}LR" for known in SCHEDULERS]
@@ -265,6 +463,8 @@ lr_scheduler = _SchedulerNames()
 
 def __getattr__(name: str) -> Any:
     """``optim.AdamW(params, lr=...)`` for every optimizer."""
+    if f"optim.{name}" in ELSEWHERE:
+        explain(__name__, name)
     if name not in OPTIMIZERS:
         raise AttributeError(f"no optimizer {name!r}{did_you_mean(name, OPTIMIZERS)}")
     return lambda params, **keys: configure_optimizer(name, params, **keys)

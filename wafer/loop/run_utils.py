@@ -28,11 +28,11 @@ from models.usercode import call, place
 from wafer.config.runconfig import RunSection
 from wafer.errors import ConfigError, DataError, Problem, TrainingError
 from wafer.loop import amp, optim
+from wafer.loop.distributed import CSConfig
 from wafer.loop.files import load, save
 from wafer.loop.machine import backend
 from wafer.loop.model import CompiledModel, compile
 from wafer.loop.step import checkpoint_closure, step_closure, trace
-from wafer.loop.utils.cluster import CSConfig
 from wafer.loop.utils.data import DataExecutor, DataLoader
 from wafer.profile.rates import log_line
 from wafer.yamlfile import read_yaml

@@ -18,6 +18,7 @@ from jaxtyping import Array, PyTree
 
 import sparsity
 from models.checkpoint.tree import to_tree
+from wafer.loop.elsewhere import explain
 from wafer.loop.model import CompiledModel, Gradients, Parameters
 from wafer.loop.optim import Optimizer
 
@@ -133,7 +134,7 @@ class SparsityAlgorithm:
         """Set weights and moments at pruned positions to 0."""
         model, sparsifier = self._attached()
         self.prepare()
-        params, optimizer.state = sparsifier.prune(model.params, optimizer.state, self._state)
+        params, optimizer.arrays = sparsifier.prune(model.params, optimizer.arrays, self._state)
         model.set_params(params)
 
     def update(self, optimizer: Optimizer, finite: Array | bool = True) -> None:
@@ -145,8 +146,8 @@ class SparsityAlgorithm:
         """
         model, sparsifier = self._attached()
         dense = Gradients(model).dense
-        self._state, params, optimizer.state = sparsifier.update(
-            self._state, model.params, dense, optimizer.state, finite=finite
+        self._state, params, optimizer.arrays = sparsifier.update(
+            self._state, model.params, dense, optimizer.arrays, finite=finite
         )
         model.set_params(params)
 
@@ -242,3 +243,8 @@ Static, GMP, SET, RigL = (functools.partial(_algorithm, name) for name in _NAMES
     SETSparsityOptimizer,
     RigLSparsityOptimizer,
 ) = (functools.partial(configure_sparsity_optimizer, name) for name in _NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Say what to use for a name of the vendor's that is not here."""
+    explain(__name__, name)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from wafer.engines.programs import shapes_of
-from wafer.loop.machine import Backend, current_backend
+from wafer.loop.machine import PRECISION, Backend, current_backend
 from wafer.loop.model import CompiledModel, Gradients, Initialised
 from wafer.loop.tape import evaluate
 
@@ -64,10 +65,14 @@ class _Traced:
         where.state = jax.device_put(where.state, where.everywhere)
         args = jax.device_put(args, jax.tree.map(functools.partial(_placement, where), args))
         modes = tuple(getattr(part, "training", None) for part in where.parts)
-        key = (id(where), where.mesh, modes, shapes_of((where.state, args)))
+        precision = tuple(map(str, PRECISION.values()))
+        key = (id(where), where.mesh, modes, precision, shapes_of((where.state, args)))
         if key not in self._programs:
             self._programs[key] = self._compile(where, args)
         program, calls = self._programs[key]
+        if where.stops_after:
+            _, out, _ = program.out_info
+            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), out)
         where.state, out, values = program(where.state, args)
         if calls.calls:
             _later(where, functools.partial(calls.replay, values))
@@ -105,7 +110,8 @@ class _Traced:
         jitted = jax.jit(step, donate_argnums=0, out_shardings=(everywhere, None, None))
         with warnings.catch_warnings():  # gradients that are forgotten are donated and not reused
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-            return jitted.lower(where.state, args).compile(), calls
+            lowered = jitted.lower(where.state, args)
+            return lowered if where.stops_after == "validate" else lowered.compile(), calls
 
 
 def _placement(where: Backend, leaf: Any) -> Any:
@@ -131,6 +137,8 @@ def trace(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _later(where: Backend, call: Callable[[], Any]) -> None:
     """Run a call at the end of the loop's iteration; at once when there is no loop."""
+    if where.stops_after:
+        return
     if where.executor is None:
         call()
     else:

@@ -147,6 +147,7 @@ def make_optimizer(
     alias: Callable[[str], str] = lambda name: name,
     *,
     clip: bool = True,
+    all_decay: bool = False,
 ) -> Declared:
     """Build the optimizer of a run.
 
@@ -157,6 +158,7 @@ def make_optimizer(
         alias: parameter name -> the vendor's name, for globs written for Model Zoo.
         clip: apply ``max_gradient_norm`` or ``max_gradient_value``. A weight-streaming run,
             which sees one layer at a time, clips by norm itself (``optimizers.clip_factor``).
+        all_decay: weight decay acts on biases and norms, too.
 
     Returns:
         An optax transformation that declares its rules; ``update`` needs ``params``. States have
@@ -173,7 +175,7 @@ def make_optimizer(
     [-0.5, -0.5]
     """
     section = parse_optimizer(cfg)
-    groups = make_groups(section, params, alias)
+    groups = make_groups(section, params, alias, all_decay=all_decay)
     tx = optax.chain(*section.links(_links(section, groups)))
     if clip and section.max_gradient_norm is not None:
         tx = optax.chain(own.clip_by_norm(section.max_gradient_norm), tx)

@@ -52,11 +52,13 @@ class Groups:
         factors: (globs, learning-rate factor), first match wins.
         tags: (globs, tag) from ``optimizer.params``.
         alias: our name -> the vendor's.
+        all_decay: whether biases and norms decay, too.
     """
 
     factors: tuple[tuple[tuple[str, ...], float], ...] = ()
     tags: tuple[tuple[tuple[str, ...], str], ...] = ()
     alias: Callable[[str], str] = lambda name: name
+    all_decay: bool = False
 
     def matches(self, name: str, globs: Iterable[str]) -> bool:
         """Whether any glob matches our name or one of the vendor's, whole."""
@@ -65,7 +67,7 @@ class Groups:
 
     def decays(self, name: str) -> bool:
         """Biases, parameters of norms and ALiBi slopes are not decayed; embeddings are."""
-        return is_decayed(name, self.alias(name))
+        return self.all_decay or is_decayed(name, self.alias(name))
 
     def factor(self, name: str) -> float:
         """Learning-rate factor of a parameter; 1 when no group matches."""
@@ -82,7 +84,11 @@ class Groups:
 
 
 def make_groups(
-    cfg: Optimizer, params: Any = None, alias: Callable[[str], str] = lambda name: name
+    cfg: Optimizer,
+    params: Any = None,
+    alias: Callable[[str], str] = lambda name: name,
+    *,
+    all_decay: bool = False,
 ) -> Groups:
     """Build the rules of an optimizer section.
 
@@ -90,6 +96,7 @@ def make_groups(
         cfg: the section.
         params: parameters or their shapes, against which every glob is checked; None skips that.
         alias: our name -> the vendor's.
+        all_decay: weight decay acts on biases and norms, too.
 
     Raises:
         ConfigError: a group or tag matches no parameter.
@@ -102,7 +109,7 @@ def make_groups(
         (by_tag.get(name) or MUP_GROUPS.get(name) or (name,), factor)
         for name, factor in cfg.adjust_learning_rate
     )
-    groups = Groups(factors, tags, alias)
+    groups = Groups(factors, tags, alias, all_decay)
     if params is not None:
         _check(cfg, groups, [name for name, _ in named_leaves(params)])
     return groups

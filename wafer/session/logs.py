@@ -1,5 +1,6 @@
 """Where log lines go: the terminal, and a file per run below ``model_dir/cerebras_logs``."""
 
+import contextlib
 import logging
 import pathlib
 import time
@@ -52,6 +53,19 @@ def setup_logging(level: str) -> None:
         logging.getLogger(package).setLevel(level.upper())
 
 
+def _link(path: pathlib.Path, target: str) -> None:
+    """Point a symbolic link at a name beside it, whatever is at its place.
+
+    A copy that followed links has a folder there, which is kept under another name. A link is a
+    convenience: a file system without links, or another run that makes it, stops nothing.
+    """
+    with contextlib.suppress(OSError):
+        if path.exists() and not path.is_symlink():
+            path.rename(path.with_name(f"{path.name}-before-{target}"))
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+
 def log_folder(model_dir: pathlib.Path, mode: str, process: int = 0) -> pathlib.Path:
     """Open ``cerebras_logs/<mode>/<timestamp>/run.log`` with a ``latest`` link; return the folder.
 
@@ -65,9 +79,7 @@ def log_folder(model_dir: pathlib.Path, mode: str, process: int = 0) -> pathlib.
     parent = model_dir / "cerebras_logs" / (f"{mode}-process-{process}" if process else mode)
     folder = parent / time.strftime("%Y%m%d_%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)
-    latest = parent / "latest"
-    latest.unlink(missing_ok=True)
-    latest.symlink_to(folder.name)
+    _link(parent / "latest", folder.name)
     handler = logging.FileHandler(folder / "run.log", encoding="utf-8")
     handler.setFormatter(_Plain("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
     root = logging.getLogger()

@@ -109,6 +109,13 @@ class Dataset:
     shuffle: bool = False
     shuffle_seed: int = 0
 
+    def example(self, index: int) -> Rows:
+        """Return one example as it is trained on: after ``transform``, with draws of its own."""
+        row = self.source[index]
+        if self.transform is None:
+            return row
+        return self.transform(row, np.random.default_rng((self.shuffle_seed, index)))
+
     def batches(self, batch_size: int) -> int | None:
         """Batches of one pass; for packed rows the nearest estimate, None when unknown."""
         if not self.pack:

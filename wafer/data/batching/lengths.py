@@ -18,7 +18,7 @@ def sequence_lengths(data: Dataset, most: int | None = None) -> np.ndarray:
     parts: list[np.ndarray] = []
     size = len(data.source)
     for index in np.linspace(0, size - 1, min(size, most or size)).astype(int).tolist():
-        example = data.source[index]
+        example = data.example(index)
         mask = example["attention_mask"]
         if "position_ids" in example:
             starts = (example["position_ids"] == 0) & (mask != 0)

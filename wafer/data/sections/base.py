@@ -24,7 +24,7 @@ class _Ignored(Section):
     use_worker_cache: Bool | None = None
     repeat: Bool | None = None  # training data always repeats here, evaluation data never
     sort_files: Bool | None = None  # files are always read in the order of their names
-    drop_last: Bool | None = None
+    drop_last: Bool = True  # also in checkpoints of before
     pad_last: Bool | None = None
 
 

@@ -11,11 +11,18 @@ import numpy as np
 
 from wafer.data.readers.random_rows import RandomRows
 from wafer.data.tasks import TASKS, row_features
+from wafer.loop.distributed import CSConfig
+from wafer.loop.elsewhere import explain
 from wafer.loop.machine import current_backend
-from wafer.loop.utils.cluster import CSConfig
 from wafer.profile.rates import RateTracker
 
-__all__ = ["DataExecutor", "DataLoader", "get_random_dataloader"]
+__all__ = [
+    "DataExecutor",
+    "DataLoader",
+    "compute_num_steps",
+    "get_random_dataloader",
+    "infer_batch_size",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -130,6 +137,16 @@ class _Profiler(RateTracker):
         """Samples so far."""
         return self.total
 
+    @property
+    def total_time(self) -> float:
+        """Seconds so far."""
+        return self.seconds
+
+    @property
+    def rate_tracker(self) -> "_Profiler":
+        """The rates, at the place that releases 2.2+ have for them."""
+        return self
+
 
 class DataExecutor:
     """The loop: ``for step, batch in enumerate(executor, start=1)``.
@@ -137,10 +154,10 @@ class DataExecutor:
     Args:
         dataloader: a ``DataLoader``; begun again at the end of each pass.
         num_steps: how many batches; one pass when None.
-        checkpoint_steps: every so many steps, and after the last, checkpoint closures run; None
-            or 0: never.
+        checkpoint_steps: every so many steps, and after the last, checkpoint closures run; 0 or
+            None: never, but for ``configure``'s.
         activation_steps: accepted; step closures run at every step.
-        cs_config: how many systems share each batch.
+        cs_config: how many systems share each batch; the backend's when None.
         writer: for ``summarize_scalar``.
 
     Raises:
@@ -167,11 +184,14 @@ class DataExecutor:
                 ) from None
         if num_steps < 1:
             raise ValueError(f"DataExecutor: num_steps {num_steps}, expected at least 1")
-        self.num_steps, self.checkpoint_steps = num_steps, checkpoint_steps or 0
+        where = current_backend()
+        self.num_steps = num_steps
+        self.checkpoint_steps = checkpoint_steps or where.checkpoint_steps or 0
         self.writer, self.user_iteration = writer, 0
         self.profiler = _Profiler()
         self._loader, self._calls = dataloader, []
-        self._num_csx = (cs_config or CSConfig()).num_csx
+        self.cs_config = cs_config or where.cluster
+        self._num_csx = self.cs_config.num_csx
 
     def __len__(self) -> int:
         """Steps of the loop."""
@@ -202,6 +222,9 @@ class DataExecutor:
             for batch in self._batches():
                 self.user_iteration += 1
                 yield self._place(batch)
+                if where.stops_after:
+                    _LOG.info("%s only: the step is fine; nothing ran", where.stops_after)
+                    return
                 self._end_of_step(batch)
         finally:
             if where.executor is self:
@@ -210,7 +233,7 @@ class DataExecutor:
 
     def _end_of_step(self, batch: Any) -> None:
         jax.block_until_ready(current_backend().state)
-        self.profiler.add(_samples(batch))
+        self.profiler.add(infer_batch_size(batch))
         self._run_calls()
 
     def _run_calls(self) -> None:
@@ -232,6 +255,8 @@ class DataExecutor:
 
     def _place(self, batch: Any) -> Any:
         where, count = current_backend(), self._num_csx
+        host = lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        batch = jax.tree.map(host, batch)  # tensors of a PyTorch loader are no leaves of JAX
 
         def place(leaf: Any) -> Any:
             shape = np.shape(leaf)
@@ -247,6 +272,50 @@ class DataExecutor:
         return jax.device_put(batch, jax.tree.map(place, batch))
 
 
-def _samples(batch: Any) -> int:
+def infer_batch_size(batch: Any) -> int:
+    """Return the rows of a batch: the first axis of its first array; 0 without one."""
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
     return next((shape[0] for shape in shapes if shape), 0)
+
+
+def compute_num_steps(
+    dataloader: DataLoader,
+    initial_step: int = 0,
+    *,
+    num_steps: int | None = None,
+    max_steps: int | None = None,
+    num_epochs: int | None = None,
+    steps_per_epoch: int | None = None,
+    grad_accum_steps: int = 1,
+) -> int:
+    """Return the steps that a run takes.
+
+    Args:
+        dataloader: whose length is one pass.
+        initial_step: steps taken before.
+        num_steps: how many to take, or
+        max_steps: the step to end at, or
+        num_epochs: passes over the data.
+        steps_per_epoch: of a pass at most.
+        grad_accum_steps: batches of a step.
+
+    Raises:
+        ValueError: none or several of num_steps, max_steps and num_epochs.
+    """
+    given = [value for value in (num_steps, max_steps, num_epochs) if value is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"compute_num_steps: found {len(given)} of num_steps, max_steps and num_epochs; "
+            "expected one"
+        )
+    if num_steps is not None:
+        return num_steps
+    if max_steps is not None:
+        return max(0, max_steps - initial_step)
+    one_pass = len(dataloader) // grad_accum_steps
+    return given[0] * min(one_pass, steps_per_epoch or one_pass)
+
+
+def __getattr__(name: str) -> Any:
+    """Say what to use for a name of the vendor's that is not here."""
+    explain(__name__, name)

@@ -1,11 +1,29 @@
-"""How many systems a loop runs on."""
+"""How many systems a loop runs on, and which of the processes that load data this one is.
+
+One process loads every batch here, so a loader that shares its rows among streamers keeps all.
+"""
 
 import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CSConfig"]
+from wafer.loop.elsewhere import explain
+
+__all__ = [
+    "CSConfig",
+    "ClusterConfig",
+    "barrier",
+    "get_ordinal",
+    "get_rank",
+    "get_streaming_batch_size",
+    "get_streaming_rank",
+    "get_world_size",
+    "is_master_ordinal",
+    "is_streamer",
+    "num_streamers",
+    "num_tasks",
+]
 
 _WORD = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -49,3 +67,46 @@ class CSConfig:
                     f"CSConfig.job_labels: {pair!r}, expected key=value of letters, digits, '.', "
                     "'_' and '-'"
                 )
+
+
+ClusterConfig = CSConfig
+"""The name since release 2.3."""
+
+
+def is_streamer() -> bool:
+    """Whether this process only loads data: never here."""
+    return False
+
+
+def is_master_ordinal(local: bool = False) -> bool:
+    """Whether this process writes logs and checkpoints: always here."""
+    del local
+    return True
+
+
+def get_ordinal() -> int:
+    """Return this process's number among those of the loop: 0."""
+    return 0
+
+
+def num_streamers() -> int:
+    """Return the number of processes that load data: 1."""
+    return 1
+
+
+def get_streaming_batch_size(effective_batch_size: int) -> int:
+    """Return the rows of a batch that this process loads: all."""
+    return effective_batch_size
+
+
+def barrier(*_: object, **__: object) -> None:
+    """Wait for the other processes: there are none."""
+
+
+get_rank = get_streaming_rank = get_ordinal
+get_world_size = num_tasks = num_streamers
+
+
+def __getattr__(name: str) -> Any:
+    """Say what to use for a name of the vendor's that is not here."""
+    explain(__name__, name)

@@ -1,0 +1,54 @@
+"""The folder of a run's log, and the link to the newest one."""
+
+import logging
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from wafer.session.logs import log_folder
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    root = logging.getLogger()
+    for handler in [h for h in root.handlers if isinstance(h, logging.FileHandler)]:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def test_the_link_leads_to_the_newest_folder(tmp_path):
+    folder = log_folder(tmp_path, "train")
+    latest = tmp_path / "cerebras_logs" / "train" / "latest"
+    assert latest.is_symlink()
+    assert latest.resolve() == folder.resolve()
+
+
+def test_a_copy_that_followed_links_runs_again(tmp_path):
+    first = log_folder(tmp_path / "run", "train")
+    (first / "kept.txt").write_text("kept")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy", symlinks=False)
+    latest = tmp_path / "copy" / "cerebras_logs" / "train" / "latest"
+    assert latest.is_dir()
+    assert not latest.is_symlink()
+    folder = log_folder(tmp_path / "copy", "train")
+    assert os.readlink(latest) == folder.name
+    (before,) = latest.parent.glob("latest-before-*")
+    assert (before / "kept.txt").read_text() == "kept"
+    again = log_folder(tmp_path / "copy", "train")  # a link is replaced
+    assert os.readlink(latest) == again.name
+    latest.unlink()
+    latest.symlink_to("gone")  # and one that leads nowhere
+    assert os.readlink(latest) == "gone"
+    assert os.readlink(latest) != log_folder(tmp_path / "copy", "train").name
+    assert latest.exists()
+
+
+def test_a_file_system_without_links_stops_no_run(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("Operation not permitted")
+
+    monkeypatch.setattr(pathlib.Path, "symlink_to", refuse)
+    assert (log_folder(tmp_path, "train") / "run.log").exists()

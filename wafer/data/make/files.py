@@ -1,0 +1,99 @@
+"""Columns to files: the format follows from the name's ending."""
+
+import csv
+import gzip
+import io
+import json
+import pathlib
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Files", "write_files"]
+
+Files = Mapping[str, Any]
+"""File name -> its content: lines, records, columns, arrays."""
+
+
+def write_files(folder: str | pathlib.Path, files: Files) -> None:
+    """Write files into a folder that is there.
+
+    Args:
+        folder: where to.
+        files: .jsonl takes records, .csv columns, .h5 datasets, .arrow columns, .json anything,
+            .png a color, an IDX file an array [N, ...] of bytes, every other name lines of text.
+    """
+    root = pathlib.Path(folder)
+    for name, content in files.items():
+        path = root / name
+        write = next((w for ending, w in _WRITERS.items() if name.endswith(ending)), _lines)
+        path.write_bytes(write(content))
+
+
+def _lines(lines: Any) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _csv(columns: Mapping[str, Any]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue().encode()
+
+
+def _hdf5(datasets: Mapping[str, np.ndarray]) -> bytes:
+    import h5py
+
+    memory = io.BytesIO()
+    with h5py.File(memory, "w") as file:
+        for name, array in datasets.items():
+            file[name] = array
+        file.attrs["n_examples"] = len(next(iter(datasets.values())))
+    return memory.getvalue()
+
+
+def _arrow(columns: Mapping[str, Any]) -> bytes:
+    import pyarrow
+
+    table = pyarrow.table(dict(columns))
+    memory = io.BytesIO()
+    with pyarrow.ipc.new_stream(memory, table.schema) as stream:
+        stream.write_table(table)
+    return memory.getvalue()
+
+
+def _png(color: tuple[int, int, int]) -> bytes:
+    from PIL import Image
+
+    memory = io.BytesIO()
+    Image.new("RGB", (6, 9), color).save(memory, "PNG")
+    return memory.getvalue()
+
+
+def _npy(array: np.ndarray) -> bytes:
+    """Return the bytes of a NumPy file; array [...]."""
+    memory = io.BytesIO()
+    np.save(memory, array)
+    return memory.getvalue()
+
+
+def _idx(array: np.ndarray) -> bytes:
+    """Return the bytes of an IDX file; array [N, ...] of bytes."""
+    head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+_WRITERS: Mapping[str, Callable[[Any], bytes]] = {
+    "-ubyte.gz": lambda array: gzip.compress(_idx(array)),
+    "-ubyte": _idx,
+    ".arrow": _arrow,
+    ".csv": _csv,
+    ".h5": _hdf5,
+    ".jsonl": lambda records: _lines(map(json.dumps, records)),
+    ".json": lambda content: json.dumps(content).encode(),
+    ".npy": _npy,
+    ".png": _png,
+}
