@@ -35,7 +35,7 @@ _OF_TEXT = (
     *("vocab_size", "position_embedding_type", "position_embedding_offset", "rotary_dim"),
     *("rotary_fraction", "rope_theta", "rotary_interleaved", "pos_scaling_factor"),
     *("pos_scaling_extra_args", "alibi_slopes_in_checkpoint", "alibi_style"),
-    *("num_relative_attention_buckets", "max_relative_distance", "embedding_dropout_rate"),
+    *("num_relative_attention_buckets", "max_relative_distance"),
 )
 
 
@@ -72,7 +72,8 @@ class VisionConfig(BlockConfig):
     def _patches_fit(self) -> Self:
         only_of_decoders(self)
         fields = type(self).model_fields
-        found = [n for n in _OF_TEXT if getattr(self, n) not in (0.0, fields[n].default)]
+        found = [n for n in _OF_TEXT if getattr(self, n) != fields[n].default]
+        found += ["embedding_dropout_rate"] if self.embedding_dropout_rate else []
         if found:
             raise ValueError(f"{', '.join(found)}: of text; nothing reads it in a tower")
         if self.image_size % self.patch_size:
