@@ -1,12 +1,15 @@
 """Strict settings for every test: CPU with four devices, exact matrix products, fixed keys."""
 
+import functools
 import gc
 import importlib.util
+import itertools
 import os
 import pathlib
 import random
 import sys
 import tempfile
+import threading
 from collections.abc import Generator
 
 # Before jax starts: tests say nothing about speed, so a GPU in the machine must not change them.
@@ -43,12 +46,19 @@ if importlib.util.find_spec("wafer").origin is None:  # type: ignore[union-attr]
 
 import jax
 import pytest
+from jax._src.interpreters import mlir
 
 from sparsity.kernels import native
 
 pytest.register_assert_rewrite("helpers")  # the assertions in there tell values, too
 jax.config.update("jax_num_cpu_devices", 4)  # meshes of up to 4 systems in one process
 jax.config.update("jax_default_matmul_precision", "highest")
+
+# Half of lowering a small program is making its MLIR context; a hundred programs may share one,
+# which keeps their constants.
+_CONTEXTS, _MAKE_CONTEXT = itertools.count(), mlir.make_ir_context
+_context = functools.lru_cache(maxsize=1)(lambda hundred, thread: _MAKE_CONTEXT())
+mlir.make_ir_context = lambda: _context(next(_CONTEXTS) // 100, threading.get_ident())
 
 
 # Where no compiler was there at install, the native kernels are not: what is about them, or asks

@@ -7,11 +7,16 @@ its layout is not stable, or a script fails.
 
 ``python tests/csl_corpus.py CLONE --releases 1.0.0,1.1.0`` runs the scripts of releases (tags of a
 clone of Cerebras/csl-examples or Cerebras/sdk-examples) and prints a row of each.
+
+``python tests/csl_corpus.py CLONES --public tests/csl_public.toml`` runs programs of others: the
+list has addresses, commands and how each ends. CLONES holds the clones, as OWNER+NAME/repo,
+OWNER/NAME or NAME. The exit code is 1 if one does not end as listed.
 """
 
 import argparse
 import collections
 import contextlib
+import functools
 import json
 import os
 import re
@@ -22,6 +27,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from helpers.public_programs import run_list
 
 from wafer.csl import CslError, Source, check, format_text, read
 from wafer.csl.host.scripts import write_commands
@@ -143,9 +150,15 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--run", action="store_true", help="run the programs' scripts, too")
     parser.add_argument("--releases", default="", help="tags without v, of a git clone FOLDER")
+    parser.add_argument("--public", type=Path, help="a list; FOLDER holds the clones")
+    parser.add_argument("--only", default="", help="part of the names of --public's programs")
+    parser.add_argument("--logs", type=Path, help="folder for the output of --public's programs")
     parser.add_argument("--limit", type=int, default=LONGEST, help="seconds of a script")
     args = parser.parse_args()
     folder = args.folder
+    if args.public:
+        show = functools.partial(print, flush=True)
+        return run_list(folder, args.public, args.limit, show, args.only, args.logs)
     if args.releases:
         return run_releases(folder, args.releases.split(","), args.limit)
     files = sorted(folder.rglob("*.csl"))

@@ -1,7 +1,8 @@
-"""Cycle counts beside published ones: ``python tests/csl_cycles.py [--stencils FOLDER]``.
+"""Cycle counts beside published ones: ``python tests/csl_cycles.py [--stencils F] [--spmm F]``.
 
-Own programs stand for kernels of one PE; the folder is a check-out of the public repository
-Jorineg/cerebras. ``docs/results/csl.md`` explains the rows. The last line is JSON.
+Own programs stand for kernels of one PE; the folders are check-outs of the public repositories
+Jorineg/cerebras and pr0f3ss/SpMM_Cerebras. ``docs/results/csl.md`` explains the rows. The last line
+is JSON.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from helpers import spmm
 
 import wafer.csl
 from wafer.csl import Image, Machine, Rectangle, Status
@@ -76,6 +78,7 @@ var a = @zeros([n * k + {gap}]f32);
 var b = @zeros([k * m]f32);
 var c = @zeros([n * m]f32);
 """
+GEMM = [(64, 48, 64, 476_866), (128, 8, 64, 150_760), (8, 8, 32, 9_756), (32, 32, 32, 88_795)]
 # Columns of row-major matrices, by registers whose base moves: what the naive GEMM does.
 BY_REGISTERS = """
   var column = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> a[i * k] });
@@ -138,7 +141,7 @@ def own_rows() -> Iterator[Row]:
     for case, shift, published in (("other banks", 1, 5130), ("the same bank", 0, 10254)):
         ours = spent("@fmacs(to, to, from, 2.0);", ROWS.format(shift=shift), LOAD_ROWS)
         yield Row(kernel, case, published, ours)
-    for n, k, m, published in ((64, 48, 64, 476_866), (128, 8, 64, 150_760)):
+    for n, k, m, published in GEMM:
         ours = spent(BY_REGISTERS, PRODUCT.format(n=n, k=k, m=m, gap=0))
         yield Row("GEMM of columns, one PE", f"{n} x {k} x {m}", published, ours)
     ours = spent(BY_DESCRIPTORS, PRODUCT.format(n=14, k=14, m=14, gap=1))
@@ -194,13 +197,21 @@ def stencil_rows(folder: Path) -> Iterator[Row]:
             yield Row("stencil, tiled", case, published, ours)
 
 
+def spmm_rows(folder: Path) -> Iterator[Row]:
+    """The sparse products of pr0f3ss/SpMM_Cerebras."""
+    for case, published in spmm.ROWS:
+        yield Row("SpMM", str(case), published, spmm.mean_cycles(folder, case))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stencils", type=Path, help="check-out of Jorineg/cerebras")
+    parser.add_argument("--spmm", type=Path, help="check-out of pr0f3ss/SpMM_Cerebras")
     options = parser.parse_args()
     rows = list[Row]()
     stencils = stencil_rows(options.stencils) if options.stencils else ()
-    for row in itertools.chain(own_rows(), stencils):
+    products = spmm_rows(options.spmm) if options.spmm else ()
+    for row in itertools.chain(own_rows(), stencils, products):
         rows.append(row)
         print(f"| {row.program} | {row.case} | {row.published:,.0f} | {row.ours:,.0f}"
               f" | {row.error:+.1f} % |", flush=True)  # fmt: skip

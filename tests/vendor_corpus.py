@@ -7,7 +7,8 @@ kept. Files with the same contents are checked once. A file without ``model.name
 gets the name that its folder stands for, and its tag's release. Data and checkpoints need not
 exist.
 
-Exit status 1: fewer files than the shares below are accepted, or refused for a listed reason.
+Exit status 1: fewer files than the shares below are accepted, or refused for a listed reason; with
+``--convert``, `wafer run` refuses a file that `convert convert-config --tgt-fmt wafer` wrote.
 """
 
 import argparse
@@ -60,6 +61,7 @@ _NAMED = {"roberta": "roberta", "neox": "gpt-neox", "pythia": "pythia"}  # by th
 _NOT_RUNS = re.compile("data_prep|data_proc|tutorials|embedding_generation")
 
 _LAST_CHANGE = (1, 9)  # since then no key of a section file changed its meaning
+_LAST_HOP = (2, 4)  # since then files are converted alike
 _BARE = re.compile("unknown key($|; did you mean|; known)|unknown section;")
 
 Problem = tuple[str, str]  # dotted key, message
@@ -126,12 +128,49 @@ def problems_of(text: str, name: str, release: str = "2.0") -> list[Problem]:
     return []
 
 
+def converted(text: str, name: str, release: tuple[int, int]) -> str:
+    """Rewrite a file as ``convert-config --tgt-fmt wafer`` does; '' where it ends with 1."""
+    from wafer.commands.convert import rewrite
+    from wafer.errors import WaferError
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "params.yaml"
+        path.write_text(text)
+        try:
+            file, _ = rewrite(path, name, "cs-{}.{}".format(*release), "wafer")
+        except (WaferError, ValueError):
+            return ""
+    return yaml.safe_dump(file, sort_keys=False)
+
+
+def convert_all(folder: Path, only: str) -> int:
+    """Convert every file once for each form of its release, and print what `wafer run` refuses."""
+    seen, written, refused = set(), 0, 0
+    for file in files(folder):
+        key = file.blob, file.name, min(file.release, _LAST_HOP)
+        apart = file.family in ("", "TensorFlow") or (only and not re.findall(only, file.path))
+        if apart or key in seen:
+            continue
+        seen.add(key)
+        text = converted(_git(folder, "cat-file", "-p", file.blob), file.name, file.release)
+        if not text:
+            continue
+        written += 1
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = problems_of(text, file.name, "")
+        refused += bool(found)
+        for where, message in found:
+            print(file.tag, file.path, where, message)
+    print(f"{len(seen)} files, {written} converted, {refused} of them refused by wafer run")
+    return int(refused > 0)
+
+
 def _completed(path: Path, name: str, release: str) -> str:
     """Name model and release, and begin from no checkpoint: none of them is here."""
     from wafer.yamlfile import read_yaml
 
     raw: Any = read_yaml(path)[0]
-    if "trainer" not in raw:
+    if release and "trainer" not in raw:
         raw["release"] = release
     trainers = raw.get("trainer", raw)
     for trainer in trainers if isinstance(trainers, list) else [trainers]:
@@ -163,9 +202,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a family, or a part of a path")
     parser.add_argument("--problems", type=int, default=60, help="rows of the table of problems")
     parser.add_argument("--list", action="store_true", help="list every refused file")
+    parser.add_argument("--convert", action="store_true", help="check convert-config instead")
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
+    if args.convert:
+        return convert_all(args.folder, args.only)
     checked: dict[tuple[str, str, str], list[Problem]] = {}
     by_release: dict[Any, list[str]] = collections.defaultdict(list)
     by_family: dict[Any, list[str]] = collections.defaultdict(list)

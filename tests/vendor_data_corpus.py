@@ -29,6 +29,7 @@ SENTENCES = [
 ]
 MARKS = ["<|endoftext|>", "<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<fim-prefix>"]
 MARKS += ["<fim-middle>", "<fim-suffix>", "<mask>", "<pad>", "<cls>", "<unk>", "<eos>", "[SEP]"]
+IMAGE = "image.png"
 IMAGES = ("Llava", "is_multimodal", "image_captions", "image_token")
 
 
@@ -78,15 +79,17 @@ def record(keys, number):
     out = {"text": text, "article": text, "summary": SENTENCES[number], "article_content": text}
     out |= {"context": [5, 6, 7, 8], "completion": [9, 10, 11]}
     turns = [("user", SENTENCES[number]), ("assistant", text)]
+    if "image_key" in keys:
+        turns = [("human", f"<image>\n{SENTENCES[number]}"), ("gpt", text)]
     for key, column in keys.items():
         if not isinstance(column, str) or not key.endswith("_key"):
             continue
-        role = keys.get("multi_turn_role_key") or "role"
+        role = keys.get("multi_turn_role_key") or ("from" if "image_key" in keys else "role")
         content = keys.get("multi_turn_content_key") or "content"
         if key == "multi_turn_key":
             out[column] = [{role: r, content: t} for r, t in turns]
         elif key == "image_key":
-            out[column] = "image.png"
+            out[column] = IMAGE
         elif key == "context_key" or (key == "completion_key" and "context_key" in keys):
             out[column] = [5, 6, 7, 8]
         elif not key.startswith("multi_turn_"):
@@ -108,16 +111,18 @@ def made_small(content, folder):
             if key in section:
                 section[key] = str(folder / "tokenizer" / file)
     setup.setdefault("output_dir", str(folder / "out"))
+    (folder / "out" / "image_dir").mkdir(parents=True)
+    (folder / "out" / "image_dir" / IMAGE).touch()  # its name alone is read here
     _tokenizer(processing, folder / "tokenizer")
     kwargs = processing.get("read_hook_kwargs") or {}
-    keys = dataset | kwargs | (kwargs.get("data_keys") or {})
+    keys = dataset | (dataset.get("data_keys") or {}) | kwargs | (kwargs.get("data_keys") or {})
     for place in (kwargs, kwargs.get("data_keys") or {}):
         for key, value in place.items():
             if isinstance(value, str) and value.startswith("<"):  # <prompt_key>
                 place[key] = keys[key] = value.strip("<>")
     _inputs(setup, keys, folder / "texts")
     if isinstance(processing.get("max_seq_length"), str):  # <max_seq_length>
-        processing["max_seq_length"] = 128
+        processing["max_seq_length"] = 1024  # twice the usual max_prompt_length
     return content
 
 

@@ -21,7 +21,7 @@ from models.paths import named_leaves
 from sparsity import Sparsifier
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config
 from wafer.data.batching.dataset import Context, Dataset, build_dataset
-from wafer.data.sections.base import InputSection
+from wafer.data.sections.base import InputSection, MicroBatchRange
 from wafer.errors import ConfigError, Problem
 from wafer.optim.chain import make_optimizer
 from wafer.optim.freeze import train_only
@@ -68,12 +68,20 @@ def batch_shape(
         copies: of a pipeline on each system, which share its micro-batches.
         most: rows of a micro-batch where the section names none: the largest divisor of a
             copy's share up to this. None takes the share whole.
+
+    Raises:
+        ConfigError: no size that the section lets the run choose divides the share.
     """
     share, rows = section.batch_size // systems, section.micro_batch_size
     if not isinstance(rows, int):
-        each = max(share // copies, 1)
-        sizes = range(1, min(most or each, each) + 1)
-        rows = max(size for size in sizes if each % size == 0)
+        each, least = max(share // copies, 1), 1
+        if isinstance(rows, MicroBatchRange):
+            least, most = rows.explore.min or 1, rows.explore.max or most
+        sizes = [n for n in range(least, min(most or each, each) + 1) if each % n == 0]
+        if not sizes:
+            message = f"explore from {least} to {most or each}: no size divides {each} rows"
+            raise ConfigError([Problem(("micro_batch_size",), message)])
+        rows = max(sizes)
     return BatchShape(systems, share // rows * accumulation, rows)
 
 
@@ -277,6 +285,9 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
             message = f"{section.data_processor!r}: {_unfit(cfg.model['name'], section, takes)}"
             problems.append(Problem((name, "data_processor"), message))
             continue
+        if section.use_vsl and getattr(model.config, "has_nsp", False):
+            message = "rows of several sequences have no next sentence; model.disable_nsp: true"
+            problems.append(Problem((name, "use_vsl"), message))
         tokens = getattr(section, "vocab_size", None)
         if tokens is not None and tokens > vocab:
             message = f"{tokens} token ids, but model.vocab_size is {vocab}; make them equal"
@@ -289,6 +300,12 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
                 "raise that or shorten this"
             )
             problems.append(Problem((name, "max_sequence_length"), message))
+    skipped, section = cfg.runconfig.skip_samples, cfg.train_input
+    if skipped is not None and section is not None and cfg.optimizer is not None:
+        each = section.batch_size * cfg.optimizer.grad_accum_steps
+        if skipped % each:
+            message = f"{skipped} samples are no whole steps of {each}"
+            problems.append(Problem(("runconfig", "skip_samples"), message))
     return (
         problems
         + list(_split_negatives(cfg))

@@ -8,7 +8,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,12 @@ def _convertible() -> list[str]:
     return [name for name, entry in MODELS.items() if entry.hf]
 
 
-def _name(args: argparse.Namespace) -> str:
+def _name(args: argparse.Namespace, known: Collection[str] | None = None) -> str:
+    """Check the model's name and the formats; ``known`` is the names that convert."""
     name = args.model.removesuffix(_HEADLESS)
     if ":" in name:  # a family of the user's
         lookup(name)
-    known = _convertible()
+    known = _convertible() if known is None else known
     if name.rpartition(":")[2] not in known:
         raise ValueError(f"--model {args.model!r} does not convert{did_you_mean(name, known)}")
     if args.model.endswith(_HEADLESS) and lookup(name).family != "decoder":
@@ -209,8 +210,10 @@ def _write_section(cfg: Any, target: Path) -> Path:
 
 
 def _convert_config(args: argparse.Namespace, between: Between | None) -> int:
-    name, target = _name(args), _target(args, args.config)
-    if between is not None and args.src_fmt in FORMATS and args.tgt_fmt != "hf":
+    rewrites = between is not None and args.src_fmt in FORMATS and args.tgt_fmt != "hf"
+    name = _name(args, MODELS if rewrites else None)  # params files need no Hugging Face form
+    target = _target(args, args.config)
+    if between is not None and rewrites:
         file, dropped = between(Path(args.config), name, args.src_fmt, args.tgt_fmt)
         target.mkdir(parents=True, exist_ok=True)
         path = target / f"{Path(args.config).stem}_to_{args.tgt_fmt}.yaml"

@@ -161,9 +161,14 @@ _KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # of ESM's tokens: those that the mask does 
 
 def _kept(hidden: Bool[Array, " T"], layout: vsl.Layout) -> Float[Array, " T"]:
     """Compute the factors of embeddings under token dropout (ESM-2, Lin et al. 2022)."""
-    count = vsl.segment_sum((hidden & layout.valid).astype(jnp.float32), layout)
-    factor = _KEPT_IN_TRAINING / (1 - count / jnp.maximum(layout.lengths, 1))
-    return jnp.where(hidden, 0.0, vsl.expand(factor, layout))
+    masked = (hidden & layout.valid).astype(jnp.float32)
+    if layout.rows is None:
+        share = vsl.segment_sum(masked, layout) / jnp.maximum(layout.lengths, 1)
+        return jnp.where(hidden, 0.0, vsl.expand(_KEPT_IN_TRAINING / (1 - share), layout))
+    real = jnp.sum(layout.valid.reshape(layout.rows), axis=1)  # of a row, packed or not
+    share = jnp.sum(masked.reshape(layout.rows), axis=1) / jnp.maximum(real, 1)
+    factor = jnp.repeat(_KEPT_IN_TRAINING / (1 - share), layout.rows[1])
+    return jnp.where(hidden | ~layout.valid, 0.0, factor)
 
 
 def _embed_fn(cfg: EncoderConfig) -> StageFn:

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from models.layers.basic import activation
-from models.layers.block_config import BlockConfig
+from models.layers.block_config import BlockConfig, only_of_decoders
 from models.schema import Dropout
 
 __all__ = ["EncoderConfig", "EncoderHead"]
@@ -172,10 +172,7 @@ class EncoderConfig(BlockConfig):
                 "include_padding_in_loss: padding has activations in token classification without "
                 "enable_vts alone; drop one of the two keys"
             )
-        if self.scale_qk_dot_by_layer_idx or self.sliding_window_every_other_decoder_layer:
-            raise ValueError(
-                "scale_qk_dot_by_layer_idx, sliding_window_every_other_decoder_layer: decoders only"
-            )
+        only_of_decoders(self)
         if self.token_dropout and self.mask_token_id is None:
             raise ValueError("mask_token_id: missing; token_dropout needs the id that it hides")
         if self.num_labels < 2 and self.head in {"classification", "token_classification"}:

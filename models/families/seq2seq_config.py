@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from models.layers.block_config import BlockConfig
+from models.layers.block_config import BlockConfig, only_of_decoders
 from models.layers.initializers import scaled
 from models.schema import Dropout, Initializer
 from models.sections import LARGEST_INT, Layers
@@ -249,8 +249,8 @@ class Seq2SeqConfig(BlockConfig):
             )
         if self.output_logits_alpha is not None and not self.is_mup:
             raise ValueError("output_logits_alpha: of muP; give mup_base_d_model and mup_base_d_ff")
-        names = ("parallel_attention", "moe", "scale_qk_dot_by_layer_idx")
-        names += ("sliding_window_every_other_decoder_layer", "position_embedding_offset")
+        only_of_decoders(self)
+        names = ("parallel_attention", "moe", "position_embedding_offset")
         if any(getattr(self, name) for name in names):
             raise ValueError(f"{', '.join(names)}: other families only")
         return self

@@ -18,7 +18,7 @@ from models.alias import encoder_alias
 from models.base import Aux, Batch, Model, Stage, StageFn
 from models.layers.attention import stream_attend
 from models.layers.basic import Dense, Embedding, Norm, leaf
-from models.layers.block_config import BlockConfig
+from models.layers.block_config import BlockConfig, only_of_decoders
 from models.layers.blocks import Block, Stream, draw, init_layers, stream_dropout
 from models.layers.initializers import make_initializer
 from models.losses import token_aux
@@ -28,6 +28,15 @@ from models.sections import Layers
 from vsl import Layout
 
 __all__ = ["VisionConfig", "VisionEmbed", "build_vision", "image_layout", "vision_layer"]
+
+
+# Keys of streams of tokens. A tower has positions of its own and drops nothing of its embedding.
+_OF_TEXT = (
+    *("vocab_size", "position_embedding_type", "position_embedding_offset", "rotary_dim"),
+    *("rotary_fraction", "rope_theta", "rotary_interleaved", "pos_scaling_factor"),
+    *("pos_scaling_extra_args", "alibi_slopes_in_checkpoint", "alibi_style"),
+    *("num_relative_attention_buckets", "max_relative_distance", "embedding_dropout_rate"),
+)
 
 
 class VisionConfig(BlockConfig):
@@ -61,6 +70,11 @@ class VisionConfig(BlockConfig):
 
     @model_validator(mode="after")
     def _patches_fit(self) -> Self:
+        only_of_decoders(self)
+        fields = type(self).model_fields
+        found = [n for n in _OF_TEXT if getattr(self, n) not in (0.0, fields[n].default)]
+        if found:
+            raise ValueError(f"{', '.join(found)}: of text; nothing reads it in a tower")
         if self.image_size % self.patch_size:
             raise ValueError(
                 f"patch_size: {self.patch_size} does not divide image_size {self.image_size}"

@@ -30,6 +30,7 @@ __all__ = [
     "MoeConfig",
     "NormType",
     "Part",
+    "only_of_decoders",
 ]
 
 NormType = Literal[
@@ -161,6 +162,9 @@ _NOT_COMPUTED = dict.fromkeys(
     ),
     "not computed here: a knob of release 2.5 and later; drop it or set it to null",
 )
+
+
+_EVERY_OTHER = "sliding_window_every_other_decoder_layer"
 
 
 class BlockConfig(ModelConfig):
@@ -452,3 +456,20 @@ class BlockConfig(ModelConfig):
     def _check_mup(self) -> None:
         if (self.mup_base_hidden_size is None) != (self.mup_base_filter_size is None):
             raise ValueError("mup_base_hidden_size and mup_base_filter_size: give both or neither")
+
+
+def only_of_decoders(cfg: BlockConfig) -> None:
+    """Refuse keys that only decoders read.
+
+    Args:
+        cfg: of another family.
+
+    Raises:
+        ValueError: names them.
+    """
+    names = ("scale_qk_dot_by_layer_idx", _EVERY_OTHER, f"{_EVERY_OTHER}_pattern")
+    found = [n for n in names if getattr(cfg, n) != BlockConfig.model_fields[n].default]
+    if cfg.moe is not None and cfg.moe.balance_weight:
+        found.append("moe.load_balancing_loss_coef")
+    if found:
+        raise ValueError(f"{', '.join(found)}: decoders only")

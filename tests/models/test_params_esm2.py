@@ -60,3 +60,44 @@ def test_esm_1b_has_learned_positions_after_the_pad_id():
     assert cfg.use_embedding_layer_norm
     with pytest.raises(ValueError, match="only rotary and absolute are computed"):
         config_from_hf(foreign | {"position_embedding_type": "relative_key"})
+
+
+def packed(**keys):
+    """One row of a protein of three tokens and one of two, and three slots of padding."""
+    spans, places = np.array([[2, 1, 0, 1, 0, 0, 0, 0]]), np.array([[0, 1, 2, 0, 1, 0, 0, 0]])
+    mask = np.array([[1, 1, 1, 1, 1, 0, 0, 0]])
+    layout = vsl.layout_from_spans(spans, places, mask)
+    tokens = jnp.asarray([5, 32, 7, 8, 9, 1, 1, 1])
+    scored = {"masked_positions": jnp.asarray([1, 4]), "masked_labels": jnp.asarray([6, 9])}
+    scored["masked_weights"] = jnp.ones(2)
+    return models.Batch(tokens, tokens, jnp.asarray(mask[0], jnp.float32), layout, scored)
+
+
+def test_proteins_of_a_row_do_not_see_each_other_and_share_the_token_dropout():
+    """Vendor: keys of one protein by span and position; 0.88 / (1 - masked of the row)."""
+    cfg = parse_config(ESM)
+    params = {"token": {"embedding": jnp.stack([jnp.arange(33.0), jnp.ones(33)], axis=1)}}
+    data = packed()
+    zeros = jnp.zeros(8, jnp.int32)
+    own = {"params": params}
+    x = np.asarray(EncoderEmbed(cfg).apply(own, data.tokens, data.layout, zeros, no_dropout))
+    factor = 0.88 / (1 - 1 / 5)
+    assert x[:5, 0].tolist() == pytest.approx([5 * factor, 0, 7 * factor, 8 * factor, 9 * factor])
+    model = models.build(ESM | {"hidden_size": 8, "token_dropout": False})
+    params = model.init(jax.random.key(0))
+    logits = model.apply(params, data)["logits"]
+    for ids, place, row in (([5, 32, 7], 1, 0), ([8, 9], 1, 1)):
+        alone = vsl.padded_layout(jnp.asarray([len(ids)]), len(ids))
+        tokens = jnp.asarray(ids)
+        one = models.Batch(tokens, tokens, jnp.ones(len(ids)), alone, {})
+        expected = model.apply(params, one)["logits"][place]
+        np.testing.assert_allclose(logits[row], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_loss_of_packed_proteins_is_divided_by_rows():
+    """Vendor: sum of the masked tokens' losses / rows x mlm_loss_weight."""
+    model = models.build(ESM | {"hidden_size": 8, "mlm_loss_weight": 0.25})
+    params, data = model.init(jax.random.key(0)), packed()
+    log_p = jax.nn.log_softmax(model.apply(params, data)["logits"])
+    expected = -0.25 * float(log_p[0, 6] + log_p[1, 9])
+    assert float(model.loss(params, data)[0]) == pytest.approx(expected, rel=1e-5)

@@ -124,6 +124,10 @@ LLAVA_KEYS = options(
     loss_weight=[None, 0.5],
     label_smoothing=[None, 0.1],
 )
+# A weight is read where the loss is divided by rows; elsewhere it is refused.
+LLAVA_KEYS = [
+    k for k in LLAVA_KEYS if "loss_weight" not in k or k.get("loss_scaling") == "batch_size"
+]
 WEIGHTS = [(None, False), (0.05, False), pytest.param(0.05, True, marks=pytest.mark.slow)]
 # Options with which all gradients of a model are compared.
 WHOLE_BERT = {"mlm_loss_weight": 0.02, "nsp_loss_weight": 0.5, "label_smoothing": 0.1}

@@ -11,6 +11,7 @@ from helpers import runs
 from helpers.paths import ROOT
 
 from wafer.config import parse_config
+from wafer.data.sections.base import MicroBatchRange
 from wafer.errors import ConfigError
 from wafer.experiment import BatchShape, Experiment, batch_shape
 
@@ -60,6 +61,19 @@ def test_a_batch_is_laid_out_once():
     assert batch_shape(whole, most=16) == BatchShape(1, 2, 12)
     with pytest.raises(ConfigError, match="eval_input: missing section; there is nothing to eval"):
         experiment.batch("eval")
+
+
+@pytest.mark.parametrize(("least", "most", "rows"), [(1, 7, 6), (3, 24, 24), (None, 5, 4)])
+def test_a_range_of_micro_batches_bounds_the_size_that_is_chosen(least, most, rows):
+    """The largest divisor of 24 rows from ``min`` to ``max``."""
+    found = {"explore": {key: n for key, n in (("min", least), ("max", most)) if n}}
+    section = config().train_input.model_copy(
+        update={"micro_batch_size": MicroBatchRange.model_validate(found)}
+    )
+    assert batch_shape(section) == BatchShape(1, 24 // rows, rows)
+    nothing = MicroBatchRange.model_validate({"explore": {"min": 13, "max": 23}})
+    with pytest.raises(ConfigError, match="explore from 13 to 23: no size divides 24 rows"):
+        batch_shape(section.model_copy(update={"micro_batch_size": nothing}))
 
 
 def test_the_seed_is_an_argument():

@@ -7,12 +7,12 @@ from typing import Any
 
 from models.convert import cli
 
-__all__ = ["add_arguments"]
+__all__ = ["add_arguments", "rewrite"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""
-    cli.add_arguments(parser, _between, _computes)
+    cli.add_arguments(parser, rewrite, _computes)
 
 
 def _computes(record: dict[str, Any], where: object) -> Callable[[str, Any], Any]:
@@ -21,13 +21,28 @@ def _computes(record: dict[str, Any], where: object) -> Callable[[str, Any], Any
     return forward_of(record, where)
 
 
-def _between(
+def rewrite(
     path: pathlib.Path, name: str, source: str, target: str
 ) -> tuple[dict[str, Any], list[str]]:
+    """Rewrite a params file of one release as another, or `wafer run`, reads it.
+
+    Args:
+        path: the file.
+        name: of its model.
+        source: format, such as 'cs-1.8'.
+        target: format; a file for 'wafer' is checked as `wafer run` does.
+
+    Returns:
+        (the sections, keys that the target has no place for).
+
+    Raises:
+        ConfigError: what cannot be said there, or what `wafer run` refuses.
+    """
     from models.convert.vendor.weights import FORMATS
     from wafer.config import parse_config
     from wafer.config.releases import convert_file
     from wafer.errors import ConfigError, Problem
+    from wafer.experiment import Experiment
     from wafer.yamlfile import read_yaml
 
     raw, _ = read_yaml(path)
@@ -37,7 +52,7 @@ def _between(
     try:
         file, dropped = convert_file(raw, name, FORMATS[source], FORMATS.get(target))
         if target == "wafer" and {"model", "train_input", "optimizer"} <= set(file):
-            parse_config(file)  # what is written, `wafer run` accepts
+            Experiment.from_config(parse_config(file))  # what is written, `wafer run` accepts
     except ConfigError as error:
         raise ConfigError(error.problems, str(path)) from error
     return file, dropped

@@ -106,6 +106,7 @@ _SCHEDULE_KEYS = (
 )
 _BASES = {"hidden_size": "mup_base_hidden_size", "filter_size": "mup_base_filter_size"}
 _GPTJ = {"gptj", "codegen", "gpt_neox", "falcon"}  # their Hugging Face types
+_DECODERS = ("gpt2", "gptj")
 
 
 def _family(name: str) -> str:
@@ -164,6 +165,8 @@ def _to_18(file: File, family: str) -> None:
         model.setdefault("mlm_nonlinearity", "gelu")
     if family == "seq2seq":  # negated below, with its other default
         model.setdefault("use_pre_encoder_decoder_layer_norm", False)
+    if family in _DECODERS:
+        model.setdefault("loss_scaling", "batch_size")  # until 1.7 the only one
 
 
 def _from_18(file: File, family: str) -> None:
@@ -175,6 +178,13 @@ def _from_18(file: File, family: str) -> None:
         ):
             if model.get(key) == default:
                 del model[key]
+
+
+def _to_19(file: File, family: str) -> None:
+    """In 1.8 a weight of the loss implied the scaling that reads it."""
+    model = file.get("model", {})
+    if family in _DECODERS and model.get("loss_weight", 1.0) != 1:
+        model["loss_scaling"] = "batch_size"
 
 
 def _to_21(file: File, family: str) -> None:
@@ -291,6 +301,7 @@ def _as_it_is(file: File, family: str) -> None:
 _Hop = Callable[[File, str], None]
 _HOPS: Mapping[Release, tuple[_Hop, _Hop]] = {  # (to, from)
     (1, 8): (_to_18, _from_18),
+    (1, 9): (_to_19, _as_it_is),
     (2, 0): (_as_it_is, _as_it_is),
     (2, 1): (_to_21, _from_21),
     (2, 2): (_to_22, _as_it_is),
@@ -324,6 +335,10 @@ def convert_file(
         file, left, _ = upgrade(file["trainer"])
         dropped += left
     _hop(file, _family(name), source, target or max(source, _OURS), dropped)
+    model = file.get("model", {})
+    idle = (target or _OURS) >= (1, 9) and _family(name) in _DECODERS
+    if idle and "loss_scaling" not in model and model.pop("loss_weight", 1.0) != 1:
+        dropped.append("model.loss_weight")
     if (target or _NAMED) >= _NAMED and isinstance(file.get("model"), dict):
         file["model"] = {"name": file["model"].pop("model_name", name)} | file["model"]
     file = {section: own for section, own in file.items() if own not in ({}, None)}

@@ -152,6 +152,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
         check_loss_values: stop at a NaN or infinite loss.
         compile_dir: where compiled programs and floor plans are kept; in the cache folder if unset.
         python_paths: folders in which Python looks for modules of the user, first of all.
+        skip_samples: training samples left out where a run begins or goes on; whole steps.
         seed: of parameters, dropout, masks and data order.
         num_csx: systems that share the batch.
         num_replicas: copies on each system in pipelined execution, which share its batch; -1 lets
@@ -194,6 +195,7 @@ class RunSection(ClusterKeys, legacy={"keep_checkpoint_max": "max_checkpoints"})
     check_loss_values: Bool = True
     compile_dir: str | None = None
     python_paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths)] = None
+    skip_samples: PositiveInt | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
     num_csx: PositiveInt = 1
     num_replicas: Annotated[int, Field(ge=-1)] = 1

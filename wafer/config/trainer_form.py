@@ -114,6 +114,7 @@ CALLBACKS: dict[str, _Table] = {
         "start_step": ("op_profiler_config", "start_step"),
         "end_step": ("op_profiler_config", "end_step"),
     },
+    "SkipSamples": {"n": ("runconfig", "skip_samples")},
     "ScopedTrainFlags": {"csx.performance.micro_batch_size": ("train_input", "micro_batch_size")},
     "ScopedValidateFlags": {"csx.performance.micro_batch_size": ("eval_input", "micro_batch_size")},
     "TensorBoardLogger": {"summary_dir": ("runconfig", "summary_dir")},
@@ -142,7 +143,6 @@ def _keys(path: str) -> Path:
 # These change what is trained, and have no counterpart.
 _NOT_COMPUTED = {
     "SelectiveGrad": "parameters without a gradient by a filter; LLaVA has model.freeze",
-    "SkipSamples": "data that are skipped; a checkpoint holds the place in the data",
 }
 
 

@@ -61,7 +61,9 @@ def _lm(section: Any, config: Any, length: int) -> Features:
 def _masked_rows(section: Any, length: int) -> Features:
     most = getattr(section, "max_predictions_per_seq", None)
     share = getattr(section, "masked_lm_prob", 0.15)
-    return _rows(length) | _gathered(most or max(1, round(length * share)))
+    packed = _each((*FEATURES[:2], *VSL_FEATURES[3:]), length)
+    rows = packed if section.use_vsl else _rows(length)
+    return rows | _gathered(most or max(1, round(length * share)))
 
 
 def _mlm(section: Any, config: Any, length: int) -> Features:

@@ -6,26 +6,47 @@ first: a word that no router will ever take, then what waits for nothing that wa
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wafer.machine.image import Image
-from wafer.machine.reports import IN_ROUTER, Waiting, neighbor, sides_of
+from wafer.machine.reports import FOR_DATA, FOR_ROOM, IN_ROUTER, UNREAD, Waiting, neighbor, sides_of
 
-__all__ = ["by_cause"]
+__all__ = ["RouteMasks", "by_cause", "routes_of"]
 
-_FOR_DATA, _FOR_ROOM, _UNREAD = 1, 2, 7
 _LONGEST = 1000  # routers that are searched for the senders of a color
 _SIDES = ("WEST", "EAST", "SOUTH", "NORTH")
 Key = tuple[Any, ...]
 
 
-def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
+class RouteMasks(NamedTuple):
+    """Sides by which colors may enter and leave routers, at any switch position.
+
+    Attributes:
+        enter: [H, W, 24] masks of ports.
+        leave: [H, W, 24] masks of ports.
+    """
+
+    enter: np.ndarray
+    leave: np.ndarray
+
+
+def routes_of(image: Image) -> RouteMasks:
+    """Return the routes with which an image begins.
+
+    Args:
+        image: that runs.
+    """
+    every = slice(None), slice(None), slice(None)
+    return RouteMasks(*(sides_of(image, *every, enter=enter) for enter in (True, False)))
+
+
+def by_cause(routes: RouteMasks, reported: Sequence[object]) -> list[object]:
     """What waits, the likely causes first.
 
     Args:
-        image: that ran.
+        routes: of the program that ran.
         reported: of the machine, in the order of the PEs; the text of the JAX machine keeps it.
     """
     waiting = [each for each in reported if isinstance(each, Waiting)]
@@ -40,7 +61,7 @@ def by_cause(image: Image, reported: Sequence[object]) -> list[object]:
         number, each = numbered
         if each.refused or each.outside:
             return 0
-        return 2 if any(holders[key] - {number} for key in _targets(image, each)) else 1
+        return 2 if any(holders[key] - {number} for key in _targets(routes, each)) else 1
 
     return [each for _, each in sorted(enumerate(waiting), key=rank)]
 
@@ -51,13 +72,13 @@ def _keys(each: Waiting) -> Iterator[Key]:
     if each.code == IN_ROUTER:
         yield ("router", x, y, each.detail)
         yield ("routers", x, y)
-    elif each.code == _UNREAD:
+    elif each.code == UNREAD:
         yield ("queue", x, y, each.detail)
     else:
         yield ("pe", x, y)
 
 
-def _targets(image: Image, each: Waiting) -> Iterator[Key]:
+def _targets(routes: RouteMasks, each: Waiting) -> Iterator[Key]:
     """What it waits for."""
     x, y = each.x, each.y
     if each.code == IN_ROUTER:
@@ -66,29 +87,29 @@ def _targets(image: Image, each: Waiting) -> Iterator[Key]:
             yield (kind, *neighbor(x, y, side), each.detail)
         if "RAMP" in each.full:  # a queue that an operation reads is not listed as one
             yield ("pe", x, y)
-    elif each.code == _FOR_ROOM:
+    elif each.code == FOR_ROOM:
         yield ("routers", x, y)
-    elif each.code == _FOR_DATA and each.detail >= 0:
-        for cell in _upstream(image, x, y, each.detail):
+    elif each.code == FOR_DATA and each.detail >= 0:
+        for cell in _upstream(routes, x, y, each.detail):
             yield ("router", *cell, each.detail)
             yield ("pe", *cell)
     else:
         yield ("pe", x, y)
 
 
-def _upstream(image: Image, x: int, y: int, color: int) -> list[tuple[int, int]]:
+def _upstream(routes: RouteMasks, x: int, y: int, color: int) -> list[tuple[int, int]]:
     """The routers by which words of a color come to a PE, as they are configured."""
-    height, width = np.shape(image.tiles)
+    height, width = routes.enter.shape[:2]
     seen, waiting = {(x, y)}, [(x, y)]
     while waiting and len(seen) < _LONGEST:
         cell = waiting.pop()
-        sides = sides_of(image, *cell, color, enter=True)
+        sides = routes.enter[cell[1], cell[0], color]
         for bit, side in enumerate(_SIDES):
             other = neighbor(*cell, side)
             inside = 0 <= other[0] < width and 0 <= other[1] < height
             if not (sides >> bit & 1 and inside) or other in seen:
                 continue
-            if sides_of(image, *other, color, enter=False) >> (bit ^ 1) & 1:
+            if routes.leave[other[1], other[0], color] >> (bit ^ 1) & 1:
                 seen.add(other)
                 waiting.append(other)
     return sorted(seen - {(x, y)})

@@ -2,7 +2,6 @@
 
 import ctypes
 import enum
-import functools
 import os
 import weakref
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from wafer.machine.arch import PORTS
 from wafer.machine.codes import Op
 from wafer.machine.counting import WORK, counts_of
 from wafer.machine.image import Image
+from wafer.machine.library import available, how_to_build, machine_library
 from wafer.machine.recording import Recording, Trace, events_of, settings_of, trace_of
 from wafer.machine.reports import Waiting, fault_message, waiting_for
 from wafer.machine.setup import lay_out
@@ -23,33 +23,6 @@ from wafer.machine.setup import lay_out
 __all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build"]
 
 _MOST_REPORTED = 10_000
-_I32, _I64, _AT = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
-_FUNCTIONS = {
-    "csl_create": ([_AT, _I64], _AT),
-    "csl_destroy": ([_AT], None),
-    "csl_cycle": ([_AT], _I64),
-    "csl_run": ([_AT, _I64, _I32], _I32),
-    "csl_launch": ([_AT, _I32, _I32, _AT, _I32], _I32),
-    "csl_has_command": ([_AT, _I32], _I32),
-    "csl_copy": ([_AT, _I32, _I64, _I64, _AT, _I32], _I32),
-    "csl_inject": ([_AT, _I32, _I32, _AT, _I64], _I32),
-    "csl_collectable": ([_AT, _I32, _I32], _I64),
-    "csl_collect": ([_AT, _I32, _I32, _AT, _I64], _I64),
-    "csl_enter": ([_AT, _I32, _I32, _I32, _AT, _AT, _I64], _I32),
-    "csl_open": ([_AT, _I32, _I32, _I32], _I32),
-    "csl_left": ([_AT, _I32, _I32, _I32, _AT, _I64], _I64),
-    "csl_check_writes": ([_AT, _I32, _AT, _I64], None),
-    "csl_fault": ([_AT, _AT], None),
-    "csl_waiting": ([_AT, _AT, _I64], _I64),
-    "csl_prints": ([_AT], _I64),
-    "csl_print": ([_AT, _I64, _AT, _AT, _AT], _AT),
-    "csl_links": ([_AT], _AT),
-    "csl_profile": ([_AT, _I32, _AT], None),
-    "csl_work": ([_AT, _I32, _AT], None),
-    "csl_record": ([_AT, _AT], None),
-    "csl_recorded": ([_AT, _AT], None),
-    "csl_recording": ([_AT, _AT, _AT], None),
-}
 
 
 class Status(enum.IntEnum):
@@ -95,39 +68,6 @@ class Print(NamedTuple):
     text: str
 
 
-@functools.cache
-def _native() -> Any:
-    # Imported late: it takes JAX along, which scripts of the host need not wait for.
-    from vsl.native.library import Library
-
-    return Library(
-        what="machine for CSL",
-        package="wafer.machine.native",
-        handlers=(),
-        instead="the machine in JAX",
-    )
-
-
-def available() -> bool:
-    """True when the machine is built; the first call loads it."""
-    return _native().available()
-
-
-def how_to_build() -> str:
-    """The command that builds the machine for this install."""
-    from vsl.native.library import how_to_build as command
-
-    return command()
-
-
-def _library() -> ctypes.CDLL:
-    library = _native().loaded()
-    for name, (arguments, result) in _FUNCTIONS.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, result
-    return library
-
-
 class Machine:
     """A wafer that executes an image.
 
@@ -156,7 +96,7 @@ class Machine:
         # A thread for few PEs waits more than it works.
         suits = max(1, min(self._height, self._height * self._width // 64))
         self._threads = threads or min(os.cpu_count() or 1, suits)
-        self._library = _library()
+        self._library = machine_library()
         self._machine = self._library.csl_create(setup.ctypes.data, len(setup))
         if not self._machine:
             raise CompileError("the image does not fit into memory, or its tables do not fit it")
@@ -351,7 +291,7 @@ class Machine:
     def prints(self) -> list[Print]:
         """Lines that PEs have written, by cycle."""
         out = []
-        cycle, cell, length = _I64(), _I32(), _I64()
+        cycle, cell, length = ctypes.c_int64(), ctypes.c_int32(), ctypes.c_int64()
         refer = ctypes.byref
         for k in range(self._library.csl_prints(self._machine)):
             text = self._library.csl_print(

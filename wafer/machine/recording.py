@@ -1,18 +1,20 @@
 """What a run did when: tasks and operations as intervals, words over links by windows of cycles."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from wafer.errors import CompileError
+from wafer.machine.arch import PORTS
 from wafer.machine.image import Image
 from wafer.machine.reports import task_label
 
-__all__ = ["TASK", "Recording", "Trace", "events_of", "settings_of", "trace_of"]
+__all__ = ["OWN_THREAD", "TASK", "Recording", "Trace", "events_of", "settings_of", "trace_of"]
 
-TASK = 9  # the thread of a task itself; an operation has 0 to 7, or 8 in its task's own thread
-_OWN = 8
-_PORTS = 5
+# The thread of a task itself; an operation has 0 to 7, or 8 in its task's own thread.
+TASK, OWN_THREAD = 9, 8
 _MOST_BYTES = 1 << 30  # of the counts of links
 _LAST = (1 << 63) - 1  # cycle
 _EVENT = np.dtype(
@@ -60,6 +62,7 @@ class Trace(NamedTuple):
         cycles: (first, last + 1) that were recorded.
         rectangle: (x, y, width, height) of the PEs.
         full: cycle in which the limit of events was reached; None if it was not.
+        texts: (file, line) -> what stands there, where that is no text file.
     """
 
     begin: np.ndarray
@@ -78,6 +81,7 @@ class Trace(NamedTuple):
     cycles: tuple[int, int]
     rectangle: tuple[int, int, int, int]
     full: int | None
+    texts: Mapping[tuple[int, int], str] = MappingProxyType({})
 
 
 def settings_of(recording: Recording, image: Image) -> np.ndarray:
@@ -96,7 +100,7 @@ def settings_of(recording: Recording, image: Image) -> np.ndarray:
     last = _LAST if end is None else end
     if not 0 <= begin < last <= _LAST:
         raise CompileError(f"recording from cycle {begin} to {end}: there is no cycle between them")
-    size = recording.windows * w * h * _PORTS * 4
+    size = recording.windows * w * h * len(PORTS) * 4
     if recording.windows < 2 or not 0 <= recording.events <= _LAST or size > _MOST_BYTES:
         raise CompileError(
             f"recording {recording.windows} windows of {w} x {h} PEs takes {size >> 20} MiB, of"

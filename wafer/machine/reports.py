@@ -2,16 +2,26 @@
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from wafer.machine.codes import DEEPEST_CALL
 from wafer.machine.image import Image, Program
 
 __all__ = [
+    "FOR_DATA",
+    "FOR_ROOM",
     "IN_ROUTER",
+    "UNREAD",
+    "Fault",
     "Waiting",
     "fault_message",
+    "fault_text",
     "neighbor",
+    "reason_text",
+    "router_reason",
+    "side_names",
     "sides_of",
     "task_label",
     "waiting_for",
@@ -84,9 +94,9 @@ _REASONS = (
     "unblock_cmd_stream() after function {function}",
     "",  # of a router: see _held
 )
-_FOR_DATA, _FOR_COMMAND, IN_ROUTER = 1, 8, 9
+FOR_DATA, FOR_ROOM, UNREAD, _FOR_COMMAND, IN_ROUTER = 1, 2, 7, 8, 9
 _SUBJECTS = {
-    7: "input queue",
+    UNREAD: "input queue",
     _FOR_COMMAND: "host",
     IN_ROUTER: "router",
 }  # of reasons that are nobody's task
@@ -100,6 +110,7 @@ class Waiting(NamedTuple):
         who: 'local task 8', 'microthread 2 of local task 8', 'router', ….
         reason: what for.
         file, line: of the instruction, or of a router's configuration; '' and 0 if there is none.
+            Of a ``Layout``, its operation and 0.
         code: number of the reason; docs/guides/csl.md lists them by their words.
         detail: its color, queue, FIFO or task.
         refused: sides of a router whose neighbors never take the word.
@@ -120,7 +131,8 @@ class Waiting(NamedTuple):
     outside: bool = False
 
     def __str__(self) -> str:
-        where = f" ({self.file}:{self.line})" if self.file else ""
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        where = f" ({place})" if place else ""
         return f"PE ({self.x}, {self.y}): {self.who} waits for {self.reason}{where}"
 
 
@@ -184,7 +196,8 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     file, line = _place(program, pc)
     messages = program.messages if program else ()
     sides = _entering(image, x, y, detail) if kind == Fault.SAME_CYCLE_ARRIVAL else ()
-    text = _FAULTS[Fault(kind)].format(
+    text = fault_text(
+        Fault(kind),
         sides=f", and its .rx names {' and '.join(sides)}" if len(sides) > 1 else "",
         detail=detail,
         direction="input" if pc >= 0 else "output",
@@ -196,6 +209,26 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
     )
     who = f", {_label(program, task, number)}" if pc >= 0 else ""
     return f"{f'{file}:{line}: ' if file else ''}PE ({x}, {y}){who}: {text}"
+
+
+def fault_text(kind: Fault, **values: object) -> str:
+    """Return what a fault is, without its place.
+
+    Args:
+        kind: of fault.
+        values: 'detail' (its color, …) and what else the kind's text names.
+    """
+    return _FAULTS[kind].format(**values)
+
+
+def reason_text(code: int, detail: int) -> str:
+    """Return what something waits for.
+
+    Args:
+        code: of the reason.
+        detail: its color, queue, FIFO or task.
+    """
+    return _REASONS[code].format(detail=detail)
 
 
 def _overrun(program: Program | None, detail: int) -> str:
@@ -230,7 +263,7 @@ def waiting_for(
         who = f"microthread {thread} of {who}"
     file, line = _place(program, pc)
     text = _REASONS[reason].format(detail=detail, function=function)
-    routed = reason != _FOR_DATA or detail < 0 or detail in image.streams
+    routed = reason != FOR_DATA or detail < 0 or detail in image.streams
     if not routed and not sides_of(image, x, y, detail, enter=False) >> _RAMP & 1:
         text += ", which no route of this PE brings to RAMP"
     return Waiting(x, y, who, text, file, line, reason, detail)
@@ -248,28 +281,35 @@ def neighbor(x: int, y: int, side: str) -> tuple[int, int]:
     return x + dx, y + dy
 
 
-def sides_of(image: Image, x: int, y: int, color: int, *, enter: bool) -> int:
+def sides_of(
+    image: Image, x: int | slice, y: int | slice, color: int | slice, *, enter: bool
+) -> Any:
     """Return the sides by which a color may enter or leave a router, at any switch position.
 
     Args:
         image: compiled.
-        x: column of the PE.
-        y: row of the PE.
-        color: of the words.
+        x: column of the PE, or a slice of them.
+        y: row of the PE, or a slice.
+        color: of the words, or a slice.
         enter: whether they enter.
 
     Returns:
-        Bits W E S N RAMP.
+        Bits W E S N RAMP; [rows, columns, colors] of slices.
     """
-    word, switch = int(image.colors[y, x, color]), int(image.switches[y, x, color])
-    mask = word >> 5 & 31 if enter else word & 31
-    for code in (switch >> shift & 15 for shift in (0, 4, 8)):
-        if code & 7 <= _RAMP and bool(code & 8) == enter:
-            mask |= 1 << (code & 7)
-    return mask
+    words, switches = (np.asarray(table)[y, x, color] for table in (image.colors, image.switches))
+    masks = words >> 5 & 31 if enter else words & 31
+    for code in (switches >> shift & 15 for shift in (0, 4, 8)):
+        named = (code & 7 <= _RAMP) & ((code & 8 != 0) == enter)
+        masks = masks | np.where(named, 1 << (code & 7), 0)
+    return masks
 
 
-def _names(mask: int) -> tuple[str, ...]:
+def side_names(mask: int) -> tuple[str, ...]:
+    """Return the sides in a mask of ports.
+
+    Args:
+        mask: bits in the order of ``arch.PORTS``.
+    """
     return tuple(side for bit, side in enumerate(_SIDES) if mask >> bit & 1)
 
 
@@ -284,27 +324,45 @@ def _taking(image: Image, x: int, y: int, color: int, sides: int) -> str:
     if not image.routed[y, x, color]:
         return f"which has no route for colour {color}"
     place = _place_of_route(image, x, y, color)
-    names = " and ".join(_names(sides)) or "nowhere"
+    names = " and ".join(side_names(sides)) or "nowhere"
     return f"which takes it from {names}{f' ({place})' if place else ''}"
+
+
+def router_reason(
+    place: tuple[int, int],
+    color: int,
+    refused: Sequence[str],
+    full: Sequence[str],
+    taking: Callable[[int, int], str],
+) -> str:
+    """Return what a word in a router waits for.
+
+    Args:
+        place: column and row of the router.
+        color: of the word.
+        refused: sides whose neighbors never take it.
+        full: sides whose neighbors, or RAMP whose PE, have no room.
+        taking: (x, y) -> from where that PE's router takes the color.
+    """
+    if refused:
+        other = neighbor(*place, refused[0])
+        back = {"WEST": "EAST", "EAST": "WEST", "NORTH": "SOUTH", "SOUTH": "NORTH"}[refused[0]]
+        where = f"PE {other} to the {refused[0]}"
+        return f"{where} to take colour {color} from its {back}, {taking(*other)}"
+    if full and full[0] != "RAMP":
+        return f"PE {neighbor(*place, full[0])} to the {full[0]} to have room for colour {color}"
+    return f"the PE's queue to have room for colour {color}"
 
 
 def _held(image: Image, row: Sequence[int]) -> Waiting:
     """What a word in a router, or on the ramp to it, waits for: `held` in native/machine.cc."""
     x, y, refused, full, outside, _, color, rx = row
-    sides, busy = _names(refused), _names(full)
+    sides, busy = side_names(refused), side_names(full)
     if outside:
         text = f"the router to let in colour {color} from RAMP, {_taking(image, x, y, color, rx)}"
-    elif sides:
-        other = neighbor(x, y, sides[0])
-        back = {"WEST": "EAST", "EAST": "WEST", "NORTH": "SOUTH", "SOUTH": "NORTH"}[sides[0]]
-        text = (
-            f"PE {other} to the {sides[0]} to take colour {color} from its {back},"
-            f" {_taking(image, *other, color, rx)}"
-        )
-    elif busy and busy[0] != "RAMP":
-        text = f"PE {neighbor(x, y, busy[0])} to the {busy[0]} to have room for colour {color}"
     else:
-        text = f"the PE's queue to have room for colour {color}"
+        taking = lambda x, y: _taking(image, x, y, color, rx)
+        text = router_reason((x, y), color, sides, busy, taking)
     file, _, line = _place_of_route(image, x, y, color).rpartition(":")
     who = _SUBJECTS[IN_ROUTER]
     place = (file, int(line or 0))

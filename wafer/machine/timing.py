@@ -110,7 +110,7 @@ def _division(op: int, kind: Type, divisor: int, costs: np.ndarray) -> int:
         quotient = 2 * cost(Op.SHR) + cost(Op.AND) + cost(Op.ADD)
     else:
         wide = Type[f"U{min(64, 2 * _BITS[kind])}"]
-        quotient = cost(Op.MUL, wide) + cost(Op.SHR, wide)
+        quotient = cost(Op.ADD, wide) + cost(Op.SHR, wide)
         quotient += signed * (cost(Op.SHR) + cost(Op.SUB))
     if op == Op.DIV:
         return quotient + (cost(Op.NEG) if signed and divisor < 0 else 0)

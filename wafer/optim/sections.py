@@ -9,7 +9,14 @@ import abc
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from models.errors import SectionError, did_you_mean
 from models.sections import Bool, Section, parse
@@ -245,10 +252,17 @@ class Lamb(_Betas2):
         return [direction, link.decay, ratio, link.rate()]
 
 
+def _unread(eps: float) -> float:
+    if eps != 1e-6:
+        raise ValueError("Lion reads none: it takes the sign of its momentum")
+    return eps
+
+
 class Lion(_Betas2):
-    """Sign of an interpolated momentum."""
+    """Sign of an interpolated momentum. Older checkpoints store ``eps``, which nothing reads."""
 
     betas: _Betas = (0.9, 0.99)
+    eps: Annotated[NonNegativeFloat, AfterValidator(_unread)] = 1e-6
 
     def links(self, link: Any) -> list[Any]:
         """The decay is decoupled."""

@@ -3,6 +3,8 @@
 import dataclasses
 import logging
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 
@@ -11,6 +13,7 @@ from sparsity.inference import computed_params
 from wafer.config import total_steps
 from wafer.config.engines import engines_with
 from wafer.config.runconfig import RunSection
+from wafer.data.batching.dataset import Dataset
 from wafer.engines.base import TrainState
 from wafer.errors import ConfigError, DataError, Problem
 from wafer.profile.rates import RateTracker
@@ -69,17 +72,14 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
     state = resumed.state
     start = int(state.step)
     until = start + total_steps(settings, start, epoch)
-    task = jax.process_index(), jax.process_count()
     session = Session(
         profiler=_profiler(run, until - start) if start < until else None,
-        loader=data.loader(samples, num_epochs=None, task=task),
+        loader=_loader_at(run, data, resumed.data),
         checkpoints=checkpoints,
         writer=MetricWriter(run.summary_dir / "train"),
         progress=TrainProgress(until, start),
         began=began,
     )
-    if resumed.data is not None:
-        session.loader.restore(dict(resumed.data))
     evaluates = settings.mode == "train_and_eval" and start < until
     stretch = (settings.eval_frequency or epoch or until) if evaluates else until
     _announce(run, start, until, stretch if evaluates else 0)
@@ -104,6 +104,18 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         params = computed_params(run.experiment.sparsifier, run.engine.export(state)[0])
         export_hf(run.experiment.model, params, run.model_dir, int(state.step))
     return Outcome(state, scores, complete, session.rates, session.stop)
+
+
+def _loader_at(run: Run, data: Dataset, place: Mapping[str, Any] | None) -> Any:
+    """Open the training data where a checkpoint left it, past the samples to skip."""
+    samples = run.experiment.batch("train").samples
+    task = jax.process_index(), jax.process_count()
+    loader = data.loader(samples, num_epochs=None, task=task)
+    if place is not None:
+        loader.restore(dict(place))
+    for _ in range((run.cfg.runconfig.skip_samples or 0) // samples):
+        next(loader, None)
+    return loader
 
 
 def _announce(run: Run, start: int, until: int, stretch: int) -> None:

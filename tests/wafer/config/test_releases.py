@@ -223,6 +223,27 @@ def test_every_run_file_as_a_trainer_means_the_same(path):
     assert {**theirs, "model": None} == {**ours, "model": None}
 
 
+@pytest.mark.parametrize(
+    ("release", "scaling"), [((1, 7), "batch_size"), ((1, 8), "batch_size"), ((1, 9), None)]
+)
+def test_a_weight_of_the_loss_means_what_it_did(release, scaling):
+    """1.7 and 1.8: sum / rows x weight; since 1.9 the weight has no effect."""
+    file, dropped = convert_file({"model": {"loss_weight": 0.5}}, "gpt2", release)
+    expected = {"loss_weight": 0.5, "loss_scaling": scaling} if scaling else {}
+    assert file["model"] == {"name": "gpt2"} | expected
+    assert dropped == ([] if scaling else ["model.loss_weight"])
+
+
+def test_a_params_file_needs_no_form_of_hugging_face(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump({"model": {"hidden_size": 8}}))
+    words = ["convert", "convert-config", "--model", "bert-summarization", "--src-fmt", "cs-2.0"]
+    words += ["--tgt-fmt", "wafer", "--output-dir", str(tmp_path / "new"), str(path)]
+    assert main(words) == 0
+    written = yaml.safe_load((tmp_path / "new" / "params_to_wafer.yaml").read_text())
+    assert written["model"]["name"] == "bert-summarization"
+
+
 def test_the_command_writes_the_whole_file_and_says_what_has_no_place(tmp_path, capsys):
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(OLD))

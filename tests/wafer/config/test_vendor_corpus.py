@@ -39,6 +39,14 @@ def test_files_are_counted_by_family_and_release(zoo):
     assert {(file.family, file.release) for file in found.values()} == {("gpt2", (2, 0))}
 
 
+def test_what_is_converted_is_accepted_by_a_run(zoo, capsys):
+    """A file that no run accepts is not written: here the section that nobody knows."""
+    assert vendor_corpus.convert_all(zoo, "") == 0
+    assert "2 files, 1 converted, 0 of them refused" in capsys.readouterr().out
+    long = FILE.replace("max_sequence_length: 8", "max_sequence_length: 9")
+    assert vendor_corpus.converted(long, "gpt2", (2, 0)) == ""
+
+
 def test_a_file_gets_the_name_of_its_folder_and_problems_have_their_key():
     assert vendor_corpus.problems_of(FILE, "gpt2") == []
     ((key, message),) = vendor_corpus.problems_of(FILE + "no_section: 1\n", "gpt2")

@@ -29,22 +29,32 @@ def problems(raw):
 
 def test_keys_without_effect_are_dropped_and_logged(caplog):
     raw = file(
-        model=MODEL | {"use_position_embedding": True, "allow_multireplica": False},
+        model=MODEL
+        | {"use_position_embedding": True, "allow_multireplica": False}
+        | {"lora_params": {"r": 1, "merge_weights": True}},
         train_input=ROWS | {"mixed_precision": True, "shuffle_buffer": 16384},
         optimizer=OPTIMIZER | {"epsilon": 1e-8, "ws_summary": True},
         predict_input=None,
     )
     with caplog.at_level(logging.WARNING):
         cfg = parse_config(raw)
-    assert cfg.model == MODEL
+    assert cfg.model == MODEL | {"lora_params": {"r": 1}}
     (line,) = (r.getMessage() for r in caplog.records if "no effect" in r.getMessage())
     for key in ("predict_input", "model.use_position_embedding", "optimizer.epsilon"):
         assert key in line
+    assert "model.lora_params.merge_weights" in line
+
+
+def test_keys_of_the_data_that_nothing_reads_are_listed():
+    keys = {"drop_last": False, "pad_last": True, "sort_files": True}
+    cfg = parse_config(file(train_input=ROWS | keys))
+    assert cfg.no_effect == tuple(f"train_input.{k}" for k in ("sort_files", *list(keys)[:2]))
 
 
 @pytest.mark.parametrize("row", IGNORED + REFUSED, ids=lambda row: row.keys.split()[0])
 def test_a_row_is_of_a_section_and_of_releases(row):
-    assert row.section in {"model", "optimizer", "runconfig", "input"}
+    sections = {"model", "model.lora_params", "optimizer", "runconfig", "input"}
+    assert row.section in sections
     first, last = ([int(n) for n in part.split(".")] for part in row.releases.split("-"))
     assert [1, 6] <= first <= last <= [2, 10]
 

@@ -75,12 +75,12 @@ class Mistake(NamedTuple):
 
 
 MISTAKES = [
-    Mistake(FROM_RAMP, ".rx = .{ NORTH }, .tx = .{ EAST }", CslError,
-            "PE (0, 0) sends on color 4, and its router has no RAMP in .rx"),
+    Mistake(FROM_RAMP, ".rx = .{ NORTH }, .tx = .{ EAST }", DeadlockError,
+            "the router to let in colour 4 from RAMP, which takes it from NORTH"),
     Mistake(SECOND_ROUTE, "", CslError,
-            "routes to the EAST, and PE (1, 0) has no route for it"),
-    Mistake(FROM_WEST, ".rx = .{ SOUTH }, .tx = .{ RAMP }", CslError,
-            "routes to the EAST, and PE (1, 0) takes it from SOUTH"),
+            "PE (1, 0) receives from color 4, and its router has no route for it"),
+    Mistake(FROM_WEST, ".rx = .{ SOUTH }, .tx = .{ RAMP }", DeadlockError,
+            "to take colour 4 from its WEST, which takes it from SOUTH"),
     Mistake(FROM_RAMP, ".rx = .{ RAMP }, .tx = .{ SOUTH }", DeadlockError,
             "function go waits for data of colour 4"),
     Mistake(UNBLOCK, "", DeadlockError, "host waits for unblock_cmd_stream() after function go"),

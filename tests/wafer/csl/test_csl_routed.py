@@ -25,14 +25,14 @@ param x: i16;
 param c: color;
 const sys_mod = @import_module("<memcpy/memcpy>", memcpy_params);
 const tile_config = @import_module("<tile_config>");
-var y = [4]u16{ 1, 2, 3, 4 };
+var y = @constants([40]u16, 7);
 var ptr: [*]u16 = &y;
 var turn: u16 = 0;
 const iq = @get_input_queue(2);
 const oq = @get_output_queue(3);
-const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> y[i] });
-const in = @get_dsd(fabin_dsd, .{ .extent = 4, .fabric_color = c, .input_queue = iq });
-const out = @get_dsd(fabout_dsd, .{ .extent = 4, .fabric_color = c, .output_queue = oq });
+const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{WORDS} -> y[i] });
+const in = @get_dsd(fabin_dsd, .{ .extent = WORDS, .fabric_color = c, .input_queue = iq });
+const out = @get_dsd(fabout_dsd, .{ .extent = WORDS, .fabric_color = c, .output_queue = oq });
 fn send() void { SEND }
 fn receive() void { if (x == 2) { @mov16(d, in); } }
 fn go() void {
@@ -57,9 +57,11 @@ def route(x, rx, tx, more=""):
 FIRST, MIDDLE, LAST = route(0, "RAMP", "EAST"), route(1, "WEST", "EAST"), route(2, "WEST", "RAMP")
 
 
-def compiled(tmp_path, routes, arch="wse2", send=SEND):
+def compiled(tmp_path, routes, arch="wse2", send=SEND, words=40):
     (tmp_path / "layout.csl").write_text(LAYOUT.replace("ROUTES", routes), encoding="utf-8")
-    (tmp_path / "pe.csl").write_text(PE.replace("SEND", send), encoding="utf-8")
+    (tmp_path / "pe.csl").write_text(
+        PE.replace("SEND", send).replace("WORDS", str(words)), encoding="utf-8"
+    )
     return wafer.csl.compile(tmp_path / "layout.csl", arch=arch)
 
 
@@ -117,9 +119,19 @@ def test_a_color_that_leads_nowhere(tmp_path, arch, routes, line, message, hint)
 def test_a_route_that_carries_words(tmp_path, arch):
     runtime = wafer.csl.Runtime(compiled(tmp_path, FIRST + MIDDLE + LAST, arch))
     runtime.launch("go", nonblock=False)
-    words = np.zeros(2, np.uint32)
-    runtime.memcpy_d2h(words, runtime.get_id("y"), 2, 0, 1, 1, 2)
-    assert words.view(np.uint16).tolist() == [1, 2, 3, 4]
+    words = np.zeros(20, np.uint32)
+    runtime.memcpy_d2h(words, runtime.get_id("y"), 2, 0, 1, 1, 20)
+    assert words.view(np.uint16).tolist() == [7] * 40
+
+
+def test_words_that_queue_and_routers_hold_end_nowhere(tmp_path):
+    """6 of a WSE-2's longest queue, 2 of its ramp, 2 of each router on the way."""
+    compiled(tmp_path, MIDDLE + LAST, words=8)
+    turned = FIRST + MIDDLE + route(2, "SOUTH", "RAMP")
+    compiled(tmp_path, turned, words=12)
+    for routes, words in ((MIDDLE + LAST, 9), (turned, 13)):
+        with pytest.raises(CslError, match="sends on color 4"):
+            compiled(tmp_path, routes, words=words)
 
 
 @pytest.mark.parametrize(

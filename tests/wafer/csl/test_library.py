@@ -42,21 +42,32 @@ USED = {
     "control": "MAX_CMDS opcode encode_single_payload encode_control_task_payload encode_payload",
     "dsd_ops": "mov convert add sub mul fmac neg abs scale max",
     "tile_config": "color_config switch_config teardown queue_flush input_queue_config"
-    " output_queue_config",
+    " output_queue_config output_queue_status main_thread_priority target addresses reg_type"
+    " double_reg_type target_name word_size FIFO_MIN_ALIGNMENT get_fabric_coord",
     "tile_config/color_config": "get_color_config_addr reset_routes",
     "tile_config/switch_config": "clear_current_position set_invalid_for_all_switch_positions"
-    " set_rx_switch_pos1",
-    "tile_config/teardown": "exit get_task_id",
+    " set_rx_switch_pos1 set_tx_switch_pos3 set_switch_pos set_pop_mode set_ring_mode"
+    " set_current_switch_position get_switch_config_addr get_color_config_addr",
+    "tile_config/teardown": "exit get_task_id get_pending is_pending",
+    "tile_config/target": "addresses word_size",
+    "tile_config/main_thread_priority": "level update_main_thread_priority",
+    "tile_config/output_queue_status": "status get is_empty all_empty none_empty",
     "tile_config/queue_flush": "exit",
-    "tile_config/task_priority": "level update_task_priority",
+    "tile_config/task_priority": "level update_task_priority set_task_priority clear_task_priority",
     "tile_config/input_queue_config": "encode_input_queue",
     "tile_config/output_queue_config": "encode_output_queue",
-    "directions": "flip dirToTxBits dirToRxBits TX_RAMP RX_RAMP",
+    "data_utils": "lo16 hi16 lo32 hi32",
+    "timer": "timerCount timerType start stop elapsed",
+    "types": "is_unsigned_int is_signed_int is_float16 is_float is_enabled_float is_signed"
+    " is_numeric is_dsd is_dsr has_dsd_type has_dsr_type byte_size_of bit_size_of word_size_of",
+    "directions": "rotate_clockwise rotate_counterclockwise flip_vertical flip_horizontal flip"
+    " dirToTxBits dirToRxBits TX_RAMP RX_RAMP",
     "collectives_2d/common": "c2d_params pendings",
     "collectives_2d/params": "get_params",
     "collectives_2d/pe": "dim_params queues dest_dsr_ids src0_dsr_ids src1_dsr_ids init pe_id"
     " broadcast scatter gather reduce_fadds",
-    "debug": "key buffer_size trace_string trace_timestamp trace_i16 trace_u16 trace_u32 trace_f32",
+    "debug": "key buffer_size trace trace_string trace_timestamp trace_i16 trace_u16 trace_u32"
+    " trace_f32",
     "simprint": "enable print_string print_u16_decimal print_u32_decimal fmt fmt_no_nl"
     " fmt_with_coords",
     "empty": "",

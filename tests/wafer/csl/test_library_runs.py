@@ -355,3 +355,140 @@ def test_traces(run):
     }
     assert traces["events"][:-1] == ["begin", 70000, -5, 1.5, 1]
     assert traces["small"] == [1, 2]
+
+
+def test_switches_by_color_and_by_address(run):
+    """Pop modes are bits 12 and 13 of the routes; the rest is in the switch word."""
+    runtime = run(
+        """
+        const config = @import_module("<tile_config>");
+        const switches = config.switch_config;
+        const c = @get_color(3);
+        var seen = @zeros([8]u16);
+        comptime {
+          @set_local_color_config(c, .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ RAMP } } });
+        }
+        """,
+        """
+        const pops = switches.get_switch_config_addr(c, switches.pop_mode);
+        const word = switches.get_switch_config_addr(c, switches.switch_status);
+        seen[0] = pops;
+        seen[1] = word;
+        switches.set_pop_mode(c, switches.pop_mode.POP_ON_ADVANCE);
+        seen[2] = @get_config(pops);
+        switches.set_pop_mode(pops, switches.pop_mode.NO_POP);
+        seen[3] = @get_config(pops);
+        switches.set_switch_pos(switches.switch_pos.POS2, c, EAST, switches.switch_select.INPUT);
+        switches.set_tx_switch_pos1(c, NORTH);
+        switches.set_ring_mode(c, switches.ring_mode.RING_MODE);
+        switches.set_current_switch_position(word, 2);
+        seen[4] = @get_config(word);
+        seen[5] = config.get_fabric_coord(config.fabric_coord.Y);
+        seen[6] = @as(u16, config.target.addresses.COLOR_CONFIG) + 3 * config.target.word_size;
+        seen[7] = @as(u16, config.teardown.is_pending(config.teardown.get_pending(), c));
+        config.main_thread_priority.update_main_thread_priority(
+            config.main_thread_priority.level.HIGH);
+        """,
+    )
+    seen = [hex(word) for word in runtime.read_symbol(0, 0, "seen").tolist()]
+    assert seen == ["0x7f23", "0x7f43", "0x2210", "0x210", "0x5593", "0x0", "0xfe46", "0x0"]
+
+
+def test_output_queues_that_are_empty(run):
+    runtime = run(
+        """
+        const config = @import_module("<tile_config>");
+        var seen = @zeros([2]u16);
+        """,
+        """
+        const queues = config.output_queue_status;
+        const now = queues.get();
+        seen[0] = @as(u16, queues.all_empty(now));
+        seen[1] = @as(u16, queues.is_empty(now, @get_output_queue(3)));
+        """,
+    )
+    assert runtime.read_symbol(0, 0, "seen").tolist() == [1, 1]
+
+
+def test_sides_that_turn(run):
+    """Clockwise from WEST: NORTH, EAST, SOUTH; a side's number is its place in W E S N."""
+    runtime = run(
+        """
+        const directions = @import_module("<directions>");
+        var seen = @zeros([4, 4]u16);
+        fn number(side: direction) u16 {
+          return if (side == WEST) 0 else if (side == EAST) 1 else if (side == SOUTH) 2 else 3;
+        }
+        """,
+        """
+        const sides = [4]direction{ WEST, EAST, SOUTH, NORTH };
+        inline for (@range(u16, 4)) |k| {
+          seen[0, k] = number(directions.rotate_clockwise(sides[k]));
+          seen[1, k] = number(directions.rotate_counterclockwise(sides[k]));
+          seen[2, k] = number(directions.flip_horizontal(sides[k]));
+          seen[3, k] = number(directions.flip_vertical(sides[k]));
+        }
+        """,
+    )
+    assert runtime.read_symbol(0, 0, "seen").reshape(4, 4).tolist() == [
+        [3, 2, 0, 1],
+        [2, 3, 1, 0],
+        [1, 0, 2, 3],
+        [0, 1, 3, 2],
+    ]
+
+
+def test_halves_types_and_timers(run):
+    runtime = run(
+        """
+        const data = @import_module("<data_utils>");
+        const types = @import_module("<types>");
+        const timer = @import_module("<timer>", .{ .timerCount = 2 });
+        const a = [10]f32{ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
+        var seen = @zeros([8]u16);
+        var b = @zeros([10]f32);
+        var took = @zeros([3]u16);
+        const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{10} -> b[i] });
+        comptime {
+          @comptime_assert(types.is_unsigned_int(u16) and !types.is_unsigned_int(i16));
+          @comptime_assert(types.is_signed(f32) and types.is_numeric(i8));
+          @comptime_assert(!types.is_numeric(bool));
+          @comptime_assert(types.has_dsd_type(d) and !types.is_dsr(mem1d_dsd));
+          @comptime_assert(types.byte_size_of(i64) == 8 and types.word_size_of(u8) == 1);
+          @comptime_assert(types.bit_size_of(f16) == 16);
+        }
+        """,
+        """
+        const word: u32 = 0xdeadbeef;
+        seen[0] = data.lo16(word);
+        seen[1] = data.hi16(word);
+        const long = @as(u64, word) << 32 | 7;
+        seen[2] = data.hi16(data.hi32(long));
+        seen[3] = data.lo16(data.lo32(long));
+        timer.start(1);
+        @fadds(d, d, 1.0);
+        timer.stop(1);
+        timer.elapsed(1, &took);
+        """,
+    )
+    assert runtime.read_symbol(0, 0, "seen").tolist()[:4] == [0xBEEF, 0xDEAD, 0xDEAD, 7]
+    low, middle, high = runtime.read_symbol(0, 0, "took").tolist()
+    assert 5 <= low < 60  # ten elements
+    assert (middle, high) == (0, 0)
+
+
+def test_any_value_is_traced(run):
+    runtime = run(
+        """
+        const trace = @import_module("<debug>", .{ .key = "t", .buffer_size = 40 });
+        """,
+        """
+        trace.trace(@as(u16, 7));
+        trace.trace(@as(i8, -3));
+        trace.trace(@as(f32, 0.5));
+        trace.trace(true);
+        trace.trace(@as(i32, -70000));
+        """,
+    )
+    records = decode_trace(runtime.read_symbol(0, 0, "<debug>.t", dtype=np.uint16))
+    assert records == [7, -3, 0.5, 1, -70000]

@@ -112,3 +112,50 @@ def test_the_guide_has_the_table():
     for row in FEATURES:
         last = row.last or "–"
         assert f"| `{row.name}` | {row.first} | {last} | {row.instead or '–'} |" in text
+
+
+ONE = """
+layout {
+  @set_rectangle(1, 1);
+  @set_tile_code(0, 0, "pe.csl");
+  @export_name("go", fn()void);
+}
+"""
+CALLED = """
+var y: u16 = 0;
+task add() void { y += 3; }
+fn go() void { add(); add(); }
+comptime { @bind_local_task(add, @get_local_task_id(9)); @export_symbol(go); }
+"""
+
+
+@pytest.mark.native
+def test_tasks_were_functions_too(tmp_path):
+    image = compiled(tmp_path, ONE, CALLED, sdk="1.3")
+    machine = wafer.csl.Machine(image)
+    machine.launch(wafer.csl.Rectangle(0, 0, 1, 1), "go")
+    machine.run(1000)
+    assert machine.read(0, 0, image.programs[0].symbols["y"].address, 2).view(np.uint16) == [6]
+    for sdk in ("", "1.4"):
+        with pytest.raises(wafer.csl.CslError) as caught:
+            compiled(tmp_path, ONE, CALLED, sdk=sdk)
+        problem = caught.value.problems[0]
+        assert problem.message == (
+            "the task 'add' is activated, not called; a task called as a function is of SDK 0.4 to"
+            " 1.3; now: @activate"
+        )
+        assert problem.hint == "@activate(its id), or compile with --sdk=1.3"
+
+
+def test_modules_in_angle_brackets_may_be_of_an_import_path(tmp_path):
+    (tmp_path / "own" / "deep").mkdir(parents=True)
+    (tmp_path / "own" / "deep" / "more.csl").write_text("const three = 3;", encoding="utf-8")
+    pe = """const more = @import_module("<deep/more>");
+    var y: u16 = more.three;
+    fn go() void { y += 1; }
+    comptime { @export_symbol(go); }"""
+    image = compiled(tmp_path, ONE, pe, import_paths=(str(tmp_path / "own"),))
+    program = image.programs[0]
+    assert program.memory[program.symbols["y"].address] == 3
+    with pytest.raises(wafer.csl.CslError, match="there is no system module <deep/more>"):
+        compiled(tmp_path, ONE, pe)

@@ -218,8 +218,8 @@ def test_hdf5_errors_name_the_file(tmp_path):
     (tmp_path / "a.h5").write_bytes(b"not hdf5")
     with pytest.raises(DataError, match=r"a\.h5: not a readable HDF5"):
         Hdf5Source([tmp_path])
-    _write(tmp_path / "a.h5", np.zeros((2, 4, 8)))
-    with pytest.raises(DataError, match=r"a\.h5.*shape \(2, 4, 8\)"):
+    _write(tmp_path / "a.h5", np.zeros((2, 7, 8)))
+    with pytest.raises(DataError, match=r"a\.h5.*shape \(2, 7, 8\)"):
         Hdf5Source([tmp_path])
 
 

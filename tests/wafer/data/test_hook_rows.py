@@ -328,8 +328,6 @@ def test_a_hook_of_the_users_own_and_the_vendors_counts(tmp_path, monkeypatch):
     [
         ({"read_hook": "nowhere:hook"}, "read_hook: nowhere:hook cannot be imported"),
         ({"read_hook": "hooks:text_read"}, "did you mean 'text_read_hook'"),
-        ({"read_hook": "hooks:finetuning_llava_hook"}, "makes rows of images"),
-        ({"is_multimodal": True}, "is_multimodal: rows of images and texts are not made here"),
         ({"token_generator": "a:B"}, "token_generator: the vendor's generator classes"),
         ({"read_hook_kwargs": {"key": "text"}}, "names no column"),
         ({"release": "2.2"}, "no release with such files; known: 2.3"),

@@ -149,6 +149,57 @@ def test_wrong_context_splits(tmp_path, contexts, message):
         list(preprocess_all(load_settings(path, {})))
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_token_limit_ends_with_the_record_that_reaches_it(tmp_path, processes, caplog):
+    """Rows of 6 tokens without packing: 4 of them reach 19."""
+    records = [{"text": t} for t in ("abc", "abcdefghij", "xyz", "bcd")]  # 1, 2, 1, 1 rows
+    path = hook_file(tmp_path, records, dataset={"pack_sequences": False})
+    run(path, token_limit=13, processes=processes)
+    assert texts_in(tmp_path / "out") == ["abc", "abcdef", "hij"]
+    run(path, token_limit=60, output_dir=str(tmp_path / "all"))
+    assert len(rows_in(tmp_path / "all")) == 5
+    assert "token_limit: the input has fewer tokens (5 rows)" in caplog.text
+    run(path, token_limit="false", output_dir=str(tmp_path / "none"))
+    assert len(rows_in(tmp_path / "none")) == 5
+
+
+def test_folders_of_the_source_as_runs_of_their_own(tmp_path):
+    source = tmp_path / "texts"
+    for name, text in (("x", "abc"), ("y", "def"), ("z", "ghi")):
+        (source / name).mkdir(parents=True)
+        write(source / name / "a.jsonl", [{"text": text}])
+    data = {"type": "local", "source": str(source)}
+    path = hook_file(tmp_path, None, data=data | {"subsets": ["x", "z"]})
+    summaries = list(preprocess_all(load_settings(path, {"display_pbar": "false"})))
+    assert [one.folder.name for one in summaries] == ["x", "z"]
+    assert texts_in(tmp_path / "out" / "z") == ["ghi"]
+    path = hook_file(
+        tmp_path, None, data=data | {"top_level_as_subsets": True}, output_dir=str(tmp_path / "all")
+    )
+    assert len(list(preprocess_all(load_settings(path, {"display_pbar": "false"})))) == 3
+    with pytest.raises(ConfigError, match="has no folder w"):
+        load_settings(hook_file(tmp_path, None, data=data | {"subsets": ["w"]}), {})
+
+
+def test_keys_without_effect_are_named(tmp_path, caplog):
+    data = {"type": "local", "source": str(tmp_path / "texts"), "revision": "main"}
+    processing = {"fim_rate": 0.5, "mlm_fraction": 0.2, "seed": 3}
+    dataset = {"training_objective": "fim", "truncate_to_msl": {"truncation_mode": "keep_end"}}
+    with caplog.at_level("INFO"):
+        load_settings(
+            hook_file(tmp_path, [], data=data, processing=processing, dataset=dataset), {}
+        )
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "data.revision: no effect here: nothing is downloaded",
+        "mlm_fraction: no effect here: it needs training_objective mlm",
+        "truncate_to_msl: no effect here: it needs mode finetuning or training_objective "
+        "bert_pretraining",
+        "truncate_to_msl.truncation_mode: no effect: the keys are prompt_truncation_mode, "
+        "max_turn_length",
+    ]
+
+
 def test_a_tokenizers_own_files_name_its_marks(tmp_path):
     extra = ("<s>", "<eot>", "<pad>")
     config = {"eos_token": {"content": "<eot>"}, "pad_token": "<pad>", "bos_token": "<s>"}

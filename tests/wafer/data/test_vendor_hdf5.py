@@ -7,10 +7,13 @@ from PIL import Image
 
 import models
 from models.errors import SectionError
+from wafer.config import parse_config
+from wafer.data.batching.batches import host_batch, to_batch
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.readers.image_transforms import transform_image
 from wafer.data.registry import parse_input
-from wafer.errors import DataError
+from wafer.errors import ConfigError, DataError
+from wafer.experiment import Experiment
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "b", "c"]
 
@@ -124,3 +127,57 @@ def test_the_vendors_rows_hold_their_image_at_one_place(tmp_path):
     row = read(section, models.build(config).config).source[0]
     assert row["input_ids"].tolist() == [3, 15, 15, 15, 15, 3, 3]
     assert row["pixel_values"].shape == (3, 8, 8)
+
+
+def proteins(folder, **section):
+    """Two rows of packed proteins as the vendor writes them: [N, 4, S] and labels [N, 1, S]."""
+    ids = [[0, 5, 32, 2, 0, 7, 2, 1], [0, 32, 2, 1, 1, 1, 1, 1]]
+    mask = [[1] * 7 + [0], [1] * 3 + [0] * 5]
+    span = [[3, 2, 1, 0, 2, 1, 0, 0], [2, 1, 0, 0, 0, 0, 0, 0]]
+    place = [[0, 1, 2, 3, 0, 1, 2, 0], [0, 1, 2, 0, 0, 0, 0, 0]]
+    labels = np.full((2, 1, 8), -100)
+    labels[0, 0, [2, 5]], labels[1, 0, 1] = [6, 7], 8
+    folder.mkdir(exist_ok=True)
+    (folder / "data_params.json").write_text("{}")
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file.attrs["n_examples"] = 2
+        file["data"] = np.stack([ids, mask, span, place], axis=1).astype(np.int32)
+        file["labels"] = labels.astype(np.int32)
+    return {
+        "data_processor": "BertHDF5DataProcessor",
+        "data_dir": str(folder),
+        "batch_size": 2,
+        **section,
+    }
+
+
+def test_packed_proteins_are_scored_by_their_places_in_the_row(tmp_path):
+    data = read(proteins(tmp_path / "p", use_vsl=True, max_predictions_per_seq=2))
+    rows = next(data.loader(2, num_epochs=1))
+    batch = to_batch({k: v[0, 0] for k, v in host_batch(rows).items()})
+    assert int(batch.layout.row_count) == 2
+    assert sorted(batch.layout.lengths[batch.layout.lengths > 0].tolist()) == [3, 3, 4]
+    used = batch.extras["masked_weights"] != 0
+    assert batch.extras["masked_positions"][used].tolist() == [2, 5, 9]
+    assert batch.extras["masked_labels"][used].tolist() == [6, 7, 8]
+    plain = read(proteins(tmp_path / "q"))
+    assert "attention_span" not in next(plain.loader(2, num_epochs=1))
+
+
+def test_packed_rows_need_a_model_without_next_sentences(tmp_path):
+    sizes = {"vocab_size": 33, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 1}
+    cfg = parse_config(
+        {
+            "model": {"name": "bert", "filter_size": 8, "max_position_embeddings": 8, **sizes},
+            "train_input": proteins(tmp_path / "p", use_vsl=True),
+            "optimizer": {"optimizer_type": "SGD", "learning_rate": 0.1},
+            "runconfig": {"max_steps": 1},
+        }
+    )
+    with pytest.raises(ConfigError, match="disable_nsp: true"):
+        Experiment.from_config(cfg)
+    with pytest.raises(SectionError, match="not computed here: packing is for next-token"):
+        read(
+            {"data_processor": "BertCSVDataProcessor", "data_dir": "x", "batch_size": 1}
+            | {"use_vsl": True}
+        )

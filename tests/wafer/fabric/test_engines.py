@@ -11,8 +11,9 @@ import pytest
 from wafer import fabric
 from wafer.fabric import native, trace
 from wafer.fabric.engines import planes
-from wafer.fabric.library import lowering
+from wafer.fabric.library import kernel_programs, lowering
 from wafer.fabric.program.ops import Const, control_wavelet, fabin, fabout, fmovs, mem, mov32, work
+from wafer.machine.recording import OWN_THREAD, TASK
 from wafer.spec import WSE2, WSE3, WaferSpec
 
 
@@ -178,19 +179,46 @@ def test_faults_and_deadlocks_of_the_plane():
 
 
 def test_traces(tmp_path):
+    """Column 0 sends three words, the others receive them: one task and one operation of a PE."""
     program = lowering.broadcast_program(4, 2, 3)
     state, film = trace.record(program, fabric.init(program), 12)
-    assert int(film.issued.sum()) == 8 * 3 == int(state.busy.sum())
+    own = film.thread == OWN_THREAD
+    assert film.x[own].tolist() == [0, 1, 2, 3] * 2
+    assert film.end[own].tolist() == [3, 9, 10, 11] * 2  # a hop later in each column
+    assert film.end[film.thread == TASK].tolist() == [3, 9, 10, 11] * 2
+    assert film.elements[own].tolist() == [3] * 8
+    np.testing.assert_array_equal(film.links.sum(axis=0), np.moveaxis(state.links, 0, -1))
     assert trace.utilisation(state)["east"][0, 0] == pytest.approx(3 / 11)
     events = trace.chrome_trace(film, str(tmp_path / "t.json"))["traceEvents"]
-    assert {"name": "CE", "ph": "X", "ts": 8, "dur": 3, "pid": 1, "tid": 3} in events
+    (sent, *_) = [e for e in events if e["name"] == "fmovs(fabout(0), x, n=3)"]
+    assert (sent["ts"], sent["dur"], sent["args"]["of"]) == (0, 3, "main")
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"] == events
     trace.gif(film, str(tmp_path / "t.gif"), frames=2)
     assert (tmp_path / "t.gif").read_bytes()[:3] == b"GIF"
     trace.filmstrip(film, 2, str(tmp_path / "t.png"))
+    trace.timeline(film, str(tmp_path / "l.png"))
     trace.heat_map(state, "ce", str(tmp_path / "h.png"))
+    trace.heat_map(film, "task", str(tmp_path / "h.png"))
     with pytest.raises(ValueError, match="'up'; there are"):
         trace.heat_map(state, "up")
+
+
+def test_a_recording_goes_on_where_the_last_one_ended():
+    """Microthreads and tasks of two halves are those of the whole, cut in two."""
+    program = kernel_programs.summa_program(2, 2, 2, 2)
+    start = fabric.init(program)
+    _, whole = trace.record(program, start, 200)
+    state, first = trace.record(program, start, 77)
+    _, second = trace.record(program, state, 123)
+    assert (first.cycles, second.cycles) == ((0, 77), (77, 200))
+    spent = lambda seen: {line.text: line.cycles for line in trace.profile(seen)}
+    halves = [spent(seen) for seen in (first, second)]
+    assert spent(whole) == {
+        text: sum(half.get(text, 0) for half in halves) for text in spent(whole)
+    }
+    assert {0, 1} <= {*whole.thread.tolist()}  # microthreads
+    assert "fmacs(c, c, a[0], b[0], n=2)" not in spent(whole)
+    assert "fmovs(fabout(0), a, n=4)" in spent(whole)
 
 
 # Random programs of one shape, compiled once: a row where PE i sends to PE i + 1 or passes on.

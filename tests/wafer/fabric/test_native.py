@@ -123,7 +123,7 @@ def test_a_fault_in_one_row_stops_all_rows():
         "main", [rule_cases.fmovs(rule_cases.mem("a"), rule_cases.fabin(c), 8)], x == 2, active=True
     )
     program = layout.build()
-    with pytest.raises(fabric.FaultError, match=r"PE \(1, 1\), colour 5: same-cycle arrival"):
+    with pytest.raises(fabric.FaultError, match=r"PE \(1, 1\): two wavelets of colour 5"):
         fabric.simulate(program)
     (state,) = fabric.run_many([program], [None])
     (want,) = fabric.run_many([program], [None], implementation="jax")

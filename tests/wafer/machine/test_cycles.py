@@ -126,11 +126,19 @@ def test_addresses_that_4_does_not_divide_and_unequal_strides():
 
 @pytest.mark.parametrize(
     ("dest", "src1", "turns"),
-    # a column of a matrix with rows of whole lines stays in one bank: here src0's is 0
-    [(0, 4, 2), (0, 0, 3), (4, 8, 1), (4, 4, 2), (4, 0, 2)],
+    # a column of a matrix with rows of whole lines stays in one bank: here src0's is 0; a write
+    # meets a read after 32 bytes, a read another one after 16
+    [(0, 4, 2), (0, 0, 3), (4, 8, 1), (4, 4, 2), (4, 0, 2), (0, 16, 2), (0, 32, 3), (16, 4, 1)],
 )
 def test_columns_are_written_where_they_are_read(dest, src1, turns):
     assert steps("FMACS", 24, (dest, 0, 8192 + src1), (64, 64, 12)) == 24 * turns
+
+
+def test_products_of_32_bits_and_addresses_of_registers():
+    assert between("const r1 3\n---\nmul.i32 r2 r1 r1") == 12
+    assert between("const r1 3\n---\nmul.u16 r2 r1 r1") == 1
+    load = "memory r0 4000 8\nload_dsr file=1 id=0 kind=MEMORY at=r0"
+    assert between(f"{load}\nconst r1 4\n---\ndsr_base.1 0 0 r1") == 8
 
 
 @pytest.mark.parametrize("kind", [Operand.MEMORY, Operand.SHAPED])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.assembly import assemble, build
 from helpers.csl_program import compiled
+from helpers.paths import ROOT
 
 import wafer.csl
 from wafer.errors import CompileError
@@ -16,6 +17,7 @@ from wafer.machine.codes import DsdOp, Op, Type
 from wafer.machine.reference import scalar
 
 LIMIT = 20_000
+RULES = ROOT / "tests" / "wafer" / "csl" / "rules"
 
 
 @pytest.fixture(autouse=True)
@@ -244,3 +246,12 @@ def test_a_product_is_rounded_before_it_is_added():
     a, b = jnp.array([minus]), jnp.array([x])
     bits, _ = jax.jit(scalar.element)(jnp.array([DsdOp.FMACS]), a, b, b, jnp.array([0]))
     assert np.asarray(bits).astype(np.uint32).view(np.float32).tolist() == [0.0]
+
+
+@pytest.mark.slow
+@pytest.mark.native
+@pytest.mark.parametrize("name", ["swap", "swap_of_the_ramp"])
+def test_colors_swap(name):
+    """Where words come in, from a neighbor and from the PE."""
+    image = wafer.csl.compile(RULES / "routes" / f"{name}.csl")
+    agree(image, "go")

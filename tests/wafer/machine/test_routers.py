@@ -228,10 +228,11 @@ def test_a_control_wavelet_that_the_ce_sees_names_a_task():
 
 
 def test_colours_swap_on_their_way():
-    """What leaves PE 1 to the east as colour 0 arrives as colour 1, and the other way round."""
+    """What comes to PE 1 from the west as colour 0 goes on as colour 1."""
     receiver = RECEIVER + "data 1:\n const r1 0\n store.u32 r1 r0 60\n return\n"
     routes = {(0, 0, 0): color_register("R", "E"), (2, 0, 1): color_register("W", "R")}
-    routes |= {(1, 0, 0): color_register("W", "E", swap_x=True)}
+    routes |= {(1, 0, 0): color_register("W", "", swap_x=True)}
+    routes |= {(1, 0, 1): color_register("W", "E")}
     image = build([sender(33), assemble(receiver)], [[0, -1, 1]], routes=routes)
     machine = Machine(image)
     assert machine.run(1000) == Status.QUIET, machine.fault

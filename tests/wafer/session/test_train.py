@@ -288,6 +288,16 @@ def test_nan_loss_stops_with_step_and_norms_and_leaves_the_good_checkpoint(tmp_p
         assert all(np.isfinite(v).all() for v in arrays.values())
 
 
+def test_skipped_samples_are_those_after_the_place_in_the_data(tmp_path):
+    """At rate 0 the loss is of the data alone: 2 of 3 batches skipped leave the third's."""
+    still = {"optimizer": {"learning_rate": 0.0}}
+    train(tmp_path / "all", **still, runconfig={"max_steps": 3})
+    train(tmp_path / "late", **still, runconfig={"max_steps": 1, "skip_samples": 8})
+    assert losses(tmp_path / "late") == pytest.approx(losses(tmp_path / "all")[2:])
+    with pytest.raises(ConfigError, match="7 samples are no whole steps of 4"):
+        built(runconfig={"skip_samples": 7})
+
+
 def test_a_signal_in_the_middle_of_telling_the_others_is_not_lost(tmp_path, monkeypatch):
     heard = iter([True])
 

@@ -21,7 +21,7 @@ _PARTS = ("train_input", "eval_input")
 class Row(NamedTuple):
     """Keys of a section that share an explanation.
 
-    section: 'model', 'optimizer', 'runconfig' or 'input' (both input sections)
+    section: 'model', 'model.lora_params', 'optimizer', 'runconfig' or 'input' (both inputs)
     keys: separated by spaces
     releases: that knew them, 'first-last'
     why: what they mean, in a message or in the documentation
@@ -77,6 +77,10 @@ IGNORED = (
     Row("model", "scale_by_layer_index", "2.1-2.1", "unused", (False,)),
     Row("model", "dtype use_cache pad_token_id", "2.4-2.10", "unused in training"),
     Row("model", "tie_encoder_decoder", "1.6-2.10", "the vendor has no other value", (False,)),
+    Row("model", "problem_type", "1.6-2.10", "the only value", ("single_label_classification",)),
+    Row("model", "use_cls_bias", "1.6-2.10", "the vendor has no other value", (True,)),
+    Row("model.lora_params", "fan_in_fan_out", "1.9-2.10", "kernels are always [in, out]"),
+    Row("model.lora_params", "merge_weights", "1.9-2.10", "`wafer finalize --fold_lora` merges"),
     Row("optimizer", "epsilon", "1.6-1.9", "unused: the vendor reads eps"),
     Row("optimizer", "use_bias_correction", "1.6-1.9", "unused: the correction is made", (True,)),
     Row("optimizer", "correct_bias", "2.0-2.10", "the default", (True,), "(?i)^(?!adamw$)"),
@@ -162,6 +166,9 @@ def _release(value: Any) -> tuple[int, int] | None:
 
 def _apply(out: Translated, name: str, section: dict[str, Any]) -> None:
     for key in list(section):
+        if isinstance(section[key], dict) and any(r.section == f"{name}.{key}" for r in IGNORED):
+            section[key] = dict(section[key])
+            _apply(out, f"{name}.{key}", section[key])
         row = _row(REFUSED, name, key, section)
         if row is not None and section[key] is not None:
             out.problems.append(Problem((name, key), f"{section[key]!r}: {NOT_COMPUTED}{row.why}"))

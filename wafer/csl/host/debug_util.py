@@ -1,5 +1,6 @@
 """Reads a stopped program's memory: its globals, and the records of ``<debug>``."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +23,21 @@ _FULL = 0x8000
 class debug_util:
     """The memory of a program after ``stop``; columns and rows count on the whole fabric.
 
+    It is read at the first question, so a script may make this before it runs.
+
     Args:
         bindir: folder that the program was compiled to.
         cmaddr: of a system; there are none here.
     """
 
     def __init__(self, bindir: str | Path, cmaddr: str | None = None) -> None:
+        self._bindir = Path(bindir).absolute()
         self._image = load(bindir)
-        self._cores = load_cores(bindir, self._image)
         self._left, self._top = offsets_of(bindir)
+
+    @functools.cached_property
+    def _cores(self) -> dict[tuple[int, int], np.ndarray]:
+        return load_cores(self._bindir, self._image)
 
     def get_symbol(self, col: int, row: int, symbol: str, dtype: npt.DTypeLike) -> np.ndarray:
         """A global of a PE, exported or not, as items of a type.

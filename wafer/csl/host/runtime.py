@@ -16,7 +16,7 @@ from wafer.csl.host.region import Region, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
-from wafer.machine.chains import by_cause
+from wafer.machine.chains import by_cause, routes_of
 from wafer.machine.choice import machine_for
 from wafer.machine.image import HostPort, Image
 from wafer.machine.lines import Line, profile_of
@@ -81,7 +81,7 @@ class Runtime:
 
     @property
     def trace(self) -> Trace:
-        """What was recorded, for ``wafer.csl.trace``.
+        """What was recorded, for ``wafer.machine.trace``.
 
         Raises:
             CompileError: nothing was.
@@ -463,7 +463,7 @@ class Runtime:
         elif self.machine.commands_waiting(self.whole):
             lines.append("the calls before it have not freed the command stream: every exported")
             lines[-1] += " function must lead to unblock_cmd_stream() on its PE"
-        waiting = by_cause(self.image, self.machine.waiting())
+        waiting = by_cause(routes_of(self.image), self.machine.waiting())
         shown = [str(each) for each in waiting]
         if len(lines) + len(shown) > _SHOWN:
             more = len(lines) + len(shown) - _SHOWN

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the machine need not be loaded to say which options there a
 
 __all__ = ["add_trace_options", "trace_script"]
 
-# Option -> name of a function of wafer.csl.trace, and what it writes.
+# Option -> name of a function of wafer.machine.trace, and what it writes.
 _FILES = {
     "chrome": ("chrome_trace", "events for chrome://tracing and Perfetto (JSON)"),
     "picture": ("timeline", "timeline of tasks and operations, a row per PE (PNG, SVG, PDF)"),
@@ -102,7 +102,7 @@ def _show(
     runtime: "Runtime", wanted: dict[str, Path], number: int, args: argparse.Namespace
 ) -> None:
     """Write and print what was asked for; files of one of several runtimes get its number."""
-    from wafer.csl import trace as drawing
+    from wafer.machine import trace as drawing
 
     trace = runtime.trace
     for option, path in wanted.items():

@@ -54,9 +54,9 @@ class Files:
             Failure: there is no such file.
         """
         if name.startswith("<") and name.endswith(">"):
-            path = LIBRARY / f"{name[1:-1]}.csl"
-            if path.is_file():
-                return path
+            for folder in (LIBRARY, *map(Path, self.import_paths)):
+                if (path := folder / f"{name[1:-1]}.csl").is_file():
+                    return path
             known = sorted(str(p.relative_to(LIBRARY))[:-4] for p in LIBRARY.rglob("*.csl"))
             hint = f"there are {', '.join(f'<{each}>' for each in known)}"
             raise Failure(Problem(at, f"there is no system module {name}", hint))

@@ -1,7 +1,8 @@
 """Operations that a PE executes on colors that its layout leads nowhere.
 
 Many programs have code for routes that carry nothing, so only an operation that every run of a
-function or task executes, and whose end something waits for, is a mistake here.
+function or task executes, and whose end something waits for, is a mistake here; one that sends no
+more words than queue, ramp and routers hold has an end.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wafer.csl.syntax.source import CslError, Position, Problem
+from wafer.machine.arch import ARCHITECTURES, ROUTER_DEPTH
 from wafer.machine.codes import Action, Gate, Op, Operand
 from wafer.machine.image import COLUMNS, Image, Program
 from wafer.machine.reports import neighbor, sides_of
@@ -30,11 +32,13 @@ class _Use(NamedTuple):
         pc: its instruction.
         color: of the descriptor or its queue.
         sends: whether it sends.
+        words: of its descriptor.
     """
 
     pc: int
     color: int
     sends: bool
+    words: int
 
 
 def check_routed(image: Image) -> None:
@@ -79,9 +83,10 @@ def _uses(program: Program, arch: str) -> Iterator[_Use]:
         for kind, place in zip(kinds, places, strict=True):
             if kind != Operand.FABRIC:
                 continue
-            index = _constant(program, int(pc), int(program.code[pc, 3]) + int(place))
-            if index is None or index >= len(fabrics):
+            known = _constant(program, int(pc), int(program.code[pc, 3]) + int(place))
+            if known is None or known[0] >= len(fabrics):
                 continue
+            index, words = known
             fabric = fabrics[index]
             sends, queue = bool(fabric[of_fabric["sends"]]), int(fabric[of_fabric["queue"]])
             color, bound = int(fabric[of_fabric["color"]]), -1
@@ -89,11 +94,11 @@ def _uses(program: Program, arch: str) -> Iterator[_Use]:
                 bound = int(queues[queue + 8 * sends])
             color = bound if bound >= 0 else color
             if color >= 0:
-                yield _Use(int(pc), color, sends)
+                yield _Use(int(pc), color, sends, words)
 
 
-def _constant(program: Program, pc: int, register: int) -> int | None:
-    """The row of a descriptor that the instructions before one put into a register."""
+def _constant(program: Program, pc: int, register: int) -> tuple[int, int] | None:
+    """Row and words of a descriptor that the instructions before one put into a register."""
     for op, _, a, b, _ in program.code[max(pc - 64, 0) : pc][::-1]:
         if op in (Op.JUMP, Op.RETURN, Op.FAULT):
             return None
@@ -102,7 +107,7 @@ def _constant(program: Program, pc: int, register: int) -> int | None:
         if op == Op.COPY:
             register = int(b)
         else:
-            return int(b) & 0xFFFF if op == Op.CONST else None
+            return (int(b) & 0xFFFF, int(b) >> 16 & 0xFFFF) if op == Op.CONST else None
     return None
 
 
@@ -116,7 +121,11 @@ def _first_problem(image: Image, cells: list[tuple[int, int]], use: _Use) -> tup
 
 def _problem(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
     color = use.color
+    if int(image.colors[y, x, color]) & _SWAPS:
+        return None  # it becomes another color
     if not sides_of(image, x, y, color, enter=use.sends) >> _RAMP & 1:
+        if use.sends and use.words <= _held(image):
+            return None
         verb, field = ("sends on", "rx") if use.sends else ("receives from", "tx")
         route = (
             "has no route for it" if not image.routed[y, x, color] else f"has no RAMP in .{field}"
@@ -125,11 +134,18 @@ def _problem(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
             f"PE ({x}, {y}) {verb} color {color}, and its router {route}",
             f"add RAMP to .{field} of the color's .routes at this PE (@set_color_config)",
         )
-    return _refusal(image, x, y, color) if use.sends else None
+    return _refusal(image, x, y, use) if use.sends else None
 
 
-def _refusal(image: Image, x: int, y: int, color: int) -> tuple[str, str] | None:
+def _held(image: Image) -> int:
+    """The most words that wait for a PE's router."""
+    hardware = ARCHITECTURES[image.arch]
+    return max(hardware.output_depths) + hardware.ramp_latency
+
+
+def _refusal(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
     """The first neighbor on a color's way that never takes it from the side by which it comes."""
+    color = use.color
     height, width = image.tiles.shape
     seen, waiting = {(x, y)}, [(x, y)]
     while waiting:
@@ -149,6 +165,8 @@ def _refusal(image: Image, x: int, y: int, color: int) -> tuple[str, str] | None
                 continue
             taken = sides_of(image, *other, color, enter=True)
             if not taken >> (bit ^ 1) & 1:
+                if use.words <= _held(image) + ROUTER_DEPTH * len(seen):
+                    continue
                 names = " and ".join(n for k, n in enumerate(_SIDES) if taken >> k & 1)
                 takes = f"takes it from {names}" if names else "has no route for it"
                 return (

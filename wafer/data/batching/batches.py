@@ -230,7 +230,10 @@ def _extras(
         extras["class_labels"] = features["labels"]
     if "gather_positions" in features:
         used = features["gather_weights"]
-        slots = layout.offsets[:, None] + features["gather_positions"]
+        first = layout.offsets
+        if layout.rows is not None:  # packed rows, too, are scored by places in the row
+            first = jnp.arange(layout.rows[0]) * layout.rows[1]
+        slots = first[:, None] + features["gather_positions"]
         extras["masked_positions"] = jnp.where(used != 0, slots, 0).reshape(-1)
         extras["masked_labels"] = features["gather_labels"].reshape(-1)
         extras["masked_weights"] = used.reshape(-1).astype(jnp.float32)

@@ -42,6 +42,7 @@ class Tally(NamedTuple):
     empty: records without text
     failed: records left out because their hook fails
     sequences: before they share rows
+    without_image: records whose image is missing, or with too many
     """
 
     raw_bytes: int = 0
@@ -50,6 +51,7 @@ class Tally(NamedTuple):
     empty: int = 0
     failed: int = 0
     sequences: int = 0
+    without_image: int = 0
 
 
 class Encoded(NamedTuple):

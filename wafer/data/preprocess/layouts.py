@@ -6,7 +6,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from wafer.data.preprocess.packing import BinPacker, Packer, SinglePacker, Strea
 from wafer.data.preprocess.sentences import SentencePacker, SentencePair
 from wafer.data.preprocess.settings import RunSettings, Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
-from wafer.data.rowfiles.rules import Group
+from wafer.data.rowfiles.rules import Attachment, Group
 from wafer.data.text.pieces import decode_inside, for_pieces
 from wafer.errors import DataError
 
@@ -43,12 +43,16 @@ class Layout:
         packer: makes the packer.
         shape: (what the packer gave, generator of this row) -> arrays, one for each group.
         heavy: shaping is worth a process of its own.
+        attachments: datasets beside the groups, whose arrays follow theirs in a row.
+        described: further keys of ``data_params.json``.
     """
 
     groups: tuple[Group, ...]
     packer: Callable[[], Packer]
     shape: Callable[[Any, np.random.Generator], Row]
     heavy: bool = False
+    attachments: tuple[Attachment, ...] = ()
+    described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def padded(rows: np.ndarray, length: int, fill: Sequence[int]) -> np.ndarray:

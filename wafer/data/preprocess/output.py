@@ -51,6 +51,11 @@ class Summary(NamedTuple):
                 f"{self.counts.marks:,} special token(s), such as <|endoftext|>, stood in the "
                 "texts and were read as marks; --encode_special_tokens true reads them as text"
             )
+        if self.counts.without_image:
+            lines.append(
+                f"{self.counts.without_image:,} records left out: an image is missing in "
+                "image_dir, or there are more than max_num_img"
+            )
         if self.counts.skipped:
             lines.append(f"{self.counts.skipped:,} records could not be read, left out")
         if unit == "rows":
@@ -146,10 +151,14 @@ class Sink:
             path = job.folder / f"{job.settings.output_name}_{self._written.files:05d}.h5"
             compression = None if job.settings.compression == "none" else job.settings.compression
             groups = () if self._corpus else job.layout.groups
-            self._append = self._open.enter_context(growing(path, groups, compression))
+            self._append = self._open.enter_context(
+                growing(path, groups, compression, attachments=job.layout.attachments)
+            )
         self._append(rows)
-        tokens = 0 if self._corpus else _tokens(rows)
-        self._written = self._written.plus(rows, tokens, job.ids.eos_id, job.ids.pad_id)
+        counted = rows[: len(job.layout.groups)]
+        features = job.layout.groups[0].features
+        tokens = 0 if self._corpus else _tokens(counted, features)
+        self._written = self._written.plus(counted, tokens, job.ids.eos_id, job.ids.pad_id)
 
     def _end_file(self) -> None:
         self._open.close()
@@ -160,21 +169,29 @@ class Sink:
         """Write the last file and ``data_params.json``."""
         if self._append is not None and self._job.settings.write_remainder:
             self._end_file()
+        counts = self._standing.counts
         if not self._complete.rows:
             raise DataError(
                 f"{self._job.folder}: no row was made: the input is empty, or every text is "
                 f"shorter than min_sequence_len {self._job.settings.min_sequence_len} or, where "
                 "texts are not cut (prompts, fold_long_doc false), longer than max_seq_length "
-                f"{self._job.settings.max_seq_length}"
+                f"{self._job.settings.max_seq_length}{_image_hint(counts)}"
             )
-        counts = self._standing.counts
         params = _params(self._job, self._complete, counts)
         write_json(self._job.folder / PARAMS, params)
         progress.forget(self._job.folder)
         return Summary(self._job.folder, self._complete, counts, params)
 
 
-def _tokens(groups: list[np.ndarray]) -> int:
+def _image_hint(counts: Counts) -> str:
+    count = counts.without_image
+    return f"; {count:,} records have no image in image_dir, or too many" if count else ""
+
+
+def _tokens(groups: list[np.ndarray], features: tuple[str, ...]) -> int:
+    """Positions in use of the rows of each group; ``features`` are those of the first."""
+    if "key_padding_mask" in features:
+        return int((groups[0][:, features.index("key_padding_mask")] == 0).sum())
     return sum(int(filled(rows).sum()) for rows in groups if rows.shape[1] > 1)
 
 
@@ -183,6 +200,7 @@ def _params(job: Job, written: Written, counts: Counts) -> dict[str, Any]:
     settings = job.settings
     corpus = settings.data_format == "corpus"
     layout = {"features": ["tokens"]} if corpus else described(job.layout.groups)
+    layout |= job.layout.described
     after: dict[str, Any] = {
         "processed": counts.records,
         "discarded": counts.discarded,

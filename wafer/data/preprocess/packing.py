@@ -27,7 +27,7 @@ class Packer(abc.ABC):
     discarded: int = 0
 
     @abc.abstractmethod
-    def add(self, sequence: np.ndarray) -> list[Any]:
+    def add(self, sequence: Any) -> list[Any]:
         """Take a sequence; give the rows that are full now."""
 
     def finish(self) -> list[Any]:

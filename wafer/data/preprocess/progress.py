@@ -51,7 +51,7 @@ class Counts(NamedTuple):
     discarded: records or rests too short or too long
     characters: of the texts
     rows: made so far, those not yet written included
-    raw_bytes, clean_characters, clean_bytes, empty, sequences: see ``encode.Tally``
+    raw_bytes, clean_characters, clean_bytes, empty, sequences, without_image: see ``encode.Tally``
     marks: special tokens that stood in the texts
     """
 
@@ -66,6 +66,7 @@ class Counts(NamedTuple):
     empty: int = 0
     sequences: int = 0
     marks: int = 0
+    without_image: int = 0
 
 
 class Written(NamedTuple):

@@ -6,6 +6,7 @@ on the input and the settings alone. After each HDF5 file the standing is saved.
 
 import functools
 import logging
+import math
 import os
 import pathlib
 import time
@@ -206,11 +207,12 @@ def _packed(
     """What becomes rows after each batch, the number of its first row, and the standing."""
     counts, position, read = begin.counts, begin.position, begin.bytes_read
     earlier = counts.discarded
-    corpus = settings.data_format == "corpus"
+    corpus, limit = settings.data_format == "corpus", settings.row_limit or math.inf
     for texts, batch in encoded:
         full = []
         for sequence in texts.sequences:
-            full += [sequence] if corpus else packer.add(sequence)
+            if counts.rows + len(full) < limit:
+                full += [sequence] if corpus else packer.add(sequence)
         earlier += texts.discarded
         first = counts.rows
         tally = texts.tally
@@ -226,9 +228,14 @@ def _packed(
             counts.empty + tally.empty,
             counts.sequences + tally.sequences,
             counts.marks + texts.marks,
+            counts.without_image + tally.without_image,
         )
         position, read = batch.end, batch.bytes_read
         yield (full, first), Standing(position, read, counts, packer.state())
+        if counts.rows >= limit:
+            return
+    if limit < math.inf:
+        _LOG.warning("token_limit: the input has fewer tokens (%s rows)", f"{counts.rows:,}")
     rest = packer.finish() if settings.write_remainder else []
     last = counts._replace(discarded=earlier + packer.discarded, rows=counts.rows + len(rest))
     yield (rest, counts.rows), Standing(position, read, last, packer.state())

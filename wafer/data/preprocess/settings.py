@@ -132,6 +132,11 @@ class RunSettings(Section, legacy={"max_sequence_length": "max_seq_length", "ftf
         """Names of the fields of a record."""
 
     @property
+    def row_limit(self) -> int | None:
+        """Rows after which to stop; None makes all."""
+        return None
+
+    @property
     def chunk_bytes(self) -> int | None:
         """Bytes of records that are packed together; None where rows do not depend on it."""
         return None

@@ -38,6 +38,7 @@ class Vocabulary(NamedTuple):
     fim: ids of the prefix, middle and suffix marks, or None
     before: ids before each prompt, and before each completion
     special: texts of the special tokens, of a vendor's file with a read hook
+    image_id: stands for an image in a text, or None
     """
 
     size: int
@@ -49,6 +50,7 @@ class Vocabulary(NamedTuple):
     fim: tuple[int, int, int] | None = None
     before: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     special: SpecialTokens = SpecialTokens()
+    image_id: int | None = None
 
 
 def _existing(settings: Settings, key: str) -> pathlib.Path:

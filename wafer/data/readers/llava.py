@@ -1,13 +1,18 @@
-"""LLaVA's HDF5 rows: six features of text and the path of an image.
+"""LLaVA's HDF5 rows: features of text and the path of an image.
 
-Dataset ``data`` is int32 [N, 6, S]: text_input_ids, loss_mask, labels, attention_span,
-position_ids, key_padding_mask; ``img_path`` [N, 1] names the image below ``img_data_dir``
-('None' for none). The slots an image fills hold the model's ``image_token_index``.
+Dataset ``data`` is int32 [N, F, S]. All begin with text_input_ids, loss_mask and labels:
+
+* F = 4: key_padding_mask (1 where nothing attends); the image's slots are at one place in all rows
+* F = 5: key_padding_mask, token_modality_idx; ``img_data_loc`` [N, images, slots] has the places
+* F = 6: attention_span, position_ids, and a key_padding_mask that is 1 where tokens attend
+
+``img_path`` [N, images] names the images below ``img_data_dir`` ('None' for none). The slots of an
+image become the model's ``image_token_index``, unless rows of F = 6 hold it already.
 """
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -15,16 +20,29 @@ from PIL import Image, UnidentifiedImageError
 
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.readers.image_transforms import transform_image
-from wafer.data.rowfiles.files import StoredRows
+from wafer.data.rowfiles.files import StoredRows, folder_params
 from wafer.data.text.textfiles import find_files
 from wafer.errors import DataError
 
-__all__ = ["LlavaSource", "llava", "load_image"]
+__all__ = ["ImageSlots", "LlavaSource", "llava", "load_image"]
 
 # CLIP's own normalization (Radford et al. 2021).
 _MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
 _STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
-_FEATURES = 6
+_FEATURES = (4, 5, 6)
+
+
+class ImageSlots(NamedTuple):
+    """Where images are in a row.
+
+    first: first slot in every row; None: each row tells (F = 5)
+    number: slots of an image
+    token: id they take
+    """
+
+    first: int | None
+    number: int
+    token: int
 
 
 def load_image(
@@ -69,7 +87,7 @@ class LlavaSource(StoredRows):
         images: folder of the images.
         shape: (C, h, w) of an image.
         steps: see ``load_image``.
-        slots: (first slot, slots, id) that an image takes in every row; None: rows have the id.
+        slots: that an image takes; None: rows have its id already.
 
     Raises:
         DataError: a file that is not of this format; names it.
@@ -81,41 +99,71 @@ class LlavaSource(StoredRows):
         images: pathlib.Path,
         shape: tuple[int, int, int],
         steps: Sequence[Mapping[str, Any]] | None = None,
-        slots: tuple[int, int, int] | None = None,
+        slots: ImageSlots | None = None,
     ) -> None:
         if not images.is_dir():
             raise DataError(f"img_data_dir: {images} is not a folder")
         self._images, self._shape, self._steps, self._slots = images, shape, steps, slots
-        counts, lengths = zip(*map(self._check, paths), strict=True)
-        if len(set(lengths)) > 1:
-            raise DataError(f"{paths[0].parent}: rows of different lengths; keep one format")
-        self.row_length = lengths[0]
-        super().__init__(paths, counts, ["data", "img_path"])
+        counts, formats = zip(*map(self._check, paths), strict=True)
+        if len(set(formats)) > 1:
+            raise DataError(f"{paths[0].parent}: rows of different shapes; keep one format")
+        self.features, self.row_length = formats[0]
+        if slots is not None and slots.first is None:
+            self._slots = self._placed(slots, paths[0].parent)
+        located = ["img_data_loc"] if self.features == 5 else []
+        super().__init__(paths, counts, ["data", "img_path", *located])
 
-    @staticmethod
-    def _check(path: pathlib.Path) -> tuple[int, int]:
+    def _check(self, path: pathlib.Path) -> tuple[int, tuple[int, int]]:
+        """Rows of a file, and (F, S)."""
         try:
             with h5py.File(path, "r") as file:
                 data: Any = file["data"]
                 names: Any = file["img_path"]
+                places: Any = file["img_data_loc"] if data.shape[1:2] == (5,) else None
                 shape, count = data.shape, len(names)
+                slots = None if places is None else places.shape[-1]
         except (OSError, KeyError) as error:
             raise DataError(
                 f"{path}: not LLaVA rows ({error}); expected the datasets 'data' and 'img_path'"
             ) from None
-        if len(shape) != 3 or shape[1] != _FEATURES or count != shape[0]:
+        if len(shape) != 3 or shape[1] not in _FEATURES or count != shape[0]:
             raise DataError(
                 f"{path}: 'data' has shape {shape} and 'img_path' {count} entries; expected "
-                f"[N, {_FEATURES}, S] and N"
+                f"[N, 4, S], [N, 5, S] or [N, 6, S], and N"
             )
-        return shape[0], shape[2]
+        if slots is not None and self._slots is not None and slots != self._slots.number:
+            raise DataError(
+                f"{path}: an image takes {slots} slots, but the model's tower gives "
+                f"{self._slots.number}; preprocess with num_patches: {self._slots.number}"
+            )
+        return shape[0], (shape[1], shape[2])
+
+    def _placed(self, slots: ImageSlots, folder: pathlib.Path) -> ImageSlots | None:
+        """Slots at the place that ``data_params.json`` names."""
+        if self.features != 4:
+            return slots if self.features == 5 else None
+        start = folder_params(folder).get("image_patch_info", {}).get("image_patch_start_idx")
+        if start is None:
+            raise DataError(
+                f"{folder}: data_params.json has no image_patch_start_idx; give image_start_idx, "
+                "the slot at which the image of every row begins"
+            )
+        return slots._replace(first=start)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         """One row with its image."""
         path, row, datasets = self.place(index)
-        ids, loss_mask, labels, _, _, real = datasets["data"][row].astype(np.int32)
-        name = np.asarray(datasets["img_path"][row]).reshape(-1)[0]
-        name = name.decode() if isinstance(name, bytes) else str(name)
+        rows = datasets["data"][row].astype(np.int32)
+        ids, loss_mask, labels = rows[:3]
+        real = rows[5] if self.features == 6 else (rows[3] == 0).astype(np.int32)
+        stored = np.asarray(datasets["img_path"][row]).reshape(-1).tolist()
+        names = [one.decode() if isinstance(one, bytes) else str(one) for one in stored]
+        if len(names) > 1 and names[1] != "None":
+            raise DataError(
+                f"{path}, row {row}: has several images, and the model takes one in a row; "
+                "preprocess with max_num_img: 1"
+            )
+        name = names[0]
         features = {
             "input_ids": ids,
             "attention_mask": real,
@@ -125,9 +173,12 @@ class LlavaSource(StoredRows):
         }
         if name != "None":
             if self._slots is not None:
-                first, count, token = self._slots
+                first, number, token = self._slots
+                places = slice(first or 0, (first or 0) + number)
+                if first is None:
+                    places = datasets["img_data_loc"][row][0]
                 features["input_ids"] = ids.copy()
-                features["input_ids"][first : first + count] = token
+                features["input_ids"][places] = token
             try:
                 place = pathlib.PurePath(name)
                 if place.is_absolute() or ".." in place.parts:
@@ -154,10 +205,10 @@ def llava(cfg: Any, context: Context) -> Dataset:
     steps, slots = None, None
     if cfg.transforms is not None:
         steps = [step.to_dict() for step in cfg.transforms]
-    if cfg.image_start_idx is not None:
+    if context.config is not None:
         model: Any = context.config
         patches = model.image_model.patches + (model.image_feature_select_mode == "cls_patch")
-        slots = (cfg.image_start_idx, patches, model.image_token_index)
+        slots = ImageSlots(cfg.image_start_idx, patches, model.image_token_index)
     files, images = find_files(cfg.data_dir, ["*.h5"]), pathlib.Path(cfg.img_data_dir)
     source = LlavaSource(files, images, tuple(shape), steps, slots)
     if cfg.max_sequence_length not in (None, source.row_length):

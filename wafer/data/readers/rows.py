@@ -170,7 +170,8 @@ def bert_rows(cfg: Any, context: Context) -> Dataset:
     Raises:
         DataError: rows without the features, no id for [MASK].
     """
-    return _masked_rows(cfg, context, ("input_ids", "attention_mask"))
+    packed = ("attention_span", "position_ids") if cfg.use_vsl else ()
+    return _masked_rows(cfg, context, ("input_ids", "attention_mask", *packed))
 
 
 def epigenetic_rows(cfg: Any, context: Context) -> Dataset:

@@ -15,14 +15,22 @@ import h5py
 
 from models.guarded import guarded
 from wafer.data.batching.sources import FEATURES, PAIR_FEATURES, VSL_FEATURES
-from wafer.data.rowfiles.rules import Group
+from wafer.data.rowfiles.rules import ATTACHED, Group
 from wafer.errors import DataError
 
 __all__ = ["DAMAGE", "PARAMS", "Described", "describe", "look", "open_rows"]
 
 PARAMS = "data_params.json"
 DAMAGE = (OSError, KeyError, RuntimeError, TypeError, ValueError)  # what h5py raises over it
-_BY_COUNT = {3: FEATURES, 5: VSL_FEATURES, 2: FEATURES[:2], 6: PAIR_FEATURES}
+_MASKED = FEATURES[:2]
+_BY_COUNT = {
+    2: _MASKED,
+    3: FEATURES,
+    4: (*_MASKED, *VSL_FEATURES[3:]),
+    5: VSL_FEATURES,
+    6: PAIR_FEATURES,
+}
+_IMAGE_ROW = ("text_input_ids", "loss_mask", "labels", "key_padding_mask", "token_modality_idx")
 _CHUNK = 256 << 20  # bytes of one chunk, which is in memory as a whole to read a row of it
 
 
@@ -96,8 +104,12 @@ def _stored(file: h5py.File, name: str) -> h5py.Dataset:
     return data
 
 
-def _features(name: str, shape: tuple[int, ...], params: dict[str, Any]) -> tuple[str, ...]:
+def _features(
+    name: str, shape: tuple[int, ...], params: dict[str, Any], *, images: bool
+) -> tuple[str, ...]:
     names = params.get("features" if name == "data" else f"{name}_features")
+    if images and not names:
+        names = _IMAGE_ROW[: shape[1]]
     if name == "labels":
         names = ("labels", "masked_lm_positions", "masked_lm_mask")[: shape[1]]
     features = tuple(names) if names else _BY_COUNT.get(shape[1])
@@ -133,7 +145,7 @@ def _look(path: pathlib.Path, params: dict[str, Any]) -> Described:
             if data.ndim not in (3, 4) or 0 in data.shape[1:]:
                 raise DataError(f"dataset {name!r} has shape {data.shape}; expected [N, F, S]")
             contexts = data.shape[2] if data.ndim == 4 else 0
-            features = _features(name, data.shape, params)
+            features = _features(name, data.shape, params, images=ATTACHED[0] in file)
             groups.append(Group(name, features, data.shape[-1], contexts))
         counts = {len(data) for data in datasets.values()}
         if len(counts) > 1:

@@ -15,8 +15,8 @@ import numpy as np
 
 from models.files import read_json
 from wafer.data.batching.sources import FEATURES
-from wafer.data.rowfiles.described import DAMAGE, PARAMS, describe
-from wafer.data.rowfiles.rules import Group, checked_row, checked_tokens
+from wafer.data.rowfiles.described import DAMAGE, PARAMS, describe, open_rows
+from wafer.data.rowfiles.rules import ATTACHED, Attachment, Group, checked_row, checked_tokens
 from wafer.errors import DataError
 
 __all__ = [
@@ -167,7 +167,9 @@ class Hdf5Source(StoredRows):
         if not any(counts):
             raise DataError(f"{paths[0]}: holds no row, nor does any file beside it")
         _check_folders(dict(zip(paths, counts, strict=True)), "rows")
-        super().__init__(paths, counts, [group.name for group in self.groups])
+        self.attachments = _attachments(paths[0])
+        names = [dataset.name for dataset in (*self.groups, *self.attachments)]
+        super().__init__(paths, counts, names)
 
     @property
     def row_shape(self) -> tuple[int, int]:
@@ -193,6 +195,21 @@ class Hdf5Source(StoredRows):
             raise DataError(f"{path}: row {row}: {error}") from None
         except DAMAGE as error:
             raise DataError(f"{path}: row {row} cannot be read ({error})") from error
+
+    def attached(self, index: int) -> list[np.ndarray]:
+        """What stands beside a row, one array for each of ``attachments``."""
+        _, row, datasets = self.place(index)
+        return [datasets[attachment.name][row] for attachment in self.attachments]
+
+
+def _attachments(path: pathlib.Path) -> tuple[Attachment, ...]:
+    with open_rows(path) as file:
+        present: list[Any] = [file[name] for name in ATTACHED if name in file]
+        kinds = {"O": "str", "b": "bool"}
+        return tuple(
+            Attachment(data.name.lstrip("/"), data.shape[1:], kinds.get(data.dtype.kind, "i4"))
+            for data in present
+        )
 
 
 def _shown(columns: Sequence[Group]) -> str:

@@ -31,7 +31,8 @@ def _write(
         raise DataError(f"{target}: holds {existing[0].name} already; give an empty folder")
     target.mkdir(parents=True, exist_ok=True)
     for number, rows in enumerate(_files(source, order, samples_per_file)):
-        write_rows(target / f"examples_{number:05d}.h5", source.groups, rows)
+        path = target / f"examples_{number:05d}.h5"
+        write_rows(path, source.groups, rows, attachments=source.attachments)
     params = source.params or described(source.groups)
     write_json(target / PARAMS, params | {"n_examples": len(order), "output_dir": str(target)})
     tokenizer = source.paths[0].with_name("tokenizer.json")
@@ -42,9 +43,13 @@ def _write(
 def _files(source: Hdf5Source, order: np.ndarray, size: int) -> Iterator[list[np.ndarray]]:
     for start in range(0, len(order), size):
         rows = [source[int(index)] for index in order[start : start + size]]
+        attached = [source.attached(int(index)) for index in order[start : start + size]]
         yield [
-            np.stack([np.stack([row[name] for name in group.features]) for row in rows])
-            for group in source.groups
+            *(
+                np.stack([np.stack([row[name] for name in group.features]) for row in rows])
+                for group in source.groups
+            ),
+            *map(np.stack, zip(*attached, strict=True)),
         ]
 
 

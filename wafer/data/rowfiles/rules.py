@@ -10,11 +10,22 @@ import numpy as np
 from wafer.data.batching.sources import FEATURES
 from wafer.errors import DataError
 
-__all__ = ["IGNORED", "Group", "checked_row", "checked_tokens", "span_problem"]
+__all__ = [
+    "ATTACHED",
+    "IGNORED",
+    "Attachment",
+    "Group",
+    "checked_row",
+    "checked_tokens",
+    "span_problem",
+]
 
 IGNORED = -100  # label of a position without loss, in Hugging Face's convention
-_IDS = {"input_ids": 0, "labels": IGNORED, "decoder_input_ids": 0}  # feature -> least value
-_MASKS = ("attention_mask", "decoder_attention_mask")
+ATTACHED = ("img_path", "has_img", "img_data_loc")  # datasets of rows of images
+# feature -> least value
+_IDS = {"input_ids": 0, "text_input_ids": 0, "labels": IGNORED, "decoder_input_ids": 0}
+_MASKS = ("attention_mask", "decoder_attention_mask", "loss_mask")
+_FLAGS = ("key_padding_mask", "token_modality_idx")
 _SIDES = re.compile("^(chosen|rejected|questions|ctx)_")  # features of several sequences
 _PLACES = ("position_ids", "masked_lm_positions")
 _INT32 = np.iinfo(np.int32)
@@ -41,6 +52,19 @@ class Group(NamedTuple):
         return len(self.features), *inner, self.length
 
 
+class Attachment(NamedTuple):
+    """One HDF5 dataset that holds no tokens.
+
+    name: of the dataset
+    shape: of one row
+    dtype: i4, bool or str
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class _Range(NamedTuple):
     """Values of one feature: all from ``low`` to ``high``, one at least ``reached``."""
 
@@ -59,6 +83,7 @@ def _ranges(
     top = _INT32.max if vocab_size is None else vocab_size - 1
     known = {name: _Range(name, low, top, low) for name, low in _IDS.items()}
     known |= {name: _Range(name, 0, 1, 1) for name in _MASKS}
+    known |= {name: _Range(name, 0, 1, 0) for name in _FLAGS}
     known |= {name: _Range(name, 0, size - 1, 0) for name in _PLACES}
     known["epigenetic"] = _Range("epigenetic", -1, (states or _INT32.max) - 1, -1)
     anything = _Range("", _INT32.min, _INT32.max, _INT32.min)

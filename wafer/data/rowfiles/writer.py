@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from models.files import appearing_whole
-from wafer.data.rowfiles.rules import Group
+from wafer.data.rowfiles.rules import Attachment, Group
 
 __all__ = ["Append", "described", "growing", "write_json", "write_rows"]
 
@@ -35,7 +35,12 @@ def described(groups: Sequence[Group]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def growing(
-    path: pathlib.Path, groups: Sequence[Group], compression: str | None, dtype: str = "i4"
+    path: pathlib.Path,
+    groups: Sequence[Group],
+    compression: str | None,
+    dtype: str = "i4",
+    *,
+    attachments: Sequence[Attachment] = (),
 ) -> Iterator[Append]:
     """Write a file piece by piece; it appears when the block ends well.
 
@@ -44,31 +49,33 @@ def growing(
         groups: datasets of the "sample" format; none is the "corpus" format, ``data`` [N].
         compression: of the chunks, each one row of features.
         dtype: of the ids on disk.
+        attachments: datasets besides.
 
     Yields:
         A function that takes the next rows: an array [N, F, S] or [N, F, K, S] for each group,
-        or tokens [N].
+        then one for each attachment; or tokens [N].
     """
-    shapes: dict[str, tuple[int, ...]] = {group.name: group.shape for group in groups}
-    shapes = shapes or {"data": ()}
+    plain = [Attachment(group.name, group.shape, dtype) for group in groups]
+    plain = plain or [Attachment("data", (), dtype)]
+    kinds = {"str": h5py.string_dtype()}
     with appearing_whole(path, sync=True) as partial, h5py.File(partial, "w") as file:
         datasets = [
             file.create_dataset(
                 name,
                 (0, *shape),
-                dtype,
+                kinds.get(kind, kind),
                 maxshape=(None, *shape),
                 chunks=(1, *shape) if shape else (1 << 16,),
                 compression=compression,
             )
-            for name, shape in shapes.items()
+            for name, shape, kind in (*plain, *attachments)
         ]
 
         def append(rows: Sequence[np.ndarray]) -> None:
             for data, values in zip(datasets, rows, strict=True):
                 size = len(data)
                 data.resize(size + len(values), axis=0)
-                data[size:] = values
+                data[size:] = values.astype(object) if values.dtype.kind == "U" else values
 
         yield append
         file.attrs["n_examples"] = len(datasets[0])
@@ -80,7 +87,9 @@ def write_rows(
     rows: Sequence[np.ndarray],
     compression: str | None = "gzip",
     dtype: str = "i4",
+    *,
+    attachments: Sequence[Attachment] = (),
 ) -> None:
     """Write the "sample" format at once; see ``growing``."""
-    with growing(path, groups, compression, dtype) as append:
+    with growing(path, groups, compression, dtype, attachments=attachments) as append:
         append(rows)

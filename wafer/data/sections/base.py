@@ -12,7 +12,11 @@ __all__ = ["Folders", "InputSection", "MicroBatchRange"]
 
 
 class _Ignored(Section):
-    """Host settings of the vendor's cluster; here the data pipeline sets itself up."""
+    """Host settings of the vendor's cluster; here the data pipeline sets itself up.
+
+    Training data repeat: a batch goes on over the end of a pass. The last batch of an evaluation
+    is filled with empty rows.
+    """
 
     num_workers: NonNegativeInt | None = None
     prefetch_factor: NonNegativeInt | None = None
@@ -20,6 +24,8 @@ class _Ignored(Section):
     use_worker_cache: Bool | None = None
     repeat: Bool | None = None  # training data always repeats here, evaluation data never
     sort_files: Bool | None = None  # files are always read in the order of their names
+    drop_last: Bool = True  # also in checkpoints of before
+    pad_last: Bool | None = None
 
 
 class _Range(Section):
@@ -75,6 +81,8 @@ class InputSection(_Ignored):
     Attributes:
         task: what its rows are for, a name of ``wafer.data.tasks.TASKS``; the model must take it.
         reader: ``"module:function"``, (section, ``Context``) -> ``Dataset``; '' for none.
+        packed_files: whether its files may hold packed rows of a task other than next tokens.
+        unread: keys that are accepted and mean nothing here.
         data_processor: the class's name in the YAML, or ``module:class``.
         batch_size: sequences per step over all systems (the effective batch).
         micro_batch_size: sequences computed at once per system; 'auto' lets the run choose.
@@ -82,11 +90,12 @@ class InputSection(_Ignored):
         use_vsl: variable sequence length: pack examples, compute no padding.
         shuffle: whether the order is shuffled each epoch.
         shuffle_seed: of that order; None takes ``runconfig.seed``.
-        drop_last: leave out the last, incomplete batch of an epoch.
     """
 
     task: ClassVar[str] = "lm"
     reader: ClassVar[str] = ""
+    packed_files: ClassVar[bool] = False
+    unread: ClassVar[tuple[str, ...]] = tuple(_Ignored.model_fields)
 
     data_processor: str
     batch_size: PositiveInt
@@ -97,7 +106,6 @@ class InputSection(_Ignored):
     use_vsl: Bool = False
     shuffle: Bool = False
     shuffle_seed: NonNegativeInt | None = None
-    drop_last: Bool = True
 
     def __init_subclass__(
         cls, task: str | None = None, reader: str | None = None, **kwargs: Any
@@ -114,10 +122,10 @@ class InputSection(_Ignored):
 
     def model_post_init(self, _: Any) -> None:
         """Say what removes padding of rows that are not packed."""
-        if self.use_vsl and self.task != "lm":
+        if self.use_vsl and self.task != "lm" and not self.packed_files:
             message = (
-                "not computed here: packing is for next-token rows; model.enable_vts: true removes "
-                "the padding of these"
+                "not computed here: packing is for next-token and BERT's HDF5 rows; "
+                "model.enable_vts: true removes the padding of these"
             )
             raise ConfigError([Problem(("use_vsl",), message)])
 
@@ -129,4 +137,4 @@ class InputSection(_Ignored):
     @property
     def no_effect(self) -> tuple[str, ...]:
         """Keys the file sets that mean nothing on this machine."""
-        return tuple(k for k in _Ignored.model_fields if k in self.model_fields_set)
+        return tuple(key for key in self.unread if key in self.model_fields_set)

@@ -93,6 +93,8 @@ class MNISTDataProcessor(
         to_float16: accepted; images are float32 and the model casts.
     """
 
+    unread = (*InputSection.unread, "to_float16")
+
     data_dir: Folders
     to_float16: Bool | None = None
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -49,7 +49,6 @@ class _RowsInput(InputSection):
         mixture: several datasets with weights, instead of ``data_dir``.
         data_subset: which part of ``data_dir``.
         num_samples: examples of one pass; with ``shuffle``, several epochs are mixed together.
-        pad_last: accepted: without ``drop_last`` the last batch is always filled up.
         vocab_size: V, compared with the model's.
     """
 
@@ -57,7 +56,6 @@ class _RowsInput(InputSection):
     mixture: Annotated[tuple[MixturePart, ...], Field(min_length=1)] | None = None
     data_subset: str | None = None
     num_samples: PositiveInt | None = None
-    pad_last: Bool | None = None
     vocab_size: PositiveInt | None = None
 
     @property
@@ -138,11 +136,16 @@ class GptHDF5MapDataProcessor(GptHDF5DataProcessor):
 class BertHDF5DataProcessor(_RowsInput, task="mlm", reader="wafer.data.readers.rows:bert_rows"):
     """BERT rows: masked anew at every reading, unless the file brings masked labels.
 
+    With ``use_vsl`` a row holds several sequences (ESM-2's proteins): ``attention_span`` and
+    ``position_ids`` beside the ids. Nothing attends beyond its own.
+
     Attributes:
         masked_lm_prob: share of the tokens that is masked.
         max_predictions_per_seq: M, most tokens masked in a row; None is that share of a row.
         mask_id: id of [MASK]; None takes it from ``data_params.json``.
     """
+
+    packed_files: ClassVar[bool] = True
 
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] = 0.15
     max_predictions_per_seq: PositiveInt | None = None
@@ -222,15 +225,11 @@ class TransformerDynamicDataProcessor(
         tgt_vocab_file: accepted: the vocabulary of the sources is for both.
     """
 
+    unread = (*InputSection.unread, "tgt_data_dir", "tgt_vocab_file")
+
     extra_ids: NonNegativeInt = 0
     tgt_data_dir: Folders | None = None
     tgt_vocab_file: str | None = None
-
-    @property
-    def no_effect(self) -> tuple[str, ...]:
-        """Keys the file sets that mean nothing on this machine."""
-        unread = (key for key in ("tgt_data_dir", "tgt_vocab_file") if getattr(self, key))
-        return (*super().no_effect, *unread)
 
 
 class SyntheticDataProcessor(InputSection, reader="wafer.data.readers.synthetic:synthetic"):

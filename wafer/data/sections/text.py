@@ -227,6 +227,8 @@ class HuggingFaceDataProcessor(
         shuffle_buffer: the whole dataset is shuffled here.
     """
 
+    unread = (*InputSection.unread, "shuffle_buffer")
+
     split: str | None = None
     text_key: str = "text"
     bos_token: str = "<|endoftext|>"

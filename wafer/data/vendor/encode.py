@@ -13,11 +13,20 @@ from tokenizers import Encoding, Tokenizer
 from wafer.data.preprocess.encode import Encoded, Encoder, Tally, count_marks, current, mended
 from wafer.data.text.tokenizer import tokenizing
 from wafer.data.vendor.hooks import Turns, load_hook
+from wafer.data.vendor.images import (
+    ImageSequence,
+    expand_images,
+    has_images,
+    image_sequence,
+    image_text,
+)
+from wafer.data.vendor.old_llava import OldImageRow, old_image_row
 from wafer.data.vendor.pieces import cut, merge_backward, next_fit
 from wafer.data.vendor.preferences import preference_rows
 from wafer.data.vendor.regions import (
     Defaults,
     Document,
+    Region,
     chat_document,
     is_chat,
     pair_document,
@@ -53,7 +62,9 @@ class _Batch:
         self.tally = Tally()
         self.characters = self.discarded = self.marks = 0
         weights, drops = settings.semantic_loss_weight, settings.semantic_drop_mask
-        self.defaults = Defaults(weights, drops, self.clean)
+        attentions = settings.semantic_attention_mask
+        self.image_mark = settings.image_token if settings.is_multimodal else ""
+        self.defaults = Defaults(weights, drops, self.clean, attentions, self.image_mark)
 
     def clean(self, text: str) -> str:
         """Mend a text and count it."""
@@ -91,6 +102,13 @@ class _Batch:
             self.tally = self.tally._replace(empty=self.tally.empty + 1)
         return made
 
+    def pictured(self, document: Document | None) -> Document | None:
+        """A document whose images can be read; None for any other."""
+        if document is None or has_images(document.images, self.settings):
+            return document
+        self.tally = self.tally._replace(without_image=self.tally.without_image + 1)
+        return None
+
     def encode(self, texts: Sequence[str], *, special: bool = True) -> list[Encoding]:
         """Tokens with their characters."""
         with tokenizing("the tokenizer cannot encode a text of the input"):
@@ -104,7 +122,7 @@ def encode_examples(records: Sequence[tuple[Any, ...]]) -> Encoded:
     settings = batch.settings
     hook = load_hook(settings.read_hook, settings.read_hook_kwargs, settings.rules.release)
     examples = [dict(zip(settings.fields, record, strict=True)) for record in _cut(records, batch)]
-    make, rows = _MODES[settings.mode]
+    make, rows = _MODES["old_images" if settings.old_images else settings.mode]
     made = [batch.attempt(lambda e=example: make(batch, hook(e)), example) for example in examples]
     sequences = rows(batch, [one for one in made if one is not None])
     if settings.vsl:
@@ -138,12 +156,14 @@ def _paragraph_end(text: str) -> int:
 
 
 def _text(batch: _Batch, turns: Turns) -> Document | None:
-    document = text_document(turns, batch.defaults) if turns else None
+    document = batch.pictured(text_document(turns, batch.defaults)) if turns else None
     return document if document and document.text else None
 
 
-def _pretraining(batch: _Batch, documents: Sequence[Document]) -> list[np.ndarray]:
+def _pretraining(batch: _Batch, documents: Sequence[Document]) -> list[Any]:
     settings = batch.settings
+    if settings.is_multimodal:
+        return _with_images(batch, documents, image_text)
     texts = [document.text for document in documents]
     if settings.training_objective in ("mlm", "bert_pretraining"):
         return _with_special(batch, texts)
@@ -266,10 +286,12 @@ def _conversation(batch: _Batch, turns: Turns) -> tuple[Document, bool] | None:
     else:
         after = {"prompt": separator(settings, special.sep), "completion": special.eos or ""}
         document = pair_document(turns, batch.defaults, after)
+    document = batch.pictured(document)
     if document is None:
         return None
     mark = settings.end_of_turn_token or special.eos
-    return stretch_over_ends(document, mark, chat=chat), chat
+    image = batch.image_mark
+    return stretch_over_ends(document, mark, chat=chat, image_mark=image), chat
 
 
 def separator(settings: HookSettings, own: str | None) -> str:
@@ -278,7 +300,40 @@ def separator(settings: HookSettings, own: str | None) -> str:
     return (settings.sep_token or "") if given else own or "<|sep|>"
 
 
-def _finetuning(batch: _Batch, made: Sequence[tuple[Document, bool]]) -> list[np.ndarray]:
+def _with_images(
+    batch: _Batch,
+    documents: Sequence[Document],
+    function: Callable[..., ImageSequence],
+    chats: Sequence[bool] | None = None,
+) -> list[ImageSequence]:
+    """Sequences of documents with images; ``chats`` have no special tokens added."""
+    settings = batch.settings
+    by_gaps = settings.rules.release >= (2, 7)
+
+    def sequence(document: Document, encoding: Encoding) -> ImageSequence:
+        expanded = expand_images(
+            encoding.ids, encoding.offsets, document.images, settings, batch.ids
+        )
+        ranges = token_ranges(expanded.offsets, document.regions, by_gaps=by_gaps)
+        return function(document, expanded, ranges)
+
+    sequences = []
+    for document, chat in zip(documents, chats or [False] * len(documents), strict=True):
+        encoding = batch.encode([document.text], special=not chat)[0]
+        made = batch.attempt(lambda d=document, e=encoding: sequence(d, e), document)
+        sequences += [] if made is None else [made]
+    return sequences
+
+
+def _finetuning(batch: _Batch, made: Sequence[tuple[Document, bool]]) -> list[Any]:
+    settings = batch.settings
+    if settings.is_multimodal:
+        documents, chats = [document for document, _ in made], [chat for _, chat in made]
+        sequences = _with_images(batch, documents, image_sequence, chats)
+        fits = range(settings.min_sequence_len, settings.max_seq_length + 1)
+        fitting = [one for one in sequences if one.tokens.shape[1] in fits]
+        batch.discarded += len(sequences) - len(fitting)
+        return fitting
     encodings = [batch.encode([document.text], special=not chat)[0] for document, chat in made]
     rows = [
         batch.attempt(lambda d=d, e=e: _supervised(batch, d, e), d)
@@ -355,10 +410,29 @@ def _preferred(batch: _Batch, turns: Turns) -> np.ndarray | None:
     return preference_rows(texts, render, encode, settings, batch.ids, begin=begin)
 
 
+def _old_image(batch: _Batch, turns: Turns) -> tuple[OldImageRow | None] | None:
+    """A row, or None in a tuple where it is too long."""
+    images = [Region(0, 0, 0, path=turn["image"]) for turn in turns if "image" in turn]
+    document = batch.pictured(Document("", [], tuple(images))) if turns else None
+    if document is None:
+        return None
+    texts = [batch.clean(_value([turn], 0)) for turn in turns]
+    pairs = list(zip(texts[::2], texts[1::2], strict=True))
+    path = images[0].path if images else ""
+    return (old_image_row(pairs, path, batch.tokenizer, batch.settings, batch.ids),)
+
+
+def _fitting(batch: _Batch, rows: Sequence[tuple[OldImageRow | None]]) -> list[OldImageRow]:
+    fitting = [row for (row,) in rows if row is not None]
+    batch.discarded += len(rows) - len(fitting)
+    return fitting
+
+
 _MODES: dict[str, tuple[Callable[..., Any], Callable[..., list[Any]]]] = {
     "pretraining": (_text, _pretraining),
     "finetuning": (_conversation, _finetuning),
     "dpo": (_preferred, _as_they_are),
     "nlg": (_id_lists, _as_they_are),
+    "old_images": (_old_image, _fitting),
 }
 """Mode -> how a record's turns are read, and how a batch of that becomes sequences."""

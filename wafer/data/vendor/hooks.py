@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from models.errors import did_you_mean
+from wafer.data.vendor.image_hooks import IMAGE_HOOKS, IMAGE_HOOKS_2_3
 from wafer.errors import DataError
 
 __all__ = ["HOOKS", "Hook", "Turns", "columns", "load_hook"]
@@ -126,15 +127,10 @@ HOOKS: dict[str, Callable[..., Turns]] = {
     "dpo_read_hook": _preferences,
     "nlg_read_hook": _ids,
     "llama3_1_chat_formatted_data_hook": _llama_chat,
+    **IMAGE_HOOKS,
 }
 """The vendor's hooks by name."""
-_IMAGES = (
-    "pretraining_image_captions_hook",
-    "finetuning_image_captions_hook",
-    "finetuning_llava_hook",
-    "finetuning_llava_hook_prompt_completion",
-    "obelics_hook",
-)
+_HOOKS_2_3: dict[str, Callable[..., Turns]] = {"text_read_hook": _text_of_2_3, **IMAGE_HOOKS_2_3}
 _HOMES = ("cerebras.", "modelzoo.", "hooks.", "hooks:")
 
 
@@ -154,18 +150,13 @@ def load_hook(name: str, arguments: Mapping[str, Any], release: tuple[int, int] 
         module, _, function = name.rpartition(".")
     if not module or name.startswith(_HOMES):
         hook = _vendor(name, function)
-        hook = _text_of_2_3 if hook is _text and release < (2, 4) else hook
+        hook = _HOOKS_2_3.get(function, hook) if release < (2, 4) else hook
     else:
         hook = _imported(name, module, function)
     return functools.partial(hook, **arguments)
 
 
 def _vendor(name: str, function: str) -> Callable[..., Turns]:
-    if function in _IMAGES:
-        raise DataError(
-            f"read_hook: {name} makes rows of images and texts, which are not preprocessed here; "
-            "train LLaVA with LlavaHDF5MapDataProcessor on rows that the vendor's tool wrote"
-        )
     if function not in HOOKS:
         hint = did_you_mean(function, HOOKS)
         raise DataError(

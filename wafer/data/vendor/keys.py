@@ -23,14 +23,6 @@ NO_EFFECT = {
     "input_mask_dtype": "rows are int32",
     "user_role": "the roles are user and assistant",
     "assistant_role": "the roles are user and assistant",
-    "semantic_attention_mask": "is for rows of images",
-    "image_dir": "is for rows of images",
-    "image_token": "is for rows of images",
-    "num_patches": "is for rows of images",
-    "max_num_img": "is for rows of images",
-    "register_special_image_token": "is for rows of images",
-    "use_single_image_token": "is for rows of images",
-    "multimodal": "has no effect there either",
     "tokenizer_type": "custom_tokenizer or huggingface_tokenizer names the tokenizer",
     "vocab_file": "stands under tokenizer_params",
     "encoder_file": "stands under tokenizer_params",
@@ -58,9 +50,6 @@ NO_EFFECT = {
 }
 """Key -> why it changes nothing here."""
 REFUSED = {
-    "is_multimodal": "rows of images and texts are not made here; train LLaVA with "
-    "LlavaHDF5MapDataProcessor on rows that the vendor's tool wrote",
-    "token_limit": "the input's size decides; give a smaller one",
     "token_generator": "the vendor's generator classes cannot be run here; write a read_hook, or "
     "make the rows with wafer.data.preprocess.convert.convert_dataset_to_hdf5",
 }

@@ -13,6 +13,8 @@ from wafer.data.preprocess.layouts import Layout, Row, fim_row, lm_row, padded
 from wafer.data.preprocess.packing import Packer, SinglePacker, StreamPacker
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.rules import Group
+from wafer.data.vendor.images import image_layout
+from wafer.data.vendor.old_llava import old_image_layout
 from wafer.data.vendor.packers import (
     BertPacker,
     CutPacker,
@@ -111,6 +113,9 @@ def layout_of(settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer) -> 
     """Choose the layout of a mode and objective."""
     length, objective = settings.max_seq_length, settings.training_objective
     bind = lambda shape: functools.partial(shape, settings, ids)
+    if settings.is_multimodal:
+        old = settings.old_images
+        return old_image_layout(settings, ids, tokenizer) if old else image_layout(settings, ids)
     if objective == "mlm":
         return _mlm_layout(settings, ids, tokenizer)
     if objective == "bert_pretraining":

@@ -8,9 +8,11 @@ from typing import Any
 from models.errors import SectionError, did_you_mean
 from models.sections import parse
 from wafer.data.preprocess.settings import Settings
+from wafer.data.vendor.effects import unused_keys
 from wafer.data.vendor.keys import GROUPS, NO_EFFECT, REFUSED
+from wafer.data.vendor.old_llava import old_image_keys
 from wafer.data.vendor.settings import VENDOR_MODES, AnySettings, HookSettings
-from wafer.data.vendor.source import inputs_of
+from wafer.data.vendor.source import inputs_of, subsets_of
 from wafer.errors import ConfigError, Problem
 from wafer.yamlfile import read_yaml
 
@@ -54,10 +56,14 @@ def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> 
         merged = _modern(_flat(raw, path or ""))
         if is_hooked(merged):
             given = {name: value for name, value in raw.items() if name in GROUPS}
-            return parse(HookSettings, _hooked(merged, typed) | {"given": given})
-        return parse(Settings, _processor(merged) | typed)
+            settings = parse(HookSettings, _hooked(merged, typed) | {"given": given})
+        else:
+            settings = parse(Settings, _processor(merged) | typed)
     except SectionError as error:
         raise ConfigError(error.problems, str(path or "")) from None
+    for line in unused_keys(settings):
+        _LOG.info("%s", line)
+    return settings
 
 
 def parse_settings(written: Mapping[str, Any]) -> AnySettings:
@@ -96,9 +102,9 @@ def _flat(raw: Any, path: str | pathlib.Path) -> dict[str, Any]:
 
 
 def _modern(keys: dict[str, Any]) -> dict[str, Any]:
-    """An older file of token ids as one with a read hook; others as they are."""
+    """An older file of token ids or of images as one with a read hook; others as they are."""
     if keys.get("dataset_processor") != "NLGPreprocessor":
-        return keys
+        return old_image_keys(keys)
     files = {key: keys.pop(key) for key in ("encoder_file", "vocab_file") if key in keys}
     kind = _TOKENIZERS.get(keys.pop("tokenizer_type", None))
     named = {"custom_tokenizer": kind, "tokenizer_params": files} if kind else {}
@@ -109,8 +115,6 @@ def _processor(keys: dict[str, Any]) -> dict[str, Any]:
     """With the mode that an old file's ``dataset_processor`` means."""
     processor = keys.pop("dataset_processor", None)
     if processor is not None and "mode" not in keys:
-        if processor.startswith("Llava"):
-            raise SectionError([Problem(("setup", "dataset_processor"), REFUSED["is_multimodal"])])
         if processor not in _PROCESSORS:
             hint = did_you_mean(processor, _PROCESSORS)
             message = f"{processor!r} is not known{hint}; known: {', '.join(_PROCESSORS)}"
@@ -125,18 +129,28 @@ def _hooked(keys: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SectionError: a key that cannot be taken.
     """
-    if "image_dir" in keys and keys.get("is_multimodal") is not False:
-        keys["is_multimodal"] = True  # files of 2.3 call it multimodal
+    if keys.pop("multimodal", False):  # a file of 2.3 calls it so, and names its columns apart
+        keys.setdefault("is_multimodal", True)
+        keys["read_hook_kwargs"] = {"data_keys": keys.pop("data_keys", {})} | (
+            keys.get("read_hook_kwargs") or {}
+        )
+    if keys.get("is_multimodal") is True and keys.get("mode") == "pretraining":
+        keys.setdefault("pack_sequences", False)
     wrong = [Problem((key,), why) for key, why in REFUSED.items() if keys.pop(key, None)]
     if wrong:
         raise SectionError(wrong)
     if not keys.get("resume_from_checkpoint"):
         keys.pop("resume_from_checkpoint", None)  # the vendor's false is our default
     keys |= flags
+    if keys.get("token_limit") is False:  # the vendor's default
+        del keys["token_limit"]
     if "input_dir" in flags:
         keys.pop("data", None)
     elif "data" in keys and not keys.get("metadata_files"):
+        if "input_dir" in keys:
+            _LOG.info("input_dir: no effect here: setup.data names the input")
         keys["input_dir"] = inputs_of(keys["data"])
+        keys["subsets"] = subsets_of(keys["data"])
     keys.pop("data", None)
     for key in [key for key in keys if key in NO_EFFECT]:
         _LOG.info("%s: no effect here: %s", key, NO_EFFECT[key])

@@ -33,6 +33,8 @@ class Region(NamedTuple):
     weight: of its tokens' loss
     role: of its turn
     extra: tokens that follow it and count as its own
+    attention: 0 where no other token attends to its tokens
+    path: of an image, below ``image_dir``; empty for a text
     """
 
     start: int
@@ -40,13 +42,16 @@ class Region(NamedTuple):
     weight: float
     role: str = ""
     extra: int = 0
+    attention: int = 1
+    path: str = ""
 
 
 class Document(NamedTuple):
-    """A text and its regions, in order."""
+    """A text and its regions, in order; the text has a mark where an image stands."""
 
     text: str
     regions: list[Region]
+    images: tuple[Region, ...] = ()
 
 
 class Defaults(NamedTuple):
@@ -55,11 +60,15 @@ class Defaults(NamedTuple):
     weights: region name -> loss weight; 0 counts as not given
     drops: region name -> whether to leave it out
     clean: mends a text
+    attentions: region name -> whether other tokens attend to it
+    image_mark: text that stands for an image; empty where rows have no images
     """
 
     weights: Mapping[str, float]
     drops: Mapping[str, bool]
     clean: Callable[[str], str]
+    attentions: Mapping[str, bool]
+    image_mark: str = ""
 
 
 class _Part(NamedTuple):
@@ -68,31 +77,39 @@ class _Part(NamedTuple):
     name: str
     text: str | None
     weight: float
+    attention: int = 1
+    path: str = ""
 
 
-def _masks(turn: Mapping[str, Any]) -> tuple[Any, Any]:
-    """``semantic_loss_weight`` and ``semantic_drop_mask`` of a turn; None or empty: not given."""
+def _masks(turn: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Loss weights, drop mask and attention mask of a turn; None or empty: not given."""
     names = ("semantic_loss_weight", "semantic_drop_mask", "semantic_attention_mask")
     for name in names:
         mask, content = turn.get(name), turn["content"]
         if mask is not None and len(mask) != len(content):
             raise DataError(f"read_hook: {name} has {len(mask)} values for {len(content)} regions")
-    return turn.get(names[0]), turn.get(names[1])
+    return turn.get(names[0]), turn.get(names[1]), turn.get(names[2])
 
 
 def _parts(turn: Mapping[str, Any], defaults: Defaults, usual: int, tag: str) -> list[_Part]:
     """The regions of a turn without those to drop; ``tag`` goes around a text with its name."""
-    weights, drops = _masks(turn)
+    weights, drops, attentions = _masks(turn)
     parts = []
     for i, part in enumerate(turn["content"]):
         name = next(key for key in part if key != "include_tags")
-        if name == "image":
-            raise DataError("read_hook: gives an image; rows of images are not preprocessed here")
-        weight = weights[i] if weights else defaults.weights.get(name) or usual
-        if not (drops[i] if drops else defaults.drops.get(name, False)):
-            text = defaults.clean(part[name]) if part[name] else None
-            tagged = tag.format(name=name, text=text) if text and part.get("include_tags") else text
-            parts.append(_Part(name, tagged, weight))
+        path = part[name] if name == "image" else ""
+        default = int(turn.get("type") == "assistant") if name == "image" else usual
+        weight = weights[i] if weights else defaults.weights.get(name) or default
+        if drops[i] if drops else defaults.drops.get(name, False):
+            continue
+        if name == "image" and not defaults.image_mark:
+            raise DataError("read_hook: gives an image, and dataset.is_multimodal is false")
+        text = None
+        if part[name]:
+            text = defaults.image_mark if path else defaults.clean(part[name])
+        tagged = tag.format(name=name, text=text) if text and part.get("include_tags") else text
+        attention = attentions[i] if attentions else defaults.attentions.get(name, True)
+        parts.append(_Part(name, tagged, weight, int(bool(attention)), path or ""))
     return parts
 
 
@@ -102,9 +119,15 @@ def text_document(turns: Turns, defaults: Defaults) -> Document:
     for turn in turns:
         for part in _parts(turn, defaults, 1, "<|{name}|>{text}<|{name}|>"):
             if part.text:
-                regions.append(Region(len(text), len(text) + len(part.text), part.weight))
+                regions.append(_region(part, len(text)))
                 text += part.text
-    return Document(text, regions)
+    return _document(text, regions)
+
+
+def _region(part: _Part, start: int, role: str = "") -> Region:
+    """The region of a part whose text begins at a character."""
+    end = start + len(part.text or "")
+    return Region(start, end, part.weight, role, attention=part.attention, path=part.path)
 
 
 def is_chat(turns: Turns) -> bool:
@@ -133,11 +156,16 @@ def pair_document(turns: Turns, defaults: Defaults, after: Mapping[str, str]) ->
         if parts is None:
             return None
         for part in parts:
-            end = len(text) + len(part.text or "")
-            regions.append(Region(len(text), end, part.weight, turn["type"]))
+            regions.append(_region(part, len(text), turn["type"]))
             text += part.text or ""
         text += after.get(turn["type"], "")
-    return Document(text, [region for region in regions if region.end > region.start])
+    return _document(text, regions)
+
+
+def _document(text: str, regions: Sequence[Region]) -> Document:
+    """Regions of texts apart from those of images, without empty ones."""
+    texts = [region for region in regions if region.end > region.start and not region.path]
+    return Document(text, texts, tuple(region for region in regions if region.path))
 
 
 def chat_document(turns: Turns, defaults: Defaults, render: Render) -> Document | None:
@@ -145,7 +173,7 @@ def chat_document(turns: Turns, defaults: Defaults, render: Render) -> Document 
 
     Marks before the regions show where the template has put them.
     """
-    messages, found = [], []
+    messages, marked = [], []
     for turn in turns:
         parts = _turn_parts(turn, defaults)
         if parts is None:
@@ -153,19 +181,19 @@ def chat_document(turns: Turns, defaults: Defaults, render: Render) -> Document 
         content = ""
         for part in parts:
             if part.text:
-                mark = f"<{len(found)}_{part.name}>"
-                found.append((mark, part, turn["type"]))
+                mark = f"<{len(marked)}_{part.name}>"
+                marked.append((mark, part, turn["type"]))
                 content += mark + part.text
         messages.append({"role": turn["type"], "content": content})
     text, regions, search = render(messages), [], 0
-    for mark, part, role in found:
+    for mark, part, role in marked:
         start = text.find(mark, search)
         if start < 0:
             raise DataError(f"chat_template: leaves out the content of a turn of role {role!r}")
         text = text.replace(mark, "")
-        search = start + len(part.text or "")
-        regions.append(Region(start, search, part.weight, role))
-    return Document(text, regions)
+        regions.append(_region(part, start, role))
+        search = regions[-1].end
+    return _document(text, regions)
 
 
 def _places(text: str, mark: str, start: int) -> list[tuple[int, int]]:
@@ -176,11 +204,19 @@ def _places(text: str, mark: str, start: int) -> list[tuple[int, int]]:
     return places
 
 
-def stretch_over_ends(document: Document, mark: str | None, *, chat: bool) -> Document:
+def stretch_over_ends(
+    document: Document, mark: str | None, *, chat: bool, image_mark: str = ""
+) -> Document:
     """Regions stretched over the end mark that follows each before the next begins.
 
     In a conversation with one mark at most, a region that is followed by other text takes one more
     token.
+
+    Args:
+        document: text and regions.
+        mark: ends a turn.
+        chat: whether it is a conversation.
+        image_mark: a region is not stretched over it; empty where rows have no images.
     """
     text, regions = document.text, list(document.regions)
     if not regions or not mark:
@@ -192,13 +228,14 @@ def stretch_over_ends(document: Document, mark: str | None, *, chat: bool) -> Do
     for i, region in enumerate(regions):
         while place and place[0] < region.end:  # inside a region
             place = next(unread, None)
-        if place and place[0] < starts[i]:
+        over_image = place and image_mark and image_mark in text[region.end : place[0]]
+        if place and place[0] < starts[i] and not over_image:
             regions[i] = region._replace(end=place[1])
             place = next(unread, None)
     if chat and len(marks) <= 1 and (len(regions) > 1):
         gaps = [region.end < start for region, start in zip(regions, starts, strict=True)]
         regions = [r._replace(extra=int(gap)) for r, gap in zip(regions, gaps, strict=True)]
-    return Document(text, regions)
+    return document._replace(regions=regions)
 
 
 def token_ranges(

@@ -9,6 +9,7 @@ from models.sections import Bool
 from wafer.data.preprocess.records import Columns
 from wafer.data.preprocess.settings import Probability, RunSettings, Settings, described
 from wafer.data.vendor.hooks import columns
+from wafer.data.vendor.image_hooks import OLD_HOOK
 from wafer.errors import ConfigError, Problem
 
 __all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "AnySettings", "HookSettings", "Rules"]
@@ -16,7 +17,7 @@ __all__ = ["HIDDEN", "RELEASES", "VENDOR_MODES", "AnySettings", "HookSettings", 
 VendorMode = Literal["pretraining", "finetuning", "dpo", "nlg"]
 VENDOR_MODES: tuple[str, ...] = get_args(VendorMode)
 RELEASES = ("2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9", "2.10")
-HIDDEN = ("nested_keys", "given")  # fields that are no keys of a file
+HIDDEN = ("nested_keys", "given", "subsets")  # fields that are no keys of a file
 _Weights = Annotated[dict[str, float], Field(default_factory=dict)]
 
 
@@ -130,6 +131,22 @@ class HookSettings(RunSettings):
         "<null_1>",
         "<mask>",
     )
+    is_multimodal: Annotated[Bool, described("rows of texts and images")] = False
+    image_dir: Annotated[str | None, described("folder of the images that records name")] = None
+    image_token: Annotated[str, described("token that stands for an image in a text")] = (
+        "<special_image_token>"
+    )
+    num_patches: Annotated[PositiveInt, described("slots of an image")] = 1
+    max_num_img: Annotated[PositiveInt, described("images of a record, and of a row")] = 1
+    register_special_image_token: Annotated[Bool, described("add image_token if need be")] = True
+    use_single_image_token: Annotated[Bool, described("one slot with image_token an image")] = False
+    semantic_attention_mask: Annotated[dict[str, bool], Field(default_factory=dict)]
+    token_limit: Annotated[
+        PositiveInt | None,
+        described("stop with the record that brings the rows to so many tokens"),
+    ] = None
+    # name -> its files and folders; each is a run of its own
+    subsets: Annotated[dict[str, list[str]], Field(default_factory=dict)]
     read_chunk_size: Annotated[PositiveInt, described("KB that are packed together")] = 1024
     shuffle: Annotated[Bool, described("put the rows into random order")] = False
     shuffle_seed: Annotated[NonNegativeInt, described("of that order")] = 0
@@ -163,8 +180,46 @@ class HookSettings(RunSettings):
         if self.training_objective is not None and self.mode != "pretraining":
             message = f"is for mode pretraining, and mode is {self.mode}"
             problems.append(Problem(("training_objective",), message))
-        if problems:
+        if problems := [*problems, *self._image_problems()]:
             raise ConfigError(problems)
+
+    def _image_problems(self) -> list[Problem]:
+        """What rows of images do not go together with."""
+        if not self.is_multimodal:
+            return []
+        clashes = {
+            "use_vsl": (self.use_vsl, "rows of images hold no sequences side by side"),
+            "training_objective": (self.training_objective, "rows of images predict next tokens"),
+            "truncate_to_msl": (self.truncate_to_msl, "images cannot be shortened"),
+            "split_text_to_tokenize": (self.split_text_to_tokenize, "images stand in one text"),
+            "is_multimodal": (
+                self.mode not in ("pretraining", "finetuning"),
+                f"rows of mode {self.mode} have no images; use pretraining or finetuning",
+            ),
+            "image_dir": (self.image_dir is None, "missing; name the folder of the images"),
+            "num_patches": (
+                self.image_slots >= self.max_seq_length,
+                f"an image of {self.image_slots} slots needs rows of more than "
+                f"{self.max_seq_length} tokens (max_seq_length)",
+            ),
+        }
+        return [Problem((key,), message) for key, (wrong, message) in clashes.items() if wrong]
+
+    @property
+    def row_limit(self) -> int | None:
+        """Rows that reach ``token_limit``; a row of DPO has two answers with three features."""
+        tokens = self.max_seq_length * (6 if self.mode == "dpo" else 1)
+        return None if self.token_limit is None else -(-self.token_limit // tokens)
+
+    @property
+    def old_images(self) -> bool:
+        """Whether rows are those of a LLaVA processor of the older files."""
+        return self.read_hook == OLD_HOOK
+
+    @property
+    def image_slots(self) -> int:
+        """Slots that an image takes in a row."""
+        return 1 if self.use_single_image_token else self.num_patches
 
     @property
     def rules(self) -> Rules:

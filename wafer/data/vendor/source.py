@@ -1,5 +1,6 @@
 """Where ``setup.data`` of a vendor's file lies on this machine; nothing is downloaded."""
 
+import logging
 import os
 import pathlib
 from collections.abc import Mapping
@@ -8,7 +9,10 @@ from typing import Any
 from wafer.data.preprocess.records import SUFFIXES
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["inputs_of"]
+__all__ = ["inputs_of", "subsets_of"]
+
+_LOG = logging.getLogger(__name__)
+_READ = ("type", "source", "split", "cache_dir", "data_dir", "subsets", "top_level_as_subsets")
 
 _USUAL = ("train", "validation", "valid", "dev", "test", "eval")
 
@@ -30,9 +34,35 @@ def inputs_of(data: Any) -> list[str]:
         raise _problem("type", f"{kind!r}: expected local or huggingface")
     if not isinstance(source, str) or not source:
         raise _problem("source", "missing; name the folder to read")
+    for key in (key for key in data if key not in _READ):
+        _LOG.info("data.%s: no effect here: nothing is downloaded", key)
     if kind == "local":
         return [os.path.expanduser(source)]
     return _hugging_face(data, source)
+
+
+def subsets_of(data: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Name -> files and folders of each part that is to be a run of its own.
+
+    Args:
+        data: the section; ``top_level_as_subsets`` names every folder of a local source,
+            ``subsets`` some of them.
+
+    Raises:
+        ConfigError: both keys, or a folder that does not exist.
+    """
+    every, names = data.get("top_level_as_subsets"), data.get("subsets")
+    if every and names:
+        raise _problem("subsets", "stands beside top_level_as_subsets; keep one")
+    if data["type"] == "huggingface":
+        return {name: inputs_of(dict(data) | {"data_dir": name}) for name in names or ()}
+    root = pathlib.Path(data["source"]).expanduser()
+    folders = sorted(path for path in root.glob("*") if path.is_dir()) if every or names else []
+    missing = set(names or ()) - {path.name for path in folders}
+    if missing or (every and not folders):
+        shown = ", ".join(sorted(missing)) or "a folder"
+        raise _problem("subsets", f"{root} has no folder {shown}")
+    return {path.name: [str(path)] for path in folders if every or path.name in (names or ())}
 
 
 def _problem(key: str, message: str) -> ConfigError:

@@ -45,7 +45,12 @@ def preprocess_all(settings: AnySettings) -> Iterator[Summary]:
         ConfigError: fractions or lengths that are none.
         DataError: what ``preprocess`` raises.
     """
-    if settings.split:
+    if isinstance(settings, HookSettings) and settings.subsets:
+        for name, inputs in settings.subsets.items():
+            folder = str(pathlib.Path(settings.output_dir) / name)
+            keys = {"input_dir": tuple(inputs), "output_dir": folder, "subsets": {}}
+            yield from preprocess_all(settings.model_copy(update=keys))
+    elif settings.split:
         yield from preprocess_parts(settings)
     elif not isinstance(settings, HookSettings):
         yield preprocess(settings)

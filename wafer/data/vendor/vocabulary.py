@@ -70,11 +70,19 @@ def special_tokens(settings: HookSettings) -> SpecialTokens:
 
 
 def build_vocabulary(settings: HookSettings) -> Tokenizer:
-    """Load the tokenizer.
+    """Load the tokenizer; with rows of images, add ``image_token`` where it has none.
 
     Raises:
         DataError: missing files, or files that do not hold a tokenizer.
     """
+    tokenizer = _loaded(settings)
+    registers = settings.is_multimodal and settings.register_special_image_token
+    if registers and tokenizer.token_to_id(settings.image_token) is None:
+        tokenizer.add_special_tokens([settings.image_token])
+    return tokenizer
+
+
+def _loaded(settings: HookSettings) -> Tokenizer:
     if settings.custom_tokenizer == _GPT2:
         encoder, merges = _given(settings, "encoder_file"), _given(settings, "vocab_file")
         return gpt2_tokenizer(encoder, merges)
@@ -121,7 +129,9 @@ def describe(settings: HookSettings, tokenizer: Tokenizer) -> Vocabulary:
         eos=tokenizer.id_to_token(eos_id),
         chat_template=settings.chat_template or special.chat_template or CHATML,
     )
-    ids = Vocabulary(size, eos_id, pad_id, special=special)
+    image = settings.image_token if settings.is_multimodal else None
+    image_id = None if image is None else _needed(tokenizer, image, "image_token")
+    ids = Vocabulary(size, eos_id, pad_id, special=special, image_id=image_id)
     objective = settings.training_objective
     if objective == "fim":
         keys = ("fim_prefix_tok", "fim_middle_tok", "fim_suffix_tok")

@@ -21,8 +21,8 @@ from wafer.fabric.engines.state import FabricState, empty_state
 from wafer.fabric.errors import DeadlockError, FabricError, FaultError
 from wafer.fabric.native import is_asked
 from wafer.fabric.program.arrays import AnyArray as Array
-from wafer.fabric.program.codes import Column, Fault, Field, Kind
 from wafer.fabric.program.tables import Program
+from wafer.fabric.reports import fault_of, waiting
 
 __all__ = [
     "check_finished",
@@ -120,55 +120,28 @@ def read(program: Program, state: FabricState, name: str) -> Array:
     raise FabricError(f"no array {name!r}; declared: {[a for a, *_ in program.meta.arrays]}")
 
 
-_FAULTS = {
-    Fault.SAME_CYCLE_ARRIVAL: "same-cycle arrival: two wavelets reached the router from different"
-    " ports in one cycle; violates architecture rules",
-    Fault.UNBOUND_CONTROL_TASK: "unbound control task: a control wavelet names no task bound here",
-}
-
-
-def _waits_for(program: Program, op: int, queue: np.ndarray) -> str:
-    code, colors = np.asarray(program.code), program.meta.colors
-    for operand in (Column.SRC0, Column.SRC1, Column.SCALAR):
-        color = code[op, operand + Field.BASE]
-        if code[op, operand] == Kind.FABRIC and not queue[color]:
-            return f"waits for a wavelet of colour {colors[color]}"
-    if code[op, Column.DST] == Kind.FABRIC:
-        return f"cannot send on colour {colors[code[op, Column.DST + Field.BASE]]}"
-    return "waits for its microthread"
-
-
-def _blocked(program: Program, state: FabricState) -> list[str]:
-    pc, queue = np.asarray(state.pc), np.asarray(state.queue.flag)[:, 0] == 1
-    lines = []
-    for thread, y, x in np.argwhere(pc >= 0)[:8]:
-        who = "task" if thread == 0 else f"microthread {thread - 1}"
-        why = _waits_for(program, pc[thread, y, x], queue[:, y, x])
-        lines.append(f"PE ({x}, {y}) {who} {why}")
-    router, queue = np.asarray(state.router.flag), np.asarray(state.queue.flag)
-    held = (router[:, 0] != 0) | (queue[:, 0] != 0)
-    for c, y, x in np.argwhere(held)[: max(0, 8 - len(lines))]:
-        lines.append(f"PE ({x}, {y}) holds undelivered colour {program.meta.colors[c]}")
-    return lines
+_SHOWN = 8  # of what waits
 
 
 def check_finished(program: Program, state: FabricState) -> None:
     """Raise unless the run ended with every task done and every wavelet consumed.
 
+    Args:
+        program: that ran.
+        state: at its end.
+
     Raises:
         FaultError: naming PE, colour and cycle.
-        DeadlockError: naming up to eight blocked PEs and what they wait for.
+        DeadlockError: naming what waits and for what, likely causes first.
     """
-    kind, color, y, x = (int(v) for v in np.asarray(state.fault))
-    if kind:
-        raise FaultError(
-            f"cycle {int(state.cycle) - 1}, PE ({x}, {y}), colour {program.meta.colors[color]}:"
-            f" {_FAULTS[Fault(kind)]}"
-        )
-    lines = _blocked(program, state)
-    if lines:
+    if text := fault_of(program, state):
+        raise FaultError(text)
+    waits = waiting(program, state)
+    if waits:
         verb = "still running" if bool(state.progress) else "deadlock: nothing can move"
-        raise DeadlockError(f"cycle {int(state.cycle)}: {verb}\n  " + "\n  ".join(lines))
+        lines = [f"cycle {int(state.cycle)}: {verb}", *map(str, waits[:_SHOWN])]
+        more = [f"and {len(waits) - _SHOWN} more"] if len(waits) > _SHOWN else []
+        raise DeadlockError("\n  ".join(lines + more))
 
 
 def simulate(

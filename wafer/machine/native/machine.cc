@@ -141,7 +141,7 @@ Waiting Machine::held(int cell, int slot) {
   const bool outside = !lane.router_flag[0] && !lane.down_flag && !(lane.rx & kRampPort);
   if (lane.router_flag[0]) {
     each(lane.tx & sides_[cell], [&](int side) {
-      const Lane& there = (&lane)[reach_[side] + swapped(lane, slot, side) - slot];
+      const Lane& there = (&lane)[reach_[side] + arriving(lane, slot, side) - slot];
       if (!(there.rx >> opposite(side) & 1)) refused |= 1 << side, refuser = there.rx;
       else if (there.router_flag[1]) full |= 1 << side;
     });

@@ -128,7 +128,6 @@ class Machine : public Tasks {
   }
   void enter_by(int cell, int slot, int side, const uint32_t* words, const uint8_t* controls,
                 int64_t count) {
-    // Between PEs the sender swaps the colours of a pair; here the router that takes the word does.
     Port& to = port(cell, swapped(at(cell, slot), slot, side), side);
     for (int64_t k = 0; k < count; ++k)
       to.in.push_back({words[k], uint8_t(kValid | (controls[k] ? kControl : 0))});
@@ -192,7 +191,7 @@ class Machine : public Tasks {
   void explain(int cell, int thread, std::vector<Waiting>* out);
   Waiting held(int cell, int slot);
 
-  // Arrivals, CEs and dispatch of rows [from, to).
+  // Phases 2 to 6 of rows [from, to).
   void arrive(int from, int to, Worker* worker) {
     for (int cell = from * width_; cell < to * width_; ++cell) {
       if (!load(visit_[cell]) && wake_[cell] != cycle_) continue;
@@ -201,20 +200,26 @@ class Machine : public Tasks {
     }
   }
 
+  // One cycle of a PE, in the phases of `step` in reference/engine.py. The first, depart, is over
+  // for all routers that this one sees.
   [[gnu::always_inline]] bool step(Core& core, Worker* worker) {
     const int cell = core.cell;
     bool moved = false;
     Sent sent;
     if (core.code) {
+      // 2. Run tasks: the instructions that fall into this cycle.
       moved |= run_task(core, cycle_, worker);
+      // 3. Step operations: one step of one operation.
       if (core.threads) {
         const bool waits = core.main == Main::kOperating;
         moved |= step_operations(core, worker);
         if (waits && core.main == Main::kRunning) wake_[cell] = cycle_ + 1;
       }
+      // 4. Drain: a word of an output queue, or of the host, goes to the ramp.
       if (core.sending || worker->fresh) sent = drain(core, &moved, worker);
       if (core.feeding) moved |= feed(core);
     }
+    // 5. Move: words arrive in the router, go up and down the ramp, and enter input queues.
     const uint32_t enters = sent && sent.slot() >= 0 ? 1u << sent.slot() : 0;
     int changes = 0;
     uint32_t live = 0;
@@ -224,6 +229,7 @@ class Machine : public Tasks {
     });
     live_[cell] = live, moved |= changes & kMoved;
     incoming_[cell] = core.popped = 0;
+    // 6. Dispatch: an idle PE starts a task.
     if (may_dispatch(core)) moved |= dispatch(core, cycle_, worker);
     if (moved) changed(cell, changes & kSeen);
     return moved;

@@ -179,31 +179,25 @@ class Operands : public Queues {
     return std::max(out, 1u);
   }
 
-  // As many as operands go to one bank in every step. Writes come later than reads, so they meet
-  // them only where all go to one bank: by a stride of whole lines.
+  // As many as operands go to one bank in every step: sources that meet every line, or the
+  // destination and sources that meet it every two. Writes come later than reads, so they meet them
+  // only where all go to one bank: by a stride of whole lines.
   int cycles_per_step(const Core& core, const Operation& o) const {
     const int line = costs_.banks * costs_.bank_bytes;
     const auto bytes = [&](const Stream& s) { return stride(core, s) * s.width; };
-    const auto counts = [&](const Stream& s) {
-      return in_memory(s) && (&s != &o.dest || (bytes(s) && bytes(s) % line == 0));
-    };
-    const auto meet = [&](const Stream& x, const Stream& y) {
+    const auto meet = [&](const Stream& x, const Stream& y, int lines) {
       const auto banks = [&](const Stream& s) {
         return (o.wide * s.width + costs_.bank_bytes - 1) / costs_.bank_bytes;
       };
-      const int apart = (y.base / costs_.bank_bytes - x.base / costs_.bank_bytes) &
-                        (costs_.banks - 1);
-      return (bytes(x) - bytes(y)) % line == 0 &&
-             (apart < banks(x) || costs_.banks - apart < banks(y));
+      const int period = lines * costs_.banks;
+      const int apart = (y.base / costs_.bank_bytes - x.base / costs_.bank_bytes) & (period - 1);
+      return in_memory(x) && in_memory(y) && (bytes(x) - bytes(y)) % line == 0 &&
+             (apart < banks(x) || period - apart < banks(y));
     };
-    int out = 1;
-    const Stream* const all[] = {&o.src0, &o.src1, &o.dest};
-    for (const Stream* x : all) {
-      int meeting = 0;
-      for (const Stream* y : all) meeting += counts(*x) && counts(*y) && meet(*x, *y);
-      out = std::max(out, meeting);
-    }
-    return out;
+    const bool columns = in_memory(o.dest) && bytes(o.dest) && bytes(o.dest) % line == 0;
+    const int read = 1 + meet(o.src0, o.src1, 1);
+    const int written = 1 + meet(o.dest, o.src0, 2) + meet(o.dest, o.src1, 2);
+    return columns ? std::max(read, written) : read;
   }
 
   bool short_of(const Core& core, const Stream& s, bool reads) {

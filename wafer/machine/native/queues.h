@@ -90,7 +90,10 @@ class Queues : public Routers {
       worker->note({kNoColor, core.cell, 0, 0, -1, sent.queue()});
       return kStays;
     }
-    if (!(to_host_ >> slot & 1)) return room_up(core.lanes[slot]) ? slot : kStays;
+    if (!(to_host_ >> slot & 1)) {
+      const int its = swapped(core.lanes[slot], slot, kRamp);
+      return room_up(core.lanes[its]) ? its : kStays;
+    }
     host(core.cell).out[slot].push_back(sent.word());
     return kToHost;
   }

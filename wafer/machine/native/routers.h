@@ -57,7 +57,7 @@ class Routers {
     return nullptr;
   }
 
-  // What leaves each router of rows [from, to), and what enters from outside.
+  // 1. Depart: what leaves each router of rows [from, to), and what enters from outside.
   void leave(int from, int to, Worker* worker) {
     for (const auto& port : ports_)
       if (!port->in.empty() && port->cell / width_ >= from && port->cell / width_ < to) enter(*port);
@@ -77,6 +77,7 @@ class Routers {
   template <class Value>
   static void store(Value& v, Value to) { __atomic_store_n(&v, to, __ATOMIC_RELAXED); }
 
+  static constexpr int kRamp = 4;     // behind the four sides
   static constexpr int kPartner = 4;  // behind the four sides in Lane::from
 
   // Calls visit(k) for every bit k of a mask.
@@ -85,9 +86,15 @@ class Routers {
     for (; mask; mask &= mask - 1) visit(__builtin_ctz(mask));
   }
 
-  // The slot as which what leaves a PE by a side arrives.
+  // The slot as which a router, whose lane of the slot this is, takes what comes in by a side.
   int swapped(const Lane& lane, int slot, int side) const {
-    return lane.color & (side < 2 ? kSwapX : kSwapY) ? partner_[slot] : slot;
+    const int swaps = side < 2 ? kSwapX : side < 4 ? kSwapY : kSwapX | kSwapY;
+    return (lane.color & swaps) == swaps ? partner_[slot] : slot;
+  }
+
+  // The slot as which what leaves a lane by a side arrives.
+  int arriving(const Lane& lane, int slot, int side) const {
+    return swapped((&lane)[reach_[side]], slot, opposite(side));
   }
 
   // The ports of a lane at a switch position: each position changes one side, and later ones add.
@@ -178,7 +185,7 @@ class Routers {
       });
     };
     each(inner, [&](int side) {
-      const Lane& there = (&lane)[reach_[side] + swapped(lane, slot, side) - slot];
+      const Lane& there = (&lane)[reach_[side] + arriving(lane, slot, side) - slot];
       free &= !there.router_flag[1] && there.rx >> opposite(side) & 1;
     });
     if (!free) return;
@@ -191,7 +198,7 @@ class Routers {
     each(need, [&](int port) { ++links_[size_t(cell) * kPorts + port]; });
     if (recorder_) recorder_->words(cell, need);
     each(inner, [&](int side) {
-      const int other = cell + offset_[side], its = swapped(lane, slot, side);
+      const int other = cell + offset_[side], its = arriving(lane, slot, side);
       const uint32_t arrives = 1u << its;
       const uint8_t from = uint8_t(1 << (opposite(side) + (its == slot ? 0 : kPartner)));
       uint8_t& sides = (&lane)[reach_[side] + its - slot].from;

@@ -157,9 +157,12 @@ def _started(tables: Tables, state: State, begins: Array, first: Array) -> State
 
 
 def step(tables: Tables, state: State) -> State:
-    """One cycle of all PEs."""
+    """One cycle of all PEs, in the phases of ``Machine::step`` in native/machine.h."""
+    # 1. Depart: the words that leave routers, as the last cycle left them.
     state, leaves = depart(tables, state)
+    # 2. Run tasks: the instructions that fall into this cycle.
     state, ran, alone = run_tasks(tables, state)
+    # 3. Step operations: one step of one operation on each PE.
     waits = (state.main == Main.OPERATING) & ~alone
     state, stepped, thread, due = step_operations(tables, state, ~alone)
     thread = jnp.where(alone, MAIN, thread)
@@ -175,8 +178,11 @@ def step(tables: Tables, state: State) -> State:
     sent = state.outputs.size.sum(1) > before
     goes_on = waits & (state.main == Main.RUNNING)
     state = state._replace(wake=jnp.where(goes_on, state.cycle + 1, state.wake))
+    # 4. Drain: a word of an output queue goes to the ramp.
     state, slot, word, flag = drain(tables, state)
+    # 5. Move: words arrive in routers, go up and down ramps, and enter input queues.
     state, routed = move(tables, state, leaves, (slot, word, flag), popped)
+    # 6. Dispatch: idle PEs start a task.
     state, begun = dispatch(tables, state)
     moved = ran | stepped | sent | (slot >= 0) | begun | routed
     return state._replace(moved=moved.any())

@@ -261,19 +261,17 @@ def _steps(
     banks, size = jnp.asarray(tables.banks)[0], jnp.asarray(tables.banks)[1]
     line = banks * size
     steps = [stride * widths[:, k] for k, stride in enumerate(strides)]
-    counts = [
-        row & ((k > 0) | ((steps[k] != 0) & (steps[k] % line == 0))) for k, row in enumerate(rows)
-    ]
     fills = [(wide * widths[:, k] + size - 1) // size for k in range(3)]
-    turns = jnp.ones_like(op)
-    for x in range(3):
-        meeting = jnp.zeros_like(op)
-        for y in range(3):
-            apart = (operands[y].base // size - operands[x].base // size) & (banks - 1)
-            near = (apart < fills[x]) | (banks - apart < fills[y])
-            meet = ((steps[x] - steps[y]) % line == 0) & near
-            meeting = meeting + (counts[x] & counts[y] & meet)
-        turns = jnp.maximum(turns, meeting)
+
+    def meet(x: int, y: int, lines: int) -> Array:
+        period = lines * banks
+        apart = (operands[y].base // size - operands[x].base // size) & (period - 1)
+        near = (apart < fills[x]) | (period - apart < fills[y])
+        return rows[x] & rows[y] & ((steps[x] - steps[y]) % line == 0) & near
+
+    columns = rows[0] & (steps[0] != 0) & (steps[0] % line == 0)
+    written = 1 + meet(0, 1, 2) + meet(0, 2, 2)
+    turns = jnp.maximum(1 + meet(1, 2, 1), jnp.where(columns, written, 1))
     return wide, turns
 
 

@@ -18,7 +18,7 @@ __all__ = ["Departures", "depart", "drain", "front", "move", "pop"]
 
 Array = jax.Array
 _RAMP, _CONTROL, _ADVANCE = 16, 2, 4
-_SWAPS = (1 << 10, 1 << 10, 1 << 11, 1 << 11)  # of what goes W, E, S, N
+_SWAPS = (1 << 10, 1 << 10, 1 << 11, 1 << 11, 3 << 10)  # of what comes in by W, E, S, N, RAMP
 _NO_CE = 24  # bit of a control wavelet that the CE does not see
 _NOP, _ADV, _RST, _TEARDOWN = range(4)
 
@@ -69,8 +69,9 @@ def _forwarded(lanes: Lanes, word: Array, flag: Array) -> Array:
 
 
 def _swapped(tables: Tables, color: Array, slot: Array, side: int) -> Array:
-    """The slot as which what leaves by a side arrives."""
-    return jnp.where(color & _SWAPS[side], jnp.asarray(tables.partner)[slot], slot)
+    """The slot as which a router with this color register takes what comes in by a side."""
+    swaps = _SWAPS[side]
+    return jnp.where(color & swaps == swaps, jnp.asarray(tables.partner)[slot], slot)
 
 
 def depart(tables: Tables, state: State) -> tuple[State, Departures]:
@@ -84,7 +85,7 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
     used, links, fault = jnp.zeros(cells, jnp.int64), state.links, state.fault
     went, needs = [], []
     for slot in range(slots):
-        flag, head, color = lanes.flag[:, slot, 0], lanes.word[:, slot, 0], lanes.color[:, slot]
+        flag, head = lanes.flag[:, slot, 0], lanes.word[:, slot, 0]
         unseen = (flag & _CONTROL != 0) & (head >> _NO_CE & 1 != 0)
         need = jnp.where(unseen, tx[:, slot] & ~_RAMP, tx[:, slot])
         stuck = (need & _RAMP != 0) & (lanes.down_flag[:, slot] != 0)
@@ -96,7 +97,7 @@ def depart(tables: Tables, state: State) -> tuple[State, Departures]:
         can &= ~off
         for side in range(4):
             there = neighbour[:, side]
-            at = _swapped(tables, color, jnp.full(cells, slot), side)
+            at = _swapped(tables, lanes.color[there, slot], jnp.full(cells, slot), side ^ 1)
             free = ~full[there, at] & (rx[there, at] >> (side ^ 1) & 1 != 0)
             can &= (need >> side & 1 == 0) | free | (there < 0)
         used = jnp.where(can, used | need, used)
@@ -135,6 +136,8 @@ def drain(tables: Tables, state: State) -> tuple[State, Array, Array, Array]:
     out, lanes, rows = state.outputs, state.lanes, jnp.arange(len(state.pc))
     heads = [jnp.take_along_axis(part, out.head[..., None], 2)[..., 0] for part in out[:3]]
     slot = jnp.where(heads[1] < 0, state.out_slot, heads[1])  # [C, 8]
+    color = lanes.color[rows[:, None], jnp.maximum(slot, 0)]
+    slot = jnp.where(slot < 0, slot, _swapped(tables, color, slot, 4))
     waits = out.size > 0
     stuck = (lanes.up_flag != 0).all(-1) & ~_enters(lanes)
     leaves = waits & (slot >= 0) & ~stuck[rows[:, None], jnp.maximum(slot, 0)]
@@ -164,7 +167,7 @@ def _arrivals(tables: Tables, lanes: Lanes, leaves: Departures) -> tuple[Array, 
         for its in (every, partner):
             at = jnp.maximum(its, 0)[None]
             comes = (leaves.ports[there, at] >> back & 1 != 0) & (there >= 0) & (its >= 0)
-            comes &= _swapped(tables, lanes.color[there, at], at, back) == every
+            comes &= _swapped(tables, lanes.color[:, at[0]], at, side) == every
             word = jnp.where(comes, leaves.word[there, at], word)
             flag = jnp.where(comes, flag | leaves.flag[there, at], flag)
             count = count + comes

@@ -92,6 +92,7 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
     program = program._replace(programs=(program.programs[0]._replace(symbols=symbols),))
     save("out", program, {})
     runner = sdk.SdkRuntime("out", cmaddr=None, suppress_simfab_trace=True)
+    debugger = debug_util("out")  # reads nothing yet
     runner.load()
     runner.run()
     words = trace((6 | 2 << 8, 5, 0)).astype(np.uint32)
@@ -114,7 +115,6 @@ def test_runtime_and_debugging(tmp_path, monkeypatch):
         log,
     )
     monkeypatch.chdir(tmp_path)
-    debugger = debug_util("out")
     assert debugger.get_symbol(5, 2, "array", np.uint16)[:3].tolist() == [3, 6 | 2 << 8, 5]
     assert debugger.read_trace(5, 2, "t") == [5]
     assert debugger.get_symbol_rect(((4, 1), (3, 2)), "array", np.uint16).shape == (3, 2, 8)

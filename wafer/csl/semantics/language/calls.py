@@ -19,6 +19,7 @@ from wafer.csl.semantics.core.values import (
 from wafer.csl.semantics.language.coerce import coerce
 from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
+from wafer.csl.syntax.releases import CALLED_TASK, feature_of
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op, Type
 
@@ -79,13 +80,25 @@ def _called(ev: Evaluator, function: Function, arguments: list[Value], at: Posit
     return _call(ev, function, arguments, at)
 
 
+def _may_be_called(ev: Evaluator, task: tree.Function) -> bool:
+    """Whether a task without arguments is a function, too, in the program's release."""
+    feature, sdk = feature_of(CALLED_TASK), ev.unit.sdk
+    return bool(feature and sdk and feature.is_in(sdk) and not task.formals)
+
+
 def _complete(
     ev: Evaluator, function: Function, arguments: list[Value], at: Position
 ) -> list[Value]:
     """As many arguments as a function takes; a library's last one of any type may be left out."""
     node = function.node
-    if node.kind == "task":
-        ev.fail(at, f"the task '{node.name}' is activated, not called", "@activate(its id)")
+    if node.kind == "task" and not _may_be_called(ev, node):
+        feature = feature_of(CALLED_TASK)
+        assert feature is not None
+        ev.fail(
+            at,
+            f"the task '{node.name}' is activated, not called; {feature.text}",
+            f"@activate(its id), or compile with --sdk={feature.last}",
+        )
     missing = len(node.formals) - len(arguments)
     if missing == 1 and function.module.library and _any(node.formals[-1]):
         return [*arguments, Value(types.VOID, None)]
