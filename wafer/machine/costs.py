@@ -39,8 +39,9 @@ Fitted on published rows (``docs/results/csl.md``), and checked by the others of
 - ``fabric_start``: one value per PE, 3 x 3 on WSE-3; checked by 5 x 5 to 20 x 20.
 - ``computed``: a step of SUMMA; nothing checks it.
 - ``DSR_BASE`` and products of 32 bits: SpMM in COO and GEMM of 64 and 128 rows, chosen after GEMM
-  of 8 and 32 rows was seen, too; checked by SpMM in CSR (14 to 21 % too few). A part of SpMM's cycles that nothing explains (1,600 in each run of
-  many PEs, and 0.18 per element) is in the product: without it a product takes 2 or 3.
+  of 8 and 32 rows was seen, too; checked by SpMM in CSR (14 to 21 % too few). A part of SpMM's
+  cycles that nothing explains (1,600 in each run of many PEs, and 0.18 per element) is in the
+  product: without it a product takes 2 or 3.
 - ``UNROLLED`` and what the other instructions cost: assumed; GEMM and one value per PE check them.
 """
 
