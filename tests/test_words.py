@@ -19,9 +19,9 @@ SHARED = set(
     """
     Arm Batch Block Cache Call Constant Counts DeadlockError Decoded Descriptor Document Exponential
     Fabric Failure Fault FaultError Feature Field Filter Function FunctionType Group Groups Job
-    Lanes Layout Linear Links Machine Memory Model Net Op OpProfiler Optimizer Pair Plan Port
+    Lanes Layout Linear Links Machine Memory Model Op OpProfiler Optimizer Pair
     Position Problem Program Region Report Row Rule Rules Schedule Source Stream Summary Tables
-    Tally Task Tile Trace Type Value Vocabulary
+    Tally Task Tile Type Value Vocabulary
     """.split()  # noqa: SIM905
 )
 # Room: public functions of three arguments or more without `Args:`, and functions with an array
@@ -32,11 +32,11 @@ UNDOCUMENTED = {
     "wafer.cache": (0, 1),
     "wafer.commands": (2, 0),
     "wafer.config": (1, 0),
-    "wafer.csl": (62, 21),
+    "wafer.csl": (56, 21),
     "wafer.machine": (25, 28),
-    "wafer.data": (26, 25),
+    "wafer.data": (25, 24),
     "wafer.engines": (36, 17),
-    "wafer.fabric": (47, 26),
+    "wafer.fabric": (43, 26),
     "wafer.hpc": (14, 17),
     "wafer.optim": (3, 4),
     "wafer.profile": (1, 0),

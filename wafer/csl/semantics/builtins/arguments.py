@@ -20,7 +20,13 @@ __all__ = [
 
 
 def fields_of(ev: Evaluator, value: Value, at: Position) -> dict[str, Value]:
-    """The fields of a struct, named or not."""
+    """The fields of a struct, named or not.
+
+    Args:
+        ev: that evaluates the call.
+        value: the struct.
+        at: where an error points.
+    """
     if value.type == types.ANONYMOUS and isinstance(value.data, dict):
         return dict(value.data)
     if value.type == types.ANONYMOUS and not value.data:
@@ -37,7 +43,13 @@ def flag(given: dict[str, Value], name: str) -> bool:
 
 
 def action(ev: Evaluator, given: dict[str, Value], at: Position) -> tuple[int, int]:
-    """The Action of .activate or .unblock, and the id that it is for."""
+    """The Action of .activate or .unblock, and the id that it is for.
+
+    Args:
+        ev: that evaluates the call.
+        given: fields of the call's options; those that are read are taken out.
+        at: where an error points.
+    """
     if "activate" in given and "unblock" in given:
         ev.fail(at, "an operation has .activate or .unblock, not both")
     if "activate" in given:
@@ -49,7 +61,13 @@ def action(ev: Evaluator, given: dict[str, Value], at: Position) -> tuple[int, i
 
 
 def local_task(ev: Evaluator, value: Value, at: Position) -> int:
-    """The id of a local task, given as one, as a colour of @bind_task or by the task's name."""
+    """The id of a local task, given as one, as a colour of @bind_task or by the task's name.
+
+    Args:
+        ev: that evaluates the call.
+        value: that names it.
+        at: where an error points.
+    """
     gate, number = gated(ev, value, at)
     if gate != Gate.LOCAL and number not in ev.unit.numbers:
         ev.fail(at, f"expected a local task, found {described(value)}")
@@ -84,7 +102,13 @@ def gated(ev: Evaluator, value: Value, at: Position) -> tuple[int, int]:
 
 
 def on_control(ev: Evaluator, given: dict[str, Value], at: Position) -> dict[str, int]:
-    """Columns of what a control wavelet does."""
+    """Columns of what a control wavelet does.
+
+    Args:
+        ev: that evaluates the call.
+        given: fields of the call's options; those that are read are taken out.
+        at: where an error points.
+    """
     if "on_control" not in given:
         return {"control_ends": 0, "control_action": Action.NONE, "control_target": -1}
     rules = fields_of(ev, given.pop("on_control"), at)
@@ -97,7 +121,13 @@ _PRIORITIES = {"low": 0, "medium": 1, "high": 2}
 
 
 def priority(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
-    """0 to 2 for .priority = .{.low = true}; -1 where it is not given."""
+    """0 to 2 for .priority = .{.low = true}; -1 where it is not given.
+
+    Args:
+        ev: that evaluates the call.
+        given: fields of the call's options; those that are read are taken out.
+        at: where an error points.
+    """
     if "priority" not in given:
         return -1
     chosen = [
@@ -107,7 +137,13 @@ def priority(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
 
 
 def simd(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
-    """Whether .simd_mode asks for more than one value at a time; -1 where it is not given."""
+    """Whether .simd_mode asks for more than one value at a time; -1 where it is not given.
+
+    Args:
+        ev: that evaluates the call.
+        given: fields of the call's options; those that are read are taken out.
+        at: where an error points.
+    """
     if "simd_mode" not in given:
         return -1
     modes = fields_of(ev, given.pop("simd_mode"), at)
@@ -115,7 +151,13 @@ def simd(ev: Evaluator, given: dict[str, Value], at: Position) -> int:
 
 
 def number_of(ev: Evaluator, value: Value | None, at: Position) -> int:
-    """The number of a colour or queue; -1 where none is given."""
+    """The number of a colour or queue; -1 where none is given.
+
+    Args:
+        ev: that evaluates the call.
+        value: that names it, or None.
+        at: where an error points.
+    """
     if value is None:
         return -1
     if not isinstance(value.data, int):
