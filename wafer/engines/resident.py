@@ -33,7 +33,7 @@ from wafer.engines.teacher import KL, Teacher, make_teacher
 from wafer.experiment import Experiment
 from wafer.optim.precision import LossScaler
 
-__all__ = ["Resident", "make", "norms"]
+__all__ = ["Resident", "make", "norms", "structs_of"]
 
 _ALL = P()  # the same on all systems
 
@@ -255,6 +255,11 @@ def make(experiment: Experiment) -> Resident:
         summaries=experiment.summaries,
         teacher=make_teacher(experiment, mesh),
     )
+
+
+def structs_of(tree: PyTree) -> Any:
+    """Shape, dtype and sharding of each array: enough to compile for, and nothing is kept alive."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
 
 
 def norms(tag: str, tree: PyTree) -> Metrics:

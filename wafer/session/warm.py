@@ -3,10 +3,10 @@
 import concurrent.futures
 from typing import Any
 
-import jax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from wafer.engines.base import TrainState
+from wafer.engines.resident import structs_of
 
 __all__ = ["AheadOfTimeCompiler"]
 
@@ -37,22 +37,18 @@ class AheadOfTimeCompiler:
             self._pool.submit(self._compile_step, self._state, train)
 
     def _compile_step(self, state: Any, features: Any) -> None:
-        self._engine.compiled_step(_shapes(state.result()), features, topology=False)
+        self._engine.compiled_step(structs_of(state.result()), features, topology=False)
 
     def _compile_evaluation(self, state: Any, features: Any) -> None:
-        self._engine.compiled_evaluate(_shapes(state.result()), features)
+        self._engine.compiled_evaluate(structs_of(state.result()), features)
 
     def expect_topology(self, state: TrainState, features: Any) -> None:
         """Begin to compile the step that changes the topology; one is due before long."""
         if self._ahead:
-            shapes = _shapes((state, features))
+            shapes = structs_of((state, features))
             self._pool.submit(self._engine.compiled_step, *shapes, topology=True)
 
     def first_state(self) -> TrainState:
         """Return the state of step 0; made again when it was handed out before."""
         future, self._state = self._state, None
         return self._engine.init(self._key) if future is None else future.result()
-
-
-def _shapes(tree: PyTree) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
