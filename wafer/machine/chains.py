@@ -11,12 +11,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.machine.image import Image
-from wafer.machine.reports import FOR_DATA, FOR_ROOM, IN_ROUTER, UNREAD, Waiting, neighbor, sides_of
+from wafer.machine.reports import (
+    FOR_DATA,
+    FOR_ROOM,
+    IN_ROUTER,
+    RAMP,
+    SIDES,
+    UNREAD,
+    Waiting,
+    neighbor,
+    sides_of,
+)
 
 __all__ = ["RouteMasks", "by_cause", "routes_of"]
 
 _LONGEST = 1000  # routers that are searched for the senders of a color
-_SIDES = ("WEST", "EAST", "SOUTH", "NORTH")
 Key = tuple[Any, ...]
 
 
@@ -104,7 +113,7 @@ def _upstream(routes: RouteMasks, x: int, y: int, color: int) -> list[tuple[int,
     while waiting and len(seen) < _LONGEST:
         cell = waiting.pop()
         sides = routes.enter[cell[1], cell[0], color]
-        for bit, side in enumerate(_SIDES):
+        for bit, side in enumerate(SIDES[:RAMP]):
             other = neighbor(*cell, side)
             inside = 0 <= other[0] < width and 0 <= other[1] < height
             if not (sides >> bit & 1 and inside) or other in seen:

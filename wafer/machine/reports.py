@@ -13,6 +13,8 @@ __all__ = [
     "FOR_DATA",
     "FOR_ROOM",
     "IN_ROUTER",
+    "RAMP",
+    "SIDES",
     "UNREAD",
     "Fault",
     "Waiting",
@@ -27,8 +29,8 @@ __all__ = [
     "waiting_for",
 ]
 
-_SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
-_RAMP = 4
+SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
+RAMP = SIDES.index("RAMP")
 _MAIN = 8  # the number of the task's own thread
 
 
@@ -179,8 +181,8 @@ def _label(program: Program | None, task: int, number: int) -> str:
 
 def _entering(image: Image, x: int, y: int, color: int) -> list[str]:
     """The sides by which a colour may enter a router, as the program begins."""
-    word = int(image.colors[y, x, color]) >> len(_SIDES)
-    return [side for bit, side in enumerate(_SIDES) if word >> bit & 1]
+    word = int(image.colors[y, x, color]) >> len(SIDES)
+    return [side for bit, side in enumerate(SIDES) if word >> bit & 1]
 
 
 def fault_message(image: Image, numbers: Sequence[int]) -> str:
@@ -264,7 +266,7 @@ def waiting_for(
     file, line = _place(program, pc)
     text = _REASONS[reason].format(detail=detail, function=function)
     routed = reason != FOR_DATA or detail < 0 or detail in image.streams
-    if not routed and not sides_of(image, x, y, detail, enter=False) >> _RAMP & 1:
+    if not routed and not sides_of(image, x, y, detail, enter=False) >> RAMP & 1:
         text += ", which no route of this PE brings to RAMP"
     return Waiting(x, y, who, text, file, line, reason, detail)
 
@@ -299,7 +301,7 @@ def sides_of(
     words, switches = (np.asarray(table)[y, x, color] for table in (image.colors, image.switches))
     masks = words >> 5 & 31 if enter else words & 31
     for code in (switches >> shift & 15 for shift in (0, 4, 8)):
-        named = (code & 7 <= _RAMP) & ((code & 8 != 0) == enter)
+        named = (code & 7 <= RAMP) & ((code & 8 != 0) == enter)
         masks = masks | np.where(named, 1 << (code & 7), 0)
     return masks
 
@@ -310,7 +312,7 @@ def side_names(mask: int) -> tuple[str, ...]:
     Args:
         mask: bits in the order of ``arch.PORTS``.
     """
-    return tuple(side for bit, side in enumerate(_SIDES) if mask >> bit & 1)
+    return tuple(side for bit, side in enumerate(SIDES) if mask >> bit & 1)
 
 
 def _place_of_route(image: Image, x: int, y: int, color: int) -> str:

@@ -14,14 +14,13 @@ from wafer.csl.syntax.source import CslError, Position, Problem
 from wafer.machine.arch import ARCHITECTURES, ROUTER_DEPTH
 from wafer.machine.codes import Action, Gate, Op, Operand
 from wafer.machine.image import COLUMNS, Image, Program
-from wafer.machine.reports import neighbor, sides_of
+from wafer.machine.reports import RAMP, SIDES, neighbor, side_names, sides_of
 
 __all__ = ["check_routed"]
 
-_RAMP = 4
-_SIDES = ("WEST", "EAST", "SOUTH", "NORTH", "RAMP")
 _NO_SWITCH = 0x555  # all positions of a switch register unused
 _SWAPS = 0xC00
+_MOST_CELLS = 4096  # PEs of a program that are looked at
 _OPERANDS = ("dest", "src0", "src1", "scalar")
 
 
@@ -63,9 +62,6 @@ def check_routed(image: Image) -> None:
             problems.setdefault(at, Problem(at, *wrong[use]))
     if problems:
         raise CslError(list(problems.values()))
-
-
-_MOST_CELLS = 4096  # PEs of a program that are looked at
 
 
 def _uses(program: Program, arch: str) -> Iterator[_Use]:
@@ -123,7 +119,7 @@ def _problem(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
     color = use.color
     if int(image.colors[y, x, color]) & _SWAPS:
         return None  # it becomes another color
-    if not sides_of(image, x, y, color, enter=use.sends) >> _RAMP & 1:
+    if not sides_of(image, x, y, color, enter=use.sends) >> RAMP & 1:
         if use.sends and use.words <= _held(image):
             return None
         verb, field = ("sends on", "rx") if use.sends else ("receives from", "tx")
@@ -156,7 +152,7 @@ def _refusal(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
         )
         if word & _SWAPS or int(switch) & 0x777 != _NO_SWITCH:
             continue  # where words go changes
-        for bit, side in enumerate(_SIDES[:_RAMP]):
+        for bit, side in enumerate(SIDES[:RAMP]):
             other = neighbor(*cell, side)
             if not word >> bit & 1 or not (0 <= other[0] < width and 0 <= other[1] < height):
                 continue
@@ -167,12 +163,12 @@ def _refusal(image: Image, x: int, y: int, use: _Use) -> tuple[str, str] | None:
             if not taken >> (bit ^ 1) & 1:
                 if use.words <= _held(image) + ROUTER_DEPTH * len(seen):
                     continue
-                names = " and ".join(n for k, n in enumerate(_SIDES) if taken >> k & 1)
+                names = " and ".join(side_names(taken))
                 takes = f"takes it from {names}" if names else "has no route for it"
                 return (
                     f"PE ({x}, {y}) sends on color {color}, which PE {cell} routes to the {side},"
                     f" and PE {other} {takes}",
-                    f"add {_SIDES[bit ^ 1]} to .rx of color {color} at PE {other}",
+                    f"add {SIDES[bit ^ 1]} to .rx of color {color} at PE {other}",
                 )
             if other not in seen:
                 seen.add(other)
