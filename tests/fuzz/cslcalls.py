@@ -7,8 +7,9 @@ import numpy as np
 from helpers.assembly import assemble, build, color_register, switch_register
 
 from fuzz.values import damaged_array
-from wafer.machine.engine import Machine, Rectangle, _library
+from wafer.machine.engine import Machine, Rectangle
 from wafer.machine.image import COLUMNS
+from wafer.machine.library import machine_library
 from wafer.machine.recording import Recording
 
 _LIMIT = 3_000  # cycles
@@ -220,7 +221,7 @@ def _function(machine, rng):
     """One C function with numbers of every size; what it writes to is large enough."""
     number = lambda: rng.choice([n for n in _ODD if abs(n) < 2**63])
     room = (ctypes.c_uint64 * 4096)()
-    library, own = _library(), machine._machine
+    library, own = machine_library(), machine._machine
     few = lambda: rng.choice([-5, -1, 0, 1, 60, 2**40])
     most = lambda: rng.choice([-5, -1, 0, 1, 60])
     return rng.choice(
