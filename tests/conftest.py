@@ -46,6 +46,7 @@ if importlib.util.find_spec("wafer").origin is None:  # type: ignore[union-attr]
 
 import jax
 import pytest
+import shapechecks  # noqa: F401  before the packages that it checks
 from jax._src.interpreters import mlir
 
 from sparsity.kernels import native
