@@ -37,9 +37,10 @@ from wafer.data.preprocess.records import BEGINNING, Batch, Position, batches, f
 from wafer.data.preprocess.vocabulary import Vocabulary, build_vocabulary, describe
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.text.tokenizer import load_tokenizer
-from wafer.data.vendor import layouts as vendor_layouts, vocabulary as vendor_vocabulary
-from wafer.data.vendor.encode import encode_examples
+from wafer.data.vendor import vocabulary as vendor_vocabulary
 from wafer.data.vendor.hooks import load_hook
+from wafer.data.vendor.rows import layouts as vendor_layouts
+from wafer.data.vendor.rows.encode import encode_examples
 from wafer.data.vendor.settings import AnySettings, HookSettings
 from wafer.errors import DataError
 
