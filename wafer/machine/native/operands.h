@@ -28,11 +28,13 @@ class Operands : public Queues {
     return address + bytes > end ? nullptr : core.memory + address;
   }
 
-  // The colour that a fabric operand reads, as a slot; -1 if its queue is bound to none.
+  // The colour that a fabric operand reads, as a slot; -1 if its queue is bound to none. On WSE-2 the
+  // descriptor's own colour comes before that of its queue.
   int source_slot(const Core& core, const Stream& s) const {
     const FabricRow& row = program(core).fabrics[s.row];
-    if (row.queue >= 0 && core.in_slot[row.queue] >= 0) return core.in_slot[row.queue];
-    return row.color >= 0 ? slot_[row.color] : -1;
+    const int own = row.color >= 0 ? slot_[row.color] : -1;
+    if (own >= 0 && !costs_.wse3) return own;
+    return row.queue >= 0 && core.in_slot[row.queue] >= 0 ? core.in_slot[row.queue] : own;
   }
 
   // What the operands of an operation say together.
