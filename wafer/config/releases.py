@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from models.names import MODELS
-from sparsity.dialects import RELEASE_18_KEYS, is_release_20, translate_release_20
+from sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
 from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError, Problem

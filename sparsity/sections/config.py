@@ -26,13 +26,14 @@ from jaxtyping import PyTree
 from models.errors import did_you_mean
 from models.paths import named_leaves
 from models.sections import Section
-from sparsity import budgets, dialects, storage
+from sparsity import storage
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
 from sparsity.filters import Filter
 from sparsity.schedules import constant_level
 from sparsity.schema import SparsityError, unknown, validate
+from sparsity.sections import budgets, legacy as dialects
 from sparsity.sparsifier import Sparsifier
 from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout
 
