@@ -224,7 +224,7 @@ def _in_file(problem: Problem, renamed: Mapping[_Keys, _Keys]) -> Problem:
     for length in range(len(problem.path), 0, -1):
         older = renamed.get(problem.path[:length])
         if older is not None:
-            return Problem((*older, *problem.path[length:]), problem.message)
+            return problem._replace(path=(*older, *problem.path[length:]))
     return problem
 
 
@@ -257,6 +257,7 @@ def _unknown_sections(raw: Mapping[str, Any]) -> list[Problem]:
         Problem(
             (str(key),),
             f"unknown section{did_you_mean(key, known)}; known: {listed}",
+            unknown="section",
         )
         for key in raw
         if key not in known

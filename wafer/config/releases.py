@@ -251,7 +251,7 @@ def _to_22(file: File, family: str) -> None:
         elif isinstance(own, dict) and accumulates:
             own.setdefault("micro_batch_size", "auto")
     if isinstance(sparse, dict) and is_release_20(sparse):
-        file["sparsity"] = translate_release_20(sparse, "sparsity")
+        file["sparsity"] = translate_release_20(sparse, ("sparsity",))
     elif isinstance(sparse, dict) and RELEASE_18_KEYS & set(sparse):
         raise ConfigError(
             [
