@@ -12,14 +12,14 @@ from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Float, Key
 
 from vsl.bias import BiasFn, RelativeBias
-from vsl.blocks import TileBias, blocks
-from vsl.dense import dense, padded
-from vsl.fused import LIBRARY, fused, supported
-from vsl.intervals import BlockSizes, Window, key_intervals, normalize_window
+from vsl.implementations.blocks import TileBias, blocks
+from vsl.implementations.dense import dense, padded
+from vsl.implementations.fused import LIBRARY, fused, supported
+from vsl.implementations.intervals import BlockSizes, Window, key_intervals, normalize_window
+from vsl.implementations.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
+from vsl.implementations.triton import triton
 from vsl.layout import AnyArray, Layout
 from vsl.noise import hash_bits, seed_of
-from vsl.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
-from vsl.triton import triton
 
 __all__ = ["Implementation", "attention", "attention_as", "may_be_native"]
 

@@ -11,7 +11,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 import vsl
 import vsl.attend
-from vsl.intervals import BlockSizes
+from vsl.implementations.intervals import BlockSizes
 
 LENGTHS = np.array([20, 1, 0, 37, 9])
 CAPACITY = 75
