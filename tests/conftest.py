@@ -4,6 +4,7 @@ import functools
 import gc
 import importlib.util
 import itertools
+import logging
 import os
 import pathlib
 import random
@@ -106,6 +107,16 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Generator[None]:
+    """Give our loggers their levels back: a command sets them for its process."""
+    loggers = [logging.getLogger(name) for name in ("vsl", "models", "sparsity", "wafer")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture
