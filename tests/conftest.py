@@ -110,13 +110,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def log_levels() -> Generator[None]:
-    """Give our loggers their levels back: a command sets them for its process."""
-    loggers = [logging.getLogger(name) for name in ("vsl", "models", "sparsity", "wafer")]
-    levels = [logger.level for logger in loggers]
-    yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+def log_levels() -> None:
+    """Begin with loggers that have no level of their own: a command sets one for its process."""
+    for name in ("vsl", "models", "sparsity", "wafer"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture
