@@ -111,7 +111,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def log_levels() -> None:
-    """Begin with loggers that have no level of their own: a command sets one for its process."""
+    """Begin with the levels of a new process: a command sets them for its own."""
+    logging.getLogger().setLevel(logging.WARNING)
     for name in ("vsl", "models", "sparsity", "wafer"):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
