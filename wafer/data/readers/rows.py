@@ -19,7 +19,15 @@ from wafer.data.text.textfiles import read_text
 from wafer.data.text.tokenizer import load_tokenizer, token_bytes
 from wafer.errors import DataError
 
-__all__ = ["assemble", "bert_rows", "epigenetic_rows", "gpt_rows", "row_folders", "t5_rows"]
+__all__ = [
+    "assemble",
+    "bert_rows",
+    "epigenetic_rows",
+    "gpt_rows",
+    "require_length",
+    "row_folders",
+    "t5_rows",
+]
 
 Rows = dict[str, np.ndarray]
 Open = Callable[[Sequence[str]], Source]
@@ -30,6 +38,24 @@ def row_folders(cfg: Any) -> tuple[str, ...]:
     if cfg.data_dir is not None:
         return cfg.data_dir
     return tuple(folder for part in cfg.mixture for folder in part.data_dir)
+
+
+def require_length(cfg: Any, where: str, length: int) -> None:
+    """Compare the rows' length with the section's, where that names one.
+
+    Args:
+        cfg: the section.
+        where: file or folder, for the message.
+        length: of the rows, in tokens.
+
+    Raises:
+        DataError: they differ.
+    """
+    if cfg.max_sequence_length not in (None, length):
+        raise DataError(
+            f"{where}: rows are {length} tokens long, but max_sequence_length is "
+            f"{cfg.max_sequence_length}; drop the key or set it to {length}"
+        )
 
 
 def assemble(cfg: Any, open_rows: Open) -> tuple[Source, str]:
@@ -122,11 +148,7 @@ def _gpt_source(cfg: Any, context: Context, folders: Sequence[str]) -> Hdf5Sourc
             f"{str(bool(cfg.use_vsl)).lower()}; VSL rows have 5 (with attention_span, "
             "position_ids), others 3"
         )
-    if cfg.max_sequence_length not in (None, length):
-        raise DataError(
-            f"{folders[0]}: rows are {length} tokens long, but max_sequence_length is "
-            f"{cfg.max_sequence_length}; drop the key or set it to {length}"
-        )
+    require_length(cfg, folders[0], length)
     return source
 
 
@@ -197,6 +219,7 @@ def _masked_rows(cfg: Any, context: Context, needed: tuple[str, ...]) -> Dataset
 
     first = rows(folders[:1])
     length = first.row_shape[1]
+    require_length(cfg, folders[0], length)
     written = folder_params(folders[0]).get("post-process", {})
     static = "labels" in first.features
     missing = set(needed) - set(first.features)

@@ -10,6 +10,7 @@ import numpy as np
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.objectives import corrupt_spans, noise_spans, raw_length
 from wafer.data.batching.rowsets import RowSource, fixed
+from wafer.data.readers.rows import require_length
 from wafer.data.text.textfiles import Row, find_described, read_rows, text_lines, words_of
 from wafer.errors import DataError
 
@@ -59,6 +60,7 @@ def bert_csv(cfg: Any, context: Context) -> Dataset:
             examples.append(example)
     source = RowSource(examples, lambda example: example, cfg.data_dir[0])
     length = len(examples[0]["input_ids"])
+    require_length(cfg, cfg.data_dir[0], length)
     return Dataset(
         source=source,
         row_length=length,

@@ -132,7 +132,8 @@ class InputSection(_Ignored):
     @property
     def decides_shapes(self) -> bool:
         """Whether the section alone says which shapes rows have; else the files do."""
-        return self.max_sequence_length is not None or self.task == "image"
+        given = self.max_sequence_length is not None and "max_sequence_length" not in self.unread
+        return given or self.task == "image"
 
     @property
     def no_effect(self) -> tuple[str, ...]:

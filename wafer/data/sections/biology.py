@@ -83,6 +83,8 @@ class EbertHDF5DataProcessor(
         mask_epigenetic: hide the states of masked tokens, too; else the model still sees them.
     """
 
+    packed_files: ClassVar[bool] = False
+
     mask_epigenetic: Bool = False
 
 

@@ -93,7 +93,7 @@ class MNISTDataProcessor(
         to_float16: accepted; images are float32 and the model casts.
     """
 
-    unread = (*InputSection.unread, "to_float16")
+    unread = (*InputSection.unread, "max_sequence_length", "to_float16")
 
     data_dir: Folders
     to_float16: Bool | None = None
@@ -110,5 +110,7 @@ class DigitsDataProcessor(
     Attributes:
         split: which part; the last fifth is held out.
     """
+
+    unread = (*InputSection.unread, "max_sequence_length")
 
     split: Literal["train", "eval"] | None = None

@@ -155,13 +155,19 @@ class BertHDF5DataProcessor(_RowsInput, task="mlm", reader="wafer.data.readers.r
 class DpoHDF5DataProcessor(_RowsInput, task="dpo", reader="wafer.data.readers.row_pairs:dpo_rows"):
     """Pairs of answers; ``reference_logps.npy`` beside them is what ``wafer score`` wrote."""
 
+    unread = (*InputSection.unread, "max_sequence_length")  # the rows have their lengths
+
 
 class DPRHDF5DataProcessor(_RowsInput, task="dpr", reader="wafer.data.readers.row_pairs:dpr_rows"):
     """Questions, each with its own context and hard negatives."""
 
+    unread = (*InputSection.unread, "max_sequence_length")  # the rows have their lengths
+
 
 class T5HDF5DataProcessor(_RowsInput, task="seq2seq", reader="wafer.data.readers.rows:t5_rows"):
     """Source and target rows: input_ids, attention_mask, decoder_input_ids, ..., labels."""
+
+    unread = (*InputSection.unread, "max_sequence_length")  # the rows have their lengths
 
 
 class BertCSVDataProcessor(InputSection, task="mlm", reader="wafer.data.readers.tokens:bert_csv"):
@@ -200,6 +206,8 @@ class T5DynamicDataProcessor(
         do_lower: lower the case of tokens and vocabulary.
     """
 
+    unread = (*InputSection.unread, "max_sequence_length")  # each half has its own
+
     src_data_dir: Folders
     src_vocab_file: str
     src_max_sequence_length: PositiveInt
@@ -223,9 +231,10 @@ class TransformerDynamicDataProcessor(
         src_data_dir: folders whose ``meta.dat`` names a file of sources and one of targets a line.
         tgt_data_dir: accepted: ``meta.dat`` names both files.
         tgt_vocab_file: accepted: the vocabulary of the sources is for both.
+        extra_ids: accepted: nothing is hidden.
     """
 
-    unread = (*InputSection.unread, "tgt_data_dir", "tgt_vocab_file")
+    unread = (*T5DynamicDataProcessor.unread, "extra_ids", "tgt_data_dir", "tgt_vocab_file")
 
     extra_ids: NonNegativeInt = 0
     tgt_data_dir: Folders | None = None

@@ -74,6 +74,8 @@ class SquadDataProcessor(TextInput, task="qa", reader="wafer.data.readers.text.s
 class BertQADataProcessor(TextInput, task="qa", reader="wafer.data.readers.tokens:qa_csv"):
     """The vendor's CSV of SQuAD, windows of question and context cut beforehand (1.6 to 1.9)."""
 
+    unread = (*InputSection.unread, "vocab_file", "do_lower")  # its rows hold ids
+
 
 class BertTokenClassifierDataProcessor(
     TextInput,
@@ -158,6 +160,14 @@ class PromptCompletionDataProcessor(_Prompted, reader="wafer.data.readers.text.p
     multi_turn_role_key: str = "role"
     prompt_prefix: str = ""
     completion_prefix: str = ""
+
+    @property
+    def no_effect(self) -> tuple[str, ...]:
+        """Keys the file sets that mean nothing here, or without ``multi_turn_key``."""
+        of_turns = ("multi_turn_content_key", "multi_turn_role_key")
+        fields = type(self).model_fields
+        idle = [key for key in of_turns if getattr(self, key) != fields[key].default]
+        return (*super().no_effect, *(idle if self.multi_turn_key is None else ()))
 
 
 class PreferenceDataProcessor(
