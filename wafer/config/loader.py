@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +226,7 @@ def _in_file(problem: Problem, renamed: Mapping[_Keys, _Keys]) -> Problem:
     for length in range(len(problem.path), 0, -1):
         older = renamed.get(problem.path[:length])
         if older is not None:
-            return Problem((*older, *problem.path[length:]), problem.message)
+            return problem._replace(path=(*older, *problem.path[length:]))
     return problem
 
 
@@ -259,6 +259,7 @@ def _unknown_sections(raw: Mapping[str, Any]) -> list[Problem]:
         Problem(
             (str(key),),
             f"unknown section{did_you_mean(key, known)}; known: {listed}",
+            unknown="section",
         )
         for key in raw
         if key not in known
@@ -316,23 +317,12 @@ def _cluster_defaults() -> dict[str, Any]:
     return dict(section)
 
 
-def _complaints(section: str, err: ValueError) -> list[Problem]:
-    """Place what another package says about its section.
-
-    Its messages may start with the dotted key, 'model.hidden_size: ...', one to a line.
-    """
-    if isinstance(err, SectionError):
-        named = all(problem.path[:1] == (section,) for problem in err.problems)
-        return list((err if named else err.under(section)).problems)
-    problems = []
-    for line in str(err).splitlines() or [type(err).__name__]:
-        head, colon, rest = line.partition(": ")
-        parts = head.split(".")
-        if colon and parts[0] == section and " " not in head:
-            problems.append(Problem(tuple(parts), rest))
-        else:
-            problems.append(Problem((section,), line))
-    return problems
+def _complaints(section: str, err: ValueError) -> Sequence[Problem]:
+    """Problems of a section, seen from the root of the file."""
+    if not isinstance(err, SectionError):
+        return [Problem((section,), str(err) or type(err).__name__)]
+    rooted = all(problem.path[:1] == (section,) for problem in err.problems)
+    return (err if rooted else err.under(section)).problems
 
 
 def _placed(problem: Problem, lines: Lines, flags: Mapping[str, Any]) -> Problem:

@@ -53,8 +53,9 @@ def wrap(
     """
     if any(rule.compute == "csr" for _, rule in sparsifier.groups):
         raise SparsityError(
-            "sparsity.compute: wrap() differentiates at dense weights, which csr does not store; "
-            "use masked, or write the loop with prepare, attach, split and update"
+            "wrap() differentiates at dense weights, which csr does not store; "
+            "use masked, or write the loop with prepare, attach, split and update",
+            ("sparsity", "compute"),
         )
     sparsifier = dataclasses.replace(sparsifier, accepts=lambda name: False)
     inner = optax.with_extra_args_support(tx)

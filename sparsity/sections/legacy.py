@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import pydantic
 
+from models.errors import dotted
 from models.sections import Section
 from sparsity.algorithms.base import Algorithm
 from sparsity.algorithms.inband import InBandStatic
 from sparsity.filters import Filter
 from sparsity.schedules import Constant, constant_level
-from sparsity.schema import SparsityError, check_level, validate
+from sparsity.schema import Place, SparsityError, check_level, validate
 from sparsity.views import Groups
 
 __all__ = [
@@ -40,7 +41,7 @@ def is_release_20(section: Mapping[str, Any]) -> bool:
     return ("type" in section and old) or "sparsity_schedule" in section
 
 
-def translate_release_20(section: Mapping[str, Any], where: str) -> dict[str, Any] | list[Any]:
+def translate_release_20(section: Mapping[str, Any], where: Place) -> dict[str, Any] | list[Any]:
     """Rewrite a 2.0/2.1 section.
 
     ``type`` becomes ``algorithm``, ``schedule`` becomes ``update``, ``sparsity_schedule: [[step,
@@ -55,8 +56,9 @@ def translate_release_20(section: Mapping[str, Any], where: str) -> dict[str, An
     kind = out.pop("type", None)
     if kind is None or str(kind).lower() == "sideband":
         raise SparsityError(
-            f"{where}.type: release 2.0/2.1 sections need static, gmp, set or rigl, got {kind!r};"
-            " for the 1.8 mechanism drop `type` and give `seed`"
+            f"release 2.0/2.1 sections need static, gmp, set or rigl, got {kind!r};"
+            " for the 1.8 mechanism drop `type` and give `seed`",
+            (*where, "type"),
         )
     out["algorithm"] = kind
     if "schedule" in out:
@@ -77,12 +79,12 @@ def translate_release_20(section: Mapping[str, Any], where: str) -> dict[str, An
     return out
 
 
-def _split_schedule(pairs: Any, where: str) -> dict[str, Any]:
+def _split_schedule(pairs: Any, where: Place) -> dict[str, Any]:
     try:
         steps, levels = zip(*[(int(step), float(level)) for step, level in pairs], strict=True)
     except (TypeError, ValueError):
         raise SparsityError(
-            f"{where}.sparsity_schedule: expected [[step, level], ...], got {pairs!r}"
+            f"expected [[step, level], ...], got {pairs!r}", (*where, "sparsity_schedule")
         ) from None
     return {"schedule": list(levels), "update": {"steps": list(steps)}}
 
@@ -124,24 +126,26 @@ class _Release18(Section):
         return self
 
 
-def release_18_groups(section: dict[str, Any], where: str) -> list[Group]:
+def release_18_groups(section: dict[str, Any], where: Place) -> list[Group]:
     """Read a 1.8 section; a dict of patterns is one group per pattern.
 
     Raises:
         SparsityError: names the key, what was found and what is allowed.
     """
     if section.pop("dump_masks", None):
-        _LOG.warning("%s.dump_masks is ignored; checkpoints hold the masks as NaN", where)
+        _LOG.warning("%s.dump_masks is ignored; checkpoints hold the masks as NaN", dotted(where))
     patterns = section.pop("param_name_patterns", None)
     if isinstance(patterns, Mapping):
         return [
-            _release_18_group({**section, **(override or {})}, pattern, f"{where}[{pattern!r}]")
+            _release_18_group(
+                {**section, **(override or {})}, pattern, (*where, "param_name_patterns", pattern)
+            )
             for pattern, override in patterns.items()
         ]
     return [_release_18_group(section, patterns, where)]
 
 
-def _release_18_group(section: dict[str, Any], patterns: Any, where: str) -> Group:
+def _release_18_group(section: dict[str, Any], patterns: Any, where: Place) -> Group:
     fields = validate(_Release18, section, where)
     rule = Filter("default", _EXCLUDED) if patterns is None else _regex(patterns, where)
     level = Constant(0.0) if fields.sparsity is None else constant_level(fields.sparsity, where)
@@ -153,13 +157,11 @@ def _release_18_group(section: dict[str, Any], patterns: Any, where: str) -> Gro
     return rule, InBandStatic(sparsity=level, **keys)
 
 
-def _regex(patterns: Any, where: str) -> Filter:
+def _regex(patterns: Any, where: Place) -> Filter:
     patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     for pattern in patterns:
         try:
             re.compile(pattern)
         except (re.error, TypeError) as error:
-            raise SparsityError(
-                f"{where}: param_name_patterns: {pattern!r} is no regex: {error}"
-            ) from error
+            raise SparsityError(f"{pattern!r} is no regex: {error}", where) from error
     return Filter("regex", patterns)

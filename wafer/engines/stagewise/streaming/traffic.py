@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from wafer.engines.cluster import broadcast
-from wafer.engines.stagewise.memoryx import RamStore, Store
+from wafer.engines.stagewise.streaming.memoryx import RamStore, Store
 
 __all__ = ["Event", "Mover"]
 

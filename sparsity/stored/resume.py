@@ -9,11 +9,11 @@ from jaxtyping import Array, PyTree
 
 from models.errors import did_you_mean
 from models.paths import named_leaves
-from sparsity import sentinel
 from sparsity.algorithms.base import InitContext
 from sparsity.algorithms.magnitude import Static
 from sparsity.sparsifier import Selected, Sparsifier
 from sparsity.state import SparseState, from_meta
+from sparsity.stored import sentinel
 
 __all__ = ["Origin", "resume", "unmet_level"]
 

@@ -1,7 +1,7 @@
 """The pipelined engine: every stage resident in a region of its own, micro-batches in flight.
 
 Same methods as ``Resident``, same training state, same results:
-``wafer.engines.stagewise.schedule`` lays a step out so that no pass sees other weights than in
+``schedule`` lays a step out so that no pass sees other weights than in
 sequential execution. A branch lives where the first stage that reads it lies; further readers
 elsewhere (tied embeddings) get a copy at each step, and their gradients are added at home. Weights
 and optimizer state never leave their region otherwise, as in the vendor's layer-pipelined mode;
@@ -27,11 +27,11 @@ from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.resident import Resident
 from wafer.engines.stagewise.branches import cut_part, describe
 from wafer.engines.stagewise.core import Core, Stagewise, core_of
-from wafer.engines.stagewise.flow import Flow, Held, Pipe, evaluate
 from wafer.engines.stagewise.ledger import GradientLedger, make_plan, step_inputs
-from wafer.engines.stagewise.record import Recorder, Span
-from wafer.engines.stagewise.regions import Copies, StageRegion, meshes, regions, spread
-from wafer.engines.stagewise.schedule import bubble
+from wafer.engines.stagewise.pipeline.flow import Flow, Held, Pipe, evaluate
+from wafer.engines.stagewise.pipeline.record import Recorder, Span
+from wafer.engines.stagewise.pipeline.regions import Copies, StageRegion, meshes, regions, spread
+from wafer.engines.stagewise.pipeline.schedule import bubble
 from wafer.engines.stagewise.stages import Places, Stages
 from wafer.engines.stagewise.updates import density
 from wafer.errors import ConfigError, Problem
@@ -48,7 +48,7 @@ class Pipelined(Stagewise):
     Args:
         core: what to train.
         meshes: of the systems, one for each device that regions are spread over; from
-            ``wafer.engines.stagewise.regions.meshes``.
+            ``wafer.engines.stagewise.pipeline.regions.meshes``.
         stages: S of the pipeline; None makes a region of every stage of the model.
         copies: of the pipeline, and how they lie on the places; None is one that has them all.
         recompute: compute in the backward pass again what products with weights gave, instead of

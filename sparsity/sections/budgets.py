@@ -148,8 +148,9 @@ def _by_level(
             level = algorithm.sparsity
         elif algorithm.structure.level is not None:
             raise SparsityError(
-                f"sparsity.budget: {algorithm.budget!r} gives layers other levels, and the "
-                f"pattern on {rule} has one of its own; leave one of them out"
+                f"{algorithm.budget!r} gives layers other levels, and the "
+                f"pattern on {rule} has one of its own; leave one of them out",
+                ("sparsity", "budget"),
             )
         groups.append((Filter("glob", names), dataclasses.replace(plain, sparsity=level)))
     return groups
@@ -161,8 +162,9 @@ def _ratios(budget: str, shapes: Shapes, flops: Flops | None) -> dict[str, float
         idle = [name for name in shapes if not counted.get(name)]
         if idle:
             raise SparsityError(
-                f"sparsity.budget: 'flops', but {idle[0]!r} is part of no counted product; leave "
-                "it out with param_filter"
+                f"'flops', but {idle[0]!r} is part of no counted product; leave "
+                "it out with param_filter",
+                ("sparsity", "budget"),
             )
         return {name: 1 / counted[name] for name in shapes}
     if budget in BUDGETS:
@@ -170,12 +172,13 @@ def _ratios(budget: str, shapes: Shapes, flops: Flops | None) -> dict[str, float
     try:
         ratios = call(budget, find(budget, BUDGETS), dict(shapes))
     except ValueError as error:
-        raise SparsityError(f"sparsity.budget: {error}") from error
+        raise SparsityError(str(error), ("sparsity", "budget")) from error
     bad = [name for name in shapes if not 0 < _number(ratios, name) < math.inf]
     if bad:
         raise SparsityError(
-            f"sparsity.budget: {budget!r} gave no ratio above 0 for {bad[0]!r}; expected "
-            "{name: ratio} for each of the names that it was given"
+            f"{budget!r} gave no ratio above 0 for {bad[0]!r}; expected "
+            "{name: ratio} for each of the names that it was given",
+            ("sparsity", "budget"),
         )
     return {name: float(ratios[name]) for name in shapes}
 

@@ -23,16 +23,17 @@ import pydantic
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from models.errors import did_you_mean
+from models.errors import did_you_mean, dotted
 from models.paths import named_leaves
 from models.sections import Section
-from sparsity import budgets, dialects, storage
+from sparsity import storage
 from sparsity.algorithms.base import Algorithm, attributes, lookup
 from sparsity.algorithms.magnitude import Static
 from sparsity.algorithms.masks import INIT_METHODS
 from sparsity.filters import Filter
 from sparsity.schedules import constant_level
-from sparsity.schema import SparsityError, unknown, validate
+from sparsity.schema import Place, SparsityError, unknown, validate
+from sparsity.sections import budgets, legacy as dialects
 from sparsity.sparsifier import Sparsifier
 from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout
 
@@ -106,8 +107,9 @@ def configure(
     )
     if weight_layout == "oi" and any(rule.compute == "csr" for _, rule in sparsifier.groups):
         raise SparsityError(
-            "sparsity.compute: csr multiplies [in, out] kernels, and weight_layout is 'oi' ([out, "
-            "in], as equinox and torch store them); use masked"
+            "csr multiplies [in, out] kernels, and weight_layout is 'oi' ([out, "
+            "in], as equinox and torch store them); use masked",
+            ("sparsity", "compute"),
         )
     if params is not None:
         _require_matches(sparsifier, params)
@@ -116,7 +118,7 @@ def configure(
         return sparsifier
     if params is None:
         raise SparsityError(
-            "sparsity: budget and dense_ends need the model: configure(section, params=params)"
+            "budget and dense_ends need the model: configure(section, params=params)", ("sparsity",)
         )
     shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(params)}
     spread = budgets.spread(sparsifier.groups, shapes, sparsifier.group_of, flops)
@@ -132,8 +134,9 @@ def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
             near = did_you_mean(str(rule), ranks)
             matrices = [name for name, rank in ranks.items() if rank > 1]
             raise SparsityError(
-                f"sparsity.param_filter: {rule} matches no parameter{near}; the model has such as "
-                f"{', '.join(matrices[:3])}"
+                f"{rule} matches no parameter{near}; the model has such as "
+                f"{', '.join(matrices[:3])}",
+                ("sparsity", "param_filter"),
             )
 
 
@@ -165,20 +168,20 @@ def parse(section: Any) -> Groups:
     """
     if isinstance(section, Groups):
         return section
-    groups = Groups(_groups(section, "sparsity"))
+    groups = Groups(_groups(section, ("sparsity",)))
     groups.section = section
     return groups
 
 
-def _groups(section: Any, where: str) -> list[dialects.Group]:
+def _groups(section: Any, where: Place) -> list[dialects.Group]:
     if section is None:
         return []
     if isinstance(section, (list, tuple)) and not _is_pair(section):
         groups: list[dialects.Group] = []
         for i, item in enumerate(section):
             if isinstance(item, (list, tuple)) and not _is_pair(item):
-                raise SparsityError(f"{where}[{i}]: a group cannot hold another group")
-            groups += _groups(item, f"{where}[{i}]")
+                raise SparsityError("a group cannot hold another group", (*where, i))
+            groups += _groups(item, (*where, i))
         return groups
     if _is_pair(section):
         return [(_glob(section[0]), section[1])]
@@ -197,19 +200,20 @@ def _is_pair(section: Any) -> bool:
     )
 
 
-def _from_keys(section: dict[str, Any], where: str) -> list[dialects.Group]:
+def _from_keys(section: dict[str, Any], where: Place) -> list[dialects.Group]:
     if section.get("sparsity", 0.0) is None and "schedule" not in section:
         return []  # `sparsity: null` switches sparsity off
     if dialects.is_release_20(section):
         return _groups(dialects.translate_release_20(section, where), where)
     if "type" in section:
-        _LOG.warning("%s.type is deprecated; use algorithm", where)
+        _LOG.warning("%s.type is deprecated; use algorithm", dotted(where))
         section["algorithm"] = section.pop("type")
     old, new = dialects.RELEASE_18_KEYS & section.keys(), _VENDOR_KEYS & section.keys()
     if old and new:
         raise SparsityError(
-            f"{where}: {sorted(old)} belong to release 1.8, {sorted(new)} to 2.2 and later; keep"
-            " one dialect (in 2.2 the run's `seed` is the one of runconfig)"
+            f"{sorted(old)} belong to release 1.8, {sorted(new)} to 2.2 and later; keep"
+            " one dialect (in 2.2 the run's `seed` is the one of runconfig)",
+            where,
         )
     return dialects.release_18_groups(section, where) if old else [_group(section, where)]
 
@@ -322,7 +326,7 @@ def _section_of(algorithm: type[Algorithm]) -> type[VendorSection]:
     return pydantic.create_model(algorithm.__name__, __base__=VendorSection, **own)
 
 
-def _group(section: dict[str, Any], where: str) -> dialects.Group:
+def _group(section: dict[str, Any], where: Place) -> dialects.Group:
     algorithm = lookup(section.pop("algorithm", "static"), where)
     is_class = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
     fields = validate(_section_of(algorithm) if is_class else VendorSection, section, where)

@@ -5,14 +5,14 @@ import shutil
 import pytest
 from helpers.paths import ROOT
 
-from wafer import sources
+from wafer import version
 
 
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """Our packages' C++ and two Python files in another place, and a model of a user's own."""
-    files = [p for p in ROOT.glob("*/**/*.cc") if p.relative_to(ROOT).parts[0] in sources._PACKAGES]
-    files += [ROOT / "sparsity" / "__init__.py", ROOT / "wafer" / "sources.py"]
+    files = [p for p in ROOT.glob("*/**/*.cc") if p.relative_to(ROOT).parts[0] in version._PACKAGES]
+    files += [ROOT / "sparsity" / "__init__.py", ROOT / "wafer" / "version.py"]
     for path in files:
         target = tmp_path / "code" / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -21,13 +21,13 @@ def copy(tmp_path, monkeypatch):
     own.mkdir(parents=True)
     (own / "__init__.py").write_text("")
     (own / "layers.py").write_text("width = 3\n")
-    monkeypatch.setattr(sources, "__file__", str(tmp_path / "code" / "wafer" / "sources.py"))
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "code" / "wafer" / "version.py"))
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
     return tmp_path
 
 
 def digest(*names):
-    return sources.code_digest.__wrapped__(*names)
+    return version.code_digest.__wrapped__(*names)
 
 
 @pytest.mark.parametrize(

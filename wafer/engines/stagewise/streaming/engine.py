@@ -23,10 +23,10 @@ from jaxtyping import Array, PyTree
 from models.base import Aux
 from models.lazy import LazyArray
 from models.paths import map_named, named_leaves
-from sparsity import SparseState, sentinel
+from sparsity import SparseState
+from sparsity.stored import sentinel
 from wafer.engines.base import Features, Fill, Metrics, TrainState
 from wafer.engines.cluster import broadcast, swarmx_mesh
-from wafer.engines.stagewise.blockfile import spill
 from wafer.engines.stagewise.branches import (
     TOPOLOGY_ALONE,
     Branch,
@@ -37,10 +37,11 @@ from wafer.engines.stagewise.branches import (
 )
 from wafer.engines.stagewise.core import Core, Stagewise, core_of
 from wafer.engines.stagewise.ledger import GradientLedger, SweepPlan, make_plan, step_inputs
-from wafer.engines.stagewise.memoryx import FileStore, RamStore, Store
 from wafer.engines.stagewise.stages import Places, Stages
-from wafer.engines.stagewise.sweep import StreamingSweep, evaluate
-from wafer.engines.stagewise.traffic import Event, Mover
+from wafer.engines.stagewise.streaming.blockfile import spill
+from wafer.engines.stagewise.streaming.memoryx import FileStore, RamStore, Store
+from wafer.engines.stagewise.streaming.sweep import StreamingSweep, evaluate
+from wafer.engines.stagewise.streaming.traffic import Event, Mover
 from wafer.engines.stagewise.updates import density
 from wafer.experiment import Experiment
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vsl.scores import QKV, Learned, Pair, Rule, keep_factor, tile_scores, visible
+from vsl.implementations.scores import QKV, Learned, Pair, Rule, keep_factor, tile_scores, visible
 
 __all__ = ["dense", "padded"]
 

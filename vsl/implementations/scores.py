@@ -67,7 +67,7 @@ class QuerySide(NamedTuple):
     """What a tile knows about its queries.
 
     position: [q] int32 position inside the sequence
-    low, high, sink: [q] int32, see :class:`vsl.intervals.Keys`
+    low, high, sink: [q] int32, see :class:`vsl.implementations.intervals.Keys`
     noise: [q] uint32 state of the dropout bits, absorbed up to the query; None without dropout
     """
 

@@ -1,6 +1,6 @@
 """Block-range attention as Pallas kernels for GPUs, by way of Triton.
 
-The same loops as ``vsl.blocks``, one program per (query block, head) forward and for dq, one per
+The same loops as ``blocks``, one program per (query block, head) forward and for dq, one per
 (key block, key head) for dk and dv, so that no two programs write the same place. Masks, window,
 soft cap and ALiBi are computed in registers; additive biases and dropout are left to the other
 implementations. Letters as there: N query heads, K key heads, I and J blocks.
@@ -16,8 +16,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float, PyTree
 
-from vsl.intervals import BlockSizes, Keys, block_ranges
-from vsl.scores import HIDDEN, QKV, KeySide, Learned, Pair, QuerySide, Rule, visible
+from vsl.implementations.intervals import BlockSizes, Keys, block_ranges
+from vsl.implementations.scores import HIDDEN, QKV, KeySide, Learned, Pair, QuerySide, Rule, visible
 
 __all__ = ["triton"]
 

@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from models.files import appearing_whole
-from wafer.engines.stagewise.blockfile import FIRST_BLOCK, BlockFile, BlockLeaf, lay_out
+from wafer.engines.stagewise.streaming.blockfile import FIRST_BLOCK, BlockFile, BlockLeaf, lay_out
 from wafer.errors import WaferError
 
 __all__ = ["FileStore", "MemoryXError", "RamStore", "Store"]

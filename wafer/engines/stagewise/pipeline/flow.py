@@ -1,6 +1,6 @@
 """One optimizer step of a pipeline: the tasks of the timetable, dispatched in its order.
 
-Nothing here decides an order: ``wafer.engines.stagewise.schedule`` does. Dispatch does not wait for
+Nothing here decides an order: ``schedule`` does. Dispatch does not wait for
 results, so regions on different devices work at the same time; the host runs two steps of the
 timetable ahead of the devices, no more, so that memory stays what the schedule bounds. The programs
 are those of weight streaming. The last stage's forward pass, the loss and its gradient are one
@@ -23,9 +23,9 @@ from models.base import Aux, Batch
 from wafer.engines.stagewise.branches import BranchArrays
 from wafer.engines.stagewise.ledger import GradientLedger, SweepPlan, add
 from wafer.engines.stagewise.passes import StageCall, StageSpecs, cut
-from wafer.engines.stagewise.record import Recorder
-from wafer.engines.stagewise.regions import Copies, StageRegion
-from wafer.engines.stagewise.schedule import StageTask, forward_schedule, schedule
+from wafer.engines.stagewise.pipeline.record import Recorder
+from wafer.engines.stagewise.pipeline.regions import Copies, StageRegion
+from wafer.engines.stagewise.pipeline.schedule import StageTask, forward_schedule, schedule
 from wafer.engines.stagewise.stages import Places
 
 __all__ = ["Flow", "Held", "Pipe", "evaluate"]

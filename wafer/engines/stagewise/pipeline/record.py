@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from wafer.engines.stagewise.schedule import StageTask, needs
+from wafer.engines.stagewise.pipeline.schedule import StageTask, needs
 
 __all__ = ["Recorder", "Span"]
 

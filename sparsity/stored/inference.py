@@ -17,8 +17,8 @@ from models.lazy import LazyArray
 from models.paths import map_named
 from models.registry import build
 from sparsity.algorithms.base import Algorithm
-from sparsity.config import configure, parse
 from sparsity.schema import SparsityError
+from sparsity.sections.config import configure, parse
 from sparsity.sparsifier import Sparsifier
 
 __all__ = ["computed_params", "forward_of"]

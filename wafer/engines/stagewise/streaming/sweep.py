@@ -22,7 +22,7 @@ from wafer.engines.stagewise.branches import Branch, BranchArrays
 from wafer.engines.stagewise.ledger import GradientLedger, SweepPlan
 from wafer.engines.stagewise.passes import StageCall, StageSpecs
 from wafer.engines.stagewise.stages import Stages
-from wafer.engines.stagewise.traffic import Mover
+from wafer.engines.stagewise.streaming.traffic import Mover
 
 __all__ = ["StreamingSweep", "evaluate"]
 

@@ -1,9 +1,9 @@
-"""Attention by the native CPU kernel: what ``vsl.blocks`` computes, in one call each way.
+"""Attention by the native CPU kernel: what ``blocks`` computes, in one call each way.
 
-XLA runs the block loops of ``vsl.blocks`` on one core, a small kernel per tile operation. The
+XLA runs the block loops of ``blocks`` on one core, a small kernel per tile operation. The
 native kernel (``native/attention.cc``) shares blocks and heads out over XLA's thread pool, keeps a
 tile in cache through all its operations, and skips within a tile the groups of keys that no query
-sees. ``vsl.blocks`` is its reference and its fallback.
+sees. ``blocks`` is its reference and its fallback.
 """
 
 import functools
@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from vsl.implementations.scores import QKV, Learned, Pair, Rule
 from vsl.native.kernels import LIBRARY
 from vsl.noise import keep_threshold
-from vsl.scores import QKV, Learned, Pair, Rule
 
 __all__ = ["LIBRARY", "fused", "supported"]
 
@@ -110,7 +110,7 @@ def fused(
     Args:
         rule: static settings that ``supported`` accepts.
         qkv: queries [T, K, G, H], keys and values [S, K, H]; computed in float32.
-        learned: slopes, or ``profile`` as ``vsl.blocks`` takes it.
+        learned: slopes, or ``profile`` as ``blocks`` takes it.
         pair: the stream's queries and keys.
         valid: true at key slots that hold a token; what others hold is not read, nor what queries
             hold that see nothing.
