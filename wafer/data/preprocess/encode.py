@@ -31,6 +31,7 @@ __all__ = [
     "fix_text",
     "mended",
     "start_worker",
+    "to_array",
 ]
 
 
@@ -196,7 +197,8 @@ def encode(records: Sequence[tuple[str, ...]]) -> Encoded:
         rows = [row_of(record, encoder) for record in read]
     else:
         eos = encoder.vocabulary.eos_id
-        rows = [np.array([*tokens, eos], np.int32) if tokens else None for tokens in ids]
+        ids = [to_array(tokens) for tokens in ids]
+        rows = [np.append(tokens, np.int32(eos)) if len(tokens) else None for tokens in ids]
     kept = [row for row in rows if row is not None]
     return Encoded(kept, characters, len(rows) - len(kept), marks=count_marks(ids, tokenizer))
 
@@ -206,12 +208,17 @@ def _encoded(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:
         return [e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def count_marks(texts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> int:
+def to_array(ids: Sequence[int]) -> np.ndarray:
+    """[n] int32 ids of a text."""
+    return np.fromiter(ids, np.int32, len(ids))
+
+
+def count_marks(texts: Sequence[Sequence[int] | np.ndarray], tokenizer: Tokenizer) -> int:
     """Count the special tokens in texts."""
     added = tokenizer.get_added_tokens_decoder()
-    special = {i for i, token in added.items() if token.special}
-    marked = (ids for ids in texts if not special.isdisjoint(ids))
-    return sum(i in special for ids in marked for i in ids)
+    special = np.zeros(max(added, default=-1) + 2, bool)  # the last is that of all larger ids
+    special[[i for i, token in added.items() if token.special]] = True
+    return sum(int(np.count_nonzero(special.take(ids, mode="clip"))) for ids in texts if len(ids))
 
 
 def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Encoded:

@@ -3,6 +3,7 @@
 A sequence is [2, n]: ids and loss weights. With VSL it is a list of them, which share a row.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -10,7 +11,15 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from wafer.data.preprocess.encode import Encoded, Encoder, Tally, count_marks, current, mended
+from wafer.data.preprocess.encode import (
+    Encoded,
+    Encoder,
+    Tally,
+    count_marks,
+    current,
+    mended,
+    to_array,
+)
 from wafer.data.text.tokenizer import tokenizing
 from wafer.data.vendor.hooks import Turns, load_hook
 from wafer.data.vendor.rows.images import (
@@ -61,6 +70,7 @@ class _Batch:
         self.special = encoder.vocabulary.special
         self.tally = Tally()
         self.characters = self.discarded = self.marks = 0
+        self.raw_bytes = self.clean_characters = self.clean_bytes = 0
         weights, drops = settings.semantic_loss_weight, settings.semantic_drop_mask
         attentions = settings.semantic_attention_mask
         self.image_mark = settings.image_token if settings.is_multimodal else ""
@@ -70,13 +80,11 @@ class _Batch:
         """Mend a text and count it."""
         if not isinstance(text, str):
             raise DataError(f"read_hook: a region is {type(text).__name__}; expected text")
-        clean, tally = mended(text, self.settings), self.tally
+        clean = mended(text, self.settings)
         self.characters += len(text)
-        self.tally = tally._replace(
-            raw_bytes=tally.raw_bytes + len(text.encode()),
-            clean_characters=tally.clean_characters + len(clean),
-            clean_bytes=tally.clean_bytes + len(clean.encode()),
-        )
+        self.raw_bytes += _utf8(text)
+        self.clean_characters += len(clean)
+        self.clean_bytes += _utf8(clean)
         return clean
 
     def attempt(self, function: Callable[[], Any], what: Any) -> Any:
@@ -121,7 +129,8 @@ def encode_examples(records: Sequence[tuple[Any, ...]]) -> Encoded:
     batch = _Batch(encoder, tokenizer)
     settings = batch.settings
     hook = load_hook(settings.read_hook, settings.read_hook_kwargs, settings.rules.release)
-    examples = [dict(zip(settings.fields, record, strict=True)) for record in _cut(records, batch)]
+    names = settings.fields
+    examples = [dict(zip(names, record, strict=True)) for record in _cut(records, batch)]
     make, rows = _MODES["old_images" if settings.old_images else settings.mode]
     made = [batch.attempt(lambda e=example: make(batch, hook(e)), example) for example in examples]
     sequences = rows(batch, [one for one in made if one is not None])
@@ -129,7 +138,17 @@ def encode_examples(records: Sequence[tuple[Any, ...]]) -> Encoded:
         backward = settings.mode == "finetuning" or settings.rules.release < (2, 4)
         batch.tally = batch.tally._replace(sequences=len(sequences))
         sequences = (merge_backward if backward else next_fit)(sequences, settings.max_seq_length)
-    return Encoded(sequences, batch.characters, batch.discarded, batch.tally, batch.marks)
+    tally = batch.tally._replace(
+        raw_bytes=batch.raw_bytes,
+        clean_characters=batch.clean_characters,
+        clean_bytes=batch.clean_bytes,
+    )
+    return Encoded(sequences, batch.characters, batch.discarded, tally, batch.marks)
+
+
+def _utf8(text: str) -> int:
+    """Bytes of a text."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _cut(records: Sequence[tuple[Any, ...]], batch: _Batch) -> Iterator[tuple[Any, ...]]:
@@ -137,7 +156,7 @@ def _cut(records: Sequence[tuple[Any, ...]], batch: _Batch) -> Iterator[tuple[An
     size = batch.settings.read_chunk_size * 1024
     for record in records:
         text = record[0]
-        if len(record) > 1 or not isinstance(text, str) or len(text.encode()) <= size:
+        if len(record) > 1 or not isinstance(text, str) or _utf8(text) <= size:
             yield record
             continue
         while len(text.encode()) > size:
@@ -190,10 +209,12 @@ def _plain(batch: _Batch, texts: Sequence[str]) -> list[np.ndarray]:
         after = _special_at_end(batch.tokenizer)
         encodings = batch.tokenizer.encode_batch_fast(list(texts))
     added = sum(batch.tokenizer.encode("a").special_tokens_mask)
-    batch.marks = count_marks([encoding.ids for encoding in encodings], batch.tokenizer)
-    batch.marks -= added * len(encodings)
-    ids = (np.array(encoding.ids, np.int32) for encoding in encodings)
-    return [np.stack([one, np.ones_like(one)])[:, : len(one) - after] for one in ids]
+    ids = [to_array(encoding.ids) for encoding in encodings]
+    batch.marks = count_marks(ids, batch.tokenizer) - added * len(ids)
+    whole = np.concatenate([*ids, np.empty(0, np.int32)])
+    rows = np.stack([whole, np.ones_like(whole)])
+    ends = itertools.accumulate(map(len, ids))
+    return [rows[:, end - len(one) : end - after] for one, end in zip(ids, ends, strict=True)]
 
 
 def _special_at_end(tokenizer: Tokenizer) -> int:
