@@ -15,10 +15,12 @@ class Problem(NamedTuple):
 
     path: keys and list indices from the root of what was checked, ('optimizer', 'betas', 0)
     message: what was found and what is allowed
+    unknown: "key" or "section" where the path's last part is not known as one
     """
 
     path: tuple[str | int, ...]
     message: str
+    unknown: str = ""
 
 
 def plain(text: str) -> str:
@@ -57,12 +59,12 @@ class SectionError(ValueError):
         """One line for each problem, its path seen from ``root``."""
         return [
             f"{dotted((*root, *path))}: {message}" if path else message
-            for path, message in self.problems
+            for path, message, _ in self.problems
         ]
 
     def under(self, *parents: str | int) -> Self:
         """The same problems, seen from further up the configuration."""
-        return type(self)([Problem((*parents, *p.path), p.message) for p in self.problems])
+        return type(self)([p._replace(path=(*parents, *p.path)) for p in self.problems])
 
 
 class CheckpointError(ValueError):

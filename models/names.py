@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from models.errors import did_you_mean
+from models.errors import Problem, SectionError, did_you_mean
 
 __all__ = ["MODELS", "Entry", "lookup"]
 
@@ -199,18 +199,16 @@ def lookup(name: str) -> Entry:
     """Find a name: one of ``MODELS``, or ``module:name`` of a module that registers it.
 
     Raises:
-        ValueError: unknown name, with the nearest known one; a module that cannot be imported.
+        SectionError: unknown name, with the nearest known one; a module that cannot be imported.
     """
     module, _, own = name.rpartition(":")
     if module and own not in MODELS:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            raise ValueError(
-                f"model.name: {name!r}: {error}; is its folder on PYTHONPATH?"
-            ) from error
+            message = f"{name!r}: {error}; is its folder on PYTHONPATH?"
+            raise SectionError([Problem(("model", "name"), message)]) from error
     if own not in MODELS:
-        raise ValueError(
-            f"model.name: {name!r} is unknown{did_you_mean(own, MODELS)}; known: {sorted(MODELS)}"
-        )
+        message = f"{name!r} is unknown{did_you_mean(own, MODELS)}; known: {sorted(MODELS)}"
+        raise SectionError([Problem(("model", "name"), message)])
     return MODELS[own]

@@ -21,7 +21,7 @@ from jaxtyping import Array
 from pydantic import PositiveInt
 
 from models.base import Aux, Batch, Model, Stage
-from models.errors import SectionError
+from models.errors import Problem, SectionError
 from models.losses import token_aux
 from models.names import MODELS
 from models.paths import Params
@@ -259,7 +259,7 @@ def _function(name: str) -> Callable[..., Any]:
     try:
         return find(name, MODELS, "model")
     except ValueError as error:
-        raise ValueError(f"model.name: {error}") from error
+        raise SectionError([Problem(("model", "name"), str(error))]) from error
 
 
 @functools.lru_cache(maxsize=8)
@@ -267,12 +267,13 @@ def _made(name: str, function: Callable[..., Any], arguments: tuple[tuple[str, A
     try:
         model = call(name, function, **{key: _thawed(value) for key, value in arguments})
     except ValueError as error:
-        raise ValueError(f"model.name: {error}") from error
+        raise SectionError([Problem(("model", "name"), str(error))]) from error
     if not isinstance(model, Model) or not isinstance(model.config, OwnConfig):
-        raise ValueError(
-            f"model.name: {name!r} gave {type(model).__name__}; expected a model made by "
+        message = (
+            f"{name!r} gave {type(model).__name__}; expected a model made by "
             "models.own.plain, .linen, .nnx or .equinox"
         )
+        raise SectionError([Problem(("model", "name"), message)])
     return model
 
 

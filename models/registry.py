@@ -9,7 +9,7 @@ from typing import Any
 
 from models.adapters import with_adapters
 from models.base import Model
-from models.errors import SectionError
+from models.errors import Problem, SectionError
 from models.factors import factors_of, with_factors
 from models.lora import lora_of
 from models.names import MODELS, Entry, lookup
@@ -51,7 +51,8 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
     """
     name = settings.get("name")
     if name is None:
-        raise ValueError(f"model.name: required key is missing; one of {sorted(MODELS)}")
+        message = f"required key is missing; one of {sorted(MODELS)}"
+        raise SectionError([Problem(("model", "name"), message)])
     if _is_function(name):
         return pkgutil.resolve_name("models.own:parse_own")(settings)
     entry = lookup(str(name))

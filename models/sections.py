@@ -193,7 +193,8 @@ def problems_of(err: ValidationError, cls: type[BaseModel]) -> list[Problem]:
         if isinstance(cause, SectionError):
             problems += cause.under(*path).problems
         else:
-            problems.append(Problem(path, _message(error, path, cls)))
+            unknown = "key" if error["type"] == "extra_forbidden" else ""
+            problems.append(Problem(path, _message(error, path, cls), unknown))
     return problems
 
 

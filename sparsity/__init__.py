@@ -7,6 +7,8 @@ A section becomes a sparsifier:
     )
 """
 
+from sparsity.adapters.layers import dot_general, linen_layers, promote_dtype
+from sparsity.adapters.wrap import SparseOptState, wrap
 from sparsity.algorithms.base import (
     ALGORITHMS,
     Algorithm,
@@ -17,15 +19,13 @@ from sparsity.algorithms.base import (
 from sparsity.algorithms.dynamic import MEST, SET, Dynamic, RigL
 from sparsity.algorithms.forward import SRSTE, TopKAST
 from sparsity.algorithms.magnitude import ACDC, GMP, Static
-from sparsity.config import Groups, configure, parse
 from sparsity.kernels import SparseWeight, pattern_from_mask, sparse_dot
-from sparsity.layers import dot_general, linen_layers, promote_dtype
-from sparsity.resume import resume
 from sparsity.schema import SparsityError
-from sparsity.sentinel import SentinelError, decode, encode, require_dense
+from sparsity.sections.config import Groups, configure, parse
 from sparsity.sparsifier import Selected, Sparsifier
 from sparsity.state import SparseState, from_meta, to_meta
-from sparsity.wrap import SparseOptState, wrap
+from sparsity.stored.resume import resume
+from sparsity.stored.sentinel import SentinelError, decode, encode, require_dense
 
 __all__ = [
     "ACDC",

@@ -38,7 +38,7 @@ from models.files import appearing_whole, remove_partials
 from models.paths import named_leaves
 from models.registry import settings_of
 from models.vendor.mdl import MdlFile
-from sparsity.inference import forward_of
+from sparsity.stored.inference import forward_of
 
 __all__ = ["Report", "TensorReport", "clear_nan", "finalize", "main"]
 

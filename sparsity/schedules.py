@@ -17,7 +17,7 @@ import pydantic
 from jaxtyping import Array, ArrayLike
 
 from models.sections import LARGEST_FLOAT, Section
-from sparsity.schema import SparsityError, as_number, check_level, validate
+from sparsity.schema import Place, SparsityError, as_number, check_level, validate
 
 __all__ = [
     "EVERY_STEP",
@@ -248,15 +248,15 @@ _FORMS: Mapping[str, type[Schedule]] = {
 }
 
 
-def constant_level(value: Any, where: str) -> Schedule:
+def constant_level(value: Any, where: Place) -> Schedule:
     """Build the schedule of one level, a float with 0 <= level < 1."""
     try:
         return Constant(check_level(value))
     except ValueError as error:
-        raise SparsityError(f"{where}: {error}") from None
+        raise SparsityError(str(error), where) from None
 
 
-def schedule(value: Any, where: str = "schedule") -> Schedule:
+def schedule(value: Any, where: Place = ("schedule",)) -> Schedule:
     """Build a hyper-parameter schedule from a number, a list, a ``{type: ...}`` or a function."""
     if isinstance(value, Schedule):
         return value
@@ -269,49 +269,49 @@ def schedule(value: Any, where: str = "schedule") -> Schedule:
         return _typed_schedule(dict(value), where)
     if callable(value):
         return Custom(value)
-    raise SparsityError(f"{where}: expected a number, a list or {{type: ...}}, got {value!r}")
+    raise SparsityError(f"expected a number, a list or {{type: ...}}, got {value!r}", where)
 
 
-def _cycling(values: Any, where: str) -> Schedule:
+def _cycling(values: Any, where: Place) -> Schedule:
     numbers = [as_number(v) for v in values]
     if not numbers or not all(isinstance(v, float) for v in numbers):
-        raise SparsityError(f"{where}: a list schedule needs one or more numbers, got {values!r}")
-    return Cycling(tuple(_share(number, f"{where}[{i}]") for i, number in enumerate(numbers)))
+        raise SparsityError(f"a list schedule needs one or more numbers, got {values!r}", where)
+    return Cycling(tuple(_share(number, (*where, i)) for i, number in enumerate(numbers)))
 
 
-def _share(value: float, where: str) -> float:
+def _share(value: float, where: Place) -> float:
     if not 0 <= value <= 1:
-        raise SparsityError(f"{where}: expected a number from 0 to 1, got {value}")
+        raise SparsityError(f"expected a number from 0 to 1, got {value}", where)
     return value
 
 
-def _typed_schedule(value: dict[str, Any], where: str) -> Schedule:
+def _typed_schedule(value: dict[str, Any], where: Place) -> Schedule:
     kind = str(value.pop("type", "")).lower()
     if kind == "cycling":
-        return _cycling(value.get("values", ()), f"{where}.values")
+        return _cycling(value.get("values", ()), (*where, "values"))
     if kind not in _FORMS:
         known = ", ".join([*_FORMS, "cycling"])
-        raise SparsityError(f"{where}.type: unknown schedule {kind!r}; known: {known}")
+        raise SparsityError(f"unknown schedule {kind!r}; known: {known}", (*where, "type"))
     fields = {field.name: field.default for field in dataclasses.fields(_FORMS[kind])}
     unknown = sorted(set(value) - set(fields))
     needed = [key for key, default in fields.items() if default is dataclasses.MISSING]
     missing = [key for key in needed if key not in value]
     if unknown or missing:
         raise SparsityError(
-            f"{where}: {kind} takes {', '.join(fields)}; unknown {unknown}, missing {missing}"
+            f"{kind} takes {', '.join(fields)}; unknown {unknown}, missing {missing}", where
         )
     numbers = {key: as_number(v) for key, v in value.items()}
     wrong = [key for key, v in numbers.items() if not isinstance(v, float)]
     if wrong:
-        raise SparsityError(f"{where}.{wrong[0]}: expected a number, got {value[wrong[0]]!r}")
+        raise SparsityError(f"expected a number, got {value[wrong[0]]!r}", (*where, wrong[0]))
     endless = [key for key, v in numbers.items() if not abs(v) <= LARGEST_FLOAT]
     if endless:
-        raise SparsityError(f"{where}.{endless[0]}: expected a number, got {numbers[endless[0]]}")
+        raise SparsityError(f"expected a number, got {numbers[endless[0]]}", (*where, endless[0]))
     for key in ("init", "final", "minimum", "value"):
-        _share(numbers.get(key, 0.0), f"{where}.{key}")
+        _share(numbers.get(key, 0.0), (*where, key))
     if numbers.get("half_period", 1.0) <= 0:
         raise SparsityError(
-            f"{where}.half_period: expected steps above 0, got {numbers['half_period']}"
+            f"expected steps above 0, got {numbers['half_period']}", (*where, "half_period")
         )
     return _FORMS[kind](**numbers)
 
@@ -338,7 +338,7 @@ class _Update(Section):
         return Every(self.freq or 1, self.start, self.stop)
 
 
-def update_schedule(value: Any, where: str = "update") -> UpdateSchedule:
+def update_schedule(value: Any, where: Place = ("update",)) -> UpdateSchedule:
     """Build an update schedule from None (every step), a number, a dict or a function."""
     if value is None:
         return EVERY_STEP
@@ -351,4 +351,4 @@ def update_schedule(value: Any, where: str = "update") -> UpdateSchedule:
         return validate(_Update, dict(value), where).build()
     if callable(value):
         return CustomUpdate(value)
-    raise SparsityError(f"{where}: expected {{freq, start, stop}} or {{steps}}, got {value!r}")
+    raise SparsityError(f"expected {{freq, start, stop}} or {{steps}}, got {value!r}", where)

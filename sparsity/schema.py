@@ -1,16 +1,26 @@
-"""What the sections of all dialects share: one error, levels and numbers."""
+"""Errors, levels and numbers of the sections of all releases."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from models.errors import SectionError, did_you_mean
+from models.errors import Problem, SectionError, did_you_mean
 from models.sections import SectionT, parse
 
-__all__ = ["SparsityError", "as_number", "check_level", "listed", "unknown", "validate"]
+__all__ = ["Place", "SparsityError", "as_number", "check_level", "listed", "unknown", "validate"]
+
+Place = tuple[str | int, ...]  # keys and list indices from the root of the run file
 
 
-class SparsityError(ValueError):
-    """A sparsity section that cannot be used; says which key, what it holds and what is allowed."""
+class SparsityError(SectionError):
+    """A sparsity section that cannot be used; says which key, what it holds and what is allowed.
+
+    Args:
+        problem: what was found and what is allowed, or problems with places of their own.
+        where: place of a problem given as text.
+    """
+
+    def __init__(self, problem: str | Iterable[Problem], where: Place = ()) -> None:
+        super().__init__([Problem(where, problem)] if isinstance(problem, str) else problem)
 
 
 def unknown(what: str, value: Any, known: Iterable[str]) -> str:
@@ -43,9 +53,9 @@ def as_number(value: Any) -> Any:
         return value
 
 
-def validate(model: type[SectionT], section: dict[str, Any], where: str) -> SectionT:
+def validate(model: type[SectionT], section: dict[str, Any], where: Place) -> SectionT:
     """Build a section, or raise a ``SparsityError`` that names every wrong key."""
     try:
         return parse(model, section)
     except SectionError as error:
-        raise SparsityError(str(error.under(where))) from None
+        raise SparsityError(error.under(*where).problems) from None

@@ -119,7 +119,8 @@ def require_possible(
     reason = _unfit(shape, algorithm, view, accepted)
     if algorithm.compute == "csr" and reason:
         raise SparsityError(
-            f"sparsity.compute: {name!r} cannot be stored as csr: {reason}; use auto or masked"
+            f"{name!r} cannot be stored as csr: {reason}; use auto or masked",
+            ("sparsity", "compute"),
         )
 
 
@@ -147,7 +148,9 @@ def _require_native() -> None:
     try:
         native.loaded()
     except RuntimeError as error:
-        raise SparsityError(f"sparsity.compute: csr: {error}; or set compute: auto") from error
+        raise SparsityError(
+            f"csr: {error}; or set compute: auto", ("sparsity", "compute")
+        ) from error
 
 
 def _unfit(shape: tuple[int, ...], algorithm: Algorithm, view: View, accepted: bool | None) -> str:
@@ -184,8 +187,9 @@ def _first_count(mask: Array, algorithm: Algorithm, view: View, level: int) -> i
         with jax.ensure_compile_time_eval():
             return int(jnp.sum(checkerboard(mask.shape, algorithm.sparsity.at(0), view)))
     raise SparsityError(
-        f"sparsity.compute: csr: how many weights init_method {method!r} keeps depends on their"
-        " values; call init outside jit, or use compute: masked"
+        f"csr: how many weights init_method {method!r} keeps depends on their"
+        " values; call init outside jit, or use compute: masked",
+        ("sparsity", "compute"),
     )
 
 

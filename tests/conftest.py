@@ -137,6 +137,14 @@ def _log_levels() -> Generator[None]:
             logger.setLevel(level)
 
 
+@pytest.fixture(autouse=True)
+def log_levels() -> None:
+    """Begin with the levels of a new process: a command sets them for its own."""
+    logging.getLogger().setLevel(logging.WARNING)
+    for name in ("vsl", "models", "sparsity", "wafer"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
 @pytest.fixture
 def key() -> "jax.Array":
     """One fixed random key; split it, never use it twice."""

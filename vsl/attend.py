@@ -12,14 +12,14 @@ from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Float, Key
 
 from vsl.bias import BiasFn, RelativeBias
-from vsl.blocks import TileBias, blocks
-from vsl.dense import dense, padded
-from vsl.fused import LIBRARY, fused, supported
-from vsl.intervals import BlockSizes, Window, key_intervals, normalize_window
+from vsl.implementations.blocks import TileBias, blocks
+from vsl.implementations.dense import dense, padded
+from vsl.implementations.fused import LIBRARY, fused, supported
+from vsl.implementations.intervals import BlockSizes, Window, key_intervals, normalize_window
+from vsl.implementations.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
+from vsl.implementations.triton import triton
 from vsl.layout import AnyArray, Layout
 from vsl.noise import hash_bits, seed_of
-from vsl.scores import QKV, KeySide, Learned, Pair, QuerySide, Rule
-from vsl.triton import triton
 
 __all__ = ["Implementation", "attention", "attention_as", "may_be_native"]
 
@@ -31,6 +31,8 @@ _AUTO: contextvars.ContextVar[Implementation] = contextvars.ContextVar("auto", d
 
 _SIZES = BlockSizes(64, 64)
 """Fastest of 32, 64, 128 on 2 AVX-512 cores; larger tiles waste work at sequence ends."""
+
+_SCORES = 2**30  # bytes of a padded batch's scores up to which a GPU computes all of them
 
 
 @contextlib.contextmanager
@@ -97,11 +99,11 @@ def attention(
         implementation: ``blocks`` visits the block pairs that exist; ``dense`` builds [T, S]
             scores (reference; the one with forward-mode derivatives); ``padded`` builds [B, S, S]
             scores per row of a padded batch; ``pallas`` runs the block ranges as Triton kernels
-            on an NVIDIA GPU (no relative bias, no dropout; not used by ``auto``, as it has been
-            lowered for CUDA and run in interpreted form only), ``pallas_interpret`` the same
+            on an NVIDIA GPU (no relative bias, no dropout), ``pallas_interpret`` the same
             anywhere, slowly; ``native`` runs the block ranges in C++ on a CPU (no soft cap, sink
-            tokens or bias function, no ALiBi across layouts); ``auto`` chooses native where it
-            can be had, else blocks, and dense when the stream is tiny.
+            tokens or bias function, no ALiBi across layouts); ``auto`` chooses dense when the
+            stream is tiny, else native or pallas where one of them can be had, on a GPU padded
+            while its scores take at most 1 GiB, and else blocks.
 
     Returns:
         [T, N, H] in q's dtype.
@@ -137,9 +139,10 @@ def attention(
         slopes is not None and kv_layout is not None
     )
     native = supported(rule, learned, function_bias=other_bias)
-    chosen = _choose(implementation, layout, kv, native=native)
-
     qkv = QKV(q.reshape(-1, heads, group, q.shape[2]), k, v)
+    unfit = _unfit_for_pallas(rule, qkv, relative_bias)
+    chosen = _choose(implementation, layout, kv, native=native, unfit=unfit, heads=q.shape[1])
+
     if isinstance(relative_bias, RelativeBias) and by_distance and chosen in {"native", "blocks"}:
         learned = learned._replace(profile=_profile(relative_bias, layout.capacity))
     if chosen == "native":
@@ -153,7 +156,6 @@ def attention(
     elif chosen == "blocks":
         out = blocks(rule, qkv, learned, pair, sizes=_SIZES)
     elif chosen.startswith("pallas"):
-        _check_pallas(rule, qkv, relative_bias)
         interpret = chosen == "pallas_interpret"
         out = triton(rule, qkv, learned, pair, sizes=_SIZES, interpret=interpret)
     elif chosen == "padded":
@@ -185,32 +187,53 @@ def _without_padding(qkv: QKV, layout: Layout, kv: Layout) -> QKV:
     return QKV(*(jnp.where(m, x, 0) for m, x in zip((valid, kv_valid, kv_valid), qkv, strict=True)))
 
 
-def _choose(implementation: Implementation, layout: Layout, kv: Layout, *, native: bool) -> str:
+def _choose(
+    implementation: Implementation,
+    layout: Layout,
+    kv: Layout,
+    *,
+    native: bool,
+    unfit: str,
+    heads: int,
+) -> str:
     if implementation == "native" and not native:
         raise ValueError(
             "implementation='native' has no soft cap, sink tokens or bias function, and no bias "
             "across layouts; use implementation='blocks'"
         )
+    if implementation == "native" and jax.default_backend() != "cpu":
+        raise ValueError(
+            f"implementation='native' is for CPUs, and programs run on "
+            f"{jax.default_backend().upper()} here; use implementation='auto'"
+        )
+    if implementation.startswith("pallas") and unfit:
+        raise ValueError(f"implementation='pallas' {unfit}; use implementation='blocks'")
     implementation = _AUTO.get() if implementation == "auto" else implementation
     if implementation != "auto":
         return implementation
     if layout.capacity * kv.capacity <= 128 * 128:
         return "dense"
+    if jax.default_backend() == "gpu":
+        return _choose_on_gpu(layout, kv, unfit=unfit, heads=heads)
     return "native" if native and LIBRARY.usable() else "blocks"
 
 
-def _check_pallas(rule: Rule, qkv: QKV, bias: RelativeBias | BiasFn | None) -> None:
+def _choose_on_gpu(layout: Layout, kv: Layout, *, unfit: str, heads: int) -> str:
+    """Compiled by XLA for a GPU, blocks take 30 times as long as the scores of whole rows."""
+    if not unfit:
+        return "pallas"
+    if layout.rows is None or kv.rows is None or layout.rows[0] != kv.rows[0]:
+        return "blocks"
+    return "padded" if 4 * heads * layout.capacity * kv.rows[1] <= _SCORES else "blocks"
+
+
+def _unfit_for_pallas(rule: Rule, qkv: QKV, bias: RelativeBias | BiasFn | None) -> str:
     width = qkv.q.shape[-1]
     if bias is not None or rule.dropout_rate:
-        raise ValueError(
-            "implementation='pallas' has no relative bias and no dropout of attention weights; "
-            "use implementation='blocks'"
-        )
+        return "has no relative bias and no dropout of attention weights"
     if width < 16 or width & (width - 1):
-        raise ValueError(
-            f"implementation='pallas' needs heads of a power of two of at least 16 features, got "
-            f"{width}; use implementation='blocks'"
-        )
+        return f"needs heads of a power of two of at least 16 features, got {width}"
+    return ""
 
 
 def _rows(layout: Layout, kv: Layout) -> int:

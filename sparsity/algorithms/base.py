@@ -24,7 +24,7 @@ from sparsity.schedules import (
     schedule,
     update_schedule,
 )
-from sparsity.schema import SparsityError, unknown
+from sparsity.schema import Place, SparsityError, unknown
 from sparsity.views import WHOLE, Groups, Structure, View
 
 __all__ = [
@@ -123,15 +123,15 @@ class Algorithm:
     def __post_init__(self) -> None:
         """Turn what users write into schedules."""
         for key in ("sparsity", "drop_fraction", "update"):
-            object.__setattr__(self, key, _PARSERS[key](getattr(self, key), key))
+            object.__setattr__(self, key, _PARSERS[key](getattr(self, key), (key,)))
 
     @classmethod
-    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+    def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
         """Build the algorithm from a section; override it for rules of its own.
 
         Args:
             keys: those of the section that name attributes, as written; all known.
-            where: the section's path, for errors.
+            where: the section's path, such as ("sparsity", 0), for errors.
 
         Raises:
             SparsityError: names the key, what was found and what is allowed.
@@ -181,7 +181,7 @@ class Algorithm:
         return 1 - levels, 1 - levels
 
 
-_PARSERS: Mapping[str, Callable[[Any, str], Any]] = {
+_PARSERS: Mapping[str, Callable[[Any, Place], Any]] = {
     "sparsity": schedule,
     "schedule": schedule,
     "drop_fraction": schedule,
@@ -198,21 +198,19 @@ _ATTRIBUTES = {  # key of a section -> attribute, where they differ
 }
 
 
-def attributes(keys: Mapping[str, Any], where: str) -> dict[str, Any]:
+def attributes(keys: Mapping[str, Any], where: Place) -> dict[str, Any]:
     """Turn a section's keys into an algorithm's arguments: their names, and parsed schedules."""
     return {
-        _ATTRIBUTES.get(key, key): _PARSERS[key](value, f"{where}.{key}")
-        if key in _PARSERS
-        else value
+        _ATTRIBUTES.get(key, key): _PARSERS[key](value, (*where, key)) if key in _PARSERS else value
         for key, value in keys.items()
     }
 
 
-def refuse(keys: Mapping[str, Any], wrong: Sequence[str], where: str, algorithm: str) -> None:
+def refuse(keys: Mapping[str, Any], wrong: Sequence[str], where: Place, algorithm: str) -> None:
     """Raise ``SparsityError`` when a section sets a key that means nothing to its algorithm."""
     for key in wrong:
         if key in keys:
-            raise SparsityError(f"{where}.{key}: {algorithm} takes no {key}")
+            raise SparsityError(f"{algorithm} takes no {key}", (*where, key))
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}
@@ -232,7 +230,7 @@ def register(name: str) -> Callable[[_A], _A]:
     >>> @register("keep_first")
     ... class KeepFirst(Algorithm):
     ...     rows: int = 1
-    >>> lookup("keep_first", "sparsity") is KeepFirst
+    >>> lookup("keep_first", ("sparsity",)) is KeepFirst
     True
     """
 
@@ -246,7 +244,7 @@ def register(name: str) -> Callable[[_A], _A]:
     return add
 
 
-def lookup(name: Any, where: str) -> Any:
+def lookup(name: Any, where: Place) -> Any:
     """Return the class a section names: registered, ``module:class``, or itself a callable.
 
     Raises:
@@ -256,9 +254,9 @@ def lookup(name: Any, where: str) -> Any:
         try:
             name = pkgutil.resolve_name(name)
         except (ImportError, AttributeError, ValueError) as error:
-            raise SparsityError(f"{where}.algorithm: {name!r}: {error}") from error
+            raise SparsityError(f"{name!r}: {error}", (*where, "algorithm")) from error
     if callable(name):
         return name
     if str(name).lower() not in ALGORITHMS:
-        raise SparsityError(f"{where}.algorithm: {unknown('algorithm', name, ALGORITHMS)}")
+        raise SparsityError(unknown("algorithm", name, ALGORITHMS), (*where, "algorithm"))
     return ALGORITHMS[str(name).lower()]

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 from sparsity.algorithms.base import Algorithm, UpdateContext, refuse, register
 from sparsity.algorithms.masks import magnitude_mask
 from sparsity.schedules import UpdateSchedule, UpdateSteps, is_constant
-from sparsity.schema import SparsityError
+from sparsity.schema import Place, SparsityError
 from sparsity.views import View
 
 __all__ = ["SRSTE", "TopKAST"]
@@ -58,20 +58,20 @@ class _Explores(Algorithm):
     penalty: float = 0.0
 
     @classmethod
-    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+    def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
         """Build it; the level is a number, and ``stop`` says when the mask is fixed."""
         name = cls.__name__.lower()
         refuse(keys, ("update", "drop_fraction", "init_method"), where, name)
         if keys["stop"] < 1:
-            raise SparsityError(f"{where}.stop: expected a step from 1, got {keys['stop']}")
+            raise SparsityError(f"expected a step from 1, got {keys['stop']}", (*where, "stop"))
         if keys.get("penalty", 0.0) < 0:
-            raise SparsityError(f"{where}.penalty: must not be negative, got {keys['penalty']}")
+            raise SparsityError(f"must not be negative, got {keys['penalty']}", (*where, "penalty"))
         if keys.get("compute") == "csr":
-            raise SparsityError(f"{where}.compute: {name} explores dense weights; use masked")
+            raise SparsityError(f"{name} explores dense weights; use masked", (*where, "compute"))
         update: UpdateSchedule = UpdateSteps((keys["stop"],))
         algorithm = super().from_section({**keys, "update": update}, where)
         if not is_constant(algorithm.sparsity):
-            raise SparsityError(f"{where}: {name} takes one level, not a schedule")
+            raise SparsityError(f"{name} takes one level, not a schedule", where)
         return algorithm
 
     def update_mask(self, ctx: UpdateContext) -> Array:
@@ -104,14 +104,14 @@ class TopKAST(_Explores):
     backward_sparsity: float = 0.0
 
     @classmethod
-    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+    def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
         """Build it; B must hold A."""
         algorithm = super().from_section(keys, where)
         level = float(algorithm.sparsity(0))
         if not 0 <= algorithm.backward_sparsity <= level:
             raise SparsityError(
-                f"{where}.backward_sparsity: expected from 0 to the level {level:g}, got "
-                f"{algorithm.backward_sparsity}"
+                f"expected from 0 to the level {level:g}, got {algorithm.backward_sparsity}",
+                (*where, "backward_sparsity"),
             )
         return algorithm
 

@@ -17,7 +17,7 @@ from sparsity.schedules import (
     is_constant,
     update_schedule,
 )
-from sparsity.schema import SparsityError
+from sparsity.schema import Place, SparsityError
 from sparsity.selection import active_first, kept_count
 
 __all__ = ["ACDC", "GMP", "Static"]
@@ -30,11 +30,11 @@ class Static(Algorithm):
     update: UpdateSchedule = NEVER
 
     @classmethod
-    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+    def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
         """Build it; the level is a number below 1, and nothing follows it."""
         refuse(keys, ("update", "drop_fraction"), where, "static")
         key = "sparsity" if "sparsity" in keys else "schedule"
-        level = constant_level(keys[key], f"{where}.{key}")
+        level = constant_level(keys[key], (*where, key))
         return super().from_section({**keys, key: level}, where)
 
 
@@ -47,15 +47,16 @@ class GMP(Algorithm):
     """
 
     @classmethod
-    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+    def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
         """Build it; a constant level, or a share to drop, is an error."""
         refuse(keys, ("drop_fraction",), where, "gmp")
         algorithm = super().from_section(keys, where)
         if is_constant(algorithm.sparsity):
             key = "sparsity" if "sparsity" in keys else "schedule"
             raise SparsityError(
-                f"{where}.{key}: gmp needs a schedule, got the constant {keys[key]!r}; such as "
-                f"schedule: [0.3, 0.6, 0.9] with update: {{steps: [100, 200, 300]}}"
+                f"gmp needs a schedule, got the constant {keys[key]!r}; such as "
+                "schedule: [0.3, 0.6, 0.9] with update: {steps: [100, 200, 300]}",
+                (*where, key),
             )
         return algorithm
 
@@ -75,21 +76,23 @@ class ACDC(GMP):
     """
 
     @classmethod
-    def from_section(cls, keys: Mapping[str, Any], where: str) -> Self:
+    def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
         """Build it from one level and the phases."""
         key = "sparsity" if "sparsity" in keys else "schedule"
-        level = constant_level(keys[key], f"{where}.{key}")
-        phases = update_schedule(keys.get("update"), f"{where}.update")
+        level = constant_level(keys[key], (*where, key))
+        phases = update_schedule(keys.get("update"), (*where, "update"))
         if not isinstance(phases, Every) or phases.start < 1 or phases.stop is None:
             raise SparsityError(
-                f"{where}.update: acdc needs its phases, such as {{freq: 100, start: 100, stop: "
-                f"800}}, found {keys.get('update')!r}"
+                "acdc needs its phases, such as {freq: 100, start: 100, stop: "
+                f"800}}, found {keys.get('update')!r}",
+                (*where, "update"),
             )
         changes = -(-(phases.stop - phases.start) // phases.freq)
         if changes % 2 == 0:
             raise SparsityError(
-                f"{where}.update: {changes} changes end on a dense phase; "
-                f"stop: {phases.stop - phases.freq} ends on a sparse one"
+                f"{changes} changes end on a dense phase; "
+                f"stop: {phases.stop - phases.freq} ends on a sparse one",
+                (*where, "update"),
             )
         cycle = Cycling((float(level(0)), 0.0))
         kept = {name: value for name, value in keys.items() if name != key}

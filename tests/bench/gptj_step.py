@@ -27,8 +27,8 @@ from models import parameter_count
 from wafer.config import parse_config
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.stagewise.core import make_core
-from wafer.engines.stagewise.memoryx import FileStore
-from wafer.engines.stagewise.streaming import Streaming
+from wafer.engines.stagewise.streaming.engine import Streaming
+from wafer.engines.stagewise.streaming.memoryx import FileStore
 from wafer.experiment import Experiment
 
 PUBLISHED = {"layers": 28, "width": 4096, "heads": 16, "filter": 16384, "vocab": 50400}

@@ -24,9 +24,9 @@ from streaming import parts_of
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.resident import Resident
 from wafer.engines.stagewise.core import make_core
-from wafer.engines.stagewise.pipelined import Pipelined
-from wafer.engines.stagewise.regions import meshes
-from wafer.engines.stagewise.schedule import bubble
+from wafer.engines.stagewise.pipeline.engine import Pipelined
+from wafer.engines.stagewise.pipeline.regions import meshes
+from wafer.engines.stagewise.pipeline.schedule import bubble
 
 MICRO = 8
 

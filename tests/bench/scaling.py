@@ -21,7 +21,7 @@ from streaming import features, parts_of
 from wafer import malloc
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.stagewise.core import make_core
-from wafer.engines.stagewise.streaming import Streaming
+from wafer.engines.stagewise.streaming.engine import Streaming
 from wafer.roofline import costs, measure_host, predict
 
 SYSTEMS = (1, 2)

@@ -27,8 +27,8 @@ from wafer.config import parse_config
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.resident import Resident
 from wafer.engines.stagewise.core import make_core
-from wafer.engines.stagewise.memoryx import FileStore
-from wafer.engines.stagewise.streaming import Streaming
+from wafer.engines.stagewise.streaming.engine import Streaming
+from wafer.engines.stagewise.streaming.memoryx import FileStore
 from wafer.experiment import Experiment
 
 KEEP = 512 << 20  # runconfig.memoryx.residual_mib, as it is by default

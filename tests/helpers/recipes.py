@@ -2,6 +2,7 @@
 
 import yaml
 from helpers.paths import ROOT
+from helpers.runs import merged
 
 RECIPES = ROOT / "models" / "configs" / "recipes"
 
@@ -21,8 +22,7 @@ def shrink(name, folder, source, **changes):
     cfg["runconfig"] = {"max_steps": 4, "checkpoint_steps": 4, "log_steps": 1, "seed": 1} | {
         k: v for k, v in cfg["runconfig"].items() if k == "load_checkpoint_states"
     }
-    for section, keys in changes.items():
-        cfg[section] = cfg[section] | keys if isinstance(keys, dict) else keys
+    cfg = merged(cfg, **changes)
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(cfg))
     return path

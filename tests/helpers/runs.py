@@ -1,5 +1,6 @@
 """Small training runs from settings, and what they leave."""
 
+import json
 import pathlib
 
 import numpy as np
@@ -55,17 +56,37 @@ def config(**changes) -> dict:
         "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
         "runconfig": {"max_steps": 4, "checkpoint_steps": 2, "seed": 1, "log_steps": 1},
     }
+    return merged(cfg, **changes)
+
+
+def merged(cfg: dict, **changes) -> dict:
+    """A run file with sections joined by changed keys, or replaced by what is no section."""
     for section, keys in changes.items():
         cfg[section] = cfg.get(section, {}) | keys if isinstance(keys, dict) else keys
     return cfg
+
+
+def arrays(step: pathlib.Path) -> dict[str, np.ndarray]:
+    """Every array of a checkpoint step, by its name."""
+    return dict(named_leaves(load_checkpoint(step)[0]))
+
+
+def metrics(folder: pathlib.Path, which: str = "train") -> list[dict]:
+    """The records that a run wrote."""
+    lines = (folder / which / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def losses(folder: pathlib.Path, which: str = "train") -> list[float]:
+    """The loss of each of them."""
+    return [record["loss"] for record in metrics(folder, which)]
 
 
 def train(folder: pathlib.Path, **changes) -> dict[str, np.ndarray]:
     """Train in this process; returns the arrays of the last checkpoint."""
     changes["runconfig"] = {"model_dir": str(folder)} | changes.get("runconfig", {})
     assert run_mode(parse_config(config(**changes))) == 0
-    steps = sorted(int(p.name) for p in (folder / "checkpoints").iterdir())
-    return dict(named_leaves(load_checkpoint(folder / "checkpoints" / str(steps[-1]))[0]))
+    return arrays(max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name)))
 
 
 def assert_close(a: dict, b: dict, atol: float) -> None:

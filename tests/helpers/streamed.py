@@ -13,9 +13,9 @@ from models.paths import named_leaves
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.resident import Resident
 from wafer.engines.stagewise.core import make_core
-from wafer.engines.stagewise.pipelined import Pipelined
-from wafer.engines.stagewise.regions import meshes
-from wafer.engines.stagewise.streaming import Streaming
+from wafer.engines.stagewise.pipeline.engine import Pipelined
+from wafer.engines.stagewise.pipeline.regions import meshes
+from wafer.engines.stagewise.streaming.engine import Streaming
 from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import LossScaler
 

@@ -11,8 +11,8 @@ from helpers.runs import TINY, TINY_ROWS
 from hypothesis import given, settings, strategies as st
 
 import sparsity
-from sparsity.budgets import BUDGETS, Share
 from sparsity.schedules import Constant
+from sparsity.sections.budgets import BUDGETS, Share
 from wafer.experiment import Experiment
 
 BIG, SMALL = (100, 100), (10, 10)

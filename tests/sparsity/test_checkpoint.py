@@ -19,7 +19,7 @@ from models.errors import CheckpointError
 from models.paths import named_leaves
 from models.vendor.mdl import MdlFile
 from sparsity.finalize import clear_nan, finalize, main
-from sparsity.resume import resume
+from sparsity.stored.resume import resume
 
 VECTORS = GOLDEN / "sparsity"
 RNG = np.random.default_rng(0)

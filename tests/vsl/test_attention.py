@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vsl
-from vsl import fused
+from vsl.implementations import fused
 
 # One-token rows, an empty row, a row longer than two blocks, and slack at the end.
 LENGTHS = np.array([70, 1, 0, 130, 33])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import vsl
-from vsl import fused
+from vsl.implementations import fused
 
 pytestmark = pytest.mark.native
 

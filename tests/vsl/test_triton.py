@@ -11,7 +11,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 import vsl
 import vsl.attend
-from vsl.intervals import BlockSizes
+from vsl.implementations.intervals import BlockSizes
 
 LENGTHS = np.array([20, 1, 0, 37, 9])
 CAPACITY = 75
@@ -78,3 +78,27 @@ def test_what_the_kernels_refuse() -> None:
     narrow = {n: v[..., :8] if v.ndim == 3 else v for n, v in x.items()}
     with pytest.raises(ValueError, match="power of two of at least 16 features, got 8"):
         _loss(narrow, "pallas", causal=True)
+
+
+def test_auto_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels where they serve, else the scores of whole rows, of a packed stream blocks."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    x = {n: jnp.ones((2 * 256, *v.shape[1:])) for n, v in _inputs().items() if n != "slopes"}
+    padded = vsl.padded_layout(jnp.array([200, 30]), 256)
+    packed = vsl.layout_from_lengths(jnp.array([200, 30]), 512)
+
+    def program(layout: vsl.Layout, **options: Any) -> str:
+        attend = lambda x: vsl.attention(x["q"], x["k"], x["v"], layout, causal=True, **options)
+        return str(jax.make_jaxpr(attend)(x))
+
+    scores = "f32[2,2,2,256,256]"  # rows, key heads, query heads of each, positions
+    some = {"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}
+    assert "pallas_call" in program(packed)
+    assert "pallas_call" in program(padded)
+    assert "pallas_call" not in program(padded, **some)
+    assert scores in program(padded, **some)
+    assert scores not in program(packed, **some)
+    monkeypatch.setattr(vsl.attend, "_SCORES", 4 * 2 * 4 * 256 * 256 - 1)
+    assert scores not in program(padded, **some)
+    with pytest.raises(ValueError, match="'native' is for CPUs, and programs run on GPU here"):
+        program(padded, implementation="native")

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _computes(record: dict[str, Any], where: object) -> Callable[[str, Any], Any]:
-    from sparsity.inference import forward_of
+    from sparsity.stored.inference import forward_of
 
     return forward_of(record, where)
 

@@ -17,8 +17,8 @@ from models.convert.tokenizer import find_tokenizer
 from models.paths import map_named, named_leaves
 from models.registry import settings_of
 from sparsity import decoding
-from sparsity.inference import forward_of
 from sparsity.kernels import native
+from sparsity.stored.inference import forward_of
 from wafer.config import parse_config
 from wafer.config.newfile import Start
 from wafer.data.text.tokenizer import load_tokenizer

@@ -73,7 +73,7 @@ def plan(
     from wafer.commands.copies import with_copies
     from wafer.commands.inputs import experiment_of
     from wafer.engines.choose import check
-    from wafer.engines.stagewise.regions import regions
+    from wafer.engines.stagewise.pipeline.regions import regions
     from wafer.errors import ConfigError, Problem
 
     experiment = experiment_of(source, **overrides, num_csx=1)

@@ -348,8 +348,8 @@ def train(source: "Source", **overrides: Any) -> Trained:
         ... )  # doctest: +SKIP
         >>> [record["loss"] for record in trained.metrics]  # doctest: +SKIP
     """
-    from sparsity import sentinel
-    from sparsity.inference import computed_params
+    from sparsity.stored import sentinel
+    from sparsity.stored.inference import computed_params
     from wafer.commands.inputs import experiment_of
     from wafer.session.metrics import read_metrics
     from wafer.session.train import train_run

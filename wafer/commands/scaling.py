@@ -59,7 +59,7 @@ class ScalingPlan:
         from rich.console import Console
         from rich.table import Table
 
-        from wafer.engines.stagewise.schedule import bubble, in_flight
+        from wafer.engines.stagewise.pipeline.schedule import bubble, in_flight
 
         first = self.predictions[0]
         table = Table(title=f"{self.name}, {self.parameters:,} parameters, streamed")

@@ -1,7 +1,7 @@
 """Compile a graph of kernels to a floor plan with its predicted speed.
 
 ``trace`` turns a function into the graph, ``compile_graph`` places it, in as many copies as asked
-for. Samples flow through the layers as in :mod:`wafer.engines.stagewise.schedule`: of S layers,
+for. Samples flow through the layers as in ``stagewise.pipeline.schedule``: of S layers,
 layer s holds the activations of S - s samples.
 """
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wafer.compiler.decode_costs import attention_cycles, gemv_cycles, norm_cycles
+from wafer.compiler.decode.costs import attention_cycles, gemv_cycles, norm_cycles
 from wafer.compiler.dense_kernel import dense_cost, loss_cost
 from wafer.compiler.graph import Kernel
 from wafer.fabric.library.dense import FMACS_LOOP

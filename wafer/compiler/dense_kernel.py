@@ -334,7 +334,13 @@ def in_flight(layers: Sequence[DenseCost], loss: DenseCost) -> list[int]:
     the phases in which all go one way.
     """
     period = max(c.period for c in (*layers, loss))
-    ways = lambda upper, lower: upper.words_out + upper.fill + lower.words_back + lower.fill
+
+    def ways(upper: DenseCost, lower: DenseCost) -> int:
+        # Streams that bind a layer leave each other waiting: each takes its whole period.
+        arriving = lambda words, c: c.stream if c.stream == c.period else words
+        onward, back = arriving(upper.words_out, lower), arriving(lower.words_back, upper)
+        return onward + upper.fill + back + lower.fill
+
     below = loss.forward * loss.turns + ways(layers[-1], loss)
     below += layers[-1].forward + layers[-1].backward
     flying = [1 + -(-below // period)]

@@ -25,7 +25,7 @@ from vsl.attend import attention_as
 from wafer.cache import cache_folder
 from wafer.compiler.check import check_plan
 from wafer.compiler.compile import CompileOptions, compile_graph, trace
-from wafer.compiler.decoding import Inference, decoding_graph, fastest_mesh, with_decoding
+from wafer.compiler.decode.kernels import Inference, decoding_graph, fastest_mesh, with_decoding
 from wafer.compiler.graph import Graph
 from wafer.compiler.picture import save
 from wafer.compiler.plan import Compiled
@@ -35,9 +35,8 @@ from wafer.data.batching.batches import feature_shapes, to_batch
 from wafer.data.sections.base import InputSection
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import BatchShape, Experiment, batch_shape
-from wafer.sources import code_digest
 from wafer.spec import SPECS, WaferSpec
-from wafer.version import __version__
+from wafer.version import __version__, code_digest
 
 __all__ = [
     "FILES",

@@ -115,13 +115,13 @@ _ROWS = (
     ),
     EngineRow(
         "weight_streaming",
-        "wafer.engines.stagewise.streaming:make",
+        "wafer.engines.stagewise.streaming.engine:make",
         lazy_restore=True,
         several_processes=True,
     ),
     EngineRow(
         "pipelined",
-        "wafer.engines.stagewise.pipelined:make",
+        "wafer.engines.stagewise.pipeline.engine:make",
         section="pipeline",
         floor_plan=True,
         copies=True,

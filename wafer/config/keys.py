@@ -34,7 +34,7 @@ class Key(NamedTuple):
 def section_classes() -> dict[str, dict[str, type[Section]]]:
     """Return the classes of each section, by the name that chooses among them ('' for one)."""
     from models.registry import config_class, list_models
-    from sparsity.config import VendorSection
+    from sparsity.sections.config import VendorSection
 
     inputs: dict[str, type[Section]] = dict(DATA_PROCESSORS)
     return {

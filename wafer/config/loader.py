@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ def parse_config(
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
     origins: dict[_Keys, _Keys] = {}
     if "trainer" in raw:
-        raw, origins = _of_trainer(raw)
+        raw, origins = _of_trainer(raw, (overrides or {}).get("mode"))
         for key in overrides or {}:
             origins.pop(("runconfig", key), None)
     raw, ignored, problems, renamed, _ = translate(raw)
@@ -195,13 +195,15 @@ def parse_config(
         raise ConfigError(err.problems) from None
 
 
-def _of_trainer(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[_Keys, _Keys]]:
+def _of_trainer(
+    raw: Mapping[str, Any], mode: str | None
+) -> tuple[dict[str, Any], dict[_Keys, _Keys]]:
     """Sections of a file of Model Zoo 2.3 or later; what means nothing here is logged."""
     others = [key for key in raw if key != "trainer"]
     if others:
         message = f"stands beside `trainer`, which is the whole file; move it: {', '.join(others)}"
         raise ConfigError([Problem((others[0],), message)])
-    sections, left, origins = upgrade(raw["trainer"])
+    sections, left, origins = upgrade(raw["trainer"], mode)
     if left:
         _LOG.warning("These keys mean nothing here and are not read:\n  %s", "\n  ".join(left))
     return {"release": "2.3"} | sections, origins  # the first release with this form
@@ -225,7 +227,7 @@ def _in_file(problem: Problem, renamed: Mapping[_Keys, _Keys]) -> Problem:
     for length in range(len(problem.path), 0, -1):
         older = renamed.get(problem.path[:length])
         if older is not None:
-            return Problem((*older, *problem.path[length:]), problem.message)
+            return problem._replace(path=(*older, *problem.path[length:]))
     return problem
 
 
@@ -258,6 +260,7 @@ def _unknown_sections(raw: Mapping[str, Any]) -> list[Problem]:
         Problem(
             (str(key),),
             f"unknown section{did_you_mean(key, known)}; known: {listed}",
+            unknown="section",
         )
         for key in raw
         if key not in known
@@ -315,23 +318,12 @@ def _cluster_defaults() -> dict[str, Any]:
     return dict(section)
 
 
-def _complaints(section: str, err: ValueError) -> list[Problem]:
-    """Place what another package says about its section.
-
-    Its messages may start with the dotted key, 'model.hidden_size: ...', one to a line.
-    """
-    if isinstance(err, SectionError):
-        named = all(problem.path[:1] == (section,) for problem in err.problems)
-        return list((err if named else err.under(section)).problems)
-    problems = []
-    for line in str(err).splitlines() or [type(err).__name__]:
-        head, colon, rest = line.partition(": ")
-        parts = head.split(".")
-        if colon and parts[0] == section and " " not in head:
-            problems.append(Problem(tuple(parts), rest))
-        else:
-            problems.append(Problem((section,), line))
-    return problems
+def _complaints(section: str, err: ValueError) -> Sequence[Problem]:
+    """Problems of a section, seen from the root of the file."""
+    if not isinstance(err, SectionError):
+        return [Problem((section,), str(err) or type(err).__name__)]
+    rooted = all(problem.path[:1] == (section,) for problem in err.problems)
+    return (err if rooted else err.under(section)).problems
 
 
 def _placed(problem: Problem, lines: Lines, flags: Mapping[str, Any]) -> Problem:

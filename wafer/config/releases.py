@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from models.names import MODELS
-from sparsity.dialects import RELEASE_18_KEYS, is_release_20, translate_release_20
+from sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
 from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError, Problem
@@ -251,7 +251,7 @@ def _to_22(file: File, family: str) -> None:
         elif isinstance(own, dict) and accumulates:
             own.setdefault("micro_batch_size", "auto")
     if isinstance(sparse, dict) and is_release_20(sparse):
-        file["sparsity"] = translate_release_20(sparse, "sparsity")
+        file["sparsity"] = translate_release_20(sparse, ("sparsity",))
     elif isinstance(sparse, dict) and RELEASE_18_KEYS & set(sparse):
         raise ConfigError(
             [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wafer.engines.base import Engine, TrainState
     from wafer.engines.choose import make
-    from wafer.engines.stagewise.schedule import bubble, schedule, spans
+    from wafer.engines.stagewise.pipeline.schedule import bubble, schedule, spans
     from wafer.engines.stagewise.timeline import draw_schedule, draw_spans, draw_sweep
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
 _OWNERS = {
     "base": ("Engine", "TrainState"),
     "choose": ("make",),
-    "stagewise.schedule": ("bubble", "schedule", "spans"),
+    "stagewise.pipeline.schedule": ("bubble", "schedule", "spans"),
     "stagewise.timeline": ("draw_schedule", "draw_spans", "draw_sweep"),
 }
 _OWNER = {name: module for module, names in _OWNERS.items() for name in names}

@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from models.base import Aux
-from sparsity import SparseState, Sparsifier, sentinel
+from sparsity import SparseState, Sparsifier
+from sparsity.stored import sentinel
 from wafer.engines.cluster import shard_batch
 from wafer.errors import ConfigError, Problem
 

@@ -19,7 +19,7 @@ from models.checkpoint.layout import model_section
 from models.checkpoint.reader import load_params
 from models.losses import divergence
 from models.paths import map_named
-from sparsity.inference import forward_of
+from sparsity.stored.inference import forward_of
 from wafer.engines.cluster import broadcast
 from wafer.errors import ConfigError, Problem
 from wafer.experiment import Experiment

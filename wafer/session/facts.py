@@ -12,8 +12,7 @@ import numpy as np
 from models.checkpoint import layout
 from wafer.config import RunConfig
 from wafer.session.foreign import is_foreign
-from wafer.sources import code_digest
-from wafer.version import __version__
+from wafer.version import __version__, code_digest
 
 __all__ = ["run_fingerprint"]
 

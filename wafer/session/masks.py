@@ -7,7 +7,7 @@ from typing import Any
 import sparsity
 from models.base import Model
 from models.counts import abstract_params
-from sparsity.resume import Origin, unmet_level
+from sparsity.stored.resume import Origin, unmet_level
 
 __all__ = ["mask_lines", "section_that_keeps"]
 

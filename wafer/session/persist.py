@@ -17,8 +17,8 @@ from models.checkpoint.tree import fill_template
 from models.checkpoint.writer import Checkpoints
 from models.lora import is_adapter
 from models.paths import named_leaves
-from sparsity import sentinel
-from sparsity.resume import Origin, resume as restore
+from sparsity.stored import sentinel
+from sparsity.stored.resume import Origin, resume as restore
 from wafer.engines.base import TrainState
 from wafer.errors import CheckpointError, TrainingError
 from wafer.session.build import Run

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from models.checkpoint.writer import Checkpoints
-from sparsity.inference import computed_params
+from sparsity.stored.inference import computed_params
 from wafer.config import total_steps
 from wafer.config.engines import engines_with
 from wafer.config.runconfig import RunSection

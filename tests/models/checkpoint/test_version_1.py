@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.paths import GOLDEN
+from helpers.runs import metrics
 
 from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
@@ -114,11 +115,10 @@ def test_runs_go_on(unpacked, name, monkeypatch):
     """The same losses as where the run was not moved, and the same names in the next checkpoint."""
     monkeypatch.chdir(unpacked / name)
     assert run(load("params.yaml", {"max_steps": 4, "log_steps": 1})) == 0
-    lines = pathlib.Path("run/train/metrics.jsonl").read_text().splitlines()
-    metrics = [json.loads(line) for line in lines]
-    assert [line["step"] for line in metrics] == [3, 4]
+    records = metrics(pathlib.Path("run"))
+    assert [record["step"] for record in records] == [3, 4]
     rel = 1e-3 if name in HALF else 1e-6
-    assert [line["loss"] for line in metrics] == pytest.approx(CASES[name]["losses"], rel=rel)
+    assert [record["loss"] for record in records] == pytest.approx(CASES[name]["losses"], rel=rel)
     written = pathlib.Path("run/checkpoints/4")
     assert kinds(tree_of(written)) == kinds(CASES[name]["tree"])
     assert keys_of(load_checkpoint(written)[1]) == CASES[name]["meta"]

@@ -12,8 +12,8 @@ from wafer.commands.compile import compile
 from wafer.commands.inputs import experiment_of
 from wafer.compiler.compile import CompileOptions, compile_graph
 from wafer.compiler.costs import Setting, choices_of
-from wafer.compiler.decode_costs import gemv_cycles, line_cycles
-from wafer.compiler.decoding import Inference, decoding_graph, with_decoding
+from wafer.compiler.decode.costs import gemv_cycles, line_cycles
+from wafer.compiler.decode.kernels import Inference, decoding_graph, with_decoding
 from wafer.compiler.graph import Graph, Kernel, Product
 from wafer.compiler.report import from_json, report_text, to_json
 from wafer.errors import ConfigError

@@ -17,7 +17,7 @@ from wafer.config import (
     parse_config,
     total_steps,
 )
-from wafer.errors import ConfigError, Problem
+from wafer.errors import ConfigError, Problem, SectionError
 
 RAW = {
     "train_input": {
@@ -207,15 +207,26 @@ def test_wrong_cluster_defaults_name_the_variable(tmp_path, monkeypatch):
         load(write(tmp_path, yaml.safe_dump(RAW)))
 
 
-def test_complaints_of_other_packages_join_ours(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            SectionError([Problem(("model", "hidden_size"), "must be even")]),
+            "model.hidden_size: must",
+        ),
+        (SectionError([Problem(("hidden_size",), "must be even")]), "model.hidden_size: must be"),
+        (ValueError("hidden_size: must be even"), "model: hidden_size: must be even"),
+        (ValueError(), "model: ValueError"),
+    ],
+)
+def test_errors_of_other_packages_join_ours(monkeypatch, error, said):
     def check(section):
         assert section["name"] == "gpt2"
-        raise ValueError("model.hidden_size: must be even\nsomething else: here")
+        raise error
 
     monkeypatch.setattr("models.registry.parse_config", check)
     text = problems(changed(runconfig={"max_step": 1}))
-    assert "config.model.hidden_size: must be even" in text
-    assert "config.model: something else: here" in text
+    assert f"config.{said}" in text
     assert "config.runconfig.max_step: unknown key; did you mean 'max_steps'?" in text
 
 

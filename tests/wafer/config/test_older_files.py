@@ -1,6 +1,5 @@
 """Lists of trainers, keys of the TensorFlow years, and command lines of every release."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,7 +7,7 @@ import sys
 import pytest
 import yaml
 from helpers.paths import ROOT
-from helpers.runs import TINY, TINY_ROWS
+from helpers.runs import TINY, TINY_ROWS, metrics
 
 from wafer.config import load_all, parse_config
 from wafer.config.vendor.removed import RETIRED
@@ -65,9 +64,7 @@ def test_the_vendors_command_runs_the_list(tmp_path):
     ended = subprocess.run(
         command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
     )
-    records = [
-        json.loads(line) for line in (tmp_path / "run/train/metrics.jsonl").read_text().splitlines()
-    ]
+    records = metrics(tmp_path / "run")
     assert [record["step"] for record in records] == [1, 2, 3, 4, 5]
     assert [record["lr/0"] for record in records] == pytest.approx([0.1] * 2 + [0.01] * 3)
     assert "runconfig.num_workers_per_csx" in ended.stdout + ended.stderr

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.recipes import RECIPES, shrink
-from helpers.runs import config
+from helpers.runs import config, losses
 
 import models
 from models.base import Batch
@@ -47,11 +47,6 @@ def run(path, folder, *flags):
 def params(folder, step=4):
     tree = load_checkpoint(folder / "checkpoints" / str(step))[0]
     return dict(named_leaves(tree["params"]))
-
-
-def losses(folder):
-    lines = (folder / "train" / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
 
 
 KERNEL = "layers_0/ffn/up/kernel"

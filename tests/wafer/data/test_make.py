@@ -1,11 +1,10 @@
 """``wafer data make``: a set for every processor, validation opens it, runs train on it."""
 
-import json
-
 import numpy as np
 import pytest
 import yaml
 from helpers.paths import ROOT
+from helpers.runs import metrics
 
 from wafer.cli import main
 from wafer.commands.run import run
@@ -147,8 +146,7 @@ def losses(cfg, folder, steps, **model):
     own = {"model_dir": str(folder), "max_steps": steps, "checkpoint_steps": 2, "mode": "train"}
     cfg["runconfig"] = cfg["runconfig"] | own | {"log_steps": 1, "eval_frequency": None}
     assert run(parse_config(cfg)) == 0
-    lines = (folder / "train" / "metrics.jsonl").read_text().splitlines()
-    return [row["loss"] for row in map(json.loads, lines) if "loss" in row]
+    return [row["loss"] for row in metrics(folder) if "loss" in row]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from helpers.runs import config
+from helpers.runs import config, losses
 
 import models
 import vsl
@@ -26,11 +26,6 @@ S = 6
 # ids, loss mask, labels: a prompt of two tokens and an answer; the vendor's mask is one longer.
 CHOSEN = [[3, 4, 5, 6, 0, 0], [0, 1, 1, 1, 0, 0], [0, 5, 6, 0, 0, 0]]
 REJECTED = [[3, 4, 7, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 7, 0, 0, 0, 0]]
-
-
-def losses(folder):
-    lines = (folder / "train" / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
 
 
 def write_pairs(folder, count=4):

@@ -17,8 +17,8 @@ from wafer.commands.plan import plan
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
 from wafer.engines.choose import check, make
-from wafer.engines.stagewise.regions import Copies, spread
-from wafer.engines.stagewise.schedule import StageTask, bubble, needs, schedule, table
+from wafer.engines.stagewise.pipeline.regions import Copies, spread
+from wafer.engines.stagewise.pipeline.schedule import StageTask, bubble, needs, schedule, table
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
 

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from helpers.runs import arrays, merged, metrics
 
-from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.commands.run import run as run_mode
 from wafer.compiler import experiment as compiling
@@ -53,17 +53,14 @@ def config(folder="unused", **changes):
             "fabric": {"width": 8, "height": 6},
         },
     }
-    for section, keys in changes.items():
-        cfg[section] = cfg.get(section, {}) | keys if isinstance(keys, dict) else keys
-    return cfg
+    return merged(cfg, **changes)
 
 
 def train(folder, **changes):
     """Run, or go on; returns the last checkpoint's arrays and the metrics of each step."""
     assert run_mode(parse_config(config(folder, **changes))) == 0
     newest = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
-    lines = (folder / "train" / "metrics.jsonl").read_text().splitlines()
-    return dict(named_leaves(load_checkpoint(newest)[0])), [json.loads(line) for line in lines]
+    return arrays(newest), metrics(folder)
 
 
 def assert_same(got, want, atol=1e-5):

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from wafer.engines.stagewise.memoryx import FileStore, MemoryXError, RamStore
+from wafer.engines.stagewise.streaming.memoryx import FileStore, MemoryXError, RamStore
 
 LEAVES = {
     "w": np.arange(30, dtype=np.float32).reshape(5, 6),
@@ -121,7 +121,7 @@ def test_scratch_records_are_replaced_and_never_described(tmp_path):
 WRITER = textwrap.dedent("""
     import sys
     import numpy as np
-    from wafer.engines.stagewise.memoryx import FileStore, MemoryXError
+    from wafer.engines.stagewise.streaming.memoryx import FileStore, MemoryXError
     folder, fresh = sys.argv[1], sys.argv[2] == "fresh"
     if fresh:
         store = FileStore(folder)
@@ -196,7 +196,7 @@ def test_no_room_for_the_file_is_an_error_at_the_start(tmp_path):
     script = textwrap.dedent("""
         import resource, signal, sys
         import numpy as np
-        from wafer.engines.stagewise.memoryx import FileStore
+        from wafer.engines.stagewise.streaming.memoryx import FileStore
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
         FileStore(sys.argv[1]).add("layer", {"w": np.zeros(1 << 20)})

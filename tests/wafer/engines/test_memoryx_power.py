@@ -8,8 +8,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from wafer.engines.stagewise import memoryx
-from wafer.engines.stagewise.memoryx import FileStore, MemoryXError
+from wafer.engines.stagewise.streaming import memoryx
+from wafer.engines.stagewise.streaming.memoryx import FileStore, MemoryXError
 
 SECTOR = 512
 STEPS = 3

@@ -38,12 +38,12 @@ from wafer.config.engines import engine_row
 from wafer.engines.choose import check, make
 from wafer.engines.cluster import swarmx_mesh
 from wafer.engines.resident import Resident
-from wafer.engines.stagewise.flow import Flow
-from wafer.engines.stagewise.record import Span
-from wafer.engines.stagewise.regions import meshes, partition, regions
-from wafer.engines.stagewise.schedule import in_flight, needs, schedule
+from wafer.engines.stagewise.pipeline.flow import Flow
+from wafer.engines.stagewise.pipeline.record import Span
+from wafer.engines.stagewise.pipeline.regions import meshes, partition, regions
+from wafer.engines.stagewise.pipeline.schedule import in_flight, needs, schedule
+from wafer.engines.stagewise.streaming.traffic import Event
 from wafer.engines.stagewise.timeline import draw_schedule, draw_spans, draw_sweep
-from wafer.engines.stagewise.traffic import Event
 from wafer.errors import ConfigError
 from wafer.experiment import Experiment
 from wafer.optim.precision import LossScaler

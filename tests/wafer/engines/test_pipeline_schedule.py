@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from wafer.engines.stagewise.schedule import (
+from wafer.engines.stagewise.pipeline.schedule import (
     StageTask,
     bubble,
     forward_schedule,

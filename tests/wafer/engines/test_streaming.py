@@ -31,7 +31,7 @@ from helpers.streamed import (
 from models.checkpoint.reader import StoredTree, load_checkpoint
 from wafer.commands.run import run as run_mode
 from wafer.config import parse_config
-from wafer.engines.stagewise.memoryx import FileStore
+from wafer.engines.stagewise.streaming.memoryx import FileStore
 
 
 def assert_equal(model_cfg, steps=5, atol=1e-6, systems=1, data=None, rel=2e-5, **options):

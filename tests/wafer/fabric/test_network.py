@@ -1,5 +1,6 @@
 """Training on PEs: hand values, plain JAX, both engines, cycles by formula, zeros, messages."""
 
+import collections
 import dataclasses
 import itertools
 
@@ -13,16 +14,17 @@ import models
 from models.families.fc_mnist import image_batch
 from wafer import fabric
 from wafer.compiler.compile import compile_graph
-from wafer.compiler.dense_kernel import dense_cost, fullest_tile, in_flight, loss_cost
+from wafer.compiler.dense_kernel import DenseCost, dense_cost, fullest_tile, in_flight, loss_cost
 from wafer.compiler.experiment import config_graph, options_of
 from wafer.config import load
-from wafer.engines.fabric import network
+from wafer.engines.fabric import floor, network
 from wafer.engines.fabric.network import Dense
 from wafer.experiment import Experiment
 from wafer.fabric.engines import cycle
 from wafer.fabric.program.ops import mem
 from wafer.fabric.training import softmax
 from wafer.fabric.training.layers import schedule
+from wafer.fabric.training.regions import way_links
 from wafer.spec import WSE2, Region
 
 # The documents' FC-MNIST with three layers, on scikit-learn's 8 x 8 digits.
@@ -297,6 +299,37 @@ def test_fullest_tile_and_schedule():
         assert ahead.max() == min(micro_batches, flying)
     costs = [dense_cost(64, 50, 10, 8, batch=8), dense_cost(50, 10, 5, 5, batch=8)]
     assert in_flight(costs, loss_cost(10, 8))[0] > in_flight(costs, loss_cost(10, 8))[1]
+
+
+def test_streams_that_bind_a_layer_keep_more_micro_batches_in_flight():
+    """Where streams bind a layer, a word is there after its period: others go in between."""
+    loss = DenseCost(10, 0, 0, 0, words_in=10, words_back=10)
+    lower = DenseCost(10, 20, 0, 0, words_in=60, words_out=10, words_back=40)
+    upper = DenseCost(10, 20, 0, 0, words_in=60, gradients=40, words_out=60)
+    assert (upper.period, lower.period, loss.period) == (100, 60, 10)
+    # Of 100 cycles: scores 10, loss 10, gradients 60 beside inputs, passes 30; then words 60, the
+    # gradients 100 beside images, passes 2 x 30.
+    assert in_flight([upper, lower], loss) == [1 + 2 + 3, 1 + 2]
+    # Of 120: the PEs of the first layer bind it, and gradients take the 40 cycles of their words.
+    assert in_flight([upper._replace(busy=120), lower], loss) == [1 + 1 + 2, 1 + 1]
+
+
+def test_streams_share_no_link_that_they_fill():
+    """The way of the first gradients, found before those of the second layer, makes room."""
+    regions = [
+        Region("fc_0", 0, 0, 32, 10), Region("fc_1", 6, 10, 25, 25), Region("fc_2", 1, 10, 5, 25),
+        Region("loss", 0, 11, 1, 20),
+    ]  # fmt: skip
+    layers = [Dense(f"fc_{i}", a, b) for i, (a, b) in enumerate(itertools.pairwise(DIGITS))]
+    placed = floor.lay_out(layers, regions, 4)
+    turned = {"fc_0": False, "fc_1": False, "fc_2": True}
+    ways = floor.find_streams((40, 40), placed, layers, turned, batch=1, most=100)
+    words = collections.Counter()
+    for (a, b), way in ways.items():
+        size = 64 if a == "input" else 10 if "loss" in (a, b) else 50
+        for link in way_links(way):
+            words[link] += size
+    assert max(words.values()) == 64  # the images alone
 
 
 MESSAGES = {

@@ -1,7 +1,6 @@
 """EBERT and protein classification in the trainer: what they learn, what is refused before work."""
 
 import functools
-import json
 
 import jax
 import numpy as np
@@ -11,10 +10,9 @@ import yaml
 from helpers.biology_data import dna, ebert, proteins
 from helpers.finetune_data import MODEL, write_lines
 from helpers.hf_parity import CHEAP
+from helpers.runs import arrays, metrics
 
 import models
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
 from wafer.cli import main
 from wafer.commands.run import run
 from wafer.config import parse_config
@@ -90,11 +88,6 @@ def settings(folder, train, evaluate, model, steps, **runconfig):
     }
 
 
-def scores(folder):
-    lines = (folder / "run" / "eval" / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
 def homology(folder, steps=60, **model):
     proteins(folder)
     data = {"data_processor": "RemoteHomologyDataProcessor", "data_dir": str(folder)}
@@ -106,7 +99,7 @@ def homology(folder, steps=60, **model):
 @pytest.mark.parametrize("stripped", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_folds_are_learned_and_scored_by_accuracy(stripped, tmp_path):
     assert run(parse_config(homology(tmp_path, enable_vts=stripped))) == 0
-    first, last = scores(tmp_path)
+    first, last = metrics(tmp_path / "run", "eval")
     assert last["eval/accuracy"] >= 0.95
     assert last["loss"] < 0.5 * first["loss"]
 
@@ -132,8 +125,8 @@ def test_ways_of_computing_do_not_change_the_result(changes, tmp_path):
         for part, values in keys.items():
             cfg[part] = cfg[part] | values
         assert run(parse_config(cfg)) == 0
-        params = load_checkpoint(folder / "run" / "checkpoints" / "3")[0]
-        every.append((scores(folder)[-1], dict(named_leaves(params))))
+        step = folder / "run" / "checkpoints" / "3"
+        every.append((metrics(folder / "run", "eval")[-1], arrays(step)))
     (whole, a), (other, b) = every
     assert set(whole) == {
         *("step", "time", "loss", "eval/accuracy_masked_lm"),

@@ -1,14 +1,13 @@
 """Every model family in the trainer: from files in users' formats to metrics and checkpoints."""
 
-import json
 import pathlib
 
 import numpy as np
 import pytest
 import yaml
 from helpers.finetune_data import WRITERS, params
+from helpers.runs import arrays, metrics
 
-from models.checkpoint.reader import load_checkpoint
 from models.paths import named_leaves
 from wafer.cli import main
 from wafer.commands.run import run
@@ -46,11 +45,6 @@ LEARNS = {
 QUICK = {"squad", "mnist"}  # the others take compilers longer, or differ less
 
 
-def scores(folder, which="eval"):
-    lines = (folder / which / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
 def config(task, folder, steps, **changes):
     if not any(folder.glob("*")):
         WRITERS[task](folder)
@@ -60,10 +54,6 @@ def config(task, folder, steps, **changes):
     return parse_config(params(task, folder, **changes))
 
 
-def arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-    return dict(named_leaves(load_checkpoint(path)[0]))
-
-
 @pytest.mark.parametrize(
     "task", [t if t in QUICK else pytest.param(t, marks=pytest.mark.slow) for t in LEARNS]
 )
@@ -71,7 +61,7 @@ def test_a_family_learns(task, tmp_path):
     steps, floors = LEARNS[task]
     rate = 0.001 if task == "dpr" else 0.003  # two towers trained faster collapse to one point
     assert run(config(task, tmp_path, steps, optimizer={"learning_rate": rate})) == 0
-    first, last = scores(tmp_path / "run")
+    first, last = metrics(tmp_path / "run", "eval")
     assert set(last) == set(floors) | {"loss", "step", "time"}
     assert last["loss"] < 0.65 * first["loss"]
     for tag, floor in floors.items():
@@ -93,11 +83,12 @@ def test_a_family_learns(task, tmp_path):
 def test_ways_of_cutting_the_batch_do_not_change_the_result(task, changes, tmp_path):
     runs = []
     for name, keys in (("whole", {}), ("cut", changes)):
-        runconfig = keys.get("runconfig", {}) | {"model_dir": str(tmp_path / name)}
+        out = tmp_path / name
+        runconfig = keys.get("runconfig", {}) | {"model_dir": str(out)}
         folder = tmp_path / "data"
         folder.mkdir(exist_ok=True)
         assert run(config(task, folder, 3, **keys | {"runconfig": runconfig})) == 0
-        runs.append((scores(tmp_path / name)[-1], arrays(tmp_path / name / "checkpoints" / "3")))
+        runs.append((metrics(out, "eval")[-1], arrays(out / "checkpoints" / "3")))
     (whole, a), (cut, b) = runs
     for tag in set(whole) - {"time"}:
         assert whole[tag] == pytest.approx(cut[tag], rel=1e-4), tag
@@ -152,7 +143,7 @@ def test_lora_trains_adapters_alone_resumes_and_folds_back(tmp_path, capsys):
     np.testing.assert_allclose(folded[kernel], base[kernel] + 2 * down @ up, rtol=1e-5, atol=1e-7)
     plain = {"checkpoint_path": out, "mode": "eval", "model_dir": str(tmp_path / "eval")}
     assert run(config("prompts", folder, 8, runconfig=plain)) == 0
-    want, got = scores(tmp_path / "lora")[-1], scores(tmp_path / "eval")[-1]
+    want, got = metrics(tmp_path / "lora", "eval")[-1], metrics(tmp_path / "eval", "eval")[-1]
     assert got["loss"] == pytest.approx(want["loss"], rel=1e-5)
     assert main(["finalize", "--fold_lora", "-i", start["checkpoint_path"], "-o", "x"]) == 1
     assert "nothing to fold" in capsys.readouterr().err
@@ -205,7 +196,7 @@ def test_the_digits_run_file_reaches_what_it_says(tmp_path):
     flags = ["--params", str(path), "--mode", "train_and_eval", "--model_dir", str(tmp_path)]
     assert main(["run", *flags]) == 0
     stated = float(path.read_text().split("reached:")[1].split()[0])
-    assert scores(tmp_path)[-1]["eval/accuracy"] == pytest.approx(stated, abs=0.02)
+    assert metrics(tmp_path, "eval")[-1]["eval/accuracy"] == pytest.approx(stated, abs=0.02)
 
 
 @pytest.mark.slow
@@ -219,7 +210,7 @@ def test_eval_modes_of_the_command_line(tmp_path, capsys):
     assert main([*flags, "--mode", "train"]) == 0
     for mode in ("eval", "eval_all"):
         assert main([*flags, "--mode", mode]) == 0
-    lines = scores(tmp_path / "run")
+    lines = metrics(tmp_path / "run", "eval")
     assert [line["step"] for line in lines] == [4, 4]
     assert lines[0]["eval/f1"] == lines[1]["eval/f1"]
     assert "exact_match=" in capsys.readouterr().out

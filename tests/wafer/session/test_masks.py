@@ -7,7 +7,7 @@ import pytest
 from helpers.runs import config
 
 import wafer
-from sparsity.resume import Origin
+from sparsity.stored.resume import Origin
 from wafer.session.masks import mask_lines
 
 STATIC = {"algorithm": "static", "sparsity": 0.75}

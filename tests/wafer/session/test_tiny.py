@@ -13,9 +13,8 @@ import jax
 import numpy as np
 import pytest
 import yaml
+from helpers.runs import arrays
 
-from models.checkpoint.reader import load_checkpoint
-from models.paths import named_leaves
 from wafer.cli import main
 
 SOURCE = '''
@@ -49,10 +48,6 @@ def run(params: pathlib.Path, folder: pathlib.Path, *flags: str) -> None:
     assert main(["run", "--params", str(params), "--model_dir", str(folder), *flags]) == 0
 
 
-def states(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-    return dict(named_leaves(load_checkpoint(folder / "checkpoints" / str(step))[0]))
-
-
 def test_train_resume_finalize_generate(params, tmp_path, capsys, monkeypatch):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     run(params, whole, "--mode", "train_and_eval")
@@ -60,7 +55,7 @@ def test_train_resume_finalize_generate(params, tmp_path, capsys, monkeypatch):
     run(params, halves, "--mode", "train")  # continues at step 3, in the middle of an epoch
 
     # Resumed training is the uninterrupted one, bit for bit.
-    want, got = states(whole, 5), states(halves, 5)
+    want, got = (arrays(folder / "checkpoints" / "5") for folder in (whole, halves))
     assert want.keys() == got.keys()
     for name, value in want.items():
         np.testing.assert_array_equal(got[name], value, err_msg=name)
@@ -77,7 +72,7 @@ def test_train_resume_finalize_generate(params, tmp_path, capsys, monkeypatch):
     dense = whole / "finalized"  # beside the tokenizer
     checkpoint = whole / "checkpoints" / "5"
     assert main(["finalize", "-i", str(checkpoint), "-o", str(dense)]) == 0
-    final = dict(named_leaves(load_checkpoint(dense)[0]))
+    final = arrays(dense)
     np.testing.assert_array_equal(
         final[f"params/{kernel}"], np.nan_to_num(want[f"params/{kernel}"])
     )
@@ -129,7 +124,7 @@ def test_a_sparse_checkpoint_needs_its_sparsity_section(params, tmp_path, capsys
 def test_seed_decides_everything(params, tmp_path):
     for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
         run(params, tmp_path / name, "--mode", "train", "--max_steps", "3", "--seed", seed)
-    a, b, c = (states(tmp_path / name, 3) for name in "abc")
+    a, b, c = (arrays(tmp_path / name / "checkpoints" / "3") for name in "abc")
     assert all((np.nan_to_num(a[n]) == np.nan_to_num(b[n])).all() for n in a)
     assert not np.array_equal(a["params/embed/token/embedding"], c["params/embed/token/embedding"])
 

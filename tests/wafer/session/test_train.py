@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 import yaml
-from helpers.runs import VOCAB, assert_close, config, train
+from helpers.runs import VOCAB, arrays, assert_close, config, losses, metrics, train
 from tensorboardX.proto.event_pb2 import Event
 
 from models.checkpoint.reader import load_checkpoint
@@ -36,11 +36,6 @@ from wafer.session.persist import resume
 
 def built(**changes) -> Run:
     return build(Experiment.from_config(parse_config(config(**changes))))
-
-
-def losses(folder: pathlib.Path, which: str = "train") -> list[float]:
-    lines = (folder / which / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -131,22 +126,19 @@ def test_eval_all_visits_every_checkpoint_in_order(tmp_path):
     train(tmp_path, runconfig={"max_steps": 6})
     cfg = config(runconfig={"mode": "eval_all", "model_dir": str(tmp_path)})
     assert run_mode(parse_config(cfg)) == 0
-    lines = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
+    assert [record["step"] for record in metrics(tmp_path, "eval")] == [2, 4, 6]
 
 
 def test_train_and_eval_evaluates_at_the_start_and_every_stretch(tmp_path):
     train(tmp_path, runconfig={"mode": "train_and_eval", "eval_frequency": 3})
-    lines = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [0, 3, 4]
+    assert [record["step"] for record in metrics(tmp_path, "eval")] == [0, 3, 4]
 
 
 def test_without_eval_frequency_an_evaluation_a_pass_and_what_will_be_is_said(tmp_path, caplog):
     caplog.set_level("INFO", logger="wafer")
     keys = {"mode": "train_and_eval", "checkpoint_steps": 4, "steps_per_epoch": 2}
     train(tmp_path, runconfig=keys)
-    lines = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [0, 2, 4]
+    assert [record["step"] for record in metrics(tmp_path, "eval")] == [0, 2, 4]
     said = caplog.text
     plan = "a log line every 1, a checkpoint every 4, an evaluation every 2"
     assert f"4 steps to step 4 in {tmp_path}; {plan}" in said
@@ -248,7 +240,7 @@ def test_a_named_checkpoint_and_parts_of_it(trained, tmp_path):
     cfg = config(runconfig=settings | {"model_dir": str(tmp_path / "part")})
     state = resume(build(Experiment.from_config(parse_config(cfg)))).state
     assert int(state.step) == 0
-    stored = dict(named_leaves(load_checkpoint(early)[0]))
+    stored = arrays(early)
     for name, value in named_leaves(state.params):
         np.testing.assert_array_equal(value, stored[f"params/{name}"])
     assert not any(np.any(x) for n, x in named_leaves(state.opt_state) if "exp_avg" in n)
@@ -284,8 +276,8 @@ def test_nan_loss_stops_with_step_and_norms_and_leaves_the_good_checkpoint(tmp_p
     with pytest.raises(TrainingError, match=r"step \d+: the loss is (nan|inf)[\s\S]*norms:\s+\w+/"):
         train(tmp_path, optimizer=wild, runconfig={"max_steps": 50, "checkpoint_steps": 1})
     for path in (tmp_path / "checkpoints").iterdir():
-        arrays = dict(named_leaves(load_checkpoint(path)[0]))
-        assert all(np.isfinite(v).all() for v in arrays.values())
+        leaves = arrays(path)
+        assert all(np.isfinite(v).all() for v in leaves.values())
 
 
 def test_skipped_samples_are_those_after_the_place_in_the_data(tmp_path):
@@ -369,7 +361,7 @@ def test_a_run_goes_on_before_a_damaged_checkpoint_and_saves_again(trained, run_
     assert "4 cannot be read, it is damaged" in caplog.text
     assert f"It is called {folder / '4.damaged'} from now on" in caplog.text
     assert sorted(path.name for path in folder.iterdir()) == ["2", "4", "4.damaged"]
-    again = dict(named_leaves(load_checkpoint(folder / "4")[0]))
+    again = arrays(folder / "4")
     for name, value in sound.items():
         np.testing.assert_array_equal(again[name], value, err_msg=name)
     time.sleep(1)  # reads in flight, as above

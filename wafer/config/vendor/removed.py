@@ -64,11 +64,12 @@ RETIRED: dict[str, str] = {
 
 def with_advice(problems: Iterable[Problem]) -> list[Problem]:
     """Say of unknown keys of those years what is meant today."""
-    return [Problem(path, _advised(str(path[-1]) if path else "", text)) for path, text in problems]
+    return [_advised(problem) for problem in problems]
 
 
-def _advised(key: str, message: str) -> str:
+def _advised(problem: Problem) -> Problem:
+    key = str(problem.path[-1]) if problem.path else ""
     advice = RETIRED.get(key.rpartition(".")[2])
-    if advice is None or not message.startswith("unknown"):
-        return message
-    return f"{message.partition(';')[0]}: {advice}"
+    if advice is None or not problem.unknown:
+        return problem
+    return problem._replace(message=f"unknown {problem.unknown}: {advice}")

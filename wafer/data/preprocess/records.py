@@ -142,7 +142,7 @@ def _is_one_text(fields: Sequence[str]) -> bool:
 def _text(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
     if not _is_one_text(fields):
         raise DataError(
-            f"{path}: a {ending(path)} file is one text, but this mode reads the fields "
+            f"a {ending(path)} file is one text, but this mode reads the fields "
             f"{', '.join(fields)}; use JSON lines, Parquet or a dataset"
         )
     if isinstance(fields, Columns) and fields.by_line:
@@ -171,7 +171,7 @@ def _text_lines(path: pathlib.Path, start: int) -> Iterator[_Read]:
 def _fasta(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Read]:
     """Each sequence, its lines joined; the names are left out."""
     if not isinstance(fields, Columns) or len(fields) != 1:
-        raise DataError(f"{path}: a .fasta file has one column, for a read hook with one")
+        raise DataError("a .fasta file has one column, for a read hook with one")
     number, parts = -1, []
     with path.open("rb") as stream:
         for line in (*stream, b">"):
@@ -383,7 +383,7 @@ def _read(path: pathlib.Path, fields: Sequence[str], start: int) -> Iterator[_Re
             last = read.number
             yield read
     except DataError as error:
-        raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None
+        raise DataError(f"{path}: {error}") from None
     except (EOFError, OSError, tarfile.TarError, ValueError) as error:
         raise DataError(
             f"{path}: cannot be read after record {last + 1} ({error}); the file is damaged or "

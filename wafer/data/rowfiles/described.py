@@ -57,21 +57,30 @@ def open_rows(path: pathlib.Path) -> Iterator[h5py.File]:
     """Open a file to read.
 
     Raises:
-        DataError: it is not a whole HDF5 file, or damaged where it is read.
+        DataError: it is not a whole HDF5 file, or damaged where it is read; names the file.
     """
+    try:
+        with _open(path) as file:
+            yield file
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error.__cause__
+
+
+@contextlib.contextmanager
+def _open(path: str | pathlib.Path) -> Iterator[h5py.File]:
+    """Open a file to read; the errors do not name it."""
     try:
         file = h5py.File(path, "r")
     except DAMAGE as error:
-        raise DataError(
-            f"{path}: not a readable HDF5 file ({error}); it may be truncated, write it again"
-        ) from error
+        message = f"not a readable HDF5 file ({error}); it may be truncated, write it again"
+        raise DataError(message) from error
     try:
         with file:
             yield file
-    except DataError as error:
-        raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None
+    except DataError:
+        raise
     except DAMAGE as error:
-        raise DataError(f"{path}: damaged HDF5 ({error}); write it again") from error
+        raise DataError(f"damaged HDF5 ({error}); write it again") from error
 
 
 def _stored(file: h5py.File, name: str) -> h5py.Dataset:
@@ -128,8 +137,9 @@ def _features(
     return features
 
 
-def _look(path: pathlib.Path, params: dict[str, Any]) -> Described:
-    with open_rows(path) as file:
+def look(path: str, params: dict[str, Any]) -> Described:
+    """``describe``, in the process that calls it; the errors do not name the file."""
+    with _open(path) as file:
         promised: Any = file.attrs.get("n_examples")
         promised = None if promised is None else int(promised)
         names = sorted(name for name in map(str, file) if name == "data" or name[:5] == "data_")
@@ -153,11 +163,6 @@ def _look(path: pathlib.Path, params: dict[str, Any]) -> Described:
         return Described(tuple(groups), counts.pop(), promised)
 
 
-def look(path: str, params: dict[str, Any]) -> Described:
-    """``describe``, in the process that calls it."""
-    return _look(pathlib.Path(path), params)
-
-
 def describe(path: pathlib.Path, params: dict[str, Any]) -> Described:
     """What a file holds.
 
@@ -168,10 +173,9 @@ def describe(path: pathlib.Path, params: dict[str, Any]) -> Described:
     Raises:
         DataError: it does not hold rows or tokens; names the file.
     """
-    whole = os.path.abspath(path)
+    function, whole = "wafer.data.rowfiles.described:look", os.path.abspath(path)
     try:
-        groups, size, promised = guarded("wafer.data.rowfiles.described:look", whole, params)
+        groups, size, promised = guarded(function, whole, params)
     except ValueError as error:
-        message = str(error).replace(whole, str(path))
-        raise DataError(message if str(path) in message else f"{path}: {message}") from None
+        raise DataError(f"{path}: {error}") from None
     return Described(tuple(Group(n, tuple(f), *own) for n, f, *own in groups), size, promised)

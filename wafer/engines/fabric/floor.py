@@ -11,7 +11,7 @@ from wafer.compiler.dense_kernel import DenseCost, dense_cost
 from wafer.fabric.errors import FabricError, RouteError
 from wafer.fabric.program.tables import Filter
 from wafer.fabric.training.paths import Links, Spot, lane, line_links, pes_of
-from wafer.fabric.training.regions import Stream, Wires, find_stream, share
+from wafer.fabric.training.regions import Stream, Wires, find_stream, share, way_links
 from wafer.spec import Region, WaferSpec
 
 __all__ = [
@@ -180,21 +180,38 @@ def find_streams(
     links = Links(size, most)
     for layer in layers:
         _inside(links, layer, floor[layer.name], batch, first=layer is layers[0], turned=turned)
-    ways = {}
+    asked: dict[tuple[str, str], _Asked] = {}
     names = ["input", *(layer.name for layer in layers), "loss"]
     sizes = [layers[0].fan_in, *(layer.fan_out for layer in layers)]
     for (a, b), features in zip(itertools.pairwise(names), sizes, strict=True):
         words = features * batch
         towards = "" if b == "loss" else _WAYS[turned[b]]
         lines = _either(floor[a]) if a == "input" else [_edge(floor[a], column=not turned[a])]
-        ways[a, b] = find_stream(links, lines, floor[b], towards=towards, words=words, source=a)
+        asked[a, b] = _Asked(lines, towards, words)
         if a != "input":
             lines = _either(floor[b]) if b == "loss" else [_edge(floor[b], column=turned[b])]
-            towards = _WAYS[not turned[a]]
-            ways[b, a] = find_stream(links, lines, floor[a], towards=towards, words=words, source=b)
+            asked[b, a] = _Asked(lines, _WAYS[not turned[a]], words)
+    ways: dict[tuple[str, str], Stream] = {}
+    for _ in range(_ROUNDS):
+        before = dict(ways)
+        for (a, b), (lines, towards, words) in asked.items():
+            if (a, b) in ways:
+                links.add(way_links(ways[a, b]), -words)
+            ways[a, b] = find_stream(links, lines, floor[b], towards=towards, words=words, source=a)
+        if ways == before:
+            break
     return ways
 
 
+class _Asked(NamedTuple):
+    """A stream to find: possible lines of its senders, how it spreads, words of a micro-batch."""
+
+    lines: list[list[Spot]]
+    towards: str
+    words: int
+
+
+_ROUNDS = 8  # in which each stream is found anew, the others as they are (McMurchie, FPGA'95)
 _WAYS = {False: "E", True: "S"}  # of the inputs through a layer, turned or not
 
 

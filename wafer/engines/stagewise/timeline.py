@@ -6,9 +6,9 @@ Notebooks call these; they need matplotlib and import it when called.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from wafer.engines.stagewise.record import Span
-from wafer.engines.stagewise.schedule import PHASES, StageTask
-from wafer.engines.stagewise.traffic import Event
+from wafer.engines.stagewise.pipeline.record import Span
+from wafer.engines.stagewise.pipeline.schedule import PHASES, StageTask
+from wafer.engines.stagewise.streaming.traffic import Event
 
 __all__ = ["draw_schedule", "draw_spans", "draw_sweep"]
 
@@ -83,7 +83,7 @@ def draw_schedule(
 
     Args:
         ax: matplotlib axes.
-        tasks: from ``wafer.engines.stagewise.schedule``.
+        tasks: from ``wafer.engines.stagewise.pipeline.schedule``.
         names: of the stages, the input's end first.
         copies: of the pipeline that the timetable is for.
     """

@@ -9,12 +9,13 @@ already.
 
 import collections
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from wafer.spec import Region
 
 __all__ = [
     "BACK",
+    "Link",
     "Links",
     "Spot",
     "lane",
@@ -30,7 +31,8 @@ BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
 Spot = tuple[int, int]  # (x, y)
 Link = tuple[Spot, str]  # the side by which a PE's words leave
 _PER_HOP = 8  # words on a link that are avoided like one hop more
-_FULL = 1000  # hops taken to avoid a link that cannot carry both streams
+_FULL = 1000  # hops taken to avoid a link that another stream has
+_SHARED = 0.75  # and that both together fill to this part: they would leave each other waiting
 
 
 def pes_of(region: Region) -> list[Spot]:
@@ -113,13 +115,10 @@ class Links:
         for link in links:
             self.words[link] += words
 
-    def spread(self, spread: Mapping[Spot, tuple[str, list[str]]], words: int) -> None:
-        """Let a stream of so many words spread along a tree."""
-        self.add(((place, s) for place, (_, sides) in spread.items() for s in sides), words)
-
     def _cost(self, link: Link, words: int) -> int:
         there = self.words[link]
-        return 1 + there // _PER_HOP + _FULL * (there + words > self.most)
+        full = there > 0 and there + words > _SHARED * self.most
+        return 1 + there // _PER_HOP + _FULL * full
 
     def path(self, start: Spot, goal: set[Spot], walls: set[Spot], words: int) -> list[str] | None:
         """Sides by which the cheapest path leaves each PE from ``start`` until it is at a goal."""

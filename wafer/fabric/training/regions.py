@@ -17,6 +17,7 @@ from wafer.fabric.program.ops import FabOut, Op, control_wavelet, fabout, mov32
 from wafer.fabric.program.tables import Filter
 from wafer.fabric.training.paths import (
     BACK,
+    Link,
     Links,
     Spot,
     lane,
@@ -27,7 +28,16 @@ from wafer.fabric.training.paths import (
 )
 from wafer.spec import Region
 
-__all__ = ["Stream", "Wires", "chains", "find_stream", "reset_switches", "share", "spot"]
+__all__ = [
+    "Stream",
+    "Wires",
+    "chains",
+    "find_stream",
+    "reset_switches",
+    "share",
+    "spot",
+    "way_links",
+]
 
 
 class Stream(NamedTuple):
@@ -114,14 +124,21 @@ def find_stream(
             " row or column beside the regions"
         )
     stream = min(candidates, key=lambda stream: len(stream.steps))
-    at = stream.line[0]
-    for step in stream.steps:
-        links.add([(at, step)], words)
-        at = moved(at, step)
-    if towards:
-        spread = tree(target, towards, at, "")
-        links.spread({place: spread[place] for place in lane(target, towards)}, words)
+    links.add(way_links(stream), words)
     return stream
+
+
+def way_links(stream: Stream) -> list[Link]:
+    """Links of a stream's way to its region, and of the lane by which it spreads there."""
+    at, links = stream.line[0], []
+    for step in stream.steps:
+        links.append((at, step))
+        at = moved(at, step)
+    if not stream.towards:
+        return links
+    spread = tree(stream.target, stream.towards, at, "")
+    lanes = lane(stream.target, stream.towards)
+    return links + [(place, to) for place in lanes for to in spread[place][1]]
 
 
 class Wires:

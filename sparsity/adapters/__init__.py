@@ -1,0 +1,1 @@
+"""Adapters to other libraries: layers of Flax, and an optax transformation."""

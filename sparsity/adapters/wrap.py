@@ -1,0 +1,94 @@
+"""The sparsifier as an optax transformation: masks, update and pruning inside ``tx.update``."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import PyTree
+
+from sparsity.schema import SparsityError
+from sparsity.state import SparseState
+
+if TYPE_CHECKING:
+    from sparsity.sparsifier import Sparsifier
+
+__all__ = ["SparseOptState", "wrap"]
+
+
+class SparseOptState(NamedTuple):
+    """State of a wrapped optimizer.
+
+    Attributes:
+        inner: the optimizer's own state, moments 0 where pruned
+        sparse: masks and counters
+    """
+
+    inner: Any
+    sparse: SparseState
+
+
+def wrap(
+    sparsifier: "Sparsifier", tx: optax.GradientTransformation, key: jax.Array
+) -> optax.GradientTransformationExtraArgs:
+    """Make any optimizer sparse.
+
+    ``init`` chooses the masks. The user prunes once, ``params = sparsifier.apply(params,
+    state.sparse)``, and from then on differentiates the plain loss at ``params``: the updates
+    keep pruned weights at exactly 0 and carry the topology changes.
+
+    Args:
+        sparsifier: every parameter is stored dense, with a mask.
+        tx: any optax transformation.
+        key: consumed; seeds the masks.
+
+    Returns:
+        A transformation of dense gradients; its state is a ``SparseOptState``. ``update`` takes
+        ``finite=`` besides the inner transformation's extra arguments; a step that is not finite
+        changes nothing.
+
+    Raises:
+        SparsityError: a section with ``compute: csr``.
+    """
+    if any(rule.compute == "csr" for _, rule in sparsifier.groups):
+        raise SparsityError(
+            "wrap() differentiates at dense weights, which csr does not store; "
+            "use masked, or write the loop with prepare, attach, split and update",
+            ("sparsity", "compute"),
+        )
+    sparsifier = dataclasses.replace(sparsifier, accepts=lambda name: False)
+    inner = optax.with_extra_args_support(tx)
+
+    def init(params: PyTree) -> SparseOptState:
+        sparse = sparsifier.init(params, key)
+        return SparseOptState(inner.init(params), sparse)
+
+    def update(
+        grads: PyTree,
+        state: SparseOptState,
+        params: PyTree = None,
+        *,
+        finite: Any = True,
+        **extra: Any,
+    ) -> tuple[Any, SparseOptState]:
+        if params is None:
+            raise ValueError("a sparse optimizer needs the parameters: tx.update(g, state, params)")
+        sparse = state.sparse
+        masked = sparsifier.mask_gradients(grads, sparse)
+        updates, opt_state = inner.update(masked, state.inner, params, **extra)
+        if finite is not True:
+            keep = lambda new, old: jnp.where(finite, new, old)
+            updates = jax.tree.map(lambda u: keep(u, jnp.zeros_like(u)), updates)
+            opt_state = jax.tree.map(keep, opt_state, state.inner)
+        moved = optax.apply_updates(params, updates)
+        sparse, pruned, opt_state = sparsifier.update(
+            sparse, moved, grads, opt_state, finite=finite
+        )
+        # x + (-x) is exactly 0, so a dropped weight lands on 0 without a tolerance.
+        updates = jax.tree.map(
+            lambda old, new, m, u: jnp.where(new == m, u, new - old), params, pruned, moved, updates
+        )
+        return updates, SparseOptState(opt_state, sparse)
+
+    return optax.GradientTransformationExtraArgs(init, update)  # type: ignore[arg-type]

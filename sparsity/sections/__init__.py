@@ -1,0 +1,1 @@
+"""The `sparsity` section: its groups, levels shared among layers, and older releases."""

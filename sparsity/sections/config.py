@@ -1,0 +1,344 @@
+"""From a ``sparsity:`` section to groups, and to a ``Sparsifier``.
+
+``parse`` reads the dialect of releases 2.2 to 2.10 and hands the older ones to ``dialects``. They
+are told apart by their keys:
+
+- a number, or the keys ``algorithm, schedule, update, drop_fraction, param_filter,
+  balance_in_groups, balance_out_groups``: release 2.2 and later. A list is a group, first match
+  wins. ``{sparsity, init_method}`` alone means this dialect too.
+- ``type`` with ``param_name_patterns``, ``sparsity_schedule`` or both ``sparsity`` and
+  ``schedule``: release 2.0/2.1, translated by the vendor's own rules.
+- ``seed, param_name_patterns, in_groups, out_groups``: release 1.8/1.9, static.
+"""
+
+import dataclasses
+import functools
+import logging
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import jax.numpy as jnp
+import pydantic
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
+
+from models.errors import did_you_mean, dotted
+from models.paths import named_leaves
+from models.sections import Section
+from sparsity import storage
+from sparsity.algorithms.base import Algorithm, attributes, lookup
+from sparsity.algorithms.magnitude import Static
+from sparsity.algorithms.masks import INIT_METHODS
+from sparsity.filters import Filter
+from sparsity.schedules import constant_level
+from sparsity.schema import Place, SparsityError, unknown, validate
+from sparsity.sections import budgets, legacy as dialects
+from sparsity.sparsifier import Sparsifier
+from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout
+
+__all__ = ["Groups", "configure", "parse"]
+
+_LOG = logging.getLogger(__name__)
+_Edge = Annotated[int, pydantic.Field(ge=1, le=4096)]
+
+_VENDOR_KEYS = {"algorithm", "schedule", "update", "drop_fraction", "param_filter"} | {
+    "balance_in_groups",
+    "balance_out_groups",
+}
+
+
+class Groups(tuple[dialects.Group, ...]):
+    """What a section means: (filter, algorithm) pairs, of which the first match wins.
+
+    Attributes:
+        section: as it was written.
+    """
+
+    section: Any = None
+
+
+def configure(
+    section: Any,
+    *,
+    weight_layout: WeightLayout = "io",
+    aliases: Callable[[str], str] = lambda name: name,
+    order: Sequence[str] | None = None,
+    params: PyTree = None,
+    requires_dense: Sequence[str] = (),
+    accepts: Callable[[str], bool] | None = None,
+    dtype: DTypeLike = jnp.float32,
+    flops: budgets.Flops | None = None,
+) -> Sparsifier:
+    """Build a sparsifier: a section, and what it must know of the model.
+
+    Args:
+        section: see ``parse``.
+        weight_layout: "io" when weights are stored [in, out] as in Flax, "oi" for [out, in].
+        aliases: '/'-path -> the vendor's dotted name; filters may match either.
+        order: names of all parameters in the order the 1.8 dialect counts them for its seeds;
+            tree order when None.
+        params: all parameters, arrays or shapes; needed where layers share a level (``budget``).
+            With them, filters that match nothing and impossible ``compute: csr`` are refused here.
+        requires_dense: globs of parameters that stay dense whatever the filters say.
+        accepts: '/'-path -> whether the model takes a ``SparseWeight`` there, that is, computes
+            ``x @ weight`` or ``models.layers.basic.project``. Only those become csr under
+            ``compute: auto``; ``compute: csr`` is refused where it is false. None leaves ``auto``
+            at masks.
+        dtype: what the model computes in.
+        flops: gives {name: FLOPs per token of the dense layer}, for ``budget: flops``; None takes
+            every parameter for a matrix that each token passes once.
+
+    Raises:
+        SparsityError: names the key, what was found and what is allowed.
+
+    Examples:
+        >>> configure({"algorithm": "rigl", "sparsity": 0.8, "update": {"freq": 100}}).due(100)
+        True
+    """
+    sparsifier = Sparsifier(
+        groups=parse(section),
+        weight_layout=weight_layout,
+        aliases=aliases,
+        order=None if order is None else tuple(order),
+        requires_dense=tuple(requires_dense),
+        accepts=accepts,
+        dtype=dtype,
+    )
+    if weight_layout == "oi" and any(rule.compute == "csr" for _, rule in sparsifier.groups):
+        raise SparsityError(
+            "csr multiplies [in, out] kernels, and weight_layout is 'oi' ([out, "
+            "in], as equinox and torch store them); use masked",
+            ("sparsity", "compute"),
+        )
+    if params is not None:
+        _require_matches(sparsifier, params)
+        _require_possible(sparsifier, params)
+    if all(_is_uniform(algorithm) for _, algorithm in sparsifier.groups):
+        return sparsifier
+    if params is None:
+        raise SparsityError(
+            "budget and dense_ends need the model: configure(section, params=params)", ("sparsity",)
+        )
+    shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(params)}
+    spread = budgets.spread(sparsifier.groups, shapes, sparsifier.group_of, flops)
+    return dataclasses.replace(sparsifier, groups=spread)
+
+
+def _require_matches(sparsifier: Sparsifier, params: PyTree) -> None:
+    """Refuse a filter of a user that matches no parameter: a typing error, as a rule."""
+    ranks = {name: len(leaf.shape) for name, leaf in named_leaves(params)}
+    for rule, _ in sparsifier.groups:
+        names = ((name, sparsifier.aliases(name)) for name in ranks)
+        if not any(rule.matches(both, ranks[both[0]]) for both in names):
+            near = did_you_mean(str(rule), ranks)
+            matrices = [name for name, rank in ranks.items() if rank > 1]
+            raise SparsityError(
+                f"{rule} matches no parameter{near}; the model has such as "
+                f"{', '.join(matrices[:3])}",
+                ("sparsity", "param_filter"),
+            )
+
+
+def _require_possible(sparsifier: Sparsifier, params: PyTree) -> None:
+    """Refuse ``compute: csr`` where a parameter cannot be stored so, before anything is made."""
+    for name, leaf in named_leaves(params):
+        group = sparsifier.group_of(name, len(leaf.shape))
+        if group is not None:
+            accepted = sparsifier.accepts and sparsifier.accepts(name)
+            rule, view = sparsifier.groups[group][1], sparsifier.view(group)
+            storage.require_possible(name, tuple(leaf.shape), rule, view, accepted=accepted)
+
+
+def _is_uniform(algorithm: Algorithm) -> bool:
+    return algorithm.budget == "uniform" and not algorithm.dense_ends
+
+
+def parse(section: Any) -> Groups:
+    """Read a section of any dialect.
+
+    Args:
+        section: None (nothing sparse), a level such as 0.9 (static), a dict of keys of any
+            dialect, an ``Algorithm``, or a list of dicts and ``(filter, Algorithm)`` pairs, of
+            which the first that matches a parameter takes it. Parsed groups come back as they
+            are.
+
+    Raises:
+        SparsityError: names the key, what was found and what is allowed.
+    """
+    if isinstance(section, Groups):
+        return section
+    groups = Groups(_groups(section, ("sparsity",)))
+    groups.section = section
+    return groups
+
+
+def _groups(section: Any, where: Place) -> list[dialects.Group]:
+    if section is None:
+        return []
+    if isinstance(section, (list, tuple)) and not _is_pair(section):
+        groups: list[dialects.Group] = []
+        for i, item in enumerate(section):
+            if isinstance(item, (list, tuple)) and not _is_pair(item):
+                raise SparsityError("a group cannot hold another group", (*where, i))
+            groups += _groups(item, (*where, i))
+        return groups
+    if _is_pair(section):
+        return [(_glob(section[0]), section[1])]
+    if isinstance(section, Algorithm):
+        return [(Filter(), section)]
+    if isinstance(section, Mapping):
+        return _from_keys(dict(section), where)
+    return [(Filter(), Static(sparsity=constant_level(section, where)))]
+
+
+def _is_pair(section: Any) -> bool:
+    return (
+        isinstance(section, (list, tuple))
+        and len(section) == 2
+        and isinstance(section[1], Algorithm)
+    )
+
+
+def _from_keys(section: dict[str, Any], where: Place) -> list[dialects.Group]:
+    if section.get("sparsity", 0.0) is None and "schedule" not in section:
+        return []  # `sparsity: null` switches sparsity off
+    if dialects.is_release_20(section):
+        return _groups(dialects.translate_release_20(section, where), where)
+    if "type" in section:
+        _LOG.warning("%s.type is deprecated; use algorithm", dotted(where))
+        section["algorithm"] = section.pop("type")
+    old, new = dialects.RELEASE_18_KEYS & section.keys(), _VENDOR_KEYS & section.keys()
+    if old and new:
+        raise SparsityError(
+            f"{sorted(old)} belong to release 1.8, {sorted(new)} to 2.2 and later; keep"
+            " one dialect (in 2.2 the run's `seed` is the one of runconfig)",
+            where,
+        )
+    return dialects.release_18_groups(section, where) if old else [_group(section, where)]
+
+
+def _glob(patterns: Any) -> Filter:
+    if isinstance(patterns, Filter):
+        return patterns
+    if patterns is None:
+        return Filter()
+    return Filter("glob", (patterns,) if isinstance(patterns, str) else tuple(patterns))
+
+
+# --- release 2.2 and later ------------------------------------------------------------------
+
+
+class PatternSection(Section):
+    """``pattern:``: a structure, its type and the keys that the type takes.
+
+    Attributes:
+        type: which structure.
+        n: of every m neighbours so many are kept.
+        m: neighbours that compete.
+        axis: whether they are neighbours along the inputs or the outputs.
+        size: edge of a block, or [inputs, outputs].
+    """
+
+    type: Literal["n:m", "block", "constant_fan_in"]
+    n: int | None = pydantic.Field(None, ge=1, le=1023)
+    m: int | None = pydantic.Field(None, ge=2, le=1024)
+    axis: Literal["in", "out"] = "in"
+    size: _Edge | tuple[_Edge, _Edge] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _keys_of_the_type(self) -> "PatternSection":
+        takes = {"n:m": {"n", "m"}, "block": {"size"}, "constant_fan_in": set[str]()}[self.type]
+        given = {key for key in ("n", "m", "size") if getattr(self, key) is not None}
+        if given != takes:
+            needs = " and ".join(sorted(takes)) or "no other key"
+            raise ValueError(f"{self.type} takes {needs}, found {sorted(given) or 'none'}")
+        if self.n and self.m and self.n >= self.m:
+            raise ValueError(f"n={self.n} must be below m={self.m}")
+        return self
+
+    def build(self) -> Structure:
+        """Return the structure."""
+        if self.n and self.m:
+            return NofM(self.n, self.m, self.axis)
+        if self.size:
+            return Blocks(*(self.size if isinstance(self.size, tuple) else (self.size, self.size)))
+        return FanIn()
+
+
+class VendorSection(Section):
+    """One group of release 2.2 and later; an algorithm's own attributes join it as keys."""
+
+    sparsity: Any = None
+    schedule: Any = None
+    init_method: Any = "random"
+    update: Any = None
+    drop_fraction: Any = None
+    param_filter: str | tuple[str, ...] | None = None
+    balance_in_groups: pydantic.PositiveInt | None = None
+    balance_out_groups: pydantic.PositiveInt | None = None
+    pattern: PatternSection | None = None
+    budget: Annotated[str, pydantic.AfterValidator(budgets.check_budget)] = "uniform"
+    dense_ends: Annotated[int, pydantic.Field(ge=0, le=10_000)] = 0
+    compute: Literal["auto", "masked", "csr"] = "auto"
+
+    @pydantic.field_validator("param_filter", mode="before")
+    @classmethod
+    def _no_dict(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            raise ValueError("a dict is not a filter; list one section per pattern instead")
+        return tuple(value) if isinstance(value, list) else value
+
+    @pydantic.field_validator("init_method")
+    @classmethod
+    def _known_method(cls, value: Any) -> Any:
+        if callable(value) or value in INIT_METHODS:
+            return value
+        raise ValueError(unknown("init_method", value, INIT_METHODS))
+
+    @pydantic.model_validator(mode="after")
+    def _together(self) -> "VendorSection":
+        if self.sparsity is not None and self.schedule is not None:
+            raise ValueError("`sparsity` and `schedule` name the same thing; give one of them")
+        fixed = None if self.pattern is None else self.pattern.build().level
+        level = self.schedule if self.sparsity is None else self.sparsity
+        if level is None and fixed is None:
+            raise ValueError("no level: give `sparsity` (a number below 1) or `schedule`")
+        if fixed is not None and isinstance(level, float) and abs(level - fixed) > 1e-3:
+            raise ValueError(f"this pattern has the level {fixed:.4g}, not {level}; leave it out")
+        ways = ("balance_in_groups", "balance_out_groups", "pattern")
+        given = [name for name in ways if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other")
+        return self
+
+
+@functools.cache
+def _section_of(algorithm: type[Algorithm]) -> type[VendorSection]:
+    """The keys of an algorithm: everybody's, and the attributes that it declares itself."""
+    types = typing.get_type_hints(algorithm)
+    common = {field.name for field in dataclasses.fields(Algorithm)}
+    own: dict[str, Any] = {
+        field.name: (types[field.name], ... if field.default is dataclasses.MISSING else None)
+        for field in dataclasses.fields(algorithm)
+        if field.name not in common
+    }
+    return pydantic.create_model(algorithm.__name__, __base__=VendorSection, **own)
+
+
+def _group(section: dict[str, Any], where: Place) -> dialects.Group:
+    algorithm = lookup(section.pop("algorithm", "static"), where)
+    is_class = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
+    fields = validate(_section_of(algorithm) if is_class else VendorSection, section, where)
+    keys = {name: getattr(fields, name) for name in section}
+    rule = _glob(keys.pop("param_filter", None))
+    # For the common keys null means the default.
+    common = VendorSection.model_fields
+    keys = {key: value for key, value in keys.items() if value is not None or key not in common}
+    fixed = fields.pattern and fields.pattern.build().level
+    if fixed and not isinstance(keys.get("schedule", keys.get("sparsity")), (Mapping, list)):
+        keys = {name: value for name, value in keys.items() if name != "schedule"}
+        keys["sparsity"] = fixed
+    if is_class:
+        return rule, algorithm.from_section(keys, where)
+    return rule, algorithm(**attributes(keys, where))

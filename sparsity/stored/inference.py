@@ -1,0 +1,87 @@
+"""The weights that a stored model computes with, where they are not those that it stores.
+
+Top-KAST and SR-STE store every weight until their ``stop`` and compute with a mask of the largest.
+Whoever takes such a checkpoint as a model, and does not train it, needs that mask.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from models.checkpoint.layout import CONFIG, SPARSITY, model_section
+from models.counts import abstract_params, forward_flops
+from models.lazy import LazyArray
+from models.paths import map_named
+from models.registry import build
+from sparsity.algorithms.base import Algorithm
+from sparsity.schema import SparsityError
+from sparsity.sections.config import configure, parse
+from sparsity.sparsifier import Sparsifier
+
+__all__ = ["computed_params", "forward_of"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def _computed(sparsifier: Sparsifier, name: str, leaf: Any) -> Any:
+    group = sparsifier.group_of(name, len(leaf.shape))
+    algorithm = None if group is None else sparsifier.groups[group][1]
+    if group is None or algorithm is None or not _masks_forward(algorithm):
+        return leaf
+
+    def read() -> np.ndarray:
+        stored = np.asarray(leaf)
+        pruned = np.isnan(stored)
+        used = algorithm.forward(jnp.asarray(np.where(pruned, 0, stored)), sparsifier.view(group))
+        return np.where(pruned, stored, used).astype(stored.dtype)
+
+    return LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), read, name)
+
+
+def computed_params(sparsifier: Sparsifier, params: Any) -> Any:
+    """Return dense parameters as a model computes with them; NaN at pruned ones stays."""
+
+    def visit(name: str, leaf: Any) -> Any:
+        found = _computed(sparsifier, name, leaf)
+        return found if found is leaf else jnp.asarray(np.asarray(found))
+
+    return map_named(visit, params)
+
+
+def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any], Any]:
+    """Return the function from a stored parameter to the one that the model computes with.
+
+    Args:
+        record: of a checkpoint.
+        where: the checkpoint, for errors.
+
+    Returns:
+        (name, stored array) -> the array itself where the two are the same, else one that numpy
+        reads, with NaN where the stored one has it.
+    """
+    section, meta = record.get(CONFIG, {}).get("sparsity"), record.get(SPARSITY)
+    if section is None or meta is None:  # dense, or finalized
+        return lambda name, leaf: leaf
+    try:
+        groups = parse(section)
+    except SparsityError as error:  # a user's algorithm that is not here
+        _LOG.warning("%s: its sparsity section does not load: %s. Weights as stored", where, error)
+        return lambda name, leaf: leaf
+    if not any(map(_masks_forward, (algorithm for _, algorithm in groups))):
+        return lambda name, leaf: leaf
+    model = build(model_section(record, where))
+    sparsifier = configure(
+        groups,
+        aliases=model.alias,
+        params=abstract_params(model),
+        flops=lambda: forward_flops(model),
+    )
+    names = set(meta["parameters"])
+    return lambda name, leaf: _computed(sparsifier, name, leaf) if name in names else leaf
+
+
+def _masks_forward(algorithm: Algorithm) -> bool:
+    return type(algorithm).forward is not Algorithm.forward

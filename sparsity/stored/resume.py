@@ -1,0 +1,151 @@
+"""Restore a sparse state from a checkpoint, with the section it was written by or another."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from models.errors import did_you_mean
+from models.paths import named_leaves
+from sparsity.algorithms.base import InitContext
+from sparsity.algorithms.magnitude import Static
+from sparsity.sparsifier import Selected, Sparsifier
+from sparsity.state import SparseState, from_meta
+from sparsity.stored import sentinel
+
+__all__ = ["Origin", "resume", "unmet_level"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Origin(NamedTuple):
+    """Where the mask of a restored parameter came from.
+
+    stored: whether the checkpoint held the mask; else it is new, or there is none
+    size: weights of the parameter
+    pruned: of them
+    lost: pruned weights that the checkpoint held with a value other than 0
+    asked: weights that the section's level prunes; ``pruned`` where it says nothing of this mask
+    """
+
+    stored: bool
+    size: int
+    pruned: int
+    lost: int
+    asked: int
+
+
+def resume(
+    sparsifier: Sparsifier,
+    params: PyTree,
+    opt_state: PyTree,
+    key: Array,
+    meta: Mapping[str, Any] | None = None,
+    *,
+    trains: bool = True,
+    report: Callable[[Mapping[str, Origin]], object] | None = None,
+) -> tuple[SparseState, Any, Any]:
+    """Rebuild the sparse state from stored weights.
+
+    A parameter with NaN keeps its mask in the 2.x dialects (an edited level is reached by a
+    schedule only); in the 1.8 dialect its level is raised or lowered to the section's, and
+    weights that come back start at 0, as do their moments. A parameter without NaN gets a first
+    mask, as in a fresh run, unless ``meta`` says that it was sparse with nothing pruned yet.
+
+    Weights that are not trained are computed with as they are stored: a parameter with NaN keeps
+    its mask in every dialect, one without NaN gets none, and no filter needs to take either.
+
+    Args:
+        sparsifier: from the section of this run.
+        params: stored dense parameters, NaN at pruned positions.
+        opt_state: stored optimizer state.
+        key: consumed; used when ``meta`` holds none.
+        meta: what ``to_meta`` returned when the checkpoint was written, or None.
+        trains: False for a run that only evaluates: no new mask, no change of a stored one.
+        report: called with name -> origin of the mask of every parameter that a filter takes;
+            None logs a warning where a stored mask has another level than the section.
+
+    Returns:
+        (sparse, params, opt_state), pruned to the masks.
+
+    Raises:
+        SentinelError: a parameter of a run that trains has NaN, but no filter takes it.
+    """
+    decoded = sentinel.decode(params, opt_state)
+    selected = sparsifier.select(params)
+    if trains:
+        _require_covered(decoded.masks, selected)
+    fresh = sparsifier.blank(key) if meta is None else from_meta(meta, len(sparsifier.groups))
+    known = set() if meta is None else set(meta["parameters"])
+    leaves = dict(named_leaves(decoded.params))
+    masks: dict[str, Array] = {}
+    origins: dict[str, Origin] = {}
+    for name, chosen in selected.items():
+        context = sparsifier.init_context(chosen, leaves[name], fresh.key)
+        stored = decoded.masks.get(name)
+        if stored is None and name in known:
+            stored = jnp.ones(chosen.shape, bool)
+        mask = stored
+        if trains:
+            algorithm = chosen.algorithm
+            mask = (
+                sparsifier.first_mask(chosen, context)
+                if stored is None
+                else algorithm.resume_mask(context, stored)
+            )
+        origins[name] = _origin(chosen, context, mask, stored=stored is not None)
+        # Zeros are evaluated without a mask; under one, this algorithm might compute otherwise.
+        if mask is not None and (trains or name in known):
+            masks[name] = mask
+    if report is not None:
+        report(origins)
+    elif trains and (change := unmet_level(origins.values())):
+        _LOG.warning("sparsity: the checkpoint's masks are kept: %s", change)
+    sparse = sparsifier.store(fresh, masks, selected)
+    return sparse, *sparsifier.prune(decoded.params, decoded.opt_state, sparse)
+
+
+def _origin(chosen: Selected, context: InitContext, mask: Array | None, *, stored: bool) -> Origin:
+    size = context.weight.size
+    if mask is None:
+        return Origin(stored, size, 0, 0, 0)
+    pruned = int(jnp.sum(~mask))
+    lost = int(jnp.count_nonzero(jnp.where(mask, 0, context.weight)))
+    algorithm = chosen.algorithm
+    fixed = type(algorithm) is Static and algorithm.init_method != "from_zeros"
+    return Origin(
+        stored, size, pruned, lost, round(size * float(context.sparsity)) if fixed else pruned
+    )
+
+
+def unmet_level(origins: Iterable[Origin]) -> str:
+    """Compare the level of stored masks with the one that a 2.x static section asks for.
+
+    Returns:
+        What differs and how to move the level; "" where half a percent of the weights or less
+        does: budgets and rounding move some.
+    """
+    kept = [origin for origin in origins if origin.stored]
+    size, pruned, asked = (
+        sum(getattr(origin, field) for origin in kept) for field in ("size", "pruned", "asked")
+    )
+    if abs(pruned - asked) <= size // 200:
+        return ""
+    return (
+        f"{pruned / size:.1%} pruned, the section asks for {asked / size:.1%}. To move the level "
+        "between runs, use the 1.8 keys (add `seed`); to move it during a run, use gmp, set or "
+        "rigl with a schedule"
+    )
+
+
+def _require_covered(masks: Mapping[str, Array], selected: Mapping[str, Selected]) -> None:
+    for name in masks:
+        if name not in selected:
+            hint = did_you_mean(name, selected)
+            raise sentinel.SentinelError(
+                f"the checkpoint holds {name!r} sparse (NaN at pruned positions), but no filter of"
+                f" the sparsity section takes it{hint}; widen param_filter, or finalize the"
+                " checkpoint to go on with it dense"
+            )

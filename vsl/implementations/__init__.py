@@ -1,0 +1,1 @@
+"""Implementations of attention, and the scores and intervals they share."""

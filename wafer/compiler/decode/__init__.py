@@ -1,0 +1,1 @@
+"""Decoding: kernels for one token, their costs and speed."""

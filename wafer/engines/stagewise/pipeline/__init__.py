@@ -1,0 +1,1 @@
+"""Pipelined engine: stages resident in regions, micro-batches in flight."""

@@ -1,0 +1,1 @@
+"""Weight streaming engine: weights in MemoryX, moved one layer at a time."""
