@@ -11,7 +11,10 @@ import random
 import sys
 import tempfile
 import threading
+import typing
 from collections.abc import Generator
+
+gc.disable()  # until everything is imported and collected: nothing of that is garbage
 
 # Before jax starts: tests say nothing about speed, so a GPU in the machine must not change them.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -45,22 +48,36 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 if importlib.util.find_spec("wafer").origin is None:  # type: ignore[union-attr]
     sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-import jax
 import pytest
-import shapechecks  # noqa: F401  before the packages that it checks
-from jax._src.interpreters import mlir
 
-from sparsity.kernels import native
+if typing.TYPE_CHECKING:
+    import jax
 
 pytest.register_assert_rewrite("helpers")  # the assertions in there tell values, too
-jax.config.update("jax_num_cpu_devices", 4)  # meshes of up to 4 systems in one process
-jax.config.update("jax_default_matmul_precision", "highest")
 
-# Half of lowering a small program is making its MLIR context; a hundred programs may share one,
-# which keeps their constants.
-_CONTEXTS, _MAKE_CONTEXT = itertools.count(), mlir.make_ir_context
-_context = functools.lru_cache(maxsize=1)(lambda hundred, thread: _MAKE_CONTEXT())
-mlir.make_ir_context = lambda: _context(next(_CONTEXTS) // 100, threading.get_ident())
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set JAX up, except in a process that only hands tests out."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    import jax
+    import shapechecks  # noqa: F401  before the packages that it checks
+    from jax._src.interpreters import mlir
+
+    jax.config.update("jax_num_cpu_devices", 4)  # meshes of up to 4 systems in one process
+    jax.config.update("jax_default_matmul_precision", "highest")
+
+    # Half of lowering a small program is making its MLIR context; a hundred programs may share
+    # one, which keeps their constants.
+    counter, make_context = itertools.count(), mlir.make_ir_context
+    context = functools.lru_cache(maxsize=1)(lambda hundred, thread: make_context())
+    mlir.make_ir_context = lambda: context(next(counter) // 100, threading.get_ident())
+
+
+def _native() -> bool:
+    from sparsity.kernels import native
+
+    return native.available()
 
 
 # Where no compiler was there at install, the native kernels are not: what is about them, or asks
@@ -69,7 +86,7 @@ mlir.make_ir_context = lambda: _context(next(_CONTEXTS) // 100, threading.get_id
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests of the native kernels where they were not built."""
-    if native.available():
+    if _native():
         return
     if item.get_closest_marker("native"):
         pytest.skip("the native kernels were not built")
@@ -83,7 +100,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     try:
         return (yield)
     except RuntimeError as error:
-        if "is not built" in str(error) and not native.available():
+        if "is not built" in str(error) and not _native():
             pytest.skip("the native kernels were not built")
         raise
 
@@ -104,9 +121,20 @@ def pytest_collection_finish() -> None:
 
     Tracing makes so many objects that walking the others again and again is a tenth of the time.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
+    gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Generator[None]:
+    """Leave the levels of our loggers as they were: a command sets those of its process."""
+    loggers = [logging.getLogger(name) for name in ("vsl", "models", "sparsity", "wafer")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        if logger.level != level:  # setting one walks over every logger
+            logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +146,8 @@ def log_levels() -> None:
 
 
 @pytest.fixture
-def key() -> jax.Array:
+def key() -> "jax.Array":
     """One fixed random key; split it, never use it twice."""
+    import jax
+
     return jax.random.key(0)

@@ -77,7 +77,7 @@ def test_train_watch_cancel_resume_change_finalize_convert_generate(desk):
         assert "RUNNING" in watched, (desk / "out.txt").read_text()
         (name,) = re.findall(r"wsjob-\w+", watched)
         assert wafer(desk, "jobs", "cancel", name) == "Job canceled successfully\n"
-        assert process.wait(60) == 128 + signal.SIGTERM
+        assert process.wait(300) == 128 + signal.SIGTERM
     assert "Stopped early; the same command continues" in (desk / "out.txt").read_text()
     assert re.search(rf"{name}.*CANCELLED", wafer(desk, "jobs", "get", "-a"))
     assert list((desk / "run" / "train").glob("events.*"))  # TensorBoard's

@@ -46,7 +46,16 @@ def _main(args: argparse.Namespace) -> int:
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # the accelerator is the runs'; here is only counting
-    logging.getLogger("sparsity").setLevel(logging.ERROR)  # each run says what is sparse itself
+    log = logging.getLogger("sparsity")
+    level = log.level
+    log.setLevel(logging.ERROR)  # each run says what is sparse itself
+    try:
+        return _sweep(args)
+    finally:
+        log.setLevel(level)
+
+
+def _sweep(args: argparse.Namespace) -> int:
     from wafer.sweep.children import run_trials
     from wafer.sweep.files import read_sweep
     from wafer.sweep.trials import trials_of

@@ -185,7 +185,7 @@ def test_a_disk_that_takes_no_more_is_one_clear_error_and_the_store_is_intact(tm
     first.communicate()
     step = check_whole(tmp_path)
     limited = writer(tmp_path, "again", str(1 << 20))  # the file's first MiB only
-    out, _ = limited.communicate(timeout=60)
+    out, _ = limited.communicate(timeout=300)
     assert limited.returncode == 3
     assert "cannot be written" in out
     assert "is intact" in out

@@ -242,7 +242,7 @@ def test_processes_that_disagree_do_not_begin(tmp_path):
         [], ["--seed", "5", "-o", str(tmp_path / "other")],
     ])  # fmt: skip
     for process in started:
-        out, _ = process.communicate(timeout=100)
+        out, _ = process.communicate(timeout=200)
         assert process.returncode == 1
         one_line(out, "process 0 and process 1 differ in runconfig.model_dir (", "runconfig.seed (")
     assert not (tmp_path / "run" / "train").exists()
@@ -263,7 +263,7 @@ def test_a_lost_process_ends_the_other_in_one_line(tmp_path, lost, how):
     started = launch(params, tmp_path / "run", 2, "--heartbeat", "6")
     until((tmp_path / "run" / "checkpoints" / "5").is_dir)
     started[lost].send_signal(how)
-    out, _ = started[1 - lost].communicate(timeout=60)
+    out, _ = started[1 - lost].communicate(timeout=200)
     assert started[1 - lost].returncode not in (0, None)
     if lost == 0 and how == signal.SIGKILL:  # JAX may be first: its service was in process 0
         assert "lost contact with another process" in out or "another task died" in out
@@ -271,7 +271,7 @@ def test_a_lost_process_ends_the_other_in_one_line(tmp_path, lost, how):
         one_line(out, "lost contact with another process", "continues from the last checkpoint")
     if how == signal.SIGSTOP:  # it wakes up alone, and ends as well
         started[lost].send_signal(signal.SIGCONT)
-        started[lost].communicate(timeout=60)
+        started[lost].communicate(timeout=200)
         assert started[lost].returncode not in (0, None)
     else:
         started[lost].communicate()
@@ -283,6 +283,6 @@ def test_an_error_of_one_process_ends_all(tmp_path):
     params = write(tmp_path, max_steps=2)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "process-1").write_text("")
-    outputs = [p.communicate(timeout=120)[0] for p in launch(params, tmp_path / "run", 2)]
+    outputs = [p.communicate(timeout=200)[0] for p in launch(params, tmp_path / "run", 2)]
     one_line(outputs[0], "process 1 of 2 ended: ", "process-1")
     one_line(outputs[1], "process-1")

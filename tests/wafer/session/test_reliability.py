@@ -103,7 +103,7 @@ def test_ctrl_c_writes_a_checkpoint_and_the_same_command_continues(tmp_path):
     while time.monotonic() < deadline and not (metrics.exists() and metrics.read_text()):
         time.sleep(0.2)
     run.send_signal(signal.SIGINT)
-    out, _ = run.communicate(timeout=120)
+    out, _ = run.communicate(timeout=300)
     assert run.returncode == 130, out
     (folder,) = (tmp_path / "run" / "checkpoints").iterdir()
     last_step = int(folder.name)
