@@ -4,6 +4,7 @@ import functools
 import gc
 import importlib.util
 import itertools
+import logging
 import os
 import pathlib
 import random
@@ -46,6 +47,7 @@ if importlib.util.find_spec("wafer").origin is None:  # type: ignore[union-attr]
 
 import jax
 import pytest
+import shapechecks  # noqa: F401  before the packages that it checks
 from jax._src.interpreters import mlir
 
 from sparsity.kernels import native
@@ -105,6 +107,14 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> None:
+    """Begin with the levels of a new process: a command sets them for its own."""
+    logging.getLogger().setLevel(logging.WARNING)
+    for name in ("vsl", "models", "sparsity", "wafer"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import typing
 
 import beartype
+import jaxtyping
 from jaxtyping import AbstractArray
 
 _check = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))  # an int is a float
@@ -18,3 +19,20 @@ def checked(function):
     """Check the arguments and the result of a function whose signature names an array's shape."""
     hints = getattr(function, "__annotations__", {})
     return _check(function) if any(map(_names_array, hints.values())) else function
+
+
+def _scoped(*, typechecker):
+    """Give functions that may name a shape jaxtyping's scope; it would slow down all others."""
+    scope = _JAXTYPED(typechecker=typechecker)
+
+    def decorate(thing):
+        if isinstance(thing, type):
+            return scope(thing)
+        hints = thing.__annotations__.values()
+        return scope(thing) if any(isinstance(h, str) or _names_array(h) for h in hints) else thing
+
+    return decorate
+
+
+_JAXTYPED = jaxtyping.jaxtyped
+jaxtyping.jaxtyped = _scoped  # which the import hook puts before every function

@@ -126,7 +126,7 @@ def _convert(args: argparse.Namespace, computes: Computes) -> int:
     if args.tgt_fmt in FORMATS:
         writable(args.tgt_fmt)
     model, arrays, step = _opened(args, name, headless, computes)
-    settings = settings_of(model.config)
+    settings, written = settings_of(model.config), target
     if args.tgt_fmt == "wafer":
         names = [path for path, _ in named_leaves(abstract_params(model))]
         write_params(target, settings, names, arrays)
@@ -137,21 +137,21 @@ def _convert(args: argparse.Namespace, computes: Computes) -> int:
     else:
         with contextlib.ExitStack() as files:
             training = _training(args, model, files)
-            path = target / _mdl_name(args)
-            to_cs(model, dict(arrays), path, args.tgt_fmt, step=step, training=training)
+            written = target / _mdl_name(args)
+            to_cs(model, dict(arrays), written, args.tgt_fmt, step=step, training=training)
         _write_section(model.config, target)
     if args.tgt_fmt != "hf":
         carry_tokenizer(args.weights, target)
-    sys.stdout.write(_summary(args, model, target) + "\n")
+    tokenizer = ", with its tokenizer" if find_tokenizer(target) else ", no tokenizer found"
+    sys.stdout.write(f"{_summary(args, model, written)}{tokenizer}\n")
     return 0
 
 
-def _summary(args: argparse.Namespace, model: Model, target: Path) -> str:
+def _summary(args: argparse.Namespace, model: Model, written: Path) -> str:
     leaves = [leaf for _, leaf in named_leaves(abstract_params(model))]
-    tokenizer = ", with its tokenizer" if find_tokenizer(target) else ", no tokenizer found"
     return (
-        f"{target}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, {len(leaves)} tensors, "
-        f"{sum(leaf.size for leaf in leaves):,} parameters{tokenizer}"
+        f"{written}: {args.model}, {args.src_fmt} to {args.tgt_fmt}, {len(leaves)} tensors, "
+        f"{sum(leaf.size for leaf in leaves):,} parameters"
     )
 
 
@@ -196,7 +196,11 @@ def _training(
 
 
 def _mdl_name(args: argparse.Namespace) -> str:
-    return f"{Path(args.weights).name.split('.')[0] or 'model'}_to_{args.tgt_fmt}.mdl"
+    """As the vendor's converter, which reads pytorch_model.bin of a Hugging Face folder."""
+    path = Path(args.weights)
+    folder = args.src_fmt == "hf" and path.is_dir()
+    stem = "pytorch_model" if folder else path.name.split(".")[0] or "model"
+    return f"{stem}_to_{args.tgt_fmt}.mdl"
 
 
 def _write_section(cfg: Any, target: Path) -> Path:

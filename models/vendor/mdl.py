@@ -41,6 +41,9 @@ class MdlFile:
         import hdf5plugin  # noqa: F401  teaches HDF5 the compression that the vendor uses, LZ4
 
         self.path = path
+        if not path.exists():
+            beside = ", ".join(sorted(p.name for p in path.parent.glob("*.mdl"))) or "no .mdl"
+            raise CheckpointError(f"{path}: no such file; {path.parent} has: {beside}")
         try:
             # Attributes of a damaged file crash the HDF5 library: another process reads them.
             flags, tensors = guarded("models.vendor.mdl:attributes", os.path.abspath(path))

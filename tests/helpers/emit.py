@@ -140,7 +140,7 @@ class Emitted:
                     lines.append(text[1].format(f"r{len(settings) - 1}"))
                     waits.append(0)
             if thread >= 0:
-                settings += ["asynchronous=1", f"thread={thread}"]
+                settings += ["asynchronous=1", f"thread={thread}", "priority=0"]
             if row in self.joins:
                 action = int(Action.UNBLOCK) + int(Gate.LOCAL)
                 settings += [f"action={action}", f"target={self.joins[row]}"]

@@ -36,6 +36,15 @@ def cases():
     return {name: path for name, path in sorted(folders.items()) if path.is_dir()}
 
 
+def shaken(model):
+    """Parameters where no bias is 0 and no scale 1, so that every one of them shows."""
+    noise = np.random.default_rng(1)
+    return jax.tree.map(  # in NumPy: nothing is compiled for each shape
+        lambda x: jnp.asarray(x + 0.2 * noise.standard_normal(x.shape).astype(x.dtype)),
+        jax.tree.map(np.asarray, model.init(jax.random.key(0))),
+    )
+
+
 def masked_layout(mask, positions=None, *, keep_pads=False):
     """Lay out [B, S] rows with any mask: left padding too.
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.hf_parity import CHEAP
+from helpers.hf_parity import CHEAP, shaken
 
 import models
 import vsl
@@ -53,13 +53,7 @@ def quick(fn):
 
 def tiny(**knobs):
     model = models.build(TINY | knobs)
-    noise = jax.random.key(1)
-
-    def shake(name, leaf):
-        del name
-        return leaf + 0.2 * jax.random.normal(jax.random.fold_in(noise, leaf.size), leaf.shape)
-
-    return model, map_named(shake, model.init(jax.random.key(0)))
+    return model, shaken(model)
 
 
 def rows(lengths=(9, 5), size=9, vocab=31):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers.hf_parity import CHEAP
+from helpers.hf_parity import CHEAP, shaken
 
 import models
 import vsl
@@ -36,15 +36,6 @@ SEQ2SEQ = [name for name, entry in MODELS.items() if entry.family == "seq2seq"]
 def quick(fn, **options):
     """Compile as cheaply as XLA can: these tests ask for arithmetic, not for speed."""
     return jax.jit(fn, compiler_options=CHEAP, **options)
-
-
-def shaken(model):
-    """Parameters where no bias is 0 and no scale 1."""
-    noise, params = jax.random.key(1), model.init(jax.random.key(0))
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(noise, len(leaves))
-    drawn = [x + 0.2 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(structure, drawn)
 
 
 def rows(lengths, size):

@@ -8,12 +8,12 @@ configuration for is an effect. Keys without one are rows of ``IGNORED``, which 
 import functools
 import hashlib
 import re
-import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.effects import legal_values
 
 import models
 import vsl
@@ -202,19 +202,7 @@ def values(cls, key):
         return OTHER[key]
     if key.endswith("initializer"):
         return [UNIFORM, NORMAL]
-    out, kinds = [], [cls.model_fields[key].annotation]
-    while kinds:
-        kind = kinds.pop()
-        kinds += [k for k in typing.get_args(kind) if isinstance(k, type) or typing.get_args(k)]
-        if typing.get_origin(kind) is typing.Literal:
-            out += typing.get_args(kind)
-        elif kind is bool:
-            out += [True, False]
-        elif kind is int:
-            out += [1, 2, 3]
-        elif kind is float:
-            out += [0.25, 0.75, 2.5]
-    return [value for value in out if value is not None]
+    return legal_values(cls.model_fields[key].annotation, (1, 2, 3))
 
 
 def batch(cfg):

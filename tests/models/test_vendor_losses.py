@@ -141,10 +141,10 @@ def seq2seq_batch():
 def test_t5_scales_its_loss_as_the_file_says(keys, by_sequences, weight):
     model, data = seq2seq("t5", **keys), seq2seq_batch()
     params = model.init(jax.random.key(0))
-    logits = model.apply(params, data)
+    logits = jax.jit(model.apply)(params, data)
     total = (nll(logits, np.asarray(data.labels)) * np.asarray(data.weights)).sum()
     expected = total / B * weight if by_sequences else total / np.asarray(data.weights).sum()
-    assert float(model.loss(params, data)[0]) == pytest.approx(expected, rel=1e-5)
+    assert float(jax.jit(model.loss)(params, data)[0]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_t5_norm_rows_and_initial_values_are_the_vendors():
@@ -171,7 +171,7 @@ def test_logits_are_scaled_only_where_weights_are_shared(name, tied):
     params = model.init(jax.random.key(0))
     plain = models.build(settings_of(model.config) | {"scale_logits": False})
     factor = 8**-0.5 if tied else 1.0
-    ours, unscaled = model.apply(params, data), plain.apply(params, data)
+    ours, unscaled = (jax.jit(m.apply)(params, data) for m in (model, plain))
     np.testing.assert_allclose(ours, unscaled * factor, rtol=1e-4, atol=1e-6)
 
 
@@ -186,8 +186,8 @@ def test_the_transformer_ends_both_stacks_with_a_norm_and_embeds_without_a_scale
     # Post-LN: the last norm of each stack is doubled; scaled by 2 it doubles the logits.
     data = seq2seq_batch()
     doubled = params | {"decoder_norm_f": jax.tree.map(lambda x: 2 * x, params["decoder_norm_f"])}
-    twice = model.apply(doubled, data)
-    np.testing.assert_allclose(twice, 2 * model.apply(params, data), rtol=1e-4, atol=1e-6)
+    apply = jax.jit(model.apply)
+    np.testing.assert_allclose(apply(doubled, data), 2 * apply(params, data), rtol=1e-4, atol=1e-6)
     bound = float(jnp.abs(params["encoder_layers_0"]["ffn"]["up"]["kernel"]).max())
     assert 0.8 < bound / (6 / (8 + 16)) ** 0.5 <= 1  # Xavier's
 
@@ -198,7 +198,7 @@ def test_dropouts_outside_the_layers_follow_their_keys():
     def differs(**keys):
         model = seq2seq("t5", **{**keys, "dropout_rate": 0.5})
         params = model.init(jax.random.key(0))
-        return model.apply(params, data, jax.random.key(1))
+        return np.asarray(jax.jit(model.apply)(params, data, jax.random.key(1)))
 
     base = differs()
     for keys in ({"relu_dropout_rate": 0.0}, {"use_dropout_outside_residual_path": False}):
@@ -213,7 +213,7 @@ def test_shared_experts_take_every_token_and_the_null_expert_takes_a_share():
     experts = Experts(3, 1, parts, shared=1, null_bias=1.1)
     x = jnp.asarray(np.random.default_rng(4).normal(size=(5, 4)), jnp.float32)
     params = experts.init(jax.random.key(0), x)
-    ours, _ = experts.apply(params, x)
+    ours, _ = jax.jit(experts.apply)(params, x)
     own = jax.tree.map(np.asarray, params["params"])
     run = lambda name, row: (
         np.maximum(row @ own[name]["up"]["kernel"], 0) @ own[name]["down"]["kernel"]
@@ -280,7 +280,7 @@ def test_a_model_with_experts_adds_the_balance_times_its_factor():
         router = params[f"layers_{i}"]["moe"]["router"]
         router["kernel"] = jnp.zeros_like(router["kernel"])
     data = batch()
-    difference = added.loss(params, data)[0] - plain.loss(params, data)[0]
+    difference = jax.jit(lambda p: added.loss(p, data)[0] - plain.loss(p, data)[0])(params)
     assert float(difference) == pytest.approx(0.25, rel=1e-4)
 
 
@@ -324,7 +324,7 @@ def test_mup_of_bert_scales_logits_of_both_heads_and_divides_rates():
     plain = models.build({"name": "bert", **BERT, "scale_qk_dot_by_d": True})
     params = plain.init(jax.random.key(0))
     data = batch(segment_ids=jnp.zeros(T, jnp.int32))
-    ours, unscaled = mup.apply(params, data), plain.apply(params, data)
+    ours, unscaled = (jax.jit(m.apply)(params, data) for m in (mup, plain))
     for name in ("logits", "nsp"):
         np.testing.assert_allclose(ours[name], unscaled[name] * 2.0 * 2 / 8, rtol=1e-5, atol=1e-7)
     section = parse_optimizer({"optimizer_type": "SGD", "learning_rate": 0.1})

@@ -128,7 +128,12 @@ def test_blocks_are_not_for_sparsegpt():
         sparsegpt(np.ones((8, 8), np.float32), np.eye(8), 0.5, Blocks(4, 4))
 
 
-@pytest.mark.parametrize("method", METHODS)
+QUICK = {"wanda", "snip"}  # one that reads activations, one that reads gradients
+
+
+@pytest.mark.parametrize(
+    "method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS]
+)
 def test_a_model_is_pruned_to_its_level(method):
     sparsifier = sparsity.configure(0.5, aliases=MODEL.alias)
     lines = []

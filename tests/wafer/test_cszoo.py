@@ -1,7 +1,10 @@
 """``cszoo``: the vendor's verbs, each as one of ours."""
 
+import numpy as np
 import pytest
 
+from models.checkpoint.verify import verify
+from models.checkpoint.writer import write_params
 from wafer import __main__
 from wafer.cli import main
 from wafer.commands.cszoo import VERBS, help_text, translate
@@ -20,7 +23,10 @@ from wafer.errors import WaferError
         ("data_processor describe X --json", "config keys X"),
         ("model info gpt2", "models gpt2"),
         ("config validate p.yaml", "run --validate_only -p p.yaml"),
-        ("config stats p.yaml", "plan -p p.yaml"),
+        ("config stats p.yaml --order_by=numel --descending", "plan -p p.yaml"),
+        ("config diff a.yaml b.yaml -v 2", "config diff a.yaml b.yaml"),
+        ("fit --help", "run -m train_and_eval --help"),
+        ("checkpoint copy a b/ -p mine", "checkpoint copy a b/"),
         (
             "checkpoint convert d --model gpt2 --src-fmt cs-auto --tgt-fmt hf",
             "convert convert d --model gpt2 --src-fmt wafer --tgt-fmt hf",
@@ -50,7 +56,7 @@ def test_a_verb_is_one_of_ours(theirs, ours):
         ),
         ("bigcode_eval p.yaml", "--export hf.*bigcode-evaluation-harness"),
         ("assistant hello", "read docs/index.md"),
-        ("checkpoint copy a b", "use `cp -r SOURCE TARGET`"),
+        ("config pull gpt2", "wafer config new --model NAME"),
         ("fti p.yaml", "did you mean 'fit'"),
         ("checkpoint sum x", "no such verb.*checkpoint convert"),
     ],
@@ -88,3 +94,29 @@ def test_files_are_compared_by_key(tmp_path, capsys):
     assert capsys.readouterr().out == want
     main(["config", "diff", str(one), str(one)])
     assert capsys.readouterr().out == "Configs are identical.\n"
+
+
+def test_checkpoints_are_described_copied_moved_and_deleted(tmp_path, capsys):
+    stored = tmp_path / "run" / "checkpoints" / "4"
+    write_params(stored, {"name": "gpt2"}, ["a"], [("a", np.ones(3, np.float32))])
+    (tmp_path / "notes.txt").write_text("a")
+
+    def run(line):
+        code = main(translate(line.format(tmp_path).split()))
+        return code, "".join(capsys.readouterr())
+
+    assert "last modified" in run("checkpoint info {0}/run/checkpoints/4")[1]
+    assert run("checkpoint copy {0}/run/checkpoints/4 {0}/other/")[0] == 0
+    assert verify(tmp_path / "other" / "4").arrays == 1
+    code, said = run("checkpoint copy {0}/run/checkpoints/4 {0}/other/4/")
+    assert code == 0  # with / at the end the name is kept: other/4/4
+    code, said = run("checkpoint move {0}/other/4/4 {0}/moved")
+    assert code == 0
+    assert not (tmp_path / "other" / "4" / "4").exists()
+    assert verify(tmp_path / "moved").arrays == 1
+    code, said = run("checkpoint move {0}/moved {0}/notes.txt")
+    assert (code, "is there already" in said) == (1, True)
+    code, said = run("checkpoint delete {0}/notes.txt")
+    assert (code, "expected a checkpoint" in said) == (1, True)
+    assert run("checkpoint delete {0}/moved")[0] == 0
+    assert not (tmp_path / "moved").exists()

@@ -1,6 +1,9 @@
-"""``wafer checkpoint``: is what lies on the disk what was written?"""
+"""``wafer checkpoint``: verify, describe, copy, move and delete checkpoints."""
 
 import argparse
+import datetime
+import pathlib
+import shutil
 import sys
 
 from models.errors import plain
@@ -14,6 +17,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify = verbs.add_parser("verify", help="read every array, compare it with its checksum")
     verify.add_argument("folder", help="a checkpoint, or a model_dir: all of its checkpoints")
     verify.set_defaults(run=_verify)
+    info = verbs.add_parser("info", help="size, time and step of a checkpoint or a .mdl file")
+    info.add_argument("path")
+    info.set_defaults(run=_info)
+    delete = verbs.add_parser("delete", help="remove a checkpoint or a .mdl file")
+    delete.add_argument("path")
+    delete.set_defaults(run=_delete)
+    for name, change in (("copy", _copied), ("move", shutil.move)):
+        verb = verbs.add_parser(name, help=f"{name} a checkpoint or a .mdl file")
+        verb.add_argument("source")
+        verb.add_argument("target", help="a new path; with / at its end, the folder to put it in")
+        verb.set_defaults(run=_transfer, change=change)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -31,3 +45,63 @@ def _verify(args: argparse.Namespace) -> int:
         said = "sound" if report.checked else "readable (format 1 has no checksums)"
         sys.stdout.write(f"{path}: {said}, {report.arrays} arrays, {report.size / 1e6:,.1f} MB\n")
     return damaged
+
+
+def _named(text: str) -> pathlib.Path:
+    """The path of a checkpoint's folder or of a ``.mdl``.
+
+    Raises:
+        CheckpointError: it is neither.
+    """
+    from models.checkpoint.layout import is_checkpoint
+    from models.errors import CheckpointError
+
+    path = pathlib.Path(text).expanduser()
+    if is_checkpoint(path) or (path.suffix == ".mdl" and path.is_file()):
+        return path
+    raise CheckpointError(f"{path}: expected a checkpoint (<model_dir>/checkpoints/<step>) or .mdl")
+
+
+def _info(args: argparse.Namespace) -> int:
+    from models.checkpoint.layout import STEP, read_record
+    from models.vendor.mdl import MdlFile
+
+    path = _named(args.path)
+    files = [file for file in path.rglob("*") if file.is_file()] or [path]
+    if path.is_dir():
+        step = read_record(path)[0].get(STEP)
+    else:
+        with MdlFile(path) as file:
+            step = file.scalar("global_step")
+    changed = datetime.datetime.fromtimestamp(max(file.stat().st_mtime for file in files))
+    size = sum(file.stat().st_size for file in files) / 1e6
+    when = changed.isoformat(" ", "seconds")
+    step = "none" if step is None else f"{int(step):,}"
+    sys.stdout.write(f"{path}: {size:,.1f} MB, last modified {when}, step {step}\n")
+    return 0
+
+
+def _delete(args: argparse.Namespace) -> int:
+    path = _named(args.path)
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    sys.stdout.write(f"Deleted {path}\n")
+    return 0
+
+
+def _copied(source: pathlib.Path, target: pathlib.Path) -> None:
+    from models.files import appearing_whole
+
+    with appearing_whole(target) as partial:
+        (shutil.copytree if source.is_dir() else shutil.copy2)(source, partial)
+
+
+def _transfer(args: argparse.Namespace) -> int:
+    source, target = _named(args.source), pathlib.Path(args.target).expanduser()
+    if args.target.endswith("/") or target.is_dir():
+        target /= source.name
+    if target.exists():
+        raise FileExistsError(f"{target} is there already; name another path")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    args.change(source, target)
+    sys.stdout.write(f"{source} -> {target}\n")
+    return 0

@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diff = verbs.add_parser("diff", help="keys in which two YAML files differ")
     diff.add_argument("left", type=pathlib.Path)
     diff.add_argument("right", type=pathlib.Path)
-    diff.add_argument("-v", "--verbose", type=int, help="without effect")
     diff.set_defaults(run=_diff)
     ift = verbs.add_parser("ift", help="a larger, sparse model of a dense one's FLOPs (Sparse-IFT)")
     ift.add_argument("file", type=pathlib.Path, help="params YAML of the dense model")

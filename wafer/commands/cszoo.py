@@ -28,7 +28,8 @@ class Verb(NamedTuple):
 
 
 _PARAMS = ("-p",)
-_SHELL = "a checkpoint is a folder or a file: use "
+_S3 = {"-p": 1, "--profile": 1, "-l": 0, "--list_objects": 0}  # of files in S3
+_ORDER = {"--order_by": 1, "--descending": 0}  # of the table
 _NO_FILES = "the vendor's shipped files are not part of wafer; "
 _CONVERSION = {"--no-progress-bar": 0, "--debug": 0, "--export-safetensors": 0, "--hide-notes": 0}
 _BENCHMARK = "`wafer data stats -p PARAMS` tells what padding costs; a run logs its waits for data"
@@ -75,15 +76,19 @@ VERBS: dict[str, Verb] = {
         instead=_NO_FILES + "see `wafer config new --model NAME --data ROWS`",
     ),
     "config validate": Verb("check a file", ("run", "--validate_only"), "", _PARAMS),
-    "config stats": Verb("memory, traffic and time of a file", ("plan",), "", _PARAMS),
+    "config stats": Verb(
+        "memory, traffic and time of a file", ("plan",), first=_PARAMS, dropped=_ORDER
+    ),
     "config convert_legacy": Verb(
         "a file with runconfig to one with trainer",
         instead="`wafer convert convert-config --model NAME --src-fmt cs-2.2 --tgt-fmt cs-2.9 "
         "FILE`; wafer itself reads both forms",
     ),
-    "config diff": Verb("differences between two files", ("config", "diff")),
-    "checkpoint info": Verb("arrays, bytes and checksums", ("checkpoint", "verify")),
-    "checkpoint diff": Verb("compare two checkpoints", ("convert", "diff")),
+    "config diff": Verb(
+        "differences between two files", ("config", "diff"), dropped={"-v": 1, "--verbose_level": 1}
+    ),
+    "checkpoint info": Verb("size, time and step", ("checkpoint", "info"), dropped=_S3),
+    "checkpoint diff": Verb("compare two checkpoints", ("convert", "diff"), dropped=_S3),
     "checkpoint convert": Verb("weights and config", ("convert", "convert"), dropped=_CONVERSION),
     "checkpoint convert-config": Verb(
         "the config alone", ("convert", "convert-config"), dropped=_CONVERSION
@@ -94,9 +99,9 @@ VERBS: dict[str, Verb] = {
     "checkpoint list": Verb(
         "models that convert", ("convert", "list"), dropped=_CONVERSION | {"all": 0}
     ),
-    "checkpoint delete": Verb("remove a checkpoint", instead=_SHELL + "`rm -r PATH`"),
-    "checkpoint copy": Verb("copy a checkpoint", instead=_SHELL + "`cp -r SOURCE TARGET`"),
-    "checkpoint move": Verb("move a checkpoint", instead=_SHELL + "`mv SOURCE TARGET`"),
+    "checkpoint delete": Verb("remove a checkpoint", ("checkpoint", "delete"), dropped=_S3),
+    "checkpoint copy": Verb("copy a checkpoint", ("checkpoint", "copy"), dropped=_S3),
+    "checkpoint move": Verb("move a checkpoint", ("checkpoint", "move"), dropped=_S3),
 }
 """Words of ``cszoo`` -> the verb."""
 
@@ -135,8 +140,9 @@ def _without(rest: list[str], dropped: Mapping[str, int]) -> list[str]:
     kept: list[str] = []
     while rest:
         word = rest.pop(0)
-        if word in dropped:
-            del rest[: dropped[word]]
+        name, equal, _ = word.partition("=")
+        if name in dropped:
+            del rest[: 0 if equal else dropped[name]]
         else:
             kept.append(word)
     return kept
@@ -162,7 +168,7 @@ def _formats(rest: list[str]) -> list[str]:
 
 def _placed(rest: list[str], first: Sequence[str]) -> list[str]:
     """The file goes behind ``first``: the first argument, else the first that is a YAML file."""
-    if not first or not rest:
+    if not first or not rest or {"-h", "--help"} & set(rest):
         return rest
     files = (i for i, word in enumerate(rest) if word.endswith((".yaml", ".yml")))
     at = next(files, 0) if rest[0].startswith("-") else 0

@@ -158,7 +158,7 @@ def parse_config(
         raise ConfigError([Problem((), f"expected sections (model, runconfig, ...), got {raw!r}")])
     origins: dict[_Keys, _Keys] = {}
     if "trainer" in raw:
-        raw, origins = _of_trainer(raw)
+        raw, origins = _of_trainer(raw, (overrides or {}).get("mode"))
         for key in overrides or {}:
             origins.pop(("runconfig", key), None)
     raw, ignored, problems, renamed, _ = translate(raw)
@@ -194,13 +194,15 @@ def parse_config(
         raise ConfigError(err.problems) from None
 
 
-def _of_trainer(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[_Keys, _Keys]]:
+def _of_trainer(
+    raw: Mapping[str, Any], mode: str | None
+) -> tuple[dict[str, Any], dict[_Keys, _Keys]]:
     """Sections of a file of Model Zoo 2.3 or later; what means nothing here is logged."""
     others = [key for key in raw if key != "trainer"]
     if others:
         message = f"stands beside `trainer`, which is the whole file; move it: {', '.join(others)}"
         raise ConfigError([Problem((others[0],), message)])
-    sections, left, origins = upgrade(raw["trainer"])
+    sections, left, origins = upgrade(raw["trainer"], mode)
     if left:
         _LOG.warning("These keys mean nothing here and are not read:\n  %s", "\n  ".join(left))
     return {"release": "2.3"} | sections, origins  # the first release with this form

@@ -288,11 +288,13 @@ def trainers_of(trainer: Any) -> list[Any]:
     ]
 
 
-def upgrade(trainer: Any) -> Upgraded:
+def upgrade(trainer: Any, mode: str | None = None) -> Upgraded:
     """Translate the value of ``trainer``.
 
     Args:
         trainer: ``{init, fit, validate, validate_all}``, or a list with one such trainer.
+        mode: of the run; validation data and checkpoint are those of its method. None is that of
+            the first method in the file.
 
     Raises:
         ConfigError: not of that form; several trainers in a row.
@@ -317,7 +319,7 @@ def upgrade(trainer: Any) -> Upgraded:
         model = up.sections.setdefault("model", {})
         model.setdefault("mixed_precision", True)
         model.setdefault("fp16_type", "bfloat16")
-    _methods(up, whole)
+    _methods(up, whole, mode)
     _fraction(up.sections.get("runconfig", {}))
     profile = up.sections.pop("op_profiler_config", None)
     if profile:
@@ -325,12 +327,15 @@ def upgrade(trainer: Any) -> Upgraded:
     return Upgraded(up.sections, up.left, up.origins)
 
 
-def _methods(up: _Upgrade, whole: Mapping[str, Any]) -> None:
+_METHODS = {"fit": "train", "validate": "eval", "validate_all": "eval_all"}
+
+
+def _methods(up: _Upgrade, whole: Mapping[str, Any], mode: str | None) -> None:
     """Data and mode: fit trains, and evaluates where it has validation data."""
-    modes = []
-    for method, mode in (("fit", "train"), ("validate", "eval"), ("validate_all", "eval_all")):
-        if method not in whole:
-            continue
+    methods = [method for method in _METHODS if method in whole]
+    own = next((m for m in methods if _METHODS[m] == (mode or "").removesuffix("_and_eval")), None)
+    own = own or next(iter(methods), None)
+    for method in sorted(methods, key=lambda method: method == own):  # its keys win
         part, path = _mapping(whole[method], f"trainer.{method}"), f"trainer.{method}"
         up.rest(part, path, ("train_dataloader", "val_dataloader", "val_dataloaders", "ckpt_path"))
         if "train_dataloader" in part:
@@ -343,11 +348,11 @@ def _methods(up: _Upgrade, whole: Mapping[str, Any]) -> None:
             both = up.sections.get("eval_input", {}) | dict(data)
             up.fill("eval_input", both, f"{path}.{_loader(part)}")
             up.left += [f"{path}.val_dataloader.{i}" for i in range(1, len(loaders))]
-        if part.get("ckpt_path") is not None:
+        if part.get("ckpt_path") is not None and method == own:
             up.put("runconfig", "checkpoint_path", part["ckpt_path"], f"{path}.ckpt_path")
-        modes.append("train_and_eval" if method == "fit" and loaders else mode)
-    if modes:
-        up.put("runconfig", "mode", modes[0])
+        if method == own:
+            both_too = method == "fit" and loaders
+            up.put("runconfig", "mode", "train_and_eval" if both_too else _METHODS[method])
 
 
 def _loader(part: Mapping[str, Any]) -> str:

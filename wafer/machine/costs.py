@@ -29,7 +29,7 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    first; between a task's end and the next one's first instruction operations step. Of those that
    can, the first in rank steps. One whose steps take several cycles needs as many of them, others
    may come between. The task's own comes between low and medium priority; a microthread that names
-   none has low on WSE-2, medium on WSE-3.
+   none has medium.
 
 Fitted on published rows (``docs/results/csl.md``), and checked by the others of the same kind:
 

@@ -6,6 +6,7 @@ changes. ``keep_if_finite`` is that rule.
 """
 
 import dataclasses
+import logging
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from wafer.optim.sections import MIN_LOSS_SCALE, Optimizer
 
 __all__ = ["LossScaleState", "LossScaler", "keep_if_finite", "make_scaler"]
 
+_LOG = logging.getLogger(__name__)
 _LARGEST = 2.0**15
 
 
@@ -119,6 +121,8 @@ def make_scaler(cfg: Optimizer | None, dtype: Any) -> LossScaler:
     if cfg.loss_scaling_factor != "dynamic":
         return LossScaler(initial=cfg.loss_scaling_factor)
     if dtype != jnp.float16:
+        computes = jnp.dtype(dtype).name
+        _LOG.info("loss_scaling_factor: dynamic acts in float16; in %s the scale is 1", computes)
         return LossScaler()
     smallest = cfg.min_loss_scale or MIN_LOSS_SCALE
     largest = cfg.max_loss_scale or _LARGEST

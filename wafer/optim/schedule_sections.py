@@ -108,6 +108,12 @@ class Polynomial(_Timed, legacy=_VALUES):
 class Linear(Polynomial):
     """A polynomial of power 1."""
 
+    def model_post_init(self, _: Any) -> None:
+        """Refuse another power, which the vendor's class has no argument for."""
+        if self.power != 1:
+            message = f"{self.power}: Linear has power 1; write scheduler: Polynomial"
+            raise ConfigError([Problem(("power",), message)])
+
 
 class Exponential(_Timed, legacy=_VALUES):
     """Times ``decay_rate`` every ``total_iters``, smoothly or by stairs."""

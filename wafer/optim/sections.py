@@ -27,6 +27,7 @@ from wafer.optim.schedule_sections import Schedules
 __all__ = ["MIN_LOSS_SCALE", "OPTIMIZERS", "SGD", "Optimizer", "ParamTag", "parse_optimizer"]
 
 MIN_LOSS_SCALE = 2.0**-14
+_OF_DYNAMIC = ("initial_loss_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale")
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 _Betas = tuple[_Beta, _Beta]
 
@@ -136,8 +137,11 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
 
     @property
     def no_effect(self) -> tuple[str, ...]:
-        """Keys the file sets that mean nothing here."""
-        return ("disable_lr_steps_reset",) if self.disable_lr_steps_reset is not None else ()
+        """Keys the file sets that mean nothing here, or beside a fixed loss scale."""
+        idle = () if self.loss_scaling_factor == "dynamic" else _OF_DYNAMIC
+        fields = type(self).model_fields
+        idle = (*idle, "disable_lr_steps_reset")
+        return tuple(key for key in idle if getattr(self, key) != fields[key].default)
 
     @abc.abstractmethod
     def links(self, link: Any) -> list[Any]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from helpers import hf_parity
+from helpers.hf_parity import CHEAP, shaken
 
 import models
 import vsl
@@ -55,21 +55,10 @@ FORMS = {
 SLOW = {"mup tied", "mup by hand", "mup embedding norm", "pairs, one group", "partial pairs"}
 
 
-def shaken(model):
-    """Parameters where no bias is 0 and no scale 1, so that every one of them shows."""
-    noise = jax.random.key(1)
-
-    def shake(name, leaf):
-        del name
-        return leaf + 0.2 * jax.random.normal(jax.random.fold_in(noise, leaf.size), leaf.shape)
-
-    return map_named(shake, model.init(jax.random.key(0)))
-
-
 def scores(model, params):
     ids = jnp.asarray(np.random.default_rng(0).integers(0, 31, 8), jnp.int32)
     batch = models.Batch(ids, ids, jnp.ones(8), vsl.layout_from_lengths(jnp.asarray([5, 3]), 8))
-    return np.asarray(jax.jit(model.apply, compiler_options=hf_parity.CHEAP)(params, batch))
+    return np.asarray(jax.jit(model.apply, compiler_options=CHEAP)(params, batch))
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,13 @@ def dense_derivative(name):
     return derivative(name, dense_product)
 
 
+SLOW = {*DERIVATIVES} - {"jvp", "grad", "hessian", "jacfwd of jacfwd"}  # parts of these, and more
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("name", DERIVATIVES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in DERIVATIVES]
+)
 def test_derivatives_are_those_of_the_dense_product(name, implementation):
     assert_same(derivative(name, product(implementation)), dense_derivative(name))
 
@@ -68,7 +73,9 @@ AXES = {"tokens": (0, None), "values": (None, 0), "both": (1, 0)}
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("name", AXES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n != "both" else n for n in AXES]
+)
 def test_vmap_of_products_and_gradients(name, implementation):
     axes = AXES[name]
     x = X if axes[0] is None else jnp.stack([X, X + 1, 2 * X], axes[0])

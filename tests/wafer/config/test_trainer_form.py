@@ -89,6 +89,33 @@ def test_every_key_means_what_it_meant_before(tmp_path, caplog):
     assert "RateProfiler" not in caplog.text
 
 
+def test_a_mode_takes_the_data_and_the_checkpoint_of_its_own_method(tmp_path):
+    other = (
+        TRAINER
+        + """
+  validate:
+    val_dataloader:
+      {data_processor: SyntheticDataProcessor, vocab_size: 64, max_sequence_length: 8,
+       batch_size: 2}
+    ckpt_path: other
+  validate_all:
+    val_dataloaders:
+      {data_processor: SyntheticDataProcessor, vocab_size: 64, max_sequence_length: 8,
+       batch_size: 6}
+"""
+    )
+    (tmp_path / "new.yaml").write_text(other)
+    for mode, path, size in (
+        ("train_and_eval", "start", 4),
+        (None, "start", 4),
+        ("eval", "other", 2),
+        ("eval_all", None, 6),
+    ):
+        cfg = load(tmp_path / "new.yaml", {"mode": mode})
+        assert (cfg.runconfig.checkpoint_path, cfg.eval_input.batch_size) == (path, size)
+        assert cfg.runconfig.mode == (mode or "train_and_eval")
+
+
 def test_upgrade_writes_the_file(tmp_path, capsys):
     (tmp_path / "new.yaml").write_text(TRAINER)
     out = tmp_path / "out.yaml"

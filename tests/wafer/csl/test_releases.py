@@ -5,7 +5,8 @@ import pytest
 from helpers.paths import ROOT
 
 import wafer.csl
-from wafer.csl.syntax.releases import FEATURES, Feature, feature_of
+from wafer.csl.syntax.builtins import ARGUMENTS
+from wafer.csl.syntax.releases import FEATURES, NOT_BUILT, Feature, feature_of
 
 STREAMS = """
 const memcpy = @import_module("<memcpy_multi/get_params>", .{ .width = 1, .height = 1 });
@@ -107,8 +108,19 @@ def test_releases():
     assert feature_of("@mov32") is None
 
 
+@pytest.mark.parametrize("name", NOT_BUILT)
+def test_what_is_not_built_is_named_with_its_release(tmp_path, name):
+    call = f'@import_module("{name}")' if name[0] == "<" else f"{name}(0, 0)"
+    if name in ARGUMENTS:
+        call = f"{name}({', '.join('0' * ARGUMENTS[name][0])})"
+    used = f"fn go() void {{ const x = {call}; }} comptime {{ @export_symbol(go); }}"
+    with pytest.raises(wafer.csl.CslError, match=f"{name} of SDK {NOT_BUILT[name]} is not built"):
+        compiled(tmp_path, ONE, used)
+
+
 def test_the_guide_has_the_table():
     text = (ROOT / "docs" / "guides" / "csl-releases.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in text for name in NOT_BUILT)
     for row in FEATURES:
         last = row.last or "–"
         assert f"| `{row.name}` | {row.first} | {last} | {row.instead or '–'} |" in text

@@ -6,7 +6,7 @@ from helpers.rows import rows_in
 from helpers.vendor_data import END, IDS, characters, hook_file, run
 
 from wafer.data.vendor.hooks import load_hook
-from wafer.data.vendor.packers import CutPacker, MaskPacker
+from wafer.data.vendor.rows.packers import CutPacker, MaskPacker
 from wafer.errors import ConfigError, DataError
 
 

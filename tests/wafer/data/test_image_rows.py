@@ -18,8 +18,8 @@ from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.registry import parse_input
 from wafer.data.rowfiles.verify import verify_folder
 from wafer.data.vendor.hooks import load_hook
-from wafer.data.vendor.images import ImagePacker, ImageSequence
 from wafer.data.vendor.load import load_settings
+from wafer.data.vendor.rows.images import ImagePacker, ImageSequence
 from wafer.data.vendor.splits import preprocess_all
 from wafer.errors import ConfigError, DataError
 

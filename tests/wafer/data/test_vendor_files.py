@@ -1,6 +1,7 @@
 """Preprocessing files of the vendor: where data and tokenizers lie, parts, order, older forms."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ from helpers.records import write
 from helpers.rows import rows_in
 from helpers.vendor_data import IDS, characters, hook_file, run
 
+from models.convert.tokenizer import special_ids
 from wafer.cli import main
+from wafer.data.batching.dataset import Context, build_dataset
+from wafer.data.sections.rows import GptHDF5MapDataProcessor
 from wafer.data.vendor.keys import NO_EFFECT, REFUSED
 from wafer.data.vendor.load import load_settings
 from wafer.data.vendor.settings import HookSettings
@@ -81,6 +85,28 @@ def test_the_command_takes_the_file_and_the_release(tmp_path, capsys):
     assert rows_in(tmp_path / "out")[0, 2].tolist() == [2, 3, 4, 5, 6, 0]  # g is lost
     assert main([*command, "--output_dir", str(tmp_path / "kept")]) == 0
     assert rows_in(tmp_path / "kept")[0, 2].tolist() == [2, 3, 4, 5, 6, 7]
+
+
+def test_the_tokenizers_settings_go_with_the_rows_to_the_run(tmp_path):
+    path = hook_file(tmp_path, [{"text": "abcdefg"}], dataset={"chat_template": "{{ messages }}"})
+    folder = pathlib.Path(load_settings(path, {}).huggingface_tokenizer)
+    config = json.loads((folder / "tokenizer_config.json").read_text()) | {"bos_token": "|"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    run(path)
+    keys = {"data_processor": "GptHDF5MapDataProcessor", "data_dir": str(tmp_path / "out")}
+    section = GptHDF5MapDataProcessor.model_validate(keys | {"batch_size": 1})
+    (tmp_path / "run").mkdir()
+    build_dataset(section, tmp_path / "run", Context())
+    kept = tmp_path / "run" / "tokenizer_config.json"
+    assert json.loads(kept.read_text()) == config
+    assert (tmp_path / "run" / "chat_template.jinja").read_text() == "{{ messages }}"
+    assert special_ids(tmp_path / "run") == {
+        "bos_token_id": 33,
+        "pad_token_id": 0,
+        "eos_token_id": 0,
+    }
+    run(path, resume_from_checkpoint="false", chat_template="")
+    assert not (tmp_path / "out" / "chat_template.jinja").exists()
 
 
 def test_a_local_folder_of_every_kind_of_file(tmp_path):

@@ -367,12 +367,13 @@ def test_of_two_microthreads_the_one_of_higher_priority_goes_first():
     assert machine.collectable(21, 0, 0) == 40
 
 
-@pytest.mark.parametrize(("arch", "first"), [("wse2", "memory"), ("wse3", "fabric")])
-def test_a_microthread_without_a_priority_goes_before_the_task_on_wse3_alone(arch, first):
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize(("priority", "first"), [("", "fabric"), ("priority=0", "memory")])
+def test_a_microthread_goes_before_the_task_unless_it_has_low_priority(arch, priority, first):
     """60 words against 80 elements in memory, one a cycle: who goes first is done by cycle 100."""
-    text = """
+    text = f"""
     .data x f32 1
-    .fabric sends=1 queue=1 color=21
+    .fabric sends=1 queue=1 color=21 {priority}
     .active 8
     local 8:
       fabric r0 0 60

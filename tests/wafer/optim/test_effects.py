@@ -1,12 +1,13 @@
 """No key of an optimizer or a scheduler without effect, but for those that a run lists."""
 
+import logging
 import re
-import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.effects import legal_values
 
 from wafer.optim.chain import make_optimizer
 from wafer.optim.precision import make_scaler
@@ -19,7 +20,6 @@ RATE = {"scheduler": "Linear", "initial_learning_rate": 0.5, "end_learning_rate"
 BASE = {"learning_rate": 0.01, "weight_decay": 0.1, "loss_scaling_factor": "dynamic"}
 # Read by the training loop; tests of runs show them.
 BY_THE_LOOP = {"log_summaries", "grad_accum_steps"}
-ONE_VALUE = {"clip_threshold", "beta1", "relative_step", "warmup_init"}  # Adafactor's
 OTHER = {
     "learning_rate": [0.5, [RATE | {"total_iters": 4}]],
     "weight_decay": [0.0],
@@ -61,25 +61,6 @@ SCHEDULE_VALUES = {
 }
 
 
-def values(cls, key, other):
-    """Other legal values of a key, from its annotation."""
-    if key in other:
-        return other[key]
-    out, kinds = [], [cls.model_fields[key].annotation]
-    while kinds:
-        kind = kinds.pop()
-        kinds += [k for k in typing.get_args(kind) if isinstance(k, type) or typing.get_args(k)]
-        if typing.get_origin(kind) is typing.Literal:
-            out += [value for value in typing.get_args(kind) if value is not None]
-        elif kind is bool:
-            out += [True, False]
-        elif kind is int:
-            out += [2, 3, 7]
-        elif kind is float:
-            out += [0.25, 0.75, 2.5]
-    return out
-
-
 def optimizer_traces(section):
     """What two updates compute, and the automaton of the scale; '' where it is refused."""
     try:
@@ -101,13 +82,15 @@ def schedule_values(entry):
 
 
 def idle_keys(cls, base, other, traced):
-    """Keys of which no value that is taken changes what is computed."""
+    """Keys of which values are taken, and none changes what is computed."""
     known, out = traced(base), set()
     assert known, base
     for key, field in cls.model_fields.items():
         default = base.get(key, field.default)
-        tried = [traced(base | {key: v}) for v in values(cls, key, other) if v != default]
-        if not any(found and found != known for found in tried):
+        found = other[key] if key in other else legal_values(field.annotation, (2, 3, 7))
+        tried = [traced(base | {key: v}) for v in found if v != default]
+        taken = set(tried) - {"", b""}
+        if taken == {known}:
             out.add(key)
     return out
 
@@ -119,9 +102,34 @@ def test_every_common_key_of_an_optimizer_has_an_effect():
     base["learning_rate"].append(RATE | {"total_iters": 9, "param_group_tags": ["b"]})
     other = OTHER | {"params": [[{"params": "*bias", "tag": "b"}]]}
     idle = idle_keys(Optimizer, base, other, optimizer_traces)
-    assert idle == BY_THE_LOOP | {"optimizer_type", "disable_lr_steps_reset"}
+    assert idle == BY_THE_LOOP | {"disable_lr_steps_reset"}
     known = parse_optimizer(base | {"disable_lr_steps_reset": True})
     assert known.no_effect == ("disable_lr_steps_reset",)
+
+
+def test_keys_of_a_dynamic_scale_are_listed_beside_a_fixed_one():
+    keys = {"initial_loss_scale": 8.0, "steps_per_increase": 3}
+    keys |= {"min_loss_scale": 1.0, "max_loss_scale": 16.0}
+    section = BASE | {"optimizer_type": "SGD"} | keys
+    for factor, listed in (("dynamic", ()), (4.0, tuple(keys)), (None, tuple(keys))):
+        parsed = parse_optimizer(section | {"loss_scaling_factor": factor})
+        assert parsed.no_effect == listed
+        assert parse_optimizer(parsed.to_dict()).no_effect == listed
+    known = parse_optimizer(BASE | {"optimizer_type": "SGD", "loss_scaling_factor": 4.0})
+    assert parse_optimizer(known.to_dict()).no_effect == ()  # a default that was written down
+
+
+def test_a_dynamic_scale_outside_float16_is_logged(caplog):
+    with caplog.at_level(logging.INFO):
+        scaler = make_scaler(parse_optimizer(BASE | {"optimizer_type": "SGD"}), jnp.bfloat16)
+    assert not scaler.dynamic
+    assert "acts in float16; in bfloat16 the scale is 1" in caplog.text
+
+
+def test_linear_has_no_other_power():
+    section = {"scheduler": "Linear", "initial_learning_rate": 1, "end_learning_rate": 0}
+    with pytest.raises(ValueError, match="write scheduler: Polynomial"):
+        make_schedule([section | {"total_iters": 4, "power": 2.0}])
 
 
 @pytest.mark.slow
@@ -133,8 +141,7 @@ def test_every_key_of_its_own_has_an_effect(name):
         base["momentum"] = 0.5
     own = cls.model_fields.keys() - Optimizer.model_fields.keys()
     idle = idle_keys(cls, base, OTHER, optimizer_traces)
-    unread = {"eps"} if name == "Lion" else set()
-    assert sorted(idle & own - ONE_VALUE) == sorted(unread)
+    assert sorted(idle & own) == []
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

@@ -117,6 +117,8 @@ def test_a_mdl_of_another_model_is_refused(tmp_path, mdl):
     (tmp_path / "no.mdl").write_bytes(b"text")
     with pytest.raises(CheckpointError, match=r"no.mdl is no readable .mdl"):
         wafer.train(sections(tmp_path), checkpoint_path=str(tmp_path / "no.mdl"))
+    with pytest.raises(CheckpointError, match=r"other.mdl: no such file; .* has: no.mdl"):
+        wafer.train(sections(tmp_path), checkpoint_path=str(tmp_path / "other.mdl"))
 
 
 def test_load_reads_the_folder(folder):

@@ -173,5 +173,5 @@ def test_pretraining_then_fine_tuning(tmp_path, monkeypatch):
     there = "--model llama --src-fmt cs-auto --tgt-fmt hf --output-dir hf"
     cszoo(f"checkpoint convert {there} pre/model/checkpoints/2")
     cszoo("checkpoint convert --model llama --src-fmt hf --tgt-fmt cs-2.5 --output-dir from_hf hf")
-    cszoo(f"fit {model_file('fine', ckpt_path='from_hf/hf_to_cs-2.5.mdl')}")
+    cszoo(f"fit {model_file('fine', ckpt_path='from_hf/pytorch_model_to_cs-2.5.mdl')}")
     assert (tmp_path / "fine" / "model" / "checkpoints" / "2").is_dir()

@@ -9,6 +9,7 @@ from wafer.csl.semantics.core.values import Module, Value
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.check import check
 from wafer.csl.syntax.parser import Parsed
+from wafer.csl.syntax.releases import NOT_BUILT
 from wafer.csl.syntax.source import Position, Problem, Source
 
 __all__ = ["Files"]
@@ -57,6 +58,9 @@ class Files:
             for folder in (LIBRARY, *map(Path, self.import_paths)):
                 if (path := folder / f"{name[1:-1]}.csl").is_file():
                     return path
+            if name in NOT_BUILT:
+                text = f"{name} of SDK {NOT_BUILT[name]} is not built here"
+                raise Failure(Problem(at, text, "a module of this name on --import-path is taken"))
             known = sorted(str(p.relative_to(LIBRARY))[:-4] for p in LIBRARY.rglob("*.csl"))
             hint = f"there are {', '.join(f'<{each}>' for each in known)}"
             raise Failure(Problem(at, f"there is no system module {name}", hint))

@@ -13,7 +13,7 @@ from wafer.csl.semantics.core.unit import SRAM, Unit
 from wafer.csl.semantics.core.values import Cell, Function, Module, Reference, Value
 from wafer.csl.semantics.language.calls import write_functions
 from wafer.csl.semantics.language.frames import frame_size
-from wafer.csl.semantics.language.names import declared, signature
+from wafer.csl.semantics.language.names import declared, given_value, signature
 from wafer.csl.semantics.language.statements import run
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.releases import release
@@ -111,9 +111,10 @@ def _is_numeric(unit: Unit, module: Module, node: tree.Variable) -> bool:
 def _place_variables(unit: Unit) -> None:
     """Give variables addresses in the order of their declarations; programs rely on neighbours.
 
-    Where all that files mention is more than the SRAM holds, only what the code uses gets a place.
+    Those that begin as zeros lie behind the others, as in an object file. Where all that files
+    mention is more than the SRAM holds, only what the code uses gets a place.
     """
-    cells = list[tuple[Cell, Position]]()
+    cells = list[tuple[bool, Cell, Position]]()
     for module in sorted(unit.modules, key=lambda module: module.library):
         mentioned = unit.files.mentioned(module.path)
         for name, declaration in module.declarations.items():
@@ -123,9 +124,11 @@ def _place_variables(unit: Unit) -> None:
             if exported or (declaration.kind == "var" and name in mentioned):
                 cell = _global_cell(unit, module, name)
                 if cell is not None:
-                    cells.append((cell, declaration.at))
-    if sum(types.size_of(cell.type) for cell, _ in cells) <= SRAM:
-        for cell, at in cells:
+                    value = given_value(declaration)
+                    zeros = isinstance(value, tree.Builtin) and value.name == "@zeros"
+                    cells.append((zeros or value is None, cell, declaration.at))
+    if sum(types.size_of(cell.type) for _, cell, _ in cells) <= SRAM:
+        for _, cell, at in sorted(cells, key=lambda entry: entry[0]):
             unit.address(Reference(cell), at)
 
 

@@ -88,7 +88,7 @@ def _uses(program: Program, arch: str) -> Iterator[_Use]:
             color, bound = int(fabric[of_fabric["color"]]), -1
             if queue >= 0 and (not sends or arch == "wse3"):
                 bound = int(queues[queue + 8 * sends])
-            color = bound if bound >= 0 else color
+            color = bound if bound >= 0 and (arch == "wse3" or color < 0) else color
             if color >= 0:
                 yield _Use(int(pc), color, sends, words)
 

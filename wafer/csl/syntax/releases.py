@@ -6,7 +6,7 @@ is an error. A builtin beside the one that replaced it is always one: no release
 
 from typing import NamedTuple
 
-__all__ = ["CALLED_TASK", "FEATURES", "Feature", "feature_of", "release"]
+__all__ = ["CALLED_TASK", "FEATURES", "NOT_BUILT", "Feature", "feature_of", "release"]
 
 
 class Feature(NamedTuple):
@@ -88,6 +88,20 @@ FEATURES = (
     Feature("SdkLayout", "1.4", "", "a layout block"),
     Feature("<kernels/fft/fft3d_layout>", "1.4"),
 )
+# What the vendor's documentation of a release has and nothing here does.
+NOT_BUILT = {
+    "@bind_rotating_tasks": "2.10",
+    "@get_symbol_id": "1.4",
+    "@get_symbol_value": "1.4",
+    "@get_tensor_ptr": "1.4",
+    "@has_exported_tensors": "1.4",
+    "@load_to_dsr_xdsr_sr": "2.10",
+    "@set_active_prng": "1.4",
+    "<exceptions>": "2.10",
+    "<filters>": "2.10",
+    "<message_passing>": "2.10",
+    "<string>": "2.10",
+}
 _BY_NAME = {feature.name: feature for feature in FEATURES}
 
 

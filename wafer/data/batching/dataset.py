@@ -86,6 +86,7 @@ class Dataset:
         pack: several examples per row (VSL), built on the fly.
         mean_length: tokens per example, or None where it is not known without reading all.
         tokenizer: text of the tokenizer.json that the ids come from; None where it is not known.
+        tokenizer_folder: where that file lies, with the tokenizer's settings, if it does.
         special_ids: ``eos_token_id``, ``bos_token_id``: ids of the rows' special tokens, if known.
         token_bytes: [V] bytes per token, for bits per byte; None without a tokenizer.
         references: name -> bits per byte of other compressors on the same text.
@@ -102,6 +103,7 @@ class Dataset:
     pack: bool = False
     mean_length: float | None = None
     tokenizer: str | None = None
+    tokenizer_folder: pathlib.Path | None = None
     special_ids: Mapping[str, int] = dataclasses.field(default_factory=dict)
     token_bytes: np.ndarray | None = None
     references: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -186,3 +188,6 @@ def _keep_special_ids(dataset: Dataset, folder: pathlib.Path, begins_from: str |
         carry_tokenizer(begins_from, folder)
     if (folder / TOKENIZER).exists():
         write_ids(folder, dataset.special_ids)
+    theirs = dataset.tokenizer_folder
+    if theirs is not None and dataset.tokenizer == (folder / TOKENIZER).read_text("utf-8"):
+        carry_tokenizer(theirs, folder, alone=True)

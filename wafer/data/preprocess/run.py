@@ -37,10 +37,12 @@ from wafer.data.preprocess.records import BEGINNING, Batch, Position, batches, f
 from wafer.data.preprocess.vocabulary import Vocabulary, build_vocabulary, describe
 from wafer.data.rowfiles.described import PARAMS
 from wafer.data.text.tokenizer import load_tokenizer
-from wafer.data.vendor import layouts as vendor_layouts, vocabulary as vendor_vocabulary
-from wafer.data.vendor.encode import encode_examples
+from wafer.data.vendor import vocabulary as vendor_vocabulary
 from wafer.data.vendor.hooks import load_hook
+from wafer.data.vendor.rows import layouts as vendor_layouts
+from wafer.data.vendor.rows.encode import encode_examples
 from wafer.data.vendor.settings import AnySettings, HookSettings
+from wafer.data.vendor.special import SETTINGS_FILES, SPECIAL_IDS
 from wafer.errors import DataError
 
 __all__ = ["preprocess"]
@@ -75,6 +77,8 @@ def preprocess(settings: AnySettings, keep: Keep | None = None) -> Summary:
     tokenizer = _tokenizer(settings, inputs, folder, keep)
     dismiss()  # its memory is wanted for the workers
     ids, layout = _rules(settings, tokenizer)
+    if isinstance(settings, HookSettings):
+        vendor_vocabulary.keep_settings(settings, ids, tokenizer, folder)
     mark = fingerprint(settings, inputs, tokenizer.to_str())
     job = Job(settings, inputs, tokenizer, ids, layout, folder, mark)
     saved = standings.load(folder, mark)
@@ -118,7 +122,8 @@ def _read(
 def _clear(folder: pathlib.Path, settings: AnySettings) -> None:
     """Remove what an earlier run into this folder wrote, and nothing else."""
     standings.forget(folder)
-    own = [folder / PARAMS, folder / "tokenizer.json", *outputs(folder, settings.output_name)]
+    names = (PARAMS, "tokenizer.json", SPECIAL_IDS, *SETTINGS_FILES)
+    own = [*(folder / name for name in names), *outputs(folder, settings.output_name)]
     for path in own:
         path.unlink(missing_ok=True)
 

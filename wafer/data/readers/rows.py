@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tokenizers import decoders
 
+from models.convert.tokenizer import IDS, special_ids
 from wafer.data.batching.dataset import Context, Dataset
 from wafer.data.batching.sources import FEATURES, Mixture, Source, Subset
 from wafer.data.readers.masked_lm import hiding_states, mask_row, scored_slots
@@ -155,10 +156,11 @@ def _tokenizer_of(folders: Sequence[str]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     tokenizer = load_tokenizer(path)
-    out: dict[str, Any] = {"tokenizer": read_text(path)}
+    out: dict[str, Any] = {"tokenizer": read_text(path), "tokenizer_folder": path.parent}
     end = folder_params(folders[0]).get("post-process", {}).get("eos_id")
     if end is not None:
-        out["special_ids"] = {"eos_token_id": end}
+        kept = special_ids(path.parent) if path.with_name(IDS).is_file() else {}
+        out["special_ids"] = kept | {"eos_token_id": end}
     if isinstance(tokenizer.decoder, decoders.ByteLevel):
         out["token_bytes"] = token_bytes(tokenizer)
     return out

@@ -35,9 +35,10 @@ def _write(
         write_rows(path, source.groups, rows, attachments=source.attachments)
     params = source.params or described(source.groups)
     write_json(target / PARAMS, params | {"n_examples": len(order), "output_dir": str(target)})
-    tokenizer = source.paths[0].with_name("tokenizer.json")
-    if tokenizer.is_file():
-        (target / tokenizer.name).write_bytes(tokenizer.read_bytes())
+    if source.paths[0].with_name("tokenizer.json").is_file():
+        from models.convert.tokenizer import carry_tokenizer  # imports JAX
+
+        carry_tokenizer(source.paths[0].parent, target, alone=True)
 
 
 def _files(source: Hdf5Source, order: np.ndarray, size: int) -> Iterator[list[np.ndarray]]:

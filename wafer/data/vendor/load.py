@@ -10,7 +10,7 @@ from models.sections import parse
 from wafer.data.preprocess.settings import Settings
 from wafer.data.vendor.effects import unused_keys
 from wafer.data.vendor.keys import GROUPS, NO_EFFECT, REFUSED
-from wafer.data.vendor.old_llava import old_image_keys
+from wafer.data.vendor.rows.old_llava import old_image_keys
 from wafer.data.vendor.settings import VENDOR_MODES, AnySettings, HookSettings
 from wafer.data.vendor.source import inputs_of, subsets_of
 from wafer.errors import ConfigError, Problem

@@ -14,7 +14,15 @@ from wafer.data.text.compressed import optional
 from wafer.data.text.textfiles import read_json, read_text
 from wafer.errors import DataError
 
-__all__ = ["CHATML", "SpecialTokens", "read_special_tokens", "render_chat"]
+__all__ = [
+    "CHATML",
+    "CHAT_TEMPLATE",
+    "SETTINGS_FILES",
+    "SPECIAL_IDS",
+    "SpecialTokens",
+    "read_special_tokens",
+    "render_chat",
+]
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content']"
@@ -22,6 +30,9 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 _CONFIG, _MAP = "tokenizer_config.json", "special_tokens_map.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+SETTINGS_FILES = (_CONFIG, _MAP, CHAT_TEMPLATE, "generation_config.json")
+SPECIAL_IDS = "special_ids.json"  # models.convert.tokenizer reads it
 
 
 class SpecialTokens(NamedTuple):
@@ -54,7 +65,7 @@ def _text(value: Any) -> str | None:
 
 def _template(folder: pathlib.Path, value: Any) -> str | None:
     """The chat template: a file of its own, a text, or the one of several called ``default``."""
-    file = folder / "chat_template.jinja"
+    file = folder / CHAT_TEMPLATE
     if file.is_file():
         return read_text(file)
     if isinstance(value, list):

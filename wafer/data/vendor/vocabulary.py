@@ -1,16 +1,25 @@
 """The tokenizer of a vendor's preprocessing file, and the ids that its own files name."""
 
 import pathlib
+import shutil
 
 from tokenizers import Tokenizer
 
 from wafer.data.preprocess.vocabulary import END_MARKS, Vocabulary, first_of, gpt2_tokenizer
+from wafer.data.rowfiles.writer import write_json
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.data.vendor.settings import HookSettings
-from wafer.data.vendor.special import CHATML, SpecialTokens, read_special_tokens
+from wafer.data.vendor.special import (
+    CHAT_TEMPLATE,
+    CHATML,
+    SETTINGS_FILES,
+    SPECIAL_IDS,
+    SpecialTokens,
+    read_special_tokens,
+)
 from wafer.errors import DataError
 
-__all__ = ["build_vocabulary", "describe", "special_tokens"]
+__all__ = ["build_vocabulary", "describe", "keep_settings", "special_tokens"]
 
 _GPT2, _NEOX, _LLAMA = "gpt2tokenizer", "neoxtokenizer", "CustomLlama3Tokenizer"
 _NEOX_PAD = "<|padding|>"
@@ -141,6 +150,31 @@ def describe(settings: HookSettings, tokenizer: Tokenizer) -> Vocabulary:
         name = special.mask or next((m for m in _MASKS if tokenizer.token_to_id(m)), _MASKS[0])
         return ids._replace(mask_id=_needed(tokenizer, name, "training_objective mlm"))
     return ids
+
+
+def keep_settings(
+    settings: HookSettings, ids: Vocabulary, tokenizer: Tokenizer, folder: pathlib.Path
+) -> None:
+    """Keep special ids, chat template and the tokenizer's own settings beside the rows.
+
+    Args:
+        settings: of the run.
+        ids: from ``describe``.
+        tokenizer: saved in ``folder`` already.
+        folder: of the rows; a training run takes the files from it.
+    """
+    tokens = {"bos_token_id": ids.special.bos, "pad_token_id": ids.special.pad}
+    found = {key: _id(tokenizer, token) for key, token in tokens.items()}
+    known = {key: index for key, index in found.items() if index is not None}
+    write_json(folder / SPECIAL_IDS, known | {"eos_token_id": ids.eos_id})
+    if settings.custom_tokenizer not in (_GPT2, _NEOX):
+        path = _folder(settings)
+        for name in SETTINGS_FILES:
+            source = path / name if path.is_dir() else path.with_name(name)
+            if source.is_file() and source.resolve() != (folder / name).resolve():
+                shutil.copyfile(source, folder / name)
+    if settings.chat_template:
+        (folder / CHAT_TEMPLATE).write_text(settings.chat_template, encoding="utf-8")
 
 
 def _needed(tokenizer: Tokenizer, name: str, key: str) -> int:

@@ -79,7 +79,7 @@ class Operations : public Operands {
     if (thread < 0) return fault(core, kNoThread, pc, 0, worker), false;
     if (core.threads >> thread & 1) return fault(core, kThreadInUse, pc, thread, worker), false;
     constexpr uint8_t kRanks[3] = {0, 2, 3};  // the task's own goes between low and medium
-    if (issue.priority < 0) issue.priority = costs_.wse3;
+    if (issue.priority < 0) issue.priority = 1;
     core.waits[thread].rank = apart ? kRanks[issue.priority] : 1;
     core.main = apart ? Main::kRunning : Main::kOperating;
     running(core, thread) = o;

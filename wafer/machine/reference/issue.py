@@ -39,14 +39,22 @@ def _short(value: Array) -> Array:
 
 
 def source_slot(tables: Tables, state: State, row: Array) -> Array:
-    """[C] or [C, T] slots that fabric operands read; -1 if the queue is bound to no colour."""
+    """[C] or [C, T] slots that fabric operands read; -1 if the queue is bound to no colour.
+
+    On WSE-2 the descriptor's own colour comes before that of its queue, unless the program has
+    bound it anew.
+    """
     get = row_of(tables, "fabrics", row)
-    queue, color = get("queue"), get("color")
-    bound = jnp.take_along_axis(
-        state.in_slot, jnp.maximum(queue, 0).reshape(len(queue), -1), 1
+    queue, color, slots = get("queue"), get("color"), jnp.asarray(tables.slot)
+    of_queue = lambda each: jnp.take_along_axis(
+        each, jnp.maximum(queue, 0).reshape(len(queue), -1), 1
     ).reshape(queue.shape)
-    own = jnp.where(color >= 0, jnp.asarray(tables.slot)[color], -1)
-    return jnp.where((queue >= 0) & (bound >= 0), bound, own)
+    bound = jnp.where(queue >= 0, of_queue(state.in_slot), -1)
+    own = jnp.where(color >= 0, slots[color], -1)
+    first = jnp.asarray(tables.queues)[jnp.maximum(tables.program, 0), :8, 0]
+    anew = of_queue(jnp.where(first >= 0, slots[first], -1)) != bound
+    by_queue = (bound >= 0) & (jnp.asarray(tables.wse3) | (own < 0) | anew)
+    return jnp.where(by_queue, bound, own)
 
 
 class _Issue(NamedTuple):
@@ -323,7 +331,7 @@ def operate(
     clears = row_of(tables, "fabrics", jnp.where(to_fabric, operands[0].row, 0))("clears")
     effects = _effects(issue, jnp.stack([get("action"), get("target")], 1), operands[:3])
     stacked = lambda name: jnp.stack([getattr(o, name) for o in operands], 1)
-    priority = jnp.where(issue.priority < 0, tables.wse3.astype(int), issue.priority)
+    priority = jnp.where(issue.priority < 0, 1, issue.priority)
     new = Operations(
         on=jnp.ones(cells, bool),
         rank=jnp.where(apart, jnp.asarray(_RANKS)[priority], 1),

@@ -25,7 +25,16 @@ from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op
 
-__all__ = ["declared", "element", "flat", "named_value", "pointed", "resolve", "signature"]
+__all__ = [
+    "declared",
+    "element",
+    "flat",
+    "given_value",
+    "named_value",
+    "pointed",
+    "resolve",
+    "signature",
+]
 
 # Sides of a router, in the order of the bits of a colour register.
 DIRECTIONS = {side: bit for bit, side in enumerate(("WEST", "EAST", "SOUTH", "NORTH", "RAMP"))}
@@ -40,6 +49,16 @@ def signature(ev: Evaluator, function: Function) -> types.Type:
     return types.FunctionType(node.kind, formals, inner.type(node.result))
 
 
+def given_value(node: tree.Variable) -> tree.Node | None:
+    """The value of a declaration; None if it has none, or ``undefined`` of a type.
+
+    Args:
+        node: of a param, constant or variable.
+    """
+    undefined = isinstance(node.value, tree.Name) and node.value.id == "undefined"
+    return None if undefined and node.type is not None else node.value
+
+
 def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
     """A param, constant or variable of a file."""
     inner = Evaluator(ev.unit, module)
@@ -49,10 +68,10 @@ def _global(ev: Evaluator, module: Module, node: tree.Variable) -> Cell:
         value = module.params[node.name]
         if kind is not None:
             value = _bound(inner, value, kind, node)
-    elif node.value is not None:
-        value = inner.known(node.value)
+    elif (given := given_value(node)) is not None:
+        value = inner.known(given)
         if kind is not None:
-            value = coerce(inner, value, kind, node.value.at)
+            value = coerce(inner, value, kind, given.at)
     elif node.kind == "param":
         where = module.name if module.library else module.path
         inner.fail(

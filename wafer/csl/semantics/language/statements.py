@@ -24,7 +24,7 @@ from wafer.csl.semantics.core.values import (
 )
 from wafer.csl.semantics.language.choices import beside, condition, typed
 from wafer.csl.semantics.language.coerce import coerce, zero
-from wafer.csl.semantics.language.names import element, resolve
+from wafer.csl.semantics.language.names import element, given_value, resolve
 from wafer.csl.semantics.language.operators import combined
 from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
@@ -98,8 +98,9 @@ def variable(ev: Evaluator, node: tree.Variable) -> None:
     if "comptime" in node.modifiers:
         ev = ev.at_compile_time()
     kind = ev.type(node.type) if node.type is not None else None
-    if node.value is not None:
-        value = typed(ev, node.value, kind)
+    given = given_value(node)
+    if given is not None:
+        value = typed(ev, given, kind)
     elif kind is None:
         ev.fail(node.at, f"'{node.name}' has neither a type nor a value")
     else:
@@ -126,7 +127,7 @@ def _binding(ev: Evaluator, node: tree.Variable, value: Value) -> Any:
             types.size_of(value.type)
         except TypeError:
             ev.fail(node.at, f"'{node.name}' of type {value.type} exists at compile time only")
-    if node.value is not None:
+    if given_value(node) is not None:
         ev.write(KnownPlace(value.type, Reference(cell)), value, node.at)
     return cell
 

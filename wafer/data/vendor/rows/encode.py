@@ -13,17 +13,17 @@ from tokenizers import Encoding, Tokenizer
 from wafer.data.preprocess.encode import Encoded, Encoder, Tally, count_marks, current, mended
 from wafer.data.text.tokenizer import tokenizing
 from wafer.data.vendor.hooks import Turns, load_hook
-from wafer.data.vendor.images import (
+from wafer.data.vendor.rows.images import (
     ImageSequence,
     expand_images,
     has_images,
     image_sequence,
     image_text,
 )
-from wafer.data.vendor.old_llava import OldImageRow, old_image_row
-from wafer.data.vendor.pieces import cut, merge_backward, next_fit
-from wafer.data.vendor.preferences import preference_rows
-from wafer.data.vendor.regions import (
+from wafer.data.vendor.rows.old_llava import OldImageRow, old_image_row
+from wafer.data.vendor.rows.pieces import cut, merge_backward, next_fit
+from wafer.data.vendor.rows.preferences import preference_rows
+from wafer.data.vendor.rows.regions import (
     Defaults,
     Document,
     Region,

@@ -13,9 +13,9 @@ from wafer.data.preprocess.layouts import Draws, Layout, Row, fim_row, lm_row, p
 from wafer.data.preprocess.packing import Packer, SinglePacker, StreamPacker
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.rules import Group
-from wafer.data.vendor.images import image_layout
-from wafer.data.vendor.old_llava import old_image_layout
-from wafer.data.vendor.packers import (
+from wafer.data.vendor.rows.images import image_layout
+from wafer.data.vendor.rows.old_llava import old_image_layout
+from wafer.data.vendor.rows.packers import (
     BertPacker,
     CutPacker,
     Masked,

@@ -12,8 +12,8 @@ from wafer.data.preprocess.layouts import Draws, Layout, Row, padded
 from wafer.data.preprocess.packing import Packer, State
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.rules import Attachment, Group
-from wafer.data.vendor.packers import Ready
-from wafer.data.vendor.regions import Document, Range, Region
+from wafer.data.vendor.rows.packers import Ready
+from wafer.data.vendor.rows.regions import Document, Range, Region
 from wafer.data.vendor.settings import HookSettings
 from wafer.errors import DataError
 

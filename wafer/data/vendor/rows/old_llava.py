@@ -16,7 +16,7 @@ from wafer.data.preprocess.layouts import Draws, Layout, Row, padded
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.rules import Attachment, Group
 from wafer.data.vendor.image_hooks import OLD_HOOK, SYSTEM_PROMPTS
-from wafer.data.vendor.packers import Ready
+from wafer.data.vendor.rows.packers import Ready
 from wafer.data.vendor.settings import HookSettings
 
 __all__ = ["OldImageRow", "old_image_keys", "old_image_layout", "old_image_row"]

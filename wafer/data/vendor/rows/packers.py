@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.data.preprocess.packing import Packer, State, StreamPacker
-from wafer.data.vendor.pieces import cut, ended
+from wafer.data.vendor.rows.pieces import cut, ended
 
 __all__ = ["BertPacker", "CutPacker", "MaskPacker", "Masked", "OverlapPacker", "Ready"]
 
