@@ -62,7 +62,7 @@ def convert(
         leaves: (parameter name, array or handle of one), pruned weights NaN or 0.
         dtype: of kernels and table, float32 or bfloat16; norms and biases stay as they are.
     """
-    params = {name: _kept(model, name, np.asarray(leaf), dtype) for name, leaf in leaves}
+    params = {name: _weight(model, name, np.asarray(leaf), dtype) for name, leaf in leaves}
     if any(isinstance(leaf, DecodeWeight) for leaf in params.values()):
         params = {name: _table(model, name, leaf, dtype) for name, leaf in params.items()}
     weights = [leaf for leaf in params.values() if isinstance(leaf, DecodeWeight)]
@@ -84,7 +84,7 @@ def _read(model: Model, tables: Mapping[str, DecodeTable]) -> list[DecodeTable]:
     return [table for name, table in tables.items() if name != _TABLE or tied]
 
 
-def _kept(model: Model, name: str, array: np.ndarray, dtype: DTypeLike) -> Any:
+def _weight(model: Model, name: str, array: np.ndarray, dtype: DTypeLike) -> Any:
     if array.ndim == 2 and model.sparse(name):
         pruned = np.count_nonzero(np.isnan(array) | (array == 0))
         if pruned >= _PRUNED * array.size:

@@ -195,7 +195,7 @@ def _convert(
         for name in tree:
             stored = tree.read(name)
             used = computes(name, stored)
-            value, report = _cleared(name, np.asarray(used))
+            value, report = _without_nan(name, np.asarray(used))
             reports.append(report)
             yield name, value if report.pruned or used is not stored else None
 
@@ -204,7 +204,7 @@ def _convert(
     return reports
 
 
-def _cleared(name: str, value: np.ndarray) -> tuple[np.ndarray, TensorReport]:
+def _without_nan(name: str, value: np.ndarray) -> tuple[np.ndarray, TensorReport]:
     """Return a tensor with 0 at every NaN, and its report."""
     pruned = 0
     if _is_float(value.dtype):
@@ -253,7 +253,7 @@ def _finalize_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorRepo
 
         def tensors() -> Iterator[tuple[str, np.ndarray]]:
             for name in stored:
-                value, report = _cleared(name.replace(".", "/"), stored.read(name))
+                value, report = _without_nan(name.replace(".", "/"), stored.read(name))
                 reports.append(report)
                 yield report.name, value
 
@@ -268,7 +268,7 @@ def _as_model(model: Model, source: pathlib.Path, target: pathlib.Path) -> list[
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         for name, value in stored:
-            dense, report = _cleared(name, np.asarray(value))
+            dense, report = _without_nan(name, np.asarray(value))
             reports.append(report)
             yield name, dense
 
@@ -285,7 +285,7 @@ def _clear_mdl(source: pathlib.Path, target: pathlib.Path) -> list[TensorReport]
         shutil.copyfile(source, target)
         with h5py.File(target, "r+") as file:
             for name in stored:
-                value, report = _cleared(name, stored.read(name))
+                value, report = _without_nan(name, stored.read(name))
                 reports.append(report)
                 if report.pruned:
                     dataset: Any = file[stored.dataset(name)]

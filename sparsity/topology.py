@@ -109,7 +109,7 @@ def _fills(algorithm: Algorithm) -> bool:
     return isinstance(algorithm, Dynamic) and algorithm.grown_moments == "mean"
 
 
-def _filled(leaves: _Leaves, active: Array, grown: Array) -> _Leaves:
+def _mean_moments(leaves: _Leaves, active: Array, grown: Array) -> _Leaves:
     """Start the moments of grown weights at the mean of the others that are active.
 
     Args:
@@ -185,7 +185,7 @@ def update_group(
         patterns, values = {}, {}
         if _fills(algorithm):
             values = {
-                name: _filled(old.values[name], mask, mask & ~old.masks[name])
+                name: _mean_moments(old.values[name], mask, mask & ~old.masks[name])
                 for name, mask in masks.items()
             }
         for name, pattern in old.patterns.items():
@@ -196,7 +196,7 @@ def update_group(
             if _fills(algorithm):
                 active = kernels.gather(jnp.ones(pattern.shape, bool), patterns[name])
                 was = kernels.gather(ctx.mask, patterns[name])
-                values[name] = _filled(values[name], active, active & ~was)
+                values[name] = _mean_moments(values[name], active, active & ~was)
         return Topology(masks, patterns, values)
 
     due = finite & algorithm.update(sparse.step)

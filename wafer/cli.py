@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
 
 
-def _spelled(argv: list[str]) -> list[str]:
+def _without_noun(argv: list[str]) -> list[str]:
     """Take the noun of ``csctl``'s verbs away: get jobs, cancel job ID, job list."""
     if argv[:1] != ["jobs"]:
         return argv
@@ -142,7 +142,7 @@ def _spelled(argv: list[str]) -> list[str]:
 
 
 def _run(argv: list[str]) -> int:
-    argv = _spelled(argv)
+    argv = _without_noun(argv)
     args = _parser(argv[0] if argv else None).parse_args(argv)
     args.typed = argv
     for name, value in vars(args).items():

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-__all__ = ["composed", "multilinear"]
+__all__ = ["compose", "multilinear"]
 
 Fun = Callable[..., list[Any]]
 # (cotangent, operands, None where it is linear in an unknown one; static parameters) -> cotangents
@@ -56,11 +56,11 @@ def multilinear(
         return out, [functools.reduce(jnp.add, terms)]
 
     primitive = _primitive(name, fun, jvp, tokens=tokens)
-    ad.primitive_transposes[primitive] = functools.partial(_transposed, transpose)
+    ad.primitive_transposes[primitive] = functools.partial(_transpose_rule, transpose)
     return primitive
 
 
-def composed(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None) -> Primitive:
+def compose(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None) -> Primitive:
     """Make a primitive that computes at once what several others compute together.
 
     Args:
@@ -83,7 +83,7 @@ def composed(name: str, fun: Fun, same: Fun, transpose: Transpose | None = None)
 
     primitive = _primitive(name, fun, jvp, tokens=False)
     if transpose is not None:
-        ad.primitive_transposes[primitive] = functools.partial(_transposed, transpose)
+        ad.primitive_transposes[primitive] = functools.partial(_transpose_rule, transpose)
     return primitive
 
 
@@ -100,11 +100,11 @@ def _primitive(name: str, fun: Fun, jvp: Callable[..., Any], *, tokens: bool) ->
     primitive.def_abstract_eval(shapes)
     mlir.register_lowering(primitive, mlir.lower_fun(fun, multiple_results=True))
     ad.primitive_jvps[primitive] = jvp
-    batching.primitive_batchers[primitive] = functools.partial(_batched, primitive, tokens)
+    batching.primitive_batchers[primitive] = functools.partial(_batching_rule, primitive, tokens)
     return primitive
 
 
-def _transposed(
+def _transpose_rule(
     rule: Transpose, cotangents: Sequence[Any], *operands: Any, **static: Any
 ) -> list[Any]:
     unknown = [ad.is_undefined_primal(leaf) for leaf in operands]
@@ -121,7 +121,7 @@ def _transposed(
     ]
 
 
-def _batched(
+def _batching_rule(
     primitive: Primitive, tokens: bool, operands: Sequence[Any], axes: Sequence[Any], **static: Any
 ) -> tuple[list[Any], list[int]]:
     front = [

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from sparsity.kernels import native
-from sparsity.kernels.linear import composed, multilinear
+from sparsity.kernels.linear import compose, multilinear
 from sparsity.kernels.pattern import Pattern, gather, to_dense
 
 __all__ = ["IMPLEMENTATIONS", "multiply", "with_probe"]
@@ -151,7 +151,7 @@ def _gradients_apart(
     return [*dx, *_WEIGHT_GRADIENT.bind(x, dy, *pattern, **static)]
 
 
-_TANGENT = composed("sparse_multiply_tangent", _tangent, _tangent, _tangent_t)
+_TANGENT = compose("sparse_multiply_tangent", _tangent, _tangent, _tangent_t)
 _MULTIPLY = multilinear(
     "sparse_multiply",
     _multiply,
@@ -163,7 +163,7 @@ _INPUT_GRADIENT = multilinear(
     "sparse_input_gradient", _input_gradient, _input_gradient_t, tokens=True
 )
 _WEIGHT_GRADIENT = multilinear("sparse_weight_gradient", _weight_gradient, _weight_gradient_t)
-_GRADIENTS = composed("sparse_gradients", _gradients, _gradients_apart)
+_GRADIENTS = compose("sparse_gradients", _gradients, _gradients_apart)
 
 
 def multiply(x: Array, values: Array, pattern: Pattern, implementation: str) -> Array:

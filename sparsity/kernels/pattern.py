@@ -171,7 +171,7 @@ def _walk_shapes(
     )
 
 
-def walked(
+def add_walk(
     indices: Array, pointers: Array, t_indices: Array, t_pointers: Array, order: Array
 ) -> Pattern:
     """Complete a pattern by the order in which the native products walk it; usable under jit."""
@@ -257,7 +257,7 @@ def _pattern_from_flat(flat: Array, shape: tuple[int, int]) -> Pattern:
     bounds = jnp.arange(columns + 1, dtype=jnp.int32)
     t_bounds = jnp.arange(rows + 1, dtype=jnp.int32)
     t_k = jnp.where(slack, rows, k)[order]
-    return walked(
+    return add_walk(
         indices=jnp.where(slack, 0, k).astype(index_dtype(rows)),
         pointers=jnp.searchsorted(n, bounds).astype(jnp.int32),
         t_indices=jnp.where(slack, 0, n)[order].astype(index_dtype(columns)),
@@ -314,7 +314,7 @@ def _pattern_native(mask: Array, nnz: int) -> Pattern:
         jax.ShapeDtypeStruct((rows + 1,), jnp.int32),
         jax.ShapeDtypeStruct((nnz,), jnp.int32),
     )
-    return walked(*native.call("wafer_sparse_pattern_of_mask", shapes, mask))
+    return add_walk(*native.call("wafer_sparse_pattern_of_mask", shapes, mask))
 
 
 def _moves_natively(leaf: Array) -> bool:

@@ -17,11 +17,11 @@ from sparsity import selection
 from sparsity.kernels import native
 from sparsity.kernels.pattern import (
     Pattern,
+    add_walk,
     check_pattern,
     gather,
     pattern_from_flat,
     to_dense,
-    walked,
 )
 
 __all__ = ["Regrown", "move_values", "rigl_update", "topk_mask"]
@@ -140,11 +140,11 @@ def _update_native(
         groups=np.int64(groups),
     )
 
-    moved = tuple(_taken(leaf, source) for leaf in leaves)
-    return Regrown(walked(*arrays), moved[0], moved[1:])
+    moved = tuple(_take(leaf, source) for leaf in leaves)
+    return Regrown(add_walk(*arrays), moved[0], moved[1:])
 
 
-def _taken(leaf: Array, source: Array) -> Array:
+def _take(leaf: Array, source: Array) -> Array:
     """Take ``leaf[source]``, 0 where the source is -1."""
     if leaf.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):  # float32 may not hold it
         return jnp.where(source < 0, jnp.zeros((), leaf.dtype), leaf[source])
@@ -170,7 +170,7 @@ def move_values(leaves: Sequence[Shaped[Array, " nnz"]], old: Pattern, new: Patt
         return [gather(to_dense(leaf, old), new) for leaf in leaves]
     result = jax.ShapeDtypeStruct((new.nnz,), jnp.int32)
     source = native.call("wafer_sparse_places", result, *old[2:5], *new[2:5])
-    return [_taken(leaf, source) for leaf in leaves]
+    return [_take(leaf, source) for leaf in leaves]
 
 
 def _update_reference(

@@ -42,28 +42,28 @@ class Watched:
         """Multiply [..., K] by the weight."""
         rows = x.reshape(-1, x.shape[-1])
         live = self.live if rows.shape[0] == self.live.shape[0] else jnp.ones(rows.shape[0])
-        y = _watched(rows, self.weight.astype(x.dtype), self.gram, live)
+        y = _product(rows, self.weight.astype(x.dtype), self.gram, live)
         return y.reshape(*x.shape[:-1], -1)
 
 
 @jax.custom_vjp
-def _watched(x: Array, weight: Array, gram: Array, live: Array) -> Array:
+def _product(x: Array, weight: Array, gram: Array, live: Array) -> Array:
     del gram, live
     return x @ weight
 
 
-def _watched_forward(x: Array, weight: Array, gram: Array, live: Array) -> tuple[Array, Any]:
+def _product_forward(x: Array, weight: Array, gram: Array, live: Array) -> tuple[Array, Any]:
     del gram
     return x @ weight, (x, weight, live)
 
 
-def _watched_backward(saved: Any, dy: Array) -> tuple[Array, None, Array, None]:
+def _product_backward(saved: Any, dy: Array) -> tuple[Array, None, Array, None]:
     x, weight, live = saved
     rows = x.astype(jnp.float32) * live[:, None]
     return dy @ weight.T, None, rows.T @ rows, None
 
 
-_watched.defvjp(_watched_forward, _watched_backward)
+_product.defvjp(_product_forward, _product_backward)
 
 
 def stage_names(stage: Stage, names: Sequence[str]) -> list[str]:

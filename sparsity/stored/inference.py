@@ -26,7 +26,7 @@ __all__ = ["computed_params", "forward_of"]
 _LOG = logging.getLogger(__name__)
 
 
-def _computed(sparsifier: Sparsifier, name: str, leaf: Any) -> Any:
+def _forward_weight(sparsifier: Sparsifier, name: str, leaf: Any) -> Any:
     group = sparsifier.group_of(name, len(leaf.shape))
     algorithm = None if group is None else sparsifier.groups[group][1]
     if group is None or algorithm is None or not _masks_forward(algorithm):
@@ -45,7 +45,7 @@ def computed_params(sparsifier: Sparsifier, params: Any) -> Any:
     """Return dense parameters as a model computes with them; NaN at pruned ones stays."""
 
     def visit(name: str, leaf: Any) -> Any:
-        found = _computed(sparsifier, name, leaf)
+        found = _forward_weight(sparsifier, name, leaf)
         return found if found is leaf else jnp.asarray(np.asarray(found))
 
     return map_named(visit, params)
@@ -80,7 +80,7 @@ def forward_of(record: Mapping[str, Any], where: object) -> Callable[[str, Any],
         flops=lambda: forward_flops(model),
     )
     names = set(meta["parameters"])
-    return lambda name, leaf: _computed(sparsifier, name, leaf) if name in names else leaf
+    return lambda name, leaf: _forward_weight(sparsifier, name, leaf) if name in names else leaf
 
 
 def _masks_forward(algorithm: Algorithm) -> bool:

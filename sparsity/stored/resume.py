@@ -76,7 +76,7 @@ def resume(
     decoded = sentinel.decode(params, opt_state)
     selected = sparsifier.select(params)
     if trains:
-        _require_covered(decoded.masks, selected)
+        _require_groups(decoded.masks, selected)
     fresh = sparsifier.blank(key) if meta is None else from_meta(meta, len(sparsifier.groups))
     known = set() if meta is None else set(meta["parameters"])
     leaves = dict(named_leaves(decoded.params))
@@ -140,7 +140,7 @@ def unmet_level(origins: Iterable[Origin]) -> str:
     )
 
 
-def _require_covered(masks: Mapping[str, Array], selected: Mapping[str, Selected]) -> None:
+def _require_groups(masks: Mapping[str, Array], selected: Mapping[str, Selected]) -> None:
     for name in masks:
         if name not in selected:
             hint = did_you_mean(name, selected)

@@ -30,20 +30,20 @@ def put(folder, name, status):
 
 def test_zig_is_asked_for_where_no_compiler_works(bare):
     assert backend.local_compiler() is None
-    assert backend._compilers_needed() == ["ziglang>=0.17"]
+    assert backend._required_compilers() == ["ziglang>=0.17"]
     put(bare, "g++", 1)  # gcc without the C++ library fails like this
-    assert backend._compilers_needed() == ["ziglang>=0.17"]
+    assert backend._required_compilers() == ["ziglang>=0.17"]
     put(bare, "clang++", 0)
     assert backend.local_compiler() == ["clang++"]
-    assert backend._compilers_needed() == []
+    assert backend._required_compilers() == []
 
 
 def test_nothing_is_asked_for_that_would_not_serve(bare, monkeypatch):
     monkeypatch.setenv("WAFER_NATIVE", "0")
-    assert backend._compilers_needed() == []
+    assert backend._required_compilers() == []
     monkeypatch.delenv("WAFER_NATIVE")
     monkeypatch.setattr(backend.platform, "machine", lambda: "s390x")
-    assert backend._compilers_needed() == []
+    assert backend._required_compilers() == []
 
 
 def test_the_hooks_ask_besides_what_setuptools_asks(bare, monkeypatch):
@@ -58,7 +58,7 @@ def test_the_hooks_ask_besides_what_setuptools_asks(bare, monkeypatch):
 def test_a_compiler_asked_for_by_name_is_not_replaced(bare, monkeypatch):
     monkeypatch.setenv("CXX", "/opt/c++ -m64")
     assert backend.compiler() == ["/opt/c++", "-m64"]
-    assert backend._compilers_needed() == []
+    assert backend._required_compilers() == []
 
 
 @pytest.mark.parametrize("installed", [True, False])

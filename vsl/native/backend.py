@@ -76,7 +76,7 @@ def compiler() -> list[str] | None:
     return found
 
 
-def _compilers_needed() -> list[str]:
+def _required_compilers() -> list[str]:
     suits = platform.system() in {"Linux", "Darwin"} and platform.machine().lower() in _HAS_ZIG
     wanted = os.environ.get("WAFER_NATIVE", "1") != "0"
     return [_ZIG] if suits and wanted and local_compiler() is None else []
@@ -84,9 +84,9 @@ def _compilers_needed() -> list[str]:
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     """What pip installs before it builds a wheel."""
-    return build_meta.get_requires_for_build_wheel(config_settings) + _compilers_needed()
+    return build_meta.get_requires_for_build_wheel(config_settings) + _required_compilers()
 
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
     """Likewise for ``pip install -e``."""
-    return build_meta.get_requires_for_build_editable(config_settings) + _compilers_needed()
+    return build_meta.get_requires_for_build_editable(config_settings) + _required_compilers()

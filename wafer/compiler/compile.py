@@ -128,7 +128,7 @@ def _settings(graph: Graph, options: CompileOptions) -> list[Setting]:
     ]
 
 
-def _held(kernel: Kernel, setting: Setting) -> float:
+def _memory(kernel: Kernel, setting: Setting) -> float:
     trained = setting.train and (kernel.needs_dx or kernel.needs_dw)
     weights = kernel.weights * kernel.density * weight_bytes(kernel, setting)
     return weights + kernel.stashed * setting.waiting * trained
@@ -156,7 +156,9 @@ def _capacity(graph: Graph, settings: Sequence[Setting], choices: Sequence[Choic
     """
     spec = settings[0].spec
     pes = spec.width * spec.height
-    held = [_held(kernel, setting) for kernel, setting in zip(graph.kernels, settings, strict=True)]
+    held = [
+        _memory(kernel, setting) for kernel, setting in zip(graph.kernels, settings, strict=True)
+    ]
     areas = [int((c.rows * c.columns).min()) if len(c.rows) else pes + 1 for c in choices]
     if sum(areas) > pes:
         alone = max(areas) > pes  # a kernel that fits no number of PEs is the one to name
@@ -250,7 +252,9 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     choices = _all_choices(graph.kernels, settings)
     _capacity(graph, settings, choices)
     choices, fastest = _fastest(graph, choices, options)
-    held = [_held(kernel, setting) for kernel, setting in zip(graph.kernels, settings, strict=True)]
+    held = [
+        _memory(kernel, setting) for kernel, setting in zip(graph.kernels, settings, strict=True)
+    ]
     if fastest is None:
         copies = options.replicas or 1
         each = [size * copies for size in held]
@@ -267,7 +271,7 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
         h, w = int(option.rows[spot.choice]), int(option.columns[spot.choice])
         wide, high = (h, w) if spot.turned else (w, h)
         regions.append(Region(kernel.name, spot.x, spot.y, wide, high))
-        kernels.append(_placed(kernel, setting, option, spot.choice, turned=spot.turned))
+        kernels.append(_placed_kernel(kernel, setting, option, spot.choice, turned=spot.turned))
     offsets = tuple(
         (i * (spec.width // across), j * (spec.height // down))
         for j in range(down)
@@ -289,7 +293,7 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Compil
     )
 
 
-def _placed(
+def _placed_kernel(
     kernel: Kernel, setting: Setting, option: Choices, at: int, *, turned: bool
 ) -> PlacedKernel:
     flops = [kernel.flops[0], *(kernel.flops[1:] if setting.train else ())]
@@ -306,7 +310,7 @@ def _placed(
         useful=useful_cycles(kernel, setting),
         flops=round(sum(flops) - pruned),
         sram=int(option.sram[at]),
-        held=round(_held(kernel, setting)),
+        held=round(_memory(kernel, setting)),
         weights=kernel.weights,
         density=kernel.density,
         in_side="W" if turned else "N",

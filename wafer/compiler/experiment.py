@@ -188,7 +188,7 @@ def _keep(compiled: Compiled, place: pathlib.Path) -> None:
         _LOG.debug("%s is there already", place)  # another run was quicker: its files are the same
 
 
-def _kept(place: pathlib.Path) -> Compiled | None:
+def _read_plan(place: pathlib.Path) -> Compiled | None:
     if not all((place / name).is_file() for name in FILES):
         return None
     try:
@@ -226,10 +226,10 @@ def compile_experiment(
     key = _key(experiment, options, inference)
     store = _store(cfg)
     place = None if store is None else store / key
-    compiled = None if place is None else _kept(place)
+    compiled = None if place is None else _read_plan(place)
     kept = compiled is not None
     if compiled is None:
-        compiled = _compiled(experiment, options, inference)
+        compiled = _compile(experiment, options, inference)
         if place is not None:
             _keep(compiled, place)
     folder = pathlib.Path(folder or pathlib.Path(cfg.runconfig.model_dir) / f"cs_{key}")
@@ -242,7 +242,7 @@ def compile_experiment(
     return CompileResult(compiled, folder, kept)
 
 
-def _compiled(
+def _compile(
     experiment: Experiment, options: CompileOptions, inference: Inference | None
 ) -> Compiled:
     graph = config_graph(experiment)

@@ -119,7 +119,7 @@ def _page(width: float, height: float, beside: float) -> tuple[float, float, flo
     return wide + 3.5, max(tall, beside) + 0.9, wide, tall
 
 
-def _shown(compiled: Compiled, window: tuple[float, float, float, float]) -> str:
+def _window_text(compiled: Compiled, window: tuple[float, float, float, float]) -> str:
     """What part of the wafer the plan shows, in PEs."""
     plan, (x, y, width, height) = compiled.plan, window
     whole = f"{plan.width:,} x {plan.height:,} PEs"
@@ -206,7 +206,7 @@ def draw(compiled: Compiled) -> Any:
     )
     _whole_wafer(small, scale, compiled, window)
     figure.text(
-        left, 1 - 0.63 / down, _shown(compiled, window), fontsize=9, color=_QUIET, va="center"
+        left, 1 - 0.63 / down, _window_text(compiled, window), fontsize=9, color=_QUIET, va="center"
     )
     title = f"{compiled.name} on {compiled.spec.name}"
     figure.text(left, 1 - 0.4 / down, title, fontsize=15, weight="bold", color=_INK, va="center")

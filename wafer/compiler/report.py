@@ -100,7 +100,7 @@ def _rows(compiled: Compiled) -> list[list[str]]:
     ]
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def _align(rows: list[list[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     left = {0, 1}
     return [
@@ -122,7 +122,7 @@ def report_text(compiled: Compiled) -> str:
     lines += ["", "Compilation", "-" * 31]
     lines += [f"{name + ':':<30}{value}" for name, value in _more(compiled)]
     lines += ["", "Kernels (cycles per sample of the busiest PE)", "-" * 31]
-    return "\n".join([*lines, *_aligned([list(_COLUMNS), *_rows(compiled)])]) + "\n"
+    return "\n".join([*lines, *_align([list(_COLUMNS), *_rows(compiled)])]) + "\n"
 
 
 def to_json(compiled: Compiled) -> dict[str, Any]:
@@ -213,10 +213,10 @@ def summary(compiled: Compiled) -> str:
             f"{cycles:,}",
             f"{cycles / compiled.cycles:.0%}",
         )
-    return _printed(head, table)
+    return _render(head, table)
 
 
-def _printed(*tables: Table) -> str:
+def _render(*tables: Table) -> str:
     text = io.StringIO()
     Console(file=text, width=100, highlight=False).print(*tables, sep="")
     return text.getvalue()
@@ -236,4 +236,4 @@ def graph_table(graph: Graph, name: str) -> str:
     rows = [*sorted(kinds.items()), ("all", [sum(c) for c in zip(*kinds.values(), strict=True)])]
     for kind, row in rows:
         table.add_row(kind, *(f"{value:,}" for value in row))
-    return _printed(table)
+    return _render(table)

@@ -234,19 +234,19 @@ def _centers_of(piece: Piece, out: np.ndarray) -> np.ndarray:
     return out
 
 
-def _mirrored(piece: Piece, box: Piece, across: bool) -> Piece:
+def _mirror(piece: Piece, box: Piece, across: bool) -> Piece:
     """Return the piece reflected inside ``box``: left and right change places if ``across``."""
     x = 2 * box.x + box.width - piece.x - piece.width if across else piece.x
     y = piece.y if across else 2 * box.y + box.height - piece.y - piece.height
-    parts = tuple(_mirrored(part, box, across) for part in piece.parts)
+    parts = tuple(_mirror(part, box, across) for part in piece.parts)
     return Piece(piece.i, piece.j, x, y, piece.width, piece.height, parts)
 
 
-def _replaced(piece: Piece, path: Sequence[int], new: Piece) -> Piece:
+def _replace(piece: Piece, path: Sequence[int], new: Piece) -> Piece:
     if not path:
         return new
     parts = list(piece.parts)
-    parts[path[0]] = _replaced(parts[path[0]], path[1:], new)
+    parts[path[0]] = _replace(parts[path[0]], path[1:], new)
     return dataclasses.replace(piece, parts=tuple(parts))
 
 
@@ -297,14 +297,14 @@ def anneal(
             continue
         draw = rng.random()
         if draw < 0.3:
-            new = _mirrored(piece, piece, draw < 0.15)
+            new = _mirror(piece, piece, draw < 0.15)
         else:
             new = table.sample(rng, piece, rng.random())
         tried = _centers_of(new, centers.copy())
         after = wires.length(tried)
         warm = heat * (1 - move / moves) ** 2 + 1e-9
         if after <= length or rng.random() < math.exp((length - after) / warm):
-            plan, centers, length = _replaced(plan, path, new), tried, after
+            plan, centers, length = _replace(plan, path, new), tried, after
             pieces = _inner(plan)
             if length < best[1]:
                 best = plan, length

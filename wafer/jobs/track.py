@@ -143,7 +143,7 @@ def _report(store: JobStore, job: Job, code: int, message: str) -> None:
     phase = "SUCCEEDED"
     if code:
         ended_by_user = code == 128 + signal.SIGINT
-        phase = "CANCELLED" if ended_by_user or _cancelled(store, job) else "FAILED"
+        phase = "CANCELLED" if ended_by_user or _is_cancelled(store, job) else "FAILED"
     if code == 128 + signal.SIGINT:
         message = message or "interrupted"
     elif code == 128 + signal.SIGTERM:
@@ -151,7 +151,7 @@ def _report(store: JobStore, job: Job, code: int, message: str) -> None:
     _attempt(store, lambda: store.finish(job.id, phase, code, message))
 
 
-def _cancelled(store: JobStore, job: Job) -> bool:
+def _is_cancelled(store: JobStore, job: Job) -> bool:
     try:
         return store.find(job.id).cancel
     except _TROUBLE:

@@ -54,7 +54,7 @@ def run_trials(
             while waiting or running:
                 while len(running) < jobs and (ready := _ready(waiting)):
                     waiting.remove(ready)
-                    running.append(_started(ready))
+                    running.append(_start(ready))
                 if waiting and not running:  # what they come after is not finished
                     reasons |= {
                         t.name: f"it begins with {t.blocked}, which is not" for t in waiting
@@ -62,7 +62,7 @@ def run_trials(
                     waiting.clear()
                 for child in [c for c in running if c.process.poll() is not None]:
                     running.remove(child)
-                    reason, seconds = _ended(child)
+                    reason, seconds = _finish(child)
                     say(child.trial, reason, seconds)
                     if reason:
                         reasons[child.trial.name] = reason
@@ -73,7 +73,7 @@ def run_trials(
             for child in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.process.wait(_PATIENCE)
-                    _ended(child)
+                    _finish(child)
     return reasons
 
 
@@ -82,7 +82,7 @@ def _ready(waiting: Sequence[Trial]) -> Trial | None:
     return next((trial for trial in waiting if not trial.blocked), None)
 
 
-def _started(trial: Trial) -> _Child:
+def _start(trial: Trial) -> _Child:
     trial.write()
     command = trial.command()
     with trial.log.open("ab") as log:
@@ -99,7 +99,7 @@ def _started(trial: Trial) -> _Child:
     return _Child(trial, process, time.monotonic(), since)
 
 
-def _ended(child: _Child) -> tuple[str, float]:
+def _finish(child: _Child) -> tuple[str, float]:
     seconds = time.monotonic() - child.began
     return child.trial.finish(child.process.returncode, seconds, child.since), seconds
 

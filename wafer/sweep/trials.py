@@ -148,7 +148,7 @@ class Trial(NamedTuple):
             file.write(json.dumps({"seconds": seconds, "code": code}) + "\n")
         if code:
             return _ended_by(code) or self._reason(code, since)
-        metrics = self._evaluated()
+        metrics = self._evaluation()
         if metrics is None:
             return f"it ended without an evaluation at step {self.arm.steps}; see {self.log}"
         with appearing_whole(self.folder / _RESULT) as partial:
@@ -164,7 +164,7 @@ class Trial(NamedTuple):
         said = said or [line.strip() for line in lines if line.strip()] or [f"exit code {code}"]
         return f"{said[-1]} (all of it: {self.log})"
 
-    def _evaluated(self) -> dict[str, float] | None:
+    def _evaluation(self) -> dict[str, float] | None:
         records = read_metrics(self.folder / "eval")
         last = [record for record in records if record.get("step") == self.arm.steps]
         if not last:

@@ -17,7 +17,7 @@ import sparsity
 from sparsity import kernels
 from sparsity.kernels import native
 from sparsity.kernels.choice import obstacle
-from sparsity.kernels.pattern import walked
+from sparsity.kernels.pattern import add_walk
 from vsl.native.library import how_to_build
 
 IMPLEMENTATIONS = ["masked", "csr"]
@@ -430,7 +430,7 @@ def test_walks_are_made_of_sound_indices_alone(indices, message):
     pointers = jnp.array([0, 1, 3], jnp.int32)
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         jax.block_until_ready(
-            walked(
+            add_walk(
                 jnp.array(indices, jnp.uint16),
                 pointers,
                 jnp.zeros(3, jnp.uint16),

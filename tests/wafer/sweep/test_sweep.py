@@ -189,7 +189,7 @@ def pretend(monkeypatch, codes):
 
         return children._Child(trial, Process(), 0.0, 0)
 
-    monkeypatch.setattr(children, "_started", begin)
+    monkeypatch.setattr(children, "_start", begin)
     return started
 
 

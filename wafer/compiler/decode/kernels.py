@@ -74,7 +74,7 @@ def _of_token(kernel: Kernel, length: int, context: int, width: int) -> Kernel:
     lanes, half, elements, name = kernel.lanes, kernel.half_lanes, kernel.elements, kernel.name
     kind = kernel.kind
     if kind == "attention":
-        products = _cached(kernel.products[0], length, context)
+        products = _attention_to_cache(kernel.products[0], length, context)
         share = context / length**2
         lanes, half = math.ceil(lanes * share), math.ceil(half * share)
     elif kind == "loss":
@@ -99,7 +99,7 @@ def _of_token(kernel: Kernel, length: int, context: int, width: int) -> Kernel:
     )
 
 
-def _cached(first: Product, length: int, context: int) -> tuple[Product, Product]:
+def _attention_to_cache(first: Product, length: int, context: int) -> tuple[Product, Product]:
     """Scores and their values. Of the traced product keys are on one side, queries on the other."""
     queries = (first.T // length) * (first.N // length)
     return (

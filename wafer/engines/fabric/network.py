@@ -379,11 +379,11 @@ def init(
     memory = np.zeros((meta.words, meta.height, meta.width), np.uint32)
     given = {"weights": tree} | ({} if velocities is None else {"velocities": velocities})
     for array, values in given.items():
-        _exchange(net, memory, _checked(net, values), array, load=True)
+        _exchange(net, memory, _check_shapes(net, values), array, load=True)
     return memory
 
 
-def _checked(net: Net, tree: Mapping[str, Any]) -> dict[str, Any]:
+def _check_shapes(net: Net, tree: Mapping[str, Any]) -> dict[str, Any]:
     host: dict[str, Any] = {}
     for layer in net.layers:
         name = layer.name

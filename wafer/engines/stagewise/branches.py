@@ -146,7 +146,7 @@ def _relative(name: str, branch: str) -> str:
     return name.removeprefix(branch).removeprefix("/")
 
 
-def _owned(path: str, names: set[str]) -> bool:
+def _ends_in(path: str, names: set[str]) -> bool:
     parts = path.split("/")
     return any("/".join(parts[i:]) in names for i in range(len(parts)))
 
@@ -199,7 +199,7 @@ def describe(
         groups=tuple(group for _, group in groups),
         opt=jax.tree.structure(opt_state),
         paths=paths,
-        owned=tuple(_owned(path, set(full)) for path in paths),
+        owned=tuple(_ends_in(path, set(full)) for path in paths),
         shapes=shapes,
         layer=layer,
         rules=(layer, name if rules is None else rules),

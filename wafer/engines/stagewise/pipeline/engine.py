@@ -109,7 +109,7 @@ class Pipelined(Stagewise):
             self.density |= {branch.full(key): share for key, share in kept.items()}
         self._owners = [owner.get(path) for path, _ in named_leaves(state.opt_state)]
         where = [NamedSharding(mesh, P()) for mesh in self._meshes]
-        held = self._held(state)
+        held = self._split(state)
         for name, part in held.parts.items():
             home = where[self.regions[pipe.home(name)].place]
             branch = part, held.moments[name]
@@ -120,7 +120,7 @@ class Pipelined(Stagewise):
         small, counters = jax.device_put((small, self._counters(state)), where[0])
         return self._state(small._replace(opt_state=state.opt_state), held, counters)
 
-    def _held(self, state: TrainState) -> Held:
+    def _split(self, state: TrainState) -> Held:
         """Take a state apart: weights and optimizer state of each branch."""
         branches = self._pipe.plan.branches
         moments: dict[str, list[Array]] = {name: [] for name in branches}
@@ -163,7 +163,7 @@ class Pipelined(Stagewise):
         self, state: TrainState, features: Features, *, topology: bool = True
     ) -> tuple[TrainState, Metrics]:
         """See ``Engine``."""
-        core, held = self.core, self._held(state)
+        core, held = self.core, self._split(state)
         start = step_inputs(state, self._counters(state))
         recorder = None if self.events is None else Recorder(len(self._meshes))
         change, donate = core.changes(topology=topology), recorder is None
@@ -183,7 +183,7 @@ class Pipelined(Stagewise):
     ) -> tuple[Aux, dict[str, Array]]:
         """See ``Engine``."""
         batch = self.programs.batch(features)
-        return evaluate(self._pipe, self._held(state).parts, batch, state.key, names)
+        return evaluate(self._pipe, self._split(state).parts, batch, state.key, names)
 
     # --- checkpoints ----------------------------------------------------------------------
 

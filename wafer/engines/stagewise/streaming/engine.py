@@ -152,7 +152,7 @@ class Streaming(Stagewise):
             own, counters = split_opt(branch, opt_shapes)
             handles = {
                 kind: {
-                    leaf: _stored(store, f"{name}/{kind}", leaf, x) for leaf, x in leaves.items()
+                    leaf: _lazy_leaf(store, f"{name}/{kind}", leaf, x) for leaf, x in leaves.items()
                 }
                 for kind, leaves in branch.records(branch.shapes, own).items()
             }
@@ -308,6 +308,6 @@ def _store(experiment: Experiment) -> Store:
     return FileStore(folder, durable=section.durable)
 
 
-def _stored(store: Store, record: str, leaf: str, like: Any) -> LazyArray:
+def _lazy_leaf(store: Store, record: str, leaf: str, like: Any) -> LazyArray:
     read = lambda: np.asarray(store.view(record)[leaf])
     return LazyArray(tuple(like.shape), np.dtype(like.dtype), read, f"{record}/{leaf}")

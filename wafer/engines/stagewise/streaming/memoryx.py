@@ -122,7 +122,7 @@ class FileStore:
     def __init__(self, folder: str | pathlib.Path, *, durable: bool = True) -> None:
         self._open(folder, os.O_CREAT | os.O_TRUNC)
         self.durable, self._end = durable, FIRST_BLOCK
-        with self._explained("cannot be written"):
+        with self._explain_errors("cannot be written"):
             (self.folder / _LAYOUT).unlink(missing_ok=True)
             self._settle(names=True)  # an old layout must not meet the new file
 
@@ -132,12 +132,12 @@ class FileStore:
         self._records: dict[str, _Record] = {}
         self._torn = self._sealed = False
         self._lock = threading.Lock()
-        with self._explained("cannot be opened"):
+        with self._explain_errors("cannot be opened"):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._file = BlockFile(self.folder / _DATA, flags)
 
     @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explain_errors(self, what: str) -> Iterator[None]:
         """Turn the system's errors into ours, which say what is safe and what to do."""
         try:
             yield
@@ -202,7 +202,7 @@ class FileStore:
 
     def _write_commit(self, meta: Mapping[str, Any], *, torn: bool) -> None:
         second = [name for name, r in self._records.items() if r.newest == 1]
-        with self._explained("cannot be written"):
+        with self._explain_errors("cannot be written"):
             self._settle()
             self._file.commit({"meta": meta, "second": second, "torn": torn})
             self._settle()
@@ -222,7 +222,7 @@ class FileStore:
                 copies = 2 if self.durable and not scratch else 1
                 places = tuple(self._end + i * size for i in range(copies))
                 end = self._end + copies * size
-                with self._explained(f"cannot grow to {end / 2**30:.2f} GiB"):
+                with self._explain_errors(f"cannot grow to {end / 2**30:.2f} GiB"):
                     self._file.allocate(self._end, copies * size)
                 self._end = end
             self._records[record] = _Record(places, size, table, scratch=scratch)
@@ -268,7 +268,7 @@ class FileStore:
                 raise ValueError(
                     f"{name}: {array.dtype}{array.shape} into a place for {leaf.dtype}{leaf.shape}"
                 )
-            with self._explained("cannot be written"):
+            with self._explain_errors("cannot be written"):
                 self._file.write(array, r.places[place] + leaf.offset)
 
     def commit(self, meta: Mapping[str, Any]) -> None:
@@ -294,7 +294,7 @@ class FileStore:
         }
         layout = {"durable": self.durable, "end": self._end, "records": records}
         path = self.folder / _LAYOUT
-        with self._explained("cannot be described"):
+        with self._explain_errors("cannot be described"):
             with appearing_whole(path, sync=self.durable) as partial:
                 partial.write_text(json.dumps(layout))
             self._settle(names=True)
