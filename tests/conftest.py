@@ -127,22 +127,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _log_levels() -> Generator[None]:
-    """Leave the levels of our loggers as they were: a command sets those of its process."""
-    loggers = [logging.getLogger(name) for name in ("vsl", "models", "sparsity", "wafer")]
-    levels = [logger.level for logger in loggers]
-    yield
-    for logger, level in zip(loggers, levels, strict=True):
-        if logger.level != level:  # setting one walks over every logger
-            logger.setLevel(level)
-
-
-@pytest.fixture(autouse=True)
 def log_levels() -> None:
     """Begin with the levels of a new process: a command sets them for its own."""
-    logging.getLogger().setLevel(logging.WARNING)
-    for name in ("vsl", "models", "sparsity", "wafer"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
+    levels = dict.fromkeys(("vsl", "models", "sparsity", "wafer"), logging.NOTSET)
+    for name, level in {"": logging.WARNING, **levels}.items():
+        if (logger := logging.getLogger(name)).level != level:  # to set one walks over all
+            logger.setLevel(level)
 
 
 @pytest.fixture
