@@ -214,7 +214,7 @@ def to_array(ids: Sequence[int]) -> np.ndarray:
 
 
 def count_marks(texts: Sequence[Sequence[int] | np.ndarray], tokenizer: Tokenizer) -> int:
-    """Count the special tokens in texts."""
+    """Count the special tokens in texts of [n] ids each."""
     added = tokenizer.get_added_tokens_decoder()
     special = np.zeros(max(added, default=-1) + 2, bool)  # the last is that of all larger ids
     special[[i for i, token in added.items() if token.special]] = True
