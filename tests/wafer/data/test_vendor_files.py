@@ -85,6 +85,7 @@ def test_the_command_takes_the_file_and_the_release(tmp_path, capsys):
     assert rows_in(tmp_path / "out")[0, 2].tolist() == [2, 3, 4, 5, 6, 0]  # g is lost
     assert main([*command, "--output_dir", str(tmp_path / "kept")]) == 0
     assert rows_in(tmp_path / "kept")[0, 2].tolist() == [2, 3, 4, 5, 6, 7]
+    assert load_settings(path, {"compression": "none"}).compression == "none"
 
 
 def test_the_tokenizers_settings_go_with_the_rows_to_the_run(tmp_path):

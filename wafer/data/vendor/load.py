@@ -26,6 +26,7 @@ _NLG = {
     "read_hook_kwargs": {"context_key": "context", "completion_key": "completion"},
 }
 _TOKENIZERS = {"GPT2Tokenizer": "gpt2tokenizer", "NeoXTokenizer": "neoxtokenizer"}
+_WORDS = ("compression",)  # keys whose `none` is a word of their own
 # The vendor's `dataset_processor` of 1.9 to 2.4 says the same as our `mode`.
 _PROCESSORS = {
     "LMDataPreprocessor": "LMData",
@@ -51,7 +52,8 @@ def load_settings(path: str | pathlib.Path | None, flags: Mapping[str, Any]) -> 
         ConfigError: unknown keys, wrong values, keys that do not go together.
     """
     raw = {} if path is None else read_yaml(path)[0]
-    typed = {key: _typed(value) for key, value in flags.items() if value is not None}
+    given = {key: value for key, value in flags.items() if value is not None}
+    typed = {key: value if key in _WORDS else _typed(value) for key, value in given.items()}
     try:
         merged = _modern(_flat(raw, path or ""))
         if is_hooked(merged):
