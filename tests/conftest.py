@@ -126,23 +126,18 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture(autouse=True)
-def _log_levels() -> Generator[None]:
-    """Leave the levels of our loggers as they were: a command sets those of its process."""
-    loggers = [logging.getLogger(name) for name in ("vsl", "models", "sparsity", "wafer")]
-    levels = [logger.level for logger in loggers]
-    yield
-    for logger, level in zip(loggers, levels, strict=True):
-        if logger.level != level:  # setting one walks over every logger
-            logger.setLevel(level)
+_LEVELS = {"": logging.WARNING} | dict.fromkeys(
+    ("vsl", "models", "sparsity", "wafer"), logging.NOTSET
+)
 
 
 @pytest.fixture(autouse=True)
 def log_levels() -> None:
     """Begin with the levels of a new process: a command sets them for its own."""
-    logging.getLogger().setLevel(logging.WARNING)
-    for name in ("vsl", "models", "sparsity", "wafer"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, level in _LEVELS.items():
+        logger = logging.getLogger(name)
+        if logger.level != level:  # setting one walks over every logger
+            logger.setLevel(level)
 
 
 @pytest.fixture
