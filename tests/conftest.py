@@ -126,12 +126,17 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+_LEVELS = {"": logging.WARNING} | dict.fromkeys(
+    ("vsl", "models", "sparsity", "wafer"), logging.NOTSET
+)
+
+
 @pytest.fixture(autouse=True)
 def log_levels() -> None:
     """Begin with the levels of a new process: a command sets them for its own."""
-    levels = dict.fromkeys(("vsl", "models", "sparsity", "wafer"), logging.NOTSET)
-    for name, level in {"": logging.WARNING, **levels}.items():
-        if (logger := logging.getLogger(name)).level != level:  # to set one walks over all
+    for name, level in _LEVELS.items():
+        logger = logging.getLogger(name)
+        if logger.level != level:  # setting one walks over every logger
             logger.setLevel(level)
 
 
