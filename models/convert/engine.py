@@ -5,6 +5,7 @@ whose parameters a configuration does not have (a bias, a second norm) fall away
 """
 
 import collections
+import dataclasses
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,10 +17,10 @@ from numpy.typing import DTypeLike
 from models.base import Model
 from models.convert.codecs import SAME, TRANSPOSED, Codec, Fused
 from models.counts import abstract_params
+from models.lazy import LazyArray
 from models.paths import named_leaves
 
 __all__ = [
-    "Lazy",
     "Row",
     "Table",
     "Tensors",
@@ -154,21 +155,6 @@ def expand(table: Table, shapes: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-class Lazy(NamedTuple):
-    """A tensor that is read when asked for.
-
-    name: its path or key
-    shape: of what ``read`` returns
-    dtype: likewise
-    read: reads and converts it; nothing is kept
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    read: Callable[[], np.ndarray]
-
-
 def import_tensors(
     model: Model,
     table: Table,
@@ -282,7 +268,7 @@ def _converted(
 
 def export_tensors(
     model: Model, table: Table, leaves: Mapping[str, Any], *, dtype: DTypeLike | None = None
-) -> list[Lazy]:
+) -> list[LazyArray]:
     """List the foreign tensors; each is converted when read.
 
     NaN, the mark of a pruned weight, becomes 0.
@@ -313,16 +299,19 @@ def export_tensors(
         )
     out = [_lazy(row, [leaves[name] for name in row.ours], dtype) for row in expand(table, shapes)]
     named = {tensor.name: tensor for tensor in out}
-    return out + [named[first]._replace(name=copy) for copy, first in table.copies.items()]
+    return out + [
+        dataclasses.replace(named[first], name=copy) for copy, first in table.copies.items()
+    ]
 
 
-def _lazy(row: Row, leaves: Sequence[Any], dtype: DTypeLike | None) -> Lazy:
+def _lazy(row: Row, leaves: Sequence[Any], dtype: DTypeLike | None) -> LazyArray:
     out = np.dtype(dtype or np.result_type(*(leaf.dtype for leaf in leaves)))
 
     def read() -> np.ndarray:
         return row.codec.to_foreign([_dense(leaf, out) for leaf in leaves])
 
-    return Lazy(row.foreign, row.codec.foreign_shape([x.shape for x in leaves]), out, read)
+    shape = row.codec.foreign_shape([x.shape for x in leaves])
+    return LazyArray(shape, out, read, row.foreign)
 
 
 def _dense(leaf: Any, dtype: np.dtype) -> np.ndarray:

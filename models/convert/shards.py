@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from models.convert.engine import Lazy
 from models.files import appearing_whole
+from models.lazy import LazyArray
 
 __all__ = ["write_shards"]
 
@@ -32,7 +32,7 @@ _DTYPES = {
 }
 
 
-def write_shards(tensors: Sequence[Lazy], folder: str | Path, max_bytes: int) -> list[Path]:
+def write_shards(tensors: Sequence[LazyArray], folder: str | Path, max_bytes: int) -> list[Path]:
     """Write tensors as safetensors, an index beside them when there are several files.
 
     Holds one tensor in memory at a time. A file has its final name only when it is complete.
@@ -68,13 +68,13 @@ def write_shards(tensors: Sequence[Lazy], folder: str | Path, max_bytes: int) ->
     return written
 
 
-def _size(tensor: Lazy) -> int:
-    return int(np.prod(tensor.shape, dtype=np.int64)) * tensor.dtype.itemsize
+def _size(tensor: LazyArray) -> int:
+    return tensor.size * tensor.dtype.itemsize
 
 
-def _split(tensors: Sequence[Lazy], max_bytes: int) -> list[list[Lazy]]:
+def _split(tensors: Sequence[LazyArray], max_bytes: int) -> list[list[LazyArray]]:
     """Fill shards in order, each up to ``max_bytes`` or one tensor."""
-    shards: list[list[Lazy]] = [[]]
+    shards: list[list[LazyArray]] = [[]]
     filled = 0
     for tensor in tensors:
         size = _size(tensor)
@@ -93,7 +93,7 @@ def _append(file: BinaryIO, value: np.ndarray) -> None:
     file.writelines(np.ascontiguousarray(p).reshape(-1).view(np.uint8).data for p in pieces)
 
 
-def _write(tensors: Sequence[Lazy], path: Path) -> Path:
+def _write(tensors: Sequence[LazyArray], path: Path) -> Path:
     # Wide dtypes first keeps every tensor aligned to its own size, as the library does.
     ordered = sorted(tensors, key=lambda t: (-t.dtype.itemsize, t.name))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}

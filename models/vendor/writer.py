@@ -2,15 +2,16 @@
 
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
 from models.files import appearing_whole
+from models.lazy import LazyArray
 
-__all__ = ["Link", "Stored", "Tree", "write_mdl"]
+__all__ = ["Link", "Tree", "write_mdl"]
 
 # What the vendor's runtime calls each dtype.
 _CODES = {
@@ -29,26 +30,13 @@ _CODES = {
 }
 
 
-class Stored(NamedTuple):
-    """One tensor to write.
-
-    shape: of what ``read`` returns
-    dtype: likewise
-    read: reads it; nothing is kept
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    read: Callable[[], np.ndarray]
-
-
 class Link(NamedTuple):
     """A second name of a tensor; ``first`` is its '.'-joined path in the file."""
 
     first: str
 
 
-Leaf = Stored | Link | str | int | float
+Leaf = LazyArray | Link | str | int | float
 Tree = Mapping[Any, "Tree"] | list["Tree"] | tuple["Tree", ...] | Leaf
 
 
@@ -65,7 +53,7 @@ def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> 
     """
     leaves = dict(_leaves(tree))
     for name, leaf in leaves.items():
-        if isinstance(leaf, Stored) and leaf.dtype.name not in _CODES:
+        if isinstance(leaf, LazyArray) and leaf.dtype.name not in _CODES:
             raise ValueError(f"{name}: a .mdl holds no {leaf.dtype}; known: {sorted(_CODES)}")
     with (
         appearing_whole(path) as partial,
@@ -78,14 +66,14 @@ def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> 
         for name, leaf in leaves.items():
             file.attrs[f"{name}.__metadata__"] = _entry(name, _record(leaf))
         for name, leaf in leaves.items():
-            if isinstance(leaf, Stored):
+            if isinstance(leaf, LazyArray):
                 _put(file, name, leaf)
         file.attrs["__SUCCESS__"] = True
 
 
 def _children(tree: Any) -> list[tuple[Any, Any]] | None:
     """The parts of an inner node with their keys, or None for a leaf."""
-    if isinstance(tree, Stored | Link):
+    if isinstance(tree, LazyArray | Link):
         return None
     if isinstance(tree, Mapping):
         return list(tree.items())
@@ -100,7 +88,7 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Leaf]]:
         yield from _leaves(child, f"{prefix}.{key}" if prefix else str(key))
 
 
-def _put(file: h5py.File, name: str, tensor: Stored) -> None:
+def _put(file: h5py.File, name: str, tensor: LazyArray) -> None:
     value = np.ascontiguousarray(tensor.read()).reshape(tensor.shape)
     if tensor.dtype.name == "bfloat16":
         value = value.view(np.int16)  # the bit pattern
@@ -108,7 +96,7 @@ def _put(file: h5py.File, name: str, tensor: Stored) -> None:
 
 
 def _record(leaf: Leaf) -> dict[str, Any]:
-    if isinstance(leaf, Stored):
+    if isinstance(leaf, LazyArray):
         return {
             "__TORCH__": True,
             "shapes": [list(leaf.shape)],

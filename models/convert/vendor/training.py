@@ -16,10 +16,11 @@ from models.checkpoint.layout import CONFIG, OPT_STATE, PARAMS, SCALE, STEP
 from models.checkpoint.moments import field_of
 from models.convert.vendor.state import KEYS, is_constant
 from models.convert.vendor.weights import exported, numbered_rows, placed
+from models.lazy import LazyArray
 from models.paths import named_leaves
 from models.vendor.mdl import MdlFile
 from models.vendor.older import is_of_16
-from models.vendor.writer import Leaf, Stored, Tree
+from models.vendor.writer import Leaf, Tree
 
 __all__ = ["carried_sections", "training_sections"]
 
@@ -44,9 +45,9 @@ _CARRIED = re.compile(r"optimizer\.(state|param_groups)\.(\d+)\.(.+)")
 _SCALERS = ("grad_scaler", "amp")
 
 
-def _number(value: Any, dtype: Any) -> Stored:
+def _number(value: Any, dtype: Any) -> LazyArray:
     array = np.asarray(value, dtype)
-    return Stored(array.shape, array.dtype, lambda: array)
+    return LazyArray(array.shape, array.dtype, lambda: array)
 
 
 def training_sections(
@@ -194,7 +195,7 @@ def _copied(file: MdlFile, name: str) -> Leaf:
     if name not in set(file):
         return file.scalar(name)
     value = file.read(name)
-    return Stored(value.shape, value.dtype, lambda: file.read(name))
+    return LazyArray(value.shape, value.dtype, lambda: file.read(name))
 
 
 def _carried_schedule(file: MdlFile) -> dict[str, Tree]:

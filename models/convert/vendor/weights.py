@@ -23,13 +23,14 @@ from models.convert.codecs import SAME, TRANSPOSED, Codec, trailing_one
 from models.convert.engine import Row, Table, export_tensors, import_tensors, source
 from models.convert.standard import in_pairs
 from models.counts import abstract_params
+from models.lazy import LazyArray
 from models.names import lookup
 from models.paths import named_leaves
 from models.registry import build
 from models.vendor.mdl import MdlFile
 from models.vendor.older import IGNORED_IN_16, names_of_16
 from models.vendor.order import in_order_of_registration
-from models.vendor.writer import Link, Stored, Tree, write_mdl
+from models.vendor.writer import Link, Tree, write_mdl
 
 __all__ = [
     "FAMILIES",
@@ -352,7 +353,7 @@ def to_cs(
     tensors = exported(model, leaves, format_)
     if positions == "alibi" and "position/slopes" not in leaves:
         slopes = np.asarray(vsl.alibi_slopes(model.config.num_heads), np.float32)[:, None]
-        tensors[_SLOPES] = Stored(slopes.shape, slopes.dtype, lambda: slopes)
+        tensors[_SLOPES] = LazyArray(slopes.shape, slopes.dtype, lambda: slopes)
     links = _seconds(model.config, tensors)
     entry = {"version": f"{release[0]}.{release[1]}.0", "model_name": model.config.name}
     state: dict[str, Tree] = {f"model.{name}": tensor for name, tensor in tensors.items()}
@@ -371,7 +372,7 @@ def numbered_rows(model: Model, format_: str) -> dict[str, Row]:
     return {name: rows[name] for name in in_order_of_registration(rows)}
 
 
-def exported(model: Model, leaves: Mapping[str, Any], format_: str) -> dict[str, Stored]:
+def exported(model: Model, leaves: Mapping[str, Any], format_: str) -> dict[str, LazyArray]:
     """Map a release's names to tensors that hold the leaves, in its order; they are read late.
 
     Args:
@@ -382,8 +383,4 @@ def exported(model: Model, leaves: Mapping[str, Any], format_: str) -> dict[str,
     cfg, ordered = in_pairs(model.config, leaves)
     table = _table(model, fused=FORMATS[format_] < _SINGLE_EXPERTS)
     tensors = {lazy.name: lazy for lazy in export_tensors(build(cfg), table, ordered)}
-    return {
-        name: Stored(lazy.shape, lazy.dtype, lazy.read)
-        for name, row in numbered_rows(model, format_).items()
-        for lazy in (tensors[row.foreign],)
-    }
+    return {name: tensors[row.foreign] for name, row in numbered_rows(model, format_).items()}
