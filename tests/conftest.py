@@ -68,10 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_default_matmul_precision", "highest")
 
     # Half of lowering a small program is making its MLIR context; a hundred programs may share
-    # one, which keeps their constants.
+    # one, which keeps their constants. What is lowered while another program is has its own.
     counter, make_context = itertools.count(), mlir.make_ir_context
-    context = functools.lru_cache(maxsize=1)(lambda hundred, thread: make_context())
-    mlir.make_ir_context = lambda: context(next(counter) // 100, threading.get_ident())
+    shared = functools.lru_cache(maxsize=1)(lambda hundred, thread: make_context())
+    context = lambda: shared(next(counter) // 100, threading.get_ident())
+    mlir.make_ir_context = lambda: make_context() if mlir.ir.Context.current else context()
 
 
 def _native() -> bool:

@@ -117,6 +117,8 @@ class MEST(SET):
 
     def drop_scores(self, ctx: UpdateContext) -> Array:
         """Score active weights by what they are and how they move."""
+        if self.drop is not None:
+            return self.drop(ctx)
         grad: Any = ctx.grad
         return jnp.abs(ctx.weight) + self.gradient_rate * jnp.abs(grad)
 

@@ -77,7 +77,8 @@ class ACDC(GMP):
 
     @classmethod
     def from_section(cls, keys: Mapping[str, Any], where: Place) -> Self:
-        """Build it from one level and the phases."""
+        """Build it from one level and the phases; all weights are kept at first."""
+        refuse(keys, ("drop_fraction", "init_method"), where, "acdc")
         key = "sparsity" if "sparsity" in keys else "schedule"
         level = constant_level(keys[key], (*where, key))
         phases = update_schedule(keys.get("update"), (*where, "update"))

@@ -37,7 +37,7 @@ from sparsity.sections import budgets, legacy as dialects
 from sparsity.sparsifier import Sparsifier
 from sparsity.views import Blocks, FanIn, NofM, Structure, WeightLayout
 
-__all__ = ["Groups", "configure", "parse"]
+__all__ = ["Groups", "configure", "parse", "section_of"]
 
 _LOG = logging.getLogger(__name__)
 _Edge = Annotated[int, pydantic.Field(ge=1, le=4096)]
@@ -314,8 +314,12 @@ class VendorSection(Section):
 
 
 @functools.cache
-def _section_of(algorithm: type[Algorithm]) -> type[VendorSection]:
-    """The keys of an algorithm: everybody's, and the attributes that it declares itself."""
+def section_of(algorithm: type[Algorithm]) -> type[VendorSection]:
+    """Make the section of an algorithm: everybody's keys, and the attributes that it declares.
+
+    Args:
+        algorithm: a registered class, or a user's.
+    """
     types = typing.get_type_hints(algorithm)
     common = {field.name for field in dataclasses.fields(Algorithm)}
     own: dict[str, Any] = {
@@ -329,7 +333,7 @@ def _section_of(algorithm: type[Algorithm]) -> type[VendorSection]:
 def _group(section: dict[str, Any], where: Place) -> dialects.Group:
     algorithm = lookup(section.pop("algorithm", "static"), where)
     is_class = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
-    fields = validate(_section_of(algorithm) if is_class else VendorSection, section, where)
+    fields = validate(section_of(algorithm) if is_class else VendorSection, section, where)
     keys = {name: getattr(fields, name) for name in section}
     rule = _glob(keys.pop("param_filter", None))
     # For the common keys null means the default.

@@ -1,5 +1,7 @@
 """Methods beyond the vendor's: MEST, AC/DC, Top-KAST, SR-STE, by hand and through whole runs."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,6 +57,8 @@ def test_mest_drops_what_is_small_and_still():
     np.testing.assert_allclose(mest.drop_scores(context), [0.3, 0.2, 0.4, 0.9], rtol=1e-6)
     assert mest.update_mask(context)[2]  # by magnitude alone it would be dropped
     assert int(mest.update_mask(context).sum()) == 2
+    own = dataclasses.replace(mest, drop=lambda ctx: -ctx.weight)
+    np.testing.assert_allclose(own.drop_scores(context), [-0.3, -0.2, -0.1, 0.0])
 
 
 @pytest.mark.parametrize("compute", ["masked", "csr"])
@@ -144,6 +148,10 @@ def test_a_whole_run_learns_and_ends_at_its_level(name):
         (
             {"algorithm": "acdc", "update": {"freq": 10, "start": 10, "stop": 30}},
             "2 changes end on a dense phase; stop: 20",
+        ),
+        (
+            {"algorithm": "acdc", "update": {"freq": 10}, "init_method": "topk"},
+            "acdc takes no init_method",
         ),
         ({"algorithm": "topkast"}, "stop"),
         ({"algorithm": "topkast", "stop": 0}, "expected a step from 1, got 0"),
