@@ -29,14 +29,13 @@ class Operands : public Queues {
   }
 
   // The colour that a fabric operand reads, as a slot; -1 if its queue is bound to none. On WSE-2 the
-  // descriptor's own colour comes before that of its queue, unless the program has bound it anew.
+  // descriptor's own colour comes before that of its queue, unless the running program has bound it.
   int source_slot(const Core& core, const Stream& s) const {
     const FabricRow& row = program(core).fabrics[s.row];
     const int own = row.color >= 0 ? slot_[row.color] : -1;
-    const int bound = row.queue >= 0 ? core.in_slot[row.queue] : -1;
-    if (bound < 0 || own < 0 || costs_.wse3) return bound < 0 ? own : bound;
-    const int first = program(core).queues[row.queue].color;
-    return first >= 0 && slot_[first] == bound ? own : bound;
+    const bool encoded = row.queue >= 0 && core.encoded >> row.queue & 1;
+    if (own >= 0 && !costs_.wse3 && !encoded) return own;
+    return row.queue >= 0 && core.in_slot[row.queue] >= 0 ? core.in_slot[row.queue] : own;
   }
 
   // What the operands of an operation say together.

@@ -169,7 +169,7 @@ class Queues : public Routers {
       if (address >= 0x7F68) {
         core.out_slot[queue] = int8_t(slot);
       } else {
-        bind_input(core, queue, slot);
+        bind_input(core, queue, slot), core.encoded |= uint8_t(1 << queue);
         if (slot >= 0) {
           FilterState& filter = core.lanes[slot].filter;
           filter.on = filter.row >= 0 && value & 1 << 6;

@@ -116,6 +116,7 @@ struct alignas(64) Core {
   Operation* operations = nullptr;  // the task's own, then the microthreads'
   uint8_t* memory = nullptr;
   Main main = Main::kIdle;
+  uint8_t encoded = 0;      // input queues that the running program has bound
   bool paid = false;        // for the visible instruction at pc
   bool busy = false;        // its task's instructions take the cycles until it wakes
   uint16_t threads = 0;     // that run an operation; bit kMainThread: the task's own

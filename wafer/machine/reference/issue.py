@@ -41,19 +41,15 @@ def _short(value: Array) -> Array:
 def source_slot(tables: Tables, state: State, row: Array) -> Array:
     """[C] or [C, T] slots that fabric operands read; -1 if the queue is bound to no colour.
 
-    On WSE-2 the descriptor's own colour comes before that of its queue, unless the program has
-    bound it anew.
+    On WSE-2 the descriptor's own colour comes before that of its queue.
     """
     get = row_of(tables, "fabrics", row)
-    queue, color, slots = get("queue"), get("color"), jnp.asarray(tables.slot)
-    of_queue = lambda each: jnp.take_along_axis(
-        each, jnp.maximum(queue, 0).reshape(len(queue), -1), 1
+    queue, color = get("queue"), get("color")
+    bound = jnp.take_along_axis(
+        state.in_slot, jnp.maximum(queue, 0).reshape(len(queue), -1), 1
     ).reshape(queue.shape)
-    bound = jnp.where(queue >= 0, of_queue(state.in_slot), -1)
-    own = jnp.where(color >= 0, slots[color], -1)
-    first = jnp.asarray(tables.queues)[jnp.maximum(tables.program, 0), :8, 0]
-    anew = of_queue(jnp.where(first >= 0, slots[first], -1)) != bound
-    by_queue = (bound >= 0) & (jnp.asarray(tables.wse3) | (own < 0) | anew)
+    own = jnp.where(color >= 0, jnp.asarray(tables.slot)[color], -1)
+    by_queue = (queue >= 0) & (bound >= 0) & (jnp.asarray(tables.wse3) | (own < 0))
     return jnp.where(by_queue, bound, own)
 
 
