@@ -28,6 +28,7 @@ RETIRED: dict[str, str] = {
     "save_checkpoints_steps": _was("runconfig.checkpoint_steps"),
     "save_checkpoints_secs": _was("runconfig.checkpoint_steps, which counts steps"),
     "tf_random_seed": _was("runconfig.seed"),
+    "seed": _was("shuffle_seed for an input's order, runconfig.seed for a run"),
     "train_steps": _was("runconfig.num_steps"),
     "throttle_secs": _was("runconfig.eval_frequency, which counts steps"),
     "warm_start_path": _was("runconfig.checkpoint_path"),
