@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete = verbs.add_parser("delete", help="remove a checkpoint or a .mdl file")
     delete.add_argument("path")
     delete.set_defaults(run=_delete)
-    for name, change in (("copy", _copied), ("move", shutil.move)):
+    for name, change in (("copy", _copy), ("move", shutil.move)):
         verb = verbs.add_parser(name, help=f"{name} a checkpoint or a .mdl file")
         verb.add_argument("source")
         verb.add_argument("target", help="a new path; with / at its end, the folder to put it in")
@@ -47,7 +47,7 @@ def _verify(args: argparse.Namespace) -> int:
     return damaged
 
 
-def _named(text: str) -> pathlib.Path:
+def _checkpoint_path(text: str) -> pathlib.Path:
     """The path of a checkpoint's folder or of a ``.mdl``.
 
     Raises:
@@ -66,7 +66,7 @@ def _info(args: argparse.Namespace) -> int:
     from models.checkpoint.layout import STEP, read_record
     from models.vendor.mdl import MdlFile
 
-    path = _named(args.path)
+    path = _checkpoint_path(args.path)
     files = [file for file in path.rglob("*") if file.is_file()] or [path]
     if path.is_dir():
         step = read_record(path)[0].get(STEP)
@@ -82,13 +82,13 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    path = _named(args.path)
+    path = _checkpoint_path(args.path)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     sys.stdout.write(f"Deleted {path}\n")
     return 0
 
 
-def _copied(source: pathlib.Path, target: pathlib.Path) -> None:
+def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
     from models.files import appearing_whole
 
     with appearing_whole(target) as partial:
@@ -96,7 +96,7 @@ def _copied(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _transfer(args: argparse.Namespace) -> int:
-    source, target = _named(args.source), pathlib.Path(args.target).expanduser()
+    source, target = _checkpoint_path(args.source), pathlib.Path(args.target).expanduser()
     if args.target.endswith("/") or target.is_dir():
         target /= source.name
     if target.exists():

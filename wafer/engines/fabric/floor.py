@@ -180,21 +180,21 @@ def find_streams(
     links = Links(size, most)
     for layer in layers:
         _inside(links, layer, floor[layer.name], batch, first=layer is layers[0], turned=turned)
-    asked: dict[tuple[str, str], _Asked] = {}
+    requests: dict[tuple[str, str], _StreamRequest] = {}
     names = ["input", *(layer.name for layer in layers), "loss"]
     sizes = [layers[0].fan_in, *(layer.fan_out for layer in layers)]
     for (a, b), features in zip(itertools.pairwise(names), sizes, strict=True):
         words = features * batch
         towards = "" if b == "loss" else _WAYS[turned[b]]
         lines = _either(floor[a]) if a == "input" else [_edge(floor[a], column=not turned[a])]
-        asked[a, b] = _Asked(lines, towards, words)
+        requests[a, b] = _StreamRequest(lines, towards, words)
         if a != "input":
             lines = _either(floor[b]) if b == "loss" else [_edge(floor[b], column=turned[b])]
-            asked[b, a] = _Asked(lines, _WAYS[not turned[a]], words)
+            requests[b, a] = _StreamRequest(lines, _WAYS[not turned[a]], words)
     ways: dict[tuple[str, str], Stream] = {}
     for _ in range(_ROUNDS):
         before = dict(ways)
-        for (a, b), (lines, towards, words) in asked.items():
+        for (a, b), (lines, towards, words) in requests.items():
             if (a, b) in ways:
                 links.add(way_links(ways[a, b]), -words)
             ways[a, b] = find_stream(links, lines, floor[b], towards=towards, words=words, source=a)
@@ -203,7 +203,7 @@ def find_streams(
     return ways
 
 
-class _Asked(NamedTuple):
+class _StreamRequest(NamedTuple):
     """A stream to find: possible lines of its senders, how it spreads, words of a micro-batch."""
 
     lines: list[list[Spot]]
