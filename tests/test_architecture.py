@@ -21,7 +21,6 @@ FULLER = {
     "wafer/csl/library": 16,
     "wafer/data/vendor": 19,
     "wafer/loop": 16,
-    "wafer/machine": 17,
 }
 
 # Room -> floor; an import may only point to a lower floor, or stay in its room. The longest name

@@ -10,7 +10,7 @@ from fuzz.values import damaged_array
 from wafer.machine.engine import Machine, Rectangle
 from wafer.machine.image import COLUMNS
 from wafer.machine.library import machine_library
-from wafer.machine.recording import Recording
+from wafer.machine.tools.recording import Recording
 
 _LIMIT = 3_000  # cycles
 # Every table and most instructions.

@@ -15,7 +15,7 @@ from wafer.csl.syntax.parser import Parsed, parse, read
 from wafer.csl.syntax.source import CslError, Position, Problem, Source
 from wafer.machine.engine import Machine, Rectangle, Status
 from wafer.machine.image import Image
-from wafer.machine.recording import Recording, Trace
+from wafer.machine.tools.recording import Recording, Trace
 
 __all__ = [
     "CslError",

@@ -1,6 +1,6 @@
-"""Tools that show a run of a CSL program: those of ``wafer.machine.trace``, for Layouts too."""
+"""See a run of a CSL program: the tools of ``wafer.machine.tools.trace``, for Layouts too."""
 
-from wafer.machine import trace
-from wafer.machine.trace import *  # noqa: F403
+from wafer.machine.tools import trace
+from wafer.machine.tools.trace import *  # noqa: F403
 
 __all__ = trace.__all__

@@ -1,4 +1,4 @@
-"""Why a run stopped, in the words of ``wafer.machine.reports``: faults, and what waits for what."""
+"""Why a run stopped, as ``wafer.machine.tools.reports`` words it: faults, what waits for what."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from wafer.fabric.program.check import neighbour
 from wafer.fabric.program.codes import TORN, Column, Fault, Field, Kind, Port
 from wafer.fabric.program.tables import Program
 from wafer.fabric.program.text import op_text, task_of_ops
-from wafer.machine import reports
 from wafer.machine.arch import PORTS
-from wafer.machine.chains import RouteMasks, by_cause
-from wafer.machine.reports import Waiting
+from wafer.machine.tools import reports
+from wafer.machine.tools.chains import RouteMasks, by_cause
+from wafer.machine.tools.reports import Waiting
 
 __all__ = ["fault_of", "waiting"]
 

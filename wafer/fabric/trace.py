@@ -1,6 +1,6 @@
-"""See a program run: a recording of the reference engine, for the tools of ``wafer.machine.trace``.
+"""See a program run: a recording of the reference engine, drawn by ``wafer.machine.tools.trace``.
 
-They draw the same of CSL's programs: timeline, filmstrip or GIF of the wavelets, heat map, Chrome
+Programs in CSL have the same: timeline, filmstrip or GIF of the wavelets, heat map, Chrome
 trace, profile by operation.
 """
 
@@ -17,9 +17,9 @@ from wafer.fabric.program.arrays import AnyArray as Array
 from wafer.fabric.program.codes import Column
 from wafer.fabric.program.tables import Program
 from wafer.fabric.program.text import op_text, task_of_ops
-from wafer.machine import trace as drawing
-from wafer.machine.recording import OWN_THREAD, TASK, Trace
-from wafer.machine.trace import chrome_trace, filmstrip, gif, profile, profile_text, timeline
+from wafer.machine.tools import trace as drawing
+from wafer.machine.tools.recording import OWN_THREAD, TASK, Trace
+from wafer.machine.tools.trace import chrome_trace, filmstrip, gif, profile, profile_text, timeline
 
 __all__ = [
     "Trace",

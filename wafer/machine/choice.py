@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Union
 from wafer.errors import CompileError
 from wafer.machine.engine import Machine, available, how_to_build
 from wafer.machine.image import Image
-from wafer.machine.recording import Recording
+from wafer.machine.tools.recording import Recording
 
 if TYPE_CHECKING:  # it takes JAX along
     from wafer.machine.reference.machine import ReferenceMachine

@@ -13,12 +13,12 @@ from wafer.energy import Counts
 from wafer.errors import CompileError
 from wafer.machine.arch import PORTS
 from wafer.machine.codes import Op
-from wafer.machine.counting import WORK, counts_of
 from wafer.machine.image import Image
 from wafer.machine.library import available, how_to_build, machine_library
-from wafer.machine.recording import Recording, Trace, events_of, settings_of, trace_of
-from wafer.machine.reports import Waiting, fault_message, waiting_for
 from wafer.machine.setup import lay_out
+from wafer.machine.tools.counting import WORK, counts_of
+from wafer.machine.tools.recording import Recording, Trace, events_of, settings_of, trace_of
+from wafer.machine.tools.reports import Waiting, fault_message, waiting_for
 
 __all__ = ["Machine", "Print", "Rectangle", "Status", "available", "how_to_build"]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import wafer.csl
-from wafer.machine.chains import by_cause, routes_of
-from wafer.machine.reports import IN_ROUTER, Waiting
+from wafer.machine.tools.chains import by_cause, routes_of
+from wafer.machine.tools.reports import IN_ROUTER, Waiting
 
 LAYOUT = """
 const memcpy = @import_module("<memcpy/get_params>", .{ .width = WIDTH, .height = 1 });

@@ -24,7 +24,7 @@ from wafer.csl.regions import (
 from wafer.csl.regions.colors import AllocationError, ColorGroup, allocate, joined, meetings
 from wafer.csl.regions.paths import Hop, find_exit, find_lanes, find_path
 from wafer.csl.regions.routing import Sides, registers_of
-from wafer.machine.recording import Recording
+from wafer.machine.tools.recording import Recording
 
 W, E, S, N, RAMP = Route
 FILES = {

@@ -14,8 +14,8 @@ from wafer.csl import Machine, Recording, Rectangle, trace
 from wafer.errors import CompileError
 from wafer.machine.costs import ARCHS
 from wafer.machine.engine import available
-from wafer.machine.lines import profile_of
-from wafer.machine.recording import TASK
+from wafer.machine.tools.lines import profile_of
+from wafer.machine.tools.recording import TASK
 
 LIBRARY = Path(wafer.csl.__file__).parent / "library"
 

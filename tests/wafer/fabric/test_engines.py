@@ -13,7 +13,7 @@ from wafer.fabric import native, trace
 from wafer.fabric.engines import planes
 from wafer.fabric.library import kernel_programs, lowering
 from wafer.fabric.program.ops import Const, control_wavelet, fabin, fabout, fmovs, mem, mov32, work
-from wafer.machine.recording import OWN_THREAD, TASK
+from wafer.machine.tools.recording import OWN_THREAD, TASK
 from wafer.spec import WSE2, WSE3, WaferSpec
 
 

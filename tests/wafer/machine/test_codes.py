@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from wafer.machine import checks, codes, image, reports
+from wafer.machine import checks, codes, image
 from wafer.machine.codes import Op
+from wafer.machine.tools import reports
 
 NATIVE = pathlib.Path(codes.__file__).parent / "native"
 TEXT = (NATIVE / "codes.h").read_text(encoding="utf-8")

@@ -203,7 +203,7 @@ def test_completion_priorities_and_words_that_leave_agree(tmp_path):
 @pytest.mark.native
 def test_a_fault_stops_both(tmp_path):
     state = agree(compiled(tmp_path, "fn go() void { var n: i32 = 0; y[0] = 1 / n; }"), "go")
-    assert int(state.fault.kind) == wafer.machine.reports.Fault.DIVISION
+    assert int(state.fault.kind) == wafer.machine.tools.reports.Fault.DIVISION
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 
 from wafer.energy import Counts
 from wafer.machine.engine import Print, Rectangle, Status
-from wafer.machine.recording import Trace
+from wafer.machine.tools.recording import Trace
 
 __all__ = ["Machine", "Print", "Rectangle", "Status"]
 

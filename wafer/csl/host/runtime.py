@@ -16,11 +16,11 @@ from wafer.csl.host.region import Region, flat_words
 from wafer.csl.host.symbols import find_symbol
 from wafer.csl.host.words import argument_types, arguments, dtype_of, raw_arguments
 from wafer.energy import SEVEN_NM, Counts, Energy, Picojoules, energy_of, report
-from wafer.machine.chains import by_cause, routes_of
 from wafer.machine.choice import machine_for
 from wafer.machine.image import HostPort, Image
-from wafer.machine.lines import Line, profile_of
-from wafer.machine.recording import Recording, Trace
+from wafer.machine.tools.chains import by_cause, routes_of
+from wafer.machine.tools.lines import Line, profile_of
+from wafer.machine.tools.recording import Recording, Trace
 
 __all__ = ["Runtime"]
 
@@ -81,7 +81,7 @@ class Runtime:
 
     @property
     def trace(self) -> Trace:
-        """What was recorded, for ``wafer.machine.trace``.
+        """What was recorded, for ``wafer.machine.tools.trace``.
 
         Raises:
             CompileError: nothing was.

@@ -14,7 +14,7 @@ from wafer.machine.reference.routers import front, pop
 from wafer.machine.reference.scalar import element
 from wafer.machine.reference.state import MAIN, THREADS, Operations, State
 from wafer.machine.reference.tables import Tables
-from wafer.machine.reports import Fault as Kind
+from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = ["being_read", "execute", "load_bytes", "step_operations", "store_bytes"]
 

@@ -11,7 +11,7 @@ from wafer.machine.reference.effects import field, finish, register, row_of, wit
 from wafer.machine.reference.faults import noted
 from wafer.machine.reference.state import ENDLESS, MAIN, THREADS, Main, Operations, State
 from wafer.machine.reference.tables import Tables
-from wafer.machine.reports import Fault as Kind
+from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = ["WIDTHS", "operate", "source_slot"]
 

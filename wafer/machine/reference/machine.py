@@ -13,10 +13,10 @@ from wafer.energy import Counts
 from wafer.errors import CompileError
 from wafer.machine.engine import Print, Rectangle, Status, how_to_build
 from wafer.machine.image import Image
-from wafer.machine.recording import Trace
 from wafer.machine.reference.engine import run, start
 from wafer.machine.reference.state import NEVER, Main, State, TaskKind
-from wafer.machine.reports import fault_message
+from wafer.machine.tools.recording import Trace
+from wafer.machine.tools.reports import fault_message
 
 __all__ = ["ReferenceMachine"]
 

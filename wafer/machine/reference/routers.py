@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from wafer.machine.reference.faults import noted
 from wafer.machine.reference.state import Lanes, State
 from wafer.machine.reference.tables import Tables
-from wafer.machine.reports import Fault as Kind
+from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = ["Departures", "depart", "drain", "front", "move", "pop"]
 

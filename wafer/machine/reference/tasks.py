@@ -23,7 +23,7 @@ from wafer.machine.reference.scalar import (
 )
 from wafer.machine.reference.state import Fault, Main, State, TaskKind
 from wafer.machine.reference.tables import Tables
-from wafer.machine.reports import Fault as Kind
+from wafer.machine.tools.reports import Fault as Kind
 
 __all__ = ["begin", "dispatch", "run_tasks"]
 

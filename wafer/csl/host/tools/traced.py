@@ -10,11 +10,11 @@ from wafer.errors import CompileError, WaferError
 
 if TYPE_CHECKING:  # the machine need not be loaded to say which options there are
     from wafer.csl.host.runtime import Runtime
-    from wafer.machine.recording import Trace
+    from wafer.machine.tools.recording import Trace
 
 __all__ = ["add_trace_options", "trace_script"]
 
-# Option -> name of a function of wafer.machine.trace, and what it writes.
+# Option -> name of a function of wafer.machine.tools.trace, and what it writes.
 _FILES = {
     "chrome": ("chrome_trace", "events for chrome://tracing and Perfetto (JSON)"),
     "picture": ("timeline", "timeline of tasks and operations, a row per PE (PNG, SVG, PDF)"),
@@ -73,7 +73,7 @@ def trace_script(args: argparse.Namespace) -> int:
     """
     from wafer.csl.host.tools.scripts import run_here
     from wafer.csl.host.vendor.sdk import recorded
-    from wafer.machine.recording import Recording
+    from wafer.machine.tools.recording import Recording
 
     arguments = _split(args)
     wanted = {option: getattr(args, option) for option in _FILES if getattr(args, option)}
@@ -102,7 +102,7 @@ def _show(
     runtime: "Runtime", wanted: dict[str, Path], number: int, args: argparse.Namespace
 ) -> None:
     """Write and print what was asked for; files of one of several runtimes get its number."""
-    from wafer.machine import trace as drawing
+    from wafer.machine.tools import trace as drawing
 
     trace = runtime.trace
     for option, path in wanted.items():

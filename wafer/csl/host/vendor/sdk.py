@@ -14,7 +14,7 @@ from wafer.csl.host.runtime import Runtime
 from wafer.csl.regions.layout import Platform
 from wafer.errors import CompileError
 from wafer.machine.costs import SCALAR_UNCERTAINTY
-from wafer.machine.recording import Recording
+from wafer.machine.tools.recording import Recording
 
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime", "recorded"]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer.machine.image import Image
-from wafer.machine.reports import (
+from wafer.machine.tools.reports import (
     FOR_DATA,
     FOR_ROOM,
     IN_ROUTER,

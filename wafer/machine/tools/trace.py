@@ -11,8 +11,8 @@ import numpy as np
 
 from wafer.frames import draw_filmstrip, draw_heat_map, picked, write_events, write_gif
 from wafer.machine.arch import PORTS
-from wafer.machine.lines import Line, profile_of, profile_text
-from wafer.machine.recording import OWN_THREAD, TASK, Trace
+from wafer.machine.tools.lines import Line, profile_of, profile_text
+from wafer.machine.tools.recording import OWN_THREAD, TASK, Trace
 
 __all__ = [
     "chrome_trace",

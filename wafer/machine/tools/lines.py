@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 __all__ = ["Line", "profile_of", "profile_text"]
 
-_LIBRARY = Path(__file__).parents[1] / "csl" / "library"
+_LIBRARY = Path(__file__).parents[2] / "csl" / "library"
 
 
 class Line(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from wafer.errors import CompileError
 from wafer.machine.arch import PORTS
 from wafer.machine.image import Image
-from wafer.machine.reports import task_label
+from wafer.machine.tools.reports import task_label
 
 __all__ = ["OWN_THREAD", "TASK", "Recording", "Trace", "events_of", "settings_of", "trace_of"]
 

@@ -1,0 +1,1 @@
+"""Recordings, traces and pictures of runs, counts, reports on faults and on what waits."""
