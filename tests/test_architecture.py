@@ -20,7 +20,6 @@ FULLER = {
     "wafer/commands": 22,
     "wafer/csl/library": 16,
     "wafer/data/vendor": 19,
-    "wafer/loop": 16,
 }
 
 # Room -> floor; an import may only point to a lower floor, or stay in its room. The longest name

@@ -24,8 +24,8 @@ from wafer.loop.machine import (
     manual_seed,
     use_cs,
 )
-from wafer.loop.model import CompiledModel, Parameter, backward, compile
-from wafer.loop.step import checkpoint_closure, step_closure, trace
+from wafer.loop.tracing.model import CompiledModel, Parameter, backward, compile
+from wafer.loop.tracing.step import checkpoint_closure, step_closure, trace
 from wafer.loop.utils.data import DataExecutor, DataLoader
 from wafer.loop.utils.tensorboard import save_summaries, summarize_scalar
 from wafer.version import __version__

@@ -11,8 +11,8 @@ from jaxtyping import Array
 from models.paths import map_named, named_leaves
 from wafer.loop.elsewhere import explain
 from wafer.loop.machine import PRECISION, current_backend
-from wafer.loop.model import Gradients, backward, model_of
 from wafer.loop.optim import Optimizer
+from wafer.loop.tracing.model import Gradients, backward, model_of
 from wafer.optim.optimizers import clip_factor
 from wafer.optim.precision import LossScaler
 

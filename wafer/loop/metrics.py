@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from wafer.loop.elsewhere import explain
-from wafer.loop.step import step_closure
+from wafer.loop.tracing.step import step_closure
 
 __all__ = [
     "AUCMetric",

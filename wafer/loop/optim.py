@@ -13,7 +13,7 @@ from models.errors import did_you_mean
 from wafer.config import OPTIMIZERS, SCHEDULERS, parse_optimizer, parse_schedules
 from wafer.loop.elsewhere import ELSEWHERE, explain
 from wafer.loop.machine import Backend
-from wafer.loop.model import CompiledModel, Gradients, Parameter, Parameters, model_of
+from wafer.loop.tracing.model import CompiledModel, Gradients, Parameter, Parameters, model_of
 from wafer.optim.chain import RateState, learning_rates, make_optimizer
 from wafer.optim.schedules import make_schedule
 

@@ -31,8 +31,8 @@ from wafer.loop import amp, optim
 from wafer.loop.distributed import CSConfig
 from wafer.loop.files import load, save
 from wafer.loop.machine import backend
-from wafer.loop.model import CompiledModel, compile
-from wafer.loop.step import checkpoint_closure, step_closure, trace
+from wafer.loop.tracing.model import CompiledModel, compile
+from wafer.loop.tracing.step import checkpoint_closure, step_closure, trace
 from wafer.loop.utils.data import DataExecutor, DataLoader
 from wafer.profile.rates import log_line
 from wafer.yamlfile import read_yaml

@@ -19,8 +19,8 @@ from jaxtyping import Array, PyTree
 import sparsity
 from models.checkpoint.tree import to_tree
 from wafer.loop.elsewhere import explain
-from wafer.loop.model import CompiledModel, Gradients, Parameters
 from wafer.loop.optim import Optimizer
+from wafer.loop.tracing.model import CompiledModel, Gradients, Parameters
 
 __all__ = [
     "GMP",

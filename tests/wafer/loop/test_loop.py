@@ -12,7 +12,7 @@ import sparsity
 import wafer.loop as cstorch
 import wafer.loop.experimental as older
 from models.families.fc_mnist import image_batch
-from wafer.loop.tape import differentiate, evaluate
+from wafer.loop.tracing.tape import differentiate, evaluate
 
 
 class MNIST(nn.Module):

@@ -11,8 +11,8 @@ from flax import nnx
 
 from wafer.loop.elsewhere import explain
 from wafer.loop.machine import current_backend
-from wafer.loop.model import CompiledModel, Parameters
 from wafer.loop.nn import functional, utils
+from wafer.loop.tracing.model import CompiledModel, Parameters
 
 __all__ = ["LoopModule", "Module", "functional", "utils"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import tensorboardX
 
 from wafer.loop.machine import current_backend
-from wafer.loop.step import step_closure
+from wafer.loop.tracing.step import step_closure
 
 __all__ = ["SummaryWriter", "save_summaries", "summarize_scalar"]
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from wafer.engines.programs import shapes_of
 from wafer.loop.machine import PRECISION, Backend, current_backend
-from wafer.loop.model import CompiledModel, Gradients, Initialised
-from wafer.loop.tape import evaluate
+from wafer.loop.tracing.model import CompiledModel, Gradients, Initialised
+from wafer.loop.tracing.tape import evaluate
 
 __all__ = ["checkpoint_closure", "step_closure", "trace"]
 

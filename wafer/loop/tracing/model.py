@@ -13,8 +13,8 @@ from models.base import Model
 from models.checkpoint.tree import fill_template, to_tree
 from models.paths import map_named, named_leaves
 from wafer.loop.machine import Backend, backend as backend_named, current_backend
-from wafer.loop.model_functions import functions_of
-from wafer.loop.tape import differentiate
+from wafer.loop.tracing.model_functions import functions_of
+from wafer.loop.tracing.tape import differentiate
 
 __all__ = [
     "CompiledModel",
