@@ -136,10 +136,10 @@ class Machine : public Tasks {
 
   std::vector<Waiting> waiting();
 
-  // Let operations that write beyond these variables of a program be faults.
-  void check_writes(int program, std::vector<Span> variables) {
+  // Let operations that read or write beyond these variables of a program be faults.
+  void check_bounds(int program, std::vector<Span> variables) {
     if (program < 0 || size_t(program) >= programs_.size()) return;
-    variables_.resize(programs_.size()), checks_writes_ = true;
+    variables_.resize(programs_.size()), checks_bounds_ = true;
     variables_[size_t(program)] = std::move(variables);
   }
 

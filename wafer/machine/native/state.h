@@ -166,7 +166,7 @@ struct Print {
 enum FaultKind {
   kNoFault, kSameCycleArrival, kOffWafer, kThreadInUse, kOutsideMemory, kUnboundControl, kMessage,
   kDivision, kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand,
-  kOverrun
+  kOverrun, kOverread
 };
 
 // Bytes [begin, end) of a variable.
