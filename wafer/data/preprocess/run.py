@@ -36,6 +36,7 @@ from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
 from wafer.data.preprocess.records import BEGINNING, Batch, Position, batches, find_inputs
 from wafer.data.preprocess.vocabulary import Vocabulary, build_vocabulary, describe
 from wafer.data.rowfiles.described import PARAMS
+from wafer.data.text.compressed import optional
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.data.vendor import vocabulary as vendor_vocabulary
 from wafer.data.vendor.hooks import load_hook
@@ -96,6 +97,8 @@ def preprocess(settings: AnySettings, keep: Keep | None = None) -> Summary:
 
 def _rules(settings: AnySettings, tokenizer: Tokenizer) -> tuple[Vocabulary, Layout]:
     """Ids and row layout by the kind of settings."""
+    if settings.use_ftfy:
+        optional("ftfy", "ftfy", "use_ftfy")  # a missing package ends the run now
     if isinstance(settings, HookSettings):
         load_hook(settings.read_hook, settings.read_hook_kwargs)  # a wrong name ends the run now
         ids = vendor_vocabulary.describe(settings, tokenizer)
