@@ -270,7 +270,7 @@ struct Wafer {
   uint32_t to_host = 0;  // slots
   std::vector<int8_t> partner;
   bool checks_bounds = false;
-  std::vector<std::vector<Span>> variables;  // by program, if writes are checked
+  std::vector<std::vector<Span>> variables;  // by program, if bounds are checked
 
   Arena<Lane> lanes;
   std::vector<uint32_t> live, incoming;     // slots with words; to which words come
