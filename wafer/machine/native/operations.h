@@ -20,11 +20,13 @@ inline int set_of(const Wafer& w, int gate) {
   return !w.costs.wse3 && Gate(gate) == Gate::kColor ? int(Gate::kData) : gate;
 }
 
-inline void block(Wafer& w, Core& core, int gate, int id) { core.blocked[set_of(w,
-                  gate)] |= 1u << id; }
+inline void block(Wafer& w, Core& core, int gate, int id) {
+  core.blocked[set_of(w, gate)] |= 1u << id;
+}
 
-inline void unblock(Wafer& w, Core& core, int gate, int id) { core.blocked[set_of(w,
-                    gate)] &= ~(1u << id); }
+inline void unblock(Wafer& w, Core& core, int gate, int id) {
+  core.blocked[set_of(w, gate)] &= ~(1u << id);
+}
 
 inline bool is_blocked(const Wafer& w, const Core& core, Gate gate, int id) {
   return core.blocked[set_of(w, int(gate))] >> id & 1;
