@@ -240,10 +240,10 @@ int64_t csl_left(void* m, int32_t cell, int32_t color, int32_t side, uint32_t* w
 }
 
 // Rows of first byte and end.
-void csl_check_writes(void* m, int32_t program, const int32_t* rows, int64_t count) {
+void csl_check_bounds(void* m, int32_t program, const int32_t* rows, int64_t count) {
   std::vector<wafer::csl::Span> variables;
   for (int64_t k = 0; k < count; ++k) variables.push_back({rows[2 * k], rows[2 * k + 1]});
-  of(m).check_writes(program, std::move(variables));
+  of(m).check_bounds(program, std::move(variables));
 }
 
 // kind, cell, task, its id, pc, detail.

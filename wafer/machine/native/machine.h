@@ -184,10 +184,10 @@ class Machine {
 
   std::vector<Waiting> waiting() { return csl::waiting(w_); }
 
-  // Let operations that write beyond these variables of a program be faults.
-  void check_writes(int program, std::vector<Span> variables) {
+  // Let operations that read or write beyond these variables of a program be faults.
+  void check_bounds(int program, std::vector<Span> variables) {
     if (program < 0 || size_t(program) >= w_.programs.size()) return;
-    w_.variables.resize(w_.programs.size()), w_.checks_writes = true;
+    w_.variables.resize(w_.programs.size()), w_.checks_bounds = true;
     w_.variables[size_t(program)] = std::move(variables);
   }
 

@@ -20,11 +20,13 @@ inline int set_of(const Wafer& w, int gate) {
   return !w.costs.wse3 && Gate(gate) == Gate::kColor ? int(Gate::kData) : gate;
 }
 
-inline void block(Wafer& w, Core& core, int gate, int id) { core.blocked[set_of(w,
-                  gate)] |= 1u << id; }
+inline void block(Wafer& w, Core& core, int gate, int id) {
+  core.blocked[set_of(w, gate)] |= 1u << id;
+}
 
-inline void unblock(Wafer& w, Core& core, int gate, int id) { core.blocked[set_of(w,
-                    gate)] &= ~(1u << id); }
+inline void unblock(Wafer& w, Core& core, int gate, int id) {
+  core.blocked[set_of(w, gate)] &= ~(1u << id);
+}
 
 inline bool is_blocked(const Wafer& w, const Core& core, Gate gate, int id) {
   return core.blocked[set_of(w, int(gate))] >> id & 1;
@@ -311,26 +313,22 @@ inline void run_alone(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   else execute(w, core, kMainThread, o, o.length, worker);
 }
 
-// Bytes [first, last] that a destination in memory takes, of an operation whose length is known.
-inline std::pair<int64_t, int64_t> written(const Operation& o) {
-  const int64_t last = o.dest.base + int64_t(o.dest.step) * (int64_t(o.length) - 1);
-  return {std::min<int64_t>(o.dest.base, last),
-          std::max<int64_t>(o.dest.base, last) + o.dest.width - 1};
-}
-
-// Whether an operation begins to write in a variable and goes beyond it, which is a fault.
-[[gnu::noinline, gnu::cold]] inline bool overruns(const Wafer& w, const Core& core,
-                                                  const Operation& o,
-                                           Worker* worker) {
-  constexpr uint32_t kUntilControl = 0x7fff;
-  if (o.dest.kind != Operand::kMemory || !o.length || o.length >= kUntilControl) return false;
-  const auto [first, last] = written(o);
-  for (const Span& span : w.variables[size_t(core.program)]) {
-    if (o.dest.base < span.begin || o.dest.base >= span.end) continue;
-    if (first >= span.begin && last < span.end) return false;
-    const int64_t other = first < o.dest.base ? first : last;
-    note(core, o, kOverrun, int64_t(o.dest.base) << 32 | (other & 0xFFFFFFFF), worker);
-    return true;
+// Whether an operand of an operation begins in a variable and goes beyond it, which is a fault.
+[[gnu::noinline, gnu::cold]] inline bool overruns(const Wafer& w, const Core& core, Operation& o,
+                                                  Worker* worker) {
+  if (!o.length || o.length >= uint32_t(kEndlessExtent)) return false;
+  for (int k = 0; k < 4; ++k) {
+    const Stream& s = stream(o, k);
+    if (s.kind != Operand::kMemory) continue;
+    const int64_t far = s.base + int64_t(s.step) * (int64_t(o.length) - 1);
+    const int64_t first = std::min<int64_t>(s.base, far), last = std::max<int64_t>(s.base, far);
+    for (const Span& span : w.variables[size_t(core.program)]) {
+      if (s.base < span.begin || s.base >= span.end) continue;
+      if (first >= span.begin && last + s.width <= span.end) break;
+      const int64_t other = first < s.base ? first : last + s.width - 1;
+      const int kind = k == 0 ? kOverrun : kOverread;
+      return note(core, o, kind, int64_t(s.base) << 32 | (other & 0xFFFFFFFF), worker), true;
+    }
   }
   return false;
 }
@@ -365,7 +363,7 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   if (o.src0.kind == Operand::kFifo && o.src1.kind == Operand::kFifo && o.src0.row == o.src1.row)
     return fault(core, kWrongOperand, pc, 0, worker), false;
   o.length = length(o, lengths);
-  if (w.checks_writes && overruns(w, core, o, worker)) return false;
+  if (w.checks_bounds && overruns(w, core, o, worker)) return false;
   o.op = DsdOp(row.op);
   for (const Stream* s : {&o.src0, &o.src1})
     o.indexed |= s->kind == Operand::kFabric && s->width == 2;

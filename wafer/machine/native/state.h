@@ -169,7 +169,7 @@ struct Print {
 enum FaultKind {
   kNoFault, kSameCycleArrival, kOffWafer, kThreadInUse, kOutsideMemory, kUnboundControl, kMessage,
   kDivision, kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand,
-  kOverrun
+  kOverrun, kOverread
 };
 
 // Bytes [begin, end) of a variable.
@@ -269,8 +269,8 @@ struct Wafer {
   int8_t slot[kColors];  // of each colour, or -1
   uint32_t to_host = 0;  // slots
   std::vector<int8_t> partner;
-  bool checks_writes = false;
-  std::vector<std::vector<Span>> variables;  // by program, if writes are checked
+  bool checks_bounds = false;
+  std::vector<std::vector<Span>> variables;  // by program, if bounds are checked
 
   Arena<Lane> lanes;
   std::vector<uint32_t> live, incoming;     // slots with words; to which words come
