@@ -18,7 +18,6 @@ FULLER = {
     "sparsity/kernels": 25,
     "vsl/native": 16,
     "wafer/commands": 22,
-    "wafer/csl/library": 16,
     "wafer/data/vendor": 19,
 }
 

@@ -1,5 +1,7 @@
 """Cycles of each instruction of a program: the rules of ``costs.py`` that need its neighbours."""
 
+import bisect
+
 import numpy as np
 
 from wafer.machine.codes import Op, Operand, Type
@@ -13,6 +15,9 @@ _ENDS = (*_JUMPS, Op.CALL_AT, Op.RETURN)
 _FIRST = COLUMNS["operations"].index("dest")
 _MEMORY = (Operand.MEMORY, Operand.SHAPED)
 _BITS = {Type[f"{sign}{bits}"]: bits for sign in "IU" for bits in (8, 16, 32, 64)}
+_BYTES = dict.fromkeys(Type, 2) | {Type.F32: 4} | {kind: n // 8 for kind, n in _BITS.items()}
+_ANYWHERE = range(1 << 16)
+_ACCESSES = (Op.LOAD, Op.STORE, Op.MOVE, Op.OPERATE)
 
 
 class _Constants(dict[int, int]):
@@ -44,6 +49,7 @@ def instruction_cycles(program: Program, arch: Arch) -> np.ndarray:
     targets = {row[2] for row in code if row[0] in _JUMPS}
     out = np.zeros(len(code), np.int32)
     constants, entries = _Constants(), dict[int, _Constants]()
+    addresses = dict[int, int | None]()
     for pc, (op, kind, a, b, c) in enumerate(code):
         if pc in targets:
             entries[pc], constants = constants, _Constants()
@@ -53,7 +59,13 @@ def instruction_cycles(program: Program, arch: Arch) -> np.ndarray:
             out[pc] = _division(op, Type(kind), constants[c], costs)
         else:
             out[pc] = costs[op, kind]
+        if op in _ACCESSES:
+            addresses[pc] = constants.get(b if op in (Op.LOAD, Op.OPERATE) else a)
         constants.follow(op, a, b, c)
+    moved = _hoisted(program, {pc: _bytes(code[pc], at, operands) for pc, at in addresses.items()})
+    out[[*moved]] = 0
+    for before, _ in set(moved.values()):
+        out[before] += costs[Op.LOAD, 0]
     for end, (op, _, start, _, _) in enumerate(code):
         if op == Op.JUMP and start < end:
             trips = _trips(code, start, end, entries[start])
@@ -69,6 +81,77 @@ def _loads(kinds: list[int], register: int, constants: _Constants, arch: Arch) -
         out += arch.operands.get(Operand(kind), 0)
         out += arch.computed * (kind in _MEMORY and register not in constants)
         register += kind != Operand.NONE
+    return out
+
+
+def _bytes(row: list[int], known: int | None, operands: list[list[int]]) -> range:
+    """Return the bytes that a load reads, or that a store or an operation writes.
+
+    Args:
+        row: of the code.
+        known: its address, or the operation's destination; None: not known.
+        operands: kinds of them, by operation.
+    """
+    op, kind, a, _, c = row
+    dest = operands[a][0] if op == Op.OPERATE else Operand.POINTER
+    if dest not in (*_MEMORY, Operand.POINTER):
+        return range(0)  # where a DSR leads is not looked for
+    if known is None or dest == Operand.SHAPED:
+        return _ANYWHERE
+    if op != Op.OPERATE:
+        offset, size = (0, c) if op == Op.MOVE else (c, _BYTES[Type(kind)])
+        return range(known + offset, known + offset + size)
+    address, length, stride = (known >> 16 * k & 0xFFFF for k in range(3))
+    if dest == Operand.POINTER:
+        length = 1
+    return _ANYWHERE if stride >> 15 else range(address, address + 4 * max(1, length * stride))
+
+
+def _hoisted(program: Program, accesses: dict[int, range]) -> dict[int, tuple[int, range]]:
+    """Find loads that a compiler moves out of a loop.
+
+    Every round comes to them, and nothing in the loop writes to their variable.
+
+    Args:
+        program: whose code it is.
+        accesses: bytes that an instruction reads or writes.
+
+    Returns:
+        Load -> the instruction before the largest such loop, the bytes.
+    """
+    code = program.code.tolist()
+    calls = {pc: row[2] for pc, row in enumerate(code) if row[0] == Op.CALL}
+    tables = (program.local_tasks, program.data_tasks, program.control_tasks)
+    tables = (*tables, program.teardown_handlers, program.empty_handlers)
+    entries = {program.start, *program.functions.values(), *(int(pc) for t in tables for pc in t)}
+    begins = [*sorted(entries | set(calls.values())), len(code)]
+    next_function = lambda pc: bisect.bisect_right(begins, pc)
+    skips = [(pc, row[2]) for pc, row in enumerate(code) if row[0] in _JUMPS[:3] and row[2] > pc]
+    out = dict[int, tuple[int, range]]()
+    loops = [(row[2], pc) for pc, row in enumerate(code) if row[0] in _JUMPS[:3] and row[2] <= pc]
+    for start, end in sorted(loops, key=lambda loop: loop[1] - loop[0]):
+        region, each_round = set[int](), set[int]()
+        parts = [(start, end + 1, True)]
+        while parts:
+            begin, stop, always = parts.pop()
+            region.update(range(begin, stop))
+            passed = [range(at + 1, to) for at, to in skips if begin <= at and to < stop]
+            own = set(range(begin, stop)).difference(*passed) if always else set()
+            each_round |= own
+            for pc in (pc for pc in range(begin, stop) if pc in calls):
+                to = calls[pc]
+                if to not in (each_round if pc in own else region):
+                    parts.append((to, begins[next_function(to)], pc in own))
+        if {Op.CALL_AT} & {code[pc][0] for pc in region} or code[start - 1][0] in _ENDS:
+            continue
+        shared = entries | {to for pc, to in calls.items() if pc not in region}
+        written = [accesses[pc] for pc in region & accesses.keys() if code[pc][0] != Op.LOAD]
+        for pc in (pc for pc in each_round & accesses.keys() if code[pc][0] == Op.LOAD):
+            own, function = accesses[pc], begins[next_function(pc) - 1]
+            free = all(own.stop <= other.start or other.stop <= own.start for other in written)
+            inside = start <= pc <= end or function not in shared
+            if free and inside and own.stop <= len(program.memory):
+                out[pc] = start - 1, own
     return out
 
 

@@ -15,7 +15,7 @@ FILES = sorted(LIBRARY.rglob("*.csl"))
 
 
 def module_name(path):
-    return path.relative_to(LIBRARY).with_suffix("").as_posix()
+    return path.relative_to(LIBRARY).with_suffix("").as_posix().removeprefix("values/")
 
 
 MODULES = {module_name(path): path for path in FILES}
@@ -58,6 +58,7 @@ USED = {
     "tile_config/output_queue_config": "encode_output_queue",
     "data_utils": "lo16 hi16 lo32 hi32",
     "timer": "timerCount timerType start stop elapsed",
+    "string": "comptime_int_to_string fmt",
     "types": "is_unsigned_int is_signed_int is_float16 is_float is_enabled_float is_signed"
     " is_numeric is_dsd is_dsr has_dsd_type has_dsr_type byte_size_of bit_size_of word_size_of",
     "directions": "rotate_clockwise rotate_counterclockwise flip_vertical flip_horizontal flip"

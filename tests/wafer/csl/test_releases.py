@@ -113,7 +113,11 @@ def test_what_is_not_built_is_named_with_its_release(tmp_path, name):
     call = f'@import_module("{name}")' if name[0] == "<" else f"{name}(0, 0)"
     if name in ARGUMENTS:
         call = f"{name}({', '.join('0' * ARGUMENTS[name][0])})"
-    used = f"fn go() void {{ const x = {call}; }} comptime {{ @export_symbol(go); }}"
+    module, _, member = name.partition(">.")
+    if member:
+        call = f"module.{member}"
+    used = f'const module = @import_module("{module}>");' if member else ""
+    used += f"fn go() void {{ const x = {call}; }} comptime {{ @export_symbol(go); }}"
     with pytest.raises(wafer.csl.CslError, match=f"{name} of SDK {NOT_BUILT[name]} is not built"):
         compiled(tmp_path, ONE, used)
 

@@ -225,6 +225,73 @@ def test_a_short_loop_over_constants_is_unrolled(rounds, cycles):
     assert between(text) == cycles
 
 
+_LOOP = """
+        const r1 100
+        const r4 1
+        const r9 1
+        const r3 99
+        add.i16 r3 r3 r4  # the rounds are not known before
+        ---
+        const r2 0
+      again:
+        lt.i16 r5 r2 r3
+        jump_unless done r5
+        const r8 40
+        {body}
+        add.i16 r2 r2 r4
+        jump again
+      done:
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "once", "round_"),
+    [
+        # test, step and both jumps of a round: 4
+        ("load.i16 r6 r8 0", 1, 0),  # nothing writes to bytes 40 and 41: loaded before the loop
+        ("load.i16 r6 r8 0\nload.i16 r7 r8 0", 1, 0),  # once, for both
+        ("load.i16 r6 r8 0\nload.i16 r7 r8 2", 2, 0),
+        ("load.i16 r6 r8 0\nstore.i16 r8 r9 2", 1, 1),  # the variable behind is written
+        ("load.i16 r6 r8 0\nstore.i16 r8 r9 0", 0, 2),  # it is written itself
+        ("load.i16 r6 r8 0\nstore.i32 r8 r9 -2", 0, 2),  # and so its lower byte
+        ("load.i16 r6 r8 0\nmove r8 r1 2", 0, 2),
+        ("load.i16 r6 r2 0", 0, 1),  # its address changes
+        ("load.i16 r6 r8 0\nstore.i16 r2 r9 0", 0, 2),  # nobody knows what is written
+    ],
+)
+def test_what_does_not_change_is_loaded_before_a_loop(body, once, round_):
+    rounds = 100 * (4 + round_) + 2  # and the last test, with its jump
+    assert between(_LOOP.format(body=body), memory=400) == once + rounds
+
+
+def test_loads_of_functions_and_of_loops_within_each_other():
+    """A function that only a loop calls is a part of it; an operation writes to its descriptor."""
+    code, reads = (
+        _LOOP.format(body="call reads r10"),
+        "reads:\nconst r1 40\nload.i16 r2 r1 0\nreturn",
+    )
+    assert between(code, reads, memory=400) == 1 + 100 * 4 + 2
+    again = code + "call reads r10"  # from elsewhere, too
+    assert between(again, reads, memory=400) == 100 * 5 + 2 + 1
+    inner = """
+        const r11 0
+        const r12 50
+      inner:
+        const r8 40
+        load.i16 r13 r8 0
+        sub.i16 r12 r12 r4
+        jump_if inner r12
+        store.i16 r8 r9 0
+    """  # written by the outer loop's round: loaded in each one, before 50 rounds of 2 cycles
+    assert between(_LOOP.format(body=inner), memory=400) == 100 * (4 + 1 + 100 + 1) + 2
+    operation = "load.i16 r6 r8 0\nmemory r20 {} 4\nconst r21 0\n"
+    operation += "operate MOV16 dest=MEMORY src0=SCALAR at=r20"
+    cycles = 1 + ARCHS["wse2"].operands[Operand.MEMORY] + 1
+    for place, once in ((100, 1), (36, 0)):  # four words from byte 100, or from 36 on
+        expected = once + 100 * (4 + cycles + 1 - once) + 2
+        assert between(_LOOP.format(body=operation.format(place)), memory=400) == expected
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 def test_instructions_of_a_task_and_steps_of_operations_take_turns(arch):
     """A microthread of 5 elements beside 30 instructions: none of them in the same cycle."""

@@ -16,6 +16,7 @@ __all__ = ["Files"]
 
 T = TypeVar("T", bound=tree.Node)
 LIBRARY = Path(__file__).parents[1] / "library"
+_VALUES = "values"  # its modules of plain values, imported without the folder
 
 
 class Files:
@@ -55,13 +56,14 @@ class Files:
             Failure: there is no such file.
         """
         if name.startswith("<") and name.endswith(">"):
-            for folder in (LIBRARY, *map(Path, self.import_paths)):
+            for folder in (LIBRARY, LIBRARY / _VALUES, *map(Path, self.import_paths)):
                 if (path := folder / f"{name[1:-1]}.csl").is_file():
                     return path
             if name in NOT_BUILT:
                 text = f"{name} of SDK {NOT_BUILT[name]} is not built here"
                 raise Failure(Problem(at, text, "a module of this name on --import-path is taken"))
-            known = sorted(str(p.relative_to(LIBRARY))[:-4] for p in LIBRARY.rglob("*.csl"))
+            paths = (str(p.relative_to(LIBRARY))[:-4] for p in LIBRARY.rglob("*.csl"))
+            known = sorted(path.removeprefix(f"{_VALUES}/") for path in paths)
             hint = f"there are {', '.join(f'<{each}>' for each in known)}"
             raise Failure(Problem(at, f"there is no system module {name}", hint))
         folders = [Path(importer).parent, *map(Path, self.import_paths)]

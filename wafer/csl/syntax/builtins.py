@@ -13,7 +13,7 @@ _ROWS = (
     (1, 1, "get_int get_color_id get_color get_input_queue get_output_queue get_ut_id get_config"),
     (1, 1, "get_local_task_id get_data_task_id get_control_task_id"),
     (1, 1, "type_of is_arch element_type element_count rank dimensions strlen get_array"),
-    (1, 1, "is_comptime range_start range_stop range_step"),
+    (1, 1, "is_comptime range_start range_stop range_step get_string_from_byte"),
     (1, 1, "set_active_prng get_config_unchecked get_symbol_id get_symbol_value get_tensor_ptr"),
     (0, 1, "has_exported_tensors"),
     (1, 2, "comptime_assert import_module export_symbol allocate_fifo initialize_queue"),

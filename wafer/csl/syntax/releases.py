@@ -87,6 +87,7 @@ FEATURES = (
     Feature("<debug> without key", "0.4", "0.8", ".key"),
     Feature("SdkLayout", "1.4", "", "a layout block"),
     Feature("<kernels/fft/fft3d_layout>", "1.4"),
+    Feature("<string>", "2.10"),
 )
 # What the vendor's documentation of a release has and nothing here does.
 NOT_BUILT = {
@@ -97,10 +98,11 @@ NOT_BUILT = {
     "@has_exported_tensors": "1.4",
     "@load_to_dsr_xdsr_sr": "2.10",
     "@set_active_prng": "1.4",
-    "<exceptions>": "2.10",
-    "<filters>": "2.10",
     "<message_passing>": "2.10",
-    "<string>": "2.10",
+    "<tile_config>.control_transform": "2.10",
+    "<tile_config>.exceptions": "2.10",
+    "<tile_config>.filters": "2.10",
+    "<tile_config>.input_queue_status": "2.10",
 }
 _BY_NAME = {feature.name: feature for feature in FEATURES}
 

@@ -9,11 +9,11 @@ __all__ = ["cycles", "run"]
 
 # Cycles of the PE that does most, on WSE-2. Sending and hearing are counted by the table of costs
 # (wafer/machine/costs.py); the others are read off runs of 1 x 1 to 20 x 20 cells.
-_START = 13  # the call, the first cell, the end
-_GENERATION = 17  # the rule, the sums and the loop
+_START = 16  # the call, the first cell, the end
+_GENERATION = 13  # the rule, the sums and the loop
 _SEND, _HEAR = 2, 3  # one word: an operation with a fabric operand; and one with a pointer besides
-_FLIGHT = (4, 3.5)  # what is left of it when all else is done: of one neighbour and of two
-_PAIR = 2  # along the other axis there are two cells: both wait
+_FLIGHT = (6, 5.5)  # what is left of it when all else is done: of one neighbour and of two
+_PAIR = 1.5  # along the other axis there are two cells: both wait
 _LATE = 1.75  # in each of the first generations, as many as cells are beyond three
 
 

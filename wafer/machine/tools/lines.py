@@ -56,7 +56,8 @@ def _place(row: Line) -> str:
     """File and line as a reader looks for them: from here on, or as the name of a system module."""
     path = Path(row.file)
     if path.is_relative_to(_LIBRARY):
-        return f"<{path.relative_to(_LIBRARY).with_suffix('')}>:{row.line}"
+        name = str(path.relative_to(_LIBRARY).with_suffix("")).removeprefix("values/")
+        return f"<{name}>:{row.line}"
     here = path.resolve().is_relative_to(Path.cwd())
     return f"{os.path.relpath(path) if here else path}:{row.line}"
 

@@ -254,8 +254,15 @@ def _strlen(ev: Evaluator, node: tree.Builtin) -> Value:
     return Value(types.COMPTIME_INT, len(ev.known(node.arguments[0]).data))
 
 
+def _get_string_from_byte(ev: Evaluator, node: tree.Builtin) -> Value:
+    byte = ev.known(node.arguments[0]).data
+    if not (isinstance(byte, int) and 0 <= byte < 256):
+        ev.fail(node.at, f"a byte is a number from 0 to 255, found {byte}")
+    return Value(types.STRING, bytes([byte]).decode(errors="surrogateescape"))
+
+
 def _get_array(ev: Evaluator, node: tree.Builtin) -> Value:
-    content = list(ev.known(node.arguments[0]).data.encode())
+    content = list(ev.known(node.arguments[0]).data.encode(errors="surrogateescape"))
     return Value(types.Array((len(content),), types.integer("u8")), content)
 
 
@@ -361,6 +368,7 @@ BUILTINS = {
     "@strcat": _strcat,
     "@strlen": _strlen,
     "@get_array": _get_array,
+    "@get_string_from_byte": _get_string_from_byte,
     "@is_comptime": _is_comptime,
     "@is_arch": _is_arch,
     "@get_rectangle": _get_rectangle,

@@ -22,6 +22,7 @@ from wafer.csl.semantics.core.values import (
 )
 from wafer.csl.semantics.language.coerce import coerce, zero
 from wafer.csl.syntax import tree
+from wafer.csl.syntax.releases import NOT_BUILT
 from wafer.csl.syntax.source import Position
 from wafer.machine.codes import Op
 
@@ -337,6 +338,8 @@ def _of_module(ev: Evaluator, module: Module, node: tree.Member) -> Any:
     """What ``module.name`` stands for."""
     binding = declared(ev, module, node.name)
     if binding is None:
+        if (name := f"{module.name}.{node.name}") in NOT_BUILT:
+            ev.fail(node.at, f"{name} of SDK {NOT_BUILT[name]} is not built here")
         hint = ev.meant(node.name, module.declarations)
         ev.fail(node.at, f"{module.name} declares no '{node.name}'", hint)
     return binding

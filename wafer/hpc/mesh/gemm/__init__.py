@@ -14,7 +14,7 @@ __all__ = ["block_cycles", "cycles", "run"]
 # of A, besides the numbers that they add; a step besides its product and its words; an alignment
 # besides the words that leave and come, and the least that one takes.
 _START, _ROW, _NUMBER, _STEP, _ALIGN, _LEAST = 58, 21, 7, 131, 63, 74
-_ROW_CODE = 12  # of a row's loop, which decides whether it is unrolled
+_ROW_CODE = 11  # of a row's loop, which decides whether it is unrolled
 
 
 def block_cycles(
