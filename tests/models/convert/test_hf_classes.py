@@ -52,5 +52,5 @@ def test_other_spellings_mean_the_same(release, kind):
 
 @pytest.mark.parametrize("kind", sorted(HARMLESS))
 def test_a_key_that_no_class_has_is_an_error(kind):
-    with pytest.raises(ValueError, match="made_up: 1, a key that .* does not have here"):
+    with pytest.raises(ValueError, match=r"made_up: 1, a key that .* does not have here"):
         config_from_hf({"model_type": kind, "made_up": 1})
