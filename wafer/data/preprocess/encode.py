@@ -116,6 +116,8 @@ _SOUND = re.compile(r"[\t\n -%'-~]*")
 
 def fix_text(text: str, normalization: str | None) -> str:
     """``ftfy.fix_text``, which is asked only about lines that it may change."""
+    if _SOUND.fullmatch(text):
+        return text
     ftfy = optional("ftfy", "ftfy", "use_ftfy")
     entities: str | bool = "auto"
     out = []
@@ -218,7 +220,8 @@ def count_marks(texts: Sequence[Sequence[int] | np.ndarray], tokenizer: Tokenize
     added = tokenizer.get_added_tokens_decoder()
     special = np.zeros(max(added, default=-1) + 2, bool)  # the last is that of all larger ids
     special[[i for i, token in added.items() if token.special]] = True
-    return sum(int(np.count_nonzero(special.take(ids, mode="clip"))) for ids in texts if len(ids))
+    whole = np.concatenate([*texts, np.empty(0, np.int32)])
+    return int(np.count_nonzero(special.take(whole.astype(np.intp), mode="clip")))
 
 
 def _documents(texts: list[str], encoder: Encoder, tokenizer: Tokenizer) -> Encoded:

@@ -25,7 +25,6 @@ from rich.progress import (
 from tokenizers import Tokenizer
 
 from models.files import appearing_whole
-from models.guarded import dismiss
 from wafer.data.preprocess import progress as standings
 from wafer.data.preprocess.encode import Encoded, Encoder, encode
 from wafer.data.preprocess.layouts import Layout, layout_of
@@ -36,6 +35,7 @@ from wafer.data.preprocess.progress import Counts, Saved, Standing, fingerprint
 from wafer.data.preprocess.records import BEGINNING, Batch, Position, batches, find_inputs
 from wafer.data.preprocess.vocabulary import Vocabulary, build_vocabulary, describe
 from wafer.data.rowfiles.described import PARAMS
+from wafer.data.text.compressed import optional
 from wafer.data.text.tokenizer import load_tokenizer
 from wafer.data.vendor import vocabulary as vendor_vocabulary
 from wafer.data.vendor.hooks import load_hook
@@ -75,7 +75,6 @@ def preprocess(settings: AnySettings, keep: Keep | None = None) -> Summary:
         _clear(folder, settings)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer(settings, inputs, folder, keep)
-    dismiss()  # its memory is wanted for the workers
     ids, layout = _rules(settings, tokenizer)
     if isinstance(settings, HookSettings):
         vendor_vocabulary.keep_settings(settings, ids, tokenizer, folder)
@@ -96,6 +95,8 @@ def preprocess(settings: AnySettings, keep: Keep | None = None) -> Summary:
 
 def _rules(settings: AnySettings, tokenizer: Tokenizer) -> tuple[Vocabulary, Layout]:
     """Ids and row layout by the kind of settings."""
+    if settings.use_ftfy:
+        optional("ftfy", "ftfy", "use_ftfy")  # a missing package ends the run now
     if isinstance(settings, HookSettings):
         load_hook(settings.read_hook, settings.read_hook_kwargs)  # a wrong name ends the run now
         ids = vendor_vocabulary.describe(settings, tokenizer)
