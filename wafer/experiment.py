@@ -311,6 +311,7 @@ def _conflicts(cfg: RunConfig, model: models.Model) -> list[Problem]:
         + list(_split_negatives(cfg))
         + list(_no_export(cfg, model))
         + list(_no_student(cfg))
+        + list(_no_selection(cfg))
     )
 
 
@@ -334,6 +335,13 @@ def _no_student(cfg: RunConfig) -> Iterator[Problem]:
     if cfg.distillation is not None and section is not None and section.task != "lm":
         message = f"train_input is for {section.task!r}; a teacher needs 'lm', drop the section"
         yield Problem(("distillation",), message)
+
+
+def _no_selection(cfg: RunConfig) -> Iterator[Problem]:
+    """An element that a mask prunes and grows again would train or not by the first weights."""
+    if cfg.optimizer is not None and cfg.optimizer.selective_grad and cfg.sparsity is not None:
+        message = "not computed here: outliers of sparse weights; drop this or the sparsity section"
+        yield Problem(("optimizer", "selective_grad"), message)
 
 
 def _no_export(cfg: RunConfig, model: models.Model) -> Iterator[Problem]:

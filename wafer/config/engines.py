@@ -38,6 +38,7 @@ class EngineRow(NamedTuple):
     floor_plan: it runs on a floor plan of the wafer, which the dry modes make
     several_processes: its systems may lie in several processes
     distils: a step takes the weights of a teacher, too (``distillation``)
+    clips_selected: clips the norm of gradients of selected elements (``selective_grad``)
     copies: several copies of the model share the batch of a system (``num_replicas``)
     """
 
@@ -49,6 +50,7 @@ class EngineRow(NamedTuple):
     floor_plan: bool = False
     several_processes: bool = False
     distils: bool = False
+    clips_selected: bool = False
     copies: bool = False
 
 
@@ -112,6 +114,7 @@ _ROWS = (
         whole_step_program=True,
         several_processes=True,
         distils=True,
+        clips_selected=True,
     ),
     EngineRow(
         "weight_streaming",

@@ -114,11 +114,13 @@ CALLBACKS: dict[str, _Table] = {
         "start_step": ("op_profiler_config", "start_step"),
         "end_step": ("op_profiler_config", "end_step"),
     },
+    "SelectiveGrad": {"selective_grads": ("optimizer", "selective_grad")},
     "SkipSamples": {"n": ("runconfig", "skip_samples")},
     "ScopedTrainFlags": {"csx.performance.micro_batch_size": ("train_input", "micro_batch_size")},
     "ScopedValidateFlags": {"csx.performance.micro_batch_size": ("eval_input", "micro_batch_size")},
     "TensorBoardLogger": {"summary_dir": ("runconfig", "summary_dir")},
 }
+_NEED_ARGUMENTS = frozenset({"Lora", "SelectiveGrad", "SkipSamples"})
 # These do here what they do there, without being asked.
 _ALWAYS = frozenset(
     {
@@ -138,12 +140,6 @@ _ALWAYS = frozenset(
 def _keys(path: str) -> Path:
     """Split a dotted path; places in lists are numbers."""
     return tuple(int(part) if part.isdigit() else part for part in path.split("."))
-
-
-# These change what is trained, and have no counterpart.
-_NOT_COMPUTED = {
-    "SelectiveGrad": "parameters without a gradient by a filter; LLaVA has model.freeze",
-}
 
 
 class _Upgrade:
@@ -243,10 +239,12 @@ def _schedulers(up: _Upgrade, value: Any, path: str) -> None:
 def _callbacks(up: _Upgrade, value: Any, path: str) -> None:
     for i, entry in enumerate(_items(value)):
         name, arguments = _named(entry, f"{path}.{i}")
-        if name in _NOT_COMPUTED:
-            message = f"not computed here: {_NOT_COMPUTED[name]}; drop the callback"
-            raise ConfigError([Problem((*_keys(path), i, name), message)])
         table = CALLBACKS.get(name)
+        if name in _NEED_ARGUMENTS and not arguments:
+            message = (
+                f"missing argument {', '.join(CALLBACKS[name])!r}; add it or drop the callback"
+            )
+            raise ConfigError([Problem((*_keys(path), i, name), message)])
         if table is None:
             if name not in _ALWAYS:
                 up.left.append(f"{path}.{i}.{name}")

@@ -91,6 +91,7 @@ def check(experiment: Experiment, row: EngineRow | None = None) -> None:
     """
     complaints = problems(experiment, row) + list(_no_copies(experiment, row))
     complaints += _no_teacher(experiment, row)
+    complaints += _no_selected_norm(experiment, row)
     if complaints:
         raise ConfigError(complaints)
 
@@ -124,6 +125,21 @@ def _no_teacher(experiment: Experiment, row: EngineRow | None) -> Iterator[Probl
         return
     message = f"{row.name} has no teacher; set runconfig.execution_strategy: "
     yield Problem(("distillation",), message + f"{engines_with('distils')}, or drop the section")
+
+
+def _no_selected_norm(experiment: Experiment, row: EngineRow | None) -> Iterator[Problem]:
+    """The norm of selected elements takes their masks, which are not there when it is measured."""
+    named, section = experiment.cfg.runconfig.execution_strategy, experiment.cfg.optimizer
+    row = engine_row(named) if row is None and named is not None else row
+    if section is None or not section.selective_grad or row is None or row.clips_selected:
+        return
+    if section.max_gradient_norm is None:
+        return
+    message = (
+        f"{row.name} does not clip it by norm; set runconfig.execution_strategy: "
+        f"{engines_with('clips_selected')}, or use max_gradient_value"
+    )
+    yield Problem(("optimizer", "selective_grad"), message)
 
 
 def make(experiment: Experiment, row: EngineRow | None = None, **options: Any) -> Engine:

@@ -32,6 +32,7 @@ from wafer.engines.programs import Programs, shapes_of
 from wafer.engines.teacher import KL, Teacher, make_teacher
 from wafer.experiment import Experiment
 from wafer.optim.precision import LossScaler
+from wafer.optim.rules import without_frozen
 
 __all__ = ["Resident", "make", "norms", "structs_of"]
 
@@ -147,7 +148,8 @@ class Resident(Engine):
         with jax.named_scope("optimizer"):
             weight = jnp.maximum(sums.aux.weight, 1e-9)
             ready = jax.tree.map(lambda g: g / (weight * scale), sums.grads)
-            grads, dense = self.sparsifier.split(ready, state.sparse)
+            kept, dense = self.sparsifier.split(ready, state.sparse)
+            grads = without_frozen(self.tx, kept)
             finite = self.scaler.finite(grads)  # of kept weights: NaN at pruned ones skips no step
             updates, opt_state = self.tx.update(grads, state.opt_state, state.params)
             params: PyTree = optax.apply_updates(state.params, updates)

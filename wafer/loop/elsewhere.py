@@ -48,7 +48,7 @@ ELSEWHERE = {
     "metrics.RougeScoreMetric": "use wafer.data.readers.text.rouge in a step_closure",
     "nn.DiceCELoss": "use optax.losses; metrics.DiceCoefficientMetric measures",
     "nn.Scope": "use jax.named_scope",
-    "nn.SelectiveGrad": "use jax.lax.stop_gradient, or model.freeze of a run file",
+    "nn.SelectiveGrad": "use selective_grad of configure_optimizer",
     "nn.SmoothL1Loss": "use optax.losses.huber_loss",
     "nn.StripPadding": "use vsl.strip_padding",
     "optim.ParamsT": "a type of torch; parameters are model.parameters()",

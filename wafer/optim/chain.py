@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree as Tree
 from models.paths import map_named
 from wafer.errors import ConfigError, Problem
 from wafer.optim import optimizers as own
+from wafer.optim.freeze import train_outliers
 from wafer.optim.groups import Groups, make_groups, split_by_tags
 from wafer.optim.rules import Declared, Rule
 from wafer.optim.schedule_sections import Schedule
@@ -181,6 +182,8 @@ def make_optimizer(
         tx = optax.chain(own.clip_by_norm(section.max_gradient_norm), tx)
     elif clip and section.max_gradient_value is not None:
         tx = optax.chain(optax.clip(section.max_gradient_value), tx)
+    if groups.selective:  # before clipping
+        tx = train_outliers(tx, groups.trains_outliers)
     return Declared(tx, _rules(section, groups))
 
 
@@ -192,7 +195,8 @@ def _rules(section: Optimizer, groups: Groups) -> Callable[[str], Rule]:
 
     def rule(name: str) -> Rule:
         decay = groups.schedule_of(name, decays) if has_decay and groups.decays(name) else None
-        return Rule(groups.schedule_of(name, rates), groups.factor(name), decay)
+        only = groups.trains_outliers(name, ndim=2)
+        return Rule(groups.schedule_of(name, rates), groups.factor(name), decay, only)
 
     return rule
 

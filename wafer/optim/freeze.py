@@ -1,16 +1,20 @@
-"""Train some parameters, leave the others alone: no moments, no decay, no share in the clipping."""
+"""Train some parameters, or some elements of them: no moments, no decay, no share in clipping."""
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
-from jaxtyping import PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
+from models.adapters import ADAPTER_LEAVES
 from models.paths import map_named, named_leaves, unflatten
 from wafer.optim.rules import Declared
 
-__all__ = ["train_only"]
+__all__ = ["SelectiveGradState", "outliers", "train_only", "train_outliers"]
+
+_DEVIATIONS = 2.25  # the vendor's "outlier"
+_TRANSPOSED = ("kernel", *ADAPTER_LEAVES)  # [in, out], the vendor's [out, in]
 
 
 def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
@@ -43,3 +47,64 @@ def train_only(tx: optax.GradientTransformation, names: Collection[str]) -> Any:
     if not isinstance(tx, Declared):
         return rest
     return Declared(rest, lambda name: tx.rule(name) if name in names else None)
+
+
+class SelectiveGradState(NamedTuple):
+    """State of an optimizer that trains outliers.
+
+    mask: selected parameters, bool: which elements train
+    inner: the optimizer's state
+    """
+
+    mask: PyTree
+    inner: Any
+
+
+def outliers(name: str, weight: Float[Array, "..."]) -> Bool[Array, "..."]:
+    """Mark the elements of a weight that the vendor's ``SelectiveGrad`` trains.
+
+    Args:
+        name: its parameter name, which says which axis the outputs are.
+        weight: [in, out] of a kernel; of others the first axis counts as outputs.
+
+    Returns:
+        The shape of ``weight``: whether an element's magnitude is at least 2.25 standard
+        deviations (n - 1) of the magnitudes over the outputs.
+    """
+    size = jnp.abs(weight)
+    axis = weight.ndim - 1 if name.endswith(_TRANSPOSED) else 0
+    return size >= _DEVIATIONS * jnp.std(size, axis, ddof=1, keepdims=True)
+
+
+def train_outliers(tx: optax.GradientTransformation, selects: Callable[[str, int], bool]) -> Any:
+    """Restrict an optimizer to the outliers of selected parameters, drawn by ``init``.
+
+    Args:
+        tx: sees gradients and weights of 0 at all other elements of these parameters.
+        selects: (name, rank) -> whether a parameter is restricted.
+
+    Returns:
+        A transformation whose updates are 0 at the other elements.
+    """
+    inner = optax.with_extra_args_support(tx)
+
+    def init(params: PyTree) -> SelectiveGradState:
+        chosen = {n: w for n, w in named_leaves(params) if selects(n, len(w.shape))}
+        mask = unflatten(
+            {name: outliers(name, jnp.asarray(weight)) for name, weight in chosen.items()}
+        )
+        return SelectiveGradState(mask, tx.init(params))
+
+    def update(
+        updates: PyTree, state: SelectiveGradState, params: PyTree = None, **extra: Any
+    ) -> tuple[Any, SelectiveGradState]:
+        masks = dict(named_leaves(state.mask))
+
+        def only(name: str, x: Array) -> Array:
+            return jnp.where(masks[name], x, 0) if name in masks else x
+
+        trained = None if params is None else map_named(only, params)
+        own, state_of_tx = inner.update(map_named(only, updates), state.inner, trained, **extra)
+        return map_named(only, own), SelectiveGradState(state.mask, state_of_tx)
+
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]

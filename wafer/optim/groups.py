@@ -9,12 +9,13 @@ tree: all of it, or the one layer a weight-streaming run updates.
 import dataclasses
 import fnmatch
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from models.alias import is_decayed, known_names
 from models.errors import did_you_mean
 from models.paths import named_leaves
+from sparsity.filters import Filter
 from wafer.errors import ConfigError, Problem
 from wafer.optim.schedule_sections import Schedule
 from wafer.optim.sections import Optimizer
@@ -53,12 +54,19 @@ class Groups:
         tags: (globs, tag) from ``optimizer.params``.
         alias: our name -> the vendor's.
         all_decay: whether biases and norms decay, too.
+        selective: filters of parameters of which only the outliers train.
     """
 
     factors: tuple[tuple[tuple[str, ...], float], ...] = ()
     tags: tuple[tuple[tuple[str, ...], str], ...] = ()
     alias: Callable[[str], str] = lambda name: name
     all_decay: bool = False
+    selective: tuple[Filter, ...] = ()
+
+    def trains_outliers(self, name: str, ndim: int) -> bool:
+        """Whether only the outliers of a parameter of this rank train."""
+        names = known_names(name, self.alias) if self.selective else ()
+        return any(rule.matches(names, ndim) for rule in self.selective)
 
     def matches(self, name: str, globs: Iterable[str]) -> bool:
         """Whether any glob matches our name or one of the vendor's, whole."""
@@ -109,13 +117,17 @@ def make_groups(
         (by_tag.get(name) or MUP_GROUPS.get(name) or (name,), factor)
         for name, factor in cfg.adjust_learning_rate
     )
-    groups = Groups(factors, tags, alias, all_decay)
+    entries = (entry.param_filter for entry in cfg.selective_grad)
+    selective = tuple(Filter("glob", globs) if globs else Filter() for globs in entries)
+    groups = Groups(factors, tags, alias, all_decay, selective)
     if params is not None:
-        _check(cfg, groups, [name for name, _ in named_leaves(params)])
+        _check(cfg, groups, {name: len(leaf.shape) for name, leaf in named_leaves(params)})
     return groups
 
 
-def _check(cfg: Optimizer, groups: Groups, names: list[str]) -> None:
+def _check(cfg: Optimizer, groups: Groups, ranks: Mapping[str, int]) -> None:
+    names = list(ranks)
+
     def unmatched(globs: Iterable[str]) -> bool:
         return not any(groups.matches(name, globs) for name in names)
 
@@ -133,6 +145,10 @@ def _check(cfg: Optimizer, groups: Groups, names: list[str]) -> None:
         if unmatched((tag.params,)):
             message = f"{tag.params!r} matches no parameter; a name is {example}"
             problems.append(Problem(("optimizer", "params", i, "params"), message))
+    for i, rule in enumerate(groups.selective):
+        if not any(rule.matches(known_names(n, groups.alias), rank) for n, rank in ranks.items()):
+            message = f"{str(rule)!r} matches no parameter; a name is {example}"
+            problems.append(Problem(("optimizer", "selective_grad", i, "param_filter"), message))
     if problems:
         raise ConfigError(problems)
 

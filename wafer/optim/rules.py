@@ -6,11 +6,14 @@ is a function, and two parameters are treated alike where it happens to do so.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import optax
 
-__all__ = ["Declared", "Rule", "rules_of"]
+from models.paths import map_named, named_leaves
+
+__all__ = ["Declared", "Rule", "rules_of", "without_frozen"]
 
 
 class Rule(NamedTuple):
@@ -19,11 +22,13 @@ class Rule(NamedTuple):
     rate: index of its learning-rate schedule
     factor: on that rate: of its group, or from muP
     decay: index of its weight-decay schedule; None where it does not decay
+    outliers: only its outliers train, where it is a matrix or more
     """
 
     rate: int
     factor: float
     decay: int | None
+    outliers: bool = False
 
 
 class Declared(optax.GradientTransformationExtraArgs):
@@ -51,3 +56,13 @@ def rules_of(
 ) -> tuple[Rule | None, ...] | None:
     """Return the rule of each named parameter; None for an optimizer that declares none."""
     return tuple(map(tx.rule, names)) if isinstance(tx, Declared) else None
+
+
+def without_frozen(tx: optax.GradientTransformation, grads: Any) -> Any:
+    """Set gradients to 0 of parameters that an optimizer does not train: norms leave them out."""
+    if not isinstance(tx, Declared):
+        return grads
+    frozen = {name for name, _ in named_leaves(grads) if tx.rule(name) is None}
+    if not frozen:
+        return grads
+    return map_named(lambda name, g: jnp.zeros_like(g) if name in frozen else g, grads)

@@ -22,21 +22,15 @@ from models.errors import SectionError, did_you_mean
 from models.sections import Bool, Section, parse
 from models.usercode import call, check_arguments, find, is_own
 from wafer.errors import ConfigError, Problem
+from wafer.optim.param_sections import ParamTag, SelectiveGrad, factors, listed
 from wafer.optim.schedule_sections import Schedules
 
-__all__ = ["MIN_LOSS_SCALE", "OPTIMIZERS", "SGD", "Optimizer", "ParamTag", "parse_optimizer"]
+__all__ = ["MIN_LOSS_SCALE", "OPTIMIZERS", "SGD", "Optimizer", "parse_optimizer"]
 
 MIN_LOSS_SCALE = 2.0**-14
 _OF_DYNAMIC = ("initial_loss_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale")
 _Beta = Annotated[float, Field(ge=0, lt=1)]
 _Betas = tuple[_Beta, _Beta]
-
-
-class ParamTag(Section):
-    """``{params: glob, tag: name}``: parameters that schedules and factors can name."""
-
-    params: str
-    tag: str
 
 
 def _loss_scale(value: Any) -> Any:
@@ -49,17 +43,6 @@ def _loss_scale(value: Any) -> Any:
     if not 0 < number < float("inf"):
         raise ValueError("expected a number > 0, 'dynamic' or null")
     return number
-
-
-def _factors(value: Any) -> Any:
-    """Store a mapping as sorted-by-file pairs, so that the section stays hashable."""
-    if isinstance(value, tuple):
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError("expected a mapping of parameter group to factor")
-    if any(isinstance(factor, bool) for factor in value.values()):
-        raise ValueError("expected a number for each parameter group")
-    return tuple(value.items())
 
 
 class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
@@ -80,6 +63,7 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
         adjust_learning_rate: (group, factor) pairs; a group is a muP group name, a tag of
             ``params``, or a glob over parameter names; first match wins.
         params: tags.
+        selective_grad: parameters of which only outliers of the first weights train; or a list.
         grad_accum_steps: batches whose gradients are averaged before an update.
     """
 
@@ -99,9 +83,10 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
     max_loss_scale: PositiveFloat | None = None
     log_summaries: Bool = False
     adjust_learning_rate: Annotated[
-        tuple[tuple[str, NonNegativeFloat], ...], BeforeValidator(_factors)
+        tuple[tuple[str, NonNegativeFloat], ...], BeforeValidator(factors)
     ] = ()
     params: tuple[ParamTag, ...] = ()
+    selective_grad: Annotated[tuple[SelectiveGrad, ...], BeforeValidator(listed)] = ()
     grad_accum_steps: PositiveInt = 1
     disable_lr_steps_reset: Bool | None = None
 

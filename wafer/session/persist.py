@@ -232,6 +232,8 @@ def state_from(
         if trains and not sparsifier:
             sentinel.require_dense(params, where)
         if run.cfg.optimizer is not None:
+            if trains and "model" in parts and "optimizer" not in parts:
+                opt_state = run.experiment.tx.init(params)  # which elements train: by these weights
             opt_state = take("optimizer", layout.OPT_STATE, opt_state)
         known = dataclasses.replace(run.engine.sparsifier, quiet=True)  # said what is sparse
         key, report = template.sparse.key, origins.update

@@ -16,7 +16,7 @@ from helpers.effects import legal_values
 from models import registry
 from wafer.config import parse_config
 from wafer.data.batching.dataset import Context, build_dataset
-from wafer.data.make.sets import make_data, run_file
+from wafer.data.make.sets import DATA_SETS, make_data, run_file
 from wafer.data.registry import DATA_PROCESSORS
 from wafer.experiment import Experiment, batch_shape
 
@@ -54,13 +54,7 @@ ELSEWHERE = {
     "image_size": "of other tasks: test_random_rows.py",
 }
 PARTS = ("train_input", "eval_input")
-NAMES = (
-    *("GptHDF5DataProcessor", "GptHDF5MapDataProcessor", "BertHDF5DataProcessor"),
-    *("BertCSVDataProcessor", "DpoHDF5DataProcessor", "DPRHDF5DataProcessor"),
-    *("T5HDF5DataProcessor", "T5DynamicDataProcessor", "TransformerDynamicDataProcessor"),
-    *("SyntheticDataProcessor", "RandomDataProcessor"),
-)
-FAST = {"GptHDF5DataProcessor", "T5DynamicDataProcessor"}
+FAST = {"GptHDF5DataProcessor", "T5DynamicDataProcessor", "RemoteHomologyDataProcessor"}
 
 
 @functools.cache
@@ -167,9 +161,11 @@ def listed_keys(name, root, idle):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in NAMES]
+    "name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in DATA_SETS]
 )
 def test_every_key_does_something_or_is_listed(name, root):
+    if name == "DigitsDataProcessor":
+        pytest.importorskip("sklearn")
     idle = idle_keys(name, root) - ELSEWHERE.keys()
     assert idle - listed_keys(name, root, idle) == set()
     assert idle >= {"num_workers", "drop_last"}

@@ -8,6 +8,7 @@ from wafer.cli import main
 from wafer.config import load
 from wafer.config.loader import load_all
 from wafer.config.trainer_form import upgrade
+from wafer.config.trainer_writer import as_trainer
 from wafer.errors import ConfigError
 
 TRAINER = """
@@ -256,9 +257,17 @@ def test_a_precision_section_without_enabled_is_enabled_in_bfloat16():
     assert model == {"mixed_precision": True, "fp16_type": "bfloat16"}
 
 
-def test_a_callback_that_changes_what_is_trained_is_refused_by_name():
-    with pytest.raises(ConfigError, match=r"callbacks.*SelectiveGrad: not computed here"):
+def test_a_callback_that_changes_what_is_trained_needs_its_argument():
+    with pytest.raises(ConfigError, match=r"SelectiveGrad: missing argument 'selective_grads'"):
         upgrade({"init": {"callbacks": [{"SelectiveGrad": {}}]}})
+
+
+def test_selected_gradients_are_the_optimizers_and_go_back():
+    entries = [{"param_filter": "*fc*", "init_method": "outlier"}, {}]
+    callbacks = [{"SelectiveGrad": {"selective_grads": entries}}]
+    up = upgrade({"init": {"optimizer": {"SGD": {}}, "callbacks": callbacks}})
+    assert up.sections["optimizer"] == {"optimizer_type": "SGD", "selective_grad": entries}
+    assert as_trainer(up.sections)[0]["init"]["callbacks"] == callbacks
 
 
 def test_samples_to_skip_are_the_runs():

@@ -51,6 +51,14 @@ def test_keys_of_the_data_that_nothing_reads_are_listed():
     assert cfg.no_effect == tuple(f"train_input.{k}" for k in ("sort_files", *list(keys)[:2]))
 
 
+def test_selected_gradients_of_the_model_are_the_optimizers():
+    cfg = parse_config(file(model=MODEL | {"selective_grad": {"param_filter": "*fc*"}}))
+    assert "selective_grad" not in cfg.model
+    assert [entry.param_filter for entry in cfg.optimizer.selective_grad] == [("*fc*",)]
+    wrong = problems(file(model=MODEL | {"selective_grad": {"init_method": "all"}}))
+    assert wrong == {"model.selective_grad.0.init_method": "'all': expected 'outlier'"}
+
+
 @pytest.mark.parametrize("row", IGNORED + REFUSED, ids=lambda row: row.keys.split()[0])
 def test_a_row_is_of_a_section_and_of_releases(row):
     sections = {"model", "model.lora_params", "optimizer", "runconfig", "input"}

@@ -24,6 +24,7 @@ OTHER = {
     "learning_rate": [0.5, [RATE | {"total_iters": 4}]],
     "weight_decay": [0.0],
     "adjust_learning_rate": [{"*kernel": 0.5}],
+    "selective_grad": [{"param_filter": "*kernel"}],
     "params": [[{"params": "*kernel", "tag": "a"}]],
     "betas": [[0.5, 0.999], [0.9, 0.5]],
     "eps": [0.25, [1e-30, 0.5]],

@@ -198,6 +198,14 @@ def _model(out: Any) -> tuple[dict[str, Any], str]:
     return model, getattr(MODELS.get(str(model.get("name"))), "family", "")
 
 
+def _outliers(out: Any) -> None:
+    """Move ``selective_grad``, which release 2.3 has below the model, to the optimizer."""
+    model, optimizer = out.sections.get("model"), out.sections.get("optimizer")
+    if isinstance(model, dict) and isinstance(optimizer, dict) and "selective_grad" in model:
+        optimizer.setdefault("selective_grad", model.pop("selective_grad"))
+        out.renamed["optimizer", "selective_grad"] = ("model", "selective_grad")
+
+
 def _preferences(out: Any) -> None:
     """``name: dpo`` trains its ``policy_model``; until 2.3 its keys are beside ``dpo``."""
     model = out.sections.get("model")
@@ -212,6 +220,7 @@ RULES = (
     _sections,
     _mnist,
     _preferences,
+    _outliers,
     _halves,
     _schedules,
     _masked,

@@ -262,6 +262,7 @@ def _optimizer(section: Any) -> Iterator[Problem]:
         "max_gradient_value": section.max_gradient_value is not None,
         "adjust_learning_rate": bool(section.adjust_learning_rate),
         "learning_rate": tagged,
+        "selective_grad": bool(section.selective_grad),
         "loss_scaling_factor": section.loss_scaling_factor == "dynamic",
     }
     for key, is_asked in asked.items():

@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 from sparsity import SparseState, Sparsifier, storage
 from wafer.engines.stagewise.branches import Branch, BranchArrays, join_opt, split_opt
 from wafer.engines.stagewise.core import Core
+from wafer.optim.rules import without_frozen
 
 __all__ = ["BranchUpdate", "Control", "Updated", "density"]
 
@@ -123,7 +124,8 @@ class BranchUpdate:
         self, sparsifier: Sparsifier, grads: PyTree, denominator: Array, sparse: SparseState
     ) -> tuple[Any, dict[str, Array]]:
         ready = jax.tree.map(lambda g: g / denominator, {self.branch.name: grads})
-        return sparsifier.split(ready, sparse)
+        kept, dense = sparsifier.split(ready, sparse)
+        return without_frozen(self.core.tx, kept), dense
 
 
 @jax.jit
