@@ -22,14 +22,13 @@ def checked(function):
 
 
 def _scoped(*, typechecker):
-    """Give functions that may name a shape jaxtyping's scope; it would slow down all others."""
+    """Give what names a shape jaxtyping's scope; it would slow down all others."""
     scope = _JAXTYPED(typechecker=typechecker)
 
     def decorate(thing):
-        if isinstance(thing, type):
-            return scope(thing)
-        hints = thing.__annotations__.values()
-        return scope(thing) if any(isinstance(h, str) or _names_array(h) for h in hints) else thing
+        classes = thing.__mro__ if isinstance(thing, type) else [thing]
+        hints = [h for c in classes for h in getattr(c, "__annotations__", {}).values()]
+        return scope(thing) if any(map(_names_array, hints)) else thing
 
     return decorate
 

@@ -1,6 +1,6 @@
 // Attention over the keys that each query sees: forward and backward, as XLA FFI handlers.
 //
-// The reference is vsl/blocks.py. The forward pass shares out (query block, head) pairs. The
+// The reference is vsl/implementations/blocks.py. The forward pass shares out (query block, head) pairs. The
 // backward pass shares out key heads, each with its own sums of dk and dv; when there are few key
 // heads each is cut into a number of chunks of query blocks that depends on the shapes alone, and
 // the chunks are added in order: the result does not depend on the number of threads.

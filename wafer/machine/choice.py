@@ -14,23 +14,23 @@ __all__ = ["machine_for"]
 
 
 def machine_for(
-    image: Image, record: Recording | None = None, *, check_writes: bool = False
+    image: Image, record: Recording | None = None, *, check_bounds: bool = False
 ) -> Union[Machine, "ReferenceMachine"]:
     """Load an image into the fastest machine of this install.
 
     Args:
         image: compiled.
         record: what ``trace`` is to hold; None: nothing.
-        check_writes: whether an operation that writes beyond its variable is a fault.
+        check_bounds: whether an operation that reads or writes beyond a variable is a fault.
 
     Raises:
         CompileError: code that cannot be run, or that the JAX machine does not run or record.
     """
     if available():
-        return Machine(image, record=record, check_writes=check_writes)
-    if record is not None or check_writes:
+        return Machine(image, record=record, check_bounds=check_bounds)
+    if record is not None or check_bounds:
         raise CompileError(
-            "the JAX machine records nothing and checks no writes; the C++ machine does:"
+            "the JAX machine records nothing and checks no bounds; the C++ machine does:"
             f" {how_to_build()}"
         )
     from wafer.machine.reference.machine import ReferenceMachine

@@ -75,8 +75,8 @@ class Machine:
         image: compiled.
         threads: of the host; None: one per core. Results and cycles do not depend on it.
         record: what ``trace`` is to hold; None: nothing, which costs nothing.
-        check_writes: whether an operation that writes beyond its variable is a fault; some programs
-            rely on a variable's neighbors.
+        check_bounds: whether an operation that reads or writes beyond a variable is a fault; some
+            programs rely on a variable's neighbors.
 
     Raises:
         CompileError: code that cannot be run, or a recording that cannot be made.
@@ -89,7 +89,7 @@ class Machine:
         threads: int | None = None,
         record: Recording | None = None,
         *,
-        check_writes: bool = False,
+        check_bounds: bool = False,
     ) -> None:
         self.image, setup = image, lay_out(image)
         self._height, self._width = image.tiles.shape
@@ -105,10 +105,10 @@ class Machine:
         self._recorded = None if record is None else settings_of(record, image)
         if self._recorded is not None:
             self._library.csl_record(self._machine, self._recorded.ctypes.data)
-        for number, program in enumerate(image.programs if check_writes else ()):
+        for number, program in enumerate(image.programs if check_bounds else ()):
             spans = [(s.address, s.address + s.bytes) for s in program.symbols.values()]
             rows = np.array(spans, np.int32).reshape(-1, 2)
-            self._library.csl_check_writes(self._machine, number, rows.ctypes.data, len(rows))
+            self._library.csl_check_bounds(self._machine, number, rows.ctypes.data, len(rows))
 
     @property
     def cycle(self) -> int:

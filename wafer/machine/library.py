@@ -21,7 +21,7 @@ _FUNCTIONS = {
     "csl_enter": ([_AT, _I32, _I32, _I32, _AT, _AT, _I64], _I32),
     "csl_open": ([_AT, _I32, _I32, _I32], _I32),
     "csl_left": ([_AT, _I32, _I32, _I32, _AT, _I64], _I64),
-    "csl_check_writes": ([_AT, _I32, _AT, _I64], None),
+    "csl_check_bounds": ([_AT, _I32, _AT, _I64], None),
     "csl_fault": ([_AT, _AT], None),
     "csl_waiting": ([_AT, _AT, _I64], _I64),
     "csl_prints": ([_AT], _I64),

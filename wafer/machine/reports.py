@@ -53,6 +53,7 @@ class Fault(enum.IntEnum):
     BAD_CODE = 13
     WRONG_OPERAND = 14
     OVERRUN = 15
+    OVERREAD = 16
 
 
 _FAULTS = {
@@ -76,7 +77,8 @@ _FAULTS = {
     Fault.DSR_NOT_LOADED: "DSR {dsr} was used before a descriptor was loaded into it",
     Fault.NO_THREAD: "an asynchronous operation has no queue and so no microthread; name a queue",
     Fault.BAD_CODE: "instruction {detail} cannot be executed here",
-    Fault.OVERRUN: "an operation writes beyond {variable}; shorten its descriptor (check_writes)",
+    Fault.OVERRUN: "an operation writes beyond {variable}; shorten its descriptor (check_bounds)",
+    Fault.OVERREAD: "an operation reads beyond {variable}; shorten its descriptor (check_bounds)",
     Fault.WRONG_OPERAND: "an output descriptor is read, an input descriptor is written, or there is"
     " no such one",
 }
@@ -206,7 +208,7 @@ def fault_message(image: Image, numbers: Sequence[int]) -> str:
         id=number,
         memory=0 if program is None else len(program.memory),
         dsr=f"{('dest', 'src0', 'src1', '?')[detail >> 8 & 3]} {detail & 255}",
-        variable=_overrun(program, detail) if kind == Fault.OVERRUN else "",
+        variable=_overrun(program, detail) if kind >= Fault.OVERRUN else "",
         message=messages[detail] if kind == Fault.MESSAGE and 0 <= detail < len(messages) else "",
     )
     who = f", {_label(program, task, number)}" if pc >= 0 else ""
@@ -234,7 +236,7 @@ def reason_text(code: int, detail: int) -> str:
 
 
 def _overrun(program: Program | None, detail: int) -> str:
-    """The variable that an operation begins to write, and the bytes up to its last one."""
+    """The variable that an operand begins in, and the bytes up to its last one."""
     base, last = detail >> 32, (detail & 0xFFFFFFFF) - ((detail & 0x80000000) << 1)
     for name, symbol in program.symbols.items() if program else ():
         if symbol.address <= base < symbol.address + symbol.bytes:

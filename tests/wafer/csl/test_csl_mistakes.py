@@ -148,25 +148,31 @@ def test_the_guide_quotes_what_is_said():
     assert re.search("9 items of 32 bits for each PE", text)
 
 
-def test_an_operation_that_writes_beyond_its_variable(tmp_path):
-    """Six words into four: the next variable, or a fault at the descriptor where that is asked."""
-    pe = PE.replace("var ptr", "var next = @zeros([4]u16);\nvar long: u16 = 6;\nvar ptr")
-    pe = pe.replace("= [4]u16{5, 6, 7, 8}", "= @zeros([4]u16)")  # beside the other zeros
-    pe = pe.replace(
-        TAKES, "    @mov16(@set_dsd_length(d, long), x);\n    next[0] += 1;\n" + UNBLOCK
+@pytest.mark.parametrize("verb", ["writes", "reads"])
+def test_an_operation_beyond_its_variable(tmp_path, verb):
+    """Six words of four: the next variable's too, or a fault at the descriptor if that is asked."""
+    operation = {"writes": "@mov16(long, x);", "reads": "@mov16(&sum, long);"}[verb]
+    pe = PE.replace(
+        "var ptr", "var next = @zeros([4]u16);\nvar sum: u16 = 1;\nvar six: u16 = 6;\nvar ptr"
     )
+    pe = pe.replace("= [4]u16{5, 6, 7, 8}", "= @zeros([4]u16)")  # beside the other zeros
+    long = "    const long = @set_dsd_length(d, six);\n"
+    pe = pe.replace(TAKES, f"{long}    {operation}\n    next[0] += 1;\n" + UNBLOCK)
     (tmp_path / "layout.csl").write_text(LAYOUT, encoding="utf-8")
     (tmp_path / "pe.csl").write_text(pe, encoding="utf-8")
     image = wafer.csl.compile(tmp_path / "layout.csl")
     runtime = wafer.csl.Runtime(image)
     runtime.launch("go")
     runtime.stop()
-    assert runtime.read_symbol(1, 0, "next").tolist() == [2, 1, 0, 0]
-    runtime = wafer.csl.Runtime(image, check_writes=True)
+    assert (
+        runtime.read_symbol(1, 0, "next").tolist()
+        == {"writes": [2, 1, 0, 0], "reads": [1, 0, 0, 0]}[verb]
+    )
+    runtime = wafer.csl.Runtime(image, check_bounds=True)
     with pytest.raises(FaultError) as caught:
         runtime.launch("go")
     assert re.search(
-        r"pe\.csl:\d+: PE \(1, 0\), function go: an operation writes beyond 'y' of type \[4\]u16:"
+        rf"pe\.csl:\d+: PE \(1, 0\), function go: an operation {verb} beyond 'y' of type \[4\]u16:"
         r" bytes 0 to 11 of 8; shorten its descriptor",
         str(caught.value),
     )

@@ -9,13 +9,6 @@ from wafer.data.vendor.hooks import load_hook
 from wafer.data.vendor.rows.packers import CutPacker, MaskPacker
 from wafer.errors import ConfigError, DataError
 
-
-@pytest.fixture(autouse=True)
-def _one_guard(monkeypatch):
-    """The process that opens tokenizers stays for the next test."""
-    monkeypatch.setattr("wafer.data.preprocess.run.dismiss", lambda: None)
-
-
 DOCUMENTS = [{"text": t} for t in ("abcdefgh", "ijklm", "nop", "qrstuvwxyzabcdef")]
 PAIR, CHAT = "prompt_completion_text_read_hook", "chat_read_hook"
 PAIR_KEYS = {"prompt_key": "p", "completion_key": "c"}

@@ -35,12 +35,6 @@ TALK = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_guard(monkeypatch):
-    """The process that opens tokenizers stays for the next test."""
-    monkeypatch.setattr("wafer.data.preprocess.run.dismiss", lambda: None)
-
-
 def image_file(tmp_path, records, hook, arguments, *, dataset=None, processing=None, **setup):
     """A file for rows with the images a.png and b.png."""
     images = tmp_path / "images"

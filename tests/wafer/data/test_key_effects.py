@@ -15,13 +15,6 @@ from wafer.data.vendor.settings import HIDDEN, HookSettings
 from wafer.data.vendor.splits import preprocess_all
 from wafer.errors import WaferError
 
-
-@pytest.fixture(autouse=True)
-def _one_guard(monkeypatch):
-    """The process that opens tokenizers stays for the next test."""
-    monkeypatch.setattr("wafer.data.preprocess.run.dismiss", lambda: None)
-
-
 RECORDS = [
     {
         "text": f"A bc \u00e9 {word} @-@ def. \u00e2\u20ac\u2122 {END} ghij",

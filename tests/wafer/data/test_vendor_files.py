@@ -20,13 +20,6 @@ from wafer.data.vendor.settings import HookSettings
 from wafer.data.vendor.splits import preprocess_all
 from wafer.errors import ConfigError
 
-
-@pytest.fixture(autouse=True)
-def _one_guard(monkeypatch):
-    """The process that opens tokenizers stays for the next test."""
-    monkeypatch.setattr("wafer.data.preprocess.run.dismiss", lambda: None)
-
-
 LETTERS = [{"text": chr(97 + i % 26) + 3 * chr(97 + i // 26)} for i in range(60)]
 
 

@@ -56,7 +56,7 @@ def test_cpp_has_the_same_columns(table):
 
 
 def test_the_same_instructions_are_visible():
-    text = (NATIVE / "tasks.h").read_text(encoding="utf-8")
+    text = (NATIVE / "instructions.h").read_text(encoding="utf-8")
     (cases,) = re.findall(r"bool visible\(.*?switch \(i\.op\) \{(.*?)return true;", text, re.DOTALL)
     assert set(re.findall(r"Op::(k\w+)", cases)) == {cpp_name(op.name) for op in codes.VISIBLE}
 

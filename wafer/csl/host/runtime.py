@@ -40,8 +40,8 @@ class Runtime:
         log: file that ``stop`` writes the program's printed lines to; None: no file.
         offsets: columns and rows before the rectangle, in the log.
         record: what ``trace`` is to hold, by a new machine; None: nothing.
-        check_writes: whether an operation that writes beyond its variable is a fault, of a new
-            machine.
+        check_bounds: whether an operation that reads or writes beyond a variable is a fault, of a
+            new machine.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Runtime:
         log: str | Path | None = None,
         offsets: tuple[int, int] = (4, 1),
         record: Recording | None = None,
-        check_writes: bool = False,
+        check_bounds: bool = False,
     ) -> None:
-        checks = {"check_writes": True} if check_writes else {}
+        checks = {"check_bounds": True} if check_bounds else {}
         self.image, self.machine = image, machine or machine_for(image, record, **checks)
         self._log, self._offsets = log, offsets
         self._commands = list[Call | Copy]()  # that are not done: the command stream

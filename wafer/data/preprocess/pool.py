@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from models.guarded import dismiss
 from wafer.data.preprocess.encode import Encoder, start_worker
 
 __all__ = ["Pool", "open_pool"]
@@ -54,6 +55,7 @@ def open_pool(encoder: Encoder, processes: int) -> Iterator[Pool]:
         start_worker(encoder, None)
         yield Pool(None, 0)
         return
+    dismiss()  # the memory of the process that opened the tokenizer is wanted for these
     executor = concurrent.futures.ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),  # the parent may hold threads and locks

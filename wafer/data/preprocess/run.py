@@ -25,7 +25,6 @@ from rich.progress import (
 from tokenizers import Tokenizer
 
 from models.files import appearing_whole
-from models.guarded import dismiss
 from wafer.data.preprocess import progress as standings
 from wafer.data.preprocess.encode import Encoded, Encoder, encode
 from wafer.data.preprocess.layouts import Layout, layout_of
@@ -76,7 +75,6 @@ def preprocess(settings: AnySettings, keep: Keep | None = None) -> Summary:
         _clear(folder, settings)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer(settings, inputs, folder, keep)
-    dismiss()  # its memory is wanted for the workers
     ids, layout = _rules(settings, tokenizer)
     if isinstance(settings, HookSettings):
         vendor_vocabulary.keep_settings(settings, ids, tokenizer, folder)

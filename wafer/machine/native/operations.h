@@ -4,392 +4,394 @@
 
 namespace wafer::csl {
 
-class Operations : public Operands {
- public:
-  using Operands::Operands;
+inline Operation& running(const Core& core, int thread) {
+  return core.operations[thread == kMainThread ? 0 : thread + 1];
+}
 
- protected:
-  static Operation& running(const Core& core, int thread) {
-    return core.operations[thread == kMainThread ? 0 : thread + 1];
+inline void fault(const Core& core, int kind, int pc, int64_t detail, Worker* worker) {
+  worker->note({kind, core.cell, int32_t(core.task), core.task_id, pc, detail});
+}
+
+inline void note(const Core& core, const Operation& o, int kind, int64_t detail, Worker* worker) {
+  worker->note({kind, core.cell, o.task, o.task_id, o.pc, detail});
+}
+
+inline int set_of(const Wafer& w, int gate) {
+  return !w.costs.wse3 && Gate(gate) == Gate::kColor ? int(Gate::kData) : gate;
+}
+
+inline void block(Wafer& w, Core& core, int gate, int id) {
+  core.blocked[set_of(w, gate)] |= 1u << id;
+}
+
+inline void unblock(Wafer& w, Core& core, int gate, int id) {
+  core.blocked[set_of(w, gate)] &= ~(1u << id);
+}
+
+inline bool is_blocked(const Wafer& w, const Core& core, Gate gate, int id) {
+  return core.blocked[set_of(w, int(gate))] >> id & 1;
+}
+
+inline Sent outgoing(const Wafer& w, const FabricRow& row, uint32_t word, bool advances) {
+  const int flag = kValid | (row.control ? kControl : 0) | (advances ? kAdvance : 0);
+  const int8_t slot = row.color >= 0 ? w.slot[row.color] : int8_t(-1);
+  return {row.queue, slot, uint8_t(flag), word};
+}
+
+inline void apply(Wafer& w, Core& core, Effect effect) {
+  if (effect.action == int(Action::kActivate)) core.active |= 1u << effect.target;
+  if (effect.action >= int(Action::kUnblock))
+    unblock(w, core, effect.action - int(Action::kUnblock), effect.target);
+}
+
+// What an operation has done so far.
+inline void add(const Operation& o, Work* work) {
+  const auto words = [&](const Stream& s) {
+    const bool held = s.kind == Operand::kMemory || s.kind == Operand::kShaped ||
+                      s.kind == Operand::kPointer || s.kind == Operand::kFifo;
+    return held ? int64_t(s.width / 2) * o.done : 0;
+  };
+  ++work->operations;
+  if (o.op == DsdOp::kDfilt) return;  // it takes words and computes nothing
+  work->elements += o.done;
+  work->reads += words(o.src0) + words(o.src1) + words(o.scalar);
+  const int64_t cleared = (o.clears & 1 ? words(o.src0) : 0) + (o.clears & 2 ? words(o.src1) : 0);
+  work->writes += words(o.dest) + cleared;
+}
+
+// That an operation begins, or ends before a cycle; what runs alone says when it will have ended.
+inline void record_operation(Wafer& w, const Core& core, int thread, int64_t cycle, bool ends) {
+  const Operation& o = running(core, thread);
+  if (ends && thread == kMainThread) cycle = std::max(cycle, w.wake[core.cell]);
+  w.recorder->event(
+      {cycle, core.cell, o.pc, o.task, o.task_id, o.done, uint8_t(thread), uint8_t(ends)});
+}
+
+// What the operation of a thread waits for, kept where a step finds it at once.
+inline void watch(Wafer& w, Core& core, int thread) {
+  Operation& o = running(core, thread);
+  uint32_t needs = 0;
+  bool fifos = o.dest.kind == Operand::kFifo;
+  for (Stream* s : {&o.src0, &o.src1}) {
+    fifos |= s->kind == Operand::kFifo;
+    if (s->kind != Operand::kFabric) continue;
+    const int slot = s->step = source_slot(w, core, *s);
+    needs |= slot < 0 ? kUnbound : 1u << slot;
   }
+  core.waits[thread].needs = needs;
+  core.waits[thread].fills = o.dest.kind == Operand::kFabric
+      ? uint8_t(1 << program(core).fabrics[o.dest.row].queue) : uint8_t(0);
+  const uint16_t bit = uint16_t(1 << thread);
+  core.with_fifos = fifos ? core.with_fifos | bit : core.with_fifos & uint16_t(~bit);
+}
 
-  static void fault(const Core& core, int kind, int pc, int64_t detail, Worker* worker) {
-    worker->note({kind, core.cell, int32_t(core.task), core.task_id, pc, detail});
+// After a queue was bound to another colour.
+inline void watch_all(Wafer& w, Core& core) {
+  each(core.threads, [&](int thread) { watch(w, core, thread); });
+}
+
+// Slots that operations read.
+inline uint32_t being_read(const Core& core) {
+  uint32_t out = 0;
+  each(core.threads, [&](int thread) { out |= core.waits[thread].needs; });
+  return out & ~kUnbound;
+}
+
+// The CE takes the word at the head; its place is free for the ramp from the next cycle on.
+inline void take(Core& core, int slot) {
+  ++core.lanes[slot].popped, core.popped |= 1u << slot;
+  pop_word(core, slot);
+}
+
+// The word of a colour that an operation reads.
+inline uint32_t taken(Core& core, const Stream& s) {
+  const uint32_t word = core.lanes[s.step].front() & mask(s);
+  take(core, s.step);
+  return word;
+}
+
+inline void send_element(Wafer& w, Core& core, const Operation& o, uint32_t k, uint32_t value,
+                         Worker* worker) {
+  const FabricRow& row = program(core).fabrics[o.dest.row];
+  if (o.dest.width == 2) {
+    const int index = o.index + (row.indexed >= 0 ? row.indexed + int(k) : 0);
+    value = (value & 0xFFFF) | uint32_t(index) << 16;
   }
+  send(w, core, outgoing(w, row, value, row.advances && k + 1 == o.length), worker);
+}
 
-  Sent outgoing(const FabricRow& row, uint32_t word, bool advances) const {
-    const int flag = kValid | (row.control ? kControl : 0) | (advances ? kAdvance : 0);
-    const int8_t slot = row.color >= 0 ? slot_[row.color] : int8_t(-1);
-    return {row.queue, slot, uint8_t(flag), word};
+inline bool read(Core& core, Operation& o, int j, uint32_t k, int offset, uint32_t* value,
+          Worker* worker) {
+  const Stream& s = stream(o, j);
+  switch (s.kind) {
+    case Operand::kNone: return true;
+    case Operand::kScalar: *value = uint32_t(s.base); return true;
+    case Operand::kFabric: *value = taken(core, s); return true;
+    case Operand::kFifo: *value = pop_fifo(core, s); return true;
+    default: break;
   }
+  const int where = address(core, s, k, offset);
+  uint8_t* const bytes = locate(core, where, s.width, false);
+  if (!bytes) return note(core, o, kOutsideMemory, where, worker), false;
+  *value = s.width == 2 ? word_at<uint16_t>(bytes) : word_at<uint32_t>(bytes);
+  if (o.clears >> (j - 1) & 1) std::memset(bytes, 0, s.width);
+  return true;
+}
 
-  static void note(const Core& core, const Operation& o, int kind, int64_t detail, Worker* worker) {
-    worker->note({kind, core.cell, o.task, o.task_id, o.pc, detail});
+inline bool write(Wafer& w, Core& core, Operation& o, uint32_t k, int offset, uint32_t value,
+                  Worker* worker) {
+  const Stream& s = o.dest;
+  switch (s.kind) {
+    case Operand::kNone: return true;
+    case Operand::kFifo: push_fifo(core, s, value); return true;
+    case Operand::kFabric: send_element(w, core, o, k, value, worker); return true;
+    default: break;
   }
+  const int where = address(core, s, k, offset);
+  uint8_t* const bytes = locate(core, where, s.width, true);
+  if (!bytes) return note(core, o, kOutsideMemory, where, worker), false;
+  put(bytes, s.width, value);
+  return true;
+}
 
-  void block(Core& core, int gate, int id) { core.blocked[set_of(gate)] |= 1u << id; }
-  void unblock(Core& core, int gate, int id) { core.blocked[set_of(gate)] &= ~(1u << id); }
-  bool is_blocked(const Core& core, Gate gate, int id) const {
-    return core.blocked[set_of(int(gate))] >> id & 1;
+inline void finish(Wafer& w, Core& core, int thread, bool by_length, Worker* worker) {
+  Operation& o = running(core, thread);
+  add(o, &worker->work[core.program][o.pc]);
+  for (int k = 0; k < 4; ++k) {
+    const Stream& s = stream(o, k);
+    if (s.dsr < 0 || s.kind != Operand::kMemory) continue;
+    Dsr& d = dsr(core, s.dsr >> 8, s.dsr & 0xFF);
+    if (program(core).dsr_loads[d.row].saves_address)
+      d.value = (d.value & ~0xFFFFull) | uint16_t(field(d.value, 0) + int(o.done) * s.step);
   }
+  if (w.recorder) record_operation(w, core, thread, w.recorder->cycle() + (o.length > 0), true);
+  for (const Effect& effect : o.effects) apply(w, core, effect);
+  core.threads &= uint16_t(~(1 << thread));
+  if (thread != kMainThread) return;
+  core.main = Main::kRunning;
+  const int result = program(core).code[o.pc].c;
+  if (result >= 0) reg(core, result) = by_length;
+}
 
-  // Row a of the operations, begun by the task's thread at pc. Whether the thread goes on at once.
-  bool operate(Core& core, int64_t cycle, int pc, const Instruction& i, Worker* worker) {
-    const Program& p = program(core);
-    const OperationRow& row = p.operations[i.a];
-    Operation o{};
-    o.pc = pc, o.control_ends = row.control_ends;
-    o.task = int32_t(core.task), o.task_id = core.task_id;
-    o.effects[0] = {int8_t(row.action), int8_t(row.target)};
-    o.on_control = {int8_t(row.control_action), int8_t(row.control_target)};
-    const Widths widths = widths_of(DsdOp(row.op));
-    const int32_t kinds[4] = {row.dest, row.src0, row.src1, row.scalar};
-    const uint8_t width[4] = {widths.dest, widths.src0, widths.src1, widths.scalar};
-    Issue issue{row.asynchronous != 0, row.thread, row.priority, -1, 1};
-    int from = i.b, lengths[4] = {-1, -1, -1, -1};
-    for (int k = 0; k < 4; ++k) {
-      Stream& s = stream(o, k);
-      s.width = width[k];
-      if (Operand(kinds[k]) == Operand::kNone) continue;
-      lengths[k] = resolve(core, Operand(kinds[k]), reg(core, from++), k, &o, &issue);
-      if (issue.problem) return fault(core, issue.problem, pc, issue.detail, worker), false;
-    }
-    // The end of a descriptor in a DSR does what its load said.
-    if (issue.held && !issue.named) o.effects[0] = {};
-    if (row.index >= 0) o.index = int32_t(uint16_t(reg(core, from)));
-    for (int k = 0; k < 4 && row.index >= 0; ++k)
-      if (stream(o, k).indexed) stream(o, k).base += 2 * o.index, stream(o, k).indexed = false;
-    if (o.src0.kind == Operand::kFifo && o.src1.kind == Operand::kFifo && o.src0.row == o.src1.row)
-      return fault(core, kWrongOperand, pc, 0, worker), false;
-    o.length = length(o, lengths);
-    if (checks_writes_ && overruns(core, o, worker)) return false;
-    o.op = DsdOp(row.op);
-    for (const Stream* s : {&o.src0, &o.src1})
-      o.indexed |= s->kind == Operand::kFabric && s->width == 2;
-    o.indexed &= o.dest.indexed || o.src0.indexed || o.src1.indexed;
-    if (o.dest.kind == Operand::kFabric) o.clears = uint8_t(p.fabrics[o.dest.row].clears);
-    o.wide = uint8_t(elements_per_step(core, o));
-    o.turns = uint8_t(cycles_per_step(core, o));
-    o.row = row_of(core, o);
-    o.plain = plain(core, o);
+// A control wavelet at the head of a queue that an operation reads.
+inline void take_control(Wafer& w, Core& core, int thread, Operation& o, int slot, Worker* worker) {
+  take(core, slot);
+  apply(w, core, o.on_control);
+  if (o.op == DsdOp::kDfilt && ++o.done == o.length) return finish(w, core, thread, true, worker);
+  if (o.control_ends) finish(w, core, thread, false, worker);
+}
 
-    const bool apart = issue.asynchronous && issue.fabric;
-    if (issue.fabric && !apart) o.turn = int8_t(-costs_.fabric_start);
-    const int thread = !apart ? kMainThread : issue.thread >= 0 ? issue.thread : issue.queue;
-    if (thread < 0) return fault(core, kNoThread, pc, 0, worker), false;
-    if (core.threads >> thread & 1) return fault(core, kThreadInUse, pc, thread, worker), false;
-    constexpr uint8_t kRanks[3] = {0, 2, 3};  // the task's own goes between low and medium
-    if (issue.priority < 0) issue.priority = 1;
-    core.waits[thread].rank = apart ? kRanks[issue.priority] : 1;
-    core.main = apart ? Main::kRunning : Main::kOperating;
-    running(core, thread) = o;
-    if (recorder_) record(core, thread, cycle, false);
-    const bool alone = !core.threads && !issue.fabric && !issue.fifo;
-    core.threads |= uint16_t(1 << thread);
-    watch(core, thread);
-    if (apart && i.c >= 0) reg(core, i.c) = 1;
-    if (o.length == 0) finish(core, thread, true, worker);
-    if (o.length > 0 && alone) return run_alone(core, cycle, worker), false;
-    return core.main == Main::kRunning;
-  }
-
-  // Bytes [first, last] that a destination in memory takes, of an operation whose length is known.
-  static std::pair<int64_t, int64_t> written(const Operation& o) {
-    const int64_t last = o.dest.base + int64_t(o.dest.step) * (int64_t(o.length) - 1);
-    return {std::min<int64_t>(o.dest.base, last), std::max<int64_t>(o.dest.base, last) + o.dest.width - 1};
-  }
-  // Whether an operation begins to write in a variable and goes beyond it, which is a fault.
-  [[gnu::noinline, gnu::cold]] bool overruns(const Core& core, const Operation& o,
-                                             Worker* worker) const {
-    constexpr uint32_t kUntilControl = 0x7fff;
-    if (o.dest.kind != Operand::kMemory || !o.length || o.length >= kUntilControl) return false;
-    const auto [first, last] = written(o);
-    for (const Span& span : variables_[size_t(core.program)]) {
-      if (o.dest.base < span.begin || o.dest.base >= span.end) continue;
-      if (first >= span.begin && last < span.end) return false;
-      const int64_t other = first < o.dest.base ? first : last;
-      note(core, o, kOverrun, int64_t(o.dest.base) << 32 | (other & 0xFFFFFFFF), worker);
-      return true;
-    }
-    return false;
-  }
-
-  bool checks_writes_ = false;
-  std::vector<std::vector<Span>> variables_;  // by program, if writes are checked
-
-  // That an operation begins, or ends before a cycle; what runs alone says when it will have ended.
-  void record(const Core& core, int thread, int64_t cycle, bool ends) {
-    const Operation& o = running(core, thread);
-    if (ends && thread == kMainThread) cycle = std::max(cycle, wake_[core.cell]);
-    recorder_->event(
-        {cycle, core.cell, o.pc, o.task, o.task_id, o.done, uint8_t(thread), uint8_t(ends)});
-  }
-
-  // What an operation has done so far.
-  static void add(const Operation& o, Work* work) {
-    const auto words = [&](const Stream& s) {
-      const bool held = s.kind == Operand::kMemory || s.kind == Operand::kShaped ||
-                        s.kind == Operand::kPointer || s.kind == Operand::kFifo;
-      return held ? int64_t(s.width / 2) * o.done : 0;
-    };
-    ++work->operations;
-    if (o.op == DsdOp::kDfilt) return;  // it takes words and computes nothing
-    work->elements += o.done;
-    work->reads += words(o.src0) + words(o.src1) + words(o.scalar);
-    const int64_t cleared = (o.clears & 1 ? words(o.src0) : 0) + (o.clears & 2 ? words(o.src1) : 0);
-    work->writes += words(o.dest) + cleared;
-  }
-
-  // What the operation of a thread waits for, kept where a step finds it at once.
-  void watch(Core& core, int thread) {
-    Operation& o = running(core, thread);
-    uint32_t needs = 0;
-    bool fifos = o.dest.kind == Operand::kFifo;
-    for (Stream* s : {&o.src0, &o.src1}) {
-      fifos |= s->kind == Operand::kFifo;
-      if (s->kind != Operand::kFabric) continue;
-      const int slot = s->step = source_slot(core, *s);
-      needs |= slot < 0 ? kUnbound : 1u << slot;
-    }
-    core.waits[thread].needs = needs;
-    core.waits[thread].fills = o.dest.kind == Operand::kFabric
-        ? uint8_t(1 << program(core).fabrics[o.dest.row].queue) : uint8_t(0);
-    const uint16_t bit = uint16_t(1 << thread);
-    core.with_fifos = fifos ? core.with_fifos | bit : core.with_fifos & uint16_t(~bit);
-  }
-  // After a queue was bound to another colour.
-  void watch_all(Core& core) {
-    each(core.threads, [&](int thread) { watch(core, thread); });
-  }
-
-  // One step of the operation that is first in rank; whether there was one.
-  [[gnu::always_inline]] bool step_operations(Core& core, Worker* worker) {
-    if (core.busy) return false;
-    int best = -1, rank = -1;
-    each(core.threads & ~(core.blocked[int(Gate::kThread)] & kMicrothreads), [&](int thread) {
-      const Wait& wait = core.waits[thread];
-      const bool lacks = wait.needs & ~core.queued || wait.fills & core.full;
-      if (lacks || wait.rank <= rank) return;
-      if (core.with_fifos >> thread & 1 && lacks_fifo(core, thread)) return;
-      best = thread, rank = wait.rank;
-    });
-    if (best < 0) return false;
-    Operation& o = running(core, best);
-    ++worker->profile[core.program][o.pc];
-    if (++o.turn < o.turns) return true;
-    o.turn = 0;
-    if (!o.plain) execute(core, best, o, std::min<uint32_t>(o.wide, o.row - o.done % o.row), worker);
-    else if (o.wide == 1) step_plain(core, best, o, worker);
-    else walk(core, best, o, o.wide, worker);
-    return true;
-  }
-
-  // Slots that operations read.
-  static uint32_t being_read(const Core& core) {
-    uint32_t out = 0;
-    each(core.threads, [&](int thread) { out |= core.waits[thread].needs; });
-    return out & ~kUnbound;
-  }
-
-  // The CE takes the word at the head; its place is free for the ramp from the next cycle on.
-  static void take(Core& core, int slot) {
-    ++core.lanes[slot].popped, core.popped |= 1u << slot;
-    pop_word(core, slot);
-  }
-
- private:
-  int set_of(int gate) const {
-    return !costs_.wse3 && Gate(gate) == Gate::kColor ? int(Gate::kData) : gate;
-  }
-
-  // Whether the operation of a thread has to wait for a FIFO.
-  bool lacks_fifo(Core& core, int thread) {
-    const Operation& o = running(core, thread);
+// Up to `most` elements.
+inline void execute(Wafer& w, Core& core, int thread, Operation& o, uint32_t most, Worker* worker) {
+  if (core.with_fifos >> thread & 1)
     for (const Stream* s : {&o.src0, &o.src1, &o.dest})
-      if (s->kind == Operand::kFifo && lacks(core, thread, *s, s != &o.dest)) return true;
-    return false;
+      if (s->kind == Operand::kFifo && short_of(core, *s, s != &o.dest))
+        return finish(w, core, thread, false, worker);
+  int offset = 0;  // in bytes, from a wavelet's index
+  for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
+    const int slot = __builtin_ctz(slots);
+    if (core.lanes[slot].front_is_control()) return take_control(w, core, thread, o, slot, worker);
+    if (o.op == DsdOp::kDfilt) return take(core, slot);
+    if (o.indexed) offset = 2 * int(core.lanes[slot].front() >> 16);
   }
-  bool lacks(Core& core, int thread, const Stream& s, bool reads) {
-    if (!short_of(core, s, reads)) return false;
-    (reads ? core.fifos[s.row].starved : core.fifos[s.row].choked) = true;
-    return !ends_short(core, thread, s, reads);
+  const uint32_t end = std::min<uint64_t>(o.length, uint64_t(o.done) + most);
+  for (uint32_t k = o.done; k < end; ++k) {
+    uint32_t values[3] = {};
+    for (int j = 1; j < 4; ++j)
+      if (!read(core, o, j, k, offset, &values[j - 1], worker)) return;
+    const uint32_t value = element(o.op, values[0], values[1], values[2], &o.carry);
+    if (!write(w, core, o, k, offset, value, worker)) return;
   }
-  // 0: an operation that the task waits for ends, others wait; 1: all end; 2: all wait.
-  bool ends_short(const Core& core, int thread, const Stream& s, bool reads) const {
-    const FifoRow& row = program(core).fifos[s.row];
-    const int ends = reads ? row.empty_ends : row.full_ends;
-    return ends == 1 || (ends == 0 && thread == kMainThread);
-  }
+  if (o.length != kEndless) o.done = end; else ++o.done;
+  if (o.done == o.length) finish(w, core, thread, true, worker);
+}
 
-  // An operation in memory that nothing on its PE competes with: all its elements at once, for the
-  // cycles that they take.
-  void run_alone(Core& core, int64_t cycle, Worker* worker) {
-    Operation& o = running(core, kMainThread);
-    const auto steps = [&](uint32_t count) { return (int64_t(count) + o.wide - 1) / o.wide; };
-    const int64_t cycles =
-        (o.length / o.row * steps(o.row) + steps(o.length % o.row)) * o.turns;
-    wake_[core.cell] = cycle + cycles;
-    worker->profile[core.program][o.pc] += cycles;
-    if (o.plain) walk(core, kMainThread, o, o.length, worker);
-    else execute(core, kMainThread, o, o.length, worker);
+// One element of a plain operation.
+inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* worker) {
+  for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
+    const int slot = __builtin_ctz(slots);
+    if (core.lanes[slot].front_is_control()) return take_control(w, core, thread, o, slot, worker);
   }
+  const auto source = [&](const Stream& s) {
+    if (s.kind == Operand::kMemory || s.kind == Operand::kPointer) return loaded(core, s, o.done);
+    return s.kind == Operand::kFabric ? taken(core, s) : uint32_t(s.base);
+  };
+  const uint32_t a = source(o.src0), b = source(o.src1);
+  const uint32_t value = element(o.op, a, b, source(o.scalar), &o.carry);
+  if (o.dest.kind == Operand::kFabric)
+    send_element(w, core, o, o.done, value, worker);
+  else if (o.dest.kind != Operand::kNone)
+    put(core.memory + o.dest.base + int64_t(o.done) * o.dest.step, o.dest.width, value);
+  if (++o.done == o.length) finish(w, core, thread, true, worker);
+}
 
-  // Up to `most` elements of a plain operation in memory; a single value is a row with the step 0.
-  void walk(Core& core, int thread, Operation& o, uint32_t most, Worker* worker) {
-    struct Row {
-      uint8_t* at;
-      int64_t step;
-      uint8_t width;
-      uint32_t load(int64_t k) const {
-        uint32_t value = 0;
-        std::memcpy(&value, at + k * step, width == 2 ? 2 : 4);
-        return value;
-      }
-    } rows[4];
-    uint32_t values[4];
-    for (int k = 0; k < 4; ++k) {
-      const Stream& s = stream(o, k);
-      values[k] = uint32_t(s.base);
-      if (s.kind == Operand::kMemory || s.kind == Operand::kPointer)
-        rows[k] = {core.memory + s.base, s.step, s.width};
-      else
-        rows[k] = {reinterpret_cast<uint8_t*>(&values[k]), 0, 4};
+// Up to `most` elements of a plain operation in memory; a single value is a row with the step 0.
+inline void walk(Wafer& w, Core& core, int thread, Operation& o, uint32_t most, Worker* worker) {
+  struct Row {
+    uint8_t* at;
+    int64_t step;
+    uint8_t width;
+    uint32_t load(int64_t k) {
+      uint32_t value = 0;
+      std::memcpy(&value, at + k * step, width == 2 ? 2 : 4);
+      return value;
     }
-    const int64_t end = std::min<int64_t>(o.length, int64_t(o.done) + most);
-    for (int64_t k = o.done; k < end; ++k) {
-      const uint32_t value =
-          element(o.op, rows[1].load(k), rows[2].load(k), rows[3].load(k), &o.carry);
-      put(rows[0].at + k * rows[0].step, rows[0].width, value);
+  } rows[4];
+  uint32_t values[4];
+  for (int k = 0; k < 4; ++k) {
+    const Stream& s = stream(o, k);
+    values[k] = uint32_t(s.base);
+    if (s.kind == Operand::kMemory || s.kind == Operand::kPointer)
+      rows[k] = {core.memory + s.base, s.step, s.width};
+    else
+      rows[k] = {reinterpret_cast<uint8_t*>(&values[k]), 0, 4};
+  }
+  const int64_t end = std::min<int64_t>(o.length, int64_t(o.done) + most);
+  for (int64_t k = o.done; k < end; ++k) {
+    const uint32_t value =
+        element(o.op, rows[1].load(k), rows[2].load(k), rows[3].load(k), &o.carry);
+    put(rows[0].at + k * rows[0].step, rows[0].width, value);
+  }
+  o.done = uint32_t(end);
+  if (o.done == o.length) finish(w, core, thread, true, worker);
+}
+
+// 0: an operation that the task waits for ends, others wait; 1: all end; 2: all wait.
+inline bool ends_short(const Core& core, int thread, const Stream& s, bool reads) {
+  const FifoRow& row = program(core).fifos[s.row];
+  const int ends = reads ? row.empty_ends : row.full_ends;
+  return ends == 1 || (ends == 0 && thread == kMainThread);
+}
+
+inline bool lacks(Core& core, int thread, const Stream& s, bool reads) {
+  if (!short_of(core, s, reads)) return false;
+  (reads ? core.fifos[s.row].starved : core.fifos[s.row].choked) = true;
+  return !ends_short(core, thread, s, reads);
+}
+
+// Whether the operation of a thread has to wait for a FIFO.
+inline bool lacks_fifo(Core& core, int thread) {
+  const Operation& o = running(core, thread);
+  for (const Stream* s : {&o.src0, &o.src1, &o.dest})
+    if (s->kind == Operand::kFifo && lacks(core, thread, *s, s != &o.dest)) return true;
+  return false;
+}
+
+// One step of the operation that is first in rank; whether there was one.
+[[gnu::always_inline]] inline bool step_operations(Wafer& w, Core& core, Worker* worker) {
+  if (core.busy) return false;
+  int best = -1, rank = -1;
+  each(core.threads & ~(core.blocked[int(Gate::kThread)] & kMicrothreads), [&](int thread) {
+    const Wait& wait = core.waits[thread];
+    const bool lacks = wait.needs & ~core.queued || wait.fills & core.full;
+    if (lacks || wait.rank <= rank) return;
+    if (core.with_fifos >> thread & 1 && lacks_fifo(core, thread)) return;
+    best = thread, rank = wait.rank;
+  });
+  if (best < 0) return false;
+  Operation& o = running(core, best);
+  ++worker->profile[core.program][o.pc];
+  if (++o.turn < o.turns) return true;
+  o.turn = 0;
+  const uint32_t most = std::min<uint32_t>(o.wide, o.row - o.done % o.row);
+  if (!o.plain) execute(w, core, best, o, most, worker);
+  else if (o.wide == 1) step_plain(w, core, best, o, worker);
+  else walk(w, core, best, o, o.wide, worker);
+  return true;
+}
+
+// An operation in memory that nothing on its PE competes with: all its elements at once, for the
+// cycles that they take.
+inline void run_alone(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
+  Operation& o = running(core, kMainThread);
+  const auto steps = [&](uint32_t count) { return (int64_t(count) + o.wide - 1) / o.wide; };
+  const int64_t cycles =
+      (o.length / o.row * steps(o.row) + steps(o.length % o.row)) * o.turns;
+  w.wake[core.cell] = cycle + cycles;
+  worker->profile[core.program][o.pc] += cycles;
+  if (o.plain) walk(w, core, kMainThread, o, o.length, worker);
+  else execute(w, core, kMainThread, o, o.length, worker);
+}
+
+// Whether an operand of an operation begins in a variable and goes beyond it, which is a fault.
+[[gnu::noinline, gnu::cold]] inline bool overruns(const Wafer& w, const Core& core, Operation& o,
+                                                  Worker* worker) {
+  if (!o.length || o.length >= uint32_t(kEndlessExtent)) return false;
+  for (int k = 0; k < 4; ++k) {
+    const Stream& s = stream(o, k);
+    if (s.kind != Operand::kMemory) continue;
+    const int64_t far = s.base + int64_t(s.step) * (int64_t(o.length) - 1);
+    const int64_t first = std::min<int64_t>(s.base, far), last = std::max<int64_t>(s.base, far);
+    for (const Span& span : w.variables[size_t(core.program)]) {
+      if (s.base < span.begin || s.base >= span.end) continue;
+      if (first >= span.begin && last + s.width <= span.end) break;
+      const int64_t other = first < s.base ? first : last + s.width - 1;
+      const int kind = k == 0 ? kOverrun : kOverread;
+      return note(core, o, kind, int64_t(s.base) << 32 | (other & 0xFFFFFFFF), worker), true;
     }
-    o.done = uint32_t(end);
-    if (o.done == o.length) finish(core, thread, true, worker);
   }
+  return false;
+}
 
-  // One element of a plain operation.
-  void step_plain(Core& core, int thread, Operation& o, Worker* worker) {
-    for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
-      const int slot = __builtin_ctz(slots);
-      if (core.lanes[slot].front_is_control()) return take_control(core, thread, o, slot, worker);
-    }
-    const auto source = [&](const Stream& s) {
-      if (s.kind == Operand::kMemory || s.kind == Operand::kPointer) return loaded(core, s, o.done);
-      return s.kind == Operand::kFabric ? taken(core, s) : uint32_t(s.base);
-    };
-    const uint32_t a = source(o.src0), b = source(o.src1);
-    const uint32_t value = element(o.op, a, b, source(o.scalar), &o.carry);
-    if (o.dest.kind == Operand::kFabric)
-      send_element(core, o, o.done, value, worker);
-    else if (o.dest.kind != Operand::kNone)
-      put(core.memory + o.dest.base + int64_t(o.done) * o.dest.step, o.dest.width, value);
-    if (++o.done == o.length) finish(core, thread, true, worker);
+// Row a of the operations, begun by the task's thread at pc. Whether the thread goes on at once.
+inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instruction& i,
+                    Worker* worker) {
+  const Program& p = program(core);
+  const OperationRow& row = p.operations[i.a];
+  Operation o{};
+  o.pc = pc, o.control_ends = row.control_ends;
+  o.task = int32_t(core.task), o.task_id = core.task_id;
+  o.effects[0] = {int8_t(row.action), int8_t(row.target)};
+  o.on_control = {int8_t(row.control_action), int8_t(row.control_target)};
+  const Widths widths = widths_of(DsdOp(row.op));
+  const int32_t kinds[4] = {row.dest, row.src0, row.src1, row.scalar};
+  const uint8_t width[4] = {widths.dest, widths.src0, widths.src1, widths.scalar};
+  Issue issue{row.asynchronous != 0, row.thread, row.priority, -1, 1};
+  int from = i.b, lengths[4] = {-1, -1, -1, -1};
+  for (int k = 0; k < 4; ++k) {
+    Stream& s = stream(o, k);
+    s.width = width[k];
+    if (Operand(kinds[k]) == Operand::kNone) continue;
+    lengths[k] = resolve(w, core, Operand(kinds[k]), reg(core, from++), k, &o, &issue);
+    if (issue.problem) return fault(core, issue.problem, pc, issue.detail, worker), false;
   }
+  // The end of a descriptor in a DSR does what its load said.
+  if (issue.held && !issue.named) o.effects[0] = {};
+  if (row.index >= 0) o.index = int32_t(uint16_t(reg(core, from)));
+  for (int k = 0; k < 4 && row.index >= 0; ++k)
+    if (stream(o, k).indexed) stream(o, k).base += 2 * o.index, stream(o, k).indexed = false;
+  if (o.src0.kind == Operand::kFifo && o.src1.kind == Operand::kFifo && o.src0.row == o.src1.row)
+    return fault(core, kWrongOperand, pc, 0, worker), false;
+  o.length = length(o, lengths);
+  if (w.checks_bounds && overruns(w, core, o, worker)) return false;
+  o.op = DsdOp(row.op);
+  for (const Stream* s : {&o.src0, &o.src1})
+    o.indexed |= s->kind == Operand::kFabric && s->width == 2;
+  o.indexed &= o.dest.indexed || o.src0.indexed || o.src1.indexed;
+  if (o.dest.kind == Operand::kFabric) o.clears = uint8_t(p.fabrics[o.dest.row].clears);
+  o.wide = uint8_t(elements_per_step(w, core, o));
+  o.turns = uint8_t(cycles_per_step(w, core, o));
+  o.row = row_of(core, o);
+  o.plain = is_plain(core, o);
 
-  // The word of a colour that an operation reads.
-  static uint32_t taken(Core& core, const Stream& s) {
-    const uint32_t word = core.lanes[s.step].front() & mask(s);
-    take(core, s.step);
-    return word;
-  }
-
-  void send_element(Core& core, const Operation& o, uint32_t k, uint32_t value, Worker* worker) {
-    const FabricRow& row = program(core).fabrics[o.dest.row];
-    if (o.dest.width == 2) {
-      const int index = o.index + (row.indexed >= 0 ? row.indexed + int(k) : 0);
-      value = (value & 0xFFFF) | uint32_t(index) << 16;
-    }
-    send(core, outgoing(row, value, row.advances && k + 1 == o.length), worker);
-  }
-
-  // Up to `most` elements.
-  void execute(Core& core, int thread, Operation& o, uint32_t most, Worker* worker) {
-    if (core.with_fifos >> thread & 1)
-      for (const Stream* s : {&o.src0, &o.src1, &o.dest})
-        if (s->kind == Operand::kFifo && short_of(core, *s, s != &o.dest))
-          return finish(core, thread, false, worker);
-    int offset = 0;  // in bytes, from a wavelet's index
-    for (uint32_t slots = core.waits[thread].needs; slots; slots &= slots - 1) {
-      const int slot = __builtin_ctz(slots);
-      if (core.lanes[slot].front_is_control()) return take_control(core, thread, o, slot, worker);
-      if (o.op == DsdOp::kDfilt) return take(core, slot);
-      if (o.indexed) offset = 2 * int(core.lanes[slot].front() >> 16);
-    }
-    const uint32_t end = std::min<uint64_t>(o.length, uint64_t(o.done) + most);
-    for (uint32_t k = o.done; k < end; ++k) {
-      uint32_t values[3] = {};
-      for (int j = 1; j < 4; ++j)
-        if (!read(core, o, j, k, offset, &values[j - 1], worker)) return;
-      const uint32_t value = element(o.op, values[0], values[1], values[2], &o.carry);
-      if (!write(core, o, k, offset, value, worker)) return;
-    }
-    if (o.length != kEndless) o.done = end; else ++o.done;
-    if (o.done == o.length) finish(core, thread, true, worker);
-  }
-
-  // A control wavelet at the head of a queue that an operation reads.
-  void take_control(Core& core, int thread, Operation& o, int slot, Worker* worker) {
-    take(core, slot);
-    apply(core, o.on_control);
-    if (o.op == DsdOp::kDfilt && ++o.done == o.length) return finish(core, thread, true, worker);
-    if (o.control_ends) finish(core, thread, false, worker);
-  }
-
-  bool read(Core& core, Operation& o, int j, uint32_t k, int offset, uint32_t* value,
-            Worker* worker) {
-    const Stream& s = stream(o, j);
-    switch (s.kind) {
-      case Operand::kNone: return true;
-      case Operand::kScalar: *value = uint32_t(s.base); return true;
-      case Operand::kFabric: *value = taken(core, s); return true;
-      case Operand::kFifo: *value = pop_fifo(core, s); return true;
-      default: break;
-    }
-    const int where = address(core, s, k, offset);
-    uint8_t* const bytes = locate(core, where, s.width, false);
-    if (!bytes) return note(core, o, kOutsideMemory, where, worker), false;
-    *value = s.width == 2 ? word_at<uint16_t>(bytes) : word_at<uint32_t>(bytes);
-    if (o.clears >> (j - 1) & 1) std::memset(bytes, 0, s.width);
-    return true;
-  }
-
-  bool write(Core& core, Operation& o, uint32_t k, int offset, uint32_t value, Worker* worker) {
-    const Stream& s = o.dest;
-    switch (s.kind) {
-      case Operand::kNone: return true;
-      case Operand::kFifo: push_fifo(core, s, value); return true;
-      case Operand::kFabric: send_element(core, o, k, value, worker); return true;
-      default: break;
-    }
-    const int where = address(core, s, k, offset);
-    uint8_t* const bytes = locate(core, where, s.width, true);
-    if (!bytes) return note(core, o, kOutsideMemory, where, worker), false;
-    put(bytes, s.width, value);
-    return true;
-  }
-
-  void apply(Core& core, Effect effect) {
-    if (effect.action == int(Action::kActivate)) core.active |= 1u << effect.target;
-    if (effect.action >= int(Action::kUnblock))
-      unblock(core, effect.action - int(Action::kUnblock), effect.target);
-  }
-
-  void finish(Core& core, int thread, bool by_length, Worker* worker) {
-    Operation& o = running(core, thread);
-    add(o, &worker->work[core.program][o.pc]);
-    for (int k = 0; k < 4; ++k) {
-      const Stream& s = stream(o, k);
-      if (s.dsr < 0 || s.kind != Operand::kMemory) continue;
-      Dsr& d = dsr(core, s.dsr >> 8, s.dsr & 0xFF);
-      if (program(core).dsr_loads[d.row].saves_address)
-        d.value = (d.value & ~0xFFFFull) | uint16_t(field(d.value, 0) + int(o.done) * s.step);
-    }
-    if (recorder_) record(core, thread, recorder_->cycle() + (o.length > 0), true);
-    for (const Effect& effect : o.effects) apply(core, effect);
-    core.threads &= uint16_t(~(1 << thread));
-    if (thread != kMainThread) return;
-    core.main = Main::kRunning;
-    const int result = program(core).code[o.pc].c;
-    if (result >= 0) reg(core, result) = by_length;
-  }
-};
+  const bool apart = issue.asynchronous && issue.fabric;
+  if (issue.fabric && !apart) o.turn = int8_t(-w.costs.fabric_start);
+  const int thread = !apart ? kMainThread : issue.thread >= 0 ? issue.thread : issue.queue;
+  if (thread < 0) return fault(core, kNoThread, pc, 0, worker), false;
+  if (core.threads >> thread & 1) return fault(core, kThreadInUse, pc, thread, worker), false;
+  constexpr uint8_t kRanks[3] = {0, 2, 3};  // the task's own goes between low and medium
+  if (issue.priority < 0) issue.priority = 1;
+  core.waits[thread].rank = apart ? kRanks[issue.priority] : 1;
+  core.main = apart ? Main::kRunning : Main::kOperating;
+  running(core, thread) = o;
+  if (w.recorder) record_operation(w, core, thread, cycle, false);
+  const bool alone = !core.threads && !issue.fabric && !issue.fifo;
+  core.threads |= uint16_t(1 << thread);
+  watch(w, core, thread);
+  if (apart && i.c >= 0) reg(core, i.c) = 1;
+  if (o.length == 0) finish(w, core, thread, true, worker);
+  if (o.length > 0 && alone) return run_alone(w, core, cycle, worker), false;
+  return core.main == Main::kRunning;
+}
 
 }  // namespace wafer::csl

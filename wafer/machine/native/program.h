@@ -25,6 +25,12 @@ class Reader {
   }
 
   template <class Row>
+  Row row() {
+    Row out;
+    return fill(&out, 1), out;
+  }
+
+  template <class Row>
   std::vector<Row> rows() {
     const int32_t count = next();
     if (count < 0 || size_t(count) > size_t(end_ - at_) * 4) throw std::length_error("rows");

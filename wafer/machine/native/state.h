@@ -1,10 +1,13 @@
-// The state of a PE.
+// The state of a PE, and of all PEs.
 #pragma once
+#include <algorithm>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "program.h"
+#include "arena.h"
+#include "recorder.h"
 
 namespace wafer::csl {
 
@@ -69,7 +72,7 @@ struct Operation {
   uint8_t clears;            // sources in memory that are zeroed: 1 src0, 2 src1
   bool indexed;              // an operand's address depends on the wavelets of 16 bits
   bool control_ends;
-  bool plain;                // as Operands::plain says
+  bool plain;                // as is_plain says
   Effect effects[5], on_control;  // its own, and one of each operand that is a DSR
   Stream dest, src0, src1, scalar;
 };
@@ -166,7 +169,7 @@ struct Print {
 enum FaultKind {
   kNoFault, kSameCycleArrival, kOffWafer, kThreadInUse, kOutsideMemory, kUnboundControl, kMessage,
   kDivision, kTooDeep, kNoColor, kNoConfig, kDsrNotLoaded, kNoThread, kBadCode, kWrongOperand,
-  kOverrun
+  kOverrun, kOverread
 };
 
 // Bytes [begin, end) of a variable.
@@ -217,6 +220,90 @@ struct Worker {
   // The first PE's is reported, so that it does not depend on the threads.
   void note(const Fault& seen) {
     if (!fault.kind || seen.cell < fault.cell) fault = seen;
+  }
+};
+
+// Where words enter and leave a colour's router by a side that leads out of the rectangle.
+struct Port {
+  int cell, slot, side;
+  bool takes = false;  // what leaves is kept
+  std::deque<std::pair<uint32_t, uint8_t>> in;  // words with their flags
+  std::pair<uint32_t, uint8_t> entering;        // in this cycle
+  std::vector<uint32_t> out;
+};
+
+constexpr int64_t kNever = INT64_MAX;
+
+// All PEs, and what they run.
+struct Wafer {
+  // From a stream, as far as its programs; load() in machine.cc reads the rest.
+  explicit Wafer(Reader& in)
+      : rows(positive(in)), width(positive(in)), edges(uint8_t(in.next())), costs(in.row<Costs>()),
+        colors(in.rows<int32_t>()), filters(in.rows<FilterRow>()), programs(programs_of(in)),
+        slots(int(colors.size())), lanes(size_t(cells()) * slots), live(cells()),
+        incoming(cells()), visit(cells(), 1), next(cells()), sides(cells()),
+        links(size_t(cells()) * kPorts), cores(cells()), hosts(cells()), wake(cells(), kNever),
+        offset{-1, 1, width, -width}, reach{-slots, slots, width * slots, -width * slots} {
+    std::fill_n(slot, kColors, -1);
+    for (int k = 0; k < slots; ++k) slot[colors[k]] = int8_t(k);
+    for (int k = 0; k < slots; ++k) partner.push_back(slot[colors[k] ^ 1]);
+    for (int cell = 0; cell < cells(); ++cell) {
+      const int x = cell % width, y = cell / width;
+      sides[cell] = uint8_t((x > 0) | (x + 1 < width) << 1 | (y + 1 < rows) << 2 | (y > 0) << 3);
+    }
+  }
+
+  Wafer(const Wafer&) = delete;  // cores point into it
+
+  int cells() const { return rows * width; }
+  Lane& at(int cell, int slot) { return lanes[size_t(cell) * slots + slot]; }
+  const Lane& at(int cell, int slot) const { return lanes[size_t(cell) * slots + slot]; }
+
+  const int rows, width;
+  const uint8_t edges;  // sides, W E S N from bit 0 on, on which the wafer ends with these PEs
+  const Costs costs;
+  const std::vector<int32_t> colors;  // in use, ascending
+  const std::vector<FilterRow> filters;
+  const std::vector<Program> programs;
+  const int slots;
+  int8_t slot[kColors];  // of each colour, or -1
+  uint32_t to_host = 0;  // slots
+  std::vector<int8_t> partner;
+  bool checks_bounds = false;
+  std::vector<std::vector<Span>> variables;  // by program, if bounds are checked
+
+  Arena<Lane> lanes;
+  std::vector<uint32_t> live, incoming;     // slots with words; to which words come
+  std::vector<uint8_t> visit, next, sides;  // sides: ports with a neighbour
+  std::vector<uint32_t> links;
+  std::vector<std::unique_ptr<Port>> ports;
+  Arena<Core> cores;
+  std::vector<std::unique_ptr<Host>> hosts;
+  std::vector<int64_t> wake;              // when the task's own thread has paid
+  std::unique_ptr<Recorder> recorder;     // none: nothing is recorded
+  const int offset[4], reach[4];  // to the neighbour by a side: of cells, of their lanes
+  int64_t cycle = 0;
+
+  // What the cores point into.
+  Arena<uint8_t> memory;
+  Arena<int64_t> registers;
+  Arena<Operation> operations;
+  Arena<OutputQueue> output;
+  std::vector<Dsr> dsrs;
+  std::vector<Fifo> fifos;
+  size_t threads = 1, queues = 0;    // operations and output queues of each PE
+  std::unique_ptr<Frame[]> frames;  // calls of PEs, by depth: what no call reaches is not touched
+
+ private:
+  static int positive(Reader& in) {
+    const int32_t count = in.next();
+    if (count < 1) throw std::length_error("no PEs");
+    return count;
+  }
+  static std::vector<Program> programs_of(Reader& in) {
+    std::vector<Program> out;
+    for (int count = in.next(); count > 0; --count) out.emplace_back(in);
+    return out;
   }
 };
 

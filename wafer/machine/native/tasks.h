@@ -1,434 +1,141 @@
 // The task that runs: its instructions, and which task runs next.
 #pragma once
-#include "operations.h"
+#include "instructions.h"
 
 namespace wafer::csl {
 
+constexpr int kMostAtOnce = 4096;  // instructions whose effects nothing else sees
+constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
+constexpr int kNoTask = 31;  // of a control wavelet that is for no task
+
+// Whether a task could begin: none runs, and there is what may start one.
+inline bool may_dispatch(const Core& core) {
+  return core.main == Main::kIdle && core.code &&
+         ((core.active | core.torn | core.flushed) || core.called ||
+          (core.queued && core.code->channels));
+}
+
+// Starts code of a kind of task; it begins in the next cycle.
+inline bool begin(Wafer& w, Core& core, Task task, int id, int pc, int64_t cycle) {
+  core.main = Main::kRunning, core.task = task, core.task_id = id, core.pc = pc;
+  core.base = core.depth = 0, core.paid = false;
+  core.debt = 0, core.busy = false;
+  w.wake[core.cell] = cycle + 1 + w.costs.switch_task;
+  if (w.recorder) record_task(w, core, cycle + 1, false);
+  return true;
+}
+
+// Data tasks (by colour or queue) that a word waits for.
+inline uint32_t channels(const Wafer& w, const Core& core) {
+  uint32_t out = 0;
+  if (!w.costs.wse3) {
+    each(core.queued, [&](int slot) { out |= 1u << w.colors[slot]; });
+    return out & ~core.blocked[int(Gate::kData)];
+  }
+  for (int queue = 0; queue < kQueues; ++queue)
+    if (core.in_slot[queue] >= 0 && core.queued >> core.in_slot[queue] & 1) out |= 1u << queue;
+  return out & ~core.blocked[int(Gate::kData)] & ~core.blocked[int(Gate::kInputQueue)];
+}
+
+inline bool begin_data(Wafer& w, Core& core, int id, int64_t cycle, Worker* worker) {
+  const Program& p = program(core);
+  const int slot = w.costs.wse3 ? core.in_slot[id] : w.slot[id];
+  const uint32_t word = core.lanes[slot].front();
+  const bool control = core.lanes[slot].front_is_control();
+  const int key = control ? int(word >> 16 & 63) : id;
+  int pc = control ? p.control_tasks[key] : p.data_tasks[id];
+  if (control && pc < 0 && !w.costs.wse3 && key < kColors) pc = p.data_tasks[key];  // one table
+  if ((pc < 0 && !control) || being_read(core) >> slot & 1) return false;
+  if (pc < 0) {
+    if (key != kNoTask && (p.controls || p.data_tasks[id] >= 0))
+      worker->note({kUnboundControl, core.cell, 0, key, -1, w.colors[slot]});
+    return false;
+  }
+  pop_word(core, slot);
+  begin(w, core, control ? Task::kControl : Task::kData, key, pc, cycle);
+  reg(core, 0) = word;
+  return true;
+}
+
+inline bool begin_handler(Wafer& w, Core& core, int64_t cycle) {
+  const bool teardown = core.torn;
+  const int id = __builtin_ctz(teardown ? core.torn : core.flushed);
+  if (teardown) core.torn &= core.torn - 1; else core.flushed &= uint8_t(core.flushed - 1);
+  const int pc = teardown ? program(core).teardown_handlers[id] : program(core).empty_handlers[id];
+  return pc >= 0 && begin(w, core, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
+}
+
+// Starts a task where none runs; whether one began. It begins in the next cycle.
+inline bool dispatch(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
+  const Program& p = program(core);
+  uint32_t local = core.active & ~core.blocked[int(Gate::kLocal)] & 0x7FFFFFFF;
+  const bool handlers = (core.torn | core.flushed) && !is_blocked(w, core, Gate::kLocal, kHandlers);
+  uint32_t data = core.queued && p.channels ? channels(w, core) & p.channels : 0;
+  uint32_t candidates = local | data | uint32_t(handlers) << kHandlers;
+  // In turn from the last one on: a low id that is always ready must not keep others waiting.
+  for (; candidates; ) {
+    const uint32_t above = candidates & ~((2u << core.last_task) - 1);
+    const int id = __builtin_ctz(above ? above : candidates);
+    candidates &= ~(1u << id);
+    core.last_task = uint8_t(id);
+    if (data >> id & 1 && begin_data(w, core, id, cycle, worker)) return true;
+    if (local >> id & 1) {
+      core.active &= ~(1u << id);
+      if (p.local_tasks[id] >= 0) return begin(w, core, Task::kLocal, id, p.local_tasks[id], cycle);
+    }
+    if (id == kHandlers && handlers && begin_handler(w, core, cycle)) return true;
+  }
+  if (!core.called || core.commanded) return false;
+  std::deque<Launch>& launches = host(w, core.cell).launches;
+  const Launch launch = std::move(launches.front());
+  launches.pop_front();
+  core.called = !launches.empty(), core.commanded = true;
+  begin(w, core, Task::kFunction, launch.entry, launch.entry, cycle);
+  for (size_t k = 0; k < launch.words.size(); ++k) reg(core, int(k)) = launch.words[k];
+  return true;
+}
+
+inline void wait_out(Wafer& w, Core& core, int64_t cycle) {
+  w.wake[core.cell] = cycle + core.debt;
+  core.debt = 0, core.busy = true;
+}
+
 // A task runs ahead of the clock until it has an effect that others see; then it waits until the
 // cycles of what it has done are over.
-class Tasks : public Operations {
- public:
-  using Operations::Operations;
-
- protected:
-  static constexpr int kMostAtOnce = 4096;  // instructions without such an effect
-
-  // Goes on with the task; whether it did anything.
-  bool run_task(Core& core, int64_t cycle, Worker* worker) {
-    if (core.main == Main::kReceiving || core.main == Main::kSending) {
-      const Instruction& i = program(core).code[core.pc];
-      if (!(core.main == Main::kSending ? send_one(core, i, worker) : receive_one(core, i, worker)))
-        return false;
-      core.main = Main::kRunning, ++core.pc, wake_[core.cell] = cycle + 1;
-      return true;
+inline void interpret(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
+  const Program& p = program(core);
+  int64_t* const profile = worker->profile[core.program].data();
+  for (int budget = kMostAtOnce; budget > 0; --budget) {
+    const Instruction& i = p.code[core.pc];
+    if (!core.paid) {
+      core.debt += i.cycles, profile[core.pc] += i.cycles;
     }
-    if (core.main != Main::kRunning || wake_[core.cell] > cycle) return false;
-    core.busy = false;
-    interpret(core, cycle, worker);
-    return true;
-  }
-
-  // Whether a task could begin: none runs, and there is what may start one.
-  static bool may_dispatch(const Core& core) {
-    return core.main == Main::kIdle && core.code &&
-           ((core.active | core.torn | core.flushed) || core.called ||
-            (core.queued && core.code->channels));
-  }
-
-  // Starts a task where none runs; whether one began. It begins in the next cycle.
-  bool dispatch(Core& core, int64_t cycle, Worker* worker) {
-    const Program& p = program(core);
-    uint32_t local = core.active & ~core.blocked[int(Gate::kLocal)] & 0x7FFFFFFF;
-    const bool handlers = (core.torn | core.flushed) && !is_blocked(core, Gate::kLocal, kHandlers);
-    uint32_t data = core.queued && p.channels ? channels(core) & p.channels : 0;
-    uint32_t candidates = local | data | uint32_t(handlers) << kHandlers;
-    // In turn from the last one on: a low id that is always ready must not keep others waiting.
-    for (; candidates; ) {
-      const uint32_t above = candidates & ~((2u << core.last_task) - 1);
-      const int id = __builtin_ctz(above ? above : candidates);
-      candidates &= ~(1u << id);
-      core.last_task = uint8_t(id);
-      if (data >> id & 1 && begin_data(core, id, cycle, worker)) return true;
-      if (local >> id & 1) {
-        core.active &= ~(1u << id);
-        if (p.local_tasks[id] >= 0) return begin(core, Task::kLocal, id, p.local_tasks[id], cycle);
-      }
-      if (id == kHandlers && handlers && begin_handler(core, cycle)) return true;
-    }
-    if (!core.called || core.commanded) return false;
-    std::deque<Launch>& launches = host(core.cell).launches;
-    const Launch launch = std::move(launches.front());
-    launches.pop_front();
-    core.called = !launches.empty(), core.commanded = true;
-    begin(core, Task::kFunction, launch.entry, launch.entry, cycle);
-    for (size_t k = 0; k < launch.words.size(); ++k) reg(core, int(k)) = launch.words[k];
-    return true;
-  }
-
-  // Starts code of a kind of task; it begins in the next cycle.
-  bool begin(Core& core, Task task, int id, int pc, int64_t cycle) {
-    core.main = Main::kRunning, core.task = task, core.task_id = id, core.pc = pc;
-    core.base = core.depth = 0, core.paid = false;
-    core.debt = 0, core.busy = false;
-    wake_[core.cell] = cycle + 1 + costs_.switch_task;
-    if (recorder_) record_task(core, cycle + 1, false);
-    return true;
-  }
-  void record_task(const Core& core, int64_t cycle, bool ends) {
-    recorder_->event(
-        {cycle, core.cell, core.pc, int32_t(core.task), core.task_id, 0, kTaskLane, uint8_t(ends)});
-  }
-
-  // The calls of each PE, by depth: memory that no call reaches is never touched.
-  std::unique_ptr<Frame[]> frames_;
-
- private:
-  static constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
-  static constexpr int kNoTask = 31;    // of a control wavelet that is for no task
-
-  // Data tasks (by colour or queue) that a word waits for.
-  uint32_t channels(const Core& core) const {
-    uint32_t out = 0;
-    if (!costs_.wse3) {
-      each(core.queued, [&](int slot) { out |= 1u << colors_[slot]; });
-      return out & ~core.blocked[int(Gate::kData)];
-    }
-    for (int queue = 0; queue < kQueues; ++queue)
-      if (core.in_slot[queue] >= 0 && core.queued >> core.in_slot[queue] & 1) out |= 1u << queue;
-    return out & ~core.blocked[int(Gate::kData)] & ~core.blocked[int(Gate::kInputQueue)];
-  }
-
-  bool begin_data(Core& core, int id, int64_t cycle, Worker* worker) {
-    const Program& p = program(core);
-    const int slot = costs_.wse3 ? core.in_slot[id] : slot_[id];
-    const uint32_t word = core.lanes[slot].front();
-    const bool control = core.lanes[slot].front_is_control();
-    const int key = control ? int(word >> 16 & 63) : id;
-    int pc = control ? p.control_tasks[key] : p.data_tasks[id];
-    if (control && pc < 0 && !costs_.wse3 && key < kColors) pc = p.data_tasks[key];  // one table
-    if ((pc < 0 && !control) || being_read(core) >> slot & 1) return false;
-    if (pc < 0) {
-      if (key != kNoTask && (p.controls || p.data_tasks[id] >= 0))
-        worker->note({kUnboundControl, core.cell, 0, key, -1, colors_[slot]});
-      return false;
-    }
-    pop_word(core, slot);
-    begin(core, control ? Task::kControl : Task::kData, key, pc, cycle);
-    reg(core, 0) = word;
-    return true;
-  }
-
-  bool begin_handler(Core& core, int64_t cycle) {
-    const bool teardown = core.torn;
-    const int id = __builtin_ctz(teardown ? core.torn : core.flushed);
-    if (teardown) core.torn &= core.torn - 1; else core.flushed &= uint8_t(core.flushed - 1);
-    const int pc = teardown ? program(core).teardown_handlers[id] : program(core).empty_handlers[id];
-    return pc >= 0 && begin(core, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
-  }
-
-  // A byte address of 16 bits; wraps.
-  static int place(int64_t base, int64_t offset) {
-    return int((uint64_t(base) + uint64_t(offset)) & 0xFFFF);
-  }
-  static bool in_registers(int64_t address) { return address >= 0xFE40 && address < 0xFEE8; }
-
-  // Whether others see what an instruction does, so that it has to be done in time.
-  bool visible(const Core& core, const Instruction& i) {
-    switch (i.op) {
-      case Op::kActivate: case Op::kBlock: case Op::kUnblock: case Op::kLoadDsr: case Op::kDsrBase:
-      case Op::kOperate: case Op::kReceive: case Op::kSend: case Op::kConfigGet:
-      case Op::kConfigSet: case Op::kIntrinsic: case Op::kFault: return true;
-      case Op::kReturn: return core.depth == 0;
-      case Op::kLoad: return in_registers(place(reg(core, i.b), i.c));
-      case Op::kStore: return in_registers(place(reg(core, i.a), i.c));
-      default: return false;
-    }
-  }
-
-  void interpret(Core& core, int64_t cycle, Worker* worker) {
-    const Program& p = program(core);
-    int64_t* const profile = worker->profile[core.program].data();
-    for (int budget = kMostAtOnce; budget > 0; --budget) {
-      const Instruction& i = p.code[core.pc];
-      if (!core.paid) {
-        core.debt += i.cycles, profile[core.pc] += i.cycles;
-      }
-      if (visible(core, i)) {
-        core.paid = true;
-        if (core.debt > 0) return wait_out(core, cycle);
-        core.paid = false;
-        if (!act(core, cycle, i, worker)) return;
-      } else {
-        if (!compute(core, i, worker)) return stop(core);
-      }
-    }
-    core.debt += core.debt == 0;
-    wait_out(core, cycle);
-  }
-
-  void wait_out(Core& core, int64_t cycle) {
-    wake_[core.cell] = cycle + core.debt;
-    core.debt = 0, core.busy = true;
-  }
-
-  size_t frame_of(const Core& core, int depth) const {
-    return size_t(depth) * size_t(cells()) + size_t(core.cell);
-  }
-
-  static void stop(Core& core) { core.main = Main::kIdle; }  // after a fault
-
-  // An instruction that only this task sees; false after a fault.
-  bool compute(Core& core, const Instruction& i, Worker* worker) {
-    const Type type = Type(i.type);
-    const auto r = [&](int k) -> int64_t& { return reg(core, k); };
-    int next = core.pc + 1;
-    switch (i.op) {
-      case Op::kConst: r(i.a) = int64_t(uint64_t(uint32_t(i.c)) << 32 | uint32_t(i.b)); break;
-      case Op::kCopy: r(i.a) = r(i.b); break;
-      case Op::kDiv: case Op::kRem:
-        if (r(i.c) == 0 && !is_float(type))
-          return fault(core, kDivision, core.pc, 0, worker), false;
-        [[fallthrough]];
-      case Op::kAdd: case Op::kSub: case Op::kMul: case Op::kAnd: case Op::kOr: case Op::kXor:
-      case Op::kShl: case Op::kShr: r(i.a) = arithmetic(i.op, type, r(i.b), r(i.c)); break;
-      case Op::kNeg: r(i.a) = negated(type, r(i.b)); break;
-      case Op::kInvert: r(i.a) = wrapped(type, ~r(i.b)); break;
-      case Op::kNot: r(i.a) = r(i.b) == 0; break;
-      case Op::kEq: case Op::kNe: case Op::kLt: case Op::kLe: case Op::kGt: case Op::kGe:
-        r(i.a) = compare(i.op, type, r(i.b), r(i.c)); break;
-      case Op::kCast: r(i.a) = cast(type, Type(i.c), r(i.b)); break;
-      case Op::kLoad: case Op::kStore: {
-        const bool stores = i.op == Op::kStore;
-        const int where = place(r(stores ? i.a : i.b), i.c);
-        uint8_t* const bytes = locate(core, where, bytes_of(type), stores);
-        if (!bytes) return fault(core, kOutsideMemory, core.pc, where, worker), false;
-        if (stores) {
-          std::memcpy(bytes, &r(i.b), size_t(bytes_of(type)));
-        } else {
-          int64_t value = 0;
-          std::memcpy(&value, bytes, size_t(bytes_of(type)));
-          r(i.a) = wrapped(type, value);
-        }
-        break;
-      }
-      case Op::kMove: {
-        const int to = int(r(i.a) & 0xFFFF), from = int(r(i.b) & 0xFFFF);
-        uint8_t* const target = locate(core, to, i.c, true);
-        const uint8_t* const source = locate(core, from, i.c, false);
-        if (!target || !source)
-          return fault(core, kOutsideMemory, core.pc, target ? from : to, worker), false;
-        std::memmove(target, source, size_t(i.c));
-        break;
-      }
-      case Op::kJump: next = i.a; break;
-      case Op::kJumpIf: if (r(i.b)) next = i.a; break;
-      case Op::kJumpUnless: if (!r(i.b)) next = i.a; break;
-      case Op::kCall: case Op::kCallAt: {
-        const int64_t to = i.op == Op::kCall ? i.a : r(i.a);
-        if (core.depth == kDeepestCall || core.base + i.b > program(core).frame)
-          return fault(core, kTooDeep, core.pc, 0, worker), false;
-        if (to < 0 || to >= int64_t(program(core).code.size()))
-          return fault(core, kBadCode, core.pc, to, worker), false;
-        frames_[frame_of(core, core.depth++)] = {next, core.base};
-        core.base += i.b, next = int(to);
-        break;
-      }
-      case Op::kReturn: {
-        const Frame& frame = frames_[frame_of(core, --core.depth)];
-        next = frame.pc, core.base = frame.base;
-        break;
-      }
-      case Op::kDsdSet: {
-        const int shift = 16 * i.type;
-        r(i.a) = int64_t((uint64_t(r(i.b)) & ~(0xFFFFull << shift)) |
-                         uint64_t(uint16_t(r(i.c))) << shift);
-        break;
-      }
-      case Op::kDsdGet:
-        r(i.a) = i.type == 2 ? int16_t(field(uint64_t(r(i.b)), 2)) : field(uint64_t(r(i.b)), i.type);
-        break;
-      case Op::kDsrGet: r(i.a) = int64_t(dsr(core, i.type, i.b).value); break;
-      case Op::kElement: {
-        const uint64_t d = uint64_t(r(i.b));
-        const int64_t step = int16_t(field(d, 2)) * bytes_of(type);
-        r(i.a) = place(field(d, 0), int64_t(uint64_t(r(i.c)) * uint64_t(step)));
-        break;
-      }
-      default: return fault(core, kBadCode, core.pc, int64_t(i.op), worker), false;
-    }
-    core.pc = next;
-    return true;
-  }
-
-  // A visible instruction, in its cycle; whether the task goes on at once.
-  bool act(Core& core, int64_t cycle, const Instruction& i, Worker* worker) {
-    const auto r = [&](int k) -> int64_t& { return reg(core, k); };
-    const int pc = core.pc;
-    switch (i.op) {
-      case Op::kActivate: core.active |= 1u << (r(i.a) & 31); break;
-      case Op::kBlock: block(core, i.type, int(r(i.a) & 31)); break;
-      case Op::kUnblock: unblock(core, i.type, int(r(i.a) & 31)); break;
-      case Op::kLoadDsr: {
-        const DsrRow& row = program(core).dsr_loads[i.a];
-        dsr(core, row.file, row.id) = {uint64_t(r(i.b)), i.a};
-        break;
-      }
-      case Op::kDsrBase: {
-        uint64_t& value = dsr(core, i.type, i.b).value;
-        value = (value & ~0xFFFFull) | uint16_t(r(i.c));
-        break;
-      }
-      case Op::kOperate:
-        ++core.pc;
-        return operate(core, cycle, pc, i, worker);
-      case Op::kReceive:
-        if (receive_one(core, i, worker)) break;
-        core.main = Main::kReceiving;
-        return false;
-      case Op::kSend:
-        if (send_one(core, i, worker)) break;
-        core.main = Main::kSending;
-        return false;
-      case Op::kLoad: case Op::kStore: case Op::kConfigGet: case Op::kConfigSet:
-        if (!configure(core, cycle, i, worker)) return stop(core), false;
-        break;
-      case Op::kIntrinsic: intrinsic(core, cycle, i, worker); break;
-      case Op::kFault: fault(core, kMessage, pc, i.a, worker); return stop(core), false;
-      default:  // RETURN from the outermost function
-        core.main = Main::kIdle;
-        if (core.task == Task::kFunction) ++worker->answered;
-        if (recorder_) record_task(core, cycle, true);
-        return false;
-    }
-    ++core.pc;
-    return true;
-  }
-
-  bool configure(Core& core, int64_t cycle, const Instruction& i, Worker* worker) {
-    const bool by_pointer = i.op == Op::kLoad || i.op == Op::kStore;
-    const bool sets = i.op == Op::kStore || i.op == Op::kConfigSet;
-    const int64_t at = reg(core, sets ? i.a : i.b);
-    const int address = by_pointer ? place(at, i.c) / 2 : int(at);
-    const int word = address - kTime;
-    if (word >= 0 && word <= kTimer) {
-      if (sets) set_time(core, cycle, word, reg(core, i.b));
-      else reg(core, i.a) = get_time(core, cycle, word);
-      return true;
-    }
-    const bool known = sets ? config_set(core, address, int(reg(core, i.b)))
-                            : config_get(core, address, &reg(core, i.a));
-    if (!known) return fault(core, kNoConfig, core.pc, address, worker), false;
-    if (sets) watch_all(core), changed(core.cell, true);
-    return true;
-  }
-
-  // The colour behind a fabric descriptor, by the rules of operands.
-  bool receive_one(Core& core, const Instruction& i, Worker* worker) {
-    if (!fits(program(core), Operand::kFabric, uint64_t(reg(core, i.b)), 1))
-      return fault(core, kWrongOperand, core.pc, 0, worker), false;
-    Stream s;
-    s.row = int16_t(field(uint64_t(reg(core, i.b)), 0));
-    const int slot = source_slot(core, s);
-    if (slot < 0) return fault(core, kNoColor, core.pc, 0, worker), false;
-    Lane& lane = core.lanes[slot];
-    while (lane.size && lane.front_is_control()) take(core, slot);
-    if (!lane.size) return false;
-    reg(core, i.a) = wrapped(Type(i.type), lane.front());
-    take(core, slot);
-    return true;
-  }
-
-  bool send_one(Core& core, const Instruction& i, Worker* worker) {
-    const uint64_t descriptor = uint64_t(reg(core, i.a));
-    const bool known = fits(program(core), Operand::kFabric, descriptor, 0);
-    const FabricRow unknown{0, -1};
-    const FabricRow& row = known ? program(core).fabrics[field(descriptor, 0)] : unknown;
-    if (!row.sends || row.queue < 0) return fault(core, kWrongOperand, core.pc, 0, worker), false;
-    if (core.full >> row.queue & 1) return false;
-    const int64_t mask = bytes_of(Type(i.type)) < 4 ? 0xFFFF : 0xFFFFFFFF;
-    send(core, outgoing(row, uint32_t(reg(core, i.b) & mask), row.advances), worker);
-    return true;
-  }
-
-  void intrinsic(Core& core, int64_t cycle, const Instruction& i, Worker* worker) {
-    const int64_t value = i.b >= 0 ? reg(core, i.b) : 0;
-    int64_t unused;
-    int64_t& out = i.a >= 0 ? reg(core, i.a) : unused;
-    switch (Intrinsic(i.type)) {
-      case Intrinsic::kRandom16: out = random16(core); break;
-      case Intrinsic::kSeed: core.random = uint32_t(value); break;
-      case Intrinsic::kTimer: timer(core, cycle, value); break;
-      case Intrinsic::kTimestamp: out = stamp(core, cycle) & 0xFFFFFFFFFFFF; break;
-      case Intrinsic::kCoordinate: out = value ? core.cell / width_ : core.cell % width_; break;
-      case Intrinsic::kNextCommand:
-        if (core.commanded) core.commanded = false, ++worker->answered;
-        break;
-      case Intrinsic::kPrint: print(core.cell, cycle, Type(i.c), value, worker); break;
-      case Intrinsic::kFifoLength: {
-        if (uint64_t(value) >> 1 >= program(core).fifos.size())
-          return fault(core, kWrongOperand, core.pc, 0, worker);
-        Fifo& fifo = core.fifos[value >> 1];
-        (value & 1 ? fifo.write_length : fifo.read_length) = int32_t(reg(core, i.c));
-        break;
-      }
-      case Intrinsic::kQueueEmpty: out = !(core.sending >> (value & 7) & 1); break;
-      case Intrinsic::kQueueFlush: core.flushing |= uint8_t(1 << (value & 7)), flush(core); break;
-      case Intrinsic::kTeardownExit:
-        if (uint64_t(value) >= kColors || slot_[value] < 0)
-          return fault(core, kNoConfig, core.pc, 0x7F20 + value, worker);
-        leave_teardown(core, int(value)), changed(core.cell, true);
-        break;
-      default: {
-        const Type type = Type(i.c);
-        out = float_out(type, function(Intrinsic(i.type), float_in(type, value)));
-      }
-    }
-  }
-
-  // x^23 + x^18 + 1, 128 steps a call, 16 at a time.
-  static int64_t random16(Core& core) {
-    for (int k = 0; k < 8; ++k)
-      core.random = core.random << 16 | ((core.random >> 7 ^ core.random >> 2) & 0xFFFF);
-    return core.random & 0xFFFF;
-  }
-
-  static int64_t stamp(const Core& core, int64_t cycle) {
-    return core.stamp + (core.stamp_from < 0 ? 0 : cycle - core.stamp_from);
-  }
-  static void timer(Core& core, int64_t cycle, int64_t what) {
-    core.stamp = what == 2 ? 0 : stamp(core, cycle);
-    core.stamp_from = what == 1 || (what == 2 && core.stamp_from >= 0) ? cycle : -1;
-  }
-
-  // The counter's words, the lowest first, and behind them whether it runs.
-  static constexpr int kTime = 0x7F70, kTimer = 3;
-  static int64_t get_time(const Core& core, int64_t cycle, int word) {
-    if (word == kTimer) return core.stamp_from >= 0;
-    return stamp(core, cycle) >> 16 * word & 0xFFFF;
-  }
-  static void set_time(Core& core, int64_t cycle, int word, int64_t value) {
-    if (word == kTimer) return timer(core, cycle, value != 0);
-    const int64_t now = stamp(core, cycle);
-    core.stamp = (now & ~(int64_t(0xFFFF) << 16 * word)) | (value & 0xFFFF) << 16 * word;
-    if (core.stamp_from >= 0) core.stamp_from = cycle;
-  }
-
-  void print(int cell, int64_t cycle, Type type, int64_t value, Worker* worker) {
-    std::string& line = host(cell).line;
-    if (type == Type::kBool && value == '\n') {
-      worker->prints.push_back({cycle, cell, line});
-      line.clear();
-    } else if (type == Type::kBool) {
-      line += char(value);
-    } else if (is_float(type)) {
-      char text[32];
-      std::snprintf(text, sizeof text, "%.9g", double(float_in(type, value)));
-      line += text;
-      if (!std::strpbrk(text, ".en")) line += ".0";  // not of 1e+20, inf and nan
+    if (visible(core, i)) {
+      core.paid = true;
+      if (core.debt > 0) return wait_out(w, core, cycle);
+      core.paid = false;
+      if (!act(w, core, cycle, i, worker)) return;
     } else {
-      line += is_signed(type) ? std::to_string(value) : std::to_string(uint64_t(value));
+      if (!compute(w, core, i, worker)) return stop_task(core);
     }
   }
-};
+  core.debt += core.debt == 0;
+  wait_out(w, core, cycle);
+}
+
+// Goes on with the task; whether it did anything.
+inline bool run_tasks(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
+  if (core.main == Main::kReceiving || core.main == Main::kSending) {
+    const Instruction& i = program(core).code[core.pc];
+    const bool sends = core.main == Main::kSending;
+    if (!(sends ? send_one(w, core, i, worker) : receive_one(w, core, i, worker))) return false;
+    core.main = Main::kRunning, ++core.pc, w.wake[core.cell] = cycle + 1;
+    return true;
+  }
+  if (core.main != Main::kRunning || w.wake[core.cell] > cycle) return false;
+  core.busy = false;
+  interpret(w, core, cycle, worker);
+  return true;
+}
 
 }  // namespace wafer::csl

@@ -157,7 +157,7 @@ def _started(tables: Tables, state: State, begins: Array, first: Array) -> State
 
 
 def step(tables: Tables, state: State) -> State:
-    """One cycle of all PEs, in the phases of ``Machine::step`` in native/machine.h."""
+    """One cycle of all PEs, in the phases of ``step`` in native/machine.h."""
     # 1. Depart: the words that leave routers, as the last cycle left them.
     state, leaves = depart(tables, state)
     # 2. Run tasks: the instructions that fall into this cycle.

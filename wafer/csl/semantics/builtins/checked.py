@@ -1,20 +1,20 @@
 """What is wrong with an operation's descriptors and is known before it runs."""
 
+import math
+from collections.abc import Sequence
+
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator
 from wafer.csl.semantics.core.unit import Descriptor
 from wafer.csl.semantics.core.values import Reference, Value
+from wafer.csl.syntax import tree
 from wafer.csl.syntax.source import Position
 from wafer.machine.image import COLUMNS
 
-__all__ = ["check_destination", "check_fabric"]
+__all__ = ["NEVER_ENDS", "check_bounds", "check_fabric"]
 
-_WIDE = frozenset(
-    {
-        *("fadds", "fsubs", "fmuls", "fmaxs", "faddhs", "fmacs", "fmachs", "fmovs", "mov32"),
-        *("fnegs", "fabss", "fh2s", "xp162fs", "fnorms", "fscales"),
-    }
-)
+NEVER_ENDS = 0x7FFF  # the length of a descriptor that ends by control wavelets alone
+
 _SENDS, _QUEUE, _COLOR = (COLUMNS["fabrics"].index(name) for name in ("sends", "queue", "color"))
 
 
@@ -33,41 +33,56 @@ def check_fabric(ev: Evaluator, value: Value, at: Position) -> None:
         ev.fail(at, f"{name} {queue} has colour {bound}, and its descriptor says {color}", hint)
 
 
-def check_destination(ev: Evaluator, name: str, values: list[Value], at: Position) -> None:
-    """Refuse an operation that writes beyond the variable of its destination.
+def check_bounds(
+    ev: Evaluator, values: list[Value], widths: Sequence[int], nodes: Sequence[tree.Node]
+) -> None:
+    """Refuse an operation that reads or writes beyond the variable of a known descriptor.
 
     Args:
         ev: of the operation.
-        name: of the builtin, without @.
-        values: its operands.
-        at: where it is called.
+        values: its operands, the destination first.
+        widths: bytes of an element of each.
+        nodes: where they are named.
     """
-    target = values[0]
-    if str(target.type) != "mem1d_dsd" or not isinstance(target.data, Descriptor):
-        return
-    address, length = target.data.address, _length(values)
-    if not isinstance(address, Reference) or length is None:
-        return
-    width, size = 4 if name in _WIDE else 2, types.size_of(address.cell.type)
-    first = address.offset()
-    last = first + (length - 1) * target.data.stride * width
-    if length and not 0 <= min(first, last) <= max(first, last) <= size - width:
-        cell = address.cell
-        ev.fail(
-            at,
-            f"{length} elements of {width} bytes reach beyond '{cell.name}' of type {cell.type}:"
-            f" bytes {min(first, last)} to {max(first, last) + width - 1} of {size}",
-            "make its extent, or that of the source, smaller",
-        )
+    length = _length(ev, values)
+    for value, width, node in zip(values, widths, nodes, strict=False):
+        known = isinstance(value.data, Descriptor) and value.data.address
+        if not length or not isinstance(known, Reference):
+            continue
+        cell, base, size = known.cell, known.offset(), types.size_of(known.cell.type)
+        ends = [width * (count - 1) * step for count, step in _dimensions(ev, value, length)]
+        first = base + sum(min(end, 0) for end in ends)
+        last = base + sum(max(end, 0) for end in ends) + width - 1
+        if not 0 <= first <= last < size:
+            ev.fail(
+                node.at,
+                f"{length} elements of {width} bytes reach beyond '{cell.name}' of type"
+                f" {cell.type}: bytes {first} to {last} of {size}",
+                "make its extent, or that of the first source, smaller",
+            )
 
 
-def _length(values: list[Value]) -> int | None:
+def _dimensions(ev: Evaluator, value: Value, length: int) -> list[tuple[int, int]]:
+    """Counts and steps, in elements, of a known descriptor in an operation of some length."""
+    if str(value.type) != "mem4d_dsd":
+        return [(length, value.data.stride)]
+    row = ev.unit.tables["shapes"][value.data.length]
+    counts, steps = row[:4], row[4:]
+    inner = [math.prod(counts[k + 1 :]) for k in range(4)]
+    return [(min(n, -(-length // m)), s) for n, m, s in zip(counts, inner, steps, strict=True)]
+
+
+def _length(ev: Evaluator, values: list[Value]) -> int | None:
     """Elements of an operation: of the first source that has a length, else of the destination."""
     for value in (*values[1:3], values[0]):
-        if types.is_descriptor(value.type):
-            one = isinstance(value.data, Descriptor) and str(value.type) != "fifo"
-            known = one and str(value.type) != "mem4d_dsd"
-            return value.data.length if known and value.data.length != 0x7FFF else None
         if str(value.type).startswith("dsr_"):
             return None
+        if types.is_descriptor(value.type):
+            if not isinstance(value.data, Descriptor) or str(value.type) == "fifo":
+                return None
+            length = value.data.length
+            if str(value.type) == "mem4d_dsd":
+                length = math.prod(ev.unit.tables["shapes"][length][:4])
+            if length:
+                return None if length == NEVER_ENDS else length
     return None

@@ -11,6 +11,7 @@ from wafer.csl.semantics.builtins.arguments import (
     priority,
     simd,
 )
+from wafer.csl.semantics.builtins.checked import NEVER_ENDS
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.evaluator import Evaluator, described
 from wafer.csl.semantics.core.unit import Descriptor
@@ -31,7 +32,6 @@ from wafer.machine.image import COLORS, NO_COLOR
 
 __all__ = ["BUILTINS"]
 
-NEVER_ENDS = 0x7FFF
 INDEXED = 1 << 15
 
 

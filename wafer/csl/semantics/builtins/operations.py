@@ -3,7 +3,7 @@
 from typing import Any
 
 from wafer.csl.semantics.builtins.arguments import action, fields_of, on_control, priority, simd
-from wafer.csl.semantics.builtins.checked import check_destination, check_fabric
+from wafer.csl.semantics.builtins.checked import check_bounds, check_fabric
 from wafer.csl.semantics.core import types
 from wafer.csl.semantics.core.emit import Label
 from wafer.csl.semantics.core.evaluator import Evaluator, described
@@ -42,6 +42,9 @@ _FORMS: dict[str, tuple[types.Type | None, ...]] = {
     **dict.fromkeys(("fnorms", "fscales"), (_F32, _I16)),
     **dict.fromkeys(("fnormh", "fscaleh"), (_F16, _I16)),
 }
+
+# Bytes of a result's element, where they are not those of the first source.
+_RESULTS = {"faddhs": 4, "fh2s": 4, "xp162fs": 4, "fs2h": 2, "fs2xp16": 2}
 
 
 def _operand(
@@ -134,7 +137,8 @@ def _operate(ev: Evaluator, node: tree.Builtin) -> Value:
         check_fabric(ev, value, argument.at)
         columns[place], operand = _operand(ev, value, scalar, argument.at)
         operands.append(operand)
-    check_destination(ev, name, values, at)
+    sources = [types.size_of(kind) for kind in forms if kind]
+    check_bounds(ev, values, (_RESULTS.get(name, sources[0]), *sources), node.arguments)
     columns.pop("save_address", None)
     _accumulate(ev, columns, operands, forms, at)
     for place in _PLACES[len(forms) :]:

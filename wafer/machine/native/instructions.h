@@ -1,0 +1,294 @@
+// What instructions do.
+#pragma once
+#include "operations.h"
+
+namespace wafer::csl {
+
+inline void record_task(Wafer& w, const Core& core, int64_t cycle, bool ends) {
+  w.recorder->event(
+      {cycle, core.cell, core.pc, int32_t(core.task), core.task_id, 0, kTaskLane, uint8_t(ends)});
+}
+
+inline void stop_task(Core& core) { core.main = Main::kIdle; }  // after a fault
+
+// A byte address of 16 bits; wraps.
+inline int place(int64_t base, int64_t offset) {
+  return int((uint64_t(base) + uint64_t(offset)) & 0xFFFF);
+}
+
+inline bool in_registers(int64_t address) { return address >= 0xFE40 && address < 0xFEE8; }
+
+// Whether others see what an instruction does, so that it has to be done in time.
+inline bool visible(const Core& core, const Instruction& i) {
+  switch (i.op) {
+    case Op::kActivate: case Op::kBlock: case Op::kUnblock: case Op::kLoadDsr: case Op::kDsrBase:
+    case Op::kOperate: case Op::kReceive: case Op::kSend: case Op::kConfigGet:
+    case Op::kConfigSet: case Op::kIntrinsic: case Op::kFault: return true;
+    case Op::kReturn: return core.depth == 0;
+    case Op::kLoad: return in_registers(place(reg(core, i.b), i.c));
+    case Op::kStore: return in_registers(place(reg(core, i.a), i.c));
+    default: return false;
+  }
+}
+
+inline size_t frame_of(const Wafer& w, const Core& core, int depth) {
+  return size_t(depth) * size_t(w.cells()) + size_t(core.cell);
+}
+
+inline int64_t stamp(const Core& core, int64_t cycle) {
+  return core.stamp + (core.stamp_from < 0 ? 0 : cycle - core.stamp_from);
+}
+
+inline void timer(Core& core, int64_t cycle, int64_t what) {
+  core.stamp = what == 2 ? 0 : stamp(core, cycle);
+  core.stamp_from = what == 1 || (what == 2 && core.stamp_from >= 0) ? cycle : -1;
+}
+
+// The counter's words, the lowest first, and behind them whether it runs.
+constexpr int kTime = 0x7F70, kTimer = 3;
+
+inline int64_t get_time(const Core& core, int64_t cycle, int word) {
+  if (word == kTimer) return core.stamp_from >= 0;
+  return stamp(core, cycle) >> 16 * word & 0xFFFF;
+}
+
+inline void set_time(Core& core, int64_t cycle, int word, int64_t value) {
+  if (word == kTimer) return timer(core, cycle, value != 0);
+  const int64_t now = stamp(core, cycle);
+  core.stamp = (now & ~(int64_t(0xFFFF) << 16 * word)) | (value & 0xFFFF) << 16 * word;
+  if (core.stamp_from >= 0) core.stamp_from = cycle;
+}
+
+// x^23 + x^18 + 1, 128 steps a call, 16 at a time.
+inline int64_t random16(Core& core) {
+  for (int k = 0; k < 8; ++k)
+    core.random = core.random << 16 | ((core.random >> 7 ^ core.random >> 2) & 0xFFFF);
+  return core.random & 0xFFFF;
+}
+
+inline void print(Wafer& w, int cell, int64_t cycle, Type type, int64_t value, Worker* worker) {
+  std::string& line = host(w, cell).line;
+  if (type == Type::kBool && value == '\n') {
+    worker->prints.push_back({cycle, cell, line});
+    line.clear();
+  } else if (type == Type::kBool) {
+    line += char(value);
+  } else if (is_float(type)) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.9g", double(float_in(type, value)));
+    line += text;
+    if (!std::strpbrk(text, ".en")) line += ".0";  // not of 1e+20, inf and nan
+  } else {
+    line += is_signed(type) ? std::to_string(value) : std::to_string(uint64_t(value));
+  }
+}
+
+inline bool configure(Wafer& w, Core& core, int64_t cycle, const Instruction& i, Worker* worker) {
+  const bool by_pointer = i.op == Op::kLoad || i.op == Op::kStore;
+  const bool sets = i.op == Op::kStore || i.op == Op::kConfigSet;
+  const int64_t at = reg(core, sets ? i.a : i.b);
+  const int address = by_pointer ? place(at, i.c) / 2 : int(at);
+  const int word = address - kTime;
+  if (word >= 0 && word <= kTimer) {
+    if (sets) set_time(core, cycle, word, reg(core, i.b));
+    else reg(core, i.a) = get_time(core, cycle, word);
+    return true;
+  }
+  const bool known = sets ? config_set(w, core, address, int(reg(core, i.b)))
+                          : config_get(w, core, address, &reg(core, i.a));
+  if (!known) return fault(core, kNoConfig, core.pc, address, worker), false;
+  if (sets) watch_all(w, core), changed(w, core.cell, true);
+  return true;
+}
+
+// The colour behind a fabric descriptor, by the rules of operands.
+inline bool receive_one(Wafer& w, Core& core, const Instruction& i, Worker* worker) {
+  if (!fits(program(core), Operand::kFabric, uint64_t(reg(core, i.b)), 1))
+    return fault(core, kWrongOperand, core.pc, 0, worker), false;
+  Stream s;
+  s.row = int16_t(field(uint64_t(reg(core, i.b)), 0));
+  const int slot = source_slot(w, core, s);
+  if (slot < 0) return fault(core, kNoColor, core.pc, 0, worker), false;
+  Lane& lane = core.lanes[slot];
+  while (lane.size && lane.front_is_control()) take(core, slot);
+  if (!lane.size) return false;
+  reg(core, i.a) = wrapped(Type(i.type), lane.front());
+  take(core, slot);
+  return true;
+}
+
+inline bool send_one(Wafer& w, Core& core, const Instruction& i, Worker* worker) {
+  const uint64_t descriptor = uint64_t(reg(core, i.a));
+  const bool known = fits(program(core), Operand::kFabric, descriptor, 0);
+  const FabricRow unknown{0, -1};
+  const FabricRow& row = known ? program(core).fabrics[field(descriptor, 0)] : unknown;
+  if (!row.sends || row.queue < 0) return fault(core, kWrongOperand, core.pc, 0, worker), false;
+  if (core.full >> row.queue & 1) return false;
+  const int64_t mask = bytes_of(Type(i.type)) < 4 ? 0xFFFF : 0xFFFFFFFF;
+  send(w, core, outgoing(w, row, uint32_t(reg(core, i.b) & mask), row.advances), worker);
+  return true;
+}
+
+inline void intrinsic(Wafer& w, Core& core, int64_t cycle, const Instruction& i, Worker* worker) {
+  const int64_t value = i.b >= 0 ? reg(core, i.b) : 0;
+  int64_t unused;
+  int64_t& out = i.a >= 0 ? reg(core, i.a) : unused;
+  switch (Intrinsic(i.type)) {
+    case Intrinsic::kRandom16: out = random16(core); break;
+    case Intrinsic::kSeed: core.random = uint32_t(value); break;
+    case Intrinsic::kTimer: timer(core, cycle, value); break;
+    case Intrinsic::kTimestamp: out = stamp(core, cycle) & 0xFFFFFFFFFFFF; break;
+    case Intrinsic::kCoordinate: out = value ? core.cell / w.width : core.cell % w.width; break;
+    case Intrinsic::kNextCommand:
+      if (core.commanded) core.commanded = false, ++worker->answered;
+      break;
+    case Intrinsic::kPrint: print(w, core.cell, cycle, Type(i.c), value, worker); break;
+    case Intrinsic::kFifoLength: {
+      if (uint64_t(value) >> 1 >= program(core).fifos.size())
+        return fault(core, kWrongOperand, core.pc, 0, worker);
+      Fifo& fifo = core.fifos[value >> 1];
+      (value & 1 ? fifo.write_length : fifo.read_length) = int32_t(reg(core, i.c));
+      break;
+    }
+    case Intrinsic::kQueueEmpty: out = !(core.sending >> (value & 7) & 1); break;
+    case Intrinsic::kQueueFlush: core.flushing |= uint8_t(1 << (value & 7)), flush(core); break;
+    case Intrinsic::kTeardownExit:
+      if (uint64_t(value) >= kColors || w.slot[value] < 0)
+        return fault(core, kNoConfig, core.pc, 0x7F20 + value, worker);
+      leave_teardown(w, core, int(value)), changed(w, core.cell, true);
+      break;
+    default: {
+      const Type type = Type(i.c);
+      out = float_out(type, function(Intrinsic(i.type), float_in(type, value)));
+    }
+  }
+}
+
+// An instruction that only this task sees; false after a fault.
+inline bool compute(Wafer& w, Core& core, const Instruction& i, Worker* worker) {
+  const Type type = Type(i.type);
+  const auto r = [&](int k) -> int64_t& { return reg(core, k); };
+  int next = core.pc + 1;
+  switch (i.op) {
+    case Op::kConst: r(i.a) = int64_t(uint64_t(uint32_t(i.c)) << 32 | uint32_t(i.b)); break;
+    case Op::kCopy: r(i.a) = r(i.b); break;
+    case Op::kDiv: case Op::kRem:
+      if (r(i.c) == 0 && !is_float(type))
+        return fault(core, kDivision, core.pc, 0, worker), false;
+      [[fallthrough]];
+    case Op::kAdd: case Op::kSub: case Op::kMul: case Op::kAnd: case Op::kOr: case Op::kXor:
+    case Op::kShl: case Op::kShr: r(i.a) = arithmetic(i.op, type, r(i.b), r(i.c)); break;
+    case Op::kNeg: r(i.a) = negated(type, r(i.b)); break;
+    case Op::kInvert: r(i.a) = wrapped(type, ~r(i.b)); break;
+    case Op::kNot: r(i.a) = r(i.b) == 0; break;
+    case Op::kEq: case Op::kNe: case Op::kLt: case Op::kLe: case Op::kGt: case Op::kGe:
+      r(i.a) = compare(i.op, type, r(i.b), r(i.c)); break;
+    case Op::kCast: r(i.a) = cast(type, Type(i.c), r(i.b)); break;
+    case Op::kLoad: case Op::kStore: {
+      const bool stores = i.op == Op::kStore;
+      const int where = place(r(stores ? i.a : i.b), i.c);
+      uint8_t* const bytes = locate(core, where, bytes_of(type), stores);
+      if (!bytes) return fault(core, kOutsideMemory, core.pc, where, worker), false;
+      if (stores) {
+        std::memcpy(bytes, &r(i.b), size_t(bytes_of(type)));
+      } else {
+        int64_t value = 0;
+        std::memcpy(&value, bytes, size_t(bytes_of(type)));
+        r(i.a) = wrapped(type, value);
+      }
+      break;
+    }
+    case Op::kMove: {
+      const int to = int(r(i.a) & 0xFFFF), from = int(r(i.b) & 0xFFFF);
+      uint8_t* const target = locate(core, to, i.c, true);
+      const uint8_t* const source = locate(core, from, i.c, false);
+      if (!target || !source)
+        return fault(core, kOutsideMemory, core.pc, target ? from : to, worker), false;
+      std::memmove(target, source, size_t(i.c));
+      break;
+    }
+    case Op::kJump: next = i.a; break;
+    case Op::kJumpIf: if (r(i.b)) next = i.a; break;
+    case Op::kJumpUnless: if (!r(i.b)) next = i.a; break;
+    case Op::kCall: case Op::kCallAt: {
+      const int64_t to = i.op == Op::kCall ? i.a : r(i.a);
+      if (core.depth == kDeepestCall || core.base + i.b > program(core).frame)
+        return fault(core, kTooDeep, core.pc, 0, worker), false;
+      if (to < 0 || to >= int64_t(program(core).code.size()))
+        return fault(core, kBadCode, core.pc, to, worker), false;
+      w.frames[frame_of(w, core, core.depth++)] = {next, core.base};
+      core.base += i.b, next = int(to);
+      break;
+    }
+    case Op::kReturn: {
+      const Frame& frame = w.frames[frame_of(w, core, --core.depth)];
+      next = frame.pc, core.base = frame.base;
+      break;
+    }
+    case Op::kDsdSet: {
+      const int shift = 16 * i.type;
+      r(i.a) = int64_t((uint64_t(r(i.b)) & ~(0xFFFFull << shift)) |
+                       uint64_t(uint16_t(r(i.c))) << shift);
+      break;
+    }
+    case Op::kDsdGet:
+      r(i.a) = i.type == 2 ? int16_t(field(uint64_t(r(i.b)), 2)) : field(uint64_t(r(i.b)), i.type);
+      break;
+    case Op::kDsrGet: r(i.a) = int64_t(dsr(core, i.type, i.b).value); break;
+    case Op::kElement: {
+      const uint64_t d = uint64_t(r(i.b));
+      const int64_t step = int16_t(field(d, 2)) * bytes_of(type);
+      r(i.a) = place(field(d, 0), int64_t(uint64_t(r(i.c)) * uint64_t(step)));
+      break;
+    }
+    default: return fault(core, kBadCode, core.pc, int64_t(i.op), worker), false;
+  }
+  core.pc = next;
+  return true;
+}
+
+// A visible instruction, in its cycle; whether the task goes on at once.
+inline bool act(Wafer& w, Core& core, int64_t cycle, const Instruction& i, Worker* worker) {
+  const auto r = [&](int k) -> int64_t& { return reg(core, k); };
+  const int pc = core.pc;
+  switch (i.op) {
+    case Op::kActivate: core.active |= 1u << (r(i.a) & 31); break;
+    case Op::kBlock: block(w, core, i.type, int(r(i.a) & 31)); break;
+    case Op::kUnblock: unblock(w, core, i.type, int(r(i.a) & 31)); break;
+    case Op::kLoadDsr: {
+      const DsrRow& row = program(core).dsr_loads[i.a];
+      dsr(core, row.file, row.id) = {uint64_t(r(i.b)), i.a};
+      break;
+    }
+    case Op::kDsrBase: {
+      uint64_t& value = dsr(core, i.type, i.b).value;
+      value = (value & ~0xFFFFull) | uint16_t(r(i.c));
+      break;
+    }
+    case Op::kOperate:
+      ++core.pc;
+      return operate(w, core, cycle, pc, i, worker);
+    case Op::kReceive:
+      if (receive_one(w, core, i, worker)) break;
+      core.main = Main::kReceiving;
+      return false;
+    case Op::kSend:
+      if (send_one(w, core, i, worker)) break;
+      core.main = Main::kSending;
+      return false;
+    case Op::kLoad: case Op::kStore: case Op::kConfigGet: case Op::kConfigSet:
+      if (!configure(w, core, cycle, i, worker)) return stop_task(core), false;
+      break;
+    case Op::kIntrinsic: intrinsic(w, core, cycle, i, worker); break;
+    case Op::kFault: fault(core, kMessage, pc, i.a, worker); return stop_task(core), false;
+    default:  // RETURN from the outermost function
+      core.main = Main::kIdle;
+      if (core.task == Task::kFunction) ++worker->answered;
+      if (w.recorder) record_task(w, core, cycle, true);
+      return false;
+  }
+  ++core.pc;
+  return true;
+}
+
+}  // namespace wafer::csl
