@@ -101,8 +101,8 @@ def _advice(error: OSError) -> str:
     if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
         return ""
     return (
-        ". The disk takes no more; complete checkpoints are intact. Free some space, then run the "
-        "same command again"
+        ". The disk takes no more; complete files and checkpoints are intact. Free some space, "
+        "then run the same command again"
     )
 
 

@@ -81,7 +81,7 @@ def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace],
         parser.add_argument(
             which, required=True, choices=_FORMATS, metavar="FMT", help="hf, wafer or cs-X.Y"
         )
-    parser.add_argument("--output-dir", help="default: beside the input")
+    parser.add_argument("-o", "--output-dir", help="default: beside the input")
     parser.set_defaults(run=run)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from models.files import appearing_whole
 from models.lazy import LazyArray
+from models.vendor.hdf5 import create_hdf5
 
 __all__ = ["Link", "Tree", "write_mdl"]
 
@@ -50,6 +51,7 @@ def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> 
 
     Raises:
         ValueError: a dtype that the layout has no code for.
+        OSError: the disk takes no more.
     """
     leaves = dict(_leaves(tree))
     for name, leaf in leaves.items():
@@ -58,7 +60,7 @@ def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> 
     with (
         appearing_whole(path) as partial,
         # With HDF5's default bounds thousands of attributes take quadratic time.
-        h5py.File(partial, "w", libver=("v108", "latest")) as file,
+        create_hdf5(partial, libver=("v108", "latest")) as (file, check),
     ):
         file.attrs["__version__"] = 0.5
         file.attrs["__cstorch_version__"] = version
@@ -68,6 +70,7 @@ def write_mdl(path: pathlib.Path, tree: Mapping[str, Tree], *, version: str) -> 
         for name, leaf in leaves.items():
             if isinstance(leaf, LazyArray):
                 _put(file, name, leaf)
+                check()
         file.attrs["__SUCCESS__"] = True
 
 

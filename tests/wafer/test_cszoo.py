@@ -36,6 +36,16 @@ from wafer.errors import WaferError
             "convert convert a.mdl --model gpt2 --src-fmt cs-2.10 --tgt-fmt hf",
         ),
         ("checkpoint diff a b", "convert diff a b"),
+        ("data_preprocess pull chat -o d", "data new chat -o d"),
+        ("model init_checkpoint p.yaml -o d", "checkpoint init -p p.yaml -o d"),
+        (
+            "data_processor benchmark p.yaml --steps_per_epoch 2 --logging INFO",
+            "data benchmark -p p.yaml --steps_per_epoch 2",
+        ),
+        (
+            "config convert_legacy p.yaml -o d --model gpt2",
+            "convert convert-config --src-fmt cs-2.2 --tgt-fmt cs-2.9 p.yaml -o d --model gpt2",
+        ),
         ("checkpoint list-converters all --hide-notes", "convert list"),
         (
             "checkpoint convert w --model gpt2 --src-fmt hf --tgt-fmt cs-2.9 --no-progress-bar",

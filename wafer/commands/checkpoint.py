@@ -17,6 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify = verbs.add_parser("verify", help="read every array, compare it with its checksum")
     verify.add_argument("folder", help="a checkpoint, or a model_dir: all of its checkpoints")
     verify.set_defaults(run=_verify)
+    init = verbs.add_parser("init", help="write the checkpoint of step 0 of a run file")
+    init.add_argument("-p", "--params", required=True, help="params YAML")
+    init.add_argument("-o", "--model_dir", help="folder of the run (default: the file's)")
+    init.set_defaults(run=_init)
     info = verbs.add_parser("info", help="size, time and step of a checkpoint or a .mdl file")
     info.add_argument("path")
     info.set_defaults(run=_info)
@@ -45,6 +49,15 @@ def _verify(args: argparse.Namespace) -> int:
         said = "sound" if report.checked else "readable (format 1 has no checksums)"
         sys.stdout.write(f"{path}: {said}, {report.arrays} arrays, {report.size / 1e6:,.1f} MB\n")
     return damaged
+
+
+def _init(args: argparse.Namespace) -> int:
+    from wafer.commands.run import init_checkpoint
+
+    given = {} if args.model_dir is None else {"model_dir": args.model_dir}
+    path = init_checkpoint(args.params, **given)
+    sys.stdout.write(f"Saved initial checkpoint at: {path}\n")
+    return 0
 
 
 def _checkpoint_path(text: str) -> pathlib.Path:

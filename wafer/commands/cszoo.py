@@ -32,7 +32,7 @@ _S3 = {"-p": 1, "--profile": 1, "-l": 0, "--list_objects": 0}  # of files in S3
 _ORDER = {"--order_by": 1, "--descending": 0}  # of the table
 _NO_FILES = "the vendor's shipped files are not part of wafer; "
 _CONVERSION = {"--no-progress-bar": 0, "--debug": 0, "--export-safetensors": 0, "--hide-notes": 0}
-_BENCHMARK = "`wafer data stats -p PARAMS` tells what padding costs; a run logs its waits for data"
+_PROFILE = {"--sampling_frequency": 1, "--profile_activities": 1, "--logging": 1}
 _LM_EVAL = (
     "train with `wafer run --export hf`, or `wafer convert convert --src-fmt wafer --tgt-fmt hf`; "
     "then `lm_eval --model hf --model_args pretrained=MODEL_DIR/hf/STEP` of the lm-eval package"
@@ -52,24 +52,21 @@ VERBS: dict[str, Verb] = {
     ),
     "assistant": Verb("a hosted assistant", instead="read docs/index.md; it lists tasks and pages"),
     "data_preprocess run": Verb("text to HDF5 rows", ("data", "preprocess")),
-    "data_preprocess list": Verb(
-        "shipped files", instead=_NO_FILES + "docs/guides/vendor-data.md has one to begin with"
-    ),
-    "data_preprocess pull": Verb(
-        "a shipped file", instead=_NO_FILES + "docs/guides/vendor-data.md has one to begin with"
-    ),
+    "data_preprocess list": Verb("files to begin with", ("data", "new")),
+    "data_preprocess pull": Verb("a file to begin with", ("data", "new")),
     "data_processor list": Verb("every data processor", ("config", "keys", "train_input")),
     "data_processor info": Verb("keys of a data processor", ("config", "keys")),
     "data_processor describe": Verb(
         "keys of a data processor", ("config", "keys"), dropped={"-P": 0, "--json": 0}
     ),
-    "data_processor benchmark": Verb("speed of a data loader", instead=_BENCHMARK),
+    "data_processor benchmark": Verb(
+        "speed of a data loader", ("data", "benchmark"), "", _PARAMS, _PROFILE
+    ),
     "model list": Verb("every model", ("models",)),
     "model info": Verb("keys of a model", ("models",)),
     "model describe": Verb("keys of a model", ("models",), dropped={"-P": 0, "--json": 0}),
     "model init_checkpoint": Verb(
-        "a checkpoint before the first step",
-        instead="`wafer run -p PARAMS` starts from such weights itself, by its seed",
+        "a checkpoint before the first step", ("checkpoint", "init"), "", _PARAMS
     ),
     "config pull": Verb(
         "a shipped file",
@@ -79,10 +76,9 @@ VERBS: dict[str, Verb] = {
     "config stats": Verb(
         "memory, traffic and time of a file", ("plan",), first=_PARAMS, dropped=_ORDER
     ),
-    "config convert_legacy": Verb(
+    "config convert_legacy": Verb(  # with --model NAME, which the vendor takes from the file
         "a file with runconfig to one with trainer",
-        instead="`wafer convert convert-config --model NAME --src-fmt cs-2.2 --tgt-fmt cs-2.9 "
-        "FILE`; wafer itself reads both forms",
+        ("convert", "convert-config", "--src-fmt", "cs-2.2", "--tgt-fmt", "cs-2.9"),
     ),
     "config diff": Verb(
         "differences between two files", ("config", "diff"), dropped={"-v": 1, "--verbose_level": 1}

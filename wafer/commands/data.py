@@ -16,8 +16,10 @@ __all__ = ["add_arguments", "padding_stats"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verbs."""
     verbs = parser.add_subparsers(required=True, metavar="VERB")
+    _add_benchmark(verbs)
     _add_dedup(verbs)
     _add_make(verbs)
+    _add_new(verbs)
     _add_preprocess(verbs)
     _add_split(verbs)
     _add_verify(verbs)
@@ -219,6 +221,57 @@ def _verify(args: argparse.Namespace) -> int:
         _say(report)
         wrong += len(report.problems)
     return 1 if wrong else 0
+
+
+def _add_benchmark(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser("benchmark", help="read a run's data without the model: batches/s")
+    parser.add_argument("-p", "--params", required=True, help="params YAML")
+    parser.add_argument("-o", "--model_dir", help="where a trained tokenizer is kept")
+    parser.add_argument("--num_epochs", type=int, default=1, help="passes (default: 1)")
+    parser.add_argument("--steps_per_epoch", type=int, help="batches of a pass at most")
+    parser.set_defaults(run=_benchmark)
+
+
+def _benchmark(args: argparse.Namespace) -> int:
+    from wafer.config import load
+    from wafer.data.batching.benchmark import reading_rate
+    from wafer.data.batching.dataset import Context, build_dataset
+    from wafer.errors import ConfigError, Problem
+
+    cfg = load(args.params, {"model_dir": args.model_dir})
+    sections = {"train_input": cfg.train_input, "eval_input": cfg.eval_input}
+    given = {name: section for name, section in sections.items() if section is not None}
+    if not given:
+        raise ConfigError([Problem(("train_input",), "missing; there is no data to read")])
+    for name, section in given.items():
+        data = build_dataset(section, cfg.runconfig.model_dir, Context(name == "train_input"))
+        rate = reading_rate(data, section.batch_size, args.num_epochs, args.steps_per_epoch)
+        _say(f"{name}: {rate}")
+    return 0
+
+
+def _add_new(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser("new", help="list preprocessing files to begin with, or write one")
+    parser.add_argument("template", nargs="?", help="name of a template (default: list them)")
+    parser.add_argument("-o", "--output_dir", default=".", help="folder of the file (default: .)")
+    parser.set_defaults(run=_new)
+
+
+def _new(args: argparse.Namespace) -> int:
+    import pathlib
+
+    from wafer.data.vendor.templates import TEMPLATES, preprocessing_file
+
+    if args.template is None:
+        _say("\n".join(f"{name:<16} {one.help}" for name, one in TEMPLATES.items()))
+        return 0
+    text = preprocessing_file(args.template)
+    path = pathlib.Path(args.output_dir) / f"{args.template}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    _say(f"Saved {path}; set its paths: texts, tokenizer and rows")
+    return 0
 
 
 def _add_stats(verbs: argparse._SubParsersAction) -> None:

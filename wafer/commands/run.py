@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wafer.session.build import Run
     from wafer.session.train import Outcome
 
-__all__ = ["Trained", "add_arguments", "evaluate", "run", "train"]
+__all__ = ["Trained", "add_arguments", "evaluate", "init_checkpoint", "run", "train"]
 
 _LOG = logging.getLogger(__name__)
 _WRITES = {"lm", "seq2seq", "dpo"}  # tasks whose models `wafer generate` takes
@@ -370,6 +370,24 @@ def train(source: "Source", **overrides: Any) -> Trained:
             metrics=read_metrics(job.summary_dir / "train"),
             stop=outcome.stop,
         )
+
+
+def init_checkpoint(source: "Source", **overrides: Any) -> pathlib.Path:
+    """Write the checkpoint of step 0, from which training goes on as if it had begun there.
+
+    Args:
+        source: an Experiment, the path of a params YAML, or its sections as a mapping.
+        **overrides: keys of ``runconfig`` that win over the source's.
+
+    Raises:
+        ConfigError: everything that is wrong with the file.
+        CheckpointError: the run has checkpoints, or none could be written.
+    """
+    from wafer.commands.inputs import experiment_of
+    from wafer.session.train import save_first
+
+    with _called(experiment_of(source, **overrides, mode="train")) as (job, _):
+        return save_first(job)
 
 
 def evaluate(

@@ -15,7 +15,7 @@ from wafer.config.engines import engines_with
 from wafer.config.runconfig import RunSection
 from wafer.data.batching.dataset import Dataset
 from wafer.engines.base import TrainState
-from wafer.errors import ConfigError, DataError, Problem
+from wafer.errors import CheckpointError, ConfigError, DataError, Problem
 from wafer.profile.rates import RateTracker
 from wafer.profile.window import OpProfiler
 from wafer.session.build import Run
@@ -25,7 +25,7 @@ from wafer.session.loop import Session, train
 from wafer.session.metrics import MetricWriter, TrainProgress, write_performance
 from wafer.session.persist import resume, save
 
-__all__ = ["Outcome", "train_run"]
+__all__ = ["Outcome", "save_first", "train_run"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,6 +104,32 @@ def train_run(run: Run, folder: pathlib.Path, began: float) -> Outcome:
         params = computed_params(run.experiment.sparsifier, run.engine.export(state)[0])
         export_hf(run.experiment.model, params, run.model_dir, int(state.step))
     return Outcome(state, scores, complete, session.rates, session.stop)
+
+
+def save_first(run: Run) -> pathlib.Path:
+    """Save the state in which training begins.
+
+    Args:
+        run: a training mode's.
+
+    Raises:
+        DataError: no training data, whose place is in a checkpoint.
+        CheckpointError: the run has checkpoints, or none could be written.
+    """
+    checkpoints = Checkpoints(run.model_dir)
+    if run.train is None:
+        raise DataError("train_input: missing; training needs it")
+    if checkpoints.steps():
+        raise CheckpointError(
+            f"{checkpoints.folder}: holds checkpoints already ({checkpoints.steps()}); expected "
+            "none. Choose another model_dir"
+        )
+    samples = run.experiment.batch("train").samples
+    loader = run.train.loader(samples, num_epochs=None)
+    try:
+        return save(run, checkpoints, resume(run).state, loader.state())
+    finally:
+        loader.close()
 
 
 def _loader_at(run: Run, data: Dataset, place: Mapping[str, Any] | None) -> Any:

@@ -125,6 +125,23 @@ def test_rows_are_the_same_for_any_number_of_processes(tmp_path):
     np.testing.assert_array_equal(rows_in(tmp_path / "out"), rows_in(tmp_path / "two"))
 
 
+def test_a_text_longer_than_a_chunk_stays_one_document(tmp_path):
+    text = ("ab. cd ef\n\n" * 300)[:-2]
+    processing = {"read_chunk_size": 1, "max_seq_length": 99}
+    path = hook_file(tmp_path, [{"text": text}], processing=processing)
+
+    def written(name, **flags):
+        """The letters, with / for the end mark."""
+        run(path, output_dir=str(tmp_path / name), **flags)
+        letters = {number: letter for letter, number in IDS.items()} | {0: "/"}
+        rows = rows_in(tmp_path / name)
+        ids = [i for row in rows for i in (row[0, 0], *row[2, row[1] > 0])]
+        return "".join(letters[i] for i in ids)
+
+    assert written("ours") == f"{text}/"
+    assert written("vendor", release="2.10").count("/") > 3
+
+
 def test_shuffled_rows_are_the_same_rows(tmp_path):
     dataset = {"pack_sequences": False}
     path = hook_file(tmp_path, LETTERS, dataset=dataset, processing={"shuffle": True})

@@ -424,3 +424,20 @@ def test_step_compiles_once(tmp_path):
         state, _ = job.engine.step(state, job.features(next(loader), shape), topology=False)
     loader.close()
     assert job.engine.programs.names() == ["step"]
+
+
+def test_a_run_from_its_first_checkpoint_is_the_run(tmp_path, capsys):
+    path = tmp_path / "p.yaml"
+    path.write_text(yaml.safe_dump(config()))
+    init = ["checkpoint", "init", "-p", str(path), "-o", str(tmp_path / "a")]
+    assert main(init) == 0
+    first = tmp_path / "a" / "checkpoints" / "0"
+    assert f"Saved initial checkpoint at: {first}" in capsys.readouterr().out
+    for name in "ab":
+        assert main(["run", "-p", str(path), "-o", str(tmp_path / name)]) == 0
+    one, two = (arrays(tmp_path / name / "checkpoints" / "4") for name in "ab")
+    assert one.keys() == two.keys()
+    for name, values in one.items():
+        np.testing.assert_array_equal(values, two[name], err_msg=name)
+    assert main(init) == 1
+    assert "holds checkpoints already" in capsys.readouterr().err

@@ -4,6 +4,7 @@ Light on purpose: a spawned worker imports only this, numpy and the tokenizer.
 """
 
 import dataclasses
+import functools
 import os
 import re
 import threading
@@ -18,6 +19,7 @@ from wafer.data.preprocess.sentences import sentences
 from wafer.data.preprocess.settings import RunSettings
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.text.compressed import optional
+from wafer.data.text.pieces import for_pieces
 from wafer.data.text.tokenizer import tokenizing
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Tally",
     "count_marks",
     "current",
+    "current_for_pieces",
     "detokenize_wikitext",
     "encode",
     "fix_text",
@@ -179,6 +182,19 @@ def current() -> tuple[Encoder, Tokenizer]:
     if not isinstance(encoder, Encoder) or not isinstance(tokenizer, Tokenizer):
         raise RuntimeError("start_worker was not called in this process")
     return encoder, tokenizer
+
+
+@functools.cache
+def _for_pieces(tokenizer: str, encode_special_tokens: bool) -> Tokenizer:
+    pieces = for_pieces(Tokenizer.from_str(tokenizer))
+    pieces.encode_special_tokens = encode_special_tokens
+    return pieces
+
+
+def current_for_pieces() -> Tokenizer:
+    """Return this process's tokenizer for pieces from inside a text; see ``for_pieces``."""
+    encoder, tokenizer = current()
+    return _for_pieces(encoder.tokenizer, tokenizer.encode_special_tokens)
 
 
 def encode(records: Sequence[tuple[str, ...]]) -> Encoded:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from wafer.data.batching.objectives import (
     corrupt_spans,
@@ -19,13 +18,13 @@ from wafer.data.batching.objectives import (
     raw_length,
 )
 from wafer.data.batching.sources import FEATURES, VSL_FEATURES
-from wafer.data.preprocess.encode import current
+from wafer.data.preprocess.encode import current, current_for_pieces
 from wafer.data.preprocess.packing import BinPacker, Packer, SinglePacker, StreamPacker
 from wafer.data.preprocess.sentences import SentencePacker, SentencePair
 from wafer.data.preprocess.settings import RunSettings, Settings
 from wafer.data.preprocess.vocabulary import Vocabulary
 from wafer.data.rowfiles.rules import Attachment, Group
-from wafer.data.text.pieces import decode_inside, for_pieces
+from wafer.data.text.pieces import decode_inside
 from wafer.errors import DataError
 
 __all__ = ["Draws", "Layout", "Row", "fim_row", "layout_of", "lm_row", "padded", "vsl_row"]
@@ -112,22 +111,14 @@ def fim_row(settings: RunSettings, ids: Vocabulary, tokens: np.ndarray, draws: D
 
 
 def _moved(body: list[int], settings: RunSettings, ids: Vocabulary, rng: Any) -> list[int]:
-    encoder, tokenizer = current()
+    _, tokenizer = current()
     if ids.fim is None:
         return body
     text = decode_inside(tokenizer, body, ids.fim[0])
     if "\ufffd" in text:  # the row's border cuts a character: leave it whole
         return body
-    pieces = _for_pieces(encoder.tokenizer, settings.encode_special_tokens)
-    encode = lambda part: pieces.encode(part, add_special_tokens=False).ids
+    encode = lambda part: current_for_pieces().encode(part, add_special_tokens=False).ids
     return fill_in_the_middle(text, encode, rng, ids.fim, rng.random() < settings.spm_rate)
-
-
-@functools.cache
-def _for_pieces(tokenizer: str, encode_special_tokens: bool) -> Tokenizer:
-    pieces = for_pieces(Tokenizer.from_str(tokenizer))
-    pieces.encode_special_tokens = encode_special_tokens
-    return pieces
 
 
 def _mlm_shape(settings: Settings, ids: Vocabulary, tokens: np.ndarray, draws: Draws) -> Row:

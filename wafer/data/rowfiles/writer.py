@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 
 from models.files import appearing_whole
+from models.vendor.hdf5 import create_hdf5
 from wafer.data.rowfiles.rules import Attachment, Group
 
 __all__ = ["Append", "described", "growing", "write_json", "write_rows"]
@@ -54,11 +55,14 @@ def growing(
     Yields:
         A function that takes the next rows: an array [N, F, S] or [N, F, K, S] for each group,
         then one for each attachment; or tokens [N].
+
+    Raises:
+        OSError: the disk takes no more.
     """
     plain = [Attachment(group.name, group.shape, dtype) for group in groups]
     plain = plain or [Attachment("data", (), dtype)]
     kinds = {"str": h5py.string_dtype()}
-    with appearing_whole(path, sync=True) as partial, h5py.File(partial, "w") as file:
+    with appearing_whole(path, sync=True) as partial, create_hdf5(partial) as (file, check):
         datasets = [
             file.create_dataset(
                 name,
@@ -78,6 +82,7 @@ def growing(
                 size = len(data)
                 data.resize(size + len(values), axis=0)
                 data[size:] = values.astype(object) if values.dtype.kind == "U" else values
+            check()
 
         yield append
         file.attrs["n_examples"] = len(datasets[0])

@@ -5,6 +5,7 @@ A sequence is [2, n]: ids and loss weights. With VSL it is a list of them, which
 
 import itertools
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from wafer.data.preprocess.encode import (
     Tally,
     count_marks,
     current,
+    current_for_pieces,
     mended,
     to_array,
 )
@@ -52,6 +54,7 @@ from wafer.errors import DataError
 __all__ = ["encode_examples"]
 
 _LOG = logging.getLogger(__name__)
+_JOINT = re.compile(r"\w(?=[ \n]\w)")  # a word's end: the blank is the next token's beginning
 
 
 class _Batch:
@@ -152,11 +155,12 @@ def _utf8(text: str) -> int:
 
 
 def _cut(records: Sequence[tuple[Any, ...]], batch: _Batch) -> Iterator[tuple[Any, ...]]:
-    """Records; one text that is longer than a chunk in pieces that end with a paragraph."""
+    """Records; the vendor's rows have one text longer than a chunk in pieces, by paragraphs."""
     size = batch.settings.read_chunk_size * 1024
     for record in records:
         text = record[0]
-        if len(record) > 1 or not isinstance(text, str) or _utf8(text) <= size:
+        whole = len(record) > 1 or not isinstance(text, str) or _utf8(text) <= size
+        if whole or not batch.settings.rules.exact:
             yield record
             continue
         while len(text.encode()) > size:
@@ -205,16 +209,36 @@ def _all_count(documents: Sequence[Document]) -> bool:
 
 def _plain(batch: _Batch, texts: Sequence[str]) -> list[np.ndarray]:
     """[2, n] ids and weights 1, without special tokens at the end (a mark ends documents)."""
+    stretches = [_stretches(text, batch.settings.chunk_bytes) for text in texts]
     with tokenizing("the tokenizer cannot encode a text of the input"):
         after = _special_at_end(batch.tokenizer)
-        encodings = batch.tokenizer.encode_batch_fast(list(texts))
+        encodings = batch.tokenizer.encode_batch_fast([next(parts) for parts in stretches])
+        ids = [to_array(encoding.ids) for encoding in encodings]
+        ids = [one[: len(one) - after] for one in ids]
+        for i, parts in enumerate(stretches):
+            ids[i] = np.concatenate([ids[i], *(_inside(part) for part in parts)])
     added = sum(batch.tokenizer.encode("a").special_tokens_mask)
-    ids = [to_array(encoding.ids) for encoding in encodings]
-    batch.marks = count_marks(ids, batch.tokenizer) - added * len(ids)
+    batch.marks = count_marks(ids, batch.tokenizer) - (added - after) * len(ids)
     whole = np.concatenate([*ids, np.empty(0, np.int32)])
     rows = np.stack([whole, np.ones_like(whole)])
     ends = itertools.accumulate(map(len, ids))
-    return [rows[:, end - len(one) : end - after] for one, end in zip(ids, ends, strict=True)]
+    return [rows[:, end - len(one) : end] for one, end in zip(ids, ends, strict=True)]
+
+
+def _stretches(text: str, size: int) -> Iterator[str]:
+    """A text that is longer than a chunk in stretches, so that encoding it takes little memory."""
+    start = 0
+    while len(text) - start > size:
+        joint = _JOINT.search(text, start + size, start + 2 * size)
+        end = joint.end() if joint else start + size
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _inside(stretch: str) -> np.ndarray:
+    """[n] ids of a stretch that follows another."""
+    return to_array(current_for_pieces().encode(stretch, add_special_tokens=False).ids)
 
 
 def _special_at_end(tokenizer: Tokenizer) -> int:
