@@ -3,6 +3,7 @@
 #include "operations.h"
 
 namespace wafer::csl {
+namespace {
 
 inline void record_task(Wafer& w, const Core& core, int64_t cycle, bool ends) {
   w.recorder->event(
@@ -291,4 +292,5 @@ inline bool act(Wafer& w, Core& core, int64_t cycle, const Instruction& i, Worke
   return true;
 }
 
+}  // namespace
 }  // namespace wafer::csl

@@ -18,7 +18,7 @@ struct Waiting {
 
 // One cycle of a PE, in the phases of `step` in reference/engine.py. The first, depart, is over
 // for all routers that this one sees.
-[[gnu::always_inline]] inline bool step(Wafer& w, Core& core, Worker* worker) {
+[[gnu::always_inline]] static inline bool step(Wafer& w, Core& core, Worker* worker) {
   const int cell = core.cell;
   bool moved = false;
   Sent sent;
@@ -45,7 +45,7 @@ struct Waiting {
 }
 
 // Phases 2 to 6 of rows [from, to).
-inline void arrive(Wafer& w, int from, int to, Worker* worker) {
+static inline void arrive(Wafer& w, int from, int to, Worker* worker) {
   for (int cell = from * w.width; cell < to * w.width; ++cell) {
     if (!load_relaxed(w.visit[cell]) && w.wake[cell] != w.cycle) continue;
     store_relaxed(w.visit[cell], uint8_t(0));

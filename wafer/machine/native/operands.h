@@ -4,6 +4,7 @@
 #include "scalar.h"
 
 namespace wafer::csl {
+namespace {
 
 constexpr uint32_t kEndless = UINT32_MAX;
 constexpr uint32_t kUnbound = 1u << 31;  // a slot that never has a word
@@ -288,4 +289,5 @@ inline void put(uint8_t* bytes, uint8_t width, uint32_t value) {
   else std::memcpy(bytes, &value, 4);
 }
 
+}  // namespace
 }  // namespace wafer::csl

@@ -3,6 +3,7 @@
 #include "operands.h"
 
 namespace wafer::csl {
+namespace {
 
 inline Operation& running(const Core& core, int thread) {
   return core.operations[thread == kMainThread ? 0 : thread + 1];
@@ -394,4 +395,5 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   return core.main == Main::kRunning;
 }
 
+}  // namespace
 }  // namespace wafer::csl

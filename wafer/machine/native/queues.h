@@ -3,6 +3,7 @@
 #include "routers.h"
 
 namespace wafer::csl {
+namespace {
 
 inline const Program& program(const Core& core) { return *core.code; }
 
@@ -177,4 +178,5 @@ inline void leave_teardown(Wafer& w, Core& core, int color) {
   aim(lane);
 }
 
+}  // namespace
 }  // namespace wafer::csl

@@ -8,6 +8,7 @@
 #include "state.h"
 
 namespace wafer::csl {
+namespace {
 
 template <class Value>
 Value load_relaxed(Value& v) { return __atomic_load_n(&v, __ATOMIC_RELAXED); }
@@ -17,7 +18,7 @@ void store_relaxed(Value& v, Value to) { __atomic_store_n(&v, to, __ATOMIC_RELAX
 
 // Calls visit(k) for every bit k of a mask.
 template <class Visit>
-void each(uint32_t mask, Visit visit) {
+[[gnu::always_inline]] inline void each(uint32_t mask, Visit visit) {
   for (; mask; mask &= mask - 1) visit(__builtin_ctz(mask));
 }
 
@@ -310,4 +311,5 @@ inline void changed(Wafer& w, int cell, bool seen_by_others) {
   each(w.sides[cell], [&](int side) { store_relaxed(w.next[cell + w.offset[side]], uint8_t(1)); });
 }
 
+}  // namespace
 }  // namespace wafer::csl

@@ -3,6 +3,7 @@
 #include "instructions.h"
 
 namespace wafer::csl {
+namespace {
 
 constexpr int kMostAtOnce = 4096;  // instructions whose effects nothing else sees
 constexpr int kHandlers = 29;  // id of the task that teardown and empty queues raise
@@ -138,4 +139,5 @@ inline bool run_tasks(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
   return true;
 }
 
+}  // namespace
 }  // namespace wafer::csl
