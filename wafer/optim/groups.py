@@ -117,7 +117,7 @@ def make_groups(
         (by_tag.get(name) or MUP_GROUPS.get(name) or (name,), factor)
         for name, factor in cfg.adjust_learning_rate
     )
-    entries = (entry.param_filter for entry in cfg.selective_grad)
+    entries = (entry.param_filter for entry in cfg.selective_grad or ())
     selective = tuple(Filter("glob", globs) if globs else Filter() for globs in entries)
     groups = Groups(factors, tags, alias, all_decay, selective)
     if params is not None:

@@ -86,7 +86,7 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
         tuple[tuple[str, NonNegativeFloat], ...], BeforeValidator(factors)
     ] = ()
     params: tuple[ParamTag, ...] = ()
-    selective_grad: Annotated[tuple[SelectiveGrad, ...], BeforeValidator(listed)] = ()
+    selective_grad: Annotated[tuple[SelectiveGrad, ...] | None, BeforeValidator(listed)] = None
     grad_accum_steps: PositiveInt = 1
     disable_lr_steps_reset: Bool | None = None
 

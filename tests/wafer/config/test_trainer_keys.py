@@ -23,6 +23,7 @@ OTHER = {
     ("cluster", "job_priority"): "p1",
     ("LoadCheckpointStates", "load_checkpoint_states"): "model",
     ("Lora", "lora_params"): {"r": 2},
+    ("SelectiveGrad", "selective_grads"): {"param_filter": "*fc*"},
 }
 FLAG = ("enabled", "compile_only", "validate_only", "disable", "save_initial", "autoload")
 
