@@ -42,7 +42,8 @@ def defaults(source):
     found = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "pop":
-            if len(node.args) == 2 and isinstance(node.args[0], ast.Constant):
+            section = "params" in ast.unparse(node.func)  # the others take a batch apart
+            if section and len(node.args) == 2 and isinstance(node.args[0], ast.Constant):
                 found.setdefault(node.args[0].value, constant(node.args[1]))
         elif isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
             for line in node.body:

@@ -79,6 +79,34 @@ IGNORED = (
     Row("model", "tie_encoder_decoder", "1.6-2.10", "the vendor has no other value", (False,)),
     Row("model", "problem_type", "1.6-2.10", "the only value", ("single_label_classification",)),
     Row("model", "use_cls_bias", "1.6-2.10", "the vendor has no other value", (True,)),
+    Row(
+        "model",
+        "start_token stop_sequences max_tokens temperature top_k top_p loop_dim",
+        "2.2-2.10",
+        "of generation, for which `wafer generate` has flags",
+    ),
+    Row("model", "pad_rope use_experimental_flex_api", "2.2-2.10", "one value, two ways to it"),
+    Row("model", "use_ffn_bias_in_mlm use_output_bias_in_mlm", "1.6-2.10", "as here", (True,)),
+    Row("model", "extra_attention_params extra_ffn_params", "1.9-2.10", "says nothing", ({},)),
+    Row(
+        "model",
+        "mlm_nonlinearity pooler_nonlinearity embeddings_scale mixed_precision "
+        "num_relative_attention_buckets decoder_start_token_id",
+        "1.6-2.10",
+        "as if not given",
+        (None,),
+    ),
+    Row("model", "cross_attention_layers", "2.5-2.10", "none", ([],)),
+    Row("model", "num_extra_input_vocab_tokens", "2.5-2.10", "none", (0,)),
+    Row("model", "initializer_factor", "2.4-2.10", "the default", (1, 1.0)),
+    Row("model", "rel_distance_mode", "2.4-2.10", "the default", ("default",)),
+    Row(
+        "model",
+        "scale_glu_initialization use_sink_token use_biasless_norm",
+        "1.9-2.10",
+        "the default",
+        (False,),
+    ),
     Row("model.lora_params", "fan_in_fan_out", "1.9-2.10", "kernels are always [in, out]"),
     Row("model.lora_params", "merge_weights", "1.9-2.10", "`wafer finalize --fold_lora` merges"),
     Row("optimizer", "epsilon", "1.6-1.9", "unused: the vendor reads eps"),
@@ -98,6 +126,25 @@ NAMES: Mapping[str, str] = {
 }
 
 REFUSED = (
+    Row("model", "use_sink_token", "2.10-2.10", "write attention_sink_tokens"),
+    Row("model", "use_biasless_norm", "1.9-1.9", "write norm_type: biasless-layernorm"),
+    Row("model", "lr_adjustment_groups", "2.4-2.10", "write optimizer.adjust_learning_rate"),
+    Row(
+        "model",
+        "attention_chunk_size attention_vertical_column_spacing attention_vertical_column_width "
+        "attn_memory_chunk_size num_memory_tokens_per_chunk",
+        "2.4-2.10",
+        "attention in chunks or columns, and memory tokens; the nearest are windows and sinks "
+        "(attention_sliding_window_length, attention_sink_tokens)",
+    ),
+    Row(
+        "model",
+        "constant_pos_embedding cross_attention_layers extra_ffn_params "
+        "num_extra_input_vocab_tokens rel_distance_mode rel_distance_extra_args "
+        "scale_glu_initialization initializer_factor use_ffn_bias_in_mlm use_output_bias_in_mlm",
+        "1.6-2.10",
+        "other than the default",
+    ),
     Row(
         "model",
         "use_position_embedding",
@@ -170,12 +217,13 @@ def _apply(out: Translated, name: str, section: dict[str, Any]) -> None:
             section[key] = dict(section[key])
             _apply(out, f"{name}.{key}", section[key])
         row = _row(REFUSED, name, key, section)
-        if row is not None and section[key] is not None:
-            out.problems.append(Problem((name, key), f"{section[key]!r}: {NOT_COMPUTED}{row.why}"))
-            del section[key]
-        elif _row(IGNORED, name, key, section) is not None:
+        if _row(IGNORED, name, key, section) is not None or (row and section[key] is None):
             out.ignored.append(f"{name}.{key}")
-            del section[key]
+        elif row is not None:
+            out.problems.append(Problem((name, key), f"{section[key]!r}: {NOT_COMPUTED}{row.why}"))
+        else:
+            continue
+        del section[key]
 
 
 def _kind(name: str, section: Mapping[str, Any]) -> str:

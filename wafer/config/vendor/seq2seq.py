@@ -7,6 +7,7 @@ from typing import Any
 
 __all__ = ["translate_seq2seq"]
 
+_PRE_NORM = "use_pre_encoder_decoder_layer_norm"
 _T5 = ("t5", "t5-v1.1", "flan-t5", "ul2", "flan-ul2")
 
 
@@ -28,6 +29,8 @@ def translate_seq2seq(
         refused = [("use_transformer_initialization", why)]
     if model.get("position_embedding_type") == "learned_absolute":
         model["position_embedding_type"] = "learned"
+    if release is not None and release < (1, 8) and isinstance(model.get(_PRE_NORM), bool):
+        model[_PRE_NORM] = not model[_PRE_NORM]  # what the key meant then
     if model.get("name") == "transformer" and "d_model" in model:
         refused += _transformer(model, release)
     if model.get("name") in (*_T5, "transformer"):
@@ -39,13 +42,13 @@ def _transformer(model: dict[str, Any], release: tuple[int, int] | None) -> list
     """Set scales and norms of the vendor's Transformer; Marian's are the presets."""
     given = {"scale_embedding": False, "scale_logits": True, "final_norm": True} | model
     model |= given
-    pre = model.pop("use_pre_encoder_decoder_layer_norm", None)
+    pre = model.pop(_PRE_NORM, None)
     if pre is True and release is None:
         why = "true is post-LN in releases before 1.8 and pre-LN since; write norm_first, or"
         why += " the file's `release` above its sections"
-        return [("use_pre_encoder_decoder_layer_norm", f"not computed here: {why}")]
+        return [(_PRE_NORM, f"not computed here: {why}")]
     if isinstance(pre, bool):
-        model["norm_first"] = pre != (release is not None and release < (1, 8))
+        model["norm_first"] = pre
     return []
 
 
