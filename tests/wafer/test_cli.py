@@ -2,10 +2,12 @@
 
 import logging
 import os
+import runpy
 import subprocess
 import sys
 
 import pytest
+from helpers.paths import ROOT
 
 from wafer.cli import main
 from wafer.session.logs import CONSOLE, setup_logging
@@ -88,3 +90,16 @@ def test_a_model_beyond_the_memory_is_one_line(error, reason, tmp_path, monkeypa
     assert "error: not enough memory" in err
     assert reason in err
     assert "stack" not in err
+
+
+def test_a_copied_script_runs_with_one_line_changed(tmp_path, capsys, monkeypatch):
+    """The vendor's run.py of release 2.10, whose import names ours."""
+    script = tmp_path / "run.py"
+    script.write_text("if __name__ == '__main__':\n    from wafer.run import run\n\n    run()\n")
+    params = str(ROOT / "models" / "configs" / "fc_mnist" / "fc_digits.yaml")
+    flags = ["CSX", "--params", params, "--mode", "train", "--validate_only"]
+    monkeypatch.setattr(sys, "argv", [str(script), *flags, "--model_dir", str(tmp_path / "m")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 0
+    assert "parameters" in capsys.readouterr().out
