@@ -18,7 +18,6 @@ FULLER = {
     "sparsity/kernels": 25,
     "vsl/native": 16,
     "wafer/commands": 22,
-    "wafer/data/vendor": 19,
 }
 
 # Room -> floor; an import may only point to a lower floor, or stay in its room. The longest name
