@@ -5,6 +5,7 @@ writes always succeed: the first error is kept for ``check``, and what follows s
 """
 
 import contextlib
+import io
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ __all__ = ["create_hdf5"]
 _READ_AGAIN = 1 << 20  # bytes; longer writes are data, which HDF5 does not read again
 
 
-class _DeferredFile:
+class _DeferredFile(io.RawIOBase):
     """A file object for HDF5 whose writes do not fail.
 
     Args:
@@ -58,10 +59,6 @@ class _DeferredFile:
         self._at += len(rest)
         return size
 
-    def read(self, size: int = -1) -> bytes:
-        """``readinto`` takes its place; h5py asks for both."""
-        raise NotImplementedError
-
     def readinto(self, buffer: Any) -> int:
         view, start = memoryview(buffer).cast("B"), self._at
         count = os.preadv(self._number, [view], start)
@@ -73,18 +70,19 @@ class _DeferredFile:
         self._at += len(view)
         return len(view)
 
-    def truncate(self, size: int) -> None:
+    def truncate(self, size: int | None = None) -> int:
+        size = self._at if size is None else size
         try:
             if self._error is None:
                 os.ftruncate(self._number, size)
         except OSError as error:
             self._error = error
-
-    def flush(self) -> None:
-        """Nothing is held back."""
+        return size
 
     def close(self) -> None:
-        os.close(self._number)
+        if not self.closed:
+            super().close()
+            os.close(self._number)
 
 
 @contextlib.contextmanager
