@@ -61,7 +61,7 @@ def best_of_all(chances, penalty):
     return [*best, *[END] * (count - len(best))], scores[best]
 
 
-@pytest.mark.parametrize("penalty", [-1.0, 0.0, 1.0, 3.0])
+@pytest.mark.parametrize("penalty", [pytest.param(-1.0, marks=pytest.mark.slow), 0.0, 1.0, 3.0])
 def test_enough_beams_find_the_best_of_all_sequences(seq2seq, chances, penalty):
     result = models.beam_search(
         *seq2seq, SOURCE, 2, num_beams=8, end_id=END, length_penalty=penalty, lengths=LENGTHS

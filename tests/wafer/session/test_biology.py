@@ -64,6 +64,7 @@ def test_loss_falls_on_synthetic_sequences(losses):
     assert last < 0.2 * first
 
 
+@pytest.mark.slow
 def test_the_epigenetic_channel_carries_information(losses):
     """A state determines its token; without the state eight are as likely, ln 8 = 2.08."""
     assert losses[False][1] < 0.5
