@@ -14,10 +14,8 @@ FULLEST = 15
 # Folders with more files than FULLEST. The figures only shrink.
 FULLER = {
     "models": 24,
-    "models/convert": 20,
     "sparsity/kernels": 25,
     "vsl/native": 16,
-    "wafer/commands": 22,
 }
 
 # Room -> floor; an import may only point to a lower floor, or stay in its room. The longest name
