@@ -1,10 +1,12 @@
-"""Extract the defaults of the vendor's models, release by release, from its public source.
+"""Extract the defaults of the vendor's run files, release by release, from its public source.
 
     python tests/helpers/vendor_defaults.py FOLDER
 
 FOLDER is a checkout or a git directory of the public model zoo with its tags. Writes
-tests/golden/vendor_defaults.json: family -> key -> [[default, first release, last release], ...],
-of ``.pop("key", default)`` until 2.3 and of the fields of configuration classes since.
+tests/golden/vendor_defaults.json. ``defaults``: family -> key -> [[default, first release, last
+release], ...], of ``.pop("key", default)`` and ``.get("key", default)`` until 2.3 and of the fields
+of configuration classes since. ``names``: a model's folder -> [[family whose code it runs, first,
+last], ...].
 """
 
 import ast
@@ -19,37 +21,102 @@ sys.path += [str(Path(__file__).parents[1])]
 from helpers.paths import GOLDEN
 
 FILE = GOLDEN / "vendor_defaults.json"
+_BERT = ("bert/config", "bert/utils", "bert/bert_model")
+_HEAD = ("config", "utils", "model")
+
+
+def _in(folder, *modules):
+    return tuple(f"{folder}/{module}" for module in (*modules, *_HEAD))
+
+
+# family -> (classes whose fields are its keys, modules from the most general on)
 FAMILIES = {
-    "gpt2": ("gpt2/model.py", "gpt2/gpt2_model.py"),
-    "gptj": ("gptj/model.py", "gptj/gptj_model.py"),
-    "bert": ("bert/model.py", "bert/bert_pretrain_models.py"),
-    "t5": ("t5/model.py", "t5/t5_model.py", "t5/utils.py"),
+    "gpt2": ("GPT2", _in("gpt2", "gpt2_model")),
+    "gptj": ("GPTJ", _in("gptj", "gptj_model")),
+    "bert": ("Bert", (*_BERT, "bert/bert_pretrain_models", "bert/model")),
+    "bert-sequence-classifier": ("Bert", (*_BERT, *_in("classifier", "bert_classifier_model"))),
+    "bert-q&a": ("Bert", (*_BERT, *_in("qa"))),
+    "bert-summarization": (
+        "Bert",
+        (*_BERT, *_in("extractive_summarization", "bert_extractive_summarization")),
+    ),
+    "bert-token-classifier": (
+        "Bert",
+        (*_BERT, *_in("token_classifier", "bert_token_classifier")),
+    ),
+    "esm2": (
+        "(Bert|Esm2|ESM2)",
+        (
+            *(*_BERT[::2], "bert/bert_pretrain_models"),
+            *_in("esm2", "esm2_model", "esm2_pretrain_models"),
+        ),
+    ),
+    "t5": ("T5", _in("t5", "t5_model")),
+    "dpr": ("DPR", _in("dpr", "dpr_model")),
+    "dpo": ("DPOParameters", ("dpo/config", "dpo/model")),
+    "vision": ("ViT", ("vision_transformer/ViTModel",)),
+    "llava": ("Llava", _in("llava")),
+    "fc_mnist": ("MNIST", ("fc_mnist/utils", "fc_mnist/pytorch/model", "fc_mnist/model")),
 }
 
 
 def constant(node):
-    """Return (value,) of a literal, also within float(...); () of anything else."""
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "float" and node.args:
+    """Return (value,) of a literal, also within float(...) or Field(...); () of anything else."""
+    call = getattr(node, "func", None)
+    if call is not None and getattr(call, "id", "") == "float" and node.args:
         node = node.args[0]
+    elif call is not None and getattr(call, "id", "") in ("Field", "field"):
+        given = {word.arg: word.value for word in node.keywords}
+        if ast.unparse(given.get("default_factory", node)) == "dict":
+            return ({},)
+        node = given.get("default", node)
     try:
-        return (ast.literal_eval(node),)
+        value = ast.literal_eval(node)
     except ValueError:
         return ()
+    return () if value is ... else (value,)
 
 
-def defaults(source):
-    """Map each key of a file to its default."""
+def defaults(source, classes):
+    """Map each key of a file to its default; of the classes whose names match."""
     found = {}
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "pop":
-            section = "params" in ast.unparse(node.func)  # the others take a batch apart
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("pop", "get"):
+            section = re.fullmatch(
+                r"(\w*model_params|mparams|dpo_params|(self\.)?params\['model'\])\.(pop|get)",
+                ast.unparse(node.func),
+            )  # the others take a batch or another section apart
             if section and len(node.args) == 2 and isinstance(node.args[0], ast.Constant):
                 found.setdefault(node.args[0].value, constant(node.args[1]))
-        elif isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
+        elif isinstance(node, ast.ClassDef) and re.fullmatch(
+            rf"({classes})(\w*ModelConfig)?|MNISTConfig", node.name
+        ):
             for line in node.body:
                 if isinstance(line, ast.AnnAssign) and line.value is not None:
-                    found.setdefault(line.target.id, constant(line.value))
+                    found.setdefault(ast.unparse(line.target), constant(line.value))
     return {key: value[0] for key, value in found.items() if value}
+
+
+def add(rows, value, release):
+    """Append a release's value to rows of (value, first, last), or lengthen the last row."""
+    if rows and json.dumps(rows[-1][0]) == json.dumps(value):
+        rows[-1][2] = release
+    else:
+        rows.append([value, release, release])
+
+
+def families_of(paths, read):
+    """Yield (name, family) of the models without defaults of their own."""
+    for path in paths:
+        found = re.search(r"/(?:pytorch|nlp)/(\w+)/(?:run|model)\.py$", path)
+        if found and found[1] not in FAMILIES:
+            used = re.findall(
+                r"^\s*from \S*\.(gpt2|gptj|t5)\.model import", read(path), re.MULTILINE
+            )
+            if used:
+                yield found[1], used[0]
+        if found and found[1] == "gptj":  # GPT-NeoX has its files in this folder
+            yield "gpt-neox", "gptj"
 
 
 def main(folder):
@@ -58,21 +125,22 @@ def main(folder):
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     tags = {tuple(map(int, re.findall(r"\d+", tag)[:2])): tag for tag in git("tag").split()}
-    out = {family: {} for family in FAMILIES}
-    for release, tag in sorted(tags.items()):
-        paths = [p for p in git("ls-tree", "-r", "--name-only", tag).split() if "/tf/" not in p]
-        for family, files in FAMILIES.items():
+    out = {"defaults": {family: {} for family in FAMILIES}, "names": {}}
+    for parts, tag in sorted(tags.items()):
+        release = ".".join(map(str, parts))
+        listed = git("ls-tree", "-r", "--name-only", tag).split()
+        paths = [p for p in listed if "/tf/" not in p and p.endswith(".py")]
+        read = lambda path, tag=tag: git("show", f"{tag}:{path}")
+        for name, family in sorted(set(families_of(paths, read))):
+            add(out["names"].setdefault(name, []), family, release)
+        for family, (classes, files) in FAMILIES.items():
             known = {}
-            for end in reversed(files):
-                for path in (p for p in paths if p.endswith(f"/{end}") and "vision" not in p):
-                    known |= defaults(git("show", f"{tag}:{path}"))
+            if not any(p.endswith(tuple(f"/{end}.py" for end in files[-2:])) for p in paths):
+                continue
+            for path in (p for end in files for p in paths if p.endswith(f"/{end}.py")):
+                known |= defaults(read(path), classes)
             for key, value in known.items():
-                rows = out[family].setdefault(key, [])
-                name = ".".join(map(str, release))
-                if rows and rows[-1][0] == value and type(rows[-1][0]) is type(value):
-                    rows[-1][2] = name
-                else:
-                    rows.append([value, name, name])
+                add(out["defaults"][family].setdefault(key, []), value, release)
     FILE.write_text(json.dumps(out, indent=None, sort_keys=True).replace("]], ", "]],\n") + "\n")
 
 

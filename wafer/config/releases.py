@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from models.names import MODELS
 from sparsity.sections.legacy import RELEASE_18_KEYS, is_release_20, translate_release_20
 from wafer.config.trainer_form import upgrade
 from wafer.config.trainer_writer import as_trainer
+from wafer.config.vendor.defaults import code_of
 from wafer.errors import ConfigError, Problem
 from wafer.optim.schedule_sections import SCHEDULERS
 from wafer.optim.sections import OPTIMIZERS
@@ -51,14 +51,14 @@ _RENAMES = (
         "model.use_pre_encoder_decoder_layer_norm",
         "model.use_pre_encoder_decoder_layer_norm",
         ((True, False), (False, True)),
-        "seq2seq",
+        "t5",
     ),
     _Rename((2, 0), "model.use_rms_norm", "model.norm_type", _norm("rmsnorm"), "gpt2"),
     _Rename(
         (2, 0), "model.use_biasless_norm", "model.norm_type", _norm("biasless-layernorm"), "gptj"
     ),
-    _Rename((2, 0), "model.use_t5_layer_norm", "model.norm_type", _norm("rmsnorm"), "seq2seq"),
-    _Rename((2, 1), "model.tie_word_embeddings", "model.share_embedding_weights", (), "seq2seq"),
+    _Rename((2, 0), "model.use_t5_layer_norm", "model.norm_type", _norm("rmsnorm"), "t5"),
+    _Rename((2, 1), "model.tie_word_embeddings", "model.share_embedding_weights", (), "t5"),
     _Rename((2, 1), "runconfig.keep_checkpoint_max", "runconfig.max_checkpoints"),
     _Rename((2, 1), "model.precision_opt_level", "runconfig.precision_opt_level"),
     _Rename(
@@ -105,18 +105,7 @@ _SCHEDULE_KEYS = (
     ("t_mult", "T_mult"),
 )
 _BASES = {"hidden_size": "mup_base_hidden_size", "filter_size": "mup_base_filter_size"}
-_GPTJ = {"gptj", "codegen", "gpt_neox", "falcon"}  # their Hugging Face types
 _DECODERS = ("gpt2", "gptj")
-
-
-def _family(name: str) -> str:
-    """The vendor's class of a model: gpt2, gptj, encoder, seq2seq, ..."""
-    entry = MODELS.get(name)
-    if entry is None:
-        return ""
-    if entry.family != "decoder":
-        return entry.family
-    return "gptj" if entry.hf in _GPTJ else "gpt2"
 
 
 def _section(file: File, path: str) -> tuple[Any, str]:
@@ -163,7 +152,7 @@ def _to_18(file: File, family: str) -> None:
     if family == "encoder":
         model.setdefault("pooler_nonlinearity", model.get("encoder_nonlinearity", "gelu"))
         model.setdefault("mlm_nonlinearity", "gelu")
-    if family == "seq2seq":  # negated below, with its other default
+    if family == "t5":  # negated below, with its other default
         model.setdefault("use_pre_encoder_decoder_layer_norm", False)
     if family in _DECODERS:
         model.setdefault("loss_scaling", "batch_size")  # until 1.7 the only one
@@ -334,9 +323,9 @@ def convert_file(
     if "trainer" in file:
         file, left, _ = upgrade(file["trainer"])
         dropped += left
-    _hop(file, _family(name), source, target or max(source, _OURS), dropped)
+    _hop(file, code_of(name), source, target or max(source, _OURS), dropped)
     model = file.get("model", {})
-    idle = (target or _OURS) >= (1, 9) and _family(name) in _DECODERS
+    idle = (target or _OURS) >= (1, 9) and code_of(name) in _DECODERS
     if idle and "loss_scaling" not in model and model.pop("loss_weight", 1.0) != 1:
         dropped.append("model.loss_weight")
     if (target or _NAMED) >= _NAMED and isinstance(file.get("model"), dict):

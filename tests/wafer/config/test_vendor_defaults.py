@@ -9,53 +9,151 @@ import pytest
 from helpers.vendor_defaults import FAMILIES, FILE
 
 from models import registry
+from models.errors import SectionError
+from wafer.config.vendor.defaults import code_of, covers
 from wafer.config.vendor.keys import translate
 
-TABLE = json.loads(FILE.read_text())
-TEXT = {"vocab_size": 64, "hidden_size": 8, "num_heads": 2, "num_hidden_layers": 2}
-TEXT |= {"filter_size": 16, "max_position_embeddings": 16, "dropout_rate": 0.0}
+TABLES = json.loads(FILE.read_text())
+TABLE = TABLES["defaults"]
+HALF = {"mixed_precision": True}
+STACK = {"hidden_size": 16, "num_heads": 2, "num_hidden_layers": 2, "filter_size": 16}
+TEXT = HALF | STACK | {"vocab_size": 64, "max_position_embeddings": 16, "dropout_rate": 0.0}
 GPTJ = {k: v for k, v in TEXT.items() if k != "dropout_rate"} | {"rotary_dim": 4}
-T5 = {"src_vocab_size": 64, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_heads": 2}
-SECTIONS = {"gpt2": TEXT, "gptj": GPTJ, "bert": TEXT, "t5": T5 | {"encoder_num_hidden_layers": 2}}
-# Another value in form alone: a factor of 1, what the attention's type says, or a window's order
-# where there is no window. The list only shrinks.
-OTHER = {
-    "gpt2": "sliding_window_every_other_decoder_layer_pattern",
-    "gptj": "scale_qk_dot_by_d",
-    "bert": "encoder_nonlinearity mlm_loss_weight",
-    "t5": "",
+T5 = HALF | {"src_vocab_size": 64, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_heads": 2}
+T5 |= {"encoder_num_hidden_layers": 2}
+CLIP = {"prepend_cls_token": True, "use_post_embed_layer_norm": True, "use_embed_proj_bias": False}
+PROJECTOR = {"name": "FeedForwardNetwork", "input_unit": 16, "layers_units": [16, 16]}
+PROJECTOR |= {"layers_activation": ["gelu", None], "use_bias": True}
+PARTS = {"image_model": STACK | CLIP, "text_model": TEXT | {"name": "llama"}}
+LLAVA = HALF | PARTS | {"projector": {"image_model": PROJECTOR}}
+# family -> sizes; where its keys are, if not in the model section itself
+SECTIONS = {
+    "bert": TEXT,
+    "bert-q&a": TEXT,
+    "bert-sequence-classifier": TEXT,
+    "bert-summarization": TEXT,
+    "bert-token-classifier": TEXT,
+    "dpo": TEXT | {"name": "gpt2", "dpo": {}},
+    "dpr": HALF | {"q_encoder": TEXT, "ctx_encoder": TEXT},
+    "esm2": TEXT,
+    "fc_mnist": {"hidden_size": 8, "depth": 1, "activation_fn": "relu"},
+    "gpt2": TEXT,
+    "gptj": GPTJ,
+    "llava": LLAVA,
+    "t5": T5,
+    "vision": LLAVA,
 }
-ROWS = [
-    (family, key, value, release)
-    for family, keys in TABLE.items()
-    for key, rows in keys.items()
-    for value, *releases in rows
-    for release in sorted(set(releases))
-    if key not in SECTIONS[family]
-]
+WITHIN = {"dpo": "dpo", "vision": "image_model"}
+# Another value in form alone: a factor of 1, what the attention's type says, or a window's order
+# where there is no window; what the vendor overwrites by another key (BERT's embedding_dropout_rate
+# and encoder_nonlinearity); what is refused by name though it says the default. The list only
+# shrinks.
+_FORM = "encoder_nonlinearity lr_adjustment_groups mlm_loss_weight"
+OTHER = {
+    "bert": f"embedding_dropout_rate {_FORM}",
+    "bert-q&a": "",
+    "bert-sequence-classifier": _FORM,
+    "bert-summarization": _FORM,
+    "bert-token-classifier": f"include_padding_in_loss {_FORM}",
+    "dpo": "compute_eval_metrics",  # beside the section dpo
+    "dpr": "encoder_nonlinearity",
+    "esm2": f"embedding_dropout_rate {_FORM}",
+    "fc_mnist": "",
+    "gpt2": "embd_pdrop sliding_window_every_other_decoder_layer_pattern",
+    "gptj": "",
+    "llava": "",
+    "t5": "",
+    "vision": "embedding_dropout_rate",
+}
+NAMES = {name: rows[-1][0] for name, rows in TABLES["names"].items()}
 
 
 def read(section, release):
-    """What a model section means in a file of a release."""
+    """What a model section means in a file of a release; the problems where it is refused."""
     out = translate({"release": release, "model": section})
-    assert not out.problems
-    return registry.parse_config(out.sections["model"])
+    try:
+        return out.problems or registry.parse_config(out.sections["model"])
+    except SectionError as error:
+        return error.problems
+
+
+def written(family, section, key, value):
+    """The section with one more key, where the family has it."""
+    where = WITHIN.get(family, "q_encoder" if family == "dpr" and key in TABLE["bert"] else "")
+    inner = section.get(where, {})
+    if key in ("name", *section, *inner):
+        return None
+    return section | ({where: inner | {key: value}} if where else {key: value})
 
 
 def test_the_table_has_every_family_and_release():
-    assert TABLE.keys() == FAMILIES.keys() == OTHER.keys()
-    lasts = {rows[-1][2] for rows in TABLE["gpt2"].values()}
-    assert "2.10" in lasts
+    assert TABLE.keys() == FAMILIES.keys() == OTHER.keys() == SECTIONS.keys()
+    for family in ("gpt2", "gptj", "bert", "t5"):
+        assert "2.10" in {rows[-1][2] for rows in TABLE[family].values()}
+    assert len(NAMES) == 14
+    assert all(code_of(name) == code for name, code in NAMES.items())
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_the_default_of_a_release_changes_nothing(family):
-    differ = set()
-    for _, key, value, release in (row for row in ROWS if row[0] == family):
-        section = {"name": family, **SECTIONS[family]}
-        plain, written = read(section, release), read(section | {key: value}, release)
-        differ |= {key} if value is not None and plain != written else set()
+@pytest.mark.parametrize("name", sorted({*FAMILIES, *NAMES}))
+def test_the_default_of_a_release_changes_nothing(name):
+    family = NAMES.get(name, name)
+    section = {"name": name} | SECTIONS[family]
+    if name == "vision":
+        section["name"] = "llava"
+    plain, differ = {}, set()
+    for key, rows in TABLE[family].items():
+        for value, *releases in rows:
+            for release in sorted(set(releases)):
+                if (longer := written(family, section, key, value)) is None:
+                    continue
+                if release not in plain:
+                    plain[release] = read(section, release)
+                differ |= {key} if read(longer, release) != plain[release] else set()
     assert differ == set(OTHER[family].split())
+
+
+def test_a_llama_of_a_release_is_gpt2_until_it_says_otherwise():
+    section = {"name": "llama"} | STACK
+    hugging_face = registry.parse_config(translate({"model": section}).sections["model"])
+    vendor = read(section, "2.4")
+    assert (hugging_face.norm_type, vendor.norm_type) == ("rmsnorm", "layernorm")
+    assert (hugging_face.rotary_features, vendor.position_embedding_type) == (8, "learned")
+    assert read(section | {"position_embedding_type": "rotary"}, "2.4").rotary_features == 2
+
+
+def test_the_pooler_follows_the_encoders_nonlinearity():
+    section = {"name": "bert", "encoder_nonlinearity": "relu"} | STACK
+    assert read(section, "2.4").pooler_nonlinearity == "relu"
+    assert read(section | {"pooler_nonlinearity": None}, "2.4").mlm_nonlinearity == "relu"
+    assert read(section | {"pooler_nonlinearity": "tanh"}, "2.4").pooler_nonlinearity == "tanh"
+    assert registry.parse_config(section).pooler_nonlinearity == "tanh"
+
+
+def test_segments_are_those_of_next_sentences():
+    section = {"name": "bert"} | STACK
+    assert read(section, "1.9").num_segments == 2
+    assert read(section | {"disable_nsp": True}, "1.9").num_segments is None
+
+
+def test_one_encoder_is_both_towers():
+    out = read({"name": "dpr", "encoder": TEXT, "use_biencoder": True}, "2.4")
+    assert out.q_encoder.hidden_size == out.ctx_encoder.hidden_size == 16
+    (problem,) = read({"name": "dpr", "encoder": TEXT, "use_biencoder": False}, "2.4")
+    assert "not computed here" in problem.message
+
+
+def test_a_tower_other_than_clips_is_refused_where_the_file_leaves_it_out():
+    parts = LLAVA | {"image_model": STACK}
+    assert not translate({"model": {"name": "llava"} | parts}).problems
+    paths = {problem.path[-1] for problem in read({"name": "llava"} | parts, "2.4")}
+    assert paths == {"use_post_embed_layer_norm", "use_embed_proj_bias"}
+
+
+def test_releases_are_ordered_by_numbers():
+    assert covers("2.4-2.10", (2, 9))
+    assert not covers("2.4-2.9", (2, 10))
+    assert covers("", None)
+    assert not covers("1.6-2.10", None)
 
 
 @pytest.mark.parametrize("release", ["1.7", None])

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from wafer.config.vendor.parts import PARTS
 from wafer.config.vendor.rules import RULES
 from wafer.errors import Problem
 
@@ -36,6 +37,21 @@ class Row(NamedTuple):
     values: tuple[Any, ...] = ()
     of: str = ""
 
+
+# As if not given: dropped before defaults are set
+NULLS = (
+    Row(
+        "model",
+        "mlm_nonlinearity pooler_nonlinearity embeddings_scale mixed_precision fp16_type freeze "
+        "num_relative_attention_buckets decoder_start_token_id num_segments encoder "
+        "share_embedding_weights default_initializer embeddings_initializer "
+        "position_embeddings_initializer segment_embeddings_initializer hidden_sizes",
+        "1.6-2.10",
+        "as if not given",
+        (None,),
+    ),
+    Row("model", "extra_attention_params extra_ffn_params moe", "1.9-2.10", "says nothing", ({},)),
+)
 
 IGNORED = (
     Row("input", "mixed_precision fp16_type", "1.6-2.10", "the model's keys decide"),
@@ -75,7 +91,22 @@ IGNORED = (
     Row("model", "allow_multireplica", "1.6-1.9", "unused outside the pipeline"),
     Row("model", "fold_rope_consts", "2.4-2.4", "one value, two ways to compute it"),
     Row("model", "scale_by_layer_index", "2.1-2.1", "unused", (False,)),
-    Row("model", "dtype use_cache pad_token_id", "2.4-2.10", "unused in training"),
+    Row("model", "dtype use_cache pad_token_id embedding_pad_token_id", "1.7-2.10", "unused"),
+    Row(
+        "model",
+        "add_pooling_layer is_mnli_dataset",
+        "1.6-2.10",
+        "follows head or data",
+        of="^(bert|esm2|$)",
+    ),
+    Row("model", "pooler_type", "2.3-2.10", "the default", ("cls",), "^dpr$"),
+    Row("model", "mutual_information", "2.3-2.10", "the default", (False,), "^dpr$"),
+    Row("model", "use_biencoder", "2.3-2.10", "the default", (True,), "^dpr$"),
+    Row("model", "selected_encoder", "2.2-2.10", "of the generation of embeddings", of="^dpr$"),
+    Row("model", "freeze_ffn_bias_in_glu", "2.3-2.10", "the default", (False,)),
+    Row("model", "disable_softmax", "1.9-2.10", "the default", (False,), "^fc_mnist$"),
+    Row("model", "use_bias", "1.9-2.10", "the default", (True,), "^fc_mnist$"),
+    Row("model", "z_loss_eps", "2.2-2.2", "the default", (0, 0.0), "^llava$"),
     Row("model", "tie_encoder_decoder", "1.6-2.10", "the vendor has no other value", (False,)),
     Row("model", "problem_type", "1.6-2.10", "the only value", ("single_label_classification",)),
     Row("model", "use_cls_bias", "1.6-2.10", "the vendor has no other value", (True,)),
@@ -87,15 +118,6 @@ IGNORED = (
     ),
     Row("model", "pad_rope use_experimental_flex_api", "2.2-2.10", "one value, two ways to it"),
     Row("model", "use_ffn_bias_in_mlm use_output_bias_in_mlm", "1.6-2.10", "as here", (True,)),
-    Row("model", "extra_attention_params extra_ffn_params", "1.9-2.10", "says nothing", ({},)),
-    Row(
-        "model",
-        "mlm_nonlinearity pooler_nonlinearity embeddings_scale mixed_precision "
-        "num_relative_attention_buckets decoder_start_token_id",
-        "1.6-2.10",
-        "as if not given",
-        (None,),
-    ),
     Row("model", "cross_attention_layers", "2.5-2.10", "none", ([],)),
     Row("model", "num_extra_input_vocab_tokens", "2.5-2.10", "none", (0,)),
     Row("model", "initializer_factor", "2.4-2.10", "the default", (1, 1.0)),
@@ -126,6 +148,13 @@ NAMES: Mapping[str, str] = {
 }
 
 REFUSED = (
+    Row(
+        "model",
+        "pooler_type mutual_information use_biencoder freeze_ffn_bias_in_glu z_loss_eps",
+        "2.2-2.10",
+        "other than the default",
+    ),
+    Row("model", "disable_softmax use_bias", "1.9-2.10", "other than the default", of="^fc_mnist$"),
     Row("model", "use_sink_token", "2.10-2.10", "write attention_sink_tokens"),
     Row("model", "use_biasless_norm", "1.9-1.9", "write norm_type: biasless-layernorm"),
     Row("model", "lr_adjustment_groups", "2.4-2.10", "write optimizer.adjust_learning_rate"),
@@ -188,22 +217,25 @@ def translate(raw: Mapping[str, Any]) -> Translated:
         message = f"{raw['release']!r}: expected a release of the vendor's in quotes, such as '1.7'"
         out.problems.append(Problem(("release",), message))
     for name, value in raw.items():
-        if name == "release":
-            continue
-        out.sections[name] = dict(value) if isinstance(value, Mapping) else value
-    model = out.sections.get("model")
-    if isinstance(model, dict):
-        if "name" not in model and "model_name" in model:  # before release 2.4
-            model["name"] = model.pop("model_name")
-            out.renamed["model", "name"] = ("model", "model_name")
-        if isinstance(model.get("name"), str):
-            model["name"] = NAMES.get(model["name"], model["name"])
+        if name != "release":
+            out.sections[name] = dict(value) if isinstance(value, Mapping) else value
+    if isinstance(out.sections.get("model"), dict):
+        _name(out, out.sections["model"])
+        _apply(out, NULLS, "model", out.sections["model"], "model")
     for rule in RULES:
         rule(out)
     for name, section in out.sections.items():
         if isinstance(section, dict):
-            _apply(out, name, section)
+            _apply(out, IGNORED, name, section, name)
     return out
+
+
+def _name(out: Translated, model: dict[str, Any]) -> None:
+    if "name" not in model and "model_name" in model:  # before release 2.4
+        model["name"] = model.pop("model_name")
+        out.renamed["model", "name"] = ("model", "model_name")
+    if isinstance(model.get("name"), str):
+        model["name"] = NAMES.get(model["name"], model["name"])
 
 
 def _release(value: Any) -> tuple[int, int] | None:
@@ -211,16 +243,21 @@ def _release(value: Any) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
-def _apply(out: Translated, name: str, section: dict[str, Any]) -> None:
+def _apply(
+    out: Translated, rows: tuple[Row, ...], place: str, section: dict[str, Any], *path: str
+) -> None:
+    """Drop the keys of the rows, and with ``IGNORED`` refuse others; also in sections below."""
     for key in list(section):
-        if isinstance(section[key], dict) and any(r.section == f"{name}.{key}" for r in IGNORED):
+        inner = "model" if place == "model" and key in PARTS else f"{place}.{key}"
+        if isinstance(section[key], dict) and any(row.section == inner for row in IGNORED):
             section[key] = dict(section[key])
-            _apply(out, f"{name}.{key}", section[key])
-        row = _row(REFUSED, name, key, section)
-        if _row(IGNORED, name, key, section) is not None or (row and section[key] is None):
-            out.ignored.append(f"{name}.{key}")
+            _apply(out, rows, inner, section[key], *path, key)
+        row = None if rows is NULLS else _row(REFUSED, place, key, section)
+        if _row(rows, place, key, section) is not None or (row and section[key] is None):
+            out.ignored.append(".".join((*path, key)))
         elif row is not None:
-            out.problems.append(Problem((name, key), f"{section[key]!r}: {NOT_COMPUTED}{row.why}"))
+            message = f"{section[key]!r}: {NOT_COMPUTED}{row.why}"
+            out.problems.append(Problem((*path, key), message))
         else:
             continue
         del section[key]

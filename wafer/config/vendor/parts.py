@@ -2,42 +2,64 @@
 
 from typing import Any
 
-__all__ = ["translate_parts"]
+from wafer.config.vendor.defaults import Release, code_of, covers, set_defaults
 
-# Keys of the vendor's ViT that have one value in CLIP's tower, or that change no result (None).
+__all__ = ["PARTS", "translate_parts"]
+
+# Keys of the vendor's ViT -> the one value that CLIP's tower has; the vendor's default
 _TOWER = {
-    "use_post_embed_layer_norm": True,
-    "use_embed_proj_bias": False,
-    "use_encoder_pooler_layer": False,
-    "prepend_cls_token": True,
-    "use_conv_patchified_embedding": None,
-    "position_embedding_type": "learned",
+    "use_post_embed_layer_norm": (True, False),
+    "use_embed_proj_bias": (False, True),
+    "use_encoder_pooler_layer": (False, False),
+    "use_final_layer_norm": (True, True),
+    "prepend_cls_token": (True, True),
+    "position_embedding_type": ("learned", "learned"),
+    "image_layer_idx": (None, None),
+    "layerscale_value": (None, None),
+    "interpolate_position_embedding": (None, None),
+    "stochastic_depth_drop_prob": (0.0, 0.0),
+    "use_masked_patches": (False, False),
+    "cls_token_initializer": (None, None),
+    "position_embedding_initializer": (None, None),
+    "projection_initializer": (None, None),
 }
+# ... that change no result of that tower
+_IDLE = (
+    *("use_conv_patchified_embedding", "pooler_initializer"),
+    *("stochastic_depth_drop_prob_schedule", "stochastic_depth_mode"),
+)
 _NAMES = {"ViTModel": "clip-vit", "LlamaModel": "llama"}
 _HALF = ("mixed_precision", "fp16_type", "use_bfloat16", "compute_dtype")
-_PARTS = ("image_model", "text_model", "q_encoder", "ctx_encoder")
+PARTS = ("image_model", "text_model", "q_encoder", "ctx_encoder")
 
 Refused = list[tuple[tuple[str, ...], str]]
 
 
-def translate_parts(model: dict[str, Any]) -> Refused:
-    """Bring the vendor's LLaVA into our form, and hand the precision on to every part.
+def translate_parts(model: dict[str, Any], release: Release | None = None) -> Refused:
+    """Bring the vendor's LLaVA and DPR into our form, and hand the precision on to every part.
 
     Args:
         model: the section, changed in place; its parts are replaced.
+        release: of the file, where it says so.
 
     Returns:
         (path below ``model``, why) of what is refused.
     """
-    parts = {name: dict(model[name]) for name in _PARTS if isinstance(model.get(name), dict)}
+    if model.get("name") == "dpr" and isinstance(model.get("encoder"), dict):
+        both = model.pop("encoder")  # two towers of one section
+        model |= {"q_encoder": both, "ctx_encoder": both} | model
+    parts = {name: dict(model[name]) for name in PARTS if isinstance(model.get(name), dict)}
     model |= parts
     refused: Refused = []
     if "image_model" in parts and "projector" in model:
-        refused = _tower(parts["image_model"]) + _projector(model)
+        refused = _tower(parts["image_model"], release) + _projector(model)
         _text(model, parts.get("text_model", {}))
     for part in parts.values() if model.get("mixed_precision") is True else ():
         for key in set(_HALF) & set(model):
             part.setdefault(key, model[key])
+    for name, part in parts.items():
+        code = {"image_model": "vision", "text_model": code_of(str(part.get("name", "llama")))}
+        set_defaults(part, code.get(name, "encoder"), release)
     return refused
 
 
@@ -46,17 +68,19 @@ def _text(model: dict[str, Any], text: dict[str, Any]) -> None:
     text["name"] = _NAMES.get(str(text.get("name")), text.get("name", "llama"))
     if "embd_pdrop" in text:
         text.setdefault("embedding_dropout_rate", text.pop("embd_pdrop"))
-    for key in ("loss_scaling", "loss_weight"):
+    for key in ("loss_scaling", "loss_weight", "label_smoothing"):
         if key in model:
             text.setdefault(key, model.pop(key))
 
 
-def _tower(tower: dict[str, Any]) -> Refused:
+def _tower(tower: dict[str, Any], release: Release | None) -> Refused:
     refused: Refused = []
     tower["name"] = _NAMES.get(str(tower.get("name")), tower.get("name", "clip-vit"))
-    for key, value in _TOWER.items():
-        given = tower.pop(key, value)
-        if value is not None and given != value:
+    for key in _IDLE:
+        tower.pop(key, None)
+    for key, (value, default) in _TOWER.items():
+        given = tower.pop(key, default if covers("2.4-2.10", release) else value)
+        if given != value:
             why = f"{given!r}: not computed here: a tower other than CLIP's, which has {value!r}"
             refused.append((("image_model", key), why))
     for key in ("image_size", "patch_size"):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from models.names import MODELS
+from wafer.config.vendor.defaults import code_of, set_defaults
 from wafer.config.vendor.parts import translate_parts
 from wafer.config.vendor.seq2seq import translate_seq2seq
 from wafer.errors import Problem
@@ -139,47 +140,16 @@ def _lengths(out: Any) -> None:
             model.setdefault(key, train[source])
 
 
-# (family, names within it, key, the vendor's default, first release); given keys win. Rows with a
-# release are of files that name theirs: tests/golden/vendor_defaults.json has each with its source.
-_DEFAULTS: tuple[tuple[str, tuple[str, ...], str, Any, tuple[int, int] | None], ...] = (
-    ("decoder", (), "fp16_type", "bfloat16", None),  # 1.7-2.2; later files: a precision section
-    ("encoder", ("bert-token-classifier",), "dropout_rate", 0.0, None),  # 1.6-2.10
-    ("encoder", ("bert-token-classifier",), "attention_dropout_rate", 0.0, None),  # 1.6-2.10
-    ("encoder", ("bert-token-classifier", "bert-summarization"), "loss_weight", 1.0, None),
-    ("encoder", ("bert",), "mlm_loss_scaling", "batch_size", (1, 6)),
-    ("decoder", ("gpt2",), "attention_dropout_rate", 0.1, (2, 4)),  # until 2.2: dropout_rate
-    ("decoder", ("gptj",), "attention_dropout_rate", 0.1, (1, 6)),
-    ("decoder", ("gptj",), "embedding_dropout_rate", 0.1, (1, 6)),
-    ("decoder", ("gptj",), "residual_dropout_rate", 0.1, (1, 6)),
-    ("decoder", ("gptj",), "nonlinearity", "gelu", (1, 6)),
-    ("decoder", ("gptj",), "share_embedding_weights", True, (1, 6)),
-    ("decoder", ("gptj",), "use_bias_in_output", False, (1, 6)),
-    ("decoder", ("gptj",), "use_ffn_bias", False, (1, 6)),
-    ("decoder", ("gptj",), "use_ffn_bias_in_attention", True, (1, 6)),
-    ("decoder", ("gptj",), "use_projection_bias_in_attention", True, (1, 6)),
-    ("seq2seq", ("t5",), "layer_norm_epsilon", 1e-5, (1, 6)),
-    ("seq2seq", ("t5",), "lm_loss_weight", 1.0, (1, 6)),
-    ("seq2seq", ("t5",), "mlm_loss_scaling", "batch_size", (1, 6)),
-)
-
-
 def _defaults(out: Any) -> None:
     """Set the vendor's defaults where Hugging Face's, which presets have, are others."""
     model, family = _model(out)
-    for own, names, key, value, since in _DEFAULTS:
-        if family != own or (names and model["name"] not in names):
-            continue
-        if since is not None and (out.release is None or out.release < since):
-            continue
-        half = {"fp16_type", "use_bfloat16", "compute_dtype"} & set(model)
-        if key != "fp16_type" or (model.get("mixed_precision") is True and not half):
-            model.setdefault(key, value)
+    set_defaults(model, code_of(str(model.get("name"))), out.release)
     if model.get("sliding_window_every_other_decoder_layer"):
         pattern = "sliding_window_every_other_decoder_layer_pattern"
         model.setdefault(pattern, "full_attention_first")
     if isinstance(model.get("moe"), dict):
         model["moe"] = {"top_k": 1} | model["moe"]
-    for path, why in translate_parts(model):
+    for path, why in translate_parts(model, out.release):
         out.problems.append(Problem(("model", *path), why))
     if family == "seq2seq":
         for key, why in translate_seq2seq(model, out.release):
