@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from models.base import Aux, Batch, Model, Stage
-    from models.beam import beam_search
     from models.convert import from_hf, to_hf
     from models.counts import flops_per_token, parameter_count
     from models.families.fc_mnist import image_batch
-    from models.generation import generate, generate_stream
+    from models.generation.beam import beam_search
+    from models.generation.decode import generate, generate_stream
+    from models.generation.speculation import speculate
     from models.losses import metric_values
     from models.paths import named_leaves
     from models.registry import build, list_models
-    from models.speculation import speculate
 
 __all__ = [
     "Aux",
@@ -40,15 +40,15 @@ __all__ = [
 
 _OWNERS = {
     "base": ("Aux", "Batch", "Model", "Stage"),
-    "beam": ("beam_search",),
+    "generation.beam": ("beam_search",),
     "convert": ("from_hf", "to_hf"),
     "counts": ("flops_per_token", "parameter_count"),
     "families.fc_mnist": ("image_batch",),
-    "generation": ("generate", "generate_stream"),
+    "generation.decode": ("generate", "generate_stream"),
     "losses": ("metric_values",),
     "paths": ("named_leaves",),
     "registry": ("build", "list_models"),
-    "speculation": ("speculate",),
+    "generation.speculation": ("speculate",),
 }
 _OWNER = {name: module for module, names in _OWNERS.items() for name in names}
 

@@ -7,15 +7,15 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.adapters import with_adapters
 from models.base import Model
 from models.errors import Problem, SectionError
-from models.factors import factors_of, with_factors
-from models.lora import lora_of
+from models.factored.adapters import with_adapters
+from models.factored.factors import factors_of, with_factors
+from models.factored.lora import lora_of
 from models.names import MODELS, Entry, lookup
 from models.schema import ModelConfig
 from models.sections import parse
-from models.usercode import is_own
+from models.user.code import is_own
 
 __all__ = ["build", "config_class", "knobs", "list_models", "parse_config", "settings_of"]
 
@@ -54,7 +54,7 @@ def parse_config(settings: Mapping[str, Any]) -> Any:
         message = f"required key is missing; one of {sorted(MODELS)}"
         raise SectionError([Problem(("model", "name"), message)])
     if _is_function(name):
-        return pkgutil.resolve_name("models.own:parse_own")(settings)
+        return pkgutil.resolve_name("models.user.model:parse_own")(settings)
     entry = lookup(str(name))
     config, _ = _of_family(entry.family)
     try:
@@ -93,7 +93,7 @@ def build(settings: Any) -> Model:
         raise ValueError(message)
     cfg = parse_config(settings) if isinstance(settings, Mapping) else settings
     if _is_function(cfg.name):
-        return pkgutil.resolve_name("models.own:build_own")(cfg)
+        return pkgutil.resolve_name("models.user.model:build_own")(cfg)
     _, build_family = _of_family(lookup(cfg.name).family)
     model = build_family(cfg)
     lora, factors = lora_of(cfg), factors_of(cfg)
@@ -107,7 +107,7 @@ def build(settings: Any) -> Model:
 def settings_of(cfg: Any) -> dict[str, Any]:
     """Return a ``model`` section that parses to the configuration, without the needless keys."""
     if _is_function(cfg.name):
-        return {"name": cfg.name} | pkgutil.resolve_name("models.own:arguments_of")(cfg)
+        return {"name": cfg.name} | pkgutil.resolve_name("models.user.model:arguments_of")(cfg)
     presets = lookup(cfg.name).presets
     values = cfg.model_dump(mode="json")
     defaults = {

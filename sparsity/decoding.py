@@ -8,9 +8,9 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from models.base import Model
-from models.factors import factors_of
+from models.factored.factors import factors_of
+from models.factored.lora import lora_of
 from models.families.decoder_config import DecoderConfig
-from models.lora import lora_of
 from models.paths import Params, unflatten
 from sparsity.kernels import DecodeTable, DecodeWeight, native
 

@@ -12,7 +12,6 @@ LONGEST = 500
 FULLEST = 15
 # Folders with more files than FULLEST. The figures only shrink.
 FULLER = {
-    "models": 24,
     "sparsity/kernels": 25,
     "vsl/native": 16,
 }
@@ -24,14 +23,9 @@ FLOORS = {
     "models": 10,
     "models.layers": 11,
     "models.families": 12,
-    "models.lora": 13,
-    "models.seq2seq_generation": 13,
-    "models.adapters": 14,
-    "models.factors": 13,
+    "models.factored": 13,
     "models.registry": 15,
     "models.generation": 15,
-    "models.beam": 16,
-    "models.speculation": 16,
     "models.checkpoint": 16,
     "models.vendor": 16,
     "models.convert": 17,

@@ -16,7 +16,7 @@ import optax
 import models
 import sparsity
 from models.counts import forward_flops
-from models.lora import trainable
+from models.factored.lora import trainable
 from models.paths import named_leaves
 from sparsity import Sparsifier
 from wafer.config import DATA_PROCESSORS, RunConfig, load, parse_config

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.names import MODELS
-from models.usercode import register
+from models.user.code import register
 from wafer.data.tasks import TASKS, Feature, Task
 from wafer.errors import ConfigError, Problem
 from wafer.optim.sections import OPTIMIZERS
@@ -30,7 +30,7 @@ def register_model(name: str, build: Callable[..., Any]) -> None:
 
     Args:
         name: no name of ours, no colon.
-        build: takes the section's other keys, returns a model of ``models.own``.
+        build: takes the section's other keys, returns a model of ``models.user.model``.
 
     Raises:
         ConfigError: a name that is taken, or no function.

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from models.errors import did_you_mean
-from models.usercode import call, find, is_own
+from models.user.code import call, find, is_own
 from sparsity.algorithms.base import Algorithm
 from sparsity.filters import Filter
 from sparsity.schedules import Constant, Schedule, is_constant

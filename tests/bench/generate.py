@@ -28,7 +28,7 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 import harness
 
 import models
-from models.generation import decode_step
+from models.generation.decode import decode_step
 from models.layers.caches import init_cache
 from models.paths import named_leaves
 from sparsity import decoding

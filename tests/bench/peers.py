@@ -33,7 +33,7 @@ import sparse_step
 
 import models
 from models.convert import to_hf
-from models.generation import decode_step
+from models.generation.decode import decode_step
 from models.layers.caches import init_cache
 from models.paths import map_named, named_leaves
 from sparsity import decoding

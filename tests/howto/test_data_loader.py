@@ -11,7 +11,7 @@ import pytest
 from helpers.paths import ROOT
 
 import wafer
-from models import own
+from models.user import model as own
 from wafer.cli import main
 from wafer.data.batching.dataset import Context, build_dataset
 from wafer.data.registry import parse_input

@@ -14,7 +14,7 @@ from helpers.paths import ROOT
 
 import models
 import wafer
-from models import own
+from models.user import model as own
 from wafer.cli import main
 from wafer.errors import ConfigError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import models
-from models.generation import empty_rows
+from models.generation.decode import empty_rows
 
 CONFIG = {
     "name": "t5",

@@ -8,7 +8,7 @@ from helpers.hf_parity import CHEAP, shaken
 
 import models
 import vsl
-from models.generation import decode_step
+from models.generation.decode import decode_step
 from models.layers.attention import fixed_sparse_bias
 from models.layers.basic import project
 from models.layers.block_config import FixedSparse

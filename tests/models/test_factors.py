@@ -10,7 +10,7 @@ import models
 import vsl
 import wafer
 import wafer.cli
-from models.factors import Factored, fold_factors
+from models.factored.factors import Factored, fold_factors
 from models.paths import named_leaves
 from wafer.config.ift import transform
 

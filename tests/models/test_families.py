@@ -12,13 +12,13 @@ from helpers.hf_parity import CHEAP, shaken
 import models
 import vsl
 from models.errors import SectionError
-from models.generation import decode_step
+from models.generation.decode import decode_step
+from models.generation.seq2seq import decode_target, encode_source
 from models.layers.caches import init_cache
 from models.layers.positions import RopeScaling, rotate, yarn_factor, yarn_frequencies
 from models.names import MODELS, lookup
 from models.registry import knobs
 from models.schema import ModelConfig
-from models.seq2seq_generation import decode_target, encode_source
 
 TINY = {
     "vocab_size": 31,

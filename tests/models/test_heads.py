@@ -11,10 +11,10 @@ from helpers.hf_parity import CHEAP
 
 import models
 import vsl
+from models.factored.lora import fold, init_lora, merge, trainable
 from models.families.encoder_heads import contrastive_aux
 from models.families.fc_mnist import image_batch
 from models.layers.block_config import LoraConfig
-from models.lora import fold, init_lora, merge, trainable
 from models.paths import named_leaves
 
 ENCODER = {

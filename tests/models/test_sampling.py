@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import models
-from models import generation
-from models.sampling import Sampling, check_sampling, next_token
+from models.generation import decode as generation
+from models.generation.sampling import Sampling, check_sampling, next_token
 
 SHARES = jnp.log(jnp.asarray([[0.5, 0.3, 0.15, 0.05]]))
 CONFIG = {

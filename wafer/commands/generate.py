@@ -101,7 +101,7 @@ def _main(args: argparse.Namespace) -> int:
 
 def _check_options(options: Mapping[str, Any]) -> None:
     """Refuse numbers out of their range, before the model is read."""
-    from models.sampling import Sampling, check_sampling
+    from models.generation.sampling import Sampling, check_sampling
 
     check_sampling(Sampling(**{name: options[name] for name in Sampling._fields}))
     ranges = {"max_new_tokens": (1, 2**31), "num_samples": (1, 2**31), "seed": (-(2**63), 2**63)}

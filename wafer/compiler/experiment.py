@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import jax
 
+from models.factored.lora import trainable
 from models.families.decoder_config import DecoderConfig
 from models.files import appearing_whole
-from models.lora import trainable
 from models.paths import named_leaves
 from vsl.attend import attention_as
 from wafer.cache import cache_folder

@@ -9,7 +9,7 @@ Saxena et al. 2023 put sparse layers in the place of dense ones, so that as many
 - ``factorized``: every kernel W becomes a product U V of sparse factors, wider than W's rank
 - ``doped``: beside every kernel, sparse now, stands a dense product U V of low rank
 
-``models.factors`` has the last two; they are linear between the factors.
+``models.factored.factors`` has the last two; they are linear between the factors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ import models
 import sparsity
 from models.counts import abstract_params, flops_per_token, forward_flops
 from models.errors import did_you_mean
-from models.factors import FACTORS, is_factor
+from models.factored.factors import FACTORS, is_factor
 from models.paths import named_leaves
 from models.registry import settings_of
 from wafer.errors import ConfigError, Problem

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.errors import SectionError, did_you_mean
 from models.sections import parse
-from models.usercode import find
+from models.user.code import find
 from wafer.data.sections import biology, images, rows, text
 from wafer.data.sections.base import InputSection
 from wafer.data.sections.own import parse_own

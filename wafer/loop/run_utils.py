@@ -24,7 +24,7 @@ from jaxtyping import Array
 from models.base import Model
 from models.checkpoint.layout import step_folders
 from models.sections import parse
-from models.usercode import call, place
+from models.user.code import call, place
 from wafer.config.runconfig import RunSection
 from wafer.errors import ConfigError, DataError, Problem, TrainingError
 from wafer.loop import amp, optim

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from models.adapters import ADAPTER_LEAVES
+from models.factored.adapters import ADAPTER_LEAVES
 from models.paths import map_named, named_leaves, unflatten
 from wafer.optim.rules import Declared
 

@@ -20,7 +20,7 @@ from pydantic import (
 
 from models.errors import SectionError, did_you_mean
 from models.sections import Bool, Section, parse
-from models.usercode import call, check_arguments, find, is_own
+from models.user.code import call, check_arguments, find, is_own
 from wafer.errors import ConfigError, Problem
 from wafer.optim.param_sections import ParamTag, SelectiveGrad, factors, listed
 from wafer.optim.schedule_sections import Schedules

@@ -15,7 +15,7 @@ from models.checkpoint import layout
 from models.checkpoint.reader import load_checkpoint
 from models.checkpoint.tree import fill_template
 from models.checkpoint.writer import Checkpoints
-from models.lora import is_adapter
+from models.factored.lora import is_adapter
 from models.paths import named_leaves
 from sparsity.stored import sentinel
 from sparsity.stored.resume import Origin, resume as restore

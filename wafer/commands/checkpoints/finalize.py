@@ -98,13 +98,13 @@ def fold_lora(input: str | os.PathLike[str], output: str | os.PathLike[str]) -> 
     """
     import numpy as np
 
-    from models.adapters import fold_adapters
     from models.checkpoint.layout import model_section
     from models.checkpoint.reader import load_params
     from models.checkpoint.writer import write_params
     from models.convert.tokenizer import carry_tokenizer
-    from models.factors import factors_of, fold_factors, is_factor
-    from models.lora import is_adapter, lora_of
+    from models.factored.adapters import fold_adapters
+    from models.factored.factors import factors_of, fold_factors, is_factor
+    from models.factored.lora import is_adapter, lora_of
     from models.paths import named_leaves
     from models.registry import parse_config
     from wafer.errors import CheckpointError

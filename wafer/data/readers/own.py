@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from models.errors import did_you_mean
-from models.usercode import call, find, place
+from models.user.code import call, find, place
 from wafer.data.batching.dataset import Context
 from wafer.data.batching.pipeline import Rows
 from wafer.data.batching.streams import Streamed

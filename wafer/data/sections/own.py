@@ -6,7 +6,7 @@ from typing import Any
 
 from models.errors import SectionError
 from models.sections import parse
-from models.usercode import check_arguments
+from models.user.code import check_arguments
 from wafer.data.sections.base import InputSection
 
 __all__ = ["GIVEN", "OwnInput", "parse_own"]

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from models.base import Model
 from models.families.decoder_config import DecoderConfig
-from models.generation import StepFn, begin_rows, check_prompt, end_ids, is_end
+from models.generation.decode import StepFn, begin_rows, check_prompt, end_ids, is_end
 from models.layers.caches import Cache
 from models.paths import Params
 

@@ -32,7 +32,7 @@ __all__ = [
     "trains_with_lora",
 ]
 
-ADAPTER_LEAVES = ("lora_down", "lora_up")  # beside the kernel, see models.adapters
+ADAPTER_LEAVES = ("lora_down", "lora_up")  # beside the kernel, see models.factored.adapters
 _HEADS = ("classifier", "span")  # of the tasks; no pretrained checkpoint has them
 
 

@@ -15,18 +15,18 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from models.adapters import fold_adapters
 from models.base import Model
-from models.factors import factors_of, fold_factors
+from models.factored.adapters import fold_adapters
+from models.factored.factors import factors_of, fold_factors
+from models.factored.lora import lora_of
 from models.families.decoder import Embed, apply_head, layer_kinds
 from models.families.decoder_config import DecoderConfig
 from models.families.seq2seq_config import Seq2SeqConfig
+from models.generation.sampling import Sampling, check_sampling, next_token
+from models.generation.seq2seq import decode_target, encode_source
 from models.layers.blocks import Block, no_dropout, start_stream
 from models.layers.caches import Cache, cached_attend, chunk_layout, init_cache
-from models.lora import lora_of
 from models.paths import Params
-from models.sampling import Sampling, check_sampling, next_token
-from models.seq2seq_generation import decode_target, encode_source
 
 __all__ = [
     "begin_rows",

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from models.base import Batch, Model, StageFn
+from models.factored.lora import ADAPTER_LEAVES, Adapted, Lora, fold, init_lora, trains_with_lora
 from models.layers.block_config import LoraConfig
-from models.lora import ADAPTER_LEAVES, Adapted, Lora, fold, init_lora, trains_with_lora
 from models.paths import Params, named_leaves, unflatten
 
 __all__ = ["fold_adapters", "with_adapters"]

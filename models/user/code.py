@@ -18,7 +18,7 @@ __all__ = ["call", "check_arguments", "find", "is_own", "place", "register"]
 
 _REGISTERED: dict[tuple[str, str], Callable[..., Any]] = {}  # (kind, name) -> function
 
-_ROOT = pathlib.Path(__file__).parents[1]
+_ROOT = pathlib.Path(__file__).parents[2]
 _OURS = tuple(f"{_ROOT / package}{os.sep}" for package in ("models", "sparsity", "vsl", "wafer"))
 
 

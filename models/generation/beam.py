@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from models.base import Model
 from models.families.seq2seq_config import Seq2SeqConfig
-from models.generation import StepFn, check_prompt, empty_rows, end_ids, is_end
+from models.generation.decode import StepFn, check_prompt, empty_rows, end_ids, is_end
 from models.layers.caches import Cache
 from models.paths import Params
 

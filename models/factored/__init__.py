@@ -1,0 +1,1 @@
+"""Kernels as, or plus, products of two factors: LoRA, adapters, factorized layers."""

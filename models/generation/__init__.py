@@ -1,0 +1,1 @@
+"""Autoregressive generation: greedy, sampled, beams, a draft model."""

@@ -1,0 +1,1 @@
+"""Models and functions of users, named ``module:function`` in a run file."""
