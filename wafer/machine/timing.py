@@ -1,6 +1,9 @@
 """Cycles of each instruction of a program: the rules of ``costs.py`` that need its neighbours."""
 
 import bisect
+import collections
+import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -107,6 +110,36 @@ def _bytes(row: list[int], known: int | None, operands: list[list[int]]) -> rang
     return _ANYWHERE if stride >> 15 else range(address, address + 4 * max(1, length * stride))
 
 
+class _Spans:
+    """Ranges of bytes, sorted."""
+
+    def __init__(self, ranges: Iterable[range]) -> None:
+        """Keep those that are not empty."""
+        spans = sorted({(span.start, span.stop) for span in ranges if span})
+        self._begins = [begin for begin, _ in spans]
+        self._ends = [*itertools.accumulate((end for _, end in spans), max)]  # up to each of them
+
+    def meet(self, other: range) -> bool:
+        """Whether one of them has a byte of another range."""
+        before = bisect.bisect_left(self._begins, other.stop)
+        return before > 0 and self._ends[before - 1] > other.start
+
+
+def _within(jumps: list[tuple[int, int]], begin: int, stop: int) -> list[tuple[int, int]]:
+    """Return those of some jumps, in ascending order, whose instruction is in [begin, stop)."""
+    return jumps[bisect.bisect_left(jumps, (begin,)) : bisect.bisect_left(jumps, (stop,))]
+
+
+def _every_round(skips: list[tuple[int, int]], begin: int, stop: int) -> set[int]:
+    """Return the instructions of [begin, stop) that no jump forward inside of it passes over."""
+    out = set[int]()
+    for at, to in _within(skips, begin, stop):
+        if to < stop:
+            out.update(range(begin, at + 1))
+            begin = max(begin, to)
+    return out.union(range(begin, stop))
+
+
 def _hoisted(program: Program, accesses: dict[int, range]) -> dict[int, tuple[int, range]]:
     """Find loads that a compiler moves out of a loop.
 
@@ -126,6 +159,8 @@ def _hoisted(program: Program, accesses: dict[int, range]) -> dict[int, tuple[in
     entries = {program.start, *program.functions.values(), *(int(pc) for t in tables for pc in t)}
     begins = [*sorted(entries | set(calls.values())), len(code)]
     next_function = lambda pc: bisect.bisect_right(begins, pc)
+    indirect = {pc for pc, row in enumerate(code) if row[0] == Op.CALL_AT}
+    callers, calling = collections.Counter(calls.values()), [*calls.items()]
     skips = [(pc, row[2]) for pc, row in enumerate(code) if row[0] in _JUMPS[:3] and row[2] > pc]
     out = dict[int, tuple[int, range]]()
     loops = [(row[2], pc) for pc, row in enumerate(code) if row[0] in _JUMPS[:3] and row[2] <= pc]
@@ -135,22 +170,20 @@ def _hoisted(program: Program, accesses: dict[int, range]) -> dict[int, tuple[in
         while parts:
             begin, stop, always = parts.pop()
             region.update(range(begin, stop))
-            passed = [range(at + 1, to) for at, to in skips if begin <= at and to < stop]
-            own = set(range(begin, stop)).difference(*passed) if always else set()
+            own = _every_round(skips, begin, stop) if always else set()
             each_round |= own
-            for pc in (pc for pc in range(begin, stop) if pc in calls):
-                to = calls[pc]
+            for pc, to in _within(calling, begin, stop):
                 if to not in (each_round if pc in own else region):
                     parts.append((to, begins[next_function(to)], pc in own))
-        if {Op.CALL_AT} & {code[pc][0] for pc in region} or code[start - 1][0] in _ENDS:
+        if indirect & region or code[start - 1][0] in _ENDS:
             continue
-        shared = entries | {to for pc, to in calls.items() if pc not in region}
-        written = [accesses[pc] for pc in region & accesses.keys() if code[pc][0] != Op.LOAD]
+        inner = collections.Counter(calls[pc] for pc in region & calls.keys())
+        written = _Spans(accesses[pc] for pc in region & accesses.keys() if code[pc][0] != Op.LOAD)
         for pc in (pc for pc in each_round & accesses.keys() if code[pc][0] == Op.LOAD):
             own, function = accesses[pc], begins[next_function(pc) - 1]
-            free = all(own.stop <= other.start or other.stop <= own.start for other in written)
-            inside = start <= pc <= end or function not in shared
-            if free and inside and own.stop <= len(program.memory):
+            shared = function in entries or callers[function] > inner[function]
+            inside = (start <= pc <= end or not shared) and own.stop <= len(program.memory)
+            if inside and not written.meet(own):
                 out[pc] = start - 1, own
     return out
 
