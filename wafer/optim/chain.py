@@ -1,8 +1,8 @@
 """From the ``optimizer`` section to one optax transformation.
 
 The order is the vendor's: clip, L2 decay where the optimizer has that form, the optimizer's own
-direction, decoupled decay, then the learning rate in force for each parameter group. What stands
-between is the section's own (``sections.Optimizer.links``).
+direction (``directions``), decoupled decay, then the learning rate in force for each parameter
+group.
 """
 
 import functools
@@ -17,11 +17,12 @@ from jaxtyping import Array, Float, Int, PyTree as Tree
 from models.paths import map_named
 from wafer.errors import ConfigError, Problem
 from wafer.optim import optimizers as own
+from wafer.optim.directions import UpdateParts, direction
 from wafer.optim.freeze import train_outliers
 from wafer.optim.groups import Groups, make_groups, split_by_tags
 from wafer.optim.rules import Declared, Rule
 from wafer.optim.schedule_sections import Schedule
-from wafer.optim.schedules import ScheduleFn, make_schedule
+from wafer.optim.schedules import ScheduleFn, compose
 from wafer.optim.sections import Optimizer, parse_optimizer
 
 __all__ = ["RateState", "learning_rates", "make_optimizer"]
@@ -62,8 +63,7 @@ def _tagged(entries: tuple[Schedule, ...], key: str) -> _Tagged:
     if not plain:
         message = "every scheduler has param_group_tags; add one without, for all other parameters"
         raise ConfigError([Problem(("optimizer", key), message)])
-    values = (make_schedule(plain), *(make_schedule(entries) for entries in tagged.values()))
-    return _Tagged(values, tuple(tagged))
+    return _Tagged(tuple(map(compose, (plain, *tagged.values()))), tuple(tagged))
 
 
 def _is_zero(entries: tuple[Schedule, ...]) -> bool:
@@ -114,32 +114,14 @@ def _rate(schedules: _Tagged, groups: Groups, shape: Rate = lambda rate, t: rate
     return Transform(init, update)  # pyright: ignore[reportArgumentType]
 
 
-class Links(NamedTuple):
-    """What a section builds its optimizer from; handed over, so that sections import no jax.
-
-    decay: adds weight_decay · w to the updates of the parameters that decay
-    rate: (shape) -> what multiplies by minus the learning rate in force for each parameter;
-        ``shape(rate, t)`` is the rate that is applied, the rate itself when not given
-    first_rate: () -> (parameter name -> its learning rate at step 0)
-    own: ``wafer.optim.optimizers``
-    optax: the library
-    """
-
-    decay: Transform
-    rate: Callable[..., Transform]
-    first_rate: Callable[[], Callable[[str], float]]
-    own: Any = own
-    optax: Any = optax
-
-
-def _links(cfg: Optimizer, groups: Groups) -> Links:
+def _parts(cfg: Optimizer, groups: Groups) -> UpdateParts:
     rates = _tagged(cfg.learning_rate, "learning_rate")
 
     def first_rate() -> Callable[[str], float]:
         values = [float(value(0)) for value in rates.values]
         return lambda name: values[groups.schedule_of(name, rates.tags)] * groups.factor(name)
 
-    return Links(_decay(cfg, groups), functools.partial(_rate, rates, groups), first_rate)
+    return UpdateParts(_decay(cfg, groups), functools.partial(_rate, rates, groups), first_rate)
 
 
 def make_optimizer(
@@ -175,9 +157,9 @@ def make_optimizer(
     >>> updates["w"].tolist()
     [-0.5, -0.5]
     """
-    section = parse_optimizer(cfg)
+    section = cfg if isinstance(cfg, Optimizer) else parse_optimizer(cfg)
     groups = make_groups(section, params, alias, all_decay=all_decay)
-    tx = optax.chain(*section.links(_links(section, groups)))
+    tx = optax.chain(*direction(section, _parts(section, groups)))
     if clip and section.max_gradient_norm is not None:
         tx = optax.chain(own.clip_by_norm(section.max_gradient_norm), tx)
     elif clip and section.max_gradient_value is not None:

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from wafer.optim.schedule_sections import Schedule, parse_schedules
 
-__all__ = ["ScheduleFn", "make_schedule"]
+__all__ = ["ScheduleFn", "compose", "make_schedule"]
 
 ScheduleFn = Callable[[ArrayLike], Float[Array, ""]]
 
@@ -22,10 +22,7 @@ def make_schedule(spec: Any) -> ScheduleFn:
     """Build the function of a number, a scheduler, or a list of schedulers.
 
     Args:
-        spec: parsed schedules, or anything ``wafer.config.parse_schedules`` takes. The entries
-            of a list follow each other, each starting at its own 0 when the one before has run
-            its length; with ``main_scheduler: chained`` on the first entry they are multiplied,
-            each later one as its ratio to its own value(0).
+        spec: anything ``wafer.config.parse_schedules`` takes; see ``compose``.
 
     Returns:
         t -> [] float32, t an integer step or an array of one.
@@ -38,7 +35,16 @@ def make_schedule(spec: Any) -> ScheduleFn:
     ...                      "end_learning_rate": 1, "total_iters": 4})(1))
     0.25
     """
-    entries = parse_schedules(spec)
+    return compose(parse_schedules(spec))
+
+
+def compose(entries: Sequence[Schedule]) -> ScheduleFn:
+    """Build the function of parsed schedules.
+
+    They follow each other, each starting at its own 0 when the one before has run its length; with
+    ``main_scheduler: chained`` on the first they are multiplied, each later one as its ratio to its
+    own value(0).
+    """
     parts = [functools.partial(entry.value, xp=jnp) for entry in entries]
     if len(parts) == 1:
         combined = parts[0]

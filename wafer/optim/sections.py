@@ -1,11 +1,9 @@
-"""The optimizers: a class each, chosen by ``optimizer_type``, with its keys and its chain.
+"""Keys of each optimizer: a class each, chosen by ``optimizer_type``; no jax.
 
-What a chain is made of (``chain.Links``) is handed over, so that a run file is checked without
-jax. Defaults are the vendor's of release 2.x. Two of them differ in 1.8 (``AdamW.correct_bias``
-false, ``ASGD.t0`` 1e-6): a 1.8 file that relied on them must say so.
+``directions`` has the transformations. Defaults are the vendor's of release 2.x. Two of them differ
+in 1.8 (``AdamW.correct_bias`` false, ``ASGD.t0`` 1e-6): a 1.8 file that relied on them must say so.
 """
 
-import abc
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -128,14 +126,6 @@ class Optimizer(Section, legacy={"weight_decay_rate": "weight_decay"}):
         idle = (*idle, "disable_lr_steps_reset")
         return tuple(key for key in idle if getattr(self, key) != fields[key].default)
 
-    @abc.abstractmethod
-    def links(self, link: Any) -> list[Any]:
-        """Return the optimizer's transformations in order.
-
-        Args:
-            link: ``chain.Links``.
-        """
-
     def to_dict(self) -> dict[str, Any]:
         """Plain YAML types that parse back to the same section."""
         out = super().to_dict()
@@ -157,14 +147,6 @@ class SGD(Optimizer, legacy={"use_nesterov": "nesterov"}):
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise ConfigError([Problem(("nesterov",), "needs momentum > 0 and dampening 0")])
 
-    def links(self, link: Any) -> list[Any]:
-        """Decay, then momentum."""
-        steps = [link.optax.scale(-1.0 if self.maximize else 1.0), link.decay]
-        if self.momentum:
-            trace = link.optax.trace(self.momentum, nesterov=self.nesterov)
-            steps += [link.optax.scale(1 - self.dampening), trace]
-        return [*steps, link.rate()]
-
 
 class _Betas2(Optimizer):
     """Optimizers with two moment rates, written ``betas`` or ``beta1`` and ``beta2``."""
@@ -182,11 +164,6 @@ class Adam(_Betas2):
 
     amsgrad: Bool = False
 
-    def links(self, link: Any) -> list[Any]:
-        """The decay enters the gradient."""
-        direction = link.own.scale_by_adam(*self.betas, self.eps, amsgrad=self.amsgrad)
-        return [link.decay, direction, link.rate()]
-
 
 class AdamW(_Betas2):
     """Decoupled weight decay; eps is added before the bias correction (TensorFlow's way)."""
@@ -194,19 +171,9 @@ class AdamW(_Betas2):
     correct_bias: Bool = True
     amsgrad: Bool = False
 
-    def links(self, link: Any) -> list[Any]:
-        """The decay is decoupled."""
-        keys = {"correct_bias": self.correct_bias, "amsgrad": self.amsgrad}
-        direction = link.own.scale_by_adam(*self.betas, self.eps, **keys)
-        return [direction, link.decay, link.rate()]
-
 
 class Adamax(_Betas2):
     """Adam by the infinity norm."""
-
-    def links(self, link: Any) -> list[Any]:
-        """The decay enters the gradient."""
-        return [link.decay, link.optax.scale_by_adamax(*self.betas, self.eps), link.rate()]
 
 
 class NAdam(_Betas2):
@@ -215,30 +182,15 @@ class NAdam(_Betas2):
     eps: NonNegativeFloat = 1e-8
     momentum_decay: NonNegativeFloat = 4e-3
 
-    def links(self, link: Any) -> list[Any]:
-        """The decay enters the gradient."""
-        direction = link.own.scale_by_nadam(*self.betas, self.eps, self.momentum_decay)
-        return [link.decay, direction, link.rate()]
-
 
 class RAdam(_Betas2):
     """Adam with rectified variance."""
-
-    def links(self, link: Any) -> list[Any]:
-        """The decay enters the gradient."""
-        return [link.decay, link.own.scale_by_radam(*self.betas, self.eps), link.rate()]
 
 
 class Lamb(_Betas2):
     """Layer-wise trust ratio over Adam without bias correction; ``adam`` sets the ratio to 1."""
 
     adam: Bool = False
-
-    def links(self, link: Any) -> list[Any]:
-        """The decay is decoupled, and counts in the trust ratio."""
-        ratio = link.optax.identity() if self.adam else link.own.scale_by_trust_ratio()
-        direction = link.own.scale_by_adam(*self.betas, self.eps, correct_bias=False)
-        return [direction, link.decay, ratio, link.rate()]
 
 
 def _unread(eps: float) -> float:
@@ -253,10 +205,6 @@ class Lion(_Betas2):
     betas: _Betas = (0.9, 0.99)
     eps: Annotated[NonNegativeFloat, AfterValidator(_unread)] = 1e-6
 
-    def links(self, link: Any) -> list[Any]:
-        """The decay is decoupled."""
-        return [link.optax.scale_by_lion(*self.betas), link.decay, link.rate()]
-
 
 class Adagrad(Optimizer):
     """Sum of squares."""
@@ -265,12 +213,6 @@ class Adagrad(Optimizer):
     initial_accumulator_value: NonNegativeFloat = 0.0
     eps: NonNegativeFloat = 1e-6
 
-    def links(self, link: Any) -> list[Any]:
-        """The rate falls as 1 / (1 + lr_decay · t)."""
-        direction = link.own.scale_by_adagrad(self.initial_accumulator_value, self.eps)
-        rate = link.rate(lambda rate, t: rate / (1 + t * self.lr_decay))
-        return [link.decay, direction, rate]
-
 
 class Adadelta(Optimizer):
     """Squares of gradients and of updates."""
@@ -278,10 +220,6 @@ class Adadelta(Optimizer):
     learning_rate: Schedules = Field(default=1.0, validate_default=True)  # pyright: ignore[reportAssignmentType]
     rho: _Beta = 0.9
     eps: PositiveFloat = 1e-6
-
-    def links(self, link: Any) -> list[Any]:
-        """The decay enters the gradient."""
-        return [link.decay, link.optax.scale_by_adadelta(self.rho, self.eps), link.rate()]
 
 
 class RMSprop(Optimizer):
@@ -292,14 +230,6 @@ class RMSprop(Optimizer):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     centered: Bool = False
 
-    def links(self, link: Any) -> list[Any]:
-        """Squares, then momentum."""
-        scale = link.optax.scale_by_stddev if self.centered else link.optax.scale_by_rms
-        steps = [link.decay, scale(self.alpha, self.eps, eps_in_sqrt=False)]
-        if self.momentum:
-            steps.append(link.optax.trace(self.momentum))
-        return [*steps, link.rate()]
-
 
 class ASGD(Optimizer):
     """Averaged SGD; the average is kept in the optimizer state."""
@@ -308,23 +238,12 @@ class ASGD(Optimizer):
     alpha: NonNegativeFloat = 0.75
     t0: PositiveFloat = 1e6
 
-    def links(self, link: Any) -> list[Any]:
-        """W decays by lambd and moves by a rate that falls as (1 + lambd · lr · t)^-alpha."""
-        shrink = link.optax.add_decayed_weights(self.lambd)
-        rate = link.rate(lambda rate, t: rate / (1 + self.lambd * rate * t) ** self.alpha)
-        return [link.decay, shrink, rate, link.own.track_average(self.t0)]
-
 
 class Rprop(Optimizer):
     """Step sizes by the sign of the gradient; the learning rate is only the first step size."""
 
     etas: tuple[Annotated[float, Field(gt=0, lt=1)], Annotated[float, Field(gt=1)]] = (0.5, 1.2)
     step_sizes: tuple[PositiveFloat, PositiveFloat] = (1e-6, 50.0)
-
-    def links(self, link: Any) -> list[Any]:
-        """The first step size is the learning rate of step 0; later rates are only reported."""
-        steps = link.own.scale_by_rprop(link.first_rate(), self.etas, self.step_sizes)
-        return [link.decay, steps, link.rate(lambda rate, t: 1.0)]
 
 
 class Adafactor(Optimizer):
@@ -345,21 +264,8 @@ class Adafactor(Optimizer):
     relative_step: Literal[False] = False
     warmup_init: Literal[False] = False
 
-    def links(self, link: Any) -> list[Any]:
-        """Shazeer and Stern 2018, with the vendor's fixed clipping at RMS 1."""
-        steps = [
-            link.optax.scale_by_factored_rms(
-                decay_rate=-self.decay_rate, min_dim_size_to_factor=1, epsilon=self.eps[0]
-            ),
-            link.optax.clip_by_block_rms(self.clip_threshold),
-            link.decay,
-        ]
-        if self.scale_parameter:
-            steps.append(link.optax.scale_by_param_block_rms(self.eps[1]))
-        return [*steps, link.rate()]
 
-
-class _Own(Optimizer):
+class UserOptimizer(Optimizer):
     """An optimizer of a user, ``optimizer_type: "module:function"``.
 
     The function takes the section's keys that are not every optimizer's, and returns an
@@ -370,18 +276,6 @@ class _Own(Optimizer):
     """
 
     arguments: tuple[tuple[str, Any], ...] = ()
-
-    def links(self, link: Any) -> list[Any]:
-        """The user's direction, then the decoupled decay."""
-        make = find(self.optimizer_type, kind="optimizer")
-        direction = call(self.optimizer_type, make, **dict(self.arguments))
-        if not isinstance(direction, link.optax.GradientTransformation):
-            message = (
-                f"{self.optimizer_type!r} gave {type(direction).__name__}; expected an "
-                "optax.GradientTransformation"
-            )
-            raise ConfigError([Problem(("optimizer", "optimizer_type"), message)])
-        return [direction, link.decay, link.rate()]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain YAML types that parse back to the same section."""
@@ -428,7 +322,7 @@ def parse_optimizer(value: Any) -> Optimizer:
         raise ConfigError([Problem(("optimizer_type",), f"missing; known: {known}")])
     name = value["optimizer_type"]
     if is_own(name, "optimizer"):
-        return _parse_own(value)
+        return _parse_user_optimizer(value)
     cls = _BY_LOWER.get(name.lower()) if isinstance(name, str) else None
     if cls is None:
         hint = did_you_mean(name, OPTIMIZERS)
@@ -450,7 +344,7 @@ def _join_pairs(cls: type[Optimizer], value: Mapping[str, Any]) -> dict[str, Any
     return out
 
 
-def _parse_own(section: Mapping[str, Any]) -> _Own:
+def _parse_user_optimizer(section: Mapping[str, Any]) -> UserOptimizer:
     """Check the section, and call the function once to see that it can be.
 
     Raises:
@@ -468,4 +362,4 @@ def _parse_own(section: Mapping[str, Any]) -> _Own:
         raise ConfigError(error.problems) from error
     except ValueError as error:
         raise ConfigError([Problem(("optimizer_type",), str(error))]) from error
-    return parse(_Own, ours | {"arguments": tuple(arguments.items())})
+    return parse(UserOptimizer, ours | {"arguments": tuple(arguments.items())})

@@ -1,4 +1,4 @@
-"""How many files a reader opens to follow a mask from YAML to the kernel that uses it."""
+"""How many files a reader opens to follow a mask, or a learning rate, from YAML to its use."""
 
 import json
 import os
@@ -9,35 +9,42 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
-# Counts a file when one of its functions is handed the section, a group, a mask or a pattern: as
-# an argument, or directly inside one. Ends when the sparse product is first asked for.
+# Counts a file when one of its functions is handed what is followed: as an argument, or directly
+# inside one. A mask: the section, a group, a mask or a pattern, until the sparse product is first
+# asked for. A learning rate: its mapping, a schedule, or an optimizer's section.
 SCRIPT = """
 import json, os, sys, threading
 
 ROOT, params, folder = sys.argv[1:]
 OURS = tuple(os.path.join(ROOT, name, "") for name in ("models", "sparsity", "vsl", "wafer"))
-files, calls, over = {}, [], []
+walks, over = {"mask": [], "rate": []}, []
 
 def is_sparsity(value):
     return type(value).__module__.startswith("sparsity") or (
         isinstance(value, dict) and {"algorithm", "sparsity"} <= value.keys()
     )
 
-def directly(value):
+def is_rate(value):
+    return type(value).__module__ in ("wafer.optim.schedule_sections", "wafer.optim.sections") or (
+        isinstance(value, dict) and ("learning_rate" in value or "end_learning_rate" in value)
+    )
+
+def directly(value, kind):
     inside = value.values() if type(value) is dict else value
     several = isinstance(inside, (list, tuple, type({}.values())))
-    return is_sparsity(value) or (several and any(map(is_sparsity, inside)))
+    return kind(value) or (several and any(map(kind, inside)))
 
 def seen(frame, event, argument):
     code = frame.f_code
-    if event != "call" or over or not code.co_filename.startswith(OURS):
+    if event != "call" or not code.co_filename.startswith(OURS):
         return
     sys.setprofile(None)
     path = os.path.relpath(code.co_filename, ROOT)
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    if code.co_name != "<module>" and any(directly(frame.f_locals.get(n)) for n in names):
-        files.setdefault(path, set()).add(code.co_name)
-        calls.append(f"{path}:{code.co_name}")
+    values = [] if code.co_name == "<module>" else [frame.f_locals.get(n) for n in names]
+    for walk, kind in (("rate", is_rate), *([] if over else [("mask", is_sparsity)])):
+        if any(directly(value, kind) for value in values):
+            walks[walk].append(f"{path}:{code.co_name}")
     if (path, code.co_name) == ("sparsity/kernels/product.py", "sparse_dot"):
         over.append(True)
     sys.setprofile(seen)
@@ -48,17 +55,21 @@ threading.setprofile(seen)
 sys.setprofile(seen)
 main(["run", "--params", params, "--mode", "train", "--model_dir", folder])
 sys.setprofile(None)
-print(json.dumps({"files": sorted(files), "calls": calls}))
+print(json.dumps(walks))
 """
 
 
+RATE = {"scheduler": "Linear", "initial_learning_rate": 0.01, "total_iters": 9}
+RATE |= {"end_learning_rate": 0.0}
+
+
 @pytest.mark.slow
-def test_a_mask_is_followed_through_at_most_18_files(tmp_path):
+def test_a_mask_is_followed_through_at_most_18_files_and_a_learning_rate_through_11(tmp_path):
     data = {"data_processor": "SyntheticDataProcessor", "vocab_size": 32, "batch_size": 4}
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_heads": 2, "filter_size": 64}
     settings = {
         "model": {"name": "gpt2", "vocab_size": 32, "max_position_embeddings": 16, **sizes},
-        "optimizer": {"optimizer_type": "AdamW", "learning_rate": 0.01},
+        "optimizer": {"optimizer_type": "AdamW", "learning_rate": RATE},
         "sparsity": {"algorithm": "rigl", "sparsity": 0.9, "compute": "csr"},
         "runconfig": {"max_steps": 1, "seed": 1},
         "train_input": {**data, "max_sequence_length": 16, "num_examples": 24},
@@ -70,8 +81,14 @@ def test_a_mask_is_followed_through_at_most_18_files(tmp_path):
         [sys.executable, "-c", SCRIPT, str(ROOT), str(params), str(tmp_path / "run")],
         capture_output=True, text=True, check=True, env=environment,
     )  # fmt: skip
-    walk = json.loads(process.stdout.splitlines()[-1])
-    assert {"wafer/config/loader.py", "sparsity/sparsifier.py"} <= set(walk["files"])
-    assert "sparsity/kernels/product.py" in walk["files"]
-    assert len(walk["files"]) <= 18, "\n".join(walk["files"])
-    assert walk["calls"].count("wafer/config/loader.py:_sparsity") == 1  # parsed once
+    walks = json.loads(process.stdout.splitlines()[-1])
+    files = {kind: {call.partition(":")[0] for call in calls} for kind, calls in walks.items()}
+    mask, rate = sorted(files["mask"]), sorted(files["rate"])
+    assert {"wafer/config/loader.py", "sparsity/sparsifier.py"} <= set(mask)
+    assert "sparsity/kernels/product.py" in mask
+    assert len(mask) <= 18, "\n".join(mask)
+    assert walks["mask"].count("wafer/config/loader.py:_sparsity") == 1  # parsed once
+    assert {"wafer/config/loader.py", "wafer/optim/chain.py", "wafer/optim/schedules.py"} <= {*rate}
+    assert len(rate) <= 11, "\n".join(rate)
+    for parser in ("sections.py:parse_optimizer", "schedule_sections.py:parse_schedules"):
+        assert walks["rate"].count(f"wafer/optim/{parser}") == 1  # no second parse on the way
