@@ -6,7 +6,7 @@ FOLDER is a checkout or a git directory of the public model zoo with its tags. W
 tests/golden/vendor_defaults.json. ``defaults``: family -> key -> [[default, first release, last
 release], ...], of ``.pop("key", default)`` and ``.get("key", default)`` until 2.3 and of the fields
 of configuration classes since. ``names``: a model's folder -> [[family whose code it runs, first,
-last], ...].
+last], ...]. ``optimizers``: class of an optimizer or a schedule -> key -> rows, until 1.9.
 """
 
 import ast
@@ -97,6 +97,17 @@ def defaults(source, classes):
     return {key: value[0] for key, value in found.items() if value}
 
 
+def signatures(source):
+    """Yield (class, argument, default) of every class that is built with defaults."""
+    for cls in ast.parse(source).body:
+        for line in getattr(cls, "body", ()):
+            if isinstance(line, ast.FunctionDef) and line.name == "__init__":
+                given = line.args.args[::-1], line.args.defaults[::-1]
+                for argument, default in zip(*given, strict=False):
+                    for value in constant(default):
+                        yield cls.name, argument.arg, value
+
+
 def add(rows, value, release):
     """Append a release's value to rows of (value, first, last), or lengthen the last row."""
     if rows and json.dumps(rows[-1][0]) == json.dumps(value):
@@ -125,7 +136,7 @@ def main(folder):
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     tags = {tuple(map(int, re.findall(r"\d+", tag)[:2])): tag for tag in git("tag").split()}
-    out = {"defaults": {family: {} for family in FAMILIES}, "names": {}}
+    out = {"defaults": {family: {} for family in FAMILIES}, "names": {}, "optimizers": {}}
     for parts, tag in sorted(tags.items()):
         release = ".".join(map(str, parts))
         listed = git("ls-tree", "-r", "--name-only", tag).split()
@@ -133,6 +144,9 @@ def main(folder):
         read = lambda path, tag=tag: git("show", f"{tag}:{path}")
         for name, family in sorted(set(families_of(paths, read))):
             add(out["names"].setdefault(name, []), family, release)
+        for path in (p for p in paths if "/common/pytorch/optim/" in p):
+            for cls, key, value in signatures(read(path)):
+                add(out["optimizers"].setdefault(cls, {}).setdefault(key, []), value, release)
         for family, (classes, files) in FAMILIES.items():
             known = {}
             if not any(p.endswith(tuple(f"/{end}.py" for end in files[-2:])) for p in paths):

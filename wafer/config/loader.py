@@ -14,7 +14,7 @@ from models.errors import SectionError, did_you_mean
 from models.sections import Section, parse
 from wafer.config.distillation import Distillation
 from wafer.config.runconfig import RunSection
-from wafer.config.trainer_form import trainers_of, upgrade
+from wafer.config.trainer_form import RELEASE, trainers_of, upgrade
 from wafer.config.vendor.keys import translate
 from wafer.config.vendor.removed import with_advice
 from wafer.data.registry import parse_input
@@ -206,7 +206,7 @@ def _of_trainer(
     sections, left, origins = upgrade(raw["trainer"], mode)
     if left:
         _LOG.warning("These keys mean nothing here and are not read:\n  %s", "\n  ".join(left))
-    return {"release": "2.3"} | sections, origins  # the first release with this form
+    return {"release": RELEASE} | sections, origins
 
 
 def _run(

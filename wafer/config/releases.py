@@ -310,7 +310,7 @@ def convert_file(
         raw: the file, of either form; a ``model`` section alone is enough.
         name: of the model, which decides what some keys mean.
         source: whose the file is.
-        target: whose it becomes; None is a run file of ours.
+        target: whose it becomes; None is a run file of ours, which names its release.
 
     Returns:
         (the file, dotted paths of the keys that the target has no place for).
@@ -319,7 +319,8 @@ def convert_file(
         ConfigError: what cannot be said in the target's words.
     """
     file, dropped = copy.deepcopy(dict(raw)), [key for key in ("cerebras",) if key in raw]
-    file.pop("cerebras", None)
+    for key in ("cerebras", "release"):
+        file.pop(key, None)
     if "trainer" in file:
         file, left, _ = upgrade(file["trainer"])
         dropped += left
@@ -334,7 +335,8 @@ def convert_file(
     if target and target >= _TRAINER and file.keys() - {"model"}:
         trainer, left = as_trainer(file)
         return {"trainer": trainer}, dropped + left
-    return file, dropped
+    defaults = {} if target else {"release": "{}.{}".format(*max(source, _OURS))}
+    return defaults | file, dropped
 
 
 def _hop(file: File, family: str, source: Release, target: Release, dropped: list[str]) -> None:

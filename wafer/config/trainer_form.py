@@ -9,8 +9,18 @@ from typing import Any, NamedTuple
 
 from wafer.errors import ConfigError, Problem
 
-__all__ = ["BACKEND", "CALLBACKS", "CLUSTER", "PARTS", "Upgraded", "trainers_of", "upgrade"]
+__all__ = [
+    "BACKEND",
+    "CALLBACKS",
+    "CLUSTER",
+    "PARTS",
+    "RELEASE",
+    "Upgraded",
+    "trainers_of",
+    "upgrade",
+]
 
+RELEASE = "2.4"  # with its defaults every trainer that the vendor published means what it meant
 
 Path = tuple[str | int, ...]
 

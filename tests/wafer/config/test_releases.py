@@ -9,6 +9,7 @@ from wafer.cli import main
 from wafer.config import load_all, parse_config
 from wafer.config.releases import convert_file
 from wafer.config.trainer_form import upgrade
+from wafer.config.vendor.keys import translate
 from wafer.errors import ConfigError
 
 SIZES = {key: size for key, size in TINY.items() if key != "name"}
@@ -242,6 +243,7 @@ def test_a_params_file_needs_no_form_of_hugging_face(tmp_path):
     assert main(words) == 0
     written = yaml.safe_load((tmp_path / "new" / "params_to_wafer.yaml").read_text())
     assert written["model"]["name"] == "bert-summarization"
+    assert translate(written).sections["model"]["embedding_dropout_rate"] == 0.1  # since 2.2
 
 
 def test_the_command_writes_the_whole_file_and_says_what_has_no_place(tmp_path, capsys):

@@ -54,7 +54,8 @@ runconfig:
    checkpoint_path: start, mode: train_and_eval}
 model:
   {name: gpt2, vocab_size: 64, hidden_size: 8, num_hidden_layers: 1, num_heads: 2,
-   filter_size: 16, max_position_embeddings: 8, mixed_precision: true, fp16_type: bfloat16}
+   filter_size: 16, max_position_embeddings: 8, mixed_precision: true, fp16_type: bfloat16,
+   attention_dropout_rate: 0.1}
 optimizer:
   optimizer_type: AdamW
   betas: [0.9, 0.95]

@@ -12,6 +12,8 @@ from models import registry
 from models.errors import SectionError
 from wafer.config.vendor.defaults import code_of, covers
 from wafer.config.vendor.keys import translate
+from wafer.optim.schedule_sections import SCHEDULERS
+from wafer.optim.sections import OPTIMIZERS
 
 TABLES = json.loads(FILE.read_text())
 TABLE = TABLES["defaults"]
@@ -110,6 +112,29 @@ def test_the_default_of_a_release_changes_nothing(name):
                     plain[release] = read(section, release)
                 differ |= {key} if read(longer, release) != plain[release] else set()
     assert differ == set(OTHER[family].split())
+
+
+def test_the_default_of_an_optimizer_or_schedule_changes_nothing():
+    differ = set()
+    for name, keys in TABLES["optimizers"].items():
+        schedule = name.removesuffix("LR")
+        cls = OPTIMIZERS.get(name) or SCHEDULERS.get(schedule)
+        if cls is None:
+            continue  # a base class, or the sparsity of 1.6
+        section = {"optimizer_type": name} if name in OPTIMIZERS else {"scheduler": schedule}
+        for key, rows in keys.items():
+            field = cls.model_fields.get(key)
+            for value, _, _ in rows:
+                dropped = translate({"optimizer": section | {key: value}}).ignored
+                default = tuple(value) if isinstance(value, list) else value
+                same = field and default == field.get_default(call_default_factory=True)
+                differ |= set() if dropped or same else {(name.removesuffix("LR"), key)}
+    # lr is learning_rate here, which has no default
+    unread = {"lr", "disable_lr_steps_reset"}
+    assert {row for row in differ if row[1] not in unread} == {
+        ("Adafactor", "relative_step"),  # true beside a learning rate is an error there
+        ("Constant", "decay_steps"),  # null: forever
+    }
 
 
 def test_a_llama_of_a_release_is_gpt2_until_it_says_otherwise():

@@ -1,7 +1,7 @@
 """The vendor's defaults of a ``model`` section, release by release, where ours are others.
 
-tests/golden/vendor_defaults.json has every default of the vendor's public source; the rows here are
-those that differ from a name's presets, which are Hugging Face's. A given key wins.
+tests/golden/vendor_defaults.json has every default of the vendor's public source; here are those
+that differ from a name's presets, which are Hugging Face's. A given key wins.
 """
 
 from typing import Any, NamedTuple
@@ -38,6 +38,34 @@ class _Default(NamedTuple):
     names: str = ""
 
 
+# What a decoder's file of a release means where it leaves out a key that the name presets as
+# Hugging Face has it. GPT-2's code runs LLaMA, Mistral, BLOOM, MPT, Gemma 2, StarCoder and others;
+# GPT-J's runs GPT-NeoX and Falcon.
+_UNSET: dict[str, Any] = {
+    "attention_logit_softcapping": None,
+    "attention_module": "aiayn_attention",
+    "attention_sliding_window_length": None,
+    "embedding_layer_norm": False,
+    "final_logit_softcapping": None,
+    "layer_norm_epsilon": 1e-5,
+    "nonlinearity": "gelu",
+    "norm_first_sandwich": False,
+    "norm_type": "layernorm",
+    "position_embedding_type": "learned",
+    "rope_theta": 10000.0,
+    "rotary_fraction": 0.25,
+    "share_embedding_weights": True,
+    "sliding_window_every_other_decoder_layer": False,
+    "use_bias_in_output": False,
+    "use_ffn_bias": True,
+    "use_ffn_bias_in_attention": True,
+    "use_projection_bias_in_attention": True,
+    "use_untied_layer_norm": False,
+}
+_UNSET_OF = {
+    "gpt2": _UNSET | {"dropout_rate": 0.1},
+    "gptj": _UNSET | {"position_embedding_type": "rotary", "use_ffn_bias": False},
+}
 _CLASSIFIERS = "bert-token-classifier bert-summarization"
 _ROWS = (
     _Default("gpt2", "fp16_type", "bfloat16"),  # 1.7-2.2; later files: a precision section
@@ -45,40 +73,13 @@ _ROWS = (
     _Default("encoder", "dropout_rate", 0.0, "", "bert-token-classifier"),
     _Default("encoder", "attention_dropout_rate", 0.0, "", "bert-token-classifier"),
     _Default("encoder", "loss_weight", 1.0, "", _CLASSIFIERS),
-    # the decoders that run GPT-2's code: LLaMA, Mistral, BLOOM, MPT, Gemma 2, StarCoder, ...
     _Default("gpt2", "attention_dropout_rate", 0.1, "2.4-2.10"),  # until 2.3: dropout_rate
-    _Default("gpt2", "attention_logit_softcapping", None, "1.6-2.10"),
-    _Default("gpt2", "attention_module", "aiayn_attention", "1.6-2.10"),
-    _Default("gpt2", "attention_sliding_window_length", None, "1.6-2.10"),
-    _Default("gpt2", "dropout_rate", 0.1, "1.6-2.10"),
-    _Default("gpt2", "embedding_layer_norm", False, "1.6-2.10"),
-    _Default("gpt2", "final_logit_softcapping", None, "1.6-2.10"),
-    _Default("gpt2", "layer_norm_epsilon", 1e-5, "1.6-2.10"),
-    _Default("gpt2", "nonlinearity", "gelu", "1.6-2.10"),
-    _Default("gpt2", "norm_first_sandwich", False, "1.6-2.10"),
-    _Default("gpt2", "norm_type", "layernorm", "1.6-2.10"),
-    _Default("gpt2", "position_embedding_type", "learned", "1.6-2.10"),
-    _Default("gpt2", "rope_theta", 10000.0, "1.6-2.10"),
-    _Default("gpt2", "rotary_fraction", 0.25, "1.6-2.10"),  # of the head, as rotary_dim
-    _Default("gpt2", "share_embedding_weights", True, "1.6-2.10"),
-    _Default("gpt2", "sliding_window_every_other_decoder_layer", False, "1.6-2.10"),
-    _Default("gpt2", "use_ffn_bias", True, "1.6-2.10"),
-    _Default("gpt2", "use_ffn_bias_in_attention", True, "1.6-2.10"),
-    _Default("gpt2", "use_projection_bias_in_attention", True, "1.6-2.10"),
     # GPT-J's: GPT-NeoX and Falcon, too
     _Default("gptj", "attention_dropout_rate", 0.1, "1.6-2.10"),
-    _Default("gptj", "attention_module", "aiayn_attention", "1.6-2.10"),
     _Default("gptj", "embedding_dropout_rate", 0.1, "1.6-2.10"),
-    _Default("gptj", "nonlinearity", "gelu", "1.6-2.10"),
     _Default("gptj", "residual_dropout_rate", 0.1, "1.6-2.10"),
-    _Default("gptj", "rotary_fraction", 0.25, "1.6-2.10"),
     _Default("gptj", "scale_qk_dot_by_d", False, "2.4-2.10"),
-    _Default("gptj", "share_embedding_weights", True, "1.6-2.10"),
-    _Default("gptj", "use_bias_in_output", False, "1.6-2.10"),
     _Default("gptj", "use_ffn_bias", False, "1.6-2.10"),
-    _Default("gptj", "use_ffn_bias_in_attention", True, "1.6-2.10"),
-    _Default("gptj", "use_projection_bias_in_attention", True, "1.6-2.10"),
-    _Default("gptj", "use_untied_layer_norm", False, "1.6-2.10"),
     # BERT, its fine-tuning, ESM-2 and DPR's towers
     _Default("encoder", "mlm_loss_scaling", "batch_size", "1.6-2.10", "bert esm2"),
     _Default("encoder", "pooler_nonlinearity", _As("encoder_nonlinearity", "gelu"), "1.7-2.10"),
@@ -100,7 +101,6 @@ _ROWS = (
     ),
     _Default("encoder", "embedding_dropout_rate", 0.1, "2.2-2.10", "bert-summarization"),
     _Default("encoder", "disable_nsp", False, "2.2-2.10", "esm2"),
-    _Default("encoder", "head", "pretraining", "2.2-2.10", "esm2"),
     _Default("encoder", "mask_token_id", None, "2.2-2.10", "esm2"),
     _Default("encoder", "position_embedding_type", "learned", "2.2-2.10", "esm2"),
     _Default("encoder", "rotary_fraction", 0.25, "2.2-2.10", "esm2"),
@@ -142,6 +142,7 @@ _SPELLINGS = {
     "lm_loss_weight": ("loss_weight",),
     "nonlinearity": ("encoder_nonlinearity",),
     "fp16_type": ("use_bfloat16", "compute_dtype"),
+    "rotary_fraction": ("rotary_dim",),
 }
 
 
@@ -170,15 +171,24 @@ def set_defaults(model: dict[str, Any], code: str, release: Release | None) -> N
         code: as ``code_of``.
         release: of the file, where it says so.
     """
+    if release is not None and (entry := MODELS.get(str(model.get("name")))):
+        unset = _UNSET_OF.get(code, {})
+        left = {key for key in entry.presets.keys() & unset.keys() if not _given(model, key)}
+        model |= {key: unset[key] for key in left}
     for row in _ROWS:
-        if row.code != code or not covers(row.releases, release):
+        if row.code != code or not covers(row.releases, release) or _given(model, row.key):
             continue
         if row.names and model.get("name") not in row.names.split():
             continue
-        given = {row.key, *_SPELLINGS.get(row.key, ())} & model.keys()
-        if given or (row.key == "fp16_type" and model.get("mixed_precision") is not True):
+        if row.key == "fp16_type" and model.get("mixed_precision") is not True:
             continue
         value = row.value
         model[row.key] = model.get(value.key, value.default) if isinstance(value, _As) else value
     if code == "encoder" and covers("1.7-2.10", release) and model.get("disable_nsp") is True:
         model.setdefault("num_segments", None)
+    if model.get("name") == "esm2" and release is not None and not model.get("disable_nsp", True):
+        model.setdefault("head", "pretraining")
+
+
+def _given(model: dict[str, Any], key: str) -> bool:
+    return not model.keys().isdisjoint((key, *_SPELLINGS.get(key, ())))

@@ -17,6 +17,7 @@ __all__ = ["IGNORED", "NAMES", "NOT_COMPUTED", "REFUSED", "Row", "translate"]
 
 NOT_COMPUTED = "not computed here: "
 _PARTS = ("train_input", "eval_input")
+_DESCEND = "(?i)^(ASGD|Adadelta|Adagrad|Adamax)$"
 
 
 class Row(NamedTuple):
@@ -43,7 +44,7 @@ NULLS = (
     Row(
         "model",
         "mlm_nonlinearity pooler_nonlinearity embeddings_scale mixed_precision fp16_type freeze "
-        "num_relative_attention_buckets decoder_start_token_id num_segments encoder "
+        "num_relative_attention_buckets decoder_start_token_id num_segments encoder rotary_dim "
         "share_embedding_weights default_initializer embeddings_initializer "
         "position_embeddings_initializer segment_embeddings_initializer hidden_sizes",
         "1.6-2.10",
@@ -134,6 +135,7 @@ IGNORED = (
     Row("optimizer", "epsilon", "1.6-1.9", "unused: the vendor reads eps"),
     Row("optimizer", "use_bias_correction", "1.6-1.9", "unused: the correction is made", (True,)),
     Row("optimizer", "correct_bias", "2.0-2.10", "the default", (True,), "(?i)^(?!adamw$)"),
+    Row("optimizer", "maximize", "1.6-2.10", "the default", (False,), _DESCEND),
     Row("optimizer", "ws_summary", "1.7-2.3", "log_summaries writes the norms"),
     Row("runconfig", "execute_crd_memory_gi compile_crd_memory_gi", "2.0-2.3", "", (-1,)),
     Row("runconfig", "log_step_count_steps save_checkpoint_steps", "1.7-1.7", "unused"),
@@ -190,6 +192,7 @@ REFUSED = (
         "(?i)^(?!adamw$)",
     ),
     Row("optimizer", "use_bias_correction", "1.6-1.9", "the vendor reads correct_bias", (False,)),
+    Row("optimizer", "maximize", "1.6-2.10", "these descend; only others climb", of=_DESCEND),
 )
 
 
