@@ -29,7 +29,7 @@ def cpp_name(name):
 
 
 def members(kind, name, text=TEXT):
-    (body,) = re.findall(rf"{kind} {name}(?: : int32_t)? \{{(.*?)\}};", text, re.DOTALL)
+    (body,) = re.findall(rf"{kind} {name}(?: : u?int\d+_t)? \{{(.*?)\}};", text, re.DOTALL)
     body = re.sub("//.*", "", body).replace("int32_t ", "")
     return [word for word in re.split(r"[\s,;]+", body) if word]
 

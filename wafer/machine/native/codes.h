@@ -18,8 +18,8 @@ enum class Intrinsic : int32_t {
 };
 enum class Gate : int32_t { kLocal, kData, kColor, kInputQueue, kThread };
 enum class Action : int32_t { kNone, kActivate, kUnblock };
-enum class Operand : int32_t { kNone, kMemory, kShaped, kFabric, kFifo, kDsr, kScalar, kPointer };
-enum class DsdOp : int32_t {
+enum class Operand : uint8_t { kNone, kMemory, kShaped, kFabric, kFifo, kDsr, kScalar, kPointer };
+enum class DsdOp : uint8_t {
   kFadds, kFsubs, kFmuls, kFmaxs, kFaddh, kFsubh, kFmulh, kFmaxh, kFaddhs, kFmacs, kFmach,
   kFmachs, kFmovs, kFmovh, kMov16, kMov32, kFnegs, kFnegh, kFabss, kFabsh, kFs2H, kFh2S, kFs2Xp16,
   kFh2Xp16, kXp162Fs, kXp162Fh, kAdd16, kAddc16, kSub16, kAnd16, kOr16, kXor16, kSll16, kSlr16,

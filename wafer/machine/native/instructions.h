@@ -98,7 +98,9 @@ inline bool configure(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
   const bool known = sets ? config_set(w, core, address, int(reg(core, i.b)))
                           : config_get(w, core, address, &reg(core, i.a));
   if (!known) return fault(core, kNoConfig, core.pc, address, worker), false;
-  if (sets) watch_all(w, core), changed(w, core.cell, true);
+  if (!sets) return true;
+  worker->swaps |= (reg(core, i.b) & (kSwapX | kSwapY)) != 0;
+  watch_all(w, core), changed(w, core.cell, true);
   return true;
 }
 
@@ -152,7 +154,7 @@ inline void intrinsic(Wafer& w, Core& core, int64_t cycle, const Instruction& i,
       break;
     }
     case Intrinsic::kQueueEmpty: out = !(core.sending >> (value & 7) & 1); break;
-    case Intrinsic::kQueueFlush: core.flushing |= uint8_t(1 << (value & 7)), flush(core); break;
+    case Intrinsic::kQueueFlush: core.flushing |= 1 << (value & 7), flush(core); break;
     case Intrinsic::kTeardownExit:
       if (uint64_t(value) >= kColors || w.slot[value] < 0)
         return fault(core, kNoConfig, core.pc, 0x7F20 + value, worker);

@@ -40,6 +40,7 @@ void load(Wafer& w, Reader& in) {
       const uint32_t word = uint32_t(in.next());  // colour and switch registers
       Lane& lane = w.at(cell, slot);
       lane.color = uint16_t(word), lane.switches = uint16_t(word >> 16);
+      w.swaps |= (lane.color & (kSwapX | kSwapY)) != 0;
       lane.pos_rx = lane.pos_tx = lane.switches >> 13 & 3;
       lane.torn_rx = lane.torn_tx = lane.color & kTorn;
       lane.depth = own_depth(w, core, slot);
@@ -53,11 +54,13 @@ void load(Wafer& w, Reader& in) {
     core.output = w.output.data() + size_t(cell) * w.queues;
     memory += held(p), registers += frame(p), dsrs += 3 * size_t(p.dsrs), fifos += p.fifos.size();
   }
+  if (!w.filters.empty()) w.filtering.resize(w.lanes.size());
   for (int slot = 0; slot < w.slots; ++slot)
     w.to_host |= uint32_t(w.costs.streams[w.colors[slot]] == 2) << slot;
   for (int count = in.next(); count > 0; --count) {
     const int cell = in.next(), slot = in.next(), row = in.next();
-    w.at(cell, slot).filter = {row, w.filters[row].start, w.filters[row].limit1, true, false};
+    filter_of(w, cell, slot) = {row, w.filters[row].start, w.filters[row].limit1, false};
+    w.at(cell, slot).filtered = true;
   }
 }
 
@@ -69,15 +72,15 @@ namespace {
 Waiting held(const Wafer& w, int cell, int slot) {
   const Lane& lane = w.at(cell, slot);
   int refused = 0, full = 0, refuser = -1;
-  const bool outside = !lane.router_flag[0] && !lane.down_flag && !(lane.rx & kRampPort);
-  if (lane.router_flag[0]) {
+  const bool outside = !lane.router[0] && !lane.down && !(lane.rx & kRampPort);
+  if (lane.router[0]) {
     each(lane.tx & w.sides[cell], [&](int side) {
       const Lane& there = (&lane)[w.reach[side] + arriving(w, lane, slot, side) - slot];
       if (!(there.rx >> opposite(side) & 1)) refused |= 1 << side, refuser = there.rx;
-      else if (there.router_flag[1]) full |= 1 << side;
+      else if (there.router[1]) full |= 1 << side;
     });
-    if (lane.tx & kRampPort && lane.down_flag && lane.size >= lane.depth) full |= kRampPort;
-  } else if (lane.down_flag) {
+    if (lane.tx & kRampPort && lane.down && lane.size >= lane.depth) full |= kRampPort;
+  } else if (lane.down) {
     full = kRampPort;
   }
   return {cell % w.width, cell / w.width, refused, full, outside, kInRouter, w.colors[slot],

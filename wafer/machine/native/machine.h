@@ -21,7 +21,7 @@ struct Waiting {
 [[gnu::always_inline]] static inline bool step(Wafer& w, Core& core, Worker* worker) {
   const int cell = core.cell;
   bool moved = false;
-  Sent sent;
+  Wavelet sent;
   if (core.code) {
     // 2. Run tasks: the instructions that fall into this cycle.
     moved |= run_tasks(w, core, w.cycle, worker);
@@ -47,8 +47,8 @@ struct Waiting {
 // Phases 2 to 6 of rows [from, to).
 static inline void arrive(Wafer& w, int from, int to, Worker* worker) {
   for (int cell = from * w.width; cell < to * w.width; ++cell) {
-    if (!load_relaxed(w.visit[cell]) && w.wake[cell] != w.cycle) continue;
-    store_relaxed(w.visit[cell], uint8_t(0));
+    if (!w.visit[cell] && w.wake[cell] != w.cycle) continue;
+    w.visit[cell] = 0;
     worker->moved |= step(w, w.cores[cell], worker);
   }
 }
@@ -175,7 +175,7 @@ class Machine {
                 int64_t count) {
     Port& to = port(w_, cell, swapped(w_, w_.at(cell, slot), slot, side), side);
     for (int64_t k = 0; k < count; ++k)
-      to.in.push_back({words[k], uint8_t(kValid | (controls[k] ? kControl : 0))});
+      to.in.push_back({words[k], kValid | (controls[k] ? kControl : 0)});
     w_.visit[cell] = 1;
   }
 
@@ -238,7 +238,7 @@ class Machine {
     w_.visit.swap(w_.next);
     bool moved = false;
     for (Worker& worker : *workers) {
-      moved |= worker.moved;
+      moved |= worker.moved, w_.swaps |= worker.swaps;
       if (worker.fault.kind && (!fault_.kind || worker.fault.cell < fault_.cell))
         fault_ = worker.fault;
       unanswered_ -= worker.answered;

@@ -33,10 +33,10 @@ inline bool is_blocked(const Wafer& w, const Core& core, Gate gate, int id) {
   return core.blocked[set_of(w, int(gate))] >> id & 1;
 }
 
-inline Sent outgoing(const Wafer& w, const FabricRow& row, uint32_t word, bool advances) {
+inline Wavelet outgoing(const Wafer& w, const FabricRow& row, uint32_t word, bool advances) {
   const int flag = kValid | (row.control ? kControl : 0) | (advances ? kAdvance : 0);
   const int8_t slot = row.color >= 0 ? w.slot[row.color] : int8_t(-1);
-  return {row.queue, slot, uint8_t(flag), word};
+  return {row.queue, slot, flag, word};
 }
 
 inline void apply(Wafer& w, Core& core, Effect effect) {
@@ -100,7 +100,7 @@ inline uint32_t being_read(const Core& core) {
 
 // The CE takes the word at the head; its place is free for the ramp from the next cycle on.
 inline void take(Core& core, int slot) {
-  ++core.lanes[slot].popped, core.popped |= 1u << slot;
+  core.lanes[slot].popped += 1, core.popped |= 1u << slot;
   pop_word(core, slot);
 }
 
@@ -217,8 +217,8 @@ inline void step_plain(Wafer& w, Core& core, int thread, Operation& o, Worker* w
     if (s.kind == Operand::kMemory || s.kind == Operand::kPointer) return loaded(core, s, o.done);
     return s.kind == Operand::kFabric ? taken(core, s) : uint32_t(s.base);
   };
-  const uint32_t a = source(o.src0), b = source(o.src1);
-  const uint32_t value = element(o.op, a, b, source(o.scalar), &o.carry);
+  const uint32_t a = source(o.src0), b = o.moves ? 0 : source(o.src1);
+  const uint32_t value = o.moves ? a : element(o.op, a, b, source(o.scalar), &o.carry);
   if (o.dest.kind == Operand::kFabric)
     send_element(w, core, o, o.done, value, worker);
   else if (o.dest.kind != Operand::kNone)
@@ -358,7 +358,7 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   }
   // The end of a descriptor in a DSR does what its load said.
   if (issue.held && !issue.named) o.effects[0] = {};
-  if (row.index >= 0) o.index = int32_t(uint16_t(reg(core, from)));
+  if (row.index >= 0) o.index = uint16_t(reg(core, from));
   for (int k = 0; k < 4 && row.index >= 0; ++k)
     if (stream(o, k).indexed) stream(o, k).base += 2 * o.index, stream(o, k).indexed = false;
   if (o.src0.kind == Operand::kFifo && o.src1.kind == Operand::kFifo && o.src0.row == o.src1.row)
@@ -373,10 +373,10 @@ inline bool operate(Wafer& w, Core& core, int64_t cycle, int pc, const Instructi
   o.wide = uint8_t(elements_per_step(w, core, o));
   o.turns = uint8_t(cycles_per_step(w, core, o));
   o.row = row_of(core, o);
-  o.plain = is_plain(core, o);
+  o.plain = is_plain(core, o), o.moves = moves(o.op);
 
   const bool apart = issue.asynchronous && issue.fabric;
-  if (issue.fabric && !apart) o.turn = int8_t(-w.costs.fabric_start);
+  if (issue.fabric && !apart) o.turn = int16_t(-w.costs.fabric_start);
   const int thread = !apart ? kMainThread : issue.thread >= 0 ? issue.thread : issue.queue;
   if (thread < 0) return fault(core, kNoThread, pc, 0, worker), false;
   if (core.threads >> thread & 1) return fault(core, kThreadInUse, pc, thread, worker), false;

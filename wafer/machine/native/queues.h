@@ -34,11 +34,10 @@ inline Host& host(Wafer& w, int cell) {
   return *w.hosts[cell];
 }
 
-inline void queue_up(Wafer& w, Core& core, Sent sent) {
+inline void queue_up(Wafer& w, Core& core, Wavelet sent) {
   OutputQueue& out = core.output[sent.queue()];
-  const int at = (out.head + out.size++) % kQueues;
-  const uint8_t bit = uint8_t(1 << sent.queue());
-  out.data[at] = sent.word(), out.slot[at] = int8_t(sent.slot()), out.flag[at] = sent.flag();
+  const int bit = 1 << sent.queue();
+  out.words[(out.head + out.size) % kQueues] = sent, out.size += 1;
   core.sending |= bit;
   if (out.size == w.costs.output_depth[sent.queue()]) core.full |= bit;
 }
@@ -49,7 +48,7 @@ inline void store_fresh(Wafer& w, Core& core, Worker* worker) {
 }
 
 // A word leaves the CE. It goes on in the same cycle unless others wait before it.
-inline void send(Wafer& w, Core& core, Sent sent, Worker* worker) {
+inline void send(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
   if (!core.sending && !worker->fresh) return void(worker->fresh = sent);
   store_fresh(w, core, worker);
   queue_up(w, core, sent);
@@ -58,7 +57,7 @@ inline void send(Wafer& w, Core& core, Sent sent, Worker* worker) {
 constexpr int kToHost = -1, kStays = -2;
 
 // Where a word can go now: the slot of its ramp, or one of the two above.
-inline int leaves(Wafer& w, Core& core, Sent sent, Worker* worker) {
+inline int leaves(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
   const int slot = sent.slot() >= 0 ? sent.slot() : core.out_slot[sent.queue()];
   if (slot < 0) {
     worker->note({kNoColor, core.cell, 0, 0, -1, sent.queue()});
@@ -74,31 +73,31 @@ inline int leaves(Wafer& w, Core& core, Sent sent, Worker* worker) {
 
 // Queues that the program waits to see empty.
 inline void flush(Core& core) {
-  const uint8_t done = core.flushing & uint8_t(~core.sending);
-  core.flushed |= done, core.flushing &= uint8_t(~done);
+  const int done = core.flushing & ~core.sending;
+  core.flushed |= done, core.flushing &= ~done;
 }
 
 // The word that goes onto the ramp in this cycle, of the lowest queue that can, if there is one;
 // those for the host are taken here.
-inline Sent drain(Wafer& w, Core& core, bool* moved, Worker* worker) {
-  if (const Sent fresh = worker->fresh) {
+inline Wavelet drain(Wafer& w, Core& core, bool* moved, Worker* worker) {
+  if (const Wavelet fresh = worker->fresh) {
     *moved = true;
     const int slot = leaves(w, core, fresh, worker);
-    if (slot == kStays) return store_fresh(w, core, worker), Sent();
+    if (slot == kStays) return store_fresh(w, core, worker), Wavelet();
     worker->fresh = {}, flush(core);
-    return fresh.to(slot);
+    return fresh.onto(slot);
   }
-  for (uint32_t mask = core.sending; mask; mask &= mask - 1) {
+  for (uint32_t mask = uint32_t(core.sending); mask; mask &= mask - 1) {
     const int queue = __builtin_ctz(mask);
     OutputQueue& out = core.output[queue];
-    const Sent sent(queue, out.slot[out.head], out.flag[out.head], out.data[out.head]);
+    const Wavelet sent = out.words[out.head];
     const int slot = leaves(w, core, sent, worker);
     if (slot == kStays) continue;
-    out.head = uint8_t((out.head + 1) % kQueues), --out.size;
-    core.full &= uint8_t(~(1 << queue));
-    if (!out.size) core.sending &= uint8_t(~(1 << queue)), flush(core);
+    out.head = (out.head + 1) % kQueues, out.size += -1;
+    core.full &= ~(1 << queue);
+    if (!out.size) core.sending &= ~(1 << queue), flush(core);
     *moved = true;
-    return sent.to(slot);
+    return sent.onto(slot);
   }
   return {};
 }
@@ -131,7 +130,7 @@ inline bool config_get(const Wafer& w, const Core& core, int address, int64_t* v
   } else if (address >= 0x7F60 && address < 0x7F70) {
     const int slot = address < 0x7F68 ? core.in_slot[queue] : core.out_slot[queue];
     *value = slot < 0 ? 0 : w.colors[slot] | 1 << 5;
-    if (slot >= 0 && address < 0x7F68) *value |= core.lanes[slot].filter.on << 6;
+    if (slot >= 0 && address < 0x7F68) *value |= core.lanes[slot].filtered << 6;
   } else {
     return false;
   }
@@ -160,11 +159,9 @@ inline bool config_set(Wafer& w, Core& core, int address, int value) {
     if (address >= 0x7F68) {
       core.out_slot[queue] = int8_t(slot);
     } else {
-      bind_input(w, core, queue, slot), core.encoded |= uint8_t(1 << queue);
-      if (slot >= 0) {
-        FilterState& filter = core.lanes[slot].filter;
-        filter.on = filter.row >= 0 && value & 1 << 6;
-      }
+      bind_input(w, core, queue, slot), core.encoded |= 1 << queue;
+      if (slot >= 0 && !w.filtering.empty())
+        core.lanes[slot].filtered = filter_of(w, core.cell, slot).row >= 0 && value & 1 << 6;
     }
   } else {
     return false;

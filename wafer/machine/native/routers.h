@@ -10,12 +10,6 @@
 namespace wafer::csl {
 namespace {
 
-template <class Value>
-Value load_relaxed(Value& v) { return __atomic_load_n(&v, __ATOMIC_RELAXED); }
-
-template <class Value>
-void store_relaxed(Value& v, Value to) { __atomic_store_n(&v, to, __ATOMIC_RELAXED); }
-
 // Calls visit(k) for every bit k of a mask.
 template <class Visit>
 [[gnu::always_inline]] inline void each(uint32_t mask, Visit visit) {
@@ -23,7 +17,6 @@ template <class Visit>
 }
 
 constexpr int kRamp = 4;     // behind the four sides
-constexpr int kPartner = 4;  // behind the four sides in Lane::from
 
 inline Port* find_port(const Wafer& w, int cell, int slot, int side) {
   for (const auto& port : w.ports)
@@ -34,7 +27,7 @@ inline Port* find_port(const Wafer& w, int cell, int slot, int side) {
 // The port of a colour at a side; a new one if there is none.
 inline Port& port(Wafer& w, int cell, int slot, int side) {
   if (Port* there = find_port(w, cell, slot, side)) return *there;
-  w.ports.push_back(std::make_unique<Port>(Port{cell, slot, side, false, {}, {}, {}}));
+  w.ports.push_back(std::make_unique<Port>(Port{cell, slot, side, false, {}, {}}));
   return *w.ports.back();
 }
 
@@ -46,15 +39,15 @@ inline int swapped(const Wafer& w, const Lane& lane, int slot, int side) {
 
 // The slot as which what leaves a lane by a side arrives.
 inline int arriving(const Wafer& w, const Lane& lane, int slot, int side) {
-  return swapped(w, (&lane)[w.reach[side]], slot, opposite(side));
+  return !w.swaps ? slot : swapped(w, (&lane)[w.reach[side]], slot, opposite(side));
 }
 
 // The ports of a lane at a switch position: each position changes one side, and later ones add.
-inline uint8_t ports_at(const Lane& lane, int position, bool input) {
-  uint8_t ports = (input ? lane.color >> 5 : lane.color) & 31;
+inline int ports_at(const Lane& lane, int position, bool input) {
+  int ports = (input ? lane.color >> 5 : lane.color) & 31;
   for (int k = 1; k <= position; ++k) {
     const int code = lane.switches >> 4 * (k - 1) & 15;
-    if ((code & 7) < kPorts && bool(code & 8) == input) ports = uint8_t(1 << (code & 7));
+    if ((code & 7) < kPorts && bool(code & 8) == input) ports = 1 << (code & 7);
   }
   return ports;
 }
@@ -64,19 +57,19 @@ inline void aim(Lane& lane) {
   lane.tx = lane.torn_tx ? 0 : ports_at(lane, lane.pos_tx, false);
 }
 
-inline uint8_t following(const Lane& lane, uint8_t position) {
+inline int following(const Lane& lane, int position) {
   if (position < 3 && (lane.switches >> 4 * position & 7) < kPorts) return position + 1;
   return lane.switches & 1 << 12 ? 0 : position;
 }
 
 enum Command { kNop, kSwitchAdv, kSwitchRst, kTeardown };
 
-inline Command command(uint32_t word, uint8_t flag) {
-  if (flag & kAdvance) return kSwitchAdv;
-  return flag & kControl ? Command(word >> 22 & 3) : kNop;
+inline Command command(Wavelet wavelet) {
+  if (wavelet.flag() & kAdvance) return kSwitchAdv;
+  return wavelet.flag() & kControl ? Command(wavelet.word() >> 22 & 3) : kNop;
 }
 
-inline uint8_t obeyed(const Lane& lane, uint8_t position, Command command) {
+inline int obeyed(const Lane& lane, int position, Command command) {
   return command == kSwitchAdv ? following(lane, position) : command == kSwitchRst ? 0 : position;
 }
 
@@ -87,218 +80,217 @@ inline uint32_t without_first(uint32_t word) {
   return (word & 0xC03F0000) | (field & 0xFF) << 22 | field >> 8;
 }
 
-inline uint32_t forwarded(const Lane& lane, uint32_t word, uint8_t flag) {
-  if (!(flag & kControl)) return word;
-  const Command first = command(word, flag);
+inline Wavelet forwarded(const Lane& lane, Wavelet head) {
+  if (!(head.flag() & (kControl | kAdvance))) return head;
+  const Wavelet plain = head.without(kAdvance);
+  if (!(head.flag() & kControl)) return plain;
+  const Command first = command(head);
   const int mode = lane.color >> 12 & 3;
   const bool moves = obeyed(lane, lane.pos_tx, first) != lane.pos_tx;
   const bool pops = mode == kAlwaysPop || (mode >= kPopOnAdvance && moves) ||
                     (mode == kPopOnAdvanceNop && first == kNop);
-  return pops ? without_first(word) : word;
+  return pops ? Wavelet(without_first(head.word()), plain.flag()) : plain;
+}
+
+inline bool hidden(Wavelet head) {  // from the CE
+  return head.flag() & kControl && head.word() >> 24 & 1;
+}
+
+inline FilterState& filter_of(Wafer& w, int cell, int slot) {
+  return w.filtering[size_t(cell) * size_t(w.slots) + size_t(slot)];
 }
 
 // Whether the CE is to see the head.
-inline bool passes_filter(const Wafer& w, const Lane& lane) {
-  const bool control = lane.router_flag[0] & kControl;
-  if (control && lane.router[0] >> 24 & 1) return false;
-  const FilterState& state = lane.filter;
-  if (!state.on) return true;
+inline bool passes_filter(Wafer& w, int cell, int slot, const Lane& lane) {
+  const Wavelet head = lane.router[0];
+  if (hidden(head)) return false;
+  if (!lane.filtered) return true;
+  const bool control = head.flag() & kControl;
+  const FilterState& state = filter_of(w, cell, slot);
   const FilterRow& row = w.filters[state.row];
-  const int index = int(lane.router[0] >> 16);
+  const int index = int(head.word() >> 16);
   if (row.kind == 3) return control || (index >= row.low && index <= row.high);
   if (control && !row.controls_filtered) return true;
   return control ? state.counter == row.most : state.counter <= row.most;
 }
 
-inline void count_filtered(const Wafer& w, Lane& lane) {
-  FilterState& state = lane.filter;
-  if (!state.on || w.filters[state.row].kind == 3) return;
+inline void count_filtered(Wafer& w, int cell, int slot, Lane& lane) {
+  FilterState& state = filter_of(w, cell, slot);
   const FilterRow& row = w.filters[state.row];
-  if (!(lane.router_flag[0] & kControl ? row.counts_control : row.counts_data)) return;
+  if (row.kind == 3) return;
+  if (!(lane.router[0].flag() & kControl ? row.counts_control : row.counts_data)) return;
   if (state.counter < state.limit) return void(++state.counter);
   state.counter = 0;
   if (row.kind != 2) return;
-  if (state.second || row.limit2 < 0) state.on = false;
+  if (state.second || row.limit2 < 0) lane.filtered = false;
   state.second = true, state.limit = row.limit2;
 }
 
-[[gnu::always_inline]] inline void depart_lane(Wafer& w, int cell, int slot, Lane& lane,
-                                               uint8_t* used,
-                                   Worker* worker) {
-  uint8_t need = lane.tx;
-  if (need & kRampPort && !passes_filter(w, lane)) need &= uint8_t(~kRampPort);
+// A cell that no other thread touches in the first phase needs no atomic operations.
+inline bool is_own(const Worker& worker, int cell) {
+  return cell >= worker.own_from && cell < worker.own_to;
+}
+
+// Puts a word where a router, whose lane of the slot this is, takes it in.
+inline void deliver(Wafer& w, int cell, int slot, Lane& lane, Wavelet word, const Worker& worker) {
+  if (is_own(worker, cell)) {
+    w.incoming[cell] |= 1u << slot, word.join(&lane.arriving);
+    if (!w.visit[cell]) w.visit[cell] = 2;
+  } else {
+    __atomic_fetch_or(&w.incoming[cell], 1u << slot, __ATOMIC_RELAXED);
+    word.join_relaxed(&lane.arriving);
+    if (!w.visit[cell].load_relaxed()) w.visit[cell].store_relaxed(2);
+  }
+}
+
+inline void leave_by_ports(Wafer& w, int cell, int slot, int sides, Wavelet word) {
+  each(uint32_t(sides), [&](int side) {
+    Port* const port = find_port(w, cell, slot, side);
+    if (port && port->takes && !(word.flag() & kControl)) port->out.push_back(word.word());
+  });
+}
+
+[[gnu::always_inline]] inline void depart_lane(Wafer& w, int cell, int slot, Lane& lane, int* used,
+                                               Worker* worker) {
+  const Wavelet head = lane.router[0];
+  int need = lane.tx;
+  if (need & kRampPort) {
+    if ((lane.filtered || head.flag() & kControl) && !passes_filter(w, cell, slot, lane))
+      need &= ~kRampPort;
+    else if (lane.down && lane.size >= lane.depth)
+      return;
+  }
   if (need & *used) return;
-  if (need & kRampPort && lane.down_flag && lane.size >= lane.depth) return;
-  const uint8_t outer = need & 15 & ~w.sides[cell];
+  const int outer = need & 15 & ~w.sides[cell];
   if (outer & w.edges && w.ports.empty())
     return worker->note({kOffWafer, cell, 0, 0, -1, w.colors[slot]});
+  const int inner = need & w.sides[cell];  // PEs beyond take words and do nothing with them
   bool free = true;
-  const uint8_t inner = need & w.sides[cell];  // PEs beyond take words and do nothing with them
-  const auto leave_by_ports = [&] {
-    each(outer, [&](int side) {
-      Port* const port = find_port(w, cell, slot, side);
-      if (port && port->takes && !(lane.sent_flag & kControl)) port->out.push_back(lane.sent);
-    });
-  };
-  each(inner, [&](int side) {
+  each(uint32_t(inner), [&](int side) {
     const Lane& there = (&lane)[w.reach[side] + arriving(w, lane, slot, side) - slot];
-    free &= !there.router_flag[1] && there.rx >> opposite(side) & 1;
+    free &= !there.router[1] && there.rx >> opposite(side) & 1;
   });
   if (!free) return;
-  const uint8_t flag = lane.router_flag[0];
   lane.go = true, lane.ports = need, *used |= need;
-  lane.sent_flag = flag & uint8_t(~kAdvance);
-  lane.sent = forwarded(lane, lane.router[0], flag);
-  if (lane.tx & kRampPort && !(flag & kControl && lane.router[0] >> 24 & 1))
-    count_filtered(w, lane);
-  if (outer && !w.ports.empty()) leave_by_ports();
-  each(need, [&](int port) { ++w.links[size_t(cell) * kPorts + port]; });
-  if (w.recorder) w.recorder->words(cell, need);
-  each(inner, [&](int side) {
-    const int other = cell + w.offset[side], its = arriving(w, lane, slot, side);
-    const uint32_t arrives = 1u << its;
-    const uint8_t from = uint8_t(1 << (opposite(side) + (its == slot ? 0 : kPartner)));
-    uint8_t& sides = (&lane)[w.reach[side] + its - slot].from;
-    if (other >= worker->own_from && other < worker->own_to) {
-      w.incoming[other] |= arrives, sides |= from;
-    } else {
-      __atomic_fetch_or(&w.incoming[other], arrives, __ATOMIC_RELAXED);
-      __atomic_fetch_or(&sides, from, __ATOMIC_RELAXED);
-    }
-    if (!load_relaxed(w.visit[other])) store_relaxed(w.visit[other], uint8_t(2));
+  const Wavelet leaves = forwarded(lane, head);
+  if (lane.filtered && lane.tx & kRampPort && !hidden(head)) count_filtered(w, cell, slot, lane);
+  if (outer && !w.ports.empty()) leave_by_ports(w, cell, slot, outer, leaves);
+  uint32_t* const links = &w.links[size_t(cell) * kPorts];
+  each(uint32_t(need), [&](int port) { ++links[port]; });
+  if (w.recorder) w.recorder->words(cell, uint32_t(need));
+  each(uint32_t(inner), [&](int side) {
+    const int its = arriving(w, lane, slot, side);
+    Lane& there = (&lane)[w.reach[side] + its - slot];
+    deliver(w, cell + w.offset[side], its, there, leaves, *worker);
   });
 }
 
 // A word from outside, if the router takes one in this cycle.
-inline void enter_by_port(Wafer& w, Port& port) {
+inline void enter_by_port(Wafer& w, Port& port, const Worker& worker) {
   Lane& lane = w.at(port.cell, port.slot);
-  if (lane.router_flag[1] || !(lane.rx >> port.side & 1)) return;
-  port.entering = port.in.front(), port.in.pop_front();
-  __atomic_fetch_or(&w.incoming[port.cell], 1u << port.slot, __ATOMIC_RELAXED);
-  __atomic_fetch_or(&lane.from, uint8_t(1 << port.side), __ATOMIC_RELAXED);
-  if (!load_relaxed(w.visit[port.cell])) store_relaxed(w.visit[port.cell], uint8_t(2));
+  if (lane.router[1] || !(lane.rx >> port.side & 1)) return;
+  deliver(w, port.cell, port.slot, lane, port.in.front(), worker);
+  port.in.pop_front();
 }
 
 // 1. Depart: what leaves each router of rows [from, to), and what enters from outside.
 inline void depart(Wafer& w, int from, int to, Worker* worker) {
   for (const auto& port : w.ports) {
     const int row = port->cell / w.width;
-    if (!port->in.empty() && row >= from && row < to) enter_by_port(w, *port);
+    if (!port->in.empty() && row >= from && row < to) enter_by_port(w, *port, *worker);
   }
   for (int cell = from * w.width; cell < to * w.width; ++cell) {
-    if (load_relaxed(w.visit[cell]) != 1) continue;
-    uint8_t used = 0;
+    if ((is_own(*worker, cell) ? int(w.visit[cell]) : w.visit[cell].load_relaxed()) != 1) continue;
+    int used = 0;
     each(w.live[cell], [&](int slot) {
       Lane& lane = w.at(cell, slot);
-      if (lane.router_flag[0]) depart_lane(w, cell, slot, lane, &used, worker);
+      if (lane.router[0]) depart_lane(w, cell, slot, lane, &used, worker);
     });
   }
 }
 
-inline bool enters(const Lane& lane) { return !lane.router_flag[1] && lane.rx & kRampPort; }
+inline bool enters(const Lane& lane) { return !lane.router[1] && lane.rx & kRampPort; }
 
 // Whether the ramp to the router has room in this cycle.
-inline bool room_up(const Lane& lane) {
-  return !lane.up_flag[0] || !lane.up_flag[1] || enters(lane);
-}
+inline bool room_up(const Lane& lane) { return !lane.up[0] || !lane.up[1] || enters(lane); }
 
 inline void push_word(Core& core, int slot, uint32_t word, bool control) {
   Lane& lane = core.lanes[slot];
-  const unsigned place = unsigned(lane.head + lane.size++) % kQueues;
-  lane.words[place] = word;
-  lane.controls = uint8_t((lane.controls & ~(1u << place)) | unsigned(control) << place);
+  const int place = (lane.head + lane.size) % kQueues;
+  lane.size += 1, lane.words[place] = word;
+  lane.controls = (lane.controls & ~(1 << place)) | int(control) << place;
   core.queued |= 1u << slot;
 }
 
 inline void pop_word(Core& core, int slot) {
   Lane& lane = core.lanes[slot];
-  lane.head = (lane.head + 1u) % kQueues;
-  if (!--lane.size) core.queued &= ~(1u << slot);
+  lane.head = (lane.head + 1) % kQueues, lane.size += -1;
+  if (!lane.size) core.queued &= ~(1u << slot);
 }
 
 // Of a colour in a cycle: it moved, its neighbours see a change, it holds words.
 enum Change { kMoved = 1, kSeen = 2, kBusy = 4 };
 
 // What has entered moves the entering side, what has left the leaving side.
-inline void switches(const Wafer& w, int slot, Lane& lane, uint32_t got, uint8_t got_flag,
-                     uint32_t head,
-              uint8_t left_flag, Core& core) {
-  const Command in = command(got, got_flag), out = command(head, left_flag);
+inline void switches(const Wafer& w, int slot, Lane& lane, Wavelet got, Wavelet left, Core& core) {
+  const Command in = command(got), out = command(left);
   if (in == kNop && out == kNop) return;
-  lane.pos_rx = obeyed(lane, lane.pos_rx, in), lane.pos_tx = obeyed(lane, lane.pos_tx, out);
+  lane.pos_rx = obeyed(lane, lane.pos_rx, in) & 15, lane.pos_tx = obeyed(lane, lane.pos_tx, out) & 15;
   if (in == kTeardown) lane.torn_rx = true;
   if (out == kTeardown) lane.torn_tx = true, core.torn |= 1u << w.colors[slot];
   aim(lane);
 }
 
 // Moves one colour, onto whose ramp a word may come.
-[[gnu::always_inline]] inline int move_lane(Wafer& w, Core& core, int slot, Sent sent,
+[[gnu::always_inline]] inline int move_lane(Wafer& w, Core& core, int slot, Wavelet sent,
                                             Worker* worker) {
-  const uint8_t flag = sent.slot() == slot ? sent.flag() : 0;
   Lane& lane = core.lanes[slot];
   const bool queue_room = lane.size + lane.popped < lane.depth, to_router = enters(lane);
-  lane.popped = 0;
-  const uint32_t head = lane.router[0];
-  const uint8_t head_flag = lane.router_flag[0];
-  // In locals: a wide load of bytes that were just stored one by one stalls the core.
-  uint8_t first = head_flag, second = lane.router_flag[1], down = lane.down_flag;
-  const bool full = second;
-  uint8_t entered = lane.up_flag[0], rising = lane.up_flag[1];
-  bool moved = lane.go || flag;
-  const uint8_t rx = lane.rx;
+  const bool go = lane.go;
+  const int rx = lane.rx;
+  const Wavelet head = lane.router[0], left = go ? head : Wavelet(), full = lane.router[1];
+  Wavelet first = go ? full : head, second = go ? Wavelet() : full;
+  Wavelet entered = lane.up[0], rising = lane.up[1], down = lane.down;
+  lane.popped = 0, lane.go = false;
 
   // 1. Arrivals: from the CE, then from the neighbours.
-  uint32_t got = lane.up[1];
-  uint8_t got_flag = to_router ? rising : 0;
-  int arrivals = got_flag != 0;
-  each(lane.from, [&](int k) {
-    if (k < kPartner && !(w.sides[core.cell] >> k & 1)) {
-      const Port& outside = *find_port(w, core.cell, slot, k);
-      got = outside.entering.first, got_flag |= outside.entering.second, ++arrivals;
-      return;
-    }
-    const int its = k < kPartner ? slot : w.partner[slot];
-    const Lane& there = (&lane)[w.reach[k % kPartner] + its - slot];
-    got = there.sent, got_flag |= there.sent_flag, ++arrivals;
-  });
-  lane.from = 0;
-  if (arrivals > 1) worker->note({kSameCycleArrival, core.cell, 0, 0, -1, w.colors[slot]});
-  if (lane.go) {
-    lane.router[0] = lane.router[1], first = second, second = 0;
-  }
-  if (got_flag) {
-    lane.router[first != 0] = got, (first ? second : first) = got_flag, moved = true;
-  }
+  Wavelet got = lane.arriving;
+  const bool own = to_router && rising;
+  if ((own && got) || got.flag() & kClash)
+    worker->note({kSameCycleArrival, core.cell, 0, 0, -1, w.colors[slot]});
+  if (!got && own) got = rising;
+  lane.arriving = {};
+  if (got) (first ? second : first) = got;
 
   // 2. Down to the CE's queue.
-  if (down && queue_room) {
-    push_word(core, slot, lane.down, down & kControl);
-    down = 0, moved = true;
-  }
-  if (lane.go && lane.ports & kRampPort) lane.down = head, down = head_flag;
+  const bool falls = down && queue_room;
+  if (falls) push_word(core, slot, down.word(), down.flag() & kControl), down = {};
+  if (go && lane.ports & kRampPort) down = head;
 
   // 3. Up from the CE.
-  if (to_router && rising) rising = 0, moved = true;
-  if (!rising && entered) lane.up[1] = lane.up[0], rising = entered, entered = 0, moved = true;
-  if (flag) lane.up[0] = sent.word(), entered = flag;
-  lane.router_flag[0] = first, lane.router_flag[1] = second, lane.down_flag = down;
-  lane.up_flag[0] = entered, lane.up_flag[1] = rising;
+  if (own) rising = {};
+  const bool shifts = !rising && entered;
+  if (shifts) rising = entered, entered = {};
+  if (sent) entered = sent;
+  lane.router[0] = first, lane.router[1] = second, lane.down = down;
+  lane.up[0] = entered, lane.up[1] = rising;
 
-  if (got_flag || lane.go)
-    switches(w, slot, lane, got, got_flag, head, lane.go ? head_flag : 0, core);
-  const bool busy = first | entered | rising | down;
-  lane.go = false;
-  return moved * kMoved | (bool(second) != full || rx != lane.rx) * kSeen | busy * kBusy;
+  if ((got.flag() | left.flag()) & (kControl | kAdvance)) switches(w, slot, lane, got, left, core);
+  const bool moved = go || sent || got || falls || own || shifts;
+  const bool seen = bool(second) != bool(full) || rx != lane.rx;
+  const bool busy = first || entered || rising || down;
+  return moved * kMoved | seen * kSeen | busy * kBusy;
 }
 
 // 5. Move: what arrives in a PE's router, by its ramp too, and what enters its queues.
-[[gnu::always_inline]] inline int move(Wafer& w, Core& core, Sent sent, Worker* worker) {
+[[gnu::always_inline]] inline int move(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
   const int cell = core.cell;
   const uint32_t enters = sent && sent.slot() >= 0 ? 1u << sent.slot() : 0;
   int changes = 0;
   uint32_t live = 0;
   each(w.live[cell] | w.incoming[cell] | core.popped | enters, [&](int slot) {
-    const int change = move_lane(w, core, slot, sent, worker);
+    const Wavelet own = enters >> slot & 1 ? sent : Wavelet();
+    const int change = move_lane(w, core, slot, own, worker);
     changes |= change, live |= uint32_t(change / kBusy) << slot;
   });
   w.live[cell] = live, w.incoming[cell] = core.popped = 0;
@@ -306,9 +298,9 @@ inline void switches(const Wafer& w, int slot, Lane& lane, uint32_t got, uint8_t
 }
 
 inline void changed(Wafer& w, int cell, bool seen_by_others) {
-  store_relaxed(w.next[cell], uint8_t(1));
+  w.next[cell].store_relaxed(1);
   if (!seen_by_others) return;
-  each(w.sides[cell], [&](int side) { store_relaxed(w.next[cell + w.offset[side]], uint8_t(1)); });
+  each(uint32_t(w.sides[cell]), [&](int side) { w.next[cell + w.offset[side]].store_relaxed(1); });
 }
 
 }  // namespace

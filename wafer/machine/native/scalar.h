@@ -172,6 +172,11 @@ inline float multiply_add(float a, float b, float s) {
   return a + product;
 }
 
+// Whether its elements are those of its first source, and it has no other.
+inline bool moves(DsdOp op) {
+  return op == DsdOp::kFmovs || op == DsdOp::kFmovh || op == DsdOp::kMov16 || op == DsdOp::kMov32;
+}
+
 // The bits of the result from those of the sources; `carry` goes from element to element.
 inline uint32_t element(DsdOp op, uint32_t a, uint32_t b, uint32_t s, uint32_t* carry) {
   switch (op) {

@@ -17,6 +17,7 @@ constexpr uint8_t kRampPort = 16;
 inline int opposite(int side) { return side ^ 1; }  // west, east, south, north
 
 constexpr uint8_t kValid = 1, kControl = 2, kAdvance = 4;  // of a wavelet
+constexpr uint8_t kClash = 8;  // two came in one cycle
 
 // Fields of the colour register (CONFIG in codes.py).
 constexpr int kSwapX = 1 << 10, kSwapY = 1 << 11, kTorn = 1 << 14;
@@ -24,22 +25,70 @@ enum PopMode { kNoPop, kAlwaysPop, kPopOnAdvance, kPopOnAdvanceNop };
 
 struct FilterState {
   int32_t row = -1, counter = 0, limit = 0;
-  bool on = false, second = false;  // second: the sparse counter has reached its first limit
+  bool second = false;  // the sparse counter has reached its first limit
+};
+
+// A number of 8 bits. What is stored as uint8_t could be a part of anything, and compilers load all
+// pointers again behind it.
+class Byte {
+ public:
+  Byte(int value = 0) : value_(Value(value)) {}
+  operator int() const { return int(value_); }
+  Byte& operator|=(int bits) { return *this = *this | bits; }
+  Byte& operator&=(int bits) { return *this = *this & bits; }
+  Byte& operator+=(int count) { return *this = *this + count; }
+  int load_relaxed() const { return int(__atomic_load_n(&value_, __ATOMIC_RELAXED)); }
+  void store_relaxed(int value) { __atomic_store_n(&value_, Value(value), __ATOMIC_RELAXED); }
+
+ private:
+  enum class Value : uint8_t {} value_;
+};
+
+// A word with its flags, in one register; between the CE and the ramp with its output queue and slot.
+class Wavelet {
+ public:
+  Wavelet() = default;  // nothing
+  // slot: of the colour; -1: that of the queue's register.
+  Wavelet(int queue, int slot, int flag, uint32_t word)
+      : bits_(uint64_t(word) << 32 | uint64_t(uint8_t(queue)) << 16 | uint64_t(uint8_t(slot)) << 8 |
+              uint64_t(flag)) {}
+  Wavelet(uint32_t word, int flag) : Wavelet(0, 0, flag, word) {}
+  explicit operator bool() const { return bits_; }  // every word has a flag
+  uint32_t word() const { return uint32_t(bits_ >> 32); }
+  int queue() const { return int8_t(bits_ >> 16); }
+  int slot() const { return int8_t(bits_ >> 8); }
+  int flag() const { return uint8_t(bits_); }
+  Wavelet onto(int slot) const { return {queue(), slot, flag(), word()}; }
+  Wavelet with(int flags) const { return Wavelet(bits_ | uint64_t(flags)); }
+  Wavelet without(int flags) const { return Wavelet(bits_ & ~uint64_t(flags)); }
+
+  // Puts it where nothing is; if something is there, that is marked.
+  void join(Wavelet* there) const { *there = *there ? there->with(kClash) : *this; }
+  void join_relaxed(Wavelet* there) const {
+    if (__atomic_exchange_n(&there->bits_, bits_, __ATOMIC_RELAXED))
+      __atomic_fetch_or(&there->bits_, uint64_t(kClash), __ATOMIC_RELAXED);
+  }
+
+ private:
+  explicit Wavelet(uint64_t bits) : bits_(bits) {}
+  uint64_t bits_ = 0;
 };
 
 // One colour at one PE: the router's FIFO, the ramp's stages, and the CE's queue.
 struct alignas(32) Lane {
-  uint32_t router[2], up[2], down, sent;
-  uint8_t router_flag[2], up_flag[2], down_flag, sent_flag;
-  uint8_t head, size, controls, depth;  // of the queue; controls: a bit per place
-  uint8_t popped;                       // by the CE in this cycle
-  uint8_t pos_rx, pos_tx, rx, tx;       // positions for what enters and leaves, and their ports
-  uint8_t ports;                        // by which the head leaves in this cycle
-  uint8_t from;                         // sides from which words arrive; higher: of the partner
-  bool go, torn_rx, torn_tx;
+  Wavelet up[2], down;
+  Wavelet arriving;        // from a neighbour in this cycle
+  Wavelet router[2];
+  Byte head, size, depth;  // of the queue
+  Byte popped;             // by the CE in this cycle
+  Byte rx, tx;             // ports by which words enter and leave, at the switches' positions
+  Byte ports;              // by which the head leaves in this cycle
+  bool go;
+  Byte controls;           // of the queue: a bit per place
+  uint8_t pos_rx : 4, pos_tx : 4;
+  bool torn_rx : 1, torn_tx : 1, filtered : 1;
   uint16_t color, switches;  // registers
-  FilterState filter;
-  uint32_t words[kQueues];  // the queue
+  uint32_t words[kQueues];   // the queue
 
   uint32_t front() const { return words[head]; }
   bool front_is_control() const { return controls >> head & 1; }
@@ -59,29 +108,29 @@ struct Effect {
   int8_t action, target;
 };
 
-struct Operation {
+struct alignas(64) Operation {
   int32_t pc;                // of code
-  int32_t task, task_id;     // that began it
   uint32_t length, done, carry;
   uint32_t row;              // elements of a row: a step ends with it
-  int32_t index;             // of its wavelets
-  DsdOp op;
-  uint8_t wide;              // elements per step
+  int16_t turn;              // of the running step, those that are over; below 0: before the first
   uint8_t turns;             // cycles of a step
-  int8_t turn;               // of the running one, those that are over; below 0: before the first
+  uint8_t wide;              // elements per step
+  DsdOp op;
+  bool plain;                // as is_plain says
+  bool moves;                // the elements of its first source stay as they are
   uint8_t clears;            // sources in memory that are zeroed: 1 src0, 2 src1
   bool indexed;              // an operand's address depends on the wavelets of 16 bits
   bool control_ends;
-  bool plain;                // as is_plain says
-  Effect effects[5], on_control;  // its own, and one of each operand that is a DSR
+  uint16_t index;            // of its wavelets
   Stream dest, src0, src1, scalar;
+  int32_t task, task_id;     // that began it
+  Effect effects[5], on_control;  // its own, and one of each operand that is a DSR
 };
+static_assert(sizeof(Operation) == 128, "two lines of the caches, the first with most of a step");
 
 struct OutputQueue {
-  uint32_t data[kQueues];
-  int8_t slot[kQueues];  // of the colour; -1: that of the queue's register when it leaves
-  uint8_t flag[kQueues];
-  uint8_t head = 0, size = 0;
+  Wavelet words[kQueues];
+  Byte head, size;
 };
 
 struct Dsr {
@@ -113,31 +162,33 @@ struct Wait {
 };
 
 struct alignas(64) Core {
+  // What a busy PE needs in every cycle comes first.
   const Program* code = nullptr;  // none: no program
   int32_t program = -1, cell = 0;
   Lane* lanes = nullptr;            // by slot
   Operation* operations = nullptr;  // the task's own, then the microthreads'
   uint8_t* memory = nullptr;
   Main main = Main::kIdle;
-  uint8_t encoded = 0;      // input queues that the running program has bound
-  bool paid = false;        // for the visible instruction at pc
   bool busy = false;        // its task's instructions take the cycles until it wakes
+  Byte sending;             // output queues with words
+  Byte full;                // output queues without room
   uint16_t threads = 0;     // that run an operation; bit kMainThread: the task's own
   uint16_t with_fifos = 0;  // of them, those whose operation has a FIFO
-  uint8_t sending = 0;      // output queues with words
-  uint8_t full = 0;         // output queues without room
   uint32_t queued = 0;      // slots with words for the CE
   uint32_t popped = 0;      // slots that the CE took a word from in this cycle
   uint32_t feeding = 0;     // slots with words of the host to come in
-  uint32_t active = 0, blocked[kGates] = {}, torn = 0;
-  uint8_t flushed = 0, flushing = 0;  // output queues: found empty, and to be found so
-  bool called = false;                // the host's launches wait
-  bool commanded = false;             // the host's command stream waits for NEXT_COMMAND
-  Wait waits[kThreads + 1];           // of the threads' operations; the main thread's included
-  uint16_t thread_words[kQueues] = {};  // of microthreads: bit 8 medium, bit 9 high priority
+  uint32_t active = 0, torn = 0, blocked[kGates] = {};
+  Byte flushed, flushing;   // output queues: found empty, and to be found so
+  bool called = false;      // the host's launches wait
+  bool commanded = false;   // the host's command stream waits for NEXT_COMMAND
   int8_t in_slot[kQueues], out_slot[kQueues];  // colours bound, as places in the list of lanes
+  Wait waits[kThreads + 1];  // of the threads' operations; the main thread's included
+
+  Byte encoded;             // input queues that the running program has bound
+  bool paid = false;        // for the visible instruction at pc
+  Byte last_task = 31;      // that was dispatched
   Task task = Task::kLocal;
-  uint8_t last_task = 31;  // that was dispatched
+  uint16_t thread_words[kQueues] = {};  // of microthreads: bit 8 medium, bit 9 high priority
   int32_t task_id = 0, pc = 0, base = 0, depth = 0;
   int64_t debt = 0;  // cycles charged and not yet waited out
   int64_t* registers = nullptr;
@@ -182,25 +233,6 @@ struct Fault {
   int64_t detail = 0;
 };
 
-// A word on its way out of the CE, in one register: written in pieces and read whole it would stall.
-class Sent {
- public:
-  Sent() = default;  // nothing
-  // slot: of the colour; -1: that of the queue's register.
-  Sent(int queue, int slot, uint8_t flag, uint32_t word)
-      : bits_(uint64_t(word) << 32 | uint64_t(uint8_t(queue)) << 16 | uint64_t(uint8_t(slot)) << 8 |
-              flag) {}
-  explicit operator bool() const { return bits_; }  // every word has a flag
-  uint32_t word() const { return uint32_t(bits_ >> 32); }
-  int queue() const { return int8_t(bits_ >> 16); }
-  int slot() const { return int8_t(bits_ >> 8); }
-  uint8_t flag() const { return uint8_t(bits_); }
-  Sent to(int slot) const { return {queue(), slot, flag(), word()}; }
-
- private:
-  uint64_t bits_ = 0;
-};
-
 // What the operations of one instruction have done; reads and writes of the memory in 16-bit words.
 struct Work {
   int64_t operations, elements, reads, writes;
@@ -208,9 +240,9 @@ struct Work {
 
 // What one host thread gathers in its rows.
 struct Worker {
-  Sent fresh;  // a word sent in this cycle while all output queues were empty
+  Wavelet fresh;  // a word sent in this cycle while all output queues were empty
   Fault fault;
-  bool moved = false;
+  bool moved = false, swaps = false;
   int own_from = 0, own_to = 0;  // cells that no other thread sends to in a cycle
   int64_t answered = 0;  // launches returned, commands unblocked
   std::vector<Print> prints;
@@ -227,8 +259,7 @@ struct Worker {
 struct Port {
   int cell, slot, side;
   bool takes = false;  // what leaves is kept
-  std::deque<std::pair<uint32_t, uint8_t>> in;  // words with their flags
-  std::pair<uint32_t, uint8_t> entering;        // in this cycle
+  std::deque<Wavelet> in;
   std::vector<uint32_t> out;
 };
 
@@ -241,7 +272,7 @@ struct Wafer {
       : rows(positive(in)), width(positive(in)), edges(uint8_t(in.next())), costs(in.row<Costs>()),
         colors(in.rows<int32_t>()), filters(in.rows<FilterRow>()), programs(programs_of(in)),
         slots(int(colors.size())), lanes(size_t(cells()) * slots), live(cells()),
-        incoming(cells()), visit(cells(), 1), next(cells()), sides(cells()),
+        incoming(cells()), visit(cells(), Byte(1)), next(cells()), sides(cells()),
         links(size_t(cells()) * kPorts), cores(cells()), hosts(cells()), wake(cells(), kNever),
         offset{-1, 1, width, -width}, reach{-slots, slots, width * slots, -width * slots} {
     std::fill_n(slot, kColors, -1);
@@ -249,7 +280,7 @@ struct Wafer {
     for (int k = 0; k < slots; ++k) partner.push_back(slot[colors[k] ^ 1]);
     for (int cell = 0; cell < cells(); ++cell) {
       const int x = cell % width, y = cell / width;
-      sides[cell] = uint8_t((x > 0) | (x + 1 < width) << 1 | (y + 1 < rows) << 2 | (y > 0) << 3);
+      sides[cell] = (x > 0) | (x + 1 < width) << 1 | (y + 1 < rows) << 2 | (y > 0) << 3;
     }
   }
 
@@ -269,12 +300,14 @@ struct Wafer {
   int8_t slot[kColors];  // of each colour, or -1
   uint32_t to_host = 0;  // slots
   std::vector<int8_t> partner;
+  bool swaps = false;  // a router may swap colours
   bool checks_bounds = false;
   std::vector<std::vector<Span>> variables;  // by program, if bounds are checked
 
   Arena<Lane> lanes;
+  std::vector<FilterState> filtering;       // of each lane, if there are filters
   std::vector<uint32_t> live, incoming;     // slots with words; to which words come
-  std::vector<uint8_t> visit, next, sides;  // sides: ports with a neighbour
+  std::vector<Byte> visit, next, sides;  // sides: ports with a neighbour
   std::vector<uint32_t> links;
   std::vector<std::unique_ptr<Port>> ports;
   Arena<Core> cores;

@@ -60,8 +60,8 @@ inline bool begin_data(Wafer& w, Core& core, int id, int64_t cycle, Worker* work
 
 inline bool begin_handler(Wafer& w, Core& core, int64_t cycle) {
   const bool teardown = core.torn;
-  const int id = __builtin_ctz(teardown ? core.torn : core.flushed);
-  if (teardown) core.torn &= core.torn - 1; else core.flushed &= uint8_t(core.flushed - 1);
+  const int id = __builtin_ctz(teardown ? core.torn : uint32_t(core.flushed));
+  if (teardown) core.torn &= core.torn - 1; else core.flushed &= core.flushed - 1;
   const int pc = teardown ? program(core).teardown_handlers[id] : program(core).empty_handlers[id];
   return pc >= 0 && begin(w, core, teardown ? Task::kTeardown : Task::kEmpty, id, pc, cycle);
 }
@@ -78,7 +78,7 @@ inline bool dispatch(Wafer& w, Core& core, int64_t cycle, Worker* worker) {
     const uint32_t above = candidates & ~((2u << core.last_task) - 1);
     const int id = __builtin_ctz(above ? above : candidates);
     candidates &= ~(1u << id);
-    core.last_task = uint8_t(id);
+    core.last_task = id;
     if (data >> id & 1 && begin_data(w, core, id, cycle, worker)) return true;
     if (local >> id & 1) {
       core.active &= ~(1u << id);
