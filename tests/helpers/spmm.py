@@ -14,7 +14,7 @@ import numpy as np
 import wafer.csl
 from wafer.csl import Machine, Rectangle, Status
 
-__all__ = ["ROWS", "Case", "mean_cycles"]
+__all__ = ["ROWS", "Case", "measure"]
 
 _MOST = 20_000_000  # cycles
 _RAND_MAX = 2**31 - 1
@@ -125,8 +125,8 @@ def arrays(case: Case) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     return out | {f"A_{pointer}_ptr": starts}, params
 
 
-def mean_cycles(folder: Path, case: Case) -> float:
-    """Return the cycles of the local product, as the program's stamps count them.
+def measure(folder: Path, case: Case) -> tuple[float, float]:
+    """Return the cycles of the local product, as the program's stamps count them; the scalar share.
 
     Args:
         folder: check-out of the repository.
@@ -134,7 +134,7 @@ def mean_cycles(folder: Path, case: Case) -> float:
             with the whole matrix's length.
 
     Returns:
-        the mean of the PEs.
+        the mean of the PEs, and of all their cycles those of scalar instructions as a fraction.
 
     Raises:
         RuntimeError: the program does not come to its end.
@@ -158,4 +158,4 @@ def mean_cycles(folder: Path, case: Case) -> float:
     stamps = [machine.read(x, y, symbols["time_buf_f32"].address, 12) for x, y, symbols in tiles]
     words = np.stack([stamp.view("<u2") for stamp in stamps]).astype(np.int64)
     since, until = (words[:, k : k + 3] @ (1, 1 << 16, 1 << 32) for k in (0, 3))
-    return float((until - since).mean())
+    return float((until - since).mean()), machine.scalar_share

@@ -59,7 +59,7 @@ import numpy as np
 
 from wafer.machine.codes import Intrinsic, Op, Operand, Type
 
-__all__ = ["ARCHS", "SCALAR_UNCERTAINTY", "UNROLLED", "Arch", "op_costs"]
+__all__ = ["ARCHS", "UNROLLED", "Arch", "op_costs", "uncertainty"]
 
 _KINDS = max(len(Intrinsic), len(Type))
 
@@ -104,9 +104,6 @@ _CYCLES = {
     Op.RETURN: 0,
 }
 _PRODUCT = 12  # of two integers of 32 bits, by products of 16
-# How far off the cycles of scalar code may be: the largest residual of the published rows with
-# loops as they are here (docs/results/csl.md), rounded up.
-SCALAR_UNCERTAINTY = 0.25
 UNROLLED = 150  # cycles of all rounds of a loop that is unrolled: the threshold of LLVM
 _DIVISION = {Type.F16: 40, Type.F32: 50}  # f32: a vendor's comment; integers as long
 _INTRINSICS = {
@@ -117,6 +114,17 @@ _INTRINSICS = {
     Intrinsic.NEXT_COMMAND: 5,
     Intrinsic.PRINT: 4,
 }
+
+
+def uncertainty(scalar_share: float) -> float:
+    """Return how far off a program's cycles may be, as a fraction.
+
+    Of the published rows 95 % are as close to what is published (``docs/results/csl.md``).
+
+    Args:
+        scalar_share: of its cycles, those of scalar instructions: ``Machine.scalar_share``.
+    """
+    return 0.02 + 0.25 * scalar_share
 
 
 def op_costs() -> np.ndarray:

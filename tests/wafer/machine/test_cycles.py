@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from csl_cycles import own_rows
 from helpers.assembly import assemble, build, color_register
 
 from wafer.machine.codes import Op, Operand
-from wafer.machine.costs import ARCHS, op_costs
+from wafer.machine.costs import ARCHS, op_costs, uncertainty
 from wafer.machine.engine import Machine
 
 _STAMP = int(op_costs()[Op.INTRINSIC, 11])  # between two stamps, with nothing between
@@ -399,3 +400,11 @@ def test_the_fabric_takes_a_wavelet_a_cycle_and_waits_for_banks(apart, turns):
     operands = ARCHS["wse2"].operands
     issue = 1 + operands[Operand.FABRIC] + 2 * operands[Operand.MEMORY]
     assert int(machine.read(0, 0, 0, 4).view(np.uint32)[0]) == issue + 5 * turns
+
+
+def test_rows_of_one_pe_are_as_close_as_stated():
+    rows = list(own_rows())
+    assert len(rows) == 7
+    assert all(abs(row.error) <= row.stated for row in rows)
+    assert uncertainty(0) == 0.02  # a row of scalar code alone may be 27 % off
+    assert uncertainty(1) == 0.27

@@ -13,7 +13,7 @@ from wafer.csl.host.region import MemcpyDataType
 from wafer.csl.host.runtime import Runtime
 from wafer.csl.regions.layout import Platform
 from wafer.errors import CompileError
-from wafer.machine.costs import SCALAR_UNCERTAINTY
+from wafer.machine.costs import uncertainty
 from wafer.machine.tools.recording import Recording
 
 __all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime", "recorded"]
@@ -88,8 +88,8 @@ class SdkRuntime(Runtime):
         except CompileError as error:
             return [f"end; {error}"]
         return [
-            f"end; {share:.0%} of the PEs' cycles are scalar instructions,"
-            f" whose count may be {SCALAR_UNCERTAINTY:.0%} off",
+            f"end; {share:.0%} of the PEs' cycles are scalar instructions:"
+            f" the count of cycles may be {uncertainty(share):.0%} off",
             f"energy {self.energy().total / 1e6:.3g} uJ, {counts.flops} flops, by constants of"
             " other chips",
         ]
