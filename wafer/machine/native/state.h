@@ -130,6 +130,7 @@ static_assert(sizeof(Operation) == 128, "two lines of the caches, the first with
 
 struct OutputQueue {
   Wavelet words[kQueues];
+  uint32_t since[kQueues];  // cycles; wrap
   Byte head, size;
 };
 
