@@ -46,7 +46,7 @@ Fitted on published rows (``docs/results/csl.md``), and checked by the others of
 - ``switch_task``: tiles of 1 x 1; checked by those of 2 x 1 to 4 x 5 of radius 1.
 - ``fabric_start``: one value per PE, 3 x 3 on WSE-3; checked by 5 x 5 to 20 x 20.
 - ``output_wait``: one value per PE, 10 x 10 on WSE-3; checked by 5 x 5, 20 x 20 and WSE-3's tiles,
-  of which it changes few.
+  of which it changes one by a cycle.
 - ``computed``: a step of SUMMA; nothing checks it.
 - ``DSR_BASE`` and products of 32 bits: SpMM in COO and GEMM of 64 and 128 rows, chosen after GEMM
   of 8 and 32 rows was seen, too; checked by SpMM in CSR (1 to 16 % too few). A part of SpMM's
