@@ -41,7 +41,7 @@ class Byte {
   void store_relaxed(int value) { __atomic_store_n(&value_, Value(value), __ATOMIC_RELAXED); }
 
  private:
-  enum class Value : uint8_t {} value_;
+  enum Value : uint8_t {} value_;
 };
 
 // A word with its flags, in one register; between the CE and the ramp with its output queue and slot.
