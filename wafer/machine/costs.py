@@ -36,6 +36,8 @@ The rules, which both the C++ machine and any other one follow; all numbers are 
    can, the first in rank steps. One whose steps take several cycles needs as many of them, others
    may come between. The task's own comes between low and medium priority; a microthread that names
    none has medium.
+6. A word stays in its output queue for ``output_wait`` cycles, then it goes to the ramp when there
+   is room; one a cycle.
 
 Fitted on published rows (``docs/results/csl.md``), and checked by the others of the same kind:
 
@@ -43,6 +45,8 @@ Fitted on published rows (``docs/results/csl.md``), and checked by the others of
   of radius 2 and more; checked by tiles of 6 x 6 and 20 x 20.
 - ``switch_task``: tiles of 1 x 1; checked by those of 2 x 1 to 4 x 5 of radius 1.
 - ``fabric_start``: one value per PE, 3 x 3 on WSE-3; checked by 5 x 5 to 20 x 20.
+- ``output_wait``: one value per PE, 10 x 10 on WSE-3; checked by 5 x 5, 20 x 20 and WSE-3's tiles,
+  of which it changes one by a cycle.
 - ``computed``: a step of SUMMA; nothing checks it.
 - ``DSR_BASE`` and products of 32 bits: SpMM in COO and GEMM of 64 and 128 rows, chosen after GEMM
   of 8 and 32 rows was seen, too; checked by SpMM in CSR (1 to 16 % too few). A part of SpMM's
@@ -73,12 +77,14 @@ class Arch(NamedTuple):
         computed: those that a descriptor in memory adds that is computed at run time.
         fabric_start: those before the first step of an operation on the fabric that the task waits
             for.
+        output_wait: those that a word stays in its output queue at least.
     """
 
     switch_task: int
     operands: dict[Operand, int]
     computed: int
     fabric_start: int
+    output_wait: int
 
 
 _OPERANDS = {
@@ -89,8 +95,8 @@ _OPERANDS = {
     Operand.POINTER: 1,
 }
 ARCHS = {
-    "wse2": Arch(2, _OPERANDS, 7, 0),
-    "wse3": Arch(5, _OPERANDS | {Operand.FABRIC: 6}, 7, 1),
+    "wse2": Arch(2, _OPERANDS, 7, 0, 0),
+    "wse3": Arch(5, _OPERANDS | {Operand.FABRIC: 6}, 7, 1, 4),
 }
 
 # Instructions that do not cost one cycle; by type where that decides. The vendor's instructions

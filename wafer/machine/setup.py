@@ -97,7 +97,8 @@ def _costs(image: Image) -> list[np.ndarray]:
     streams = [0] * COLORS
     for color, name in image.streams.items():
         streams[color] = 1 if "H2D" in name.upper() else 2
-    fixed = [int(image.arch == "wse3"), costs.switch_task, costs.fabric_start]
+    starts = costs.switch_task, costs.fabric_start, costs.output_wait
+    fixed = [int(image.arch == "wse3"), *starts]
     depths = [*arch.input_depths, *arch.output_depths, arch.unbound_depth]
     memory = [*arch.stride_widths, arch.banks, arch.bank_bytes]
     parts = (fixed, widths_of(image.arch), memory, depths, streams)

@@ -402,6 +402,32 @@ def test_the_fabric_takes_a_wavelet_a_cycle_and_waits_for_banks(apart, turns):
     assert int(machine.read(0, 0, 0, 4).view(np.uint32)[0]) == issue + 5 * turns
 
 
+@pytest.mark.parametrize("words", [1, 3])
+def test_words_wait_in_output_queues_of_wse3_side_by_side(words, monkeypatch):
+    """As long as ``output_wait`` says, but one leaves in each cycle."""
+    sender = f"""
+        .fabric sends=1 queue=2 color=0
+        .queue out 2 color=0
+        .active 8
+        local 8:
+          fabric r0 0 {words}
+          const r1 7
+          operate MOV32 dest=FABRIC src0=SCALAR at=r0
+          return
+    """
+    programs = [assemble(sender, memory=4), assemble(".active 8\nlocal 8:\nreturn", memory=4)]
+    routes = {(0, 0, 0): color_register("R", "E"), (1, 0, 0): color_register("W", "R")}
+    ends = []
+    for wait in (0, ARCHS["wse3"].output_wait):
+        monkeypatch.setitem(ARCHS, "wse3", ARCHS["wse3"]._replace(output_wait=wait))
+        machine = Machine(build(programs, [[0, 1]], arch="wse3", routes=routes))
+        machine.run(1000)
+        assert machine.links[0, 0, 1] == words
+        ends.append(machine.cycle)
+    assert ARCHS["wse2"].output_wait == 0
+    assert ends[1] - ends[0] == 4
+
+
 def test_rows_of_one_pe_are_as_close_as_stated():
     rows = list(own_rows())
     assert len(rows) == 7

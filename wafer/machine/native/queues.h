@@ -37,7 +37,8 @@ inline Host& host(Wafer& w, int cell) {
 inline void queue_up(Wafer& w, Core& core, Wavelet sent) {
   OutputQueue& out = core.output[sent.queue()];
   const int bit = 1 << sent.queue();
-  out.words[(out.head + out.size) % kQueues] = sent, out.size += 1;
+  const int place = (out.head + out.size) % kQueues;
+  out.words[place] = sent, out.since[place] = uint32_t(w.cycle), out.size += 1;
   core.sending |= bit;
   if (out.size == w.costs.output_depth[sent.queue()]) core.full |= bit;
 }
@@ -47,9 +48,9 @@ inline void store_fresh(Wafer& w, Core& core, Worker* worker) {
   worker->fresh = {};
 }
 
-// A word leaves the CE. It goes on in the same cycle unless others wait before it.
+// A word leaves the CE. It goes on in the same cycle unless it or others before it have to wait.
 inline void send(Wafer& w, Core& core, Wavelet sent, Worker* worker) {
-  if (!core.sending && !worker->fresh) return void(worker->fresh = sent);
+  if (!core.sending && !worker->fresh && !w.costs.output_wait) return void(worker->fresh = sent);
   store_fresh(w, core, worker);
   queue_up(w, core, sent);
 }
@@ -90,6 +91,10 @@ inline Wavelet drain(Wafer& w, Core& core, bool* moved, Worker* worker) {
   for (uint32_t mask = uint32_t(core.sending); mask; mask &= mask - 1) {
     const int queue = __builtin_ctz(mask);
     OutputQueue& out = core.output[queue];
+    if (uint32_t(w.cycle) - out.since[out.head] < uint32_t(w.costs.output_wait)) {
+      *moved = true;  // with time
+      continue;
+    }
     const Wavelet sent = out.words[out.head];
     const int slot = leaves(w, core, sent, worker);
     if (slot == kStays) continue;

@@ -41,7 +41,7 @@ class Byte {
   void store_relaxed(int value) { __atomic_store_n(&value_, Value(value), __ATOMIC_RELAXED); }
 
  private:
-  enum class Value : uint8_t {} value_;
+  enum Value : uint8_t {} value_;
 };
 
 // A word with its flags, in one register; between the CE and the ramp with its output queue and slot.
@@ -130,6 +130,7 @@ static_assert(sizeof(Operation) == 128, "two lines of the caches, the first with
 
 struct OutputQueue {
   Wavelet words[kQueues];
+  uint32_t since[kQueues];  // cycles; wrap
   Byte head, size;
 };
 

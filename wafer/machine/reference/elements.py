@@ -260,6 +260,7 @@ def _send(
             word=put(out.word, value),
             slot=put(out.slot, slot),
             flag=put(out.flag, flag),
+            since=put(out.since, state.cycle),
             size=out.size.at[rows, at].add(1, mode="drop"),
         )
     )

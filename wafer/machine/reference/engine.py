@@ -137,7 +137,7 @@ def start(image: Image) -> tuple[Tables, State]:
             base=zeros(THREADS, 4),
             stride=zeros(THREADS, 4),
         ),
-        outputs=Outputs(*(zeros(8, 8) for _ in range(3)), head=zeros(8), size=zeros(8)),
+        outputs=Outputs(*(zeros(8, 8) for _ in range(4)), head=zeros(8), size=zeros(8)),
         lanes=lanes,
         links=zeros(5),
         fault=Fault(*(jnp.int64(0) for _ in range(4))),
@@ -179,12 +179,12 @@ def step(tables: Tables, state: State) -> State:
     goes_on = waits & (state.main == Main.RUNNING)
     state = state._replace(wake=jnp.where(goes_on, state.cycle + 1, state.wake))
     # 4. Drain: a word of an output queue goes to the ramp.
-    state, slot, word, flag = drain(tables, state)
+    state, drained, slot, word, flag = drain(tables, state)
     # 5. Move: words arrive in routers, go up and down ramps, and enter input queues.
     state, routed = move(tables, state, leaves, (slot, word, flag), popped)
     # 6. Dispatch: idle PEs start a task.
     state, begun = dispatch(tables, state)
-    moved = ran | stepped | sent | (slot >= 0) | begun | routed
+    moved = ran | stepped | sent | drained | begun | routed
     return state._replace(moved=moved.any())
 
 

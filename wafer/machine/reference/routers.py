@@ -127,18 +127,19 @@ def _enters(lanes: Lanes) -> Array:
     return (lanes.flag[..., 1] == 0) & (_ports(lanes, 0) & _RAMP != 0)
 
 
-def drain(tables: Tables, state: State) -> tuple[State, Array, Array, Array]:
+def drain(tables: Tables, state: State) -> tuple[State, Array, Array, Array, Array]:
     """The word that goes onto the ramp, of the lowest output queue that can.
 
     Returns:
-        the state, and [C] slot (-1: none), word and flag.
+        the state, and [C] whether it or time moved, slot (-1: none), word and flag.
     """
     out, lanes, rows = state.outputs, state.lanes, jnp.arange(len(state.pc))
-    heads = [jnp.take_along_axis(part, out.head[..., None], 2)[..., 0] for part in out[:3]]
+    heads = [jnp.take_along_axis(part, out.head[..., None], 2)[..., 0] for part in out[:4]]
     slot = jnp.where(heads[1] < 0, state.out_slot, heads[1])  # [C, 8]
     color = lanes.color[rows[:, None], jnp.maximum(slot, 0)]
     slot = jnp.where(slot < 0, slot, _swapped(tables, color, slot, 4))
-    waits = out.size > 0
+    young = (out.size > 0) & (state.cycle - heads[3] < tables.output_wait)
+    waits = (out.size > 0) & ~young
     stuck = (lanes.up_flag != 0).all(-1) & ~_enters(lanes)
     leaves = waits & (slot >= 0) & ~stuck[rows[:, None], jnp.maximum(slot, 0)]
     queue = jnp.where(leaves.any(1), jnp.argmax(leaves, 1), 8)
@@ -152,7 +153,8 @@ def drain(tables: Tables, state: State) -> tuple[State, Array, Array, Array]:
         head=jnp.where(taken, (out.head + 1) % 8, out.head), size=out.size - taken
     )
     state = state._replace(outputs=outputs, fault=fault)
-    return state, of(slot, -1), of(heads[0], 0), of(heads[2], 0)
+    drained = taken.any(1) | young.any(1)
+    return state, drained, of(slot, -1), of(heads[0], 0), of(heads[2], 0)
 
 
 def _arrivals(tables: Tables, lanes: Lanes, leaves: Departures) -> tuple[Array, Array, Array]:

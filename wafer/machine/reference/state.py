@@ -82,11 +82,15 @@ class Operations(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """The output queues, [C, 8, 8]; head and size [C, 8]. A slot of -1 is the queue's own."""
+    """The output queues, [C, 8, 8]; head and size [C, 8]. A slot of -1 is the queue's own.
+
+    ``since`` is the cycle in which a word was sent.
+    """
 
     word: Array
     slot: Array
     flag: Array
+    since: Array
     head: Array
     size: Array
 

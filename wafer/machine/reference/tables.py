@@ -51,7 +51,7 @@ class Tables(NamedTuple):
         place: [C, 2] column and row.
         neighbour: [C, 4] to the W, E, S, N; -1.
         edges: bits of the sides on which the wafer ends.
-        switch_task, fabric_start, unbound_depth: scalars.
+        switch_task, fabric_start, output_wait, unbound_depth: scalars.
         wse3: scalar bool.
         widths: [DsdOps]; stride_widths: [8]; banks: [2], how many and bytes of one.
         input_depths, output_depths: [8].
@@ -79,6 +79,7 @@ class Tables(NamedTuple):
     edges: Array
     switch_task: Array
     fabric_start: Array
+    output_wait: Array
     unbound_depth: Array
     wse3: Array
     widths: Array
@@ -200,6 +201,7 @@ def tables_of(image: Image) -> Tables:
         edges=np.int64(image.edges),
         switch_task=np.int64(costs.switch_task),
         fabric_start=np.int64(costs.fabric_start),
+        output_wait=np.int64(costs.output_wait),
         unbound_depth=np.int64(arch.unbound_depth),
         wse3=np.bool_(image.arch == "wse3"),
         widths=widths_of(image.arch),
