@@ -251,7 +251,7 @@ def test_the_best_instruction_set_of_the_processor_is_chosen() -> None:
     ("setting", "said"),
     [
         ("avx2", "avx2 True"),
-        ("0", "None True"),
+        pytest.param("0", "None True", marks=pytest.mark.slow),
         pytest.param("baseline", "baseline True", marks=pytest.mark.slow),
     ],
 )
