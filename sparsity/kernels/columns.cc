@@ -186,9 +186,7 @@ void RowsPairs(const Columns& w, const float* x, int rows, int64_t begin, int64_
   }
 }
 
-bool ByPairs(const Columns& w) {
-  return w.bf16 && __builtin_cpu_supports("avx512vbmi2");
-}
+bool ByPairs(const Columns& w) { return w.bf16 && w.vbmi2; }
 #else
 bool ByPairs(const Columns&) { return false; }
 void RowsPairs(const Columns&, const float*, int, int64_t, int64_t, int64_t, float*, int64_t) {}

@@ -152,8 +152,9 @@ ffi::Error Masked(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer 
     return Refuse("values that do not fit the pointers");
   }
   const bool bf16 = values.element_type() == ffi::DataType::BF16;
+  static const bool vbmi2 = Processor().vbmi2;
   const Columns w{values.untyped_data(), bf16,     masks.typed_data(),
-                  pointers.typed_data(), words[1]};
+                  pointers.typed_data(), words[1], vbmi2};
   const int64_t bytes = values.element_count() * (bf16 ? 2 : 4) + 2 * masks.element_count();
   return Run(pool, ByGroups(w), outputs, bytes, x, y->typed_data());
 }
@@ -186,7 +187,7 @@ ffi::Error Whole(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer v
     return Refuse("shapes of x and a dense weight [outputs, a multiple of 16]");
   }
   const bool bf16 = values.element_type() == ffi::DataType::BF16;
-  const Columns w{values.untyped_data(), bf16, nullptr, nullptr, sizes[1] / kGroup};
+  const Columns w{values.untyped_data(), bf16, nullptr, nullptr, sizes[1] / kGroup, false};
   return Run(pool, ByGroups(w), stored[0], values.element_count() * (bf16 ? 2 : 4), x, y->typed_data());
 }
 

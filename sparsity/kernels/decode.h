@@ -20,6 +20,7 @@ struct Columns {
   const uint16_t* masks;    // nullptr: dense
   const int32_t* pointers;  // [outputs + 1]; nullptr: dense
   int64_t groups;
+  bool vbmi2;  // the processor spreads 16-bit values
 };
 
 // Another form, of fewer bytes where an eighth or less is kept: steps[j] is the distance of value j's

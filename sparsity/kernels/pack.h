@@ -70,6 +70,7 @@ void StorePart(const Matrix& y, int64_t at, int count, Floats v) {
 template <bool kBf16>
 WAFER_INLINE void LoadSquare(const Matrix& x, int64_t first, int tokens, int64_t column,
                              int columns, Floats (&out)[kLanes]) {
+  WAFER_UNROLL
   for (int i = 0; i < kLanes; ++i) {
     const int64_t at = (first + i) * x.columns + column;
     if (i >= tokens) {
@@ -99,6 +100,7 @@ WAFER_INLINE void PackSquare(const Matrix& x, int64_t first, int tokens, int64_t
   if constexpr (kHalves) {
     Floats high[kLanes];
     LoadSquare<kBf16>(x, first + kLanes, tokens - kLanes, column, columns, high);
+    WAFER_UNROLL
     for (int i = 0; i < kLanes; ++i) low[i] = AsFloats((AsWords(low[i]) >> 16) | AsWords(high[i]));
   }
   for (int i = 0; i < columns; ++i) Store(out + i * stride, low[i]);
@@ -145,12 +147,14 @@ void Unpack(const float* sums, int64_t first, int tokens, int64_t row0, int coun
     for (int c = 0; c < count; c += kLanes) {
       const int columns = count - c < kLanes ? count - c : kLanes;
       Floats square[kLanes];
+      WAFER_UNROLL
       for (int i = 0; i < kLanes; ++i) {
         square[i] = i < columns ? Load(sums + (c + i) * kStride + v * kLanes) : Floats{};
       }
       Transpose(square);
       const int64_t at = (first + v * kLanes) * y.columns + row0 + c;
       if (left == kLanes && columns == kLanes) {
+        WAFER_UNROLL
         for (int i = 0; i < kLanes; ++i) StoreRow<kBf16>(y, at + i * y.columns, square[i]);
       } else if (columns == kLanes) {
         for (int i = 0; i < left; ++i) StoreRow<kBf16>(y, at + i * y.columns, square[i]);

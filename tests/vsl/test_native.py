@@ -2,6 +2,8 @@
 
 import functools
 import os
+import pathlib
+import platform
 import subprocess
 import sys
 from typing import Any
@@ -228,6 +230,21 @@ def out(q, name):
 got, want = (jax.grad(lambda q: (out(q, n) ** 2).sum())(q) for n in ("auto", "dense"))
 print(fused.LIBRARY.target(), float(abs(got - want).max() / abs(want).max()) < 3e-6)
 """
+
+
+@pytest.mark.skipif("WAFER_NATIVE" in os.environ, reason="asks for an instruction set")
+def test_the_best_instruction_set_of_the_processor_is_chosen() -> None:
+    info = pathlib.Path("/proc/cpuinfo")
+    if platform.machine() not in {"x86_64", "AMD64"} or not info.exists():
+        pytest.skip("needs an x86 processor whose features Linux lists")
+    listed = next(line for line in info.read_text().splitlines() if line.startswith("flags"))
+    wanted = {
+        "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"},
+        "avx2": {"avx2", "fma"},
+        "baseline": set(),
+    }
+    best = next(name for name, flags in wanted.items() if flags <= set(listed.split()))
+    assert fused.LIBRARY.target() == best
 
 
 @pytest.mark.parametrize(

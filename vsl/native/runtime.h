@@ -10,12 +10,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -27,21 +31,39 @@ namespace wafer {
 // Instruction sets in rising order; which of them were compiled in, the caller knows.
 enum class Target { kBaseline, kAvx2, kAvx512 };
 
+// What this processor has and its system saves. Not by __builtin_cpu_supports: what Zig 0.17 builds
+// answers no to every question.
+struct Processor {
+  bool avx2 = false;    // with multiply-adds
+  bool avx512 = false;  // F, BW, DQ and VL
+  bool vbmi2 = false;   // spreads 16-bit values
+
+  Processor() {
+#if defined(__x86_64__) || defined(__i386__)
+    unsigned a = 0, b = 0, c = 0, d = 0, saved = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !All(c, {12, 27})) return;  // FMA, OSXSAVE
+    asm volatile("xgetbv" : "=a"(saved), "=d"(d) : "c"(0));
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
+    avx2 = All(saved, {1, 2}) && All(b, {5});
+    avx512 = avx2 && All(saved, {5, 6, 7}) && All(b, {16, 17, 30, 31});
+    vbmi2 = avx512 && All(c, {6});
+#endif
+  }
+
+ private:
+  static bool All(unsigned word, std::initializer_list<int> bits) {
+    return std::all_of(bits.begin(), bits.end(), [=](int bit) { return (word >> bit & 1) != 0; });
+  }
+};
+
 // The best one of this machine. WAFER_NATIVE=avx2 or baseline stops there.
 inline Target BestTarget() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_cpu_init();
   const char* asked = std::getenv("WAFER_NATIVE");
   const char* most = asked == nullptr ? "" : asked;
+  const Processor has;
   if (std::strcmp(most, "baseline") == 0) return Target::kBaseline;
-  if (std::strcmp(most, "avx2") != 0 && __builtin_cpu_supports("avx512f") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return Target::kAvx512;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Target::kAvx2;
-#endif
-  return Target::kBaseline;
+  if (std::strcmp(most, "avx2") != 0 && has.avx512) return Target::kAvx512;
+  return has.avx2 ? Target::kAvx2 : Target::kBaseline;
 }
 
 // The best of the tables that were compiled in (setup.py names them); null where one was not.
